@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gaugeblock.h: the public contract. Formats, shapes, errors, and the kernel ABI
+ * through which every kernel, ours or another's, is run and judged.
+ *
+ * Valid C11, C++17 and CUDA. Includes only the standard library.
+ *
+ * Version policy. GB_ABI_VERSION names the binary layout of every struct in this file.
+ * Within one ABI version, structs that start with `size` only grow at their end and the
+ * caller says how much of them it knows; enumerators keep their values; nothing is removed.
+ * Any other change raises GB_ABI_VERSION, and a library of another version is refused by name.
+ *
+ * Notation used in every shape comment: tokens = T, hidden = H, intermediate = I,
+ * experts = E, top_k = K, all row-major and contiguous.
+ */
+#ifndef GAUGEBLOCK_H
+#define GAUGEBLOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GB_VERSION "0.1.0"
+#define GB_ABI_VERSION 1u
+
+#if defined(__GNUC__)
+#define GB_API __attribute__((visibility("default")))
+#else
+#define GB_API
+#endif
+
+/* What a function returns. Nothing in the library prints or exits. */
+enum gb_status {
+    GB_OK = 0,
+    GB_EINVAL = 1,       /* an argument is out of its documented range */
+    GB_ENOMEM = 2,       /* an allocation failed */
+    GB_EIO = 3,          /* the operating system or HDF5 refused a read or a write */
+    GB_EFORMAT = 4,      /* a file's content breaks its schema */
+    GB_EUNSUPPORTED = 5, /* valid, but not implemented by this kernel or not possible on this machine */
+    GB_EDEVICE = 6       /* the accelerator's runtime reported an error */
+};
+
+/* Filled where a function that takes one fails; always a single NUL-terminated line. */
+struct gb_error {
+    char message[512];
+};
+
+/* "GB_EINVAL" and so on; "unknown status" for any other value. */
+GB_API const char *gb_status_name(enum gb_status status);
+
+/*
+ * A struct type per element format, so that one format's codes cannot be passed as another's.
+ * Bit layouts: docs/numerics.md.
+ */
+typedef struct { uint8_t bits; } gb_e2m1;    /* 1.2.1, in the low nibble */
+typedef struct { uint8_t bits; } gb_e2m1x2;  /* even element in the low nibble, odd one in the high nibble */
+typedef struct { uint8_t bits; } gb_e4m3;    /* 1.4.3, bias 7, no infinities (OCP OFP8 E4M3) */
+typedef struct { uint16_t bits; } gb_bf16;   /* 1.8.7 */
+
+/* How numbers are stored. NVFP4 = E2M1 codes, one E4M3 scale per 16 columns, FP32 global scale. */
+enum gb_format {
+    GB_FP32 = 1,
+    GB_BF16 = 2,
+    GB_NVFP4 = 3
+};
+
+/* Sizes of one MoE layer. Every size is at least 1 and top_k <= experts. */
+struct gb_shape {
+    uint32_t tokens;
+    uint32_t hidden;
+    uint32_t intermediate;
+    uint32_t experts;
+    uint32_t top_k;
+};
+
+/*
+ * One projection of all experts.
+ *   gate_up: rows = 2 * intermediate, the gate rows first, then the up rows; columns = hidden;
+ *            parts = 2 (the gate rows and the up rows have a global scale each).
+ *   down:    rows = hidden; columns = intermediate; parts = 1.
+ * codes:         NVFP4: gb_e2m1x2 [experts, rows, columns / 2]; BF16: gb_bf16 [experts, rows, columns].
+ * scales:        NVFP4: gb_e4m3 [experts, rows, columns / 16]; otherwise NULL.
+ * global_scales: NVFP4: [experts, parts], the decoding scale (value = code * scale * global); otherwise NULL.
+ */
+struct gb_weights {
+    enum gb_format format;
+    uint32_t experts;
+    uint32_t rows;
+    uint32_t columns;
+    uint32_t parts;
+    const void *codes;
+    const void *scales;
+    const float *global_scales;
+};
+
+/* What a kernel computes. The operators are defined in docs/numerics.md. */
+enum gb_operator {
+    GB_LAYER = 1,   /* x, ids, routing weights -> output; stage output: intermediate */
+    GB_GATE_UP = 2, /* x, ids -> intermediate */
+    GB_DOWN = 3     /* intermediate, ids, routing weights -> output */
+};
+
+/* The question `supports` and `workspace` answer. */
+struct gb_problem {
+    size_t size; /* sizeof(struct gb_problem) of the caller */
+    struct gb_shape shape;
+    enum gb_format weights;
+};
+
+/*
+ * Everything `run` reads and writes. Pointers are device pointers where the kernel has
+ * GB_DEVICE_POINTERS, and `stream` is then a cudaStream_t. Buffers are aligned to 256 bytes.
+ *
+ * An id of -1 is an empty slot: its intermediate row is +0 and it takes no part in the combine.
+ */
+struct gb_arguments {
+    size_t size;                  /* sizeof(struct gb_arguments) of the caller */
+    struct gb_shape shape;
+    const gb_bf16 *x;             /* in  [tokens, hidden]; NULL for GB_DOWN */
+    const int32_t *ids;           /* in  [tokens, top_k], each in -1 .. experts-1 */
+    const float *routing_weights; /* in  [tokens, top_k]; NULL for GB_GATE_UP */
+    struct gb_weights gate_up;    /* in; codes NULL for GB_DOWN */
+    struct gb_weights down;       /* in; codes NULL for GB_GATE_UP */
+    gb_bf16 *intermediate;        /* [tokens, top_k, intermediate]; GB_GATE_UP: out; GB_DOWN: in;
+                                     GB_LAYER: out, never NULL if the kernel has GB_STAGE_OUTPUTS, else NULL */
+    void *output;                 /* out [tokens, hidden] in the kernel's output format; NULL for GB_GATE_UP */
+    void *workspace;              /* scratch of workspace() bytes, contents undefined; NULL if that is 0 */
+    void *prepared;               /* what prepare() returned, or NULL */
+    void *stream;
+};
+
+enum gb_kernel_flags {
+    GB_DEVICE_POINTERS = 1u << 0, /* buffers lie in CUDA device memory */
+    GB_NONDETERMINISTIC = 1u << 1, /* two runs may differ in bits, and the kernel says so */
+    GB_GRAPH_CAPTURABLE = 1u << 2, /* run() may be captured in a CUDA graph */
+    GB_STAGE_OUTPUTS = 1u << 3     /* a GB_LAYER kernel that also writes `intermediate` */
+};
+
+/*
+ * One kernel. `weights`, `activations` and `order` name its contract, <weights>.<activations>.<order>;
+ * order NULL claims none, and the kernel is then judged against bounds instead of bits.
+ */
+struct gb_kernel {
+    const char *name;           /* unique in its table, printable ASCII without spaces: "vendor/kernel" */
+    enum gb_operator operation;
+    enum gb_format weights;
+    enum gb_format activations; /* the format x and the intermediate are rounded to: GB_BF16 */
+    enum gb_format output;      /* GB_FP32 or GB_BF16 */
+    const char *order;          /* "fma32/1" or NULL */
+    uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator; 24 for FP32 */
+    uint32_t flags;             /* enum gb_kernel_flags */
+
+    /* GB_OK, or GB_EUNSUPPORTED with the reason. Called before anything else. */
+    enum gb_status (*supports)(const struct gb_problem *problem, struct gb_error *error);
+    /* Bytes of scratch run() needs. NULL: none. */
+    size_t (*workspace)(const struct gb_problem *problem);
+    /* One-time work on the weights (repacking), not timed. *prepared is released by release(). NULL: none. */
+    enum gb_status (*prepare)(const struct gb_arguments *arguments, void **prepared, struct gb_error *error);
+    void (*release)(void *prepared);
+    /* Computes. With GB_DEVICE_POINTERS it may return before the work on `stream` is done. */
+    enum gb_status (*run)(const struct gb_arguments *arguments, struct gb_error *error);
+};
+
+struct gb_kernel_table {
+    uint32_t abi_version;             /* GB_ABI_VERSION of the header it was built with */
+    uint32_t kernel_size;             /* sizeof(struct gb_kernel) it was built with */
+    uint32_t count;
+    const struct gb_kernel *kernels;  /* [count] */
+};
+
+/* The one function a subject library exports under this name. Never NULL; valid until dlclose. */
+#define GB_KERNELS_SYMBOL "gb_kernels"
+typedef const struct gb_kernel_table *(*gb_kernels_function)(void);
+
+/*
+ * Device memory, for whoever runs kernels with GB_DEVICE_POINTERS. The CUDA library of
+ * gaugeblock exports it as "gb_device"; the harness uses it for every such kernel.
+ */
+struct gb_device {
+    uint32_t abi_version;
+    /* GB_OK and a one-line description, or GB_EUNSUPPORTED with the reason (no driver, no GPU). */
+    enum gb_status (*describe)(char *text, size_t bytes, struct gb_error *error);
+    enum gb_status (*allocate)(size_t bytes, void **pointer, struct gb_error *error);
+    void (*release)(void *pointer);
+    enum gb_status (*upload)(void *device, const void *host, size_t bytes, struct gb_error *error);
+    enum gb_status (*download)(void *host, const void *device, size_t bytes, struct gb_error *error);
+    /* Waits for all work and reports any error that happened since the last call. */
+    enum gb_status (*synchronise)(struct gb_error *error);
+};
+#define GB_DEVICE_SYMBOL "gb_device"
+typedef const struct gb_device *(*gb_device_function)(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

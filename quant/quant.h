@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers <-> bits, blocks <-> values, recipes. Every rule is in docs/numerics.md under the same name. */
+#ifndef GB_QUANT_QUANT_H
+#define GB_QUANT_QUANT_H
+
+#include <stdbool.h>
+
+#include "gaugeblock.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes the message into *error (if not NULL) and returns status. */
+GB_API enum gb_status gb_fail(struct gb_error *error, enum gb_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* a * b * c elements of `size` bytes; false if that overflows size_t. */
+GB_API bool gb_bytes(uint64_t a, uint64_t b, uint64_t c, uint64_t size, size_t *bytes);
+
+/* Element codecs. Encoders round to nearest, ties to even. */
+
+/* All 16 codes are exact. OCP MX v1.0 section 5.3.3 (E2M1). */
+GB_API float gb_e2m1_decode(gb_e2m1 code);
+/* Saturates at +-6; +-Inf -> +-6; NaN -> +6 (code 7); the sign of zero and of underflow is kept. */
+GB_API gb_e2m1 gb_e2m1_encode(float value);
+/* Even element in the low nibble, odd element in the high nibble. */
+GB_API gb_e2m1x2 gb_e2m1_pack(gb_e2m1 even, gb_e2m1 odd);
+GB_API gb_e2m1 gb_e2m1_even(gb_e2m1x2 pair);
+GB_API gb_e2m1 gb_e2m1_odd(gb_e2m1x2 pair);
+
+/* 0x7F and 0xFF are NaN, there is no infinity. OCP OFP8 v1.0 section 5. */
+GB_API float gb_e4m3_decode(gb_e4m3 code);
+/* Saturates at +-448, infinities too; NaN -> 0x7F with the sign dropped, as CUDA's float conversion does. */
+GB_API gb_e4m3 gb_e4m3_encode(float value);
+
+GB_API float gb_bf16_decode(gb_bf16 code);
+/* Overflows to infinity; NaN keeps its sign and becomes quiet (0x7FC0 | sign). */
+GB_API gb_bf16 gb_bf16_encode(float value);
+
+/* IEEE binary16 bits, for reading checkpoints. Exact. */
+GB_API float gb_fp16_decode(uint16_t bits);
+
+/* Formats of weights. */
+
+/* "fp32", "bf16", "nvfp4"; NULL for an unknown one. */
+GB_API const char *gb_format_name(enum gb_format format);
+/* False if no weight format has this name. */
+GB_API bool gb_format_parse(const char *name, enum gb_format *format);
+/* Columns that share a scale: 16 for NVFP4, 1 where there are no scales. Rows must be a multiple of it long. */
+GB_API uint32_t gb_format_block(enum gb_format format);
+/* Bytes of the codes of one row; bytes of the scales of one row (0 where there are none). */
+GB_API size_t gb_row_code_bytes(enum gb_format format, uint32_t columns);
+GB_API size_t gb_row_scale_bytes(enum gb_format format, uint32_t columns);
+/* Bytes of the codes, scales and global scales of all experts; GB_EINVAL on overflow or a row that is no
+ * whole number of blocks. */
+GB_API enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales,
+                                       size_t *global_scales, struct gb_error *error);
+
+/* Which global scale a row uses: 0 .. parts-1. */
+GB_API uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row);
+/* One row, exact in float64. values: [columns]. */
+GB_API void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values);
+
+/* Recipes: every choice by which values become codes and scales. */
+
+struct gb_recipe {
+    const char *name;    /* "nvfp4.modelopt/1" */
+    enum gb_format format;
+    const char *source;  /* the system whose rule this is, with file and revision */
+    const char *summary; /* the rule in one line; docs/numerics.md has it in full */
+};
+
+GB_API const struct gb_recipe *gb_recipes(size_t *count);
+/* The recipe used for a weight format where none is named. */
+GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
+
+/*
+ * Quantises one matrix that shares one global scale. values: [rows, columns], all finite.
+ * BF16: codes [rows, columns]; NVFP4: codes [rows, columns / 2], scales [rows, columns / 16], global [1].
+ * GB_EINVAL names the first value that is not finite or does not fit the format.
+ */
+GB_API enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows,
+                                  uint32_t columns, void *codes, void *scales, float *global_scale,
+                                  struct gb_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

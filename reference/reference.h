@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CPU operators of the contracts nvfp4.bf16.fma32/1 and bf16.bf16.fma32/1, bit for bit as
+ * docs/numerics.md defines them, and the float64 truth they are measured against.
+ */
+#ifndef GB_REFERENCE_REFERENCE_H
+#define GB_REFERENCE_REFERENCE_H
+
+#include <stdbool.h>
+
+#include "gaugeblock.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gb_contract {
+    const char *name; /* "nvfp4.bf16.fma32/1" */
+    enum gb_format weights;
+    enum gb_format activations;
+    const char *order;
+    const char *summary;
+};
+
+GB_API const struct gb_contract *gb_contracts(size_t *count);
+/* NULL if no contract of this weight format, activation format and order exists. */
+GB_API const struct gb_contract *gb_contract_find(enum gb_format weights, enum gb_format activations,
+                                                  const char *order);
+
+/* Correctly rounded elementary functions of binary32, all 2^32 inputs. docs/numerics.md#silu, #exp. */
+GB_API float gb_silu(float x);
+GB_API float gb_exp(float x);
+
+/* One row times x, in the order fma32/1. x: [weights->columns]. docs/numerics.md#fma32. */
+GB_API float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
+
+/*
+ * The operators, on the ABI's arguments with host pointers; `output` is FP32. workspace, prepared and
+ * stream are not used. GB_LAYER writes the intermediate if it is not NULL.
+ * GB_EINVAL: an id out of range, or shapes that disagree. GB_ENOMEM.
+ */
+GB_API enum gb_status gb_reference_gate_up(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_down(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct gb_error *error);
+
+/*
+ * The router: logits = router . x in fma32, softmax, top-k (ties: the lower id), weights in FP32.
+ * x: [tokens, hidden]; router: BF16 weights with experts = 1, rows = shape->experts, columns = hidden.
+ * renormalise: weights sum to one over the chosen, instead of over all experts.
+ * ids, routing_weights: [tokens, top_k], by descending logit.
+ */
+GB_API enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x,
+                                         const struct gb_weights *router, bool renormalise, int32_t *ids,
+                                         float *routing_weights, struct gb_error *error);
+
+/* The reference as subjects: cpu/reference rows, registered like anybody's. */
+GB_API const struct gb_kernel_table *gb_reference_kernels(void);
+
+/* y[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i], in float64. x, y: [hidden]; weight: [hidden]. */
+GB_API void gb_rms_norm(const double *x, const float *weight, uint32_t hidden, double epsilon, double *y);
+
+/* Truth: the same mathematics in float64, nothing rounded in between. */
+
+/*
+ * Where truth reads weights from. Both functions fill one expert's matrix in float64:
+ * gate_up [2 * intermediate, hidden] (gate rows, then up rows), down [hidden, intermediate].
+ */
+struct gb_truth_source {
+    void *context;
+    enum gb_status (*gate_up)(void *context, uint32_t expert, double *matrix, struct gb_error *error);
+    enum gb_status (*down)(void *context, uint32_t expert, double *matrix, struct gb_error *error);
+};
+
+/* A layer's quantised weights as a source: context is a struct gb_truth_quantised. */
+struct gb_truth_quantised {
+    struct gb_weights gate_up;
+    struct gb_weights down;
+};
+GB_API struct gb_truth_source gb_truth_from_quantised(struct gb_truth_quantised *weights);
+
+/* logits = router . x and its softmax in float64; ids by descending logit, ties to the lower id.
+ * x: [tokens, hidden]; ids, routing_weights: [tokens, top_k]. */
+GB_API enum gb_status gb_truth_route(const struct gb_shape *shape, const double *x,
+                                     const struct gb_weights *router, bool renormalise, int32_t *ids,
+                                     double *routing_weights, struct gb_error *error);
+
+/*
+ * output [tokens, hidden]; intermediate [tokens, top_k, intermediate] or NULL.
+ * x: [tokens, hidden]; ids, routing_weights: [tokens, top_k]; id -1 is an empty slot.
+ * The matrix products use OpenBLAS, so the last bits depend on it.
+ */
+GB_API enum gb_status gb_truth_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
+                                     const double *routing_weights, const struct gb_truth_source *source,
+                                     double *output, double *intermediate, struct gb_error *error);
+
+/* Bounds: how far from truth a kernel with given rounding points may be. docs/numerics.md#bounds. */
+
+/* The rounding points of a kernel. */
+struct gb_rounding_points {
+    enum gb_format intermediate; /* GB_BF16 or GB_FP32 */
+    enum gb_format output;       /* GB_FP32 or GB_BF16 */
+    uint32_t accumulator_bits;   /* significand bits of every accumulation, 24 for FP32 */
+};
+
+/*
+ * Per element of the output and, if intermediate_* are not NULL, of the intermediate:
+ *   worst: the theorem, |subject - truth| <= worst for any order of summation;
+ *   sigma: the standard deviation if every rounding error is independent and uniform in its interval.
+ * output_worst, output_sigma: [tokens, hidden]; intermediate_worst, _sigma: [tokens, top_k, intermediate].
+ * Inputs as gb_truth_layer.
+ */
+GB_API enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
+                                     const double *routing_weights, const struct gb_truth_source *source,
+                                     const struct gb_rounding_points *points, double *output_worst,
+                                     double *output_sigma, double *intermediate_worst,
+                                     double *intermediate_sigma, struct gb_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
