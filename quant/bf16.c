@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bfloat16: the upper half of binary32. */
+#include "quant/bits.h"
+#include "quant/quant.h"
+
+float gb_bf16_decode(gb_bf16 code)
+{
+    return f32_from_bits((uint32_t)code.bits << 16);
+}
+
+gb_bf16 gb_bf16_encode(float value)
+{
+    uint32_t bits = f32_bits(value);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) /* NaN */
+        return (gb_bf16){(uint16_t)((bits >> 16 & 0x8000) | 0x7FC0)};
+    return (gb_bf16){(uint16_t)shift_right_even(bits, 16)};
+}

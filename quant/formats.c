@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Formats of weights: names, sizes, and one row as numbers. */
+#include <string.h>
+
+#include "quant/quant.h"
+
+enum { NVFP4_BLOCK = 16 };
+
+struct format_row {
+    enum gb_format format;
+    const char *name;
+    uint32_t block;          /* columns that share a scale */
+    uint32_t bits_per_code;
+    uint32_t scale_bytes;    /* of one scale; 0: no scales */
+};
+
+static const struct format_row formats[] = {
+    {GB_FP32, "fp32", 1, 32, 0},
+    {GB_BF16, "bf16", 1, 16, 0},
+    {GB_NVFP4, "nvfp4", NVFP4_BLOCK, 4, 1},
+};
+
+static const struct format_row *find(enum gb_format format)
+{
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (formats[i].format == format)
+            return &formats[i];
+    return NULL;
+}
+
+const char *gb_format_name(enum gb_format format)
+{
+    const struct format_row *row = find(format);
+    return row ? row->name : NULL;
+}
+
+bool gb_format_parse(const char *name, enum gb_format *format)
+{
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (formats[i].format != GB_FP32 && !strcmp(formats[i].name, name)) {
+            *format = formats[i].format;
+            return true;
+        }
+    return false;
+}
+
+uint32_t gb_format_block(enum gb_format format)
+{
+    const struct format_row *row = find(format);
+    return row ? row->block : 0;
+}
+
+size_t gb_row_code_bytes(enum gb_format format, uint32_t columns)
+{
+    const struct format_row *row = find(format);
+    return row ? (size_t)columns * row->bits_per_code / 8 : 0;
+}
+
+size_t gb_row_scale_bytes(enum gb_format format, uint32_t columns)
+{
+    const struct format_row *row = find(format);
+    return row ? (size_t)columns / row->block * row->scale_bytes : 0;
+}
+
+enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales,
+                                size_t *global_scales, struct gb_error *error)
+{
+    const struct format_row *row = find(weights->format);
+    if (!row)
+        return gb_fail(error, GB_EINVAL, "unknown weight format %d", (int)weights->format);
+    if (weights->columns == 0 || weights->columns % row->block)
+        return gb_fail(error, GB_EINVAL, "%u columns are no whole number of %s blocks of %u", weights->columns,
+                       row->name, row->block);
+    if (!gb_bytes(weights->experts, weights->rows, gb_row_code_bytes(weights->format, weights->columns), 1, codes) ||
+        !gb_bytes(weights->experts, weights->rows, gb_row_scale_bytes(weights->format, weights->columns), 1, scales) ||
+        !gb_bytes(weights->experts, weights->parts, row->scale_bytes ? sizeof(float) : 0, 1, global_scales))
+        return gb_fail(error, GB_EINVAL, "%u x %u x %u weights do not fit in memory", weights->experts, weights->rows,
+                       weights->columns);
+    return GB_OK;
+}
+
+uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row)
+{
+    return row / (weights->rows / weights->parts);
+}
+
+static void nvfp4_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
+{
+    size_t r = (size_t)expert * weights->rows + row;
+    const gb_e2m1x2 *codes = (const gb_e2m1x2 *)weights->codes + r * (weights->columns / 2);
+    const gb_e4m3 *scales = (const gb_e4m3 *)weights->scales + r * (weights->columns / NVFP4_BLOCK);
+    double global = weights->global_scales[(size_t)expert * weights->parts + gb_weights_part(weights, row)];
+    for (uint32_t c = 0; c < weights->columns; c += 2) {
+        double scale = (double)gb_e4m3_decode(scales[c / NVFP4_BLOCK]) * global;
+        values[c] = (double)gb_e2m1_decode(gb_e2m1_even(codes[c / 2])) * scale;
+        values[c + 1] = (double)gb_e2m1_decode(gb_e2m1_odd(codes[c / 2])) * scale;
+    }
+}
+
+void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
+{
+    if (weights->format == GB_NVFP4) {
+        nvfp4_row(weights, expert, row, values);
+        return;
+    }
+    size_t start = ((size_t)expert * weights->rows + row) * weights->columns;
+    for (uint32_t c = 0; c < weights->columns; c++)
+        values[c] = weights->format == GB_BF16
+                        ? (double)gb_bf16_decode(((const gb_bf16 *)weights->codes)[start + c])
+                        : (double)((const float *)weights->codes)[start + c];
+}
