@@ -84,28 +84,61 @@ uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row)
     return row / (weights->rows / weights->parts);
 }
 
-static void nvfp4_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
+float gb_weights_global(const struct gb_weights *weights, uint32_t expert, uint32_t row)
+{
+    if (!weights->global_scales)
+        return 1.0f;
+    return weights->global_scales[(size_t)expert * weights->parts + gb_weights_part(weights, row)];
+}
+
+static void nvfp4_codes(const struct gb_weights *weights, size_t row, float *codes, float *scales)
+{
+    const gb_e2m1x2 *pairs = (const gb_e2m1x2 *)weights->codes + row * (weights->columns / 2);
+    const gb_e4m3 *bytes = (const gb_e4m3 *)weights->scales + row * (weights->columns / NVFP4_BLOCK);
+    for (uint32_t c = 0; c < weights->columns / 2; c++) {
+        codes[2 * c] = gb_e2m1_decode(gb_e2m1_even(pairs[c]));
+        codes[2 * c + 1] = gb_e2m1_decode(gb_e2m1_odd(pairs[c]));
+    }
+    for (uint32_t b = 0; b < weights->columns / NVFP4_BLOCK; b++)
+        scales[b] = gb_e4m3_decode(bytes[b]);
+}
+
+void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes, float *scales)
 {
     size_t r = (size_t)expert * weights->rows + row;
-    const gb_e2m1x2 *codes = (const gb_e2m1x2 *)weights->codes + r * (weights->columns / 2);
-    const gb_e4m3 *scales = (const gb_e4m3 *)weights->scales + r * (weights->columns / NVFP4_BLOCK);
-    double global = weights->global_scales[(size_t)expert * weights->parts + gb_weights_part(weights, row)];
+    if (weights->format == GB_NVFP4) {
+        nvfp4_codes(weights, r, codes, scales);
+        return;
+    }
+    for (uint32_t c = 0; c < weights->columns; c++) {
+        size_t i = r * weights->columns + c;
+        codes[c] = weights->format == GB_BF16 ? gb_bf16_decode(((const gb_bf16 *)weights->codes)[i])
+                                              : ((const float *)weights->codes)[i];
+        scales[c] = 1.0f;
+    }
+}
+
+static void nvfp4_row(const struct gb_weights *weights, size_t row, double global, double *values)
+{
+    const gb_e2m1x2 *pairs = (const gb_e2m1x2 *)weights->codes + row * (weights->columns / 2);
+    const gb_e4m3 *bytes = (const gb_e4m3 *)weights->scales + row * (weights->columns / NVFP4_BLOCK);
     for (uint32_t c = 0; c < weights->columns; c += 2) {
-        double scale = (double)gb_e4m3_decode(scales[c / NVFP4_BLOCK]) * global;
-        values[c] = (double)gb_e2m1_decode(gb_e2m1_even(codes[c / 2])) * scale;
-        values[c + 1] = (double)gb_e2m1_decode(gb_e2m1_odd(codes[c / 2])) * scale;
+        double scale = (double)gb_e4m3_decode(bytes[c / NVFP4_BLOCK]) * global;
+        values[c] = (double)gb_e2m1_decode(gb_e2m1_even(pairs[c / 2])) * scale;
+        values[c + 1] = (double)gb_e2m1_decode(gb_e2m1_odd(pairs[c / 2])) * scale;
     }
 }
 
 void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
 {
+    size_t r = (size_t)expert * weights->rows + row;
     if (weights->format == GB_NVFP4) {
-        nvfp4_row(weights, expert, row, values);
+        nvfp4_row(weights, r, (double)gb_weights_global(weights, expert, row), values);
         return;
     }
-    size_t start = ((size_t)expert * weights->rows + row) * weights->columns;
-    for (uint32_t c = 0; c < weights->columns; c++)
-        values[c] = weights->format == GB_BF16
-                        ? (double)gb_bf16_decode(((const gb_bf16 *)weights->codes)[start + c])
-                        : (double)((const float *)weights->codes)[start + c];
+    for (uint32_t c = 0; c < weights->columns; c++) {
+        size_t i = r * weights->columns + c;
+        values[c] = weights->format == GB_BF16 ? (double)gb_bf16_decode(((const gb_bf16 *)weights->codes)[i])
+                                               : (double)((const float *)weights->codes)[i];
+    }
 }

@@ -59,7 +59,13 @@ GB_API enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t 
 
 /* Which global scale a row uses: 0 .. parts-1. */
 GB_API uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row);
-/* One row, exact in float64. values: [columns]. */
+/* One row's codes as numbers without any scale, and its block scales. codes: [columns]; scales: [columns / block],
+ * all 1 where the format has none. Both exact. */
+GB_API void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes,
+                             float *scales);
+/* The global scale of one row; 1 where the format has none. */
+GB_API float gb_weights_global(const struct gb_weights *weights, uint32_t expert, uint32_t row);
+/* One row's values, exact in float64. values: [columns]. */
 GB_API void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values);
 
 /* Recipes: every choice by which values become codes and scales. */

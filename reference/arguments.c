@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of operator arguments, and the grouping of (token, slot) pairs by expert. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/dot.h"
+
+enum gb_status gb_groups_new(const struct gb_shape *shape, const int32_t *ids, struct gb_groups *groups,
+                             struct gb_error *error)
+{
+    size_t pairs = (size_t)shape->tokens * shape->top_k;
+    uint32_t *count = calloc((size_t)shape->experts + 1, sizeof *count);
+    *groups = (struct gb_groups){
+        .expert = malloc(sizeof(uint32_t) * shape->experts),
+        .start = malloc(sizeof(uint32_t) * ((size_t)shape->experts + 1)),
+        .pair = malloc(sizeof(uint32_t) * pairs),
+    };
+    enum gb_status status = GB_OK;
+    if (!count || !groups->expert || !groups->start || !groups->pair)
+        status = gb_fail(error, GB_ENOMEM, "no memory to group %zu pairs by expert", pairs);
+    for (size_t p = 0; status == GB_OK && p < pairs; p++) {
+        if (ids[p] < -1 || ids[p] >= (int64_t)shape->experts)
+            status = gb_fail(error, GB_EINVAL, "expert id %d of token %zu, slot %zu is out of range -1..%u", ids[p],
+                             p / shape->top_k, p % shape->top_k, shape->experts - 1);
+        else if (ids[p] >= 0)
+            count[ids[p]]++;
+    }
+    if (status != GB_OK) {
+        free(count);
+        gb_groups_free(groups);
+        return status;
+    }
+    groups->start[0] = 0;
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        if (count[e] == 0)
+            continue;
+        uint32_t a = groups->active++;
+        groups->expert[a] = e;
+        groups->start[a + 1] = groups->start[a] + count[e];
+        count[e] = groups->start[a]; /* from here on: where the next pair of this expert goes */
+    }
+    for (size_t p = 0; p < pairs; p++)
+        if (ids[p] >= 0)
+            groups->pair[count[ids[p]]++] = (uint32_t)p;
+    free(count);
+    return GB_OK;
+}
+
+void gb_groups_free(struct gb_groups *groups)
+{
+    free(groups->expert);
+    free(groups->start);
+    free(groups->pair);
+    memset(groups, 0, sizeof *groups);
+}
+
+static enum gb_status check_weights(const char *name, const struct gb_weights *weights, uint32_t experts,
+                                    uint32_t rows, uint32_t columns, uint32_t parts, struct gb_error *error)
+{
+    size_t codes, scales, global_scales;
+    if (weights->experts != experts || weights->rows != rows || weights->columns != columns || weights->parts != parts)
+        return gb_fail(error, GB_EINVAL, "%s is %u x %u x %u in %u parts; the shape needs %u x %u x %u in %u", name,
+                       weights->experts, weights->rows, weights->columns, weights->parts, experts, rows, columns, parts);
+    enum gb_status status = gb_weights_bytes(weights, &codes, &scales, &global_scales, error);
+    if (status != GB_OK)
+        return status;
+    if (!weights->codes || (scales && !weights->scales) || (global_scales && !weights->global_scales))
+        return gb_fail(error, GB_EINVAL, "%s lacks codes, scales or global scales", name);
+    return GB_OK;
+}
+
+enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_operator operation,
+                                  struct gb_error *error)
+{
+    const struct gb_shape *shape = &arguments->shape;
+    size_t bytes;
+    if (arguments->size != sizeof *arguments)
+        return gb_fail(error, GB_EINVAL, "arguments of %zu bytes; this version has %zu", arguments->size,
+                       sizeof *arguments);
+    if (!shape->tokens || !shape->hidden || !shape->intermediate || !shape->experts || !shape->top_k ||
+        shape->top_k > shape->experts || shape->intermediate > UINT32_MAX / 2)
+        return gb_fail(error, GB_EINVAL, "every size must be at least 1, and top_k at most the number of experts");
+    if (!gb_bytes(shape->tokens, shape->top_k, shape->intermediate, sizeof(float), &bytes) ||
+        !gb_bytes(shape->tokens, shape->hidden, 1, sizeof(float), &bytes) ||
+        (uint64_t)shape->tokens * shape->top_k > UINT32_MAX)
+        return gb_fail(error, GB_EINVAL, "%u tokens do not fit in memory", shape->tokens);
+    if (!arguments->ids || (operation != GB_DOWN && !arguments->x) ||
+        (operation != GB_GATE_UP && (!arguments->routing_weights || !arguments->output)) ||
+        (operation != GB_LAYER && !arguments->intermediate))
+        return gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    enum gb_status status = GB_OK;
+    if (operation != GB_DOWN)
+        status = check_weights("gate_up", &arguments->gate_up, shape->experts, 2 * shape->intermediate, shape->hidden,
+                               2, error);
+    if (status == GB_OK && operation != GB_GATE_UP)
+        status = check_weights("down", &arguments->down, shape->experts, shape->hidden, shape->intermediate, 1, error);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contracts this version implements; docs/numerics.md is their text. */
+#include <string.h>
+
+#include "reference/reference.h"
+
+static const struct gb_contract contracts[] = {
+    {"nvfp4.bf16.fma32/1", GB_NVFP4, GB_BF16, "fma32/1",
+     "NVFP4 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
+    {"bf16.bf16.fma32/1", GB_BF16, GB_BF16, "fma32/1",
+     "bf16 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
+};
+
+const struct gb_contract *gb_contracts(size_t *count)
+{
+    *count = sizeof contracts / sizeof *contracts;
+    return contracts;
+}
+
+const struct gb_contract *gb_contract_find(enum gb_format weights, enum gb_format activations, const char *order)
+{
+    for (size_t i = 0; order && i < sizeof contracts / sizeof *contracts; i++)
+        if (contracts[i].weights == weights && contracts[i].activations == activations &&
+            !strcmp(contracts[i].order, order))
+            return &contracts[i];
+    return NULL;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference as subjects. */
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+{
+    uint32_t block = gb_format_block(problem->weights);
+    if (!gb_contract_find(problem->weights, GB_BF16, "fma32/1"))
+        return gb_fail(error, GB_EUNSUPPORTED, "no contract for this weight format");
+    if (problem->shape.hidden % block || problem->shape.intermediate % block)
+        return gb_fail(error, GB_EUNSUPPORTED, "hidden %u or intermediate %u is no multiple of the block %u",
+                       problem->shape.hidden, problem->shape.intermediate, block);
+    return GB_OK;
+}
+
+#define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
+    {                                                                                                                  \
+        .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = GB_BF16, .output = GB_FP32,            \
+        .order = "fma32/1", .accumulator_bits = 24, .flags = FLAGS, .supports = supports, .run = RUN                   \
+    }
+
+static const struct gb_kernel kernels[] = {
+    ROW("cpu/nvfp4-layer", GB_LAYER, GB_NVFP4, GB_STAGE_OUTPUTS, gb_reference_layer),
+    ROW("cpu/nvfp4-gate-up", GB_GATE_UP, GB_NVFP4, 0, gb_reference_gate_up),
+    ROW("cpu/nvfp4-down", GB_DOWN, GB_NVFP4, 0, gb_reference_down),
+    ROW("cpu/bf16-layer", GB_LAYER, GB_BF16, GB_STAGE_OUTPUTS, gb_reference_layer),
+    ROW("cpu/bf16-gate-up", GB_GATE_UP, GB_BF16, 0, gb_reference_gate_up),
+    ROW("cpu/bf16-down", GB_DOWN, GB_BF16, 0, gb_reference_down),
+};
+
+static const struct gb_kernel_table table = {
+    .abi_version = GB_ABI_VERSION,
+    .kernel_size = sizeof(struct gb_kernel),
+    .count = sizeof kernels / sizeof *kernels,
+    .kernels = kernels,
+};
+
+const struct gb_kernel_table *gb_reference_kernels(void)
+{
+    return &table;
+}

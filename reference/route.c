@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The router: logits in fma32, softmax, top-k, weights: docs/numerics.md#route. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "reference/dot.h"
+
+/* Whether expert a comes before expert b: by descending logit, ties to the lower id, NaN last. */
+static bool before(const float *logits, uint32_t a, uint32_t b)
+{
+    if (isnan(logits[a]) || isnan(logits[b]))
+        return isnan(logits[a]) == isnan(logits[b]) ? a < b : isnan(logits[b]);
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+}
+
+/* The top_k experts in order, by insertion. ids: [top_k]. */
+static void choose(const float *logits, uint32_t experts, uint32_t top_k, int32_t *ids)
+{
+    for (uint32_t e = 0, chosen = 0; e < experts; e++) {
+        uint32_t place = chosen;
+        while (place > 0 && before(logits, e, (uint32_t)ids[place - 1]))
+            place--;
+        if (place >= top_k)
+            continue;
+        chosen = chosen < top_k ? chosen + 1 : top_k;
+        for (uint32_t i = chosen - 1; i > place; i--)
+            ids[i] = ids[i - 1];
+        ids[place] = (int32_t)e;
+    }
+}
+
+/* logits: [experts]; ids, weights: [top_k]. */
+static void softmax_top_k(const float *logits, const struct gb_shape *shape, bool renormalise, int32_t *ids,
+                          float *weights)
+{
+    choose(logits, shape->experts, shape->top_k, ids);
+    float largest = logits[ids[0]];
+    float sum = 0.0f;
+    if (renormalise)
+        for (uint32_t j = 0; j < shape->top_k; j++)
+            sum += gb_exp(logits[ids[j]] - largest);
+    else
+        for (uint32_t e = 0; e < shape->experts; e++)
+            sum += gb_exp(logits[e] - largest);
+    for (uint32_t j = 0; j < shape->top_k; j++)
+        weights[j] = gb_exp(logits[ids[j]] - largest) / sum;
+}
+
+enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x, const struct gb_weights *router,
+                                  bool renormalise, int32_t *ids, float *routing_weights, struct gb_error *error)
+{
+    if (router->format != GB_BF16 || router->experts != 1 || router->rows != shape->experts ||
+        router->columns != shape->hidden || !router->codes)
+        return gb_fail(error, GB_EINVAL, "the router must be a bf16 matrix of %u x %u", shape->experts, shape->hidden);
+    float *values = malloc(sizeof(float) * shape->tokens * shape->hidden);  /* [tokens, hidden] */
+    float *logits = malloc(sizeof(float) * shape->tokens * shape->experts); /* [tokens, experts] */
+    struct gb_row row = {0};
+    enum gb_status status = GB_OK;
+    if (!values || !logits || gb_row_new(router, &row, NULL) != GB_OK) {
+        status = gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);
+        goto out;
+    }
+    for (size_t i = 0; i < (size_t)shape->tokens * shape->hidden; i++)
+        values[i] = gb_bf16_decode(x[i]);
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        gb_row_decode(router, 0, e, &row);
+        for (uint32_t t = 0; t < shape->tokens; t++)
+            logits[(size_t)t * shape->experts + e] = gb_row_dot(&row, values + (size_t)t * shape->hidden);
+    }
+    for (uint32_t t = 0; t < shape->tokens; t++)
+        softmax_top_k(logits + (size_t)t * shape->experts, shape, renormalise, ids + (size_t)t * shape->top_k,
+                      routing_weights + (size_t)t * shape->top_k);
+out:
+    gb_row_free(&row);
+    free(values);
+    free(logits);
+    return status;
+}
