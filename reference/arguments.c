@@ -37,6 +37,7 @@ enum gb_status gb_groups_new(const struct gb_shape *shape, const int32_t *ids, s
         uint32_t a = groups->active++;
         groups->expert[a] = e;
         groups->start[a + 1] = groups->start[a] + count[e];
+        groups->most = count[e] > groups->most ? count[e] : groups->most;
         count[e] = groups->start[a]; /* from here on: where the next pair of this expert goes */
     }
     for (size_t p = 0; p < pairs; p++)

@@ -27,6 +27,7 @@ float gb_row_dot(const struct gb_row *row, const float *x);
 /* The (token, slot) pairs of each expert in ascending order: pair = token * top_k + slot. */
 struct gb_groups {
     uint32_t active;   /* experts with at least one pair */
+    uint32_t most;     /* pairs of the expert that has the most */
     uint32_t *expert;  /* [active] */
     uint32_t *start;   /* [active + 1] */
     uint32_t *pair;    /* [start[active]] */

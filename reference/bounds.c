@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How far from truth a kernel with given rounding points may be, for any order of summation:
+ * docs/numerics.md#bounds, which derives every line of error propagation here.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/dot.h"
+
+/* |silu'(x)| <= 1.0998... for all x. */
+static const double silu_slope = 1.1;
+/* An FP32 evaluation of silu by any published form: exp (2 ulp), 1 + e, division, product. */
+static const double silu_roundings = 8.0;
+/* Where FP32's exp overflows or underflows, silu(x) is below this. */
+static const double silu_floor = 0x1p-120;
+/* Roundings of a dot product beside its additions: weight * scale, * global, * x, and the last. */
+enum { EXTRA_ROUNDINGS = 4 };
+
+/* A value with its worst error and the variance of its error. */
+struct spread {
+    double value, worst, variance;
+};
+
+/* n roundings of at most u relative each: n*u / (1 - n*u). */
+static double gamma_n(double n, double u)
+{
+    return n * u / (1.0 - n * u);
+}
+
+/* Half an ulp of bf16 at magnitude v: 8 significand bits, exponents from -126. */
+static double half_ulp_bf16(double v)
+{
+    int exponent;
+    frexp(v, &exponent); /* v in [2^(exponent-1), 2^exponent) */
+    return ldexp(1.0, (exponent - 1 > -126 ? exponent - 1 : -126) - 8);
+}
+
+static double squared(double v)
+{
+    return v * v;
+}
+
+/* sum of a[i] * x[i] and of |a[i] * x[i]|. */
+static void dot_and_absolute(const double *a, const double *x, uint32_t count, double *dot, double *absolute)
+{
+    double d = 0.0, s = 0.0;
+#pragma omp simd reduction(+ : d, s)
+    for (uint32_t i = 0; i < count; i++) {
+        double p = a[i] * x[i];
+        d += p;
+        s += fabs(p);
+    }
+    *dot = d;
+    *absolute = s;
+}
+
+/* A dot product of `count` terms with exact inputs, accumulated with unit roundoff u in any order. */
+static struct spread projection(const double *row, const double *x, uint32_t count, double u)
+{
+    struct spread r;
+    double absolute;
+    double n = count + (double)EXTRA_ROUNDINGS;
+    dot_and_absolute(row, x, count, &r.value, &absolute);
+    r.worst = gamma_n(n, u) * absolute;
+    r.variance = n * squared(u * absolute) / 3.0;
+    return r;
+}
+
+static struct spread gated(struct spread gate, struct spread up, double u, enum gb_format format)
+{
+    double silu = gate.value / (1.0 + exp(-gate.value));
+    double own = silu_roundings * 0x1p-24 * fabs(silu) + silu_floor;
+    double silu_worst = silu_slope * gate.worst + own;
+    double silu_variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
+    struct spread h = {.value = silu * up.value};
+    double product = u * (fabs(silu) + silu_worst) * (fabs(up.value) + up.worst);
+    h.worst = fabs(up.value) * silu_worst + fabs(silu) * up.worst + silu_worst * up.worst + product;
+    h.variance = squared(up.value) * silu_variance + squared(silu) * up.variance + squared(product) / 3.0;
+    if (format == GB_BF16) {
+        double half = half_ulp_bf16(fabs(h.value) + h.worst);
+        h.worst += half;
+        h.variance += squared(half) / 3.0;
+    }
+    return h;
+}
+
+/* The intermediate of one pair, split into arrays so that sums over it vectorise. */
+struct hidden_row {
+    double *value, *worst, *variance; /* [intermediate] each */
+};
+
+/* row . h, where h carries errors. The absolute sum over |h| + worst is also returned. */
+static struct spread projection_of_spread(const double *row, const struct hidden_row *h, uint32_t count, double u,
+                                          double *absolute)
+{
+    double value = 0.0, s = 0.0, worst = 0.0, variance = 0.0;
+#pragma omp simd reduction(+ : value, s, worst, variance)
+    for (uint32_t i = 0; i < count; i++) {
+        double w = fabs(row[i]);
+        value += row[i] * h->value[i];
+        s += w * (fabs(h->value[i]) + h->worst[i]);
+        worst += w * h->worst[i];
+        variance += w * w * h->variance[i];
+    }
+    double n = count + (double)EXTRA_ROUNDINGS;
+    *absolute = s;
+    return (struct spread){value, worst + gamma_n(n, u) * s, variance + n * squared(u * s) / 3.0};
+}
+
+/* What is summed over the slots of a token for one output element. */
+struct outputs {
+    double *value, *worst, *variance, *absolute; /* [tokens, hidden] each */
+};
+
+struct work {
+    double *matrix;           /* [2 * intermediate, hidden], then [hidden, intermediate] */
+    struct hidden_row *pairs; /* [most pairs of an expert] */
+    double *storage;          /* behind pairs: [most, 3, intermediate] */
+    struct outputs out;
+};
+
+static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint32_t count,
+                       const double *routing_weights, double u, struct work *w)
+{
+    uint32_t H = shape->hidden, I = shape->intermediate;
+#pragma omp parallel for schedule(static)
+    for (uint32_t r = 0; r < H; r++)
+        for (uint32_t n = 0; n < count; n++) {
+            double absolute, weight = fabs(routing_weights[pairs[n]]);
+            struct spread d = projection_of_spread(w->matrix + (size_t)r * I, &w->pairs[n], I, u, &absolute);
+            size_t o = (size_t)(pairs[n] / shape->top_k) * H + r;
+            w->out.value[o] += routing_weights[pairs[n]] * d.value;
+            w->out.worst[o] += weight * d.worst;
+            w->out.variance[o] += squared(weight) * d.variance;
+            w->out.absolute[o] += weight * (absolute + d.worst);
+        }
+}
+
+static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, const uint32_t *pairs, uint32_t count,
+                                 const double *x, const double *routing_weights, const struct gb_truth_source *source,
+                                 const struct gb_rounding_points *points, struct work *w, double *worst, double *sigma,
+                                 struct gb_error *error)
+{
+    uint32_t H = shape->hidden, I = shape->intermediate;
+    double u = ldexp(1.0, -(int)points->accumulator_bits);
+    enum gb_status status = source->gate_up(source->context, expert, w->matrix, error);
+    if (status != GB_OK)
+        return status;
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < I; i++)
+        for (uint32_t n = 0; n < count; n++) {
+            const double *token = x + (size_t)(pairs[n] / shape->top_k) * H;
+            struct spread h = gated(projection(w->matrix + (size_t)i * H, token, H, u),
+                                    projection(w->matrix + (size_t)(I + i) * H, token, H, u), u, points->intermediate);
+            w->pairs[n].value[i] = h.value;
+            w->pairs[n].worst[i] = h.worst;
+            w->pairs[n].variance[i] = h.variance;
+            if (worst)
+                worst[(size_t)pairs[n] * I + i] = h.worst;
+            if (sigma)
+                sigma[(size_t)pairs[n] * I + i] = sqrt(h.variance);
+        }
+    status = source->down(source->context, expert, w->matrix, error);
+    if (status == GB_OK)
+        add_expert(shape, pairs, count, routing_weights, u, w);
+    return status;
+}
+
+/* The combine's own roundings (weight to FP32, product, sum of top_k) and the output's. */
+static void finish(const struct gb_shape *shape, const struct gb_rounding_points *points, const struct outputs *out,
+                   double *worst, double *sigma)
+{
+    double u = ldexp(1.0, -(int)points->accumulator_bits);
+    double n = shape->top_k + 2.0;
+    for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
+        worst[o] = out->worst[o] + gamma_n(n, u) * out->absolute[o];
+        double variance = out->variance[o] + n * squared(u * out->absolute[o]) / 3.0;
+        if (points->output == GB_BF16) {
+            double half = half_ulp_bf16(fabs(out->value[o]) + worst[o]);
+            worst[o] += half;
+            variance += squared(half) / 3.0;
+        }
+        sigma[o] = sqrt(variance);
+    }
+}
+
+static void work_free(struct work *w)
+{
+    free(w->matrix);
+    free(w->pairs);
+    free(w->storage);
+    free(w->out.value);
+    free(w->out.worst);
+    free(w->out.variance);
+    free(w->out.absolute);
+    memset(w, 0, sizeof *w);
+}
+
+static enum gb_status work_new(const struct gb_shape *shape, uint32_t most, struct work *w, struct gb_error *error)
+{
+    size_t outputs = (size_t)shape->tokens * shape->hidden, I = shape->intermediate;
+    *w = (struct work){
+        .matrix = malloc(sizeof(double) * 2 * I * shape->hidden),
+        .pairs = malloc(sizeof(struct hidden_row) * (most + 1)),
+        .storage = malloc(sizeof(double) * (most + 1) * 3 * I),
+        .out = {calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
+                calloc(outputs, sizeof(double))},
+    };
+    if (!w->matrix || !w->pairs || !w->storage || !w->out.value || !w->out.worst || !w->out.variance ||
+        !w->out.absolute) {
+        work_free(w);
+        return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
+    }
+    for (size_t n = 0; n < most; n++)
+        w->pairs[n] = (struct hidden_row){w->storage + 3 * n * I, w->storage + (3 * n + 1) * I,
+                                          w->storage + (3 * n + 2) * I};
+    return GB_OK;
+}
+
+enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
+                              const double *routing_weights, const struct gb_truth_source *source,
+                              const struct gb_rounding_points *points, double *output_worst, double *output_sigma,
+                              double *intermediate_worst, double *intermediate_sigma, struct gb_error *error)
+{
+    struct gb_groups groups;
+    struct work w;
+    enum gb_status status = gb_groups_new(shape, ids, &groups, error);
+    if (status != GB_OK)
+        return status;
+    status = work_new(shape, groups.most, &w, error);
+    size_t bytes = sizeof(double) * shape->tokens * shape->top_k * shape->intermediate;
+    if (status == GB_OK && intermediate_worst)
+        memset(intermediate_worst, 0, bytes);
+    if (status == GB_OK && intermediate_sigma)
+        memset(intermediate_sigma, 0, bytes);
+    for (uint32_t g = 0; status == GB_OK && g < groups.active; g++)
+        status = one_expert(shape, groups.expert[g], groups.pair + groups.start[g],
+                            groups.start[g + 1] - groups.start[g], x, routing_weights, source, points, &w,
+                            intermediate_worst, intermediate_sigma, error);
+    if (status == GB_OK)
+        finish(shape, points, &w.out, output_worst, output_sigma);
+    work_free(&w);
+    gb_groups_free(&groups);
+    return status;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Truth: the layer and the router in float64: docs/numerics.md#truth. */
+#include <cblas.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/dot.h"
+
+static enum gb_status rows_of(const struct gb_weights *weights, uint32_t expert, double *matrix)
+{
+#pragma omp parallel for schedule(static)
+    for (uint32_t r = 0; r < weights->rows; r++)
+        gb_weights_row(weights, expert, r, matrix + (size_t)r * weights->columns);
+    return GB_OK;
+}
+
+static enum gb_status quantised_gate_up(void *context, uint32_t expert, double *matrix, struct gb_error *error)
+{
+    (void)error;
+    return rows_of(&((struct gb_truth_quantised *)context)->gate_up, expert, matrix);
+}
+
+static enum gb_status quantised_down(void *context, uint32_t expert, double *matrix, struct gb_error *error)
+{
+    (void)error;
+    return rows_of(&((struct gb_truth_quantised *)context)->down, expert, matrix);
+}
+
+struct gb_truth_source gb_truth_from_quantised(struct gb_truth_quantised *weights)
+{
+    return (struct gb_truth_source){weights, quantised_gate_up, quantised_down};
+}
+
+/* c [m, n] = a [m, k] . b [n, k]^T */
+static void product(uint32_t m, uint32_t n, uint32_t k, const double *a, const double *b, double *c)
+{
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1.0, a, (int)k, b, (int)k, 0.0, c,
+                (int)n);
+}
+
+/* Buffers for one expert and up to `pairs` (token, slot) pairs. */
+struct scratch {
+    double *matrix; /* [2 * intermediate, hidden], then [hidden, intermediate] */
+    double *x;      /* [pairs, hidden], gathered */
+    double *gate_up; /* [pairs, 2 * intermediate] */
+    double *h;      /* [pairs, intermediate] */
+    double *dots;   /* [pairs, hidden] */
+};
+
+static void scratch_free(struct scratch *s)
+{
+    free(s->matrix);
+    free(s->x);
+    free(s->gate_up);
+    free(s->h);
+    free(s->dots);
+}
+
+static enum gb_status scratch_new(const struct gb_shape *shape, size_t pairs, struct scratch *s,
+                                  struct gb_error *error)
+{
+    *s = (struct scratch){
+        .matrix = malloc(sizeof(double) * 2 * shape->intermediate * shape->hidden),
+        .x = malloc(sizeof(double) * pairs * shape->hidden),
+        .gate_up = malloc(sizeof(double) * pairs * 2 * shape->intermediate),
+        .h = malloc(sizeof(double) * pairs * shape->intermediate),
+        .dots = malloc(sizeof(double) * pairs * shape->hidden),
+    };
+    if (s->matrix && s->x && s->gate_up && s->h && s->dots)
+        return GB_OK;
+    scratch_free(s);
+    return gb_fail(error, GB_ENOMEM, "no memory for the truth of %zu (token, slot) pairs", pairs);
+}
+
+/* Adds one expert's share to output [tokens, hidden]; fills its rows of intermediate (if not NULL). */
+static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, const uint32_t *pairs, uint32_t count,
+                                 const double *x, const double *routing_weights, const struct gb_truth_source *source,
+                                 struct scratch *s, double *output, double *intermediate, struct gb_error *error)
+{
+    uint32_t hidden = shape->hidden, inner = shape->intermediate;
+    for (uint32_t n = 0; n < count; n++)
+        memcpy(s->x + (size_t)n * hidden, x + (size_t)(pairs[n] / shape->top_k) * hidden, sizeof(double) * hidden);
+    enum gb_status status = source->gate_up(source->context, expert, s->matrix, error);
+    if (status != GB_OK)
+        return status;
+    product(count, 2 * inner, hidden, s->x, s->matrix, s->gate_up);
+    for (uint32_t n = 0; n < count; n++)
+        for (uint32_t i = 0; i < inner; i++) {
+            const double *row = s->gate_up + (size_t)n * 2 * inner;
+            double h = row[i] / (1.0 + exp(-row[i])) * row[inner + i];
+            s->h[(size_t)n * inner + i] = h;
+            if (intermediate)
+                intermediate[(size_t)pairs[n] * inner + i] = h;
+        }
+    status = source->down(source->context, expert, s->matrix, error);
+    if (status != GB_OK)
+        return status;
+    product(count, hidden, inner, s->h, s->matrix, s->dots);
+    for (uint32_t n = 0; n < count; n++)
+        for (uint32_t i = 0; i < hidden; i++)
+            output[(size_t)(pairs[n] / shape->top_k) * hidden + i] += routing_weights[pairs[n]] * s->dots[(size_t)n * hidden + i];
+    return GB_OK;
+}
+
+enum gb_status gb_truth_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
+                              const double *routing_weights, const struct gb_truth_source *source, double *output,
+                              double *intermediate, struct gb_error *error)
+{
+    struct gb_groups groups;
+    struct scratch s;
+    enum gb_status status = gb_groups_new(shape, ids, &groups, error);
+    if (status != GB_OK)
+        return status;
+    status = scratch_new(shape, groups.most + 1, &s, error);
+    if (status != GB_OK) {
+        gb_groups_free(&groups);
+        return status;
+    }
+    memset(output, 0, sizeof(double) * shape->tokens * shape->hidden);
+    if (intermediate)
+        memset(intermediate, 0, sizeof(double) * shape->tokens * shape->top_k * shape->intermediate);
+    for (uint32_t g = 0; status == GB_OK && g < groups.active; g++)
+        status = one_expert(shape, groups.expert[g], groups.pair + groups.start[g],
+                            groups.start[g + 1] - groups.start[g], x, routing_weights, source, &s, output,
+                            intermediate, error);
+    scratch_free(&s);
+    gb_groups_free(&groups);
+    return status;
+}
+
+/* ids, weights: [top_k]; by descending logit, ties to the lower id. */
+static void softmax_top_k(const double *logits, const struct gb_shape *shape, bool renormalise, int32_t *ids,
+                          double *weights)
+{
+    for (uint32_t j = 0; j < shape->top_k; j++) {
+        int64_t best = -1;
+        for (uint32_t e = 0; e < shape->experts; e++) {
+            bool taken = false;
+            for (uint32_t i = 0; i < j; i++)
+                taken |= ids[i] == (int32_t)e;
+            if (!taken && (best < 0 || logits[e] > logits[best]))
+                best = e;
+        }
+        ids[j] = (int32_t)best;
+    }
+    double sum = 0.0;
+    for (uint32_t e = 0; e < (renormalise ? shape->top_k : shape->experts); e++)
+        sum += exp(logits[renormalise ? (uint32_t)ids[e] : e] - logits[ids[0]]);
+    for (uint32_t j = 0; j < shape->top_k; j++)
+        weights[j] = exp(logits[ids[j]] - logits[ids[0]]) / sum;
+}
+
+enum gb_status gb_truth_route(const struct gb_shape *shape, const double *x, const struct gb_weights *router,
+                              bool renormalise, int32_t *ids, double *routing_weights, struct gb_error *error)
+{
+    double *matrix = malloc(sizeof(double) * shape->experts * shape->hidden); /* [experts, hidden] */
+    double *logits = malloc(sizeof(double) * shape->tokens * shape->experts); /* [tokens, experts] */
+    enum gb_status status = GB_OK;
+    if (matrix && logits) {
+        rows_of(router, 0, matrix);
+        product(shape->tokens, shape->experts, shape->hidden, x, matrix, logits);
+        for (uint32_t t = 0; t < shape->tokens; t++)
+            softmax_top_k(logits + (size_t)t * shape->experts, shape, renormalise, ids + (size_t)t * shape->top_k,
+                          routing_weights + (size_t)t * shape->top_k);
+    } else {
+        status = gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);
+    }
+    free(matrix);
+    free(logits);
+    return status;
+}
