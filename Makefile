@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front of the CMake presets. `make` alone lists the targets.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+MODEL := fixtures/data/tiny-qwen3-moe
+JOBS := $(shell nproc 2>/dev/null || echo 1)
+
+export DESTDIR
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test check gpu-test exhaustive install format clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+
+setup: ## install the Debian or Ubuntu packages that are missing
+	@sh cmake/setup.sh
+
+build: setup ## build the library and the program in build/
+	cmake --preset release
+	cmake --build --preset release
+
+demo: build ## judge the NVFP4 layers of the trained model in the repository
+	build/gaugeblock import $(MODEL) build/demo.h5 --format nvfp4 --capture $(MODEL)/capture.safetensors
+	build/gaugeblock verify build/demo.h5
+
+test: build ## build, then run every test that needs no GPU
+	ctest --preset release --parallel $(JOBS)
+
+check: setup ## the same tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build-dev/
+	cmake --preset dev
+	cmake --build --preset dev
+	ctest --preset dev --parallel $(JOBS)
+
+gpu-test: setup ## the tests that need a GPU, in build-gpu/; fails where there is none
+	cmake --preset gpu
+	cmake --build --preset gpu
+	ctest --preset gpu
+
+exhaustive: build ## the tests that run through whole input spaces
+	ctest --preset exhaustive
+
+install: build ## install below PREFIX (/usr/local); DESTDIR is respected
+	cmake --install build --prefix $(PREFIX)
+
+format: ## rewrite all C and CUDA files with clang-format-14
+	clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+clean: ## remove all build folders
+	rm -rf build build-dev build-gpu

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` copies: the library, the program, the headers, and how others find them.
+#
+# The headers keep their paths below one folder, since they include each other as "gaugeblock.h".
+include(CMakePackageConfigHelpers)
+
+set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/gaugeblock)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gaugeblock)
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+target_include_directories(gaugeblock INTERFACE $<INSTALL_INTERFACE:${header_dir}>)
+install(TARGETS gaugeblock EXPORT gaugeblock LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES gaugeblock.h DESTINATION ${header_dir})
+foreach(module quant reference fixtures)
+  install(FILES ${module}/${module}.h DESTINATION ${header_dir}/${module})
+endforeach()
+
+# The installed program and the CUDA library find libgaugeblock where it was installed beside them.
+file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+if(TARGET gaugeblock_program)
+  set_target_properties(gaugeblock_program PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
+  install(TARGETS gaugeblock_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(TARGET gaugeblock_cuda)
+  set_target_properties(gaugeblock_cuda PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS gaugeblock_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
+# Both kinds of package file name the prefix relative to themselves, so the installed tree can be moved.
+file(RELATIVE_PATH prefix_from_pkgconfig
+  ${CMAKE_INSTALL_PREFIX}/${pkgconfig_dir} ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" prefix_from_pkgconfig ${prefix_from_pkgconfig})
+configure_file(cmake/gaugeblock.pc.in gaugeblock.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/gaugeblock.pc DESTINATION ${pkgconfig_dir})
+
+configure_package_config_file(cmake/gaugeblockConfig.cmake.in gaugeblockConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(gaugeblockConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/gaugeblockConfig.cmake
+  ${PROJECT_BINARY_DIR}/gaugeblockConfigVersion.cmake
+  DESTINATION ${package_dir})
+install(EXPORT gaugeblock FILE gaugeblockTargets.cmake NAMESPACE gaugeblock:: DESTINATION ${package_dir})
+
+if(BUILD_TESTING)
+  add_test(NAME install COMMAND sh ${PROJECT_SOURCE_DIR}/tests/test_install.sh ${PROJECT_BINARY_DIR})
+  set_tests_properties(install PROPERTIES
+    LABELS unit
+    ENVIRONMENT "CC=${CMAKE_C_COMPILER};CFLAGS=$<$<BOOL:${GAUGEBLOCK_SANITIZE}>:-fsanitize=address$<COMMA>undefined>")
+  add_test(NAME setup COMMAND sh ${PROJECT_SOURCE_DIR}/tests/test_setup.sh ${PROJECT_SOURCE_DIR})
+  set_tests_properties(setup PROPERTIES LABELS unit)
+endif()
