@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/baseline.h"
+#include "harness/stack.h"
+#include "quant/quant.h"
+
+static enum gb_status run_stack(struct baseline *b, double *state, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden, pairs = (size_t)f->shape.tokens * f->shape.top_k;
+    gb_bf16 *x = malloc(count * sizeof *x);
+    int32_t *ids = malloc(pairs * sizeof *ids);
+    float *routing_weights = malloc(pairs * sizeof *routing_weights);
+    float *output = malloc(count * sizeof *output);
+    enum gb_status status = GB_OK;
+    if (!x || !ids || !routing_weights || !output)
+        status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", f->shape.tokens);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        struct gb_arguments a = gb_layer_arguments(f, l, f->shape.tokens);
+        status = stack_input(f, l, f->shape.tokens, state, x, ids, routing_weights, error);
+        a.x = x;
+        a.ids = ids;
+        a.routing_weights = routing_weights;
+        a.output = output;
+        if (status == GB_OK)
+            status = gb_reference_layer(&a, error);
+        if (status == GB_OK) {
+            stack_add(state, GB_FP32, output, count);
+            memcpy(b->reference->stack + l * count, state, count * sizeof *state);
+        }
+    }
+    free(x);
+    free(ids);
+    free(routing_weights);
+    free(output);
+    return status;
+}
+
+enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b, struct gb_error *error)
+{
+    bool with_stack = fixture->stack.residual != NULL;
+    *b = (struct baseline){.fixture = fixture};
+    enum gb_status status =
+        gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, true, with_stack, &b->reference, error);
+    for (uint32_t l = 0; status == GB_OK && l < fixture->layers; l++) {
+        struct gb_arguments a = gb_layer_arguments(fixture, l, fixture->shape.tokens);
+        a.output = b->reference->layer[l].output;
+        a.intermediate = b->reference->layer[l].intermediate;
+        status = gb_reference_layer(&a, error);
+    }
+    if (status == GB_OK && with_stack) {
+        size_t bytes = sizeof(double) * fixture->shape.tokens * fixture->shape.hidden;
+        double *state = malloc(bytes);
+        if (!state)
+            return gb_fail(error, GB_ENOMEM, "no memory for the residual stream");
+        memcpy(state, fixture->stack.residual, bytes);
+        status = run_stack(b, state, error);
+        free(state);
+    }
+    return status;
+}
+
+static void bounds_free(struct baseline *b)
+{
+    for (uint32_t l = 0; b->bounds && l < b->fixture->layers; l++) {
+        free(b->bounds[l].output_worst);
+        free(b->bounds[l].output_sigma);
+        free(b->bounds[l].intermediate_worst);
+        free(b->bounds[l].intermediate_sigma);
+        free(b->bounds[l].intermediate_truth);
+    }
+    free(b->bounds);
+    b->bounds = NULL;
+}
+
+void baseline_free(struct baseline *b)
+{
+    bounds_free(b);
+    gb_outputs_free(b->reference);
+    memset(b, 0, sizeof *b);
+}
+
+static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, double *output, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    const struct gb_layer *l = &f->layer[layer];
+    size_t outputs = (size_t)f->shape.tokens * f->shape.hidden;
+    size_t inner = (size_t)f->shape.tokens * f->shape.top_k * f->shape.intermediate;
+    struct layer_bounds *bounds = &b->bounds[layer];
+    struct gb_truth_quantised weights = {l->gate_up, l->down};
+    struct gb_truth_source source = gb_truth_from_quantised(&weights);
+    *bounds = (struct layer_bounds){malloc(sizeof(double) * outputs), malloc(sizeof(double) * outputs),
+                                    malloc(sizeof(double) * inner), malloc(sizeof(double) * inner),
+                                    malloc(sizeof(double) * inner)};
+    if (!bounds->output_worst || !bounds->output_sigma || !bounds->intermediate_worst || !bounds->intermediate_sigma ||
+        !bounds->intermediate_truth)
+        return gb_fail(error, GB_ENOMEM, "no memory for the bounds of layer %u", layer);
+    for (size_t i = 0; i < outputs; i++)
+        x[i] = (double)gb_bf16_decode(l->x[i]);
+    enum gb_status status =
+        gb_bound_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, &b->points, bounds->output_worst,
+                       bounds->output_sigma, bounds->intermediate_worst, bounds->intermediate_sigma, error);
+    if (status == GB_OK)
+        status = gb_truth_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, output,
+                                bounds->intermediate_truth, error);
+    return status;
+}
+
+enum gb_status baseline_bounds(struct baseline *b, const struct gb_rounding_points *points, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    if (b->bounds && !memcmp(&b->points, points, sizeof *points))
+        return GB_OK;
+    bounds_free(b);
+    b->points = *points;
+    size_t outputs = (size_t)f->shape.tokens * f->shape.hidden;
+    double *x = malloc(sizeof(double) * outputs);      /* [tokens, hidden] */
+    double *output = malloc(sizeof(double) * outputs); /* [tokens, hidden] */
+    b->bounds = calloc(f->layers, sizeof *b->bounds);
+    enum gb_status status = GB_OK;
+    if (!x || !output || !b->bounds)
+        status = gb_fail(error, GB_ENOMEM, "no memory for bounds");
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++)
+        status = bound_one(b, l, x, output, error);
+    free(x);
+    free(output);
+    return status;
+}

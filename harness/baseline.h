@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What subjects on one fixture are judged against: the reference's bits, and bounds around truth. */
+#ifndef GB_HARNESS_BASELINE_H
+#define GB_HARNESS_BASELINE_H
+
+#include "fixtures/fixtures.h"
+#include "reference/reference.h"
+
+/* Bounds of one layer for all tokens: gb_bound_layer. */
+struct layer_bounds {
+    double *output_worst, *output_sigma;             /* [tokens, hidden] */
+    double *intermediate_worst, *intermediate_sigma; /* [tokens, top_k, intermediate] */
+    double *intermediate_truth;                      /* [tokens, top_k, intermediate] */
+};
+
+struct baseline {
+    const struct gb_fixture *fixture;
+    struct gb_outputs *reference;      /* all tokens, with intermediate, and stack where the fixture has one */
+    struct gb_rounding_points points;  /* what bounds were computed for */
+    struct layer_bounds *bounds;       /* [layers]; NULL until baseline_bounds */
+};
+
+/* Runs the reference on every layer and, if there is one, on the stack. */
+enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *baseline, struct gb_error *error);
+void baseline_free(struct baseline *baseline);
+/* Makes baseline->bounds hold for these rounding points. */
+enum gb_status baseline_bounds(struct baseline *baseline, const struct gb_rounding_points *points,
+                               struct gb_error *error);
+
+#endif

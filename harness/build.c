@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/build.h"
+#include "harness/progress.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+/* One projection of one expert -> codes, scales and global scale inside the stacked weights, from row `first`. */
+static enum gb_status quantise_one(const struct gb_recipe *recipe, struct gb_weights *weights, uint32_t expert,
+                                   uint32_t first, uint32_t rows, const float *values, struct gb_error *error)
+{
+    size_t row = (size_t)expert * weights->rows + first;
+    char *codes = (char *)weights->codes + row * gb_row_code_bytes(weights->format, weights->columns);
+    char *scales = weights->scales
+                       ? (char *)weights->scales + row * gb_row_scale_bytes(weights->format, weights->columns)
+                       : NULL;
+    float *global = weights->global_scales
+                        ? (float *)weights->global_scales + (size_t)expert * weights->parts +
+                              gb_weights_part(weights, first)
+                        : NULL;
+    return gb_quantise(recipe, values, rows, weights->columns, codes, scales, global, error);
+}
+
+static enum gb_status quantise_expert(struct gb_fixture *f, const struct weight_source *source,
+                                      const struct gb_recipe *recipe, uint32_t layer, uint32_t expert, float *values,
+                                      struct gb_error *error)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    struct gb_layer *l = &f->layer[layer];
+    for (enum gb_projection p = GB_GATE_PROJ; p <= GB_DOWN_PROJ; p++) {
+        struct gb_weights *weights = p == GB_DOWN_PROJ ? &l->down : &l->gate_up;
+        uint32_t rows = p == GB_DOWN_PROJ ? f->shape.hidden : f->shape.intermediate;
+        struct gb_error inner;
+        enum gb_status status = source->matrix(source->context, layer, expert, p, values, error);
+        if (status != GB_OK)
+            return status;
+        status = quantise_one(recipe, weights, expert, p == GB_UP_PROJ ? f->shape.intermediate : 0, rows, values,
+                              &inner);
+        if (status != GB_OK)
+            return gb_fail(error, status, "layer %u, expert %u, %s: %s", l->index, expert, names[p], inner.message);
+    }
+    return GB_OK;
+}
+
+static enum gb_status quantise_layer(struct gb_fixture *f, const struct weight_source *source,
+                                     const struct gb_recipe *recipe, uint32_t layer, struct gb_error *error)
+{
+    size_t matrix = (size_t)f->shape.hidden * f->shape.intermediate;
+    enum gb_status status = GB_OK;
+#pragma omp parallel
+    {
+        float *values = malloc(sizeof(float) * matrix); /* [rows, columns] of one projection */
+#pragma omp for schedule(dynamic)
+        for (uint32_t e = 0; e < f->shape.experts; e++) {
+            struct gb_error own = {"no memory for an expert"};
+            enum gb_status got = values ? quantise_expert(f, source, recipe, layer, e, values, &own) : GB_ENOMEM;
+            if (got != GB_OK)
+#pragma omp critical
+                status = gb_fail(error, got, "%s", own.message);
+        }
+        free(values);
+    }
+    return status;
+}
+
+/* The weights before quantisation as a source of truth. */
+struct original {
+    const struct gb_fixture *fixture;
+    const struct weight_source *source;
+    uint32_t layer;
+    float *values; /* [rows, columns] of one projection */
+};
+
+static enum gb_status widen(struct original *o, uint32_t expert, enum gb_projection projection, double *matrix,
+                            struct gb_error *error)
+{
+    size_t count = (size_t)o->fixture->shape.hidden * o->fixture->shape.intermediate;
+    enum gb_status status = o->source->matrix(o->source->context, o->layer, expert, projection, o->values, error);
+    for (size_t i = 0; status == GB_OK && i < count; i++)
+        matrix[i] = (double)o->values[i];
+    return status;
+}
+
+static enum gb_status original_gate_up(void *context, uint32_t expert, double *matrix, struct gb_error *error)
+{
+    struct original *o = context;
+    size_t count = (size_t)o->fixture->shape.hidden * o->fixture->shape.intermediate;
+    enum gb_status status = widen(o, expert, GB_GATE_PROJ, matrix, error);
+    return status == GB_OK ? widen(o, expert, GB_UP_PROJ, matrix + count, error) : status;
+}
+
+static enum gb_status original_down(void *context, uint32_t expert, double *matrix, struct gb_error *error)
+{
+    return widen(context, expert, GB_DOWN_PROJ, matrix, error);
+}
+
+/* Buffers for truth. */
+struct truth_work {
+    double *x;               /* [tokens, hidden] */
+    double *output;          /* [tokens, hidden] */
+    double *state;           /* [tokens, hidden] */
+    double *routing_weights; /* [tokens, top_k] */
+    int32_t *ids;            /* [tokens, top_k] */
+};
+
+static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const struct gb_truth_source *quantised,
+                                  const struct gb_truth_source *original, struct truth_work *w, struct gb_error *error)
+{
+    struct gb_layer *l = &f->layer[layer];
+    for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
+        w->x[i] = (double)gb_bf16_decode(l->x[i]);
+    enum gb_status status =
+        gb_truth_route(&f->shape, w->x, &l->router, f->renormalise, l->ids, l->truth_routing_weights, error);
+    for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.top_k; i++)
+        l->routing_weights[i] = (float)l->truth_routing_weights[i];
+    if (status == GB_OK)
+        status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, quantised, l->truth_quantised, NULL,
+                                error);
+    if (status == GB_OK)
+        status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, original, l->truth_original, NULL,
+                                error);
+    return status;
+}
+
+/* One layer of the stack: state [tokens, hidden] after it goes to out, which is where the next one starts. */
+static enum gb_status stack_truth(struct gb_fixture *f, uint32_t layer, const struct gb_truth_source *source,
+                                  const double *before, double *out, struct truth_work *w, struct gb_error *error)
+{
+    struct gb_layer *l = &f->layer[layer];
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    for (size_t i = 0; i < count; i++)
+        w->state[i] = before[i] + (f->stack.attention_delta ? f->stack.attention_delta[layer * count + i] : 0.0);
+    for (uint32_t t = 0; t < f->shape.tokens; t++)
+        gb_rms_norm(w->state + (size_t)t * f->shape.hidden, l->norm, f->shape.hidden, f->rms_norm_epsilon,
+                    w->x + (size_t)t * f->shape.hidden);
+    enum gb_status status =
+        gb_truth_route(&f->shape, w->x, &l->router, f->renormalise, w->ids, w->routing_weights, error);
+    if (status == GB_OK)
+        status = gb_truth_layer(&f->shape, w->x, w->ids, w->routing_weights, source, w->output, NULL, error);
+    for (size_t i = 0; status == GB_OK && i < count; i++)
+        out[i] = w->state[i] + w->output[i];
+    return status;
+}
+
+static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32_t layer, struct truth_work *w,
+                                struct gb_error *error)
+{
+    struct gb_layer *l = &f->layer[layer];
+    struct gb_truth_quantised weights = {l->gate_up, l->down};
+    struct gb_truth_source quantised = gb_truth_from_quantised(&weights);
+    struct gb_truth_source original = {o, original_gate_up, original_down};
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    o->layer = layer;
+    enum gb_status status = layer_truth(f, layer, &quantised, &original, w, error);
+    if (status != GB_OK || !f->stack.residual)
+        return status;
+    const double *q = layer ? f->stack.truth_quantised + (layer - 1) * count : f->stack.residual;
+    const double *r = layer ? f->stack.truth_original + (layer - 1) * count : f->stack.residual;
+    status = stack_truth(f, layer, &quantised, q, f->stack.truth_quantised + layer * count, w, error);
+    if (status == GB_OK)
+        status = stack_truth(f, layer, &original, r, f->stack.truth_original + layer * count, w, error);
+    return status;
+}
+
+enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *source, struct gb_error *error)
+{
+    const struct gb_recipe *recipe = gb_recipe_default(f->weights);
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden, pairs = (size_t)f->shape.tokens * f->shape.top_k;
+    struct original o = {f, source, 0, malloc(sizeof(float) * f->shape.hidden * f->shape.intermediate)};
+    struct truth_work w = {malloc(sizeof(double) * count), malloc(sizeof(double) * count),
+                           malloc(sizeof(double) * count), malloc(sizeof(double) * pairs),
+                           malloc(sizeof(int32_t) * pairs)};
+    enum gb_status status = GB_OK;
+    if (!o.values || !w.x || !w.output || !w.state || !w.routing_weights || !w.ids)
+        status = gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        progress("quantising and computing truth: layer", l, f->layers);
+        status = quantise_layer(f, source, recipe, l, error);
+        if (status == GB_OK)
+            status = all_truth(f, &o, l, &w, error);
+    }
+    progress_done();
+    free(o.values);
+    free(w.x);
+    free(w.output);
+    free(w.state);
+    free(w.routing_weights);
+    free(w.ids);
+    return status;
+}

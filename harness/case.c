@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/case.h"
+#include "harness/judge.h"
+#include "harness/record.h"
+#include "harness/worker.h"
+#include "quant/quant.h"
+
+_Static_assert(sizeof((struct case_request){0}.batches) / sizeof(uint32_t) == MAX_BATCHES,
+               "a request holds as many batches as a worker takes");
+
+static const char *contract_of(const struct gb_kernel *kernel)
+{
+    const struct gb_contract *contract = gb_contract_find(kernel->weights, kernel->activations, kernel->order);
+    return contract ? contract->name : "";
+}
+
+/* A word of a shell command line: quoted where a shell would take it apart. */
+static const char *quoted(const char *word, char *buffer, size_t bytes)
+{
+    bool plain = word[0] && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                               "_-./=,:+@%")];
+    size_t n = 0;
+    if (plain)
+        return word;
+    buffer[n++] = '\'';
+    for (const char *c = word; *c && n + 6 < bytes; c++) {
+        if (*c == '\'') {
+            memcpy(buffer + n, "'\\''", 4);
+            n += 4;
+        } else {
+            buffer[n++] = *c;
+        }
+    }
+    buffer[n++] = '\'';
+    buffer[n] = '\0';
+    return buffer;
+}
+
+static void repro_kernel(char *text, size_t bytes, const char *path, const struct selected *s, uint32_t batch)
+{
+    char fixture[4200], library[4200];
+    bool third_party = strcmp(s->library->path, BUILTIN_LIBRARY) && !strstr(s->library->path, CUDA_LIBRARY);
+    int n = snprintf(text, bytes, "gaugeblock verify %s --kernel %s --batch %u", quoted(path, fixture, sizeof fixture),
+                     s->kernel->name, batch);
+    if (third_party && n > 0 && (size_t)n < bytes)
+        snprintf(text + n, bytes - (size_t)n, " --subject %s", quoted(s->library->path, library, sizeof library));
+}
+
+static void not_run(json_t *record, const struct case_request *r, const struct selected *s, enum verdict verdict,
+                    const char *reason)
+{
+    char repro[9000] = "";
+    uint32_t batch = r->batches[r->batch_count - 1];
+    if (s->kernel)
+        repro_kernel(repro, sizeof repro, r->path, s, batch);
+    record_case(record, record_fixture(r->path, r->baseline->fixture),
+                record_subject(s->kernel ? s->kernel->name : s->pattern, s->library ? s->library->path : "", s->kernel),
+                s->kernel ? contract_of(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
+}
+
+enum gb_status case_kernel(json_t *record, const struct case_request *r, const struct selected *s,
+                           struct gb_error *error)
+{
+    if (s->reason[0]) {
+        not_run(record, r, s, s->unsupported ? VERDICT_UNSUPPORTED : VERDICT_NOT_RUN, s->reason);
+        return GB_OK;
+    }
+    struct worker_request request = {.fixture = r->path, .library = s->library->path, .kernel = s->kernel->name,
+                                     .batch_count = r->batch_count, .timeout_s = r->timeout_s};
+    struct worker_result result;
+    memcpy(request.batches, r->batches, sizeof request.batches);
+    worker_run(&request, r->baseline->fixture, &result);
+    if (result.verdict != VERDICT_PASS) {
+        not_run(record, r, s, result.verdict, result.reason);
+        worker_result_free(&result);
+        return GB_OK;
+    }
+    enum gb_status status = GB_OK;
+    for (uint32_t b = 0; status == GB_OK && b < r->batch_count; b++) {
+        struct judgement j;
+        char repro[9000];
+        status = judge(r->baseline, s->kernel, result.outputs[b], &result.checks[b], &j, error);
+        repro_kernel(repro, sizeof repro, r->path, s, r->batches[b]);
+        if (status == GB_OK)
+            record_case(record, record_fixture(r->path, r->baseline->fixture),
+                        record_subject(s->kernel->name, s->library->path, s->kernel), contract_of(s->kernel),
+                        r->batches[b], j.verdict, j.reason, repro, j.lanes, j.metrics);
+    }
+    worker_result_free(&result);
+    return status;
+}
+
+enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path, const char *order,
+                            struct gb_error *error)
+{
+    const struct gb_fixture *f = r->baseline->fixture;
+    struct gb_outputs *outputs;
+    enum gb_status status = gb_outputs_read(outputs_path, f, &outputs, error);
+    if (status != GB_OK)
+        return status;
+    struct gb_kernel kernel = {
+        .name = outputs_path,
+        .operation = GB_LAYER,
+        .weights = f->weights,
+        .activations = GB_BF16,
+        .output = outputs->layer[0].format,
+        .order = order,
+        .accumulator_bits = 24,
+    };
+    struct judgement j;
+    char repro[13000], fixture[4200], file[4200];
+    snprintf(repro, sizeof repro, "gaugeblock verify %s --outputs %s%s%s", quoted(r->path, fixture, sizeof fixture),
+             quoted(outputs_path, file, sizeof file), order ? " --order " : "", order ? order : "");
+    status = judge(r->baseline, &kernel, outputs, NULL, &j, error);
+    if (status == GB_OK)
+        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel),
+                    contract_of(&kernel), outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
+    gb_outputs_free(outputs);
+    return status;
+}

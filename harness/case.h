@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From one subject on one fixture to cases of the record. */
+#ifndef GB_HARNESS_CASE_H
+#define GB_HARNESS_CASE_H
+
+#include <jansson.h>
+
+#include "harness/baseline.h"
+#include "harness/select.h"
+
+struct case_request {
+    const char *path;          /* of the fixture */
+    struct baseline *baseline;
+    uint32_t batches[32];
+    uint32_t batch_count;
+    unsigned timeout_s;
+};
+
+/* Runs a selected kernel in a worker and judges every batch; where it cannot run, one case says why. */
+enum gb_status case_kernel(json_t *record, const struct case_request *request, const struct selected *selected,
+                           struct gb_error *error);
+/* Judges a file of outputs that claims `order` (NULL: none). */
+enum gb_status case_outputs(json_t *record, const struct case_request *request, const char *outputs_path,
+                            const char *order, struct gb_error *error);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The program's commands. Each gets argv from its own name on and returns an exit code (harness/verdict.h). */
+#ifndef GB_HARNESS_COMMAND_H
+#define GB_HARNESS_COMMAND_H
+
+#include <argp.h>
+#include <stdint.h>
+
+int command_list(int argc, char **argv);
+int command_make(int argc, char **argv);
+int command_import(int argc, char **argv);
+int command_info(int argc, char **argv);
+int command_verify(int argc, char **argv);
+int command_diff(int argc, char **argv);
+
+/* Parses with argp; exits with 2 on bad usage and 0 after --help. */
+void command_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* Prints "gaugeblock COMMAND: message" on stderr and returns EXIT_USAGE. */
+int command_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A whole number from low to high; false otherwise. */
+int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *value);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+
+#include "harness/describe.h"
+
+void describe_into(json_t *object, const char *group, const char *name, json_t *value)
+{
+    json_t *inner = json_object_get(object, group);
+    if (!inner) {
+        inner = json_object();
+        json_object_set_new(object, group, inner);
+    }
+    json_object_set_new(inner, name, value);
+}
+
+json_t *describe_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *describe_metrics(const struct metrics *m)
+{
+    return json_pack("{s:I, s:I, s:o, s:i, s:o, s:o, s:o, s:o}", "elements", (json_int_t)m->elements, "non_finite",
+                     (json_int_t)m->non_finite, "cosine_min", describe_number(m->cosine_min), "cosine_min_token",
+                     (int)m->cosine_token, "cosine", describe_number(metrics_cosine(m)), "max_abs",
+                     describe_number(m->max_abs), "relative_l2", describe_number(metrics_relative_l2(m)), "sqnr_db",
+                     describe_number(metrics_sqnr(m)));
+}
+
+static json_t *hex(uint32_t bits, enum gb_format format)
+{
+    return json_sprintf("0x%0*x", format == GB_FP32 ? 8 : 4, bits);
+}
+
+json_t *describe_difference(const struct difference *d, enum gb_format format, size_t per_token)
+{
+    json_t *object = json_pack("{s:I, s:I, s:I, s:I}", "compared", (json_int_t)d->compared, "mismatching",
+                               (json_int_t)d->mismatching, "nan_mismatching", (json_int_t)d->nan_mismatching, "max_ulp",
+                               (json_int_t)d->max_ulp);
+    if (d->mismatching)
+        json_object_set_new(object, "first",
+                            json_pack("{s:I, s:I, s:o, s:o}", "token", (json_int_t)(d->first / per_token), "element",
+                                      (json_int_t)(d->first % per_token), "subject", hex(d->first_subject, format),
+                                      "reference", hex(d->first_reference, format)));
+    return object;
+}
+
+json_t *describe_bound(const struct bound_result *r, size_t per_token)
+{
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:I}", "elements", (json_int_t)r->elements, "exceeding",
+                     (json_int_t)r->exceeding, "worst_case_ratio", describe_number(r->worst_ratio), "limit_ratio",
+                     describe_number(r->limit_ratio), "rms_ratio", describe_number(r->rms_ratio), "at_token",
+                     (json_int_t)(r->at / per_token), "at_element", (json_int_t)(r->at % per_token));
+}
+
+json_t *describe_bits_lane(const struct lane *lane, bool binding)
+{
+    return json_pack("{s:b, s:s, s:I, s:I, s:I}", "binding", binding, "result",
+                     lane->mismatching ? "FAIL" : "PASS", "compared", (json_int_t)lane->compared, "mismatching",
+                     (json_int_t)lane->mismatching, "max_ulp", (json_int_t)lane->max_ulp);
+}
+
+json_t *describe_bound_lane(const struct lane *lane)
+{
+    return json_pack("{s:b, s:s, s:I, s:I, s:o, s:o, s:o, s:f}", "binding", true, "result",
+                     lane->exceeding ? "FAIL" : "PASS", "elements", (json_int_t)lane->elements, "exceeding",
+                     (json_int_t)lane->exceeding, "worst_case_ratio", describe_number(lane->worst_ratio), "limit_ratio",
+                     describe_number(lane->limit_ratio), "rms_ratio", describe_number(lane->rms_ratio),
+                     "false_alarm_probability", FALSE_ALARM_PROBABILITY);
+}
+
+static void set_hash(json_t *object, const char *name, const void *data, size_t bytes)
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    char text[2 * EVP_MAX_MD_SIZE + 1] = "";
+    unsigned length = 0;
+    if (EVP_Digest(data, bytes, digest, &length, EVP_sha256(), NULL))
+        for (unsigned i = 0; i < length; i++)
+            snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    json_object_set_new(object, name, json_string(text));
+}
+
+void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, const struct gb_shape *shape,
+                     bool with_output)
+{
+    size_t output = (size_t)shape->tokens * shape->hidden * (outputs->format == GB_FP32 ? 4 : 2);
+    size_t inner = (size_t)shape->tokens * shape->top_k * shape->intermediate * sizeof(gb_bf16);
+    if (with_output)
+        set_hash(object, "output_sha256", outputs->output, output);
+    if (outputs->intermediate)
+        set_hash(object, "intermediate_sha256", outputs->intermediate, inner);
+}
+
+static json_t *drift_of(const double *state, const double *truth, uint32_t tokens, uint32_t hidden)
+{
+    struct metrics m;
+    metrics_start(&m);
+    metrics_add(&m, state, truth, tokens, hidden);
+    return describe_metrics(&m);
+}
+
+json_t *describe_drift(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
+                       const struct gb_outputs *reference)
+{
+    json_t *layers = json_array();
+    uint32_t tokens = outputs->shape.tokens, hidden = fixture->shape.hidden;
+    for (uint32_t l = 0; l < fixture->layers; l++) {
+        size_t ours = (size_t)l * tokens * hidden, all = (size_t)l * fixture->shape.tokens * hidden;
+        const double *quantised = fixture->stack.truth_quantised + all, *original = fixture->stack.truth_original + all;
+        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)fixture->layer[l].index);
+        describe_into(object, "subject_truth", "quantised", drift_of(outputs->stack + ours, quantised, tokens, hidden));
+        describe_into(object, "subject_truth", "original", drift_of(outputs->stack + ours, original, tokens, hidden));
+        describe_into(object, "reference_truth", "quantised",
+                      drift_of(reference->stack + all, quantised, tokens, hidden));
+        describe_into(object, "reference_truth", "original",
+                      drift_of(reference->stack + all, original, tokens, hidden));
+        json_array_append_new(layers, object);
+    }
+    return layers;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Figures as JSON, the form in which the record keeps them. Undefined figures are null. */
+#ifndef GB_HARNESS_DESCRIBE_H
+#define GB_HARNESS_DESCRIBE_H
+
+#include <jansson.h>
+
+#include "fixtures/fixtures.h"
+#include "harness/lanes.h"
+#include "harness/metrics.h"
+
+/* object[group][name] = value; makes the group if it is not there. Takes the reference to value. */
+void describe_into(json_t *object, const char *group, const char *name, json_t *value);
+/* A number, or null where it is not finite. */
+json_t *describe_number(double value);
+json_t *describe_metrics(const struct metrics *m);
+json_t *describe_difference(const struct difference *d, enum gb_format format, size_t per_token);
+json_t *describe_bound(const struct bound_result *r, size_t per_token);
+json_t *describe_bits_lane(const struct lane *lane, bool binding);
+json_t *describe_bound_lane(const struct lane *lane);
+/* Sets output_sha256 and intermediate_sha256 of one layer, over the little-endian bytes. */
+void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, const struct gb_shape *shape,
+                     bool with_output);
+/* The residual stream after each layer, against truth's, of the subject and of the reference. */
+json_t *describe_drift(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
+                       const struct gb_outputs *reference);
+
+#endif

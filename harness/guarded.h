@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers of a subject: canaries on both sides, poison inside, on the host or on a device. */
+#ifndef GB_HARNESS_GUARDED_H
+#define GB_HARNESS_GUARDED_H
+
+#include <stdbool.h>
+
+#include "gaugeblock.h"
+
+struct guarded {
+    const struct gb_device *memory;
+    char *base;      /* canary, payload, canary */
+    void *payload;   /* 256-byte aligned */
+    size_t bytes;
+};
+
+/* bytes may be 0: payload is then NULL. */
+enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, struct guarded *buffer,
+                           struct gb_error *error);
+/* With a copy of `content` inside. */
+enum gb_status guarded_from(const struct gb_device *memory, const void *content, size_t bytes,
+                            struct guarded *buffer, struct gb_error *error);
+void guarded_free(struct guarded *buffer);
+/* Fills the payload with one byte. */
+enum gb_status guarded_poison(const struct guarded *buffer, uint8_t byte, struct gb_error *error);
+enum gb_status guarded_read(const struct guarded *buffer, void *content, struct gb_error *error);
+/* Whether both canaries are whole. */
+enum gb_status guarded_intact(const struct guarded *buffer, bool *intact, struct gb_error *error);
+/* Whether the payload still equals `content`. */
+enum gb_status guarded_equals(const struct guarded *buffer, const void *content, bool *equal, struct gb_error *error);
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/build.h"
+#include "harness/command.h"
+#include "harness/generate.h"
+#include "harness/verdict.h"
+#include "quant/quant.h"
+
+struct import_options {
+    const char *directory, *path, *capture;
+    enum gb_format format;
+    bool has_layers;
+    uint32_t first, last; /* layers of the model */
+    uint32_t tokens;      /* without a capture */
+    uint64_t seed;
+};
+
+/* The checkpoint's experts as a source of weights. */
+struct imported {
+    const struct gb_checkpoint *checkpoint;
+    const struct gb_fixture *fixture;
+};
+
+enum { OPTION_FORMAT = 256, OPTION_LAYERS, OPTION_CAPTURE, OPTION_TOKENS, OPTION_SEED };
+
+static const struct argp_option options[] = {
+    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default) or bf16", 0},
+    {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default", 0},
+    {"capture", OPTION_CAPTURE, "FILE", 0, "activations of real tokens (docs/fixtures.md); without it they are generated",
+     0},
+    {"tokens", OPTION_TOKENS, "T", 0, "tokens: the capture's first T, or generated ones (16 by default)", 0},
+    {"seed", OPTION_SEED, "N", 0, "seed of generated activations, 1 by default", 0},
+    {0},
+};
+
+static void parse_layers(struct argp_state *state, const char *text, struct import_options *o)
+{
+    unsigned first, last;
+    int end = 0;
+    if (sscanf(text, "%5u-%5u%n", &first, &last, &end) != 2 || text[end] || first > last) {
+        end = 0;
+        if (sscanf(text, "%5u%n", &first, &end) != 1 || text[end])
+            argp_error(state, "--layers %s: give a range such as 0-3, or one number", text);
+        last = first;
+    }
+    o->has_layers = true;
+    o->first = first;
+    o->last = last;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct import_options *o = state->input;
+    uint64_t value;
+    switch (key) {
+    case OPTION_FORMAT:
+        if (!gb_format_parse(argument, &o->format))
+            argp_error(state, "--format %s: there are nvfp4 and bf16", argument);
+        return 0;
+    case OPTION_LAYERS:
+        parse_layers(state, argument, o);
+        return 0;
+    case OPTION_CAPTURE:
+        o->capture = argument;
+        return 0;
+    case OPTION_TOKENS:
+        if (!parse_number(argument, 1, 1 << 16, &value))
+            argp_error(state, "--tokens %s: give a whole number from 1 to %d", argument, 1 << 16);
+        o->tokens = (uint32_t)value;
+        return 0;
+    case OPTION_SEED:
+        if (!parse_number(argument, 0, UINT64_MAX, &o->seed))
+            argp_error(state, "--seed %s: give a whole number", argument);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 1)
+            argp_error(state, "give one checkpoint folder and one file to write");
+        *(state->arg_num == 0 ? &o->directory : &o->path) = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->path)
+            argp_error(state, "give a checkpoint folder and the file to write");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static enum gb_status matrix(void *context, uint32_t layer, uint32_t expert, enum gb_projection projection,
+                             float *values, struct gb_error *error)
+{
+    const struct imported *i = context;
+    return gb_checkpoint_expert(i->checkpoint, i->fixture->layer[layer].index, expert, projection, values, error);
+}
+
+/* Router, norm and activations of every layer. */
+static enum gb_status fill_inputs(struct gb_fixture *f, const struct gb_checkpoint *checkpoint,
+                                  const struct gb_capture *capture, struct gb_error *error)
+{
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    enum gb_status status = GB_OK;
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        uint32_t index = f->layer[l].index;
+        bool present;
+        status = gb_checkpoint_router(checkpoint, index, &f->layer[l], error);
+        if (status == GB_OK && capture)
+            status = gb_capture_inputs(capture, index, &f->shape, f->layer[l].x, error);
+        if (status == GB_OK && capture && f->stack.residual)
+            status = gb_capture_residual(capture, index, &f->shape, l == 0 ? f->stack.residual : NULL,
+                                         f->stack.attention_delta + l * count, &present, error);
+    }
+    if (status == GB_OK && !capture)
+        status = generate_x(f, error);
+    if (status == GB_OK && !capture)
+        status = generate_residual(f, error);
+    return status;
+}
+
+/* Whether the capture has the residual stream of every layer asked for. */
+static enum gb_status has_residual(const struct gb_capture *capture, uint32_t first, uint32_t layers,
+                                   const struct gb_shape *shape, bool *all, struct gb_error *error)
+{
+    size_t count = (size_t)shape->tokens * shape->hidden;
+    double *delta = malloc(sizeof(double) * count); /* [tokens, hidden] */
+    enum gb_status status = delta ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %zu values", count);
+    *all = true;
+    for (uint32_t l = 0; status == GB_OK && *all && l < layers; l++)
+        status = gb_capture_residual(capture, first + l, shape, NULL, delta, all, error);
+    free(delta);
+    return status;
+}
+
+static enum gb_status import(const struct import_options *o, const struct gb_checkpoint *checkpoint,
+                             const struct gb_capture *capture, struct gb_fixture **fixture, struct gb_error *error)
+{
+    uint32_t first = o->has_layers ? o->first : 0, last = o->has_layers ? o->last : checkpoint->layers - 1;
+    struct gb_shape shape = checkpoint->shape;
+    bool residual = true;
+    if (last >= checkpoint->layers)
+        return gb_fail(error, GB_EINVAL, "--layers %u-%u: %s has layers 0-%u", first, last, o->directory,
+                       checkpoint->layers - 1);
+    shape.tokens = o->tokens ? o->tokens : capture ? gb_capture_tokens(capture) : 16;
+    if (capture && shape.tokens > gb_capture_tokens(capture))
+        return gb_fail(error, GB_EINVAL, "--tokens %u: %s has %u", shape.tokens, o->capture, gb_capture_tokens(capture));
+    uint32_t block = gb_format_block(o->format);
+    if (shape.hidden % block || shape.intermediate % block)
+        return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
+                       o->directory, shape.hidden, shape.intermediate, block, gb_format_name(o->format));
+    enum gb_status status =
+        capture ? has_residual(capture, first, last - first + 1, &shape, &residual, error) : GB_OK;
+    if (status == GB_OK)
+        status = gb_fixture_new(&shape, last - first + 1, o->format, true, residual, residual && capture, fixture,
+                                error);
+    if (status != GB_OK)
+        return status;
+    struct gb_fixture *f = *fixture;
+    f->renormalise = checkpoint->renormalise;
+    f->rms_norm_epsilon = checkpoint->rms_norm_epsilon;
+    f->seed = capture ? 0 : o->seed;
+    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
+    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
+    snprintf(f->generator, sizeof f->generator, capture ? "import/1" : "import/1 gaussian/1");
+    snprintf(f->source, sizeof f->source, "%s", checkpoint->name);
+    snprintf(f->source_sha256, sizeof f->source_sha256, "%s", checkpoint->sha256);
+    for (uint32_t l = 0; l < f->layers; l++)
+        f->layer[l].index = first + l;
+    struct imported imported = {checkpoint, f};
+    struct weight_source source = {&imported, matrix};
+    status = fill_inputs(f, checkpoint, capture, error);
+    if (status == GB_OK)
+        status = build_fixture(f, &source, error);
+    return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
+}
+
+int command_import(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "CHECKPOINT_DIR OUT.h5",
+        .doc = "Make a problem from a safetensors checkpoint in Hugging Face naming.\v"
+               "Example:\n"
+               "  gaugeblock import fixtures/data/tiny-qwen3-moe tiny.h5 --format nvfp4 \\\n"
+               "      --capture fixtures/data/tiny-qwen3-moe/capture.safetensors",
+    };
+    struct import_options o = {.format = GB_NVFP4, .seed = 1};
+    struct gb_checkpoint *checkpoint = NULL;
+    struct gb_capture *capture = NULL;
+    struct gb_fixture *fixture = NULL;
+    struct gb_error error;
+    command_parse(&argp, argc, argv, &o);
+    enum gb_status status = gb_checkpoint_open(o.directory, &checkpoint, &error);
+    if (status == GB_OK && o.capture)
+        status = gb_capture_open(o.capture, &capture, &error);
+    if (status == GB_OK)
+        status = import(&o, checkpoint, capture, &fixture, &error);
+    if (status == GB_OK)
+        printf("%s: %u layers of %s, %s, sha256 %s\n", o.path, fixture->layers, fixture->source, fixture->contract,
+               fixture->sha256);
+    gb_fixture_free(fixture);
+    gb_capture_close(capture);
+    gb_checkpoint_close(checkpoint);
+    return status == GB_OK ? EXIT_PASS : command_error("import", "%s", error.message);
+}

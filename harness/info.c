@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fixtures/fixtures.h"
+#include "harness/command.h"
+#include "harness/verdict.h"
+#include "quant/quant.h"
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    const char **path = state->input;
+    if (key == ARGP_KEY_ARG && !*path)
+        *path = argument;
+    else if (key == ARGP_KEY_ARG)
+        argp_error(state, "one fixture at a time");
+    else if (key == ARGP_KEY_NO_ARGS)
+        argp_error(state, "name a fixture");
+    else if (key != ARGP_KEY_END)
+        return ARGP_ERR_UNKNOWN;
+    return 0;
+}
+
+/* Experts that got a token, and the most tokens one expert got. */
+static void loads(const struct gb_fixture *f, const struct gb_layer *l, uint32_t *count, uint32_t *touched,
+                  uint32_t *most)
+{
+    memset(count, 0, sizeof *count * f->shape.experts);
+    *touched = *most = 0;
+    for (size_t p = 0; p < (size_t)f->shape.tokens * f->shape.top_k; p++) {
+        if (l->ids[p] < 0)
+            continue;
+        uint32_t n = ++count[l->ids[p]];
+        *touched += n == 1;
+        *most = n > *most ? n : *most;
+    }
+}
+
+static int describe(const struct gb_fixture *f)
+{
+    uint32_t *count = malloc(sizeof *count * f->shape.experts); /* [experts] */
+    if (!count)
+        return command_error("info", "no memory");
+    printf("contract        %s\n", f->contract);
+    printf("recipe          %s\n", f->recipe);
+    printf("source          %s%s%s\n", f->source, f->source_sha256[0] ? ", sha256 " : "", f->source_sha256);
+    printf("generator       %s, seed %llu\n", f->generator, (unsigned long long)f->seed);
+    printf("shape           %u layers, %u tokens, hidden %u, intermediate %u, %u experts, top-%u\n", f->layers,
+           f->shape.tokens, f->shape.hidden, f->shape.intermediate, f->shape.experts, f->shape.top_k);
+    printf("router          softmax, top-%u%s\n", f->shape.top_k, f->renormalise ? ", renormalised" : "");
+    printf("stack           %s\n", !f->stack.residual          ? "none"
+                                   : f->stack.attention_delta ? "residual stream with attention deltas"
+                                                              : "residual stream without attention");
+    printf("input sha256    %s\n", f->sha256);
+    for (uint32_t l = 0; l < f->layers; l++) {
+        uint32_t touched, most;
+        loads(f, &f->layer[l], count, &touched, &most);
+        printf("layer %-3u       model layer %u, %u experts touched, at most %u tokens on one\n", l, f->layer[l].index,
+               touched, most);
+    }
+    free(count);
+    return EXIT_PASS;
+}
+
+int command_info(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse,
+        .args_doc = "FIXTURE",
+        .doc = "Check a problem and describe it.\v"
+               "Example:\n  gaugeblock info layer.h5",
+    };
+    const char *path = NULL;
+    struct gb_fixture *fixture;
+    struct gb_error error;
+    command_parse(&argp, argc, argv, &path);
+    if (gb_fixture_read(path, &fixture, &error) != GB_OK)
+        return command_error("info", "%s", error.message);
+    int code = describe(fixture);
+    gb_fixture_free(fixture);
+    return code;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/describe.h"
+#include "harness/judge.h"
+#include "harness/lanes.h"
+#include "harness/metrics.h"
+#include "harness/session.h"
+#include "quant/quant.h"
+
+/* Everything that is accumulated over the layers of one case. */
+struct summary {
+    struct metrics reference_quantised, reference_original;
+    struct metrics subject_quantised, subject_original, stored_quantised;
+};
+
+static void worse(struct judgement *j, enum verdict verdict, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Keeps the gravest verdict and the reason that came with it first. */
+static void worse(struct judgement *j, enum verdict verdict, const char *format, ...)
+{
+    if (verdict_graver(verdict, j->verdict) == j->verdict)
+        return;
+    va_list list;
+    va_start(list, format);
+    j->verdict = verdict;
+    vsnprintf(j->reason, sizeof j->reason, format, list);
+    va_end(list);
+}
+
+static void watch(const struct gb_kernel *kernel, const struct worker_checks *checks, struct judgement *j)
+{
+    if (checks->differing && !(kernel->flags & GB_NONDETERMINISTIC))
+        worse(j, VERDICT_NONDETERMINISTIC, "%llu elements differ between two runs on the same inputs; first: %s",
+              (unsigned long long)checks->differing, checks->where);
+    if (checks->canary_broken)
+        worse(j, VERDICT_FAIL, "wrote outside a buffer: %s", checks->where);
+    if (checks->input_changed)
+        worse(j, VERDICT_FAIL, "changed an input: %s", checks->where);
+    if (checks->unwritten)
+        worse(j, VERDICT_FAIL, "%llu elements were never written; first: %s", (unsigned long long)checks->unwritten,
+              checks->where);
+}
+
+/* A buffer of a subject's output: widened to float64, and as stored in bf16. */
+struct widened {
+    double *value;  /* [tokens, hidden] */
+    double *stored; /* [tokens, hidden] */
+};
+
+static enum gb_status widen(enum gb_format format, const void *output, size_t count, struct widened *w,
+                            struct gb_error *error)
+{
+    w->value = malloc(sizeof(double) * count);
+    w->stored = malloc(sizeof(double) * count);
+    if (!w->value || !w->stored)
+        return gb_fail(error, GB_ENOMEM, "no memory to judge %zu values", count);
+    for (size_t i = 0; i < count; i++) {
+        float v = format == GB_FP32 ? ((const float *)output)[i] : gb_bf16_decode(((const gb_bf16 *)output)[i]);
+        w->value[i] = (double)v;
+        w->stored[i] = (double)gb_bf16_decode(gb_bf16_encode(v));
+    }
+    return GB_OK;
+}
+
+static void widened_free(struct widened *w)
+{
+    free(w->value);
+    free(w->stored);
+}
+
+/* The distance figures of one layer, and their share of the summary. */
+static enum gb_status measure(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
+                              const struct gb_outputs *reference, struct summary *sum, json_t *object,
+                              struct gb_error *error)
+{
+    const struct gb_layer *l = &f->layer[layer];
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    uint32_t tokens = outputs->shape.tokens, hidden = f->shape.hidden;
+    struct widened subject = {0}, ours = {0};
+    enum gb_status status = widen(out->format, out->output, (size_t)tokens * hidden, &subject, error);
+    if (status == GB_OK)
+        status = widen(GB_FP32, reference->layer[layer].output, (size_t)tokens * hidden, &ours, error);
+    if (status == GB_OK) {
+        const struct {
+            const char *group, *name;
+            const double *values, *truth;
+            struct metrics *total;
+        } rows[] = {
+            {"reference_truth", "quantised", ours.value, l->truth_quantised, &sum->reference_quantised},
+            {"reference_truth", "original", ours.value, l->truth_original, &sum->reference_original},
+            {"subject_truth", "quantised", subject.value, l->truth_quantised, &sum->subject_quantised},
+            {"subject_truth", "original", subject.value, l->truth_original, &sum->subject_original},
+            {"subject_truth", "quantised_bf16_store", subject.stored, l->truth_quantised, &sum->stored_quantised},
+        };
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            struct metrics m;
+            metrics_start(&m);
+            metrics_add(&m, rows[i].values, rows[i].truth, tokens, hidden);
+            metrics_add(rows[i].total, rows[i].values, rows[i].truth, tokens, hidden);
+            describe_into(object, rows[i].group, rows[i].name, describe_metrics(&m));
+        }
+    }
+    widened_free(&subject);
+    widened_free(&ours);
+    return status;
+}
+
+/* The bits lane of one buffer of one layer. */
+static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, enum gb_format format,
+                       const void *subject, const void *reference, bool binding, json_t *object, struct lane *lane,
+                       struct judgement *j)
+{
+    struct difference d;
+    difference_of(format, subject, reference, tokens * per_token, &d);
+    describe_into(object, "subject_reference", stage, describe_difference(&d, format, per_token));
+    lane_add_bits(lane, &d);
+    if (binding && d.mismatching)
+        worse(j, VERDICT_FAIL,
+              "%s of layer %u: %llu of %llu elements differ from the reference; first at token %llu, element %llu: "
+              "0x%0*x, reference 0x%0*x",
+              stage, layer, (unsigned long long)d.mismatching, (unsigned long long)d.compared,
+              (unsigned long long)(d.first / per_token), (unsigned long long)(d.first % per_token),
+              format == GB_FP32 ? 8 : 4, d.first_subject, format == GB_FP32 ? 8 : 4, d.first_reference);
+}
+
+/* The bound lane of one buffer of one layer. */
+static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
+                        const double *truth, const double *worst, const double *sigma, uint64_t elements_of_run,
+                        json_t *object, struct lane *lane, struct judgement *j)
+{
+    struct bound_result r;
+    bound_compare(subject, truth, worst, sigma, tokens, per_token, elements_of_run, &r);
+    describe_into(object, "bound", stage, describe_bound(&r, per_token));
+    lane_add_bound(lane, &r);
+    if (r.exceeding)
+        worse(j, VERDICT_FAIL,
+              "%s of layer %u: %llu of %llu elements lie outside the derived bound around truth; worst at token %llu, "
+              "element %llu: %.9g, truth %.9g, %.3g times the bound",
+              stage, layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
+              (unsigned long long)(r.at / per_token), (unsigned long long)(r.at % per_token), subject[r.at],
+              truth[r.at], r.limit_ratio);
+}
+
+static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool ordered,
+                                   uint64_t elements, json_t *object,
+                                   struct lane *bits, struct lane *bound, struct judgement *j, struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
+    size_t count = (size_t)tokens * hidden;
+    const float *reference = b->reference->layer[layer].output;
+    struct widened subject = {0};
+    gb_bf16 *stored = malloc(sizeof *stored * count); /* [tokens, hidden] */
+    enum gb_status status = stored ? widen(out->format, out->output, count, &subject, error)
+                                   : gb_fail(error, GB_ENOMEM, "no memory to judge %zu values", count);
+    if (status == GB_OK) {
+        for (size_t i = 0; i < count; i++)
+            stored[i] = gb_bf16_encode(reference[i]);
+        judge_bits("output", layer, tokens, hidden, out->format, out->output,
+                   out->format == GB_FP32 ? (const void *)reference : stored, ordered, object, bits, j);
+        judge_bound("output", layer, tokens, hidden, subject.value, b->fixture->layer[layer].truth_quantised,
+                    b->bounds[layer].output_worst, b->bounds[layer].output_sigma, elements, object, bound, j);
+    }
+    widened_free(&subject);
+    free(stored);
+    return status;
+}
+
+static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                         bool ordered, uint64_t elements, json_t *object, struct lane *bits,
+                                         struct lane *bound, struct judgement *j, struct gb_error *error)
+{
+    const struct gb_shape *shape = &b->fixture->shape;
+    const struct layer_bounds *lb = &b->bounds[layer];
+    uint32_t tokens = outputs->shape.tokens;
+    size_t per_token = (size_t)shape->top_k * shape->intermediate;
+    struct widened subject = {0};
+    enum gb_status status = widen(GB_BF16, outputs->layer[layer].intermediate, tokens * per_token, &subject, error);
+    if (status == GB_OK) {
+        judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
+                   b->reference->layer[layer].intermediate, ordered, object, bits, j);
+        judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->intermediate_truth,
+                    lb->intermediate_worst, lb->intermediate_sigma, elements, object, bound, j);
+    }
+    widened_free(&subject);
+    return status;
+}
+
+static json_t *describe_summary(const struct summary *sum)
+{
+    json_t *object = json_object();
+    describe_into(object, "reference_truth", "quantised", describe_metrics(&sum->reference_quantised));
+    describe_into(object, "reference_truth", "original", describe_metrics(&sum->reference_original));
+    describe_into(object, "subject_truth", "quantised", describe_metrics(&sum->subject_quantised));
+    describe_into(object, "subject_truth", "original", describe_metrics(&sum->subject_original));
+    describe_into(object, "subject_truth", "quantised_bf16_store", describe_metrics(&sum->stored_quantised));
+    return object;
+}
+
+/* How many elements the bound is checked on in this case: its false-alarm probability is spread over them. */
+static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs *outputs, bool output, bool inner)
+{
+    uint64_t per_token = (output ? f->shape.hidden : 0) +
+                         (inner ? (uint64_t)f->shape.top_k * f->shape.intermediate : 0);
+    return per_token * outputs->shape.tokens * f->layers;
+}
+
+enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+                     const struct worker_checks *checks, struct judgement *j, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    bool ordered = kernel->order != NULL;
+    bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
+    uint64_t elements = elements_of(f, outputs, output, inner);
+    struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits};
+    struct lane bits = {0}, bound = {0};
+    struct summary sum;
+    json_t *layers = json_array();
+    *j = (struct judgement){.verdict = VERDICT_PASS};
+    metrics_start(&sum.reference_quantised);
+    metrics_start(&sum.reference_original);
+    metrics_start(&sum.subject_quantised);
+    metrics_start(&sum.subject_original);
+    metrics_start(&sum.stored_quantised);
+    if (checks)
+        watch(kernel, checks, j);
+    enum gb_status status = baseline_bounds(b, &points, error);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
+        json_array_append_new(layers, object);
+        if (inner)
+            status = judge_intermediate(b, l, outputs, ordered, elements, object, &bits, &bound, j, error);
+        if (status == GB_OK && output)
+            status = judge_output(b, l, outputs, ordered, elements, object, &bits, &bound, j, error);
+        if (status == GB_OK && output)
+            status = measure(f, l, outputs, b->reference, &sum, object, error);
+        describe_hashes(object, &outputs->layer[l], &outputs->shape, output);
+    }
+    if (lane_vacuous(&bound))
+        worse(j, VERDICT_VACUOUS, "an all-zero result would lie inside the bound: this fixture verifies nothing");
+    j->metrics = json_pack("{s:o}", "layers", layers);
+    if (output)
+        json_object_set_new(j->metrics, "overall", describe_summary(&sum));
+    if (outputs->stack)
+        json_object_set_new(j->metrics, "drift", describe_drift(f, outputs, b->reference));
+    j->lanes = json_pack("{s:o, s:o}", "bits", describe_bits_lane(&bits, ordered), "bound", describe_bound_lane(&bound));
+    return status;
+}

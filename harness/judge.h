@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The judge: one subject, one batch, all layers of one fixture -> one case of the record.
+ * docs/gates.md says what each lane means.
+ */
+#ifndef GB_HARNESS_JUDGE_H
+#define GB_HARNESS_JUDGE_H
+
+#include <jansson.h>
+
+#include "harness/baseline.h"
+#include "harness/verdict.h"
+#include "harness/worker.h"
+
+struct judgement {
+    enum verdict verdict;
+    char reason[768]; /* one line; empty for PASS */
+    json_t *lanes;    /* the case's "lanes" */
+    json_t *metrics;  /* the case's "metrics" */
+};
+
+/*
+ * kernel: what the subject claims to be. outputs: what it wrote for the first outputs->shape.tokens tokens.
+ * checks: what watching it showed, or NULL for outputs that came as a file.
+ */
+enum gb_status judge(struct baseline *baseline, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+                     const struct worker_checks *checks, struct judgement *judgement, struct gb_error *error);
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/command.h"
+#include "harness/subject.h"
+#include "harness/verdict.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+static int list_formats(void)
+{
+    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4};
+    printf("%-8s %-18s %s\n", "format", "columns per scale", "bytes of a row of 64");
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        printf("%-8s %-18u %zu\n", gb_format_name(formats[i]), gb_format_block(formats[i]),
+               gb_row_code_bytes(formats[i], 64) + gb_row_scale_bytes(formats[i], 64));
+    return EXIT_PASS;
+}
+
+static int list_recipes(void)
+{
+    size_t count;
+    const struct gb_recipe *recipes = gb_recipes(&count);
+    for (size_t i = 0; i < count; i++)
+        printf("%s\n  %s\n  source: %s\n", recipes[i].name, recipes[i].summary, recipes[i].source);
+    return EXIT_PASS;
+}
+
+static int list_contracts(void)
+{
+    size_t count;
+    const struct gb_contract *contracts = gb_contracts(&count);
+    for (size_t i = 0; i < count; i++)
+        printf("%s\n  %s\n", contracts[i].name, contracts[i].summary);
+    return EXIT_PASS;
+}
+
+static void list_table(const struct subject_library *library)
+{
+    for (uint32_t i = 0; i < library->table->count; i++) {
+        const struct gb_kernel *k = subject_kernel(library, i);
+        const struct gb_device *memory;
+        struct gb_error error = {"available"};
+        subject_memory(k, &memory, &error);
+        printf("%-24s %-8s %-8s %-6s %-9s %s\n", k->name, operator_name(k->operation), gb_format_name(k->weights),
+               gb_format_name(k->output), k->order ? k->order : "none", error.message);
+    }
+}
+
+static int list_kernels(void)
+{
+    struct subject_library library;
+    struct gb_error error;
+    char path[4096];
+    printf("%-24s %-8s %-8s %-6s %-9s %s\n", "kernel", "operator", "weights", "output", "order", "status");
+    if (subject_library_open(BUILTIN_LIBRARY, &library, &error) == GB_OK)
+        list_table(&library);
+    enum gb_status status = subject_cuda_path(path, sizeof path, &error);
+    if (status == GB_OK)
+        status = subject_library_open(path, &library, &error);
+    if (status == GB_OK)
+        list_table(&library);
+    else
+        printf("%-24s %s\n", "cuda/*", error.message);
+    return EXIT_PASS;
+}
+
+static int list_devices(void)
+{
+    struct subject_library library;
+    struct gb_error error;
+    char path[4096], text[256];
+    printf("host: always there\n");
+    enum gb_status status = subject_cuda_path(path, sizeof path, &error);
+    if (status == GB_OK)
+        status = subject_library_open(path, &library, &error);
+    const struct gb_device *device = NULL;
+    for (uint32_t i = 0; status == GB_OK && !device && i < library.table->count; i++)
+        if (subject_kernel(&library, i)->flags & GB_DEVICE_POINTERS)
+            status = subject_memory(subject_kernel(&library, i), &device, &error);
+    if (status == GB_OK && device)
+        status = device->describe(text, sizeof text, &error);
+    printf("cuda: %s\n", status == GB_OK ? text : error.message);
+    return EXIT_PASS;
+}
+
+static const struct {
+    const char *name;
+    int (*list)(void);
+} lists[] = {
+    {"formats", list_formats}, {"recipes", list_recipes},   {"contracts", list_contracts},
+    {"kernels", list_kernels}, {"devices", list_devices},
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    int (**list)(void) = state->input;
+    if (key == ARGP_KEY_NO_ARGS)
+        argp_usage(state);
+    if (key != ARGP_KEY_ARG)
+        return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
+    if (*list)
+        argp_error(state, "one list at a time");
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (!strcmp(lists[i].name, argument))
+            *list = lists[i].list;
+    if (!*list)
+        argp_error(state, "no list named '%s'; there are formats, recipes, contracts, kernels, devices", argument);
+    return 0;
+}
+
+int command_list(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse,
+        .args_doc = "formats|recipes|contracts|kernels|devices",
+        .doc = "Print what this build knows.\v"
+               "Example:\n  gaugeblock list kernels",
+    };
+    int (*list)(void) = NULL;
+    command_parse(&argp, argc, argv, &list);
+    return list();
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/build.h"
+#include "harness/command.h"
+#include "harness/generate.h"
+#include "harness/verdict.h"
+#include "quant/quant.h"
+
+struct make_options {
+    const char *path;
+    struct gb_shape shape;
+    enum gb_format format;
+    uint32_t layers;
+    uint64_t seed;
+};
+
+enum { OPTION_SHAPE = 256, OPTION_FORMAT, OPTION_LAYERS, OPTION_TOKENS, OPTION_SEED, OPTION_DATA, OPTION_STORED };
+
+static const struct argp_option options[] = {
+    {"shape", OPTION_SHAPE, "E,K,H,I", 0, "experts, top-k, hidden and intermediate size (required)", 0},
+    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default) or bf16", 0},
+    {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
+    {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
+    {"data", OPTION_DATA, "KIND", 0, "gaussian (default): heavy-tailed values with outlier channels", 0},
+    {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
+    {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file (default)", 0},
+    {0},
+};
+
+static void parse_shape(struct argp_state *state, const char *text, struct gb_shape *shape)
+{
+    uint32_t *const fields[] = {&shape->experts, &shape->top_k, &shape->hidden, &shape->intermediate};
+    char copy[64];
+    if (strlen(text) >= sizeof copy)
+        argp_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+    snprintf(copy, sizeof copy, "%s", text);
+    char *at = copy;
+    for (int i = 0; i < 4; i++) {
+        uint64_t value;
+        char *comma = strchr(at, ',');
+        if ((comma != NULL) != (i < 3))
+            argp_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+        if (comma)
+            *comma = '\0';
+        if (!parse_number(at, 1, 1 << 20, &value))
+            argp_error(state, "--shape %s: '%s' is no number from 1 to %d", text, at, 1 << 20);
+        *fields[i] = (uint32_t)value;
+        at = comma ? comma + 1 : at;
+    }
+    if (shape->top_k > shape->experts)
+        argp_error(state, "--shape %s: top-k %u is larger than the number of experts %u", text, shape->top_k,
+                   shape->experts);
+}
+
+static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
+{
+    uint64_t value = 0;
+    if (!parse_number(text, low, high, &value))
+        argp_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
+                   (unsigned long long)high);
+    return value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct make_options *o = state->input;
+    switch (key) {
+    case OPTION_SHAPE:
+        parse_shape(state, argument, &o->shape);
+        return 0;
+    case OPTION_FORMAT:
+        if (!gb_format_parse(argument, &o->format))
+            argp_error(state, "--format %s: there are nvfp4 and bf16", argument);
+        return 0;
+    case OPTION_LAYERS:
+        o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
+        return 0;
+    case OPTION_TOKENS:
+        o->shape.tokens = (uint32_t)number(state, "tokens", argument, 1, 1 << 16);
+        return 0;
+    case OPTION_SEED:
+        o->seed = number(state, "seed", argument, 0, UINT64_MAX);
+        return 0;
+    case OPTION_DATA:
+        if (strcmp(argument, "gaussian"))
+            argp_error(state, "--data %s: there is gaussian", argument);
+        return 0;
+    case OPTION_STORED:
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->path)
+            argp_error(state, "one file at a time");
+        o->path = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->path)
+            argp_error(state, "name the file to write");
+        if (!o->shape.experts)
+            argp_error(state, "--shape is required");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static enum gb_status make(const struct make_options *o, struct gb_fixture **fixture, struct gb_error *error)
+{
+    uint32_t block = gb_format_block(o->format);
+    if (o->shape.hidden % block || o->shape.intermediate % block)
+        return gb_fail(error, GB_EINVAL, "--shape: hidden %u and intermediate %u must be multiples of %u for %s",
+                       o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
+    enum gb_status status = gb_fixture_new(&o->shape, o->layers, o->format, true, true, false, fixture, error);
+    if (status != GB_OK)
+        return status;
+    struct gb_fixture *f = *fixture;
+    f->renormalise = true;
+    f->rms_norm_epsilon = 1e-6;
+    f->seed = o->seed;
+    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
+    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
+    snprintf(f->generator, sizeof f->generator, "gaussian/1");
+    snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u", o->shape.experts, o->shape.top_k, o->shape.hidden,
+             o->shape.intermediate);
+    struct weight_source source = generate_weights(f);
+    status = generate_inputs(f, error);
+    if (status == GB_OK)
+        status = build_fixture(f, &source, error);
+    return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
+}
+
+int command_make(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "OUT.h5",
+        .doc = "Generate a problem: weights, inputs, routing and truth.\v"
+               "Example, one layer of Qwen3-Next's shape:\n"
+               "  gaugeblock make qwen3-next.h5 --shape 512,10,2048,512 --tokens 32",
+    };
+    struct make_options o = {.format = GB_NVFP4, .layers = 1, .seed = 1, .shape = {.tokens = 8}};
+    struct gb_fixture *fixture = NULL;
+    struct gb_error error;
+    command_parse(&argp, argc, argv, &o);
+    enum gb_status status = make(&o, &fixture, &error);
+    if (status == GB_OK)
+        printf("%s: %s, sha256 %s\n", o.path, fixture->contract, fixture->sha256);
+    gb_fixture_free(fixture);
+    return status == GB_OK ? EXIT_PASS : command_error("make", "%s", error.message);
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gb_commit.h"
+#include "harness/record.h"
+#include "harness/subject.h"
+#include "quant/quant.h"
+
+static void cpu_model(char *text, size_t bytes)
+{
+    char line[512];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(text, bytes, "unknown");
+    while (file && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon)
+            continue;
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(text, bytes, "%s", colon + 2);
+        break;
+    }
+    if (file)
+        fclose(file);
+}
+
+static json_t *environment(void)
+{
+    char date[32], cpu[256];
+    struct utsname system;
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    cpu_model(cpu, sizeof cpu);
+    uname(&system);
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s+++, s:s}", "version", GB_VERSION, "commit", GB_COMMIT, "date", date,
+                     "cpu", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "system", system.sysname, " ",
+                     system.release, "", "machine", system.machine);
+}
+
+json_t *record_new(int argc, char **argv)
+{
+    json_t *command = json_array();
+    json_array_append_new(command, json_string("gaugeblock"));
+    for (int i = 0; i < argc; i++)
+        json_array_append_new(command, json_string(argv[i]));
+    return json_pack("{s:s, s:o, s:o, s:[]}", "schema", RECORD_SCHEMA, "command", command, "environment",
+                     environment(), "cases");
+}
+
+json_t *record_fixture(const char *path, const struct gb_fixture *f)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "path", path, "sha256", f->sha256,
+                     "source", f->source, "weights", gb_format_name(f->weights), "recipe", f->recipe, "layers",
+                     (int)f->layers, "tokens", (int)f->shape.tokens, "hidden", (int)f->shape.hidden, "intermediate",
+                     (int)f->shape.intermediate, "experts", (int)f->shape.experts, "top_k", (int)f->shape.top_k);
+}
+
+json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
+{
+    json_t *subject = json_pack("{s:s, s:s}", "name", name, "library", library);
+    if (!k)
+        return subject;
+    json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));
+    json_object_set_new(subject, "weights", json_string(gb_format_name(k->weights)));
+    json_object_set_new(subject, "activations", json_string(gb_format_name(k->activations)));
+    json_object_set_new(subject, "output", json_string(gb_format_name(k->output)));
+    json_object_set_new(subject, "order", k->order ? json_string(k->order) : json_null());
+    json_object_set_new(subject, "accumulator_bits", json_integer(k->accumulator_bits));
+    const struct gb_device *memory;
+    char device[256] = "host";
+    if ((k->flags & GB_DEVICE_POINTERS) && subject_memory(k, &memory, NULL) == GB_OK)
+        memory->describe(device, sizeof device, NULL);
+    json_object_set_new(subject, "device", json_string(device));
+    return subject;
+}
+
+void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
+                 enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics)
+{
+    json_t *one = json_pack("{s:o, s:o, s:s, s:i, s:s, s:s, s:i, s:s}", "fixture", fixture, "subject", subject,
+                            "contract", contract, "batch", (int)batch, "verdict", verdict_name(verdict), "reason",
+                            reason, "exit_code", verdict_exit_code(verdict), "repro", repro);
+    if (lanes)
+        json_object_set_new(one, "lanes", lanes);
+    if (metrics)
+        json_object_set_new(one, "metrics", metrics);
+    json_array_append_new(json_object_get(record, "cases"), one);
+}
+
+static enum verdict verdict_of(const json_t *one)
+{
+    const char *name = record_text(one, "verdict", NULL);
+    for (enum verdict v = VERDICT_PASS; v <= VERDICT_CRASH; v++)
+        if (!strcmp(verdict_name(v), name))
+            return v;
+    return VERDICT_CRASH;
+}
+
+enum verdict record_finish(json_t *record, long long expect)
+{
+    enum verdict overall = VERDICT_PASS;
+    const json_t *cases = json_object_get(record, "cases");
+    long long judged = 0, passed = 0;
+    const char *reason = "";
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        enum verdict v = verdict_of(json_array_get(cases, i));
+        overall = verdict_graver(overall, v);
+        judged += v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED;
+        passed += v == VERDICT_PASS;
+    }
+    json_t *summary = json_pack("{s:I, s:I, s:I}", "cases", (json_int_t)json_array_size(cases), "judged",
+                                (json_int_t)judged, "passed", (json_int_t)passed);
+    if (judged == 0) {
+        overall = verdict_graver(overall, VERDICT_NOT_RUN);
+        reason = "nothing was judged";
+    }
+    if (expect >= 0) {
+        json_object_set_new(summary, "expected", json_integer(expect));
+        if (judged != expect) {
+            overall = verdict_graver(overall, VERDICT_NOT_RUN);
+            reason = "the number of judged cases is not the expected one";
+        }
+    }
+    json_object_set_new(summary, "reason", json_string(reason));
+    json_object_set_new(record, "summary", summary);
+    json_object_set_new(record, "verdict", json_string(verdict_name(overall)));
+    json_object_set_new(record, "exit_code", json_integer(verdict_exit_code(overall)));
+    return overall;
+}
+
+static const json_t *walk(const json_t *object, va_list path)
+{
+    for (const char *key; object && (key = va_arg(path, const char *));)
+        object = json_object_get(object, key);
+    return object;
+}
+
+const char *record_text(const json_t *object, ...)
+{
+    va_list path;
+    va_start(path, object);
+    const char *text = json_string_value(walk(object, path));
+    va_end(path);
+    return text ? text : "";
+}
+
+double record_number(const json_t *object, ...)
+{
+    va_list path;
+    va_start(path, object);
+    const json_t *value = walk(object, path);
+    va_end(path);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}

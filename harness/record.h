@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The record of a run: JSON, from which every other report is drawn. docs/gates.md#record. */
+#ifndef GB_HARNESS_RECORD_H
+#define GB_HARNESS_RECORD_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "fixtures/fixtures.h"
+#include "harness/verdict.h"
+
+#define RECORD_SCHEMA "gaugeblock-record/1"
+
+/* An empty record of the command `argv`. */
+json_t *record_new(int argc, char **argv);
+/* The fixture as a case names it. */
+json_t *record_fixture(const char *path, const struct gb_fixture *fixture);
+/* The subject as a case names it. */
+json_t *record_subject(const char *name, const char *library, const struct gb_kernel *kernel);
+/* Appends a case. Takes the references to fixture, subject, lanes and metrics; lanes and metrics may be NULL. */
+void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
+                 enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics);
+/* Counts cases, checks --expect (negative: not given) and sets verdict and exit_code. */
+enum verdict record_finish(json_t *record, long long expect);
+
+/* Whether `path` ends in .json, .xml or .md. */
+bool report_known(const char *path);
+/* Writes the record in the form its extension names. Temporary name, then rename. */
+enum gb_status report_write(const char *path, const json_t *record, struct gb_error *error);
+/* The table for people. */
+void report_table(FILE *stream, const json_t *record);
+/* JUnit XML and Markdown into an open stream; false if writing failed. */
+bool report_junit(FILE *stream, const json_t *record);
+bool report_markdown(FILE *stream, const json_t *record);
+
+/* A string of the record, "" if it is not there. The path's last argument is NULL. */
+const char *record_text(const json_t *object, ...) __attribute__((sentinel));
+/* A number of the record, NaN if it is not there or null. */
+double record_number(const json_t *object, ...) __attribute__((sentinel));
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reports in files: JSON is the record itself, JUnit and Markdown are drawn from it. */
+#include <errno.h>
+#include <libxml/xmlwriter.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/record.h"
+#include "quant/quant.h"
+
+static const char *extension(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && !strchr(dot, '/') ? dot : "";
+}
+
+bool report_known(const char *path)
+{
+    const char *e = extension(path);
+    return !strcmp(e, ".json") || !strcmp(e, ".xml") || !strcmp(e, ".md");
+}
+
+static bool write_report(FILE *stream, const char *path, const json_t *record)
+{
+    if (!strcmp(extension(path), ".xml"))
+        return report_junit(stream, record);
+    if (!strcmp(extension(path), ".md"))
+        return report_markdown(stream, record);
+    return json_dumpf(record, stream, JSON_INDENT(2)) == 0 && fputc('\n', stream) != EOF;
+}
+
+enum gb_status report_write(const char *path, const json_t *record, struct gb_error *error)
+{
+    char temporary[4200];
+    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
+        return gb_fail(error, GB_EIO, "%s: the path is too long", path);
+    int descriptor = mkstemp(temporary);
+    FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    bool good = stream && write_report(stream, path, record);
+    if (stream)
+        good &= fchmod(descriptor, 0644) == 0 && fflush(stream) == 0;
+    if (stream && fclose(stream))
+        good = false;
+    if (good && rename(temporary, path) == 0)
+        return GB_OK;
+    int code = errno;
+    if (descriptor >= 0)
+        unlink(temporary);
+    return gb_fail(error, GB_EIO, "%s: cannot be written: %s", path, strerror(code));
+}
+
+/* "fixture.h5 batch 8": what tells cases of one subject apart. */
+static void case_name(const json_t *one, char *text, size_t bytes)
+{
+    const char *path = record_text(one, "fixture", "path", NULL);
+    const char *slash = strrchr(path, '/');
+    snprintf(text, bytes, "%s batch %.0f", slash ? slash + 1 : path, record_number(one, "batch", NULL));
+}
+
+static int count_verdicts(const json_t *cases, const char *a, const char *b)
+{
+    int count = 0;
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const char *v = record_text(json_array_get(cases, i), "verdict", NULL);
+        count += !strcmp(v, a) || !strcmp(v, b);
+    }
+    return count;
+}
+
+static void junit_case(xmlTextWriterPtr w, const json_t *one)
+{
+    char name[512];
+    const char *verdict = record_text(one, "verdict", NULL), *reason = record_text(one, "reason", NULL);
+    bool skipped = !strcmp(verdict, "NOT_RUN") || !strcmp(verdict, "UNSUPPORTED");
+    case_name(one, name, sizeof name);
+    xmlTextWriterStartElement(w, BAD_CAST "testcase");
+    xmlTextWriterWriteAttribute(w, BAD_CAST "classname", BAD_CAST record_text(one, "subject", "name", NULL));
+    xmlTextWriterWriteAttribute(w, BAD_CAST "name", BAD_CAST name);
+    xmlTextWriterWriteAttribute(w, BAD_CAST "time", BAD_CAST "0");
+    if (skipped) {
+        xmlTextWriterStartElement(w, BAD_CAST "skipped");
+        xmlTextWriterWriteFormatAttribute(w, BAD_CAST "message", "%s: %s", verdict, reason);
+        xmlTextWriterEndElement(w);
+    } else if (strcmp(verdict, "PASS")) {
+        xmlTextWriterStartElement(w, BAD_CAST (!strcmp(verdict, "CRASH") ? "error" : "failure"));
+        xmlTextWriterWriteAttribute(w, BAD_CAST "type", BAD_CAST verdict);
+        xmlTextWriterWriteAttribute(w, BAD_CAST "message", BAD_CAST reason);
+        xmlTextWriterWriteFormatString(w, "reproduce: %s", record_text(one, "repro", NULL));
+        xmlTextWriterEndElement(w);
+    }
+    xmlTextWriterEndElement(w);
+}
+
+bool report_junit(FILE *stream, const json_t *record)
+{
+    xmlBufferPtr buffer = xmlBufferCreate();
+    xmlTextWriterPtr w = buffer ? xmlNewTextWriterMemory(buffer, 0) : NULL;
+    if (!w)
+        return false;
+    const json_t *cases = json_object_get(record, "cases");
+    xmlTextWriterSetIndent(w, 1);
+    xmlTextWriterStartDocument(w, NULL, "UTF-8", NULL);
+    xmlTextWriterStartElement(w, BAD_CAST "testsuites");
+    xmlTextWriterStartElement(w, BAD_CAST "testsuite");
+    xmlTextWriterWriteAttribute(w, BAD_CAST "name", BAD_CAST "gaugeblock verify");
+    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "tests", "%zu", json_array_size(cases));
+    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "failures", "%d",
+                                      count_verdicts(cases, "FAIL", "VACUOUS") +
+                                          count_verdicts(cases, "NONDETERMINISTIC", "NONDETERMINISTIC"));
+    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "errors", "%d", count_verdicts(cases, "CRASH", "CRASH"));
+    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "skipped", "%d", count_verdicts(cases, "NOT_RUN", "UNSUPPORTED"));
+    xmlTextWriterWriteAttribute(w, BAD_CAST "time", BAD_CAST "0");
+    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "timestamp", "%.19s",
+                                      record_text(record, "environment", "date", NULL));
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        junit_case(w, json_array_get(cases, i));
+    xmlTextWriterEndDocument(w);
+    xmlFreeTextWriter(w);
+    bool good = fwrite(xmlBufferContent(buffer), 1, (size_t)xmlBufferLength(buffer), stream) ==
+                (size_t)xmlBufferLength(buffer);
+    xmlBufferFree(buffer);
+    return good;
+}
+
+static void markdown_number(FILE *stream, double value)
+{
+    if (isnan(value))
+        fprintf(stream, " - |");
+    else
+        fprintf(stream, " %.4g |", value);
+}
+
+bool report_markdown(FILE *stream, const json_t *record)
+{
+    const json_t *cases = json_object_get(record, "cases");
+    fprintf(stream, "## gaugeblock verify: %s\n\n", record_text(record, "verdict", NULL));
+    fprintf(stream, "| subject | case | verdict | bits differing | min cosine | max abs | relative L2 | bound |\n"
+                    "|---|---|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        char name[512];
+        const json_t *one = json_array_get(cases, i);
+        const json_t *truth = json_object_get(
+            json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"), "quantised");
+        case_name(one, name, sizeof name);
+        fprintf(stream, "| %s | %s | %s |", record_text(one, "subject", "name", NULL), name,
+                record_text(one, "verdict", NULL));
+        markdown_number(stream, record_number(one, "lanes", "bits", "mismatching", NULL));
+        double cosine = record_number(truth, "cosine_min", NULL);
+        if (isnan(cosine))
+            fprintf(stream, " - |");
+        else
+            fprintf(stream, " %.9f |", cosine);
+        markdown_number(stream, record_number(truth, "max_abs", NULL));
+        markdown_number(stream, record_number(truth, "relative_l2", NULL));
+        markdown_number(stream, record_number(one, "lanes", "bound", "limit_ratio", NULL));
+        fprintf(stream, "\n");
+    }
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        if (strcmp(record_text(one, "verdict", NULL), "PASS"))
+            fprintf(stream, "\n**%s** %s\n\n    %s\n", record_text(one, "verdict", NULL),
+                    record_text(one, "reason", NULL), record_text(one, "repro", NULL));
+    }
+    const char *reason = record_text(record, "summary", "reason", NULL);
+    if (reason[0])
+        fprintf(stream, "\n%s\n", reason);
+    return !ferror(stream);
+}

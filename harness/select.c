@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/select.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+enum gb_status catalogue_open(const char *const *subjects, uint32_t count, struct catalogue *c, struct gb_error *error)
+{
+    char path[4096];
+    struct gb_error cuda;
+    memset(c, 0, sizeof *c);
+    enum gb_status status = subject_library_open(BUILTIN_LIBRARY, &c->library[c->count++], error);
+    if (status != GB_OK)
+        return status;
+    if (subject_cuda_path(path, sizeof path, &cuda) == GB_OK &&
+        subject_library_open(path, &c->library[c->count], &cuda) == GB_OK)
+        c->count++;
+    else
+        snprintf(c->cuda_missing, sizeof c->cuda_missing, "%s", cuda.message);
+    c->own = c->count;
+    for (uint32_t i = 0; i < count; i++) {
+        status = subject_library_open(subjects[i], &c->library[c->count++], error);
+        if (status != GB_OK)
+            return status;
+    }
+    return GB_OK;
+}
+
+/* Fills in whether the kernel can run on this problem here. */
+static void check(const struct gb_problem *problem, struct selected *s)
+{
+    const struct gb_device *memory;
+    struct gb_error error = {""};
+    if (s->kernel->weights != problem->weights) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s takes %s weights, the fixture has %s", s->kernel->name,
+                 gb_format_name(s->kernel->weights), gb_format_name(problem->weights));
+    } else if (s->kernel->order && !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s claims the order %s, which this version does not know",
+                 s->kernel->name, s->kernel->order);
+    } else if (subject_memory(s->kernel, &memory, &error) != GB_OK) {
+        snprintf(s->reason, sizeof s->reason, "%s: %s", s->kernel->name, error.message);
+    }
+}
+
+static uint32_t add(struct selected *selected, uint32_t count, const struct subject_library *library,
+                    const struct gb_kernel *kernel, const char *pattern)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (selected[i].library == library && selected[i].kernel == kernel)
+            return count;
+    if (count == MAX_SUBJECTS)
+        return count;
+    struct selected *s = &selected[count];
+    memset(s, 0, sizeof *s);
+    s->library = library;
+    s->kernel = kernel;
+    snprintf(s->pattern, sizeof s->pattern, "%s", pattern);
+    return count + 1;
+}
+
+static uint32_t add_matching(const struct catalogue *c, const char *pattern, const struct gb_problem *problem,
+                             struct selected *selected, uint32_t count)
+{
+    uint32_t before = count;
+    const struct gb_kernel *other = NULL;
+    const struct subject_library *other_library = NULL;
+    for (uint32_t l = 0; l < c->count; l++)
+        for (uint32_t i = 0; i < c->library[l].table->count; i++) {
+            const struct gb_kernel *k = subject_kernel(&c->library[l], i);
+            if (fnmatch(pattern, k->name, 0))
+                continue;
+            if (k->weights == problem->weights || !strcmp(pattern, k->name)) {
+                count = add(selected, count, &c->library[l], k, pattern);
+            } else {
+                other = k;
+                other_library = &c->library[l];
+            }
+        }
+    if (count > before)
+        return count;
+    if (other)
+        return add(selected, count, other_library, other, pattern);
+    if (count == MAX_SUBJECTS)
+        return count;
+    struct selected *s = &selected[count];
+    memset(s, 0, sizeof *s);
+    snprintf(s->pattern, sizeof s->pattern, "%s", pattern);
+    bool cuda = !strncmp(pattern, "cuda", 4) && c->cuda_missing[0];
+    snprintf(s->reason, sizeof s->reason, "no kernel matches %s%s%s", pattern, cuda ? ": " : "; see gaugeblock list kernels",
+             cuda ? c->cuda_missing : "");
+    return count + 1;
+}
+
+uint32_t select_subjects(const struct catalogue *c, const char *const *patterns, uint32_t pattern_count,
+                         const struct gb_problem *problem, struct selected *selected)
+{
+    uint32_t count = 0;
+    for (uint32_t p = 0; p < pattern_count; p++)
+        count = add_matching(c, patterns[p], problem, selected, count);
+    for (uint32_t l = c->own; !pattern_count && l < c->count; l++)
+        for (uint32_t i = 0; i < c->library[l].table->count; i++)
+            count = add(selected, count, &c->library[l], subject_kernel(&c->library[l], i), "--subject");
+    if (!pattern_count && c->count == c->own) {
+        char name[64];
+        snprintf(name, sizeof name, "cpu/%s-layer", gb_format_name(problem->weights));
+        count = add_matching(c, name, problem, selected, count);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (selected[i].kernel)
+            check(problem, &selected[i]);
+    return count;
+}

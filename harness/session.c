@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/session.h"
+#include "quant/quant.h"
+
+enum { WEIGHTS = 6 };
+
+bool session_writes_intermediate(const struct gb_kernel *kernel)
+{
+    return kernel->operation == GB_GATE_UP || (kernel->operation == GB_LAYER && (kernel->flags & GB_STAGE_OUTPUTS));
+}
+
+bool session_writes_output(const struct gb_kernel *kernel)
+{
+    return kernel->operation != GB_GATE_UP;
+}
+
+static enum gb_status put(struct session *s, int slot, const void *content, size_t bytes, struct gb_error *error)
+{
+    s->originals[slot] = content;
+    return guarded_from(s->memory, content, bytes, &s->weights[slot], error);
+}
+
+static enum gb_status put_weights(struct session *s, int first, struct gb_weights *weights, struct gb_error *error)
+{
+    size_t codes, scales, global_scales;
+    enum gb_status status = gb_weights_bytes(weights, &codes, &scales, &global_scales, error);
+    if (status == GB_OK)
+        status = put(s, first, weights->codes, codes, error);
+    if (status == GB_OK)
+        status = put(s, first + 1, weights->scales, scales, error);
+    if (status == GB_OK)
+        status = put(s, first + 2, weights->global_scales, global_scales, error);
+    weights->codes = s->weights[first].payload;
+    weights->scales = s->weights[first + 1].payload;
+    weights->global_scales = s->weights[first + 2].payload;
+    return status;
+}
+
+enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
+                            const struct gb_fixture *fixture, uint32_t layer, struct session *s,
+                            struct gb_error *error)
+{
+    *s = (struct session){.kernel = kernel, .memory = memory, .fixture = fixture, .layer = layer};
+    s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
+    enum gb_status status = GB_OK;
+    if (kernel->operation == GB_DOWN)
+        s->arguments.gate_up = (struct gb_weights){0};
+    else
+        status = put_weights(s, 0, &s->arguments.gate_up, error);
+    if (kernel->operation == GB_GATE_UP)
+        s->arguments.down = (struct gb_weights){0};
+    else if (status == GB_OK)
+        status = put_weights(s, 3, &s->arguments.down, error);
+    s->arguments.x = NULL;
+    s->arguments.ids = NULL;
+    s->arguments.routing_weights = NULL;
+    if (status == GB_OK && kernel->prepare)
+        status = kernel->prepare(&s->arguments, &s->prepared, error);
+    s->arguments.prepared = s->prepared;
+    return status;
+}
+
+/* Notes a broken canary or, where `content` is given, a changed input. */
+static enum gb_status inspect(const struct guarded *buffer, const void *content, const char *name, uint32_t layer,
+                              struct worker_checks *checks, struct gb_error *error)
+{
+    bool good;
+    enum gb_status status = guarded_intact(buffer, &good, error);
+    if (status == GB_OK && !good) {
+        if (!checks->canary_broken && !checks->input_changed)
+            snprintf(checks->where, sizeof checks->where, "beside %s of layer %u", name, layer);
+        checks->canary_broken = true;
+    }
+    if (status == GB_OK && content)
+        status = guarded_equals(buffer, content, &good, error);
+    if (status == GB_OK && content && !good) {
+        if (!checks->canary_broken && !checks->input_changed)
+            snprintf(checks->where, sizeof checks->where, "%s of layer %u", name, layer);
+        checks->input_changed = true;
+    }
+    return status;
+}
+
+enum gb_status session_close(struct session *s, struct worker_checks *checks, struct gb_error *error)
+{
+    static const char *const names[WEIGHTS] = {"gate_up codes", "gate_up scales", "gate_up global scales",
+                                               "down codes",    "down scales",    "down global scales"};
+    enum gb_status status = GB_OK;
+    if (s->prepared && s->kernel->release)
+        s->kernel->release(s->prepared);
+    for (int i = 0; i < WEIGHTS; i++) {
+        if (status == GB_OK)
+            status = inspect(&s->weights[i], s->originals[i], names[i], s->layer, checks, error);
+        guarded_free(&s->weights[i]);
+    }
+    return status;
+}
+
+/* Buffers of one run. */
+struct run {
+    struct guarded x, ids, routing_weights, intermediate, output, workspace;
+};
+
+static enum gb_status run_new(const struct session *s, const struct session_io *io, uint8_t poison, struct run *r,
+                              struct gb_error *error)
+{
+    const struct gb_kernel *k = s->kernel;
+    const struct gb_shape *shape = &s->fixture->shape;
+    struct gb_problem problem = {sizeof problem, *shape, s->fixture->weights};
+    size_t tokens = io->tokens, pairs = tokens * shape->top_k;
+    size_t inner = pairs * shape->intermediate * sizeof(gb_bf16);
+    size_t output = tokens * shape->hidden * (k->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16));
+    problem.shape.tokens = io->tokens;
+    memset(r, 0, sizeof *r);
+    enum gb_status status = guarded_from(s->memory, io->ids, pairs * sizeof(int32_t), &r->ids, error);
+    if (status == GB_OK && k->operation != GB_DOWN)
+        status = guarded_from(s->memory, io->x, tokens * shape->hidden * sizeof(gb_bf16), &r->x, error);
+    if (status == GB_OK && k->operation != GB_GATE_UP)
+        status = guarded_from(s->memory, io->routing_weights, pairs * sizeof(float), &r->routing_weights, error);
+    if (status == GB_OK && k->operation == GB_DOWN)
+        status = guarded_from(s->memory, io->intermediate_in, inner, &r->intermediate, error);
+    if (status == GB_OK && session_writes_intermediate(k))
+        status = guarded_new(s->memory, inner, &r->intermediate, error);
+    if (status == GB_OK && session_writes_output(k))
+        status = guarded_new(s->memory, output, &r->output, error);
+    if (status == GB_OK && k->workspace)
+        status = guarded_new(s->memory, k->workspace(&problem), &r->workspace, error);
+    if (status == GB_OK && session_writes_intermediate(k))
+        status = guarded_poison(&r->intermediate, poison, error);
+    if (status == GB_OK)
+        status = guarded_poison(&r->output, poison, error);
+    if (status == GB_OK)
+        status = guarded_poison(&r->workspace, poison, error);
+    return status;
+}
+
+static void run_free(struct run *r)
+{
+    guarded_free(&r->x);
+    guarded_free(&r->ids);
+    guarded_free(&r->routing_weights);
+    guarded_free(&r->intermediate);
+    guarded_free(&r->output);
+    guarded_free(&r->workspace);
+}
+
+static enum gb_status run_inspect(const struct session *s, const struct session_io *io, const struct run *r,
+                                  struct worker_checks *checks, struct gb_error *error)
+{
+    const void *intermediate = s->kernel->operation == GB_DOWN ? io->intermediate_in : NULL;
+    enum gb_status status = inspect(&r->x, io->x, "x", s->layer, checks, error);
+    if (status == GB_OK)
+        status = inspect(&r->ids, io->ids, "ids", s->layer, checks, error);
+    if (status == GB_OK)
+        status = inspect(&r->routing_weights, io->routing_weights, "routing weights", s->layer, checks, error);
+    if (status == GB_OK)
+        status = inspect(&r->intermediate, intermediate, "intermediate", s->layer, checks, error);
+    if (status == GB_OK)
+        status = inspect(&r->output, NULL, "output", s->layer, checks, error);
+    if (status == GB_OK)
+        status = inspect(&r->workspace, NULL, "workspace", s->layer, checks, error);
+    return status;
+}
+
+enum gb_status session_run(struct session *s, const struct session_io *io, uint8_t poison,
+                           struct worker_checks *checks, struct gb_error *error)
+{
+    struct run r;
+    enum gb_status status = run_new(s, io, poison, &r, error);
+    if (status == GB_OK) {
+        struct gb_arguments a = s->arguments;
+        a.shape.tokens = io->tokens;
+        a.x = r.x.payload;
+        a.ids = r.ids.payload;
+        a.routing_weights = r.routing_weights.payload;
+        a.intermediate = r.intermediate.payload;
+        a.output = r.output.payload;
+        a.workspace = r.workspace.payload;
+        status = s->kernel->run(&a, error);
+    }
+    if (status == GB_OK)
+        status = s->memory->synchronise(error);
+    if (status == GB_OK)
+        status = run_inspect(s, io, &r, checks, error);
+    if (status == GB_OK && session_writes_intermediate(s->kernel))
+        status = guarded_read(&r.intermediate, io->intermediate, error);
+    if (status == GB_OK && session_writes_output(s->kernel))
+        status = guarded_read(&r.output, io->output, error);
+    run_free(&r);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to the worker: one kernel, one layer's weights in its memory, and checked runs of it. */
+#ifndef GB_HARNESS_SESSION_H
+#define GB_HARNESS_SESSION_H
+
+#include "fixtures/fixtures.h"
+#include "harness/guarded.h"
+#include "harness/worker.h"
+
+struct session {
+    const struct gb_kernel *kernel;
+    const struct gb_device *memory;
+    const struct gb_fixture *fixture;
+    uint32_t layer;
+    struct guarded weights[6]; /* gate_up codes, scales, global scales; down likewise */
+    const void *originals[6];
+    struct gb_arguments arguments; /* with this layer's weights in the kernel's memory */
+    void *prepared;
+};
+
+/* Host inputs and outputs of one run. */
+struct session_io {
+    uint32_t tokens;
+    const gb_bf16 *x;               /* [tokens, hidden] */
+    const int32_t *ids;             /* [tokens, top_k] */
+    const float *routing_weights;   /* [tokens, top_k] */
+    const gb_bf16 *intermediate_in; /* [tokens, top_k, intermediate], for GB_DOWN */
+    void *output;                   /* [tokens, hidden] in the kernel's format; unused for GB_GATE_UP */
+    gb_bf16 *intermediate;          /* [tokens, top_k, intermediate], where the kernel writes it */
+};
+
+/* Whether the kernel writes the intermediate; whether it writes the output. */
+bool session_writes_intermediate(const struct gb_kernel *kernel);
+bool session_writes_output(const struct gb_kernel *kernel);
+
+/* Puts the layer's weights into the kernel's memory and calls prepare(). */
+enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
+                            const struct gb_fixture *fixture, uint32_t layer, struct session *session,
+                            struct gb_error *error);
+/* Reports whether weights were changed or their canaries broken since session_open. */
+enum gb_status session_close(struct session *session, struct worker_checks *checks, struct gb_error *error);
+/* One run, outputs and workspace poisoned with `poison`. Adds what it saw to checks. */
+enum gb_status session_run(struct session *session, const struct session_io *io, uint8_t poison,
+                           struct worker_checks *checks, struct gb_error *error);
+
+#endif

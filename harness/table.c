@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The record as a table for people. */
+#include <math.h>
+#include <string.h>
+
+#include "harness/record.h"
+
+static void number(FILE *stream, int width, const char *format, double value)
+{
+    char text[64];
+    if (isnan(value))
+        snprintf(text, sizeof text, "-");
+    else
+        snprintf(text, sizeof text, format, value);
+    fprintf(stream, " %*s", width, text);
+}
+
+/* cosine, max abs and relative L2 of one object of figures. */
+static void figures(FILE *stream, const json_t *m)
+{
+    number(stream, 13, "%.9f", record_number(m, "cosine_min", NULL));
+    number(stream, 10, "%.3e", record_number(m, "max_abs", NULL));
+    number(stream, 10, "%.3e", record_number(m, "relative_l2", NULL));
+}
+
+static void layers_table(FILE *stream, const json_t *one)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    const json_t *drift = json_object_get(json_object_get(one, "metrics"), "drift");
+    fprintf(stream, "  %-6s %11s | %-35s | %-35s | %8s |%s\n", "", "subject -", "subject - truth, same codes",
+            "subject - truth, before quantising", "", drift ? " drift: residual stream - truth" : "");
+    fprintf(stream, "  %-6s %11s | %13s %10s %10s | %13s %10s %10s | %8s |", "layer", "reference", "min cosine",
+            "max abs", "rel L2", "min cosine", "max abs", "rel L2", "of bound");
+    fprintf(stream, drift ? " %13s %10s %10s\n" : "\n", "min cosine", "max abs", "rel L2");
+    for (size_t l = 0; l < json_array_size(layers); l++) {
+        const json_t *layer = json_array_get(layers, l);
+        const json_t *bits = json_object_get(layer, "subject_reference");
+        const json_t *truth = json_object_get(layer, "subject_truth");
+        double output = record_number(bits, "output", "mismatching", NULL);
+        double inner = record_number(bits, "intermediate", "mismatching", NULL);
+        double sum = (isnan(output) ? 0 : output) + (isnan(inner) ? 0 : inner);
+        fprintf(stream, "  %-6.0f %6.0f bits |", record_number(layer, "model_layer", NULL), sum);
+        figures(stream, json_object_get(truth, "quantised"));
+        fprintf(stream, " |");
+        figures(stream, json_object_get(truth, "original"));
+        fprintf(stream, " |");
+        double ratio = record_number(layer, "bound", "output", "limit_ratio", NULL);
+        number(stream, 8, "%.3f", isnan(ratio) ? record_number(layer, "bound", "intermediate", "limit_ratio", NULL)
+                                               : ratio);
+        fprintf(stream, " |");
+        if (drift)
+            figures(stream,
+                    json_object_get(json_object_get(json_array_get(drift, l), "subject_truth"), "quantised"));
+        fprintf(stream, "\n");
+    }
+}
+
+static void case_block(FILE *stream, const json_t *one)
+{
+    fprintf(stream, "\n%s on %s, batch %.0f", record_text(one, "subject", "name", NULL),
+            record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
+    const char *contract = record_text(one, "contract", NULL);
+    fprintf(stream, contract[0] ? ", contract %s\n" : ", no order claimed%s\n", contract);
+    if (json_object_get(one, "metrics"))
+        layers_table(stream, one);
+    const json_t *stored = json_object_get(
+        json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),
+        "quantised_bf16_store");
+    if (stored) {
+        fprintf(stream, "  stored as bf16: min cosine %.9f, max abs %.3e; reference - truth:",
+                record_number(stored, "cosine_min", NULL), record_number(stored, "max_abs", NULL));
+        fprintf(stream, " min cosine %.9f\n",
+                record_number(one, "metrics", "overall", "reference_truth", "quantised", "cosine_min", NULL));
+    }
+    fprintf(stream, "  %s", record_text(one, "verdict", NULL));
+    const char *reason = record_text(one, "reason", NULL);
+    fprintf(stream, reason[0] ? ": %s\n  reproduce: %s\n" : "\n", reason, record_text(one, "repro", NULL));
+}
+
+void report_table(FILE *stream, const json_t *record)
+{
+    const json_t *cases = json_object_get(record, "cases");
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        case_block(stream, json_array_get(cases, i));
+    fprintf(stream, "\n%s: %.0f of %.0f cases passed", record_text(record, "verdict", NULL),
+            record_number(record, "summary", "passed", NULL), record_number(record, "summary", "cases", NULL));
+    double expected = record_number(record, "summary", "expected", NULL);
+    if (!isnan(expected))
+        fprintf(stream, ", %.0f judged, %.0f expected", record_number(record, "summary", "judged", NULL), expected);
+    const char *reason = record_text(record, "summary", "reason", NULL);
+    fprintf(stream, reason[0] ? "; %s\n" : "\n", reason);
+}

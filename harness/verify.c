@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/case.h"
+#include "harness/command.h"
+#include "harness/progress.h"
+#include "harness/record.h"
+#include "harness/worker.h"
+#include "quant/quant.h"
+
+enum { MAX_FIXTURES = 256, MAX_REPORTS = 16, DEFAULT_TIMEOUT_S = 600 };
+
+struct verify_options {
+    const char *fixtures[MAX_FIXTURES], *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
+    const char *subjects[MAX_LIBRARIES - 2];
+    uint32_t fixture_count, pattern_count, report_count, subject_count;
+    const char *outputs, *order, *batches;
+    long long expect; /* negative: not given */
+    unsigned timeout_s;
+};
+
+enum { OPTION_KERNEL = 256, OPTION_SUBJECT, OPTION_OUTPUTS, OPTION_ORDER, OPTION_BATCH, OPTION_EXPECT, OPTION_TIMEOUT };
+
+static const struct argp_option options[] = {
+    {"kernel", OPTION_KERNEL, "NAME", 0, "judge this kernel; a glob such as 'cuda/*' judges all that match (repeatable)",
+     0},
+    {"subject", OPTION_SUBJECT, "LIB.so", 0, "load kernels from this library (docs/kernels.md; repeatable)", 0},
+    {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs written by anything: HDF5, .npy or .safetensors", 0},
+    {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
+    {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
+    {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
+    {"timeout", OPTION_TIMEOUT, "S", 0, "seconds a subject may take on one fixture, 600 by default", 0},
+    {"output", 'o', "FILE", 0, "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
+    {0},
+};
+
+static void append(struct argp_state *state, const char *what, const char **list, uint32_t *count, uint32_t most,
+                   const char *value)
+{
+    if (*count == most)
+        argp_error(state, "at most %u times %s", most, what);
+    list[(*count)++] = value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct verify_options *o = state->input;
+    uint64_t value;
+    switch (key) {
+    case OPTION_KERNEL:
+        append(state, "--kernel", o->patterns, &o->pattern_count, MAX_PATTERNS, argument);
+        return 0;
+    case OPTION_SUBJECT:
+        append(state, "--subject", o->subjects, &o->subject_count, MAX_LIBRARIES - 2, argument);
+        return 0;
+    case OPTION_OUTPUTS:
+        if (o->outputs)
+            argp_error(state, "one --outputs at a time");
+        o->outputs = argument;
+        return 0;
+    case OPTION_ORDER:
+        o->order = argument;
+        return 0;
+    case OPTION_BATCH:
+        o->batches = argument;
+        return 0;
+    case OPTION_EXPECT:
+        if (!parse_number(argument, 0, INT32_MAX, &value))
+            argp_error(state, "--expect %s: give a whole number", argument);
+        o->expect = (long long)value;
+        return 0;
+    case OPTION_TIMEOUT:
+        if (!parse_number(argument, 1, 1 << 20, &value))
+            argp_error(state, "--timeout %s: give a number of seconds from 1 to %d", argument, 1 << 20);
+        o->timeout_s = (unsigned)value;
+        return 0;
+    case 'o':
+        if (!report_known(argument))
+            argp_error(state, "-o %s: the extension must be .json, .xml or .md", argument);
+        append(state, "-o", o->reports, &o->report_count, MAX_REPORTS, argument);
+        return 0;
+    case ARGP_KEY_ARG:
+        append(state, "FIXTURE", o->fixtures, &o->fixture_count, MAX_FIXTURES, argument);
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->fixture_count)
+            argp_error(state, "name at least one fixture");
+        if (o->outputs && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
+            argp_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
+        if (o->order && !o->outputs)
+            argp_error(state, "--order goes with --outputs");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static enum gb_status judge_kernels(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
+                                    struct case_request *request, struct gb_error *error)
+{
+    const struct gb_fixture *f = request->baseline->fixture;
+    struct gb_problem problem = {sizeof problem, f->shape, f->weights};
+    struct selected *selected = malloc(sizeof *selected * MAX_SUBJECTS);
+    if (!selected)
+        return gb_fail(error, GB_ENOMEM, "no memory for the list of subjects");
+    uint32_t count = select_subjects(catalogue, o->patterns, o->pattern_count, &problem, selected);
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < count; i++) {
+        progress("judging: subject", i, count);
+        status = case_kernel(record, request, &selected[i], error);
+    }
+    free(selected);
+    return status;
+}
+
+static enum gb_status verify_fixture(json_t *record, const struct verify_options *o,
+                                     const struct catalogue *catalogue, const char *path, struct gb_error *error)
+{
+    struct gb_fixture *fixture;
+    struct baseline baseline = {0};
+    enum gb_status status = gb_fixture_read(path, &fixture, error);
+    if (status != GB_OK)
+        return status;
+    struct case_request request = {.path = path, .baseline = &baseline, .timeout_s = o->timeout_s};
+    request.batches[0] = fixture->shape.tokens;
+    request.batch_count = 1;
+    if (o->batches)
+        status = parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error);
+    if (status == GB_OK && o->order && !gb_contract_find(fixture->weights, GB_BF16, o->order))
+        status = gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
+                         o->order, gb_format_name(fixture->weights));
+    progress("computing the reference", 0, 1);
+    if (status == GB_OK)
+        status = baseline_new(fixture, &baseline, error);
+    if (status == GB_OK)
+        status = o->outputs ? case_outputs(record, &request, o->outputs, o->order, error)
+                            : judge_kernels(record, o, catalogue, &request, error);
+    progress_done();
+    baseline_free(&baseline);
+    gb_fixture_free(fixture);
+    return status;
+}
+
+/* What a run without --kernel, --subject and --outputs could have judged. */
+static void list_others(const struct catalogue *c)
+{
+    printf("\nWithout --kernel the reference itself was judged. There are also:\n");
+    for (uint32_t l = 0; l < c->count; l++)
+        for (uint32_t i = 0; i < c->library[l].table->count; i++)
+            printf("  --kernel %s\n", subject_kernel(&c->library[l], i)->name);
+    if (c->cuda_missing[0])
+        printf("  cuda/*: %s\n", c->cuda_missing);
+}
+
+int command_verify(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "FIXTURE...",
+        .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
+               "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
+               "Examples:\n"
+               "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 -o record.json -o junit.xml\n"
+               "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
+               "  gaugeblock verify tiny.h5 --outputs mine.npy",
+    };
+    static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
+    static struct catalogue catalogue;
+    struct gb_error error;
+    json_t *record = record_new(argc, argv);
+    command_parse(&argp, argc, argv, &o);
+    enum gb_status status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
+    for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++)
+        status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
+    if (status != GB_OK) {
+        json_decref(record);
+        return command_error("verify", "%s", error.message);
+    }
+    enum verdict verdict = record_finish(record, o.expect);
+    report_table(stdout, record);
+    if (!o.pattern_count && !o.subject_count && !o.outputs)
+        list_others(&catalogue);
+    int code = verdict_exit_code(verdict);
+    for (uint32_t i = 0; i < o.report_count; i++)
+        if (report_write(o.reports[i], record, &error) != GB_OK)
+            code = command_error("verify", "%s", error.message);
+    json_decref(record);
+    return code;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One kernel on one fixture in a process of its own, so that a crash, a hang or a lost CUDA context costs
+ * one verdict and not the run.
+ */
+#ifndef GB_HARNESS_WORKER_H
+#define GB_HARNESS_WORKER_H
+
+#include "fixtures/fixtures.h"
+#include "harness/verdict.h"
+
+enum { MAX_BATCHES = 32 };
+
+struct worker_request {
+    const char *fixture;             /* path */
+    const char *library;             /* path, or BUILTIN_LIBRARY */
+    const char *kernel;
+    uint32_t batches[MAX_BATCHES];   /* tokens of each, ascending */
+    uint32_t batch_count;
+    unsigned timeout_s;
+};
+
+/* What watching the kernel showed for one batch. */
+struct worker_checks {
+    bool canary_broken;
+    bool input_changed;
+    uint64_t unwritten;              /* elements that kept the poison of both runs */
+    uint64_t differing;              /* elements whose bits differed between two runs */
+    char where[128];                 /* the first of these */
+};
+
+struct worker_result {
+    enum verdict verdict;            /* VERDICT_PASS: it ran, and outputs and checks are there */
+    char reason[768];
+    struct gb_outputs *outputs[MAX_BATCHES];
+    struct worker_checks checks[MAX_BATCHES];
+};
+
+/* Parent: runs the kernel, reads what it left. Never fails: what went wrong is the verdict and the reason. */
+void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result);
+void worker_result_free(struct worker_result *result);
+
+/* Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... FOLDER`. Leaves report.json and batch-N.h5 in FOLDER. */
+int worker_main(int argc, char **argv);
+
+/* Comma-separated batch sizes: ascending and each 1 .. tokens. */
+enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
+                             struct gb_error *error);
+
+#endif

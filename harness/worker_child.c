@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The worker process: loads one kernel, runs it on every layer and batch, leaves outputs and a report. */
+#include <errno.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include "harness/session.h"
+#include "harness/stack.h"
+#include "harness/subject.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+/* Two bytes whose repetition is a NaN in FP32 and bf16 (0xFF...) and an ordinary number (0x5A...). */
+static const uint8_t poisons[2] = {0xFF, 0x5A};
+
+struct worker {
+    struct gb_fixture *fixture;
+    struct subject_library library;
+    const struct gb_kernel *kernel;
+    const struct gb_device *memory;
+    uint32_t batches[MAX_BATCHES];
+    uint32_t batch_count;
+    struct gb_outputs *outputs[MAX_BATCHES];
+    struct worker_checks checks[MAX_BATCHES];
+    double *state; /* [tokens, hidden], the residual stream; NULL: no drift */
+};
+
+enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
+                             struct gb_error *error)
+{
+    const char *at = text;
+    for (*count = 0; *count < MAX_BATCHES; (*count)++) {
+        char *end;
+        errno = 0;
+        unsigned long n = strtoul(at, &end, 10);
+        if (end == at || errno || at[0] == '-' || n < 1 || n > tokens || (*count && n <= batches[*count - 1]) ||
+            (*end != ',' && *end != '\0'))
+            return gb_fail(error, GB_EINVAL, "--batch %s: give ascending numbers from 1 to %u, separated by commas",
+                           text, tokens);
+        batches[*count] = (uint32_t)n;
+        if (*end == '\0') {
+            (*count)++;
+            return GB_OK;
+        }
+        at = end + 1;
+    }
+    return gb_fail(error, GB_EINVAL, "--batch %s: at most %d batches", text, (int)MAX_BATCHES);
+}
+
+static bool wants_stack(const struct worker *w)
+{
+    return w->kernel->operation == GB_LAYER && w->fixture->stack.residual;
+}
+
+/* Elements equal to both poisons were never written; any other difference is nondeterminism. */
+static void compare_runs(const void *first, const void *second, size_t count, size_t element, const char *name,
+                         uint32_t layer, struct worker_checks *checks)
+{
+    uint8_t poison[2][sizeof(float)];
+    memset(poison[0], poisons[0], sizeof poison[0]);
+    memset(poison[1], poisons[1], sizeof poison[1]);
+    for (size_t i = 0; i < count; i++) {
+        const char *a = (const char *)first + i * element, *b = (const char *)second + i * element;
+        if (!memcmp(a, b, element))
+            continue;
+        if (!checks->unwritten && !checks->differing)
+            snprintf(checks->where, sizeof checks->where, "element %zu of %s of layer %u", i, name, layer);
+        if (!memcmp(a, poison[0], element) && !memcmp(b, poison[1], element))
+            checks->unwritten++;
+        else
+            checks->differing++;
+    }
+}
+
+/* Two runs of one batch with different poison; the first one's outputs are kept. */
+static enum gb_status run_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
+                                struct gb_error *error)
+{
+    const struct gb_shape *shape = &w->fixture->shape;
+    struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
+    size_t outputs = (size_t)io.tokens * shape->hidden;
+    size_t inner = (size_t)io.tokens * shape->top_k * shape->intermediate;
+    size_t element = w->kernel->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16);
+    io.output = out->output;
+    io.intermediate = out->intermediate;
+    enum gb_status status = session_run(s, &io, poisons[0], &w->checks[b], error);
+    if (status != GB_OK)
+        return status;
+    io.output = malloc(outputs * element);
+    io.intermediate = malloc(inner * sizeof(gb_bf16));
+    if (!io.output || !io.intermediate)
+        status = gb_fail(error, GB_ENOMEM, "no memory for a second run of %u tokens", io.tokens);
+    if (status == GB_OK)
+        status = session_run(s, &io, poisons[1], &w->checks[b], error);
+    if (status == GB_OK && session_writes_output(w->kernel))
+        compare_runs(out->output, io.output, outputs, element, "output", s->layer, &w->checks[b]);
+    if (status == GB_OK && session_writes_intermediate(w->kernel))
+        compare_runs(out->intermediate, io.intermediate, inner, sizeof(gb_bf16), "intermediate", s->layer,
+                     &w->checks[b]);
+    free(io.output);
+    free(io.intermediate);
+    return status;
+}
+
+/* The kernel's own residual stream through this layer, on the largest batch. */
+static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_error *error)
+{
+    const struct gb_shape *shape = &w->fixture->shape;
+    uint32_t last = w->batch_count - 1, tokens = w->batches[last];
+    size_t count = (size_t)tokens * shape->hidden, pairs = (size_t)tokens * shape->top_k;
+    gb_bf16 *x = malloc(count * sizeof *x);
+    int32_t *ids = malloc(pairs * sizeof *ids);
+    float *routing_weights = malloc(pairs * sizeof *routing_weights);
+    float *output = malloc(count * sizeof *output);
+    gb_bf16 *inner = malloc(pairs * shape->intermediate * sizeof *inner);
+    enum gb_status status = GB_OK;
+    if (!x || !ids || !routing_weights || !output || !inner)
+        status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", tokens);
+    if (status == GB_OK)
+        status = stack_input(w->fixture, s->layer, tokens, w->state, x, ids, routing_weights, error);
+    struct session_io io = {tokens, x, ids, routing_weights, NULL, output, inner};
+    if (status == GB_OK)
+        status = session_run(s, &io, poisons[0], &w->checks[last], error);
+    if (status == GB_OK) {
+        stack_add(w->state, w->kernel->output, output, count);
+        memcpy(w->outputs[last]->stack + s->layer * count, w->state, count * sizeof(double));
+    }
+    free(x);
+    free(ids);
+    free(routing_weights);
+    free(output);
+    free(inner);
+    return status;
+}
+
+static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_error *error)
+{
+    const struct gb_layer *l = &w->fixture->layer[layer];
+    const struct gb_shape *shape = &w->fixture->shape;
+    struct session s;
+    gb_bf16 *inner = NULL;
+    enum gb_status status = session_open(w->kernel, w->memory, w->fixture, layer, &s, error);
+    if (status == GB_OK && w->kernel->operation == GB_DOWN) {
+        struct gb_arguments a = gb_layer_arguments(w->fixture, layer, shape->tokens);
+        inner = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
+        a.intermediate = inner;
+        status = inner ? gb_reference_gate_up(&a, error) : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
+    }
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, NULL, NULL};
+        status = run_batch(w, &s, io, b, error);
+    }
+    if (status == GB_OK && w->state)
+        status = run_stack(w, &s, error);
+    struct gb_error ignored;
+    enum gb_status closed = session_close(&s, &w->checks[w->batch_count - 1], status == GB_OK ? error : &ignored);
+    free(inner);
+    return status == GB_OK ? closed : status;
+}
+
+static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
+{
+    enum gb_status status = gb_fixture_read(argv[1], &w->fixture, error);
+    if (status == GB_OK)
+        status = subject_library_open(argv[2], &w->library, error);
+    if (status != GB_OK)
+        return status;
+    w->kernel = subject_find(&w->library, argv[3]);
+    if (!w->kernel)
+        return gb_fail(error, GB_EINVAL, "%s: no kernel named %s", argv[2], argv[3]);
+    status = subject_memory(w->kernel, &w->memory, error);
+    if (status == GB_OK)
+        status = parse_batches(argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
+    struct gb_shape shape = w->fixture->shape;
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        bool with_stack = wants_stack(w) && b == w->batch_count - 1;
+        shape.tokens = w->batches[b];
+        status = gb_outputs_new(&shape, w->fixture->layers, w->kernel->output, session_writes_intermediate(w->kernel),
+                                with_stack, &w->outputs[b], error);
+    }
+    if (status == GB_OK && wants_stack(w)) {
+        size_t bytes = sizeof(double) * shape.tokens * shape.hidden;
+        w->state = malloc(bytes);
+        if (!w->state)
+            return gb_fail(error, GB_ENOMEM, "no memory for the residual stream");
+        memcpy(w->state, w->fixture->stack.residual, bytes);
+    }
+    return status;
+}
+
+static enum gb_status work(struct worker *w, char **argv, struct gb_error *error)
+{
+    enum gb_status status = prepare(w, argv, error);
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        struct gb_problem problem = {sizeof problem, w->fixture->shape, w->fixture->weights};
+        problem.shape.tokens = w->batches[b];
+        status = w->kernel->supports(&problem, error);
+    }
+    for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
+        status = run_layer(w, l, error);
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/batch-%u.h5", argv[5], w->batches[b]);
+        status = gb_outputs_write(path, w->outputs[b], error);
+    }
+    return status;
+}
+
+static json_t *checks_json(const struct worker_checks *c)
+{
+    return json_pack("{s:b, s:b, s:I, s:I, s:s}", "canary_broken", c->canary_broken, "input_changed", c->input_changed,
+                     "unwritten", (json_int_t)c->unwritten, "differing", (json_int_t)c->differing, "where", c->where);
+}
+
+int worker_main(int argc, char **argv)
+{
+    struct worker w = {0};
+    struct gb_error error = {""};
+    struct rlimit no_core = {0, 0};
+    if (argc != 6) {
+        fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify\n");
+        return EXIT_USAGE;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setrlimit(RLIMIT_CORE, &no_core);
+    enum gb_status status = work(&w, argv, &error);
+    json_t *batches = json_array();
+    for (uint32_t b = 0; b < w.batch_count; b++)
+        json_array_append_new(batches, checks_json(&w.checks[b]));
+    json_t *report = json_pack("{s:i, s:s, s:o}", "status", (int)status, "message", error.message, "batches", batches);
+    char path[4200];
+    snprintf(path, sizeof path, "%s/report.json", argv[5]);
+    int failed = !report || json_dump_file(report, path, JSON_INDENT(1));
+    json_decref(report);
+    for (uint32_t b = 0; b < w.batch_count; b++)
+        gb_outputs_free(w.outputs[b]);
+    gb_fixture_free(w.fixture);
+    free(w.state);
+    return failed ? EXIT_CRASH : EXIT_PASS;
+}
