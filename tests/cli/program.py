@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program and checks its exit code; what every test here starts with."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = os.environ["GAUGEBLOCK"]
+SOURCE = os.environ["SOURCE"]
+FAULTS = os.environ["FAULTS"]
+CHECKPOINT = os.path.join(SOURCE, "fixtures/data/tiny-qwen3-moe")
+CAPTURE = os.path.join(CHECKPOINT, "capture.safetensors")
+
+folder = tempfile.TemporaryDirectory(prefix="gaugeblock-test-")
+
+
+def path(name):
+    """A path in this test's own folder."""
+    return os.path.join(folder.name, name)
+
+
+def run(*arguments, code=0, **options):
+    """Runs `gaugeblock arguments`, checks the exit code, returns the finished process."""
+    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, **options)
+    if done.returncode != code:
+        sys.exit(f"gaugeblock {' '.join(map(str, arguments))}: exit {done.returncode}, expected {code}\n"
+                 f"{done.stdout}{done.stderr}")
+    return done
+
+
+def record(*arguments, code=0):
+    """Runs verify and returns its JSON record."""
+    file = path("record.json")
+    if os.path.exists(file):
+        os.remove(file)
+    run("verify", *arguments, "-o", file, code=code)
+    with open(file) as stream:
+        return json.load(stream)
+
+
+def small(name="small.h5", *arguments):
+    """A small generated fixture."""
+    run("make", path(name), "--shape", "8,3,96,48", "--tokens", "9", "--layers", "2", *arguments)
+    return path(name)
+
+
+def expect(condition, message):
+    if not condition:
+        sys.exit(message)

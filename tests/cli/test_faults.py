@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planted faults: each gets its verdict and exit code, and the others of the run still get theirs."""
+from program import CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
+
+run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0-1", "--tokens", "16")
+tiny = path("tiny.h5")
+
+WRONG = ["nibble-order", "scale-index", "gate-up-swapped", "expert-dropped", "routing-weight-missing",
+         "last-block-dropped", "one-element"]
+CODES = {"none": 0, "none-gate-up": 0, "none-down": 0, "none-unordered": 0, "zero-output": 1, "unwritten-row": 1,
+         "writes-past-end": 1, "changes-input": 1, "nan-output": 1, "crash": 5, "exits": 5, "nondeterministic": 6}
+CODES.update({name: 1 for name in WRONG})
+CODES.update({f"{name}-unordered": 1 for name in WRONG[:6]})
+SAYS = {"unwritten-row": "never written", "writes-past-end": "outside a buffer", "changes-input": "changed an input",
+        "crash": "signal", "exits": "exit()", "nondeterministic": "two runs"}
+
+for name, code in CODES.items():
+    one = record(tiny, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)
+    case, = one["cases"]
+    expect(case["exit_code"] == code, f"{name}: {case['verdict']}")
+    expect(SAYS.get(name, "") in case["reason"], f"{name}: {case['reason']}")
+    if name in WRONG:
+        first = case["metrics"]["layers"][0]["subject_reference"]["output"]["first"]
+        expect(first["subject"].startswith("0x") and first["subject"] != first["reference"], f"{name}: not located")
+        expect("first at token" in case["reason"], f"{name}: {case['reason']}")
+
+one = record(tiny, "--subject", FAULTS, "--kernel", "faults/hang", "--timeout", "2", code=5)
+expect("no result after 2 s" in one["cases"][0]["reason"], one["cases"][0]["reason"])
+
+one = record(tiny, "--subject", FAULTS, "--kernel", "faults/none", "--kernel", "faults/crash", "--kernel",
+             "faults/one-element", "--kernel", "faults/none-unordered", code=5)
+expect([c["verdict"] for c in one["cases"]] == ["PASS", "CRASH", "FAIL", "PASS"], str([c["verdict"] for c in one["cases"]]))

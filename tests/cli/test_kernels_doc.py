@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example subject of docs/kernels.md compiles as printed and passes; with a bug in it, it fails."""
+import os
+import subprocess
+
+from blocks import block
+from program import SOURCE, expect, path, record, small
+
+fixture = small()
+text = block("kernels.md", "c")
+
+
+def build(source, name):
+    with open(path(name + ".c"), "w") as stream:
+        stream.write(source)
+    subprocess.run([os.environ["CC"], "-shared", "-fPIC", "-O2", "-I", SOURCE, "-o", path(name + ".so"),
+                    path(name + ".c"), "-lm"], check=True)
+    return path(name + ".so")
+
+
+one = record(fixture, "--subject", build(text, "example"), "--batch", "1,4,9")
+expect(len(one["cases"]) == 3 and one["cases"][0]["contract"] == "", "three cases without an order")
+
+wrong = text.replace("pair >> 4 : pair & 15", "pair & 15 : pair >> 4")
+expect(wrong != text, "the fault was not planted")
+record(fixture, "--subject", build(wrong, "wrong"), code=1)
+
+claims = text.replace(".order = NULL", '.order = "fma32/1"')
+expect(claims != text, "the order was not claimed")
+one = record(fixture, "--subject", build(claims, "claims"), code=1)
+expect("differ from the reference" in one["cases"][0]["reason"], one["cases"][0]["reason"])

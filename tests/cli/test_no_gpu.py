@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was not verified is never green."""
+import os
+
+from program import expect, path, record, run, small
+
+fixture = small()
+plain = run("verify", fixture)
+expect("There are also" in plain.stdout and "cpu/nvfp4-down" in plain.stdout, plain.stdout)
+if not os.path.exists("/dev/nvidia0"):
+    one = record(fixture, "--kernel", "cuda/*", code=3)
+    expect(one["summary"]["judged"] == 0 and one["cases"][0]["verdict"] == "NOT_RUN", str(one["summary"]))
+record(fixture, "--kernel", "no/such", code=3)
+record(fixture, "--kernel", "cpu/bf16-layer", code=3)
+record(fixture, "--expect", "1000", code=3)
+record(fixture, "--expect", "1")
+record(fixture, "--kernel", "cpu/*", "--expect", "3")
+record(fixture, "--kernel", "cpu/*", "--kernel", "no/such", code=3)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record, JUnit and Markdown of one run agree."""
+import json
+import xml.etree.ElementTree as xml
+
+from program import FAULTS, expect, path, run, small
+
+fixture = small()
+names = ["faults/none", "faults/one-element", "faults/crash", "no/such"]
+arguments = [word for name in names for word in ("--kernel", name)]
+run("verify", fixture, "--subject", FAULTS, *arguments, "-o", path("r.json"), "-o", path("r.xml"), "-o", path("r.md"),
+    code=5)
+with open(path("r.json")) as stream:
+    record = json.load(stream)
+expect(record["schema"] == "gaugeblock-record/1" and record["exit_code"] == 5, "the gravest verdict wins")
+expect([c["verdict"] for c in record["cases"]] == ["PASS", "FAIL", "CRASH", "NOT_RUN"], "verdicts")
+for case in record["cases"]:
+    expect({"fixture", "subject", "contract", "verdict", "exit_code", "repro"} <= set(case), "keys of a case")
+    expect(len(case["fixture"]["sha256"]) == 64, "input hash")
+expect(record["environment"]["date"].endswith("Z") and record["command"][0] == "gaugeblock", "provenance")
+
+suite = xml.parse(path("r.xml")).getroot().find("testsuite")
+expect([suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"], str(suite.attrib))
+expect([len(case) for case in suite] == [0, 1, 1, 1], "one child where it did not pass")
+expect("reproduce: gaugeblock verify" in suite[1][0].text, "JUnit has the line that reproduces")
+
+with open(path("r.md")) as stream:
+    text = stream.read()
+expect(all(f"| {name} |" in text for name in names) and "CRASH" in text, text)
