@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * E2M1, without a table.
- *
- *     bit   3    2 1  0
- *           sign exp  mantissa        bias 1
- */
-#include "quant/bits.h"
+/* E2M1, without a table. */
+#include "quant/e2m1.h"
 #include "quant/quant.h"
 
 float gb_e2m1_decode(gb_e2m1 code)
 {
-    uint32_t sign = (uint32_t)(code.bits & 8) << 28;
-    uint32_t magnitude = code.bits & 7;
-    uint32_t normal = (magnitude << 22) + (126u << 23); /* exponent field e - 1 + 127, mantissa bit on top */
-    uint32_t subnormal = magnitude ? 126u << 23 : 0;    /* 0.5 or 0 */
-    return f32_from_bits(sign | (magnitude >= 2 ? normal : subnormal));
+    return e2m1_value(code.bits);
 }
 
 gb_e2m1 gb_e2m1_encode(float value)

@@ -2,6 +2,7 @@
 /* Formats of weights: names, sizes, and one row as numbers. */
 #include <string.h>
 
+#include "quant/e2m1.h"
 #include "quant/quant.h"
 
 enum { NVFP4_BLOCK = 16 };
@@ -96,8 +97,8 @@ static void nvfp4_codes(const struct gb_weights *weights, size_t row, float *cod
     const gb_e2m1x2 *pairs = (const gb_e2m1x2 *)weights->codes + row * (weights->columns / 2);
     const gb_e4m3 *bytes = (const gb_e4m3 *)weights->scales + row * (weights->columns / NVFP4_BLOCK);
     for (uint32_t c = 0; c < weights->columns / 2; c++) {
-        codes[2 * c] = gb_e2m1_decode(gb_e2m1_even(pairs[c]));
-        codes[2 * c + 1] = gb_e2m1_decode(gb_e2m1_odd(pairs[c]));
+        codes[2 * c] = e2m1_value(pairs[c].bits & 15u);
+        codes[2 * c + 1] = e2m1_value((uint32_t)pairs[c].bits >> 4);
     }
     for (uint32_t b = 0; b < weights->columns / NVFP4_BLOCK; b++)
         scales[b] = gb_e4m3_decode(bytes[b]);
@@ -124,8 +125,8 @@ static void nvfp4_row(const struct gb_weights *weights, size_t row, double globa
     const gb_e4m3 *bytes = (const gb_e4m3 *)weights->scales + row * (weights->columns / NVFP4_BLOCK);
     for (uint32_t c = 0; c < weights->columns; c += 2) {
         double scale = (double)gb_e4m3_decode(bytes[c / NVFP4_BLOCK]) * global;
-        values[c] = (double)gb_e2m1_decode(gb_e2m1_even(pairs[c / 2])) * scale;
-        values[c + 1] = (double)gb_e2m1_decode(gb_e2m1_odd(pairs[c / 2])) * scale;
+        values[c] = (double)e2m1_value(pairs[c / 2].bits & 15u) * scale;
+        values[c + 1] = (double)e2m1_value((uint32_t)pairs[c / 2].bits >> 4) * scale;
     }
 }
 
