@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults in what is written, and in how the process behaves, around a correct layer. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "quant/quant.h"
+#include "reference/reference.h"
+#include "tests/faults/faults.h"
+
+static size_t output_count(const struct gb_arguments *arguments)
+{
+    return (size_t)arguments->shape.tokens * arguments->shape.hidden;
+}
+
+/* The outputs' bits, [tokens, hidden]. */
+static uint32_t *output_bits(const struct gb_arguments *arguments)
+{
+    return arguments->output;
+}
+
+enum gb_status run_one_element(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    enum gb_status status = gb_reference_layer(arguments, error);
+    output_bits(arguments)[output_count(arguments) / 2] ^= 1;
+    return status;
+}
+
+enum gb_status run_zero_output(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    enum gb_status status = gb_reference_layer(arguments, error);
+    memset(arguments->output, 0, output_count(arguments) * sizeof(float));
+    return status;
+}
+
+/* The last token's row keeps what was in the buffer. */
+enum gb_status run_unwritten_row(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    struct gb_arguments elsewhere = *arguments;
+    size_t count = output_count(arguments);
+    float *output = malloc(count * sizeof(float)); /* [tokens, hidden] */
+    if (!output)
+        return gb_fail(error, GB_ENOMEM, "no memory for %zu outputs", count);
+    elsewhere.output = output;
+    enum gb_status status = gb_reference_layer(&elsewhere, error);
+    memcpy(arguments->output, output, (count - arguments->shape.hidden) * sizeof(float));
+    free(output);
+    return status;
+}
+
+enum gb_status run_writes_past_end(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    enum gb_status status = gb_reference_layer(arguments, error);
+    ((float *)arguments->output)[output_count(arguments)] = 1;
+    return status;
+}
+
+enum gb_status run_changes_input(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    enum gb_status status = gb_reference_layer(arguments, error);
+    ((gb_bf16 *)arguments->x)[0].bits ^= 1;
+    return status;
+}
+
+enum gb_status run_nondeterministic(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    static uint32_t runs;
+    enum gb_status status = gb_reference_layer(arguments, error);
+    output_bits(arguments)[0] ^= runs++ & 1;
+    return status;
+}
+
+enum gb_status run_nan_output(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    enum gb_status status = gb_reference_layer(arguments, error);
+    output_bits(arguments)[output_count(arguments) / 2] = 0x7FC00000;
+    return status;
+}
+
+enum gb_status run_crash(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    uint32_t *volatile nowhere = NULL;
+    *nowhere = 1;
+    return gb_reference_layer(arguments, error);
+}
+
+enum gb_status run_hang(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    (void)arguments;
+    (void)error;
+    for (;;)
+        pause();
+}
+
+enum gb_status run_exits(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    (void)arguments;
+    (void)error;
+    exit(0);
+}

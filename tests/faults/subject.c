@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A subject library of planted faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
+ * and is judged by bits; faults/NAME-unordered claims none and is judged by bounds.
+ */
+#include "quant/quant.h"
+#include "reference/reference.h"
+#include "tests/faults/faults.h"
+
+static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+{
+    if (problem->weights != GB_NVFP4)
+        return gb_fail(error, GB_EUNSUPPORTED, "only NVFP4 weights");
+    if (problem->shape.hidden % 16 || problem->shape.intermediate % 16)
+        return gb_fail(error, GB_EUNSUPPORTED, "hidden and intermediate must be multiples of 16");
+    return GB_OK;
+}
+
+#define KERNEL(NAME, OPERATION, ORDER, FLAGS, RUN)                                                                     \
+    {                                                                                                                  \
+        .name = "faults/" NAME, .operation = OPERATION, .weights = GB_NVFP4, .activations = GB_BF16,                   \
+        .output = GB_FP32, .order = ORDER, .accumulator_bits = 24, .flags = FLAGS, .supports = supports, .run = RUN    \
+    }
+#define ORDERED(NAME, RUN) KERNEL(NAME, GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS, RUN)
+#define UNORDERED(NAME, RUN) KERNEL(NAME "-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS, RUN)
+
+static const struct gb_kernel kernels[] = {
+    ORDERED("none", gb_reference_layer),
+    KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, gb_reference_gate_up),
+    KERNEL("none-down", GB_DOWN, "fma32/1", 0, gb_reference_down),
+    UNORDERED("none", run_unordered),
+
+    ORDERED("nibble-order", run_nibble_order),
+    ORDERED("scale-index", run_scale_index),
+    ORDERED("gate-up-swapped", run_gate_up_swapped),
+    ORDERED("expert-dropped", run_expert_dropped),
+    ORDERED("routing-weight-missing", run_routing_weight_missing),
+    ORDERED("last-block-dropped", run_last_block_dropped),
+    ORDERED("one-element", run_one_element),
+
+    UNORDERED("nibble-order", run_nibble_order),
+    UNORDERED("scale-index", run_scale_index),
+    UNORDERED("gate-up-swapped", run_gate_up_swapped),
+    UNORDERED("expert-dropped", run_expert_dropped),
+    UNORDERED("routing-weight-missing", run_routing_weight_missing),
+    UNORDERED("last-block-dropped", run_last_block_dropped),
+    UNORDERED("one-element", run_one_element),
+
+    ORDERED("zero-output", run_zero_output),
+    ORDERED("unwritten-row", run_unwritten_row),
+    ORDERED("writes-past-end", run_writes_past_end),
+    ORDERED("changes-input", run_changes_input),
+    ORDERED("nondeterministic", run_nondeterministic),
+    ORDERED("nan-output", run_nan_output),
+    ORDERED("crash", run_crash),
+    ORDERED("hang", run_hang),
+    ORDERED("exits", run_exits),
+};
+
+static const struct gb_kernel_table table = {
+    .abi_version = GB_ABI_VERSION,
+    .kernel_size = sizeof(struct gb_kernel),
+    .count = sizeof kernels / sizeof *kernels,
+    .kernels = kernels,
+};
+
+GB_API const struct gb_kernel_table *gb_kernels(void);
+
+const struct gb_kernel_table *gb_kernels(void)
+{
+    return &table;
+}

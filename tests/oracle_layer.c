@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operators of docs/numerics.md, one element at a time. */
+#include "tests/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t row_start(const struct gb_weights *weights, uint32_t expert, uint32_t row)
+{
+    return ((size_t)expert * weights->rows + row) * weights->columns;
+}
+
+/* Element `index` of the codes, without scales. */
+static float weight_at(const struct gb_weights *weights, size_t index)
+{
+    if (weights->format == GB_BF16) {
+        const gb_bf16 *codes = weights->codes;
+        return (float)oracle_bf16_decode(codes[index].bits);
+    }
+    const gb_e2m1x2 *pairs = weights->codes;
+    unsigned pair = pairs[index / 2].bits;
+    return (float)oracle_e2m1_decode(index % 2 == 0 ? pair % 16 : pair / 16);
+}
+
+static float scale_at(const struct gb_weights *weights, size_t index)
+{
+    if (weights->format == GB_BF16)
+        return 1;
+    const gb_e4m3 *scales = weights->scales;
+    return (float)oracle_e4m3_decode(scales[index / 16].bits);
+}
+
+static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
+{
+    if (weights->format == GB_BF16)
+        return 1;
+    uint32_t part = row / (weights->rows / weights->parts);
+    return weights->global_scales[expert * weights->parts + part];
+}
+
+/* Halves the number of lanes: after step m, lanes l and l xor m hold the same sum. */
+static float butterfly(const float lanes[32])
+{
+    float sums[32];
+
+    memcpy(sums, lanes, sizeof sums);
+    for (unsigned m = 16; m >= 1; m /= 2)
+        for (unsigned lane = 0; lane < m; lane++)
+            sums[lane] = oracle_add(sums[lane], sums[lane + m]);
+    return sums[0];
+}
+
+float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x)
+{
+    uint32_t chunk = weights->format == GB_BF16 ? 8 : 32;
+    uint32_t block = weights->format == GB_BF16 ? 8 : 16;
+    size_t start = row_start(weights, expert, row);
+    float lanes[32] = {0};
+    float partial = 0;
+
+    for (uint32_t i = 0; i < weights->columns; i++) {
+        partial = oracle_fma(weight_at(weights, start + i), (float)oracle_bf16_decode(x[i].bits), partial);
+        bool run_ends = (i + 1) % block == 0 || i + 1 == weights->columns;
+        if (run_ends) {
+            float *lane = &lanes[i / chunk % 32];
+            *lane = oracle_fma(scale_at(weights, start + i), partial, *lane);
+            partial = 0;
+        }
+    }
+    return oracle_multiply(butterfly(lanes), global_scale(weights, expert, row));
+}
+
+void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
+{
+    const struct gb_shape *shape = &arguments->shape;
+
+    for (uint32_t t = 0; t < shape->tokens; t++)
+        for (uint32_t j = 0; j < shape->top_k; j++)
+            for (uint32_t i = 0; i < shape->intermediate; i++) {
+                size_t slot = (size_t)t * shape->top_k + j;
+                int32_t expert = arguments->ids[slot];
+                const gb_bf16 *x = arguments->x + (size_t)t * shape->hidden;
+                uint16_t code = 0;
+                if (expert >= 0) {
+                    float gate = oracle_dot(&arguments->gate_up, expert, i, x);
+                    float up = oracle_dot(&arguments->gate_up, expert, shape->intermediate + i, x);
+                    code = (uint16_t)oracle_bf16_encode(oracle_multiply(oracle_silu(gate), up));
+                }
+                intermediate[slot * shape->intermediate + i].bits = code;
+            }
+}
+
+void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermediate, float *output)
+{
+    const struct gb_shape *shape = &arguments->shape;
+
+    for (uint32_t t = 0; t < shape->tokens; t++)
+        for (uint32_t h = 0; h < shape->hidden; h++) {
+            float y = 0;
+            for (uint32_t j = 0; j < shape->top_k; j++) {
+                size_t slot = (size_t)t * shape->top_k + j;
+                int32_t expert = arguments->ids[slot];
+                if (expert < 0)
+                    continue;
+                float dot = oracle_dot(&arguments->down, expert, h, intermediate + slot * shape->intermediate);
+                y = oracle_fma(arguments->routing_weights[slot], dot, y);
+            }
+            output[(size_t)t * shape->hidden + h] = y;
+        }
+}
+
+static bool ranks_before(const float *logits, uint32_t a, uint32_t b)
+{
+    if (isnan(logits[a]) || isnan(logits[b]))
+        return isnan(logits[a]) == isnan(logits[b]) ? a < b : !isnan(logits[a]);
+    return logits[a] == logits[b] ? a < b : logits[a] > logits[b];
+}
+
+/* An expert's slot is the number of experts that rank before it. */
+static void choose(const struct gb_shape *shape, const float *logits, int32_t *ids)
+{
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        uint32_t slot = 0;
+        for (uint32_t other = 0; other < shape->experts; other++)
+            slot += ranks_before(logits, other, e);
+        if (slot < shape->top_k)
+            ids[slot] = (int32_t)e;
+    }
+}
+
+void oracle_route(const struct gb_shape *shape, const gb_bf16 *x, const struct gb_weights *router, bool renormalise,
+                  int32_t *ids, float *routing_weights)
+{
+    float *logits = malloc(shape->experts * sizeof(float)); /* [experts] */
+    if (!logits)
+        abort();
+
+    for (uint32_t t = 0; t < shape->tokens; t++) {
+        int32_t *chosen = ids + (size_t)t * shape->top_k;
+        float sum = 0;
+
+        for (uint32_t e = 0; e < shape->experts; e++)
+            logits[e] = oracle_dot(router, 0, e, x + (size_t)t * shape->hidden);
+        choose(shape, logits, chosen);
+        float largest = logits[chosen[0]];
+        uint32_t terms = renormalise ? shape->top_k : shape->experts;
+        for (uint32_t n = 0; n < terms; n++) {
+            float logit = logits[renormalise ? (uint32_t)chosen[n] : n];
+            sum = oracle_add(sum, oracle_exp(oracle_add(logit, -largest)));
+        }
+        for (uint32_t j = 0; j < shape->top_k; j++) {
+            float q = oracle_exp(oracle_add(logits[chosen[j]], -largest));
+            routing_weights[(size_t)t * shape->top_k + j] = oracle_divide(q, sum);
+        }
+    }
+    free(logits);
+}
