@@ -58,13 +58,19 @@ GB_API const char *gb_status_name(enum gb_status status);
 typedef struct { uint8_t bits; } gb_e2m1;    /* 1.2.1, in the low nibble */
 typedef struct { uint8_t bits; } gb_e2m1x2;  /* even element in the low nibble, odd one in the high nibble */
 typedef struct { uint8_t bits; } gb_e4m3;    /* 1.4.3, bias 7, no infinities (OCP OFP8 E4M3) */
+typedef struct { uint8_t bits; } gb_e5m2;    /* 1.5.2, bias 15 (OCP OFP8 E5M2) */
+typedef struct { uint8_t bits; } gb_e8m0;    /* a power of two, 2^(bits - 127); 0xFF is NaN (OCP MX E8M0) */
 typedef struct { uint16_t bits; } gb_bf16;   /* 1.8.7 */
 
-/* How numbers are stored. NVFP4 = E2M1 codes, one E4M3 scale per 16 columns, FP32 global scale. */
+/*
+ * How numbers are stored. NVFP4 = E2M1 codes, one E4M3 scale per 16 columns, FP32 global scale.
+ * MXFP8 = E4M3 codes, one E8M0 scale per 32 columns.
+ */
 enum gb_format {
     GB_FP32 = 1,
     GB_BF16 = 2,
-    GB_NVFP4 = 3
+    GB_NVFP4 = 3,
+    GB_MXFP8 = 4
 };
 
 /* Sizes of one MoE layer. Every size is at least 1 and top_k <= experts. */
@@ -81,8 +87,10 @@ struct gb_shape {
  *   gate_up: rows = 2 * intermediate, the gate rows first, then the up rows; columns = hidden;
  *            parts = 2 (the gate rows and the up rows have a global scale each).
  *   down:    rows = hidden; columns = intermediate; parts = 1.
- * codes:         NVFP4: gb_e2m1x2 [experts, rows, columns / 2]; BF16: gb_bf16 [experts, rows, columns].
- * scales:        NVFP4: gb_e4m3 [experts, rows, columns / 16]; otherwise NULL.
+ * codes:         NVFP4: gb_e2m1x2 [experts, rows, columns / 2]; MXFP8: gb_e4m3 [experts, rows, columns];
+ *                BF16: gb_bf16 [experts, rows, columns].
+ * scales:        NVFP4: gb_e4m3 [experts, rows, columns / 16]; MXFP8: gb_e8m0 [experts, rows, columns / 32];
+ *                otherwise NULL.
  * global_scales: NVFP4: [experts, parts], the decoding scale (value = code * scale * global); otherwise NULL.
  */
 struct gb_weights {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* E2M1, without a table. */
-#include "quant/e2m1.h"
+#include "quant/elements.h"
 #include "quant/quant.h"
 
 float gb_e2m1_decode(gb_e2m1 code)

@@ -1,24 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * E4M3.
- *
- *     bit   7    6 5 4 3   2 1 0
- *           sign exponent  mantissa   bias 7
- */
-#include "quant/bits.h"
+/* E4M3. */
+#include "quant/elements.h"
 #include "quant/quant.h"
 
 enum { MAX_FINITE = 0x7E, NAN_CODE = 0x7F };
 
 float gb_e4m3_decode(gb_e4m3 code)
 {
-    uint32_t sign = (uint32_t)(code.bits & 0x80) << 24;
-    uint32_t magnitude = code.bits & 0x7F;
-    if (magnitude == NAN_CODE)
-        return f32_from_bits(sign | 0x7FC00000);
-    if (magnitude >= 8)
-        return f32_from_bits(sign | ((magnitude << 20) + ((127u - 7) << 23)));
-    return f32_from_bits(sign | f32_bits((float)magnitude * 0x1p-9f)); /* subnormal: multiples of 2^-9 */
+    return e4m3_value(code.bits);
 }
 
 gb_e4m3 gb_e4m3_encode(float value)

@@ -2,10 +2,10 @@
 /* Formats of weights: names, sizes, and one row as numbers. */
 #include <string.h>
 
-#include "quant/e2m1.h"
+#include "quant/elements.h"
 #include "quant/quant.h"
 
-enum { NVFP4_BLOCK = 16 };
+enum { NVFP4_BLOCK = 16, MXFP8_BLOCK = 32 };
 
 struct format_row {
     enum gb_format format;
@@ -13,12 +13,14 @@ struct format_row {
     uint32_t block;          /* columns that share a scale */
     uint32_t bits_per_code;
     uint32_t scale_bytes;    /* of one scale; 0: no scales */
+    bool global;             /* whether parts have a global scale */
 };
 
 static const struct format_row formats[] = {
-    {GB_FP32, "fp32", 1, 32, 0},
-    {GB_BF16, "bf16", 1, 16, 0},
-    {GB_NVFP4, "nvfp4", NVFP4_BLOCK, 4, 1},
+    {GB_FP32, "fp32", 1, 32, 0, false},
+    {GB_BF16, "bf16", 1, 16, 0, false},
+    {GB_NVFP4, "nvfp4", NVFP4_BLOCK, 4, 1, true},
+    {GB_MXFP8, "mxfp8", MXFP8_BLOCK, 8, 1, false},
 };
 
 static const struct format_row *find(enum gb_format format)
@@ -74,7 +76,7 @@ enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes,
                        row->name, row->block);
     if (!gb_bytes(weights->experts, weights->rows, gb_row_code_bytes(weights->format, weights->columns), 1, codes) ||
         !gb_bytes(weights->experts, weights->rows, gb_row_scale_bytes(weights->format, weights->columns), 1, scales) ||
-        !gb_bytes(weights->experts, weights->parts, row->scale_bytes ? sizeof(float) : 0, 1, global_scales))
+        !gb_bytes(weights->experts, weights->parts, row->global ? sizeof(float) : 0, 1, global_scales))
         return gb_fail(error, GB_EINVAL, "%u x %u x %u weights do not fit in memory", weights->experts, weights->rows,
                        weights->columns);
     return GB_OK;
@@ -104,11 +106,25 @@ static void nvfp4_codes(const struct gb_weights *weights, size_t row, float *cod
         scales[b] = gb_e4m3_decode(bytes[b]);
 }
 
+static void mxfp8_codes(const struct gb_weights *weights, size_t row, float *codes, float *scales)
+{
+    const gb_e4m3 *elements = (const gb_e4m3 *)weights->codes + row * weights->columns;
+    const gb_e8m0 *bytes = (const gb_e8m0 *)weights->scales + row * (weights->columns / MXFP8_BLOCK);
+    for (uint32_t c = 0; c < weights->columns; c++)
+        codes[c] = e4m3_value(elements[c].bits);
+    for (uint32_t b = 0; b < weights->columns / MXFP8_BLOCK; b++)
+        scales[b] = gb_e8m0_decode(bytes[b]);
+}
+
 void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes, float *scales)
 {
     size_t r = (size_t)expert * weights->rows + row;
     if (weights->format == GB_NVFP4) {
         nvfp4_codes(weights, r, codes, scales);
+        return;
+    }
+    if (weights->format == GB_MXFP8) {
+        mxfp8_codes(weights, r, codes, scales);
         return;
     }
     for (uint32_t c = 0; c < weights->columns; c++) {
@@ -130,11 +146,23 @@ static void nvfp4_row(const struct gb_weights *weights, size_t row, double globa
     }
 }
 
+static void mxfp8_row(const struct gb_weights *weights, size_t row, double *values)
+{
+    const gb_e4m3 *elements = (const gb_e4m3 *)weights->codes + row * weights->columns;
+    const gb_e8m0 *bytes = (const gb_e8m0 *)weights->scales + row * (weights->columns / MXFP8_BLOCK);
+    for (uint32_t c = 0; c < weights->columns; c++)
+        values[c] = (double)e4m3_value(elements[c].bits) * (double)gb_e8m0_decode(bytes[c / MXFP8_BLOCK]);
+}
+
 void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
 {
     size_t r = (size_t)expert * weights->rows + row;
     if (weights->format == GB_NVFP4) {
         nvfp4_row(weights, r, (double)gb_weights_global(weights, expert, row), values);
+        return;
+    }
+    if (weights->format == GB_MXFP8) {
+        mxfp8_row(weights, r, values);
         return;
     }
     for (uint32_t c = 0; c < weights->columns; c++) {

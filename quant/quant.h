@@ -38,16 +38,28 @@ GB_API float gb_bf16_decode(gb_bf16 code);
 /* Overflows to infinity; NaN keeps its sign and becomes quiet (0x7FC0 | sign). */
 GB_API gb_bf16 gb_bf16_encode(float value);
 
-/* IEEE binary16 bits, for reading checkpoints. Exact. */
+/* 0x7C is infinity, 0x7D to 0x7F are NaN, with either sign. OCP OFP8 v1.0 section 5. */
+GB_API float gb_e5m2_decode(gb_e5m2 code);
+/* Saturates at +-57344, infinities too; NaN -> 0x7F with the sign dropped, as CUDA's float conversion does. */
+GB_API gb_e5m2 gb_e5m2_encode(float value);
+
+/* 2^(code - 127); 0xFF is NaN. OCP MX v1.0 section 5.4.1. */
+GB_API float gb_e8m0_decode(gb_e8m0 code);
+/* The sign is ignored; rounds up to a power of two, from 2^-127 (zero too) to 2^127 (infinity too); NaN -> 0xFF. As
+ * cvt.rp.satfinite.ue8m0x2.f32. */
+GB_API gb_e8m0 gb_e8m0_encode(float value);
+
+/* IEEE binary16 bits. Decoding is exact; encoding overflows to infinity, NaN -> 0x7E00 | sign. */
 GB_API float gb_fp16_decode(uint16_t bits);
+GB_API uint16_t gb_fp16_encode(float value);
 
 /* Formats of weights. */
 
-/* "fp32", "bf16", "nvfp4"; NULL for an unknown one. */
+/* "fp32", "bf16", "nvfp4", "mxfp8"; NULL for an unknown one. */
 GB_API const char *gb_format_name(enum gb_format format);
 /* False if no weight format has this name. */
 GB_API bool gb_format_parse(const char *name, enum gb_format *format);
-/* Columns that share a scale: 16 for NVFP4, 1 where there are no scales. Rows must be a multiple of it long. */
+/* Columns that share a scale: 16 for NVFP4, 32 for MXFP8, 1 where there are no scales. Rows must be a multiple of it long. */
 GB_API uint32_t gb_format_block(enum gb_format format);
 /* Bytes of the codes of one row; bytes of the scales of one row (0 where there are none). */
 GB_API size_t gb_row_code_bytes(enum gb_format format, uint32_t columns);
@@ -83,7 +95,8 @@ GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
 
 /*
  * Quantises one matrix that shares one global scale. values: [rows, columns], all finite.
- * BF16: codes [rows, columns]; NVFP4: codes [rows, columns / 2], scales [rows, columns / 16], global [1].
+ * BF16: codes [rows, columns]; NVFP4: codes [rows, columns / 2], scales [rows, columns / 16], global [1];
+ * MXFP8: codes [rows, columns], scales [rows, columns / 32].
  * GB_EINVAL names the first value that is not finite or does not fit the format.
  */
 GB_API enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows,

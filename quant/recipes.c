@@ -2,7 +2,7 @@
 /* The table of recipes and the one door to them. */
 #include <math.h>
 
-#include "quant/nvfp4.h"
+#include "quant/blocks.h"
 #include "quant/quant.h"
 
 static const struct gb_recipe recipes[] = {
@@ -11,6 +11,8 @@ static const struct gb_recipe recipes[] = {
     {"nvfp4.modelopt/1", GB_NVFP4,
      "NVIDIA Model-Optimizer 211c6b34, modelopt/torch/quantization/qtensor/nvfp4_tensor.py",
      "global = amax / 2688; scale = E4M3(max(block amax / (6 * global), 2^-9)), 1 for a zero block; code = E2M1(x / (scale * global))"},
+    {"mxfp8.rceil/1", GB_MXFP8, "NVIDIA Transformer Engine d0067d0d, transformer_engine/common/util/ptx.cuh",
+     "scale = E8M0(amax * RN(1/448)) rounded up to a power of two; code = E4M3(x / scale)"},
 };
 
 const struct gb_recipe *gb_recipes(size_t *count)
@@ -51,6 +53,8 @@ enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, 
         return quantise_bf16(values, rows, columns, codes, error);
     case GB_NVFP4:
         return gb_nvfp4_quantise(values, rows, columns, codes, scales, global_scale, error);
+    case GB_MXFP8:
+        return gb_mxfp8_quantise(values, rows, columns, codes, scales, error);
     case GB_FP32:
         break;
     }

@@ -7,6 +7,8 @@
 static const struct gb_contract contracts[] = {
     {"nvfp4.bf16.fma32/1", GB_NVFP4, GB_BF16, "fma32/1",
      "NVFP4 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
+    {"mxfp8.bf16.fma32/1", GB_MXFP8, GB_BF16, "fma32/1",
+     "MXFP8 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
     {"bf16.bf16.fma32/1", GB_BF16, GB_BF16, "fma32/1",
      "bf16 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
 };

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private: codes as numbers, inline so that rows of them decode at the speed of memory. */
+#ifndef GB_QUANT_ELEMENTS_H
+#define GB_QUANT_ELEMENTS_H
+
+#include "quant/bits.h"
+
+/*
+ * E2M1
+ *     bit   3    2 1  0
+ *           sign exp  mantissa        bias 1
+ */
+static inline float e2m1_value(uint32_t code)
+{
+    uint32_t sign = (code & 8) << 28;
+    uint32_t magnitude = code & 7;
+    uint32_t normal = (magnitude << 22) + (126u << 23); /* exponent field e - 1 + 127, mantissa bit on top */
+    uint32_t subnormal = magnitude ? 126u << 23 : 0;    /* 0.5 or 0 */
+    return f32_from_bits(sign | (magnitude >= 2 ? normal : subnormal));
+}
+
+/*
+ * E4M3
+ *     bit   7    6 5 4 3   2 1 0
+ *           sign exponent  mantissa   bias 7, 0x7F and 0xFF are NaN
+ */
+static inline float e4m3_value(uint32_t code)
+{
+    uint32_t sign = (code & 0x80) << 24;
+    uint32_t magnitude = code & 0x7F;
+    uint32_t normal = (magnitude << 20) + ((127u - 7) << 23);
+    uint32_t subnormal = f32_bits((float)magnitude * 0x1p-9f); /* multiples of 2^-9 */
+    uint32_t bits = magnitude >= 8 ? normal : subnormal;
+    return f32_from_bits(sign | (magnitude == 0x7F ? 0x7FC00000 : bits));
+}
+
+#endif
