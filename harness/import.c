@@ -27,7 +27,7 @@ struct imported {
 enum { OPTION_FORMAT = 256, OPTION_LAYERS, OPTION_CAPTURE, OPTION_TOKENS, OPTION_SEED };
 
 static const struct argp_option options[] = {
-    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default) or bf16", 0},
+    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp8 or bf16", 0},
     {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default", 0},
     {"capture", OPTION_CAPTURE, "FILE", 0, "activations of real tokens (docs/fixtures.md); without it they are generated",
      0},
@@ -58,7 +58,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            argp_error(state, "--format %s: there are nvfp4 and bf16", argument);
+            argp_error(state, "--format %s: there are nvfp4, mxfp8 and bf16", argument);
         return 0;
     case OPTION_LAYERS:
         parse_layers(state, argument, o);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "harness/command.h"
+#include "harness/models.h"
 #include "harness/subject.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
@@ -10,7 +11,7 @@
 
 static int list_formats(void)
 {
-    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4};
+    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8};
     printf("%-8s %-18s %s\n", "format", "columns per scale", "bytes of a row of 64");
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         printf("%-8s %-18u %zu\n", gb_format_name(formats[i]), gb_format_block(formats[i]),
@@ -33,6 +34,17 @@ static int list_contracts(void)
     const struct gb_contract *contracts = gb_contracts(&count);
     for (size_t i = 0; i < count; i++)
         printf("%s\n  %s\n", contracts[i].name, contracts[i].summary);
+    return EXIT_PASS;
+}
+
+static int list_models(void)
+{
+    size_t count;
+    const struct model *all = models(&count);
+    printf("%-20s %8s %6s %8s %13s  %s\n", "model", "experts", "top-k", "hidden", "intermediate", "source");
+    for (size_t i = 0; i < count; i++)
+        printf("%-20s %8u %6u %8u %13u  %s\n", all[i].name, all[i].shape.experts, all[i].shape.top_k,
+               all[i].shape.hidden, all[i].shape.intermediate, all[i].source);
     return EXIT_PASS;
 }
 
@@ -90,7 +102,7 @@ static const struct {
     int (*list)(void);
 } lists[] = {
     {"formats", list_formats}, {"recipes", list_recipes},   {"contracts", list_contracts},
-    {"kernels", list_kernels}, {"devices", list_devices},
+    {"models", list_models},   {"kernels", list_kernels},   {"devices", list_devices},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -106,7 +118,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!strcmp(lists[i].name, argument))
             *list = lists[i].list;
     if (!*list)
-        argp_error(state, "no list named '%s'; there are formats, recipes, contracts, kernels, devices", argument);
+        argp_error(state, "no list named '%s'; there are formats, recipes, contracts, models, kernels, devices", argument);
     return 0;
 }
 
@@ -114,7 +126,7 @@ int command_list(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse,
-        .args_doc = "formats|recipes|contracts|kernels|devices",
+        .args_doc = "formats|recipes|contracts|models|kernels|devices",
         .doc = "Print what this build knows.\v"
                "Example:\n  gaugeblock list kernels",
     };

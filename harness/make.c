@@ -7,22 +7,25 @@
 #include "harness/build.h"
 #include "harness/command.h"
 #include "harness/generate.h"
+#include "harness/models.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
 
 struct make_options {
     const char *path;
+    const struct model *model; /* NULL: --shape */
     struct gb_shape shape;
     enum gb_format format;
     uint32_t layers;
     uint64_t seed;
 };
 
-enum { OPTION_SHAPE = 256, OPTION_FORMAT, OPTION_LAYERS, OPTION_TOKENS, OPTION_SEED, OPTION_DATA, OPTION_STORED };
+enum { OPTION_SHAPE = 256, OPTION_FORMAT, OPTION_LAYERS, OPTION_TOKENS, OPTION_SEED, OPTION_DATA, OPTION_STORED, OPTION_MODEL };
 
 static const struct argp_option options[] = {
-    {"shape", OPTION_SHAPE, "E,K,H,I", 0, "experts, top-k, hidden and intermediate size (required)", 0},
-    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default) or bf16", 0},
+    {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
+    {"shape", OPTION_SHAPE, "E,K,H,I", 0, "or: experts, top-k, hidden and intermediate size", 0},
+    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp8 or bf16", 0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
     {"data", OPTION_DATA, "KIND", 0, "gaussian (default): heavy-tailed values with outlier channels", 0},
@@ -72,9 +75,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_SHAPE:
         parse_shape(state, argument, &o->shape);
         return 0;
+    case OPTION_MODEL:
+        o->model = model_find(argument);
+        if (!o->model)
+            argp_error(state, "--model %s: unknown; see gaugeblock list models", argument);
+        return 0;
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            argp_error(state, "--format %s: there are nvfp4 and bf16", argument);
+            argp_error(state, "--format %s: there are nvfp4, mxfp8 and bf16", argument);
         return 0;
     case OPTION_LAYERS:
         o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
@@ -99,8 +107,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->path)
             argp_error(state, "name the file to write");
-        if (!o->shape.experts)
-            argp_error(state, "--shape is required");
+        if ((o->model != NULL) == (o->shape.experts != 0))
+            argp_error(state, "give either --model or --shape");
+        if (o->model) {
+            uint32_t tokens = o->shape.tokens;
+            o->shape = o->model->shape;
+            o->shape.tokens = tokens;
+        }
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -111,20 +124,23 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
 {
     uint32_t block = gb_format_block(o->format);
     if (o->shape.hidden % block || o->shape.intermediate % block)
-        return gb_fail(error, GB_EINVAL, "--shape: hidden %u and intermediate %u must be multiples of %u for %s",
+        return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
     enum gb_status status = gb_fixture_new(&o->shape, o->layers, o->format, true, true, false, fixture, error);
     if (status != GB_OK)
         return status;
     struct gb_fixture *f = *fixture;
-    f->renormalise = true;
+    f->renormalise = o->model ? o->model->renormalise : true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = o->seed;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
     snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
     snprintf(f->generator, sizeof f->generator, "gaussian/1");
-    snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u", o->shape.experts, o->shape.top_k, o->shape.hidden,
-             o->shape.intermediate);
+    if (o->model)
+        snprintf(f->source, sizeof f->source, "--model %s", o->model->name);
+    else
+        snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u", o->shape.experts, o->shape.top_k, o->shape.hidden,
+                 o->shape.intermediate);
     struct weight_source source = generate_weights(f);
     status = generate_inputs(f, error);
     if (status == GB_OK)
@@ -140,7 +156,7 @@ int command_make(int argc, char **argv)
         .args_doc = "OUT.h5",
         .doc = "Generate a problem: weights, inputs, routing and truth.\v"
                "Example, one layer of Qwen3-Next's shape:\n"
-               "  gaugeblock make qwen3-next.h5 --shape 512,10,2048,512 --tokens 32",
+               "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32",
     };
     struct make_options o = {.format = GB_NVFP4, .layers = 1, .seed = 1, .shape = {.tokens = 8}};
     struct gb_fixture *fixture = NULL;

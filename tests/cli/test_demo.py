@@ -37,7 +37,7 @@ with h5py.File(path("bf16.h5")) as f:
         worst = abs(layer["truth/routing_weights"][:] - get("topk_weights_f64")).max()
         expect(worst < 1e-14, f"layer {name}: routing weights differ by {worst}")
         r = get("residual_mid_f64")
-        x = r / np.sqrt((r * r).mean(axis=1, keepdims=True) + f.attrs["rms_norm_eps"]) * layer["norm/weight"][:]
+        x = r / np.sqrt((r * r).mean(axis=1, keepdims=True) + f.attrs["rms_norm_epsilon"]) * layer["norm/weight"][:]
         expect((to_bf16(x) == layer["x"][:]).all(), f"layer {name}: RMSNorm of the residual is not the input")
 
 for weights in ("bf16", "nvfp4"):
