@@ -15,14 +15,20 @@ struct format {
     unsigned mantissa;
     int bias;
     unsigned finite;      /* magnitudes 0 .. finite-1 are numbers, in ascending order */
-    unsigned infinity;    /* the magnitude of infinity; 0: the format has none and saturates */
+    unsigned infinity;    /* the magnitude of infinity; 0: the format has none */
+    unsigned largest;     /* the magnitude that encoding overflows to */
+    unsigned nan;         /* the magnitude that encoding gives a NaN */
+    bool nan_keeps_sign;
     double *midpoints;    /* [finite]: between magnitudes i and i + 1; the last is where rounding overflows */
 };
 
-static struct format e2m1 = {2, 1, 1, 8, 0, NULL};
-static struct format e4m3 = {4, 3, 7, 127, 0, NULL};
-static struct format bf16 = {8, 7, 127, 0x7F80, 0x7F80, NULL};
-static const struct format fp16 = {5, 10, 15, 0x7C00, 0x7C00, NULL};
+static struct format formats[] = {
+    [ORACLE_E2M1] = {2, 1, 1, 8, 0, 7, 7, false, NULL}, /* has no NaN: one becomes +6 */
+    [ORACLE_E4M3] = {4, 3, 7, 127, 0, 126, 127, false, NULL},
+    [ORACLE_E5M2] = {5, 2, 15, 0x7C, 0x7C, 0x7B, 0x7F, false, NULL},
+    [ORACLE_BF16] = {8, 7, 127, 0x7F80, 0x7F80, 0x7F80, 0x7FC0, true, NULL},
+    [ORACLE_FP16] = {5, 10, 15, 0x7C00, 0x7C00, 0x7C00, 0x7E00, true, NULL},
+};
 
 /* The value the bits would have if no code were reserved: infinity's code becomes the next power of two, which is
  * what IEEE 754 rounds overflow against. */
@@ -37,8 +43,9 @@ static double magnitude_value(const struct format *format, unsigned magnitude)
     return ldexp(1 + fraction, (int)exponent - format->bias);
 }
 
-static double decode(const struct format *format, unsigned code)
+double oracle_decode(enum oracle_format element, unsigned code)
 {
+    const struct format *format = &formats[element];
     unsigned sign_bit = 1u << (format->exponent + format->mantissa);
     unsigned magnitude = code % sign_bit;
     double value;
@@ -55,30 +62,25 @@ static double decode(const struct format *format, unsigned code)
 /* Runs before main, so that threads find the midpoints in place. */
 __attribute__((constructor)) static void fill_midpoints(void)
 {
-    struct format *formats[] = {&e2m1, &e4m3, &bf16};
-
-    for (unsigned f = 0; f < 3; f++) {
-        formats[f]->midpoints = malloc(formats[f]->finite * sizeof(double));
-        if (!formats[f]->midpoints)
+    for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++) {
+        formats[f].midpoints = malloc(formats[f].finite * sizeof(double));
+        if (!formats[f].midpoints)
             abort();
-        for (unsigned i = 0; i < formats[f]->finite; i++)
-            formats[f]->midpoints[i] = (magnitude_value(formats[f], i) + magnitude_value(formats[f], i + 1)) / 2;
+        for (unsigned i = 0; i < formats[f].finite; i++)
+            formats[f].midpoints[i] = (magnitude_value(&formats[f], i) + magnitude_value(&formats[f], i + 1)) / 2;
     }
 }
 
 __attribute__((destructor)) static void free_midpoints(void)
 {
-    free(e2m1.midpoints);
-    free(e4m3.midpoints);
-    free(bf16.midpoints);
+    for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++)
+        free(formats[f].midpoints);
 }
 
-/* The magnitude nearest to |value|, the even one where two are equally near. */
-static unsigned nearest(const struct format *format, float value)
+/* The magnitude nearest to x >= 0, the even one where two are equally near. */
+static unsigned nearest(const struct format *format, double x)
 {
-    double x = fabs((double)value);
     unsigned low = 0, high = format->finite; /* midpoints[low - 1] < x <= midpoints[high] */
-    unsigned largest = format->infinity ? format->infinity : format->finite - 1;
 
     while (low < high) {
         unsigned middle = (low + high) / 2;
@@ -89,7 +91,7 @@ static unsigned nearest(const struct format *format, float value)
     }
     if (low < format->finite && format->midpoints[low] == x && low % 2 == 1)
         low++;
-    return low < largest ? low : largest;
+    return low < format->largest ? low : format->largest;
 }
 
 static bool is_negative(float value)
@@ -99,45 +101,29 @@ static bool is_negative(float value)
     return bits >> 31;
 }
 
-double oracle_e2m1_decode(unsigned code)
+unsigned oracle_encode(enum oracle_format element, float value)
 {
-    return decode(&e2m1, code);
-}
-
-double oracle_e4m3_decode(unsigned code)
-{
-    return decode(&e4m3, code);
-}
-
-double oracle_bf16_decode(unsigned code)
-{
-    return decode(&bf16, code);
-}
-
-double oracle_fp16_decode(unsigned code)
-{
-    return decode(&fp16, code);
-}
-
-unsigned oracle_e2m1_encode(float value)
-{
-    if (value != value)
-        return 7;
-    return nearest(&e2m1, value) + (is_negative(value) ? 8 : 0);
-}
-
-unsigned oracle_e4m3_encode(float value)
-{
-    if (value != value)
-        return 0x7F;
-    return nearest(&e4m3, value) + (is_negative(value) ? 0x80 : 0);
-}
-
-unsigned oracle_bf16_encode(float value)
-{
-    unsigned sign = is_negative(value) ? 0x8000 : 0;
+    const struct format *format = &formats[element];
+    unsigned sign = is_negative(value) ? 1u << (format->exponent + format->mantissa) : 0;
 
     if (value != value)
-        return 0x7FC0 + sign;
-    return nearest(&bf16, value) + sign;
+        return format->nan + (format->nan_keeps_sign ? sign : 0);
+    return nearest(format, fabs((double)value)) + sign;
+}
+
+double oracle_e8m0_decode(unsigned code)
+{
+    return code == 0xFF ? (double)NAN : ldexp(1, (int)code - 127);
+}
+
+/* The least power of two that is not below |value|. */
+unsigned oracle_e8m0_encode(float value)
+{
+    unsigned code = 0;
+
+    if (value != value)
+        return 0xFF;
+    while (code < 0xFE && oracle_e8m0_decode(code) < fabs((double)value))
+        code++;
+    return code;
 }

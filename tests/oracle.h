@@ -12,13 +12,11 @@
 #include "gaugeblock.h"
 
 /* Formats. A NaN code decodes to NaN; every other value is exact. oracle.c */
-double oracle_e2m1_decode(unsigned code);
-double oracle_e4m3_decode(unsigned code);
-double oracle_bf16_decode(unsigned code);
-double oracle_fp16_decode(unsigned code);
-unsigned oracle_e2m1_encode(float value);
-unsigned oracle_e4m3_encode(float value);
-unsigned oracle_bf16_encode(float value);
+enum oracle_format { ORACLE_E2M1, ORACLE_E4M3, ORACLE_E5M2, ORACLE_BF16, ORACLE_FP16 };
+double oracle_decode(enum oracle_format element, unsigned code);
+unsigned oracle_encode(enum oracle_format element, float value);
+double oracle_e8m0_decode(unsigned code);
+unsigned oracle_e8m0_encode(float value);
 
 /* binary32, round to nearest even, subnormals kept; any NaN operand or invalid operation gives a NaN.
  * oracle_float.c */
@@ -41,9 +39,13 @@ void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermedia
 void oracle_route(const struct gb_shape *shape, const gb_bf16 *x, const struct gb_weights *router, bool renormalise,
                   int32_t *ids, float *routing_weights);
 
+/* The recipes. oracle_quantise.c */
+
 /* nvfp4.modelopt/1. values [rows, columns] -> codes [rows, columns / 2], scales [rows, columns / 16], global [1];
- * false where the recipe refuses the matrix. oracle_quantise.c */
-bool oracle_quantise(const float *values, uint32_t rows, uint32_t columns, uint8_t *codes, uint8_t *scales,
-                     float *global_scale);
+ * false where the recipe refuses the matrix */
+bool oracle_quantise_nvfp4(const float *values, uint32_t rows, uint32_t columns, uint8_t *codes, uint8_t *scales,
+                           float *global_scale);
+/* mxfp8.rceil/1. codes [rows, columns], scales [rows, columns / 32]. */
+bool oracle_quantise_mxfp8(const float *values, uint32_t rows, uint32_t columns, uint8_t *codes, uint8_t *scales);
 
 #endif

@@ -14,26 +14,35 @@ static size_t row_start(const struct gb_weights *weights, uint32_t expert, uint3
 /* Element `index` of the codes, without scales. */
 static float weight_at(const struct gb_weights *weights, size_t index)
 {
-    if (weights->format == GB_BF16) {
-        const gb_bf16 *codes = weights->codes;
-        return (float)oracle_bf16_decode(codes[index].bits);
+    const uint8_t *bytes = weights->codes;
+
+    switch (weights->format) {
+    case GB_NVFP4:
+        return (float)oracle_decode(ORACLE_E2M1, index % 2 == 0 ? bytes[index / 2] % 16 : bytes[index / 2] / 16);
+    case GB_MXFP8:
+        return (float)oracle_decode(ORACLE_E4M3, bytes[index]);
+    default:
+        return (float)oracle_decode(ORACLE_BF16, ((const gb_bf16 *)weights->codes)[index].bits);
     }
-    const gb_e2m1x2 *pairs = weights->codes;
-    unsigned pair = pairs[index / 2].bits;
-    return (float)oracle_e2m1_decode(index % 2 == 0 ? pair % 16 : pair / 16);
 }
 
 static float scale_at(const struct gb_weights *weights, size_t index)
 {
-    if (weights->format == GB_BF16)
+    const uint8_t *scales = weights->scales;
+
+    switch (weights->format) {
+    case GB_NVFP4:
+        return (float)oracle_decode(ORACLE_E4M3, scales[index / 16]);
+    case GB_MXFP8:
+        return (float)oracle_e8m0_decode(scales[index / 32]);
+    default:
         return 1;
-    const gb_e4m3 *scales = weights->scales;
-    return (float)oracle_e4m3_decode(scales[index / 16].bits);
+    }
 }
 
 static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
-    if (weights->format == GB_BF16)
+    if (weights->format != GB_NVFP4)
         return 1;
     uint32_t part = row / (weights->rows / weights->parts);
     return weights->global_scales[expert * weights->parts + part];
@@ -53,15 +62,15 @@ static float butterfly(const float lanes[32])
 
 float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x)
 {
-    uint32_t chunk = weights->format == GB_BF16 ? 8 : 32;
-    uint32_t block = weights->format == GB_BF16 ? 8 : 16;
+    uint32_t chunk = weights->format == GB_NVFP4 ? 32 : weights->format == GB_MXFP8 ? 16 : 8; /* of 16 bytes */
+    uint32_t run = chunk < 16 ? chunk : 16; /* a block of NVFP4, half a block of MXFP8 */
     size_t start = row_start(weights, expert, row);
     float lanes[32] = {0};
     float partial = 0;
 
     for (uint32_t i = 0; i < weights->columns; i++) {
-        partial = oracle_fma(weight_at(weights, start + i), (float)oracle_bf16_decode(x[i].bits), partial);
-        bool run_ends = (i + 1) % block == 0 || i + 1 == weights->columns;
+        partial = oracle_fma(weight_at(weights, start + i), (float)oracle_decode(ORACLE_BF16, x[i].bits), partial);
+        bool run_ends = (i + 1) % run == 0 || i + 1 == weights->columns;
         if (run_ends) {
             float *lane = &lanes[i / chunk % 32];
             *lane = oracle_fma(scale_at(weights, start + i), partial, *lane);
@@ -85,7 +94,7 @@ void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
                 if (expert >= 0) {
                     float gate = oracle_dot(&arguments->gate_up, expert, i, x);
                     float up = oracle_dot(&arguments->gate_up, expert, shape->intermediate + i, x);
-                    code = (uint16_t)oracle_bf16_encode(oracle_multiply(oracle_silu(gate), up));
+                    code = (uint16_t)oracle_encode(ORACLE_BF16, oracle_multiply(oracle_silu(gate), up));
                 }
                 intermediate[slot * shape->intermediate + i].bits = code;
             }

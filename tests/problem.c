@@ -26,7 +26,7 @@ static float random_global(uint32_t columns, enum data data, uint64_t *random)
 {
     double global = (0.75 + 0.75 * random_uniform(random)) / (2.93 * 92 * sqrt(columns));
 
-    return (float)(data == DATA_SUBNORMAL ? global * 0x1p-128 : global);
+    return (float)(data == DATA_SUBNORMAL ? global * 0x1p-116 : global);
 }
 
 static void fill_nvfp4(struct gb_weights *weights, enum data data, uint64_t *random)
@@ -48,11 +48,30 @@ static void fill_nvfp4(struct gb_weights *weights, enum data data, uint64_t *ran
     }
 }
 
+/* Uniform finite E4M3 codes have a root mean square of 92, about 2^7. */
+static void fill_mxfp8(struct gb_weights *weights, enum data data, uint64_t *random)
+{
+    size_t elements = (size_t)weights->experts * weights->rows * weights->columns;
+    uint8_t *codes = (uint8_t *)weights->codes, *scales = (uint8_t *)weights->scales;
+    uint32_t one = 127 - 7 - (uint32_t)ceil(log2(sqrt(weights->columns)));
+
+    for (size_t i = 0; i < elements; i++)
+        codes[i] = (uint8_t)(random_below(random, 0x7F) | random_below(random, 2) << 7);
+    for (size_t block = 0; block < elements / 32; block++) {
+        scales[block] = (uint8_t)(data == DATA_SUBNORMAL ? random_below(random, 3) : one - random_below(random, 6));
+        if (data == DATA_NONFINITE && random_below(random, 400) == 0)
+            scales[block] = 0xFF;
+    }
+    for (size_t i = 0; data == DATA_CANCEL && i < elements; i++)
+        if (i % 32 >= 16)
+            codes[i] = codes[i - 16] ^ 0x80;
+}
+
 static void fill_bf16(struct gb_weights *weights, enum data data, uint64_t *random)
 {
     size_t elements = (size_t)weights->experts * weights->rows * weights->columns;
     gb_bf16 *codes = (gb_bf16 *)weights->codes;
-    double spread = (data == DATA_SUBNORMAL ? 0x1p-128 : 1) / sqrt(weights->columns);
+    double spread = (data == DATA_SUBNORMAL ? 0x1p-116 : 1) / sqrt(weights->columns);
 
     for (size_t i = 0; i < elements; i++) {
         double value = spread * random_gaussian(random) * exp2(-(double)random_below(random, 4));
@@ -70,15 +89,14 @@ static void fill_gaussian(struct gb_weights *weights, uint64_t *random)
     size_t code_bytes = rows * gb_row_code_bytes(weights->format, weights->columns);
     size_t scale_bytes = rows * gb_row_scale_bytes(weights->format, weights->columns);
     float *values = allocate(count, sizeof(float));
-    bool scaled = weights->scales != NULL;
 
     for (uint32_t part = 0; part < weights->experts * weights->parts; part++) {
         for (size_t i = 0; i < count; i++)
             values[i] = (float)(random_gaussian(random) / sqrt(weights->columns));
         if (gb_quantise(gb_recipe_default(weights->format), values, rows, weights->columns,
                         (uint8_t *)weights->codes + part * code_bytes,
-                        scaled ? (uint8_t *)weights->scales + part * scale_bytes : NULL,
-                        scaled ? (float *)weights->global_scales + part : NULL, NULL) != GB_OK)
+                        weights->scales ? (uint8_t *)weights->scales + part * scale_bytes : NULL,
+                        weights->global_scales ? (float *)weights->global_scales + part : NULL, NULL) != GB_OK)
             abort();
     }
     free(values);
@@ -95,6 +113,9 @@ void problem_weights(struct gb_weights *weights, enum gb_format format, uint32_t
         weights->codes = allocate(elements / 2, sizeof(gb_e2m1x2));
         weights->scales = allocate(elements / 16, sizeof(gb_e4m3));
         weights->global_scales = allocate((size_t)experts * parts, sizeof(float));
+    } else if (format == GB_MXFP8) {
+        weights->codes = allocate(elements, sizeof(gb_e4m3));
+        weights->scales = allocate(elements / 32, sizeof(gb_e8m0));
     } else {
         weights->codes = allocate(elements, sizeof(gb_bf16));
     }
@@ -102,6 +123,8 @@ void problem_weights(struct gb_weights *weights, enum gb_format format, uint32_t
         fill_gaussian(weights, random);
     else if (format == GB_NVFP4)
         fill_nvfp4(weights, data, random);
+    else if (format == GB_MXFP8)
+        fill_mxfp8(weights, data, random);
     else
         fill_bf16(weights, data, random);
 }
@@ -119,7 +142,7 @@ void problem_activations(gb_bf16 *x, size_t count, enum data data, uint64_t *ran
     static const uint16_t special[] = {0x7F80, 0xFF80, 0x7FC0, 0xFFC1, 0x7F7F};
 
     for (size_t i = 0; i < count; i++) {
-        x[i] = gb_bf16_encode((float)random_gaussian(random));
+        x[i] = gb_bf16_encode((float)(random_gaussian(random) * (data == DATA_SUBNORMAL ? 0x1p-12 : 1)));
         if (random_below(random, 64) == 0)
             x[i].bits = random_below(random, 2) ? 0x8000 : 0;
         if (data == DATA_WIDE)

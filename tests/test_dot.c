@@ -53,6 +53,8 @@ static struct seen check_lengths(enum data data)
     for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         check_rows(GB_NVFP4, lengths[i], data, 100 + i, &seen);
         check_rows(GB_BF16, lengths[i], data, 200 + i, &seen);
+        if (lengths[i] % 32 == 0)
+            check_rows(GB_MXFP8, lengths[i], data, 400 + i, &seen);
     }
     for (unsigned i = 0; i < sizeof odd_lengths / sizeof *odd_lengths; i++)
         check_rows(GB_BF16, odd_lengths[i], data, 300 + i, &seen);

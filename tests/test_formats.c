@@ -58,9 +58,12 @@ static void names_of_formats(void **state)
     assert_string_equal(gb_format_name(GB_FP32), "fp32");
     assert_string_equal(gb_format_name(GB_BF16), "bf16");
     assert_string_equal(gb_format_name(GB_NVFP4), "nvfp4");
+    assert_string_equal(gb_format_name(GB_MXFP8), "mxfp8");
     assert_null(gb_format_name((enum gb_format)0));
     assert_true(gb_format_parse("nvfp4", &format));
     assert_int_equal(format, GB_NVFP4);
+    assert_true(gb_format_parse("mxfp8", &format));
+    assert_int_equal(format, GB_MXFP8);
     assert_true(gb_format_parse("bf16", &format));
     assert_int_equal(format, GB_BF16);
     assert_false(gb_format_parse("fp32", &format)); /* no weight format */
@@ -72,9 +75,12 @@ static void sizes_of_rows(void **state)
 {
     (void)state;
     assert_int_equal(gb_format_block(GB_NVFP4), 16);
+    assert_int_equal(gb_format_block(GB_MXFP8), 32);
     assert_int_equal(gb_format_block(GB_BF16), 1);
     assert_int_equal(gb_row_code_bytes(GB_NVFP4, 48), 24);
     assert_int_equal(gb_row_scale_bytes(GB_NVFP4, 48), 3);
+    assert_int_equal(gb_row_code_bytes(GB_MXFP8, 96), 96);
+    assert_int_equal(gb_row_scale_bytes(GB_MXFP8, 96), 3);
     assert_int_equal(gb_row_code_bytes(GB_BF16, 13), 26);
     assert_int_equal(gb_row_scale_bytes(GB_BF16, 13), 0);
     assert_int_equal(gb_row_code_bytes(GB_NVFP4, 0xFFFFFFF0), 0x7FFFFFF8);
@@ -92,6 +98,14 @@ static void sizes_of_weights(void **state)
     assert_int_equal(codes, 3 * 10 * 24);
     assert_int_equal(scales, 3 * 10 * 3);
     assert_int_equal(globals, 3 * 2 * 4);
+    weights.format = GB_MXFP8;
+    assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
+    weights.columns = 96;
+    assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_OK);
+    assert_int_equal(codes, 3 * 10 * 96);
+    assert_int_equal(scales, 3 * 10 * 3);
+    assert_int_equal(globals, 0);
+    weights.format = GB_NVFP4;
     weights.columns = 40;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
     assert_non_null(strstr(error.message, "40"));
@@ -125,19 +139,36 @@ static void rows_are_exact(void **state)
             gb_weights_row(&weights, expert, row, values);
             for (uint32_t i = 0; i < COLUMNS; i++) {
                 size_t index = ((size_t)expert * ROWS + row) * COLUMNS + i;
-                double expected = oracle_e2m1_decode(codes[index / 2] >> 4 * (index % 2) & 15) *
-                                  oracle_e4m3_decode(scales[index / 16]) *
+                double expected = oracle_decode(ORACLE_E2M1, codes[index / 2] >> 4 * (index % 2) & 15) *
+                                  oracle_decode(ORACLE_E4M3, scales[index / 16]) *
                                   (double)weights.global_scales[2 * expert + row / 3];
                 assert_true(values[i] == expected);
             }
         }
     problem_weights_free(&weights);
+}
 
+static void rows_without_a_global_scale(void **state)
+{
+    enum { EXPERTS = 2, ROWS = 6, COLUMNS = 96 };
+    const size_t start = (ROWS + 4) * COLUMNS; /* expert 1, row 4 */
+    uint64_t random = 9;
+    struct gb_weights weights;
+    double values[COLUMNS];
+
+    (void)state;
     problem_weights(&weights, GB_BF16, EXPERTS, ROWS, COLUMNS, 2, DATA_CODES, &random);
     const gb_bf16 *elements = weights.codes;
     gb_weights_row(&weights, 1, 4, values);
     for (uint32_t i = 0; i < COLUMNS; i++)
-        assert_true(values[i] == oracle_bf16_decode(elements[(ROWS + 4) * COLUMNS + i].bits));
+        assert_true(values[i] == oracle_decode(ORACLE_BF16, elements[start + i].bits));
+    problem_weights_free(&weights);
+
+    problem_weights(&weights, GB_MXFP8, EXPERTS, ROWS, COLUMNS, 2, DATA_CODES, &random);
+    const uint8_t *codes = weights.codes, *scales = weights.scales;
+    gb_weights_row(&weights, 1, 4, values);
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        assert_true(values[i] == oracle_decode(ORACLE_E4M3, codes[start + i]) * oracle_e8m0_decode(scales[(start + i) / 32]));
     problem_weights_free(&weights);
 }
 
@@ -154,6 +185,7 @@ static void recipes_are_named(void **state)
             assert_string_not_equal(recipes[i].name, recipes[other].name);
     }
     assert_string_equal(gb_recipe_default(GB_NVFP4)->name, "nvfp4.modelopt/1");
+    assert_string_equal(gb_recipe_default(GB_MXFP8)->name, "mxfp8.rceil/1");
     assert_int_equal(gb_recipe_default(GB_BF16)->format, GB_BF16);
     assert_null(gb_recipe_default(GB_FP32));
 }
@@ -184,8 +216,8 @@ int main(void)
         cmocka_unit_test(status_names),          cmocka_unit_test(messages_are_cut_to_fit),
         cmocka_unit_test(bytes_refuse_overflow), cmocka_unit_test(names_of_formats),
         cmocka_unit_test(sizes_of_rows),         cmocka_unit_test(sizes_of_weights),
-        cmocka_unit_test(rows_are_exact),        cmocka_unit_test(recipes_are_named),
-        cmocka_unit_test(contracts_are_found),
+        cmocka_unit_test(rows_are_exact),        cmocka_unit_test(rows_without_a_global_scale),
+        cmocka_unit_test(recipes_are_named),     cmocka_unit_test(contracts_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

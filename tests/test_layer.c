@@ -14,6 +14,9 @@ static const struct gb_shape nvfp4_shapes[] = {
     {1, 16, 16, 1, 1},  {3, 48, 16, 3, 2},   {5, 80, 48, 4, 3},   {7, 32, 112, 9, 4},
     {2, 384, 192, 5, 4}, {1, 528, 16, 2, 2}, {1, 16, 1040, 1, 1}, {9, 64, 32, 2, 1},
 };
+static const struct gb_shape mxfp8_shapes[] = {
+    {1, 32, 32, 1, 1}, {3, 96, 32, 3, 2}, {5, 160, 96, 4, 3}, {2, 384, 192, 5, 4}, {1, 544, 32, 2, 2},
+};
 static const struct gb_shape bf16_shapes[] = {
     {1, 1, 1, 1, 1}, {3, 13, 7, 3, 2}, {2, 255, 9, 4, 4}, {6, 32, 8, 5, 3}, {1, 264, 263, 2, 2}, {2, 384, 192, 3, 2},
 };
@@ -99,22 +102,24 @@ static void check_operators(struct problem *problem)
     results_free(&expected);
 }
 
+static void check_shape(struct gb_shape shape, enum gb_format format, enum data data, uint64_t seed)
+{
+    struct problem problem;
+
+    problem_new(&problem, shape, format, data, seed);
+    problem_empty_slots(&problem, 4, seed);
+    check_operators(&problem);
+    problem_free(&problem);
+}
+
 static void check_shapes(enum data data)
 {
-    for (unsigned i = 0; i < sizeof nvfp4_shapes / sizeof *nvfp4_shapes; i++) {
-        struct problem problem;
-        problem_new(&problem, nvfp4_shapes[i], GB_NVFP4, data, 40 + i);
-        problem_empty_slots(&problem, 4, i);
-        check_operators(&problem);
-        problem_free(&problem);
-    }
-    for (unsigned i = 0; i < sizeof bf16_shapes / sizeof *bf16_shapes; i++) {
-        struct problem problem;
-        problem_new(&problem, bf16_shapes[i], GB_BF16, data, 60 + i);
-        problem_empty_slots(&problem, 4, i);
-        check_operators(&problem);
-        problem_free(&problem);
-    }
+    for (unsigned i = 0; i < sizeof nvfp4_shapes / sizeof *nvfp4_shapes; i++)
+        check_shape(nvfp4_shapes[i], GB_NVFP4, data, 40 + i);
+    for (unsigned i = 0; i < sizeof mxfp8_shapes / sizeof *mxfp8_shapes; i++)
+        check_shape(mxfp8_shapes[i], GB_MXFP8, data, 50 + i);
+    for (unsigned i = 0; i < sizeof bf16_shapes / sizeof *bf16_shapes; i++)
+        check_shape(bf16_shapes[i], GB_BF16, data, 60 + i);
 }
 
 static void every_code_and_scale(void **state)
@@ -291,8 +296,8 @@ static void bad_arguments_are_refused(void **state)
 static void the_kernel_table_runs_the_reference(void **state)
 {
     const struct gb_kernel_table *table = gb_reference_kernels();
-    const struct gb_shape shape = {2, 48, 32, 3, 2};
-    unsigned seen = 0;
+    const struct gb_shape shape = {2, 96, 32, 3, 2};
+    unsigned seen[5] = {0}; /* by format: a bit per operator */
 
     (void)state;
     assert_int_equal(table->abi_version, GB_ABI_VERSION);
@@ -319,11 +324,12 @@ static void the_kernel_table_runs_the_reference(void **state)
         expect_intermediate(&problem, expected.intermediate, kernel->name);
         if (kernel->operation != GB_GATE_UP)
             expect_output(&problem, expected.output, kernel->name);
-        seen |= 1u << (kernel->operation + (kernel->weights == GB_NVFP4 ? 0 : 8));
+        seen[kernel->weights] |= 1u << kernel->operation;
         results_free(&expected);
         problem_free(&problem);
     }
-    assert_int_equal(seen, 0x0E0E);
+    const unsigned all = 1u << GB_LAYER | 1u << GB_GATE_UP | 1u << GB_DOWN;
+    assert_true(seen[GB_NVFP4] == all && seen[GB_MXFP8] == all && seen[GB_BF16] == all);
 }
 
 int main(void)

@@ -67,12 +67,16 @@ static void cancellation_and_ties(void **state)
 static void formats_are_the_ones_named(void **state)
 {
     (void)state;
-    assert_true(oracle_e2m1_decode(15) == -6);
-    assert_true(oracle_e4m3_decode(0x7E) == 448 && oracle_e4m3_decode(0x01) == 0x1p-9);
-    assert_true(isnan(oracle_e4m3_decode(0xFF)));
-    assert_true(oracle_bf16_decode(0x7F7F) == 0x1.fep127 && oracle_bf16_decode(1) == 0x1p-133);
-    assert_true(oracle_bf16_decode(0xFF80) == -(double)INFINITY && isnan(oracle_bf16_decode(0x7F81)));
-    assert_true(oracle_fp16_decode(0x7BFF) == 65504 && oracle_fp16_decode(1) == 0x1p-24);
+    assert_true(oracle_decode(ORACLE_E2M1, 15) == -6);
+    assert_true(oracle_decode(ORACLE_E4M3, 0x7E) == 448 && oracle_decode(ORACLE_E4M3, 0x01) == 0x1p-9);
+    assert_true(isnan(oracle_decode(ORACLE_E4M3, 0xFF)));
+    assert_true(oracle_decode(ORACLE_E5M2, 0x7B) == 57344 && oracle_decode(ORACLE_E5M2, 0x81) == -0x1p-16);
+    assert_true(isinf(oracle_decode(ORACLE_E5M2, 0xFC)) && isnan(oracle_decode(ORACLE_E5M2, 0x7D)));
+    assert_true(oracle_decode(ORACLE_BF16, 0x7F7F) == 0x1.fep127 && oracle_decode(ORACLE_BF16, 1) == 0x1p-133);
+    assert_true(oracle_decode(ORACLE_BF16, 0xFF80) == -(double)INFINITY && isnan(oracle_decode(ORACLE_BF16, 0x7F81)));
+    assert_true(oracle_decode(ORACLE_FP16, 0x7BFF) == 65504 && oracle_decode(ORACLE_FP16, 1) == 0x1p-24);
+    assert_true(oracle_e8m0_decode(0) == 0x1p-127 && oracle_e8m0_decode(0xFE) == 0x1p127);
+    assert_true(oracle_e8m0_encode(-3) == 129 && oracle_e8m0_encode(4) == 129 && oracle_e8m0_encode(0) == 0);
 }
 
 /* Values from their series: silu(x) = x/2 + x^2/4 - ..., e^x = 1 + x + ... */
