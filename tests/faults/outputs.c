@@ -79,7 +79,7 @@ enum gb_status run_nan_output(const struct gb_arguments *arguments, struct gb_er
 
 enum gb_status run_crash(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    uint32_t *volatile nowhere = NULL;
+    volatile uint32_t *volatile nowhere = NULL;
     *nowhere = 1;
     return gb_reference_layer(arguments, error);
 }
