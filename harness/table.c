@@ -73,8 +73,10 @@ static void case_block(FILE *stream, const json_t *one)
                 record_number(one, "metrics", "overall", "reference_truth", "quantised", "cosine_min", NULL));
     }
     fprintf(stream, "  %s", record_text(one, "verdict", NULL));
-    const char *reason = record_text(one, "reason", NULL);
-    fprintf(stream, reason[0] ? ": %s\n  reproduce: %s\n" : "\n", reason, record_text(one, "repro", NULL));
+    const char *reason = record_text(one, "reason", NULL), *repro = record_text(one, "repro", NULL);
+    fprintf(stream, reason[0] ? ": %s\n" : "\n", reason);
+    if (reason[0] && repro[0])
+        fprintf(stream, "  reproduce: %s\n", repro);
 }
 
 void report_table(FILE *stream, const json_t *record)
