@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/legal.h"
+
+#include "quant/quant.h"
+#include "tests/check.h"
+
+/* The terms of one sum: weights[i] * values[i]. */
+struct terms {
+    uint32_t count;
+    const float *weights;  /* [count] */
+    const float *values;   /* [count] */
+    const uint32_t *order; /* [count], a permutation */
+    const struct legal *legal;
+    uint32_t bits;         /* of the accumulator */
+};
+
+/* To `bits` significand bits, to nearest, ties to even. */
+static float narrow(double value, uint32_t bits)
+{
+    int exponent;
+    double significand = frexp(value, &exponent);
+
+    if (bits >= 24 || !isfinite(value))
+        return (float)value;
+    return (float)ldexp(rint(ldexp(significand, (int)bits)), exponent - (int)bits);
+}
+
+static float term(const struct terms *terms, uint32_t n)
+{
+    uint32_t i = terms->order[n];
+    return terms->weights[i] * terms->values[i];
+}
+
+static float add_term(const struct terms *terms, uint32_t n, float sum)
+{
+    uint32_t i = terms->order[n];
+
+    if (terms->bits < 24) {
+        double exact = (double)terms->weights[i] * (double)terms->values[i] + (double)sum;
+        return narrow(exact, terms->bits);
+    }
+    return terms->legal->fma ? fmaf(terms->weights[i], terms->values[i], sum) : sum + term(terms, n);
+}
+
+static float pairwise(const struct terms *terms, uint32_t first, uint32_t count)
+{
+    if (count == 1)
+        return narrow((double)term(terms, first), terms->bits);
+    float low = pairwise(terms, first, count / 2), high = pairwise(terms, first + count / 2, count - count / 2);
+    return terms->bits < 24 ? narrow((double)low + (double)high, terms->bits) : low + high;
+}
+
+static float sum(const struct terms *terms, float start)
+{
+    if (terms->legal->order == LEGAL_PAIRWISE)
+        return start + pairwise(terms, 0, terms->count);
+    for (uint32_t n = 0; n < terms->count; n++)
+        start = add_term(terms, n, start);
+    return start;
+}
+
+static void fill_order(const struct legal *legal, uint32_t *order, uint32_t count)
+{
+    uint64_t random = legal->seed;
+
+    for (uint32_t i = 0; i < count; i++)
+        order[i] = legal->order == LEGAL_REVERSED ? count - 1 - i : i;
+    for (uint32_t i = count; legal->order == LEGAL_SHUFFLED && i > 1; i--) {
+        uint32_t other = random_below(&random, i), swap = order[i - 1];
+        order[i - 1] = order[other];
+        order[other] = swap;
+    }
+}
+
+struct scratch {
+    double *row;     /* [columns] */
+    float *weights;  /* [columns] */
+    uint32_t *order; /* [columns] */
+};
+
+static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
+{
+    return weights->global_scales ? weights->global_scales[expert * weights->parts + gb_weights_part(weights, row)] : 1;
+}
+
+/* Row . values, added to start. Folded sums have the factor inside each term. */
+static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const float *values,
+                 const struct legal *legal, uint32_t bits, float start, float factor, struct scratch *scratch)
+{
+    float global = global_scale(weights, expert, row);
+    bool inside = legal->scales_first || factor != 1;
+
+    gb_weights_row(weights, expert, row, scratch->row);
+    fill_order(legal, scratch->order, weights->columns);
+    for (uint32_t i = 0; i < weights->columns; i++)
+        scratch->weights[i] = inside ? (float)scratch->row[i] * factor : (float)(scratch->row[i] / (double)global);
+    struct terms terms = {weights->columns, scratch->weights, values, scratch->order, legal, bits};
+    float result = sum(&terms, start);
+    return inside ? result : result * global;
+}
+
+static float silu(float x, bool reciprocal)
+{
+    return reciprocal ? x * (1 / (1 + expf(-x))) : x / (1 + expf(-x));
+}
+
+static void gate_up(const struct problem *problem, size_t pair, const struct legal *legal,
+                    const struct gb_rounding_points *points, struct scratch *scratch, float *values, double *h)
+{
+    const struct gb_shape *shape = &problem->arguments.shape;
+    const gb_bf16 *x = problem->x + pair / shape->top_k * shape->hidden;
+    int32_t expert = problem->ids[pair];
+
+    for (uint32_t i = 0; i < shape->hidden; i++)
+        values[i] = gb_bf16_decode(x[i]);
+    for (uint32_t i = 0; i < shape->intermediate; i++) {
+        h[i] = 0;
+        if (expert < 0)
+            continue;
+        float gate = dot(&problem->arguments.gate_up, (uint32_t)expert, i, values, legal, points->accumulator_bits, 0, 1,
+                         scratch);
+        float up = dot(&problem->arguments.gate_up, (uint32_t)expert, shape->intermediate + i, values, legal,
+                       points->accumulator_bits, 0, 1, scratch);
+        float product = silu(gate, legal->reciprocal) * up;
+        h[i] = (double)(points->intermediate == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(product)) : product);
+    }
+}
+
+static float combine(const struct problem *problem, uint32_t token, uint32_t row, const struct legal *legal,
+                     const struct gb_rounding_points *points, struct scratch *scratch, float *values, const double *h)
+{
+    const struct gb_shape *shape = &problem->arguments.shape;
+    float y = 0;
+
+    for (uint32_t n = 0; n < shape->top_k; n++) {
+        uint32_t slot = legal->order == LEGAL_REVERSED ? shape->top_k - 1 - n : n;
+        size_t pair = (size_t)token * shape->top_k + slot;
+        int32_t expert = problem->ids[pair];
+        float routing = problem->routing_weights[pair];
+        if (expert < 0)
+            continue;
+        for (uint32_t i = 0; i < shape->intermediate; i++)
+            values[i] = (float)h[(size_t)slot * shape->intermediate + i];
+        if (legal->fold) {
+            y = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, y, routing,
+                    scratch);
+            continue;
+        }
+        float share = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, 0, 1,
+                          scratch);
+        y = legal->fma ? fmaf(routing, share, y) : y + routing * share;
+    }
+    return points->output == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(y)) : y;
+}
+
+void legal_layer(const struct problem *problem, const struct legal *legal, const struct gb_rounding_points *points,
+                 double *output, double *intermediate)
+{
+    const struct gb_shape *shape = &problem->arguments.shape;
+    uint32_t columns = shape->hidden > shape->intermediate ? shape->hidden : shape->intermediate;
+    struct scratch scratch = {malloc(columns * sizeof(double)), malloc(columns * sizeof(float)),
+                              malloc(columns * sizeof(uint32_t))};
+    float *values = malloc(columns * sizeof(float));
+
+    if (!scratch.row || !scratch.weights || !scratch.order || !values)
+        abort();
+    for (uint32_t t = 0; t < shape->tokens; t++) {
+        double *h = intermediate + (size_t)t * shape->top_k * shape->intermediate;
+        for (uint32_t j = 0; j < shape->top_k; j++)
+            gate_up(problem, (size_t)t * shape->top_k + j, legal, points, &scratch, values, h + (size_t)j * shape->intermediate);
+        for (uint32_t row = 0; row < shape->hidden; row++)
+            output[(size_t)t * shape->hidden + row] = (double)combine(problem, t, row, legal, points, &scratch, values, h);
+    }
+    free(scratch.row);
+    free(scratch.weights);
+    free(scratch.order);
+    free(values);
+}

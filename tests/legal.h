@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers in FP32 arithmetic by any legal order of summation: what the bounds must let pass. */
+#ifndef GB_TESTS_LEGAL_H
+#define GB_TESTS_LEGAL_H
+
+#include "reference/reference.h"
+#include "tests/problem.h"
+
+enum legal_order { LEGAL_FORWARD, LEGAL_REVERSED, LEGAL_SHUFFLED, LEGAL_PAIRWISE, LEGAL_ORDERS };
+
+struct legal {
+    enum legal_order order;
+    bool fma;               /* products enter sums unrounded */
+    bool scales_first;      /* weights are multiplied by their scales before the sum, not after */
+    bool reciprocal;        /* silu(x) = x * (1 / (1 + e^-x)), not x / (1 + e^-x) */
+    bool fold;              /* one sum over all slots of a token, products scaled by the routing weight */
+    uint64_t seed;          /* of the shuffle */
+};
+
+/*
+ * output: [tokens, hidden]; intermediate: [tokens, top_k, intermediate]: values rounded to the formats in points.
+ * Every sum is rounded to points->accumulator_bits.
+ */
+void legal_layer(const struct problem *problem, const struct legal *legal, const struct gb_rounding_points *points,
+                 double *output, double *intermediate);
+
+#endif

@@ -1,0 +1,50 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The arrows between folders, from the includes: who may see whose headers. Usage: test_layers.sh SOURCE_DIR
+set -eu
+
+cd "$1"
+failures=0
+
+# may FILES ALLOWED: every quoted include in FILES matches the extended regular expression ALLOWED.
+may() {
+    for file in $1; do
+        [ -e "$file" ] || { echo "test_layers: no file matches $file" >&2; exit 1; }
+        bad=$(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file" | grep -Ev "^($2)\$" || true)
+        for include in $bad; do
+            echo "test_layers: $file includes $include" >&2
+            failures=$((failures + 1))
+        done
+    done
+}
+
+# only FILES WORDS WHAT: no file outside FILES (an extended regular expression on its path) includes WORDS.
+only() {
+    bad=$(find quant reference fixtures gpu harness tests gaugeblock.h -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' |
+        grep -Ev "^($1)" | xargs grep -lE "^ *# *include *[<\"]($2)" || true)
+    for file in $bad; do
+        echo "test_layers: $file includes $3" >&2
+        failures=$((failures + 1))
+    done
+}
+
+api='gaugeblock\.h'
+may "gaugeblock.h" 'nothing'
+may "quant/*.[ch]" "$api|quant/[a-z0-9_]+\.h"
+may "reference/*.[ch]" "$api|quant/quant\.h|reference/[a-z0-9_]+\.h"
+may "fixtures/*.[ch]" "$api|quant/quant\.h|fixtures/[a-z0-9_]+\.h"
+may "harness/*.[ch]" "$api|(quant/quant|reference/reference|fixtures/fixtures|gpu/gpu)\.h|harness/[a-z0-9_]+\.h|gb_commit\.h"
+may "tests/oracle.c tests/oracle_*.c" "tests/oracle\.h"
+may "tests/oracle.h" "$api"
+if [ -d gpu ]; then
+    may "gpu/*" "$api|gpu/[a-z0-9_]+\.(h|cuh)"
+fi
+
+only 'fixtures/|tests/(test_|fuzz)' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
+only 'gpu/|tests/gpu/' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
+only 'reference/truth\.c' '(cblas|lapacke|openblas)' 'BLAS headers'
+only 'tests/oracle_functions\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
+
+if [ "$failures" -gt 0 ]; then
+    exit 1
+fi
