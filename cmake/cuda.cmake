@@ -11,6 +11,11 @@ if(NOT GAUGEBLOCK_CUDA)
   return()
 endif()
 
+# A100 (with PTX for later GPUs that have no code of their own), H100 and H200, B200, RTX PRO 6000.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+  set(CMAKE_CUDA_ARCHITECTURES 80 90a-real 100a-real 120a-real)
+endif()
+
 if(NOT CMAKE_CUDA_COMPILER)
   unset(CMAKE_CUDA_COMPILER CACHE) # "not found" was the answer of an earlier day
   if(NOT DEFINED ENV{CUDACXX})

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checked CUDA calls and launches. Private to gpu/. */
+#ifndef GB_GPU_DEVICE_CUH
+#define GB_GPU_DEVICE_CUH
+
+#include <cuda_runtime.h>
+
+#include "gaugeblock.h"
+
+/* Writes the message into *error (if not NULL) and returns status. */
+enum gb_status gb_cuda_fail(struct gb_error *error, enum gb_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* GB_OK, or GB_EDEVICE with the call's name and the runtime's name and text for the error. */
+enum gb_status gb_cuda_check(cudaError_t code, const char *call, struct gb_error *error);
+
+/* GB_OK if a GPU can be used, or GB_EUNSUPPORTED with the reason (no driver, no device). */
+enum gb_status gb_cuda_present(struct gb_error *error);
+
+/* GB_OK if this library has code for the current device, or GB_EUNSUPPORTED with its compute capability. */
+enum gb_status gb_cuda_image(struct gb_error *error);
+
+/* Launches kernel(arguments...) on `stream` with `shared` bytes of dynamic shared memory. Does not synchronise. */
+template <class... Formal, class... Actual>
+enum gb_status gb_cuda_launch(const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads, size_t shared,
+                              void *stream, struct gb_error *error, Actual... arguments)
+{
+    enum gb_status status = gb_cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name, error);
+    if (status != GB_OK)
+        return status;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = (cudaStream_t)stream;
+    return gb_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), name, error);
+}
+
+#endif

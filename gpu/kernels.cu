@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of this library's kernels, and the checks in front of each. */
+#include "gpu/kernels.cuh"
+
+namespace
+{
+
+/* The domain that every kernel here shares. */
+enum gb_status check_shape(const struct gb_shape *shape, struct gb_error *error)
+{
+    const struct gb_shape s = *shape;
+    if (!s.tokens || !s.hidden || !s.intermediate || !s.experts || !s.top_k || s.top_k > s.experts)
+        return gb_cuda_fail(
+            error, GB_EUNSUPPORTED,
+            "tokens %u, hidden %u, intermediate %u, experts %u, top_k %u: every size must be at least 1 "
+            "and top_k at most experts",
+            s.tokens, s.hidden, s.intermediate, s.experts, s.top_k);
+    if (s.hidden % 16 || s.intermediate % 16)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "%s %u is no multiple of 16",
+                            s.hidden % 16 ? "hidden" : "intermediate", s.hidden % 16 ? s.hidden : s.intermediate);
+    if (s.top_k > GB_CUDA_MAX_TOP_K)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "top_k %u is more than %u", s.top_k, GB_CUDA_MAX_TOP_K);
+    if ((uint64_t)s.tokens * s.top_k > 65535) /* the grid's second dimension */
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "tokens * top_k = %u * %u is more than 65535", s.tokens, s.top_k);
+    if (s.hidden > 1u << 20 || s.intermediate > 1u << 20) /* so that sizes of rows fit in 32 bits */
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "hidden %u or intermediate %u is more than %u", s.hidden,
+                            s.intermediate, 1u << 20);
+    return GB_OK;
+}
+
+/* GB_OK if the device can run blocks of `bytes` shared memory. */
+enum gb_status check_device(size_t bytes, struct gb_error *error)
+{
+    int device = 0, most = 0;
+    enum gb_status status = gb_cuda_present(error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                               "cudaDeviceGetAttribute", error);
+    if (status != GB_OK)
+        return status;
+    /* 1 KiB is left for what blocks hold beside it */
+    if (bytes + 1024 > (size_t)most)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED,
+                            "a row of this shape needs %zu bytes of shared memory; the device has %d", bytes, most);
+    return gb_cuda_image(error);
+}
+
+template <enum gb_operator Operator, enum gb_format Weights>
+enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+{
+    if (problem->size < sizeof *problem)
+        return gb_cuda_fail(error, GB_EINVAL, "a problem of %zu bytes; this library needs %zu", problem->size,
+                            sizeof *problem);
+    if (problem->weights != Weights)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "weight format %d; this kernel has format %d",
+                            (int)problem->weights, (int)Weights);
+    enum gb_status status = check_shape(&problem->shape, error);
+    if (status != GB_OK)
+        return status;
+    size_t bytes = 0;
+    if (Operator != GB_DOWN)
+        bytes = gb_cuda_gate_up_shared(Weights, &problem->shape);
+    if (Operator != GB_GATE_UP && bytes < gb_cuda_down_shared(Weights, &problem->shape))
+        bytes = gb_cuda_down_shared(Weights, &problem->shape);
+    return check_device(bytes, error);
+}
+
+enum gb_status check_weights(const char *name, const struct gb_weights *w, enum gb_format format, uint32_t experts,
+                             uint32_t rows, uint32_t columns, uint32_t parts, struct gb_error *error)
+{
+    if (w->format != format || w->experts != experts || w->rows != rows || w->columns != columns || w->parts != parts)
+        return gb_cuda_fail(
+            error, GB_EINVAL,
+            "%s: format %d, %u experts, %u rows, %u columns, %u parts; the shape needs %d, %u, %u, %u, %u", name,
+            (int)w->format, w->experts, w->rows, w->columns, w->parts, (int)format, experts, rows, columns, parts);
+    if (!w->codes || (format == GB_NVFP4 && (!w->scales || !w->global_scales)))
+        return gb_cuda_fail(error, GB_EINVAL, "%s lacks codes, scales or global scales", name);
+    return GB_OK;
+}
+
+template <enum gb_operator Operator, enum gb_format Weights>
+enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
+{
+    const struct gb_shape *s = &a->shape;
+    if (a->size < sizeof *a)
+        return gb_cuda_fail(error, GB_EINVAL, "arguments of %zu bytes; this library needs %zu", a->size, sizeof *a);
+    enum gb_status status = check_shape(s, error);
+    if (status != GB_OK)
+        return status;
+    if (!a->ids || !a->intermediate || (Operator != GB_DOWN && !a->x) ||
+        (Operator != GB_GATE_UP && (!a->routing_weights || !a->output)))
+        return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    if (Operator != GB_DOWN)
+        status = check_weights("gate_up", &a->gate_up, Weights, s->experts, 2 * s->intermediate, s->hidden, 2, error);
+    if (status == GB_OK && Operator != GB_GATE_UP)
+        status = check_weights("down", &a->down, Weights, s->experts, s->hidden, s->intermediate, 1, error);
+    if (status == GB_OK && Operator != GB_DOWN)
+        status = gb_cuda_gate_up(a, error);
+    if (status == GB_OK && Operator != GB_GATE_UP)
+        status = gb_cuda_down(a, error);
+    return status;
+}
+
+template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb_kernel kernel(const char *name)
+{
+    return {name,
+            Operator,
+            Weights,
+            GB_BF16,
+            GB_FP32,
+            "fma32/1",
+            24,
+            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
+            supports<Operator, Weights>,
+            NULL,
+            NULL,
+            NULL,
+            run<Operator, Weights>};
+}
+
+const struct gb_kernel kernels[] = {
+    kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
+    kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
+    kernel<GB_DOWN, GB_NVFP4>("cuda/nvfp4-down"),
+    kernel<GB_LAYER, GB_BF16>("cuda/bf16-layer"),
+};
+
+} // namespace
+
+extern "C" GB_API const struct gb_kernel_table *gb_kernels(void)
+{
+    static const struct gb_kernel_table table = {GB_ABI_VERSION, sizeof(struct gb_kernel),
+                                                 sizeof kernels / sizeof kernels[0], kernels};
+    return &table;
+}

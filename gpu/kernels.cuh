@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operators of this folder, as kernels.cu registers them. Private to gpu/. */
+#ifndef GB_GPU_KERNELS_CUH
+#define GB_GPU_KERNELS_CUH
+
+#include "gpu/device.cuh"
+
+#define GB_CUDA_MAX_TOP_K 16u
+
+/* Both launch on a->stream and return without waiting. The arguments have been checked. */
+enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *error);
+enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error);
+
+/* Bytes of dynamic shared memory that a block takes. */
+size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *shape);
+size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);
+
+#endif

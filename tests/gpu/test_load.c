@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libgaugeblock-cuda loads on any machine, exports its two tables, refuses problems outside its domain with a reason
+ * that names the number, and says why where there is no GPU. Needs none.
+ *
+ * usage: test_load LIBRARY
+ */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gaugeblock.h"
+
+static unsigned failures;
+
+static void expect(bool good, const char *what, const char *message)
+{
+    if (!good) {
+        printf("FAILED %s: %s\n", what, message);
+        failures++;
+    }
+}
+
+/* A kernel refuses `shape`, and the reason contains `number`. */
+static void expect_refusal(const struct gb_kernel *kernel, struct gb_shape shape, const char *number)
+{
+    struct gb_error error = {"no message"};
+    struct gb_problem problem = {sizeof problem, shape, kernel->weights};
+    enum gb_status status = kernel->supports(&problem, &error);
+    expect(status == GB_EUNSUPPORTED && strstr(error.message, number), number, error.message);
+}
+
+static void test_domain(const struct gb_kernel *kernel)
+{
+    expect_refusal(kernel, (struct gb_shape){1, 2056, 512, 32, 8}, "hidden 2056");
+    expect_refusal(kernel, (struct gb_shape){1, 2048, 520, 32, 8}, "intermediate 520");
+    expect_refusal(kernel, (struct gb_shape){1, 2048, 512, 32, 17}, "top_k 17");
+    expect_refusal(kernel, (struct gb_shape){1, 2048, 512, 7, 8}, "top_k 8");
+    expect_refusal(kernel, (struct gb_shape){8192, 2048, 512, 32, 8}, "8192");
+    expect_refusal(kernel, (struct gb_shape){0, 2048, 512, 32, 8}, "tokens 0");
+    expect_refusal(kernel, (struct gb_shape){1, 1u << 24, 512, 32, 8}, "hidden 16777216");
+    struct gb_error error = {"no message"};
+    struct gb_problem other = {sizeof other, {1, 2048, 512, 32, 8}, GB_FP32};
+    expect(kernel->supports(&other, &error) == GB_EUNSUPPORTED, "another format", error.message);
+    struct gb_problem small = {sizeof small - 1, {1, 2048, 512, 32, 8}, kernel->weights};
+    expect(kernel->supports(&small, &error) == GB_EINVAL, "a smaller struct", error.message);
+}
+
+/* run() refuses arguments that lack buffers, before it touches a device. */
+static void test_arguments(const struct gb_kernel *kernel)
+{
+    struct gb_error error = {"no message"};
+    struct gb_arguments a = {.size = sizeof a, .shape = {1, 2048, 512, 32, 8}};
+    expect(kernel->run(&a, &error) == GB_EINVAL, "no buffers", error.message);
+    a.size--;
+    expect(kernel->run(&a, &error) == GB_EINVAL, "a smaller struct", error.message);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: test_load LIBRARY\n");
+        return 2;
+    }
+    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        printf("FAILED %s\n", dlerror());
+        return 1;
+    }
+    gb_kernels_function kernels = (gb_kernels_function)dlsym(library, GB_KERNELS_SYMBOL);
+    gb_device_function device = (gb_device_function)dlsym(library, GB_DEVICE_SYMBOL);
+    if (!kernels || !device) {
+        printf("FAILED: %s or %s is not exported\n", GB_KERNELS_SYMBOL, GB_DEVICE_SYMBOL);
+        return 1;
+    }
+    const struct gb_kernel_table *table = kernels();
+    expect(table->abi_version == GB_ABI_VERSION && device()->abi_version == GB_ABI_VERSION, "ABI version", "differs");
+    expect(table->kernel_size == sizeof(struct gb_kernel), "size of struct gb_kernel", "differs");
+    expect(table->count > 0, "kernels", "none");
+    struct gb_error error = {""};
+    char text[256] = "";
+    enum gb_status present = device()->describe(text, sizeof text, &error);
+    expect(present == GB_OK || (present == GB_EUNSUPPORTED && error.message[0]), "describe", error.message);
+    printf("device: %s\n", present == GB_OK ? text : error.message);
+    for (uint32_t k = 0; k < table->count; k++) {
+        const struct gb_kernel *kernel = &table->kernels[k];
+        struct gb_problem problem = {sizeof problem, {1, 2048, 512, 32, 8}, kernel->weights};
+        struct gb_error reason = {""};
+        enum gb_status status = kernel->supports(&problem, &reason);
+        expect(status == present, kernel->name, reason.message);
+        expect(status == GB_OK || reason.message[0], kernel->name, "no reason given");
+        printf("%s: %s\n", kernel->name, status == GB_OK ? "supported" : reason.message);
+        test_domain(kernel);
+        test_arguments(kernel);
+    }
+    printf("%s\n", failures ? "FAILED" : "passed");
+    return failures ? 1 : 0;
+}
