@@ -92,31 +92,3 @@ void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, con
     if (outputs->intermediate)
         set_hash(object, "intermediate_sha256", outputs->intermediate, inner);
 }
-
-static json_t *drift_of(const double *state, const double *truth, uint32_t tokens, uint32_t hidden)
-{
-    struct metrics m;
-    metrics_start(&m);
-    metrics_add(&m, state, truth, tokens, hidden);
-    return describe_metrics(&m);
-}
-
-json_t *describe_drift(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
-                       const struct gb_outputs *reference)
-{
-    json_t *layers = json_array();
-    uint32_t tokens = outputs->shape.tokens, hidden = fixture->shape.hidden;
-    for (uint32_t l = 0; l < fixture->layers; l++) {
-        size_t ours = (size_t)l * tokens * hidden, all = (size_t)l * fixture->shape.tokens * hidden;
-        const double *quantised = fixture->stack.truth_quantised + all, *original = fixture->stack.truth_original + all;
-        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)fixture->layer[l].index);
-        describe_into(object, "subject_truth", "quantised", drift_of(outputs->stack + ours, quantised, tokens, hidden));
-        describe_into(object, "subject_truth", "original", drift_of(outputs->stack + ours, original, tokens, hidden));
-        describe_into(object, "reference_truth", "quantised",
-                      drift_of(reference->stack + all, quantised, tokens, hidden));
-        describe_into(object, "reference_truth", "original",
-                      drift_of(reference->stack + all, original, tokens, hidden));
-        json_array_append_new(layers, object);
-    }
-    return layers;
-}

@@ -21,8 +21,5 @@ json_t *describe_bound_lane(const struct lane *lane);
 /* Sets output_sha256 and intermediate_sha256 of one layer, over the little-endian bytes. */
 void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, const struct gb_shape *shape,
                      bool with_output);
-/* The residual stream after each layer, against truth's, of the subject and of the reference. */
-json_t *describe_drift(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
-                       const struct gb_outputs *reference);
 
 #endif

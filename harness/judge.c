@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/describe.h"
+#include "harness/drift.h"
 #include "harness/judge.h"
 #include "harness/lanes.h"
 #include "harness/metrics.h"
@@ -247,8 +248,11 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)
         json_object_set_new(j->metrics, "overall", describe_summary(&sum));
-    if (outputs->stack)
-        json_object_set_new(j->metrics, "drift", describe_drift(f, outputs, b->reference));
+    if (status == GB_OK && outputs->stack) {
+        json_t *drift;
+        status = drift_describe(f, outputs, b->reference, &drift, error);
+        json_object_set_new(j->metrics, "drift", drift);
+    }
     j->lanes = json_pack("{s:o, s:o}", "bits", describe_bits_lane(&bits, ordered), "bound", describe_bound_lane(&bound));
     return status;
 }

@@ -31,7 +31,7 @@ static void layers_table(FILE *stream, const json_t *one)
             "subject - truth, before quantising", "", drift ? " drift: residual stream - truth" : "");
     fprintf(stream, "  %-6s %11s | %13s %10s %10s | %13s %10s %10s | %8s |", "layer", "reference", "min cosine",
             "max abs", "rel L2", "min cosine", "max abs", "rel L2", "of bound");
-    fprintf(stream, drift ? " %13s %10s %10s\n" : "\n", "min cosine", "max abs", "rel L2");
+    fprintf(stream, drift ? " %13s %10s %10s %6s\n" : "\n", "min cosine", "max abs", "rel L2", "flips");
     for (size_t l = 0; l < json_array_size(layers); l++) {
         const json_t *layer = json_array_get(layers, l);
         const json_t *bits = json_object_get(layer, "subject_reference");
@@ -48,9 +48,10 @@ static void layers_table(FILE *stream, const json_t *one)
         number(stream, 8, "%.3f", isnan(ratio) ? record_number(layer, "bound", "intermediate", "limit_ratio", NULL)
                                                : ratio);
         fprintf(stream, " |");
-        if (drift)
-            figures(stream,
-                    json_object_get(json_object_get(json_array_get(drift, l), "subject_truth"), "quantised"));
+        if (drift) {
+            figures(stream, json_object_get(json_object_get(json_array_get(drift, l), "subject_truth"), "quantised"));
+            number(stream, 6, "%.0f", record_number(json_array_get(drift, l), "subject_routing_flips", NULL));
+        }
         fprintf(stream, "\n");
     }
 }

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drift as figures: the residual stream after each layer, of the subject and of the reference, against truth's. */
+#ifndef GB_HARNESS_DRIFT_H
+#define GB_HARNESS_DRIFT_H
+
+#include <jansson.h>
+
+#include "fixtures/fixtures.h"
+
+/*
+ * One object a layer: the distance of both streams from truth, and how many tokens each routed to a set of experts
+ * other than truth's. outputs: a prefix of the fixture's tokens; reference: all of them; both with a stack.
+ */
+enum gb_status drift_describe(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
+                              const struct gb_outputs *reference, json_t **drift, struct gb_error *error);
+
+#endif
