@@ -116,14 +116,19 @@ double oracle_e8m0_decode(unsigned code)
     return code == 0xFF ? (double)NAN : ldexp(1, (int)code - 127);
 }
 
-/* The least power of two that is not below |value|. */
+/* The least power of two that is not below |value|; the largest there is if all are. */
 unsigned oracle_e8m0_encode(float value)
 {
-    unsigned code = 0;
+    unsigned low = 0, high = 0xFE;
 
     if (value != value)
         return 0xFF;
-    while (code < 0xFE && oracle_e8m0_decode(code) < fabs((double)value))
-        code++;
-    return code;
+    while (low < high) {
+        unsigned middle = (low + high) / 2;
+        if (oracle_e8m0_decode(middle) < fabs((double)value))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }

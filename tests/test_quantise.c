@@ -121,6 +121,26 @@ static void ties_of_the_scale(void **state)
     check(1, (uint32_t)(count + 16));
 }
 
+/* Every bf16 mantissa for the matrix's largest value times every one for a block's, over the exponents that scales span:
+ * where a / 6 / d, or a product with a reciprocal, would round to another scale. */
+static void every_pair_of_mantissas(void **state)
+{
+    enum { EXPONENTS = 10, BLOCKS = 128 * EXPONENTS };
+
+    (void)state;
+    for (uint32_t mantissa = 0; mantissa < 128; mantissa++) {
+        float largest = bits_float(0x41000000 | mantissa << 16);
+        for (uint32_t block = 0; block < BLOCKS; block++) {
+            float amax = ldexpf(bits_float(0x40800000 | block % 128 << 16), -(int)(block / 128));
+            amax = amax < largest ? amax : largest;
+            for (unsigned i = 0; i < 16; i++)
+                values[16 * block + i] = (i % 2 ? -amax : amax) * (float)(16 - i) / 16;
+        }
+        values[0] = largest;
+        check(1, 16 * BLOCKS);
+    }
+}
+
 /* Two values with equal |amax|, one positive and one negative; and the largest in every position of a block. */
 static void largest_anywhere(void **state)
 {
@@ -280,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gaussian_values),        cmocka_unit_test(trained_like_values),
         cmocka_unit_test(tie_aligned_blocks),     cmocka_unit_test(ties_of_the_scale),
+        cmocka_unit_test(every_pair_of_mantissas),
         cmocka_unit_test(largest_anywhere),       cmocka_unit_test(zero_and_tiny_blocks),
         cmocka_unit_test(saturation),             cmocka_unit_test(extreme_ranges),
         cmocka_unit_test(all_zero_matrix),        cmocka_unit_test(refuses_what_is_not_finite),
