@@ -43,6 +43,7 @@ exhaustive: build ## the tests that run through whole input spaces
 
 install: build ## install below PREFIX (/usr/local); DESTDIR is respected
 	cmake --install build --prefix $(PREFIX)
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
 
 format: ## rewrite all C and CUDA files with clang-format-14
 	clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')

@@ -15,14 +15,13 @@ foreach(module quant reference fixtures)
   install(FILES ${module}/${module}.h DESTINATION ${header_dir}/${module})
 endforeach()
 
-# The installed program and the CUDA library find libgaugeblock where it was installed beside them.
+# The installed program finds libgaugeblock, which finds the CUDA library beside itself.
 file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
 if(TARGET gaugeblock_program)
   set_target_properties(gaugeblock_program PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
   install(TARGETS gaugeblock_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 if(TARGET gaugeblock_cuda)
-  set_target_properties(gaugeblock_cuda PROPERTIES INSTALL_RPATH "$ORIGIN")
   install(TARGETS gaugeblock_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 
