@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order fma32/1; every step is numbered as in docs/numerics.md#fma32. */
+/* The order fma32/1 in plain C; every step is numbered as in docs/numerics.md#fma32. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -69,16 +69,16 @@ float gb_row_dot(const struct gb_row *row, const float *x)
 
 float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x)
 {
+    struct gb_activations activations;
     struct gb_row decoded;
-    float *values = malloc(sizeof(float) * weights->columns);
     float result = NAN;
-    if (values && gb_row_new(weights, &decoded, NULL) == GB_OK) {
-        for (uint32_t i = 0; i < weights->columns; i++)
-            values[i] = gb_bf16_decode(x[i]);
-        gb_row_decode(weights, expert, row, &decoded);
-        result = gb_row_dot(&decoded, values);
+    if (gb_activations_new(weights, x, 1, NULL, 1, &activations, NULL) != GB_OK)
+        return result;
+    if (gb_row_new(weights, &decoded, NULL) == GB_OK) {
+        struct gb_product product = {weights, expert, row, 1, 1, activations.path, activations.vector};
+        gb_dots(&product, &decoded, &result);
         gb_row_free(&decoded);
     }
-    free(values);
+    gb_activations_free(&activations);
     return result;
 }

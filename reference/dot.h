@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private: the order fma32/1 on decoded rows, and the grouping of (token, slot) pairs by expert. */
+/* Private: the order fma32/1 on rows of weights, and the grouping of (token, slot) pairs by expert. */
 #ifndef GB_REFERENCE_DOT_H
 #define GB_REFERENCE_DOT_H
 
@@ -21,7 +21,7 @@ enum gb_status gb_row_new(const struct gb_weights *weights, struct gb_row *row, 
 void gb_row_free(struct gb_row *row);
 void gb_row_decode(const struct gb_weights *weights, uint32_t expert, uint32_t index, struct gb_row *row);
 
-/* row . x in the order fma32/1. x: [row->columns]. */
+/* row . x in the order fma32/1: its definition in plain C. x: [row->columns]. */
 float gb_row_dot(const struct gb_row *row, const float *x);
 
 /* The (token, slot) pairs of each expert in ascending order: pair = token * top_k + slot. */
@@ -37,6 +37,35 @@ struct gb_groups {
 enum gb_status gb_groups_new(const struct gb_shape *shape, const int32_t *ids, struct gb_groups *groups,
                              struct gb_error *error);
 void gb_groups_free(struct gb_groups *groups);
+
+/* Activations as the path in force reads them (enum gb_cpu_path): plainly one after the other, or in lanes. */
+struct gb_activations {
+    enum gb_cpu_path path;
+    float *values;
+    const float **vector;  /* one for each pair of the groups, or for each activation where there are no groups */
+};
+
+/* Activations for rows of these weights. x: [count, weights->columns]. With groups, vector[n] is activation
+ * groups->pair[n] / share; without (NULL), activation n. GB_ENOMEM. */
+enum gb_status gb_activations_new(const struct gb_weights *weights, const gb_bf16 *x, size_t count,
+                                  const struct gb_groups *groups, uint32_t share, struct gb_activations *activations,
+                                  struct gb_error *error);
+void gb_activations_free(struct gb_activations *activations);
+
+/* Consecutive rows of one expert, times several activations. */
+struct gb_product {
+    const struct gb_weights *weights;
+    uint32_t expert;
+    uint32_t row;            /* the first one */
+    uint32_t rows;
+    uint32_t count;
+    enum gb_cpu_path path;
+    const float *const *x;   /* [count], of the path's struct gb_activations */
+};
+
+/* The product's dot products, the same bits on every path. decoded: scratch of gb_row_new for these weights;
+ * dots: [product->rows, product->count]. */
+void gb_dots(const struct gb_product *product, struct gb_row *decoded, float *dots);
 
 /* Shapes, ids and pointers of an operator agree. GB_EINVAL. */
 enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_operator operation,

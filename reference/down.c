@@ -5,6 +5,8 @@
 
 #include "reference/dot.h"
 
+enum { ROWS = 16 }; /* of one expert in a go: they follow each other in memory */
+
 /* y = fma(routing weight, dot, y) over the slots of every token. dots: [tokens, top_k]. */
 __attribute__((target_clones("fma", "default")))
 static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
@@ -22,18 +24,46 @@ static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
     }
 }
 
-/* Output h of every token. values: the intermediate [tokens, top_k, intermediate]. */
-static void neuron(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t h, const float *values,
-                   struct gb_row *row, float *dots)
+/* Outputs first .. first + rows - 1 of every token. dots: scratch, [ROWS, pairs of an expert]; by_pair: scratch,
+ * [ROWS, tokens, top_k]. */
+static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t first,
+                    const struct gb_activations *x, struct gb_row *decoded, float *dots, float *by_pair)
 {
+    size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
+    uint32_t rows = a->shape.hidden - first < ROWS ? a->shape.hidden - first : ROWS;
     for (uint32_t g = 0; g < groups->active; g++) {
-        gb_row_decode(&a->down, groups->expert[g], h, row);
-        for (uint32_t n = groups->start[g]; n < groups->start[g + 1]; n++) {
-            uint32_t pair = groups->pair[n];
-            dots[pair] = gb_row_dot(row, values + (size_t)pair * a->shape.intermediate);
-        }
+        uint32_t start = groups->start[g], count = groups->start[g + 1] - start;
+        struct gb_product product = {&a->down, groups->expert[g], first, rows, count, x->path, x->vector + start};
+        gb_dots(&product, decoded, dots);
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t n = 0; n < count; n++)
+                by_pair[r * pairs + groups->pair[start + n]] = dots[(size_t)r * count + n];
     }
-    combine(a, h, dots);
+    for (uint32_t r = 0; r < rows; r++)
+        combine(a, first + r, by_pair + r * pairs);
+}
+
+static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_groups *groups,
+                                  const struct gb_activations *x, struct gb_error *error)
+{
+    size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
+    enum gb_status status = GB_OK;
+#pragma omp parallel
+    {
+        struct gb_row decoded = {0};
+        float *dots = malloc(sizeof(float) * ROWS * (groups->most + pairs));
+        bool ready = gb_row_new(&a->down, &decoded, NULL) == GB_OK && dots;
+#pragma omp for schedule(dynamic)
+        for (uint32_t first = 0; first < a->shape.hidden; first += ROWS)
+            if (ready)
+                neurons(a, groups, first, x, &decoded, dots, dots + (size_t)ROWS * groups->most);
+        if (!ready)
+#pragma omp critical
+            status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", a->shape.intermediate);
+        gb_row_free(&decoded);
+        free(dots);
+    }
+    return status;
 }
 
 enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *error)
@@ -46,30 +76,12 @@ enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *
     status = gb_groups_new(shape, a->ids, &groups, error);
     if (status != GB_OK)
         return status;
-    size_t pairs = (size_t)shape->tokens * shape->top_k;
-    float *values = malloc(sizeof(float) * pairs * shape->intermediate); /* [tokens, top_k, intermediate] */
-    if (!values) {
-        gb_groups_free(&groups);
-        return gb_fail(error, GB_ENOMEM, "no memory for %zu intermediate values", pairs * shape->intermediate);
+    struct gb_activations x; /* one for each pair */
+    status = gb_activations_new(&a->down, a->intermediate, (size_t)shape->tokens * shape->top_k, &groups, 1, &x, error);
+    if (status == GB_OK) {
+        status = all_neurons(a, &groups, &x, error);
+        gb_activations_free(&x);
     }
-    for (size_t i = 0; i < pairs * shape->intermediate; i++)
-        values[i] = gb_bf16_decode(a->intermediate[i]);
-#pragma omp parallel
-    {
-        struct gb_row row = {0};
-        float *dots = malloc(sizeof(float) * pairs); /* [tokens, top_k] */
-        bool ready = gb_row_new(&a->down, &row, NULL) == GB_OK && dots;
-#pragma omp for schedule(static)
-        for (uint32_t h = 0; h < shape->hidden; h++)
-            if (ready)
-                neuron(a, &groups, h, values, &row, dots);
-        if (!ready)
-#pragma omp critical
-            status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", shape->intermediate);
-        gb_row_free(&row);
-        free(dots);
-    }
-    free(values);
     gb_groups_free(&groups);
     return status;
 }

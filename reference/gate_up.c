@@ -5,20 +5,50 @@
 
 #include "reference/dot.h"
 
-/* Neuron i of every pair of one expert. x: [tokens, hidden]; intermediate: [tokens, top_k, intermediate]. */
-static void neuron(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t g, uint32_t i,
-                   const float *x, struct gb_row *gate_row, struct gb_row *up_row)
+enum { ROWS = 16 }; /* of one expert in a go: they follow each other in memory */
+
+/* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, ROWS, pairs of the expert]. */
+static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t g, uint32_t first,
+                    const struct gb_activations *x, struct gb_row *decoded, float *dots)
 {
-    const struct gb_shape *shape = &a->shape;
-    gb_row_decode(&a->gate_up, groups->expert[g], i, gate_row);
-    gb_row_decode(&a->gate_up, groups->expert[g], shape->intermediate + i, up_row);
-    for (uint32_t n = groups->start[g]; n < groups->start[g + 1]; n++) {
-        uint32_t pair = groups->pair[n];
-        const float *token = x + (size_t)(pair / shape->top_k) * shape->hidden;
-        float gate = gb_row_dot(gate_row, token);
-        float up = gb_row_dot(up_row, token);
-        a->intermediate[(size_t)pair * shape->intermediate + i] = gb_bf16_encode(gb_silu(gate) * up);
+    uint32_t start = groups->start[g], count = groups->start[g + 1] - start, intermediate = a->shape.intermediate;
+    uint32_t rows = intermediate - first < ROWS ? intermediate - first : ROWS;
+    struct gb_product gate = {&a->gate_up, groups->expert[g], first, rows, count, x->path, x->vector + start};
+    struct gb_product up = gate;
+    up.row += intermediate;
+    float *up_dots = dots + (size_t)ROWS * count;
+    gb_dots(&gate, decoded, dots);
+    gb_dots(&up, decoded, up_dots);
+    for (uint32_t n = 0; n < count; n++) {
+        gb_bf16 *out = a->intermediate + (size_t)groups->pair[start + n] * intermediate + first;
+        for (uint32_t r = 0; r < rows; r++) {
+            size_t i = (size_t)r * count + n;
+            out[r] = gb_bf16_encode(gb_silu(dots[i]) * up_dots[i]);
+        }
     }
+}
+
+static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_groups *groups,
+                                  const struct gb_activations *x, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+#pragma omp parallel
+    {
+        struct gb_row decoded = {0};
+        float *dots = malloc(sizeof(float) * 2 * ROWS * groups->most);
+        bool ready = gb_row_new(&a->gate_up, &decoded, NULL) == GB_OK && dots;
+#pragma omp for collapse(2) schedule(dynamic, 4)
+        for (uint32_t g = 0; g < groups->active; g++)
+            for (uint32_t first = 0; first < a->shape.intermediate; first += ROWS)
+                if (ready)
+                    neurons(a, groups, g, first, x, &decoded, dots);
+        if (!ready)
+#pragma omp critical
+            status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", a->shape.hidden);
+        gb_row_free(&decoded);
+        free(dots);
+    }
+    return status;
 }
 
 enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_error *error)
@@ -31,30 +61,13 @@ enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_erro
     status = gb_groups_new(shape, a->ids, &groups, error);
     if (status != GB_OK)
         return status;
-    size_t count = (size_t)shape->tokens * shape->hidden;
-    float *x = malloc(sizeof(float) * count); /* [tokens, hidden] */
-    if (!x) {
-        gb_groups_free(&groups);
-        return gb_fail(error, GB_ENOMEM, "no memory for %zu activations", count);
+    struct gb_activations x;
+    status = gb_activations_new(&a->gate_up, a->x, shape->tokens, &groups, shape->top_k, &x, error);
+    if (status == GB_OK) {
+        memset(a->intermediate, 0, sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
+        status = all_neurons(a, &groups, &x, error);
+        gb_activations_free(&x);
     }
-    for (size_t i = 0; i < count; i++)
-        x[i] = gb_bf16_decode(a->x[i]);
-    memset(a->intermediate, 0, sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
-#pragma omp parallel
-    {
-        struct gb_row gate_row = {0}, up_row = {0};
-        bool ready = gb_row_new(&a->gate_up, &gate_row, NULL) == GB_OK && gb_row_new(&a->gate_up, &up_row, NULL) == GB_OK;
-#pragma omp for schedule(static)
-        for (uint32_t i = 0; i < shape->intermediate; i++)
-            for (uint32_t g = 0; ready && g < groups.active; g++)
-                neuron(a, &groups, g, i, x, &gate_row, &up_row);
-        if (!ready)
-#pragma omp critical
-            status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", shape->hidden);
-        gb_row_free(&gate_row);
-        gb_row_free(&up_row);
-    }
-    free(x);
     gb_groups_free(&groups);
     return status;
 }

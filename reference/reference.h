@@ -35,6 +35,24 @@ GB_API float gb_exp(float x);
 GB_API float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
 
 /*
+ * How dot products are computed: in plain C, which is the definition, or on vector registers straight from the codes.
+ * Every path gives the same bits. The fastest one that the CPU has is in force until another is set.
+ */
+enum gb_cpu_path {
+    GB_CPU_PLAIN = 0,
+    GB_CPU_AVX2 = 1,   /* AVX2 and FMA */
+    GB_CPU_AVX512 = 2  /* AVX-512 F, BW and VL */
+};
+
+/* Whether this CPU has it; false for an unknown path. */
+GB_API bool gb_cpu_path_available(enum gb_cpu_path path);
+/* For all threads, and the operators called from here on. GB_EINVAL: unknown path. GB_EUNSUPPORTED: not on this CPU. */
+GB_API enum gb_status gb_cpu_path_set(enum gb_cpu_path path, struct gb_error *error);
+GB_API enum gb_cpu_path gb_cpu_path_get(void);
+/* "plain", "avx2", "avx512"; NULL for an unknown path. */
+GB_API const char *gb_cpu_path_name(enum gb_cpu_path path);
+
+/*
  * The operators, on the ABI's arguments with host pointers; `output` is FP32. workspace, prepared and
  * stream are not used. GB_LAYER writes the intermediate if it is not NULL.
  * GB_EINVAL: an id out of range, or shapes that disagree. GB_ENOMEM.

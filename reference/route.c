@@ -5,6 +5,8 @@
 
 #include "reference/dot.h"
 
+enum { ROWS = 16 }; /* experts whose logits are computed in a go */
+
 /* Whether expert a comes before expert b: by descending logit, ties to the lower id, NaN last. */
 static bool before(const float *logits, uint32_t a, uint32_t b)
 {
@@ -46,33 +48,58 @@ static void softmax_top_k(const float *logits, const struct gb_shape *shape, boo
         weights[j] = gb_exp(logits[ids[j]] - largest) / sum;
 }
 
+/* Logits first .. first + rows - 1 of every token. dots: scratch, [ROWS, tokens]; logits: [tokens, experts]. */
+static void some_logits(const struct gb_shape *shape, const struct gb_weights *router, uint32_t first,
+                        const struct gb_activations *x, struct gb_row *decoded, float *dots, float *logits)
+{
+    uint32_t rows = shape->experts - first < ROWS ? shape->experts - first : ROWS;
+    struct gb_product product = {router, 0, first, rows, shape->tokens, x->path, x->vector};
+    gb_dots(&product, decoded, dots);
+    for (uint32_t t = 0; t < shape->tokens; t++)
+        for (uint32_t r = 0; r < rows; r++)
+            logits[(size_t)t * shape->experts + first + r] = dots[(size_t)r * shape->tokens + t];
+}
+
+static enum gb_status all_logits(const struct gb_shape *shape, const struct gb_weights *router,
+                                 const struct gb_activations *x, float *logits, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+#pragma omp parallel
+    {
+        struct gb_row decoded = {0};
+        float *dots = malloc(sizeof(float) * ROWS * shape->tokens);
+        bool ready = gb_row_new(router, &decoded, NULL) == GB_OK && dots;
+#pragma omp for schedule(dynamic)
+        for (uint32_t first = 0; first < shape->experts; first += ROWS)
+            if (ready)
+                some_logits(shape, router, first, x, &decoded, dots, logits);
+        if (!ready)
+#pragma omp critical
+            status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", shape->hidden);
+        gb_row_free(&decoded);
+        free(dots);
+    }
+    return status;
+}
+
 enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x, const struct gb_weights *router,
                                   bool renormalise, int32_t *ids, float *routing_weights, struct gb_error *error)
 {
     if (router->format != GB_BF16 || router->experts != 1 || router->rows != shape->experts ||
         router->columns != shape->hidden || !router->codes)
         return gb_fail(error, GB_EINVAL, "the router must be a bf16 matrix of %u x %u", shape->experts, shape->hidden);
-    float *values = malloc(sizeof(float) * shape->tokens * shape->hidden);  /* [tokens, hidden] */
     float *logits = malloc(sizeof(float) * shape->tokens * shape->experts); /* [tokens, experts] */
-    struct gb_row row = {0};
-    enum gb_status status = GB_OK;
-    if (!values || !logits || gb_row_new(router, &row, NULL) != GB_OK) {
-        status = gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);
-        goto out;
+    if (!logits)
+        return gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);
+    struct gb_activations activations;
+    enum gb_status status = gb_activations_new(router, x, shape->tokens, NULL, 1, &activations, error);
+    if (status == GB_OK) {
+        status = all_logits(shape, router, &activations, logits, error);
+        gb_activations_free(&activations);
     }
-    for (size_t i = 0; i < (size_t)shape->tokens * shape->hidden; i++)
-        values[i] = gb_bf16_decode(x[i]);
-    for (uint32_t e = 0; e < shape->experts; e++) {
-        gb_row_decode(router, 0, e, &row);
-        for (uint32_t t = 0; t < shape->tokens; t++)
-            logits[(size_t)t * shape->experts + e] = gb_row_dot(&row, values + (size_t)t * shape->hidden);
-    }
-    for (uint32_t t = 0; t < shape->tokens; t++)
+    for (uint32_t t = 0; status == GB_OK && t < shape->tokens; t++)
         softmax_top_k(logits + (size_t)t * shape->experts, shape, renormalise, ids + (size_t)t * shape->top_k,
                       routing_weights + (size_t)t * shape->top_k);
-out:
-    gb_row_free(&row);
-    free(values);
     free(logits);
     return status;
 }
