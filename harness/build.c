@@ -7,60 +7,18 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 
-/* One projection of one expert -> codes, scales and global scale inside the stacked weights, from row `first`. */
-static enum gb_status quantise_one(const struct gb_recipe *recipe, struct gb_weights *weights, uint32_t expert,
-                                   uint32_t first, uint32_t rows, const float *values, struct gb_error *error)
+static enum gb_status fill_experts(struct gb_fixture *f, const struct weight_source *source, uint32_t layer,
+                                   struct gb_error *error)
 {
-    size_t row = (size_t)expert * weights->rows + first;
-    char *codes = (char *)weights->codes + row * gb_row_code_bytes(weights->format, weights->columns);
-    char *scales = weights->scales
-                       ? (char *)weights->scales + row * gb_row_scale_bytes(weights->format, weights->columns)
-                       : NULL;
-    float *global = weights->global_scales
-                        ? (float *)weights->global_scales + (size_t)expert * weights->parts +
-                              gb_weights_part(weights, first)
-                        : NULL;
-    return gb_quantise(recipe, values, rows, weights->columns, codes, scales, global, error);
-}
-
-static enum gb_status quantise_expert(struct gb_fixture *f, const struct weight_source *source,
-                                      const struct gb_recipe *recipe, uint32_t layer, uint32_t expert, float *values,
-                                      struct gb_error *error)
-{
-    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
-    struct gb_layer *l = &f->layer[layer];
-    for (enum gb_projection p = GB_GATE_PROJ; p <= GB_DOWN_PROJ; p++) {
-        struct gb_weights *weights = p == GB_DOWN_PROJ ? &l->down : &l->gate_up;
-        uint32_t rows = p == GB_DOWN_PROJ ? f->shape.hidden : f->shape.intermediate;
-        struct gb_error inner;
-        enum gb_status status = source->matrix(source->context, layer, expert, p, values, error);
-        if (status != GB_OK)
-            return status;
-        status = quantise_one(recipe, weights, expert, p == GB_UP_PROJ ? f->shape.intermediate : 0, rows, values,
-                              &inner);
-        if (status != GB_OK)
-            return gb_fail(error, status, "layer %u, expert %u, %s: %s", l->index, expert, names[p], inner.message);
-    }
-    return GB_OK;
-}
-
-static enum gb_status quantise_layer(struct gb_fixture *f, const struct weight_source *source,
-                                     const struct gb_recipe *recipe, uint32_t layer, struct gb_error *error)
-{
-    size_t matrix = (size_t)f->shape.hidden * f->shape.intermediate;
     enum gb_status status = GB_OK;
-#pragma omp parallel
-    {
-        float *values = malloc(sizeof(float) * matrix); /* [rows, columns] of one projection */
-#pragma omp for schedule(dynamic)
-        for (uint32_t e = 0; e < f->shape.experts; e++) {
-            struct gb_error own = {"no memory for an expert"};
-            enum gb_status got = values ? quantise_expert(f, source, recipe, layer, e, values, &own) : GB_ENOMEM;
-            if (got != GB_OK)
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t e = 0; e < f->shape.experts; e++) {
+        struct gb_error own;
+        bool wanted = !f->generated || gb_layer_touches(f, layer, e);
+        enum gb_status got = wanted ? source->expert(source->context, layer, e, &own) : GB_OK;
+        if (got != GB_OK)
 #pragma omp critical
-                status = gb_fail(error, got, "%s", own.message);
-        }
-        free(values);
+            status = gb_fail(error, got, "%s", own.message);
     }
     return status;
 }
@@ -105,8 +63,7 @@ struct truth_work {
     int32_t *ids;            /* [tokens, top_k] */
 };
 
-static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const struct gb_truth_source *quantised,
-                                  const struct gb_truth_source *original, struct truth_work *w, struct gb_error *error)
+static enum gb_status route(struct gb_fixture *f, uint32_t layer, struct truth_work *w, struct gb_error *error)
 {
     struct gb_layer *l = &f->layer[layer];
     for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
@@ -115,9 +72,17 @@ static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const st
         gb_truth_route(&f->shape, w->x, &l->router, f->renormalise, l->ids, l->truth_routing_weights, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.top_k; i++)
         l->routing_weights[i] = (float)l->truth_routing_weights[i];
-    if (status == GB_OK)
-        status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, quantised, l->truth_quantised, NULL,
-                                error);
+    return status;
+}
+
+static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const struct gb_truth_source *quantised,
+                                  const struct gb_truth_source *original, struct truth_work *w, struct gb_error *error)
+{
+    struct gb_layer *l = &f->layer[layer];
+    for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
+        w->x[i] = (double)gb_bf16_decode(l->x[i]);
+    enum gb_status status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, quantised,
+                                           l->truth_quantised, NULL, error);
     if (status == GB_OK)
         status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, original, l->truth_original, NULL,
                                 error);
@@ -164,9 +129,9 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
     return status;
 }
 
-enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *source, struct gb_error *error)
+enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *source, bool routed,
+                             struct gb_error *error)
 {
-    const struct gb_recipe *recipe = gb_recipe_default(f->weights);
     size_t count = (size_t)f->shape.tokens * f->shape.hidden, pairs = (size_t)f->shape.tokens * f->shape.top_k;
     struct original o = {f, source, 0, malloc(sizeof(float) * f->shape.hidden * f->shape.intermediate)};
     struct truth_work w = {malloc(sizeof(double) * count), malloc(sizeof(double) * count),
@@ -177,7 +142,10 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
         status = gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         progress("quantising and computing truth: layer", l, f->layers);
-        status = quantise_layer(f, source, recipe, l, error);
+        if (!routed)
+            status = route(f, l, &w, error);
+        if (status == GB_OK)
+            status = fill_experts(f, source, l, error);
         if (status == GB_OK)
             status = all_truth(f, &o, l, &w, error);
     }

@@ -5,19 +5,21 @@
 
 #include "fixtures/fixtures.h"
 
-/* The weights before quantisation. */
+/* Where an expert's weights come from. Both functions are thread-safe. */
 struct weight_source {
     void *context;
-    /* One expert's projection of fixture layer `layer`. values: [rows, columns] of that projection. Thread-safe. */
-    enum gb_status (*matrix)(void *context, uint32_t layer, uint32_t expert, enum gb_projection projection,
-                             float *values, struct gb_error *error);
+    /* One projection before quantisation. values: [rows, columns] of that projection. */
+    gb_matrix_function matrix;
+    /* Fills the expert's codes and scales in the fixture. */
+    enum gb_status (*expert)(void *context, uint32_t layer, uint32_t expert, struct gb_error *error);
 };
 
 /*
- * Quantises every expert by the fixture's recipe, routes by truth (ids and routing weights; the FP32 weights are
- * truth's rounded once), and fills truth of every layer and of the stack. x, router, norm, residual and attention
- * deltas must be there already. Shows progress on stderr if that is a terminal.
+ * Fills ids and routing weights by truth's router (unless routed: they are there), the codes of every expert (of a
+ * generated fixture: those its tokens use), and truth of every layer and of the stack. x, router, norm, residual and
+ * attention deltas must be there already. Shows progress on stderr if that is a terminal.
  */
-enum gb_status build_fixture(struct gb_fixture *fixture, const struct weight_source *source, struct gb_error *error);
+enum gb_status build_fixture(struct gb_fixture *fixture, const struct weight_source *source, bool routed,
+                             struct gb_error *error);
 
 #endif

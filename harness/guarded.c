@@ -46,9 +46,7 @@ enum gb_status guarded_from(const struct gb_device *memory, const void *content,
                             struct guarded *buffer, struct gb_error *error)
 {
     enum gb_status status = guarded_new(memory, bytes, buffer, error);
-    if (status == GB_OK && bytes)
-        status = memory->upload(buffer->payload, content, bytes, error);
-    return status;
+    return status == GB_OK ? guarded_put(buffer, 0, content, bytes, error) : status;
 }
 
 void guarded_free(struct guarded *buffer)
@@ -90,17 +88,24 @@ enum gb_status guarded_intact(const struct guarded *buffer, bool *intact, struct
     return status;
 }
 
-enum gb_status guarded_equals(const struct guarded *buffer, const void *content, bool *equal, struct gb_error *error)
+enum gb_status guarded_put(const struct guarded *buffer, size_t offset, const void *content, size_t bytes,
+                           struct gb_error *error)
+{
+    return bytes ? buffer->memory->upload((char *)buffer->payload + offset, content, bytes, error) : GB_OK;
+}
+
+enum gb_status guarded_equals(const struct guarded *buffer, size_t offset, const void *content, size_t bytes,
+                              bool *equal, struct gb_error *error)
 {
     *equal = true;
     char *piece = malloc(PIECE_BYTES);
     if (!piece)
         return gb_fail(error, GB_ENOMEM, "no memory to check inputs");
     enum gb_status status = GB_OK;
-    for (size_t at = 0; status == GB_OK && *equal && at < buffer->bytes; at += PIECE_BYTES) {
-        size_t bytes = buffer->bytes - at < PIECE_BYTES ? buffer->bytes - at : PIECE_BYTES;
-        status = buffer->memory->download(piece, (const char *)buffer->payload + at, bytes, error);
-        *equal &= status == GB_OK && !memcmp(piece, (const char *)content + at, bytes);
+    for (size_t at = 0; status == GB_OK && *equal && at < bytes; at += PIECE_BYTES) {
+        size_t count = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        status = buffer->memory->download(piece, (const char *)buffer->payload + offset + at, count, error);
+        *equal &= status == GB_OK && !memcmp(piece, (const char *)content + at, count);
     }
     free(piece);
     return status;

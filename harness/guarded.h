@@ -26,7 +26,11 @@ enum gb_status guarded_poison(const struct guarded *buffer, uint8_t byte, struct
 enum gb_status guarded_read(const struct guarded *buffer, void *content, struct gb_error *error);
 /* Whether both canaries are whole. */
 enum gb_status guarded_intact(const struct guarded *buffer, bool *intact, struct gb_error *error);
-/* Whether the payload still equals `content`. */
-enum gb_status guarded_equals(const struct guarded *buffer, const void *content, bool *equal, struct gb_error *error);
+/* Copies `content` to the payload from byte `offset` on. */
+enum gb_status guarded_put(const struct guarded *buffer, size_t offset, const void *content, size_t bytes,
+                           struct gb_error *error);
+/* Whether the payload still equals `content` from byte `offset` on. */
+enum gb_status guarded_equals(const struct guarded *buffer, size_t offset, const void *content, size_t bytes,
+                              bool *equal, struct gb_error *error);
 
 #endif

@@ -5,7 +5,6 @@
 
 #include "harness/build.h"
 #include "harness/command.h"
-#include "harness/generate.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
 
@@ -21,7 +20,7 @@ struct import_options {
 /* The checkpoint's experts as a source of weights. */
 struct imported {
     const struct gb_checkpoint *checkpoint;
-    const struct gb_fixture *fixture;
+    struct gb_fixture *fixture;
 };
 
 enum { OPTION_FORMAT = 256, OPTION_LAYERS, OPTION_CAPTURE, OPTION_TOKENS, OPTION_SEED };
@@ -96,6 +95,12 @@ static enum gb_status matrix(void *context, uint32_t layer, uint32_t expert, enu
     return gb_checkpoint_expert(i->checkpoint, i->fixture->layer[layer].index, expert, projection, values, error);
 }
 
+static enum gb_status expert(void *context, uint32_t layer, uint32_t e, struct gb_error *error)
+{
+    const struct imported *i = context;
+    return gb_fixture_quantise(i->fixture, layer, e, matrix, context, error);
+}
+
 /* Router, norm and activations of every layer. */
 static enum gb_status fill_inputs(struct gb_fixture *f, const struct gb_checkpoint *checkpoint,
                                   const struct gb_capture *capture, struct gb_error *error)
@@ -113,9 +118,9 @@ static enum gb_status fill_inputs(struct gb_fixture *f, const struct gb_checkpoi
                                          f->stack.attention_delta + l * count, &present, error);
     }
     if (status == GB_OK && !capture)
-        status = generate_x(f, error);
+        status = gb_generate_x(f, error);
     if (status == GB_OK && !capture)
-        status = generate_residual(f, error);
+        status = gb_generate_residual(f, error);
     return status;
 }
 
@@ -162,16 +167,16 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     f->seed = capture ? 0 : o->seed;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
     snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
-    snprintf(f->generator, sizeof f->generator, capture ? "import/1" : "import/1 gaussian/1");
+    snprintf(f->generator, sizeof f->generator, "import/1");
     snprintf(f->source, sizeof f->source, "%s", checkpoint->name);
     snprintf(f->source_sha256, sizeof f->source_sha256, "%s", checkpoint->sha256);
     for (uint32_t l = 0; l < f->layers; l++)
         f->layer[l].index = first + l;
     struct imported imported = {checkpoint, f};
-    struct weight_source source = {&imported, matrix};
+    struct weight_source source = {&imported, matrix, expert};
     status = fill_inputs(f, checkpoint, capture, error);
     if (status == GB_OK)
-        status = build_fixture(f, &source, error);
+        status = build_fixture(f, &source, false, error);
     return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
 }
 

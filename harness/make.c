@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/build.h"
 #include "harness/command.h"
-#include "harness/generate.h"
 #include "harness/models.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
@@ -16,11 +14,15 @@ struct make_options {
     const struct model *model; /* NULL: --shape */
     struct gb_shape shape;
     enum gb_format format;
+    const char *data;          /* a name of gb_generators, without its version or with it */
+    const char *routing;       /* a name of gb_routing_kinds */
     uint32_t layers;
     uint64_t seed;
+    bool generated;
 };
 
-enum { OPTION_SHAPE = 256, OPTION_FORMAT, OPTION_LAYERS, OPTION_TOKENS, OPTION_SEED, OPTION_DATA, OPTION_STORED, OPTION_MODEL };
+enum { OPTION_SHAPE = 256, OPTION_FORMAT, OPTION_LAYERS, OPTION_TOKENS, OPTION_SEED, OPTION_DATA, OPTION_STORED, OPTION_MODEL,
+       OPTION_ROUTING, OPTION_GENERATED };
 
 static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
@@ -28,9 +30,12 @@ static const struct argp_option options[] = {
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp8 or bf16", 0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
-    {"data", OPTION_DATA, "KIND", 0, "gaussian (default): heavy-tailed values with outlier channels", 0},
+    {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties or edge (docs/fixtures.md)", 0},
+    {"routing", OPTION_ROUTING, "KIND", 0, "router (default), uniform, skewed, hot, half or holes", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
-    {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file (default)", 0},
+    {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
+    {"generated", OPTION_GENERATED, NULL, 0, "keep only the seed, and make the weights of the experts in use on reading",
+     0},
     {0},
 };
 
@@ -94,10 +99,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->seed = number(state, "seed", argument, 0, UINT64_MAX);
         return 0;
     case OPTION_DATA:
-        if (strcmp(argument, "gaussian"))
-            argp_error(state, "--data %s: there is gaussian", argument);
+        o->data = argument;
+        return 0;
+    case OPTION_ROUTING:
+        o->routing = argument;
         return 0;
     case OPTION_STORED:
+    case OPTION_GENERATED:
+        o->generated = key == OPTION_GENERATED;
         return 0;
     case ARGP_KEY_ARG:
         if (o->path)
@@ -120,32 +129,78 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
+/* The generator of this name, given with its version or without. */
+static const struct gb_generator *find_generator(const char *name)
+{
+    size_t count, length = strlen(name);
+    const struct gb_generator *all = gb_generators(&count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(all[i].name, name) || (!strncmp(all[i].name, name, length) && all[i].name[length] == '/'))
+            return &all[i];
+    return NULL;
+}
+
+static bool routing_known(const char *name)
+{
+    size_t count;
+    const struct gb_routing_kind *all = gb_routing_kinds(&count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(all[i].name, name))
+            return true;
+    return false;
+}
+
+static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
+                             float *values, struct gb_error *error)
+{
+    return gb_generate_matrix(fixture, layer, expert, projection, values, error);
+}
+
+static enum gb_status expert(void *fixture, uint32_t layer, uint32_t e, struct gb_error *error)
+{
+    return gb_generate_expert(fixture, layer, e, error);
+}
+
+static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, struct gb_error *error)
+{
+    bool routed = strcmp(o->routing, "router") != 0;
+    struct weight_source source = {f, matrix, expert};
+    f->renormalise = o->model ? o->model->renormalise : true;
+    f->rms_norm_epsilon = 1e-6;
+    f->seed = o->seed;
+    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
+    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
+    snprintf(f->generator, sizeof f->generator, "%s", find_generator(o->data)->name);
+    if (o->model)
+        snprintf(f->source, sizeof f->source, "--model %s --routing %s", o->model->name, o->routing);
+    else
+        snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u --routing %s", o->shape.experts, o->shape.top_k,
+                 o->shape.hidden, o->shape.intermediate, o->routing);
+    enum gb_status status = gb_generate_inputs(f, error);
+    if (status == GB_OK && routed)
+        status = gb_generate_routing(f, o->routing, error);
+    return status == GB_OK ? build_fixture(f, &source, routed, error) : status;
+}
+
 static enum gb_status make(const struct make_options *o, struct gb_fixture **fixture, struct gb_error *error)
 {
     uint32_t block = gb_format_block(o->format);
     if (o->shape.hidden % block || o->shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
-    enum gb_status status = gb_fixture_new(&o->shape, o->layers, o->format, true, true, false, fixture, error);
-    if (status != GB_OK)
-        return status;
-    struct gb_fixture *f = *fixture;
-    f->renormalise = o->model ? o->model->renormalise : true;
-    f->rms_norm_epsilon = 1e-6;
-    f->seed = o->seed;
-    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
-    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
-    snprintf(f->generator, sizeof f->generator, "gaussian/1");
-    if (o->model)
-        snprintf(f->source, sizeof f->source, "--model %s", o->model->name);
-    else
-        snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u", o->shape.experts, o->shape.top_k, o->shape.hidden,
-                 o->shape.intermediate);
-    struct weight_source source = generate_weights(f);
-    status = generate_inputs(f, error);
+    if (!find_generator(o->data))
+        return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties and edge", o->data);
+    if (!routing_known(o->routing))
+        return gb_fail(error, GB_EINVAL, "--routing %s: there are router, uniform, skewed, hot, half and holes",
+                       o->routing);
+    /* The stack routes by the router, which other data kinds would drive into overflow. */
+    bool stack = !o->generated && !strcmp(find_generator(o->data)->name, "gaussian/1") && !strcmp(o->routing, "router");
+    enum gb_status status =
+        o->generated ? gb_fixture_new_generated(&o->shape, o->layers, o->format, fixture, error)
+                     : gb_fixture_new(&o->shape, o->layers, o->format, true, stack, false, fixture, error);
     if (status == GB_OK)
-        status = build_fixture(f, &source, error);
-    return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
+        status = fill(*fixture, o, error);
+    return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;
 }
 
 int command_make(int argc, char **argv)
@@ -156,9 +211,9 @@ int command_make(int argc, char **argv)
         .args_doc = "OUT.h5",
         .doc = "Generate a problem: weights, inputs, routing and truth.\v"
                "Example, one layer of Qwen3-Next's shape:\n"
-               "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32",
+               "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
     };
-    struct make_options o = {.format = GB_NVFP4, .layers = 1, .seed = 1, .shape = {.tokens = 8}};
+    struct make_options o = {.format = GB_NVFP4, .layers = 1, .seed = 1, .data = "gaussian", .routing = "router", .shape = {.tokens = 8}};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);

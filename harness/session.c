@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "harness/session.h"
@@ -17,10 +18,18 @@ bool session_writes_output(const struct gb_kernel *kernel)
     return kernel->operation != GB_GATE_UP;
 }
 
+/* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied. */
 static enum gb_status put(struct session *s, int slot, const void *content, size_t bytes, struct gb_error *error)
 {
+    size_t each = bytes / s->fixture->shape.experts;
     s->originals[slot] = content;
-    return guarded_from(s->memory, content, bytes, &s->weights[slot], error);
+    enum gb_status status = guarded_new(s->memory, bytes, &s->weights[slot], error);
+    if (!s->fixture->generated)
+        return status == GB_OK ? guarded_put(&s->weights[slot], 0, content, bytes, error) : status;
+    for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
+        if (s->used[e])
+            status = guarded_put(&s->weights[slot], e * each, s->originals[slot] + e * each, each, error);
+    return status;
 }
 
 static enum gb_status put_weights(struct session *s, int first, struct gb_weights *weights, struct gb_error *error)
@@ -45,6 +54,11 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
 {
     *s = (struct session){.kernel = kernel, .memory = memory, .fixture = fixture, .layer = layer};
     s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
+    s->used = calloc(fixture->shape.experts, sizeof *s->used);
+    if (!s->used)
+        return gb_fail(error, GB_ENOMEM, "no memory for %u experts", fixture->shape.experts);
+    for (uint32_t e = 0; e < fixture->shape.experts; e++)
+        s->used[e] = !fixture->generated || gb_layer_touches(fixture, layer, e);
     enum gb_status status = GB_OK;
     if (kernel->operation == GB_DOWN)
         s->arguments.gate_up = (struct gb_weights){0};
@@ -63,23 +77,42 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
     return status;
 }
 
-/* Notes a broken canary or, where `content` is given, a changed input. */
+/* Remembers what was seen first. */
+static void note(struct worker_checks *checks, bool *what, const char *where, const char *name, uint32_t layer)
+{
+    if (!checks->canary_broken && !checks->input_changed)
+        snprintf(checks->where, sizeof checks->where, "%s%s of layer %u", where, name, layer);
+    *what = true;
+}
+
+/* Looks for a broken canary and, where `content` is given, a changed input. */
 static enum gb_status inspect(const struct guarded *buffer, const void *content, const char *name, uint32_t layer,
                               struct worker_checks *checks, struct gb_error *error)
 {
     bool good;
     enum gb_status status = guarded_intact(buffer, &good, error);
-    if (status == GB_OK && !good) {
-        if (!checks->canary_broken && !checks->input_changed)
-            snprintf(checks->where, sizeof checks->where, "beside %s of layer %u", name, layer);
-        checks->canary_broken = true;
+    if (status == GB_OK && !good)
+        note(checks, &checks->canary_broken, "beside ", name, layer);
+    if (status == GB_OK && content) {
+        status = guarded_equals(buffer, 0, content, buffer->bytes, &good, error);
+        if (status == GB_OK && !good)
+            note(checks, &checks->input_changed, "", name, layer);
     }
-    if (status == GB_OK && content)
-        status = guarded_equals(buffer, content, &good, error);
-    if (status == GB_OK && content && !good) {
-        if (!checks->canary_broken && !checks->input_changed)
-            snprintf(checks->where, sizeof checks->where, "%s of layer %u", name, layer);
-        checks->input_changed = true;
+    return status;
+}
+
+/* The same for an array of weights, [experts, ...]. */
+static enum gb_status inspect_weights(const struct session *s, int slot, const char *name,
+                                      struct worker_checks *checks, struct gb_error *error)
+{
+    size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
+    enum gb_status status = inspect(&s->weights[slot], NULL, name, s->layer, checks, error);
+    for (uint32_t e = 0; status == GB_OK && each && e < s->fixture->shape.experts; e++) {
+        bool equal = true;
+        if (s->used[e])
+            status = guarded_equals(&s->weights[slot], e * each, s->originals[slot] + e * each, each, &equal, error);
+        if (status == GB_OK && !equal)
+            note(checks, &checks->input_changed, "", name, s->layer);
     }
     return status;
 }
@@ -93,9 +126,10 @@ enum gb_status session_close(struct session *s, struct worker_checks *checks, st
         s->kernel->release(s->prepared);
     for (int i = 0; i < WEIGHTS; i++) {
         if (status == GB_OK)
-            status = inspect(&s->weights[i], s->originals[i], names[i], s->layer, checks, error);
+            status = inspect_weights(s, i, names[i], checks, error);
         guarded_free(&s->weights[i]);
     }
+    free(s->used);
     return status;
 }
 

@@ -13,7 +13,8 @@ struct session {
     const struct gb_fixture *fixture;
     uint32_t layer;
     struct guarded weights[6]; /* gate_up codes, scales, global scales; down likewise */
-    const void *originals[6];
+    const char *originals[6];
+    bool *used; /* [experts], whether the fixture has the expert's weights */
     struct gb_arguments arguments; /* with this layer's weights in the kernel's memory */
     void *prepared;
 };
