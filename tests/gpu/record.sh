@@ -1,0 +1,51 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What docs/results/ keeps of a GPU: runs on the machine that has it. BUILD holds the built program, libraries and tests.
+#   tests/gpu/record.sh BUILD OUT
+set -u
+build=$1
+out=$2
+here=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# step NAME COMMAND...: runs it, keeps its output, remembers a failure.
+step() {
+    name=$1
+    shift
+    if "$@" > "$out/$name.log" 2>&1; then
+        echo "ok   $name"
+    else
+        echo "FAIL $name (exit $?)"
+        tail -n 5 "$out/$name.log"
+        failed=1
+    fi
+}
+
+program=$build/gaugeblock
+batches=1,2,3,8,32
+data=$here/fixtures/data/tiny-qwen3-moe
+
+step device "$program" list devices
+step import-nvfp4 "$program" import "$data" "$work/tiny-nvfp4.h5" --format nvfp4 --capture "$data/capture.safetensors"
+step import-bf16 "$program" import "$data" "$work/tiny-bf16.h5" --format bf16 --capture "$data/capture.safetensors"
+step make-qwen3-next "$program" make "$work/qwen3-next.h5" --shape 512,10,2048,512 --tokens 32 --format nvfp4
+step make-odd "$program" make "$work/odd.h5" --shape 8,3,48,80 --tokens 33 --layers 2
+step verify "$program" verify "$work/tiny-nvfp4.h5" "$work/qwen3-next.h5" --kernel 'cuda/*' --batch $batches \
+    --expect 30 -o "$out/verify.json"
+step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 5 \
+    -o "$out/verify-bf16.json"
+step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 9
+# The sanitizer watches the worker itself, which is where a kernel runs.
+for tool in memcheck racecheck initcheck synccheck; do
+    for fixture in tiny-nvfp4 odd; do
+        for kernel in layer gate-up down; do
+            mkdir "$work/$tool-$fixture-$kernel"
+            step sanitizer-$tool-$fixture-$kernel compute-sanitizer --tool $tool --error-exitcode 9 "$program" worker \
+                "$work/$fixture.h5" "$build/libgaugeblock-cuda.so" cuda/nvfp4-$kernel 3 "$work/$tool-$fixture-$kernel"
+            tail -n 1 "$out/sanitizer-$tool-$fixture-$kernel.log"
+        done
+    done
+done
+exit $failed
