@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "quant/quant.h"
@@ -103,6 +104,28 @@ static void hash_is_of_inputs(void **state)
             fail_msg("input %zu is not hashed", i);
         *inputs[i] ^= 1;
     }
+    gb_fixture_free(f);
+}
+
+/* Written twice, with another second on the clock: the same bytes. */
+static void same_content_is_the_same_file(void **state)
+{
+    (void)state;
+    static char bytes[2][1 << 20];
+    size_t count[2];
+    struct gb_fixture *f = new_fixture(GB_NVFP4, true, true, true);
+    struct gb_error error = {""};
+    for (int i = 0; i < 2; i++) {
+        for (time_t start = time(NULL); i && time(NULL) == start;)
+            usleep(1000);
+        assert_int_equal(gb_fixture_write(path, f, &error), GB_OK);
+        FILE *file = fopen(path, "rb");
+        count[i] = fread(bytes[i], 1, sizeof bytes[i], file);
+        fclose(file);
+    }
+    assert_int_equal(count[0], count[1]);
+    assert_in_range(count[0], 1, sizeof bytes[0] - 1);
+    assert_memory_equal(bytes[0], bytes[1], count[0]);
     gb_fixture_free(f);
 }
 
@@ -280,6 +303,7 @@ int main(void)
         cmocka_unit_test(round_trips),
         cmocka_unit_test(round_trip_of_many_chunks),
         cmocka_unit_test(hash_is_of_inputs),
+        cmocka_unit_test(same_content_is_the_same_file),
         cmocka_unit_test(layer_arguments),
         cmocka_unit_test(sizes_are_checked),
         cmocka_unit_test(failed_write_leaves_nothing),

@@ -8,6 +8,13 @@
 
 #include <hdf5.h>
 
+/* libhdf5 1.10 leaks where it finds a damaged object. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libhdf5";
+}
+
 static char folder[] = "/tmp/gaugeblock-damage-XXXXXX";
 static char good[64], bad[64];
 static struct gb_fixture *content;
@@ -243,7 +250,7 @@ static void wrong_texts(void **state)
         wrong_attribute("/", names[i], NUMBER, NULL, 1, "fixed-length");
     }
     wrong_attribute("/", "schema", FIXED_TEXT, "something-else", 0, "something-else");
-    wrong_attribute("/", "kind", FIXED_TEXT, "generated", 0, "generated");
+    wrong_attribute("/", "kind", FIXED_TEXT, "virtual", 0, "'virtual'");
     wrong_attribute("/", "weights", FIXED_TEXT, "int4", 0, "int4");
     wrong_attribute("/", "weights", FIXED_TEXT, "fp32", 0, "fp32");
     wrong_attribute("/layers/0/x", "format", FIXED_TEXT, "fp16", 0, "fp16");
