@@ -22,14 +22,26 @@ static inline double power_of_two(int k)
     return value;
 }
 
-/* e^x, |x| <= 300: x = k ln 2 + r with |r| <= 0.35, where the first term left out, r^15 / 15!, is below 2^-62. ln 2 is in
- * two parts, the first of 33 bits, so that k times it is exact. */
+/* e^x, |x| <= 300: x = k ln 2 + r with |r| <= 0.35, where the first term left out, r^15 / 15!, is below 2^-62. ln 2 is
+ * in two parts, the first of 33 bits, so that k times it is exact. */
 static inline double series_exp(double x)
 {
     static const double inverse_factorial[15] = {
-        1.0,           1.0,            1.0 / 2,         1.0 / 6,          1.0 / 24,
-        1.0 / 120,     1.0 / 720,      1.0 / 5040,      1.0 / 40320,      1.0 / 362880,
-        1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800, 1.0 / 87178291200,
+        1.0,
+        1.0,
+        1.0 / 2,
+        1.0 / 6,
+        1.0 / 24,
+        1.0 / 120,
+        1.0 / 720,
+        1.0 / 5040,
+        1.0 / 40320,
+        1.0 / 362880,
+        1.0 / 3628800,
+        1.0 / 39916800,
+        1.0 / 479001600,
+        1.0 / 6227020800,
+        1.0 / 87178291200,
     };
     int k = (int)(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5));
     double r = (x - k * 0x1.62e42fefp-1) - k * 0x1.473de6af278edp-34;

@@ -11,7 +11,7 @@ struct terms {
     const float *values;   /* [count] */
     const uint32_t *order; /* [count], a permutation */
     const struct legal *legal;
-    uint32_t bits;         /* of the accumulator */
+    uint32_t bits; /* of the accumulator */
 };
 
 /* To `bits` significand bits, to nearest, ties to even. */
@@ -117,8 +117,8 @@ static void gate_up(const struct problem *problem, size_t pair, const struct leg
         h[i] = 0;
         if (expert < 0)
             continue;
-        float gate = dot(&problem->arguments.gate_up, (uint32_t)expert, i, values, legal, points->accumulator_bits, 0, 1,
-                         scratch);
+        float gate = dot(&problem->arguments.gate_up, (uint32_t)expert, i, values, legal, points->accumulator_bits, 0,
+                         1, scratch);
         float up = dot(&problem->arguments.gate_up, (uint32_t)expert, shape->intermediate + i, values, legal,
                        points->accumulator_bits, 0, 1, scratch);
         float product = silu(gate, legal->reciprocal) * up;
@@ -142,12 +142,12 @@ static float combine(const struct problem *problem, uint32_t token, uint32_t row
         for (uint32_t i = 0; i < shape->intermediate; i++)
             values[i] = (float)h[(size_t)slot * shape->intermediate + i];
         if (legal->fold) {
-            y = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, y, routing,
-                    scratch);
+            y = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, y,
+                    routing, scratch);
             continue;
         }
-        float share = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, 0, 1,
-                          scratch);
+        float share = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, 0,
+                          1, scratch);
         y = legal->fma ? fmaf(routing, share, y) : y + routing * share;
     }
     return points->output == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(y)) : y;
@@ -167,9 +167,11 @@ void legal_layer(const struct problem *problem, const struct legal *legal, const
     for (uint32_t t = 0; t < shape->tokens; t++) {
         double *h = intermediate + (size_t)t * shape->top_k * shape->intermediate;
         for (uint32_t j = 0; j < shape->top_k; j++)
-            gate_up(problem, (size_t)t * shape->top_k + j, legal, points, &scratch, values, h + (size_t)j * shape->intermediate);
+            gate_up(problem, (size_t)t * shape->top_k + j, legal, points, &scratch, values,
+                    h + (size_t)j * shape->intermediate);
         for (uint32_t row = 0; row < shape->hidden; row++)
-            output[(size_t)t * shape->hidden + row] = (double)combine(problem, t, row, legal, points, &scratch, values, h);
+            output[(size_t)t * shape->hidden + row] =
+                (double)combine(problem, t, row, legal, points, &scratch, values, h);
     }
     free(scratch.row);
     free(scratch.weights);

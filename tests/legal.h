@@ -6,15 +6,21 @@
 #include "reference/reference.h"
 #include "tests/problem.h"
 
-enum legal_order { LEGAL_FORWARD, LEGAL_REVERSED, LEGAL_SHUFFLED, LEGAL_PAIRWISE, LEGAL_ORDERS };
+enum legal_order {
+    LEGAL_FORWARD,
+    LEGAL_REVERSED,
+    LEGAL_SHUFFLED,
+    LEGAL_PAIRWISE,
+    LEGAL_ORDERS
+};
 
 struct legal {
     enum legal_order order;
-    bool fma;               /* products enter sums unrounded */
-    bool scales_first;      /* weights are multiplied by their scales before the sum, not after */
-    bool reciprocal;        /* silu(x) = x * (1 / (1 + e^-x)), not x / (1 + e^-x) */
-    bool fold;              /* one sum over all slots of a token, products scaled by the routing weight */
-    uint64_t seed;          /* of the shuffle */
+    bool fma;          /* products enter sums unrounded */
+    bool scales_first; /* weights are multiplied by their scales before the sum, not after */
+    bool reciprocal;   /* silu(x) = x * (1 / (1 + e^-x)), not x / (1 + e^-x) */
+    bool fold;         /* one sum over all slots of a token, products scaled by the routing weight */
+    uint64_t seed;     /* of the shuffle */
 };
 
 /*

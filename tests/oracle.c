@@ -14,12 +14,12 @@ struct format {
     unsigned exponent;
     unsigned mantissa;
     int bias;
-    unsigned finite;      /* magnitudes 0 .. finite-1 are numbers, in ascending order */
-    unsigned infinity;    /* the magnitude of infinity; 0: the format has none */
-    unsigned largest;     /* the magnitude that encoding overflows to */
-    unsigned nan;         /* the magnitude that encoding gives a NaN */
+    unsigned finite;   /* magnitudes 0 .. finite-1 are numbers, in ascending order */
+    unsigned infinity; /* the magnitude of infinity; 0: the format has none */
+    unsigned largest;  /* the magnitude that encoding overflows to */
+    unsigned nan;      /* the magnitude that encoding gives a NaN */
     bool nan_keeps_sign;
-    double *midpoints;    /* [finite]: between magnitudes i and i + 1; the last is where rounding overflows */
+    double *midpoints; /* [finite]: between magnitudes i and i + 1; the last is where rounding overflows */
 };
 
 static struct format formats[] = {

@@ -12,7 +12,13 @@
 #include "gaugeblock.h"
 
 /* Formats. A NaN code decodes to NaN; every other value is exact. oracle.c */
-enum oracle_format { ORACLE_E2M1, ORACLE_E4M3, ORACLE_E5M2, ORACLE_BF16, ORACLE_FP16 };
+enum oracle_format {
+    ORACLE_E2M1,
+    ORACLE_E4M3,
+    ORACLE_E5M2,
+    ORACLE_BF16,
+    ORACLE_FP16
+};
 double oracle_decode(enum oracle_format element, unsigned code);
 unsigned oracle_encode(enum oracle_format element, float value);
 double oracle_e8m0_decode(unsigned code);

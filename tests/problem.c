@@ -107,8 +107,8 @@ void problem_weights(struct gb_weights *weights, enum gb_format format, uint32_t
 {
     size_t elements = (size_t)experts * rows * columns;
 
-    *weights = (struct gb_weights){.format = format, .experts = experts, .rows = rows, .columns = columns,
-                                   .parts = parts};
+    *weights =
+        (struct gb_weights){.format = format, .experts = experts, .rows = rows, .columns = columns, .parts = parts};
     if (format == GB_NVFP4) {
         weights->codes = allocate(elements / 2, sizeof(gb_e2m1x2));
         weights->scales = allocate(elements / 16, sizeof(gb_e4m3));

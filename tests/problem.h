@@ -19,12 +19,12 @@ enum data {
 struct problem {
     /* All buffers owned, outputs included: output is FP32, intermediate is always there. */
     struct gb_arguments arguments;
-    float *output;             /* [tokens, hidden], what arguments.output points to */
-    gb_bf16 *intermediate;     /* [tokens, top_k, intermediate], what arguments.intermediate points to */
-    int32_t *ids;              /* [tokens, top_k]: different experts per token */
-    float *routing_weights;    /* [tokens, top_k]: positive, near 1 / top_k, of full precision */
-    gb_bf16 *x;                /* [tokens, hidden] */
-    double *truth_x;           /* [tokens, hidden]: x in float64 */
+    float *output;                 /* [tokens, hidden], what arguments.output points to */
+    gb_bf16 *intermediate;         /* [tokens, top_k, intermediate], what arguments.intermediate points to */
+    int32_t *ids;                  /* [tokens, top_k]: different experts per token */
+    float *routing_weights;        /* [tokens, top_k]: positive, near 1 / top_k, of full precision */
+    gb_bf16 *x;                    /* [tokens, hidden] */
+    double *truth_x;               /* [tokens, hidden]: x in float64 */
     double *truth_routing_weights; /* [tokens, top_k]: routing_weights in float64 */
 };
 

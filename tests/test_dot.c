@@ -23,7 +23,11 @@ static void note(struct seen *seen, float value)
 
 static void check_rows(enum gb_format format, uint32_t columns, enum data data, uint64_t seed, struct seen *seen)
 {
-    enum { EXPERTS = 2, ROWS = 6, PARTS = 2 };
+    enum {
+        EXPERTS = 2,
+        ROWS = 6,
+        PARTS = 2
+    };
     uint64_t random = seed;
     struct gb_weights weights;
     gb_bf16 *x = malloc(columns * sizeof *x);
@@ -42,7 +46,7 @@ static void check_rows(enum gb_format format, uint32_t columns, enum data data, 
     problem_weights_free(&weights);
 }
 
-static const uint32_t lengths[] = {16,  32,  48,  64,  80,   96,   192,  240,  256,  272,  384, 496,
+static const uint32_t lengths[] = {16,  32,  48,  64,   80,   96,   192,  240,  256,  272,  384, 496,
                                    512, 528, 768, 1008, 1024, 1040, 1536, 2048, 2064, 2880, 4096};
 static const uint32_t odd_lengths[] = {1, 2, 7, 8, 9, 13, 15, 17, 31, 33, 127, 255, 257, 263, 384, 1001};
 
@@ -185,10 +189,14 @@ static void signs_of_zero(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_and_scale),     cmocka_unit_test(gaussian_weights),
-        cmocka_unit_test(wide_activations),         cmocka_unit_test(subnormal_results),
-        cmocka_unit_test(cancellation),             cmocka_unit_test(nan_and_infinity),
-        cmocka_unit_test(order_seen_by_absorption), cmocka_unit_test(scales_enter_where_stated),
+        cmocka_unit_test(every_code_and_scale),
+        cmocka_unit_test(gaussian_weights),
+        cmocka_unit_test(wide_activations),
+        cmocka_unit_test(subnormal_results),
+        cmocka_unit_test(cancellation),
+        cmocka_unit_test(nan_and_infinity),
+        cmocka_unit_test(order_seen_by_absorption),
+        cmocka_unit_test(scales_enter_where_stated),
         cmocka_unit_test(signs_of_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

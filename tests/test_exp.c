@@ -37,8 +37,8 @@ static void specials(void **state)
 static void ends_of_the_range(void **state)
 {
     (void)state;
-    check_around(0x1.62e43p6f, 2000);  /* overflow: ln(2^128) */
-    check_around(-0x1.5d58ap6f, 2000); /* the results become subnormal: ln(2^-126) */
+    check_around(0x1.62e43p6f, 2000);   /* overflow: ln(2^128) */
+    check_around(-0x1.5d58ap6f, 2000);  /* the results become subnormal: ln(2^-126) */
     check_around(-0x1.9fe368p6f, 2000); /* underflow: ln(2^-150) */
 }
 

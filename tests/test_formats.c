@@ -111,7 +111,8 @@ static void sizes_of_weights(void **state)
     assert_non_null(strstr(error.message, "40"));
     weights.columns = 0;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
-    weights = (struct gb_weights){.format = GB_BF16, .experts = UINT32_MAX, .rows = UINT32_MAX, .columns = 16, .parts = 1};
+    weights =
+        (struct gb_weights){.format = GB_BF16, .experts = UINT32_MAX, .rows = UINT32_MAX, .columns = 16, .parts = 1};
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
     weights = (struct gb_weights){.format = GB_BF16, .experts = 2, .rows = 5, .columns = 7, .parts = 1};
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_OK);
@@ -125,7 +126,11 @@ static void sizes_of_weights(void **state)
 /* code * scale * global, exact: at most 2 + 4 + 24 significant bits. */
 static void rows_are_exact(void **state)
 {
-    enum { EXPERTS = 2, ROWS = 6, COLUMNS = 48 };
+    enum {
+        EXPERTS = 2,
+        ROWS = 6,
+        COLUMNS = 48
+    };
     uint64_t random = 8;
     struct gb_weights weights;
     double values[COLUMNS];
@@ -150,7 +155,11 @@ static void rows_are_exact(void **state)
 
 static void rows_without_a_global_scale(void **state)
 {
-    enum { EXPERTS = 2, ROWS = 6, COLUMNS = 96 };
+    enum {
+        EXPERTS = 2,
+        ROWS = 6,
+        COLUMNS = 96
+    };
     const size_t start = (ROWS + 4) * COLUMNS; /* expert 1, row 4 */
     uint64_t random = 9;
     struct gb_weights weights;
@@ -168,7 +177,8 @@ static void rows_without_a_global_scale(void **state)
     const uint8_t *codes = weights.codes, *scales = weights.scales;
     gb_weights_row(&weights, 1, 4, values);
     for (uint32_t i = 0; i < COLUMNS; i++)
-        assert_true(values[i] == oracle_decode(ORACLE_E4M3, codes[start + i]) * oracle_e8m0_decode(scales[(start + i) / 32]));
+        assert_true(values[i] ==
+                    oracle_decode(ORACLE_E4M3, codes[start + i]) * oracle_e8m0_decode(scales[(start + i) / 32]));
     problem_weights_free(&weights);
 }
 

@@ -27,9 +27,14 @@ static enum gb_status run(const struct gb_arguments *arguments, struct gb_error 
 
 const struct gb_kernel_table *header_table_in_c(void)
 {
-    static const struct gb_kernel kernel = {
-        .name = "header/c", .operation = GB_LAYER, .weights = GB_NVFP4, .activations = GB_BF16, .output = GB_FP32,
-        .accumulator_bits = 24, .supports = supports, .run = run};
+    static const struct gb_kernel kernel = {.name = "header/c",
+                                            .operation = GB_LAYER,
+                                            .weights = GB_NVFP4,
+                                            .activations = GB_BF16,
+                                            .output = GB_FP32,
+                                            .accumulator_bits = 24,
+                                            .supports = supports,
+                                            .run = run};
     static const struct gb_kernel_table table = {GB_ABI_VERSION, sizeof(struct gb_kernel), 1, &kernel};
     return &table;
 }

@@ -11,7 +11,7 @@
 
 /* tokens, hidden, intermediate, experts, top_k */
 static const struct gb_shape nvfp4_shapes[] = {
-    {1, 16, 16, 1, 1},  {3, 48, 16, 3, 2},   {5, 80, 48, 4, 3},   {7, 32, 112, 9, 4},
+    {1, 16, 16, 1, 1},   {3, 48, 16, 3, 2},  {5, 80, 48, 4, 3},   {7, 32, 112, 9, 4},
     {1, 384, 192, 3, 2}, {1, 528, 16, 2, 2}, {1, 16, 1040, 1, 1}, {9, 64, 32, 2, 1},
 };
 static const struct gb_shape mxfp8_shapes[] = {
@@ -56,8 +56,7 @@ static void expect_intermediate(const struct problem *problem, const gb_bf16 *ex
     for (size_t i = 0; i < intermediates(shape); i++)
         if (!same_bf16(expected[i], problem->intermediate[i]))
             fail_msg("%s: intermediate of pair %zu, element %zu: expected %04X, got %04X", what,
-                     i / shape->intermediate, i % shape->intermediate, expected[i].bits,
-                     problem->intermediate[i].bits);
+                     i / shape->intermediate, i % shape->intermediate, expected[i].bits, problem->intermediate[i].bits);
 }
 
 static void expect_output(const struct problem *problem, const float *expected, const char *what)
@@ -180,7 +179,9 @@ static void unusual_routing(void **state)
 /* The first tokens of a batch give the bits they give alone; a permuted batch gives permuted rows. */
 static void batch_invariance(void **state)
 {
-    enum { TOKENS = 13 };
+    enum {
+        TOKENS = 13
+    };
     const struct gb_shape shape = {TOKENS, 80, 48, 4, 3};
     struct problem problem;
 

@@ -5,7 +5,10 @@
 #include "quant/quant.h"
 #include "tests/oracle.h"
 
-enum { MOST = 1 << 18, POISON = 0xA5 };
+enum {
+    MOST = 1 << 18,
+    POISON = 0xA5
+};
 
 static float values[MOST];
 static uint8_t codes[MOST + 1], expected_codes[MOST];
@@ -130,12 +133,9 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gaussian_values),
-        cmocka_unit_test(steps_of_the_scale),
-        cmocka_unit_test(tie_aligned_blocks),
-        cmocka_unit_test(zero_and_extreme_blocks),
-        cmocka_unit_test(any_bits),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(gaussian_values),    cmocka_unit_test(steps_of_the_scale),
+        cmocka_unit_test(tie_aligned_blocks), cmocka_unit_test(zero_and_extreme_blocks),
+        cmocka_unit_test(any_bits),           cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,9 @@ static const uint32_t edges[] = {
     0x33800000, 0x33FFFFFF, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x3FC00000, 0x4B7FFFFF, 0x4B800000,
     0x4B800001, 0x5F000000, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000,
 };
-enum { EDGES = 2 * sizeof edges / sizeof *edges };
+enum {
+    EDGES = 2 * sizeof edges / sizeof *edges
+};
 
 static float edge(unsigned index)
 {
@@ -99,8 +101,8 @@ static void functions_at_known_points(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(edges_of_binary32),          cmocka_unit_test(any_bits),
-        cmocka_unit_test(cancellation_and_ties),      cmocka_unit_test(formats_are_the_ones_named),
+        cmocka_unit_test(edges_of_binary32),         cmocka_unit_test(any_bits),
+        cmocka_unit_test(cancellation_and_ties),     cmocka_unit_test(formats_are_the_ones_named),
         cmocka_unit_test(functions_at_known_points),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

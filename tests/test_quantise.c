@@ -5,7 +5,10 @@
 #include "quant/quant.h"
 #include "tests/oracle.h"
 
-enum { MOST = 1 << 20, POISON = 0xA5 };
+enum {
+    MOST = 1 << 20,
+    POISON = 0xA5
+};
 
 static float values[MOST];
 static uint8_t codes[MOST / 2 + 1], expected_codes[MOST / 2];
@@ -79,8 +82,7 @@ static void trained_like_values(void **state)
  * E4M3 scale from the largest down to the floor: quotients fall on ties and just beside them. */
 static void tie_aligned_blocks(void **state)
 {
-    static const float points[16] = {0,  0.25f, 0.5f, 0.75f, 1,  1.25f, 1.5f, 1.75f,
-                                     2,  2.5f,  3,    3.5f,  4,  5,     6,    -0.25f};
+    static const float points[16] = {0, 0.25f, 0.5f, 0.75f, 1, 1.25f, 1.5f, 1.75f, 2, 2.5f, 3, 3.5f, 4, 5, 6, -0.25f};
     static const float globals[] = {1, 0x1.8p-12f, 0x1.555556p-9f, 0x1.fffffep-20f, 0x1.3a92a4p5f};
 
     (void)state;
@@ -121,11 +123,14 @@ static void ties_of_the_scale(void **state)
     check(1, (uint32_t)(count + 16));
 }
 
-/* Every bf16 mantissa for the matrix's largest value times every one for a block's, over the exponents that scales span:
- * where a / 6 / d, or a product with a reciprocal, would round to another scale. */
+/* Every bf16 mantissa for the matrix's largest value times every one for a block's, over the exponents that scales
+ * span: where a / 6 / d, or a product with a reciprocal, would round to another scale. */
 static void every_pair_of_mantissas(void **state)
 {
-    enum { EXPONENTS = 10, BLOCKS = 128 * EXPONENTS };
+    enum {
+        EXPONENTS = 10,
+        BLOCKS = 128 * EXPONENTS
+    };
 
     (void)state;
     for (uint32_t mantissa = 0; mantissa < 128; mantissa++) {
@@ -298,13 +303,19 @@ static void quotient_that_underflows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gaussian_values),        cmocka_unit_test(trained_like_values),
-        cmocka_unit_test(tie_aligned_blocks),     cmocka_unit_test(ties_of_the_scale),
+        cmocka_unit_test(gaussian_values),
+        cmocka_unit_test(trained_like_values),
+        cmocka_unit_test(tie_aligned_blocks),
+        cmocka_unit_test(ties_of_the_scale),
         cmocka_unit_test(every_pair_of_mantissas),
-        cmocka_unit_test(largest_anywhere),       cmocka_unit_test(zero_and_tiny_blocks),
-        cmocka_unit_test(saturation),             cmocka_unit_test(extreme_ranges),
-        cmocka_unit_test(all_zero_matrix),        cmocka_unit_test(refuses_what_is_not_finite),
-        cmocka_unit_test(refuses_what_does_not_fit), cmocka_unit_test(bf16_is_rounded),
+        cmocka_unit_test(largest_anywhere),
+        cmocka_unit_test(zero_and_tiny_blocks),
+        cmocka_unit_test(saturation),
+        cmocka_unit_test(extreme_ranges),
+        cmocka_unit_test(all_zero_matrix),
+        cmocka_unit_test(refuses_what_is_not_finite),
+        cmocka_unit_test(refuses_what_does_not_fit),
+        cmocka_unit_test(bf16_is_rounded),
         cmocka_unit_test(quotient_that_underflows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

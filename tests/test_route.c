@@ -179,8 +179,10 @@ static void bad_routers_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape),    cmocka_unit_test(equal_logits),
-        cmocka_unit_test(chosen_logits),  cmocka_unit_test(nan_comes_last),
+        cmocka_unit_test(every_shape),
+        cmocka_unit_test(equal_logits),
+        cmocka_unit_test(chosen_logits),
+        cmocka_unit_test(nan_comes_last),
         cmocka_unit_test(bad_routers_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,8 +76,8 @@ static void strided_floats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(specials),        cmocka_unit_test(ties_below_2_to_the_minus_125),
-        cmocka_unit_test(underflow_end),   cmocka_unit_test(large_arguments),
+        cmocka_unit_test(specials),       cmocka_unit_test(ties_below_2_to_the_minus_125),
+        cmocka_unit_test(underflow_end),  cmocka_unit_test(large_arguments),
         cmocka_unit_test(strided_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

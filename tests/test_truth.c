@@ -74,7 +74,8 @@ static struct measured output(const struct problem *problem, uint32_t t, uint32_
 static void expect_close(struct measured expected, double actual, const char *what, size_t token, size_t element)
 {
     if (!(fabsl((long double)actual - expected.value) <= tolerance * expected.magnitude))
-        fail_msg("%s of token %zu, element %zu: expected %.17Lg, got %.17g", what, token, element, expected.value, actual);
+        fail_msg("%s of token %zu, element %zu: expected %.17Lg, got %.17g", what, token, element, expected.value,
+                 actual);
 }
 
 static void check_layer(struct gb_shape shape, enum gb_format format, enum data data, uint64_t seed)
@@ -93,9 +94,11 @@ static void check_layer(struct gb_shape shape, enum gb_format format, enum data 
     struct gb_truth_quantised weights = {problem.arguments.gate_up, problem.arguments.down};
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
     assert_int_equal(gb_truth_layer(&shape, problem.truth_x, problem.ids, problem.truth_routing_weights, &source, truth,
-                                    truth_h, NULL), GB_OK);
-    assert_int_equal(gb_truth_layer(&shape, problem.truth_x, problem.ids, problem.truth_routing_weights, &source, again,
-                                    NULL, NULL), GB_OK);
+                                    truth_h, NULL),
+                     GB_OK);
+    assert_int_equal(
+        gb_truth_layer(&shape, problem.truth_x, problem.ids, problem.truth_routing_weights, &source, again, NULL, NULL),
+        GB_OK);
     assert_memory_equal(truth, again, outputs * sizeof(double));
 
     for (uint32_t t = 0; t < shape.tokens; t++) {
@@ -155,8 +158,9 @@ static void all_slots_empty(void **state)
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
     memset(truth, 0xA5, sizeof truth);
     memset(h, 0xA5, sizeof h);
-    assert_int_equal(gb_truth_layer(&shape, problem.truth_x, problem.ids, problem.truth_routing_weights, &source, truth,
-                                    h, NULL), GB_OK);
+    assert_int_equal(
+        gb_truth_layer(&shape, problem.truth_x, problem.ids, problem.truth_routing_weights, &source, truth, h, NULL),
+        GB_OK);
     for (size_t i = 0; i < sizeof truth / sizeof *truth; i++)
         assert_true(truth[i] == 0);
     for (size_t i = 0; i < sizeof h / sizeof *h; i++)
@@ -219,7 +223,9 @@ static void any_source(void **state)
 
 static void check_route(struct gb_shape shape, bool renormalise, uint64_t seed)
 {
-    enum { MOST = 64 };
+    enum {
+        MOST = 64
+    };
     uint64_t random = seed;
     struct gb_weights router;
     size_t elements = (size_t)shape.tokens * shape.hidden, pairs = (size_t)shape.tokens * shape.top_k;
@@ -247,7 +253,8 @@ static void check_route(struct gb_shape shape, bool renormalise, uint64_t seed)
         }
         for (uint32_t j = 0; j < shape.top_k; j++) {
             long double expected = expl(logit[ids[t * shape.top_k + j]]) / (renormalise ? chosen : sum);
-            expect_close((struct measured){expected, 10 * expected}, weights[t * shape.top_k + j], "routing weight", t, j);
+            expect_close((struct measured){expected, 10 * expected}, weights[t * shape.top_k + j], "routing weight", t,
+                         j);
         }
     }
     problem_weights_free(&router);
@@ -270,7 +277,8 @@ static void equal_logits_go_by_id(void **state)
 {
     static const uint16_t rows[6] = {0x4000, 0x3F80, 0x4000, 0xBF80, 0x4040, 0x4000};
     const struct gb_shape shape = {1, 1, 1, 6, 5};
-    const struct gb_weights router = {.format = GB_BF16, .experts = 1, .rows = 6, .columns = 1, .parts = 1, .codes = rows};
+    const struct gb_weights router = {
+        .format = GB_BF16, .experts = 1, .rows = 6, .columns = 1, .parts = 1, .codes = rows};
     const double x = 1.5;
     static const int32_t order[5] = {4, 0, 2, 5, 1};
     int32_t ids[5];
@@ -285,9 +293,8 @@ static void equal_logits_go_by_id(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_of_nvfp4), cmocka_unit_test(layers_of_mxfp8),
-        cmocka_unit_test(layers_of_bf16),  cmocka_unit_test(all_slots_empty),
-        cmocka_unit_test(any_source),      cmocka_unit_test(routes),
+        cmocka_unit_test(layers_of_nvfp4),       cmocka_unit_test(layers_of_mxfp8), cmocka_unit_test(layers_of_bf16),
+        cmocka_unit_test(all_slots_empty),       cmocka_unit_test(any_source),      cmocka_unit_test(routes),
         cmocka_unit_test(equal_logits_go_by_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

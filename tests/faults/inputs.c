@@ -9,9 +9,9 @@
 
 /* One projection's buffers, to be changed freely. */
 struct projection {
-    uint8_t *codes;         /* [code_bytes] */
-    uint8_t *scales;        /* [scale_bytes] */
-    float *global_scales;   /* [experts, parts] */
+    uint8_t *codes;       /* [code_bytes] */
+    uint8_t *scales;      /* [scale_bytes] */
+    float *global_scales; /* [experts, parts] */
     size_t code_bytes, scale_bytes;
     size_t row_code_bytes, row_scale_bytes, rows; /* rows: of all experts */
 };
@@ -76,9 +76,8 @@ static enum gb_status run_planted(const struct gb_arguments *arguments, plant_fu
         .ids = duplicate(arguments->ids, pairs * sizeof(int32_t)),
         .routing_weights = duplicate(arguments->routing_weights, pairs * sizeof(float)),
     };
-    enum gb_status status = copy.ids && copy.routing_weights
-                                ? GB_OK
-                                : gb_fail(error, GB_ENOMEM, "no memory for a copy of the routing");
+    enum gb_status status =
+        copy.ids && copy.routing_weights ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for a copy of the routing");
     if (status == GB_OK)
         status = projection_new(&arguments->gate_up, &copy.gate_up, error);
     if (status == GB_OK)
