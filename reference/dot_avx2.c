@@ -29,6 +29,23 @@ INLINE struct four load_team(const uint8_t *codes)
     return z;
 }
 
+/* The first `bytes` of a team's codes, zeros after them: whole dwords, and the last bf16 of an odd number of them. */
+INLINE struct four load_part(const uint8_t *codes, size_t bytes)
+{
+    const __m256i place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    uint16_t alone = 0;
+    if (bytes % 4)
+        memcpy(&alone, codes + bytes - sizeof alone, sizeof alone);
+    struct four z;
+    UNROLL for (size_t r = 0; r < 4; r++)
+    {
+        __m256i end = _mm256_set1_epi32((int)(bytes / 4) - (int)(r * REGISTER_BYTES / 4));
+        __m256i whole = _mm256_maskload_epi32((const int *)(codes + r * REGISTER_BYTES), _mm256_cmpgt_epi32(end, place));
+        z.of[r] = _mm256_or_si256(whole, _mm256_and_si256(_mm256_cmpeq_epi32(end, place), _mm256_set1_epi32(alone)));
+    }
+    return z;
+}
+
 /* Register d holds dword d of every chunk. */
 INLINE struct four transpose(struct four z)
 {
@@ -127,10 +144,10 @@ INLINE void nvfp4_elements(__m256i dword, const float *const *x, size_t at, uint
     }
 }
 
-INLINE void nvfp4_team(const uint8_t *codes, const uint8_t *scales, const float *const *x, size_t at, uint32_t count,
+INLINE void nvfp4_team(struct four codes, const uint8_t *scales, const float *const *x, size_t at, uint32_t count,
                        struct sums *acc)
 {
-    struct four dword = transpose(load_team(codes));
+    struct four dword = transpose(codes);
     struct sums p = {0};
     __m256 scale[2];
     nvfp4_scales(scales, scale);
@@ -201,28 +218,28 @@ INLINE void e4m3_bf16(__m256i code, __m256i *first, __m256i *second)
     *second = _mm256_unpackhi_epi8(l, u);
 }
 
-INLINE void mxfp8_team(const uint8_t *codes, uint32_t chunks, const uint8_t *scales, const float *const *x, size_t at,
+INLINE void mxfp8_team(struct four codes, uint32_t chunks, const uint8_t *scales, const float *const *x, size_t at,
                        uint32_t count, struct sums *acc)
 {
-    struct four z = load_team(codes), first, second; /* elements 0 to 7 and 8 to 15 of every chunk */
+    struct four first, second; /* elements 0 to 7 and 8 to 15 of every chunk */
     struct sums p = {0};
     UNROLL for (uint32_t r = 0; r < 4; r++)
-        e4m3_bf16(z.of[r], &first.of[r], &second.of[r]);
+        e4m3_bf16(codes.of[r], &first.of[r], &second.of[r]);
     bf16_elements(transpose(first), x, at, count, &p);
     bf16_elements(transpose(second), x, at + 8 * TEAM, count, &p);
     join(mxfp8_scales(scales, chunks), count, &p, acc);
 }
 
-INLINE void bf16_team(const uint8_t *codes, uint32_t chunks, const float *const *x, size_t at, uint32_t count,
+INLINE void bf16_team(struct four codes, uint32_t chunks, const float *const *x, size_t at, uint32_t count,
                       struct sums *acc)
 {
     struct sums p = {0};
-    bf16_elements(transpose(load_team(codes)), x, at, count, &p);
+    bf16_elements(transpose(codes), x, at, count, &p);
     join(existing(_mm256_set1_ps(1), chunks), count, &p, acc);
 }
 
-/* codes: [TEAM_BYTES], scales: those of a whole team; of them, `chunks` exist. */
-INLINE void team(enum gb_format format, const uint8_t *codes, const uint8_t *scales, uint32_t chunks,
+/* scales: those of a whole team, of which `chunks` exist. */
+INLINE void team(enum gb_format format, struct four codes, const uint8_t *scales, uint32_t chunks,
                  const float *const *x, size_t at, uint32_t count, struct sums *acc)
 {
     if (format == GB_NVFP4)
@@ -233,17 +250,16 @@ INLINE void team(enum gb_format format, const uint8_t *codes, const uint8_t *sca
         bf16_team(codes, chunks, x, at, count, acc);
 }
 
-/* A team of fewer chunks, the last of them perhaps short, from copies with zero codes and NVFP4 scales -0 added. */
+/* The last team of a row, of fewer chunks. The scales that NVFP4 lacks are the code of -0. */
 INLINE void short_team(enum gb_format format, const uint8_t *codes, size_t bytes, const uint8_t *scales,
                        size_t scale_bytes, const float *const *x, size_t at, uint32_t count, struct sums *acc)
 {
-    uint8_t all_codes[TEAM_BYTES] = {0}, all_scales[TEAM_BYTES / 8];
+    uint8_t all_scales[TEAM_BYTES / 8];
     memset(all_scales, 0x80, sizeof all_scales);
-    memcpy(all_codes, codes, bytes);
     if (scale_bytes)
         memcpy(all_scales, scales, scale_bytes);
     uint32_t chunks = (uint32_t)((bytes + GB_CHUNK_BYTES - 1) / GB_CHUNK_BYTES);
-    team(format, all_codes, all_scales, chunks, x, at, count, acc);
+    team(format, load_part(codes, bytes), all_scales, chunks, x, at, count, acc);
 }
 
 /* Step 4. Position 4q + r is lane 2r + q of a team, so the lane's bits 4, 2, 1 are the position's bits 2, 1, 4. */
@@ -261,6 +277,7 @@ INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t fir
 {
     const size_t elements = TEAM_BYTES * (format == GB_NVFP4 ? 2 : 1) / (format == GB_BF16 ? 2 : 1);
     const size_t scale_bytes = format == GB_NVFP4 ? elements / 16 : format == GB_MXFP8 ? elements / 32 : 0;
+    const size_t short_scale_bytes = scale_bytes ? tile->scale_bytes % scale_bytes : 0;
     const float *const *x = tile->x + first;
     for (uint32_t row = 0; row < tile->rows; row++) {
         const uint8_t *codes = tile->codes + row * tile->code_bytes;
@@ -268,7 +285,7 @@ INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t fir
         struct sums acc[TEAMS] = {0};
         size_t left = tile->code_bytes, at = 0;
         for (; left >= TEAM_BYTES; left -= TEAM_BYTES, at += elements, codes += TEAM_BYTES, scales += scale_bytes) {
-            team(format, codes, scales, TEAM, x, at, count, &acc[0]);
+            team(format, load_team(codes), scales, TEAM, x, at, count, &acc[0]);
             struct sums done = acc[0];
             acc[0] = acc[1];
             acc[1] = acc[2];
@@ -276,8 +293,7 @@ INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t fir
             acc[3] = done;
         }
         if (left)
-            short_team(format, codes, left, scales, tile->scales + (row + 1) * tile->scale_bytes - scales, x, at, count,
-                       &acc[0]);
+            short_team(format, codes, left, scales, short_scale_bytes, x, at, count, &acc[0]);
         for (uint32_t i = 0; i < count; i++)
             dots[(size_t)row * tile->count + first + i] =
                 butterfly(acc[0].of[i], acc[1].of[i], acc[2].of[i], acc[3].of[i]);

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every vector path of the reference, forced, against plain C: the same bits for every input. */
+#include "tests/check.h"
+
+#include <omp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "quant/quant.h"
+#include "reference/reference.h"
+#include "tests/problem.h"
+
+static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_BF16};
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+static void force(enum gb_cpu_path path)
+{
+    assert_int_equal(gb_cpu_path_set(path, NULL), GB_OK);
+    assert_int_equal(gb_cpu_path_get(), path);
+}
+
+/* The path under test, from cmocka's initial state; skips the test where the CPU lacks it. */
+static enum gb_cpu_path subject(void **state)
+{
+    enum gb_cpu_path path = *(const enum gb_cpu_path *)*state;
+
+    if (!gb_cpu_path_available(path)) {
+        print_message("this CPU lacks what the path %s needs\n", gb_cpu_path_name(path));
+        skip();
+    }
+    return path;
+}
+
+static const uint32_t lengths[] = {16, 32, 48, 64, 80, 96, 240, 272, 384, 512, 528, 768, 1040, 2048, 2880, 4128, 7168};
+static const uint32_t odd_lengths[] = {1, 2, 7, 8, 9, 13, 63, 65, 71, 120, 127, 129, 255, 257, 383, 1001};
+
+/* Calls function for every format and every length of rows it can have. */
+static void for_every_length(void (*function)(enum gb_cpu_path, enum gb_format, uint32_t), enum gb_cpu_path path)
+{
+    for (unsigned f = 0; f < FORMATS; f++)
+        for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            if (lengths[i] % gb_format_block(formats[f]) == 0)
+                function(path, formats[f], lengths[i]);
+    for (unsigned i = 0; i < sizeof odd_lengths / sizeof *odd_lengths; i++)
+        function(path, GB_BF16, odd_lengths[i]);
+}
+
+/* What kinds of results were seen, so that the data cannot silently lose its point. */
+static struct seen {
+    unsigned nan, infinite, subnormal, negative_zero, normal;
+} seen;
+
+static void note(float value)
+{
+    seen.nan += isnan(value) != 0;
+    seen.infinite += isinf(value) != 0;
+    seen.subnormal += fpclassify(value) == FP_SUBNORMAL;
+    seen.negative_zero += value == 0 && signbit(value);
+    seen.normal += fpclassify(value) == FP_NORMAL;
+}
+
+/* One in `special`, or never if that is 0. */
+static bool rarely(uint64_t *random, unsigned special)
+{
+    return special && random_below(random, special) == 0;
+}
+
+/* Any finite bf16 number below 2^exponent, -0 and subnormals too; NaN or infinite once in `special`. */
+static gb_bf16 edge_activation(uint64_t *random, unsigned exponent, unsigned special)
+{
+    static const uint16_t nonfinite[] = {0x7F80, 0xFF80, 0x7FC0, 0xFF81};
+    uint32_t sign = random_below(random, 2) << 15;
+
+    if (rarely(random, special))
+        return (gb_bf16){nonfinite[random_below(random, 4)]};
+    if (random_below(random, 16) == 0)
+        return (gb_bf16){(uint16_t)(sign | random_below(random, 2))};
+    return (gb_bf16){(uint16_t)(sign | random_below(random, (127 + exponent) << 7))};
+}
+
+/* Any bits of codes and scales, the sign of NVFP4's scales and E8M0's smallest too; NaN once in `special`. */
+static void edge_weights(struct gb_weights *weights, uint64_t *random, unsigned exponent, unsigned special)
+{
+    size_t rows = (size_t)weights->experts * weights->rows;
+    size_t code_bytes = rows * gb_row_code_bytes(weights->format, weights->columns);
+    size_t scale_bytes = rows * gb_row_scale_bytes(weights->format, weights->columns);
+    uint8_t *codes = (uint8_t *)weights->codes, *scales = (uint8_t *)weights->scales;
+    uint8_t scale_nan = weights->format == GB_NVFP4 ? 0x7F : 0xFF;
+
+    for (size_t i = 0; weights->format == GB_BF16 && i < code_bytes / 2; i++)
+        ((gb_bf16 *)weights->codes)[i] = edge_activation(random, exponent, special);
+    for (size_t i = 0; weights->format != GB_BF16 && i < code_bytes; i++) {
+        codes[i] = (uint8_t)random_bits(random);
+        if (weights->format == GB_MXFP8 && (codes[i] & 0x7F) == 0x7F)
+            codes[i] ^= 1;
+        if (weights->format == GB_MXFP8 && rarely(random, special))
+            codes[i] |= 0x7F;
+    }
+    for (size_t i = 0; i < scale_bytes; i++) {
+        scales[i] = (uint8_t)random_bits(random);
+        if (weights->format == GB_MXFP8 && random_below(random, 2))
+            scales[i] = (uint8_t)random_below(random, 3);
+        if ((scales[i] & scale_nan) == scale_nan)
+            scales[i] ^= 1;
+        if (rarely(random, special / 16))
+            scales[i] |= scale_nan;
+    }
+}
+
+enum { EXPERTS = 2, ROWS = 5 };
+
+/* Every row of two experts times one activation vector. */
+static void compare_rows(enum gb_cpu_path path, const struct gb_weights *weights, const gb_bf16 *x)
+{
+    for (uint32_t row = 0; row < EXPERTS * ROWS; row++) {
+        force(GB_CPU_PLAIN);
+        float expected = gb_dot(weights, row / ROWS, row % ROWS, x);
+        force(path);
+        assert_same_float(expected, gb_dot(weights, row / ROWS, row % ROWS, x), "%s, %u columns, row %u",
+                          gb_format_name(weights->format), weights->columns, row);
+        note(expected);
+    }
+}
+
+static void compare_problems(enum gb_cpu_path path, enum gb_format format, uint32_t columns)
+{
+    static const enum data kinds[] = {DATA_CODES,     DATA_GAUSSIAN, DATA_WIDE,
+                                      DATA_SUBNORMAL, DATA_CANCEL,   DATA_NONFINITE};
+
+    for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        uint64_t random = columns + k;
+        struct gb_weights weights;
+        gb_bf16 *x = malloc(columns * sizeof *x);
+        assert_non_null(x);
+        problem_weights(&weights, format, EXPERTS, ROWS, columns, 1, kinds[k], &random);
+        problem_activations(x, columns, kinds[k], &random);
+        compare_rows(path, &weights, x);
+        free(x);
+        problem_weights_free(&weights);
+    }
+}
+
+/* Magnitudes of every size, from results that underflow to results that overflow, without and with NaN and infinity. */
+static void compare_edges(enum gb_cpu_path path, enum gb_format format, uint32_t columns)
+{
+    static const unsigned exponents[] = {2, 60, 127};
+
+    for (unsigned k = 0; k < 6; k++) {
+        uint64_t random = 7 * columns + k;
+        struct gb_weights weights;
+        gb_bf16 *x = malloc(columns * sizeof *x);
+        assert_non_null(x);
+        problem_weights(&weights, format, EXPERTS, ROWS, columns, 1, DATA_CODES, &random);
+        edge_weights(&weights, &random, exponents[k % 3], k < 3 ? 0 : 4 * columns);
+        for (uint32_t i = 0; i < columns; i++)
+            x[i] = edge_activation(&random, exponents[k % 3], k < 3 ? 0 : 4 * columns);
+        compare_rows(path, &weights, x);
+        free(x);
+        problem_weights_free(&weights);
+    }
+}
+
+static void rows_of_every_length(void **state)
+{
+    enum gb_cpu_path path = subject(state);
+
+    seen = (struct seen){0};
+    for_every_length(compare_problems, path);
+    assert_true(seen.normal > 2000 && seen.subnormal > 500 && seen.nan > 100 && seen.infinite > 20);
+    seen = (struct seen){0};
+    for_every_length(compare_edges, path);
+    assert_true(seen.normal > 1000 && seen.nan > 100 && seen.infinite > 100);
+}
+
+/* Negative weights, and scales, that make products with the smallest x underflow. */
+static void tiny_weights(struct gb_weights *weights)
+{
+    size_t rows = (size_t)weights->experts * weights->rows;
+    size_t code_bytes = rows * gb_row_code_bytes(weights->format, weights->columns);
+    size_t scale_bytes = rows * gb_row_scale_bytes(weights->format, weights->columns);
+
+    if (weights->format == GB_BF16)
+        for (size_t i = 0; i < code_bytes / 2; i++)
+            ((gb_bf16 *)weights->codes)[i].bits = 0x8001;
+    else
+        memset((void *)weights->codes, weights->format == GB_NVFP4 ? 0x99 : 0x81, code_bytes);
+    if (scale_bytes)
+        memset((void *)weights->scales, weights->format == GB_NVFP4 ? 1 : 0, scale_bytes);
+    for (uint32_t i = 0; weights->global_scales && i < weights->experts * weights->parts; i++)
+        ((float *)weights->global_scales)[i] = 0x1p-126f;
+}
+
+/* Sums that are -0, in every lane or in some, while other lanes are +0 or idle. */
+static void negative_zero(void **state)
+{
+    enum gb_cpu_path path = subject(state);
+
+    seen = (struct seen){0};
+    for (unsigned f = 0; f < FORMATS; f++)
+        for (uint32_t columns = 32; columns <= 2048; columns += 32) {
+            uint64_t random = columns;
+            struct gb_weights weights;
+            gb_bf16 x[2048];
+            problem_weights(&weights, formats[f], EXPERTS, ROWS, columns, 1, DATA_CODES, &random);
+            tiny_weights(&weights);
+            for (uint32_t i = 0; i < columns; i++)
+                x[i].bits = random_below(&random, 3) ? 1 : 0;
+            compare_rows(path, &weights, x);
+            problem_weights_free(&weights);
+        }
+    assert_true(seen.negative_zero > 200);
+}
+
+/* Each code byte with each scale byte, twice in a row of zeros, in places that change; and each bf16 number. */
+static void every_code_with_every_scale(void **state)
+{
+    enum gb_cpu_path path = subject(state);
+    gb_bf16 x[32];
+    float one = 1;
+
+    for (uint32_t i = 0; i < 32; i++)
+        x[i].bits = (uint16_t)(0x3F80 + i);
+    for (unsigned scale = 0; scale < 256; scale++)
+        for (unsigned code = 0; code < 256; code++) {
+            uint8_t codes[32] = {0}, scales[2] = {(uint8_t)(scale * 7), (uint8_t)scale};
+            codes[code % 16] = (uint8_t)code;
+            codes[16 + scale % 16] = (uint8_t)code;
+            struct gb_weights nvfp4 = {GB_NVFP4, 1, 1, 32, 1, codes, scales, &one};
+            struct gb_weights mxfp8 = {GB_MXFP8, 1, 1, 32, 1, codes, scales + 1, NULL};
+            force(GB_CPU_PLAIN);
+            float expected[2] = {gb_dot(&nvfp4, 0, 0, x), gb_dot(&mxfp8, 0, 0, x)};
+            force(path);
+            assert_same_float(expected[0], gb_dot(&nvfp4, 0, 0, x), "nvfp4, code %02X, scale %02X", code, scale);
+            assert_same_float(expected[1], gb_dot(&mxfp8, 0, 0, x), "mxfp8, code %02X, scale %02X", code, scale);
+        }
+    for (unsigned code = 0; code < 65536; code++) {
+        gb_bf16 codes[32] = {{0}};
+        codes[code % 32].bits = (uint16_t)code;
+        struct gb_weights bf16 = {GB_BF16, 1, 1, 32, 1, codes, NULL, NULL};
+        force(GB_CPU_PLAIN);
+        float expected = gb_dot(&bf16, 0, 0, x);
+        force(path);
+        assert_same_float(expected, gb_dot(&bf16, 0, 0, x), "bf16, code %04X", code);
+    }
+}
+
+/* `bytes` that end where the process may not read on. */
+static void *at_the_edge(size_t bytes, void **map, size_t *map_bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
+
+    *map_bytes = (pages + 1) * page;
+    *map = mmap(NULL, *map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(*map != MAP_FAILED);
+    assert_int_equal(mprotect((char *)*map + pages * page, page, PROT_NONE), 0);
+    return (char *)*map + pages * page - bytes;
+}
+
+static void read_to_the_edge(enum gb_cpu_path path, enum gb_format format, uint32_t columns)
+{
+    size_t code_bytes = gb_row_code_bytes(format, columns), scale_bytes = gb_row_scale_bytes(format, columns);
+    size_t map_bytes[3];
+    void *maps[3];
+    uint64_t random = columns;
+    struct gb_weights weights, edge;
+    gb_bf16 *x = at_the_edge(columns * sizeof *x, &maps[0], &map_bytes[0]);
+
+    problem_weights(&weights, format, 1, 1, columns, 1, DATA_CODES, &random);
+    problem_activations(x, columns, DATA_CODES, &random);
+    edge = weights;
+    edge.codes = memcpy(at_the_edge(code_bytes, &maps[1], &map_bytes[1]), weights.codes, code_bytes);
+    edge.scales = at_the_edge(scale_bytes, &maps[2], &map_bytes[2]);
+    if (scale_bytes)
+        memcpy((void *)edge.scales, weights.scales, scale_bytes);
+    force(GB_CPU_PLAIN);
+    float expected = gb_dot(&weights, 0, 0, x);
+    force(path);
+    assert_same_float(expected, gb_dot(&edge, 0, 0, x), "%s, %u columns", gb_format_name(format), columns);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(munmap(maps[i], map_bytes[i]), 0);
+    problem_weights_free(&weights);
+}
+
+static void nothing_is_read_past_the_end(void **state)
+{
+    for_every_length(read_to_the_edge, subject(state));
+}
+
+static void compare_layers(struct problem *problem, enum gb_cpu_path path, float *output, gb_bf16 *intermediate)
+{
+    const struct gb_shape *shape = &problem->arguments.shape;
+    size_t outputs = (size_t)shape->tokens * shape->hidden;
+    size_t intermediates = (size_t)shape->tokens * shape->top_k * shape->intermediate;
+
+    force(GB_CPU_PLAIN);
+    problem_poison(problem);
+    assert_int_equal(gb_reference_layer(&problem->arguments, NULL), GB_OK);
+    memcpy(output, problem->output, outputs * sizeof *output);
+    memcpy(intermediate, problem->intermediate, intermediates * sizeof *intermediate);
+    force(path);
+    for (int threads = 1; threads <= 2; threads++) {
+        omp_set_num_threads(threads);
+        problem_poison(problem);
+        assert_int_equal(gb_reference_layer(&problem->arguments, NULL), GB_OK);
+        for (size_t i = 0; i < intermediates; i++)
+            if (!same_bf16(intermediate[i], problem->intermediate[i]))
+                fail_msg("%d threads, intermediate of pair %zu, element %zu: expected %04X, got %04X", threads,
+                         i / shape->intermediate, i % shape->intermediate, intermediate[i].bits,
+                         problem->intermediate[i].bits);
+        for (size_t i = 0; i < outputs; i++)
+            assert_same_float(output[i], problem->output[i], "%d threads, output of token %zu, element %zu", threads,
+                              i / shape->hidden, i % shape->hidden);
+    }
+}
+
+/* From one to eleven tokens for an expert: whole passes of activations, and what is left over. */
+static void whole_layers(void **state)
+{
+    static const struct gb_shape shapes[] = {
+        {1, 96, 32, 4, 2}, {3, 384, 192, 3, 2}, {11, 160, 96, 2, 1}, {9, 64, 544, 5, 4}, {2, 2048, 512, 4, 3},
+    };
+    static const enum data kinds[] = {DATA_CODES, DATA_GAUSSIAN, DATA_CANCEL, DATA_NONFINITE};
+    enum gb_cpu_path path = subject(state);
+
+    for (unsigned f = 0; f < FORMATS; f++)
+        for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+                const struct gb_shape *shape = &shapes[s];
+                struct problem problem;
+                float *output = malloc(sizeof(float) * shape->tokens * shape->hidden);
+                gb_bf16 *intermediate = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
+                assert_true(output && intermediate);
+                problem_new(&problem, *shape, formats[f], kinds[k], 10 * s + k);
+                problem_empty_slots(&problem, 7, s);
+                compare_layers(&problem, path, output, intermediate);
+                problem_free(&problem);
+                free(output);
+                free(intermediate);
+            }
+}
+
+static void whole_routers(void **state)
+{
+    enum { TOKENS = 7, EXPERTS_ROUTED = 41, TOP_K = 6, SLOTS = TOKENS * TOP_K };
+    static const uint32_t hidden[] = {1, 13, 64, 265, 384, 2048};
+    enum gb_cpu_path path = subject(state);
+
+    for (unsigned h = 0; h < sizeof hidden / sizeof *hidden; h++)
+        for (int run = 0; run < 8; run++) {
+            const struct gb_shape shape = {TOKENS, hidden[h], 1, EXPERTS_ROUTED, TOP_K};
+            enum data kind = run < 4 ? DATA_GAUSSIAN : DATA_NONFINITE;
+            uint64_t random = 100 * h + (unsigned)run;
+            struct gb_weights router;
+            gb_bf16 *x = malloc(sizeof(gb_bf16) * TOKENS * hidden[h]);
+            int32_t expected_ids[SLOTS], ids[SLOTS];
+            float expected[SLOTS], weights[SLOTS];
+
+            assert_non_null(x);
+            problem_weights(&router, GB_BF16, 1, EXPERTS_ROUTED, hidden[h], 1, kind, &random);
+            problem_activations(x, (size_t)TOKENS * hidden[h], kind, &random);
+            force(GB_CPU_PLAIN);
+            assert_int_equal(gb_reference_route(&shape, x, &router, run % 2, expected_ids, expected, NULL), GB_OK);
+            force(path);
+            omp_set_num_threads(1 + run / 2 % 2);
+            memset(ids, 0xA5, sizeof ids);
+            memset(weights, 0xA5, sizeof weights);
+            assert_int_equal(gb_reference_route(&shape, x, &router, run % 2, ids, weights, NULL), GB_OK);
+            for (unsigned i = 0; i < SLOTS; i++) {
+                assert_int_equal(expected_ids[i], ids[i]);
+                assert_same_float(expected[i], weights[i], "%u columns, slot %u", hidden[h], i);
+            }
+            free(x);
+            problem_weights_free(&router);
+        }
+}
+
+/* Runs first: no path has been set yet. */
+static void the_fastest_path_is_the_default(void **state)
+{
+    enum gb_cpu_path path = gb_cpu_path_get();
+
+    (void)state;
+    assert_true(gb_cpu_path_available(path));
+    for (enum gb_cpu_path faster = path + 1; gb_cpu_path_name(faster); faster++)
+        assert_false(gb_cpu_path_available(faster));
+    print_message("%s\n", gb_cpu_path_name(path));
+}
+
+static void paths_are_set_by_number(void **state)
+{
+    static const enum gb_cpu_path unknown[] = {(enum gb_cpu_path)-1, (enum gb_cpu_path)3};
+    struct gb_error error = {""};
+
+    (void)state;
+    assert_string_equal(gb_cpu_path_name(GB_CPU_PLAIN), "plain");
+    assert_string_equal(gb_cpu_path_name(GB_CPU_AVX2), "avx2");
+    assert_string_equal(gb_cpu_path_name(GB_CPU_AVX512), "avx512");
+    assert_true(gb_cpu_path_available(GB_CPU_PLAIN));
+    force(GB_CPU_PLAIN);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_null(gb_cpu_path_name(unknown[i]));
+        assert_false(gb_cpu_path_available(unknown[i]));
+        assert_int_equal(gb_cpu_path_set(unknown[i], &error), GB_EINVAL);
+        assert_non_null(strstr(error.message, "path"));
+        assert_int_equal(gb_cpu_path_get(), GB_CPU_PLAIN);
+    }
+    for (enum gb_cpu_path path = GB_CPU_AVX2; path <= GB_CPU_AVX512; path++)
+        if (!gb_cpu_path_available(path)) {
+            assert_int_equal(gb_cpu_path_set(path, &error), GB_EUNSUPPORTED);
+            assert_non_null(strstr(error.message, gb_cpu_path_name(path)));
+            assert_int_equal(gb_cpu_path_get(), GB_CPU_PLAIN);
+        }
+}
+
+#define ON(PATH, FUNCTION)                                                                                             \
+    {                                                                                                                  \
+        .name = #PATH ": " #FUNCTION, .test_func = FUNCTION, .initial_state = &PATH                                    \
+    }
+#define EVERY_TEST(PATH)                                                                                               \
+    ON(PATH, rows_of_every_length), ON(PATH, negative_zero), ON(PATH, every_code_with_every_scale),                    \
+        ON(PATH, nothing_is_read_past_the_end), ON(PATH, whole_layers), ON(PATH, whole_routers)
+
+int main(void)
+{
+    static enum gb_cpu_path avx2 = GB_CPU_AVX2, avx512 = GB_CPU_AVX512;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_fastest_path_is_the_default),
+        cmocka_unit_test(paths_are_set_by_number),
+        EVERY_TEST(avx2),
+        EVERY_TEST(avx512),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
