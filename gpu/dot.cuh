@@ -59,88 +59,80 @@ template <uint32_t Lanes, uint32_t Rows> struct gb_cuda_round {
     gb_cuda_chunk chunk[32 / Lanes][Rows];
 };
 
-/* Runs that exist in chunk c. */
-template <class Format, bool Aligned> __device__ __forceinline__ uint32_t gb_runs(uint32_t c, uint32_t columns)
-{
-    constexpr uint32_t whole = Format::chunk / Format::run;
-    return Aligned || (c + 1) * Format::chunk <= columns ? whole : (columns - c * Format::chunk) / Format::run;
-}
-
 /* Loads this thread's chunks of a round; first: the round's first chunk plus the thread's place in its team. */
-template <class Format, uint32_t Lanes, uint32_t Rows, bool Aligned>
+template <class Format, uint32_t Lanes, uint32_t Rows>
 __device__ __forceinline__ void gb_round_load(const gb_cuda_row (&rows)[Rows], uint32_t first, uint32_t columns,
                                               gb_cuda_round<Lanes, Rows> &round)
 {
 #pragma unroll
-    for (uint32_t k = 0; k < 32 / Lanes; k++) {
-        uint32_t c = first + k * Lanes;
-        if (c < gb_chunks<Format>(columns))
+    for (uint32_t k = 0; k < 32 / Lanes; k++)
+        if (first + k * Lanes < gb_chunks<Format>(columns))
 #pragma unroll
             for (uint32_t n = 0; n < Rows; n++)
-                round.chunk[k][n] = Format::template load<Aligned>(rows[n], c, gb_runs<Format, Aligned>(c, columns));
-    }
-}
-
-/* Step 3 for one run of a chunk in each row: acc = fma(scale, partial, acc). Huge: x was staged without its factor. */
-template <class Format, bool Huge, uint32_t Rows>
-__device__ __forceinline__ void gb_run_fma(const gb_cuda_chunk (&chunk)[Rows], uint32_t r, const float *x,
-                                           const float (&scales)[Rows][Format::chunk / Format::run], float (&acc)[Rows])
-{
-    float xs[Format::run];
-#pragma unroll
-    for (uint32_t i = 0; i < Format::run; i += 4)
-        *(float4 *)(xs + i) = *(const float4 *)(x + r * Format::run + i);
-#pragma unroll
-    for (uint32_t n = 0; n < Rows; n++) {
-        float w[Format::run];
-        Format::decode(chunk[n], r, w);
-        float p = 0.0f;
-#pragma unroll
-        for (uint32_t i = 0; i < Format::run; i++)
-            p = __fmaf_rn(Huge ? __fmul_rn(w[i], Format::x_factor) : w[i], xs[i], p);
-        acc[n] = __fmaf_rn(scales[n][r], p, acc[n]);
-    }
+                round.chunk[k][n] = Format::load(rows[n], first + k * Lanes, columns);
 }
 
 /* Steps 2 and 3 for this thread's chunks of a round. */
-template <class Format, uint32_t Lanes, uint32_t Rows, bool Aligned, bool Huge>
+template <class Format, uint32_t Lanes, uint32_t Rows, bool Huge>
 __device__ __forceinline__ void gb_round_fma(const gb_cuda_round<Lanes, Rows> &round, uint32_t first, uint32_t columns,
-                                             const float *x, float (&acc)[32 / Lanes][Rows])
+                                             const float *staged, float (&acc)[32 / Lanes][Rows])
 {
 #pragma unroll
     for (uint32_t k = 0; k < 32 / Lanes; k++) {
-        uint32_t c = first + k * Lanes;
-        if (c < gb_chunks<Format>(columns)) {
-            float scales[Rows][Format::chunk / Format::run];
+        const uint32_t c = first + k * Lanes;
+        if (c >= gb_chunks<Format>(columns))
+            continue;
+#pragma unroll
+        for (uint32_t r = 0; r < Format::chunk / Format::run; r++) {
+            if (r >= Format::runs(c, columns))
+                continue;
+            float x[Format::run];
+#pragma unroll
+            for (uint32_t i = 0; i < Format::run; i += 4)
+                *(float4 *)(x + i) =
+                    *(const float4 *)(staged + c * gb_staged_stride<Format>() + r * Format::run + i);
 #pragma unroll
             for (uint32_t n = 0; n < Rows; n++)
-                Format::scales(round.chunk[k][n], scales[n]);
-#pragma unroll
-            for (uint32_t r = 0; r < Format::chunk / Format::run; r++)
-                if (r < gb_runs<Format, Aligned>(c, columns))
-                    gb_run_fma<Format, Huge, Rows>(round.chunk[k], r, x + c * gb_staged_stride<Format>(), scales,
-                                                   acc[k]);
+                acc[k][n] = Format::template run_fma<Huge>(round.chunk[k][n], r, x, acc[k][n]);
         }
     }
 }
 
 /*
- * Step 4. Lane l + Lanes * k pairs with lane l + Lanes * (k xor m / Lanes) while m >= Lanes. Both lanes of a pair get
- * the same sum, so only the lower one is kept. Every thread of the warp takes part; all of a team get the result.
+ * Step 4 for Rows dot products at once. Lane l + Lanes * k pairs with lane l + Lanes * (k xor m / Lanes) while
+ * m >= Lanes, within the thread; both lanes of a pair get the same sum, so only the lower one is kept. Between
+ * threads, a pair of threads divides the rows that both still hold: each gives away the half that it does not keep,
+ * so that both operands of a row's sum meet in one thread. Thread t of the team ends with row t / (Lanes / Rows).
+ * Every thread of the warp takes part.
  */
 template <uint32_t Lanes, uint32_t Rows>
-__device__ __forceinline__ float gb_butterfly(float (&acc)[32 / Lanes][Rows], uint32_t n)
+__device__ __forceinline__ float gb_butterfly(float (&acc)[32 / Lanes][Rows])
 {
+    static_assert(Rows <= Lanes && (Rows & (Rows - 1)) == 0, "rows are divided among the team's threads");
 #pragma unroll
     for (uint32_t half = 32 / Lanes / 2; half > 0; half /= 2)
 #pragma unroll
         for (uint32_t k = 0; k < half; k++)
-            acc[k][n] = __fadd_rn(acc[k][n], acc[k + half][n]);
-    float sum = acc[0][n];
 #pragma unroll
-    for (uint32_t m = Lanes / 2; m > 0; m /= 2)
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, (int)m));
-    return sum;
+            for (uint32_t n = 0; n < Rows; n++)
+                acc[k][n] = __fadd_rn(acc[k][n], acc[k + half][n]);
+    uint32_t held = Rows;
+#pragma unroll
+    for (uint32_t m = Lanes / 2; m > 0; m /= 2) {
+        const bool upper = threadIdx.x & m;
+        if (held == 1) {
+            acc[0][0] = __fadd_rn(acc[0][0], __shfl_xor_sync(0xFFFFFFFFu, acc[0][0], (int)m));
+            continue;
+        }
+        held /= 2;
+#pragma unroll
+        for (uint32_t n = 0; n < held; n++) {
+            const float keep = upper ? acc[0][n + held] : acc[0][n];
+            const float give = upper ? acc[0][n] : acc[0][n + held];
+            acc[0][n] = __fadd_rn(keep, __shfl_xor_sync(0xFFFFFFFFu, give, (int)m));
+        }
+    }
+    return acc[0][0];
 }
 
 /*
@@ -148,10 +140,10 @@ __device__ __forceinline__ float gb_butterfly(float (&acc)[32 / Lanes][Rows], ui
  * weights are under way while one round is computed.
  *   rows_of(unit, rows): the rows of a unit;
  *   x_of(unit): its staged x;
- *   finish(unit, sums): called by all threads of a team with the sums before step 5.
+ *   finish(unit, n, sum): takes the sum before step 5 of row n of the unit, once for each row.
  * Every thread of a warp takes part in every unit of its warp; a team beyond the last unit repeats it unseen.
  */
-template <class Format, uint32_t Lanes, uint32_t Rows, bool Aligned, bool Huge, class RowsOf, class XOf, class Finish>
+template <class Format, uint32_t Lanes, uint32_t Rows, bool Huge, class RowsOf, class XOf, class Finish>
 __device__ __forceinline__ void gb_dots(uint32_t units, uint32_t columns, gb_cuda_round<Lanes, Rows> round,
                                         const RowsOf &rows_of, const XOf &x_of, const Finish &finish)
 {
@@ -165,32 +157,29 @@ __device__ __forceinline__ void gb_dots(uint32_t units, uint32_t columns, gb_cud
             gb_cuda_row rows[Rows];
             if (base + 32 < chunks) {
                 rows_of(now, rows);
-                gb_round_load<Format, Lanes, Rows, Aligned>(rows, base + 32 + lane, columns, next);
+                gb_round_load<Format>(rows, base + 32 + lane, columns, next);
             } else if (unit - in_warp + teams < units) {
                 rows_of(min(unit + teams, units - 1), rows);
-                gb_round_load<Format, Lanes, Rows, Aligned>(rows, lane, columns, next);
+                gb_round_load<Format>(rows, lane, columns, next);
             }
-            gb_round_fma<Format, Lanes, Rows, Aligned, Huge>(round, base + lane, columns, x_of(now), acc);
+            gb_round_fma<Format, Lanes, Rows, Huge>(round, base + lane, columns, x_of(now), acc);
             round = next;
         }
-        float sums[Rows];
-#pragma unroll
-        for (uint32_t n = 0; n < Rows; n++)
-            sums[n] = gb_butterfly<Lanes, Rows>(acc, n);
-        if (unit < units)
-            finish(unit, sums);
+        const float sum = gb_butterfly<Lanes, Rows>(acc);
+        if (unit < units && lane % (Lanes / Rows) == 0)
+            finish(unit, lane / (Lanes / Rows), sum);
     }
 }
 
 /* The first round of a team's first unit, to be loaded before anything else is waited for. */
-template <class Format, uint32_t Lanes, uint32_t Rows, bool Aligned, class RowsOf>
+template <class Format, uint32_t Lanes, uint32_t Rows, class RowsOf>
 __device__ __forceinline__ gb_cuda_round<Lanes, Rows> gb_first_round(uint32_t units, uint32_t columns,
                                                                      const RowsOf &rows_of)
 {
     gb_cuda_round<Lanes, Rows> round;
     gb_cuda_row rows[Rows];
     rows_of(min(threadIdx.x / Lanes, units - 1), rows);
-    gb_round_load<Format, Lanes, Rows, Aligned>(rows, threadIdx.x % Lanes, columns, round);
+    gb_round_load<Format>(rows, threadIdx.x % Lanes, columns, round);
     return round;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weight rows in device memory: where a row lies, how a chunk of 16 bytes is loaded, how a run of it is decoded. */
+/* Weight rows in device memory: where a row lies, how a chunk of 16 bytes is loaded, how a run of it is multiplied. */
 #ifndef GB_GPU_ROWS_CUH
 #define GB_GPU_ROWS_CUH
 
@@ -23,12 +23,22 @@ __device__ __forceinline__ uint32_t gb_word(const uint4 &codes, uint32_t i)
     return i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
 }
 
-struct gb_cuda_nvfp4 {
-    static constexpr enum gb_format format = GB_NVFP4;
-    static constexpr const char *name = "nvfp4";
-    static constexpr uint32_t chunk = 32;             /* elements in 16 bytes */
-    static constexpr uint32_t run = 16;               /* elements under one scale */
-    static constexpr float x_factor = GB_E2M1_FACTOR; /* decoded weights are divided by it */
+/*
+ * A format is a type with
+ *   chunk, run:  elements in 16 bytes of codes, and under one scale;
+ *   x_factor:    what x is multiplied by because decoded weights are divided by it, a power of two;
+ *   row():       where a row lies;
+ *   runs(c):     how many runs chunk c of a row has;
+ *   load(c):     chunk c of a row;
+ *   run_fma():   step 3 of fma32 for run r of a chunk: acc after it. Huge: x has not been multiplied by x_factor.
+ *
+ * Whole: every row is a whole number of chunks, so that it starts at a multiple of 16 bytes. Otherwise rows start at
+ * multiples of 8 bytes and end in a chunk of 8.
+ */
+template <bool Whole> struct gb_cuda_nvfp4 {
+    static constexpr uint32_t chunk = 32;
+    static constexpr uint32_t run = 16;
+    static constexpr float x_factor = GB_E2M1_FACTOR;
 
     static __device__ __forceinline__ gb_cuda_row row(const struct gb_weights &weights, uint32_t expert, uint32_t row)
     {
@@ -37,44 +47,44 @@ struct gb_cuda_nvfp4 {
                 (const uint8_t *)weights.scales + index * (weights.columns / 16)};
     }
 
-    /* Chunk c of a row. Aligned: rows are whole chunks, so every one starts at a multiple of 16 bytes. Otherwise rows
-     * start at multiples of 8 bytes, and `runs` says whether the chunk has 1 or 2 runs. */
-    template <bool Aligned>
-    static __device__ __forceinline__ gb_cuda_chunk load(const gb_cuda_row &row, uint32_t c, uint32_t runs)
+    static __device__ __forceinline__ uint32_t runs(uint32_t c, uint32_t columns)
     {
-        if (Aligned)
+        return Whole || (c + 1) * chunk <= columns ? 2 : 1;
+    }
+
+    static __device__ __forceinline__ gb_cuda_chunk load(const gb_cuda_row &row, uint32_t c, uint32_t columns)
+    {
+        if (Whole)
             return {__ldg((const uint4 *)row.codes + c), __ldg((const uint16_t *)row.scales + c)};
-        uint2 first = __ldg((const uint2 *)row.codes + 2 * c);
+        uint2 first = __ldg((const uint2 *)row.codes + 2 * c), second = make_uint2(0, 0);
         uint32_t scales = __ldg(row.scales + 2 * c);
-        if (runs == 1)
-            return {make_uint4(first.x, first.y, 0, 0), scales};
-        uint2 second = __ldg((const uint2 *)row.codes + 2 * c + 1);
-        scales |= (uint32_t)__ldg(row.scales + 2 * c + 1) << 8;
+        if (runs(c, columns) == 2) {
+            second = __ldg((const uint2 *)row.codes + 2 * c + 1);
+            scales |= (uint32_t)__ldg(row.scales + 2 * c + 1) << 8;
+        }
         return {make_uint4(first.x, first.y, second.x, second.y), scales};
     }
 
-    static __device__ __forceinline__ void decode(const gb_cuda_chunk &data, uint32_t r, float (&w)[run])
+    template <bool Huge>
+    static __device__ __forceinline__ float run_fma(const gb_cuda_chunk &data, uint32_t r, const float (&x)[run],
+                                                    float acc)
     {
-        float half[8];
-        gb_e2m1x8_decode(gb_word(data.codes, 2 * r), half);
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++)
-            w[i] = half[i];
-        gb_e2m1x8_decode(gb_word(data.codes, 2 * r + 1), half);
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++)
-            w[8 + i] = half[i];
-    }
-
-    static __device__ __forceinline__ void scales(const gb_cuda_chunk &data, float (&s)[chunk / run])
-    {
+        float s[2], p = 0.0f;
         gb_e4m3x2_decode((uint16_t)data.scales, &s[0], &s[1]);
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            float w[8];
+            gb_e2m1x8_decode(gb_word(data.codes, 2 * r + half), w);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++)
+                p = __fmaf_rn(Huge ? __fmul_rn(w[i], x_factor) : w[i], x[8 * half + i], p);
+        }
+        return __fmaf_rn(s[r], p, acc);
     }
 };
 
+/* Rows of a multiple of 16 elements are whole chunks. There are no scales: s = 1. */
 struct gb_cuda_bf16 {
-    static constexpr enum gb_format format = GB_BF16;
-    static constexpr const char *name = "bf16";
     static constexpr uint32_t chunk = 8;
     static constexpr uint32_t run = 8;
     static constexpr float x_factor = 1.0f;
@@ -85,24 +95,27 @@ struct gb_cuda_bf16 {
         return {(const uint8_t *)weights.codes + index * weights.columns * 2, NULL};
     }
 
-    template <bool Aligned>
+    static __device__ __forceinline__ uint32_t runs(uint32_t, uint32_t)
+    {
+        return 1;
+    }
+
     static __device__ __forceinline__ gb_cuda_chunk load(const gb_cuda_row &row, uint32_t c, uint32_t)
     {
         return {__ldg((const uint4 *)row.codes + c), 0};
     }
 
-    static __device__ __forceinline__ void decode(const gb_cuda_chunk &data, uint32_t, float (&w)[run])
+    template <bool Huge>
+    static __device__ __forceinline__ float run_fma(const gb_cuda_chunk &data, uint32_t, const float (&x)[run],
+                                                    float acc)
     {
+        float p = 0.0f;
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            w[2 * i] = gb_bf16_low(gb_word(data.codes, i));
-            w[2 * i + 1] = gb_bf16_high(gb_word(data.codes, i));
+            p = __fmaf_rn(gb_bf16_low(gb_word(data.codes, i)), x[2 * i], p);
+            p = __fmaf_rn(gb_bf16_high(gb_word(data.codes, i)), x[2 * i + 1], p);
         }
-    }
-
-    static __device__ __forceinline__ void scales(const gb_cuda_chunk &, float (&s)[1])
-    {
-        s[0] = 1.0f;
+        return __fadd_rn(p, acc);
     }
 };
 
