@@ -15,7 +15,7 @@ extern "C" {
 GB_API enum gb_status gb_fail(struct gb_error *error, enum gb_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* a * b * c elements of `size` bytes; false if that overflows size_t. */
+/* a * b * c elements of `size` bytes; false if that is more than half of the address space. */
 GB_API bool gb_bytes(uint64_t a, uint64_t b, uint64_t c, uint64_t size, size_t *bytes);
 
 /* Element codecs. Encoders round to nearest, ties to even. */

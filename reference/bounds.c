@@ -15,7 +15,7 @@ static const double silu_slope = 1.1;
 static const double silu_roundings = 8.0;
 /* Where FP32's exp overflows or underflows, silu(x) is below this. */
 static const double silu_floor = 0x1p-120;
-/* Roundings of a dot product beside its additions: weight * scale, * global, * x, and the last. */
+/* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
 enum { EXTRA_ROUNDINGS = 4 };
 
 /* A value with its worst error and the variance of its error. */
@@ -23,10 +23,10 @@ struct spread {
     double value, worst, variance;
 };
 
-/* n roundings of at most u relative each: n*u / (1 - n*u). */
+/* n roundings of at most u relative each: (1 + u)^n - 1. */
 static double gamma_n(double n, double u)
 {
-    return n * u / (1.0 - n * u);
+    return expm1(n * log1p(u));
 }
 
 /* Half an ulp of bf16 at magnitude v: 8 significand bits, exponents from -126. */
@@ -91,8 +91,9 @@ struct hidden_row {
     double *value, *worst, *variance; /* [intermediate] each */
 };
 
-/* row . h, where h carries errors. The absolute sum over |h| + worst is also returned. */
-static struct spread projection_of_spread(const double *row, const struct hidden_row *h, uint32_t count, double u,
+/* row . h, where h carries errors; the roundings of this dot product itself are counted in finish().
+ * The absolute sum over |h| + worst is also returned. */
+static struct spread projection_of_spread(const double *row, const struct hidden_row *h, uint32_t count,
                                           double *absolute)
 {
     double value = 0.0, s = 0.0, worst = 0.0, variance = 0.0;
@@ -104,9 +105,8 @@ static struct spread projection_of_spread(const double *row, const struct hidden
         worst += w * h->worst[i];
         variance += w * w * h->variance[i];
     }
-    double n = count + (double)EXTRA_ROUNDINGS;
     *absolute = s;
-    return (struct spread){value, worst + gamma_n(n, u) * s, variance + n * squared(u * s) / 3.0};
+    return (struct spread){value, worst, variance};
 }
 
 /* What is summed over the slots of a token for one output element. */
@@ -122,19 +122,19 @@ struct work {
 };
 
 static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint32_t count,
-                       const double *routing_weights, double u, struct work *w)
+                       const double *routing_weights, struct work *w)
 {
     uint32_t H = shape->hidden, I = shape->intermediate;
 #pragma omp parallel for schedule(static)
     for (uint32_t r = 0; r < H; r++)
         for (uint32_t n = 0; n < count; n++) {
             double absolute, weight = fabs(routing_weights[pairs[n]]);
-            struct spread d = projection_of_spread(w->matrix + (size_t)r * I, &w->pairs[n], I, u, &absolute);
+            struct spread d = projection_of_spread(w->matrix + (size_t)r * I, &w->pairs[n], I, &absolute);
             size_t o = (size_t)(pairs[n] / shape->top_k) * H + r;
             w->out.value[o] += routing_weights[pairs[n]] * d.value;
             w->out.worst[o] += weight * d.worst;
             w->out.variance[o] += squared(weight) * d.variance;
-            w->out.absolute[o] += weight * (absolute + d.worst);
+            w->out.absolute[o] += weight * absolute;
         }
 }
 
@@ -164,16 +164,18 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
         }
     status = source->down(source->context, expert, w->matrix, error);
     if (status == GB_OK)
-        add_expert(shape, pairs, count, routing_weights, u, w);
+        add_expert(shape, pairs, count, routing_weights, w);
     return status;
 }
 
-/* The combine's own roundings (weight to FP32, product, sum of top_k) and the output's. */
+/* The roundings of the down dot products and of the combine, whether each slot is summed alone or one sum runs over
+ * all slots: at most top_k * (intermediate + 1) additions, EXTRA_ROUNDINGS, the routing weight's to FP32 and its
+ * product's; then the output's. */
 static void finish(const struct gb_shape *shape, const struct gb_rounding_points *points, const struct outputs *out,
                    double *worst, double *sigma)
 {
     double u = ldexp(1.0, -(int)points->accumulator_bits);
-    double n = shape->top_k + 2.0;
+    double n = (double)shape->top_k * (shape->intermediate + 1.0) + EXTRA_ROUNDINGS + 2.0;
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
         worst[o] = out->worst[o] + gamma_n(n, u) * out->absolute[o];
         double variance = out->variance[o] + n * squared(u * out->absolute[o]) / 3.0;

@@ -11,7 +11,7 @@ enum gb_status gb_row_new(const struct gb_weights *weights, struct gb_row *row, 
 {
     uint32_t block = gb_format_block(weights->format);
     row->columns = weights->columns;
-    row->chunk = (uint32_t)(CHUNK_BYTES * weights->columns / gb_row_code_bytes(weights->format, weights->columns));
+    row->chunk = (uint32_t)((uint64_t)CHUNK_BYTES * weights->columns / gb_row_code_bytes(weights->format, weights->columns));
     row->block = block > 1 ? block : row->chunk;
     row->global = 1.0f;
     row->codes = malloc(sizeof(float) * weights->columns);

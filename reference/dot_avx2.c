@@ -40,7 +40,8 @@ INLINE struct four load_part(const uint8_t *codes, size_t bytes)
     UNROLL for (size_t r = 0; r < 4; r++)
     {
         __m256i end = _mm256_set1_epi32((int)(bytes / 4) - (int)(r * REGISTER_BYTES / 4));
-        __m256i whole = _mm256_maskload_epi32((const int *)(codes + r * REGISTER_BYTES), _mm256_cmpgt_epi32(end, place));
+        const int *from = (const int *)(codes + r * REGISTER_BYTES);
+        __m256i whole = _mm256_maskload_epi32(from, _mm256_cmpgt_epi32(end, place));
         z.of[r] = _mm256_or_si256(whole, _mm256_and_si256(_mm256_cmpeq_epi32(end, place), _mm256_set1_epi32(alone)));
     }
     return z;
@@ -60,6 +61,13 @@ INLINE struct four transpose(struct four z)
 INLINE __m256i table(const uint8_t of[16])
 {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)of));
+}
+
+/* In every 16 bytes, words 0, 2, 4 and 6, then 1, 3, 5 and 7. */
+INLINE __m256i even_odd_words(__m256i words)
+{
+    const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    return _mm256_shuffle_epi8(words, _mm256_broadcastsi128_si256(order));
 }
 
 /* One element of a run: p = fma(w, x, p) in every lane, for every activation. */
@@ -99,14 +107,13 @@ INLINE void nvfp4_scales(const uint8_t *scales, __m256 scale[2])
 {
     const __m256i magnitude = _mm256_set1_epi16(0x3F80), used = _mm256_set1_epi16((short)0xBF80);
     const __m256i place = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m256i runs = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m256 unit = _mm256_set1_ps(0x1p8f);
     __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)scales));
     __m256i half = _mm256_and_si256(_mm256_slli_epi16(words, 7), used);
     __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(half, magnitude), magnitude);
     half = _mm256_or_si256(half, _mm256_and_si256(nan, _mm256_set1_epi16(0x7E00)));
-    half = _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(half, place), runs); /* in every 16 bytes: run 0, run 1 */
-    half = _mm256_permute4x64_epi64(half, 0xD8);
+    half = even_odd_words(_mm256_permutevar8x32_epi32(half, place));
+    half = _mm256_permute4x64_epi64(half, 0xD8); /* run 0 in the lower half, run 1 in the upper */
     scale[0] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), unit);
     scale[1] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), unit);
 }
@@ -130,9 +137,8 @@ INLINE void e2m1_bf16(__m256i code, __m256i *first, __m256i *second)
  */
 INLINE void nvfp4_elements(__m256i dword, const float *const *x, size_t at, uint32_t count, struct sums *p)
 {
-    const __m256i halves = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m256i nibble = _mm256_set1_epi8(0x0F);
-    __m256i code = _mm256_shuffle_epi8(dword, halves), even[2], odd[2];
+    __m256i code = even_odd_words(dword), even[2], odd[2];
     e2m1_bf16(_mm256_and_si256(code, nibble), &even[0], &even[1]);
     e2m1_bf16(_mm256_and_si256(_mm256_srli_epi16(code, 4), nibble), &odd[0], &odd[1]);
     UNROLL for (uint32_t h = 0; h < 2; h++)

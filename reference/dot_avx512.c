@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fma32/1 on AVX-512 (F, BW, VL): teams of 16 chunks, two accumulators. The layout is drawn in reference/lanes.h. */
+/*
+ * fma32/1 on AVX-512 (F, BW, VL): teams of 16 chunks. The layout is drawn in reference/lanes.h.
+ *
+ * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, so that the
+ * CPU has more than one chain of fma to work on, each of which waits for its last.
+ */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -8,32 +13,47 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* PASS: how many activations share the decoding of a weight; 2 accumulators, a sum and a pointer each. */
-enum { TEAM = 16, REGISTER_BYTES = 64, TEAM_BYTES = 4 * REGISTER_BYTES, PASS = 4 };
+/* PASS: how many activations share the decoding of a weight. */
+enum { TEAM = 16, TEAMS = GB_LANES / TEAM, REGISTER_BYTES = 64, TEAM_BYTES = 4 * REGISTER_BYTES, PASS = 4 };
+
+/* A stretch of a row, and the activations of a pass. */
+struct stretch {
+    const uint8_t *codes;  /* [bytes] */
+    const uint8_t *scales;
+    size_t bytes;
+    uint32_t teams;        /* that have any bytes */
+    uint32_t elements;     /* of a chunk */
+    uint32_t count;
+    const float *const *x; /* [count], each from `at` on [TEAMS, elements, TEAM] */
+    size_t at;
+};
 
 struct four {
     __m512i of[4];
 };
 
+/* A number of every lane for every activation. */
 struct sums {
-    __m512 of[PASS];
+    __m512 of[TEAMS][PASS];
 };
 
-/* The first `bytes` of 64, zeros after them. */
-INLINE __m512i load_part(const uint8_t *from, size_t bytes)
+/* How many of the stretch's bytes, `each` of them a team's, are team t's. */
+INLINE size_t part(size_t bytes, size_t each, uint32_t t)
 {
-    return bytes >= REGISTER_BYTES ? _mm512_loadu_si512(from)
-                                   : _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from);
+    size_t before = t * each;
+    return bytes <= before ? 0 : bytes - before < each ? bytes - before : each;
 }
 
-/* The first `bytes` of a team's codes, four chunks in a register. */
-INLINE struct four load_team(const uint8_t *codes, size_t bytes)
+/* Team t's codes, four chunks in a register; zeros where there are none. */
+INLINE struct four load_team(const struct stretch *s, uint32_t t)
 {
     struct four z;
-    UNROLL for (size_t r = 0; r < 4; r++)
+    UNROLL for (uint32_t r = 0; r < 4; r++)
     {
-        size_t before = r * REGISTER_BYTES;
-        z.of[r] = load_part(codes + before, bytes > before ? bytes - before : 0);
+        const uint8_t *from = s->codes + (4 * t + r) * REGISTER_BYTES;
+        size_t bytes = part(s->bytes, REGISTER_BYTES, 4 * t + r);
+        z.of[r] = bytes == REGISTER_BYTES ? _mm512_loadu_si512(from)
+                                          : _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from);
     }
     return z;
 }
@@ -49,35 +69,45 @@ INLINE struct four transpose(struct four z)
                           _mm512_unpackhi_epi64(b, d)}};
 }
 
-/* One element of a run: p = fma(w, x, p) in every lane, for every activation. */
-INLINE void element(__m512 w, const float *const *x, size_t at, uint32_t count, struct sums *p)
+/* Element k of team t's chunks: p = fma(w, x, p). */
+INLINE void element(const struct stretch *s, uint32_t t, uint32_t k, __m512 w, struct sums *p)
 {
-    UNROLL for (uint32_t i = 0; i < count; i++)
-        p->of[i] = _mm512_fmadd_ps(w, _mm512_load_ps(x[i] + at), p->of[i]);
+    UNROLL for (uint32_t i = 0; i < s->count; i++)
+        p->of[t][i] = _mm512_fmadd_ps(w, _mm512_load_ps(s->x[i] + s->at + (t * s->elements + k) * TEAM), p->of[t][i]);
 }
 
-/* The end of a run: acc = fma(scale, p, acc), and p = +0. */
-INLINE void join(__m512 scale, uint32_t count, struct sums *p, struct sums *acc)
+/* The end of a run of team t: acc = fma(scale, p, acc), and p = +0. */
+INLINE void join(const struct stretch *s, uint32_t t, __m512 scale, struct sums *p, struct sums *acc)
 {
-    UNROLL for (uint32_t i = 0; i < count; i++)
+    UNROLL for (uint32_t i = 0; i < s->count; i++)
     {
-        acc->of[i] = _mm512_fmadd_ps(scale, p->of[i], acc->of[i]);
-        p->of[i] = _mm512_setzero_ps();
+        acc->of[t][i] = _mm512_fmadd_ps(scale, p->of[t][i], acc->of[t][i]);
+        p->of[t][i] = _mm512_setzero_ps();
     }
 }
 
+/* -0 in the positions of team t's chunks that do not exist. */
+INLINE __m512 existing(const struct stretch *s, uint32_t t, __m512 scale)
+{
+    const __m512i chunk = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    size_t chunks = (part(s->bytes, TEAM_BYTES, t) + GB_CHUNK_BYTES - 1) / GB_CHUNK_BYTES;
+    __mmask16 missing = _mm512_cmpge_epu32_mask(chunk, _mm512_set1_epi32((int)chunks));
+    return chunks == TEAM ? scale : _mm512_mask_mov_ps(scale, missing, _mm512_set1_ps(-0.0f));
+}
+
 /*
- * Scales of run 0 and run 1 of every chunk; those of missing runs are -0. The bits of E4M3, moved to the place of
+ * Scales of run 0 and run 1 of team t's chunks; those of missing runs are -0. The bits of E4M3, moved to the place of
  * binary16's, are a number 2^-8 as large, subnormal or not; NaN alone is not, and is set.
  */
-INLINE void nvfp4_scales(const uint8_t *scales, size_t count, __m512 scale[2])
+INLINE void nvfp4_scales(const struct stretch *s, uint32_t t, __m512 scale[2])
 {
     const __m512i magnitude = _mm512_set1_epi16(0x3F80), used = _mm512_set1_epi16((short)0xBF80);
     const __m512i place = _mm512_set_epi16(31, 23, 15, 7, 29, 21, 13, 5, 27, 19, 11, 3, 25, 17, 9, 1,
                                            30, 22, 14, 6, 28, 20, 12, 4, 26, 18, 10, 2, 24, 16, 8, 0);
     const __m512 unit = _mm512_set1_ps(0x1p8f);
-    __mmask32 there = count >= 32 ? 0xFFFFFFFF : ((__mmask32)1 << count) - 1;
-    __m256i bytes = _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there, scales);
+    size_t count = part(s->bytes, TEAM_BYTES, t) / 8;
+    __mmask32 there = (__mmask32)(((uint64_t)1 << count) - 1);
+    __m256i bytes = _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there, s->scales + t * (TEAM_BYTES / 8));
     __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(bytes), 7), used);
     __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(half, magnitude), magnitude);
     half = _mm512_mask_mov_epi16(half, nan, _mm512_set1_epi16(0x7E00));
@@ -86,54 +116,53 @@ INLINE void nvfp4_scales(const uint8_t *scales, size_t count, __m512 scale[2])
     scale[1] = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), unit);
 }
 
-INLINE void nvfp4_team(const uint8_t *codes, size_t bytes, const uint8_t *scales, const float *const *x, size_t at,
-                       uint32_t count, struct sums *acc)
+INLINE void nvfp4_stretch(const struct stretch *s, struct sums *acc)
 {
     const __m512 values = _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
-    struct four dword = transpose(load_team(codes, bytes));
+    struct four dword[TEAMS];
     struct sums p = {0};
-    __m512 scale[2];
-    nvfp4_scales(scales, bytes / 8, scale);
+    __m512 scale[TEAMS][2];
+    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+    {
+        dword[t] = transpose(load_team(s, t));
+        nvfp4_scales(s, t, scale[t]);
+    }
     UNROLL for (uint32_t d = 0; d < 4; d++)
     {
-        UNROLL for (uint32_t n = 0; n < 8; n++) /* the look-up takes the lowest 4 bits */
-            element(_mm512_permutexvar_ps(_mm512_srli_epi32(dword.of[d], 4 * n), values), x,
-                    at + (8 * d + n) * TEAM, count, &p);
+        UNROLL for (uint32_t n = 0; n < 8; n++)
+            UNROLL for (uint32_t t = 0; t < s->teams; t++) /* the look-up takes the lowest 4 bits */
+                element(s, t, 8 * d + n, _mm512_permutexvar_ps(_mm512_srli_epi32(dword[t].of[d], 4 * n), values), &p);
         if (d % 2)
-            join(scale[d / 2], count, &p, acc);
+            UNROLL for (uint32_t t = 0; t < s->teams; t++)
+                join(s, t, scale[t][d / 2], &p, acc);
     }
 }
 
-/* Eight elements of every chunk, as bf16: two in each dword. */
-INLINE void bf16_elements(struct four pairs, const float *const *x, size_t at, uint32_t count, struct sums *p)
+/* Elements k to k + 7 of every chunk, as bf16: two in each dword. */
+INLINE void bf16_elements(const struct stretch *s, uint32_t k, const struct four pairs[TEAMS], struct sums *p)
 {
     const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
     UNROLL for (uint32_t d = 0; d < 4; d++)
     {
-        element(_mm512_castsi512_ps(_mm512_slli_epi32(pairs.of[d], 16)), x, at + 2 * d * TEAM, count, p);
-        element(_mm512_castsi512_ps(_mm512_and_si512(pairs.of[d], upper)), x, at + (2 * d + 1) * TEAM, count, p);
+        UNROLL for (uint32_t t = 0; t < s->teams; t++)
+            element(s, t, k + 2 * d, _mm512_castsi512_ps(_mm512_slli_epi32(pairs[t].of[d], 16)), p);
+        UNROLL for (uint32_t t = 0; t < s->teams; t++)
+            element(s, t, k + 2 * d + 1, _mm512_castsi512_ps(_mm512_and_si512(pairs[t].of[d], upper)), p);
     }
 }
 
-/* -0 in the positions of chunks that do not exist. */
-INLINE __m512 existing(__m512 scale, uint32_t chunks)
-{
-    const __m512i chunk = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    __mmask16 missing = _mm512_cmpge_epu32_mask(chunk, _mm512_set1_epi32((int)chunks));
-    return _mm512_mask_mov_ps(scale, missing, _mm512_set1_ps(-0.0f));
-}
-
-/* Two chunks share a scale. */
-INLINE __m512 mxfp8_scales(const uint8_t *scales, size_t count)
+/* Scales of team t's chunks, two of which share one. */
+INLINE __m512 mxfp8_scales(const struct stretch *s, uint32_t t)
 {
     const __m512i place = _mm512_set_epi32(7, 5, 3, 1, 7, 5, 3, 1, 6, 4, 2, 0, 6, 4, 2, 0);
     const __m512i zero = _mm512_setzero_si512(), nan = _mm512_set1_epi32(0x7FC00000);
-    __m128i bytes = _mm_maskz_loadu_epi8((__mmask16)((1u << count) - 1), scales);
+    __mmask16 there = (__mmask16)((1u << part(s->bytes, TEAM_BYTES, t) / 32) - 1);
+    __m128i bytes = _mm_maskz_loadu_epi8(there, s->scales + t * (TEAM_BYTES / 32));
     __m512i code = _mm512_permutexvar_epi32(place, _mm512_cvtepu8_epi32(bytes));
     __m512i bits = _mm512_slli_epi32(code, 23);
     bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, zero), _mm512_set1_epi32(0x00400000));
     bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(0xFF)), nan);
-    return existing(_mm512_castsi512_ps(bits), 2 * (uint32_t)count);
+    return existing(s, t, _mm512_castsi512_ps(bits));
 }
 
 INLINE __m512i table(const uint8_t of[16])
@@ -142,10 +171,11 @@ INLINE __m512i table(const uint8_t of[16])
 }
 
 /*
- * E4M3 as bf16. Its nibbles give both bytes; with the exponent's upper three bits zero, the lower nibble alone does.
+ * E4M3 as bf16, of bytes 0 to 7 and 8 to 15 of every chunk. The code's nibbles give both bytes; where the upper three
+ * bits of the exponent are zero, the lower nibble alone does.
  *     code  s eee  e mmm          bf16  s 0111eee  e mmm 0000, the exponent being 60 * 2 more
  */
-INLINE void e4m3_bf16(__m512i code, __m512i *lower_half, __m512i *upper_half)
+INLINE void e4m3_bf16(__m512i code, __m512i *first, __m512i *second)
 {
     static const uint8_t upper[16] = {0x00, 0x3D, 0x3E, 0x3F, 0x40, 0x41, 0x42, 0x43,
                                       0x80, 0xBD, 0xBE, 0xBF, 0xC0, 0xC1, 0xC2, 0xC3};
@@ -156,82 +186,90 @@ INLINE void e4m3_bf16(__m512i code, __m512i *lower_half, __m512i *upper_half)
     static const uint8_t small_lower[16] = {0x00, 0x00, 0x80, 0xC0, 0x00, 0x20, 0x40, 0x60,
                                             0x80, 0x90, 0xA0, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0};
     const __m512i nibble = _mm512_set1_epi8(0x0F), magnitude = _mm512_set1_epi8(0x7F);
-    __m512i second = _mm512_and_si512(code, nibble);
-    __m512i first = _mm512_and_si512(_mm512_srli_epi16(code, 4), nibble);
+    __m512i n = _mm512_and_si512(code, nibble), h = _mm512_and_si512(_mm512_srli_epi16(code, 4), nibble);
     __mmask64 small = _mm512_testn_epi8_mask(code, _mm512_set1_epi8(0x70));
     __mmask64 nan = _mm512_cmpeq_epi8_mask(_mm512_and_si512(code, magnitude), magnitude);
-    __m512i u = _mm512_or_si512(_mm512_shuffle_epi8(table(upper), first),
-                                _mm512_maskz_shuffle_epi8(small, table(small_upper), second));
-    __m512i l = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table(lower), second), small, table(small_lower), second);
+    __m512i u = _mm512_or_si512(_mm512_shuffle_epi8(table(upper), h),
+                                _mm512_maskz_shuffle_epi8(small, table(small_upper), n));
+    __m512i l = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table(lower), n), small, table(small_lower), n);
     u = _mm512_mask_mov_epi8(u, nan, magnitude);
-    *lower_half = _mm512_unpacklo_epi8(l, u);
-    *upper_half = _mm512_unpackhi_epi8(l, u);
+    *first = _mm512_unpacklo_epi8(l, u);
+    *second = _mm512_unpackhi_epi8(l, u);
 }
 
-INLINE void mxfp8_team(const uint8_t *codes, size_t bytes, const uint8_t *scales, const float *const *x, size_t at,
-                       uint32_t count, struct sums *acc)
+INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
 {
-    struct four z = load_team(codes, bytes), first, second; /* elements 0 to 7 and 8 to 15 of every chunk */
+    struct four first[TEAMS], second[TEAMS]; /* elements 0 to 7 and 8 to 15 of every chunk */
     struct sums p = {0};
-    UNROLL for (uint32_t r = 0; r < 4; r++)
-        e4m3_bf16(z.of[r], &first.of[r], &second.of[r]);
-    bf16_elements(transpose(first), x, at, count, &p);
-    bf16_elements(transpose(second), x, at + 8 * TEAM, count, &p);
-    join(mxfp8_scales(scales, bytes / 32), count, &p, acc);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+    {
+        struct four z = load_team(s, t);
+        UNROLL for (uint32_t r = 0; r < 4; r++)
+            e4m3_bf16(z.of[r], &first[t].of[r], &second[t].of[r]);
+        first[t] = transpose(first[t]);
+        second[t] = transpose(second[t]);
+    }
+    bf16_elements(s, 0, first, &p);
+    bf16_elements(s, 8, second, &p);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+        join(s, t, mxfp8_scales(s, t), &p, acc);
 }
 
-INLINE void bf16_team(const uint8_t *codes, size_t bytes, const float *const *x, size_t at, uint32_t count,
-                      struct sums *acc)
+INLINE void bf16_stretch(const struct stretch *s, struct sums *acc)
 {
-    uint32_t chunks = (uint32_t)((bytes + GB_CHUNK_BYTES - 1) / GB_CHUNK_BYTES);
+    struct four pairs[TEAMS];
     struct sums p = {0};
-    bf16_elements(transpose(load_team(codes, bytes)), x, at, count, &p);
-    join(existing(_mm512_set1_ps(1), chunks), count, &p, acc);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+        pairs[t] = transpose(load_team(s, t));
+    bf16_elements(s, 0, pairs, &p);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+        join(s, t, existing(s, t, _mm512_set1_ps(1)), &p, acc);
 }
 
-INLINE void team(enum gb_format format, const uint8_t *codes, size_t bytes, const uint8_t *scales,
-                 const float *const *x, size_t at, uint32_t count, struct sums *acc)
+INLINE void stretch(enum gb_format format, struct stretch s, struct sums *acc)
 {
     if (format == GB_NVFP4)
-        nvfp4_team(codes, bytes, scales, x, at, count, acc);
+        nvfp4_stretch(&s, acc);
     else if (format == GB_MXFP8)
-        mxfp8_team(codes, bytes, scales, x, at, count, acc);
+        mxfp8_stretch(&s, acc);
     else
-        bf16_team(codes, bytes, x, at, count, acc);
+        bf16_stretch(&s, acc);
 }
 
-/* Step 4. Position 4q + r is lane 4r + q, so the lane's bits 8, 4, 2, 1 are the position's bits 2, 1, 8, 4. */
-INLINE float butterfly(__m512 even, __m512 odd)
+/* Step 4. Position 4q + r is lane 4r + q of a team, so the lane's bits 8, 4, 2, 1 are the position's 2, 1, 8, 4. */
+INLINE float butterfly(__m512 a, __m512 b)
 {
-    __m512 v = _mm512_add_ps(even, odd);                  /* m = 16 */
-    v = _mm512_add_ps(v, _mm512_permute_ps(v, 0x4E));     /* m = 8 */
-    v = _mm512_add_ps(v, _mm512_permute_ps(v, 0xB1));     /* m = 4 */
+    __m512 v = _mm512_add_ps(a, b);                         /* m = 16 */
+    v = _mm512_add_ps(v, _mm512_permute_ps(v, 0x4E));       /* m = 8 */
+    v = _mm512_add_ps(v, _mm512_permute_ps(v, 0xB1));       /* m = 4 */
     v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0x4E)); /* m = 2 */
     v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0xB1)); /* m = 1 */
     return _mm512_cvtss_f32(v);
 }
 
-/* Every row against `count` activations from `first` on. The teams of a row take turns on the accumulators. */
+/* Every row times `count` activations from `first` on. */
 INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t first, uint32_t count, float *dots)
 {
-    const size_t scale_bytes = format == GB_NVFP4 ? TEAM_BYTES / 8 : format == GB_MXFP8 ? TEAM_BYTES / 32 : 0;
-    const size_t elements = TEAM_BYTES * (format == GB_NVFP4 ? 2 : 1) / (format == GB_BF16 ? 2 : 1);
-    const float *const *x = tile->x + first;
+    const uint32_t elements = format == GB_NVFP4 ? 32 : format == GB_MXFP8 ? 16 : 8;
+    const size_t whole = TEAMS * TEAM_BYTES, scale_bytes = format == GB_NVFP4 ? whole / 8 : whole / 32;
     for (uint32_t row = 0; row < tile->rows; row++) {
-        const uint8_t *codes = tile->codes + row * tile->code_bytes;
-        const uint8_t *scales = tile->scales + row * tile->scale_bytes;
-        struct sums next = {0}, other = {0};
-        size_t left = tile->code_bytes, at = 0;
-        for (; left >= TEAM_BYTES; left -= TEAM_BYTES, at += elements, codes += TEAM_BYTES, scales += scale_bytes) {
-            team(format, codes, TEAM_BYTES, scales, x, at, count, &next);
-            struct sums done = next;
-            next = other;
-            other = done;
+        struct sums acc = {0};
+        struct stretch s = {
+            .codes = tile->codes + row * tile->code_bytes, .scales = tile->scales + row * tile->scale_bytes,
+            .bytes = whole, .teams = TEAMS, .elements = elements, .count = count, .x = tile->x + first,
+        };
+        size_t left = tile->code_bytes;
+        for (; left >= whole; left -= whole, s.codes += whole, s.scales += scale_bytes, s.at += GB_LANES * elements)
+            stretch(format, s, &acc);
+        s.bytes = left;
+        if (left > TEAM_BYTES) {
+            stretch(format, s, &acc);
+        } else if (left) {
+            s.teams = 1;
+            stretch(format, s, &acc);
         }
-        if (left)
-            team(format, codes, left, scales, x, at, count, &next);
         for (uint32_t i = 0; i < count; i++)
-            dots[(size_t)row * tile->count + first + i] = butterfly(next.of[i], other.of[i]);
+            dots[(size_t)row * tile->count + first + i] = butterfly(acc.of[0][i], acc.of[1][i]);
     }
 }
 

@@ -88,6 +88,9 @@ enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x
     if (router->format != GB_BF16 || router->experts != 1 || router->rows != shape->experts ||
         router->columns != shape->hidden || !router->codes)
         return gb_fail(error, GB_EINVAL, "the router must be a bf16 matrix of %u x %u", shape->experts, shape->hidden);
+    if (!shape->tokens || !shape->top_k || shape->top_k > shape->experts)
+        return gb_fail(error, GB_EINVAL, "%u tokens to the top %u of %u experts cannot be routed", shape->tokens,
+                       shape->top_k, shape->experts);
     float *logits = malloc(sizeof(float) * shape->tokens * shape->experts); /* [tokens, experts] */
     if (!logits)
         return gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);

@@ -139,7 +139,7 @@ static void softmax_top_k(const double *logits, const struct gb_shape *shape, bo
             bool taken = false;
             for (uint32_t i = 0; i < j; i++)
                 taken |= ids[i] == (int32_t)e;
-            if (!taken && (best < 0 || logits[e] > logits[best]))
+            if (!taken && (best < 0 || logits[e] > logits[best] || (isnan(logits[best]) && !isnan(logits[e]))))
                 best = e;
         }
         ids[j] = (int32_t)best;
