@@ -27,8 +27,9 @@ GB_API const struct gb_contract *gb_contracts(size_t *count);
 GB_API const struct gb_contract *gb_contract_find(enum gb_format weights, enum gb_format activations,
                                                   const char *order);
 
-/* Correctly rounded elementary functions of binary32, all 2^32 inputs. docs/numerics.md#silu, #exp. */
+/* Correctly rounded elementary functions of binary32, all 2^32 inputs. docs/numerics.md#silu, #sigmoid, #exp. */
 GB_API float gb_silu(float x);
+GB_API float gb_sigmoid(float x);
 GB_API float gb_exp(float x);
 
 /* One row times x, in the order fma32/1. x: [weights->columns]. docs/numerics.md#fma32. */

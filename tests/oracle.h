@@ -2,7 +2,7 @@
 /*
  * A third opinion on docs/numerics.md, written from its text alone: it shares no code and no method with quant/,
  * reference/ or gpu/. Formats are codebooks enumerated from their definitions and searched, binary32 arithmetic is
- * integers with explicit rounding, e^x and silu are MPFR. Slow and plain; no hardware float operation decides a bit.
+ * integers with explicit rounding, e^x, silu and sigmoid are MPFR. Slow and plain; no hardware float operation decides a bit.
  */
 #ifndef GB_TESTS_ORACLE_H
 #define GB_TESTS_ORACLE_H
@@ -34,6 +34,7 @@ float oracle_divide(float a, float b);
 /* Correctly rounded by MPFR. oracle_functions.c */
 float oracle_exp(float x);
 float oracle_silu(float x);
+float oracle_sigmoid(float x);
 
 /* The operators. oracle_layer.c */
 float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * e^x and silu enclosed between two MPFR values, at a precision raised until both round to the same binary32
- * number. It ends, because for x != 0 neither function is ever a binary32 number or half-way between two.
+ * e^x, silu and sigmoid enclosed between two MPFR values, at a precision raised until both round to the same binary32
+ * number. It ends, because for x != 0 no function is ever a binary32 number or half-way between two.
  */
 #include "tests/oracle.h"
 
@@ -33,6 +33,18 @@ static void enclose_silu(mpfr_t low, mpfr_t high, float x)
     mpfr_div(high, magnitude, high, MPFR_RNDU);
     mpfr_div(low, magnitude, low, MPFR_RNDD);
     mpfr_clear(magnitude);
+}
+
+/* 1 / (1 + e^-x) */
+static void enclose_sigmoid(mpfr_t low, mpfr_t high, float x)
+{
+    mpfr_set_flt(low, -x, MPFR_RNDN);
+    mpfr_exp(high, low, MPFR_RNDD);
+    mpfr_exp(low, low, MPFR_RNDU);
+    mpfr_add_ui(high, high, 1, MPFR_RNDD);
+    mpfr_add_ui(low, low, 1, MPFR_RNDU);
+    mpfr_ui_div(high, 1, high, MPFR_RNDU);
+    mpfr_ui_div(low, 1, low, MPFR_RNDD);
 }
 
 /* binary32 as an exponent range: 0.1 * 2^-148 is the smallest subnormal, 0.1...1 * 2^128 the largest number. */
@@ -89,4 +101,13 @@ float oracle_silu(float x)
     if (isinf(x))
         return x > 0 ? x : -0.0f;
     return copysignf(round_function(enclose_silu, x), x);
+}
+
+float oracle_sigmoid(float x)
+{
+    if (isnan(x))
+        return x;
+    if (isinf(x))
+        return x > 0 ? 1 : 0;
+    return x == 0 ? 0.5f : round_function(enclose_sigmoid, x);
 }
