@@ -116,7 +116,7 @@ static void write_config(const char *type, const char *more)
     write_text("config.json", text);
 }
 
-/* Tensors alternate between two shards, so that no layer lies in one. */
+/* Tensors alternate between two shards, so that no layer lies in one; the index names b first. */
 static void write_shards(const struct tensors *all)
 {
     struct gb_error error = {""};
@@ -127,12 +127,12 @@ static void write_shards(const struct tensors *all)
         size_t count = 0;
         for (size_t i = s; i < all->count; i += 2)
             part[count++] = all->tensor[i];
-        if (gb_safetensors_write(in_folder(s ? "b.safetensors" : "a.safetensors"), part, count, &error) != GB_OK)
+        if (gb_safetensors_write(in_folder(s ? "a.safetensors" : "b.safetensors"), part, count, &error) != GB_OK)
             fail_msg("%s", error.message);
     }
     for (size_t i = 0; i < all->count; i++)
         used += snprintf(index + used, sizeof index - (size_t)used, "%s\"%s\": \"%s\"", i ? ", " : "",
-                         all->tensor[i].name, i % 2 ? "b.safetensors" : "a.safetensors");
+                         all->tensor[i].name, i % 2 ? "a.safetensors" : "b.safetensors");
     snprintf(index + used, sizeof index - (size_t)used, "}}");
     write_text("model.safetensors.index.json", index);
 }

@@ -273,6 +273,7 @@ static void wrong_numbers(void **state)
     wrong_attribute("/", "schema_version", NUMBER, NULL, 2, "version 1");
     wrong_attribute("/", "renormalise", NUMBER, NULL, 2, "out of range");
     wrong_attribute("/", "seed", LEFT_OUT, NULL, 0, "missing");
+    wrong_attribute("/", "seed", NUMBER, NULL, -1, "out of range");
     wrong_attribute("/", "rms_norm_epsilon", NUMBER, NULL, 1, "float");
     wrong_attribute("/", "top_k", NUMBER, NULL, 4, "experts");
     wrong_attribute("/", "hidden", NUMBER, NULL, 90, "multiples");

@@ -11,12 +11,14 @@ static char path[64];
 static struct gb_fixture *fixture, *one_layer;
 enum { TOKENS = 5, HIDDEN = 96, TOP_K = 2, INTERMEDIATE = 32, VALUES = TOKENS * HIDDEN };
 
-/* Values that a rounding through float32 changes, with a NaN payload, -0, infinity and a subnormal in front. */
+/* Values that rounding to float32 changes; -0, and one that becomes infinite, in front. */
 static double value(uint32_t layer, size_t i)
 {
-    return (1 + (double)layer) * ((double)i + 1) / 7;
+    const double specials[] = {-0.0, 1e300};
+    return i < 2 ? specials[i] : (1 + (double)layer) * ((double)i + 1) / 7;
 }
 
+/* A NaN with a payload, -0, infinity and a subnormal in front. */
 static float narrow_value(uint32_t layer, size_t i)
 {
     const uint32_t specials[] = {0x7FC01234, 0x80000000, 0xFF800000, 0x00000001};
