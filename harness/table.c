@@ -26,32 +26,40 @@ static void figures(FILE *stream, const json_t *m)
 static void layers_table(FILE *stream, const json_t *one)
 {
     const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
-    const json_t *drift = json_object_get(json_object_get(one, "metrics"), "drift");
-    fprintf(stream, "  %-6s %11s | %-35s | %-35s | %8s |%s\n", "", "subject -", "subject - truth, same codes",
-            "subject - truth, before quantising", "", drift ? " drift: residual stream - truth" : "");
-    fprintf(stream, "  %-6s %11s | %13s %10s %10s | %13s %10s %10s | %8s |", "layer", "reference", "min cosine",
-            "max abs", "rel L2", "min cosine", "max abs", "rel L2", "of bound");
-    fprintf(stream, drift ? " %13s %10s %10s %6s\n" : "\n", "min cosine", "max abs", "rel L2", "flips");
+    fprintf(stream, "  %-5s %12s | %-35s | %-24s |\n", "", "differing", "subject - truth, same codes",
+            "before quantising");
+    fprintf(stream, "  %-5s %12s | %13s %10s %10s | %13s %10s | %8s\n", "layer", "elements", "min cosine", "max abs",
+            "rel L2", "min cosine", "rel L2", "of bound");
     for (size_t l = 0; l < json_array_size(layers); l++) {
         const json_t *layer = json_array_get(layers, l);
         const json_t *bits = json_object_get(layer, "subject_reference");
-        const json_t *truth = json_object_get(layer, "subject_truth");
+        const json_t *original = json_object_get(json_object_get(layer, "subject_truth"), "original");
         double output = record_number(bits, "output", "mismatching", NULL);
         double inner = record_number(bits, "intermediate", "mismatching", NULL);
-        double sum = (isnan(output) ? 0 : output) + (isnan(inner) ? 0 : inner);
-        fprintf(stream, "  %-6.0f %6.0f bits |", record_number(layer, "model_layer", NULL), sum);
-        figures(stream, json_object_get(truth, "quantised"));
-        fprintf(stream, " |");
-        figures(stream, json_object_get(truth, "original"));
-        fprintf(stream, " |");
         double ratio = record_number(layer, "bound", "output", "limit_ratio", NULL);
+        fprintf(stream, "  %-5.0f %12.0f |", record_number(layer, "model_layer", NULL),
+                (isnan(output) ? 0 : output) + (isnan(inner) ? 0 : inner));
+        figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
+        fprintf(stream, " |");
+        number(stream, 13, "%.9f", record_number(original, "cosine_min", NULL));
+        number(stream, 10, "%.3e", record_number(original, "relative_l2", NULL));
+        fprintf(stream, " |");
         number(stream, 8, "%.3f", isnan(ratio) ? record_number(layer, "bound", "intermediate", "limit_ratio", NULL)
                                                : ratio);
+        fprintf(stream, "\n");
+    }
+}
+
+/* The residual stream after each layer, against truth's. */
+static void drift_table(FILE *stream, const json_t *drift)
+{
+    fprintf(stream, "  drift of the residual stream from truth's, and tokens routed to other experts\n");
+    for (size_t l = 0; l < json_array_size(drift); l++) {
+        const json_t *layer = json_array_get(drift, l);
+        fprintf(stream, "  %-5.0f %12s |", record_number(layer, "model_layer", NULL), "");
+        figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
         fprintf(stream, " |");
-        if (drift) {
-            figures(stream, json_object_get(json_object_get(json_array_get(drift, l), "subject_truth"), "quantised"));
-            number(stream, 6, "%.0f", record_number(json_array_get(drift, l), "subject_routing_flips", NULL));
-        }
+        number(stream, 13, "%.0f tokens", record_number(layer, "subject_routing_flips", NULL));
         fprintf(stream, "\n");
     }
 }
@@ -62,8 +70,11 @@ static void case_block(FILE *stream, const json_t *one)
             record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
     const char *contract = record_text(one, "contract", NULL);
     fprintf(stream, contract[0] ? ", contract %s\n" : ", no order claimed%s\n", contract);
+    const json_t *drift = json_object_get(json_object_get(one, "metrics"), "drift");
     if (json_object_get(one, "metrics"))
         layers_table(stream, one);
+    if (drift)
+        drift_table(stream, drift);
     const json_t *stored = json_object_get(
         json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),
         "quantised_bf16_store");
