@@ -107,7 +107,7 @@ static void edge_weights(struct gb_weights *weights, uint64_t *random, unsigned 
     }
 }
 
-enum { EXPERTS = 2, ROWS = 5 };
+enum { EXPERTS = 2, ROWS = 5, LONGEST = 7168 };
 
 /* Every row of two experts times one activation vector. */
 static void compare_rows(enum gb_cpu_path path, const struct gb_weights *weights, const gb_bf16 *x)
@@ -130,12 +130,10 @@ static void compare_problems(enum gb_cpu_path path, enum gb_format format, uint3
     for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         uint64_t random = columns + k;
         struct gb_weights weights;
-        gb_bf16 *x = malloc(columns * sizeof *x);
-        assert_non_null(x);
+        static gb_bf16 x[LONGEST];
         problem_weights(&weights, format, EXPERTS, ROWS, columns, 1, kinds[k], &random);
         problem_activations(x, columns, kinds[k], &random);
         compare_rows(path, &weights, x);
-        free(x);
         problem_weights_free(&weights);
     }
 }
@@ -148,14 +146,12 @@ static void compare_edges(enum gb_cpu_path path, enum gb_format format, uint32_t
     for (unsigned k = 0; k < 6; k++) {
         uint64_t random = 7 * columns + k;
         struct gb_weights weights;
-        gb_bf16 *x = malloc(columns * sizeof *x);
-        assert_non_null(x);
+        static gb_bf16 x[LONGEST];
         problem_weights(&weights, format, EXPERTS, ROWS, columns, 1, DATA_CODES, &random);
         edge_weights(&weights, &random, exponents[k % 3], k < 3 ? 0 : 4 * columns);
         for (uint32_t i = 0; i < columns; i++)
             x[i] = edge_activation(&random, exponents[k % 3], k < 3 ? 0 : 4 * columns);
         compare_rows(path, &weights, x);
-        free(x);
         problem_weights_free(&weights);
     }
 }
@@ -244,40 +240,34 @@ static void every_code_with_every_scale(void **state)
     }
 }
 
-/* `bytes` that end where the process may not read on. */
-static void *at_the_edge(size_t bytes, void **map, size_t *map_bytes)
+/* `bytes` that end where the process may not read on; mapped for good. */
+static void *at_the_edge(size_t bytes)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) / page * page;
+    char *map = mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    *map_bytes = (pages + 1) * page;
-    *map = mmap(NULL, *map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(*map != MAP_FAILED);
-    assert_int_equal(mprotect((char *)*map + pages * page, page, PROT_NONE), 0);
-    return (char *)*map + pages * page - bytes;
+    assert_true(map != MAP_FAILED);
+    assert_int_equal(mprotect(map + size, page, PROT_NONE), 0);
+    return map + size - bytes;
 }
 
 static void read_to_the_edge(enum gb_cpu_path path, enum gb_format format, uint32_t columns)
 {
     size_t code_bytes = gb_row_code_bytes(format, columns), scale_bytes = gb_row_scale_bytes(format, columns);
-    size_t map_bytes[3];
-    void *maps[3];
     uint64_t random = columns;
     struct gb_weights weights, edge;
-    gb_bf16 *x = at_the_edge(columns * sizeof *x, &maps[0], &map_bytes[0]);
+    gb_bf16 *x = at_the_edge(columns * sizeof *x);
 
     problem_weights(&weights, format, 1, 1, columns, 1, DATA_CODES, &random);
     problem_activations(x, columns, DATA_CODES, &random);
     edge = weights;
-    edge.codes = memcpy(at_the_edge(code_bytes, &maps[1], &map_bytes[1]), weights.codes, code_bytes);
-    edge.scales = at_the_edge(scale_bytes, &maps[2], &map_bytes[2]);
+    edge.codes = memcpy(at_the_edge(code_bytes), weights.codes, code_bytes);
     if (scale_bytes)
-        memcpy((void *)edge.scales, weights.scales, scale_bytes);
+        edge.scales = memcpy(at_the_edge(scale_bytes), weights.scales, scale_bytes);
     force(GB_CPU_PLAIN);
     float expected = gb_dot(&weights, 0, 0, x);
     force(path);
     assert_same_float(expected, gb_dot(&edge, 0, 0, x), "%s, %u columns", gb_format_name(format), columns);
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(munmap(maps[i], map_bytes[i]), 0);
     problem_weights_free(&weights);
 }
 
@@ -286,30 +276,28 @@ static void nothing_is_read_past_the_end(void **state)
     for_every_length(read_to_the_edge, subject(state));
 }
 
-static void compare_layers(struct problem *problem, enum gb_cpu_path path, float *output, gb_bf16 *intermediate)
+/* problem is expected's twin: the layer of expected in plain C, of problem on the path, on one thread and on two. */
+static void compare_layers(struct problem *expected, struct problem *problem, enum gb_cpu_path path)
 {
     const struct gb_shape *shape = &problem->arguments.shape;
     size_t outputs = (size_t)shape->tokens * shape->hidden;
     size_t intermediates = (size_t)shape->tokens * shape->top_k * shape->intermediate;
 
     force(GB_CPU_PLAIN);
-    problem_poison(problem);
-    assert_int_equal(gb_reference_layer(&problem->arguments, NULL), GB_OK);
-    memcpy(output, problem->output, outputs * sizeof *output);
-    memcpy(intermediate, problem->intermediate, intermediates * sizeof *intermediate);
+    assert_int_equal(gb_reference_layer(&expected->arguments, NULL), GB_OK);
     force(path);
     for (int threads = 1; threads <= 2; threads++) {
         omp_set_num_threads(threads);
         problem_poison(problem);
         assert_int_equal(gb_reference_layer(&problem->arguments, NULL), GB_OK);
         for (size_t i = 0; i < intermediates; i++)
-            if (!same_bf16(intermediate[i], problem->intermediate[i]))
+            if (!same_bf16(expected->intermediate[i], problem->intermediate[i]))
                 fail_msg("%d threads, intermediate of pair %zu, element %zu: expected %04X, got %04X", threads,
-                         i / shape->intermediate, i % shape->intermediate, intermediate[i].bits,
+                         i / shape->intermediate, i % shape->intermediate, expected->intermediate[i].bits,
                          problem->intermediate[i].bits);
         for (size_t i = 0; i < outputs; i++)
-            assert_same_float(output[i], problem->output[i], "%d threads, output of token %zu, element %zu", threads,
-                              i / shape->hidden, i % shape->hidden);
+            assert_same_float(expected->output[i], problem->output[i], "%d threads, output of token %zu, element %zu",
+                              threads, i / shape->hidden, i % shape->hidden);
     }
 }
 
@@ -325,17 +313,14 @@ static void whole_layers(void **state)
     for (unsigned f = 0; f < FORMATS; f++)
         for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++)
             for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-                const struct gb_shape *shape = &shapes[s];
-                struct problem problem;
-                float *output = malloc(sizeof(float) * shape->tokens * shape->hidden);
-                gb_bf16 *intermediate = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
-                assert_true(output && intermediate);
-                problem_new(&problem, *shape, formats[f], kinds[k], 10 * s + k);
-                problem_empty_slots(&problem, 7, s);
-                compare_layers(&problem, path, output, intermediate);
-                problem_free(&problem);
-                free(output);
-                free(intermediate);
+                struct problem twins[2];
+                for (unsigned i = 0; i < 2; i++) {
+                    problem_new(&twins[i], shapes[s], formats[f], kinds[k], 10 * s + k);
+                    problem_empty_slots(&twins[i], 7, s);
+                }
+                compare_layers(&twins[0], &twins[1], path);
+                problem_free(&twins[0]);
+                problem_free(&twins[1]);
             }
 }
 
@@ -351,11 +336,10 @@ static void whole_routers(void **state)
             enum data kind = run < 4 ? DATA_GAUSSIAN : DATA_NONFINITE;
             uint64_t random = 100 * h + (unsigned)run;
             struct gb_weights router;
-            gb_bf16 *x = malloc(sizeof(gb_bf16) * TOKENS * hidden[h]);
+            static gb_bf16 x[TOKENS * 2048];
             int32_t expected_ids[SLOTS], ids[SLOTS];
             float expected[SLOTS], weights[SLOTS];
 
-            assert_non_null(x);
             problem_weights(&router, GB_BF16, 1, EXPERTS_ROUTED, hidden[h], 1, kind, &random);
             problem_activations(x, (size_t)TOKENS * hidden[h], kind, &random);
             force(GB_CPU_PLAIN);
@@ -369,7 +353,6 @@ static void whole_routers(void **state)
                 assert_int_equal(expected_ids[i], ids[i]);
                 assert_same_float(expected[i], weights[i], "%u columns, slot %u", hidden[h], i);
             }
-            free(x);
             problem_weights_free(&router);
         }
 }

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights per second of the reference on one token, path by path, beside OpenBLAS's sgemv on the same weights as FP32,
+ * all from DRAM: each measurement walks once through experts whose codes are eight times as large as the last cache.
+ *
+ *     gb_bench_reference [REPEATS]    JSON on stdout; exit code 1 if two paths differ, or sgemv computes something else
+ */
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cblas.h>
+
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+enum { HIDDEN = 2048, INTERMEDIATE = 512, MOST_THREADS = 2, MOST_REPEATS = 101 };
+
+/* SGEMV: one expert after the other, on OpenBLAS's threads. SGEMV_SPLIT: each thread has experts of its own.
+ * READ: every byte of codes and scales once. */
+enum method { PLAIN = GB_CPU_PLAIN, AVX2 = GB_CPU_AVX2, AVX512 = GB_CPU_AVX512, SGEMV, SGEMV_SPLIT, READ, METHODS };
+static const char *const method_names[METHODS] = {"plain", "avx2", "avx512", "sgemv", "sgemv_split", "read"};
+
+/* One token that goes to every expert. */
+struct bench {
+    struct gb_weights weights;
+    struct gb_arguments arguments; /* weights are both gate_up and down: one operator is run */
+    bool down;
+    size_t code_bytes, scale_bytes;
+    float *fp32;                   /* [experts, rows, columns] */
+    float *x;                      /* [experts, columns] */
+    float *y;                      /* [experts, rows], sgemv's */
+};
+
+static void die(const char *what)
+{
+    fprintf(stderr, "gb_bench_reference: %s\n", what);
+    exit(1);
+}
+
+static void *allocate(size_t bytes)
+{
+    void *pointer = aligned_alloc(4096, bytes / 4096 * 4096 + 4096);
+    if (!pointer)
+        die("no memory");
+    return pointer;
+}
+
+/* splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014. */
+static uint64_t random_bits(uint64_t n)
+{
+    uint64_t z = n * 0x9E3779B97F4A7C15;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+}
+
+/* -1 .. 1 */
+static gb_bf16 random_activation(uint64_t n)
+{
+    return gb_bf16_encode((float)(random_bits(n) >> 40) * 0x1p-23f - 1);
+}
+
+/* Codes of any value but NaN, scales within a factor of four of one another. */
+static void fill_weights(const struct bench *bench)
+{
+    const struct gb_weights *weights = &bench->weights;
+    uint8_t *codes = (uint8_t *)weights->codes, *scales = (uint8_t *)weights->scales;
+    bool nvfp4 = weights->format == GB_NVFP4;
+#pragma omp parallel for
+    for (size_t i = 0; i < bench->code_bytes; i++) {
+        uint8_t code = (uint8_t)random_bits(i);
+        codes[i] = nvfp4 || (code & 0x7F) != 0x7F ? code : 0;
+    }
+#pragma omp parallel for
+    for (size_t i = 0; i < bench->scale_bytes; i++)
+        scales[i] = (uint8_t)(nvfp4 ? 0x30 + random_bits(~i) % 16 : 117 + random_bits(~i) % 3);
+    for (uint32_t i = 0; nvfp4 && i < weights->experts * weights->parts; i++)
+        ((float *)weights->global_scales)[i] = 0x1p-8f;
+#pragma omp parallel for
+    for (size_t row = 0; row < (size_t)weights->experts * weights->rows; row++) {
+        double values[HIDDEN];
+        gb_weights_row(weights, (uint32_t)(row / weights->rows), (uint32_t)(row % weights->rows), values);
+        for (uint32_t c = 0; c < weights->columns; c++)
+            bench->fp32[row * weights->columns + c] = (float)values[c];
+    }
+}
+
+static void fill_arguments(struct bench *bench)
+{
+    uint32_t experts = bench->weights.experts;
+    gb_bf16 *x = allocate(sizeof *x * HIDDEN);
+    gb_bf16 *intermediate = allocate(sizeof *intermediate * experts * INTERMEDIATE);
+    int32_t *ids = allocate(sizeof *ids * experts);
+    float *routing_weights = allocate(sizeof *routing_weights * experts);
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        x[i] = random_activation(i);
+    for (uint32_t i = 0; i < experts * INTERMEDIATE; i++)
+        intermediate[i] = random_activation(HIDDEN + i);
+    for (uint32_t e = 0; e < experts; e++) {
+        ids[e] = (int32_t)e;
+        routing_weights[e] = 1;
+    }
+    for (size_t i = 0; i < (size_t)experts * bench->weights.columns; i++)
+        bench->x[i] = gb_bf16_decode(bench->down ? intermediate[i] : x[i % HIDDEN]);
+    bench->arguments = (struct gb_arguments){
+        .size = sizeof bench->arguments,
+        .shape = {1, HIDDEN, INTERMEDIATE, experts, experts},
+        .x = x,
+        .ids = ids,
+        .routing_weights = routing_weights,
+        .gate_up = bench->weights,
+        .down = bench->weights,
+        .intermediate = intermediate,
+        .output = allocate(sizeof(float) * HIDDEN),
+    };
+}
+
+/* Experts whose codes exceed `bytes`. */
+static struct bench bench_new(enum gb_format format, bool down, size_t bytes)
+{
+    uint32_t rows = down ? HIDDEN : 2 * INTERMEDIATE, columns = down ? INTERMEDIATE : HIDDEN;
+    uint32_t experts = (uint32_t)(bytes / (rows * gb_row_code_bytes(format, columns)) + 1);
+    struct bench bench = {.down = down, .weights = {format, experts, rows, columns, down ? 1 : 2, NULL, NULL, NULL}};
+    bench.code_bytes = experts * rows * gb_row_code_bytes(format, columns);
+    bench.scale_bytes = experts * rows * gb_row_scale_bytes(format, columns);
+    bench.weights.codes = allocate(bench.code_bytes);
+    bench.weights.scales = allocate(bench.scale_bytes);
+    if (format == GB_NVFP4)
+        bench.weights.global_scales = allocate(sizeof(float) * experts * bench.weights.parts);
+    bench.fp32 = allocate(sizeof(float) * experts * rows * columns);
+    bench.x = allocate(sizeof(float) * experts * columns);
+    bench.y = allocate(sizeof(float) * experts * rows);
+    fill_weights(&bench);
+    fill_arguments(&bench);
+    return bench;
+}
+
+static void bench_free(struct bench *bench)
+{
+    const void *const buffers[] = {
+        bench->weights.codes, bench->weights.scales, bench->weights.global_scales, bench->fp32, bench->x, bench->y,
+        bench->arguments.x, bench->arguments.ids, bench->arguments.routing_weights, bench->arguments.intermediate,
+        bench->arguments.output,
+    };
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        free((void *)buffers[i]);
+}
+
+static void sgemv(const struct bench *bench, size_t expert)
+{
+    size_t rows = bench->weights.rows, columns = bench->weights.columns;
+    cblas_sgemv(CblasRowMajor, CblasNoTrans, (blasint)rows, (blasint)columns, 1, bench->fp32 + expert * rows * columns,
+                (blasint)columns, bench->x + expert * columns, 1, 0, bench->y + expert * rows, 1);
+}
+
+static uint64_t read_all(const void *bytes, size_t count)
+{
+    const uint64_t *words = bytes;
+    uint64_t sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+    for (size_t i = 0; i < count / sizeof *words; i++)
+        sum += words[i];
+    return sum;
+}
+
+static void run(const struct bench *bench, enum method method)
+{
+    static volatile uint64_t sink;
+    if (method <= AVX512) {
+        struct gb_error error;
+        if (gb_cpu_path_set((enum gb_cpu_path)method, &error) != GB_OK ||
+            (bench->down ? gb_reference_down : gb_reference_gate_up)(&bench->arguments, &error) != GB_OK)
+            die(error.message);
+    } else if (method == SGEMV) {
+        openblas_set_num_threads(omp_get_max_threads());
+        for (size_t e = 0; e < bench->weights.experts; e++)
+            sgemv(bench, e);
+    } else if (method == SGEMV_SPLIT) {
+        openblas_set_num_threads(1);
+#pragma omp parallel for
+        for (size_t e = 0; e < bench->weights.experts; e++)
+            sgemv(bench, e);
+    } else {
+        sink = read_all(bench->weights.codes, bench->code_bytes) + read_all(bench->weights.scales, bench->scale_bytes);
+        (void)sink;
+    }
+}
+
+/* What the operator returned. [count] */
+static size_t result(const struct bench *bench, float *values)
+{
+    const struct gb_arguments *a = &bench->arguments;
+    if (bench->down) {
+        memcpy(values, a->output, sizeof(float) * HIDDEN);
+        return HIDDEN;
+    }
+    for (size_t i = 0; i < (size_t)a->shape.experts * INTERMEDIATE; i++)
+        values[i] = gb_bf16_decode(a->intermediate[i]);
+    return (size_t)a->shape.experts * INTERMEDIATE;
+}
+
+/* The same from sgemv's y. */
+static void sgemv_result(const struct bench *bench, float *values)
+{
+    if (bench->down)
+        memset(values, 0, sizeof(float) * HIDDEN);
+    for (size_t e = 0; e < bench->weights.experts; e++) {
+        const float *y = bench->y + e * bench->weights.rows;
+        for (size_t h = 0; bench->down && h < HIDDEN; h++)
+            values[h] += y[h];
+        for (size_t i = 0; !bench->down && i < INTERMEDIATE; i++)
+            values[e * INTERMEDIATE + i] = gb_silu(y[i]) * y[INTERMEDIATE + i];
+    }
+}
+
+/* All paths have the same bits, and sgemv the same numbers to a hundredth. */
+static void check(const struct bench *bench)
+{
+    size_t most = (size_t)bench->weights.experts * INTERMEDIATE + HIDDEN;
+    float *first = allocate(sizeof(float) * most), *other = allocate(sizeof(float) * most);
+    double difference = 0, norm = 0;
+    run(bench, PLAIN);
+    size_t count = result(bench, first);
+    for (enum method path = AVX2; path <= AVX512; path++) {
+        if (!gb_cpu_path_available((enum gb_cpu_path)path))
+            continue;
+        run(bench, path);
+        result(bench, other);
+        if (memcmp(first, other, sizeof(float) * count))
+            die("two paths differ");
+    }
+    run(bench, SGEMV_SPLIT);
+    sgemv_result(bench, other);
+    for (size_t i = 0; i < count; i++) {
+        difference += ((double)first[i] - (double)other[i]) * ((double)first[i] - (double)other[i]);
+        norm += (double)first[i] * (double)first[i];
+    }
+    if (!(norm > 0 && difference < 1e-4 * norm))
+        die("sgemv computes something else");
+    free(first);
+    free(other);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+static bool available(enum method method)
+{
+    return method > AVX512 || gb_cpu_path_available((enum gb_cpu_path)method);
+}
+
+/* Prints one line. seconds: [METHODS, MOST_REPEATS] */
+static void report(const struct bench *bench, int threads, int repeats, double seconds[METHODS][MOST_REPEATS])
+{
+    const struct gb_weights *weights = &bench->weights;
+    double rates[METHODS] = {0}, count = (double)weights->experts * weights->rows * weights->columns;
+    for (enum method m = 0; m < METHODS; m++)
+        if (available(m))
+            rates[m] = count / median(seconds[m], repeats) * 1e-9;
+    double blas = fmax(rates[SGEMV], rates[SGEMV_SPLIT]);
+    printf("    {\"operator\": \"%s\", \"format\": \"%s\", \"rows\": %u, \"columns\": %u, ",
+           bench->down ? "down" : "gate_up", gb_format_name(weights->format), weights->rows, weights->columns);
+    printf("\"experts\": %u, \"threads\": %d,\n     \"gweights_per_s\": {", weights->experts, threads);
+    for (enum method m = 0, printed = 0; m < METHODS; m++)
+        if (available(m))
+            printf("%s\"%s\": %.3f", printed++ ? ", " : "", method_names[m], rates[m]);
+    printf("},\n     \"times_sgemv\": {");
+    for (enum method m = PLAIN; m <= AVX512; m++)
+        if (available(m))
+            printf("%s\"%s\": %.2f", m ? ", " : "", method_names[m], rates[m] / blas);
+    printf("}, \"read_gb_per_s\": %.2f}", rates[READ] / count * (double)(bench->code_bytes + bench->scale_bytes));
+    fflush(stdout);
+}
+
+static void measure(const struct bench *bench, int repeats)
+{
+    static double seconds[MOST_THREADS + 1][METHODS][MOST_REPEATS];
+    for (int r = 0; r < repeats; r++)
+        for (int threads = 1; threads <= MOST_THREADS; threads++) {
+            omp_set_num_threads(threads);
+            for (enum method m = 0; m < METHODS; m++) {
+                if (!available(m))
+                    continue;
+                usleep(50000); /* OpenBLAS's idle threads spin for a while */
+                double start = omp_get_wtime();
+                run(bench, m);
+                seconds[threads][m][r] = omp_get_wtime() - start;
+            }
+        }
+    for (int threads = 1; threads <= MOST_THREADS; threads++) {
+        report(bench, threads, repeats, seconds[threads]);
+        printf(threads < MOST_THREADS ? ",\n" : "");
+    }
+}
+
+/* Bytes of the last cache that the first core shares; 64 MiB where the system does not tell. */
+static size_t last_cache(void)
+{
+    unsigned long kib = 65536;
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    if (file) {
+        if (fscanf(file, "%luK", &kib) != 1)
+            kib = 65536;
+        fclose(file);
+    }
+    return kib * 1024;
+}
+
+int main(int argc, char **argv)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8};
+    int repeats = argc > 1 ? atoi(argv[1]) : 9;
+    size_t cache = last_cache();
+    if (repeats < 1 || repeats > MOST_REPEATS)
+        die("REPEATS is 1 to 101");
+    printf("{\"last_cache_bytes\": %zu, \"repeats\": %d, \"cases\": [\n", cache, repeats);
+    for (int i = 0; i < 4; i++) {
+        struct bench bench = bench_new(formats[i / 2], i % 2, 8 * cache);
+        check(&bench);
+        measure(&bench, repeats);
+        printf(i < 3 ? ",\n" : "\n]}\n");
+        bench_free(&bench);
+    }
+    return 0;
+}
