@@ -8,8 +8,8 @@
 
 #include <hdf5.h>
 
-/* libhdf5 1.10 leaks where it finds a damaged object. */
-const char *__lsan_default_suppressions(void);
+/* libhdf5 1.10 leaks where it finds a damaged object. The sanitiser finds the function only if it is visible. */
+GB_API const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:libhdf5";
