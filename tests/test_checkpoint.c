@@ -92,7 +92,8 @@ static void add_layer(struct tensors *all, const struct model *m, uint32_t l)
 {
     bool mixtral = !strcmp(m->type, "mixtral");
     const char *block = mixtral ? "block_sparse_moe" : "mlp";
-    const char *const names[3] = {mixtral ? "w1" : "gate_proj", mixtral ? "w3" : "up_proj", mixtral ? "w2" : "down_proj"};
+    const char *const names[3] = {mixtral ? "w1" : "gate_proj", mixtral ? "w3" : "up_proj",
+                                  mixtral ? "w2" : "down_proj"};
     add(all, m->dtype, EXPERTS, HIDDEN, 0, "model.layers.%u.%s.gate.weight", l, block);
     add(all, m->dtype, HIDDEN, 0, 0, "model.layers.%u.post_attention_layernorm.weight", l);
     if (m->stacked) {
@@ -204,7 +205,8 @@ static void check_experts(const struct gb_checkpoint *c, const struct model *m)
                 if (gb_checkpoint_expert(c, l, e, (enum gb_projection)p, values, &error) != GB_OK)
                     fail_msg("%s", error.message);
                 for (uint64_t i = 0; i < MATRIX; i++)
-                    assert_same_float(value(position(m, l, e, p), first + i), values[i], "%u %u %d %d", l, e, p, (int)i);
+                    assert_same_float(value(position(m, l, e, p), first + i), values[i], "%u %u %d %d", l, e, p,
+                                      (int)i);
             }
 }
 
@@ -368,7 +370,8 @@ static void expect_tensor_refusal(const char *file, const char *tensor, const ch
         status = gb_checkpoint_router(c, 1, &f->layer[0], &error);
     if (status != GB_EFORMAT || !strstr(error.message, file) || !strstr(error.message, tensor) ||
         !strstr(error.message, what))
-        fail_msg("%s: '%s' does not say '%s', '%s' and '%s'", gb_status_name(status), error.message, file, tensor, what);
+        fail_msg("%s: '%s' does not say '%s', '%s' and '%s'", gb_status_name(status), error.message, file, tensor,
+                 what);
     gb_fixture_free(f);
     gb_checkpoint_close(c);
 }

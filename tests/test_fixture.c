@@ -168,8 +168,8 @@ static void sizes_are_checked(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct gb_fixture *f;
         struct gb_error error = {""};
-        assert_int_equal(gb_fixture_new(&cases[i].shape, cases[i].layers, cases[i].format, true, true, true, &f, &error),
-                         GB_EINVAL);
+        assert_int_equal(
+            gb_fixture_new(&cases[i].shape, cases[i].layers, cases[i].format, true, true, true, &f, &error), GB_EINVAL);
         assert_null(f);
         if (!strstr(error.message, cases[i].says))
             fail_msg("'%s' does not name %s", error.message, cases[i].says);

@@ -275,7 +275,8 @@ static void good_npy(void **state)
         bits[i] = bf16_value(i / VALUES, i % VALUES);
     }
     /* As numpy.save writes it, padded so that the values are aligned; and at an odd place. */
-    write_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 5, 96), }             \n", narrow, sizeof narrow);
+    write_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 5, 96), }             \n", narrow,
+              sizeof narrow);
     check_float(outputs = read_good(fixture), TOKENS, false);
     gb_outputs_free(outputs);
     write_npy(2, "{\"shape\":(2,5,96),\"descr\":\"<f8\",\"fortran_order\":False}\n", wide, sizeof wide);
@@ -287,7 +288,8 @@ static void good_npy(void **state)
     write_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 96), }", narrow, 3 * HIDDEN * sizeof *narrow);
     check_float(outputs = read_good(one_layer), 3, false);
     gb_outputs_free(outputs);
-    write_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 96), }", narrow, 3 * HIDDEN * sizeof *narrow);
+    write_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 96), }", narrow,
+              3 * HIDDEN * sizeof *narrow);
     check_float(outputs = read_good(one_layer), 3, false);
     gb_outputs_free(outputs);
 }
@@ -358,7 +360,7 @@ static void safetensors_of_others(void **state)
     struct gb_tensor t[] = {
         {"layers.0.output", GB_DTYPE_F32, 2, {TOKENS, HIDDEN}, VALUES, narrow[0]},
         {"layers.1.output", GB_DTYPE_F32, 2, {TOKENS, HIDDEN}, VALUES, narrow[1]},
-        {"layers.1.intermediate", GB_DTYPE_BF16, 3, {TOKENS, TOP_K, INTERMEDIATE}, TOKENS * TOP_K * INTERMEDIATE, stage},
+        {"layers.1.intermediate", GB_DTYPE_BF16, 3, {TOKENS, TOP_K, INTERMEDIATE}, sizeof stage / sizeof *stage, stage},
         {"stack.output", GB_DTYPE_F64, 3, {LAYERS, TOKENS, HIDDEN}, LAYERS * VALUES, stack},
     };
     assert_int_equal(gb_safetensors_write(path, t, 4, &error), GB_OK);
