@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gaugeblock.h"
+#include "fixtures/fixtures.h"
 #include "harness/command.h"
 #include "harness/verdict.h"
 #include "harness/worker.h"
@@ -72,6 +72,7 @@ int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
 
 int main(int argc, char **argv)
 {
+    gb_hdf5_no_atexit();
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;
