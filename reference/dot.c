@@ -42,8 +42,7 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Compiled with the FMA instruction where the CPU has it and with libm's fmaf where not: the same bits. */
-__attribute__((target_clones("fma", "default")))
+GB_FMA_CLONES
 float gb_row_dot(const struct gb_row *row, const float *x)
 {
     float acc[LANES] = {0};

@@ -6,6 +6,14 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 
+/* Before a function with fmaf in it: it is compiled twice, with the CPU's instruction and with libm's function, which
+ * give the same bits, and the CPU at hand decides. */
+#if defined(__x86_64__)
+#define GB_FMA_CLONES __attribute__((target_clones("fma", "default")))
+#else
+#define GB_FMA_CLONES
+#endif
+
 /* One decoded weight row. */
 struct gb_row {
     uint32_t columns;

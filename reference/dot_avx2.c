@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fma32/1 on AVX2, FMA and F16C: teams of 8 chunks, four accumulators. The layout is drawn in reference/lanes.h. */
+#include "reference/lanes.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <string.h>
-
-#include "reference/lanes.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")

@@ -5,10 +5,10 @@
  * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, so that the
  * CPU has more than one chain of fma to work on, each of which waits for its last.
  */
+#include "reference/lanes.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-#include "reference/lanes.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")

@@ -8,7 +8,7 @@
 enum { ROWS = 16 }; /* of one expert in a go: they follow each other in memory */
 
 /* y = fma(routing weight, dot, y) over the slots of every token. dots: [tokens, top_k]. */
-__attribute__((target_clones("fma", "default")))
+GB_FMA_CLONES
 static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
 {
     const struct gb_shape *shape = &a->shape;
