@@ -41,7 +41,7 @@ GB_API float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t 
  */
 enum gb_cpu_path {
     GB_CPU_PLAIN = 0,
-    GB_CPU_AVX2 = 1,   /* AVX2 and FMA */
+    GB_CPU_AVX2 = 1,   /* AVX2, FMA and F16C */
     GB_CPU_AVX512 = 2  /* AVX-512 F, BW and VL */
 };
 
