@@ -42,5 +42,8 @@ run("make", path("r.h5"), "--shape", "16,3,32,32", "--routing", "router", "--gen
 with h5py.File(path("r.h5"), "r+") as f:
     f.attrs["seed"] = 2
 expect("input_sha256" in run("info", path("r.h5"), code=2).stderr, "another seed is another problem")
+with h5py.File(path("r.h5"), "r+") as f:
+    f.attrs["intermediate"] = 1 << 30
+expect("too large" in run("info", path("r.h5"), code=2).stderr, "sizes that no dataset bounds are bounded")
 for flag, value in (("--routing", "none"), ("--data", "none"), ("--model", "none")):
     run("make", path("r.h5"), *SHAPE, flag, value, code=2)
