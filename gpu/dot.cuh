@@ -32,91 +32,115 @@ template <class Format> __host__ __device__ constexpr uint32_t gb_staged_floats(
 }
 
 /*
- * Puts x [columns] times `factor` into shared memory, with all threads of the block. True to the threads that met a
- * value which is infinite afterwards. The caller synchronises.
+ * Puts `rows` rows of activations [columns], times `factor`, into shared memory one after the other, with all threads
+ * of the block. source(row): where row lies. True to the threads that met a value which is infinite afterwards. The
+ * caller synchronises.
  */
-template <class Format>
-__device__ __forceinline__ bool gb_stage(const gb_bf16 *x, uint32_t columns, float factor, float *staged)
+template <class Format, class Source>
+__device__ __forceinline__ bool gb_stage(uint32_t rows, uint32_t columns, const Source &source, float factor,
+                                         float *staged)
 {
+    constexpr uint32_t batch = 4; /* loads under way in a thread */
+    const uint32_t vectors = columns / 8;
+    uint32_t row = 0, v = threadIdx.x;
     float largest = 0.0f;
-    for (uint32_t i = threadIdx.x * 8; i < columns; i += blockDim.x * 8) {
-        uint4 words = __ldg((const uint4 *)(x + i));
-        float *to = staged + i / Format::chunk * gb_staged_stride<Format>() + i % Format::chunk;
+    while (row < rows) {
+        uint4 words[batch];
+        float *to[batch];
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k += 2) {
-            float4 v = make_float4(__fmul_rn(gb_bf16_low(gb_word(words, k)), factor),
-                                   __fmul_rn(gb_bf16_high(gb_word(words, k)), factor),
-                                   __fmul_rn(gb_bf16_low(gb_word(words, k + 1)), factor),
-                                   __fmul_rn(gb_bf16_high(gb_word(words, k + 1)), factor));
-            largest = fmaxf(fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
-            *(float4 *)(to + 2 * k) = v;
+        for (uint32_t k = 0; k < batch; k++, v += blockDim.x) {
+            for (; v >= vectors && row < rows; row++)
+                v -= vectors;
+            to[k] = NULL;
+            if (row < rows) {
+                words[k] = __ldg((const uint4 *)source(row) + v);
+                to[k] = staged + row * gb_staged_floats<Format>(columns) +
+                        v * 8 / Format::chunk * gb_staged_stride<Format>() + v * 8 % Format::chunk;
+            }
         }
+#pragma unroll
+        for (uint32_t k = 0; k < batch; k++)
+            if (to[k])
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i += 2) {
+                    const uint32_t a = gb_word(words[k], i), b = gb_word(words[k], i + 1);
+                    const float4 x = make_float4(__fmul_rn(gb_bf16_low(a), factor), __fmul_rn(gb_bf16_high(a), factor),
+                                                 __fmul_rn(gb_bf16_low(b), factor), __fmul_rn(gb_bf16_high(b), factor));
+                    largest = fmaxf(fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y))), fmaxf(fabsf(x.z), fabsf(x.w)));
+                    *(float4 *)(to[k] + 2 * i) = x;
+                }
     }
     return largest == INFINITY;
 }
 
+/* What a thread of a team has under way: its chunks of one round, in each row. */
 template <uint32_t Lanes, uint32_t Rows> struct gb_cuda_round {
+    gb_cuda_row rows[Rows];
     gb_cuda_chunk chunk[32 / Lanes][Rows];
 };
 
-/* Loads this thread's chunks of a round; first: the round's first chunk plus the thread's place in its team. */
+/* Loads chunk c of every row, if there is one, in place of what the round holds for lane k. */
 template <class Format, uint32_t Lanes, uint32_t Rows>
-__device__ __forceinline__ void gb_round_load(const gb_cuda_row (&rows)[Rows], uint32_t first, uint32_t columns,
-                                              gb_cuda_round<Lanes, Rows> &round)
+__device__ __forceinline__ void gb_round_load(gb_cuda_round<Lanes, Rows> &round, uint32_t k, uint32_t c,
+                                              uint32_t columns)
 {
+    if (c < gb_chunks<Format>(columns))
 #pragma unroll
-    for (uint32_t k = 0; k < 32 / Lanes; k++)
-        if (first + k * Lanes < gb_chunks<Format>(columns))
-#pragma unroll
-            for (uint32_t n = 0; n < Rows; n++)
-                round.chunk[k][n] = Format::load(rows[n], first + k * Lanes, columns);
+        for (uint32_t n = 0; n < Rows; n++)
+            round.chunk[k][n] = Format::load(round.rows[n], c, columns);
 }
 
-/* Steps 2 and 3 for this thread's chunks of a round. */
-template <class Format, uint32_t Lanes, uint32_t Rows, bool Huge>
-__device__ __forceinline__ void gb_round_fma(const gb_cuda_round<Lanes, Rows> &round, uint32_t first, uint32_t columns,
-                                             const float *staged, float (&acc)[32 / Lanes][Rows])
+/* The first round of a team's first unit, to be loaded before anything else is waited for. */
+template <class Format, uint32_t Lanes, uint32_t Rows, class RowsOf>
+__device__ __forceinline__ gb_cuda_round<Lanes, Rows> gb_first_round(uint32_t units, uint32_t columns,
+                                                                     const RowsOf &rows_of)
 {
+    gb_cuda_round<Lanes, Rows> round;
+    rows_of(min(threadIdx.x / Lanes, units - 1), round.rows);
 #pragma unroll
-    for (uint32_t k = 0; k < 32 / Lanes; k++) {
-        const uint32_t c = first + k * Lanes;
-        if (c >= gb_chunks<Format>(columns))
+    for (uint32_t k = 0; k < 32 / Lanes; k++)
+        gb_round_load<Format>(round, k, threadIdx.x % Lanes + k * Lanes, columns);
+    return round;
+}
+
+/* Step 3 for chunk c, which the round holds for lane k, with each token's x. */
+template <class Format, uint32_t Lanes, uint32_t Rows, uint32_t Tokens, bool Huge, class XOf>
+__device__ __forceinline__ void gb_chunk_fma(const gb_cuda_round<Lanes, Rows> &round, uint32_t k, uint32_t c,
+                                             uint32_t columns, const XOf &x_of, float (&acc)[Rows * Tokens])
+{
+    if (c >= gb_chunks<Format>(columns))
+        return;
+#pragma unroll
+    for (uint32_t r = 0; r < Format::chunk / Format::run; r++) {
+        if (r >= Format::runs(c, columns))
             continue;
+        const uint32_t at = c * gb_staged_stride<Format>() + r * Format::run;
+        const float *x[Tokens];
 #pragma unroll
-        for (uint32_t r = 0; r < Format::chunk / Format::run; r++) {
-            if (r >= Format::runs(c, columns))
-                continue;
-            float x[Format::run];
-#pragma unroll
-            for (uint32_t i = 0; i < Format::run; i += 4)
-                *(float4 *)(x + i) =
-                    *(const float4 *)(staged + c * gb_staged_stride<Format>() + r * Format::run + i);
-#pragma unroll
-            for (uint32_t n = 0; n < Rows; n++)
-                acc[k][n] = Format::template run_fma<Huge>(round.chunk[k][n], r, x, acc[k][n]);
-        }
+        for (uint32_t t = 0; t < Tokens; t++)
+            x[t] = x_of(t) + at;
+        Format::template run_fma<Rows, Tokens, Huge>(round.chunk[k], r, x, acc);
     }
 }
 
 /*
- * Step 4 for Rows dot products at once. Lane l + Lanes * k pairs with lane l + Lanes * (k xor m / Lanes) while
+ * Step 4 for Count dot products at once. Lane l + Lanes * k pairs with lane l + Lanes * (k xor m / Lanes) while
  * m >= Lanes, within the thread; both lanes of a pair get the same sum, so only the lower one is kept. Between
- * threads, a pair of threads divides the rows that both still hold: each gives away the half that it does not keep,
- * so that both operands of a row's sum meet in one thread. Thread t of the team ends with row t / (Lanes / Rows).
+ * threads, a pair of threads divides the sums that both still hold: each gives away the half that it does not keep,
+ * so that both operands of an addition meet in one thread. Thread t of the team ends with sum t / (Lanes / Count).
  * Every thread of the warp takes part.
  */
-template <uint32_t Lanes, uint32_t Rows>
-__device__ __forceinline__ float gb_butterfly(float (&acc)[32 / Lanes][Rows])
+template <uint32_t Lanes, uint32_t Count> __device__ __forceinline__ float gb_butterfly(float (&acc)[32 / Lanes][Count])
 {
-    static_assert(Rows <= Lanes && (Rows & (Rows - 1)) == 0, "rows are divided among the team's threads");
+    static_assert(Count <= Lanes && (Count & (Count - 1)) == 0, "the sums are divided among the team's threads");
 #pragma unroll
     for (uint32_t half = 32 / Lanes / 2; half > 0; half /= 2)
 #pragma unroll
         for (uint32_t k = 0; k < half; k++)
 #pragma unroll
-            for (uint32_t n = 0; n < Rows; n++)
+            for (uint32_t n = 0; n < Count; n++)
                 acc[k][n] = __fadd_rn(acc[k][n], acc[k + half][n]);
-    uint32_t held = Rows;
+    uint32_t held = Count;
 #pragma unroll
     for (uint32_t m = Lanes / 2; m > 0; m /= 2) {
         const bool upper = threadIdx.x & m;
@@ -136,51 +160,43 @@ __device__ __forceinline__ float gb_butterfly(float (&acc)[32 / Lanes][Rows])
 }
 
 /*
- * All dot products of a block: `units` units of Rows rows, which the block's teams take in turn. The next round's
- * weights are under way while one round is computed.
+ * All dot products of a block: `units` units of Rows rows times Tokens tokens, which the block's teams take in turn.
+ * A chunk of the next round is under way as soon as the registers of this round's are free.
  *   rows_of(unit, rows): the rows of a unit;
- *   x_of(unit): its staged x;
- *   finish(unit, n, sum): takes the sum before step 5 of row n of the unit, once for each row.
+ *   x_of(unit, t): the staged x of token t;
+ *   finish(unit, n, t, sum): takes the sum before step 5 of row n of the unit for token t, once for each.
  * Every thread of a warp takes part in every unit of its warp; a team beyond the last unit repeats it unseen.
  */
-template <class Format, uint32_t Lanes, uint32_t Rows, bool Huge, class RowsOf, class XOf, class Finish>
+template <class Format, uint32_t Tokens, bool Huge, uint32_t Lanes, uint32_t Rows, class RowsOf, class XOf,
+          class Finish>
 __device__ __forceinline__ void gb_dots(uint32_t units, uint32_t columns, gb_cuda_round<Lanes, Rows> round,
                                         const RowsOf &rows_of, const XOf &x_of, const Finish &finish)
 {
+    constexpr uint32_t Count = Rows * Tokens;
     const uint32_t teams = blockDim.x / Lanes, team = threadIdx.x / Lanes, lane = threadIdx.x % Lanes;
     const uint32_t in_warp = team % (32 / Lanes), chunks = gb_chunks<Format>(columns);
     for (uint32_t unit = team; unit - in_warp < units; unit += teams) {
-        float acc[32 / Lanes][Rows] = {};
+        float acc[32 / Lanes][Count] = {};
         const uint32_t now = min(unit, units - 1);
+        const auto x_now = [&](uint32_t t) { return x_of(now, t); };
         for (uint32_t base = 0; base < chunks; base += 32) {
-            gb_cuda_round<Lanes, Rows> next;
-            gb_cuda_row rows[Rows];
-            if (base + 32 < chunks) {
-                rows_of(now, rows);
-                gb_round_load<Format>(rows, base + 32 + lane, columns, next);
-            } else if (unit - in_warp + teams < units) {
-                rows_of(min(unit + teams, units - 1), rows);
-                gb_round_load<Format>(rows, lane, columns, next);
+            const bool last = base + 32 >= chunks, more = !last || unit - in_warp + teams < units;
+            const uint32_t ahead = last ? 0 : base + 32;
+            if (last && more)
+                rows_of(min(unit + teams, units - 1), round.rows);
+#pragma unroll
+            for (uint32_t k = 0; k < 32 / Lanes; k++) {
+                gb_chunk_fma<Format, Lanes, Rows, Tokens, Huge>(round, k, base + k * Lanes + lane, columns, x_now,
+                                                                acc[k]);
+                if (more)
+                    gb_round_load<Format>(round, k, ahead + k * Lanes + lane, columns);
             }
-            gb_round_fma<Format, Lanes, Rows, Huge>(round, base + lane, columns, x_of(now), acc);
-            round = next;
         }
-        const float sum = gb_butterfly<Lanes, Rows>(acc);
-        if (unit < units && lane % (Lanes / Rows) == 0)
-            finish(unit, lane / (Lanes / Rows), sum);
+        const float sum = gb_butterfly<Lanes, Count>(acc);
+        const uint32_t n = lane / (Lanes / Count);
+        if (unit < units && lane % (Lanes / Count) == 0)
+            finish(unit, n / Tokens, n % Tokens, sum);
     }
-}
-
-/* The first round of a team's first unit, to be loaded before anything else is waited for. */
-template <class Format, uint32_t Lanes, uint32_t Rows, class RowsOf>
-__device__ __forceinline__ gb_cuda_round<Lanes, Rows> gb_first_round(uint32_t units, uint32_t columns,
-                                                                     const RowsOf &rows_of)
-{
-    gb_cuda_round<Lanes, Rows> round;
-    gb_cuda_row rows[Rows];
-    rows_of(min(threadIdx.x / Lanes, units - 1), rows);
-    gb_round_load<Format>(rows, threadIdx.x % Lanes, columns, round);
-    return round;
 }
 
 #endif

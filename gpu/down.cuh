@@ -7,12 +7,12 @@
 #include "gpu/kernels.cuh"
 
 /*
- * How the work is divided, which no bit depends on: blocks of Threads, teams of Lanes threads, units of Rows output
- * rows of one slot, Block output rows to a block.
+ * How the work is divided, which no bit depends on: blocks of at most Threads, Resident of them on a multiprocessor,
+ * teams of Lanes threads, units of Rows output rows of one slot, Block output rows to a block.
  */
-template <uint32_t Lanes_, uint32_t Rows_, uint32_t Threads_, uint32_t Block_> struct gb_down_tile {
-    static constexpr uint32_t Lanes = Lanes_, Rows = Rows_, Threads = Threads_, Block = Block_;
-    static_assert(Block % Rows == 0 && Block <= Threads && Threads >= 32, "");
+template <uint32_t Lanes_, uint32_t Rows_, uint32_t Threads_, uint32_t Block_, uint32_t Resident_> struct gb_down_tile {
+    static constexpr uint32_t Lanes = Lanes_, Rows = Rows_, Threads = Threads_, Block = Block_, Resident = Resident_;
+    static_assert(Block % Rows == 0 && Block <= 32 && Threads % 32 == 0, "a thread of the first warp finishes a row");
 };
 
 constexpr size_t gb_down_staging_bytes = 40 * 1024; /* what a block's staged slots may take, unless one needs more */
@@ -53,32 +53,18 @@ __device__ __forceinline__ void gb_list_slots(const int32_t *ids, const struct g
         list->count = (uint32_t)__popc(present);
 }
 
-/* Intermediates of the listed slots first .. first+count-1 to shared memory, times factor; as gb_stage. */
-template <class Format>
-__device__ __forceinline__ bool gb_stage_slots(const gb_bf16 *intermediate, uint32_t columns, const gb_slot_list &list,
-                                               uint32_t first, uint32_t count, float factor, float *staged)
-{
-    bool huge = false;
-    for (uint32_t j = 0; j < count; j++)
-        huge |= gb_stage<Format>(intermediate + (size_t)list.slot[first + j] * columns, columns, factor,
-                                 staged + j * gb_staged_floats<Format>(columns));
-    return huge;
-}
-
 /* Block (b, token): output rows b * Tile::Block .. of one token. The rows past the last one are computed unseen. */
 template <class Format, class Tile>
-__global__ void __launch_bounds__(Tile::Threads, 512 / Tile::Threads)
+__global__ void __launch_bounds__(Tile::Threads, Tile::Resident)
     gb_down_kernel(const __grid_constant__ struct gb_arguments a)
 {
     extern __shared__ float4 shared[];
     __shared__ gb_slot_list list;
-    constexpr uint32_t Lanes = Tile::Lanes, Rows = Tile::Rows, groups = Tile::Block / Rows;
+    constexpr uint32_t Rows = Tile::Rows, groups = Tile::Block / Rows;
     const uint32_t columns = a.shape.intermediate, top_k = a.shape.top_k, hidden = a.shape.hidden;
     const size_t pair = (size_t)blockIdx.y * top_k; /* of slot 0 */
     const uint32_t slots = gb_slots_staged<Format>(columns, top_k), stride = gb_staged_floats<Format>(columns);
-    const gb_bf16 *intermediate = a.intermediate + pair * columns;
-    float *staged = (float *)shared;
-    float *dots = staged + slots * stride;
+    float *staged = (float *)shared, *dots = staged + slots * stride;
     const uint32_t row = blockIdx.x * Tile::Block;
     if (threadIdx.x < 32)
         gb_list_slots(a.ids + pair, a.shape, &list);
@@ -91,19 +77,19 @@ __global__ void __launch_bounds__(Tile::Threads, 512 / Tile::Threads)
                 rows[n] = Format::row(a.down, list.expert[first + unit / groups],
                                       min(row + unit % groups * Rows + n, hidden - 1));
         };
-        const auto x_of = [&](uint32_t unit) { return staged + unit / groups * stride; };
-        const auto finish = [&](uint32_t unit, uint32_t n, float sum) {
+        const auto source = [&](uint32_t j) { return a.intermediate + (pair + list.slot[first + j]) * columns; };
+        const auto x_of = [&](uint32_t unit, uint32_t) { return staged + unit / groups * stride; };
+        const auto finish = [&](uint32_t unit, uint32_t n, uint32_t, float sum) {
             dots[(first + unit / groups) * Tile::Block + unit % groups * Rows + n] = sum;
         };
-        const auto round = gb_first_round<Format, Lanes, Rows>(units, columns, rows_of);
+        const auto round = gb_first_round<Format, Tile::Lanes, Rows>(units, columns, rows_of);
         __syncthreads(); /* nobody reads the slots staged before any more */
-        if (!__syncthreads_or(
-                gb_stage_slots<Format>(intermediate, columns, list, first, count, Format::x_factor, staged))) {
-            gb_dots<Format, Lanes, Rows, false>(units, columns, round, rows_of, x_of, finish);
+        if (!__syncthreads_or(gb_stage<Format>(count, columns, source, Format::x_factor, staged))) {
+            gb_dots<Format, 1, false>(units, columns, round, rows_of, x_of, finish);
         } else {
-            gb_stage_slots<Format>(intermediate, columns, list, first, count, 1.0f, staged);
+            gb_stage<Format>(count, columns, source, 1.0f, staged);
             __syncthreads();
-            gb_dots<Format, Lanes, Rows, true>(units, columns, round, rows_of, x_of, finish);
+            gb_dots<Format, 1, true>(units, columns, round, rows_of, x_of, finish);
         }
     }
     __syncthreads();
@@ -117,10 +103,13 @@ __global__ void __launch_bounds__(Tile::Threads, 512 / Tile::Threads)
     }
 }
 
+/* As many threads as have a unit in one pass over all slots, if that is no more than the tile has. */
 template <class Format, class Tile> enum gb_status gb_down_launch(const struct gb_arguments &a, struct gb_error *error)
 {
     const dim3 grid((a.shape.hidden + Tile::Block - 1) / Tile::Block, a.shape.tokens);
-    return gb_cuda_launch("down", gb_down_kernel<Format, Tile>, grid, Tile::Threads,
+    const uint32_t used = a.shape.top_k * (Tile::Block / Tile::Rows) * Tile::Lanes;
+    const uint32_t threads = used < Tile::Threads ? (used + 31) / 32 * 32 : Tile::Threads;
+    return gb_cuda_launch("down", gb_down_kernel<Format, Tile>, grid, threads,
                           gb_down_shared_bytes<Format, Tile>(a.shape.intermediate, a.shape.top_k), a.stream, error, a);
 }
 

@@ -6,7 +6,7 @@ namespace
 {
 
 /* The domain that every kernel here shares. */
-enum gb_status check_shape(const struct gb_shape *shape, struct gb_error *error)
+enum gb_status check_shape(const struct gb_shape *shape, enum gb_format weights, struct gb_error *error)
 {
     const struct gb_shape s = *shape;
     if (!s.tokens || !s.hidden || !s.intermediate || !s.experts || !s.top_k || s.top_k > s.experts)
@@ -15,9 +15,11 @@ enum gb_status check_shape(const struct gb_shape *shape, struct gb_error *error)
             "tokens %u, hidden %u, intermediate %u, experts %u, top_k %u: every size must be at least 1 "
             "and top_k at most experts",
             s.tokens, s.hidden, s.intermediate, s.experts, s.top_k);
-    if (s.hidden % 16 || s.intermediate % 16)
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "%s %u is no multiple of 16",
-                            s.hidden % 16 ? "hidden" : "intermediate", s.hidden % 16 ? s.hidden : s.intermediate);
+    const uint32_t block = weights == GB_MXFP8 ? 32 : 16; /* columns that share a scale; bf16 rows are whole chunks */
+    if (s.hidden % block || s.intermediate % block)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "%s %u is no multiple of %u",
+                            s.hidden % block ? "hidden" : "intermediate",
+                            s.hidden % block ? s.hidden : s.intermediate, block);
     if (s.top_k > GB_CUDA_MAX_TOP_K)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "top_k %u is more than %u", s.top_k, GB_CUDA_MAX_TOP_K);
     if ((uint64_t)s.tokens * s.top_k > 65535) /* the grid's second dimension */
@@ -40,8 +42,8 @@ enum gb_status check_device(size_t bytes, struct gb_error *error)
                                "cudaDeviceGetAttribute", error);
     if (status != GB_OK)
         return status;
-    /* 1 KiB is left for what blocks hold beside it */
-    if (bytes + 1024 > (size_t)most)
+    /* 8 KiB is left for what a block holds beside it: a list of pairs, and the runtime's part */
+    if (bytes + 8192 > (size_t)most)
         return gb_cuda_fail(error, GB_EUNSUPPORTED,
                             "a row of this shape needs %zu bytes of shared memory; the device has %d", bytes, most);
     return gb_cuda_image(error);
@@ -56,7 +58,7 @@ enum gb_status supports(const struct gb_problem *problem, struct gb_error *error
     if (problem->weights != Weights)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "weight format %d; this kernel has format %d",
                             (int)problem->weights, (int)Weights);
-    enum gb_status status = check_shape(&problem->shape, error);
+    enum gb_status status = check_shape(&problem->shape, Weights, error);
     if (status != GB_OK)
         return status;
     size_t bytes = 0;
@@ -75,7 +77,7 @@ enum gb_status check_weights(const char *name, const struct gb_weights *w, enum 
             error, GB_EINVAL,
             "%s: format %d, %u experts, %u rows, %u columns, %u parts; the shape needs %d, %u, %u, %u, %u", name,
             (int)w->format, w->experts, w->rows, w->columns, w->parts, (int)format, experts, rows, columns, parts);
-    if (!w->codes || (format == GB_NVFP4 && (!w->scales || !w->global_scales)))
+    if (!w->codes || (format != GB_BF16 && !w->scales) || (format == GB_NVFP4 && !w->global_scales))
         return gb_cuda_fail(error, GB_EINVAL, "%s lacks codes, scales or global scales", name);
     return GB_OK;
 }
@@ -86,7 +88,7 @@ enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
     const struct gb_shape *s = &a->shape;
     if (a->size < sizeof *a)
         return gb_cuda_fail(error, GB_EINVAL, "arguments of %zu bytes; this library needs %zu", a->size, sizeof *a);
-    enum gb_status status = check_shape(s, error);
+    enum gb_status status = check_shape(s, Weights, error);
     if (status != GB_OK)
         return status;
     if (!a->ids || !a->intermediate || (Operator != GB_DOWN && !a->x) ||
@@ -121,10 +123,11 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
 }
 
 const struct gb_kernel kernels[] = {
-    kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
-    kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
-    kernel<GB_DOWN, GB_NVFP4>("cuda/nvfp4-down"),
-    kernel<GB_LAYER, GB_BF16>("cuda/bf16-layer"),
+    kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),     kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
+    kernel<GB_DOWN, GB_NVFP4>("cuda/nvfp4-down"),       kernel<GB_LAYER, GB_MXFP8>("cuda/mxfp8-layer"),
+    kernel<GB_GATE_UP, GB_MXFP8>("cuda/mxfp8-gate-up"), kernel<GB_DOWN, GB_MXFP8>("cuda/mxfp8-down"),
+    kernel<GB_LAYER, GB_BF16>("cuda/bf16-layer"),       kernel<GB_GATE_UP, GB_BF16>("cuda/bf16-gate-up"),
+    kernel<GB_DOWN, GB_BF16>("cuda/bf16-down"),
 };
 
 } // namespace

@@ -6,6 +6,7 @@
 #include "gaugeblock.h"
 #include "gpu/bf16.cuh"
 #include "gpu/e2m1.cuh"
+#include "gpu/e8m0.cuh"
 
 struct gb_cuda_row {
     const uint8_t *codes;
@@ -30,7 +31,8 @@ __device__ __forceinline__ uint32_t gb_word(const uint4 &codes, uint32_t i)
  *   row():       where a row lies;
  *   runs(c):     how many runs chunk c of a row has;
  *   load(c):     chunk c of a row;
- *   run_fma():   step 3 of fma32 for run r of a chunk: acc after it. Huge: x has not been multiplied by x_factor.
+ *   run_fma():   step 3 of fma32 for run r of a chunk in every row, with the x of every token: acc[row * Tokens +
+ *                token]. x: the run's elements, in shared memory. Huge: x has not been multiplied by x_factor.
  *
  * Whole: every row is a whole number of chunks, so that it starts at a multiple of 16 bytes. Otherwise rows start at
  * multiples of 8 bytes and end in a chunk of 8.
@@ -65,21 +67,95 @@ template <bool Whole> struct gb_cuda_nvfp4 {
         return {make_uint4(first.x, first.y, second.x, second.y), scales};
     }
 
-    template <bool Huge>
-    static __device__ __forceinline__ float run_fma(const gb_cuda_chunk &data, uint32_t r, const float (&x)[run],
-                                                    float acc)
+    template <uint32_t Rows, uint32_t Tokens, bool Huge>
+    static __device__ __forceinline__ void run_fma(const gb_cuda_chunk (&data)[Rows], uint32_t r,
+                                                   const float *const (&x)[Tokens], float (&acc)[Rows * Tokens])
     {
-        float s[2], p = 0.0f;
-        gb_e4m3x2_decode((uint16_t)data.scales, &s[0], &s[1]);
+        float p[Rows * Tokens] = {};
 #pragma unroll
         for (uint32_t half = 0; half < 2; half++) {
-            float w[8];
-            gb_e2m1x8_decode(gb_word(data.codes, 2 * r + half), w);
+            float w[Rows][8];
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++)
-                p = __fmaf_rn(Huge ? __fmul_rn(w[i], x_factor) : w[i], x[8 * half + i], p);
+            for (uint32_t n = 0; n < Rows; n++)
+                gb_e2m1x8_decode(gb_word(data[n].codes, 2 * r + half), w[n]);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i += 4)
+#pragma unroll
+                for (uint32_t t = 0; t < Tokens; t++) {
+                    const float4 v = *(const float4 *)(x[t] + 8 * half + i);
+                    const float xs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                    for (uint32_t n = 0; n < Rows; n++)
+#pragma unroll
+                        for (uint32_t j = 0; j < 4; j++)
+                            p[n * Tokens + t] = __fmaf_rn(Huge ? __fmul_rn(w[n][i + j], x_factor) : w[n][i + j], xs[j],
+                                                          p[n * Tokens + t]);
+                }
         }
-        return __fmaf_rn(s[r], p, acc);
+#pragma unroll
+        for (uint32_t n = 0; n < Rows; n++) {
+            float s[2];
+            gb_e4m3x2_decode((uint16_t)data[n].scales, &s[0], &s[1]);
+#pragma unroll
+            for (uint32_t t = 0; t < Tokens; t++)
+                acc[n * Tokens + t] = __fmaf_rn(s[r], p[n * Tokens + t], acc[n * Tokens + t]);
+        }
+    }
+};
+
+/* Rows of a multiple of 32 elements are whole chunks; two chunks share a scale. */
+struct gb_cuda_mxfp8 {
+    static constexpr uint32_t chunk = 16;
+    static constexpr uint32_t run = 16;
+    static constexpr float x_factor = 1.0f;
+
+    static __device__ __forceinline__ gb_cuda_row row(const struct gb_weights &weights, uint32_t expert, uint32_t row)
+    {
+        size_t index = (size_t)expert * weights.rows + row;
+        return {(const uint8_t *)weights.codes + index * weights.columns,
+                (const uint8_t *)weights.scales + index * (weights.columns / 32)};
+    }
+
+    static __device__ __forceinline__ uint32_t runs(uint32_t, uint32_t)
+    {
+        return 1;
+    }
+
+    static __device__ __forceinline__ gb_cuda_chunk load(const gb_cuda_row &row, uint32_t c, uint32_t)
+    {
+        return {__ldg((const uint4 *)row.codes + c), __ldg(row.scales + c / 2)};
+    }
+
+    template <uint32_t Rows, uint32_t Tokens, bool Huge>
+    static __device__ __forceinline__ void run_fma(const gb_cuda_chunk (&data)[Rows], uint32_t,
+                                                   const float *const (&x)[Tokens], float (&acc)[Rows * Tokens])
+    {
+        float p[Rows * Tokens] = {};
+#pragma unroll
+        for (uint32_t i = 0; i < run; i += 4) {
+            float w[Rows][4];
+#pragma unroll
+            for (uint32_t n = 0; n < Rows; n++) {
+                const uint32_t word = gb_word(data[n].codes, i / 4);
+                gb_e4m3x2_decode((uint16_t)word, &w[n][0], &w[n][1]);
+                gb_e4m3x2_decode((uint16_t)(word >> 16), &w[n][2], &w[n][3]);
+            }
+#pragma unroll
+            for (uint32_t t = 0; t < Tokens; t++) {
+                const float4 v = *(const float4 *)(x[t] + i);
+                const float xs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                for (uint32_t n = 0; n < Rows; n++)
+#pragma unroll
+                    for (uint32_t j = 0; j < 4; j++)
+                        p[n * Tokens + t] = __fmaf_rn(w[n][j], xs[j], p[n * Tokens + t]);
+            }
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < Rows; n++)
+#pragma unroll
+            for (uint32_t t = 0; t < Tokens; t++)
+                acc[n * Tokens + t] = __fmaf_rn(gb_e8m0_decode(data[n].scales), p[n * Tokens + t], acc[n * Tokens + t]);
     }
 };
 
@@ -105,17 +181,25 @@ struct gb_cuda_bf16 {
         return {__ldg((const uint4 *)row.codes + c), 0};
     }
 
-    template <bool Huge>
-    static __device__ __forceinline__ float run_fma(const gb_cuda_chunk &data, uint32_t, const float (&x)[run],
-                                                    float acc)
+    template <uint32_t Rows, uint32_t Tokens, bool Huge>
+    static __device__ __forceinline__ void run_fma(const gb_cuda_chunk (&data)[Rows], uint32_t,
+                                                   const float *const (&x)[Tokens], float (&acc)[Rows * Tokens])
     {
-        float p = 0.0f;
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            p = __fmaf_rn(gb_bf16_low(gb_word(data.codes, i)), x[2 * i], p);
-            p = __fmaf_rn(gb_bf16_high(gb_word(data.codes, i)), x[2 * i + 1], p);
+        for (uint32_t t = 0; t < Tokens; t++) {
+            const float4 a = *(const float4 *)x[t], b = *(const float4 *)(x[t] + 4);
+            const float xs[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (uint32_t n = 0; n < Rows; n++) {
+                float p = 0.0f;
+#pragma unroll
+                for (uint32_t i = 0; i < 8; i += 2) {
+                    p = __fmaf_rn(gb_bf16_low(gb_word(data[n].codes, i / 2)), xs[i], p);
+                    p = __fmaf_rn(gb_bf16_high(gb_word(data[n].codes, i / 2)), xs[i + 1], p);
+                }
+                acc[n * Tokens + t] = __fadd_rn(p, acc[n * Tokens + t]);
+            }
         }
-        return __fadd_rn(p, acc);
     }
 };
 

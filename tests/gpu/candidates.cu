@@ -32,6 +32,9 @@ struct model {
 constexpr model models[] = {{"Qwen3-Next-80B-A3B", 2048, 512, 512, 10}, {"Qwen3-30B-A3B", 2048, 768, 128, 8}};
 constexpr uint32_t batches[] = {1, 2, 8, 32};
 
+using text = gb_cuda_nvfp4<true>; /* the order of docs/numerics.md */
+using by_fp16 = gb_candidate<32, false, gb_decode_by_fp16>;
+
 std::vector<void *> owned; /* device memory of the model at hand */
 
 template <class T> T *allocate(size_t count)
@@ -52,75 +55,81 @@ void *filled(size_t bytes, uint32_t seed, uint32_t keep, uint32_t set)
 
 struct entry {
     const char *projection, *order;
-    uint32_t lanes, rows, threads, block;
+    std::string
+        tile; /* gate_up: lanes, threads, block, tokens, resident; down: lanes, rows, threads, block, resident */
     std::function<enum gb_status(const struct gb_arguments &, struct gb_error *)> launch;
 };
 
-template <class Format, uint32_t Lanes, uint32_t Neurons, uint32_t Threads, uint32_t Block>
+std::string numbers(std::vector<uint32_t> values)
+{
+    std::string text;
+    for (uint32_t v : values)
+        text += (text.empty() ? "" : ",") + std::to_string(v);
+    return text;
+}
+
+template <class Format, uint32_t Lanes, uint32_t Threads, uint32_t Block, uint32_t Tokens, uint32_t Resident>
 entry gate_up(const char *order)
 {
-    return {"gate_up",
-            order,
-            Lanes,
-            2 * Neurons,
-            Threads,
-            Block,
-            gb_gate_up_launch<Format, gb_gate_up_tile<Lanes, Neurons, Threads, Block>>};
+    return {"gate_up", order, numbers({Lanes, Threads, Block, Tokens, Resident}),
+            gb_gate_up_launch<Format, gb_gate_up_tile<Lanes, Threads, Block, Tokens, Resident>>};
 }
 
-template <uint32_t Lanes, uint32_t Rows, uint32_t Threads, uint32_t Block> entry down_complete()
+template <class Format, uint32_t Lanes, uint32_t Rows, uint32_t Threads, uint32_t Block, uint32_t Resident>
+entry down(const char *order)
 {
-    return {"down",
-            "A",
-            Lanes,
-            Rows,
-            Threads,
-            Block,
-            gb_down_launch<gb_chunk_partial, gb_down_tile<Lanes, Rows, Threads, Block>>};
+    return {"down", order, numbers({Lanes, Rows, Threads, Block, Resident}),
+            gb_down_launch<Format, gb_down_tile<Lanes, Rows, Threads, Block, Resident>>};
 }
 
-template <uint32_t Lanes, uint32_t Rows, uint32_t Threads> entry down_folded()
+template <uint32_t Lanes, uint32_t Rows, uint32_t Threads, uint32_t Resident> entry down_folded()
 {
-    using tile = gb_down_tile<Lanes, Rows, Threads, Threads / Lanes * Rows>;
-    return {"down", "B", Lanes, Rows, Threads, tile::Block, [](const struct gb_arguments &a, struct gb_error *error) {
-                const size_t bytes =
-                    sizeof(float) * a.shape.top_k * gb_staged_floats<gb_chunk_partial>(a.shape.intermediate);
-                return gb_cuda_launch("folded", gb_folded_kernel<gb_chunk_partial, tile>,
+    using tile = gb_down_tile<Lanes, Rows, Threads, Threads / Lanes * Rows, Resident>;
+    return {"down", "B", numbers({Lanes, Rows, Threads, tile::Block, Resident}),
+            [](const struct gb_arguments &a, struct gb_error *error) {
+                const size_t bytes = sizeof(float) * a.shape.top_k * gb_staged_floats<text>(a.shape.intermediate);
+                return gb_cuda_launch("folded", gb_folded_kernel<text, tile>,
                                       dim3(a.shape.hidden / tile::Block, a.shape.tokens), Threads, bytes, a.stream,
                                       error, a);
             }};
 }
 
-template <class Format> void add_gate_up(std::vector<entry> &entries, const char *order)
+template <class Format> void add_order(std::vector<entry> &entries, const char *order)
 {
-    entries.push_back(gate_up<Format, 32, 1, 256, 8>(order));
-    entries.push_back(gate_up<Format, 16, 1, 128, 8>(order));
-    entries.push_back(gate_up<Format, 16, 1, 256, 16>(order));
-    entries.push_back(gate_up<Format, 16, 1, 256, 32>(order));
-    entries.push_back(gate_up<Format, 16, 2, 128, 16>(order));
-    entries.push_back(gate_up<Format, 8, 1, 128, 16>(order));
+    entries.push_back(gate_up<Format, 16, 128, 8, 1, 5>(order));
+    entries.push_back(gate_up<Format, 32, 128, 16, 2, 5>(order));
+    entries.push_back(gate_up<Format, 16, 128, 16, 2, 4>(order));
 }
 
 std::vector<entry> all_entries()
 {
     std::vector<entry> entries;
-    add_gate_up<gb_candidate<32, false>>(entries, "A.i");
-    add_gate_up<gb_candidate<32, true>>(entries, "B.i");
-    add_gate_up<gb_candidate<16, false>>(entries, "A.ii");
-    add_gate_up<gb_candidate<16, true>>(entries, "B.ii");
-    entries.push_back(down_complete<32, 1, 256, 16>());
-    entries.push_back(down_complete<16, 1, 256, 16>());
-    entries.push_back(down_complete<16, 2, 256, 16>());
-    entries.push_back(down_complete<16, 2, 128, 8>());
-    entries.push_back(down_complete<16, 4, 128, 16>());
-    entries.push_back(down_complete<8, 1, 256, 16>());
-    entries.push_back(down_complete<8, 2, 128, 16>());
-    entries.push_back(down_complete<8, 2, 256, 32>());
-    entries.push_back(down_folded<32, 1, 256>());
-    entries.push_back(down_folded<16, 1, 256>());
-    entries.push_back(down_folded<16, 2, 128>());
-    entries.push_back(down_folded<8, 1, 128>());
-    entries.push_back(down_folded<8, 2, 128>());
+    add_order<text>(entries, "A.i");
+    entries.push_back(gate_up<text, 16, 128, 16, 1, 5>("A.i"));
+    entries.push_back(gate_up<text, 32, 128, 8, 1, 6>("A.i"));
+    entries.push_back(gate_up<text, 16, 256, 32, 2, 2>("A.i"));
+    entries.push_back(gate_up<text, 16, 128, 32, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 8, 128, 32, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 16, 128, 32, 4, 3>("A.i"));
+    add_order<gb_candidate<32, true>>(entries, "B.i");
+    add_order<gb_candidate<16, false>>(entries, "A.ii");
+    add_order<gb_candidate<16, true>>(entries, "B.ii");
+    add_order<by_fp16>(entries, "A.i by fp16");
+    entries.push_back(down<text, 8, 1, 320, 8, 2>("A"));
+    entries.push_back(down<text, 8, 2, 320, 8, 2>("A"));
+    entries.push_back(down<text, 16, 2, 320, 8, 2>("A"));
+    entries.push_back(down<text, 32, 1, 256, 16, 3>("A"));
+    entries.push_back(down<text, 8, 1, 256, 16, 3>("A"));
+    entries.push_back(down<text, 16, 2, 256, 16, 3>("A"));
+    entries.push_back(down<text, 16, 2, 256, 32, 3>("A"));
+    entries.push_back(down<text, 8, 2, 256, 32, 2>("A"));
+    entries.push_back(down<text, 8, 2, 128, 32, 4>("A"));
+    entries.push_back(down<by_fp16, 8, 1, 320, 8, 2>("A by fp16"));
+    entries.push_back(down<by_fp16, 8, 2, 256, 32, 2>("A by fp16"));
+    entries.push_back(down_folded<32, 1, 256, 3>());
+    entries.push_back(down_folded<16, 2, 128, 5>());
+    entries.push_back(down_folded<8, 1, 128, 5>());
+    entries.push_back(down_folded<8, 2, 128, 4>());
     return entries;
 }
 
@@ -307,9 +316,8 @@ void run_model(const model &m, const std::vector<entry> &entries, bool *first)
                     require(e.launch(launch_arguments(b, n, tokens, down, stream), NULL));
                 });
                 char more[160];
-                snprintf(more, sizeof more,
-                         ", \"lanes\": %u, \"rows\": %u, \"threads\": %u, \"block\": %u, \"hash\": \"%016llx\"",
-                         e.lanes, e.rows, e.threads, e.block, (unsigned long long)hash);
+                snprintf(more, sizeof more, ", \"tile\": \"%s\", \"hash\": \"%016llx\"", e.tile.c_str(),
+                         (unsigned long long)hash);
                 print_timing(first, m, projection, e.order, tokens, bytes, t, read, more);
             }
             fflush(stdout);
@@ -341,7 +349,7 @@ int main(int argc, char **argv)
     require(cudaGetDeviceProperties(&properties, 0));
     require(cudaDriverGetVersion(&driver));
     require(cudaRuntimeGetVersion(&runtime));
-    printf("{\"schema\": \"gaugeblock.order-candidates/1\", \"date\": \"%s\", \"commit\": \"%s\", \"device\": \"%s\", "
+    printf("{\"schema\": \"gaugeblock.order-candidates/2\", \"date\": \"%s\", \"commit\": \"%s\", \"device\": \"%s\", "
            "\"driver\": %d, \"runtime\": %d, \"repeats\": %u, \"launches\": %u,\n  \"results\": [",
            date, commit, properties.name, driver, runtime, repeats, launches);
     bool first = true;

@@ -6,9 +6,34 @@
 #include "gpu/down.cuh"
 #include "gpu/gate_up.cuh"
 
-/* NVFP4 in an order to be measured, for rows of whole chunks. */
-template <uint32_t Chunk, bool Premultiplied> struct gb_candidate : gb_cuda_nvfp4<true> {
+/* E2M1 codes by way of fp16: s ee m in fp16's fields is the value times 2^-14. Two codes at a time. */
+struct gb_decode_by_fp16 {
+    static constexpr float factor = 0x1p+14f;
+    static __device__ __forceinline__ void decode(uint32_t codes, float (&w)[8])
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t sign = (i == 3 ? codes : codes << (12 - 4 * i)) & 0x80008000u;
+            const uint32_t rest = (i == 3 ? codes >> 3 : codes << (9 - 4 * i)) & 0x0E000E00u;
+            w[i] = __half2float(__ushort_as_half((unsigned short)(sign | rest)));
+            w[i + 4] = __half2float(__ushort_as_half((unsigned short)((sign | rest) >> 16)));
+        }
+    }
+};
+
+struct gb_decode_by_e4m3 {
+    static constexpr float factor = GB_E2M1_FACTOR;
+    static __device__ __forceinline__ void decode(uint32_t codes, float (&w)[8])
+    {
+        gb_e2m1x8_decode(codes, w);
+    }
+};
+
+/* NVFP4 for rows of whole chunks: Chunk elements to a lane at a time; Premultiplied: order B. */
+template <uint32_t Chunk, bool Premultiplied, class Decode = gb_decode_by_e4m3>
+struct gb_candidate : gb_cuda_nvfp4<true> {
     static constexpr uint32_t chunk = Chunk;
+    static constexpr float x_factor = Decode::factor;
     static __device__ __forceinline__ uint32_t runs(uint32_t, uint32_t)
     {
         return Chunk / run;
@@ -20,64 +45,94 @@ template <uint32_t Chunk, bool Premultiplied> struct gb_candidate : gb_cuda_nvfp
         const uint2 codes = __ldg((const uint2 *)row.codes + c);
         return {make_uint4(codes.x, codes.y, 0, 0), __ldg(row.scales + c)};
     }
-    template <bool Huge>
-    static __device__ __forceinline__ float run_fma(const gb_cuda_chunk &data, uint32_t r, const float (&x)[run],
-                                                    float acc)
+    template <uint32_t Rows, uint32_t Tokens, bool Huge>
+    static __device__ __forceinline__ void run_fma(const gb_cuda_chunk (&data)[Rows], uint32_t r,
+                                                   const float *const (&x)[Tokens], float (&acc)[Rows * Tokens])
     {
-        if (!Premultiplied)
-            return gb_cuda_nvfp4<true>::run_fma<Huge>(data, r, x, acc);
-        float s[2];
-        gb_e4m3x2_decode((uint16_t)data.scales, &s[0], &s[1]);
+        float p[Rows * Tokens], s[Rows][2];
+#pragma unroll
+        for (uint32_t n = 0; n < Rows; n++) {
+            gb_e4m3x2_decode((uint16_t)data[n].scales, &s[n][0], &s[n][1]);
+#pragma unroll
+            for (uint32_t t = 0; t < Tokens; t++)
+                p[n * Tokens + t] = Premultiplied ? acc[n * Tokens + t] : 0.0f;
+        }
 #pragma unroll
         for (uint32_t half = 0; half < 2; half++) {
-            float w[8];
-            gb_e2m1x8_decode(gb_word(data.codes, 2 * r + half), w);
+            float w[Rows][8];
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++)
-                acc = __fmaf_rn(__fmul_rn(Huge ? __fmul_rn(w[i], x_factor) : w[i], s[r]), x[8 * half + i], acc);
+            for (uint32_t n = 0; n < Rows; n++) {
+                Decode::decode(gb_word(data[n].codes, 2 * r + half), w[n]);
+                for (uint32_t i = 0; i < 8; i++) {
+                    w[n][i] = Huge ? __fmul_rn(w[n][i], x_factor) : w[n][i];
+                    w[n][i] = Premultiplied ? __fmul_rn(w[n][i], s[n][r]) : w[n][i];
+                }
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i += 4)
+#pragma unroll
+                for (uint32_t t = 0; t < Tokens; t++) {
+                    const float4 v = *(const float4 *)(x[t] + 8 * half + i);
+                    const float xs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                    for (uint32_t n = 0; n < Rows; n++)
+#pragma unroll
+                        for (uint32_t j = 0; j < 4; j++)
+                            p[n * Tokens + t] = __fmaf_rn(w[n][i + j], xs[j], p[n * Tokens + t]);
+                }
         }
-        return acc;
+#pragma unroll
+        for (uint32_t n = 0; n < Rows; n++)
+#pragma unroll
+            for (uint32_t t = 0; t < Tokens; t++)
+                acc[n * Tokens + t] =
+                    Premultiplied ? p[n * Tokens + t] : __fmaf_rn(s[n][r], p[n * Tokens + t], acc[n * Tokens + t]);
     }
 };
-using gb_chunk_partial = gb_candidate<32, false>;
 
 /* down in order B. Team: Rows output rows, every slot; a slot's row is at most 32 chunks, one round. */
 template <class Format, class Tile>
-__global__ void __launch_bounds__(Tile::Threads, 512 / Tile::Threads)
+__global__ void __launch_bounds__(Tile::Threads, Tile::Resident)
     gb_folded_kernel(const __grid_constant__ struct gb_arguments a)
 {
     extern __shared__ float4 shared[];
     __shared__ gb_slot_list list;
     constexpr uint32_t Lanes = Tile::Lanes, Rows = Tile::Rows;
     const uint32_t columns = a.shape.intermediate, lane = threadIdx.x % Lanes;
-    const uint32_t row = blockIdx.x * Tile::Block + threadIdx.x / Lanes * Rows,
-                   stride = gb_staged_floats<Format>(columns);
+    const uint32_t row = blockIdx.x * Tile::Block + threadIdx.x / Lanes * Rows;
+    const uint32_t stride = gb_staged_floats<Format>(columns);
     const size_t pair = (size_t)blockIdx.y * a.shape.top_k;
     float *staged = (float *)shared;
     if (threadIdx.x < 32)
         gb_list_slots(a.ids + pair, a.shape, &list);
     __syncthreads();
-    gb_cuda_round<Lanes, Rows> round, next;
-    float total[32 / Lanes][Rows] = {};
-    const auto load = [&](uint32_t j, gb_cuda_round<Lanes, Rows> &to) {
-        gb_cuda_row rows[Rows];
+    const auto rows_of = [&](uint32_t j, gb_cuda_row(&rows)[Rows]) {
         for (uint32_t n = 0; n < Rows; n++)
             rows[n] = Format::row(a.down, list.expert[j], row + n);
-        gb_round_load<Format>(rows, lane, columns, to);
     };
-    load(0, round);
-    gb_stage_slots<Format>(a.intermediate + pair * columns, columns, list, 0, list.count, Format::x_factor, staged);
+    const auto source = [&](uint32_t j) { return a.intermediate + (pair + list.slot[j]) * columns; };
+    float total[32 / Lanes][Rows] = {};
+    gb_cuda_round<Lanes, Rows> round;
+    rows_of(0, round.rows);
+    for (uint32_t k = 0; k < 32 / Lanes; k++)
+        gb_round_load<Format>(round, k, lane + k * Lanes, columns);
+    gb_stage<Format>(list.count, columns, source, Format::x_factor, staged);
     __syncthreads();
-    for (uint32_t j = 0; j < list.count; j++, round = next) {
-        if (j + 1 < list.count)
-            load(j + 1, next);
-        float acc[32 / Lanes][Rows] = {};
-        gb_round_fma<Format, Lanes, Rows, false>(round, lane, columns, staged + j * stride, acc);
+    for (uint32_t j = 0; j < list.count; j++) {
+        const auto x_of = [&](uint32_t) { return staged + j * stride; };
         const float weight =
             __fmul_rn(a.routing_weights[pair + list.slot[j]], gb_cuda_global(a.down, list.expert[j], 0));
-        for (uint32_t k = 0; k < 32 / Lanes; k++)
+        if (j + 1 < list.count)
+            rows_of(j + 1, round.rows);
+#pragma unroll
+        for (uint32_t k = 0; k < 32 / Lanes; k++) {
+            float acc[Rows] = {};
+            gb_chunk_fma<Format, Lanes, Rows, 1, false>(round, k, lane + k * Lanes, columns, x_of, acc);
+            if (j + 1 < list.count)
+                gb_round_load<Format>(round, k, lane + k * Lanes, columns);
             for (uint32_t n = 0; n < Rows; n++)
-                total[k][n] = __fmaf_rn(weight, acc[k][n], total[k][n]);
+                total[k][n] = __fmaf_rn(weight, acc[n], total[k][n]);
+        }
     }
     const float y = gb_butterfly<Lanes, Rows>(total);
     if (lane % (Lanes / Rows) == 0)

@@ -115,10 +115,40 @@ static float global_scale(const struct problem *p, uint32_t expert, uint32_t col
     }
 }
 
+/* E4M3 codes and E8M0 scales. The codes' root mean square is about 150, or 1 for integers. */
+static void fill_mxfp8(struct problem *p, struct gb_weights *w, uint32_t e, bool down, uint64_t *state)
+{
+    static const uint8_t integers[] = {0x00, 0x80, 0x38, 0xB8, 0x40, 0xC0}; /* +-0, +-1, +-2 */
+    uint8_t *codes = (uint8_t *)w->codes + (size_t)e * w->rows * w->columns;
+    uint8_t *scales = (uint8_t *)w->scales + (size_t)e * w->rows * (w->columns / 32);
+    for (size_t i = 0; i < (size_t)w->rows * w->columns; i++) {
+        codes[i] = p->kind == DATA_INTEGERS ? integers[random_below(state, 6)] : (uint8_t)random_bits(state);
+        if ((codes[i] & 0x7F) == 0x7F)
+            codes[i] ^= 1; /* NaN is for the scales of DATA_NONFINITE */
+    }
+    for (uint32_t r = 0; r < w->rows; r++) {
+        int exponent = ilogbf(global_scale(p, e, w->columns, down, !down && r >= w->rows / 2, state));
+        for (uint32_t b = 0; b < w->columns / 32; b++) {
+            int code = 127 + exponent + (int)random_below(state, 2);
+            if (p->kind == DATA_SCALES)
+                code += (int)random_below(state, 17) - 8;
+            else if (p->kind != DATA_INTEGERS)
+                code -= 7;
+            *scales++ = (uint8_t)(code < 0 ? 0 : code > 254 ? 254 : code);
+            if (p->kind == DATA_NONFINITE && e % 4 == 3 && random_below(state, 256) == 0)
+                scales[-1] = 0xFF;
+        }
+    }
+}
+
 static void fill_weights(struct problem *p, struct gb_weights *w, bool down, uint64_t *state)
 {
     size_t row_scales = gb_row_scale_bytes(w->format, w->columns), row_codes = gb_row_code_bytes(w->format, w->columns);
     for (uint32_t e = 0; e < w->experts; e++) {
+        if (w->format == GB_MXFP8) {
+            fill_mxfp8(p, w, e, down, state);
+            continue;
+        }
         if (w->format == GB_NVFP4) {
             uint8_t *codes = (uint8_t *)w->codes + e * w->rows * row_codes;
             uint8_t *scales = (uint8_t *)w->scales + e * w->rows * row_scales;
@@ -174,10 +204,10 @@ static void lay_out(struct problem *p)
     a->output = p->image + offset[4];
     for (int i = 0; i < 2; i++) {
         weights[i]->codes = p->image + offset[5 + 3 * i];
-        if (p->format == GB_NVFP4) {
+        if (p->format != GB_BF16)
             weights[i]->scales = p->image + offset[6 + 3 * i];
+        if (p->format == GB_NVFP4)
             weights[i]->global_scales = (const float *)(p->image + offset[7 + 3 * i]);
-        }
     }
 }
 
