@@ -63,7 +63,8 @@ json_t *record_fixture(const char *path, const struct gb_fixture *f)
 
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
 {
-    json_t *subject = json_pack("{s:s, s:s}", "name", name, "library", library);
+    const char *own = strstr(library, "/" CUDA_LIBRARY);
+    json_t *subject = json_pack("{s:s, s:s}", "name", name, "library", own ? own + 1 : library);
     if (!k)
         return subject;
     json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));
