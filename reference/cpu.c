@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths of fma32/1: which one is in force, and activations and rows as each of them reads them. */
+#include <omp.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -144,6 +145,16 @@ void gb_activations_free(struct gb_activations *activations)
     activations->vector = NULL;
 }
 
+uint32_t gb_rows_at_once(uint32_t rows, uint32_t experts, size_t dots)
+{
+    enum { FEWEST = 16, CACHE_BYTES = 1 << 17, SHARES = 4 /* of a thread, for balance */ };
+    size_t fit = CACHE_BYTES / sizeof(float) / (dots + 1);
+    size_t share = (size_t)rows * experts / (SHARES * (size_t)omp_get_max_threads());
+    size_t at_once = fit < share ? fit : share;
+    at_once = at_once > FEWEST ? at_once : FEWEST;
+    return at_once < rows ? (uint32_t)at_once : rows;
+}
+
 static void plain_dots(const struct gb_product *product, struct gb_row *decoded, float *dots)
 {
     for (uint32_t r = 0; r < product->rows; r++) {
@@ -168,11 +179,9 @@ static void lane_dots(const struct gb_product *product, float *dots)
     tile.codes = (const uint8_t *)weights->codes + row * tile.code_bytes;
     tile.scales = weights->scales ? (const uint8_t *)weights->scales + row * tile.scale_bytes : NULL;
     paths[product->path].dots(&tile, dots);
-    for (uint32_t r = 0; r < product->rows; r++) {
-        float global = gb_weights_global(weights, product->expert, product->row + r);
-        for (uint32_t i = 0; i < product->count; i++)
-            dots[(size_t)r * product->count + i] *= global; /* step 5 */
-    }
+    float global = gb_weights_global(weights, product->expert, product->row);
+    for (size_t i = 0; i < (size_t)product->rows * product->count; i++)
+        dots[i] *= global; /* step 5 */
 }
 
 void gb_dots(const struct gb_product *product, struct gb_row *decoded, float *dots)

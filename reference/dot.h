@@ -60,7 +60,7 @@ enum gb_status gb_activations_new(const struct gb_weights *weights, const gb_bf1
                                   struct gb_error *error);
 void gb_activations_free(struct gb_activations *activations);
 
-/* Consecutive rows of one expert, times several activations. */
+/* Consecutive rows of one part of one expert, times several activations. */
 struct gb_product {
     const struct gb_weights *weights;
     uint32_t expert;
@@ -70,6 +70,12 @@ struct gb_product {
     enum gb_cpu_path path;
     const float *const *x;   /* [count], of the path's struct gb_activations */
 };
+
+/*
+ * How many rows of an expert an operator gives to gb_dots at once: many, since they follow each other in memory and are
+ * read as one stream, but every thread needs work, and `dots` floats a row should stay in its cache. At least 1.
+ */
+uint32_t gb_rows_at_once(uint32_t rows, uint32_t experts, size_t dots);
 
 /* The product's dot products, the same bits on every path. decoded: scratch of gb_row_new for these weights;
  * dots: [product->rows, product->count]. */

@@ -278,6 +278,8 @@ INLINE void passes(enum gb_format format, const struct gb_tile *tile, float *dot
     uint32_t first = 0;
     for (; first + PASS <= tile->count; first += PASS)
         pass(format, tile, first, PASS, dots);
+    for (; first + 2 <= tile->count; first += 2)
+        pass(format, tile, first, 2, dots);
     for (; first < tile->count; first++)
         pass(format, tile, first, 1, dots);
 }

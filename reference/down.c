@@ -5,8 +5,6 @@
 
 #include "reference/dot.h"
 
-enum { ROWS = 16 }; /* of one expert in a go: they follow each other in memory */
-
 /* y = fma(routing weight, dot, y) over the slots of every token. dots: [tokens, top_k]. */
 GB_FMA_CLONES
 static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
@@ -24,13 +22,12 @@ static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
     }
 }
 
-/* Outputs first .. first + rows - 1 of every token. dots: scratch, [ROWS, pairs of an expert]; by_pair: scratch,
- * [ROWS, tokens, top_k]. */
-static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t first,
+/* Outputs first .. first + rows - 1 of every token. dots: scratch, [rows, pairs of an expert]; by_pair: scratch,
+ * [rows, tokens, top_k]. */
+static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t first, uint32_t rows,
                     const struct gb_activations *x, struct gb_row *decoded, float *dots, float *by_pair)
 {
     size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
-    uint32_t rows = a->shape.hidden - first < ROWS ? a->shape.hidden - first : ROWS;
     for (uint32_t g = 0; g < groups->active; g++) {
         uint32_t start = groups->start[g], count = groups->start[g + 1] - start;
         struct gb_product product = {&a->down, groups->expert[g], first, rows, count, x->path, x->vector + start};
@@ -47,16 +44,18 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
                                   const struct gb_activations *x, struct gb_error *error)
 {
     size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
+    uint32_t hidden = a->shape.hidden, rows = gb_rows_at_once(hidden, 1, groups->most + pairs);
     enum gb_status status = GB_OK;
 #pragma omp parallel
     {
         struct gb_row decoded = {0};
-        float *dots = malloc(sizeof(float) * ROWS * (groups->most + pairs));
+        float *dots = malloc(sizeof(float) * rows * (groups->most + pairs));
         bool ready = gb_row_new(&a->down, &decoded, NULL) == GB_OK && dots;
 #pragma omp for schedule(dynamic)
-        for (uint32_t first = 0; first < a->shape.hidden; first += ROWS)
+        for (uint32_t first = 0; first < hidden; first += rows)
             if (ready)
-                neurons(a, groups, first, x, &decoded, dots, dots + (size_t)ROWS * groups->most);
+                neurons(a, groups, first, hidden - first < rows ? hidden - first : rows, x, &decoded, dots,
+                        dots + (size_t)rows * groups->most);
         if (!ready)
 #pragma omp critical
             status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", a->shape.intermediate);

@@ -5,18 +5,15 @@
 
 #include "reference/dot.h"
 
-enum { ROWS = 16 }; /* of one expert in a go: they follow each other in memory */
-
-/* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, ROWS, pairs of the expert]. */
+/* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. */
 static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t g, uint32_t first,
-                    const struct gb_activations *x, struct gb_row *decoded, float *dots)
+                    uint32_t rows, const struct gb_activations *x, struct gb_row *decoded, float *dots)
 {
     uint32_t start = groups->start[g], count = groups->start[g + 1] - start, intermediate = a->shape.intermediate;
-    uint32_t rows = intermediate - first < ROWS ? intermediate - first : ROWS;
     struct gb_product gate = {&a->gate_up, groups->expert[g], first, rows, count, x->path, x->vector + start};
     struct gb_product up = gate;
     up.row += intermediate;
-    float *up_dots = dots + (size_t)ROWS * count;
+    float *up_dots = dots + (size_t)rows * count;
     gb_dots(&gate, decoded, dots);
     gb_dots(&up, decoded, up_dots);
     for (uint32_t n = 0; n < count; n++) {
@@ -31,17 +28,20 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
 static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_groups *groups,
                                   const struct gb_activations *x, struct gb_error *error)
 {
+    uint32_t intermediate = a->shape.intermediate;
+    uint32_t rows = gb_rows_at_once(intermediate, groups->active, 2 * (size_t)groups->most);
     enum gb_status status = GB_OK;
 #pragma omp parallel
     {
         struct gb_row decoded = {0};
-        float *dots = malloc(sizeof(float) * 2 * ROWS * groups->most);
+        float *dots = malloc(sizeof(float) * (2 * (size_t)rows * groups->most + 1)); /* never of no bytes */
         bool ready = gb_row_new(&a->gate_up, &decoded, NULL) == GB_OK && dots;
-#pragma omp for collapse(2) schedule(dynamic, 4)
+#pragma omp for collapse(2) schedule(dynamic)
         for (uint32_t g = 0; g < groups->active; g++)
-            for (uint32_t first = 0; first < a->shape.intermediate; first += ROWS)
+            for (uint32_t first = 0; first < intermediate; first += rows)
                 if (ready)
-                    neurons(a, groups, g, first, x, &decoded, dots);
+                    neurons(a, groups, g, first, intermediate - first < rows ? intermediate - first : rows, x, &decoded,
+                            dots);
         if (!ready)
 #pragma omp critical
             status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", a->shape.hidden);

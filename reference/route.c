@@ -5,8 +5,6 @@
 
 #include "reference/dot.h"
 
-enum { ROWS = 16 }; /* experts whose logits are computed in a go */
-
 /* Whether expert a comes before expert b: by descending logit, ties to the lower id, NaN last. */
 static bool before(const float *logits, uint32_t a, uint32_t b)
 {
@@ -48,11 +46,10 @@ static void softmax_top_k(const float *logits, const struct gb_shape *shape, boo
         weights[j] = gb_exp(logits[ids[j]] - largest) / sum;
 }
 
-/* Logits first .. first + rows - 1 of every token. dots: scratch, [ROWS, tokens]; logits: [tokens, experts]. */
-static void some_logits(const struct gb_shape *shape, const struct gb_weights *router, uint32_t first,
+/* Logits first .. first + rows - 1 of every token. dots: scratch, [rows, tokens]; logits: [tokens, experts]. */
+static void some_logits(const struct gb_shape *shape, const struct gb_weights *router, uint32_t first, uint32_t rows,
                         const struct gb_activations *x, struct gb_row *decoded, float *dots, float *logits)
 {
-    uint32_t rows = shape->experts - first < ROWS ? shape->experts - first : ROWS;
     struct gb_product product = {router, 0, first, rows, shape->tokens, x->path, x->vector};
     gb_dots(&product, decoded, dots);
     for (uint32_t t = 0; t < shape->tokens; t++)
@@ -63,16 +60,18 @@ static void some_logits(const struct gb_shape *shape, const struct gb_weights *r
 static enum gb_status all_logits(const struct gb_shape *shape, const struct gb_weights *router,
                                  const struct gb_activations *x, float *logits, struct gb_error *error)
 {
+    uint32_t experts = shape->experts, rows = gb_rows_at_once(experts, 1, shape->tokens);
     enum gb_status status = GB_OK;
 #pragma omp parallel
     {
         struct gb_row decoded = {0};
-        float *dots = malloc(sizeof(float) * ROWS * shape->tokens);
+        float *dots = malloc(sizeof(float) * rows * shape->tokens);
         bool ready = gb_row_new(router, &decoded, NULL) == GB_OK && dots;
 #pragma omp for schedule(dynamic)
-        for (uint32_t first = 0; first < shape->experts; first += ROWS)
+        for (uint32_t first = 0; first < experts; first += rows)
             if (ready)
-                some_logits(shape, router, first, x, &decoded, dots, logits);
+                some_logits(shape, router, first, experts - first < rows ? experts - first : rows, x, &decoded, dots,
+                            logits);
         if (!ready)
 #pragma omp critical
             status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", shape->hidden);
