@@ -61,6 +61,27 @@ static void not_run(json_t *record, const struct case_request *r, const struct s
                 s->kernel ? contract_of(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
 }
 
+/* A kernel that may differ between runs is judged on both; the graver judgement stays. */
+static enum gb_status judge_runs(const struct case_request *r, const struct gb_kernel *kernel,
+                                 const struct worker_result *result, uint32_t b, struct judgement *j,
+                                 struct gb_error *error)
+{
+    struct judgement again;
+    enum gb_status status = judge(r->baseline, kernel, result->outputs[b], &result->checks[b], j, error);
+    if (status != GB_OK || !result->second[b])
+        return status;
+    status = judge(r->baseline, kernel, result->second[b], NULL, &again, error);
+    if (status == GB_OK && verdict_graver(again.verdict, j->verdict) != j->verdict) {
+        json_decref(j->lanes);
+        json_decref(j->metrics);
+        *j = again;
+    } else if (status == GB_OK) {
+        json_decref(again.lanes);
+        json_decref(again.metrics);
+    }
+    return status;
+}
+
 enum gb_status case_kernel(json_t *record, const struct case_request *r, const struct selected *s,
                            struct gb_error *error)
 {
@@ -82,7 +103,7 @@ enum gb_status case_kernel(json_t *record, const struct case_request *r, const s
     for (uint32_t b = 0; status == GB_OK && b < r->batch_count; b++) {
         struct judgement j;
         char repro[9000];
-        status = judge(r->baseline, s->kernel, result.outputs[b], &result.checks[b], &j, error);
+        status = judge_runs(r, s->kernel, &result, b, &j, error);
         repro_kernel(repro, sizeof repro, r->path, s, r->batches[b]);
         if (status == GB_OK)
             record_case(record, record_fixture(r->path, r->baseline->fixture),

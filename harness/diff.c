@@ -6,7 +6,7 @@
 #include "harness/record.h"
 
 /* How one case of A relates to the case of B with the same subject, fixture name and batch. */
-enum relation { SAME_BITS, LEGAL_VARIATION, NEWLY_ILLEGAL, NOW_LEGAL, STILL_ILLEGAL, DIFFERENT_INPUTS, UNMATCHED };
+enum relation { SAME_BITS, LEGAL_VARIATION, NEWLY_ILLEGAL, NOW_LEGAL, STILL_ILLEGAL, DIFFERENT_INPUTS, NOTHING, UNMATCHED };
 
 static const char *const relation_names[] = {
     [SAME_BITS] = "same bits",
@@ -15,6 +15,7 @@ static const char *const relation_names[] = {
     [NOW_LEGAL] = "changed bits, PASS now and not before",
     [STILL_ILLEGAL] = "changed bits, PASS neither before nor now",
     [DIFFERENT_INPUTS] = "different inputs",
+    [NOTHING] = "no outputs in either",
     [UNMATCHED] = "only in one record",
 };
 
@@ -38,17 +39,29 @@ static bool same_bits(const json_t *a, const json_t *b)
     const json_t *la = json_object_get(json_object_get(a, "metrics"), "layers");
     const json_t *lb = json_object_get(json_object_get(b, "metrics"), "layers");
     bool same = json_array_size(la) == json_array_size(lb) && json_array_size(la) > 0;
-    for (size_t i = 0; same && i < json_array_size(la); i++)
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-            same &= !strcmp(record_text(json_array_get(la, i), keys[k], NULL),
-                            record_text(json_array_get(lb, i), keys[k], NULL));
+    for (size_t i = 0; same && i < json_array_size(la); i++) {
+        bool compared = false;
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            const char *before = record_text(json_array_get(la, i), keys[k], NULL);
+            compared |= before[0] != '\0';
+            same &= !strcmp(before, record_text(json_array_get(lb, i), keys[k], NULL));
+        }
+        same &= compared;
+    }
     return same;
+}
+
+static bool has_outputs(const json_t *one)
+{
+    return json_array_size(json_object_get(json_object_get(one, "metrics"), "layers")) > 0;
 }
 
 static enum relation relate(const json_t *a, const json_t *b)
 {
     if (strcmp(record_text(a, "fixture", "sha256", NULL), record_text(b, "fixture", "sha256", NULL)))
         return DIFFERENT_INPUTS;
+    if (!has_outputs(a) && !has_outputs(b))
+        return NOTHING;
     bool before = !strcmp(record_text(a, "verdict", NULL), "PASS");
     bool now = !strcmp(record_text(b, "verdict", NULL), "PASS");
     if (before == now && same_bits(a, b))
@@ -56,11 +69,16 @@ static enum relation relate(const json_t *a, const json_t *b)
     return before ? (now ? LEGAL_VARIATION : NEWLY_ILLEGAL) : (now ? NOW_LEGAL : STILL_ILLEGAL);
 }
 
-static const json_t *find(const json_t *cases, const json_t *one)
+/* The case of `other` that stands where case i of `cases` does: the n-th of its subject, fixture name and batch. */
+static const json_t *find(const json_t *cases, size_t i, const json_t *other)
 {
-    for (size_t i = 0; i < json_array_size(cases); i++)
-        if (same_case(json_array_get(cases, i), one))
-            return json_array_get(cases, i);
+    const json_t *one = json_array_get(cases, i);
+    size_t place = 0;
+    for (size_t k = 0; k < i; k++)
+        place += same_case(json_array_get(cases, k), one);
+    for (size_t k = 0; k < json_array_size(other); k++)
+        if (same_case(json_array_get(other, k), one) && place-- == 0)
+            return json_array_get(other, k);
     return NULL;
 }
 
@@ -76,13 +94,13 @@ static int compare(const json_t *a, const json_t *b)
     const json_t *before = json_object_get(a, "cases"), *now = json_object_get(b, "cases");
     size_t count[sizeof relation_names / sizeof *relation_names] = {0};
     for (size_t i = 0; i < json_array_size(before); i++) {
-        const json_t *one = json_array_get(before, i), *other = find(now, one);
+        const json_t *one = json_array_get(before, i), *other = find(before, i, now);
         enum relation relation = other ? relate(one, other) : UNMATCHED;
         count[relation]++;
         print(one, relation);
     }
     for (size_t i = 0; i < json_array_size(now); i++)
-        if (!find(before, json_array_get(now, i))) {
+        if (!find(now, i, before)) {
             count[UNMATCHED]++;
             print(json_array_get(now, i), UNMATCHED);
         }
@@ -91,7 +109,7 @@ static int compare(const json_t *a, const json_t *b)
            count[DIFFERENT_INPUTS], count[UNMATCHED]);
     if (changed)
         return EXIT_FAIL;
-    return count[DIFFERENT_INPUTS] || count[UNMATCHED] || !count[SAME_BITS] ? EXIT_NOT_RUN : EXIT_PASS;
+    return count[DIFFERENT_INPUTS] || count[UNMATCHED] || count[NOTHING] || !count[SAME_BITS] ? EXIT_NOT_RUN : EXIT_PASS;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state)

@@ -139,6 +139,9 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
     bound_compare(subject, truth, worst, sigma, tokens, per_token, elements_of_run, &r);
     describe_into(object, "bound", stage, describe_bound(&r, per_token));
     lane_add_bound(lane, &r);
+    if (r.zero_exceeding == 0)
+        worse(j, VERDICT_VACUOUS, "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage,
+              layer);
     if (r.exceeding)
         worse(j, VERDICT_FAIL,
               "%s of layer %u: %llu of %llu elements lie outside the derived bound around truth; worst at token %llu, "
@@ -193,6 +196,23 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     return status;
 }
 
+/* The residual stream: its bits if an order is claimed, and numbers in any case. */
+static void judge_stack(const struct baseline *b, const struct gb_outputs *outputs, bool ordered, struct judgement *j)
+{
+    const struct gb_fixture *f = b->fixture;
+    size_t ours = (size_t)outputs->shape.tokens * f->shape.hidden, all = (size_t)f->shape.tokens * f->shape.hidden;
+    for (uint32_t l = 0; l < f->layers; l++)
+        for (size_t i = 0; i < ours; i++) {
+            const double *subject = outputs->stack + l * ours + i, *reference = b->reference->stack + l * all + i;
+            bool wrong = ordered ? memcmp(subject, reference, sizeof *subject) != 0 : !isfinite(*subject);
+            if (!wrong || (isnan(*subject) && isnan(*reference)))
+                continue;
+            worse(j, VERDICT_FAIL, "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g", l,
+                  i / f->shape.hidden, i % f->shape.hidden, *subject, *reference);
+            return;
+        }
+}
+
 static json_t *describe_summary(const struct summary *sum)
 {
     json_t *object = json_object();
@@ -244,12 +264,13 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
         describe_hashes(object, &outputs->layer[l], &outputs->shape, output);
     }
     if (lane_vacuous(&bound))
-        worse(j, VERDICT_VACUOUS, "an all-zero result would lie inside the bound: this fixture verifies nothing");
+        worse(j, VERDICT_VACUOUS, "nothing was compared");
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)
         json_object_set_new(j->metrics, "overall", describe_summary(&sum));
     if (status == GB_OK && outputs->stack) {
         json_t *drift;
+        judge_stack(b, outputs, ordered && kernel->output == GB_FP32, j);
         status = drift_describe(f, outputs, b->reference, &drift, error);
         json_object_set_new(j->metrics, "drift", drift);
     }

@@ -13,7 +13,7 @@ static double larger(double a, double b)
 void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
                    uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r)
 {
-    double lambda = sqrt(6.0 * log(2.0 * (double)elements_of_case / FALSE_ALARM_PROBABILITY));
+    double lambda = sqrt(2.0 * log(2.0 * (double)elements_of_case / FALSE_ALARM_PROBABILITY));
     memset(r, 0, sizeof *r);
     r->elements = tokens * per_token;
     for (uint32_t t = 0; t < tokens; t++) {
@@ -47,7 +47,6 @@ void lane_add_bound(struct lane *lane, const struct bound_result *r)
 {
     lane->elements += r->elements;
     lane->exceeding += r->exceeding;
-    lane->zero_exceeding += r->zero_exceeding;
     lane->worst_ratio = larger(lane->worst_ratio, r->worst_ratio);
     lane->limit_ratio = larger(lane->limit_ratio, r->limit_ratio);
     lane->rms_ratio = larger(lane->rms_ratio, r->rms_ratio);
@@ -55,5 +54,5 @@ void lane_add_bound(struct lane *lane, const struct bound_result *r)
 
 bool lane_vacuous(const struct lane *lane)
 {
-    return lane->elements == 0 || lane->zero_exceeding == 0;
+    return lane->elements == 0;
 }

@@ -22,9 +22,10 @@ struct bound_result {
 };
 
 /*
- * The limit of an element is the smaller of the theorem and the Hoeffding bound on a sum of independent rounding
- * errors of variance sigma^2, each uniform: P(|error| > sigma sqrt(6 ln(2 N / p))) <= p / N, so that N =
- * elements_of_case elements together raise a false alarm with probability at most p = FALSE_ALARM_PROBABILITY.
+ * The limit of an element is the smaller of the theorem and the bound on a sum of independent rounding errors of variance
+ * sigma^2, each uniform and therefore sub-Gaussian with its variance as proxy (sinh(x)/x <= exp(x^2/6)):
+ * P(|error| > sigma sqrt(2 ln(2 N / p))) <= p / N, so that N = elements_of_case elements together raise a false alarm
+ * with probability at most p = FALSE_ALARM_PROBABILITY.
  * subject, truth, worst, sigma: [tokens, per_token].
  */
 void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
@@ -32,13 +33,13 @@ void bound_compare(const double *subject, const double *truth, const double *wor
 
 struct lane {
     uint64_t compared, mismatching, max_ulp;         /* bits */
-    uint64_t elements, exceeding, zero_exceeding;    /* bound */
+    uint64_t elements, exceeding;                    /* bound */
     double worst_ratio, limit_ratio, rms_ratio;
 };
 
 void lane_add_bits(struct lane *lane, const struct difference *d);
 void lane_add_bound(struct lane *lane, const struct bound_result *r);
-/* Whether nothing was compared, or zeros would have passed. */
+/* Whether nothing was compared. */
 bool lane_vacuous(const struct lane *lane);
 
 #endif

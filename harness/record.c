@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -10,6 +11,24 @@
 #include "harness/record.h"
 #include "harness/subject.h"
 #include "quant/quant.h"
+
+json_t *record_string(const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return json_string("?");
+    for (char *c = copy; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7F)
+            *c = *c == '\n' ? ' ' : '?';
+    json_t *string = json_string(copy);
+    for (char *c = copy; !string && *c; c++) /* not UTF-8 somewhere: keep what is ASCII */
+        if ((unsigned char)*c > 0x7F)
+            *c = '?';
+    if (!string)
+        string = json_string(copy);
+    free(copy);
+    return string;
+}
 
 static void cpu_model(char *text, size_t bytes)
 {
@@ -48,15 +67,16 @@ json_t *record_new(int argc, char **argv)
     json_t *command = json_array();
     json_array_append_new(command, json_string("gaugeblock"));
     for (int i = 0; i < argc; i++)
-        json_array_append_new(command, json_string(argv[i]));
+        json_array_append_new(command, record_string(argv[i]));
     return json_pack("{s:s, s:o, s:o, s:[]}", "schema", RECORD_SCHEMA, "command", command, "environment",
                      environment(), "cases");
 }
 
 json_t *record_fixture(const char *path, const struct gb_fixture *f)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "path", path, "sha256", f->sha256,
-                     "source", f->source, "weights", gb_format_name(f->weights), "recipe", f->recipe, "layers",
+    return json_pack("{s:o, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i}", "path", record_string(path), "sha256",
+                     f->sha256, "source", record_string(f->source), "weights", gb_format_name(f->weights), "recipe",
+                     record_string(f->recipe), "layers",
                      (int)f->layers, "tokens", (int)f->shape.tokens, "hidden", (int)f->shape.hidden, "intermediate",
                      (int)f->shape.intermediate, "experts", (int)f->shape.experts, "top_k", (int)f->shape.top_k);
 }
@@ -64,29 +84,33 @@ json_t *record_fixture(const char *path, const struct gb_fixture *f)
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
 {
     const char *own = strstr(library, "/" CUDA_LIBRARY);
-    json_t *subject = json_pack("{s:s, s:s}", "name", name, "library", own ? own + 1 : library);
+    json_t *subject = json_pack("{s:o, s:o}", "name", record_string(name), "library",
+                                record_string(own ? own + 1 : library));
     if (!k)
         return subject;
     json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));
     json_object_set_new(subject, "weights", json_string(gb_format_name(k->weights)));
     json_object_set_new(subject, "activations", json_string(gb_format_name(k->activations)));
     json_object_set_new(subject, "output", json_string(gb_format_name(k->output)));
-    json_object_set_new(subject, "order", k->order ? json_string(k->order) : json_null());
+    json_object_set_new(subject, "order", k->order ? record_string(k->order) : json_null());
     json_object_set_new(subject, "accumulator_bits", json_integer(k->accumulator_bits));
     const struct gb_device *memory;
     char device[256] = "host";
     if ((k->flags & GB_DEVICE_POINTERS) && subject_memory(k, &memory, NULL) == GB_OK)
         memory->describe(device, sizeof device, NULL);
-    json_object_set_new(subject, "device", json_string(device));
+    json_object_set_new(subject, "device", record_string(device));
     return subject;
 }
 
 void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
                  enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics)
 {
-    json_t *one = json_pack("{s:o, s:o, s:s, s:i, s:s, s:s, s:i, s:s}", "fixture", fixture, "subject", subject,
+    json_t *one = json_pack("{s:o, s:o, s:s, s:i, s:s, s:o, s:i, s:o}", "fixture", fixture, "subject", subject,
                             "contract", contract, "batch", (int)batch, "verdict", verdict_name(verdict), "reason",
-                            reason, "exit_code", verdict_exit_code(verdict), "repro", repro);
+                            record_string(reason), "exit_code", verdict_exit_code(verdict), "repro",
+                            record_string(repro));
+    if (!one) /* out of memory: a case must not be lost without a trace */
+        one = json_pack("{s:s, s:s}", "verdict", verdict_name(VERDICT_CRASH), "reason", "the case could not be recorded");
     if (lanes)
         json_object_set_new(one, "lanes", lanes);
     if (metrics)

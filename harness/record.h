@@ -12,6 +12,9 @@
 
 #define RECORD_SCHEMA "gaugeblock-record/1"
 
+/* A JSON string of any text: bytes that are not UTF-8, and control characters, become '?', line ends a space. */
+json_t *record_string(const char *text);
+
 /* An empty record of the command `argv`. */
 json_t *record_new(int argc, char **argv);
 /* The fixture as a case names it. */

@@ -35,6 +35,9 @@ static bool write_report(FILE *stream, const char *path, const json_t *record)
 enum gb_status report_write(const char *path, const json_t *record, struct gb_error *error)
 {
     char temporary[4200];
+    struct stat target;
+    if (lstat(path, &target) == 0 && !S_ISREG(target.st_mode))
+        return gb_fail(error, GB_EIO, "%s: is no regular file; name another", path);
     if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
         return gb_fail(error, GB_EIO, "%s: the path is too long", path);
     int descriptor = mkstemp(temporary);

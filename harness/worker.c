@@ -123,6 +123,9 @@ static enum verdict verdict_of_status(enum gb_status status)
     switch (status) {
     case GB_EUNSUPPORTED:
         return VERDICT_UNSUPPORTED;
+    case GB_EIO:
+    case GB_ENOMEM:
+        return VERDICT_NOT_RUN;
     case GB_EDEVICE:
         return VERDICT_CRASH;
     default:
@@ -149,6 +152,9 @@ static void read_results(const struct worker_request *request, const struct gb_f
         snprintf(path, sizeof path, "%s/batch-%u.h5", folder, request->batches[b]);
         read_checks(json_array_get(json_object_get(report, "batches"), b), &result->checks[b]);
         status = gb_outputs_read(path, fixture, &result->outputs[b], &error);
+        snprintf(path, sizeof path, "%s/batch-%u-again.h5", folder, request->batches[b]);
+        if (status == GB_OK && access(path, R_OK) == 0)
+            status = gb_outputs_read(path, fixture, &result->second[b], &error);
         if (status != GB_OK)
             fail(result, VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
     }
@@ -186,7 +192,9 @@ void worker_run(const struct worker_request *request, const struct gb_fixture *f
 
 void worker_result_free(struct worker_result *result)
 {
-    for (uint32_t b = 0; b < MAX_BATCHES; b++)
+    for (uint32_t b = 0; b < MAX_BATCHES; b++) {
         gb_outputs_free(result->outputs[b]);
+        gb_outputs_free(result->second[b]);
+    }
     memset(result, 0, sizeof *result);
 }

@@ -33,6 +33,7 @@ struct worker_result {
     enum verdict verdict;            /* VERDICT_PASS: it ran, and outputs and checks are there */
     char reason[768];
     struct gb_outputs *outputs[MAX_BATCHES];
+    struct gb_outputs *second[MAX_BATCHES]; /* of the second run, where the kernel may differ between runs; else NULL */
     struct worker_checks checks[MAX_BATCHES];
 };
 

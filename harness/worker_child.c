@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include "harness/record.h"
 #include "harness/session.h"
 #include "harness/stack.h"
 #include "harness/subject.h"
@@ -26,6 +27,7 @@ struct worker {
     uint32_t batches[MAX_BATCHES];
     uint32_t batch_count;
     struct gb_outputs *outputs[MAX_BATCHES];
+    struct gb_outputs *second[MAX_BATCHES]; /* of the second run; only for GB_NONDETERMINISTIC kernels */
     struct worker_checks checks[MAX_BATCHES];
     double *state; /* [tokens, hidden], the residual stream; NULL: no drift */
 };
@@ -102,6 +104,12 @@ static enum gb_status run_batch(struct worker *w, struct session *s, struct sess
     if (status == GB_OK && session_writes_intermediate(w->kernel))
         compare_runs(out->intermediate, io.intermediate, inner, sizeof(gb_bf16), "intermediate", s->layer,
                      &w->checks[b]);
+    if (status == GB_OK && w->second[b]) {
+        struct gb_layer_outputs *again = &w->second[b]->layer[s->layer];
+        memcpy(again->output, io.output, outputs * element);
+        if (again->intermediate)
+            memcpy(again->intermediate, io.intermediate, inner * sizeof(gb_bf16));
+    }
     free(io.output);
     free(io.intermediate);
     return status;
@@ -182,6 +190,9 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
         shape.tokens = w->batches[b];
         status = gb_outputs_new(&shape, w->fixture->layers, w->kernel->output, session_writes_intermediate(w->kernel),
                                 with_stack, &w->outputs[b], error);
+        if (status == GB_OK && w->kernel->flags & GB_NONDETERMINISTIC)
+            status = gb_outputs_new(&shape, w->fixture->layers, w->kernel->output,
+                                    session_writes_intermediate(w->kernel), false, &w->second[b], error);
     }
     if (status == GB_OK && wants_stack(w)) {
         size_t bytes = sizeof(double) * shape.tokens * shape.hidden;
@@ -207,6 +218,9 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
         char path[4200];
         snprintf(path, sizeof path, "%s/batch-%u.h5", argv[5], w->batches[b]);
         status = gb_outputs_write(path, w->outputs[b], error);
+        snprintf(path, sizeof path, "%s/batch-%u-again.h5", argv[5], w->batches[b]);
+        if (status == GB_OK && w->second[b])
+            status = gb_outputs_write(path, w->second[b], error);
     }
     return status;
 }
@@ -232,13 +246,15 @@ int worker_main(int argc, char **argv)
     json_t *batches = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++)
         json_array_append_new(batches, checks_json(&w.checks[b]));
-    json_t *report = json_pack("{s:i, s:s, s:o}", "status", (int)status, "message", error.message, "batches", batches);
+    json_t *report = json_pack("{s:i, s:o, s:o}", "status", (int)status, "message", record_string(error.message), "batches", batches);
     char path[4200];
     snprintf(path, sizeof path, "%s/report.json", argv[5]);
     int failed = !report || json_dump_file(report, path, JSON_INDENT(1));
     json_decref(report);
-    for (uint32_t b = 0; b < w.batch_count; b++)
+    for (uint32_t b = 0; b < w.batch_count; b++) {
         gb_outputs_free(w.outputs[b]);
+        gb_outputs_free(w.second[b]);
+    }
     gb_fixture_free(w.fixture);
     free(w.state);
     return failed ? EXIT_CRASH : EXIT_PASS;

@@ -66,7 +66,6 @@ struct gb_fixture *new_fixture(enum gb_format format, bool router, bool stack, b
             layer->ids[i] = (int32_t)((i + i / 2 + l) % shape.experts);
         layer->ids[0] = -1;
         layer->ids[1] = -1;
-        fill_float(&state, layer->routing_weights, slots);
         fill_weights(&state, &layer->gate_up);
         fill_weights(&state, &layer->down);
         if (router) {
@@ -74,6 +73,8 @@ struct gb_fixture *new_fixture(enum gb_format format, bool router, bool stack, b
             fill_float(&state, layer->norm, shape.hidden);
         }
         fill_double(&state, layer->truth_routing_weights, slots);
+        for (size_t i = 0; i < slots; i++)
+            layer->routing_weights[i] = (float)layer->truth_routing_weights[i];
         fill_double(&state, layer->truth_quantised, values);
         fill_double(&state, layer->truth_original, values);
     }
