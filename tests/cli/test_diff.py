@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two records: same bits, changed bits and different inputs are told apart."""
 import json
+import os
 
 from program import FAULTS, expect, path, run, small
 
@@ -37,3 +38,18 @@ empty["cases"] = []
 with open(path("empty.json"), "w") as stream:
     json.dump(empty, stream)
 run("diff", path("empty.json"), path("empty.json"), code=3)
+
+# Nothing to compare is not the same bits; two fixtures of one name are two cases.
+with open(path("a.json")) as stream:
+    hollow = json.load(stream)
+for layers in ([{}], [1, 2], [{"output_sha256": 7}]):
+    hollow["cases"][0]["metrics"]["layers"] = layers
+    with open(path("hollow.json"), "w") as stream:
+        json.dump(hollow, stream)
+    expect(run("diff", path("hollow.json"), path("hollow.json"), code=1).returncode == 1, str(layers))
+run("verify", fixture, "--kernel", "no/such", "-o", path("none.json"), code=3)
+run("diff", path("none.json"), path("none.json"), code=3)
+os.mkdir(path("other"))
+run("make", path("other/small.h5"), "--shape", "8,3,96,48", "--seed", "3")
+run("verify", fixture, path("other/small.h5"), "-o", path("two.json"))
+expect("2 same bits" in run("diff", path("two.json"), path("two.json")).stdout, "two fixtures of one name")

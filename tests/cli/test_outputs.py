@@ -42,3 +42,19 @@ expect(record(fixture, "--outputs", path("prefix.npy"))["cases"][0]["batch"] == 
 np.save(path("wrong.npy"), np.zeros((2, 9, 95), np.float32))
 expect("wrong.npy" in run("verify", fixture, "--outputs", path("wrong.npy"), code=2).stderr, "the file must be named")
 run("verify", fixture, "--outputs", path("missing.npy"), code=2)
+
+# A file name that is no UTF-8 loses no case, and truth that does not fit the inputs is refused.
+odd = os.path.join(os.path.dirname(os.fsencode(fixture)), b"od\xffd.h5")
+os.rename(fixture, odd)
+done = subprocess.run([os.environ["GAUGEBLOCK"], "verify", odd, "--outputs", path("changed.npy"), "--expect", "1"],
+                      capture_output=True)
+expect(done.returncode == 1 and b"FAIL" in done.stdout, done.stdout.decode(errors="replace"))
+os.rename(odd, fixture)
+with h5py.File(fixture, "r+") as f:
+    f["layers/0/truth/routing_weights"][0, 0] = 1e6
+expect("truth/routing_weights" in run("verify", fixture, code=2).stderr, "truth that widens the bounds")
+os.symlink("/dev/null", path("link.h5"))
+run("make", path("link.h5"), "--shape", "8,3,96,48", code=2)
+run("verify", small("again.h5"), "-o", path("again.json"))
+os.symlink(path("again.json"), path("link.json"))
+run("verify", path("again.h5"), "-o", path("link.json"), code=2)
