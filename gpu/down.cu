@@ -4,33 +4,21 @@
 namespace
 {
 
-/* One token: small blocks, so that every multiprocessor has some. More: each staged slot serves more rows. Chosen on
- * an H200: docs/results. */
-using one = gb_down_tile<16, 2, 320, 8, 2>;
-using few = gb_down_tile<16, 2, 256, 16, 3>;
-using many = gb_down_tile<8, 2, 128, 32, 4>;
-
-/* Calls choose(tile) with the tile for a shape. */
-template <class Result, class Choose> Result with_tile(const struct gb_shape &shape, const Choose &choose)
-{
-    if (shape.tokens == 1)
-        return choose(one());
-    if (shape.tokens <= 4)
-        return choose(few());
-    return choose(many());
-}
+/* Few tokens: small blocks, so that every multiprocessor has one. Several: each staged slot serves more rows. */
+using few = gb_down_tile<8, 1, 320, 8, 2>;
+using several = gb_down_tile<8, 2, 256, 32, 2>;
+constexpr uint32_t few_tokens = 2;
 
 template <class Format> enum gb_status launch(const struct gb_arguments &a, struct gb_error *error)
 {
-    return with_tile<enum gb_status>(a.shape,
-                                     [&](auto tile) { return gb_down_launch<Format, decltype(tile)>(a, error); });
+    return a.shape.tokens <= few_tokens ? gb_down_launch<Format, few>(a, error)
+                                        : gb_down_launch<Format, several>(a, error);
 }
 
 template <class Format> size_t shared_bytes(const struct gb_shape &shape)
 {
-    return with_tile<size_t>(shape, [&](auto tile) {
-        return gb_down_shared_bytes<Format, decltype(tile)>(shape.intermediate, shape.top_k);
-    });
+    return shape.tokens <= few_tokens ? gb_down_shared_bytes<Format, few>(shape.intermediate, shape.top_k)
+                                      : gb_down_shared_bytes<Format, several>(shape.intermediate, shape.top_k);
 }
 
 } // namespace

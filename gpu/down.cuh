@@ -12,7 +12,7 @@
  */
 template <uint32_t Lanes_, uint32_t Rows_, uint32_t Threads_, uint32_t Block_, uint32_t Resident_> struct gb_down_tile {
     static constexpr uint32_t Lanes = Lanes_, Rows = Rows_, Threads = Threads_, Block = Block_, Resident = Resident_;
-    static_assert(Block % Rows == 0 && Threads % 32 == 0, "a team has whole units, and a warp whole teams");
+    static_assert(Block % Rows == 0 && Block <= 32 && Threads % 32 == 0, "a thread of the first warp finishes a row");
 };
 
 constexpr size_t gb_down_staging_bytes = 40 * 1024; /* what a block's staged slots may take, unless one needs more */
@@ -84,23 +84,22 @@ __global__ void __launch_bounds__(Tile::Threads, Tile::Resident)
         };
         const auto round = gb_first_round<Format, Tile::Lanes, Rows>(units, columns, rows_of);
         __syncthreads(); /* nobody reads the slots staged before any more */
-        const bool huge = __syncthreads_or(gb_stage<Format>(count, columns, source, Format::x_factor, staged));
-        if (huge && Format::x_factor != 1.0f) {
+        if (!__syncthreads_or(gb_stage<Format>(count, columns, source, Format::x_factor, staged))) {
+            gb_dots<Format, 1, false>(units, columns, round, rows_of, x_of, finish);
+        } else {
             gb_stage<Format>(count, columns, source, 1.0f, staged);
             __syncthreads();
             gb_dots<Format, 1, true>(units, columns, round, rows_of, x_of, finish);
-        } else {
-            gb_dots<Format, 1, false>(units, columns, round, rows_of, x_of, finish);
         }
     }
     __syncthreads();
-    for (uint32_t n = threadIdx.x; n < Tile::Block && row + n < hidden; n += blockDim.x) {
+    if (threadIdx.x < Tile::Block && row + threadIdx.x < hidden) {
         float y = 0.0f;
         for (uint32_t j = 0; j < list.count; j++) {
-            const float dot = __fmul_rn(dots[j * Tile::Block + n], gb_cuda_global(a.down, list.expert[j], 0));
+            const float dot = __fmul_rn(dots[j * Tile::Block + threadIdx.x], gb_cuda_global(a.down, list.expert[j], 0));
             y = __fmaf_rn(a.routing_weights[pair + list.slot[j]], dot, y);
         }
-        ((float *)a.output)[(size_t)blockIdx.y * hidden + row + n] = y;
+        ((float *)a.output)[(size_t)blockIdx.y * hidden + row + threadIdx.x] = y;
     }
 }
 

@@ -5,32 +5,21 @@
 namespace
 {
 
-/* Few tokens: all blocks of Qwen3-Next's shape are resident at once. More: larger blocks. As many pairs as experts, or
- * nearly: two tokens of an expert at a time. Chosen on an H200: docs/results. */
+/* Few tokens: all blocks of Qwen3-Next's shape are resident at once. Several: two tokens of an expert at a time. */
 using few = gb_gate_up_tile<16, 128, 8, 1, 5>;
-using some = gb_gate_up_tile<16, 128, 32, 1, 5>;
-using many = gb_gate_up_tile<16, 128, 32, 2, 4>;
-
-/* Calls choose(tile) with the tile for a shape. */
-template <class Result, class Choose> Result with_tile(const struct gb_shape &shape, const Choose &choose)
-{
-    if (shape.tokens <= 2)
-        return choose(few());
-    if (shape.tokens * shape.top_k < shape.experts / 2 || shape.hidden > 7168) /* x of two tokens takes much room */
-        return choose(some());
-    return choose(many());
-}
+using several = gb_gate_up_tile<16, 128, 16, 2, 4>;
+constexpr uint32_t few_tokens = 2;
 
 template <class Format> enum gb_status launch(const struct gb_arguments &a, struct gb_error *error)
 {
-    return with_tile<enum gb_status>(a.shape,
-                                     [&](auto tile) { return gb_gate_up_launch<Format, decltype(tile)>(a, error); });
+    return a.shape.tokens <= few_tokens ? gb_gate_up_launch<Format, few>(a, error)
+                                        : gb_gate_up_launch<Format, several>(a, error);
 }
 
 template <class Format> size_t shared_bytes(const struct gb_shape &shape)
 {
-    return with_tile<size_t>(shape,
-                             [&](auto tile) { return gb_gate_up_shared_bytes<Format, decltype(tile)>(shape.hidden); });
+    return shape.tokens <= few_tokens ? gb_gate_up_shared_bytes<Format, few>(shape.hidden)
+                                      : gb_gate_up_shared_bytes<Format, several>(shape.hidden);
 }
 
 } // namespace

@@ -9,14 +9,13 @@
 
 /*
  * How the work is divided, which no bit depends on: blocks of Threads, Resident of them on a multiprocessor, teams of
- * Lanes threads, units of one neuron (its gate and its up row), Block neurons to a block, one or two Tokens
- * of the same expert at a time, so that a weight is decoded once for both.
+ * Lanes threads, units of one neuron (its gate and its up row), Block neurons to a block, Tokens tokens of the same
+ * expert at a time, so that a weight is decoded once for all of them.
  */
 template <uint32_t Lanes_, uint32_t Threads_, uint32_t Block_, uint32_t Tokens_, uint32_t Resident_>
 struct gb_gate_up_tile {
     static constexpr uint32_t Lanes = Lanes_, Threads = Threads_, Block = Block_, Tokens = Tokens_,
                               Resident = Resident_;
-    static_assert(Tokens == 1 || Tokens == 2, "x of one or two tokens is staged");
     static_assert(Tokens * Block <= Threads, "a thread finishes one neuron for one token");
 };
 
@@ -29,64 +28,57 @@ template <class Format, class Tile> size_t gb_gate_up_shared_bytes(uint32_t hidd
     return sizeof(float) * Tile::Tokens * (gb_staged_floats<Format>(hidden) + 2 * (size_t)Tile::Block);
 }
 
-/* Which pairs of one window have the same expert: bit i of word w stands for the window's pair 32 * w + i. */
-struct gb_pair_set {
-    uint32_t word[gb_gate_up_window / 32];
+/* The pairs of one window that have the same expert, ascending. */
+struct gb_pair_list {
+    uint32_t count;
+    uint32_t pair[gb_gate_up_window];
 };
 
-/* Called by the whole block: finds the pairs of `pair`'s window that have its expert. True if it is the first. */
-__device__ __forceinline__ bool gb_find_pairs(const int32_t *ids, uint32_t pairs, uint32_t pair, gb_pair_set *set)
+/* Called by the block's first warp: lists the pairs of `pair`'s window that have its expert. */
+__device__ __forceinline__ void gb_list_pairs(const int32_t *ids, uint32_t pairs, uint32_t pair, gb_pair_list *list)
 {
     const int32_t expert = ids[pair];
-    const uint32_t first = pair - pair % gb_gate_up_window;
-    bool earlier = false;
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < gb_gate_up_window; i += blockDim.x) {
-        const bool same = first + i < pairs && ids[first + i] == expert;
-        const uint32_t word = __ballot_sync(0xFFFFFFFFu, same);
-        if (threadIdx.x % 32 == 0)
-            set->word[i / 32] = word;
-        earlier |= same && first + i < pair;
+    const uint32_t first = pair / gb_gate_up_window * gb_gate_up_window, end = min(first + gb_gate_up_window, pairs);
+    uint32_t count = 0;
+#pragma unroll 4
+    for (uint32_t base = first; base < end; base += 32) {
+        const uint32_t at = base + threadIdx.x;
+        const bool same = at < end && ids[at] == expert;
+        const uint32_t mask = __ballot_sync(0xFFFFFFFFu, same);
+        if (same)
+            list->pair[count + (uint32_t)__popc(mask & ((1u << threadIdx.x) - 1))] = at;
+        count += (uint32_t)__popc(mask);
     }
-    return !__syncthreads_or(earlier);
-}
-
-/* The first pair of the set at or after `from`, as its place in the window; the window's size if there is none. */
-__device__ __forceinline__ uint32_t gb_next_pair(const gb_pair_set &set, uint32_t from)
-{
-    static_assert(gb_gate_up_window == 32 * 32, "a thread of a warp looks at one word");
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t before = from <= 32 * lane ? 0 : from - 32 * lane;
-    const uint32_t word = before < 32 ? set.word[lane] >> before << before : 0;
-    const uint32_t present = __ballot_sync(0xFFFFFFFFu, word != 0);
-    if (present == 0)
-        return gb_gate_up_window;
-    const uint32_t at = (uint32_t)__ffs((int)present) - 1;
-    return 32 * at + (uint32_t)__ffs((int)__shfl_sync(0xFFFFFFFFu, word, (int)at)) - 1;
+    if (threadIdx.x == 0)
+        list->count = count;
 }
 
 /*
- * Block (b, pair): neurons b * Tile::Block .. of the pair's expert. With two Tokens the block of an expert's first pair
- * in the window does all of its pairs there, and those of the others do nothing.
+ * Block (b, pair): neurons b * Tile::Block .. of the pair's expert, for every pair of the window with that expert. The
+ * block of the first such pair does all, those of the others nothing.
  */
 template <class Format, class Tile>
 __global__ void __launch_bounds__(Tile::Threads, Tile::Resident)
     gb_gate_up_kernel(const __grid_constant__ struct gb_arguments a)
 {
     extern __shared__ float4 shared[];
-    __shared__ gb_pair_set set;
-    const uint32_t hidden = a.shape.hidden, intermediate = a.shape.intermediate, pair = blockIdx.y;
+    __shared__ gb_pair_list list;
+    const uint32_t hidden = a.shape.hidden, intermediate = a.shape.intermediate, top_k = a.shape.top_k;
     const uint32_t first = blockIdx.x * Tile::Block, neurons = min(Tile::Block, intermediate - first);
-    const uint32_t expert = (uint32_t)a.ids[pair];
+    const uint32_t expert = (uint32_t)a.ids[blockIdx.y];
     if (expert >= a.shape.experts) {
         if (threadIdx.x < neurons)
-            a.intermediate[(size_t)pair * intermediate + first + threadIdx.x].bits = 0;
+            a.intermediate[(size_t)blockIdx.y * intermediate + first + threadIdx.x].bits = 0;
         return;
     }
-    if (Tile::Tokens == 2 && !gb_find_pairs(a.ids, a.shape.tokens * a.shape.top_k, pair, &set))
+    if (threadIdx.x < 32)
+        gb_list_pairs(a.ids, a.shape.tokens * top_k, blockIdx.y, &list);
+    __syncthreads();
+    if (list.pair[0] != blockIdx.y)
         return;
     const uint32_t stride = gb_staged_floats<Format>(hidden);
     float *staged = (float *)shared, *sums = staged + Tile::Tokens * stride;
+    const float global[2] = {gb_cuda_global(a.gate_up, expert, 0), gb_cuda_global(a.gate_up, expert, 1)};
     const auto rows_of = [&](uint32_t unit, gb_cuda_row(&rows)[2]) {
         rows[0] = Format::row(a.gate_up, expert, first + unit);
         rows[1] = Format::row(a.gate_up, expert, intermediate + first + unit);
@@ -95,33 +87,30 @@ __global__ void __launch_bounds__(Tile::Threads, Tile::Resident)
     const auto finish = [&](uint32_t unit, uint32_t n, uint32_t t, float sum) {
         sums[(2 * t + n) * Tile::Block + unit] = sum;
     };
-    const uint32_t window = pair - pair % gb_gate_up_window; /* its first pair */
-    for (uint32_t here = pair - window; here < gb_gate_up_window;) {
+    uint32_t together;
+    for (uint32_t at = 0; at < list.count; at += together) {
+        const auto source = [&](uint32_t t) { return a.x + (size_t)(list.pair[at + t] / top_k) * hidden; };
         const auto round = gb_first_round<Format, Tile::Lanes, 2>(neurons, hidden, rows_of);
-        const uint32_t other = Tile::Tokens == 2 ? gb_next_pair(set, here + 1) : gb_gate_up_window;
-        uint32_t together = other < gb_gate_up_window ? 2 : 1;
-        const auto pair_of = [&](uint32_t t) { return window + (t == 0 ? here : other); };
-        const auto source = [&](uint32_t t) { return a.x + (size_t)(pair_of(t) / a.shape.top_k) * hidden; };
-        const bool huge = __syncthreads_or(gb_stage<Format>(together, hidden, source, Format::x_factor, staged));
-        if (huge && Format::x_factor != 1.0f) {
+        together = min(Tile::Tokens, list.count - at);
+        if (__syncthreads_or(gb_stage<Format>(together, hidden, source, Format::x_factor, staged))) {
             together = 1;
             gb_stage<Format>(together, hidden, source, 1.0f, staged);
             __syncthreads();
             gb_dots<Format, 1, true>(neurons, hidden, round, rows_of, x_of, finish);
-        } else if (Tile::Tokens == 2 && together == 2) {
-            gb_dots<Format, 2, false>(neurons, hidden, round, rows_of, x_of, finish);
-        } else {
+        } else if (together < Tile::Tokens) {
+            together = 1;
             gb_dots<Format, 1, false>(neurons, hidden, round, rows_of, x_of, finish);
+        } else {
+            gb_dots<Format, Tile::Tokens, false>(neurons, hidden, round, rows_of, x_of, finish);
         }
         __syncthreads();
         const uint32_t t = threadIdx.x / Tile::Block, i = threadIdx.x % Tile::Block;
         if (t < together && i < neurons) {
-            const float gate = __fmul_rn(sums[2 * t * Tile::Block + i], gb_cuda_global(a.gate_up, expert, 0));
-            const float up = __fmul_rn(sums[(2 * t + 1) * Tile::Block + i], gb_cuda_global(a.gate_up, expert, 1));
-            a.intermediate[(size_t)pair_of(t) * intermediate + first + i].bits =
+            const float gate = __fmul_rn(sums[2 * t * Tile::Block + i], global[0]);
+            const float up = __fmul_rn(sums[(2 * t + 1) * Tile::Block + i], global[1]);
+            a.intermediate[(size_t)list.pair[at + t] * intermediate + first + i].bits =
                 gb_bf16_round(__fmul_rn(gb_cuda_silu(gate), up));
         }
-        here = together == 2 ? gb_next_pair(set, other + 1) : other;
         __syncthreads(); /* nobody reads the sums or the staged x any more */
     }
 }

@@ -97,8 +97,8 @@ template <uint32_t Lanes, uint32_t Rows, uint32_t Threads, uint32_t Resident> en
 template <class Format> void add_order(std::vector<entry> &entries, const char *order)
 {
     entries.push_back(gate_up<Format, 16, 128, 8, 1, 5>(order));
-    entries.push_back(gate_up<Format, 16, 128, 32, 1, 5>(order));
-    entries.push_back(gate_up<Format, 16, 128, 32, 2, 4>(order));
+    entries.push_back(gate_up<Format, 32, 128, 16, 2, 5>(order));
+    entries.push_back(gate_up<Format, 16, 128, 16, 2, 4>(order));
 }
 
 std::vector<entry> all_entries()
@@ -107,28 +107,25 @@ std::vector<entry> all_entries()
     add_order<text>(entries, "A.i");
     entries.push_back(gate_up<text, 16, 128, 16, 1, 5>("A.i"));
     entries.push_back(gate_up<text, 32, 128, 8, 1, 6>("A.i"));
-    entries.push_back(gate_up<text, 32, 128, 32, 1, 6>("A.i"));
-    entries.push_back(gate_up<text, 16, 256, 32, 1, 2>("A.i"));
-    entries.push_back(gate_up<text, 16, 256, 64, 1, 2>("A.i"));
-    entries.push_back(gate_up<text, 16, 128, 64, 1, 5>("A.i"));
-    entries.push_back(gate_up<text, 32, 128, 32, 2, 5>("A.i"));
-    entries.push_back(gate_up<text, 16, 128, 64, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 16, 256, 32, 2, 2>("A.i"));
+    entries.push_back(gate_up<text, 16, 128, 32, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 8, 128, 32, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 16, 128, 32, 4, 3>("A.i"));
     add_order<gb_candidate<32, true>>(entries, "B.i");
     add_order<gb_candidate<16, false>>(entries, "A.ii");
     add_order<gb_candidate<16, true>>(entries, "B.ii");
-    entries.push_back(gate_up<by_fp16, 16, 128, 32, 1, 5>("A.i by fp16"));
-    entries.push_back(down<text, 16, 2, 320, 8, 2>("A"));
+    add_order<by_fp16>(entries, "A.i by fp16");
     entries.push_back(down<text, 8, 1, 320, 8, 2>("A"));
-    entries.push_back(down<text, 16, 2, 320, 16, 2>("A"));
+    entries.push_back(down<text, 8, 2, 320, 8, 2>("A"));
+    entries.push_back(down<text, 16, 2, 320, 8, 2>("A"));
     entries.push_back(down<text, 32, 1, 256, 16, 3>("A"));
+    entries.push_back(down<text, 8, 1, 256, 16, 3>("A"));
     entries.push_back(down<text, 16, 2, 256, 16, 3>("A"));
     entries.push_back(down<text, 16, 2, 256, 32, 3>("A"));
-    entries.push_back(down<text, 16, 2, 256, 64, 3>("A"));
-    entries.push_back(down<text, 16, 4, 256, 64, 2>("A"));
-    entries.push_back(down<text, 8, 1, 256, 64, 3>("A"));
-    entries.push_back(down<text, 8, 2, 256, 64, 2>("A"));
+    entries.push_back(down<text, 8, 2, 256, 32, 2>("A"));
     entries.push_back(down<text, 8, 2, 128, 32, 4>("A"));
-    entries.push_back(down<text, 8, 2, 128, 64, 4>("A"));
+    entries.push_back(down<by_fp16, 8, 1, 320, 8, 2>("A by fp16"));
+    entries.push_back(down<by_fp16, 8, 2, 256, 32, 2>("A by fp16"));
     entries.push_back(down_folded<32, 1, 256, 3>());
     entries.push_back(down_folded<16, 2, 128, 5>());
     entries.push_back(down_folded<8, 1, 128, 5>());

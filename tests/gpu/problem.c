@@ -330,8 +330,7 @@ void problem_compare(const struct problem *p, enum gb_operator operation, const 
         const struct region end = {"the end", p->bytes, 0}, *r = n < p->regions ? &p->region[n] : &end;
         bool written = n < p->regions && writes(operation, n);
         size_t until = written || n == p->regions ? r->offset : r->offset + r->bytes;
-        const bool same = memcmp(expected + from, actual + from, until - from) == 0;
-        for (size_t i = from; i < until && !same; i++)
+        for (size_t i = from; i < until; i++)
             if (expected[i] != actual[i]) {
                 tally->mismatched++;
                 if (!reported)
