@@ -9,7 +9,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 1)
 export DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check gpu-test exhaustive install format clean
+.PHONY: help setup build demo test check gpu-test exhaustive install format format-check clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -47,6 +47,9 @@ install: build ## install below PREFIX (/usr/local); DESTDIR is respected
 
 format: ## rewrite all C and CUDA files with clang-format-14
 	clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+format-check: ## fail if a file is not as `make format` writes it
+	clang-format-14 --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 clean: ## remove all build folders
 	rm -rf build build-dev build-gpu

@@ -55,23 +55,30 @@ GB_API const char *gb_status_name(enum gb_status status);
  * A struct type per element format, so that one format's codes cannot be passed as another's.
  * Bit layouts: docs/numerics.md.
  */
-typedef struct { uint8_t bits; } gb_e2m1;    /* 1.2.1, in the low nibble */
-typedef struct { uint8_t bits; } gb_e2m1x2;  /* even element in the low nibble, odd one in the high nibble */
-typedef struct { uint8_t bits; } gb_e4m3;    /* 1.4.3, bias 7, no infinities (OCP OFP8 E4M3) */
-typedef struct { uint8_t bits; } gb_e5m2;    /* 1.5.2, bias 15 (OCP OFP8 E5M2) */
-typedef struct { uint8_t bits; } gb_e8m0;    /* a power of two, 2^(bits - 127); 0xFF is NaN (OCP MX E8M0) */
-typedef struct { uint16_t bits; } gb_bf16;   /* 1.8.7 */
+typedef struct {
+    uint8_t bits;
+} gb_e2m1; /* 1.2.1, in the low nibble */
+typedef struct {
+    uint8_t bits;
+} gb_e2m1x2; /* even element in the low nibble, odd one in the high nibble */
+typedef struct {
+    uint8_t bits;
+} gb_e4m3; /* 1.4.3, bias 7, no infinities (OCP OFP8 E4M3) */
+typedef struct {
+    uint8_t bits;
+} gb_e5m2; /* 1.5.2, bias 15 (OCP OFP8 E5M2) */
+typedef struct {
+    uint8_t bits;
+} gb_e8m0; /* a power of two, 2^(bits - 127); 0xFF is NaN (OCP MX E8M0) */
+typedef struct {
+    uint16_t bits;
+} gb_bf16; /* 1.8.7 */
 
 /*
  * How numbers are stored. NVFP4 = E2M1 codes, one E4M3 scale per 16 columns, FP32 global scale.
  * MXFP8 = E4M3 codes, one E8M0 scale per 32 columns.
  */
-enum gb_format {
-    GB_FP32 = 1,
-    GB_BF16 = 2,
-    GB_NVFP4 = 3,
-    GB_MXFP8 = 4
-};
+enum gb_format { GB_FP32 = 1, GB_BF16 = 2, GB_NVFP4 = 3, GB_MXFP8 = 4 };
 
 /* Sizes of one MoE layer. Every size is at least 1 and top_k <= experts. */
 struct gb_shape {
@@ -125,7 +132,7 @@ struct gb_problem {
  * An id of -1 is an empty slot: its intermediate row is +0 and it takes no part in the combine.
  */
 struct gb_arguments {
-    size_t size;                  /* sizeof(struct gb_arguments) of the caller */
+    size_t size; /* sizeof(struct gb_arguments) of the caller */
     struct gb_shape shape;
     const gb_bf16 *x;             /* in  [tokens, hidden]; NULL for GB_DOWN */
     const int32_t *ids;           /* in  [tokens, top_k], each in -1 .. experts-1 */
@@ -141,7 +148,7 @@ struct gb_arguments {
 };
 
 enum gb_kernel_flags {
-    GB_DEVICE_POINTERS = 1u << 0, /* buffers lie in CUDA device memory */
+    GB_DEVICE_POINTERS = 1u << 0,  /* buffers lie in CUDA device memory */
     GB_NONDETERMINISTIC = 1u << 1, /* two runs may differ in bits, and the kernel says so */
     GB_GRAPH_CAPTURABLE = 1u << 2, /* run() may be captured in a CUDA graph */
     GB_STAGE_OUTPUTS = 1u << 3     /* a GB_LAYER kernel that also writes `intermediate` */
@@ -152,7 +159,7 @@ enum gb_kernel_flags {
  * order NULL claims none, and the kernel is then judged against bounds instead of bits.
  */
 struct gb_kernel {
-    const char *name;           /* unique in its table, printable ASCII without spaces: "vendor/kernel" */
+    const char *name; /* unique in its table, printable ASCII without spaces: "vendor/kernel" */
     enum gb_operator operation;
     enum gb_format weights;
     enum gb_format activations; /* the format x and the intermediate are rounded to: GB_BF16 */
@@ -173,10 +180,10 @@ struct gb_kernel {
 };
 
 struct gb_kernel_table {
-    uint32_t abi_version;             /* GB_ABI_VERSION of the header it was built with */
-    uint32_t kernel_size;             /* sizeof(struct gb_kernel) it was built with */
+    uint32_t abi_version; /* GB_ABI_VERSION of the header it was built with */
+    uint32_t kernel_size; /* sizeof(struct gb_kernel) it was built with */
     uint32_t count;
-    const struct gb_kernel *kernels;  /* [count] */
+    const struct gb_kernel *kernels; /* [count] */
 };
 
 /* The one function a subject library exports under this name. Never NULL; valid until dlclose. */

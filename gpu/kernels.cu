@@ -18,8 +18,8 @@ enum gb_status check_shape(const struct gb_shape *shape, enum gb_format weights,
     const uint32_t block = weights == GB_MXFP8 ? 32 : 16; /* columns that share a scale; bf16 rows are whole chunks */
     if (s.hidden % block || s.intermediate % block)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "%s %u is no multiple of %u",
-                            s.hidden % block ? "hidden" : "intermediate",
-                            s.hidden % block ? s.hidden : s.intermediate, block);
+                            s.hidden % block ? "hidden" : "intermediate", s.hidden % block ? s.hidden : s.intermediate,
+                            block);
     if (s.top_k > GB_CUDA_MAX_TOP_K)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "top_k %u is more than %u", s.top_k, GB_CUDA_MAX_TOP_K);
     if ((uint64_t)s.tokens * s.top_k > 65535) /* the grid's second dimension */

@@ -5,7 +5,8 @@
 
 /*
  * For small x the value is 1/2 + tanh(x/2)/2, close to a tie of binary32 for many x. The sum is rounded to odd: of its
- * two neighbours in double the one whose last bit is 1, so that rounding to binary32 sees on which side of a tie it lies.
+ * two neighbours in double the one whose last bit is 1, so that rounding to binary32 sees on which side of a tie it
+ * lies.
  */
 __device__ __forceinline__ float gb_cuda_sigmoid(float x)
 {

@@ -15,9 +15,9 @@ struct layer_bounds {
 
 struct baseline {
     const struct gb_fixture *fixture;
-    struct gb_outputs *reference;      /* all tokens, with intermediate, and stack where the fixture has one */
-    struct gb_rounding_points points;  /* what bounds were computed for */
-    struct layer_bounds *bounds;       /* [layers]; NULL until baseline_bounds */
+    struct gb_outputs *reference;     /* all tokens, with intermediate, and stack where the fixture has one */
+    struct gb_rounding_points points; /* what bounds were computed for */
+    struct layer_bounds *bounds;      /* [layers]; NULL until baseline_bounds */
 };
 
 /* Runs the reference on every layer and, if there is one, on the stack. */

@@ -81,11 +81,11 @@ static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const st
     struct gb_layer *l = &f->layer[layer];
     for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         w->x[i] = (double)gb_bf16_decode(l->x[i]);
-    enum gb_status status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, quantised,
-                                           l->truth_quantised, NULL, error);
+    enum gb_status status =
+        gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, quantised, l->truth_quantised, NULL, error);
     if (status == GB_OK)
-        status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, original, l->truth_original, NULL,
-                                error);
+        status =
+            gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, original, l->truth_original, NULL, error);
     return status;
 }
 

@@ -89,8 +89,11 @@ enum gb_status case_kernel(json_t *record, const struct case_request *r, const s
         not_run(record, r, s, s->unsupported ? VERDICT_UNSUPPORTED : VERDICT_NOT_RUN, s->reason);
         return GB_OK;
     }
-    struct worker_request request = {.fixture = r->path, .library = s->library->path, .kernel = s->kernel->name,
-                                     .batch_count = r->batch_count, .timeout_s = r->timeout_s};
+    struct worker_request request = {.fixture = r->path,
+                                     .library = s->library->path,
+                                     .kernel = s->kernel->name,
+                                     .batch_count = r->batch_count,
+                                     .timeout_s = r->timeout_s};
     struct worker_result result;
     memcpy(request.batches, r->batches, sizeof request.batches);
     worker_run(&request, r->baseline->fixture, &result);
@@ -137,8 +140,8 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
              quoted(outputs_path, file, sizeof file), order ? " --order " : "", order ? order : "");
     status = judge(r->baseline, &kernel, outputs, NULL, &j, error);
     if (status == GB_OK)
-        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel),
-                    contract_of(&kernel), outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
+        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
+                    outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
     gb_outputs_free(outputs);
     return status;
 }

@@ -9,7 +9,7 @@
 #include "harness/select.h"
 
 struct case_request {
-    const char *path;          /* of the fixture */
+    const char *path; /* of the fixture */
     struct baseline *baseline;
     uint32_t batches[32];
     uint32_t batch_count;

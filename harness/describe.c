@@ -57,9 +57,9 @@ json_t *describe_bound(const struct bound_result *r, size_t per_token)
 
 json_t *describe_bits_lane(const struct lane *lane, bool binding)
 {
-    return json_pack("{s:b, s:s, s:I, s:I, s:I}", "binding", binding, "result",
-                     lane->mismatching ? "FAIL" : "PASS", "compared", (json_int_t)lane->compared, "mismatching",
-                     (json_int_t)lane->mismatching, "max_ulp", (json_int_t)lane->max_ulp);
+    return json_pack("{s:b, s:s, s:I, s:I, s:I}", "binding", binding, "result", lane->mismatching ? "FAIL" : "PASS",
+                     "compared", (json_int_t)lane->compared, "mismatching", (json_int_t)lane->mismatching, "max_ulp",
+                     (json_int_t)lane->max_ulp);
 }
 
 json_t *describe_bound_lane(const struct lane *lane)

@@ -6,7 +6,16 @@
 #include "harness/record.h"
 
 /* How one case of A relates to the case of B with the same subject, fixture name and batch. */
-enum relation { SAME_BITS, LEGAL_VARIATION, NEWLY_ILLEGAL, NOW_LEGAL, STILL_ILLEGAL, DIFFERENT_INPUTS, NOTHING, UNMATCHED };
+enum relation {
+    SAME_BITS,
+    LEGAL_VARIATION,
+    NEWLY_ILLEGAL,
+    NOW_LEGAL,
+    STILL_ILLEGAL,
+    DIFFERENT_INPUTS,
+    NOTHING,
+    UNMATCHED
+};
 
 static const char *const relation_names[] = {
     [SAME_BITS] = "same bits",
@@ -109,7 +118,8 @@ static int compare(const json_t *a, const json_t *b)
            count[DIFFERENT_INPUTS], count[UNMATCHED]);
     if (changed)
         return EXIT_FAIL;
-    return count[DIFFERENT_INPUTS] || count[UNMATCHED] || count[NOTHING] || !count[SAME_BITS] ? EXIT_NOT_RUN : EXIT_PASS;
+    return count[DIFFERENT_INPUTS] || count[UNMATCHED] || count[NOTHING] || !count[SAME_BITS] ? EXIT_NOT_RUN
+                                                                                              : EXIT_PASS;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state)

@@ -33,9 +33,9 @@ static void routing_free(struct routing *r)
 static enum gb_status routing_new(const struct gb_shape *shape, struct routing *r, struct gb_error *error)
 {
     size_t count = (size_t)shape->tokens * shape->hidden, pairs = (size_t)shape->tokens * shape->top_k;
-    *r = (struct routing){malloc(sizeof(double) * count), malloc(sizeof(double) * count),
+    *r = (struct routing){malloc(sizeof(double) * count),  malloc(sizeof(double) * count),
                           malloc(sizeof(gb_bf16) * count), malloc(sizeof(float) * pairs),
-                          malloc(sizeof(double) * pairs), malloc(sizeof(int32_t) * pairs),
+                          malloc(sizeof(double) * pairs),  malloc(sizeof(int32_t) * pairs),
                           malloc(sizeof(int32_t) * pairs)};
     if (r->state && r->normed && r->x && r->weights && r->truth_weights && r->ids && r->truth_ids)
         return GB_OK;
@@ -85,8 +85,8 @@ static enum gb_status flips(const struct gb_fixture *f, const struct gb_shape *s
     *count = 0;
     enum gb_status status = stack_input(f, layer, shape->tokens, r->state, r->x, r->ids, r->weights, error);
     for (uint32_t t = 0; status == GB_OK && t < shape->tokens; t++)
-        *count += !same_experts(r->ids + (size_t)t * shape->top_k, r->truth_ids + (size_t)t * shape->top_k,
-                                shape->top_k);
+        *count +=
+            !same_experts(r->ids + (size_t)t * shape->top_k, r->truth_ids + (size_t)t * shape->top_k, shape->top_k);
     return status;
 }
 
@@ -99,8 +99,8 @@ static json_t *distance(const double *state, const double *truth, const struct g
 }
 
 static enum gb_status one_layer(const struct gb_fixture *f, const struct gb_shape *shape, uint32_t layer,
-                                const struct gb_outputs *outputs, const struct gb_outputs *reference,
-                                struct routing *r, json_t *object, struct gb_error *error)
+                                const struct gb_outputs *outputs, const struct gb_outputs *reference, struct routing *r,
+                                json_t *object, struct gb_error *error)
 {
     const struct {
         const char *group, *flips;

@@ -24,8 +24,7 @@ static enum gb_status write_canaries(const struct guarded *b, struct gb_error *e
     return status;
 }
 
-enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, struct guarded *buffer,
-                           struct gb_error *error)
+enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, struct guarded *buffer, struct gb_error *error)
 {
     memset(buffer, 0, sizeof *buffer);
     if (bytes == 0)
@@ -42,8 +41,8 @@ enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, struct 
     return status;
 }
 
-enum gb_status guarded_from(const struct gb_device *memory, const void *content, size_t bytes,
-                            struct guarded *buffer, struct gb_error *error)
+enum gb_status guarded_from(const struct gb_device *memory, const void *content, size_t bytes, struct guarded *buffer,
+                            struct gb_error *error)
 {
     enum gb_status status = guarded_new(memory, bytes, buffer, error);
     return status == GB_OK ? guarded_put(buffer, 0, content, bytes, error) : status;

@@ -9,8 +9,8 @@
 
 struct guarded {
     const struct gb_device *memory;
-    char *base;      /* canary, payload, canary */
-    void *payload;   /* 256-byte aligned */
+    char *base;    /* canary, payload, canary */
+    void *payload; /* 256-byte aligned */
     size_t bytes;
 };
 
@@ -18,8 +18,8 @@ struct guarded {
 enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, struct guarded *buffer,
                            struct gb_error *error);
 /* With a copy of `content` inside. */
-enum gb_status guarded_from(const struct gb_device *memory, const void *content, size_t bytes,
-                            struct guarded *buffer, struct gb_error *error);
+enum gb_status guarded_from(const struct gb_device *memory, const void *content, size_t bytes, struct guarded *buffer,
+                            struct gb_error *error);
 void guarded_free(struct guarded *buffer);
 /* Fills the payload with one byte. */
 enum gb_status guarded_poison(const struct guarded *buffer, uint8_t byte, struct gb_error *error);

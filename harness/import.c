@@ -28,8 +28,8 @@ enum { OPTION_FORMAT = 256, OPTION_LAYERS, OPTION_CAPTURE, OPTION_TOKENS, OPTION
 static const struct argp_option options[] = {
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp8 or bf16", 0},
     {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default", 0},
-    {"capture", OPTION_CAPTURE, "FILE", 0, "activations of real tokens (docs/fixtures.md); without it they are generated",
-     0},
+    {"capture", OPTION_CAPTURE, "FILE", 0,
+     "activations of real tokens (docs/fixtures.md); without it they are generated", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens: the capture's first T, or generated ones (16 by default)", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of generated activations, 1 by default", 0},
     {0},
@@ -149,16 +149,16 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
                        checkpoint->layers - 1);
     shape.tokens = o->tokens ? o->tokens : capture ? gb_capture_tokens(capture) : 16;
     if (capture && shape.tokens > gb_capture_tokens(capture))
-        return gb_fail(error, GB_EINVAL, "--tokens %u: %s has %u", shape.tokens, o->capture, gb_capture_tokens(capture));
+        return gb_fail(error, GB_EINVAL, "--tokens %u: %s has %u", shape.tokens, o->capture,
+                       gb_capture_tokens(capture));
     uint32_t block = gb_format_block(o->format);
     if (shape.hidden % block || shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
                        o->directory, shape.hidden, shape.intermediate, block, gb_format_name(o->format));
-    enum gb_status status =
-        capture ? has_residual(capture, first, last - first + 1, &shape, &residual, error) : GB_OK;
+    enum gb_status status = capture ? has_residual(capture, first, last - first + 1, &shape, &residual, error) : GB_OK;
     if (status == GB_OK)
-        status = gb_fixture_new(&shape, last - first + 1, o->format, true, residual, residual && capture, fixture,
-                                error);
+        status =
+            gb_fixture_new(&shape, last - first + 1, o->format, true, residual, residual && capture, fixture, error);
     if (status != GB_OK)
         return status;
     struct gb_fixture *f = *fixture;

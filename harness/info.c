@@ -49,7 +49,7 @@ static int describe(const struct gb_fixture *f)
     printf("shape           %u layers, %u tokens, hidden %u, intermediate %u, %u experts, top-%u\n", f->layers,
            f->shape.tokens, f->shape.hidden, f->shape.intermediate, f->shape.experts, f->shape.top_k);
     printf("router          softmax, top-%u%s\n", f->shape.top_k, f->renormalise ? ", renormalised" : "");
-    printf("stack           %s\n", !f->stack.residual          ? "none"
+    printf("stack           %s\n", !f->stack.residual         ? "none"
                                    : f->stack.attention_delta ? "residual stream with attention deltas"
                                                               : "residual stream without attention");
     printf("input sha256    %s\n", f->sha256);

@@ -152,8 +152,8 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
 }
 
 static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool ordered,
-                                   uint64_t elements, json_t *object,
-                                   struct lane *bits, struct lane *bound, struct judgement *j, struct gb_error *error)
+                                   uint64_t elements, json_t *object, struct lane *bits, struct lane *bound,
+                                   struct judgement *j, struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
@@ -207,8 +207,8 @@ static void judge_stack(const struct baseline *b, const struct gb_outputs *outpu
             bool wrong = ordered ? memcmp(subject, reference, sizeof *subject) != 0 : !isfinite(*subject);
             if (!wrong || (isnan(*subject) && isnan(*reference)))
                 continue;
-            worse(j, VERDICT_FAIL, "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g", l,
-                  i / f->shape.hidden, i % f->shape.hidden, *subject, *reference);
+            worse(j, VERDICT_FAIL, "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g",
+                  l, i / f->shape.hidden, i % f->shape.hidden, *subject, *reference);
             return;
         }
 }
@@ -227,8 +227,8 @@ static json_t *describe_summary(const struct summary *sum)
 /* How many elements the bound is checked on in this case: its false-alarm probability is spread over them. */
 static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs *outputs, bool output, bool inner)
 {
-    uint64_t per_token = (output ? f->shape.hidden : 0) +
-                         (inner ? (uint64_t)f->shape.top_k * f->shape.intermediate : 0);
+    uint64_t per_token =
+        (output ? f->shape.hidden : 0) + (inner ? (uint64_t)f->shape.top_k * f->shape.intermediate : 0);
     return per_token * outputs->shape.tokens * f->layers;
 }
 
@@ -274,6 +274,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
         status = drift_describe(f, outputs, b->reference, &drift, error);
         json_object_set_new(j->metrics, "drift", drift);
     }
-    j->lanes = json_pack("{s:o, s:o}", "bits", describe_bits_lane(&bits, ordered), "bound", describe_bound_lane(&bound));
+    j->lanes =
+        json_pack("{s:o, s:o}", "bits", describe_bits_lane(&bits, ordered), "bound", describe_bound_lane(&bound));
     return status;
 }

@@ -22,8 +22,8 @@ struct bound_result {
 };
 
 /*
- * The limit of an element is the smaller of the theorem and the bound on a sum of independent rounding errors of variance
- * sigma^2, each uniform and therefore sub-Gaussian with its variance as proxy (sinh(x)/x <= exp(x^2/6)):
+ * The limit of an element is the smaller of the theorem and the bound on a sum of independent rounding errors of
+ * variance sigma^2, each uniform and therefore sub-Gaussian with its variance as proxy (sinh(x)/x <= exp(x^2/6)):
  * P(|error| > sigma sqrt(2 ln(2 N / p))) <= p / N, so that N = elements_of_case elements together raise a false alarm
  * with probability at most p = FALSE_ALARM_PROBABILITY.
  * subject, truth, worst, sigma: [tokens, per_token].
@@ -32,8 +32,8 @@ void bound_compare(const double *subject, const double *truth, const double *wor
                    uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r);
 
 struct lane {
-    uint64_t compared, mismatching, max_ulp;         /* bits */
-    uint64_t elements, exceeding;                    /* bound */
+    uint64_t compared, mismatching, max_ulp; /* bits */
+    uint64_t elements, exceeding;            /* bound */
     double worst_ratio, limit_ratio, rms_ratio;
 };
 

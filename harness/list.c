@@ -101,8 +101,8 @@ static const struct {
     const char *name;
     int (*list)(void);
 } lists[] = {
-    {"formats", list_formats}, {"recipes", list_recipes},   {"contracts", list_contracts},
-    {"models", list_models},   {"kernels", list_kernels},   {"devices", list_devices},
+    {"formats", list_formats}, {"recipes", list_recipes}, {"contracts", list_contracts},
+    {"models", list_models},   {"kernels", list_kernels}, {"devices", list_devices},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -118,7 +118,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!strcmp(lists[i].name, argument))
             *list = lists[i].list;
     if (!*list)
-        argp_error(state, "no list named '%s'; there are formats, recipes, contracts, models, kernels, devices", argument);
+        argp_error(state, "no list named '%s'; there are formats, recipes, contracts, models, kernels, devices",
+                   argument);
     return 0;
 }
 

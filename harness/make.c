@@ -14,15 +14,25 @@ struct make_options {
     const struct model *model; /* NULL: --shape */
     struct gb_shape shape;
     enum gb_format format;
-    const char *data;          /* a name of gb_generators, without its version or with it */
-    const char *routing;       /* a name of gb_routing_kinds */
+    const char *data;    /* a name of gb_generators, without its version or with it */
+    const char *routing; /* a name of gb_routing_kinds */
     uint32_t layers;
     uint64_t seed;
     bool generated;
 };
 
-enum { OPTION_SHAPE = 256, OPTION_FORMAT, OPTION_LAYERS, OPTION_TOKENS, OPTION_SEED, OPTION_DATA, OPTION_STORED, OPTION_MODEL,
-       OPTION_ROUTING, OPTION_GENERATED };
+enum {
+    OPTION_SHAPE = 256,
+    OPTION_FORMAT,
+    OPTION_LAYERS,
+    OPTION_TOKENS,
+    OPTION_SEED,
+    OPTION_DATA,
+    OPTION_STORED,
+    OPTION_MODEL,
+    OPTION_ROUTING,
+    OPTION_GENERATED
+};
 
 static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
@@ -34,8 +44,8 @@ static const struct argp_option options[] = {
     {"routing", OPTION_ROUTING, "KIND", 0, "router (default), uniform, skewed, hot, half or holes", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
     {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
-    {"generated", OPTION_GENERATED, NULL, 0, "keep only the seed, and make the weights of the experts in use on reading",
-     0},
+    {"generated", OPTION_GENERATED, NULL, 0,
+     "keep only the seed, and make the weights of the experts in use on reading", 0},
     {0},
 };
 
@@ -195,9 +205,9 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
                        o->routing);
     /* The stack routes by the router, which other data kinds would drive into overflow. */
     bool stack = !o->generated && !strcmp(find_generator(o->data)->name, "gaussian/1") && !strcmp(o->routing, "router");
-    enum gb_status status =
-        o->generated ? gb_fixture_new_generated(&o->shape, o->layers, o->format, fixture, error)
-                     : gb_fixture_new(&o->shape, o->layers, o->format, true, stack, false, fixture, error);
+    enum gb_status status = o->generated
+                                ? gb_fixture_new_generated(&o->shape, o->layers, o->format, fixture, error)
+                                : gb_fixture_new(&o->shape, o->layers, o->format, true, stack, false, fixture, error);
     if (status == GB_OK)
         status = fill(*fixture, o, error);
     return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;
@@ -213,7 +223,8 @@ int command_make(int argc, char **argv)
                "Example, one layer of Qwen3-Next's shape:\n"
                "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
     };
-    struct make_options o = {.format = GB_NVFP4, .layers = 1, .seed = 1, .data = "gaussian", .routing = "router", .shape = {.tokens = 8}};
+    struct make_options o = {
+        .format = GB_NVFP4, .layers = 1, .seed = 1, .data = "gaussian", .routing = "router", .shape = {.tokens = 8}};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);

@@ -31,9 +31,9 @@ double metrics_sqnr(const struct metrics *m);
 struct difference {
     uint64_t compared;
     uint64_t mismatching;
-    uint64_t nan_mismatching; /* NaN on one side only */
-    uint64_t max_ulp;         /* steps between the encodings, over pairs without NaN */
-    uint64_t first;           /* index of the first mismatch, where mismatching > 0 */
+    uint64_t nan_mismatching;                /* NaN on one side only */
+    uint64_t max_ulp;                        /* steps between the encodings, over pairs without NaN */
+    uint64_t first;                          /* index of the first mismatch, where mismatching > 0 */
     uint32_t first_subject, first_reference; /* its encodings */
 };
 

@@ -68,24 +68,24 @@ json_t *record_new(int argc, char **argv)
     json_array_append_new(command, json_string("gaugeblock"));
     for (int i = 0; i < argc; i++)
         json_array_append_new(command, record_string(argv[i]));
-    return json_pack("{s:s, s:o, s:o, s:[]}", "schema", RECORD_SCHEMA, "command", command, "environment",
-                     environment(), "cases");
+    return json_pack("{s:s, s:o, s:o, s:[]}", "schema", RECORD_SCHEMA, "command", command, "environment", environment(),
+                     "cases");
 }
 
 json_t *record_fixture(const char *path, const struct gb_fixture *f)
 {
     return json_pack("{s:o, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i}", "path", record_string(path), "sha256",
                      f->sha256, "source", record_string(f->source), "weights", gb_format_name(f->weights), "recipe",
-                     record_string(f->recipe), "layers",
-                     (int)f->layers, "tokens", (int)f->shape.tokens, "hidden", (int)f->shape.hidden, "intermediate",
-                     (int)f->shape.intermediate, "experts", (int)f->shape.experts, "top_k", (int)f->shape.top_k);
+                     record_string(f->recipe), "layers", (int)f->layers, "tokens", (int)f->shape.tokens, "hidden",
+                     (int)f->shape.hidden, "intermediate", (int)f->shape.intermediate, "experts", (int)f->shape.experts,
+                     "top_k", (int)f->shape.top_k);
 }
 
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
 {
     const char *own = strstr(library, "/" CUDA_LIBRARY);
-    json_t *subject = json_pack("{s:o, s:o}", "name", record_string(name), "library",
-                                record_string(own ? own + 1 : library));
+    json_t *subject =
+        json_pack("{s:o, s:o}", "name", record_string(name), "library", record_string(own ? own + 1 : library));
     if (!k)
         return subject;
     json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));
@@ -105,12 +105,13 @@ json_t *record_subject(const char *name, const char *library, const struct gb_ke
 void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
                  enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics)
 {
-    json_t *one = json_pack("{s:o, s:o, s:s, s:i, s:s, s:o, s:i, s:o}", "fixture", fixture, "subject", subject,
-                            "contract", contract, "batch", (int)batch, "verdict", verdict_name(verdict), "reason",
-                            record_string(reason), "exit_code", verdict_exit_code(verdict), "repro",
-                            record_string(repro));
+    json_t *one =
+        json_pack("{s:o, s:o, s:s, s:i, s:s, s:o, s:i, s:o}", "fixture", fixture, "subject", subject, "contract",
+                  contract, "batch", (int)batch, "verdict", verdict_name(verdict), "reason", record_string(reason),
+                  "exit_code", verdict_exit_code(verdict), "repro", record_string(repro));
     if (!one) /* out of memory: a case must not be lost without a trace */
-        one = json_pack("{s:s, s:s}", "verdict", verdict_name(VERDICT_CRASH), "reason", "the case could not be recorded");
+        one =
+            json_pack("{s:s, s:s}", "verdict", verdict_name(VERDICT_CRASH), "reason", "the case could not be recorded");
     if (lanes)
         json_object_set_new(one, "lanes", lanes);
     if (metrics)

@@ -88,7 +88,7 @@ static void junit_case(xmlTextWriterPtr w, const json_t *one)
         xmlTextWriterWriteFormatAttribute(w, BAD_CAST "message", "%s: %s", verdict, reason);
         xmlTextWriterEndElement(w);
     } else if (strcmp(verdict, "PASS")) {
-        xmlTextWriterStartElement(w, BAD_CAST (!strcmp(verdict, "CRASH") ? "error" : "failure"));
+        xmlTextWriterStartElement(w, BAD_CAST(!strcmp(verdict, "CRASH") ? "error" : "failure"));
         xmlTextWriterWriteAttribute(w, BAD_CAST "type", BAD_CAST verdict);
         xmlTextWriterWriteAttribute(w, BAD_CAST "message", BAD_CAST reason);
         xmlTextWriterWriteFormatString(w, "reproduce: %s", record_text(one, "repro", NULL));
@@ -122,8 +122,8 @@ bool report_junit(FILE *stream, const json_t *record)
         junit_case(w, json_array_get(cases, i));
     xmlTextWriterEndDocument(w);
     xmlFreeTextWriter(w);
-    bool good = fwrite(xmlBufferContent(buffer), 1, (size_t)xmlBufferLength(buffer), stream) ==
-                (size_t)xmlBufferLength(buffer);
+    bool good =
+        fwrite(xmlBufferContent(buffer), 1, (size_t)xmlBufferLength(buffer), stream) == (size_t)xmlBufferLength(buffer);
     xmlBufferFree(buffer);
     return good;
 }

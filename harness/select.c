@@ -91,8 +91,8 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
     memset(s, 0, sizeof *s);
     snprintf(s->pattern, sizeof s->pattern, "%s", pattern);
     bool cuda = !strncmp(pattern, "cuda", 4) && c->cuda_missing[0];
-    snprintf(s->reason, sizeof s->reason, "no kernel matches %s%s%s", pattern, cuda ? ": " : "; see gaugeblock list kernels",
-             cuda ? c->cuda_missing : "");
+    snprintf(s->reason, sizeof s->reason, "no kernel matches %s%s%s", pattern,
+             cuda ? ": " : "; see gaugeblock list kernels", cuda ? c->cuda_missing : "");
     return count + 1;
 }
 

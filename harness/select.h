@@ -12,7 +12,7 @@ enum { MAX_LIBRARIES = 18, MAX_PATTERNS = 64, MAX_SUBJECTS = 512 };
 struct catalogue {
     struct subject_library library[MAX_LIBRARIES]; /* builtin, then CUDA's if there is one, then --subject's */
     uint32_t count;
-    uint32_t own;          /* how many of them are ours */
+    uint32_t own;           /* how many of them are ours */
     char cuda_missing[512]; /* why CUDA's is not there; "" if it is */
 };
 

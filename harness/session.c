@@ -49,8 +49,7 @@ static enum gb_status put_weights(struct session *s, int first, struct gb_weight
 }
 
 enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
-                            const struct gb_fixture *fixture, uint32_t layer, struct session *s,
-                            struct gb_error *error)
+                            const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
 {
     *s = (struct session){.kernel = kernel, .memory = memory, .fixture = fixture, .layer = layer};
     s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
@@ -102,8 +101,8 @@ static enum gb_status inspect(const struct guarded *buffer, const void *content,
 }
 
 /* The same for an array of weights, [experts, ...]. */
-static enum gb_status inspect_weights(const struct session *s, int slot, const char *name,
-                                      struct worker_checks *checks, struct gb_error *error)
+static enum gb_status inspect_weights(const struct session *s, int slot, const char *name, struct worker_checks *checks,
+                                      struct gb_error *error)
 {
     size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
     enum gb_status status = inspect(&s->weights[slot], NULL, name, s->layer, checks, error);
@@ -199,8 +198,8 @@ static enum gb_status run_inspect(const struct session *s, const struct session_
     return status;
 }
 
-enum gb_status session_run(struct session *s, const struct session_io *io, uint8_t poison,
-                           struct worker_checks *checks, struct gb_error *error)
+enum gb_status session_run(struct session *s, const struct session_io *io, uint8_t poison, struct worker_checks *checks,
+                           struct gb_error *error)
 {
     struct run r;
     enum gb_status status = run_new(s, io, poison, &r, error);

@@ -14,7 +14,7 @@ struct session {
     uint32_t layer;
     struct guarded weights[6]; /* gate_up codes, scales, global scales; down likewise */
     const char *originals[6];
-    bool *used; /* [experts], whether the fixture has the expert's weights */
+    bool *used;                    /* [experts], whether the fixture has the expert's weights */
     struct gb_arguments arguments; /* with this layer's weights in the kernel's memory */
     void *prepared;
 };

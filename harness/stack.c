@@ -5,8 +5,8 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 
-enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uint32_t tokens, double *state,
-                           gb_bf16 *x, int32_t *ids, float *routing_weights, struct gb_error *error)
+enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uint32_t tokens, double *state, gb_bf16 *x,
+                           int32_t *ids, float *routing_weights, struct gb_error *error)
 {
     uint32_t hidden = fixture->shape.hidden;
     struct gb_shape shape = fixture->shape;

@@ -12,8 +12,8 @@
  * Adds the attention delta of `layer` to state [tokens, hidden] and computes the layer's input from it:
  * x [tokens, hidden] = bf16(RMSNorm(state)); ids, routing_weights [tokens, top_k] by the reference router.
  */
-enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uint32_t tokens, double *state,
-                           gb_bf16 *x, int32_t *ids, float *routing_weights, struct gb_error *error);
+enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uint32_t tokens, double *state, gb_bf16 *x,
+                           int32_t *ids, float *routing_weights, struct gb_error *error);
 /* state += output. output: [tokens, hidden] of `format`. */
 void stack_add(double *state, enum gb_format format, const void *output, size_t count);
 

@@ -10,7 +10,7 @@
 #define CUDA_LIBRARY "libgaugeblock-cuda.so"
 
 struct subject_library {
-    char path[4096];                    /* as the worker gets it */
+    char path[4096]; /* as the worker gets it */
     const struct gb_kernel_table *table;
 };
 

@@ -44,8 +44,8 @@ static void layers_table(FILE *stream, const json_t *one)
         number(stream, 13, "%.9f", record_number(original, "cosine_min", NULL));
         number(stream, 10, "%.3e", record_number(original, "relative_l2", NULL));
         fprintf(stream, " |");
-        number(stream, 8, "%.3f", isnan(ratio) ? record_number(layer, "bound", "intermediate", "limit_ratio", NULL)
-                                               : ratio);
+        number(stream, 8, "%.3f",
+               isnan(ratio) ? record_number(layer, "bound", "intermediate", "limit_ratio", NULL) : ratio);
         fprintf(stream, "\n");
     }
 }
@@ -75,9 +75,9 @@ static void case_block(FILE *stream, const json_t *one)
         layers_table(stream, one);
     if (drift)
         drift_table(stream, drift);
-    const json_t *stored = json_object_get(
-        json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),
-        "quantised_bf16_store");
+    const json_t *stored =
+        json_object_get(json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),
+                        "quantised_bf16_store");
     if (stored) {
         fprintf(stream, "  stored as bf16: min cosine %.9f, max abs %.3e; reference - truth:",
                 record_number(stored, "cosine_min", NULL), record_number(stored, "max_abs", NULL));

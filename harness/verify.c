@@ -24,8 +24,8 @@ struct verify_options {
 enum { OPTION_KERNEL = 256, OPTION_SUBJECT, OPTION_OUTPUTS, OPTION_ORDER, OPTION_BATCH, OPTION_EXPECT, OPTION_TIMEOUT };
 
 static const struct argp_option options[] = {
-    {"kernel", OPTION_KERNEL, "NAME", 0, "judge this kernel; a glob such as 'cuda/*' judges all that match (repeatable)",
-     0},
+    {"kernel", OPTION_KERNEL, "NAME", 0,
+     "judge this kernel; a glob such as 'cuda/*' judges all that match (repeatable)", 0},
     {"subject", OPTION_SUBJECT, "LIB.so", 0, "load kernels from this library (docs/kernels.md; repeatable)", 0},
     {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs written by anything: HDF5, .npy or .safetensors", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
@@ -115,8 +115,8 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
     return status;
 }
 
-static enum gb_status verify_fixture(json_t *record, const struct verify_options *o,
-                                     const struct catalogue *catalogue, const char *path, struct gb_error *error)
+static enum gb_status verify_fixture(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
+                                     const char *path, struct gb_error *error)
 {
     struct gb_fixture *fixture;
     struct baseline baseline = {0};
@@ -129,8 +129,9 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
     if (o->batches)
         status = parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error);
     if (status == GB_OK && o->order && !gb_contract_find(fixture->weights, GB_BF16, o->order))
-        status = gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
-                         o->order, gb_format_name(fixture->weights));
+        status =
+            gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
+                    o->order, gb_format_name(fixture->weights));
     progress("computing the reference", 0, 1);
     if (status == GB_OK)
         status = baseline_new(fixture, &baseline, error);

@@ -14,7 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-
 #include "harness/worker.h"
 #include "quant/quant.h"
 
@@ -71,8 +70,9 @@ static int start(const struct worker_request *request, const char *folder, pid_t
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
     snprintf(log, sizeof log, "%s/stderr", folder);
-    char *argv[] = {"gaugeblock", "worker", (char *)request->fixture, (char *)request->library,
-                    (char *)request->kernel, batches, (char *)folder, NULL};
+    char *argv[] = {
+        "gaugeblock",   "worker", (char *)request->fixture, (char *)request->library, (char *)request->kernel, batches,
+        (char *)folder, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_init(&actions);

@@ -12,10 +12,10 @@
 enum { MAX_BATCHES = 32 };
 
 struct worker_request {
-    const char *fixture;             /* path */
-    const char *library;             /* path, or BUILTIN_LIBRARY */
+    const char *fixture; /* path */
+    const char *library; /* path, or BUILTIN_LIBRARY */
     const char *kernel;
-    uint32_t batches[MAX_BATCHES];   /* tokens of each, ascending */
+    uint32_t batches[MAX_BATCHES]; /* tokens of each, ascending */
     uint32_t batch_count;
     unsigned timeout_s;
 };
@@ -24,13 +24,13 @@ struct worker_request {
 struct worker_checks {
     bool canary_broken;
     bool input_changed;
-    uint64_t unwritten;              /* elements that kept the poison of both runs */
-    uint64_t differing;              /* elements whose bits differed between two runs */
-    char where[128];                 /* the first of these */
+    uint64_t unwritten; /* elements that kept the poison of both runs */
+    uint64_t differing; /* elements whose bits differed between two runs */
+    char where[128];    /* the first of these */
 };
 
 struct worker_result {
-    enum verdict verdict;            /* VERDICT_PASS: it ran, and outputs and checks are there */
+    enum verdict verdict; /* VERDICT_PASS: it ran, and outputs and checks are there */
     char reason[768];
     struct gb_outputs *outputs[MAX_BATCHES];
     struct gb_outputs *second[MAX_BATCHES]; /* of the second run, where the kernel may differ between runs; else NULL */

@@ -246,7 +246,8 @@ int worker_main(int argc, char **argv)
     json_t *batches = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++)
         json_array_append_new(batches, checks_json(&w.checks[b]));
-    json_t *report = json_pack("{s:i, s:o, s:o}", "status", (int)status, "message", record_string(error.message), "batches", batches);
+    json_t *report = json_pack("{s:i, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
+                               "batches", batches);
     char path[4200];
     snprintf(path, sizeof path, "%s/report.json", argv[5]);
     int failed = !report || json_dump_file(report, path, JSON_INDENT(1));

@@ -14,7 +14,7 @@ enum gb_status gb_nvfp4_quantise(const float *values, uint32_t rows, uint32_t co
                                  gb_e4m3 *scales, float *global_scale, struct gb_error *error);
 
 /* mxfp8.rceil/1. values: [rows, columns], finite; codes: [rows, columns]; scales: [rows, columns / 32]. */
-enum gb_status gb_mxfp8_quantise(const float *values, uint32_t rows, uint32_t columns, gb_e4m3 *codes,
-                                 gb_e8m0 *scales, struct gb_error *error);
+enum gb_status gb_mxfp8_quantise(const float *values, uint32_t rows, uint32_t columns, gb_e4m3 *codes, gb_e8m0 *scales,
+                                 struct gb_error *error);
 
 #endif

@@ -10,10 +10,10 @@ enum { NVFP4_BLOCK = 16, MXFP8_BLOCK = 32 };
 struct format_row {
     enum gb_format format;
     const char *name;
-    uint32_t block;          /* columns that share a scale */
+    uint32_t block; /* columns that share a scale */
     uint32_t bits_per_code;
-    uint32_t scale_bytes;    /* of one scale; 0: no scales */
-    bool global;             /* whether parts have a global scale */
+    uint32_t scale_bytes; /* of one scale; 0: no scales */
+    bool global;          /* whether parts have a global scale */
 };
 
 static const struct format_row formats[] = {
@@ -65,8 +65,8 @@ size_t gb_row_scale_bytes(enum gb_format format, uint32_t columns)
     return row ? (size_t)columns / row->block * row->scale_bytes : 0;
 }
 
-enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales,
-                                size_t *global_scales, struct gb_error *error)
+enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales, size_t *global_scales,
+                                struct gb_error *error)
 {
     const struct format_row *row = find(weights->format);
     if (!row)

@@ -16,8 +16,8 @@ static void quantise_block(const float *values, gb_e4m3 *codes, gb_e8m0 *scale)
         codes[i] = gb_e4m3_encode(values[i] * inverse);
 }
 
-enum gb_status gb_mxfp8_quantise(const float *values, uint32_t rows, uint32_t columns, gb_e4m3 *codes,
-                                 gb_e8m0 *scales, struct gb_error *error)
+enum gb_status gb_mxfp8_quantise(const float *values, uint32_t rows, uint32_t columns, gb_e4m3 *codes, gb_e8m0 *scales,
+                                 struct gb_error *error)
 {
     if (columns % BLOCK)
         return gb_fail(error, GB_EINVAL, "%u columns are no multiple of the MXFP8 block of %d", columns, BLOCK);

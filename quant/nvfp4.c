@@ -27,9 +27,9 @@ static gb_e2m1 encode(float quotient)
 
 static void quantise_block(const float *values, float global, gb_e2m1x2 *codes, gb_e4m3 *scale)
 {
-    float ratio = gb_amax(values, BLOCK) / (e2m1_max * global);                  /* step 2 */
+    float ratio = gb_amax(values, BLOCK) / (e2m1_max * global); /* step 2 */
     *scale = gb_e4m3_encode(ratio == 0.0f ? 1.0f : fmaxf(ratio, e4m3_min));
-    float step = gb_e4m3_decode(*scale) * global;                             /* step 3 */
+    float step = gb_e4m3_decode(*scale) * global; /* step 3 */
     for (int i = 0; i < BLOCK; i += 2)
         codes[i / 2] = gb_e2m1_pack(encode(values[i] / step), encode(values[i + 1] / step));
 }

@@ -59,7 +59,8 @@ GB_API uint16_t gb_fp16_encode(float value);
 GB_API const char *gb_format_name(enum gb_format format);
 /* False if no weight format has this name. */
 GB_API bool gb_format_parse(const char *name, enum gb_format *format);
-/* Columns that share a scale: 16 for NVFP4, 32 for MXFP8, 1 where there are no scales. Rows must be a multiple of it long. */
+/* Columns that share a scale: 16 for NVFP4, 32 for MXFP8, 1 where there are no scales. Rows must be a multiple of it
+ * long. */
 GB_API uint32_t gb_format_block(enum gb_format format);
 /* Bytes of the codes of one row; bytes of the scales of one row (0 where there are none). */
 GB_API size_t gb_row_code_bytes(enum gb_format format, uint32_t columns);
@@ -83,7 +84,7 @@ GB_API void gb_weights_row(const struct gb_weights *weights, uint32_t expert, ui
 /* Recipes: every choice by which values become codes and scales. */
 
 struct gb_recipe {
-    const char *name;    /* "nvfp4.modelopt/1" */
+    const char *name; /* "nvfp4.modelopt/1" */
     enum gb_format format;
     const char *source;  /* the system whose rule this is, with file and revision */
     const char *summary; /* the rule in one line; docs/numerics.md has it in full */
@@ -99,9 +100,8 @@ GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
  * MXFP8: codes [rows, columns], scales [rows, columns / 32].
  * GB_EINVAL names the first value that is not finite or does not fit the format.
  */
-GB_API enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows,
-                                  uint32_t columns, void *codes, void *scales, float *global_scale,
-                                  struct gb_error *error);
+GB_API enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows, uint32_t columns,
+                                  void *codes, void *scales, float *global_scale, struct gb_error *error);
 
 #ifdef __cplusplus
 }

@@ -55,13 +55,14 @@ void gb_groups_free(struct gb_groups *groups)
     memset(groups, 0, sizeof *groups);
 }
 
-static enum gb_status check_weights(const char *name, const struct gb_weights *weights, uint32_t experts,
-                                    uint32_t rows, uint32_t columns, uint32_t parts, struct gb_error *error)
+static enum gb_status check_weights(const char *name, const struct gb_weights *weights, uint32_t experts, uint32_t rows,
+                                    uint32_t columns, uint32_t parts, struct gb_error *error)
 {
     size_t codes, scales, global_scales;
     if (weights->experts != experts || weights->rows != rows || weights->columns != columns || weights->parts != parts)
         return gb_fail(error, GB_EINVAL, "%s is %u x %u x %u in %u parts; the shape needs %u x %u x %u in %u", name,
-                       weights->experts, weights->rows, weights->columns, weights->parts, experts, rows, columns, parts);
+                       weights->experts, weights->rows, weights->columns, weights->parts, experts, rows, columns,
+                       parts);
     enum gb_status status = gb_weights_bytes(weights, &codes, &scales, &global_scales, error);
     if (status != GB_OK)
         return status;

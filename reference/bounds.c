@@ -216,8 +216,8 @@ static enum gb_status work_new(const struct gb_shape *shape, uint32_t most, stru
         return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
     }
     for (size_t n = 0; n < most; n++)
-        w->pairs[n] = (struct hidden_row){w->storage + 3 * n * I, w->storage + (3 * n + 1) * I,
-                                          w->storage + (3 * n + 2) * I};
+        w->pairs[n] =
+            (struct hidden_row){w->storage + 3 * n * I, w->storage + (3 * n + 1) * I, w->storage + (3 * n + 2) * I};
     return GB_OK;
 }
 
@@ -238,9 +238,9 @@ enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, con
     if (status == GB_OK && intermediate_sigma)
         memset(intermediate_sigma, 0, bytes);
     for (uint32_t g = 0; status == GB_OK && g < groups.active; g++)
-        status = one_expert(shape, groups.expert[g], groups.pair + groups.start[g],
-                            groups.start[g + 1] - groups.start[g], x, routing_weights, source, points, &w,
-                            intermediate_worst, intermediate_sigma, error);
+        status =
+            one_expert(shape, groups.expert[g], groups.pair + groups.start[g], groups.start[g + 1] - groups.start[g], x,
+                       routing_weights, source, points, &w, intermediate_worst, intermediate_sigma, error);
     if (status == GB_OK)
         finish(shape, points, &w.out, output_worst, output_sigma);
     work_free(&w);

@@ -11,7 +11,8 @@ enum gb_status gb_row_new(const struct gb_weights *weights, struct gb_row *row, 
 {
     uint32_t block = gb_format_block(weights->format);
     row->columns = weights->columns;
-    row->chunk = (uint32_t)((uint64_t)CHUNK_BYTES * weights->columns / gb_row_code_bytes(weights->format, weights->columns));
+    row->chunk =
+        (uint32_t)((uint64_t)CHUNK_BYTES * weights->columns / gb_row_code_bytes(weights->format, weights->columns));
     row->block = block > 1 ? block : row->chunk;
     row->global = 1.0f;
     row->codes = malloc(sizeof(float) * weights->columns);
@@ -46,9 +47,9 @@ GB_FMA_CLONES
 float gb_row_dot(const struct gb_row *row, const float *x)
 {
     float acc[LANES] = {0};
-    for (uint32_t first = 0, c = 0; first < row->columns; first += row->chunk, c++) {     /* steps 1 and 2 */
+    for (uint32_t first = 0, c = 0; first < row->columns; first += row->chunk, c++) { /* steps 1 and 2 */
         uint32_t end = smaller(first + row->chunk, row->columns);
-        for (uint32_t run = first; run < end; run += row->block) {                        /* step 3 */
+        for (uint32_t run = first; run < end; run += row->block) { /* step 3 */
             uint32_t stop = smaller(run + row->block, end);
             float p = 0.0f;
             for (uint32_t i = run; i < stop; i++)
@@ -56,14 +57,14 @@ float gb_row_dot(const struct gb_row *row, const float *x)
             acc[c % LANES] = fmaf(row->scales[run / row->block], p, acc[c % LANES]);
         }
     }
-    for (uint32_t m = LANES / 2; m > 0; m /= 2) {                                         /* step 4 */
+    for (uint32_t m = LANES / 2; m > 0; m /= 2) { /* step 4 */
         float next[LANES];
         for (uint32_t l = 0; l < LANES; l++)
             next[l] = acc[l] + acc[l ^ m];
         for (uint32_t l = 0; l < LANES; l++)
             acc[l] = next[l];
     }
-    return acc[0] * row->global;                                                          /* step 5 */
+    return acc[0] * row->global; /* step 5 */
 }
 
 float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x)

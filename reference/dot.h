@@ -17,10 +17,10 @@
 /* One decoded weight row. */
 struct gb_row {
     uint32_t columns;
-    uint32_t chunk;   /* elements in 16 bytes of codes */
-    uint32_t block;   /* elements that share a scale; a whole chunk where there are no scales */
-    float *codes;     /* [columns], without scale */
-    float *scales;    /* [columns / block], rounded up */
+    uint32_t chunk; /* elements in 16 bytes of codes */
+    uint32_t block; /* elements that share a scale; a whole chunk where there are no scales */
+    float *codes;   /* [columns], without scale */
+    float *scales;  /* [columns / block], rounded up */
     float global;
 };
 
@@ -34,11 +34,11 @@ float gb_row_dot(const struct gb_row *row, const float *x);
 
 /* The (token, slot) pairs of each expert in ascending order: pair = token * top_k + slot. */
 struct gb_groups {
-    uint32_t active;   /* experts with at least one pair */
-    uint32_t most;     /* pairs of the expert that has the most */
-    uint32_t *expert;  /* [active] */
-    uint32_t *start;   /* [active + 1] */
-    uint32_t *pair;    /* [start[active]] */
+    uint32_t active;  /* experts with at least one pair */
+    uint32_t most;    /* pairs of the expert that has the most */
+    uint32_t *expert; /* [active] */
+    uint32_t *start;  /* [active + 1] */
+    uint32_t *pair;   /* [start[active]] */
 };
 
 /* GB_EINVAL if an id is out of range; empty slots (-1) belong to no group. */
@@ -50,7 +50,7 @@ void gb_groups_free(struct gb_groups *groups);
 struct gb_activations {
     enum gb_cpu_path path;
     float *values;
-    const float **vector;  /* one for each pair of the groups, or for each activation where there are no groups */
+    const float **vector; /* one for each pair of the groups, or for each activation where there are no groups */
 };
 
 /* Activations for rows of these weights. x: [count, weights->columns]. With groups, vector[n] is activation
@@ -64,11 +64,11 @@ void gb_activations_free(struct gb_activations *activations);
 struct gb_product {
     const struct gb_weights *weights;
     uint32_t expert;
-    uint32_t row;            /* the first one */
+    uint32_t row; /* the first one */
     uint32_t rows;
     uint32_t count;
     enum gb_cpu_path path;
-    const float *const *x;   /* [count], of the path's struct gb_activations */
+    const float *const *x; /* [count], of the path's struct gb_activations */
 };
 
 /*

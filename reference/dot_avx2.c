@@ -24,8 +24,7 @@ struct sums {
 INLINE struct four load_team(const uint8_t *codes)
 {
     struct four z;
-    UNROLL for (size_t r = 0; r < 4; r++)
-        z.of[r] = _mm256_loadu_si256((const __m256i *)(codes + r * REGISTER_BYTES));
+    UNROLL for (size_t r = 0; r < 4; r++) z.of[r] = _mm256_loadu_si256((const __m256i *)(codes + r * REGISTER_BYTES));
     return z;
 }
 
@@ -73,8 +72,7 @@ INLINE __m256i even_odd_words(__m256i words)
 /* One element of a run: p = fma(w, x, p) in every lane, for every activation. */
 INLINE void element(__m256 w, const float *const *x, size_t at, uint32_t count, struct sums *p)
 {
-    UNROLL for (uint32_t i = 0; i < count; i++)
-        p->of[i] = _mm256_fmadd_ps(w, _mm256_load_ps(x[i] + at), p->of[i]);
+    UNROLL for (uint32_t i = 0; i < count; i++) p->of[i] = _mm256_fmadd_ps(w, _mm256_load_ps(x[i] + at), p->of[i]);
 }
 
 /* The same, w in the lower or the upper half of every dword as bf16. */
@@ -229,8 +227,7 @@ INLINE void mxfp8_team(struct four codes, uint32_t chunks, const uint8_t *scales
 {
     struct four first, second; /* elements 0 to 7 and 8 to 15 of every chunk */
     struct sums p = {0};
-    UNROLL for (uint32_t r = 0; r < 4; r++)
-        e4m3_bf16(codes.of[r], &first.of[r], &second.of[r]);
+    UNROLL for (uint32_t r = 0; r < 4; r++) e4m3_bf16(codes.of[r], &first.of[r], &second.of[r]);
     bf16_elements(transpose(first), x, at, count, &p);
     bf16_elements(transpose(second), x, at + 8 * TEAM, count, &p);
     join(mxfp8_scales(scales, chunks), count, &p, acc);

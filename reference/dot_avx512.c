@@ -18,11 +18,11 @@ enum { TEAM = 16, TEAMS = GB_LANES / TEAM, REGISTER_BYTES = 64, TEAM_BYTES = 4 *
 
 /* A stretch of a row, and the activations of a pass. */
 struct stretch {
-    const uint8_t *codes;  /* [bytes] */
+    const uint8_t *codes; /* [bytes] */
     const uint8_t *scales;
     size_t bytes;
-    uint32_t teams;        /* that have any bytes */
-    uint32_t elements;     /* of a chunk */
+    uint32_t teams;    /* that have any bytes */
+    uint32_t elements; /* of a chunk */
     uint32_t count;
     const float *const *x; /* [count], each from `at` on [TEAMS, elements, TEAM] */
     size_t at;
@@ -72,8 +72,8 @@ INLINE struct four transpose(struct four z)
 /* Element k of team t's chunks: p = fma(w, x, p). */
 INLINE void element(const struct stretch *s, uint32_t t, uint32_t k, __m512 w, struct sums *p)
 {
-    UNROLL for (uint32_t i = 0; i < s->count; i++)
-        p->of[t][i] = _mm512_fmadd_ps(w, _mm512_load_ps(s->x[i] + s->at + (t * s->elements + k) * TEAM), p->of[t][i]);
+    UNROLL for (uint32_t i = 0; i < s->count; i++) p->of[t][i] =
+        _mm512_fmadd_ps(w, _mm512_load_ps(s->x[i] + s->at + (t * s->elements + k) * TEAM), p->of[t][i]);
 }
 
 /* The end of a run of team t: acc = fma(scale, p, acc), and p = +0. */
@@ -102,8 +102,8 @@ INLINE __m512 existing(const struct stretch *s, uint32_t t, __m512 scale)
 INLINE void nvfp4_scales(const struct stretch *s, uint32_t t, __m512 scale[2])
 {
     const __m512i magnitude = _mm512_set1_epi16(0x3F80), used = _mm512_set1_epi16((short)0xBF80);
-    const __m512i place = _mm512_set_epi16(31, 23, 15, 7, 29, 21, 13, 5, 27, 19, 11, 3, 25, 17, 9, 1,
-                                           30, 22, 14, 6, 28, 20, 12, 4, 26, 18, 10, 2, 24, 16, 8, 0);
+    const __m512i place = _mm512_set_epi16(31, 23, 15, 7, 29, 21, 13, 5, 27, 19, 11, 3, 25, 17, 9, 1, 30, 22, 14, 6, 28,
+                                           20, 12, 4, 26, 18, 10, 2, 24, 16, 8, 0);
     const __m512 unit = _mm512_set1_ps(0x1p8f);
     size_t count = part(s->bytes, TEAM_BYTES, t) / 8;
     __mmask32 there = (__mmask32)(((uint64_t)1 << count) - 1);
@@ -131,10 +131,9 @@ INLINE void nvfp4_stretch(const struct stretch *s, struct sums *acc)
     {
         UNROLL for (uint32_t n = 0; n < 8; n++)
             UNROLL for (uint32_t t = 0; t < s->teams; t++) /* the look-up takes the lowest 4 bits */
-                element(s, t, 8 * d + n, _mm512_permutexvar_ps(_mm512_srli_epi32(dword[t].of[d], 4 * n), values), &p);
+            element(s, t, 8 * d + n, _mm512_permutexvar_ps(_mm512_srli_epi32(dword[t].of[d], 4 * n), values), &p);
         if (d % 2)
-            UNROLL for (uint32_t t = 0; t < s->teams; t++)
-                join(s, t, scale[t][d / 2], &p, acc);
+            UNROLL for (uint32_t t = 0; t < s->teams; t++) join(s, t, scale[t][d / 2], &p, acc);
     }
 }
 
@@ -189,8 +188,8 @@ INLINE void e4m3_bf16(__m512i code, __m512i *first, __m512i *second)
     __m512i n = _mm512_and_si512(code, nibble), h = _mm512_and_si512(_mm512_srli_epi16(code, 4), nibble);
     __mmask64 small = _mm512_testn_epi8_mask(code, _mm512_set1_epi8(0x70));
     __mmask64 nan = _mm512_cmpeq_epi8_mask(_mm512_and_si512(code, magnitude), magnitude);
-    __m512i u = _mm512_or_si512(_mm512_shuffle_epi8(table(upper), h),
-                                _mm512_maskz_shuffle_epi8(small, table(small_upper), n));
+    __m512i u =
+        _mm512_or_si512(_mm512_shuffle_epi8(table(upper), h), _mm512_maskz_shuffle_epi8(small, table(small_upper), n));
     __m512i l = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table(lower), n), small, table(small_lower), n);
     u = _mm512_mask_mov_epi8(u, nan, magnitude);
     *first = _mm512_unpacklo_epi8(l, u);
@@ -204,26 +203,22 @@ INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
     UNROLL for (uint32_t t = 0; t < s->teams; t++)
     {
         struct four z = load_team(s, t);
-        UNROLL for (uint32_t r = 0; r < 4; r++)
-            e4m3_bf16(z.of[r], &first[t].of[r], &second[t].of[r]);
+        UNROLL for (uint32_t r = 0; r < 4; r++) e4m3_bf16(z.of[r], &first[t].of[r], &second[t].of[r]);
         first[t] = transpose(first[t]);
         second[t] = transpose(second[t]);
     }
     bf16_elements(s, 0, first, &p);
     bf16_elements(s, 8, second, &p);
-    UNROLL for (uint32_t t = 0; t < s->teams; t++)
-        join(s, t, mxfp8_scales(s, t), &p, acc);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++) join(s, t, mxfp8_scales(s, t), &p, acc);
 }
 
 INLINE void bf16_stretch(const struct stretch *s, struct sums *acc)
 {
     struct four pairs[TEAMS];
     struct sums p = {0};
-    UNROLL for (uint32_t t = 0; t < s->teams; t++)
-        pairs[t] = transpose(load_team(s, t));
+    UNROLL for (uint32_t t = 0; t < s->teams; t++) pairs[t] = transpose(load_team(s, t));
     bf16_elements(s, 0, pairs, &p);
-    UNROLL for (uint32_t t = 0; t < s->teams; t++)
-        join(s, t, existing(s, t, _mm512_set1_ps(1)), &p, acc);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++) join(s, t, existing(s, t, _mm512_set1_ps(1)), &p, acc);
 }
 
 INLINE void stretch(enum gb_format format, struct stretch s, struct sums *acc)
@@ -255,8 +250,13 @@ INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t fir
     for (uint32_t row = 0; row < tile->rows; row++) {
         struct sums acc = {0};
         struct stretch s = {
-            .codes = tile->codes + row * tile->code_bytes, .scales = tile->scales + row * tile->scale_bytes,
-            .bytes = whole, .teams = TEAMS, .elements = elements, .count = count, .x = tile->x + first,
+            .codes = tile->codes + row * tile->code_bytes,
+            .scales = tile->scales + row * tile->scale_bytes,
+            .bytes = whole,
+            .teams = TEAMS,
+            .elements = elements,
+            .count = count,
+            .x = tile->x + first,
         };
         size_t left = tile->code_bytes;
         for (; left >= whole; left -= whole, s.codes += whole, s.scales += scale_bytes, s.at += GB_LANES * elements)

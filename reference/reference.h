@@ -41,8 +41,8 @@ GB_API float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t 
  */
 enum gb_cpu_path {
     GB_CPU_PLAIN = 0,
-    GB_CPU_AVX2 = 1,   /* AVX2, FMA and F16C */
-    GB_CPU_AVX512 = 2  /* AVX-512 F, BW and VL */
+    GB_CPU_AVX2 = 1,  /* AVX2, FMA and F16C */
+    GB_CPU_AVX512 = 2 /* AVX-512 F, BW and VL */
 };
 
 /* Whether this CPU has it; false for an unknown path. */
@@ -99,9 +99,8 @@ GB_API struct gb_truth_source gb_truth_from_quantised(struct gb_truth_quantised 
 
 /* logits = router . x and its softmax in float64; ids by descending logit, ties to the lower id.
  * x: [tokens, hidden]; ids, routing_weights: [tokens, top_k]. */
-GB_API enum gb_status gb_truth_route(const struct gb_shape *shape, const double *x,
-                                     const struct gb_weights *router, bool renormalise, int32_t *ids,
-                                     double *routing_weights, struct gb_error *error);
+GB_API enum gb_status gb_truth_route(const struct gb_shape *shape, const double *x, const struct gb_weights *router,
+                                     bool renormalise, int32_t *ids, double *routing_weights, struct gb_error *error);
 
 /*
  * output [tokens, hidden]; intermediate [tokens, top_k, intermediate] or NULL.
@@ -131,8 +130,8 @@ struct gb_rounding_points {
 GB_API enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
                                      const double *routing_weights, const struct gb_truth_source *source,
                                      const struct gb_rounding_points *points, double *output_worst,
-                                     double *output_sigma, double *intermediate_worst,
-                                     double *intermediate_sigma, struct gb_error *error);
+                                     double *output_sigma, double *intermediate_worst, double *intermediate_sigma,
+                                     struct gb_error *error);
 
 #ifdef __cplusplus
 }

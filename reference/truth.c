@@ -41,11 +41,11 @@ static void product(uint32_t m, uint32_t n, uint32_t k, const double *a, const d
 
 /* Buffers for one expert and up to `pairs` (token, slot) pairs. */
 struct scratch {
-    double *matrix; /* [2 * intermediate, hidden], then [hidden, intermediate] */
-    double *x;      /* [pairs, hidden], gathered */
+    double *matrix;  /* [2 * intermediate, hidden], then [hidden, intermediate] */
+    double *x;       /* [pairs, hidden], gathered */
     double *gate_up; /* [pairs, 2 * intermediate] */
-    double *h;      /* [pairs, intermediate] */
-    double *dots;   /* [pairs, hidden] */
+    double *h;       /* [pairs, intermediate] */
+    double *dots;    /* [pairs, hidden] */
 };
 
 static void scratch_free(struct scratch *s)
@@ -57,8 +57,7 @@ static void scratch_free(struct scratch *s)
     free(s->dots);
 }
 
-static enum gb_status scratch_new(const struct gb_shape *shape, size_t pairs, struct scratch *s,
-                                  struct gb_error *error)
+static enum gb_status scratch_new(const struct gb_shape *shape, size_t pairs, struct scratch *s, struct gb_error *error)
 {
     *s = (struct scratch){
         .matrix = malloc(sizeof(double) * 2 * shape->intermediate * shape->hidden),
@@ -99,7 +98,8 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     product(count, hidden, inner, s->h, s->matrix, s->dots);
     for (uint32_t n = 0; n < count; n++)
         for (uint32_t i = 0; i < hidden; i++)
-            output[(size_t)(pairs[n] / shape->top_k) * hidden + i] += routing_weights[pairs[n]] * s->dots[(size_t)n * hidden + i];
+            output[(size_t)(pairs[n] / shape->top_k) * hidden + i] +=
+                routing_weights[pairs[n]] * s->dots[(size_t)n * hidden + i];
     return GB_OK;
 }
 
@@ -121,9 +121,9 @@ enum gb_status gb_truth_layer(const struct gb_shape *shape, const double *x, con
     if (intermediate)
         memset(intermediate, 0, sizeof(double) * shape->tokens * shape->top_k * shape->intermediate);
     for (uint32_t g = 0; status == GB_OK && g < groups.active; g++)
-        status = one_expert(shape, groups.expert[g], groups.pair + groups.start[g],
-                            groups.start[g + 1] - groups.start[g], x, routing_weights, source, &s, output,
-                            intermediate, error);
+        status =
+            one_expert(shape, groups.expert[g], groups.pair + groups.start[g], groups.start[g + 1] - groups.start[g], x,
+                       routing_weights, source, &s, output, intermediate, error);
     scratch_free(&s);
     gb_groups_free(&groups);
     return status;

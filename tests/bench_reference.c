@@ -32,11 +32,11 @@ struct bench {
     struct gb_weights weights;
     struct gb_arguments arguments; /* of all calls one after the other; weights are gate_up and down: one is run */
     bool down;
-    size_t calls;                  /* experts / TOP_K */
+    size_t calls; /* experts / TOP_K */
     size_t code_bytes, scale_bytes;
-    float *fp32;                   /* [experts, rows, columns] */
-    float *x;                      /* [experts, columns] */
-    float *y;                      /* [experts, rows], sgemv's */
+    float *fp32; /* [experts, rows, columns] */
+    float *x;    /* [experts, columns] */
+    float *y;    /* [experts, rows], sgemv's */
 };
 
 static void die(const char *what)
@@ -129,8 +129,8 @@ static struct bench bench_new(enum gb_format format, bool down, size_t bytes)
     uint32_t rows = down ? HIDDEN : 2 * INTERMEDIATE, columns = down ? INTERMEDIATE : HIDDEN;
     size_t calls = bytes / (TOP_K * rows * gb_row_code_bytes(format, columns)) + 1;
     uint32_t experts = (uint32_t)calls * TOP_K;
-    struct bench bench = {.down = down, .calls = calls,
-                          .weights = {format, experts, rows, columns, down ? 1 : 2, NULL, NULL, NULL}};
+    struct bench bench = {
+        .down = down, .calls = calls, .weights = {format, experts, rows, columns, down ? 1 : 2, NULL, NULL, NULL}};
     bench.code_bytes = experts * rows * gb_row_code_bytes(format, columns);
     bench.scale_bytes = experts * rows * gb_row_scale_bytes(format, columns);
     bench.weights.codes = allocate(bench.code_bytes);
@@ -148,8 +148,16 @@ static struct bench bench_new(enum gb_format format, bool down, size_t bytes)
 static void bench_free(struct bench *bench)
 {
     const void *const buffers[] = {
-        bench->weights.codes, bench->weights.scales, bench->weights.global_scales, bench->fp32, bench->x, bench->y,
-        bench->arguments.x, bench->arguments.ids, bench->arguments.routing_weights, bench->arguments.intermediate,
+        bench->weights.codes,
+        bench->weights.scales,
+        bench->weights.global_scales,
+        bench->fp32,
+        bench->x,
+        bench->y,
+        bench->arguments.x,
+        bench->arguments.ids,
+        bench->arguments.routing_weights,
+        bench->arguments.intermediate,
         bench->arguments.output,
     };
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
@@ -297,8 +305,8 @@ static void report(const struct bench *bench, int threads, int repeats, double s
         qsort(seconds[m], (size_t)repeats, sizeof **seconds, ascending);
     printf("    {\"operator\": \"%s\", \"format\": \"%s\", \"rows\": %u, \"columns\": %u, ",
            bench->down ? "down" : "gate_up", gb_format_name(weights->format), weights->rows, weights->columns);
-    printf("\"experts\": %u, \"top_k\": %d, \"threads\": %d, \"bytes_per_weight\": %.4f", weights->experts, TOP_K, threads,
-           (double)(bench->code_bytes + bench->scale_bytes) / count);
+    printf("\"experts\": %u, \"top_k\": %d, \"threads\": %d, \"bytes_per_weight\": %.4f", weights->experts, TOP_K,
+           threads, (double)(bench->code_bytes + bench->scale_bytes) / count);
     report_rates("median", count, seconds, repeats / 2);
     report_rates("best", count, seconds, 0);
     printf("}");

@@ -20,10 +20,7 @@ typedef void check_function(uint32_t bits, struct tally *tally);
 /* Prints every difference up to ten, progress by parts, and the sums. Returns the exit status. */
 static inline int exhaustive(const char *name, check_function *check)
 {
-    enum {
-        PARTS = 256,
-        PART = 1 << 24
-    };
+    enum { PARTS = 256, PART = 1 << 24 };
     struct tally total = {0, 0, 0};
     int done = 0;
 

@@ -6,13 +6,7 @@
 #include "reference/reference.h"
 #include "tests/problem.h"
 
-enum legal_order {
-    LEGAL_FORWARD,
-    LEGAL_REVERSED,
-    LEGAL_SHUFFLED,
-    LEGAL_PAIRWISE,
-    LEGAL_ORDERS
-};
+enum legal_order { LEGAL_FORWARD, LEGAL_REVERSED, LEGAL_SHUFFLED, LEGAL_PAIRWISE, LEGAL_ORDERS };
 
 struct legal {
     enum legal_order order;

@@ -2,7 +2,8 @@
 /*
  * A third opinion on docs/numerics.md, written from its text alone: it shares no code and no method with quant/,
  * reference/ or gpu/. Formats are codebooks enumerated from their definitions and searched, binary32 arithmetic is
- * integers with explicit rounding, e^x, silu and sigmoid are MPFR. Slow and plain; no hardware float operation decides a bit.
+ * integers with explicit rounding, e^x, silu and sigmoid are MPFR. Slow and plain; no hardware float operation decides
+ * a bit.
  */
 #ifndef GB_TESTS_ORACLE_H
 #define GB_TESTS_ORACLE_H
@@ -12,13 +13,7 @@
 #include "gaugeblock.h"
 
 /* Formats. A NaN code decodes to NaN; every other value is exact. oracle.c */
-enum oracle_format {
-    ORACLE_E2M1,
-    ORACLE_E4M3,
-    ORACLE_E5M2,
-    ORACLE_BF16,
-    ORACLE_FP16
-};
+enum oracle_format { ORACLE_E2M1, ORACLE_E4M3, ORACLE_E5M2, ORACLE_BF16, ORACLE_FP16 };
 double oracle_decode(enum oracle_format element, unsigned code);
 unsigned oracle_encode(enum oracle_format element, float value);
 double oracle_e8m0_decode(unsigned code);

@@ -6,11 +6,7 @@
 
 typedef unsigned __int128 wide;
 
-enum kind {
-    FINITE,
-    INFINITE,
-    NOT_A_NUMBER
-};
+enum kind { FINITE, INFINITE, NOT_A_NUMBER };
 
 /* (-1)^negative * significand * 2^exponent */
 struct number {

@@ -304,10 +304,7 @@ static void fill_codes(struct gb_weights *weights, size_t first, size_t count, u
 /* One sum over all slots: 1 + 2^-24 + 2^-24 + ... stays 1, and the errors of 768 additions add up. */
 static void one_sum_over_all_slots_stays_within(void **state)
 {
-    enum {
-        SLOTS = 4,
-        WIDTH = 256
-    };
+    enum { SLOTS = 4, WIDTH = 256 };
     const struct legal legal = {.order = LEGAL_FORWARD, .fma = true, .fold = true};
     struct ratios largest = {0, 0};
     struct bounded b;

@@ -463,8 +463,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_checkpoints), cmocka_unit_test(hash_of_files),   cmocka_unit_test(config_keys),
-        cmocka_unit_test(wrong_indices),    cmocka_unit_test(missing_tensors), cmocka_unit_test(wrong_tensors),
+        cmocka_unit_test(good_checkpoints),   cmocka_unit_test(hash_of_files),   cmocka_unit_test(config_keys),
+        cmocka_unit_test(wrong_indices),      cmocka_unit_test(missing_tensors), cmocka_unit_test(wrong_tensors),
         cmocka_unit_test(router_beyond_bf16),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -382,7 +382,10 @@ static void paths_are_set_by_number(void **state)
         }
 }
 
-#define ON(PATH, FUNCTION) {.name = #PATH ": " #FUNCTION, .test_func = FUNCTION, .initial_state = &PATH}
+#define ON(PATH, FUNCTION)                                                                                             \
+    {                                                                                                                  \
+        .name = #PATH ": " #FUNCTION, .test_func = FUNCTION, .initial_state = &PATH                                    \
+    }
 #define EVERY_TEST(PATH)                                                                                               \
     ON(PATH, rows_of_every_length), ON(PATH, negative_zero), ON(PATH, every_code_with_every_scale),                    \
         ON(PATH, nothing_is_read_past_the_end), ON(PATH, whole_layers), ON(PATH, whole_routers)

@@ -23,11 +23,7 @@ static void note(struct seen *seen, float value)
 
 static void check_rows(enum gb_format format, uint32_t columns, enum data data, uint64_t seed, struct seen *seen)
 {
-    enum {
-        EXPERTS = 2,
-        ROWS = 6,
-        PARTS = 2
-    };
+    enum { EXPERTS = 2, ROWS = 6, PARTS = 2 };
     uint64_t random = seed;
     struct gb_weights weights;
     gb_bf16 *x = malloc(columns * sizeof *x);

@@ -85,11 +85,11 @@ static void expect_refusal(const char *field, const char *what)
 /* Datasets changed by a new one in their place. */
 
 struct change {
-    hid_t type;       /* 0: as it was */
-    bool longer;      /* first dimension + 1 */
+    hid_t type;  /* 0: as it was */
+    bool longer; /* first dimension + 1 */
     bool contiguous;
     bool unwritten;
-    bool compressed;  /* a second filter */
+    bool compressed; /* a second filter */
 };
 
 static herr_t copy_attribute(hid_t from, const char *name, const H5A_info_t *info, void *to)
@@ -123,8 +123,8 @@ static void replace(hid_t file, const char *path, const struct change *change)
     if (change->compressed)
         H5Pset_shuffle(creation);
     assert_true(H5Ldelete(file, path, H5P_DEFAULT) >= 0);
-    hid_t made = H5Dcreate2(file, path, change->type ? change->type : type, new_space, H5P_DEFAULT, creation,
-                            H5P_DEFAULT);
+    hid_t made =
+        H5Dcreate2(file, path, change->type ? change->type : type, new_space, H5P_DEFAULT, creation, H5P_DEFAULT);
     assert_true(made >= 0);
     if (!change->unwritten)
         assert_true(H5Dwrite(made, native, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
@@ -336,10 +336,9 @@ static void wrong_values(void **state)
     const float scales[] = {NAN, INFINITY, 0, -1};
     const uint8_t e4m3[] = {0x7F, 0x80, 0x81, 0xFF};
     const uint16_t bf16[] = {0x7F80, 0xFF80, 0x7FC1};
-    static const char *const truths[] = {"/layers/0/truth/routing_weights", "/layers/1/truth/quantised",
-                                         "/layers/0/truth/original",        "/stack/residual",
-                                         "/stack/attention_delta",          "/stack/truth/quantised",
-                                         "/stack/truth/original"};
+    static const char *const truths[] = {
+        "/layers/0/truth/routing_weights", "/layers/1/truth/quantised", "/layers/0/truth/original", "/stack/residual",
+        "/stack/attention_delta",          "/stack/truth/quantised",    "/stack/truth/original"};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
         const float narrow = (float)reals[i];
         for (size_t t = 0; t < sizeof truths / sizeof *truths; t++) {
@@ -492,18 +491,10 @@ int main(void)
 {
     gb_hdf5_no_atexit();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_datasets),
-        cmocka_unit_test(missing_datasets),
-        cmocka_unit_test(links_elsewhere),
-        cmocka_unit_test(wrong_texts),
-        cmocka_unit_test(wrong_numbers),
-        cmocka_unit_test(huge_sizes),
-        cmocka_unit_test(wrong_ids),
-        cmocka_unit_test(wrong_values),
-        cmocka_unit_test(changed_inputs),
-        cmocka_unit_test(truncated_files),
-        cmocka_unit_test(flipped_bits),
-        cmocka_unit_test(prints_nothing),
+        cmocka_unit_test(wrong_datasets),  cmocka_unit_test(missing_datasets), cmocka_unit_test(links_elsewhere),
+        cmocka_unit_test(wrong_texts),     cmocka_unit_test(wrong_numbers),    cmocka_unit_test(huge_sizes),
+        cmocka_unit_test(wrong_ids),       cmocka_unit_test(wrong_values),     cmocka_unit_test(changed_inputs),
+        cmocka_unit_test(truncated_files), cmocka_unit_test(flipped_bits),     cmocka_unit_test(prints_nothing),
         cmocka_unit_test(other_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -126,11 +126,7 @@ static void sizes_of_weights(void **state)
 /* code * scale * global, exact: at most 2 + 4 + 24 significant bits. */
 static void rows_are_exact(void **state)
 {
-    enum {
-        EXPERTS = 2,
-        ROWS = 6,
-        COLUMNS = 48
-    };
+    enum { EXPERTS = 2, ROWS = 6, COLUMNS = 48 };
     uint64_t random = 8;
     struct gb_weights weights;
     double values[COLUMNS];
@@ -155,11 +151,7 @@ static void rows_are_exact(void **state)
 
 static void rows_without_a_global_scale(void **state)
 {
-    enum {
-        EXPERTS = 2,
-        ROWS = 6,
-        COLUMNS = 96
-    };
+    enum { EXPERTS = 2, ROWS = 6, COLUMNS = 96 };
     const size_t start = (ROWS + 4) * COLUMNS; /* expert 1, row 4 */
     uint64_t random = 9;
     struct gb_weights weights;

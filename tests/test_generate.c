@@ -78,8 +78,8 @@ static void every_argument_counts(void **state)
         gb_generate_gaussian(cases[i].seed, cases[i].stream, cases[i].layer, cases[i].expert, cases[i].first, 64,
                              cases[i].scale, values);
         for (uint64_t e = 0; e < 64; e++) {
-            double want = expected(cases[i].seed, cases[i].stream, cases[i].layer, cases[i].expert,
-                                   cases[i].first + e, (double)cases[i].scale);
+            double want = expected(cases[i].seed, cases[i].stream, cases[i].layer, cases[i].expert, cases[i].first + e,
+                                   (double)cases[i].scale);
             assert_true((double)(float)want == want);
             assert_same_float((float)want, values[e], "case %zu, element %d", i, (int)e);
         }
@@ -90,7 +90,7 @@ static void every_argument_counts(void **state)
 static void golden_values(void **state)
 {
     (void)state;
-    static const float golden[8] = {-0x1.a4b4p-2f, 0x1.82cp-2f,   0x1.5efp0f,    -0x1.f2fp-3f,
+    static const float golden[8] = {-0x1.a4b4p-2f, 0x1.82cp-2f,  0x1.5efp0f,    -0x1.f2fp-3f,
                                     -0x1.7d6p-1f,  -0x1.cf6p-4f, -0x1.22c4p-2f, 0x1.58cp-5f};
     float values[8];
     gb_generate_gaussian(1, GB_STREAM_X, 0, 0, 0, 8, 1.0f, values);

@@ -179,9 +179,7 @@ static void unusual_routing(void **state)
 /* The first tokens of a batch give the bits they give alone; a permuted batch gives permuted rows. */
 static void batch_invariance(void **state)
 {
-    enum {
-        TOKENS = 13
-    };
+    enum { TOKENS = 13 };
     const struct gb_shape shape = {TOKENS, 80, 48, 4, 3};
     struct problem problem;
 

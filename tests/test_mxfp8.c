@@ -5,10 +5,7 @@
 #include "quant/quant.h"
 #include "tests/oracle.h"
 
-enum {
-    MOST = 1 << 18,
-    POISON = 0xA5
-};
+enum { MOST = 1 << 18, POISON = 0xA5 };
 
 static float values[MOST];
 static uint8_t codes[MOST + 1], expected_codes[MOST];

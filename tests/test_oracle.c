@@ -9,9 +9,7 @@ static const uint32_t edges[] = {
     0x33800000, 0x33FFFFFF, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x3FC00000, 0x4B7FFFFF, 0x4B800000,
     0x4B800001, 0x5F000000, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000,
 };
-enum {
-    EDGES = 2 * sizeof edges / sizeof *edges
-};
+enum { EDGES = 2 * sizeof edges / sizeof *edges };
 
 static float edge(unsigned index)
 {

@@ -137,8 +137,8 @@ static hid_t create_hdf5(void)
     return file;
 }
 
-static void put(hid_t file, const char *name, hid_t type, int rank, const hsize_t *dims, hid_t creation,
-                hid_t native, const void *values)
+static void put(hid_t file, const char *name, hid_t type, int rank, const hsize_t *dims, hid_t creation, hid_t native,
+                const void *values)
 {
     hid_t links = H5Pcreate(H5P_LINK_CREATE), space = H5Screate_simple(rank, dims, NULL);
     H5Pset_create_intermediate_group(links, 1);
@@ -437,9 +437,14 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_is_read), cmocka_unit_test(sizes_are_checked), cmocka_unit_test(hdf5_of_others),
-        cmocka_unit_test(wrong_hdf5),      cmocka_unit_test(good_npy),          cmocka_unit_test(wrong_npy),
-        cmocka_unit_test(safetensors_of_others), cmocka_unit_test(other_files),
+        cmocka_unit_test(written_is_read),
+        cmocka_unit_test(sizes_are_checked),
+        cmocka_unit_test(hdf5_of_others),
+        cmocka_unit_test(wrong_hdf5),
+        cmocka_unit_test(good_npy),
+        cmocka_unit_test(wrong_npy),
+        cmocka_unit_test(safetensors_of_others),
+        cmocka_unit_test(other_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -5,10 +5,7 @@
 #include "quant/quant.h"
 #include "tests/oracle.h"
 
-enum {
-    MOST = 1 << 20,
-    POISON = 0xA5
-};
+enum { MOST = 1 << 20, POISON = 0xA5 };
 
 static float values[MOST];
 static uint8_t codes[MOST / 2 + 1], expected_codes[MOST / 2];
@@ -127,10 +124,7 @@ static void ties_of_the_scale(void **state)
  * span: where a / 6 / d, or a product with a reciprocal, would round to another scale. */
 static void every_pair_of_mantissas(void **state)
 {
-    enum {
-        EXPONENTS = 10,
-        BLOCKS = 128 * EXPONENTS
-    };
+    enum { EXPONENTS = 10, BLOCKS = 128 * EXPONENTS };
 
     (void)state;
     for (uint32_t mantissa = 0; mantissa < 128; mantissa++) {

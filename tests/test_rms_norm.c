@@ -4,9 +4,7 @@
 
 #include "reference/reference.h"
 
-enum {
-    MOST = 2880
-};
+enum { MOST = 2880 };
 
 static void check(uint32_t hidden, double epsilon, double magnitude, uint64_t seed)
 {

@@ -54,7 +54,8 @@ static void wrong_headers(void **state)
         {"[]", 0, "header: is no JSON object"},
         {"{} {}", 0, "header: invalid JSON"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-         "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, "duplicate"},
+         "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+         2, "duplicate"},
         {"{\"a\":3}", 0, "a: is no JSON object"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "a: data_offsets"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, "a: data_offsets"},
@@ -71,9 +72,11 @@ static void wrong_headers(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,7]}}", 7, "need 8"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "a: ends at byte 8"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "b: data_offsets: overlap"},
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+         3, "b: data_offsets: overlap"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,5]}}", 5, "b: data_offsets: leave a hole"},
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,5]}}",
+         5, "b: data_offsets: leave a hole"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "a: data_offsets: leave a hole"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 4, "2 bytes behind"},
         {"{\"a\\nb\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,9]}}", 2, "a?b: ends at byte 9"},
@@ -109,7 +112,7 @@ static void truncated_files(void **state)
 static void flipped_bits(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {[GB_DTYPE_F64] = 8,  [GB_DTYPE_F32] = 4, [GB_DTYPE_F16] = 2, [GB_DTYPE_BF16] = 2,
+    static const size_t sizes[] = {[GB_DTYPE_F64] = 8, [GB_DTYPE_F32] = 4, [GB_DTYPE_F16] = 2, [GB_DTYPE_BF16] = 2,
                                    [GB_DTYPE_I64] = 8, [GB_DTYPE_I32] = 4, [GB_DTYPE_U8] = 1};
     volatile double last;
     uint64_t random = 5;
@@ -147,7 +150,8 @@ static void good_headers(void **state)
                "\"eight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[1,3]},"
                "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[3,3]},"
                "\"deep\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1],\"data_offsets\":[3,4]},"
-               "\"four\":{\"dtype\":\"U8\",\"shape\":[1,2,1,1],\"data_offsets\":[4,6]}}   ", 6);
+               "\"four\":{\"dtype\":\"U8\",\"shape\":[1,2,1,1],\"data_offsets\":[4,6]}}   ",
+               6);
     if (gb_safetensors_open(path, &file, &error) != GB_OK)
         fail_msg("%s", error.message);
     assert_int_equal(gb_safetensors_count(file), 3);
@@ -181,12 +185,15 @@ static void written_is_read(void **state)
     const int64_t i64[1] = {-(1ll << 53)};
     const int32_t i32[2] = {INT32_MIN, 7};
     const struct gb_tensor tensors[] = {
-        {"u8", GB_DTYPE_U8, 1, {3}, 3, u8},          {"f64", GB_DTYPE_F64, 2, {2, 1}, 2, f64},
-        {"bf16", GB_DTYPE_BF16, 1, {2}, 2, bf16},    {"f32", GB_DTYPE_F32, 3, {1, 3, 1}, 3, f32},
-        {"i64", GB_DTYPE_I64, 0, {0}, 1, i64},       {"f16 \"quoted\" \xc3\xa9", GB_DTYPE_F16, 1, {3}, 3, f16},
+        {"u8", GB_DTYPE_U8, 1, {3}, 3, u8},
+        {"f64", GB_DTYPE_F64, 2, {2, 1}, 2, f64},
+        {"bf16", GB_DTYPE_BF16, 1, {2}, 2, bf16},
+        {"f32", GB_DTYPE_F32, 3, {1, 3, 1}, 3, f32},
+        {"i64", GB_DTYPE_I64, 0, {0}, 1, i64},
+        {"f16 \"quoted\" \xc3\xa9", GB_DTYPE_F16, 1, {3}, 3, f16},
         {"i32", GB_DTYPE_I32, 4, {1, 1, 2, 1}, 2, i32},
     };
-    const double values[][3] = {{1, 128, 255}, {0.1, -1e300}, {1, -3.140625}, {0.1f, -2, 3},
+    const double values[][3] = {{1, 128, 255}, {0.1, -1e300},    {1, -3.140625}, {0.1f, -2, 3},
                                 {-0x1p53},     {1, -2, 0x1p-24}, {INT32_MIN, 7}};
     enum { COUNT = sizeof tensors / sizeof *tensors };
     struct gb_safetensors *file = NULL;
@@ -263,8 +270,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_headers),   cmocka_unit_test(truncated_files), cmocka_unit_test(flipped_bits),
-        cmocka_unit_test(good_headers),    cmocka_unit_test(written_is_read), cmocka_unit_test(wrong_tensors),
+        cmocka_unit_test(wrong_headers), cmocka_unit_test(truncated_files), cmocka_unit_test(flipped_bits),
+        cmocka_unit_test(good_headers),  cmocka_unit_test(written_is_read), cmocka_unit_test(wrong_tensors),
         cmocka_unit_test(other_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -223,9 +223,7 @@ static void any_source(void **state)
 
 static void check_route(struct gb_shape shape, bool renormalise, uint64_t seed)
 {
-    enum {
-        MOST = 64
-    };
+    enum { MOST = 64 };
     uint64_t random = seed;
     struct gb_weights router;
     size_t elements = (size_t)shape.tokens * shape.hidden, pairs = (size_t)shape.tokens * shape.top_k;

@@ -132,9 +132,10 @@ int main(int argc, char **argv)
     uint32_t *on_gpu = NULL;
     require(cudaMalloc(&on_gpu, part * sizeof(uint32_t)));
     uint64_t wrong = 0;
-    printf("{\"schema\": \"gaugeblock.exhaustive-functions/1\", \"command\": \"exhaustive_functions\", \"date\": \"%s\", "
-           "\"commit\": \"%s\", \"device\": \"%s\",\n  \"results\": [",
-           date, commit, properties.name);
+    printf(
+        "{\"schema\": \"gaugeblock.exhaustive-functions/1\", \"command\": \"exhaustive_functions\", \"date\": \"%s\", "
+        "\"commit\": \"%s\", \"device\": \"%s\",\n  \"results\": [",
+        date, commit, properties.name);
     for (int f = 0; f < FUNCTIONS; f++) {
         result r = compare((enum function)f, on_gpu, found);
         printf("%s\n    {\"function\": \"%s\", \"inputs\": %llu, \"differences\": %llu", f ? "," : "", names[f],

@@ -6,14 +6,8 @@
 #include "tests/check.h"
 #include "tests/gpu/problem.h"
 
-enum {
-    CANARY = 0xC7,
-    CANARY_BYTES = 256
-};
-enum {
-    REGION_INTERMEDIATE = 3,
-    REGION_OUTPUT = 4
-}; /* their places in problem.region */
+enum { CANARY = 0xC7, CANARY_BYTES = 256 };
+enum { REGION_INTERMEDIATE = 3, REGION_OUTPUT = 4 }; /* their places in problem.region */
 
 const char *data_kind_name(enum data_kind kind)
 {
