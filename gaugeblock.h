@@ -76,9 +76,10 @@ typedef struct {
 
 /*
  * How numbers are stored. NVFP4 = E2M1 codes, one E4M3 scale per 16 columns, FP32 global scale.
- * MXFP8 = E4M3 codes, one E8M0 scale per 32 columns.
+ * MXFP8 = E4M3 codes, one E8M0 scale per 32 columns. MXFP4 = E2M1 codes, one E8M0 scale per 32 columns.
+ * FP8 with blocks = E4M3 codes, one FP32 scale per 128 rows x 128 columns of a part; edge blocks are smaller.
  */
-enum gb_format { GB_FP32 = 1, GB_BF16 = 2, GB_NVFP4 = 3, GB_MXFP8 = 4 };
+enum gb_format { GB_FP32 = 1, GB_BF16 = 2, GB_NVFP4 = 3, GB_MXFP8 = 4, GB_MXFP4 = 5, GB_FP8_BLOCK = 6 };
 
 /* Sizes of one MoE layer. Every size is at least 1 and top_k <= experts. */
 struct gb_shape {
@@ -94,10 +95,10 @@ struct gb_shape {
  *   gate_up: rows = 2 * intermediate, the gate rows first, then the up rows; columns = hidden;
  *            parts = 2 (the gate rows and the up rows have a global scale each).
  *   down:    rows = hidden; columns = intermediate; parts = 1.
- * codes:         NVFP4: gb_e2m1x2 [experts, rows, columns / 2]; MXFP8: gb_e4m3 [experts, rows, columns];
+ * codes:         NVFP4, MXFP4: gb_e2m1x2 [experts, rows, columns / 2]; MXFP8, FP8: gb_e4m3 [experts, rows, columns];
  *                BF16: gb_bf16 [experts, rows, columns].
- * scales:        NVFP4: gb_e4m3 [experts, rows, columns / 16]; MXFP8: gb_e8m0 [experts, rows, columns / 32];
- *                otherwise NULL.
+ * scales:        NVFP4: gb_e4m3 [experts, rows, columns / 16]; MXFP4, MXFP8: gb_e8m0 [experts, rows, columns / 32];
+ *                FP8: float [experts, parts, ceil(rows / parts / 128), ceil(columns / 128)]; otherwise NULL.
  * global_scales: NVFP4: [experts, parts], the decoding scale (value = code * scale * global); otherwise NULL.
  */
 struct gb_weights {

@@ -11,7 +11,7 @@
 
 static int list_formats(void)
 {
-    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8};
+    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK};
     printf("%-8s %-18s %s\n", "format", "columns per scale", "bytes of a row of 64");
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         printf("%-8s %-18u %zu\n", gb_format_name(formats[i]), gb_format_block(formats[i]),

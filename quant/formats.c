@@ -5,22 +5,26 @@
 #include "quant/elements.h"
 #include "quant/quant.h"
 
-enum { NVFP4_BLOCK = 16, MXFP8_BLOCK = 32 };
+enum { NVFP4_BLOCK = 16, MX_BLOCK = 32, FP8_BLOCK = 128 };
 
 struct format_row {
     enum gb_format format;
     const char *name;
-    uint32_t block; /* columns that share a scale */
+    uint32_t block;      /* columns that share a scale */
+    uint32_t block_rows; /* rows of a part that share a scale */
+    bool edges;          /* whether the last blocks of a matrix may be smaller */
     uint32_t bits_per_code;
     uint32_t scale_bytes; /* of one scale; 0: no scales */
     bool global;          /* whether parts have a global scale */
 };
 
 static const struct format_row formats[] = {
-    {GB_FP32, "fp32", 1, 32, 0, false},
-    {GB_BF16, "bf16", 1, 16, 0, false},
-    {GB_NVFP4, "nvfp4", NVFP4_BLOCK, 4, 1, true},
-    {GB_MXFP8, "mxfp8", MXFP8_BLOCK, 8, 1, false},
+    {GB_FP32, "fp32", 1, 1, false, 32, 0, false},
+    {GB_BF16, "bf16", 1, 1, false, 16, 0, false},
+    {GB_NVFP4, "nvfp4", NVFP4_BLOCK, 1, false, 4, 1, true},
+    {GB_MXFP8, "mxfp8", MX_BLOCK, 1, false, 8, 1, false},
+    {GB_MXFP4, "mxfp4", MX_BLOCK, 1, false, 4, 1, false},
+    {GB_FP8_BLOCK, "fp8", FP8_BLOCK, FP8_BLOCK, true, 8, sizeof(float), false},
 };
 
 static const struct format_row *find(enum gb_format format)
@@ -53,16 +57,39 @@ uint32_t gb_format_block(enum gb_format format)
     return row ? row->block : 0;
 }
 
+uint32_t gb_format_block_rows(enum gb_format format)
+{
+    const struct format_row *row = find(format);
+    return row ? row->block_rows : 0;
+}
+
+uint32_t gb_format_multiple(enum gb_format format)
+{
+    const struct format_row *row = find(format);
+    return !row ? 0 : row->edges ? 1 : row->block;
+}
+
 size_t gb_row_code_bytes(enum gb_format format, uint32_t columns)
 {
     const struct format_row *row = find(format);
     return row ? (size_t)columns * row->bits_per_code / 8 : 0;
 }
 
+static size_t divide_up(size_t count, size_t by)
+{
+    return (count + by - 1) / by;
+}
+
 size_t gb_row_scale_bytes(enum gb_format format, uint32_t columns)
 {
     const struct format_row *row = find(format);
-    return row ? (size_t)columns / row->block * row->scale_bytes : 0;
+    return row ? divide_up(columns, row->block) * row->scale_bytes : 0;
+}
+
+size_t gb_part_scale_bytes(enum gb_format format, uint32_t rows, uint32_t columns)
+{
+    const struct format_row *row = find(format);
+    return row ? divide_up(rows, row->block_rows) * gb_row_scale_bytes(format, columns) : 0;
 }
 
 enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales, size_t *global_scales,
@@ -71,11 +98,14 @@ enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes,
     const struct format_row *row = find(weights->format);
     if (!row)
         return gb_fail(error, GB_EINVAL, "unknown weight format %d", (int)weights->format);
-    if (weights->columns == 0 || weights->columns % row->block)
+    if (weights->columns == 0 || weights->columns % gb_format_multiple(weights->format))
         return gb_fail(error, GB_EINVAL, "%u columns are no whole number of %s blocks of %u", weights->columns,
                        row->name, row->block);
+    if (weights->parts == 0 || weights->rows % weights->parts)
+        return gb_fail(error, GB_EINVAL, "%u rows are not divided by %u parts", weights->rows, weights->parts);
+    size_t scale_rows = divide_up(weights->rows / weights->parts, row->block_rows) * weights->parts;
     if (!gb_bytes(weights->experts, weights->rows, gb_row_code_bytes(weights->format, weights->columns), 1, codes) ||
-        !gb_bytes(weights->experts, weights->rows, gb_row_scale_bytes(weights->format, weights->columns), 1, scales) ||
+        !gb_bytes(weights->experts, scale_rows, gb_row_scale_bytes(weights->format, weights->columns), 1, scales) ||
         !gb_bytes(weights->experts, weights->parts, row->global ? sizeof(float) : 0, 1, global_scales))
         return gb_fail(error, GB_EINVAL, "%u x %u x %u weights do not fit in memory", weights->experts, weights->rows,
                        weights->columns);
@@ -94,80 +124,112 @@ float gb_weights_global(const struct gb_weights *weights, uint32_t expert, uint3
     return weights->global_scales[(size_t)expert * weights->parts + gb_weights_part(weights, row)];
 }
 
-static void nvfp4_codes(const struct gb_weights *weights, size_t row, float *codes, float *scales)
+/* Where a row's codes and scales begin. */
+struct row_at {
+    const struct gb_weights *weights;
+    size_t codes;  /* elements before the row */
+    size_t scales; /* scales before the row's */
+};
+
+/* Each part's blocks of rows begin at its first row. */
+static struct row_at row_at(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
-    const gb_e2m1x2 *pairs = (const gb_e2m1x2 *)weights->codes + row * (weights->columns / 2);
-    const gb_e4m3 *bytes = (const gb_e4m3 *)weights->scales + row * (weights->columns / NVFP4_BLOCK);
-    for (uint32_t c = 0; c < weights->columns / 2; c++) {
+    const struct format_row *format = find(weights->format);
+    uint32_t rows = weights->rows / weights->parts;
+    size_t scale_rows = divide_up(rows, format->block_rows), part = (size_t)expert * weights->parts + row / rows;
+    return (struct row_at){
+        .weights = weights,
+        .codes = ((size_t)expert * weights->rows + row) * weights->columns,
+        .scales = (part * scale_rows + row % rows / format->block_rows) * divide_up(weights->columns, format->block),
+    };
+}
+
+/* first is even. */
+static void e2m1_codes(const struct row_at *at, uint32_t first, uint32_t count, float *codes)
+{
+    const gb_e2m1x2 *pairs = (const gb_e2m1x2 *)at->weights->codes + (at->codes + first) / 2;
+    for (uint32_t c = 0; c < count / 2; c++) {
         codes[2 * c] = e2m1_value(pairs[c].bits & 15u);
         codes[2 * c + 1] = e2m1_value((uint32_t)pairs[c].bits >> 4);
     }
-    for (uint32_t b = 0; b < weights->columns / NVFP4_BLOCK; b++)
+}
+
+static void e4m3_codes(const struct row_at *at, uint32_t first, uint32_t count, float *codes)
+{
+    const gb_e4m3 *elements = (const gb_e4m3 *)at->weights->codes + at->codes + first;
+    for (uint32_t c = 0; c < count; c++)
+        codes[c] = e4m3_value(elements[c].bits);
+}
+
+static void e4m3_scales(const struct row_at *at, size_t first, size_t count, float *scales)
+{
+    const gb_e4m3 *bytes = (const gb_e4m3 *)at->weights->scales + at->scales + first;
+    for (size_t b = 0; b < count; b++)
         scales[b] = gb_e4m3_decode(bytes[b]);
 }
 
-static void mxfp8_codes(const struct gb_weights *weights, size_t row, float *codes, float *scales)
+static void e8m0_scales(const struct row_at *at, size_t first, size_t count, float *scales)
 {
-    const gb_e4m3 *elements = (const gb_e4m3 *)weights->codes + row * weights->columns;
-    const gb_e8m0 *bytes = (const gb_e8m0 *)weights->scales + row * (weights->columns / MXFP8_BLOCK);
-    for (uint32_t c = 0; c < weights->columns; c++)
-        codes[c] = e4m3_value(elements[c].bits);
-    for (uint32_t b = 0; b < weights->columns / MXFP8_BLOCK; b++)
+    const gb_e8m0 *bytes = (const gb_e8m0 *)at->weights->scales + at->scales + first;
+    for (size_t b = 0; b < count; b++)
         scales[b] = gb_e8m0_decode(bytes[b]);
 }
 
-void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes, float *scales)
+/* Columns first .. first + count - 1 of a row; first is a multiple of the block. scales: [count / block], rounded up.
+ */
+static void decode(const struct row_at *at, uint32_t first, uint32_t count, float *codes, float *scales)
 {
-    size_t r = (size_t)expert * weights->rows + row;
-    if (weights->format == GB_NVFP4) {
-        nvfp4_codes(weights, r, codes, scales);
+    uint32_t block = gb_format_block(at->weights->format);
+    size_t scale = first / block, blocks = divide_up(count, block);
+    switch (at->weights->format) {
+    case GB_NVFP4:
+        e2m1_codes(at, first, count, codes);
+        e4m3_scales(at, scale, blocks, scales);
         return;
-    }
-    if (weights->format == GB_MXFP8) {
-        mxfp8_codes(weights, r, codes, scales);
+    case GB_MXFP4:
+        e2m1_codes(at, first, count, codes);
+        e8m0_scales(at, scale, blocks, scales);
         return;
+    case GB_MXFP8:
+        e4m3_codes(at, first, count, codes);
+        e8m0_scales(at, scale, blocks, scales);
+        return;
+    case GB_FP8_BLOCK:
+        e4m3_codes(at, first, count, codes);
+        memcpy(scales, (const float *)at->weights->scales + at->scales + scale, blocks * sizeof *scales);
+        return;
+    case GB_BF16:
+    case GB_FP32:
+        break;
     }
-    for (uint32_t c = 0; c < weights->columns; c++) {
-        size_t i = r * weights->columns + c;
-        codes[c] = weights->format == GB_BF16 ? gb_bf16_decode(((const gb_bf16 *)weights->codes)[i])
-                                              : ((const float *)weights->codes)[i];
+    for (uint32_t c = 0; c < count; c++) {
+        size_t i = at->codes + first + c;
+        codes[c] = at->weights->format == GB_BF16 ? gb_bf16_decode(((const gb_bf16 *)at->weights->codes)[i])
+                                                  : ((const float *)at->weights->codes)[i];
         scales[c] = 1.0f;
     }
 }
 
-static void nvfp4_row(const struct gb_weights *weights, size_t row, double global, double *values)
+void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes, float *scales)
 {
-    const gb_e2m1x2 *pairs = (const gb_e2m1x2 *)weights->codes + row * (weights->columns / 2);
-    const gb_e4m3 *bytes = (const gb_e4m3 *)weights->scales + row * (weights->columns / NVFP4_BLOCK);
-    for (uint32_t c = 0; c < weights->columns; c += 2) {
-        double scale = (double)gb_e4m3_decode(bytes[c / NVFP4_BLOCK]) * global;
-        values[c] = (double)e2m1_value(pairs[c / 2].bits & 15u) * scale;
-        values[c + 1] = (double)e2m1_value((uint32_t)pairs[c / 2].bits >> 4) * scale;
-    }
-}
-
-static void mxfp8_row(const struct gb_weights *weights, size_t row, double *values)
-{
-    const gb_e4m3 *elements = (const gb_e4m3 *)weights->codes + row * weights->columns;
-    const gb_e8m0 *bytes = (const gb_e8m0 *)weights->scales + row * (weights->columns / MXFP8_BLOCK);
-    for (uint32_t c = 0; c < weights->columns; c++)
-        values[c] = (double)e4m3_value(elements[c].bits) * (double)gb_e8m0_decode(bytes[c / MXFP8_BLOCK]);
+    struct row_at at = row_at(weights, expert, row);
+    decode(&at, 0, weights->columns, codes, scales);
 }
 
 void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
 {
-    size_t r = (size_t)expert * weights->rows + row;
-    if (weights->format == GB_NVFP4) {
-        nvfp4_row(weights, r, (double)gb_weights_global(weights, expert, row), values);
-        return;
-    }
-    if (weights->format == GB_MXFP8) {
-        mxfp8_row(weights, r, values);
-        return;
-    }
-    for (uint32_t c = 0; c < weights->columns; c++) {
-        size_t i = r * weights->columns + c;
-        values[c] = weights->format == GB_BF16 ? (double)gb_bf16_decode(((const gb_bf16 *)weights->codes)[i])
-                                               : (double)((const float *)weights->codes)[i];
+    enum { PIECE = 128 }; /* a multiple of every block */
+    struct row_at at = row_at(weights, expert, row);
+    uint32_t block = gb_format_block(weights->format), columns = weights->columns;
+    double global = (double)gb_weights_global(weights, expert, row);
+    for (uint32_t first = 0; first < columns; first += PIECE) {
+        float codes[PIECE], scales[PIECE];
+        uint32_t count = columns - first < PIECE ? columns - first : PIECE;
+        decode(&at, first, count, codes, scales);
+        for (uint32_t run = 0; run < count; run += block) {
+            double scale = (double)scales[run / block] * global;
+            for (uint32_t c = run; c < count && c < run + block; c++)
+                values[first + c] = (double)codes[c] * scale;
+        }
     }
 }

@@ -55,25 +55,30 @@ GB_API uint16_t gb_fp16_encode(float value);
 
 /* Formats of weights. */
 
-/* "fp32", "bf16", "nvfp4", "mxfp8"; NULL for an unknown one. */
+/* "fp32", "bf16", "nvfp4", "mxfp8", "mxfp4", "fp8"; NULL for an unknown one. */
 GB_API const char *gb_format_name(enum gb_format format);
 /* False if no weight format has this name. */
 GB_API bool gb_format_parse(const char *name, enum gb_format *format);
-/* Columns that share a scale: 16 for NVFP4, 32 for MXFP8, 1 where there are no scales. Rows must be a multiple of it
- * long. */
+/* Columns that share a scale: 16 for NVFP4, 32 for MXFP4 and MXFP8, 128 for FP8, 1 where there are no scales. */
 GB_API uint32_t gb_format_block(enum gb_format format);
-/* Bytes of the codes of one row; bytes of the scales of one row (0 where there are none). */
+/* Rows of a part that share a scale: 128 for FP8, otherwise 1. */
+GB_API uint32_t gb_format_block_rows(enum gb_format format);
+/* Rows must be a multiple of it long: of the block, but 1 for FP8, whose last block may be smaller. */
+GB_API uint32_t gb_format_multiple(enum gb_format format);
+/* Bytes of the codes of one row; bytes of its scales (0 where there are none; FP8: of the row's block of rows). */
 GB_API size_t gb_row_code_bytes(enum gb_format format, uint32_t columns);
 GB_API size_t gb_row_scale_bytes(enum gb_format format, uint32_t columns);
-/* Bytes of the codes, scales and global scales of all experts; GB_EINVAL on overflow or a row that is no
- * whole number of blocks. */
+/* Bytes of the scales of one part of `rows` rows. */
+GB_API size_t gb_part_scale_bytes(enum gb_format format, uint32_t rows, uint32_t columns);
+/* Bytes of the codes, scales and global scales of all experts; GB_EINVAL on overflow, on rows that the parts do not
+ * divide, or a row that is no whole number of blocks. */
 GB_API enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales,
                                        size_t *global_scales, struct gb_error *error);
 
 /* Which global scale a row uses: 0 .. parts-1. */
 GB_API uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row);
 /* One row's codes as numbers without any scale, and its block scales. codes: [columns]; scales: [columns / block],
- * all 1 where the format has none. Both exact. */
+ * rounded up, all 1 where the format has none. Both exact. */
 GB_API void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes,
                              float *scales);
 /* The global scale of one row; 1 where the format has none. */
@@ -91,7 +96,7 @@ struct gb_recipe {
 };
 
 GB_API const struct gb_recipe *gb_recipes(size_t *count);
-/* The recipe used for a weight format where none is named. */
+/* The recipe used for a weight format where none is named; NULL if none makes it. */
 GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
 
 /*

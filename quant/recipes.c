@@ -55,7 +55,7 @@ enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, 
         return gb_nvfp4_quantise(values, rows, columns, codes, scales, global_scale, error);
     case GB_MXFP8:
         return gb_mxfp8_quantise(values, rows, columns, codes, scales, error);
-    case GB_FP32:
+    default:
         break;
     }
     return gb_fail(error, GB_EINVAL, "recipe %s quantises to no known format", recipe->name);

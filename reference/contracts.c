@@ -9,6 +9,10 @@ static const struct gb_contract contracts[] = {
      "NVFP4 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
     {"mxfp8.bf16.fma32/1", GB_MXFP8, GB_BF16, "fma32/1",
      "MXFP8 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
+    {"mxfp4.bf16.fma32/1", GB_MXFP4, GB_BF16, "fma32/1",
+     "MXFP4 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
+    {"fp8.bf16.fma32/1", GB_FP8_BLOCK, GB_BF16, "fma32/1",
+     "FP8 weights in blocks of 128 x 128, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
     {"bf16.bf16.fma32/1", GB_BF16, GB_BF16, "fma32/1",
      "bf16 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
 };

@@ -118,8 +118,8 @@ enum gb_status gb_activations_new(const struct gb_weights *weights, const gb_bf1
                                   const struct gb_groups *groups, uint32_t share, struct gb_activations *activations,
                                   struct gb_error *error)
 {
-    bool contract = weights->format == GB_NVFP4 || weights->format == GB_MXFP8 || weights->format == GB_BF16;
-    activations->path = contract ? gb_cpu_path_get() : GB_CPU_PLAIN;
+    bool lanes = weights->format == GB_NVFP4 || weights->format == GB_MXFP8 || weights->format == GB_BF16;
+    activations->path = lanes ? gb_cpu_path_get() : GB_CPU_PLAIN; /* where no vector code reads the format: plain C */
     uint32_t team = paths[activations->path].team;
     size_t line = 64 / sizeof(float), unit = team ? (size_t)team * chunk_elements(weights->format) : line;
     size_t stride = (weights->columns + unit - 1) / unit * unit, bytes;

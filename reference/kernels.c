@@ -5,12 +5,12 @@
 
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {
-    uint32_t block = gb_format_block(problem->weights);
+    uint32_t multiple = gb_format_multiple(problem->weights);
     if (!gb_contract_find(problem->weights, GB_BF16, "fma32/1"))
         return gb_fail(error, GB_EUNSUPPORTED, "no contract for this weight format");
-    if (problem->shape.hidden % block || problem->shape.intermediate % block)
+    if (problem->shape.hidden % multiple || problem->shape.intermediate % multiple)
         return gb_fail(error, GB_EUNSUPPORTED, "hidden %u or intermediate %u is no multiple of the block %u",
-                       problem->shape.hidden, problem->shape.intermediate, block);
+                       problem->shape.hidden, problem->shape.intermediate, multiple);
     return GB_OK;
 }
 
@@ -27,6 +27,12 @@ static const struct gb_kernel kernels[] = {
     ROW("cpu/mxfp8-layer", GB_LAYER, GB_MXFP8, GB_STAGE_OUTPUTS, gb_reference_layer),
     ROW("cpu/mxfp8-gate-up", GB_GATE_UP, GB_MXFP8, 0, gb_reference_gate_up),
     ROW("cpu/mxfp8-down", GB_DOWN, GB_MXFP8, 0, gb_reference_down),
+    ROW("cpu/mxfp4-layer", GB_LAYER, GB_MXFP4, GB_STAGE_OUTPUTS, gb_reference_layer),
+    ROW("cpu/mxfp4-gate-up", GB_GATE_UP, GB_MXFP4, 0, gb_reference_gate_up),
+    ROW("cpu/mxfp4-down", GB_DOWN, GB_MXFP4, 0, gb_reference_down),
+    ROW("cpu/fp8-layer", GB_LAYER, GB_FP8_BLOCK, GB_STAGE_OUTPUTS, gb_reference_layer),
+    ROW("cpu/fp8-gate-up", GB_GATE_UP, GB_FP8_BLOCK, 0, gb_reference_gate_up),
+    ROW("cpu/fp8-down", GB_DOWN, GB_FP8_BLOCK, 0, gb_reference_down),
     ROW("cpu/bf16-layer", GB_LAYER, GB_BF16, GB_STAGE_OUTPUTS, gb_reference_layer),
     ROW("cpu/bf16-gate-up", GB_GATE_UP, GB_BF16, 0, gb_reference_gate_up),
     ROW("cpu/bf16-down", GB_DOWN, GB_BF16, 0, gb_reference_down),

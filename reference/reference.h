@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU operators of the contracts nvfp4.bf16.fma32/1 and bf16.bf16.fma32/1, bit for bit as
- * docs/numerics.md defines them, and the float64 truth they are measured against.
+ * The CPU operators of the contracts <weights>.bf16.fma32/1, bit for bit as docs/numerics.md defines them, and the
+ * float64 truth they are measured against.
  */
 #ifndef GB_REFERENCE_REFERENCE_H
 #define GB_REFERENCE_REFERENCE_H

@@ -38,8 +38,11 @@ void fill_weights(uint64_t *state, const struct gb_weights *w)
         fill_bf16(state, w->codes, codes / sizeof(gb_bf16));
         return;
     }
-    fill_bytes(state, (void *)w->codes, codes, w->format == GB_MXFP8 ? 0xF7 : 0xFF);
-    fill_bytes(state, (void *)w->scales, scales, 0x77);
+    fill_bytes(state, (void *)w->codes, codes, w->format == GB_MXFP8 || w->format == GB_FP8_BLOCK ? 0xF7 : 0xFF);
+    if (w->format == GB_FP8_BLOCK)
+        fill_float(state, (float *)w->scales, scales / sizeof(float));
+    else
+        fill_bytes(state, (void *)w->scales, scales, 0x77);
     if (w->format == GB_NVFP4)
         fill_float(state, w->global_scales, global_scales / sizeof(float));
 }

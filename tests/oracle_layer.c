@@ -18,23 +18,41 @@ static float weight_at(const struct gb_weights *weights, size_t index)
 
     switch (weights->format) {
     case GB_NVFP4:
+    case GB_MXFP4:
         return (float)oracle_decode(ORACLE_E2M1, index % 2 == 0 ? bytes[index / 2] % 16 : bytes[index / 2] / 16);
     case GB_MXFP8:
+    case GB_FP8_BLOCK:
         return (float)oracle_decode(ORACLE_E4M3, bytes[index]);
     default:
         return (float)oracle_decode(ORACLE_BF16, ((const gb_bf16 *)weights->codes)[index].bits);
     }
 }
 
-static float scale_at(const struct gb_weights *weights, size_t index)
+/* The scale of the 128 x 128 block: blocks start anew in each part, and the last ones may be smaller. */
+static float tile_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column)
+{
+    const float *scales = weights->scales;
+    uint32_t part_rows = weights->rows / weights->parts;
+    uint32_t down = part_rows / 128 + (part_rows % 128 != 0),
+             across = weights->columns / 128 + (weights->columns % 128 != 0);
+    uint32_t matrix = expert * weights->parts + row / part_rows;
+
+    return scales[((size_t)matrix * down + row % part_rows / 128) * across + column / 128];
+}
+
+static float scale_at(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column)
 {
     const uint8_t *scales = weights->scales;
+    size_t index = row_start(weights, expert, row) + column;
 
     switch (weights->format) {
     case GB_NVFP4:
         return (float)oracle_decode(ORACLE_E4M3, scales[index / 16]);
+    case GB_MXFP4:
     case GB_MXFP8:
         return (float)oracle_e8m0_decode(scales[index / 32]);
+    case GB_FP8_BLOCK:
+        return tile_scale(weights, expert, row, column);
     default:
         return 1;
     }
@@ -62,8 +80,10 @@ static float butterfly(const float lanes[32])
 
 float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x)
 {
-    uint32_t chunk = weights->format == GB_NVFP4 ? 32 : weights->format == GB_MXFP8 ? 16 : 8; /* of 16 bytes */
-    uint32_t run = chunk < 16 ? chunk : 16; /* a block of NVFP4, half a block of MXFP8 */
+    /* chunk: elements in 16 bytes. run: what of a chunk shares a scale. */
+    static const uint32_t chunks[] = {
+        [GB_BF16] = 8, [GB_NVFP4] = 32, [GB_MXFP4] = 32, [GB_MXFP8] = 16, [GB_FP8_BLOCK] = 16};
+    uint32_t chunk = chunks[weights->format], run = weights->format == GB_NVFP4 ? 16 : chunk;
     size_t start = row_start(weights, expert, row);
     float lanes[32] = {0};
     float partial = 0;
@@ -73,7 +93,7 @@ float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
         bool run_ends = (i + 1) % run == 0 || i + 1 == weights->columns;
         if (run_ends) {
             float *lane = &lanes[i / chunk % 32];
-            *lane = oracle_fma(scale_at(weights, start + i), partial, *lane);
+            *lane = oracle_fma(scale_at(weights, expert, row, i), partial, *lane);
             partial = 0;
         }
     }

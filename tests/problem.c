@@ -81,13 +81,57 @@ static void fill_bf16(struct gb_weights *weights, enum data data, uint64_t *rand
     }
 }
 
+/* Uniform codes have a root mean square of 2.93, scales one of about 2^-2.6 of the largest. */
+static void fill_mxfp4(struct gb_weights *weights, enum data data, uint64_t *random)
+{
+    size_t elements = (size_t)weights->experts * weights->rows * weights->columns;
+    uint8_t *codes = (uint8_t *)weights->codes, *scales = (uint8_t *)weights->scales;
+    uint32_t one = 127 - (uint32_t)ceil(log2(sqrt(weights->columns)));
+
+    for (size_t i = 0; i < elements / 2; i++)
+        codes[i] = (uint8_t)random_below(random, 256);
+    for (size_t block = 0; block < elements / 32; block++) {
+        scales[block] = (uint8_t)(data == DATA_SUBNORMAL ? random_below(random, 3) : one - random_below(random, 6));
+        if (data == DATA_NONFINITE && random_below(random, 400) == 0)
+            scales[block] = 0xFF;
+    }
+    for (size_t block = 1; data == DATA_CANCEL && block < elements / 32; block += 2) {
+        for (unsigned i = 0; i < 16; i++)
+            codes[16 * block + i] = codes[16 * block - 16 + i] ^ 0x88;
+        scales[block] = scales[block - 1];
+    }
+}
+
+/* Scales of full precision. Every second run of 16 columns cancels within its block. */
+static void fill_fp8(struct gb_weights *weights, enum data data, uint64_t *random)
+{
+    size_t elements = (size_t)weights->experts * weights->rows * weights->columns;
+    size_t blocks = weights->experts * weights->parts *
+                    gb_part_scale_bytes(GB_FP8_BLOCK, weights->rows / weights->parts, weights->columns) / sizeof(float);
+    uint8_t *codes = (uint8_t *)weights->codes;
+    float *scales = (float *)weights->scales;
+
+    for (size_t i = 0; i < elements; i++)
+        codes[i] = (uint8_t)(random_below(random, 0x7F) | random_below(random, 2) << 7);
+    for (size_t i = 0; i < blocks; i++) {
+        scales[i] = (float)((0.5 + random_uniform(random)) / (92 * sqrt(weights->columns)));
+        if (data == DATA_SUBNORMAL)
+            scales[i] *= 0x1p-116f;
+        if (data == DATA_NONFINITE && random_below(random, 20) == 0)
+            scales[i] = random_below(random, 2) ? NAN : INFINITY;
+    }
+    for (size_t i = 16; data == DATA_CANCEL && i < elements; i++)
+        if (i % 32 >= 16)
+            codes[i] = codes[i - 16] ^ 0x80;
+}
+
 /* Each part of each expert is a matrix of its own, so with a global scale of its own. */
 static void fill_gaussian(struct gb_weights *weights, uint64_t *random)
 {
     uint32_t rows = weights->rows / weights->parts;
     size_t count = (size_t)rows * weights->columns;
     size_t code_bytes = rows * gb_row_code_bytes(weights->format, weights->columns);
-    size_t scale_bytes = rows * gb_row_scale_bytes(weights->format, weights->columns);
+    size_t scale_bytes = gb_part_scale_bytes(weights->format, rows, weights->columns);
     float *values = allocate(count, sizeof(float));
 
     for (uint32_t part = 0; part < weights->experts * weights->parts; part++) {
@@ -116,15 +160,25 @@ void problem_weights(struct gb_weights *weights, enum gb_format format, uint32_t
     } else if (format == GB_MXFP8) {
         weights->codes = allocate(elements, sizeof(gb_e4m3));
         weights->scales = allocate(elements / 32, sizeof(gb_e8m0));
+    } else if (format == GB_MXFP4) {
+        weights->codes = allocate(elements / 2, sizeof(gb_e2m1x2));
+        weights->scales = allocate(elements / 32, sizeof(gb_e8m0));
+    } else if (format == GB_FP8_BLOCK) {
+        weights->codes = allocate(elements, sizeof(gb_e4m3));
+        weights->scales = allocate((size_t)experts * parts, gb_part_scale_bytes(format, rows / parts, columns));
     } else {
         weights->codes = allocate(elements, sizeof(gb_bf16));
     }
-    if (data == DATA_GAUSSIAN)
+    if (data == DATA_GAUSSIAN && gb_recipe_default(format))
         fill_gaussian(weights, random);
     else if (format == GB_NVFP4)
         fill_nvfp4(weights, data, random);
     else if (format == GB_MXFP8)
         fill_mxfp8(weights, data, random);
+    else if (format == GB_MXFP4)
+        fill_mxfp4(weights, data, random);
+    else if (format == GB_FP8_BLOCK)
+        fill_fp8(weights, data, random);
     else
         fill_bf16(weights, data, random);
 }

@@ -9,7 +9,7 @@
 
 enum data {
     DATA_CODES,     /* every element code and every finite block scale, zero and subnormal ones included */
-    DATA_GAUSSIAN,  /* gaussian weights, by the format's default recipe */
+    DATA_GAUSSIAN,  /* gaussian weights, by the format's default recipe; DATA_CODES where it has none */
     DATA_WIDE,      /* DATA_CODES with activations of any finite magnitude below 2^100: sums lose almost all bits */
     DATA_SUBNORMAL, /* DATA_CODES with dot products near and below 2^-126 */
     DATA_CANCEL,    /* DATA_CODES with every second run of 16 columns the negative of the one before */

@@ -55,9 +55,14 @@ static struct seen check_lengths(enum data data)
         check_rows(GB_BF16, lengths[i], data, 200 + i, &seen);
         if (lengths[i] % 32 == 0)
             check_rows(GB_MXFP8, lengths[i], data, 400 + i, &seen);
+        if (lengths[i] % 32 == 0)
+            check_rows(GB_MXFP4, lengths[i], data, 500 + i, &seen);
+        check_rows(GB_FP8_BLOCK, lengths[i], data, 600 + i, &seen);
     }
-    for (unsigned i = 0; i < sizeof odd_lengths / sizeof *odd_lengths; i++)
+    for (unsigned i = 0; i < sizeof odd_lengths / sizeof *odd_lengths; i++) {
         check_rows(GB_BF16, odd_lengths[i], data, 300 + i, &seen);
+        check_rows(GB_FP8_BLOCK, odd_lengths[i], data, 700 + i, &seen);
+    }
     return seen;
 }
 

@@ -30,7 +30,7 @@ static void round_trip(enum gb_format format, bool router, bool stack, bool atte
 static void round_trips(void **state)
 {
     (void)state;
-    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_BF16};
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_BF16, GB_MXFP4, GB_FP8_BLOCK};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         round_trip(formats[i], true, true, true);
         round_trip(formats[i], true, true, false);

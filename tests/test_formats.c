@@ -59,6 +59,8 @@ static void names_of_formats(void **state)
     assert_string_equal(gb_format_name(GB_BF16), "bf16");
     assert_string_equal(gb_format_name(GB_NVFP4), "nvfp4");
     assert_string_equal(gb_format_name(GB_MXFP8), "mxfp8");
+    assert_string_equal(gb_format_name(GB_MXFP4), "mxfp4");
+    assert_string_equal(gb_format_name(GB_FP8_BLOCK), "fp8");
     assert_null(gb_format_name((enum gb_format)0));
     assert_true(gb_format_parse("nvfp4", &format));
     assert_int_equal(format, GB_NVFP4);
@@ -66,6 +68,10 @@ static void names_of_formats(void **state)
     assert_int_equal(format, GB_MXFP8);
     assert_true(gb_format_parse("bf16", &format));
     assert_int_equal(format, GB_BF16);
+    assert_true(gb_format_parse("mxfp4", &format));
+    assert_int_equal(format, GB_MXFP4);
+    assert_true(gb_format_parse("fp8", &format));
+    assert_int_equal(format, GB_FP8_BLOCK);
     assert_false(gb_format_parse("fp32", &format)); /* no weight format */
     assert_false(gb_format_parse("nvfp", &format));
     assert_false(gb_format_parse("", &format));
@@ -83,6 +89,19 @@ static void sizes_of_rows(void **state)
     assert_int_equal(gb_row_scale_bytes(GB_MXFP8, 96), 3);
     assert_int_equal(gb_row_code_bytes(GB_BF16, 13), 26);
     assert_int_equal(gb_row_scale_bytes(GB_BF16, 13), 0);
+    assert_int_equal(gb_format_block(GB_MXFP4), 32);
+    assert_int_equal(gb_format_multiple(GB_MXFP4), 32);
+    assert_int_equal(gb_row_code_bytes(GB_MXFP4, 96), 48);
+    assert_int_equal(gb_row_scale_bytes(GB_MXFP4, 96), 3);
+    assert_int_equal(gb_part_scale_bytes(GB_MXFP4, 5, 96), 15);
+    assert_int_equal(gb_format_block(GB_FP8_BLOCK), 128);
+    assert_int_equal(gb_format_block_rows(GB_FP8_BLOCK), 128);
+    assert_int_equal(gb_format_multiple(GB_FP8_BLOCK), 1);
+    assert_int_equal(gb_row_code_bytes(GB_FP8_BLOCK, 130), 130);
+    assert_int_equal(gb_row_scale_bytes(GB_FP8_BLOCK, 128), 4);
+    assert_int_equal(gb_row_scale_bytes(GB_FP8_BLOCK, 129), 8);
+    assert_int_equal(gb_part_scale_bytes(GB_FP8_BLOCK, 128, 129), 8);
+    assert_int_equal(gb_part_scale_bytes(GB_FP8_BLOCK, 129, 129), 16);
     assert_int_equal(gb_row_code_bytes(GB_NVFP4, 0xFFFFFFF0), 0x7FFFFFF8);
     assert_int_equal(gb_row_code_bytes(GB_BF16, 0xFFFFFFF0), 0x1FFFFFFE0);
 }
@@ -119,7 +138,17 @@ static void sizes_of_weights(void **state)
     assert_int_equal(codes, 2 * 5 * 7 * 2);
     assert_int_equal(scales, 0);
     assert_int_equal(globals, 0);
-    weights.format = (enum gb_format)9;
+    weights = (struct gb_weights){.format = GB_FP8_BLOCK, .experts = 2, .rows = 260, .columns = 130, .parts = 2};
+    assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_OK);
+    assert_int_equal(codes, 2 * 260 * 130);
+    assert_int_equal(scales, 2 * 2 * 2 * 2 * 4); /* each part of 130 rows has two rows of two blocks */
+    assert_int_equal(globals, 0);
+    weights.rows = 261;
+    assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
+    assert_non_null(strstr(error.message, "261"));
+    weights.parts = 0;
+    assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
+    weights.format = (enum gb_format)99;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
 }
 
@@ -172,6 +201,38 @@ static void rows_without_a_global_scale(void **state)
         assert_true(values[i] ==
                     oracle_decode(ORACLE_E4M3, codes[start + i]) * oracle_e8m0_decode(scales[(start + i) / 32]));
     problem_weights_free(&weights);
+
+    problem_weights(&weights, GB_MXFP4, EXPERTS, ROWS, COLUMNS, 2, DATA_CODES, &random);
+    codes = weights.codes, scales = weights.scales;
+    gb_weights_row(&weights, 1, 4, values);
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        assert_true(values[i] == oracle_decode(ORACLE_E2M1, codes[(start + i) / 2] >> 4 * (i % 2) & 15) *
+                                     oracle_e8m0_decode(scales[(start + i) / 32]));
+    problem_weights_free(&weights);
+}
+
+/* Two parts of 130 rows and 300 columns: 2 x 3 blocks each, the last of 2 rows and 44 columns. */
+static void rows_of_square_blocks(void **state)
+{
+    enum { EXPERTS = 2, ROWS = 260, COLUMNS = 300 };
+    uint64_t random = 10;
+    struct gb_weights weights;
+    double values[COLUMNS];
+
+    (void)state;
+    problem_weights(&weights, GB_FP8_BLOCK, EXPERTS, ROWS, COLUMNS, 2, DATA_CODES, &random);
+    const uint8_t *codes = weights.codes;
+    const float *scales = weights.scales;
+    for (uint32_t expert = 0; expert < EXPERTS; expert++)
+        for (uint32_t row = 0; row < ROWS; row++) {
+            uint32_t part = 2 * expert + row / 130, block_row = 2 * part + row % 130 / 128;
+            gb_weights_row(&weights, expert, row, values);
+            for (uint32_t i = 0; i < COLUMNS; i++)
+                assert_true(values[i] ==
+                            oracle_decode(ORACLE_E4M3, codes[((size_t)expert * ROWS + row) * COLUMNS + i]) *
+                                (double)scales[3 * block_row + i / 128]);
+        }
+    problem_weights_free(&weights);
 }
 
 static void recipes_are_named(void **state)
@@ -219,7 +280,8 @@ int main(void)
         cmocka_unit_test(bytes_refuse_overflow), cmocka_unit_test(names_of_formats),
         cmocka_unit_test(sizes_of_rows),         cmocka_unit_test(sizes_of_weights),
         cmocka_unit_test(rows_are_exact),        cmocka_unit_test(rows_without_a_global_scale),
-        cmocka_unit_test(recipes_are_named),     cmocka_unit_test(contracts_are_found),
+        cmocka_unit_test(rows_of_square_blocks), cmocka_unit_test(recipes_are_named),
+        cmocka_unit_test(contracts_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,10 @@ static const struct gb_shape nvfp4_shapes[] = {
 static const struct gb_shape mxfp8_shapes[] = {
     {1, 32, 32, 1, 1}, {3, 96, 32, 3, 2}, {5, 160, 96, 4, 3}, {1, 384, 192, 3, 2}, {1, 544, 32, 2, 2},
 };
+/* Parts of fewer than 128 rows, of 128, and of some more. */
+static const struct gb_shape fp8_shapes[] = {
+    {1, 1, 1, 1, 1}, {3, 129, 7, 3, 2}, {2, 40, 130, 3, 2}, {2, 264, 128, 2, 1}, {5, 130, 257, 2, 2},
+};
 static const struct gb_shape bf16_shapes[] = {
     {1, 1, 1, 1, 1}, {3, 13, 7, 3, 2}, {2, 255, 9, 4, 4}, {6, 32, 8, 5, 3}, {1, 264, 263, 2, 2}, {1, 384, 192, 3, 2},
 };
@@ -117,6 +121,10 @@ static void check_shapes(enum data data)
         check_shape(nvfp4_shapes[i], GB_NVFP4, data, 40 + i);
     for (unsigned i = 0; i < sizeof mxfp8_shapes / sizeof *mxfp8_shapes; i++)
         check_shape(mxfp8_shapes[i], GB_MXFP8, data, 50 + i);
+    for (unsigned i = 0; i < sizeof mxfp8_shapes / sizeof *mxfp8_shapes; i++)
+        check_shape(mxfp8_shapes[i], GB_MXFP4, data, 70 + i);
+    for (unsigned i = 0; i < sizeof fp8_shapes / sizeof *fp8_shapes; i++)
+        check_shape(fp8_shapes[i], GB_FP8_BLOCK, data, 80 + i);
     for (unsigned i = 0; i < sizeof bf16_shapes / sizeof *bf16_shapes; i++)
         check_shape(bf16_shapes[i], GB_BF16, data, 60 + i);
 }
@@ -296,7 +304,7 @@ static void the_kernel_table_runs_the_reference(void **state)
 {
     const struct gb_kernel_table *table = gb_reference_kernels();
     const struct gb_shape shape = {2, 96, 32, 3, 2};
-    unsigned seen[5] = {0}; /* by format: a bit per operator */
+    unsigned seen[GB_FP8_BLOCK + 1] = {0}; /* by format: a bit per operator */
 
     (void)state;
     assert_int_equal(table->abi_version, GB_ABI_VERSION);
@@ -328,7 +336,8 @@ static void the_kernel_table_runs_the_reference(void **state)
         problem_free(&problem);
     }
     const unsigned all = 1u << GB_LAYER | 1u << GB_GATE_UP | 1u << GB_DOWN;
-    assert_true(seen[GB_NVFP4] == all && seen[GB_MXFP8] == all && seen[GB_BF16] == all);
+    for (enum gb_format format = GB_BF16; format <= GB_FP8_BLOCK; format++)
+        assert_int_equal(seen[format], all);
 }
 
 int main(void)

@@ -23,9 +23,18 @@ static long double weight_at(const struct gb_weights *weights, uint32_t expert, 
                (long double)oracle_e8m0_decode(((const uint8_t *)weights->scales)[index / 32]);
     if (weights->format == GB_BF16)
         return (long double)oracle_decode(ORACLE_BF16, ((const gb_bf16 *)weights->codes)[index].bits);
+    uint32_t part_rows = weights->rows / weights->parts, part = row / part_rows;
+    if (weights->format == GB_FP8_BLOCK) {
+        size_t down = (part_rows + 127) / 128, across = (weights->columns + 127) / 128;
+        size_t block = ((expert * weights->parts + part) * down + row % part_rows / 128) * across + column / 128;
+        return (long double)oracle_decode(ORACLE_E4M3, ((const uint8_t *)weights->codes)[index]) *
+               (long double)((const float *)weights->scales)[block];
+    }
     unsigned pair = ((const uint8_t *)weights->codes)[index / 2];
     unsigned code = index % 2 ? pair / 16 : pair % 16;
-    uint32_t part = row / (weights->rows / weights->parts);
+    if (weights->format == GB_MXFP4)
+        return (long double)oracle_decode(ORACLE_E2M1, code) *
+               (long double)oracle_e8m0_decode(((const uint8_t *)weights->scales)[index / 32]);
     return (long double)oracle_decode(ORACLE_E2M1, code) *
            (long double)oracle_decode(ORACLE_E4M3, ((const uint8_t *)weights->scales)[index / 16]) *
            (long double)weights->global_scales[expert * weights->parts + part];
@@ -128,6 +137,19 @@ static void layers_of_nvfp4(void **state)
     check_layer((struct gb_shape){7, 80, 48, 4, 3}, GB_NVFP4, DATA_CODES, 2);
     check_layer((struct gb_shape){9, 384, 192, 6, 4}, GB_NVFP4, DATA_GAUSSIAN, 3);
     check_layer((struct gb_shape){3, 48, 32, 40, 2}, GB_NVFP4, DATA_CANCEL, 4);
+}
+
+static void layers_of_mxfp4(void **state)
+{
+    (void)state;
+    check_layer((struct gb_shape){4, 96, 64, 3, 2}, GB_MXFP4, DATA_CODES, 31);
+}
+
+static void layers_of_fp8(void **state)
+{
+    (void)state;
+    check_layer((struct gb_shape){4, 130, 70, 3, 2}, GB_FP8_BLOCK, DATA_CODES, 32);
+    check_layer((struct gb_shape){3, 40, 257, 3, 2}, GB_FP8_BLOCK, DATA_CODES, 33);
 }
 
 static void layers_of_mxfp8(void **state)
@@ -291,9 +313,9 @@ static void equal_logits_go_by_id(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_of_nvfp4),       cmocka_unit_test(layers_of_mxfp8), cmocka_unit_test(layers_of_bf16),
-        cmocka_unit_test(all_slots_empty),       cmocka_unit_test(any_source),      cmocka_unit_test(routes),
-        cmocka_unit_test(equal_logits_go_by_id),
+        cmocka_unit_test(layers_of_nvfp4), cmocka_unit_test(layers_of_mxfp8), cmocka_unit_test(layers_of_mxfp4),
+        cmocka_unit_test(layers_of_fp8),   cmocka_unit_test(layers_of_bf16),  cmocka_unit_test(all_slots_empty),
+        cmocka_unit_test(any_source),      cmocka_unit_test(routes),          cmocka_unit_test(equal_logits_go_by_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
