@@ -116,7 +116,76 @@ struct gb_weights {
 enum gb_operator {
     GB_LAYER = 1,   /* x, ids, routing weights -> output; stage output: intermediate */
     GB_GATE_UP = 2, /* x, ids -> intermediate */
-    GB_DOWN = 3     /* intermediate, ids, routing weights -> output */
+    GB_DOWN = 3,    /* intermediate, ids, routing weights -> output */
+    GB_ROUTE = 4    /* x -> ids, routing weights */
+};
+
+/*
+ * A router recipe as plain data: how the logits of a token become the ids and weights of its experts. The steps that
+ * these fields choose between are written out in docs/numerics.md#route. Among equal values the lower id comes first.
+ */
+
+/* Where the router's bias, FP32 [experts], goes. */
+enum gb_router_bias {
+    GB_ROUTER_BIAS_NONE = 1,
+    GB_ROUTER_BIAS_LOGIT = 2,  /* added to the logits */
+    GB_ROUTER_BIAS_CHOICE = 3, /* added to the scores for the choice of experts alone */
+    GB_ROUTER_BIAS_LOSSY = 4   /* added to the scores before the choice and subtracted again after it */
+};
+
+/* What experts are chosen by. */
+enum gb_router_score {
+    GB_ROUTER_SCORE_LOGIT = 1,
+    GB_ROUTER_SCORE_SOFTMAX = 2,            /* over all experts, q / sum */
+    GB_ROUTER_SCORE_SOFTMAX_RECIPROCAL = 3, /* over all experts, q * (1 / sum) */
+    GB_ROUTER_SCORE_SIGMOID = 4
+};
+
+/* What a score that is not finite counts as. */
+enum gb_router_nonfinite {
+    GB_ROUTER_NONFINITE_KEPT = 1,  /* itself; NaN is smaller than everything */
+    GB_ROUTER_NONFINITE_ZERO = 2,  /* +0, in the choice and as a weight */
+    GB_ROUTER_NONFINITE_MASKED = 3 /* `masked` in the choice of experts, where the logit is not finite */
+};
+
+/* The weight of a chosen expert before renormalisation. */
+enum gb_router_weight {
+    GB_ROUTER_WEIGHT_SCORE = 1,
+    GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN = 2, /* the softmax of the logits over the chosen experts */
+    GB_ROUTER_WEIGHT_SOFTMAX_ALL = 3,    /* the softmax of the logits over all experts */
+    GB_ROUTER_WEIGHT_SIGMOID = 4         /* the sigmoid of the logit */
+};
+
+/* What renormalisation makes of a weight w, s being the sum of the chosen ones plus epsilon. */
+enum gb_router_renormalise {
+    GB_ROUTER_RENORMALISE_NONE = 1,         /* w * scale */
+    GB_ROUTER_RENORMALISE_DIVIDE = 2,       /* (w / s) * scale */
+    GB_ROUTER_RENORMALISE_RECIPROCAL = 3,   /* (w * (1 / s)) * scale */
+    GB_ROUTER_RENORMALISE_SCALE = 4,        /* w * (scale / s) */
+    GB_ROUTER_RENORMALISE_SCALED_DIVIDE = 5 /* (w * scale) / s */
+};
+
+/* What a weight multiplies. */
+enum gb_router_side { GB_ROUTER_ON_OUTPUT = 1, GB_ROUTER_ON_INPUT = 2 };
+
+struct gb_router {
+    size_t size;           /* sizeof(struct gb_router) of the caller */
+    enum gb_format logits; /* what logits are rounded to: GB_FP32 or GB_BF16 */
+    enum gb_router_bias bias;
+    enum gb_router_score score;
+    enum gb_router_nonfinite nonfinite;
+    uint32_t groups;      /* of experts with neighbouring ids, all of one size; 1: none */
+    uint32_t kept_groups; /* 1 .. groups */
+    uint32_t group_terms; /* a group's score is the sum of its so many highest; 0: top_k / kept_groups */
+    float masked;         /* what an expert of a group that is not kept counts as in the choice */
+    enum gb_router_weight weight;
+    enum gb_router_renormalise renormalise;
+    uint32_t renormalise_from; /* the smallest top_k that is renormalised */
+    uint32_t zero_sum_is_one;  /* 1: where s is not above zero it counts as 1 */
+    float epsilon;
+    float scale;
+    enum gb_format weights; /* what weights are rounded to, last: GB_FP32 or GB_BF16 */
+    enum gb_router_side side;
 };
 
 /* The question `supports` and `workspace` answer. */
@@ -124,7 +193,12 @@ struct gb_problem {
     size_t size; /* sizeof(struct gb_problem) of the caller */
     struct gb_shape shape;
     enum gb_format weights;
+    const struct gb_router *router; /* GB_ROUTE: the recipe; otherwise NULL */
 };
+
+/* The least `size` a caller may give: the struct as ABI version 1 began. */
+#define GB_PROBLEM_LEAST (offsetof(struct gb_problem, weights) + sizeof(enum gb_format))
+#define GB_ARGUMENTS_LEAST (offsetof(struct gb_arguments, stream) + sizeof(void *))
 
 /*
  * Everything `run` reads and writes. Pointers are device pointers where the kernel has
@@ -136,16 +210,23 @@ struct gb_arguments {
     size_t size; /* sizeof(struct gb_arguments) of the caller */
     struct gb_shape shape;
     const gb_bf16 *x;             /* in  [tokens, hidden]; NULL for GB_DOWN */
-    const int32_t *ids;           /* in  [tokens, top_k], each in -1 .. experts-1 */
-    const float *routing_weights; /* in  [tokens, top_k]; NULL for GB_GATE_UP */
-    struct gb_weights gate_up;    /* in; codes NULL for GB_DOWN */
-    struct gb_weights down;       /* in; codes NULL for GB_GATE_UP */
+    const int32_t *ids;           /* in  [tokens, top_k], each in -1 .. experts-1; NULL for GB_ROUTE */
+    const float *routing_weights; /* in  [tokens, top_k]; NULL for GB_GATE_UP and GB_ROUTE */
+    struct gb_weights gate_up;    /* in; codes NULL for GB_DOWN and GB_ROUTE */
+    struct gb_weights down;       /* in; codes NULL for GB_GATE_UP and GB_ROUTE */
     gb_bf16 *intermediate;        /* [tokens, top_k, intermediate]; GB_GATE_UP: out; GB_DOWN: in;
                                      GB_LAYER: out, never NULL if the kernel has GB_STAGE_OUTPUTS, else NULL */
-    void *output;                 /* out [tokens, hidden] in the kernel's output format; NULL for GB_GATE_UP */
-    void *workspace;              /* scratch of workspace() bytes, contents undefined; NULL if that is 0 */
-    void *prepared;               /* what prepare() returned, or NULL */
+    void *output;    /* out [tokens, hidden] in the kernel's output format; NULL for GB_GATE_UP, GB_ROUTE */
+    void *workspace; /* scratch of workspace() bytes, contents undefined; NULL if that is 0 */
+    void *prepared;  /* what prepare() returned, or NULL */
     void *stream;
+
+    /* For GB_ROUTE; otherwise NULL. */
+    const struct gb_router *router;   /* the recipe, always in host memory */
+    struct gb_weights router_weights; /* in; GB_BF16, experts = 1, rows = shape.experts, columns = hidden, parts = 1 */
+    const float *router_bias;         /* in  [experts]; NULL where the recipe has none */
+    int32_t *routed_ids;              /* out [tokens, top_k] */
+    float *routed_weights;            /* out [tokens, top_k] */
 };
 
 enum gb_kernel_flags {
@@ -156,8 +237,9 @@ enum gb_kernel_flags {
 };
 
 /*
- * One kernel. `weights`, `activations` and `order` name its contract, <weights>.<activations>.<order>;
- * order NULL claims none, and the kernel is then judged against bounds instead of bits.
+ * One kernel. `weights` (GB_ROUTE: of the router, GB_BF16), `activations` and `order` name its contract,
+ * <weights>.<activations>.<order>; order NULL claims none, and the kernel is then judged against bounds instead of
+ * bits.
  */
 struct gb_kernel {
     const char *name; /* unique in its table, printable ASCII without spaces: "vendor/kernel" */

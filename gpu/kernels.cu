@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of this library's kernels, and the checks in front of each. */
+#include <cstring>
+
 #include "gpu/kernels.cuh"
 
 namespace
@@ -52,9 +54,9 @@ enum gb_status check_device(size_t bytes, struct gb_error *error)
 template <enum gb_operator Operator, enum gb_format Weights>
 enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {
-    if (problem->size < sizeof *problem)
+    if (problem->size < GB_PROBLEM_LEAST)
         return gb_cuda_fail(error, GB_EINVAL, "a problem of %zu bytes; this library needs %zu", problem->size,
-                            sizeof *problem);
+                            GB_PROBLEM_LEAST);
     if (problem->weights != Weights)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "weight format %d; this kernel has format %d",
                             (int)problem->weights, (int)Weights);
@@ -82,13 +84,27 @@ enum gb_status check_weights(const char *name, const struct gb_weights *w, enum 
     return GB_OK;
 }
 
-template <enum gb_operator Operator, enum gb_format Weights>
-enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
+/* What the caller knows of the arguments, and zeros for the rest. */
+enum gb_status known(const struct gb_arguments *given, struct gb_arguments *a, struct gb_error *error)
 {
+    if (given->size < GB_ARGUMENTS_LEAST)
+        return gb_cuda_fail(error, GB_EINVAL, "arguments of %zu bytes; this library needs %zu", given->size,
+                            GB_ARGUMENTS_LEAST);
+    *a = {};
+    memcpy(a, given, given->size < sizeof *a ? given->size : sizeof *a);
+    return GB_OK;
+}
+
+template <enum gb_operator Operator, enum gb_format Weights>
+enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments all;
+    enum gb_status status = known(given, &all, error);
+    if (status != GB_OK)
+        return status;
+    const struct gb_arguments *a = &all;
     const struct gb_shape *s = &a->shape;
-    if (a->size < sizeof *a)
-        return gb_cuda_fail(error, GB_EINVAL, "arguments of %zu bytes; this library needs %zu", a->size, sizeof *a);
-    enum gb_status status = check_shape(s, Weights, error);
+    status = check_shape(s, Weights, error);
     if (status != GB_OK)
         return status;
     if (!a->ids || !a->intermediate || (Operator != GB_DOWN && !a->x) ||

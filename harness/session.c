@@ -15,7 +15,7 @@ bool session_writes_intermediate(const struct gb_kernel *kernel)
 
 bool session_writes_output(const struct gb_kernel *kernel)
 {
-    return kernel->operation != GB_GATE_UP;
+    return kernel->operation == GB_LAYER || kernel->operation == GB_DOWN;
 }
 
 /* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied. */
@@ -142,7 +142,7 @@ static enum gb_status run_new(const struct session *s, const struct session_io *
 {
     const struct gb_kernel *k = s->kernel;
     const struct gb_shape *shape = &s->fixture->shape;
-    struct gb_problem problem = {sizeof problem, *shape, s->fixture->weights};
+    struct gb_problem problem = {sizeof problem, *shape, s->fixture->weights, NULL};
     size_t tokens = io->tokens, pairs = tokens * shape->top_k;
     size_t inner = pairs * shape->intermediate * sizeof(gb_bf16);
     size_t output = tokens * shape->hidden * (k->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16));

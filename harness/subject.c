@@ -25,7 +25,7 @@ static enum gb_status check_table(const char *path, const struct gb_kernel_table
         for (uint32_t j = 0; j < i; j++)
             if (!strcmp(k->name, table->kernels[j].name))
                 return gb_fail(error, GB_EINVAL, "%s: two kernels are named %s", path, k->name);
-        if (k->operation < GB_LAYER || k->operation > GB_DOWN || k->activations != GB_BF16 ||
+        if (k->operation < GB_LAYER || k->operation > GB_ROUTE || k->activations != GB_BF16 ||
             (k->output != GB_FP32 && k->output != GB_BF16) || k->accumulator_bits < 8 || k->accumulator_bits > 53)
             return gb_fail(error, GB_EINVAL, "%s: kernel %s: its operator, formats or accumulator bits are unknown",
                            path, k->name);
@@ -88,6 +88,8 @@ const char *operator_name(enum gb_operator operation)
         return "gate_up";
     case GB_DOWN:
         return "down";
+    case GB_ROUTE:
+        return "route";
     }
     return "unknown";
 }

@@ -23,7 +23,7 @@ const struct gb_kernel *subject_kernel(const struct subject_library *library, ui
 /* By name; NULL if there is none. */
 const struct gb_kernel *subject_find(const struct subject_library *library, const char *name);
 
-/* "gate_up", "down", "layer". */
+/* "gate_up", "down", "layer", "route". */
 const char *operator_name(enum gb_operator operation);
 /* Memory of the host through the same functions as memory of a device. */
 const struct gb_device *host_memory(void);

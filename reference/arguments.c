@@ -76,9 +76,9 @@ enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_
 {
     const struct gb_shape *shape = &arguments->shape;
     size_t bytes;
-    if (arguments->size != sizeof *arguments)
-        return gb_fail(error, GB_EINVAL, "arguments of %zu bytes; this version has %zu", arguments->size,
-                       sizeof *arguments);
+    if (arguments->size < GB_ARGUMENTS_LEAST)
+        return gb_fail(error, GB_EINVAL, "arguments of %zu bytes; at least %zu are needed", arguments->size,
+                       GB_ARGUMENTS_LEAST);
     if (!shape->tokens || !shape->hidden || !shape->intermediate || !shape->experts || !shape->top_k ||
         shape->top_k > shape->experts || shape->intermediate > UINT32_MAX / 2)
         return gb_fail(error, GB_EINVAL, "every size must be at least 1, and top_k at most the number of experts");

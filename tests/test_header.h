@@ -9,7 +9,9 @@
             sizeof(gb_bf16), sizeof(struct gb_shape), sizeof(struct gb_weights), sizeof(struct gb_problem),            \
             sizeof(struct gb_arguments), sizeof(struct gb_kernel), sizeof(struct gb_kernel_table),                     \
             sizeof(struct gb_device), offsetof(struct gb_weights, codes), offsetof(struct gb_arguments, gate_up),      \
-            offsetof(struct gb_arguments, stream), offsetof(struct gb_kernel, order), offsetof(struct gb_kernel, run), \
+            offsetof(struct gb_arguments, stream), offsetof(struct gb_arguments, routed_weights),                      \
+            offsetof(struct gb_router, masked), sizeof(struct gb_router), offsetof(struct gb_problem, router),         \
+            offsetof(struct gb_kernel, order), offsetof(struct gb_kernel, run),                                        \
             offsetof(struct gb_kernel_table, kernels), offsetof(struct gb_device, synchronise)                         \
     }
 

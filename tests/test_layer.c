@@ -311,7 +311,7 @@ static void the_kernel_table_runs_the_reference(void **state)
     assert_int_equal(table->kernel_size, sizeof(struct gb_kernel));
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
-        struct gb_problem question = {sizeof question, shape, kernel->weights};
+        struct gb_problem question = {sizeof question, shape, kernel->weights, NULL};
         struct problem problem;
 
         assert_non_null(gb_contract_find(kernel->weights, kernel->activations, kernel->order));
