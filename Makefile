@@ -25,7 +25,7 @@ demo: build ## judge the NVFP4 layers of the trained model in the repository
 	build/gaugeblock import $(MODEL) build/demo.h5 --format nvfp4 --capture $(MODEL)/capture.safetensors
 	build/gaugeblock verify build/demo.h5
 
-test: build ## build, then run every test that needs no GPU
+test: build ## build, then run the quick tests that need no GPU
 	ctest --preset release --parallel $(JOBS)
 
 check: setup ## the same tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build-dev/

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Weights per second of the reference on one token, path by path, beside OpenBLAS's sgemv on the same weights as FP32,
- * all from DRAM: each measurement walks once through experts whose codes are eight times as large as the last cache,
- * TOP_K experts to a call.
+ * all from DRAM: each measurement walks once through experts whose codes are CACHES times as large as the last cache,
+ * TOP_K experts to a call. Repeats, threads and methods alternate, so that all of them see the same disturbances.
  *
  *     gb_bench_reference [REPEATS]    JSON on stdout; exit code 1 if two paths differ, or sgemv computes something else
  *
@@ -19,8 +19,9 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/provenance.h"
 
-enum { HIDDEN = 2048, INTERMEDIATE = 512, TOP_K = 8, MOST_THREADS = 2, MOST_REPEATS = 101 };
+enum { HIDDEN = 2048, INTERMEDIATE = 512, TOP_K = 8, CACHES = 4, MOST_THREADS = 2, MOST_REPEATS = 101 };
 
 /* SGEMV: one expert after the other, on OpenBLAS's threads. SGEMV_SPLIT: each thread has experts of its own.
  * READ: every byte of codes and scales once. */
@@ -282,8 +283,10 @@ static bool available(enum method method)
     return method > AVX512 || gb_cpu_path_available((enum gb_cpu_path)method);
 }
 
-/* Weights per second and their ratios to the faster sgemv's, of one of the repeats. seconds: ascending. */
-static void report_rates(const char *name, double weights, double seconds[METHODS][MOST_REPEATS], int which)
+/* Weights per second, their ratios to the faster sgemv's, and the bytes per second that a plain read of the codes and
+ * scales reaches, of one of the repeats. seconds: ascending. */
+static void report_rates(const char *name, double weights, double bytes, double seconds[METHODS][MOST_REPEATS],
+                         int which)
 {
     double blas = weights / fmin(seconds[SGEMV][which], seconds[SGEMV_SPLIT][which]);
     printf(",\n     \"%s\": {\"gweights_per_s\": {", name);
@@ -294,21 +297,22 @@ static void report_rates(const char *name, double weights, double seconds[METHOD
     for (enum method m = PLAIN; m <= AVX512; m++)
         if (available(m))
             printf("%s\"%s\": %.2f", m ? ", " : "", method_names[m], weights / seconds[m][which] / blas);
-    printf("}}");
+    printf("}, \"read_gb_per_s\": %.2f}", bytes / seconds[READ][which] * 1e-9);
 }
 
 static void report(const struct bench *bench, int threads, int repeats, double seconds[METHODS][MOST_REPEATS])
 {
     const struct gb_weights *weights = &bench->weights;
     double count = (double)weights->experts * weights->rows * weights->columns;
+    double bytes = (double)(bench->code_bytes + bench->scale_bytes);
     for (enum method m = 0; m < METHODS; m++)
         qsort(seconds[m], (size_t)repeats, sizeof **seconds, ascending);
     printf("    {\"operator\": \"%s\", \"format\": \"%s\", \"rows\": %u, \"columns\": %u, ",
            bench->down ? "down" : "gate_up", gb_format_name(weights->format), weights->rows, weights->columns);
-    printf("\"experts\": %u, \"top_k\": %d, \"threads\": %d, \"bytes_per_weight\": %.4f", weights->experts, TOP_K,
-           threads, (double)(bench->code_bytes + bench->scale_bytes) / count);
-    report_rates("median", count, seconds, repeats / 2);
-    report_rates("best", count, seconds, 0);
+    printf("\"experts\": %u, \"top_k\": %d, \"threads\": %d, \"bytes\": %.0f, \"fp32_bytes\": %.0f", weights->experts,
+           TOP_K, threads, bytes, sizeof(float) * count);
+    report_rates("median", count, bytes, seconds, repeats / 2);
+    report_rates("best", count, bytes, seconds, 0);
     printf("}");
     fflush(stdout);
 }
@@ -354,9 +358,14 @@ int main(int argc, char **argv)
     size_t cache = last_cache();
     if (repeats < 1 || repeats > MOST_REPEATS || repeats % 2 == 0)
         die("REPEATS is an odd number from 1 to 101");
-    printf("{\"last_cache_bytes\": %zu, \"repeats\": %d, \"cases\": [\n", cache, repeats);
+    char command[64];
+    snprintf(command, sizeof command, "gb_bench_reference %d", repeats);
+    printf("{");
+    print_provenance(stdout, "gaugeblock.bench-reference/1", command);
+    printf(",\n  \"last_cache_bytes\": %zu, \"repeats\": %d, \"blas\": \"%s\", \"cases\": [\n", cache, repeats,
+           openblas_get_config());
     for (int i = 0; i < 4; i++) {
-        struct bench bench = bench_new(formats[i / 2], i % 2, 8 * cache);
+        struct bench bench = bench_new(formats[i / 2], i % 2, CACHES * cache);
         check(&bench);
         measure(&bench, repeats);
         printf(i < 3 ? ",\n" : "\n]}\n");
