@@ -5,7 +5,7 @@
 set -eu
 
 packages="gcc g++ libc6-dev make cmake ninja-build pkgconf libhdf5-dev libopenblas-dev libssl-dev libjansson-dev
-    libxml2-dev librandom123-dev libcmocka-dev libmpfr-dev python3 python3-numpy python3-h5py"
+    libxml2-dev librandom123-dev libcmocka-dev libmpfr-dev python3 python3-numpy python3-h5py python3-cffi"
 commands="gcc g++ make cmake ninja pkg-config python3"
 modules="hdf5 openblas libcrypto jansson libxml-2.0 cmocka mpfr"
 
@@ -39,7 +39,7 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
         pkg-config --exists "$module" 2>/dev/null || missing="$missing $module"
     done
     if [ -n "$missing" ]; then
-        say "this is neither Debian nor Ubuntu: please install$missing, and Random123, NumPy and h5py" >&2
+        say "this is neither Debian nor Ubuntu: please install$missing, and Random123, NumPy, h5py and cffi" >&2
         exit 1
     fi
     exit 0

@@ -10,13 +10,13 @@
 #include "harness/worker.h"
 #include "quant/quant.h"
 
-enum { MAX_FIXTURES = 256, MAX_REPORTS = 16, DEFAULT_TIMEOUT_S = 600 };
+enum { MAX_FIXTURES = 256, MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = 600 };
 
 struct verify_options {
     const char *fixtures[MAX_FIXTURES], *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
-    const char *subjects[MAX_LIBRARIES - 2];
-    uint32_t fixture_count, pattern_count, report_count, subject_count;
-    const char *outputs, *order, *batches;
+    const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
+    uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
+    const char *order, *batches;
     long long expect; /* negative: not given */
     unsigned timeout_s;
 };
@@ -27,7 +27,7 @@ static const struct argp_option options[] = {
     {"kernel", OPTION_KERNEL, "NAME", 0,
      "judge this kernel; a glob such as 'cuda/*' judges all that match (repeatable)", 0},
     {"subject", OPTION_SUBJECT, "LIB.so", 0, "load kernels from this library (docs/kernels.md; repeatable)", 0},
-    {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs written by anything: HDF5, .npy or .safetensors", 0},
+    {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
     {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
@@ -56,9 +56,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         append(state, "--subject", o->subjects, &o->subject_count, MAX_LIBRARIES - 2, argument);
         return 0;
     case OPTION_OUTPUTS:
-        if (o->outputs)
-            argp_error(state, "one --outputs at a time");
-        o->outputs = argument;
+        append(state, "--outputs", o->outputs, &o->outputs_count, MAX_OUTPUTS, argument);
         return 0;
     case OPTION_ORDER:
         o->order = argument;
@@ -87,9 +85,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->fixture_count)
             argp_error(state, "name at least one fixture");
-        if (o->outputs && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
+        if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
             argp_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
-        if (o->order && !o->outputs)
+        if (o->order && !o->outputs_count)
             argp_error(state, "--order goes with --outputs");
         return 0;
     default:
@@ -115,6 +113,15 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
     return status;
 }
 
+static enum gb_status judge_outputs(json_t *record, const struct verify_options *o, struct case_request *request,
+                                    struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++)
+        status = case_outputs(record, request, o->outputs[i], o->order, error);
+    return status;
+}
+
 static enum gb_status verify_fixture(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
                                      const char *path, struct gb_error *error)
 {
@@ -136,8 +143,8 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
     if (status == GB_OK)
         status = baseline_new(fixture, &baseline, error);
     if (status == GB_OK)
-        status = o->outputs ? case_outputs(record, &request, o->outputs, o->order, error)
-                            : judge_kernels(record, o, catalogue, &request, error);
+        status = o->outputs_count ? judge_outputs(record, o, &request, error)
+                                  : judge_kernels(record, o, catalogue, &request, error);
     progress_done();
     baseline_free(&baseline);
     gb_fixture_free(fixture);
@@ -182,7 +189,7 @@ int command_verify(int argc, char **argv)
     }
     enum verdict verdict = record_finish(record, o.expect);
     report_table(stdout, record);
-    if (!o.pattern_count && !o.subject_count && !o.outputs)
+    if (!o.pattern_count && !o.subject_count && !o.outputs_count)
         list_others(&catalogue);
     int code = verdict_exit_code(verdict);
     for (uint32_t i = 0; i < o.report_count; i++)

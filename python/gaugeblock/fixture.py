@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures (docs/fixtures.md) as arrays. Generated weights are made by libgaugeblock, so they need no file of their own."""
+
+import dataclasses
+import os
+import types
+import typing
+
+import numpy as np
+
+from gaugeblock import native
+from gaugeblock.arrays import give
+
+SCALE_ELEMENT = {"nvfp4": "e4m3", "mxfp8": "e8m0", "mxfp4": "e8m0"}
+CODE_ELEMENT = {"bf16": "bf16", "mxfp8": "e4m3", "fp8": "e4m3"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """One projection of all experts, as gaugeblock.h has it.
+
+    codes: nvfp4 uint8 [experts, rows, columns / 2], the even column in the low nibble; mxfp8 E4M3 [experts, rows, columns];
+    bf16 [experts, rows, columns]. scales: nvfp4 E4M3 [experts, rows, columns / 16]; mxfp8 E8M0 [experts, rows,
+    columns / 32]; else None. global_scales: nvfp4 float32 [experts, parts], decoding scales; else None."""
+
+    format: str
+    codes: typing.Any
+    scales: typing.Any
+    global_scales: typing.Any
+    dequantise: typing.Callable  # (expert) -> float32 [rows, columns]: the weights' values, rounded once from float64
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """The inputs of one layer for the first `tokens` tokens, in the framework that was asked for.
+
+    x: bf16 [tokens, hidden]; ids: int32 [tokens, top_k], -1 is an empty slot; routing_weights: float32 [tokens, top_k];
+    gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows."""
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+    x: typing.Any
+    ids: typing.Any
+    routing_weights: typing.Any
+    gate_up: Weights
+    down: Weights
+
+
+class Fixture:
+    """A fixture in memory. `with Fixture(path) as f`, or close() it. ValueError or OSError say what is wrong with a file.
+
+    shape: tokens, hidden, intermediate, experts, top_k; layers: how many; format: of the weights; sha256: of its inputs."""
+
+    def __init__(self, path):
+        ffi, lib = native.library()
+        error = ffi.new("struct gb_error *")
+        pointer = ffi.new("struct gb_fixture **")
+        native.check(lib.gb_fixture_read(os.fsencode(path), pointer, error), error)
+        self.path = os.fspath(path)
+        self._fixture = ffi.gc(pointer[0], lib.gb_fixture_free)
+        fixture = self._fixture
+        self.shape = types.SimpleNamespace(
+            **{n: getattr(fixture.shape, n) for n in ("tokens", "hidden", "intermediate", "experts", "top_k")}
+        )
+        self.layers = fixture.layers
+        self.format = ffi.string(lib.gb_format_name(fixture.weights)).decode()
+        self.sha256 = ffi.string(fixture.sha256).decode()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def close(self):
+        """Frees the fixture. Arrays made with framework="numpy" are copies and stay valid."""
+        ffi, _ = native.library()
+        if self._fixture is not None:
+            ffi.release(self._fixture)
+            self._fixture = None
+
+    def layer(self, index, tokens=None, framework="numpy", device="cpu"):
+        """The inputs of layer `index` (0 .. layers-1) for the first `tokens` tokens (all by default), copied.
+
+        framework: "numpy", "torch" or "cupy"; device: where torch puts them, such as "cuda"."""
+        ffi, lib = native.library()
+        tokens = self.shape.tokens if tokens is None else tokens
+        if not 0 <= index < self.layers:
+            raise IndexError(f"{self.path} has layers 0 .. {self.layers - 1}, not {index}")
+        if not 1 <= tokens <= self.shape.tokens:
+            raise ValueError(f"{self.path} has {self.shape.tokens} tokens, so tokens={tokens} is not possible")
+        a = lib.gb_layer_arguments(self._fixture, index, tokens)
+        s = self.shape
+
+        def array(pointer, dtype, shape, element=None):
+            count = int(np.prod(shape))
+            values = np.frombuffer(ffi.buffer(pointer, count * np.dtype(dtype).itemsize), dtype).reshape(shape)
+            return give(values, element, framework, device)
+
+        return Layer(
+            tokens=tokens,
+            hidden=s.hidden,
+            intermediate=s.intermediate,
+            experts=s.experts,
+            top_k=s.top_k,
+            x=array(a.x, np.uint16, (tokens, s.hidden), "bf16"),
+            ids=array(a.ids, np.int32, (tokens, s.top_k)),
+            routing_weights=array(a.routing_weights, np.float32, (tokens, s.top_k)),
+            gate_up=self._weights(a, "gate_up", array),
+            down=self._weights(a, "down", array),
+        )
+
+    def _weights(self, arguments, projection, array):
+        ffi, lib = native.library()
+        w = getattr(arguments, projection)
+        block = lib.gb_format_block(w.format)
+        codes = lib.gb_row_code_bytes(w.format, w.columns)
+        scales = lib.gb_row_scale_bytes(w.format, w.columns)
+        element = CODE_ELEMENT.get(self.format)
+        itemsize = 2 if element == "bf16" else 1
+
+        def dequantise(expert):
+            w = getattr(arguments, projection)
+            if self._fixture is None:
+                raise ValueError(f"{self.path} has been closed")
+            if not 0 <= expert < w.experts:
+                raise IndexError(f"{self.path} has experts 0 .. {w.experts - 1}, not {expert}")
+            values = np.empty((w.rows, w.columns))
+            for row in range(w.rows):
+                lib.gb_weights_row(ffi.addressof(w), expert, row, ffi.from_buffer("double[]", values[row]))
+            return values.astype(np.float32)
+
+        return Weights(
+            format=self.format,
+            codes=array(w.codes, np.uint16 if itemsize == 2 else np.uint8, (w.experts, w.rows, codes // itemsize), element),
+            scales=None
+            if block == 1 or not scales
+            else array(w.scales, np.uint8, (w.experts, w.rows, scales), SCALE_ELEMENT.get(self.format)),
+            global_scales=None
+            if w.global_scales == ffi.NULL
+            else array(w.global_scales, np.float32, (w.experts, w.parts)),
+            dequantise=dequantise,
+        )

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verification showed."""
+
+import dataclasses
+import enum
+import typing
+
+
+class VerificationError(AssertionError):
+    """Raised by Report.check() where the verdict is not PASS; its text is the report's."""
+
+
+class Verdict(enum.Enum):
+    """The verdicts of docs/gates.md. `exit_code` is what the program would have ended with."""
+
+    PASS = 0
+    FAIL = 1
+    NOT_RUN = 3
+    UNSUPPORTED = (3, "UNSUPPORTED")
+    VACUOUS = 4
+    CRASH = 5
+    NONDETERMINISTIC = 6
+
+    @property
+    def exit_code(self):
+        return self.value if isinstance(self.value, int) else self.value[0]
+
+
+GRAVEST_FIRST = (
+    Verdict.CRASH,
+    Verdict.NONDETERMINISTIC,
+    Verdict.FAIL,
+    Verdict.VACUOUS,
+    Verdict.NOT_RUN,
+    Verdict.UNSUPPORTED,
+    Verdict.PASS,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One batch of one function. record: the case of the program's record (docs/gates.md#record), None if nothing could be
+    judged; outputs: SHA-256 of each layer's output bits."""
+
+    tokens: int
+    verdict: Verdict
+    reason: str
+    record: typing.Optional[dict] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `verify` returns. verdict: the gravest of the cases'; text: the program's tables, for people."""
+
+    subject: str
+    fixture: str
+    cases: typing.Tuple[Case, ...]
+    text: str
+
+    @property
+    def verdict(self):
+        found = {case.verdict for case in self.cases}
+        return next((verdict for verdict in GRAVEST_FIRST if verdict in found), Verdict.NOT_RUN)
+
+    @property
+    def passed(self):
+        """True if something was judged and everything passed."""
+        return self.verdict is Verdict.PASS
+
+    def check(self):
+        """Returns the report, or raises VerificationError if the verdict is not PASS."""
+        if not self.passed:
+            raise VerificationError(str(self))
+        return self
+
+    def __str__(self):
+        lines = [f"{self.subject} on {self.fixture}: {self.verdict.name}"]
+        lines += [f"  batch {c.tokens}: {c.verdict.name}{': ' if c.reason else ''}{c.reason}" for c in self.cases]
+        return "\n".join(lines + ([self.text.rstrip()] if self.text else []))

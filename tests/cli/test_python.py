@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package on functions of numpy and, where it is installed, of torch: right ones pass, each fault gets its verdict."""
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+from blocks import block
+from program import SOURCE, expect, path, run, small
+
+subprocess.run(["cmake", "--install", os.environ["BUILD"], "--prefix", path("prefix")], check=True, stdout=subprocess.DEVNULL)
+os.environ["GAUGEBLOCK_PREFIX"] = path("prefix")
+sys.path.insert(0, os.path.join(SOURCE, "python"))
+import gaugeblock  # noqa: E402
+from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16  # noqa: E402
+
+
+def moe(layer):
+    """The layer in numpy: float32 dot products in whatever order the BLAS takes."""
+    output = np.zeros((layer.tokens, layer.hidden), np.float32)
+    intermediate = np.zeros((layer.tokens, layer.top_k, layer.intermediate), np.uint16)
+    x = bf16_to_float32(layer.x)
+    for expert in np.unique(layer.ids[layer.ids >= 0]):
+        t, j = np.nonzero(layer.ids == expert)
+        gate, up = np.split(x[t] @ layer.gate_up.dequantise(expert).T, 2, axis=1)
+        intermediate[t, j] = float32_to_bf16(gate / (1 + np.exp(-gate)) * up)
+        y = bf16_to_float32(intermediate[t, j]) @ layer.down.dequantise(expert).T
+        np.add.at(output, t, layer.routing_weights[t, j][:, None] * y)
+    return output, intermediate
+
+
+fixture = small()
+report = gaugeblock.verify(moe, fixture, batches=[1, 4, 9]).check()
+expect([case.tokens for case in report.cases] == [1, 4, 9], str(report))
+expect(report.cases[2].record["lanes"]["bound"]["elements"] == 2 * 9 * (96 + 3 * 48), "output and intermediate are judged")
+for form in ("mxfp8", "bf16"):
+    run("make", path(f"{form}.h5"), "--shape", "8,3,96,64", "--format", form, "--generated")
+    gaugeblock.verify(moe, path(f"{form}.h5")).check()
+
+
+def expect_verdict(function, verdict, words, **options):
+    report = gaugeblock.verify(function, fixture, **options)
+    expect(report.verdict is verdict and words in str(report), f"expected {verdict} and {words!r}:\n{report}")
+    try:
+        report.check()
+    except gaugeblock.VerificationError as error:
+        expect(str(error) == str(report), str(error))
+    else:
+        sys.exit(f"check() let {verdict} pass")
+
+
+def spoiled(layer):
+    output, _ = moe(layer)
+    output[0, 5] += 0.1 * np.sqrt((output**2).mean())
+    return output
+
+
+def greedy(layer):
+    layer.x[0, 0] = 0
+    return moe(layer)
+
+
+def broken(layer):
+    raise RuntimeError("out of paper")
+
+
+def unable(layer):
+    raise NotImplementedError("needs a GPU")
+
+
+runs = []
+
+
+def restless(layer):
+    runs.append(layer)
+    output, _ = moe(layer)
+    output[1, 1] = np.nextafter(output[1, 1], np.float32(np.inf if (len(runs) + 1) // 2 % 2 else -np.inf))
+    return output
+
+
+expect_verdict(spoiled, Verdict.FAIL, "token 0, element 5")
+expect_verdict(lambda layer: np.zeros((layer.tokens, layer.hidden), np.float32), Verdict.FAIL, "output of layer 0")
+expect_verdict(moe, Verdict.FAIL, "", order="fma32/1")
+expect_verdict(greedy, Verdict.FAIL, "changed its input x")
+expect_verdict(broken, Verdict.CRASH, "RuntimeError at test_python.py")
+expect_verdict(unable, Verdict.UNSUPPORTED, "needs a GPU")
+expect_verdict(lambda layer: moe(layer)[0][:, 1:], Verdict.FAIL, "return [tokens, hidden]")
+expect_verdict(lambda layer: moe(layer)[0].astype(np.float16), Verdict.FAIL, "float16")
+expect_verdict(lambda layer: "hello", Verdict.FAIL, "str")
+expect_verdict(restless, Verdict.NONDETERMINISTIC, "1 elements of the output differ")
+expect(len(gaugeblock.verify(restless, fixture, nondeterministic=True).check().cases) == 2, "each run is judged")
+
+# In a process of its own a function may come to any grief. It is imported there, so it lies in a module.
+with open(path("grief.py"), "w") as stream:
+    stream.write("""
+import ctypes, os, time
+import numpy as np
+def right(layer):
+    raise NotImplementedError("never comes to it")
+def crash(layer):
+    ctypes.string_at(0)
+def leave(layer):
+    os._exit(0)
+def loop(layer):
+    time.sleep(60)
+def zeros(layer):
+    return np.zeros((layer.tokens, layer.hidden), np.float32)
+""")
+sys.path.insert(0, path(""))
+import grief  # noqa: E402
+
+expect_verdict(grief.crash, Verdict.CRASH, "by signal 11", isolate=True)
+expect_verdict(grief.leave, Verdict.CRASH, "with exit code 0", isolate=True)
+expect_verdict(grief.loop, Verdict.CRASH, "after 2 s", isolate=True, timeout_s=2)
+expect_verdict(grief.right, Verdict.UNSUPPORTED, "never comes to it", isolate=True)
+expect_verdict(grief.zeros, Verdict.FAIL, "output of layer 0", isolate=True)
+
+try:
+    gaugeblock.verify(moe, fixture, isolate=True)
+except ValueError as raised:
+    expect("cannot be imported" in str(raised), str(raised))
+else:
+    sys.exit("a function of __main__ was isolated")
+for bad, error in ((path("missing.h5"), OSError), (__file__, ValueError)):
+    try:
+        gaugeblock.verify(moe, bad)
+    except error as raised:
+        expect(os.path.basename(bad) in str(raised), str(raised))
+    else:
+        sys.exit(f"{bad} was taken for a fixture")
+
+try:
+    import torch
+except ImportError:
+    print("no torch here: its part was skipped")
+    torch = None
+if torch:
+    printed = {}
+    exec(block("python.md", "python").split("report =")[0], printed)
+    gaugeblock.verify(printed["moe"], fixture, framework="torch").check()
+    gaugeblock.verify(lambda layer: printed["moe"](layer).bfloat16(), fixture, framework="torch").check()
+    report = gaugeblock.verify(lambda layer: printed["moe"](layer) * 1.02, fixture, framework="torch")
+    expect(report.verdict is Verdict.FAIL, str(report))
+
+try:
+    import pytest
+except ImportError:
+    print("no pytest here: its part was skipped")
+    pytest = None
+if pytest:
+    with open(path("test_moe.py"), "w") as stream:
+        stream.write(f"""
+import numpy as np
+pytest_plugins = ["gaugeblock.pytest_plugin"]
+def zeros(layer):
+    return np.zeros((layer.tokens, layer.hidden), np.float32)
+def unable(layer):
+    raise NotImplementedError("needs a GPU")
+def test_wrong(gaugeblock_verify):
+    gaugeblock_verify(zeros, {fixture!r})
+def test_unable(gaugeblock_verify):
+    gaugeblock_verify(unable, {fixture!r})
+""")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path("test_moe.py"),
+                           f"--junitxml={path('junit.xml')}"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.path.join(SOURCE, "python"),
+                               "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+    expect(done.returncode == 1 and "1 failed, 1 skipped" in done.stdout, done.stdout + done.stderr)
+    expect('name="gaugeblock_verdict" value="FAIL"' in open(path("junit.xml")).read(), "the verdict is a property")
