@@ -89,13 +89,16 @@ GB_API void gb_weights_row(const struct gb_weights *weights, uint32_t expert, ui
 /* Recipes: every choice by which values become codes and scales. */
 
 struct gb_recipe {
-    const char *name; /* "nvfp4.modelopt/1" */
-    enum gb_format format;
-    const char *source;  /* the system whose rule this is, with file and revision */
-    const char *summary; /* the rule in one line; docs/numerics.md has it in full */
+    const char *name;              /* "nvfp4.modelopt/1" */
+    enum gb_format format;         /* the weight format it quantises to; 0: none, it is for activations */
+    const char *source;            /* the system whose rule this is, with file and revision */
+    const char *summary;           /* the rule in one line; docs/recipes.md has it in full */
+    struct gb_quantiser quantiser; /* the rule as data; element 0 for bf16.rne/1 alone, which has no scales */
 };
 
 GB_API const struct gb_recipe *gb_recipes(size_t *count);
+/* The recipe of this name; NULL if there is none. */
+GB_API const struct gb_recipe *gb_recipe_find(const char *name);
 /* The recipe used for a weight format where none is named; NULL if none makes it. */
 GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
 
@@ -107,6 +110,26 @@ GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
  */
 GB_API enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows, uint32_t columns,
                                   void *codes, void *scales, float *global_scale, struct gb_error *error);
+
+/* The generic quantiser: docs/recipes.md#the-quantiser. */
+
+/* Bytes of the codes and of the scales of a matrix; GB_EINVAL if its columns are no whole number of blocks. */
+GB_API enum gb_status gb_quantiser_bytes(const struct gb_quantiser *rules, uint32_t rows, uint32_t columns,
+                                         size_t *codes, size_t *scales, struct gb_error *error);
+
+/* Step 1 from A, the largest magnitude of a matrix; GB_EINVAL where the rules refuse it. *global is 1 without one. */
+GB_API enum gb_status gb_quantiser_global(const struct gb_quantiser *rules, float amax, float *global,
+                                          struct gb_error *error);
+
+/*
+ * Steps 2 to 6. values: [rows, columns], bf16 and fp16 ones decoded, of any kind, NaN too; global: as the rules want it
+ * (encoding or decoding), ignored where they have none; bound: INFINITY for none.
+ * codes: one or two a byte, see enum gb_element_format; scales: [blocks down, blocks across] of gb_e4m3, gb_e8m0 or
+ * float.
+ */
+GB_API enum gb_status gb_quantiser_run(const struct gb_quantiser *rules, const float *values, uint32_t rows,
+                                       uint32_t columns, float global, float bound, void *codes, void *scales,
+                                       struct gb_error *error);
 
 #ifdef __cplusplus
 }

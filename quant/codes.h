@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private: elements of every type behind one pair of functions. */
+#ifndef GB_QUANT_CODES_H
+#define GB_QUANT_CODES_H
+
+#include "quant/quant.h"
+
+/* Step 6 of docs/recipes.md#the-quantiser, from the quotient on; the code lies in the low bits. */
+uint8_t gb_code_of(const struct gb_quantiser *rules, float quotient);
+
+/* Exact. */
+float gb_code_value(enum gb_element_format element, uint8_t code);
+
+#endif

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one quantiser behind every recipe; the steps are numbered as in docs/recipes.md#the-quantiser. */
+#include <float.h>
+#include <math.h>
+
+#include "quant/bits.h"
+#include "quant/codes.h"
+
+/* The part of a matrix that shares a scale. */
+struct block {
+    const float *values; /* [rows, columns] with `stride` between rows */
+    size_t stride;
+    uint32_t rows, columns;
+};
+
+/* A scale, and what the elements are multiplied with or divided by. */
+struct step {
+    uint32_t code; /* of an E4M3 or E8M0 scale */
+    float scale;   /* decoded */
+    float operand;
+    bool divides;
+};
+
+static float flushed(const struct gb_quantiser *q, float value)
+{
+    return q->flush_subnormals && fabsf(value) < FLT_MIN ? copysignf(0.0f, value) : value;
+}
+
+static float multiply(const struct gb_quantiser *q, float a, float b)
+{
+    return flushed(q, flushed(q, a) * flushed(q, b));
+}
+
+static float divide(const struct gb_quantiser *q, float a, float b)
+{
+    return flushed(q, flushed(q, a) / flushed(q, b));
+}
+
+static float add(const struct gb_quantiser *q, float a, float b)
+{
+    return flushed(q, flushed(q, a) + flushed(q, b));
+}
+
+static float rounded_to(enum gb_intermediate intermediate, float value)
+{
+    switch (intermediate) {
+    case GB_INTERMEDIATE_FP32:
+        break;
+    case GB_INTERMEDIATE_BF16:
+        return gb_bf16_decode(gb_bf16_encode(value));
+    case GB_INTERMEDIATE_FP16:
+        return gb_fp16_decode(gb_fp16_encode(value));
+    }
+    return value;
+}
+
+/* Step 2. */
+static float amax_of(const struct gb_quantiser *q, const struct block *block, float bound)
+{
+    float a = q->amax_start;
+    size_t nans = 0;
+    for (uint32_t row = 0; row < block->rows; row++)
+        for (uint32_t column = 0; column < block->columns; column++) {
+            float x = fabsf(block->values[row * block->stride + column]);
+            nans += isnan(x) != 0;
+            a = x > a ? x : a;
+        }
+    if ((q->amax_nan == GB_AMAX_PROPAGATES_NAN && nans) ||
+        (q->amax_nan == GB_AMAX_NAN_IF_ALL_ARE && nans == (size_t)block->rows * block->columns))
+        return NAN;
+    return q->bound == GB_BOUND_AMAX && bound < a ? bound : a;
+}
+
+static float formula_of_ratio(const struct gb_quantiser *q, float a, float global)
+{
+    switch (q->ratio) {
+    case GB_RATIO_POWER: /* the exponent is taken off in power_of_two */
+        return a;
+    case GB_RATIO_DIVIDE:
+        return rounded_to(q->ratio_intermediate, divide(q, a, q->largest));
+    case GB_RATIO_MULTIPLY:
+        return rounded_to(q->ratio_intermediate, multiply(q, a, q->reciprocal));
+    case GB_RATIO_ENCODE_FIRST:
+        return multiply(q, a, multiply(q, global, q->reciprocal));
+    case GB_RATIO_ENCODE_LAST:
+        return multiply(q, global, rounded_to(q->ratio_intermediate, multiply(q, a, q->reciprocal)));
+    case GB_RATIO_DIVIDE_ENCODE:
+        return multiply(q, global, rounded_to(q->ratio_intermediate, divide(q, a, q->largest)));
+    case GB_RATIO_DIVIDE_PRODUCT:
+        return divide(q, a, multiply(q, q->largest, global));
+    case GB_RATIO_DIVIDE_TWICE:
+        return divide(q, rounded_to(q->ratio_intermediate, divide(q, a, q->largest)), global);
+    case GB_RATIO_INVERSE:
+        return divide(q, 1.0f, divide(q, q->largest, a));
+    }
+    return NAN;
+}
+
+/* Step 3. */
+static float ratio_of(const struct gb_quantiser *q, float a, float global, float bound)
+{
+    float r = formula_of_ratio(q, a, global);
+    if (isnan(r) || q->ratio == GB_RATIO_POWER)
+        return r;
+    if (flushed(q, r) == 0.0f)
+        r = q->ratio_if_zero;
+    if (q->bound == GB_BOUND_RATIO && bound < r)
+        r = bound;
+    if (r < q->ratio_min)
+        r = q->ratio_min;
+    return q->ratio_max != 0.0f && r > q->ratio_max ? q->ratio_max : r;
+}
+
+/* The E8M0 code of r >= 0; with GB_RATIO_POWER, of r * 2^-e. */
+static uint32_t power_of_two(const struct gb_quantiser *q, float r)
+{
+    uint32_t bits = f32_bits(r) + (q->scale_rounding == GB_SCALE_EVEN ? 1u << (22 - q->mantissa_bits) : 0);
+    uint32_t exponent = bits >> 23, fraction = bits & 0x7FFFFF;
+    if (exponent == 255 && q->scale_infinity)
+        return q->scale_infinity;
+    if (q->scale_rounding == GB_SCALE_CEIL) /* code 0 is 2^-127, the subnormal 0x00400000 */
+        exponent += exponent ? fraction != 0 : fraction > 0x400000;
+    uint32_t down = q->ratio == GB_RATIO_POWER ? (f32_bits(q->largest) >> 23) - 127 : 0;
+    uint32_t code = exponent > down ? exponent - down : 0;
+    return code < 0xFE ? code : 0xFE;
+}
+
+/* Step 4; code and scale of the step. */
+static void round_scale(const struct gb_quantiser *q, float r, struct step *step)
+{
+    uint32_t nan = q->scale == GB_SCALE_E4M3 ? 0x7F : 0xFF;
+    if (q->scale == GB_SCALE_FP32) {
+        step->scale = r;
+        return;
+    }
+    if (isnan(r))
+        step->code = nan;
+    else
+        step->code = q->scale == GB_SCALE_E4M3 ? gb_e4m3_encode(r).bits : power_of_two(q, r);
+    if (step->code != nan) {
+        if (step->code == 0)
+            step->code = q->scale_if_zero;
+        if (step->code < q->scale_min)
+            step->code = q->scale_min;
+        if (q->scale_max && step->code > q->scale_max)
+            step->code = q->scale_max;
+    }
+    uint8_t byte = (uint8_t)step->code;
+    step->scale = q->scale == GB_SCALE_E4M3 ? gb_e4m3_decode((gb_e4m3){byte}) : gb_e8m0_decode((gb_e8m0){byte});
+}
+
+/* 2^(127 - code) */
+static float power_multiplier(const struct gb_quantiser *q, uint32_t code)
+{
+    if (code == 0xFF)
+        return NAN;
+    if (code == 0 && q->multiplier_lowest != 0.0f)
+        return q->multiplier_lowest;
+    return ldexpf(1.0f, 127 - (int)code);
+}
+
+static float formula_of_multiplier(const struct gb_quantiser *q, float a, float global, const struct step *step)
+{
+    switch (q->quotient) {
+    case GB_QUOTIENT_POWER:
+        return power_multiplier(q, step->code);
+    case GB_QUOTIENT_RECIPROCAL:
+        return divide(q, 1.0f, step->scale);
+    case GB_QUOTIENT_AMAX:
+        return divide(q, q->largest, a);
+    case GB_QUOTIENT_ENCODE_PRODUCT:
+        return divide(q, 1.0f, multiply(q, step->scale, divide(q, 1.0f, global)));
+    case GB_QUOTIENT_ENCODE:
+        return divide(q, global, step->scale);
+    case GB_QUOTIENT_DECODE:
+        return divide(q, divide(q, 1.0f, global), step->scale);
+    default:
+        return NAN;
+    }
+}
+
+/* Step 5; operand and divides of the step. */
+static void find_operand(const struct gb_quantiser *q, float a, float r, float global, struct step *step)
+{
+    step->divides = true;
+    switch (q->quotient) {
+    case GB_QUOTIENT_DIVIDE:
+        step->operand = step->scale;
+        return;
+    case GB_QUOTIENT_DIVIDE_PRODUCT:
+        step->operand = multiply(q, step->scale, global);
+        return;
+    case GB_QUOTIENT_DIVIDE_ENCODE:
+        step->operand = divide(q, step->scale, global);
+        return;
+    default:
+        break;
+    }
+    step->divides = false;
+    float m = formula_of_multiplier(q, a, global, step);
+    if (q->multiplier_max != 0.0f && !(m <= q->multiplier_max))
+        m = q->multiplier_max;
+    if ((q->zero_multiplier == GB_ZERO_IF_AMAX_IS && flushed(q, a) == 0.0f) ||
+        (q->zero_multiplier == GB_ZERO_IF_RATIO_IS && flushed(q, r) == 0.0f) ||
+        (q->zero_multiplier == GB_ZERO_IF_SCALE_IS && flushed(q, step->scale) == 0.0f))
+        m = 0.0f;
+    step->operand = m;
+}
+
+/* Steps 4 and 5. */
+static struct step step_of(const struct gb_quantiser *q, float a, float r, float global)
+{
+    struct step step = {0, 0.0f, 0.0f, false};
+    round_scale(q, r, &step);
+    find_operand(q, a, r, global, &step);
+    return step;
+}
+
+/* Step 6. */
+static uint8_t element(const struct gb_quantiser *q, const struct step *step, float x)
+{
+    float quotient = step->divides ? divide(q, x, step->operand) : multiply(q, x, step->operand);
+    return gb_code_of(q, rounded_to(q->intermediate, quotient));
+}
+
+/* What a candidate of four-over-six loses. */
+static float error_of(const struct gb_quantiser *q, const struct block *block, float global, const struct step *step)
+{
+    float e = 0.0f, decode = divide(q, 1.0f, global);
+    for (uint32_t row = 0; row < block->rows; row++)
+        for (uint32_t column = 0; column < block->columns; column++) {
+            float x = block->values[row * block->stride + column];
+            float value = gb_code_value(q->element, element(q, step, x));
+            float t = add(q, multiply(q, multiply(q, value, step->scale), decode), -x);
+            e = add(q, e, q->four_over_six == GB_FOUR_OVER_SIX_ABSOLUTE ? fabsf(t) : multiply(q, t, t));
+        }
+    return e;
+}
+
+static struct step best_step(const struct gb_quantiser *q, const struct block *block, float global, float bound)
+{
+    float a = amax_of(q, block, bound);
+    float r = ratio_of(q, a, global, bound);
+    struct step six = step_of(q, a, r, global);
+    if (q->four_over_six == GB_SIX)
+        return six;
+    if (flushed(q, a) == 0.0f)
+        return (struct step){0, 0.0f, 0.0f, false};
+    struct step four = step_of(q, a, multiply(q, r, 1.5f), global);
+    return error_of(q, block, global, &four) < error_of(q, block, global, &six) ? four : six;
+}
+
+/* first: the index of the block's first element in the matrix. */
+static void write_codes(const struct gb_quantiser *q, const struct block *block, const struct step *step, size_t first,
+                        uint8_t *codes)
+{
+    for (uint32_t row = 0; row < block->rows; row++)
+        for (uint32_t column = 0; column < block->columns; column++) {
+            size_t in_block = row * block->stride + column, i = first + in_block;
+            uint8_t code = element(q, step, block->values[in_block]);
+            if (q->element != GB_E2M1)
+                codes[i] = code;
+            else if (i % 2 == 0)
+                codes[i / 2] = code;
+            else
+                codes[i / 2] = (uint8_t)(codes[i / 2] | code << 4);
+        }
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t block_columns(const struct gb_quantiser *q, uint32_t columns)
+{
+    return q->block_columns ? q->block_columns : columns;
+}
+
+static uint32_t blocks(uint32_t length, uint32_t block)
+{
+    return length / block + (length % block != 0);
+}
+
+enum gb_status gb_quantiser_bytes(const struct gb_quantiser *q, uint32_t rows, uint32_t columns, size_t *codes,
+                                  size_t *scales, struct gb_error *error)
+{
+    uint32_t length = block_columns(q, columns);
+    if (!rows || !columns || (q->block_rows == 1 && columns % length) || (q->element == GB_E2M1 && columns % 2))
+        return gb_fail(error, GB_EINVAL, "%u rows of %u columns are no whole number of blocks of %u", rows, columns,
+                       length);
+    if (!gb_bytes(rows, q->element == GB_E2M1 ? columns / 2 : columns, 1, 1, codes) ||
+        !gb_bytes(blocks(rows, q->block_rows), blocks(columns, length), 1, q->scale == GB_SCALE_FP32 ? 4 : 1, scales))
+        return gb_fail(error, GB_EINVAL, "%u x %u values do not fit in memory", rows, columns);
+    return GB_OK;
+}
+
+enum gb_status gb_quantiser_global(const struct gb_quantiser *q, float amax, float *global, struct gb_error *error)
+{
+    *global = 1.0f;
+    if (q->global == GB_GLOBAL_NONE)
+        return GB_OK;
+    if (!isfinite(amax))
+        return gb_fail(error, GB_EINVAL, "a matrix whose largest absolute value is %g has no global scale",
+                       (double)amax);
+    if (amax == 0.0f)
+        return GB_OK;
+    *global = q->global == GB_GLOBAL_ENCODE ? q->global_largest / amax : amax / q->global_largest;
+    if (isinf(*global))
+        *global = q->global_overflow;
+    if (!(*global >= FLT_MIN))
+        return gb_fail(error, GB_EINVAL, "the largest absolute value %g is too small: the global scale %g is subnormal",
+                       (double)amax, (double)*global);
+    return GB_OK;
+}
+
+enum gb_status gb_quantiser_run(const struct gb_quantiser *q, const float *values, uint32_t rows, uint32_t columns,
+                                float global, float bound, void *codes, void *scales, struct gb_error *error)
+{
+    size_t code_bytes, scale_bytes;
+    enum gb_status status = gb_quantiser_bytes(q, rows, columns, &code_bytes, &scale_bytes, error);
+    if (status != GB_OK)
+        return status;
+    if (q->global != GB_GLOBAL_NONE && !(global >= FLT_MIN && global <= FLT_MAX))
+        return gb_fail(error, GB_EINVAL, "the global scale %g is no positive normal number", (double)global);
+    uint32_t length = block_columns(q, columns);
+    size_t index = 0;
+    for (uint32_t row = 0; row < rows; row += q->block_rows)
+        for (uint32_t column = 0; column < columns; column += length, index++) {
+            size_t first = (size_t)row * columns + column;
+            struct block block = {values + first, columns, smaller(q->block_rows, rows - row),
+                                  smaller(length, columns - column)};
+            struct step step = best_step(q, &block, global, bound);
+            if (q->scale == GB_SCALE_FP32)
+                ((float *)scales)[index] = step.scale;
+            else
+                ((uint8_t *)scales)[index] = (uint8_t)step.code;
+            write_codes(q, &block, &step, first, codes);
+        }
+    return GB_OK;
+}
