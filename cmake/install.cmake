@@ -10,7 +10,7 @@ set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 target_include_directories(gaugeblock INTERFACE $<INSTALL_INTERFACE:${header_dir}>)
 install(TARGETS gaugeblock EXPORT gaugeblock LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES gaugeblock.h DESTINATION ${header_dir})
+install(FILES gaugeblock.h gaugeblock_quantiser.h DESTINATION ${header_dir})
 foreach(module quant reference fixtures)
   install(FILES ${module}/${module}.h DESTINATION ${header_dir}/${module})
 endforeach()
