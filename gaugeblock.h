@@ -71,6 +71,15 @@ typedef struct {
 } gb_e5m2; /* 1.5.2, bias 15 (OCP OFP8 E5M2) */
 typedef struct {
     uint8_t bits;
+} gb_e4m3fnuz; /* 1.4.3, bias 8, no infinities, no -0; 0x80 is NaN (AMD gfx94x, ml_dtypes float8_e4m3fnuz) */
+typedef struct {
+    uint8_t bits;
+} gb_e3m2; /* 1.3.2, bias 3, in the low six bits (OCP MX FP6 E3M2) */
+typedef struct {
+    uint8_t bits;
+} gb_e2m3; /* 1.2.3, bias 1, in the low six bits (OCP MX FP6 E2M3) */
+typedef struct {
+    uint8_t bits;
 } gb_e8m0; /* a power of two, 2^(bits - 127); 0xFF is NaN (OCP MX E8M0) */
 typedef struct {
     uint16_t bits;

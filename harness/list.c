@@ -28,6 +28,23 @@ static int list_recipes(void)
     return EXIT_PASS;
 }
 
+static int list_conversions(void)
+{
+    static const char *const rounding[] = {"", "ties-to-even", "ties-to-zero", "toward-zero", "away-from-zero"};
+    static const char *const beyond[] = {"", "largest", "infinity", "NaN"};
+    static const char *const sign[] = {"", "positive", "signed", "inverted"};
+    static const char *const zero[] = {"", "signed", "unsigned", "signed-underflow", "negative", "nan"};
+    size_t count;
+    const struct gb_conversion *rows = gb_conversions(&count);
+    printf("%-28s %-15s %-7s %-9s %-9s %-6s %-9s %-17s %s\n", "conversion", "rounding", "largest", "overflow",
+           "infinity", "nan", "nan sign", "zero", "source");
+    for (size_t i = 0; i < count; i++)
+        printf("%-28s %-15s 0x%-5X %-9s %-9s 0x%-4X %-9s %-17s %s\n", rows[i].name, rounding[rows[i].rounding],
+               rows[i].largest, beyond[rows[i].overflow], beyond[rows[i].infinity], rows[i].nan, sign[rows[i].nan_sign],
+               zero[rows[i].zero], rows[i].source);
+    return EXIT_PASS;
+}
+
 static int list_contracts(void)
 {
     size_t count;
@@ -101,8 +118,9 @@ static const struct {
     const char *name;
     int (*list)(void);
 } lists[] = {
-    {"formats", list_formats}, {"recipes", list_recipes}, {"contracts", list_contracts},
-    {"models", list_models},   {"kernels", list_kernels}, {"devices", list_devices},
+    {"formats", list_formats},     {"recipes", list_recipes}, {"conversions", list_conversions},
+    {"contracts", list_contracts}, {"models", list_models},   {"kernels", list_kernels},
+    {"devices", list_devices},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -118,7 +136,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!strcmp(lists[i].name, argument))
             *list = lists[i].list;
     if (!*list)
-        argp_error(state, "no list named '%s'; there are formats, recipes, contracts, models, kernels, devices",
+        argp_error(state,
+                   "no list named '%s'; there are formats, recipes, conversions, contracts, models, kernels, devices",
                    argument);
     return 0;
 }
@@ -127,7 +146,7 @@ int command_list(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse,
-        .args_doc = "formats|recipes|contracts|models|kernels|devices",
+        .args_doc = "formats|recipes|conversions|contracts|models|kernels|devices",
         .doc = "Print what this build knows.\v"
                "Example:\n  gaugeblock list kernels",
     };

@@ -34,4 +34,47 @@ static inline float e4m3_value(uint32_t code)
     return f32_from_bits(sign | (magnitude == 0x7F ? 0x7FC00000 : bits));
 }
 
+/*
+ * E4M3FNUZ
+ *     bit   7    6 5 4 3   2 1 0
+ *           sign exponent  mantissa   bias 8, 0x80 (which would be -0) is the only NaN
+ */
+static inline float e4m3fnuz_value(uint32_t code)
+{
+    uint32_t sign = (code & 0x80) << 24;
+    uint32_t magnitude = code & 0x7F;
+    uint32_t normal = (magnitude << 20) + ((127u - 8) << 23);
+    uint32_t subnormal = f32_bits((float)magnitude * 0x1p-10f); /* multiples of 2^-10 */
+    uint32_t bits = magnitude >= 8 ? normal : subnormal;
+    return f32_from_bits(code == 0x80 ? 0x7FC00000 : sign | bits);
+}
+
+/*
+ * E3M2
+ *     bit   5    4 3 2     1 0
+ *           sign exponent  mantissa   bias 3
+ */
+static inline float e3m2_value(uint32_t code)
+{
+    uint32_t sign = (code & 0x20) << 26;
+    uint32_t magnitude = code & 0x1F;
+    uint32_t normal = (magnitude << 21) + ((127u - 3) << 23);
+    uint32_t subnormal = f32_bits((float)magnitude * 0x1p-4f); /* multiples of 2^-4 */
+    return f32_from_bits(sign | (magnitude >= 4 ? normal : subnormal));
+}
+
+/*
+ * E2M3
+ *     bit   5    4 3       2 1 0
+ *           sign exponent  mantissa   bias 1
+ */
+static inline float e2m3_value(uint32_t code)
+{
+    uint32_t sign = (code & 0x20) << 26;
+    uint32_t magnitude = code & 0x1F;
+    uint32_t normal = (magnitude << 20) + ((127u - 1) << 23);
+    uint32_t subnormal = f32_bits((float)magnitude * 0x1p-3f); /* multiples of 2^-3 */
+    return f32_from_bits(sign | (magnitude >= 8 ? normal : subnormal));
+}
+
 #endif

@@ -49,9 +49,95 @@ GB_API float gb_e8m0_decode(gb_e8m0 code);
  * cvt.rp.satfinite.ue8m0x2.f32. */
 GB_API gb_e8m0 gb_e8m0_encode(float value);
 
+/* 0x80 is the only NaN, there is no infinity and no -0. ml_dtypes float8_e4m3fnuz; arXiv 2206.02915. */
+GB_API float gb_e4m3fnuz_decode(gb_e4m3fnuz code);
+/* Saturates at +-240, infinities too; NaN -> 0x80; zero and values that round to zero -> 0x00. */
+GB_API gb_e4m3fnuz gb_e4m3fnuz_encode(float value);
+
+/* All 64 codes are finite. OCP MX v1.0 section 5.3.2. */
+GB_API float gb_e3m2_decode(gb_e3m2 code);
+GB_API float gb_e2m3_decode(gb_e2m3 code);
+/* Saturate at +-28 and +-7.5, infinities too; NaN -> the positive largest (0x1F); the sign of zero and of underflow is
+ * kept. As CUDA's conversions do. */
+GB_API gb_e3m2 gb_e3m2_encode(float value);
+GB_API gb_e2m3 gb_e2m3_encode(float value);
+
 /* IEEE binary16 bits. Decoding is exact; encoding overflows to infinity, NaN -> 0x7E00 | sign. */
 GB_API float gb_fp16_decode(uint16_t bits);
 GB_API uint16_t gb_fp16_encode(float value);
+
+/*
+ * Conversions: what a format and a direction of rounding leave open, as data. docs/numerics.md#conversions.
+ * The encoders above are the rows "<format>.cuda-satfinite" (E4M3, E5M2), "e2m1.cuda", "e3m2.cuda", "e2m3.cuda",
+ * "e4m3fnuz.saturate", "e8m0.cuda-rp-satfinite", "bf16.ieee" and "fp16.ieee".
+ */
+
+enum gb_codec {
+    GB_CODEC_E2M1 = 1,
+    GB_CODEC_E3M2 = 2,
+    GB_CODEC_E2M3 = 3,
+    GB_CODEC_E4M3 = 4,
+    GB_CODEC_E4M3FNUZ = 5,
+    GB_CODEC_E5M2 = 6,
+    GB_CODEC_E8M0 = 7,
+    GB_CODEC_BF16 = 8,
+    GB_CODEC_FP16 = 9
+};
+
+/* Of the magnitude. */
+enum gb_conversion_rounding {
+    GB_CONVERT_TIES_TO_EVEN = 1, /* nearest, ties to the even code */
+    GB_CONVERT_TIES_TO_ZERO = 2, /* nearest, ties to the smaller magnitude */
+    GB_CONVERT_TOWARD_ZERO = 3,
+    GB_CONVERT_AWAY_FROM_ZERO = 4
+};
+
+/* What becomes of a magnitude that rounds beyond the largest code, or of an infinity; always with its sign, if the
+ * result has one. */
+enum gb_overflow { GB_TO_LARGEST = 1, GB_TO_INFINITY = 2, GB_TO_NAN = 3 };
+
+enum gb_nan_sign {
+    GB_NAN_POSITIVE = 1, /* the NaN code as it stands */
+    GB_NAN_SIGNED = 2,   /* with the sign bit of the input */
+    GB_NAN_INVERTED = 3  /* with the opposite of the input's sign bit */
+};
+
+enum gb_conversion_zero {
+    GB_CONVERT_ZERO_SIGNED = 1,   /* zero and what rounds to zero keep their sign */
+    GB_CONVERT_ZERO_UNSIGNED = 2, /* both become +0; the only choice where there is no -0 */
+    GB_CONVERT_ZERO_SIGNED_UNDERFLOW =
+        3,                        /* -0 becomes +0, a negative value that rounds to zero -0: the sign of x < 0 */
+    GB_CONVERT_ZERO_NEGATIVE = 4, /* a zero of either sign becomes -0; what rounds to zero keeps its sign */
+    GB_CONVERT_ZERO_NAN = 5       /* E8M0: zero and negative values, which it lacks, become NaN */
+};
+
+struct gb_conversion {
+    const char *name; /* "e4m3.torch-2.13" */
+    enum gb_codec codec;
+    enum gb_conversion_rounding rounding;
+    uint16_t largest; /* code of the largest magnitude that comes out */
+    enum gb_overflow overflow, infinity;
+    uint16_t nan; /* code of NaN, with the sign that nan_sign says */
+    enum gb_nan_sign nan_sign;
+    enum gb_conversion_zero zero;
+    const char *source; /* the library that does so, and where it says so */
+};
+
+GB_API const struct gb_conversion *gb_conversions(size_t *count);
+/* NULL if none has this name. */
+GB_API const struct gb_conversion *gb_conversion_find(const char *name);
+/* The code, in the low bits, by the conversion's rules alone. Any float. */
+GB_API uint16_t gb_convert(const struct gb_conversion *conversion, float value);
+/* values, codes: [count] */
+GB_API void gb_convert_array(const struct gb_conversion *conversion, const float *values, size_t count,
+                             uint16_t *codes);
+
+/* "e2m1", "e4m3fnuz", ...; NULL for an unknown one. */
+GB_API const char *gb_codec_name(enum gb_codec codec);
+/* Bits of a code: 4, 6, 8 or 16. Codes are 0 .. 2^bits - 1. */
+GB_API unsigned gb_codec_bits(enum gb_codec codec);
+/* Exact; NaN for a code that is one. */
+GB_API float gb_codec_decode(enum gb_codec codec, uint16_t code);
 
 /* Formats of weights. */
 

@@ -19,15 +19,19 @@ struct format {
     unsigned largest;  /* the magnitude that encoding overflows to */
     unsigned nan;      /* the magnitude that encoding gives a NaN */
     bool nan_keeps_sign;
+    bool one_nan;      /* the code of -0 is NaN and the only one */
     double *midpoints; /* [finite]: between magnitudes i and i + 1; the last is where rounding overflows */
 };
 
 static struct format formats[] = {
-    [ORACLE_E2M1] = {2, 1, 1, 8, 0, 7, 7, false, NULL}, /* has no NaN: one becomes +6 */
-    [ORACLE_E4M3] = {4, 3, 7, 127, 0, 126, 127, false, NULL},
-    [ORACLE_E5M2] = {5, 2, 15, 0x7C, 0x7C, 0x7B, 0x7F, false, NULL},
-    [ORACLE_BF16] = {8, 7, 127, 0x7F80, 0x7F80, 0x7F80, 0x7FC0, true, NULL},
-    [ORACLE_FP16] = {5, 10, 15, 0x7C00, 0x7C00, 0x7C00, 0x7E00, true, NULL},
+    [ORACLE_E2M1] = {2, 1, 1, 8, 0, 7, 7, false, false, NULL}, /* has no NaN: one becomes +6 */
+    [ORACLE_E4M3] = {4, 3, 7, 127, 0, 126, 127, false, false, NULL},
+    [ORACLE_E5M2] = {5, 2, 15, 0x7C, 0x7C, 0x7B, 0x7F, false, false, NULL},
+    [ORACLE_BF16] = {8, 7, 127, 0x7F80, 0x7F80, 0x7F80, 0x7FC0, true, false, NULL},
+    [ORACLE_FP16] = {5, 10, 15, 0x7C00, 0x7C00, 0x7C00, 0x7E00, true, false, NULL},
+    [ORACLE_E4M3FNUZ] = {4, 3, 8, 128, 0, 127, 128, false, true, NULL},
+    [ORACLE_E3M2] = {3, 2, 3, 32, 0, 31, 31, false, false, NULL}, /* no NaN here and below: one becomes the largest */
+    [ORACLE_E2M3] = {2, 3, 1, 32, 0, 31, 31, false, false, NULL},
 };
 
 /* The value the bits would have if no code were reserved: infinity's code becomes the next power of two, which is
@@ -50,6 +54,8 @@ double oracle_decode(enum oracle_format element, unsigned code)
     unsigned magnitude = code % sign_bit;
     double value;
 
+    if (format->one_nan && code == sign_bit)
+        return (double)NAN;
     if (magnitude < format->finite)
         value = magnitude_value(format, magnitude);
     else if (format->infinity && magnitude == format->infinity)
@@ -108,7 +114,23 @@ unsigned oracle_encode(enum oracle_format element, float value)
 
     if (value != value)
         return format->nan + (format->nan_keeps_sign ? sign : 0);
-    return nearest(format, fabs((double)value)) + sign;
+    unsigned magnitude = nearest(format, fabs((double)value));
+    return magnitude == 0 && format->one_nan ? 0 : magnitude + sign;
+}
+
+unsigned oracle_bits(enum oracle_format element)
+{
+    return 1 + formats[element].exponent + formats[element].mantissa;
+}
+
+unsigned oracle_finite(enum oracle_format element)
+{
+    return formats[element].finite;
+}
+
+double oracle_magnitude(enum oracle_format element, unsigned magnitude)
+{
+    return magnitude_value(&formats[element], magnitude);
 }
 
 double oracle_e8m0_decode(unsigned code)

@@ -13,11 +13,36 @@
 #include "gaugeblock.h"
 
 /* Formats. A NaN code decodes to NaN; every other value is exact. oracle.c */
-enum oracle_format { ORACLE_E2M1, ORACLE_E4M3, ORACLE_E5M2, ORACLE_BF16, ORACLE_FP16 };
+enum oracle_format {
+    ORACLE_E2M1,
+    ORACLE_E4M3,
+    ORACLE_E5M2,
+    ORACLE_BF16,
+    ORACLE_FP16,
+    ORACLE_E4M3FNUZ,
+    ORACLE_E3M2,
+    ORACLE_E2M3
+};
 double oracle_decode(enum oracle_format element, unsigned code);
 unsigned oracle_encode(enum oracle_format element, float value);
 double oracle_e8m0_decode(unsigned code);
 unsigned oracle_e8m0_encode(float value);
+
+/* A conversion as docs/numerics.md#conversions describes one. oracle_convert.c */
+struct oracle_policy {
+    enum { ORACLE_EVEN, ORACLE_TIES_DOWN, ORACLE_TRUNCATE, ORACLE_UP } rounding;
+    unsigned largest; /* magnitude code */
+    enum { ORACLE_LARGEST, ORACLE_INFINITY, ORACLE_NAN } overflow, infinity;
+    unsigned nan; /* code */
+    enum { ORACLE_NAN_AS_IS, ORACLE_NAN_SIGNED, ORACLE_NAN_INVERTED } nan_sign;
+    enum { ORACLE_ZERO_SIGNED, ORACLE_ZERO_PLUS, ORACLE_ZERO_BY_COMPARISON, ORACLE_ZERO_MINUS, ORACLE_ZERO_NAN } zero;
+};
+unsigned oracle_convert(enum oracle_format element, const struct oracle_policy *policy, float value);
+unsigned oracle_e8m0_convert(const struct oracle_policy *policy, float value);
+/* Bits of a code; where 0 <= magnitude <= oracle_finite(), the value it would have if none were reserved. */
+unsigned oracle_bits(enum oracle_format element);
+unsigned oracle_finite(enum oracle_format element);
+double oracle_magnitude(enum oracle_format element, unsigned magnitude);
 
 /* binary32, round to nearest even, subnormals kept; any NaN operand or invalid operation gives a NaN.
  * oracle_float.c */
