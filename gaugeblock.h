@@ -152,11 +152,12 @@ enum gb_router_score {
     GB_ROUTER_SCORE_SIGMOID = 4
 };
 
-/* What a score that is not finite counts as. */
+/* What counts where something is not finite. */
 enum gb_router_nonfinite {
-    GB_ROUTER_NONFINITE_KEPT = 1,  /* itself; NaN is smaller than everything */
-    GB_ROUTER_NONFINITE_ZERO = 2,  /* +0, in the choice and as a weight */
-    GB_ROUTER_NONFINITE_MASKED = 3 /* `masked` in the choice of experts, where the logit is not finite */
+    GB_ROUTER_NONFINITE_KEPT = 1,  /* the value itself; NaN is smaller than everything */
+    GB_ROUTER_NONFINITE_ZERO = 2,  /* +0 for a score, in the choice and as a weight */
+    GB_ROUTER_NONFINITE_LOGIT = 3, /* `replacement` in the choice, where the logit is not finite */
+    GB_ROUTER_NONFINITE_BIASED = 4 /* `replacement` in the choice, where the biased score is not finite */
 };
 
 /* The weight of a chosen expert before renormalisation. */
@@ -185,6 +186,7 @@ struct gb_router {
     enum gb_router_bias bias;
     enum gb_router_score score;
     enum gb_router_nonfinite nonfinite;
+    float replacement;
     uint32_t groups;      /* of experts with neighbouring ids, all of one size; 1: none */
     uint32_t kept_groups; /* 1 .. groups */
     uint32_t group_terms; /* a group's score is the sum of its so many highest; 0: top_k / kept_groups */

@@ -45,6 +45,15 @@ static int list_conversions(void)
     return EXIT_PASS;
 }
 
+static int list_routers(void)
+{
+    size_t count;
+    const struct gb_router_recipe *recipes = gb_router_recipes(&count);
+    for (size_t i = 0; i < count; i++)
+        printf("%s\n  %s\n  source: %s\n", recipes[i].name, recipes[i].summary, recipes[i].source);
+    return EXIT_PASS;
+}
+
 static int list_contracts(void)
 {
     size_t count;
@@ -118,9 +127,9 @@ static const struct {
     const char *name;
     int (*list)(void);
 } lists[] = {
-    {"formats", list_formats},     {"recipes", list_recipes}, {"conversions", list_conversions},
-    {"contracts", list_contracts}, {"models", list_models},   {"kernels", list_kernels},
-    {"devices", list_devices},
+    {"formats", list_formats}, {"recipes", list_recipes},     {"conversions", list_conversions},
+    {"routers", list_routers}, {"contracts", list_contracts}, {"models", list_models},
+    {"kernels", list_kernels}, {"devices", list_devices},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -136,9 +145,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!strcmp(lists[i].name, argument))
             *list = lists[i].list;
     if (!*list)
-        argp_error(state,
-                   "no list named '%s'; there are formats, recipes, conversions, contracts, models, kernels, devices",
-                   argument);
+        argp_error(
+            state,
+            "no list named '%s'; there are formats, recipes, conversions, routers, contracts, models, kernels, devices",
+            argument);
     return 0;
 }
 
@@ -146,7 +156,7 @@ int command_list(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse,
-        .args_doc = "formats|recipes|conversions|contracts|models|kernels|devices",
+        .args_doc = "formats|recipes|conversions|routers|contracts|models|kernels|devices",
         .doc = "Print what this build knows.\v"
                "Example:\n  gaugeblock list kernels",
     };

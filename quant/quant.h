@@ -217,6 +217,21 @@ GB_API enum gb_status gb_quantiser_run(const struct gb_quantiser *rules, const f
                                        uint32_t columns, float global, float bound, void *codes, void *scales,
                                        struct gb_error *error);
 
+/* Router recipes: how logits become experts and weights. docs/numerics.md#route. */
+
+struct gb_router_recipe {
+    const char *name; /* "transformers.qwen3-moe/1" */
+    struct gb_router router;
+    const char *source;  /* the system whose rule this is, with file and revision */
+    const char *summary; /* the rule in one line */
+};
+
+GB_API const struct gb_router_recipe *gb_router_recipes(size_t *count);
+/* NULL if there is no recipe of this name. */
+GB_API const struct gb_router_recipe *gb_router_recipe_find(const char *name);
+/* The recipe where none is named. renormalise: whether the chosen experts' weights sum to one. */
+GB_API const struct gb_router_recipe *gb_router_recipe_default(bool renormalise);
+
 #ifdef __cplusplus
 }
 #endif

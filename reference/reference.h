@@ -63,7 +63,13 @@ GB_API enum gb_status gb_reference_down(const struct gb_arguments *arguments, st
 GB_API enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct gb_error *error);
 
 /*
- * The router: logits = router . x in fma32, softmax, top-k (ties: the lower id), weights in FP32.
+ * GB_ROUTE: x and router_weights by the recipe arguments->router to routed_ids and routed_weights. GB_EINVAL: shapes
+ * that disagree, or a recipe that does not fit them. GB_ENOMEM.
+ */
+GB_API enum gb_status gb_reference_router(const struct gb_arguments *arguments, struct gb_error *error);
+
+/*
+ * The same by gb_router_recipe_default: top-k of the logits, then softmax.
  * x: [tokens, hidden]; router: BF16 weights with experts = 1, rows = shape->experts, columns = hidden.
  * renormalise: weights sum to one over the chosen, instead of over all experts.
  * ids, routing_weights: [tokens, top_k], by descending logit.

@@ -65,6 +65,8 @@ void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermedia
 /* x [tokens, hidden]; router BF16 [experts, hidden] -> ids, routing_weights [tokens, top_k] */
 void oracle_route(const struct gb_shape *shape, const gb_bf16 *x, const struct gb_weights *router, bool renormalise,
                   int32_t *ids, float *routing_weights);
+/* arguments->x, router, router_weights, router_bias -> ids, routing_weights [tokens, top_k]. oracle_route.c */
+void oracle_router(const struct gb_arguments *arguments, int32_t *ids, float *routing_weights);
 
 /* The recipes. oracle_quantise.c */
 

@@ -9,7 +9,7 @@ for command in ("list", "make", "import", "info", "verify", "diff"):
     expect("xample" in run(command, "--help").stdout, f"{command} --help has no example")
     run(command, "--no-such-flag", code=2)
     run(command, code=2)
-for which in ("formats", "recipes", "contracts", "kernels", "devices"):
+for which in ("formats", "recipes", "routers", "contracts", "kernels", "devices"):
     expect(len(run("list", which).stdout.splitlines()) > 1, which)
 expect("Example" in run("--help").stdout, "help")
 run(code=2)
