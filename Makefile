@@ -45,11 +45,11 @@ install: build ## install below PREFIX (/usr/local); DESTDIR is respected
 	cmake --install build --prefix $(PREFIX)
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
 
-format: ## rewrite all C and CUDA files with clang-format-14
-	clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+format: ## rewrite all C, C++ and CUDA files with clang-format-14
+	clang-format-14 -i $$(git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh')
 
 format-check: ## fail if a file is not as `make format` writes it
-	clang-format-14 --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+	clang-format-14 --dry-run --Werror $$(git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh')
 
 clean: ## remove all build folders
 	rm -rf build build-dev build-gpu

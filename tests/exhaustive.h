@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "tests/check.h"
+#include "tests/provenance.h"
 
 /* What a check of one float did. */
 struct tally {
@@ -17,8 +18,9 @@ struct tally {
 
 typedef void check_function(uint32_t bits, struct tally *tally);
 
-/* Prints every difference up to ten, progress by parts, and the sums. Returns the exit status. */
-static inline int exhaustive(const char *name, check_function *check)
+/* Prints the sums as one JSON document; on stderr every difference up to ten, and progress. command: the program's
+ * name; what: what was compared with what. Returns the exit status. */
+static inline int exhaustive(const char *command, const char *what, check_function *check)
 {
     enum { PARTS = 256, PART = 1 << 24 };
     struct tally total = {0, 0, 0};
@@ -34,14 +36,15 @@ static inline int exhaustive(const char *name, check_function *check)
             total.floats += tally.floats;
             total.differences += tally.differences;
             total.undecided += tally.undecided;
-            if (++done % 16 == 0) {
-                printf("%s: %d of %d parts\n", name, done, PARTS);
-                fflush(stdout);
-            }
+            if (++done % 16 == 0)
+                fprintf(stderr, "%s: %d of %d parts\n", command, done, PARTS);
         }
     }
-    printf("%s: %llu floats, %llu differences, %llu decided by MPFR\n", name, (unsigned long long)total.floats,
-           (unsigned long long)total.differences, (unsigned long long)total.undecided);
+    printf("{");
+    print_provenance(stdout, "gaugeblock.exhaustive/1", command);
+    printf(",\n  \"what\": \"%s\", \"floats\": %llu, \"differences\": %llu, \"decided_by_mpfr\": %llu}\n", what,
+           (unsigned long long)total.floats, (unsigned long long)total.differences,
+           (unsigned long long)total.undecided);
     return total.floats == (uint64_t)1 << 32 && total.differences == 0 ? 0 : 1;
 }
 
@@ -49,7 +52,7 @@ static inline int exhaustive(const char *name, check_function *check)
 static inline void differ(struct tally *tally, const char *what, uint32_t bits, uint32_t expected, uint32_t actual)
 {
     if (tally->differences++ < 10)
-        printf("%s(%08X): expected %08X, got %08X\n", what, bits, expected, actual);
+        fprintf(stderr, "%s(%08X): expected %08X, got %08X\n", what, bits, expected, actual);
 }
 
 #endif

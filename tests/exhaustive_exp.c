@@ -36,5 +36,5 @@ static void check(uint32_t bits, struct tally *tally)
 
 int main(void)
 {
-    return exhaustive("exp", check);
+    return exhaustive("exhaustive_exp", "gb_exp against the correctly rounded value", check);
 }

@@ -37,5 +37,5 @@ static void check(uint32_t bits, struct tally *tally)
 
 int main(void)
 {
-    return exhaustive("sigmoid", check);
+    return exhaustive("exhaustive_sigmoid", "gb_sigmoid against the correctly rounded value", check);
 }

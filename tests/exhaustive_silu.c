@@ -37,5 +37,5 @@ static void check(uint32_t bits, struct tally *tally)
 
 int main(void)
 {
-    return exhaustive("silu", check);
+    return exhaustive("exhaustive_silu", "gb_silu against the correctly rounded value", check);
 }

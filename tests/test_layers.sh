@@ -20,7 +20,8 @@ may() {
 
 # only FILES WORDS WHAT: no file outside FILES (an extended regular expression on its path) includes WORDS.
 only() {
-    bad=$(find quant reference fixtures gpu harness tests gaugeblock.h gaugeblock_quantiser.h -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' |
+    bad=$(find quant reference fixtures gpu harness tests gaugeblock.h gaugeblock_quantiser.h -name '*.[ch]' -o \
+        -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
         grep -Ev "^($1)" | xargs grep -lE "^ *# *include *[<\"]($2)" || true)
     for file in $bad; do
         echo "test_layers: $file includes $3" >&2
@@ -42,7 +43,7 @@ if [ -d gpu ]; then
 fi
 
 only 'fixtures/|tests/(test_|fuzz)' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
-only 'gpu/|tests/gpu/' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
+only 'gpu/|tests/(gpu/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth\.c|tests/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
 only 'tests/oracle_functions\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
