@@ -43,7 +43,7 @@ if [ -d gpu ]; then
 fi
 
 only 'fixtures/|tests/(test_|fuzz)' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
-only 'gpu/|tests/(gpu/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
+only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth\.c|tests/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
 only 'tests/oracle_functions\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
