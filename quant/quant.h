@@ -139,6 +139,40 @@ GB_API unsigned gb_codec_bits(enum gb_codec codec);
 /* Exact; NaN for a code that is one. */
 GB_API float gb_codec_decode(enum gb_codec codec, uint16_t code);
 
+/* Layouts of the scales of one matrix, docs/numerics.md#scale-layouts. Several matrices follow each other, each padded.
+ */
+
+enum gb_layout {
+    GB_LAYOUT_LINEAR = 1,             /* [rows, columns] */
+    GB_LAYOUT_TRANSPOSED = 2,         /* [columns, rows] */
+    GB_LAYOUT_TRANSPOSED_ALIGNED = 3, /* the same, rows padded to a multiple of 16 bytes */
+    GB_LAYOUT_SWIZZLED_128X4 = 4,
+    GB_LAYOUT_SWIZZLED_8X4 = 5,
+    GB_LAYOUT_PACKED = 6 /* [columns / 4, rows] of four bytes, rows padded to a multiple of 4 */
+};
+
+struct gb_scales {
+    enum gb_layout layout;
+    uint32_t rows;    /* blocks down */
+    uint32_t columns; /* blocks across */
+    uint32_t bytes;   /* of one scale: 1 (E4M3, E8M0) or 4 (FP32) */
+};
+
+/* "linear", "transposed", "transposed-aligned", "swizzled-128x4", "swizzled-8x4", "packed"; NULL for an unknown one. */
+GB_API const char *gb_layout_name(enum gb_layout layout);
+/* False if no layout has this name. */
+GB_API bool gb_layout_parse(const char *name, enum gb_layout *layout);
+/* Bytes with padding; GB_EINVAL if a size is 0 or too large, or the layout is not for scales of this size. */
+GB_API enum gb_status gb_layout_bytes(const struct gb_scales *scales, size_t *bytes, struct gb_error *error);
+/* Where a scale begins, in bytes; row < rows, column < columns, of scales that gb_layout_bytes accepts. */
+GB_API size_t gb_layout_offset(const struct gb_scales *scales, uint32_t row, uint32_t column);
+/* linear: [rows, columns] of `bytes`; packed: gb_layout_bytes() of them, padding written as 0. */
+GB_API enum gb_status gb_layout_pack(const struct gb_scales *scales, const void *linear, void *packed,
+                                     struct gb_error *error);
+/* Padding is not read. */
+GB_API enum gb_status gb_layout_unpack(const struct gb_scales *scales, const void *packed, void *linear,
+                                       struct gb_error *error);
+
 /* Formats of weights. */
 
 /* "fp32", "bf16", "nvfp4", "mxfp8", "mxfp4", "fp8"; NULL for an unknown one. */
