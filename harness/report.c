@@ -97,6 +97,24 @@ static void junit_case(xmlTextWriterPtr w, const json_t *one)
     xmlTextWriterEndElement(w);
 }
 
+static void junit_property(xmlTextWriterPtr w, const char *name, const char *value)
+{
+    xmlTextWriterStartElement(w, BAD_CAST "property");
+    xmlTextWriterWriteAttribute(w, BAD_CAST "name", BAD_CAST name);
+    xmlTextWriterWriteAttribute(w, BAD_CAST "value", BAD_CAST value);
+    xmlTextWriterEndElement(w);
+}
+
+static void junit_properties(xmlTextWriterPtr w, const json_t *record)
+{
+    static const char *const keys[] = {"version", "commit", "cpu", "system"};
+    xmlTextWriterStartElement(w, BAD_CAST "properties");
+    junit_property(w, "verdict", record_text(record, "verdict", NULL));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        junit_property(w, keys[i], record_text(record, "environment", keys[i], NULL));
+    xmlTextWriterEndElement(w);
+}
+
 bool report_junit(FILE *stream, const json_t *record)
 {
     xmlBufferPtr buffer = xmlBufferCreate();
@@ -118,8 +136,12 @@ bool report_junit(FILE *stream, const json_t *record)
     xmlTextWriterWriteAttribute(w, BAD_CAST "time", BAD_CAST "0");
     xmlTextWriterWriteFormatAttribute(w, BAD_CAST "timestamp", "%.19s",
                                       record_text(record, "environment", "date", NULL));
+    xmlTextWriterWriteAttribute(w, BAD_CAST "hostname", BAD_CAST "localhost");
+    junit_properties(w, record);
     for (size_t i = 0; i < json_array_size(cases); i++)
         junit_case(w, json_array_get(cases, i));
+    xmlTextWriterWriteElement(w, BAD_CAST "system-out", BAD_CAST record_text(record, "summary", "reason", NULL));
+    xmlTextWriterWriteElement(w, BAD_CAST "system-err", BAD_CAST "");
     xmlTextWriterEndDocument(w);
     xmlFreeTextWriter(w);
     bool good =
