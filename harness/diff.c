@@ -157,7 +157,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     if (key == ARGP_KEY_ARG && state->arg_num < 2)
         paths[state->arg_num] = argument;
     else if (key == ARGP_KEY_ARG || (key == ARGP_KEY_END && state->arg_num < 2))
-        argp_error(state, "give two records");
+        usage_error(state, "give two records");
     else if (key != ARGP_KEY_END)
         return ARGP_ERR_UNKNOWN;
     return 0;

@@ -48,7 +48,7 @@ static void parse_layers(struct argp_state *state, const char *text, struct impo
     if (sscanf(text, "%5u-%5u%n", &first, &last, &end) != 2 || text[end] || first > last) {
         end = 0;
         if (sscanf(text, "%5u%n", &first, &end) != 1 || text[end])
-            argp_error(state, "--layers %s: give a range such as 0-3, or one number", text);
+            usage_error(state, "--layers %s: give a range such as 0-3, or one number", text);
         last = first;
     }
     o->has_layers = true;
@@ -63,7 +63,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            argp_error(state, "--format %s: there are nvfp4, mxfp8, mxfp4, fp8 and bf16", argument);
+            usage_error(state, "--format %s: there are nvfp4, mxfp8, mxfp4, fp8 and bf16", argument);
         return 0;
     case OPTION_LAYERS:
         parse_layers(state, argument, o);
@@ -73,7 +73,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_TOKENS:
         if (!parse_number(argument, 1, 1 << 16, &value))
-            argp_error(state, "--tokens %s: give a whole number from 1 to %d", argument, 1 << 16);
+            usage_error(state, "--tokens %s: give a whole number from 1 to %d", argument, 1 << 16);
         o->tokens = (uint32_t)value;
         return 0;
     case OPTION_TRUST:
@@ -81,16 +81,16 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_SEED:
         if (!parse_number(argument, 0, UINT64_MAX, &o->seed))
-            argp_error(state, "--seed %s: give a whole number", argument);
+            usage_error(state, "--seed %s: give a whole number", argument);
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num > 1)
-            argp_error(state, "give one checkpoint folder and one file to write");
+            usage_error(state, "give one checkpoint folder and one file to write");
         *(state->arg_num == 0 ? &o->directory : &o->path) = argument;
         return 0;
     case ARGP_KEY_END:
         if (!o->path)
-            argp_error(state, "give a checkpoint folder and the file to write");
+            usage_error(state, "give a checkpoint folder and the file to write");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

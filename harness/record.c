@@ -85,6 +85,11 @@ json_t *record_fixture(const char *path, const struct gb_fixture *f)
                      "top_k", (int)f->shape.top_k);
 }
 
+json_t *record_refused(const char *path)
+{
+    return json_pack("{s:o, s:s}", "path", record_string(path), "sha256", "");
+}
+
 /* What tells one build of a library from another: SHA-256 of its file; none for the reference, which is the program's.
  */
 static void set_library_hash(json_t *subject, const char *path)
@@ -159,7 +164,7 @@ enum verdict record_finish(json_t *record, long long expect)
     for (size_t i = 0; i < json_array_size(cases); i++) {
         enum verdict v = verdict_of(json_array_get(cases, i));
         overall = verdict_graver(overall, v);
-        judged += v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED;
+        judged += v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED && v != VERDICT_BAD_INPUT;
         passed += v == VERDICT_PASS;
     }
     json_t *summary = json_pack("{s:I, s:I, s:I}", "cases", (json_int_t)json_array_size(cases), "judged",

@@ -78,6 +78,7 @@ static void junit_case(xmlTextWriterPtr w, const json_t *one)
     char name[512];
     const char *verdict = record_text(one, "verdict", NULL), *reason = record_text(one, "reason", NULL);
     bool skipped = !strcmp(verdict, "NOT_RUN") || !strcmp(verdict, "UNSUPPORTED");
+    bool error = !strcmp(verdict, "CRASH") || !strcmp(verdict, "BAD_INPUT");
     case_name(one, name, sizeof name);
     xmlTextWriterStartElement(w, BAD_CAST "testcase");
     xmlTextWriterWriteAttribute(w, BAD_CAST "classname", BAD_CAST record_text(one, "subject", "name", NULL));
@@ -88,7 +89,7 @@ static void junit_case(xmlTextWriterPtr w, const json_t *one)
         xmlTextWriterWriteFormatAttribute(w, BAD_CAST "message", "%s: %s", verdict, reason);
         xmlTextWriterEndElement(w);
     } else if (strcmp(verdict, "PASS")) {
-        xmlTextWriterStartElement(w, BAD_CAST(!strcmp(verdict, "CRASH") ? "error" : "failure"));
+        xmlTextWriterStartElement(w, BAD_CAST(error ? "error" : "failure"));
         xmlTextWriterWriteAttribute(w, BAD_CAST "type", BAD_CAST verdict);
         xmlTextWriterWriteAttribute(w, BAD_CAST "message", BAD_CAST reason);
         xmlTextWriterWriteFormatString(w, "reproduce: %s", record_text(one, "repro", NULL));
@@ -131,7 +132,7 @@ bool report_junit(FILE *stream, const json_t *record)
     xmlTextWriterWriteFormatAttribute(w, BAD_CAST "failures", "%d",
                                       count_verdicts(cases, "FAIL", "VACUOUS") +
                                           count_verdicts(cases, "NONDETERMINISTIC", "NONDETERMINISTIC"));
-    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "errors", "%d", count_verdicts(cases, "CRASH", "CRASH"));
+    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "errors", "%d", count_verdicts(cases, "CRASH", "BAD_INPUT"));
     xmlTextWriterWriteFormatAttribute(w, BAD_CAST "skipped", "%d", count_verdicts(cases, "NOT_RUN", "UNSUPPORTED"));
     xmlTextWriterWriteAttribute(w, BAD_CAST "time", BAD_CAST "0");
     xmlTextWriterWriteFormatAttribute(w, BAD_CAST "timestamp", "%.19s",
