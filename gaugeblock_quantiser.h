@@ -73,10 +73,12 @@ enum gb_four_over_six { GB_SIX = 0, GB_FOUR_OVER_SIX_ABSOLUTE = 1, GB_FOUR_OVER_
 
 /* The scale from r. */
 enum gb_scale_rounding {
-    GB_SCALE_NEAREST = 1, /* the scale type's nearest, ties to even, saturating; FP32: r itself */
-    GB_SCALE_FLOOR = 2,   /* the power of two at or below r */
-    GB_SCALE_CEIL = 3,    /* the power of two at or above r */
-    GB_SCALE_EVEN = 4     /* the power of two at or below r's encoding plus 2^(22 - mantissa_bits) */
+    GB_SCALE_NEAREST = 1,       /* the scale type's nearest, ties to even, saturating; FP32: r itself */
+    GB_SCALE_FLOOR = 2,         /* the power of two at or below r */
+    GB_SCALE_CEIL = 3,          /* the power of two at or above r */
+    GB_SCALE_EVEN = 4,          /* the power of two at or below r's encoding plus 2^(22 - mantissa_bits) */
+    GB_SCALE_CEIL_FRACTION = 5, /* CEIL by r's exponent field, plus one where its fraction is not 0 */
+    GB_SCALE_LLAMA_CPP = 6      /* E4M3 as ggml_fp32_to_ue4m3 rounds; docs/recipes.md */
 };
 
 /* q from x and s: a division, or x * m. */
@@ -97,7 +99,7 @@ enum gb_zero_multiplier {
     GB_ZERO_NEVER = 0,
     GB_ZERO_IF_AMAX_IS = 1,
     GB_ZERO_IF_RATIO_IS = 2,
-    GB_ZERO_IF_SCALE_IS = 3 /* s = 0; an E8M0 scale is never 0, but 2^-127 is under flush_subnormals */
+    GB_ZERO_IF_SCALE_IS = 3 /* the scale's code is 0; FP32: s = 0 */
 };
 
 /* How q, already within -M .. M, becomes a code. */
@@ -110,16 +112,18 @@ enum gb_rounding {
 /* The code of a NaN q. */
 enum gb_element_nan {
     GB_NAN_IS_NAN = 0,     /* as the element's encoding has it (docs/numerics.md); INT8: 0 */
-    GB_NAN_KEEPS_SIGN = 1, /* the element's NaN with the sign of q */
+    GB_NAN_KEEPS_SIGN = 1, /* the element's NaN with the sign of x */
     GB_NAN_IS_LARGEST = 2, /* +M, as fmax(-M, fmin(q, M)) */
-    GB_NAN_IS_LOWEST = 3   /* -M, as fmin(fmax(q, -M), M) */
+    GB_NAN_IS_LOWEST = 3,  /* -M, as fmin(fmax(q, -M), M); INT8: -128 */
+    GB_NAN_IS_ZERO = 4
 };
 
 /* The sign of a code of magnitude zero. */
 enum gb_zero_sign {
     GB_ZERO_KEEPS_SIGN = 0,    /* q's sign bit */
     GB_ZERO_SIGN_OF_VALUE = 1, /* minus where q < 0, so not where q is -0 */
-    GB_ZERO_IS_POSITIVE = 2
+    GB_ZERO_IS_POSITIVE = 2,
+    GB_ZERO_NEGATIVE_UNLESS_ABOVE = 3 /* minus where q is not > 0 */
 };
 
 struct gb_quantiser {
@@ -150,7 +154,8 @@ struct gb_quantiser {
     uint8_t scale_min;      /* a smaller code becomes this */
     uint8_t scale_max;      /* a larger finite code becomes this; 0: any */
     uint8_t scale_if_zero;  /* code 0 becomes this */
-    uint8_t scale_infinity; /* E8M0: the code of an infinite r; 0: 0xFE */
+    uint8_t scale_infinity; /* E8M0: the code of an infinite r; 0: that of 2^128 * 2^-e, at most 0xFE */
+    uint8_t scale_nan;      /* the code of a NaN r; 0: the type's NaN */
 
     enum gb_quotient quotient;
     float multiplier_max;    /* m is at most this, and this where m is NaN; 0: any */

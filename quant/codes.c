@@ -6,8 +6,9 @@
 
 /* Sign and magnitude: what a code of the type consists of. INT8 is negated afterwards instead. */
 struct element {
-    uint8_t sign;
+    uint8_t sign; /* 0: negated as two's complement */
     uint8_t nan;
+    bool minus_zero;                    /* whether there is a code for it */
     uint8_t (*encode)(float magnitude); /* nearest, ties to even */
     float (*decode)(uint8_t code);
 };
@@ -32,6 +33,36 @@ static float e4m3_decode(uint8_t code)
     return gb_e4m3_decode((gb_e4m3){code});
 }
 
+static uint8_t e4m3fnuz_encode(float value)
+{
+    return gb_e4m3fnuz_encode(value).bits;
+}
+
+static float e4m3fnuz_decode(uint8_t code)
+{
+    return gb_e4m3fnuz_decode((gb_e4m3fnuz){code});
+}
+
+static uint8_t e3m2_encode(float value)
+{
+    return gb_e3m2_encode(value).bits;
+}
+
+static float e3m2_decode(uint8_t code)
+{
+    return gb_e3m2_decode((gb_e3m2){code});
+}
+
+static uint8_t e2m3_encode(float value)
+{
+    return gb_e2m3_encode(value).bits;
+}
+
+static float e2m3_decode(uint8_t code)
+{
+    return gb_e2m3_decode((gb_e2m3){code});
+}
+
 static uint8_t e5m2_encode(float value)
 {
     return gb_e5m2_encode(value).bits;
@@ -53,10 +84,13 @@ static float int8_decode(uint8_t code)
 }
 
 static const struct element elements[] = {
-    [GB_E2M1] = {0x08, 0x07, e2m1_encode, e2m1_decode},
-    [GB_E4M3] = {0x80, 0x7F, e4m3_encode, e4m3_decode},
-    [GB_E5M2] = {0x80, 0x7F, e5m2_encode, e5m2_decode},
-    [GB_INT8] = {0x00, 0x00, int8_encode, int8_decode},
+    [GB_E2M1] = {0x08, 0x07, true, e2m1_encode, e2m1_decode},
+    [GB_E4M3] = {0x80, 0x7F, true, e4m3_encode, e4m3_decode},
+    [GB_E4M3FNUZ] = {0x80, 0x80, false, e4m3fnuz_encode, e4m3fnuz_decode},
+    [GB_E5M2] = {0x80, 0x7F, true, e5m2_encode, e5m2_decode},
+    [GB_E3M2] = {0x20, 0x1F, true, e3m2_encode, e3m2_decode},
+    [GB_E2M3] = {0x20, 0x1F, true, e2m3_encode, e2m3_decode},
+    [GB_INT8] = {0x00, 0x00, false, int8_encode, int8_decode},
 };
 
 float gb_code_value(enum gb_element_format element, uint8_t code)
@@ -89,7 +123,9 @@ static uint8_t code_of_nan(const struct gb_quantiser *q, const struct element *e
     case GB_NAN_IS_LARGEST:
         return largest;
     case GB_NAN_IS_LOWEST:
-        return q->element == GB_INT8 ? (uint8_t)-largest : largest | e->sign;
+        return q->element == GB_INT8 ? 0x80 : largest | e->sign;
+    case GB_NAN_IS_ZERO:
+        return 0;
     }
     return e->nan;
 }
@@ -103,19 +139,21 @@ static bool zero_is_negative(enum gb_zero_sign rule, float quotient)
         return quotient < 0.0f;
     case GB_ZERO_IS_POSITIVE:
         break;
+    case GB_ZERO_NEGATIVE_UNLESS_ABOVE:
+        return !(quotient > 0.0f);
     }
     return false;
 }
 
-uint8_t gb_code_of(const struct gb_quantiser *q, float quotient)
+uint8_t gb_code_of(const struct gb_quantiser *q, float quotient, float x)
 {
     const struct element *e = &elements[q->element];
     if (isnan(quotient))
-        return code_of_nan(q, e, signbit(quotient));
+        return code_of_nan(q, e, signbit(x));
     float magnitude = fabsf(quotient);
     uint8_t code = round_magnitude(e, q->rounding, magnitude < q->largest ? magnitude : q->largest);
-    bool negative = code ? quotient < 0.0f : zero_is_negative(q->zero_sign, quotient);
-    if (q->element == GB_INT8)
-        return negative ? (uint8_t)-code : code;
-    return negative ? code | e->sign : code;
+    bool negative = code ? quotient < 0.0f : e->minus_zero && zero_is_negative(q->zero_sign, quotient);
+    if (negative)
+        return e->sign ? code | e->sign : (uint8_t)-code;
+    return code;
 }

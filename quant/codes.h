@@ -5,8 +5,8 @@
 
 #include "quant/quant.h"
 
-/* Step 6 of docs/recipes.md#the-quantiser, from the quotient on; the code lies in the low bits. */
-uint8_t gb_code_of(const struct gb_quantiser *rules, float quotient);
+/* Step 6 of docs/recipes.md#the-quantiser, from the quotient of x on; the code lies in the low bits. */
+uint8_t gb_code_of(const struct gb_quantiser *rules, float quotient, float x);
 
 /* Exact. */
 float gb_code_value(enum gb_element_format element, uint8_t code);

@@ -19,6 +19,7 @@ struct step {
     float scale;   /* decoded */
     float operand;
     bool divides;
+    bool zero; /* every code is 0 */
 };
 
 static float flushed(const struct gb_quantiser *q, float value)
@@ -120,9 +121,27 @@ static uint32_t power_of_two(const struct gb_quantiser *q, float r)
         return q->scale_infinity;
     if (q->scale_rounding == GB_SCALE_CEIL) /* code 0 is 2^-127, the subnormal 0x00400000 */
         exponent += exponent ? fraction != 0 : fraction > 0x400000;
+    if (q->scale_rounding == GB_SCALE_CEIL_FRACTION)
+        exponent += fraction != 0;
     uint32_t down = q->ratio == GB_RATIO_POWER ? (f32_bits(q->largest) >> 23) - 127 : 0;
     uint32_t code = exponent > down ? exponent - down : 0;
     return code < 0xFE ? code : 0xFE;
+}
+
+/* E4M3 as llama.cpp rounds to it, r >= 0: ties go up, 7 * 2^-9 is all that lies below 2^-6, and above 240 comes 448. */
+static uint32_t e4m3_of_llama_cpp(float r)
+{
+    if (r < 0x1p-6f) {
+        uint32_t code = (uint32_t)(r * 0x1p9f + 0.5f);
+        return code < 7 ? code : 7;
+    }
+    uint32_t code = ((f32_bits(r) >> 19) + 1) / 2 - ((127u - 7) << 3);
+    return code < 0x78 ? code : 0x7E;
+}
+
+static uint32_t e4m3_of(const struct gb_quantiser *q, float r)
+{
+    return q->scale_rounding == GB_SCALE_LLAMA_CPP ? e4m3_of_llama_cpp(r) : gb_e4m3_encode(r).bits;
 }
 
 /* Step 4; code and scale of the step. */
@@ -134,10 +153,10 @@ static void round_scale(const struct gb_quantiser *q, float r, struct step *step
         return;
     }
     if (isnan(r))
-        step->code = nan;
+        step->code = q->scale_nan ? q->scale_nan : nan;
     else
-        step->code = q->scale == GB_SCALE_E4M3 ? gb_e4m3_encode(r).bits : power_of_two(q, r);
-    if (step->code != nan) {
+        step->code = q->scale == GB_SCALE_E4M3 ? e4m3_of(q, r) : power_of_two(q, r);
+    if (!isnan(r)) {
         if (step->code == 0)
             step->code = q->scale_if_zero;
         if (step->code < q->scale_min)
@@ -179,38 +198,52 @@ static float formula_of_multiplier(const struct gb_quantiser *q, float a, float 
     }
 }
 
+static bool multiplier_is_zero(const struct gb_quantiser *q, float a, float r, const struct step *step)
+{
+    switch (q->zero_multiplier) {
+    case GB_ZERO_NEVER:
+        break;
+    case GB_ZERO_IF_AMAX_IS:
+        return flushed(q, a) == 0.0f;
+    case GB_ZERO_IF_RATIO_IS:
+        return flushed(q, r) == 0.0f;
+    case GB_ZERO_IF_SCALE_IS:
+        return q->scale == GB_SCALE_FP32 ? flushed(q, step->scale) == 0.0f : step->code == 0;
+    }
+    return false;
+}
+
 /* Step 5; operand and divides of the step. */
 static void find_operand(const struct gb_quantiser *q, float a, float r, float global, struct step *step)
 {
-    step->divides = true;
+    step->divides = false;
+    step->operand = 0.0f;
+    if (multiplier_is_zero(q, a, r, step))
+        return;
     switch (q->quotient) {
     case GB_QUOTIENT_DIVIDE:
         step->operand = step->scale;
+        step->divides = true;
         return;
     case GB_QUOTIENT_DIVIDE_PRODUCT:
         step->operand = multiply(q, step->scale, global);
+        step->divides = true;
         return;
     case GB_QUOTIENT_DIVIDE_ENCODE:
         step->operand = divide(q, step->scale, global);
+        step->divides = true;
         return;
     default:
-        break;
+        step->operand = formula_of_multiplier(q, a, global, step);
+        if (q->multiplier_max != 0.0f && !(step->operand <= q->multiplier_max))
+            step->operand = q->multiplier_max;
     }
-    step->divides = false;
-    float m = formula_of_multiplier(q, a, global, step);
-    if (q->multiplier_max != 0.0f && !(m <= q->multiplier_max))
-        m = q->multiplier_max;
-    if ((q->zero_multiplier == GB_ZERO_IF_AMAX_IS && flushed(q, a) == 0.0f) ||
-        (q->zero_multiplier == GB_ZERO_IF_RATIO_IS && flushed(q, r) == 0.0f) ||
-        (q->zero_multiplier == GB_ZERO_IF_SCALE_IS && flushed(q, step->scale) == 0.0f))
-        m = 0.0f;
-    step->operand = m;
 }
 
 /* Steps 4 and 5. */
 static struct step step_of(const struct gb_quantiser *q, float a, float r, float global)
 {
-    struct step step = {0, 0.0f, 0.0f, false};
+    struct step step = {.code = 0};
     round_scale(q, r, &step);
     find_operand(q, a, r, global, &step);
     return step;
@@ -219,8 +252,10 @@ static struct step step_of(const struct gb_quantiser *q, float a, float r, float
 /* Step 6. */
 static uint8_t element(const struct gb_quantiser *q, const struct step *step, float x)
 {
+    if (step->zero)
+        return 0;
     float quotient = step->divides ? divide(q, x, step->operand) : multiply(q, x, step->operand);
-    return gb_code_of(q, rounded_to(q->intermediate, quotient));
+    return gb_code_of(q, rounded_to(q->intermediate, quotient), x);
 }
 
 /* What a candidate of four-over-six loses. */
@@ -245,7 +280,7 @@ static struct step best_step(const struct gb_quantiser *q, const struct block *b
     if (q->four_over_six == GB_SIX)
         return six;
     if (flushed(q, a) == 0.0f)
-        return (struct step){0, 0.0f, 0.0f, false};
+        return (struct step){.zero = true};
     struct step four = step_of(q, a, multiply(q, r, 1.5f), global);
     return error_of(q, block, global, &four) < error_of(q, block, global, &six) ? four : six;
 }

@@ -6,43 +6,44 @@
 
 #include "quant/quant.h"
 
+/* What the rows have in common. */
+#define NO_WEIGHTS ((enum gb_format)0)
+#define E2M1 .element = GB_E2M1, .largest = 6.0f, .reciprocal = 1.0f / 6.0f
+#define E4M3 .element = GB_E4M3, .largest = 448.0f, .reciprocal = 1.0f / 448.0f
+#define E4M3FNUZ(max) .element = GB_E4M3FNUZ, .largest = (max), .reciprocal = 1.0f / (max)
+#define E5M2 .element = GB_E5M2, .largest = 57344.0f, .reciprocal = 1.0f / 57344.0f
+#define E3M2 .element = GB_E3M2, .largest = 28.0f, .reciprocal = 1.0f / 28.0f
+#define E2M3 .element = GB_E2M3, .largest = 7.5f, .reciprocal = 1.0f / 7.5f
+#define INT8 .element = GB_INT8, .largest = 127.0f, .reciprocal = 1.0f / 127.0f
+#define BLOCK(rows, columns) .block_rows = (rows), .block_columns = (columns)
+#define ROW(columns) BLOCK(1, columns)
+#define FP32_SCALE .scale = GB_SCALE_FP32, .scale_rounding = GB_SCALE_NEAREST
+#define MX(element) element, ROW(32), .scale = GB_SCALE_E8M0
+#define NVFP4 E2M1, ROW(16), .scale = GB_SCALE_E4M3
+#define ENCODE(largest, overflow) .global = GB_GLOBAL_ENCODE, .global_largest = (largest), .global_overflow = (overflow)
+
+/* The first row of a format is its default. */
 static const struct gb_recipe recipes[] = {
     {"bf16.rne/1",
      GB_BF16,
      "IEEE 754 rounding to nearest even",
      "each value rounded to bf16; a value that overflows is refused",
-     {0}},
+     {.element = 0}},
     {"nvfp4.modelopt/1",
      GB_NVFP4,
      "NVIDIA Model-Optimizer 211c6b34, modelopt/torch/quantization/qtensor/nvfp4_tensor.py",
-     "global = amax / 2688; scale = E4M3(max(block amax / (6 * global), 2^-9)), 1 for a zero block; code = E2M1(x / (scale * global))",
-     {.element = GB_E2M1,
-      .scale = GB_SCALE_E4M3,
-      .block_rows = 1,
-      .block_columns = 16,
-      .largest = 6.0f,
-      .global = GB_GLOBAL_DECODE,
-      .global_largest = 6.0f * 448.0f,
-      .amax_nan = GB_AMAX_PROPAGATES_NAN,
-      .ratio = GB_RATIO_DIVIDE_PRODUCT,
-      .ratio_if_zero = 1.0f,
-      .ratio_min = 0x1p-9f,
-      .scale_rounding = GB_SCALE_NEAREST,
-      .quotient = GB_QUOTIENT_DIVIDE_PRODUCT,
-      .zero_sign = GB_ZERO_SIGN_OF_VALUE}},
+     "d = A / 2688; scale = E4M3(max(amax / (6 * d), 2^-9)), 1 for a zero block; code = E2M1(x / (scale * d))",
+     {NVFP4, .global = GB_GLOBAL_DECODE, .global_largest = 2688.0f, .amax_nan = GB_AMAX_PROPAGATES_NAN,
+      .ratio = GB_RATIO_DIVIDE_PRODUCT, .ratio_if_zero = 1.0f, .ratio_min = 0x1p-9f, .scale_rounding = GB_SCALE_NEAREST,
+      .quotient = GB_QUOTIENT_DIVIDE_PRODUCT, .zero_sign = GB_ZERO_SIGN_OF_VALUE}},
     {"mxfp8.rceil/1",
      GB_MXFP8,
      "NVIDIA Transformer Engine d0067d0d, transformer_engine/common/util/ptx.cuh",
-     "scale = E8M0(amax * RN(1/448)) rounded up to a power of two; code = E4M3(x / scale)",
-     {.element = GB_E4M3,
-      .scale = GB_SCALE_E8M0,
-      .block_rows = 1,
-      .block_columns = 32,
-      .largest = 448.0f,
-      .reciprocal = 1.0f / 448.0f,
-      .ratio = GB_RATIO_MULTIPLY,
-      .scale_rounding = GB_SCALE_CEIL,
-      .quotient = GB_QUOTIENT_POWER}},
+     "scale = amax * RN(1/448) rounded up to a power of two; code = E4M3(x / scale)",
+     {MX(E4M3), .ratio = GB_RATIO_MULTIPLY, .scale_rounding = GB_SCALE_CEIL, .quotient = GB_QUOTIENT_POWER}},
+#include "quant/rows_mx.h"
+#include "quant/rows_nvfp4.h"
+#include "quant/rows_groups.h"
 };
 
 const struct gb_recipe *gb_recipes(size_t *count)
@@ -94,7 +95,7 @@ enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, 
     enum gb_status status = gb_quantiser_global(&recipe->quantiser, amax, &global, error);
     if (status != GB_OK)
         return status;
-    if (recipe->quantiser.global != GB_GLOBAL_NONE)
-        *global_scale = recipe->quantiser.global == GB_GLOBAL_DECODE ? global : 1.0f / global;
+    if (recipe->format == GB_NVFP4)
+        *global_scale = recipe->quantiser.global == GB_GLOBAL_ENCODE ? 1.0f / global : global;
     return gb_quantiser_run(&recipe->quantiser, values, rows, columns, global, INFINITY, codes, scales, error);
 }

@@ -68,6 +68,11 @@ void oracle_route(const struct gb_shape *shape, const gb_bf16 *x, const struct g
 /* arguments->x, router, router_weights, router_bias -> ids, routing_weights [tokens, top_k]. oracle_route.c */
 void oracle_router(const struct gb_arguments *arguments, int32_t *ids, float *routing_weights);
 
+/* The quantiser of docs/recipes.md, steps 2 to 6. values [rows, columns] -> codes [rows, columns], one a byte;
+ * scale_codes [blocks] (0 for FP32 scales) and scale_values [blocks]. oracle_quantiser.c */
+void oracle_quantise(const struct gb_quantiser *rules, const float *values, uint32_t rows, uint32_t columns,
+                     float global, float bound, uint8_t *codes, uint8_t *scale_codes, float *scale_values);
+
 /* The recipes. oracle_quantise.c */
 
 /* nvfp4.modelopt/1. values [rows, columns] -> codes [rows, columns / 2], scales [rows, columns / 16], global [1];
