@@ -9,7 +9,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 1)
 export DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check gpu-test exhaustive install format format-check clean
+.PHONY: help setup build demo test check gpu-test exhaustive fuzz install format format-check clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -41,6 +41,11 @@ gpu-test: setup ## the tests that need a GPU, in build-gpu/; fails where there i
 exhaustive: build ## the tests that run through whole input spaces
 	ctest --preset exhaustive
 
+fuzz: ## run every fuzz target for its number of executions, in build-fuzz/ (clang-14 libclang-rt-14-dev libomp-14-dev)
+	cmake --preset fuzz
+	cmake --build --preset fuzz
+	sh tests/fuzz/run_all.sh build-fuzz
+
 install: build ## install below PREFIX (/usr/local); DESTDIR is respected
 	cmake --install build --prefix $(PREFIX)
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
@@ -52,4 +57,4 @@ format-check: ## fail if a file is not as `make format` writes it
 	clang-format-14 --dry-run --Werror $$(git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh')
 
 clean: ## remove all build folders
-	rm -rf build build-dev build-gpu
+	rm -rf build build-dev build-fuzz build-gpu

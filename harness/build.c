@@ -54,6 +54,35 @@ static enum gb_status original_down(void *context, uint32_t expert, double *matr
     return widen(context, expert, GB_DOWN_PROJ, matrix, error);
 }
 
+/* Codes as they were published: code * scale / encoding scale. With global 1 the weights are code * scale, exactly. */
+static enum gb_status published(const struct gb_weights *w, const float *encode, uint32_t expert, double *matrix)
+{
+    struct gb_weights scaled = *w;
+    if (encode)
+        scaled.global_scales = NULL;
+#pragma omp parallel for schedule(static)
+    for (uint32_t r = 0; r < w->rows; r++) {
+        double *row = matrix + (size_t)r * w->columns;
+        gb_weights_row(&scaled, expert, r, row);
+        for (uint32_t c = 0; encode && c < w->columns; c++)
+            row[c] /= (double)encode[(size_t)expert * w->parts + gb_weights_part(w, r)];
+    }
+    return GB_OK;
+}
+
+static enum gb_status published_gate_up(void *layer, uint32_t expert, double *matrix, struct gb_error *error)
+{
+    (void)error;
+    return published(&((struct gb_layer *)layer)->gate_up, ((struct gb_layer *)layer)->encode_scales[0], expert,
+                     matrix);
+}
+
+static enum gb_status published_down(void *layer, uint32_t expert, double *matrix, struct gb_error *error)
+{
+    (void)error;
+    return published(&((struct gb_layer *)layer)->down, ((struct gb_layer *)layer)->encode_scales[1], expert, matrix);
+}
+
 /* Buffers for truth. */
 struct truth_work {
     double *x;               /* [tokens, hidden] */
@@ -116,6 +145,8 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
     struct gb_truth_quantised weights = {l->gate_up, l->down};
     struct gb_truth_source quantised = gb_truth_from_quantised(&weights);
     struct gb_truth_source original = {o, original_gate_up, original_down};
+    if (!o->source->matrix)
+        original = (struct gb_truth_source){l, published_gate_up, published_down};
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     o->layer = layer;
     enum gb_status status = layer_truth(f, layer, &quantised, &original, w, error);

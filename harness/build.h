@@ -8,7 +8,8 @@
 /* Where an expert's weights come from. Both functions are thread-safe. */
 struct weight_source {
     void *context;
-    /* One projection before quantisation. values: [rows, columns] of that projection. */
+    /* One projection before quantisation. values: [rows, columns] of that projection. NULL: there is none, and truth of
+     * the original is that of the codes, by their encoding scales where those were published. */
     gb_matrix_function matrix;
     /* Fills the expert's codes and scales in the fixture. */
     enum gb_status (*expert)(void *context, uint32_t layer, uint32_t expert, struct gb_error *error);

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "harness/case.h"
+#include "harness/command.h"
+#include "harness/input.h"
 #include "harness/judge.h"
 #include "harness/record.h"
 #include "harness/worker.h"
@@ -117,14 +119,35 @@ enum gb_status case_kernel(json_t *record, const struct case_request *r, const s
     return status;
 }
 
+static enum verdict verdict_of(int code)
+{
+    return code == EXIT_CRASH ? VERDICT_CRASH : VERDICT_BAD_INPUT;
+}
+
+void case_refused(json_t *record, const char *path, int code, const char *reason)
+{
+    char repro[4300], word[4200];
+    snprintf(repro, sizeof repro, "gaugeblock info %s", quoted(path, word, sizeof word));
+    record_case(record, record_refused(path), record_subject("", "", NULL), "", 0, verdict_of(code), reason, repro,
+                NULL, NULL);
+    command_error("verify", "%s", reason);
+}
+
 enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path, const char *order,
                             struct gb_error *error)
 {
     const struct gb_fixture *f = r->baseline->fixture;
     struct gb_outputs *outputs;
-    enum gb_status status = gb_outputs_read(outputs_path, f, &outputs, error);
-    if (status != GB_OK)
-        return status;
+    char repro[13000], fixture[4200], file[4200];
+    snprintf(repro, sizeof repro, "gaugeblock verify %s --outputs %s%s%s", quoted(r->path, fixture, sizeof fixture),
+             quoted(outputs_path, file, sizeof file), order ? " --order " : "", order ? order : "");
+    int code = input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
+    if (code != EXIT_PASS) {
+        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", NULL), "", 0, verdict_of(code),
+                    error->message, repro, NULL, NULL);
+        command_error("verify", "%s", error->message);
+        return GB_OK;
+    }
     struct gb_kernel kernel = {
         .name = outputs_path,
         .operation = GB_LAYER,
@@ -135,10 +158,7 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
         .accumulator_bits = 24,
     };
     struct judgement j;
-    char repro[13000], fixture[4200], file[4200];
-    snprintf(repro, sizeof repro, "gaugeblock verify %s --outputs %s%s%s", quoted(r->path, fixture, sizeof fixture),
-             quoted(outputs_path, file, sizeof file), order ? " --order " : "", order ? order : "");
-    status = judge(r->baseline, &kernel, outputs, NULL, &j, error);
+    enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, &j, error);
     if (status == GB_OK)
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
                     outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);

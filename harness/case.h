@@ -19,6 +19,8 @@ struct case_request {
 /* Runs a selected kernel in a worker and judges every batch; where it cannot run, one case says why. */
 enum gb_status case_kernel(json_t *record, const struct case_request *request, const struct selected *selected,
                            struct gb_error *error);
+/* A case that says why the fixture at `path` was refused; code: EXIT_USAGE or EXIT_CRASH. */
+void case_refused(json_t *record, const char *path, int code, const char *reason);
 /* Judges a file of outputs that claims `order` (NULL: none). */
 enum gb_status case_outputs(json_t *record, const struct case_request *request, const char *outputs_path,
                             const char *order, struct gb_error *error);

@@ -15,6 +15,10 @@ int command_diff(int argc, char **argv);
 
 /* Parses with argp; exits with 2 on bad usage and 0 after --help. */
 void command_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* What a parser calls instead of argp's own, which prints three lines: one line on stderr, then exits with 2. */
+_Noreturn void usage_error(const struct argp_state *state, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+#pragma GCC poison argp_error argp_usage
 /* Prints "gaugeblock COMMAND: message" on stderr and returns EXIT_USAGE. */
 int command_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A whole number from low to high; false otherwise. */

@@ -71,7 +71,7 @@ json_t *describe_bound_lane(const struct lane *lane)
                      "false_alarm_probability", FALSE_ALARM_PROBABILITY);
 }
 
-static void set_hash(json_t *object, const char *name, const void *data, size_t bytes)
+void describe_hash(json_t *object, const char *name, const void *data, size_t bytes)
 {
     unsigned char digest[EVP_MAX_MD_SIZE];
     char text[2 * EVP_MAX_MD_SIZE + 1] = "";
@@ -88,7 +88,7 @@ void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, con
     size_t output = (size_t)shape->tokens * shape->hidden * (outputs->format == GB_FP32 ? 4 : 2);
     size_t inner = (size_t)shape->tokens * shape->top_k * shape->intermediate * sizeof(gb_bf16);
     if (with_output)
-        set_hash(object, "output_sha256", outputs->output, output);
+        describe_hash(object, "output_sha256", outputs->output, output);
     if (outputs->intermediate)
-        set_hash(object, "intermediate_sha256", outputs->intermediate, inner);
+        describe_hash(object, "intermediate_sha256", outputs->intermediate, inner);
 }

@@ -18,6 +18,8 @@ json_t *describe_difference(const struct difference *d, enum gb_format format, s
 json_t *describe_bound(const struct bound_result *r, size_t per_token);
 json_t *describe_bits_lane(const struct lane *lane, bool binding);
 json_t *describe_bound_lane(const struct lane *lane);
+/* Sets `key` to the SHA-256 of the bytes. */
+void describe_hash(json_t *object, const char *key, const void *data, size_t bytes);
 /* Sets output_sha256 and intermediate_sha256 of one layer, over the little-endian bytes. */
 void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, const struct gb_shape *shape,
                      bool with_output);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -98,6 +99,32 @@ static void print(const json_t *one, enum relation relation)
            (long long)json_integer_value(json_object_get(one, "batch")));
 }
 
+/* Whether both records know which build of the kernel ran on which device, and it is the same. */
+static bool same_subject(const json_t *a, const json_t *b, const json_t *record_a, const json_t *record_b)
+{
+    const char *built = record_text(a, "subject", "library_sha256", NULL);
+    if (!built[0]) /* the reference: it is the program's own */
+        return strcmp(record_text(a, "subject", "library", NULL), "builtin") == 0 &&
+               !strcmp(record_text(record_a, "environment", "commit", NULL),
+                       record_text(record_b, "environment", "commit", NULL));
+    return !strcmp(built, record_text(b, "subject", "library_sha256", NULL)) &&
+           !strcmp(record_text(a, "subject", "device", NULL), record_text(b, "subject", "device", NULL));
+}
+
+/* Why bits may have changed, and how near the bound both are: a flake is nondeterminism, or a verdict at its edge. */
+static void print_cause(const json_t *a, const json_t *b, const json_t *record_a, const json_t *record_b)
+{
+    double before = record_number(a, "lanes", "bound", "limit_ratio", NULL);
+    double now = record_number(b, "lanes", "bound", "limit_ratio", NULL);
+    printf("    %s", same_subject(a, b, record_a, record_b)
+                         ? "same kernel, same inputs, same device: it is not deterministic"
+                         : "another build of the kernel or another device");
+    if (!isnan(before) && !isnan(now))
+        printf("; of bound %.3f, now %.3f%s", before, now,
+               fmax(before, now) > 0.9 && fmin(before, now) < 1.1 ? ": at the edge" : "");
+    printf("\n");
+}
+
 static int compare(const json_t *a, const json_t *b)
 {
     const json_t *before = json_object_get(a, "cases"), *now = json_object_get(b, "cases");
@@ -107,6 +134,8 @@ static int compare(const json_t *a, const json_t *b)
         enum relation relation = other ? relate(one, other) : UNMATCHED;
         count[relation]++;
         print(one, relation);
+        if (relation >= LEGAL_VARIATION && relation <= STILL_ILLEGAL)
+            print_cause(one, other, a, b);
     }
     for (size_t i = 0; i < json_array_size(now); i++)
         if (!find(now, i, before)) {
@@ -128,7 +157,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     if (key == ARGP_KEY_ARG && state->arg_num < 2)
         paths[state->arg_num] = argument;
     else if (key == ARGP_KEY_ARG || (key == ARGP_KEY_END && state->arg_num < 2))
-        argp_error(state, "give two records");
+        usage_error(state, "give two records");
     else if (key != ARGP_KEY_END)
         return ARGP_ERR_UNKNOWN;
     return 0;

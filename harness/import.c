@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/build.h"
 #include "harness/command.h"
+#include "harness/reading.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
 
 struct import_options {
     const char *directory, *path, *capture;
-    enum gb_format format;
+    enum gb_format format; /* 0: the checkpoint's, or NVFP4 if it holds values */
+    bool trust;            /* whatever the codes look like */
     bool has_layers;
     uint32_t first, last; /* layers of the model */
     uint32_t tokens;      /* without a capture */
@@ -21,16 +24,19 @@ struct import_options {
 struct imported {
     const struct gb_checkpoint *checkpoint;
     struct gb_fixture *fixture;
+    bool trust;
 };
 
-enum { OPTION_FORMAT = 256, OPTION_LAYERS, OPTION_CAPTURE, OPTION_TOKENS, OPTION_SEED };
+enum { OPTION_FORMAT = 256, OPTION_LAYERS, OPTION_CAPTURE, OPTION_TOKENS, OPTION_SEED, OPTION_TRUST };
 
 static const struct argp_option options[] = {
-    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp8 or bf16", 0},
+    {"format", OPTION_FORMAT, "FORMAT", 0,
+     "weight format: nvfp4 (default), mxfp8 or bf16; codes are taken over in their own", 0},
     {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default", 0},
     {"capture", OPTION_CAPTURE, "FILE", 0,
      "activations of real tokens (docs/fixtures.md); without it they are generated", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens: the capture's first T, or generated ones (16 by default)", 0},
+    {"trust", OPTION_TRUST, NULL, 0, "take codes over even if they look misread (docs/importing.md)", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of generated activations, 1 by default", 0},
     {0},
 };
@@ -42,7 +48,7 @@ static void parse_layers(struct argp_state *state, const char *text, struct impo
     if (sscanf(text, "%5u-%5u%n", &first, &last, &end) != 2 || text[end] || first > last) {
         end = 0;
         if (sscanf(text, "%5u%n", &first, &end) != 1 || text[end])
-            argp_error(state, "--layers %s: give a range such as 0-3, or one number", text);
+            usage_error(state, "--layers %s: give a range such as 0-3, or one number", text);
         last = first;
     }
     o->has_layers = true;
@@ -57,7 +63,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            argp_error(state, "--format %s: there are nvfp4, mxfp8 and bf16", argument);
+            usage_error(state, "--format %s: there are nvfp4, mxfp8, mxfp4, fp8 and bf16", argument);
         return 0;
     case OPTION_LAYERS:
         parse_layers(state, argument, o);
@@ -67,21 +73,24 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_TOKENS:
         if (!parse_number(argument, 1, 1 << 16, &value))
-            argp_error(state, "--tokens %s: give a whole number from 1 to %d", argument, 1 << 16);
+            usage_error(state, "--tokens %s: give a whole number from 1 to %d", argument, 1 << 16);
         o->tokens = (uint32_t)value;
+        return 0;
+    case OPTION_TRUST:
+        o->trust = true;
         return 0;
     case OPTION_SEED:
         if (!parse_number(argument, 0, UINT64_MAX, &o->seed))
-            argp_error(state, "--seed %s: give a whole number", argument);
+            usage_error(state, "--seed %s: give a whole number", argument);
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num > 1)
-            argp_error(state, "give one checkpoint folder and one file to write");
+            usage_error(state, "give one checkpoint folder and one file to write");
         *(state->arg_num == 0 ? &o->directory : &o->path) = argument;
         return 0;
     case ARGP_KEY_END:
         if (!o->path)
-            argp_error(state, "give a checkpoint folder and the file to write");
+            usage_error(state, "give a checkpoint folder and the file to write");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -99,6 +108,39 @@ static enum gb_status expert(void *context, uint32_t layer, uint32_t e, struct g
 {
     const struct imported *i = context;
     return gb_fixture_quantise(i->fixture, layer, e, matrix, context, error);
+}
+
+/* Codes as the checkpoint has them. */
+static enum gb_status codes(void *context, uint32_t layer, uint32_t e, struct gb_error *error)
+{
+    const struct imported *i = context;
+    struct gb_layer *l = &i->fixture->layer[layer];
+    struct gb_error reason;
+    enum gb_status status = gb_checkpoint_codes(i->checkpoint, l->index, e, l, error);
+    if (status != GB_OK || i->trust)
+        return status;
+    status = gb_codes_plausible(&l->gate_up, e, &reason);
+    if (status == GB_OK)
+        status = gb_codes_plausible(&l->down, e, &reason);
+    if (status != GB_OK)
+        gb_fail(error, status, "layer %u, expert %u: %s (--trust takes them over)", l->index, e, reason.message);
+    return status;
+}
+
+/* The format of the fixture: a checkpoint's codes are never quantised again. */
+static enum gb_status choose_format(const struct import_options *o, const struct gb_checkpoint *checkpoint,
+                                    enum gb_format *format, struct gb_error *error)
+{
+    *format = o->format ? o->format : checkpoint->layout ? checkpoint->format : GB_NVFP4;
+    if (checkpoint->layout && *format != checkpoint->format)
+        return gb_fail(error, GB_EINVAL,
+                       "--format %s: %s holds %s codes (%s), which are taken over and never quantised again; leave "
+                       "--format out",
+                       gb_format_name(*format), o->directory, gb_format_name(checkpoint->format), checkpoint->layout);
+    if (!checkpoint->layout && !gb_recipe_default(*format))
+        return gb_fail(error, GB_EUNSUPPORTED, "--format %s: no recipe makes it from %s, which holds values",
+                       gb_format_name(*format), o->directory);
+    return GB_OK;
 }
 
 /* Router, norm and activations of every layer. */
@@ -138,6 +180,40 @@ static enum gb_status has_residual(const struct gb_capture *capture, uint32_t fi
     return status;
 }
 
+/* Everything about the fixture that is neither an input nor truth. */
+static void describe(const struct import_options *o, const struct gb_checkpoint *checkpoint, uint32_t first,
+                     struct gb_fixture *f)
+{
+    f->renormalise = checkpoint->renormalise;
+    f->rms_norm_epsilon = checkpoint->rms_norm_epsilon;
+    f->seed = o->capture ? 0 : o->seed;
+    if (checkpoint->layout)
+        snprintf(f->recipe, sizeof f->recipe, "published:%s", checkpoint->layout);
+    else
+        snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(f->weights)->name);
+    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(f->weights));
+    snprintf(f->generator, sizeof f->generator, "import/1");
+    snprintf(f->source, sizeof f->source, "%s", checkpoint->name);
+    snprintf(f->source_sha256, sizeof f->source_sha256, "%s", checkpoint->sha256);
+    for (uint32_t l = 0; l < f->layers; l++)
+        f->layer[l].index = first + l;
+}
+
+/* Codes, truth and what the capture says of them; then the file. */
+static enum gb_status build(const struct import_options *o, const struct gb_checkpoint *checkpoint,
+                            const struct gb_capture *capture, struct gb_fixture *f, struct gb_error *error)
+{
+    struct imported imported = {checkpoint, f, o->trust};
+    struct weight_source values = {&imported, matrix, expert}, published = {&imported, NULL, codes};
+    double cosine = (double)NAN;
+    enum gb_status status = build_fixture(f, checkpoint->layout ? &published : &values, false, error);
+    if (status == GB_OK && checkpoint->layout && capture && !o->trust)
+        status = reading_check(f, capture, &cosine, error);
+    if (status == GB_OK && !isnan(cosine))
+        printf("the codes give the captured output with a cosine of %.6f or more\n", cosine);
+    return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
+}
+
 static enum gb_status import(const struct import_options *o, const struct gb_checkpoint *checkpoint,
                              const struct gb_capture *capture, struct gb_fixture **fixture, struct gb_error *error)
 {
@@ -151,33 +227,25 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     if (capture && shape.tokens > gb_capture_tokens(capture))
         return gb_fail(error, GB_EINVAL, "--tokens %u: %s has %u", shape.tokens, o->capture,
                        gb_capture_tokens(capture));
-    uint32_t block = gb_format_block(o->format);
-    if (shape.hidden % block || shape.intermediate % block)
-        return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
-                       o->directory, shape.hidden, shape.intermediate, block, gb_format_name(o->format));
-    enum gb_status status = capture ? has_residual(capture, first, last - first + 1, &shape, &residual, error) : GB_OK;
-    if (status == GB_OK)
-        status =
-            gb_fixture_new(&shape, last - first + 1, o->format, true, residual, residual && capture, fixture, error);
+    enum gb_format format;
+    enum gb_status status = choose_format(o, checkpoint, &format, error);
     if (status != GB_OK)
         return status;
-    struct gb_fixture *f = *fixture;
-    f->renormalise = checkpoint->renormalise;
-    f->rms_norm_epsilon = checkpoint->rms_norm_epsilon;
-    f->seed = capture ? 0 : o->seed;
-    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
-    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
-    snprintf(f->generator, sizeof f->generator, "import/1");
-    snprintf(f->source, sizeof f->source, "%s", checkpoint->name);
-    snprintf(f->source_sha256, sizeof f->source_sha256, "%s", checkpoint->sha256);
-    for (uint32_t l = 0; l < f->layers; l++)
-        f->layer[l].index = first + l;
-    struct imported imported = {checkpoint, f};
-    struct weight_source source = {&imported, matrix, expert};
-    status = fill_inputs(f, checkpoint, capture, error);
+    uint32_t block = gb_format_multiple(format);
+    if (shape.hidden % block || shape.intermediate % block)
+        return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
+                       o->directory, shape.hidden, shape.intermediate, block, gb_format_name(format));
+    if (capture)
+        status = has_residual(capture, first, last - first + 1, &shape, &residual, error);
     if (status == GB_OK)
-        status = build_fixture(f, &source, false, error);
-    return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
+        status = gb_fixture_new(&shape, last - first + 1, format, true, residual, residual && capture, fixture, error);
+    if (status == GB_OK && gb_checkpoint_encodes(checkpoint))
+        status = gb_fixture_add_encode_scales(*fixture, error);
+    if (status != GB_OK)
+        return status;
+    describe(o, checkpoint, first, *fixture);
+    status = fill_inputs(*fixture, checkpoint, capture, error);
+    return status == GB_OK ? build(o, checkpoint, capture, *fixture, error) : status;
 }
 
 int command_import(int argc, char **argv)
@@ -191,7 +259,7 @@ int command_import(int argc, char **argv)
                "  gaugeblock import fixtures/data/tiny-qwen3-moe tiny.h5 --format nvfp4 \\\n"
                "      --capture fixtures/data/tiny-qwen3-moe/capture.safetensors",
     };
-    struct import_options o = {.format = GB_NVFP4, .seed = 1};
+    struct import_options o = {.seed = 1};
     struct gb_checkpoint *checkpoint = NULL;
     struct gb_capture *capture = NULL;
     struct gb_fixture *fixture = NULL;

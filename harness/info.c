@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fixtures/fixtures.h"
 #include "harness/command.h"
+#include "harness/input.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
 
@@ -14,9 +14,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     if (key == ARGP_KEY_ARG && !*path)
         *path = argument;
     else if (key == ARGP_KEY_ARG)
-        argp_error(state, "one fixture at a time");
+        usage_error(state, "one fixture at a time");
     else if (key == ARGP_KEY_NO_ARGS)
-        argp_error(state, "name a fixture");
+        usage_error(state, "name a fixture");
     else if (key != ARGP_KEY_END)
         return ARGP_ERR_UNKNOWN;
     return 0;
@@ -75,9 +75,12 @@ int command_info(int argc, char **argv)
     struct gb_fixture *fixture;
     struct gb_error error;
     command_parse(&argp, argc, argv, &path);
-    if (gb_fixture_read(path, &fixture, &error) != GB_OK)
-        return command_error("info", "%s", error.message);
-    int code = describe(fixture);
+    int code = input_fixture(path, INPUT_TIMEOUT_S, &fixture, &error);
+    if (code != EXIT_PASS) {
+        command_error("info", "%s", error.message);
+        return code;
+    }
+    code = describe(fixture);
     gb_fixture_free(fixture);
     return code;
 }

@@ -136,16 +136,17 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 {
     int (**list)(void) = state->input;
     if (key == ARGP_KEY_NO_ARGS)
-        argp_usage(state);
+        usage_error(state,
+                    "name a list: formats, recipes, conversions, routers, contracts, models, kernels or devices");
     if (key != ARGP_KEY_ARG)
         return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
     if (*list)
-        argp_error(state, "one list at a time");
+        usage_error(state, "one list at a time");
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (!strcmp(lists[i].name, argument))
             *list = lists[i].list;
     if (!*list)
-        argp_error(
+        usage_error(
             state,
             "no list named '%s'; there are formats, recipes, conversions, routers, contracts, models, kernels, devices",
             argument);

@@ -54,32 +54,32 @@ static void parse_shape(struct argp_state *state, const char *text, struct gb_sh
     uint32_t *const fields[] = {&shape->experts, &shape->top_k, &shape->hidden, &shape->intermediate};
     char copy[64];
     if (strlen(text) >= sizeof copy)
-        argp_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+        usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
     snprintf(copy, sizeof copy, "%s", text);
     char *at = copy;
     for (int i = 0; i < 4; i++) {
         uint64_t value;
         char *comma = strchr(at, ',');
         if ((comma != NULL) != (i < 3))
-            argp_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+            usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
         if (comma)
             *comma = '\0';
         if (!parse_number(at, 1, 1 << 20, &value))
-            argp_error(state, "--shape %s: '%s' is no number from 1 to %d", text, at, 1 << 20);
+            usage_error(state, "--shape %s: '%s' is no number from 1 to %d", text, at, 1 << 20);
         *fields[i] = (uint32_t)value;
         at = comma ? comma + 1 : at;
     }
     if (shape->top_k > shape->experts)
-        argp_error(state, "--shape %s: top-k %u is larger than the number of experts %u", text, shape->top_k,
-                   shape->experts);
+        usage_error(state, "--shape %s: top-k %u is larger than the number of experts %u", text, shape->top_k,
+                    shape->experts);
 }
 
 static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
 {
     uint64_t value = 0;
     if (!parse_number(text, low, high, &value))
-        argp_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
-                   (unsigned long long)high);
+        usage_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
+                    (unsigned long long)high);
     return value;
 }
 
@@ -93,11 +93,11 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_MODEL:
         o->model = model_find(argument);
         if (!o->model)
-            argp_error(state, "--model %s: unknown; see gaugeblock list models", argument);
+            usage_error(state, "--model %s: unknown; see gaugeblock list models", argument);
         return 0;
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            argp_error(state, "--format %s: there are nvfp4, mxfp8 and bf16", argument);
+            usage_error(state, "--format %s: there are nvfp4, mxfp8 and bf16", argument);
         return 0;
     case OPTION_LAYERS:
         o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
@@ -120,14 +120,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (o->path)
-            argp_error(state, "one file at a time");
+            usage_error(state, "one file at a time");
         o->path = argument;
         return 0;
     case ARGP_KEY_END:
         if (!o->path)
-            argp_error(state, "name the file to write");
+            usage_error(state, "name the file to write");
         if ((o->model != NULL) == (o->shape.experts != 0))
-            argp_error(state, "give either --model or --shape");
+            usage_error(state, "give either --model or --shape");
         if (o->model) {
             uint32_t tokens = o->shape.tokens;
             o->shape = o->model->shape;

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "gb_commit.h"
+#include "harness/describe.h"
 #include "harness/record.h"
 #include "harness/subject.h"
 #include "quant/quant.h"
@@ -81,11 +85,34 @@ json_t *record_fixture(const char *path, const struct gb_fixture *f)
                      "top_k", (int)f->shape.top_k);
 }
 
+json_t *record_refused(const char *path)
+{
+    return json_pack("{s:o, s:s}", "path", record_string(path), "sha256", "");
+}
+
+/* What tells one build of a library from another: SHA-256 of its file; none for the reference, which is the program's.
+ */
+static void set_library_hash(json_t *subject, const char *path)
+{
+    struct stat status;
+    int file = strcmp(path, BUILTIN_LIBRARY) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
+        void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+        if (bytes != MAP_FAILED) {
+            describe_hash(subject, "library_sha256", bytes, (size_t)status.st_size);
+            munmap(bytes, (size_t)status.st_size);
+        }
+    }
+    if (file >= 0)
+        close(file);
+}
+
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
 {
     const char *own = strstr(library, "/" CUDA_LIBRARY);
     json_t *subject =
         json_pack("{s:o, s:o}", "name", record_string(name), "library", record_string(own ? own + 1 : library));
+    set_library_hash(subject, library);
     if (!k)
         return subject;
     json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));
@@ -137,7 +164,7 @@ enum verdict record_finish(json_t *record, long long expect)
     for (size_t i = 0; i < json_array_size(cases); i++) {
         enum verdict v = verdict_of(json_array_get(cases, i));
         overall = verdict_graver(overall, v);
-        judged += v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED;
+        judged += v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED && v != VERDICT_BAD_INPUT;
         passed += v == VERDICT_PASS;
     }
     json_t *summary = json_pack("{s:I, s:I, s:I}", "cases", (json_int_t)json_array_size(cases), "judged",

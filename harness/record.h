@@ -19,6 +19,8 @@ json_t *record_string(const char *text);
 json_t *record_new(int argc, char **argv);
 /* The fixture as a case names it. */
 json_t *record_fixture(const char *path, const struct gb_fixture *fixture);
+/* A fixture that was refused. */
+json_t *record_refused(const char *path);
 /* The subject as a case names it. */
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *kernel);
 /* Appends a case. Takes the references to fixture, subject, lanes and metrics; lanes and metrics may be NULL. */

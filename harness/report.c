@@ -78,6 +78,7 @@ static void junit_case(xmlTextWriterPtr w, const json_t *one)
     char name[512];
     const char *verdict = record_text(one, "verdict", NULL), *reason = record_text(one, "reason", NULL);
     bool skipped = !strcmp(verdict, "NOT_RUN") || !strcmp(verdict, "UNSUPPORTED");
+    bool error = !strcmp(verdict, "CRASH") || !strcmp(verdict, "BAD_INPUT");
     case_name(one, name, sizeof name);
     xmlTextWriterStartElement(w, BAD_CAST "testcase");
     xmlTextWriterWriteAttribute(w, BAD_CAST "classname", BAD_CAST record_text(one, "subject", "name", NULL));
@@ -88,12 +89,30 @@ static void junit_case(xmlTextWriterPtr w, const json_t *one)
         xmlTextWriterWriteFormatAttribute(w, BAD_CAST "message", "%s: %s", verdict, reason);
         xmlTextWriterEndElement(w);
     } else if (strcmp(verdict, "PASS")) {
-        xmlTextWriterStartElement(w, BAD_CAST(!strcmp(verdict, "CRASH") ? "error" : "failure"));
+        xmlTextWriterStartElement(w, BAD_CAST(error ? "error" : "failure"));
         xmlTextWriterWriteAttribute(w, BAD_CAST "type", BAD_CAST verdict);
         xmlTextWriterWriteAttribute(w, BAD_CAST "message", BAD_CAST reason);
         xmlTextWriterWriteFormatString(w, "reproduce: %s", record_text(one, "repro", NULL));
         xmlTextWriterEndElement(w);
     }
+    xmlTextWriterEndElement(w);
+}
+
+static void junit_property(xmlTextWriterPtr w, const char *name, const char *value)
+{
+    xmlTextWriterStartElement(w, BAD_CAST "property");
+    xmlTextWriterWriteAttribute(w, BAD_CAST "name", BAD_CAST name);
+    xmlTextWriterWriteAttribute(w, BAD_CAST "value", BAD_CAST value);
+    xmlTextWriterEndElement(w);
+}
+
+static void junit_properties(xmlTextWriterPtr w, const json_t *record)
+{
+    static const char *const keys[] = {"version", "commit", "cpu", "system"};
+    xmlTextWriterStartElement(w, BAD_CAST "properties");
+    junit_property(w, "verdict", record_text(record, "verdict", NULL));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        junit_property(w, keys[i], record_text(record, "environment", keys[i], NULL));
     xmlTextWriterEndElement(w);
 }
 
@@ -113,13 +132,17 @@ bool report_junit(FILE *stream, const json_t *record)
     xmlTextWriterWriteFormatAttribute(w, BAD_CAST "failures", "%d",
                                       count_verdicts(cases, "FAIL", "VACUOUS") +
                                           count_verdicts(cases, "NONDETERMINISTIC", "NONDETERMINISTIC"));
-    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "errors", "%d", count_verdicts(cases, "CRASH", "CRASH"));
+    xmlTextWriterWriteFormatAttribute(w, BAD_CAST "errors", "%d", count_verdicts(cases, "CRASH", "BAD_INPUT"));
     xmlTextWriterWriteFormatAttribute(w, BAD_CAST "skipped", "%d", count_verdicts(cases, "NOT_RUN", "UNSUPPORTED"));
     xmlTextWriterWriteAttribute(w, BAD_CAST "time", BAD_CAST "0");
     xmlTextWriterWriteFormatAttribute(w, BAD_CAST "timestamp", "%.19s",
                                       record_text(record, "environment", "date", NULL));
+    xmlTextWriterWriteAttribute(w, BAD_CAST "hostname", BAD_CAST "localhost");
+    junit_properties(w, record);
     for (size_t i = 0; i < json_array_size(cases); i++)
         junit_case(w, json_array_get(cases, i));
+    xmlTextWriterWriteElement(w, BAD_CAST "system-out", BAD_CAST record_text(record, "summary", "reason", NULL));
+    xmlTextWriterWriteElement(w, BAD_CAST "system-err", BAD_CAST "");
     xmlTextWriterEndDocument(w);
     xmlFreeTextWriter(w);
     bool good =

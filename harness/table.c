@@ -64,8 +64,19 @@ static void drift_table(FILE *stream, const json_t *drift)
     }
 }
 
+/* A fixture that was refused has no subject. */
+static void refused_block(FILE *stream, const json_t *one)
+{
+    fprintf(stream, "\n%s\n  %s: %s\n", record_text(one, "fixture", "path", NULL), record_text(one, "verdict", NULL),
+            record_text(one, "reason", NULL));
+}
+
 static void case_block(FILE *stream, const json_t *one)
 {
+    if (!record_text(one, "subject", "name", NULL)[0]) {
+        refused_block(stream, one);
+        return;
+    }
     fprintf(stream, "\n%s on %s, batch %.0f", record_text(one, "subject", "name", NULL),
             record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
     const char *contract = record_text(one, "contract", NULL);

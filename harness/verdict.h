@@ -10,6 +10,7 @@ enum verdict {
     VERDICT_VACUOUS,
     VERDICT_FAIL,
     VERDICT_NONDETERMINISTIC,
+    VERDICT_BAD_INPUT, /* a fixture or a file of outputs was refused */
     VERDICT_CRASH
 };
 
@@ -26,7 +27,7 @@ enum {
 
 const char *verdict_name(enum verdict verdict);
 int verdict_exit_code(enum verdict verdict);
-/* The graver of two: CRASH, NONDETERMINISTIC, FAIL, VACUOUS, then UNSUPPORTED and NOT_RUN, then PASS. */
+/* The graver of two: CRASH, BAD_INPUT, NONDETERMINISTIC, FAIL, VACUOUS, then UNSUPPORTED and NOT_RUN, then PASS. */
 enum verdict verdict_graver(enum verdict a, enum verdict b);
 
 #endif

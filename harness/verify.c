@@ -5,12 +5,13 @@
 
 #include "harness/case.h"
 #include "harness/command.h"
+#include "harness/input.h"
 #include "harness/progress.h"
 #include "harness/record.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
 
-enum { MAX_FIXTURES = 256, MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = 600 };
+enum { MAX_FIXTURES = 256, MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = INPUT_TIMEOUT_S };
 
 struct verify_options {
     const char *fixtures[MAX_FIXTURES], *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
@@ -31,7 +32,8 @@ static const struct argp_option options[] = {
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
     {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
-    {"timeout", OPTION_TIMEOUT, "S", 0, "seconds a subject may take on one fixture, 600 by default", 0},
+    {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
+     0},
     {"output", 'o', "FILE", 0, "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
     {0},
 };
@@ -40,7 +42,7 @@ static void append(struct argp_state *state, const char *what, const char **list
                    const char *value)
 {
     if (*count == most)
-        argp_error(state, "at most %u times %s", most, what);
+        usage_error(state, "at most %u times %s", most, what);
     list[(*count)++] = value;
 }
 
@@ -66,17 +68,17 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_EXPECT:
         if (!parse_number(argument, 0, INT32_MAX, &value))
-            argp_error(state, "--expect %s: give a whole number", argument);
+            usage_error(state, "--expect %s: give a whole number", argument);
         o->expect = (long long)value;
         return 0;
     case OPTION_TIMEOUT:
         if (!parse_number(argument, 1, 1 << 20, &value))
-            argp_error(state, "--timeout %s: give a number of seconds from 1 to %d", argument, 1 << 20);
+            usage_error(state, "--timeout %s: give a number of seconds from 1 to %d", argument, 1 << 20);
         o->timeout_s = (unsigned)value;
         return 0;
     case 'o':
         if (!report_known(argument))
-            argp_error(state, "-o %s: the extension must be .json, .xml or .md", argument);
+            usage_error(state, "-o %s: the extension must be .json, .xml or .md", argument);
         append(state, "-o", o->reports, &o->report_count, MAX_REPORTS, argument);
         return 0;
     case ARGP_KEY_ARG:
@@ -84,11 +86,11 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         if (!o->fixture_count)
-            argp_error(state, "name at least one fixture");
+            usage_error(state, "name at least one fixture");
         if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
-            argp_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
+            usage_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
         if (o->order && !o->outputs_count)
-            argp_error(state, "--order goes with --outputs");
+            usage_error(state, "--order goes with --outputs");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -127,9 +129,12 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
 {
     struct gb_fixture *fixture;
     struct baseline baseline = {0};
-    enum gb_status status = gb_fixture_read(path, &fixture, error);
-    if (status != GB_OK)
-        return status;
+    enum gb_status status = GB_OK;
+    int code = input_fixture(path, o->timeout_s, &fixture, error);
+    if (code != EXIT_PASS) {
+        case_refused(record, path, code, error->message);
+        return GB_OK;
+    }
     struct case_request request = {.path = path, .baseline = &baseline, .timeout_s = o->timeout_s};
     request.batches[0] = fixture->shape.tokens;
     request.batch_count = 1;
@@ -189,7 +194,8 @@ int command_verify(int argc, char **argv)
     }
     enum verdict verdict = record_finish(record, o.expect);
     report_table(stdout, record);
-    if (!o.pattern_count && !o.subject_count && !o.outputs_count)
+    if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
+        record_number(record, "summary", "judged", NULL) > 0)
         list_others(&catalogue);
     int code = verdict_exit_code(verdict);
     for (uint32_t i = 0; i < o.report_count; i++)

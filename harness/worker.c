@@ -1,23 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parent's side of a worker: starts it, waits for it, reads what it left. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "harness/child.h"
+#include "harness/input.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
-
-extern char **environ;
 
 static void fail(struct worker_result *r, enum verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -29,21 +24,6 @@ static void fail(struct worker_result *r, enum verdict verdict, const char *form
     r->verdict = verdict;
     vsnprintf(r->reason, sizeof r->reason, format, list);
     va_end(list);
-}
-
-static void remove_folder(const char *folder)
-{
-    DIR *directory = opendir(folder);
-    if (!directory)
-        return;
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        char path[4400];
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (entry->d_name[0] != '.' || strlen(entry->d_name) > 2)
-            unlink(path);
-    }
-    closedir(directory);
-    rmdir(folder);
 }
 
 /* The last line the worker printed, for the reason. */
@@ -69,43 +49,16 @@ static int start(const struct worker_request *request, const char *folder, pid_t
     for (uint32_t b = 0; b < request->batch_count; b++)
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
-    snprintf(log, sizeof log, "%s/stderr", folder);
     char *argv[] = {
         "gaugeblock",   "worker", (char *)request->fixture, (char *)request->library, (char *)request->kernel, batches,
         (char *)folder, NULL};
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    int code = posix_spawn(child, "/proc/self/exe", &actions, &attributes, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
+    snprintf(log, sizeof log, "%s/stderr", folder);
+    int output = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (output < 0)
+        return errno;
+    int code = child_start(argv, output, child);
+    close(output);
     return code;
-}
-
-/* Waits up to timeout_s seconds, then kills the worker and everything it started. False on time-out. */
-static bool wait_for(pid_t child, unsigned timeout_s, int *status)
-{
-    struct timespec begin, now, pause = {0, 5 * 1000 * 1000};
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (;;) {
-        pid_t got = waitpid(child, status, WNOHANG);
-        if (got == child) {
-            kill(-child, SIGKILL);
-            return true;
-        }
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec - begin.tv_sec >= (time_t)timeout_s) {
-            kill(-child, SIGKILL);
-            waitpid(child, status, 0);
-            return false;
-        }
-        nanosleep(&pause, NULL);
-    }
 }
 
 static void read_checks(const json_t *object, struct worker_checks *c)
@@ -151,43 +104,42 @@ static void read_results(const struct worker_request *request, const struct gb_f
         struct gb_error error;
         snprintf(path, sizeof path, "%s/batch-%u.h5", folder, request->batches[b]);
         read_checks(json_array_get(json_object_get(report, "batches"), b), &result->checks[b]);
-        status = gb_outputs_read(path, fixture, &result->outputs[b], &error);
+        int code = input_outputs(path, fixture, request->timeout_s, &result->outputs[b], &error);
         snprintf(path, sizeof path, "%s/batch-%u-again.h5", folder, request->batches[b]);
-        if (status == GB_OK && access(path, R_OK) == 0)
-            status = gb_outputs_read(path, fixture, &result->second[b], &error);
-        if (status != GB_OK)
+        if (code == EXIT_PASS && access(path, R_OK) == 0)
+            code = input_outputs(path, fixture, request->timeout_s, &result->second[b], &error);
+        if (code != EXIT_PASS) {
             fail(result, VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
+            break;
+        }
     }
     json_decref(report);
 }
 
 void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result)
 {
-    const char *temporary = getenv("TMPDIR");
-    char folder[4096], line[300];
+    struct child_folder folder;
+    struct gb_error error;
+    char line[300], how[128];
     pid_t child;
     int status;
     memset(result, 0, sizeof *result);
-    snprintf(folder, sizeof folder, "%s/gaugeblock-XXXXXX", temporary && temporary[0] ? temporary : "/tmp");
-    if (!mkdtemp(folder)) {
-        fail(result, VERDICT_NOT_RUN, "%s: %s; set TMPDIR to a writable folder", folder, strerror(errno));
+    if (child_folder_open(&folder, &error) != GB_OK) {
+        fail(result, VERDICT_NOT_RUN, "%s", error.message);
         return;
     }
-    int code = start(request, folder, &child);
+    int code = start(request, folder.path, &child);
     if (code) {
         fail(result, VERDICT_NOT_RUN, "cannot start the worker: %s", strerror(code));
-    } else if (!wait_for(child, request->timeout_s, &status)) {
+    } else if (child_wait(child, request->timeout_s, &status) != CHILD_ENDED) {
         fail(result, VERDICT_CRASH, "no result after %u s; --timeout allows more", request->timeout_s);
-    } else if (WIFSIGNALED(status)) {
-        last_line(folder, line, sizeof line);
-        fail(result, VERDICT_CRASH, "killed by signal %d (%s)%s", WTERMSIG(status), strsignal(WTERMSIG(status)), line);
-    } else if (WEXITSTATUS(status) != 0) {
-        last_line(folder, line, sizeof line);
-        fail(result, VERDICT_CRASH, "the worker ended with exit code %d%s", WEXITSTATUS(status), line);
+    } else if (child_describe(status, how, sizeof how)[0]) {
+        last_line(folder.path, line, sizeof line);
+        fail(result, VERDICT_CRASH, "%s%s", how, line);
     } else {
-        read_results(request, fixture, folder, result);
+        read_results(request, fixture, folder.path, result);
     }
-    remove_folder(folder);
+    child_folder_close(&folder);
 }
 
 void worker_result_free(struct worker_result *result)

@@ -2,13 +2,11 @@
 /* The worker process: loads one kernel, runs it on every layer and batch, leaves outputs and a report. */
 #include <errno.h>
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 
+#include "harness/child.h"
 #include "harness/record.h"
 #include "harness/session.h"
 #include "harness/stack.h"
@@ -235,13 +233,11 @@ int worker_main(int argc, char **argv)
 {
     struct worker w = {0};
     struct gb_error error = {""};
-    struct rlimit no_core = {0, 0};
     if (argc != 6) {
         fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify\n");
         return EXIT_USAGE;
     }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setrlimit(RLIMIT_CORE, &no_core);
+    child_set_up();
     enum gb_status status = work(&w, argv, &error);
     json_t *batches = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++)

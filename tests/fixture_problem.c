@@ -140,6 +140,8 @@ void same_fixture(const struct gb_fixture *a, const struct gb_fixture *b)
         same_weights(&p->gate_up, &q->gate_up);
         same_weights(&p->down, &q->down);
         same_bytes(p->router.codes, q->router.codes, shape.experts * shape.hidden * sizeof(gb_bf16));
+        same_bytes(p->encode_scales[0], q->encode_scales[0], 2 * shape.experts * sizeof(float));
+        same_bytes(p->encode_scales[1], q->encode_scales[1], shape.experts * sizeof(float));
         same_bytes(p->norm, q->norm, shape.hidden * sizeof *p->norm);
         same_bytes(p->truth_routing_weights, q->truth_routing_weights, slots * sizeof(double));
         same_bytes(p->truth_quantised, q->truth_quantised, values * sizeof(double));

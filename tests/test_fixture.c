@@ -38,6 +38,41 @@ static void round_trips(void **state)
     }
 }
 
+/* Published encoding scales come back, change the hash, and must be what the decoding ones are the reciprocals of. */
+static void round_trip_of_encode_scales(void **state)
+{
+    (void)state;
+    struct gb_fixture *plain = new_fixture(GB_NVFP4, true, false, false), *written, *read = NULL;
+    struct gb_error error = {""};
+    assert_int_equal(gb_fixture_write(path, plain, &error), GB_OK);
+    written = new_fixture(GB_NVFP4, true, false, false);
+    assert_int_equal(gb_fixture_add_encode_scales(written, &error), GB_OK);
+    for (uint32_t l = 0; l < written->layers; l++)
+        for (int down = 0; down < 2; down++) {
+            struct gb_weights *w = down ? &written->layer[l].down : &written->layer[l].gate_up;
+            for (uint32_t i = 0; i < w->experts * w->parts; i++) {
+                written->layer[l].encode_scales[down][i] = 2688.0f + (float)(7 * i + l);
+                ((float *)w->global_scales)[i] = 1.0f / written->layer[l].encode_scales[down][i];
+                ((float *)(down ? &plain->layer[l].down : &plain->layer[l].gate_up)->global_scales)[i] =
+                    ((float *)w->global_scales)[i];
+            }
+        }
+    assert_int_equal(gb_fixture_write(path, plain, &error), GB_OK);
+    if (gb_fixture_write(path, written, &error) != GB_OK || gb_fixture_read(path, &read, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    assert_string_not_equal(plain->sha256, written->sha256);
+    same_fixture(written, read);
+    written->layer[1].encode_scales[1][2] += 1.0f;
+    assert_int_equal(gb_fixture_write(path, written, &error), GB_EINVAL);
+    assert_non_null(strstr(error.message, "down/encode_scales: element 2 of /layers/1"));
+    gb_fixture_free(written);
+    gb_fixture_free(plain);
+    gb_fixture_free(read);
+    plain = new_fixture(GB_MXFP4, true, false, false);
+    assert_int_equal(gb_fixture_add_encode_scales(plain, &error), GB_EINVAL);
+    gb_fixture_free(plain);
+}
+
 /* Sizes larger than a chunk in every direction. */
 static void round_trip_of_many_chunks(void **state)
 {
@@ -301,6 +336,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips),
+        cmocka_unit_test(round_trip_of_encode_scales),
         cmocka_unit_test(round_trip_of_many_chunks),
         cmocka_unit_test(hash_is_of_inputs),
         cmocka_unit_test(same_content_is_the_same_file),

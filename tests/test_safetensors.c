@@ -112,8 +112,9 @@ static void truncated_files(void **state)
 static void flipped_bits(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {[GB_DTYPE_F64] = 8, [GB_DTYPE_F32] = 4, [GB_DTYPE_F16] = 2, [GB_DTYPE_BF16] = 2,
-                                   [GB_DTYPE_I64] = 8, [GB_DTYPE_I32] = 4, [GB_DTYPE_U8] = 1};
+    static const size_t sizes[] = {
+        [GB_DTYPE_F64] = 8, [GB_DTYPE_F32] = 4, [GB_DTYPE_F16] = 2,     [GB_DTYPE_BF16] = 2,   [GB_DTYPE_I64] = 8,
+        [GB_DTYPE_I32] = 4, [GB_DTYPE_U8] = 1,  [GB_DTYPE_F8_E4M3] = 1, [GB_DTYPE_F8_E8M0] = 1};
     volatile double last;
     uint64_t random = 5;
     static const char header[] = "{\"first\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"
@@ -147,7 +148,7 @@ static void good_headers(void **state)
     struct gb_error error = {""};
     write_file("{\"__metadata__\":{\"a\":\"b\"},"
                "\"scalar\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]},"
-               "\"eight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[1,3]},"
+               "\"eight\":{\"dtype\":\"F8_E5M2\",\"shape\":[2],\"data_offsets\":[1,3]},"
                "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[3,3]},"
                "\"deep\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1],\"data_offsets\":[3,4]},"
                "\"four\":{\"dtype\":\"U8\",\"shape\":[1,2,1,1],\"data_offsets\":[4,6]}}   ",

@@ -20,8 +20,8 @@ class Weights:
     """One projection of all experts, as gaugeblock.h has it.
 
     codes: nvfp4 uint8 [experts, rows, columns / 2], the even column in the low nibble; mxfp8 E4M3 [experts, rows, columns];
-    bf16 [experts, rows, columns]. scales: nvfp4 E4M3 [experts, rows, columns / 16]; mxfp8 E8M0 [experts, rows,
-    columns / 32]; else None. global_scales: nvfp4 float32 [experts, parts], decoding scales; else None."""
+    mxfp4 as nvfp4, fp8 as mxfp8; bf16 [experts, rows, columns]. scales: nvfp4 E4M3 [experts, rows, columns / 16]; mxfp8 and
+    mxfp4 E8M0 [experts, rows, columns / 32]; fp8 float32 [experts, parts, row blocks, column blocks]; else None. global_scales: nvfp4 float32 [experts, parts], decoding scales; else None."""
 
     format: str
     codes: typing.Any
@@ -116,11 +116,17 @@ class Fixture:
     def _weights(self, arguments, projection, array):
         ffi, lib = native.library()
         w = getattr(arguments, projection)
-        block = lib.gb_format_block(w.format)
-        codes = lib.gb_row_code_bytes(w.format, w.columns)
-        scales = lib.gb_row_scale_bytes(w.format, w.columns)
+        sizes = [ffi.new("size_t *") for _ in range(3)]
+        error = ffi.new("struct gb_error *")
+        native.check(lib.gb_weights_bytes(ffi.addressof(w), *sizes, error), error)
         element = CODE_ELEMENT.get(self.format)
-        itemsize = 2 if element == "bf16" else 1
+        codes_type = np.uint16 if element == "bf16" else np.uint8
+        scales_type = np.float32 if self.format == "fp8" else np.uint8
+        codes, scales, _ = (size[0] // w.experts for size in sizes)
+        scales_shape = (w.experts, w.rows, scales // w.rows)
+        if self.format == "fp8":
+            columns = -(-w.columns // lib.gb_format_block(w.format))
+            scales_shape = (w.experts, w.parts, scales // 4 // w.parts // columns, columns)
 
         def dequantise(expert):
             w = getattr(arguments, projection)
@@ -135,10 +141,8 @@ class Fixture:
 
         return Weights(
             format=self.format,
-            codes=array(w.codes, np.uint16 if itemsize == 2 else np.uint8, (w.experts, w.rows, codes // itemsize), element),
-            scales=None
-            if block == 1 or not scales
-            else array(w.scales, np.uint8, (w.experts, w.rows, scales), SCALE_ELEMENT.get(self.format)),
+            codes=array(w.codes, codes_type, (w.experts, w.rows, codes // w.rows // codes_type().itemsize), element),
+            scales=None if not scales else array(w.scales, scales_type, scales_shape, SCALE_ELEMENT.get(self.format)),
             global_scales=None
             if w.global_scales == ffi.NULL
             else array(w.global_scales, np.float32, (w.experts, w.parts)),

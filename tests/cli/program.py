@@ -29,6 +29,14 @@ def run(*arguments, code=0, **options):
     return done
 
 
+def refused(*arguments, code=2, **options):
+    """Runs what must be refused: the exit code and one line on stderr, which it returns."""
+    done = run(*arguments, code=code, **options)
+    lines = done.stderr.splitlines()
+    expect(len(lines) == 1 and lines[0].startswith("gaugeblock"), f"{arguments}: not one line:\n{done.stderr}")
+    return lines[0]
+
+
 def record(*arguments, code=0):
     """Runs verify and returns its JSON record."""
     file = path("record.json")

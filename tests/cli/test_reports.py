@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record, JUnit and Markdown of one run agree."""
 import json
+import os
+import subprocess
 import xml.etree.ElementTree as xml
 
-from program import FAULTS, expect, path, run, small
+from program import FAULTS, SOURCE, expect, path, run, small
 
 fixture = small()
 names = ["faults/none", "faults/one-element", "faults/crash", "no/such"]
@@ -21,8 +23,20 @@ expect(record["environment"]["date"].endswith("Z") and record["command"][0] == "
 
 suite = xml.parse(path("r.xml")).getroot().find("testsuite")
 expect([suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"], str(suite.attrib))
-expect([len(case) for case in suite] == [0, 1, 1, 1], "one child where it did not pass")
-expect("reproduce: gaugeblock verify" in suite[1][0].text, "JUnit has the line that reproduces")
+expect(suite.find("properties/property[@name='verdict']").get("value") == "CRASH", "the verdict is a property")
+schema = os.path.join(SOURCE, "tests/cli/junit.xsd")
+checked = subprocess.run(["xmllint", "--noout", "--schema", schema, path("r.xml")], capture_output=True, text=True)
+expect(checked.returncode == 0, checked.stderr)
+expect([len(case) for case in suite.findall("testcase")] == [0, 1, 1, 1], "one child where it did not pass")
+expect("reproduce: gaugeblock verify" in suite.findall("testcase")[1][0].text, "JUnit has the line that reproduces")
+
+with open(path("r.xml")) as stream:
+    text = stream.read()
+for right, wrong in (('tests="4"', 'tests="four"'), ("<testcase", "<testcases"), (' hostname="localhost"', "")):
+    with open(path("bad.xml"), "w") as stream:
+        stream.write(text.replace(right, wrong))
+    checked = subprocess.run(["xmllint", "--noout", "--schema", schema, path("bad.xml")], capture_output=True)
+    expect(checked.returncode != 0, f"the schema takes {wrong!r}")
 
 with open(path("r.md")) as stream:
     text = stream.read()

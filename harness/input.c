@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/child.h"
+#include "harness/command.h"
+#include "harness/input.h"
+#include "harness/verdict.h"
+#include "quant/quant.h"
+
+/* What the child said, its first line. */
+static void first_line(int descriptor, char *line, size_t bytes)
+{
+    ssize_t count = pread(descriptor, line, bytes - 1, 0);
+    line[count > 0 ? count : 0] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+}
+
+/* Runs the child on argv. Returns its judgement of the file. */
+static int probe(const char *path, char *const *argv, unsigned timeout_s, struct gb_error *error)
+{
+    char how[128];
+    int status, said = memfd_create("probe", MFD_CLOEXEC);
+    pid_t child;
+    int code = said < 0 ? errno : child_start(argv, said, &child);
+    if (code) {
+        gb_fail(error, GB_EIO, "%s: cannot start a process to read it: %s", path, strerror(code));
+        code = EXIT_USAGE;
+    } else if (child_wait(child, timeout_s, &status) != CHILD_ENDED) {
+        gb_fail(error, GB_EIO, "%s: reading it took longer than %u s; make the file again", path, timeout_s);
+        code = EXIT_CRASH;
+    } else if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE) {
+        first_line(said, error->message, sizeof error->message);
+        code = EXIT_USAGE;
+    } else if (child_describe(status, how, sizeof how)[0]) {
+        gb_fail(error, GB_EFORMAT, "%s: damaged, the process that read it was %s; make the file again", path, how);
+        code = EXIT_CRASH;
+    }
+    if (said >= 0)
+        close(said);
+    return code;
+}
+
+int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error)
+{
+    char *argv[] = {"gaugeblock", "probe", (char *)path, NULL};
+    *fixture = NULL;
+    int code = probe(path, argv, timeout_s, error);
+    if (code == EXIT_PASS && gb_fixture_read(path, fixture, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
+}
+
+/* Sizes of a fixture as arguments, in this order. */
+enum { SIZES = 6 };
+
+int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
+                  struct gb_error *error)
+{
+    const struct gb_shape *s = &fixture->shape;
+    const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
+    char texts[SIZES][16];
+    char *argv[SIZES + 4] = {"gaugeblock", "probe", (char *)path};
+    for (int i = 0; i < SIZES; i++) {
+        snprintf(texts[i], sizeof texts[i], "%u", sizes[i]);
+        argv[3 + i] = texts[i];
+    }
+    *outputs = NULL;
+    int code = probe(path, argv, timeout_s, error);
+    if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
+}
+
+/* The child. */
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITISED 1 /* reserves terabytes of addresses */
+#else
+#define SANITISED 0
+#endif
+
+/* Twice the file and what its arrays become in memory (`arrays` bytes), and room for libhdf5's caches and chunks. */
+static void limit_memory(const char *path, uint64_t arrays)
+{
+    enum { ROOM = 1 << 30 };
+    struct stat about;
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    int got = file ? fscanf(file, "%llu", &pages) : 0;
+    if (file)
+        fclose(file);
+    if (SANITISED || got != 1 || stat(path, &about))
+        return;
+    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + ROOM + 2 * (rlim_t)about.st_size + 2 * arrays;
+    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
+}
+
+static enum gb_status probe_outputs(char **argv, struct gb_error *error)
+{
+    uint64_t sizes[SIZES];
+    for (int i = 0; i < SIZES; i++)
+        if (!parse_number(argv[2 + i], 1, INT32_MAX, &sizes[i]))
+            return gb_fail(error, GB_EINVAL, "%s: is no size", argv[2 + i]);
+    struct gb_fixture frame = {
+        .layers = (uint32_t)sizes[0],
+        .shape = {.tokens = (uint32_t)sizes[1],
+                  .hidden = (uint32_t)sizes[2],
+                  .intermediate = (uint32_t)sizes[3],
+                  .experts = (uint32_t)sizes[4],
+                  .top_k = (uint32_t)sizes[5]},
+    };
+    struct gb_outputs *outputs;
+    uint64_t layer = sizes[1] * (2 * sizeof(double) * sizes[2] + sizeof(gb_bf16) * sizes[5] * sizes[3]);
+    limit_memory(argv[1], sizes[0] * layer);
+    enum gb_status status = gb_outputs_read(argv[1], &frame, &outputs, error);
+    gb_outputs_free(outputs);
+    return status;
+}
+
+int probe_main(int argc, char **argv)
+{
+    struct gb_error error;
+    enum gb_status status = GB_EINVAL;
+    child_set_up();
+    if (argc == 2) {
+        limit_memory(argv[1], 0);
+        status = gb_fixture_probe(argv[1], &error);
+    } else if (argc == 2 + SIZES) {
+        status = probe_outputs(argv, &error);
+    } else {
+        gb_fail(&error, GB_EINVAL, "gaugeblock probe: is run by other commands");
+    }
+    if (status != GB_OK)
+        puts(error.message);
+    return status == GB_OK ? EXIT_PASS : EXIT_USAGE;
+}

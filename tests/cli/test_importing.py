@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised checkpoints as they are published: codes and scales taken over exactly, misread ones found, wrong ones
+refused in one line."""
+import os
+import subprocess
+
+import h5py
+import numpy as np
+
+from blocks import block
+from program import CAPTURE, expect, path, run
+from published import EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published
+
+CAPTURED = ["--capture", CAPTURE, "--tokens", 24]
+CODES = {"nvfp4-pack-quantized": "weight_packed", "mxfp4-pack-quantized": "weight_packed"}
+SCALES = {"fp8-128x128": "weight_scale_inv", "mxfp8-1x32": "weight_scale_inv"}
+GLOBALS = {"modelopt-nvfp4": "weight_scale_2", "nvfp4-pack-quantized": "weight_global_scale"}
+
+
+def written(checkpoint, layer, projection, suffix):
+    """[experts, ...] of what was written."""
+    return np.stack([checkpoint.tensors[f"model.layers.{layer}.mlp.experts.{e}.{projection}.{suffix}"][1]
+                     for e in range(EXPERTS)])
+
+
+def expected(checkpoint, layer, part, suffix):
+    """The same as the fixture has it: gate rows, then up rows."""
+    if part == "down":
+        return written(checkpoint, layer, "down_proj", suffix)
+    return np.concatenate([written(checkpoint, layer, p, suffix) for p in PROJECTIONS[:2]], axis=1)
+
+
+def same(layout, checkpoint, file):
+    with h5py.File(file) as f:
+        expect(f.attrs["recipe"].decode() == "published:" + layout, f"{layout}: recipe {f.attrs['recipe']}")
+        for layer in range(LAYERS):
+            for part in ("gate_up", "down"):
+                group = f[f"layers/{layer}/{part}"]
+                for name, suffix in (("codes", CODES.get(layout, "weight")), ("scales", SCALES.get(layout, "weight_scale"))):
+                    want = expected(checkpoint, layer, part, suffix)
+                    expect(group[name][()].tobytes() == want.tobytes() and group[name].shape == want.shape,
+                           f"{layout}: {part}/{name} of layer {layer} are not those written")
+                if layout not in GLOBALS:
+                    expect("global_scales" not in group, f"{layout}: has a global scale")
+                    continue
+                parts = PROJECTIONS[:2] if part == "gate_up" else PROJECTIONS[2:]
+                want = np.stack([written(checkpoint, layer, p, GLOBALS[layout]).reshape(-1) for p in parts], axis=1)
+                if layout == "nvfp4-pack-quantized":
+                    expect((group["encode_scales"][()] == want).all(), f"{layout}: encoding scales of {part}")
+                    want = np.float32(1) / want
+                expect((group["global_scales"][()] == want).all(), f"{layout}: global scales of {part}")
+            quantised, original = (f[f"layers/{layer}/truth/{name}"][()] for name in ("quantised", "original"))
+            error = np.abs(quantised - original).max() / np.abs(original).max()
+            inverted = layout == "nvfp4-pack-quantized"  # 1 / scale is rounded once, to 2^-24
+            expect(0 < error < 2.0 ** -21 if inverted else error < 2.0 ** -45, f"{layout}: truths differ by {error}")
+
+
+def refused(folder, *words, options=()):
+    """Exit 2, one line with every word, and no file."""
+    out = path("refused.h5")
+    done = run("import", folder, out, "--tokens", 3, "--layers", 0, *options, code=2)
+    lines = done.stderr.splitlines()
+    expect(len(lines) == 1 and all(word in lines[0] for word in words), f"{words} are not in one line: {done.stderr}")
+    expect(not os.path.exists(out), "a refused import left a file")
+
+
+for layout in LAYOUTS:
+    checkpoint = Published(layout)
+    folder = checkpoint.write(layout)
+    done = run("import", folder, path("out.h5"), *CAPTURED)
+    same(layout, checkpoint, path("out.h5"))
+    cosine = float(done.stdout.split("cosine of ")[1].split()[0])
+    expect(cosine > (.97 if "4" in layout.split("-")[1 if "modelopt" in layout else 0] else .999),
+           f"{layout}: cosine {cosine}")
+    run("verify", path("out.h5"))
+
+# The documented hash covers the encoding scales.
+with open(path("hash.py"), "w") as stream:
+    stream.write(block("fixtures.md", "python"))
+run("import", path("nvfp4-pack-quantized"), path("encode.h5"), "--tokens", 3, "--layers", 1)
+done = subprocess.run([os.environ["PYTHON"], path("hash.py"), path("encode.h5")], check=True, capture_output=True, text=True)
+with h5py.File(path("encode.h5")) as f:
+    expect(done.stdout.strip() == f.attrs["input_sha256"].decode(), f"hash {done.stdout}")
+
+# Without a capture, and with the format named.
+folder = path("modelopt-nvfp4")
+run("import", folder, path("named.h5"), "--format", "nvfp4", "--tokens", 3)
+refused(folder, "nvfp4", "modelopt-nvfp4", "never quantised again", options=["--format", "mxfp8"])
+refused(path("fp8-128x128"), "fp8", "--format", options=["--format", "bf16"])
+
+
+def swapped(codes):
+    return codes >> 4 | codes << 4
+
+
+def planted(layout, name, change, *words, capture=False, options=()):
+    checkpoint = Published(layout)
+    change(checkpoint)
+    folder = checkpoint.write("planted")
+    if capture:  # symmetric: only what the model computed tells
+        run("import", folder, path("planted.h5"), "--tokens", 3, "--layers", 0)
+        options = CAPTURED
+    out = path("trusted.h5")
+    done = run("import", folder, path("planted-2.h5"), "--layers", 0, *(options or ["--tokens", 3]), code=2)
+    expect(len(done.stderr.splitlines()) == 1 and all(w in done.stderr for w in words), f"{layout}, {name}: {done.stderr}")
+    run("import", folder, out, "--trust", "--layers", 0, *(options or ["--tokens", 3]))
+    if os.path.exists(os.path.join(folder, "hf_quant_config.json")):
+        os.remove(os.path.join(folder, "hf_quant_config.json"))
+
+
+# Seen from the codes alone: the wrong direction of a scale, and codes packed across blocks.
+planted("modelopt-nvfp4", "encode", lambda c: c.change("weight_scale_2", np.reciprocal), "scales of gate", "encoding")
+planted("nvfp4-pack-quantized", "decode", lambda c: c.change("weight_global_scale", np.reciprocal), "scales of gate")
+planted("fp8-128x128", "inverse", lambda c: c.change("weight_scale_inv", np.reciprocal), "scales of gate")
+for mx in ("mxfp4-pack-quantized", "mxfp8-quantized"):
+    planted(mx, "inverse", lambda c: c.change("weight_scale", lambda v: 254 - v), "scales of gate")
+planted("modelopt-nvfp4", "halves", lambda c: c.change("weight", lambda v: np.concatenate(
+    [(v[:, :v.shape[1] // 2] & 15) | v[:, v.shape[1] // 2:] << 4, v[:, :v.shape[1] // 2] >> 4 | v[:, v.shape[1] // 2:] & 240],
+    axis=1)), "blocks of gate")
+planted("modelopt-nvfp4", "columns moved by half a block",
+        lambda c: c.change("weight", lambda v: np.roll(v, 4, axis=1)), "blocks of gate")
+planted("fp8-128x128", "rows moved by half a block",
+        lambda c: c.change("weight", lambda v: np.roll(v, 64, axis=0)), "blocks of")
+# Seen from what the model computed.
+for layout, suffix in (("modelopt-nvfp4", "weight"), ("mxfp4-pack-quantized", "weight_packed")):
+    planted(layout, "nibbles", lambda c: c.change(suffix, swapped), "even and odd elements swapped", capture=True)
+for layout in ("nvfp4-pack-quantized", "mxfp8-quantized", "fp8-128x128"):
+    planted(layout, "gate and up", lambda c: c.swap("gate_proj", "up_proj"), "gate and up swapped", capture=True)
+
+# Hostile.
+FIRST = "model.layers.0.mlp.experts.0."
+
+
+def hostile(layout, change, *words):
+    checkpoint = Published(layout)
+    change(checkpoint)
+    folder = checkpoint.write("hostile-" + layout)
+    refused(folder, *words)
+
+
+def put(name, function):
+    def change(c):
+        dtype, array = c.tensors[FIRST + name]
+        c.tensors[FIRST + name] = function(dtype, array.copy())
+    return change
+
+
+def element(value):
+    def function(dtype, array):
+        array.reshape(-1)[5 % array.size] = value
+        return [dtype, array]
+    return function
+
+
+def drop(name):
+    return lambda c: c.tensors.pop(FIRST + name)
+
+
+def add(name, tensor):
+    def change(c):
+        c.tensors[FIRST + name] = tensor
+    return change
+
+
+def configure(**keys):
+    return lambda c: c.config["quantization_config"].update(keys)
+
+
+NVFP4, PACKED, MX, FP8 = "modelopt-nvfp4", "nvfp4-pack-quantized", "mxfp8-quantized", "fp8-128x128"
+ONE = ["F32", np.ones(1, np.float32)]
+hostile(NVFP4, put("gate_proj.weight", lambda d, a: [d, a[:, :-1]]), "gate_proj.weight", "[192, 192]")
+hostile(NVFP4, put("gate_proj.weight", lambda d, a: ["BF16", np.zeros((192, 384), np.uint16)]), "is BF16")
+hostile(NVFP4, put("down_proj.weight_scale", lambda d, a: ["U8", a]), "down_proj.weight_scale", "is U8")
+hostile(NVFP4, put("up_proj.weight_scale", lambda d, a: [d, a.T]), "up_proj.weight_scale", "[192, 24]")
+hostile(NVFP4, put("up_proj.weight_scale", element(0x7F)), "up_proj.weight_scale", "element 5 is NaN")
+hostile(NVFP4, put("up_proj.weight_scale", element(0x81)), "up_proj.weight_scale", "negative")
+for bad in (np.nan, np.inf, 0, -1):
+    hostile(NVFP4, put("gate_proj.weight_scale_2", element(bad)), "gate_proj.weight_scale_2", "above zero")
+hostile(NVFP4, put("gate_proj.weight_scale_2", lambda d, a: [d, np.ones(2, np.float32)]), "weight_scale_2", "[1]")
+hostile(NVFP4, drop("gate_proj.weight_scale_2"), "weight_scale_2", "missing")
+hostile(NVFP4, drop("down_proj.weight"), "down_proj.weight", "missing")
+hostile(NVFP4, add("gate_proj.weight_global_scale", ONE), "weight_global_scale", "ambiguous")
+hostile(NVFP4, add("gate_proj.weight_packed", ["U8", np.zeros((192, 192), np.uint8)]), "weight_packed", "ambiguous")
+hostile(NVFP4, lambda c: c.tensors.update({"model.layers.0.mlp.experts.gate_up_proj": [
+    "U8", np.zeros((16, 384, 192), np.uint8)]}), "experts.gate_up_proj", "ambiguous")
+hostile(NVFP4, lambda c: c.quantization["quantization"].update(quant_algo="W4A8_AWQ"), "quant_algo", "W4A8_AWQ")
+hostile(NVFP4, lambda c: c.quantization["quantization"].update(group_size=32), "group_size", "16")
+hostile(NVFP4, lambda c: c.config.update(quantization_config={"quant_method": "modelopt", "quant_algo": "MXFP8"}),
+        "hf_quant_config.json", "modelopt-mxfp8")
+hostile(NVFP4, lambda c: c.config.update(quantization_config=3), "quantization_config", "object")
+hostile(PACKED, configure(format="pack-quantized"), "format", "'pack-quantized'")
+hostile(PACKED, configure(format="mixed-precision"), "format", "'mixed-precision'")
+hostile(PACKED, configure(quantization_status="frozen"), "quantization_status", "frozen")
+hostile(PACKED, configure(format="mxfp4-pack-quantized"), "group_size")
+hostile(PACKED, configure(config_groups={"a": {"format": MX}}), "a:", MX)
+hostile(PACKED, configure(quant_method="gptq"), "quant_method", "gptq")
+hostile(PACKED, add("gate_proj.weight", ["BF16", np.zeros((192, 384), np.uint16)]), "gate_proj.weight", "ambiguous")
+hostile(PACKED, put("up_proj.weight_global_scale", element(np.float32(1e-45))), "weight_global_scale", "reciprocal")
+hostile(MX, put("gate_proj.weight_scale", element(0xFF)), "weight_scale", "NaN")
+hostile(MX, put("gate_proj.weight", element(0xFF)), "gate_proj.weight", "NaN")
+hostile(MX, configure(format="mxfp4-pack-quantized"), "num_bits")
+hostile(FP8, configure(weight_block_size=None), "weight_block_size", "other scales")
+hostile(FP8, configure(weight_block_size=[128, 64]), "weight_block_size")
+hostile(FP8, configure(fmt="e5m2"), "fmt", "e5m2")
+hostile(FP8, put("gate_proj.weight_scale_inv", lambda d, a: [d, a[:1]]), "weight_scale_inv", "[2, 3]")
+hostile(FP8, put("gate_proj.weight_scale_inv", element(np.nan)), "weight_scale_inv", "above zero")
+hostile(FP8, lambda c: c.config.pop("quantization_config"), "is F8_E4M3", "quantization_config")
+checkpoint = Published(MX)
+folder = checkpoint.write("truncated")
+with open(os.path.join(folder, "model.safetensors"), "r+b") as stream:
+    stream.truncate(os.path.getsize(stream.name) - 100)
+refused(folder, "model.safetensors", "truncated")

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workflow files of docs/gates.md: their gaugeblock commands run as printed, and linters find nothing in them."""
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+from program import FAULTS, SOURCE, expect, path, run
+
+with open(os.path.join(SOURCE, "docs/gates.md")) as stream:
+    workflows = re.findall(r"```yaml\n(.*?)```", stream.read(), re.DOTALL)
+expect(len(workflows) == 2, "one for GitHub, one for GitLab")
+
+for workflow in workflows:
+    commands = [shlex.split(line.strip(" -")) for line in workflow.splitlines() if line.strip(" -").startswith("gaugeblock ")]
+    expect([command[1] for command in commands] == ["make", "verify"], str(commands))
+    make, verify = (command[1:] for command in commands)
+    expect(make[make.index("--model") + 1] in run("list", "models").stdout, "the model must exist")
+    make[make.index("--model") : make.index("--model") + 2] = ["--shape", "8,2,64,32"]
+    run(*make, cwd=path(""))
+    verify[verify.index("--subject") + 1] = FAULTS
+    verify[verify.index("--kernel") + 1] = "faults/none"
+    run(*verify, cwd=path(""))
+    run(*[("4" if a == "3" else a) for a in verify], cwd=path(""), code=3)
+
+linter = shutil.which("check-jsonschema")
+if not linter:
+    print("no check-jsonschema here: the workflows were not checked against the schemas of GitHub and GitLab")
+for workflow, schema in zip(workflows, ("vendor.github-workflows", "vendor.gitlab-ci")):
+    with open(path("workflow.yml"), "w") as stream:
+        stream.write(workflow)
+    if linter:
+        checked = subprocess.run([linter, "--builtin-schema", schema, path("workflow.yml")], capture_output=True, text=True)
+        expect(checked.returncode == 0, checked.stdout)

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gb_capture_open, and the activations and residual streams of a few layers. */
+#include <stdlib.h>
+
+#include "tests/fuzz/fuzz.h"
+
+static void take(const struct gb_capture *capture, const struct gb_shape *shape, uint32_t layer)
+{
+    struct gb_error error;
+    bool present;
+    size_t count = (size_t)shape->tokens * shape->hidden;
+    gb_bf16 *x = malloc(count * sizeof *x);
+    double *residual = malloc(count * sizeof *residual), *delta = malloc(count * sizeof *delta);
+    enum gb_status status = gb_capture_inputs(capture, layer, shape, x, &error);
+    fuzz_check(status, &error);
+    if (status == GB_OK)
+        fuzz_touch(x, count * sizeof *x);
+    status = gb_capture_residual(capture, layer, shape, residual, delta, &present, &error);
+    fuzz_check(status, &error);
+    if (status == GB_OK && present)
+        fuzz_touch(delta, count * sizeof *delta);
+    free(x);
+    free(residual);
+    free(delta);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
+{
+    struct gb_capture *capture;
+    struct gb_error error;
+    enum gb_status status = gb_capture_open(fuzz_file(0, bytes, count), &capture, &error);
+    fuzz_check(status, &error);
+    if (status != GB_OK)
+        return 0;
+    struct gb_shape shape = {.tokens = gb_capture_tokens(capture), .hidden = 4};
+    for (uint32_t layer = 0; layer < 3; layer++)
+        take(capture, &shape, layer);
+    shape.tokens = 1;
+    take(capture, &shape, 0);
+    gb_capture_close(capture);
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A fuzz target is one file with LLVMFuzzerTestOneInput, as libFuzzer calls it; replay.c calls it with a kept corpus
+ * where there is no libFuzzer. Readers take paths, so an input becomes a file in memory.
+ */
+#ifndef GB_TESTS_FUZZ_H
+#define GB_TESTS_FUZZ_H
+
+#include "fixtures/fixtures.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
+
+/* The path of file `slot` (0 .. FUZZ_FILES-1), which now holds these bytes and nothing else. */
+enum { FUZZ_FILES = 2 };
+const char *fuzz_file(int slot, const uint8_t *bytes, size_t count);
+/* A folder that is removed when the process ends. */
+const char *fuzz_folder(void);
+
+/* A message is one line that names the file; anything else ends the process. */
+void fuzz_check(enum gb_status status, const struct gb_error *error);
+/* Reads every byte, so that a sanitiser sees one that is not there. */
+void fuzz_touch(const void *bytes, size_t count);
+
+/* A small valid fixture of NVFP4 weights: 1 layer, 2 tokens, hidden 32, intermediate 16, 3 experts, top-2. */
+struct gb_fixture *fuzz_fixture(void);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gb_outputs_read of any type of file: npy, safetensors, HDF5. */
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
+{
+    static struct gb_fixture *fixture;
+    struct gb_outputs *outputs;
+    struct gb_error error;
+    gb_hdf5_no_atexit();
+    if (!fixture)
+        fixture = fuzz_fixture();
+    enum gb_status status = gb_outputs_read(fuzz_file(0, bytes, count), fixture, &outputs, &error);
+    fuzz_check(status, &error);
+    if (status != GB_OK)
+        return 0;
+    const struct gb_shape *s = &outputs->shape;
+    size_t values = (size_t)s->tokens * s->hidden;
+    for (uint32_t l = 0; l < outputs->layers; l++) {
+        const struct gb_layer_outputs *layer = &outputs->layer[l];
+        fuzz_touch(layer->output, values * (layer->format == GB_BF16 ? sizeof(gb_bf16) : sizeof(float)));
+        if (layer->intermediate)
+            fuzz_touch(layer->intermediate, (size_t)s->tokens * s->top_k * s->intermediate * sizeof(gb_bf16));
+    }
+    if (outputs->stack)
+        fuzz_touch(outputs->stack, outputs->layers * values * sizeof(double));
+    gb_outputs_free(outputs);
+    return 0;
+}

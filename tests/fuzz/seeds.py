@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the inputs that the kept corpora started from. Usage: GAUGEBLOCK=build/gaugeblock seeds.py FOLDER"""
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+
+folder = sys.argv[1]
+
+
+def put(target, name, content):
+    os.makedirs(os.path.join(folder, target), exist_ok=True)
+    with open(os.path.join(folder, target, name), "wb") as stream:
+        stream.write(content)
+
+
+def npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1}
+
+
+def safetensors(tensors, metadata=None):
+    header, data = {}, b""
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape) in tensors.items():
+        size = SIZES.get(dtype, 1) * int(np.prod(shape, dtype=np.int64))
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + size]}
+        data += bytes(i * 7 % 64 for i in range(size))
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def hdf5(arrays):
+    path = os.path.join(folder, "temporary.h5")
+    with h5py.File(path, "w", libver="latest") as f:
+        for name, array in arrays.items():
+            f[name] = array
+    with open(path, "rb") as stream:
+        content = stream.read()
+    os.remove(path)
+    return content
+
+
+def fixture(*arguments):
+    path = os.path.join(folder, "temporary.h5")
+    subprocess.run([os.environ["GAUGEBLOCK"], "make", path, *arguments], check=True, stdout=subprocess.DEVNULL)
+    with open(path, "rb") as stream:
+        content = stream.read()
+    os.remove(path)
+    return content
+
+
+os.makedirs(folder, exist_ok=True)
+put("safetensors", "types", safetensors({dtype.lower(): (dtype, [2, 3]) for dtype in SIZES}, {"format": "pt"}))
+put("safetensors", "ranks", safetensors({f"r{n}": ("F32", [1] * n) for n in range(7)}))
+put("safetensors", "other", safetensors({"q": ("F8_E4M3", [4]), "empty": ("F32", [0, 3])}))
+
+# Fixtures of the outputs' targets: 1 layer, 2 tokens, hidden 32, intermediate 16, top-2.
+output = np.arange(64, dtype=np.float32).reshape(2, 32)
+for name, array in {"f4": output, "f8": output.astype(np.float64)[:1], "u2": output.astype(np.uint16),
+                    "layers": output[None], "order": np.asfortranarray(output), "i4": output.astype(np.int32)}.items():
+    put("npy", name, npy(array)[6:])
+    put("outputs", f"{name}.npy", npy(array))
+header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 32), }"
+put("npy", "version2", b"\2\0" + struct.pack("<I", len(header)) + header + output.tobytes())
+put("outputs", "all.safetensors", safetensors({"layers.0.output": ("F32", [2, 32]),
+                                               "layers.0.intermediate": ("BF16", [2, 2, 16]),
+                                               "stack.output": ("F64", [1, 2, 32])}))
+put("outputs", "prefix.safetensors", safetensors({"layers.0.output": ("BF16", [1, 32])}))
+put("outputs", "all.h5", hdf5({"layers/0/output": output, "layers/0/intermediate": np.zeros((2, 2, 16), np.uint16),
+                               "stack/output": output[None].astype(np.float64)}))
+put("outputs", "prefix.h5", hdf5({"layers/0/output": output[:1].astype(np.uint16)}))
+
+# Hidden size 4, as the target asks for.
+layer = {"layer0.mlp_input_bf16": ("BF16", [3, 4]), "layer0.residual_in_f64": ("F64", [3, 4]),
+         "layer0.residual_mid_f64": ("F32", [3, 4])}
+put("capture", "one", safetensors(layer))
+put("capture", "two", safetensors({**layer, "layer1.mlp_input_bf16": ("BF16", [3, 4]),
+                                   "layer2.mlp_input_bf16": ("BF16", [3, 4]), "other": ("U8", [2])}))
+put("capture", "short", safetensors({"layer0.mlp_input_bf16": ("BF16", [1, 4])}))
+
+tensors = [f"model.layers.0.mlp.experts.{e}.{p}_proj.weight" for e in range(2) for p in ("gate", "up", "down")]
+tensors += ["model.layers.0.mlp.gate.weight", "model.layers.0.post_attention_layernorm.weight"]
+index = json.dumps({"metadata": {}, "weight_map": {name: "a.safetensors" for name in tensors}}).encode()
+config = {"model_type": "qwen3_moe", "num_experts": 2, "num_experts_per_tok": 1, "hidden_size": 4,
+          "moe_intermediate_size": 4, "num_hidden_layers": 1, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+          "norm_topk_prob": True}
+put("checkpoint", "good", json.dumps(config).encode() + b"\0" + index)
+for model in ("qwen3_next", "olmoe", "qwen2_moe"):
+    put("checkpoint", model, json.dumps({**config, "model_type": model}).encode() + b"\0" + index)
+mixtral = {**config, "model_type": "mixtral", "num_local_experts": 2, "intermediate_size": 4}
+for key in ("num_experts", "moe_intermediate_size"):
+    del mixtral[key]
+put("checkpoint", "mixtral", json.dumps(mixtral).encode() + b"\0" + index)
+shards = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors", "c": "../a"}}
+put("checkpoint", "shards", json.dumps(config).encode() + b"\0" + json.dumps(shards).encode())
+
+for name, arguments in {"nvfp4": ("--shape", "2,1,16,16"), "mxfp8": ("--shape", "2,1,32,32", "--format", "mxfp8"),
+                        "bf16": ("--shape", "2,1,8,8", "--format", "bf16", "--data", "ties"),
+                        "generated": ("--shape", "2,1,16,16", "--generated", "--routing", "holes")}.items():
+    put("fixture", name, fixture(*arguments, "--tokens", "1"))
+
+# Lists of edits (edits.c): what, object, then what the edit takes.
+put("edits", "none", b"")
+put("edits", "element", bytes([0, 4, 0, 1, 9, 0, 0, 0, 0, 8, 0, 2, 0, 0, 192, 127]))
+put("edits", "attribute", bytes([1, 0, 12, 8, 255, 255, 255, 127, 0, 0, 0, 0, 0, 0, 1, 0, 0, 12, 2, 97]))
+put("edits", "dataset", bytes([2, 3, 1, 2, 2, 32, 0, 4, 0, 1, 2, 15, 4, 4, 2, 3]))
+put("edits", "link", bytes([3, 3, 4, 0, 3, 17, 2, 1, 3, 18, 0, 2, 4, 12, 4, 18]))
