@@ -65,11 +65,15 @@ enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b
 static void bounds_free(struct baseline *b)
 {
     for (uint32_t l = 0; b->bounds && l < b->fixture->layers; l++) {
-        free(b->bounds[l].output_worst);
-        free(b->bounds[l].output_sigma);
-        free(b->bounds[l].intermediate_worst);
-        free(b->bounds[l].intermediate_sigma);
-        free(b->bounds[l].intermediate_truth);
+        struct layer_bounds *bounds = &b->bounds[l];
+        free(bounds->of.output_worst);
+        free(bounds->of.output_sigma);
+        free(bounds->of.output_bias);
+        free(bounds->of.intermediate_worst);
+        free(bounds->of.intermediate_sigma);
+        free(bounds->of.intermediate_bias);
+        free(bounds->intermediate_truth);
+        gb_moments_free(&bounds->moments);
     }
     free(b->bounds);
     b->bounds = NULL;
@@ -82,29 +86,40 @@ void baseline_free(struct baseline *b)
     memset(b, 0, sizeof *b);
 }
 
+static enum gb_status bounds_new(const struct gb_shape *shape, struct layer_bounds *bounds, struct gb_error *error)
+{
+    size_t outputs = sizeof(double) * shape->tokens * shape->hidden;
+    size_t inner = sizeof(double) * shape->tokens * shape->top_k * shape->intermediate;
+    *bounds = (struct layer_bounds){
+        .of = {malloc(outputs), malloc(outputs), malloc(outputs), malloc(inner), malloc(inner), malloc(inner)},
+        .intermediate_truth = malloc(inner),
+    };
+    if (bounds->of.output_worst && bounds->of.output_sigma && bounds->of.output_bias && bounds->of.intermediate_worst &&
+        bounds->of.intermediate_sigma && bounds->of.intermediate_bias && bounds->intermediate_truth)
+        return GB_OK;
+    return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
+}
+
+/* x, output: scratch, [tokens, hidden]. */
 static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, double *output, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     const struct gb_layer *l = &f->layer[layer];
-    size_t outputs = (size_t)f->shape.tokens * f->shape.hidden;
-    size_t inner = (size_t)f->shape.tokens * f->shape.top_k * f->shape.intermediate;
     struct layer_bounds *bounds = &b->bounds[layer];
     struct gb_truth_quantised weights = {l->gate_up, l->down};
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
-    *bounds = (struct layer_bounds){malloc(sizeof(double) * outputs), malloc(sizeof(double) * outputs),
-                                    malloc(sizeof(double) * inner), malloc(sizeof(double) * inner),
-                                    malloc(sizeof(double) * inner)};
-    if (!bounds->output_worst || !bounds->output_sigma || !bounds->intermediate_worst || !bounds->intermediate_sigma ||
-        !bounds->intermediate_truth)
-        return gb_fail(error, GB_ENOMEM, "no memory for the bounds of layer %u", layer);
-    for (size_t i = 0; i < outputs; i++)
+    enum gb_status status = bounds_new(&f->shape, bounds, error);
+    for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         x[i] = (double)gb_bf16_decode(l->x[i]);
-    enum gb_status status =
-        gb_bound_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, &b->points, bounds->output_worst,
-                       bounds->output_sigma, bounds->intermediate_worst, bounds->intermediate_sigma, error);
+    if (status == GB_OK)
+        status =
+            gb_bound_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, &b->points, &bounds->of, error);
     if (status == GB_OK)
         status = gb_truth_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, output,
                                 bounds->intermediate_truth, error);
+    if (status == GB_OK)
+        status = gb_moments_new(&f->shape, l->ids, l->truth_routing_weights, bounds->intermediate_truth, &source,
+                                &bounds->of, &bounds->moments, error);
     return status;
 }
 

@@ -6,11 +6,11 @@
 #include "fixtures/fixtures.h"
 #include "reference/reference.h"
 
-/* Bounds of one layer for all tokens: gb_bound_layer. */
+/* What a subject's results for one layer, all tokens, are held against. */
 struct layer_bounds {
-    double *output_worst, *output_sigma;             /* [tokens, hidden] */
-    double *intermediate_worst, *intermediate_sigma; /* [tokens, top_k, intermediate] */
-    double *intermediate_truth;                      /* [tokens, top_k, intermediate] */
+    struct gb_bounds of;
+    double *intermediate_truth; /* [tokens, top_k, intermediate] */
+    struct gb_moments moments;
 };
 
 struct baseline {

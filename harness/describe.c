@@ -71,6 +71,36 @@ json_t *describe_bound_lane(const struct lane *lane)
                      "false_alarm_probability", FALSE_ALARM_PROBABILITY);
 }
 
+static json_t *describe_family(enum family family, const struct family_result *r)
+{
+    char place[64];
+    return json_pack("{s:s, s:I, s:I, s:o, s:i, s:s, s:o, s:o}", "name", family_name(family), "statistics",
+                     (json_int_t)r->count, "exceeding", (json_int_t)r->exceeding, "limit_ratio",
+                     describe_number(r->limit_ratio), "at_layer", (int)r->layer, "at",
+                     family_place(family, r, place, sizeof place), "detection_floor_smallest",
+                     describe_number(r->floor_smallest), "detection_floor_worst", describe_number(r->floor_worst));
+}
+
+json_t *describe_statistics(const struct statistics *s, bool gain, bool binding)
+{
+    json_t *families = json_array();
+    uint64_t count = 0, exceeding = 0;
+    double largest = 0.0;
+    for (enum family f = 0; f < FAMILIES; f++) {
+        const struct family_result *r = &s->family[f];
+        if (family_is_gain(f) != gain || r->count == 0)
+            continue;
+        json_array_append_new(families, describe_family(f, r));
+        count += r->count;
+        exceeding += r->exceeding;
+        largest = isnan(largest) || largest >= r->limit_ratio ? largest : r->limit_ratio;
+    }
+    return json_pack("{s:b, s:s, s:I, s:I, s:o, s:f, s:i, s:o}", "binding", binding, "result",
+                     exceeding ? "FAIL" : "PASS", "statistics", (json_int_t)count, "exceeding", (json_int_t)exceeding,
+                     "limit_ratio", describe_number(largest), "false_alarm_probability", s->probability,
+                     "tokens_judged", (int)s->tokens_judged, "families", families);
+}
+
 void describe_hash(json_t *object, const char *name, const void *data, size_t bytes)
 {
     unsigned char digest[EVP_MAX_MD_SIZE];

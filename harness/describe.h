@@ -8,6 +8,7 @@
 #include "fixtures/fixtures.h"
 #include "harness/lanes.h"
 #include "harness/metrics.h"
+#include "harness/statistics.h"
 
 /* object[group][name] = value; makes the group if it is not there. Takes the reference to value. */
 void describe_into(json_t *object, const char *group, const char *name, json_t *value);
@@ -18,6 +19,8 @@ json_t *describe_difference(const struct difference *d, enum gb_format format, s
 json_t *describe_bound(const struct bound_result *r, size_t per_token);
 json_t *describe_bits_lane(const struct lane *lane, bool binding);
 json_t *describe_bound_lane(const struct lane *lane);
+/* The rms lane, or the gain lane. */
+json_t *describe_statistics(const struct statistics *s, bool gain, bool binding);
 /* Sets `key` to the SHA-256 of the bytes. */
 void describe_hash(json_t *object, const char *key, const void *data, size_t bytes);
 /* Sets output_sha256 and intermediate_sha256 of one layer, over the little-endian bytes. */

@@ -11,9 +11,18 @@
 #include "harness/lanes.h"
 #include "harness/metrics.h"
 #include "harness/session.h"
+#include "harness/statistics.h"
 #include "quant/quant.h"
 
-/* Everything that is accumulated over the layers of one case. */
+/* What the lanes add up over the layers of one case. */
+struct tally {
+    struct lane bits, bound;
+    struct statistics statistics;
+    uint64_t elements; /* of the bound lane */
+    bool ordered;      /* bits are binding, and statistics are not */
+};
+
+/* The figures that are accumulated over the layers of one case. */
 struct summary {
     struct metrics reference_quantised, reference_original;
     struct metrics subject_quantised, subject_original, stored_quantised;
@@ -151,9 +160,8 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
               truth[r.at], r.limit_ratio);
 }
 
-static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool ordered,
-                                   uint64_t elements, json_t *object, struct lane *bits, struct lane *bound,
-                                   struct judgement *j, struct gb_error *error)
+static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                   struct tally *tally, json_t *object, struct judgement *j, struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
@@ -167,9 +175,11 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         for (size_t i = 0; i < count; i++)
             stored[i] = gb_bf16_encode(reference[i]);
         judge_bits("output", layer, tokens, hidden, out->format, out->output,
-                   out->format == GB_FP32 ? (const void *)reference : stored, ordered, object, bits, j);
+                   out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, object, &tally->bits, j);
         judge_bound("output", layer, tokens, hidden, subject.value, b->fixture->layer[layer].truth_quantised,
-                    b->bounds[layer].output_worst, b->bounds[layer].output_sigma, elements, object, bound, j);
+                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally->elements, object,
+                    &tally->bound, j);
+        status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
     }
     widened_free(&subject);
     free(stored);
@@ -177,8 +187,8 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
 }
 
 static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                         bool ordered, uint64_t elements, json_t *object, struct lane *bits,
-                                         struct lane *bound, struct judgement *j, struct gb_error *error)
+                                         struct tally *tally, json_t *object, struct judgement *j,
+                                         struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     const struct layer_bounds *lb = &b->bounds[layer];
@@ -188,12 +198,27 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     enum gb_status status = widen(GB_BF16, outputs->layer[layer].intermediate, tokens * per_token, &subject, error);
     if (status == GB_OK) {
         judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
-                   b->reference->layer[layer].intermediate, ordered, object, bits, j);
+                   b->reference->layer[layer].intermediate, tally->ordered, object, &tally->bits, j);
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->intermediate_truth,
-                    lb->intermediate_worst, lb->intermediate_sigma, elements, object, bound, j);
+                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally->elements, object, &tally->bound, j);
+        statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
     }
     widened_free(&subject);
     return status;
+}
+
+/* The rms and gain lanes, whose statistics all layers have entered. */
+static void judge_statistics(const struct statistics *s, bool binding, struct judgement *j)
+{
+    for (enum family f = 0; f < FAMILIES; f++) {
+        const struct family_result *r = &s->family[f];
+        if (binding && r->exceeding)
+            worse(j, VERDICT_FAIL,
+                  "%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
+                  "%u, %s: %.3g times the limit",
+                  family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, s->probability,
+                  r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
+    }
 }
 
 /* The residual stream: its bits if an order is claimed, and numbers in any case. */
@@ -232,15 +257,29 @@ static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs 
     return per_token * outputs->shape.tokens * f->layers;
 }
 
+/* One layer: lanes, figures and hashes go into object. */
+static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool output,
+                                  struct tally *tally, struct summary *sum, json_t *object, struct judgement *j,
+                                  struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    if (outputs->layer[layer].intermediate)
+        status = judge_intermediate(b, layer, outputs, tally, object, j, error);
+    if (status == GB_OK && output)
+        status = judge_output(b, layer, outputs, tally, object, j, error);
+    if (status == GB_OK && output)
+        status = measure(b->fixture, layer, outputs, b->reference, sum, object, error);
+    describe_hashes(object, &outputs->layer[layer], &outputs->shape, output);
+    return status;
+}
+
 enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
                      const struct worker_checks *checks, struct judgement *j, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
-    bool ordered = kernel->order != NULL;
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
-    uint64_t elements = elements_of(f, outputs, output, inner);
+    struct tally tally = {.elements = elements_of(f, outputs, output, inner), .ordered = kernel->order != NULL};
     struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits};
-    struct lane bits = {0}, bound = {0};
     struct summary sum;
     json_t *layers = json_array();
     *j = (struct judgement){.verdict = VERDICT_PASS};
@@ -252,29 +291,28 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     if (checks)
         watch(kernel, checks, j);
     enum gb_status status = baseline_bounds(b, &points, error);
+    if (status == GB_OK)
+        statistics_start(&tally.statistics, b, outputs->shape.tokens, output, inner, FALSE_ALARM_PROBABILITY);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
         json_array_append_new(layers, object);
-        if (inner)
-            status = judge_intermediate(b, l, outputs, ordered, elements, object, &bits, &bound, j, error);
-        if (status == GB_OK && output)
-            status = judge_output(b, l, outputs, ordered, elements, object, &bits, &bound, j, error);
-        if (status == GB_OK && output)
-            status = measure(f, l, outputs, b->reference, &sum, object, error);
-        describe_hashes(object, &outputs->layer[l], &outputs->shape, output);
+        status = judge_layer(b, l, outputs, output, &tally, &sum, object, j, error);
     }
-    if (lane_vacuous(&bound))
+    if (lane_vacuous(&tally.bound))
         worse(j, VERDICT_VACUOUS, "nothing was compared");
+    judge_statistics(&tally.statistics, !tally.ordered, j);
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)
         json_object_set_new(j->metrics, "overall", describe_summary(&sum));
     if (status == GB_OK && outputs->stack) {
         json_t *drift;
-        judge_stack(b, outputs, ordered && kernel->output == GB_FP32, j);
+        judge_stack(b, outputs, tally.ordered && kernel->output == GB_FP32, j);
         status = drift_describe(f, outputs, b->reference, &drift, error);
         json_object_set_new(j->metrics, "drift", drift);
     }
-    j->lanes =
-        json_pack("{s:o, s:o}", "bits", describe_bits_lane(&bits, ordered), "bound", describe_bound_lane(&bound));
+    j->lanes = json_pack("{s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally.bits, tally.ordered), "bound",
+                         describe_bound_lane(&tally.bound), "rms",
+                         describe_statistics(&tally.statistics, false, !tally.ordered), "gain",
+                         describe_statistics(&tally.statistics, true, !tally.ordered));
     return status;
 }

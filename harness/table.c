@@ -64,6 +64,35 @@ static void drift_table(FILE *stream, const json_t *drift)
     }
 }
 
+/* A family of sums by its name; NULL if the case has none. */
+static const json_t *find_family(const json_t *lane, const char *name)
+{
+    const json_t *families = json_object_get(lane, "families");
+    for (size_t i = 0; i < json_array_size(families); i++)
+        if (!strcmp(record_text(json_array_get(families, i), "name", NULL), name))
+            return json_array_get(families, i);
+    return NULL;
+}
+
+/* The sums of errors: how near to their limits, and what they would see. */
+static void sums_line(FILE *stream, const json_t *lanes)
+{
+    const json_t *gain = json_object_get(lanes, "gain"), *rms = json_object_get(lanes, "rms");
+    const json_t *layer = find_family(gain, "gain of the layer"), *token = find_family(gain, "gain of a token");
+    fprintf(stream, "  sums of errors, of their limits: rms");
+    number(stream, 0, "%.3f", record_number(rms, "limit_ratio", NULL));
+    fprintf(stream, ", gain");
+    number(stream, 0, "%.3f", record_number(gain, "limit_ratio", NULL));
+    fprintf(stream, json_is_true(json_object_get(gain, "binding")) ? "\n" : " (not binding)\n");
+    if (!layer)
+        return;
+    fprintf(stream, "  smallest scale error seen: of the layer");
+    number(stream, 0, "%.1e", record_number(layer, "detection_floor_worst", NULL));
+    fprintf(stream, ", of any one token");
+    number(stream, 0, "%.1e", record_number(token, "detection_floor_worst", NULL));
+    fprintf(stream, "\n");
+}
+
 /* A fixture that was refused has no subject. */
 static void refused_block(FILE *stream, const json_t *one)
 {
@@ -86,6 +115,8 @@ static void case_block(FILE *stream, const json_t *one)
         layers_table(stream, one);
     if (drift)
         drift_table(stream, drift);
+    if (json_object_get(one, "lanes"))
+        sums_line(stream, json_object_get(one, "lanes"));
     const json_t *stored =
         json_object_get(json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),
                         "quantised_bf16_store");

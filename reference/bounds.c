@@ -11,16 +11,17 @@
 
 /* |silu'(x)| <= 1.0998... for all x. */
 static const double silu_slope = 1.1;
-/* An FP32 evaluation of silu by any published form: exp (2 ulp), 1 + e, division, product. */
-static const double silu_roundings = 8.0;
+/* An FP32 evaluation of silu by any published form: exp (2 ulp, and where it is a fast one another 1.173 |x|), 1 + e,
+ * division, product. In units of 2^-24. */
+static const double silu_roundings = 8.0, silu_roundings_fast = 2.4;
 /* Where FP32's exp overflows or underflows, silu(x) is below this. */
 static const double silu_floor = 0x1p-120;
 /* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
 enum { EXTRA_ROUNDINGS = 4 };
 
-/* A value with its worst error and the variance of its error. */
+/* A value with its worst error, the variance of its error, and its error where every rounding is toward zero. */
 struct spread {
-    double value, worst, variance;
+    double value, worst, variance, bias;
 };
 
 /* n roundings of at most u relative each: (1 + u)^n - 1. */
@@ -65,19 +66,22 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
     dot_and_absolute(row, x, count, &r.value, &absolute);
     r.worst = gamma_n(n, u) * absolute;
     r.variance = n * squared(u * absolute) / 3.0;
+    r.bias = n * u / 2.0 * r.value;
     return r;
 }
 
 static struct spread gated(struct spread gate, struct spread up, double u, enum gb_format format)
 {
-    double silu = gate.value / (1.0 + exp(-gate.value));
-    double own = silu_roundings * 0x1p-24 * fabs(silu) + silu_floor;
+    double sigmoid = 1.0 / (1.0 + exp(-gate.value)), silu = gate.value * sigmoid;
+    double slope = sigmoid * (1.0 + gate.value * (1.0 - sigmoid));
+    double own = (silu_roundings + silu_roundings_fast * fabs(gate.value)) * 0x1p-24 * fabs(silu) + silu_floor;
     double silu_worst = silu_slope * gate.worst + own;
     double silu_variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
     struct spread h = {.value = silu * up.value};
     double product = u * (fabs(silu) + silu_worst) * (fabs(up.value) + up.worst);
     h.worst = fabs(up.value) * silu_worst + fabs(silu) * up.worst + silu_worst * up.worst + product;
     h.variance = squared(up.value) * silu_variance + squared(silu) * up.variance + squared(product) / 3.0;
+    h.bias = up.value * (slope * gate.bias + copysign(own, silu)) + silu * up.bias + u * h.value;
     if (format == GB_BF16) {
         double half = half_ulp_bf16(fabs(h.value) + h.worst);
         h.worst += half;
@@ -88,7 +92,7 @@ static struct spread gated(struct spread gate, struct spread up, double u, enum 
 
 /* The intermediate of one pair, split into arrays so that sums over it vectorise. */
 struct hidden_row {
-    double *value, *worst, *variance; /* [intermediate] each */
+    double *value, *worst, *variance, *bias; /* [intermediate] each */
 };
 
 /* row . h, where h carries errors; the roundings of this dot product itself are counted in finish().
@@ -96,28 +100,29 @@ struct hidden_row {
 static struct spread projection_of_spread(const double *row, const struct hidden_row *h, uint32_t count,
                                           double *absolute)
 {
-    double value = 0.0, s = 0.0, worst = 0.0, variance = 0.0;
-#pragma omp simd reduction(+ : value, s, worst, variance)
+    double value = 0.0, s = 0.0, worst = 0.0, variance = 0.0, bias = 0.0;
+#pragma omp simd reduction(+ : value, s, worst, variance, bias)
     for (uint32_t i = 0; i < count; i++) {
         double w = fabs(row[i]);
         value += row[i] * h->value[i];
         s += w * (fabs(h->value[i]) + h->worst[i]);
         worst += w * h->worst[i];
         variance += w * w * h->variance[i];
+        bias += row[i] * h->bias[i];
     }
     *absolute = s;
-    return (struct spread){value, worst, variance};
+    return (struct spread){value, worst, variance, bias};
 }
 
 /* What is summed over the slots of a token for one output element. */
 struct outputs {
-    double *value, *worst, *variance, *absolute; /* [tokens, hidden] each */
+    double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
 };
 
 struct work {
     double *matrix;           /* [2 * intermediate, hidden], then [hidden, intermediate] */
     struct hidden_row *pairs; /* [most pairs of an expert] */
-    double *storage;          /* behind pairs: [most, 3, intermediate] */
+    double *storage;          /* behind pairs: [most, 4, intermediate] */
     struct outputs out;
 };
 
@@ -134,14 +139,21 @@ static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint
             w->out.value[o] += routing_weights[pairs[n]] * d.value;
             w->out.worst[o] += weight * d.worst;
             w->out.variance[o] += squared(weight) * d.variance;
+            w->out.bias[o] += routing_weights[pairs[n]] * d.bias;
             w->out.absolute[o] += weight * absolute;
         }
 }
 
+static void put(double *array, size_t i, double value)
+{
+    if (array)
+        array[i] = value;
+}
+
 static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, const uint32_t *pairs, uint32_t count,
                                  const double *x, const double *routing_weights, const struct gb_truth_source *source,
-                                 const struct gb_rounding_points *points, struct work *w, double *worst, double *sigma,
-                                 struct gb_error *error)
+                                 const struct gb_rounding_points *points, struct work *w,
+                                 const struct gb_bounds *bounds, struct gb_error *error)
 {
     uint32_t H = shape->hidden, I = shape->intermediate;
     double u = ldexp(1.0, -(int)points->accumulator_bits);
@@ -157,10 +169,10 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
             w->pairs[n].value[i] = h.value;
             w->pairs[n].worst[i] = h.worst;
             w->pairs[n].variance[i] = h.variance;
-            if (worst)
-                worst[(size_t)pairs[n] * I + i] = h.worst;
-            if (sigma)
-                sigma[(size_t)pairs[n] * I + i] = sqrt(h.variance);
+            w->pairs[n].bias[i] = h.bias;
+            put(bounds->intermediate_worst, (size_t)pairs[n] * I + i, h.worst);
+            put(bounds->intermediate_sigma, (size_t)pairs[n] * I + i, sqrt(h.variance));
+            put(bounds->intermediate_bias, (size_t)pairs[n] * I + i, h.bias);
         }
     status = source->down(source->context, expert, w->matrix, error);
     if (status == GB_OK)
@@ -172,19 +184,21 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
  * all slots: at most top_k * (intermediate + 1) additions, EXTRA_ROUNDINGS, the routing weight's to FP32 and its
  * product's; then the output's. */
 static void finish(const struct gb_shape *shape, const struct gb_rounding_points *points, const struct outputs *out,
-                   double *worst, double *sigma)
+                   const struct gb_bounds *bounds)
 {
     double u = ldexp(1.0, -(int)points->accumulator_bits);
     double n = (double)shape->top_k * (shape->intermediate + 1.0) + EXTRA_ROUNDINGS + 2.0;
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
-        worst[o] = out->worst[o] + gamma_n(n, u) * out->absolute[o];
+        double worst = out->worst[o] + gamma_n(n, u) * out->absolute[o];
         double variance = out->variance[o] + n * squared(u * out->absolute[o]) / 3.0;
         if (points->output == GB_BF16) {
-            double half = half_ulp_bf16(fabs(out->value[o]) + worst[o]);
-            worst[o] += half;
+            double half = half_ulp_bf16(fabs(out->value[o]) + worst);
+            worst += half;
             variance += squared(half) / 3.0;
         }
-        sigma[o] = sqrt(variance);
+        put(bounds->output_worst, o, worst);
+        put(bounds->output_sigma, o, sqrt(variance));
+        put(bounds->output_bias, o, out->bias[o] + n * u / 2.0 * out->value[o]);
     }
 }
 
@@ -196,6 +210,7 @@ static void work_free(struct work *w)
     free(w->out.value);
     free(w->out.worst);
     free(w->out.variance);
+    free(w->out.bias);
     free(w->out.absolute);
     memset(w, 0, sizeof *w);
 }
@@ -206,43 +221,42 @@ static enum gb_status work_new(const struct gb_shape *shape, uint32_t most, stru
     *w = (struct work){
         .matrix = malloc(sizeof(double) * 2 * I * shape->hidden),
         .pairs = malloc(sizeof(struct hidden_row) * (most + 1)),
-        .storage = malloc(sizeof(double) * (most + 1) * 3 * I),
+        .storage = malloc(sizeof(double) * (most + 1) * 4 * I),
         .out = {calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
-                calloc(outputs, sizeof(double))},
+                calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double))},
     };
-    if (!w->matrix || !w->pairs || !w->storage || !w->out.value || !w->out.worst || !w->out.variance ||
+    if (!w->matrix || !w->pairs || !w->storage || !w->out.value || !w->out.worst || !w->out.variance || !w->out.bias ||
         !w->out.absolute) {
         work_free(w);
         return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
     }
     for (size_t n = 0; n < most; n++)
-        w->pairs[n] =
-            (struct hidden_row){w->storage + 3 * n * I, w->storage + (3 * n + 1) * I, w->storage + (3 * n + 2) * I};
+        w->pairs[n] = (struct hidden_row){w->storage + 4 * n * I, w->storage + (4 * n + 1) * I,
+                                          w->storage + (4 * n + 2) * I, w->storage + (4 * n + 3) * I};
     return GB_OK;
 }
 
 enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
                               const double *routing_weights, const struct gb_truth_source *source,
-                              const struct gb_rounding_points *points, double *output_worst, double *output_sigma,
-                              double *intermediate_worst, double *intermediate_sigma, struct gb_error *error)
+                              const struct gb_rounding_points *points, const struct gb_bounds *bounds,
+                              struct gb_error *error)
 {
+    double *const inner[] = {bounds->intermediate_worst, bounds->intermediate_sigma, bounds->intermediate_bias};
     struct gb_groups groups;
     struct work w;
     enum gb_status status = gb_groups_new(shape, ids, &groups, error);
     if (status != GB_OK)
         return status;
     status = work_new(shape, groups.most, &w, error);
-    size_t bytes = sizeof(double) * shape->tokens * shape->top_k * shape->intermediate;
-    if (status == GB_OK && intermediate_worst)
-        memset(intermediate_worst, 0, bytes);
-    if (status == GB_OK && intermediate_sigma)
-        memset(intermediate_sigma, 0, bytes);
+    for (size_t i = 0; status == GB_OK && i < sizeof inner / sizeof *inner; i++)
+        if (inner[i])
+            memset(inner[i], 0, sizeof(double) * shape->tokens * shape->top_k * shape->intermediate);
     for (uint32_t g = 0; status == GB_OK && g < groups.active; g++)
         status =
             one_expert(shape, groups.expert[g], groups.pair + groups.start[g], groups.start[g + 1] - groups.start[g], x,
-                       routing_weights, source, points, &w, intermediate_worst, intermediate_sigma, error);
+                       routing_weights, source, points, &w, bounds, error);
     if (status == GB_OK)
-        finish(shape, points, &w.out, output_worst, output_sigma);
+        finish(shape, points, &w.out, bounds);
     work_free(&w);
     gb_groups_free(&groups);
     return status;

@@ -127,17 +127,48 @@ struct gb_rounding_points {
 };
 
 /*
- * Per element of the output and, if intermediate_* are not NULL, of the intermediate:
+ * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; intermediate_*: [tokens, top_k, intermediate].
  *   worst: the theorem, |subject - truth| <= worst for any order of summation;
- *   sigma: the standard deviation if every rounding error is independent and uniform in its interval.
- * output_worst, output_sigma: [tokens, hidden]; intermediate_worst, _sigma: [tokens, top_k, intermediate].
- * Inputs as gb_truth_layer.
+ *   sigma: the standard deviation if every rounding error is independent and uniform in its interval;
+ *   bias: the mean error, up to a factor from -1 to 1 common to all elements, if roundings are toward zero.
  */
+struct gb_bounds {
+    double *output_worst, *output_sigma, *output_bias;
+    double *intermediate_worst, *intermediate_sigma, *intermediate_bias;
+};
+
+/* Inputs as gb_truth_layer. */
 GB_API enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
                                      const double *routing_weights, const struct gb_truth_source *source,
-                                     const struct gb_rounding_points *points, double *output_worst,
-                                     double *output_sigma, double *intermediate_worst, double *intermediate_sigma,
+                                     const struct gb_rounding_points *points, const struct gb_bounds *bounds,
                                      struct gb_error *error);
+
+/*
+ * How the errors of one token's outputs hang together, an error of the intermediate being spread over all of them, for
+ * the first `tokens` tokens: what a sum of errors, or of their squares, may come to. docs/numerics.md#moments.
+ */
+struct gb_moments {
+    uint32_t tokens;
+    uint32_t directions; /* top_k + 1 */
+    uint32_t tile;       /* columns of a tile, the last one may have fewer */
+    uint32_t tiles;
+    float *direction; /* [tokens, directions, hidden]: for each slot's share of the output, then for all of it, the
+                         direction along which an error proportional to it stands out most from rounding */
+    double *signal;   /* [tokens, directions]: direction . share, truth's */
+    double *variance; /* [tokens, directions]: of direction . error */
+    double *factor;   /* [tokens, tiles, tile, tile]: L, lower, L L^T the covariance of the errors of a tile */
+};
+
+/* ids, routing_weights: as gb_truth_layer; intermediate: truth's; bounds: with both sigmas. GB_EINVAL, GB_ENOMEM. */
+GB_API enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
+                                     const double *intermediate, const struct gb_truth_source *source,
+                                     const struct gb_bounds *bounds, struct gb_moments *moments,
+                                     struct gb_error *error);
+GB_API void gb_moments_free(struct gb_moments *moments);
+/* values = L^-1 values; errors become uncorrelated, of variance 1. Where nothing may err the result is 0.
+ * values: [count], count the columns of the tile. */
+GB_API void gb_moments_whiten(const struct gb_moments *moments, uint32_t token, uint32_t tile, uint32_t count,
+                              double *values);
 
 #ifdef __cplusplus
 }

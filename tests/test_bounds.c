@@ -66,13 +66,16 @@ static void bound(struct bounded *b, const struct gb_rounding_points *points)
 {
     const struct problem *p = &b->problem;
     const struct gb_shape *shape = &p->arguments.shape;
+    const struct gb_bounds bounds = {.output_worst = b->worst,
+                                     .output_sigma = b->sigma,
+                                     .intermediate_worst = b->worst_h,
+                                     .intermediate_sigma = b->sigma_h};
 
     assert_int_equal(
         gb_truth_layer(shape, p->truth_x, p->ids, p->truth_routing_weights, &b->source, b->truth, b->truth_h, NULL),
         GB_OK);
-    assert_int_equal(gb_bound_layer(shape, p->truth_x, p->ids, p->truth_routing_weights, &b->source, points, b->worst,
-                                    b->sigma, b->worst_h, b->sigma_h, NULL),
-                     GB_OK);
+    assert_int_equal(
+        gb_bound_layer(shape, p->truth_x, p->ids, p->truth_routing_weights, &b->source, points, &bounds, NULL), GB_OK);
 }
 
 /* The reference as the subject: bf16 intermediate, FP32 output. */
@@ -338,6 +341,7 @@ static void empty_slots_have_no_error(void **state)
 
     (void)state;
     bounded_new(&b, shape, GB_NVFP4, DATA_CODES, 43);
+    const struct gb_bounds outputs = {.output_worst = b.worst, .output_sigma = b.sigma};
     b.problem.ids[0] = b.problem.ids[1] = b.problem.ids[3] = -1;
     bound(&b, &points_bf16_fp32);
     for (size_t i = 0; i < b.outputs; i++)
@@ -345,12 +349,12 @@ static void empty_slots_have_no_error(void **state)
     for (size_t i = 0; i < b.intermediates; i++)
         assert_true((b.worst_h[i] > 0) == (i / shape.intermediate == 2));
     assert_int_equal(gb_bound_layer(&shape, b.problem.truth_x, b.problem.ids, b.problem.truth_routing_weights,
-                                    &b.source, &points_bf16_fp32, b.worst, b.sigma, NULL, NULL, NULL),
+                                    &b.source, &points_bf16_fp32, &outputs, NULL),
                      GB_OK);
     b.problem.ids[2] = 4;
     struct gb_error error = {""};
     assert_int_equal(gb_bound_layer(&shape, b.problem.truth_x, b.problem.ids, b.problem.truth_routing_weights,
-                                    &b.source, &points_bf16_fp32, b.worst, b.sigma, NULL, NULL, &error),
+                                    &b.source, &points_bf16_fp32, &outputs, &error),
                      GB_EINVAL);
     assert_non_null(strstr(error.message, "expert id 4"));
     bounded_free(&b);

@@ -30,3 +30,16 @@ expect("no result after 2 s" in one["cases"][0]["reason"], one["cases"][0]["reas
 one = record(tiny, "--subject", FAULTS, "--kernel", "faults/none", "--kernel", "faults/crash", "--kernel",
              "faults/one-element", "--kernel", "faults/none-unordered", code=5)
 expect([c["verdict"] for c in one["cases"]] == ["PASS", "CRASH", "FAIL", "PASS"], str([c["verdict"] for c in one["cases"]]))
+
+# Within every element's bound: only sums over elements show it. (The captured tokens above are all alike, so that
+# sums over tokens have one term.)
+run("make", path("gaussian.h5"), "--shape", "8,3,128,64", "--tokens", "24")
+SUBTLE = {"none": 0, "none-unordered": 0, "scaled-unordered": 1, "routing-weight-bf16-unordered": 1}
+for name, code in SUBTLE.items():
+    for fixture in [tiny, path("gaussian.h5")][code:]:
+        case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)["cases"]
+        sums = [f for lane in ("rms", "gain") for f in case["lanes"][lane]["families"]]
+        expect(all(f["statistics"] and (0 < f["limit_ratio"] < 1 or code) for f in sums) and len(sums) == 9, f"{name}: {sums}")
+        expect(case["lanes"]["gain"]["binding"] == ("unordered" in name), name)
+        expect(case["lanes"]["bound"]["result"] == "PASS", f"{name}: an element shows it, no sum is needed")
+        expect(("sums lie beyond" in case["reason"]) == bool(code), f"{name}: {case['reason']}")

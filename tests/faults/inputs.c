@@ -161,6 +161,12 @@ static void plant_routing_weight_missing(struct copy *copy)
         copy->routing_weights[i] = 1;
 }
 
+static void plant_routing_weight_bf16(struct copy *copy)
+{
+    for (size_t i = 0; i < copy->pairs; i++)
+        copy->routing_weights[i] = gb_bf16_decode(gb_bf16_encode(copy->routing_weights[i]));
+}
+
 static void zero_last_scale(struct projection *projection)
 {
     for (size_t row = 1; row <= projection->rows; row++)
@@ -196,6 +202,11 @@ enum gb_status run_expert_dropped(const struct gb_arguments *arguments, struct g
 enum gb_status run_routing_weight_missing(const struct gb_arguments *arguments, struct gb_error *error)
 {
     return run_planted(arguments, plant_routing_weight_missing, error);
+}
+
+enum gb_status run_routing_weight_bf16(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    return run_planted(arguments, plant_routing_weight_bf16, error);
 }
 
 enum gb_status run_last_block_dropped(const struct gb_arguments *arguments, struct gb_error *error)

@@ -46,6 +46,9 @@ static const struct gb_kernel kernels[] = {
     UNORDERED("last-block-dropped", run_last_block_dropped),
     UNORDERED("one-element", run_one_element),
 
+    UNORDERED("scaled", run_scaled),
+    UNORDERED("routing-weight-bf16", run_routing_weight_bf16),
+
     ORDERED("zero-output", run_zero_output),
     ORDERED("unwritten-row", run_unwritten_row),
     ORDERED("writes-past-end", run_writes_past_end),

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/statistics.h"
+#include "quant/quant.h"
+
+static const struct {
+    const char *name, *first, *second; /* what its numbers count */
+} families[FAMILIES] = {
+    [RMS_TOKEN] = {"rms of a token", "token", "tile"},
+    [RMS_COLUMNS] = {"rms of columns", "tile", NULL},
+    [RMS_INTERMEDIATE] = {"rms of an intermediate", "token", "slot"},
+    [GAIN_LAYER] = {"gain of the layer", NULL, NULL},
+    [GAIN_TOKEN] = {"gain of a token", "token", NULL},
+    [GAIN_COLUMN] = {"gain of a column", "column", NULL},
+    [GAIN_EXPERT] = {"gain of an expert", "expert", NULL},
+    [GAIN_SLOT] = {"gain of a slot", "token", "slot"},
+    [GAIN_INTERMEDIATE] = {"gain of an intermediate", "token", "slot"},
+};
+
+const char *family_name(enum family family)
+{
+    return families[family].name;
+}
+
+bool family_is_gain(enum family family)
+{
+    return family >= GAIN_LAYER;
+}
+
+const char *family_place(enum family family, const struct family_result *r, char *text, size_t bytes)
+{
+    const char *first = families[family].first, *second = families[family].second;
+    if (!first)
+        snprintf(text, bytes, "all tokens");
+    else if (!second)
+        snprintf(text, bytes, "%s %u", first, r->first);
+    else
+        snprintf(text, bytes, "%s %u, %s %u", first, r->first, second, r->second);
+    return text;
+}
+
+/* A sum of errors along a direction u. */
+struct gain {
+    double along;    /* u . error */
+    double signal;   /* u . what is to be scaled */
+    double variance; /* of u . error */
+    double bias;     /* u . the error of rounding toward zero */
+};
+
+/* A sum of squares of uncorrelated errors in units of their standard deviation. */
+struct squares {
+    double count;
+    double errors, truth, bias; /* of errors, of truth, of the errors of rounding toward zero */
+};
+
+static double squared(double v)
+{
+    return v * v;
+}
+
+/* Enters one statistic. floor: the relative error that reaches the limit. */
+static void enter(struct statistics *s, enum family family, double statistic, double limit, double floor,
+                  uint32_t layer, uint32_t first, uint32_t second)
+{
+    struct family_result *r = &s->family[family];
+    double ratio = statistic == 0.0 ? 0.0 : statistic / limit;
+    r->count++;
+    r->exceeding += !(statistic <= limit);
+    if (!(ratio <= r->limit_ratio) && !isnan(r->limit_ratio)) {
+        r->limit_ratio = ratio;
+        r->layer = layer;
+        r->first = first;
+        r->second = second;
+    }
+    if (isfinite(floor)) {
+        r->floor_smallest = r->floor_smallest == 0.0 || floor < r->floor_smallest ? floor : r->floor_smallest;
+        r->floor_worst = fmax(floor, r->floor_worst);
+    }
+}
+
+/* P(|u . e| > sqrt(2 V ln(2 / p))) <= p for sub-Gaussian errors. */
+static void enter_gain(struct statistics *s, enum family family, const struct gain *g, uint32_t layer, uint32_t first,
+                       uint32_t second)
+{
+    double limit = sqrt(2.0 * g->variance * log(2.0 * (double)s->gain / s->probability)) + fabs(g->bias);
+    enter(s, family, fabs(g->along), limit, limit / g->signal, layer, first, second);
+}
+
+/* P(|e|^2 > n + 2 sqrt(n x) + 2 x) <= e^-x for n sub-Gaussian errors of variance 1. */
+static void enter_squares(struct statistics *s, enum family family, const struct squares *q, uint32_t layer,
+                          uint32_t first, uint32_t second)
+{
+    double x = log((double)s->rms / s->probability);
+    double limit = sqrt(q->count + 2.0 * sqrt(q->count * x) + 2.0 * x) + sqrt(q->bias);
+    double floor = sqrt((limit * limit - q->count) / q->truth);
+    enter(s, family, sqrt(q->errors), limit, floor, layer, first, second);
+}
+
+/* Sums independent gains, each with the weight that makes most of it. */
+static void add_gain(struct gain *sum, const struct gain *g)
+{
+    double weight = g->variance > 0.0 ? g->signal / g->variance : 0.0;
+    sum->along += weight * g->along;
+    sum->signal += weight * g->signal;
+    sum->variance += squared(weight) * g->variance;
+    sum->bias += weight * g->bias;
+}
+
+/* One layer's output under the judge. */
+struct judged {
+    struct statistics *s;
+    const struct gb_layer *of;
+    const struct layer_bounds *bounds;
+    const double *subject; /* [tokens, hidden] */
+    uint32_t layer, tokens, hidden, top_k, experts;
+    bool *repeats; /* [tokens]: an earlier token has the same input, so the same errors; left out of sums over tokens */
+};
+
+static void find_repeats(struct judged *j)
+{
+    size_t bytes = sizeof(gb_bf16) * j->hidden;
+    for (uint32_t t = 1; t < j->tokens; t++)
+        for (uint32_t earlier = 0; earlier < t && !j->repeats[t]; earlier++)
+            j->repeats[t] = !memcmp(j->of->x + (size_t)t * j->hidden, j->of->x + (size_t)earlier * j->hidden, bytes);
+}
+
+static double error_at(const struct judged *j, size_t i)
+{
+    return j->subject[i] - j->of->truth_quantised[i];
+}
+
+static struct gain along_direction(const struct judged *j, uint32_t token, uint32_t direction)
+{
+    const struct gb_moments *m = &j->bounds->moments;
+    size_t at = (size_t)token * m->directions + direction;
+    const float *u = m->direction + at * j->hidden;
+    struct gain g = {.signal = m->signal[at], .variance = m->variance[at]};
+    for (uint32_t o = 0; o < j->hidden; o++) {
+        size_t i = (size_t)token * j->hidden + o;
+        g.along += (double)u[o] * error_at(j, i);
+        g.bias += (double)u[o] * j->bounds->of.output_bias[i];
+    }
+    return g;
+}
+
+/* experts: scratch, [experts], zero. */
+static void judge_directions(const struct judged *j, struct gain *experts)
+{
+    struct gain all = {0};
+    for (uint32_t t = 0; t < j->tokens; t++) {
+        for (uint32_t k = 0; k < j->top_k; k++) {
+            int32_t expert = j->of->ids[(size_t)t * j->top_k + k];
+            if (expert < 0)
+                continue;
+            struct gain slot = along_direction(j, t, k);
+            enter_gain(j->s, GAIN_SLOT, &slot, j->layer, t, k);
+            if (!j->repeats[t])
+                add_gain(&experts[expert], &slot);
+        }
+        struct gain token = along_direction(j, t, j->top_k);
+        enter_gain(j->s, GAIN_TOKEN, &token, j->layer, t, 0);
+        if (!j->repeats[t])
+            add_gain(&all, &token);
+    }
+    for (uint32_t e = 0; e < j->experts; e++)
+        if (experts[e].signal > 0.0)
+            enter_gain(j->s, GAIN_EXPERT, &experts[e], j->layer, e, 0);
+    enter_gain(j->s, GAIN_LAYER, &all, j->layer, 0, 0);
+}
+
+/* Errors of one column in different tokens are independent. */
+static void judge_columns(const struct judged *j)
+{
+    for (uint32_t o = 0; o < j->hidden; o++) {
+        struct gain column = {0};
+        for (uint32_t t = 0; t < j->tokens; t++) {
+            size_t i = (size_t)t * j->hidden + o;
+            struct gain g = {error_at(j, i), j->of->truth_quantised[i], squared(j->bounds->of.output_sigma[i]),
+                             j->bounds->of.output_bias[i]};
+            if (!j->repeats[t])
+                add_gain(&column, &g);
+        }
+        enter_gain(j->s, GAIN_COLUMN, &column, j->layer, o, 0);
+    }
+}
+
+static double whitened_squares(const struct judged *j, uint32_t token, uint32_t tile, uint32_t count, double *values)
+{
+    double sum = 0.0;
+    gb_moments_whiten(&j->bounds->moments, token, tile, count, values);
+    for (uint32_t i = 0; i < count; i++)
+        sum += squared(values[i]);
+    return sum;
+}
+
+/* values: scratch, [hidden]. */
+static struct squares squares_of(const struct judged *j, uint32_t token, uint32_t tile, double *values)
+{
+    uint32_t width = j->bounds->moments.tile, first = tile * width;
+    uint32_t count = j->hidden - first < width ? j->hidden - first : width;
+    size_t at = (size_t)token * j->hidden + first;
+    struct squares q = {.count = count};
+    for (uint32_t i = 0; i < count; i++)
+        values[i] = error_at(j, at + i);
+    q.errors = whitened_squares(j, token, tile, count, values);
+    memcpy(values, j->of->truth_quantised + at, sizeof(double) * count);
+    q.truth = whitened_squares(j, token, tile, count, values);
+    memcpy(values, j->bounds->of.output_bias + at, sizeof(double) * count);
+    q.bias = whitened_squares(j, token, tile, count, values);
+    return q;
+}
+
+static void add_squares(struct squares *sum, const struct squares *q)
+{
+    sum->count += q->count;
+    sum->errors += q->errors;
+    sum->truth += q->truth;
+    sum->bias += q->bias;
+}
+
+/* Errors of different tokens are independent. values: scratch, [hidden]. */
+static void judge_tiles(const struct judged *j, double *values)
+{
+    for (uint32_t k = 0; k < j->bounds->moments.tiles; k++) {
+        struct squares all = {0};
+        for (uint32_t t = 0; t < j->tokens; t++) {
+            struct squares q = squares_of(j, t, k, values);
+            enter_squares(j->s, RMS_TOKEN, &q, j->layer, t, k);
+            if (!j->repeats[t])
+                add_squares(&all, &q);
+        }
+        enter_squares(j->s, RMS_COLUMNS, &all, j->layer, k, 0);
+    }
+}
+
+/* Each layer has the same sizes, hence the same number of statistics; experts that are not in use count too. */
+void statistics_start(struct statistics *s, const struct baseline *b, uint32_t tokens, bool output, bool inner,
+                      double probability)
+{
+    const struct gb_shape *shape = &b->fixture->shape;
+    const struct gb_moments *m = &b->bounds[0].moments;
+    uint64_t judged = tokens < m->tokens ? tokens : m->tokens, pairs = (uint64_t)tokens * shape->top_k;
+    memset(s, 0, sizeof *s);
+    s->probability = probability;
+    s->tokens_judged = (uint32_t)judged;
+    if (output) {
+        s->rms += m->tiles * (judged + 1);
+        s->gain += 1 + judged * (1 + shape->top_k) + shape->hidden + shape->experts;
+    }
+    s->rms += inner ? pairs : 0;
+    s->gain += inner ? pairs : 0;
+    s->rms *= b->fixture->layers;
+    s->gain *= b->fixture->layers;
+}
+
+enum gb_status statistics_output(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                                 const double *subject, struct gb_error *error)
+{
+    const struct gb_shape *shape = &b->fixture->shape;
+    uint32_t judged = tokens < s->tokens_judged ? tokens : s->tokens_judged;
+    struct judged j = {s,
+                       &b->fixture->layer[layer],
+                       &b->bounds[layer],
+                       subject,
+                       layer,
+                       judged,
+                       shape->hidden,
+                       shape->top_k,
+                       shape->experts,
+                       calloc(judged, sizeof(bool))};
+    struct gain *experts = calloc(shape->experts, sizeof *experts); /* [experts] */
+    double *values = malloc(sizeof(double) * shape->hidden);        /* [hidden] */
+    bool good = experts && values && j.repeats;
+    if (good) {
+        find_repeats(&j);
+        judge_directions(&j, experts);
+        judge_columns(&j);
+        judge_tiles(&j, values);
+    }
+    free(j.repeats);
+    free(experts);
+    free(values);
+    return good ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to judge %u experts", shape->experts);
+}
+
+/* Errors of the intermediate are independent. */
+void statistics_intermediate(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                             const double *subject)
+{
+    const struct gb_shape *shape = &b->fixture->shape;
+    const struct layer_bounds *bounds = &b->bounds[layer];
+    for (uint32_t pair = 0; pair < tokens * shape->top_k; pair++) {
+        struct gain sum = {0};
+        struct squares q = {0};
+        for (size_t i = (size_t)pair * shape->intermediate; i < (size_t)(pair + 1) * shape->intermediate; i++) {
+            double h = bounds->intermediate_truth[i], variance = squared(bounds->of.intermediate_sigma[i]);
+            struct gain g = {subject[i] - h, h, variance, bounds->of.intermediate_bias[i]};
+            if (variance == 0.0)
+                continue;
+            add_gain(&sum, &g);
+            add_squares(&q, &(struct squares){1.0, squared(g.along) / variance, squared(h) / variance,
+                                              squared(g.bias) / variance});
+        }
+        enter_gain(s, GAIN_INTERMEDIATE, &sum, layer, pair / shape->top_k, pair % shape->top_k);
+        enter_squares(s, RMS_INTERMEDIATE, &q, layer, pair / shape->top_k, pair % shape->top_k);
+    }
+}
