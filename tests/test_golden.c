@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Published bits: the hash over the inputs of small fixtures of every kind, and the hash of what the reference computes
+ * from them. They never change, so a machine, compiler, CPU path or number of threads with other bits is found here
+ * without a second machine at hand.
+ */
+#include "tests/check.h"
+
+#include <omp.h>
+#include <openssl/sha.h>
+#include <unistd.h>
+
+#include "fixtures/fixtures.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+/* Routing by the router is truth's, in float64, so not of fixed bits. */
+static const char *const routings[] = {"uniform", "skewed", "hot", "half", "holes"};
+enum { LAYERS = 2, ROUTINGS = sizeof routings / sizeof *routings };
+
+static const struct gb_shape shape = {5, 320, 96, 6, 2};
+
+static const struct golden {
+    enum gb_format format;
+    const char *generator;
+    const char *inputs[ROUTINGS]; /* fixture->sha256 */
+    const char *outputs;          /* of the reference, over layers and routings: intermediate, then output */
+} golden[] = {
+    {GB_NVFP4,
+     "gaussian/1",
+     {"107e99cb0de82aa5e12bfe9cdcb091d77cca77eabaadd118fd024fa61f8642bd",
+      "1fb152ca54346727dcb528888c253c878b7a1759847eb2da2a3dd89563f70dde",
+      "f496f3463e259839d127313b143fc8cd52763cbc1530fac830c89008643ff208",
+      "54599a89c68ea63ab44fd14cea339773b51a82b4a530d596663bd745a6837ebb",
+      "0c990f91096edfb68edec30b31c6aea45033fddd7dac1192d6ae8f5a516c101b"},
+     "c2b1114fdd1602a8374d6254a0b04c81ac7bd73dc2945b006df5bf18676193b9"},
+    {GB_NVFP4,
+     "ties/1",
+     {"43301215dd54581d77946aff1ff10559c7246aa5b79146f696d02909cfc7bb00",
+      "60d2d7899ca3803d5045f6a4bdeed73587f01fa1bd8519b32cd3d971f433ca22",
+      "7f0366350de8cf1b65b72de30c894eef5bbe186012e7183f228b371273d525ea",
+      "2ee9bb478a28a6f629ac2f443a7859862688e19e88f2fd20b2916018e1785aa4",
+      "fb5a5001d721701bec2ca0068e2c570ba58cda99241eb6ee09842e735e59c8bc"},
+     "428ad725aba845c1baff980bac917f4dd34b5c49666dd92e993af6120910a262"},
+    {GB_NVFP4,
+     "edge/1",
+     {"4f1f67324e0bc061df04929f62ce60a86b910ecc35ce2baaedf829d68792c228",
+      "279b40ceeb7767de73a6ecdb1f7045e4b89099a8279ebcc27b1f33eea058f432",
+      "955a9f7118afea652369fbe8bd8e1cfdbaae8d0753c5865b6c5536cc64616e98",
+      "185f2b8d03e265ef7a110adb743f729ffe346fa7fc3020dfea4a41f992f1e194",
+      "bd8315ffbdfb879b04520a88193047e784cff35c50c4a8e7b419573cca43e502"},
+     "39316f5e103bc60a35bac1ad915f43c148c6d9b433442a3946fec2d7eb3e8ba7"},
+    {GB_MXFP8,
+     "gaussian/1",
+     {"21e9d5ec4d4c4a7bb8ffbbabdbbbf49393d33396fcff1ff30273403f1aaab0fb",
+      "0b6ec617bc86bb8f2872647fb3e2f44eae19f82d0bb830594f2243a0c903beec",
+      "3197716897b73105afe9eba3427e96ff9465331307731168937ba1bf8d9c5f15",
+      "4c66c48fa38e939566d565a098d368f86bd019d09d5463e41e37ad1175a293f2",
+      "3e52d31e0692d7eea350f8a9f68cd17ed9682361775e55c6bd4cff3b9182b545"},
+     "6b1a83dd242033915d38fd471ee1a6e8f8ef8db2f8a2b374a55a5311a391e356"},
+    {GB_MXFP8,
+     "ties/1",
+     {"047f3ca4f140df27091b9f64d12acc60b116a8fd4f45b52a9bb85cbd34646e9c",
+      "215223a052fc9c5c079c423be36a60be5f0874b846ad5a606f3d90771a3e72d6",
+      "0ea80f642dc40ab15d8ea0966798fa6a9791a8d9bb4474a241cd34d01197cf2d",
+      "82dfc88ba5c5a694a1d0a7bb16adfd265d5721d0cc710ff6811791fe3f016770",
+      "aff6d0e83c0e7b31f25adf712b28e4ccc500fdabdcc020aa4d3921527b8b3936"},
+     "ddfd161264ac130e26f17cb8ecaeaea63ac9d5de6e6aeaef59aad720938c35a2"},
+    {GB_MXFP8,
+     "edge/1",
+     {"e286a993d18da5af997efc62581e8ccf5d2399d3fa03792b6bc16e01c944d238",
+      "cb39fa22e71f1ee112a40db7049b9ffe13ffce5c2e8d45e3668c857a949df5bb",
+      "5e2e794db046582fbd9ad0ff3813aa9e74a6e65aff79ab290317e64e7c44c990",
+      "7869a0c8e6c4967fb6da9d124d0a757647eca92279f5d669a8b07b17498977cc",
+      "d7e2c0850ee34807b2e1472da6fd1ba92e727cad290732ce90d35ce2e3cd8f00"},
+     "a9be6745ccff913a12cfc5b6a0e122be5143547c729476222b5c1f0c5c010191"},
+    {GB_BF16,
+     "gaussian/1",
+     {"7774876793113673790be1ac6065f92c3f846496f82d20d77d8d7df63ccb66b2",
+      "163c198766751f351bfedb73c1b1e1cdf90c6e997706567484499a17787d7dd8",
+      "a26114aeb2fe72f7e455b294b752654b93d1ad87e7f9ff8ada45f486be0cfee3",
+      "964f2eb6269042c6a8f54d8917ed2e0e67be278f46447e2f616299548b4fde00",
+      "396375cb839a004ed7b940a055913de1b80c224d3d7e085d3b72d128d54d8a05"},
+     "cd797adde66f67a9b9353e9eddb6562d08287addbd447a3f494f874f5b29092d"},
+    {GB_BF16,
+     "ties/1",
+     {"e0762a967ef1ca332e17fe7785d0fc7a3096308aa1ae1bcab574f9f63804731d",
+      "2a8a0e501a4035cc4f5ab1d754e228df0fa37f4326b682cc572d3a751309cd6a",
+      "32125c4cbfee8c671883200bc03e08dcdc65798619d51159e396505ac41974c9",
+      "c9c94ec9c3bb2c5e483cce51849303d286eaee7de296ccb9e105fa1862806475",
+      "98f15a84c878dfeabeccc9c69098517e7c89be2f10f553584a3aa941f15b739e"},
+     "5c2b94a8012a9b064a43da2da241b28d569f99cb391380f5e0de86aebab6fccf"},
+    {GB_BF16,
+     "edge/1",
+     {"76a926557f40f77c01ddb9d345f92175a4c697dada76500b3b891189cdf1bc00",
+      "6bd08eb72fe728249f5ae014ca6cca2963519801f378d9f1787e3c3ad3bec6f9",
+      "67d213330588dec4f911630695e3b336af51eca1146d35dbe3f5625a0d8edc40",
+      "e140829429e2b50aac3fee92a47a067bd944916509f91bd9efcc108bfd2eca32",
+      "973bf749e58e2ca9c288dac617380728b50d3fd4dce22c174d1bf81629a39ee2"},
+     "69bfa5c65d320cf90dac696d7445077a8497eb1b5b5e634827379c050a9e7b71"},
+};
+
+/* What the reference computes from the layers of all routings; no padding. */
+struct outputs {
+    gb_bf16 intermediate[5 * 2 * 96]; /* [tokens, top_k, intermediate] */
+    float output[5 * 320];            /* [tokens, hidden] */
+};
+
+/* As `gaugeblock make --stored` fills it, with the weights of all experts and truth left zero. */
+static struct gb_fixture *generate(const struct golden *g, const char *routing)
+{
+    struct gb_fixture *f;
+    assert_int_equal(gb_fixture_new(&shape, LAYERS, g->format, true, false, false, &f, NULL), GB_OK);
+    f->renormalise = true;
+    f->rms_norm_epsilon = 0x1p-20;
+    f->seed = 20;
+    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(g->format)->name);
+    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(g->format));
+    snprintf(f->generator, sizeof f->generator, "%s", g->generator);
+    assert_int_equal(gb_generate_inputs(f, NULL), GB_OK);
+    assert_int_equal(gb_generate_routing(f, routing, NULL), GB_OK);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        for (uint32_t expert = 0; expert < shape.experts; expert++)
+            assert_int_equal(gb_generate_expert(f, layer, expert, NULL), GB_OK);
+    return f;
+}
+
+/* The hash that gb_fixture_write computes. */
+static void check_inputs(struct gb_fixture *f, const struct golden *g, unsigned routing, int threads)
+{
+    char path[] = "golden-XXXXXX";
+    struct gb_error error = {""};
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    enum gb_status status = gb_fixture_write(path, f, &error);
+    unlink(path);
+    assert_string_equal(error.message, "");
+    assert_int_equal(status, GB_OK);
+    if (strcmp(g->inputs[routing], f->sha256))
+        fail_msg("%s, %s, %s, %d threads: inputs %s, but %s is published", gb_format_name(g->format), g->generator,
+                 routings[routing], threads, f->sha256, g->inputs[routing]);
+}
+
+static void compute(const struct gb_fixture *f, uint32_t layer, struct outputs *o)
+{
+    struct gb_arguments arguments = gb_layer_arguments(f, layer, shape.tokens);
+    memset(o, 0xA5, sizeof *o);
+    arguments.intermediate = o->intermediate;
+    arguments.output = o->output;
+    assert_int_equal(gb_reference_layer(&arguments, NULL), GB_OK);
+    for (size_t i = 0; i < sizeof o->output / sizeof *o->output; i++)
+        assert_true(isfinite(o->output[i]));
+}
+
+/* One row on one CPU path, inputs and outputs on `threads` threads. */
+static void check_row(const struct golden *g, enum gb_cpu_path path, int threads)
+{
+    static struct outputs outputs[ROUTINGS][LAYERS];
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    char digits[2 * SHA256_DIGEST_LENGTH + 1];
+
+    omp_set_num_threads(threads);
+    assert_int_equal(gb_cpu_path_set(path, NULL), GB_OK);
+    for (unsigned r = 0; r < ROUTINGS; r++) {
+        struct gb_fixture *f = generate(g, routings[r]);
+        check_inputs(f, g, r, threads);
+        for (uint32_t layer = 0; layer < LAYERS; layer++)
+            compute(f, layer, &outputs[r][layer]);
+        gb_fixture_free(f);
+    }
+    SHA256((const unsigned char *)outputs, sizeof outputs, digest);
+    for (int i = 0; i < SHA256_DIGEST_LENGTH; i++)
+        snprintf(digits + 2 * i, 3, "%02x", digest[i]);
+    if (strcmp(g->outputs, digits))
+        fail_msg("%s, %s, path %s, %d threads: outputs %s, but %s is published", gb_format_name(g->format),
+                 g->generator, gb_cpu_path_name(path), threads, digits, g->outputs);
+}
+
+static void published_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
+        for (enum gb_cpu_path path = GB_CPU_PLAIN; gb_cpu_path_name(path); path++)
+            if (gb_cpu_path_available(path))
+                check_row(&golden[i], path, 1 + (int)path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(published_bits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
