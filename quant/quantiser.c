@@ -2,6 +2,7 @@
 /* The one quantiser behind every recipe; the steps are numbered as in docs/recipes.md#the-quantiser. */
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "quant/bits.h"
 #include "quant/codes.h"
@@ -285,26 +286,46 @@ static struct step best_step(const struct gb_quantiser *q, const struct block *b
     return error_of(q, block, global, &four) < error_of(q, block, global, &six) ? four : six;
 }
 
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The codes of `count` elements, one a byte. */
+static void run_codes(const struct gb_quantiser *q, const struct step *step, const float *x, uint32_t count,
+                      uint8_t *run)
+{
+    if (!step->zero && gb_codes_of(q, x, count, step->operand, step->divides, run))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        run[i] = element(q, step, x[i]);
+}
+
+/* first: the index of the run's first element in the matrix. */
+static void put_codes(enum gb_element_format format, const uint8_t *run, uint32_t count, size_t first, uint8_t *codes)
+{
+    if (format != GB_E2M1) {
+        memcpy(codes + first, run, count);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *pair = codes + (first + i) / 2;
+        *pair = (uint8_t)((first + i) % 2 == 0 ? run[i] : *pair | run[i] << 4);
+    }
+}
+
 /* first: the index of the block's first element in the matrix. */
 static void write_codes(const struct gb_quantiser *q, const struct block *block, const struct step *step, size_t first,
                         uint8_t *codes)
 {
+    uint8_t run[GB_CODES_AT_ONCE];
     for (uint32_t row = 0; row < block->rows; row++)
-        for (uint32_t column = 0; column < block->columns; column++) {
-            size_t in_block = row * block->stride + column, i = first + in_block;
-            uint8_t code = element(q, step, block->values[in_block]);
-            if (q->element != GB_E2M1)
-                codes[i] = code;
-            else if (i % 2 == 0)
-                codes[i / 2] = code;
-            else
-                codes[i / 2] = (uint8_t)(codes[i / 2] | code << 4);
+        for (uint32_t column = 0; column < block->columns; column += GB_CODES_AT_ONCE) {
+            size_t in_block = row * block->stride + column;
+            uint32_t count = smaller(GB_CODES_AT_ONCE, block->columns - column);
+            run_codes(q, step, block->values + in_block, count, run);
+            put_codes(q->element, run, count, first + in_block, codes);
         }
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 static uint32_t block_columns(const struct gb_quantiser *q, uint32_t columns)
