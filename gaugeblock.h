@@ -254,6 +254,15 @@ enum gb_kernel_flags {
  * <weights>.<activations>.<order>; order NULL claims none, and the kernel is then judged against bounds instead of
  * bits.
  */
+/*
+ * Where a kernel rounds between its stages, beside the intermediate and the output: GB_BF16, or GB_FP32 (as is 0).
+ */
+struct gb_stage_roundings {
+    enum gb_format gate_up; /* every dot product of gate and of up */
+    enum gb_format silu;    /* silu(gate), before it is multiplied by up */
+    enum gb_format slot;    /* every slot's dot product of down, before or after its routing weight */
+};
+
 struct gb_kernel {
     const char *name; /* unique in its table, printable ASCII without spaces: "vendor/kernel" */
     enum gb_operator operation;
@@ -273,6 +282,8 @@ struct gb_kernel {
     void (*release)(void *prepared);
     /* Computes. With GB_DEVICE_POINTERS it may return before the work on `stream` is done. */
     enum gb_status (*run)(const struct gb_arguments *arguments, struct gb_error *error);
+
+    struct gb_stage_roundings roundings; /* zero: no rounding but those of the contract */
 };
 
 struct gb_kernel_table {

@@ -279,7 +279,8 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     const struct gb_fixture *f = b->fixture;
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
     struct tally tally = {.elements = elements_of(f, outputs, output, inner), .ordered = kernel->order != NULL};
-    struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits};
+    struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits,
+                                        kernel->roundings};
     struct summary sum;
     json_t *layers = json_array();
     *j = (struct judgement){.verdict = VERDICT_PASS};

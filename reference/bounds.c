@@ -43,6 +43,16 @@ static double squared(double v)
     return v * v;
 }
 
+/* One rounding to `format` of a value that may be off by v->worst. */
+static void round_to(enum gb_format format, struct spread *v)
+{
+    if (format != GB_BF16)
+        return;
+    double half = half_ulp_bf16(fabs(v->value) + v->worst);
+    v->worst += half;
+    v->variance += squared(half) / 3.0;
+}
+
 /* sum of a[i] * x[i] and of |a[i] * x[i]|. */
 static void dot_and_absolute(const double *a, const double *x, uint32_t count, double *dot, double *absolute)
 {
@@ -57,8 +67,9 @@ static void dot_and_absolute(const double *a, const double *x, uint32_t count, d
     *absolute = s;
 }
 
-/* A dot product of `count` terms with exact inputs, accumulated with unit roundoff u in any order. */
-static struct spread projection(const double *row, const double *x, uint32_t count, double u)
+/* A dot product of `count` terms with exact inputs, accumulated with unit roundoff u in any order, rounded to `format`.
+ */
+static struct spread projection(const double *row, const double *x, uint32_t count, double u, enum gb_format format)
 {
     struct spread r;
     double absolute;
@@ -67,26 +78,25 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
     r.worst = gamma_n(n, u) * absolute;
     r.variance = n * squared(u * absolute) / 3.0;
     r.bias = n * u / 2.0 * r.value;
+    round_to(format, &r);
     return r;
 }
 
-static struct spread gated(struct spread gate, struct spread up, double u, enum gb_format format)
+static struct spread gated(struct spread gate, struct spread up, double u, const struct gb_rounding_points *points)
 {
-    double sigmoid = 1.0 / (1.0 + exp(-gate.value)), silu = gate.value * sigmoid;
+    double sigmoid = 1.0 / (1.0 + exp(-gate.value));
+    struct spread silu = {.value = gate.value * sigmoid};
     double slope = sigmoid * (1.0 + gate.value * (1.0 - sigmoid));
-    double own = (silu_roundings + silu_roundings_fast * fabs(gate.value)) * 0x1p-24 * fabs(silu) + silu_floor;
-    double silu_worst = silu_slope * gate.worst + own;
-    double silu_variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
-    struct spread h = {.value = silu * up.value};
-    double product = u * (fabs(silu) + silu_worst) * (fabs(up.value) + up.worst);
-    h.worst = fabs(up.value) * silu_worst + fabs(silu) * up.worst + silu_worst * up.worst + product;
-    h.variance = squared(up.value) * silu_variance + squared(silu) * up.variance + squared(product) / 3.0;
-    h.bias = up.value * (slope * gate.bias + copysign(own, silu)) + silu * up.bias + u * h.value;
-    if (format == GB_BF16) {
-        double half = half_ulp_bf16(fabs(h.value) + h.worst);
-        h.worst += half;
-        h.variance += squared(half) / 3.0;
-    }
+    double own = (silu_roundings + silu_roundings_fast * fabs(gate.value)) * 0x1p-24 * fabs(silu.value) + silu_floor;
+    silu.worst = silu_slope * gate.worst + own;
+    silu.variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
+    round_to(points->stages.silu, &silu);
+    struct spread h = {.value = silu.value * up.value};
+    double product = u * (fabs(silu.value) + silu.worst) * (fabs(up.value) + up.worst);
+    h.worst = fabs(up.value) * silu.worst + fabs(silu.value) * up.worst + silu.worst * up.worst + product;
+    h.variance = squared(up.value) * silu.variance + squared(silu.value) * up.variance + squared(product) / 3.0;
+    h.bias = up.value * (slope * gate.bias + copysign(own, silu.value)) + silu.value * up.bias + u * h.value;
+    round_to(points->intermediate, &h);
     return h;
 }
 
@@ -126,9 +136,20 @@ struct work {
     struct outputs out;
 };
 
-static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint32_t count,
-                       const double *routing_weights, struct work *w)
+/* A slot's dot product d, rounded before or after it is multiplied by its routing weight: the error of the product. */
+static void round_slot(enum gb_format format, struct spread d, double weight, double u, double n, double absolute,
+                       double *worst, double *variance)
 {
+    double own = d.worst + gamma_n(n, u) * absolute, magnitude = fabs(d.value) + own;
+    double half = format == GB_BF16 ? fmax(weight * half_ulp_bf16(magnitude), half_ulp_bf16(weight * magnitude)) : 0.0;
+    *worst += half;
+    *variance += squared(half) / 3.0;
+}
+
+static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint32_t count,
+                       const double *routing_weights, const struct gb_rounding_points *points, struct work *w)
+{
+    double u = ldexp(1.0, -(int)points->accumulator_bits), n_slot = shape->intermediate + (double)EXTRA_ROUNDINGS;
     uint32_t H = shape->hidden, I = shape->intermediate;
 #pragma omp parallel for schedule(static)
     for (uint32_t r = 0; r < H; r++)
@@ -141,6 +162,7 @@ static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint
             w->out.variance[o] += squared(weight) * d.variance;
             w->out.bias[o] += routing_weights[pairs[n]] * d.bias;
             w->out.absolute[o] += weight * absolute;
+            round_slot(points->stages.slot, d, weight, u, n_slot, absolute, &w->out.worst[o], &w->out.variance[o]);
         }
 }
 
@@ -164,8 +186,9 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     for (uint32_t i = 0; i < I; i++)
         for (uint32_t n = 0; n < count; n++) {
             const double *token = x + (size_t)(pairs[n] / shape->top_k) * H;
-            struct spread h = gated(projection(w->matrix + (size_t)i * H, token, H, u),
-                                    projection(w->matrix + (size_t)(I + i) * H, token, H, u), u, points->intermediate);
+            struct spread h =
+                gated(projection(w->matrix + (size_t)i * H, token, H, u, points->stages.gate_up),
+                      projection(w->matrix + (size_t)(I + i) * H, token, H, u, points->stages.gate_up), u, points);
             w->pairs[n].value[i] = h.value;
             w->pairs[n].worst[i] = h.worst;
             w->pairs[n].variance[i] = h.variance;
@@ -176,7 +199,7 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
         }
     status = source->down(source->context, expert, w->matrix, error);
     if (status == GB_OK)
-        add_expert(shape, pairs, count, routing_weights, w);
+        add_expert(shape, pairs, count, routing_weights, points, w);
     return status;
 }
 
@@ -189,15 +212,12 @@ static void finish(const struct gb_shape *shape, const struct gb_rounding_points
     double u = ldexp(1.0, -(int)points->accumulator_bits);
     double n = (double)shape->top_k * (shape->intermediate + 1.0) + EXTRA_ROUNDINGS + 2.0;
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
-        double worst = out->worst[o] + gamma_n(n, u) * out->absolute[o];
-        double variance = out->variance[o] + n * squared(u * out->absolute[o]) / 3.0;
-        if (points->output == GB_BF16) {
-            double half = half_ulp_bf16(fabs(out->value[o]) + worst);
-            worst += half;
-            variance += squared(half) / 3.0;
-        }
-        put(bounds->output_worst, o, worst);
-        put(bounds->output_sigma, o, sqrt(variance));
+        struct spread y = {.value = out->value[o],
+                           .worst = out->worst[o] + gamma_n(n, u) * out->absolute[o],
+                           .variance = out->variance[o] + n * squared(u * out->absolute[o]) / 3.0};
+        round_to(points->output, &y);
+        put(bounds->output_worst, o, y.worst);
+        put(bounds->output_sigma, o, sqrt(y.variance));
         put(bounds->output_bias, o, out->bias[o] + n * u / 2.0 * out->value[o]);
     }
 }

@@ -124,6 +124,7 @@ struct gb_rounding_points {
     enum gb_format intermediate; /* GB_BF16 or GB_FP32 */
     enum gb_format output;       /* GB_FP32 or GB_BF16 */
     uint32_t accumulator_bits;   /* significand bits of every accumulation, 24 for FP32 */
+    struct gb_stage_roundings stages;
 };
 
 /*

@@ -104,6 +104,11 @@ static float silu(float x, bool reciprocal)
     return reciprocal ? x * (1 / (1 + expf(-x))) : x / (1 + expf(-x));
 }
 
+static float rounded(enum gb_format format, float value)
+{
+    return format == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(value)) : value;
+}
+
 static void gate_up(const struct problem *problem, size_t pair, const struct legal *legal,
                     const struct gb_rounding_points *points, struct scratch *scratch, float *values, double *h)
 {
@@ -121,8 +126,9 @@ static void gate_up(const struct problem *problem, size_t pair, const struct leg
                          1, scratch);
         float up = dot(&problem->arguments.gate_up, (uint32_t)expert, shape->intermediate + i, values, legal,
                        points->accumulator_bits, 0, 1, scratch);
-        float product = silu(gate, legal->reciprocal) * up;
-        h[i] = (double)(points->intermediate == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(product)) : product);
+        float product = rounded(points->stages.silu, silu(rounded(points->stages.gate_up, gate), legal->reciprocal)) *
+                        rounded(points->stages.gate_up, up);
+        h[i] = (double)rounded(points->intermediate, product);
     }
 }
 
@@ -148,9 +154,14 @@ static float combine(const struct problem *problem, uint32_t token, uint32_t row
         }
         float share = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, 0,
                           1, scratch);
-        y = legal->fma ? fmaf(routing, share, y) : y + routing * share;
+        if (points->stages.slot == GB_BF16 && legal->fma) /* after the routing weight */
+            y += rounded(GB_BF16, routing * share);
+        else if (legal->fma)
+            y = fmaf(routing, share, y);
+        else
+            y += routing * rounded(points->stages.slot, share);
     }
-    return points->output == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(y)) : y;
+    return rounded(points->output, y);
 }
 
 void legal_layer(const struct problem *problem, const struct legal *legal, const struct gb_rounding_points *points,

@@ -10,9 +10,12 @@
 #include "tests/legal.h"
 #include "tests/problem.h"
 
-static const struct gb_rounding_points points_bf16_fp32 = {GB_BF16, GB_FP32, 24};
-static const struct gb_rounding_points points_bf16_bf16 = {GB_BF16, GB_BF16, 24};
-static const struct gb_rounding_points points_fp32_fp32 = {GB_FP32, GB_FP32, 24};
+static const struct gb_rounding_points points_bf16_fp32 = {
+    .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+static const struct gb_rounding_points points_bf16_bf16 = {
+    .intermediate = GB_BF16, .output = GB_BF16, .accumulator_bits = 24};
+static const struct gb_rounding_points points_fp32_fp32 = {
+    .intermediate = GB_FP32, .output = GB_FP32, .accumulator_bits = 24};
 
 /* A problem with its truth, its bounds and room for a subject's results. */
 struct bounded {
@@ -177,13 +180,45 @@ static void legal_orders_stay_within(void **state)
     }
 }
 
+/* Kernels that store gate, up, silu and every slot's product in bf16, as unfused ones do. */
+static void rounded_stages_stay_within(void **state)
+{
+    static const struct gb_stage_roundings stages[] = {
+        {GB_BF16, GB_FP32, GB_FP32}, {0, GB_BF16, 0}, {0, 0, GB_BF16}, {GB_BF16, GB_BF16, GB_BF16}};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
+        struct gb_rounding_points points = {GB_BF16, GB_BF16, 24, stages[i]};
+        struct ratios largest = every_order(GB_BF16, DATA_GAUSSIAN, &points);
+        assert_true(largest.intermediate > 0.2 && largest.output > 0.05);
+    }
+}
+
+/* Each of them is seen where it was not declared. */
+static void undeclared_roundings_are_seen(void **state)
+{
+    static const struct gb_stage_roundings stages[] = {{GB_BF16, 0, 0}, {0, GB_BF16, 0}};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
+        struct gb_rounding_points does = {GB_BF16, GB_FP32, 24, stages[i]};
+        struct legal legal = {.order = LEGAL_FORWARD};
+        struct bounded b;
+        bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 3}, GB_BF16, DATA_GAUSSIAN, 5);
+        bound(&b, &points_bf16_fp32);
+        legal_layer(&b.problem, &legal, &does, b.output, b.intermediate);
+        assert_true(largest_ratio(b.intermediate, b.truth_h, b.worst_h, b.intermediates) > 1);
+        bounded_free(&b);
+    }
+}
+
 static void narrow_accumulators_stay_within(void **state)
 {
     static const uint32_t bits[] = {8, 11, 14, 20};
 
     (void)state;
     for (unsigned i = 0; i < sizeof bits / sizeof *bits; i++) {
-        struct gb_rounding_points points = {GB_BF16, GB_FP32, bits[i]};
+        struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = bits[i]};
         every_order(GB_NVFP4, DATA_GAUSSIAN, &points);
     }
 }
@@ -287,7 +322,7 @@ static void fewer_bits_give_wider_bounds(void **state)
     previous = calloc(b.outputs, sizeof(double));
     assert_non_null(previous);
     for (unsigned i = 0; i < sizeof bits / sizeof *bits; i++) {
-        struct gb_rounding_points points = {GB_BF16, GB_FP32, bits[i]};
+        struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = bits[i]};
         bound(&b, &points);
         for (size_t o = 0; o < b.outputs; o++)
             if (!(b.worst[o] > previous[o] && b.sigma[o] > 0))
@@ -363,7 +398,8 @@ static void empty_slots_have_no_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(legal_orders_stay_within),      cmocka_unit_test(narrow_accumulators_stay_within),
+        cmocka_unit_test(legal_orders_stay_within),      cmocka_unit_test(rounded_stages_stay_within),
+        cmocka_unit_test(undeclared_roundings_are_seen), cmocka_unit_test(narrow_accumulators_stay_within),
         cmocka_unit_test(the_reference_stays_within),    cmocka_unit_test(sigma_predicts_the_spread),
         cmocka_unit_test(a_lost_slot_exceeds_the_bound), cmocka_unit_test(a_lost_block_exceeds_the_bound),
         cmocka_unit_test(fewer_bits_give_wider_bounds),  cmocka_unit_test(one_sum_over_all_slots_stays_within),

@@ -6,7 +6,7 @@
 #include "reference/reference.h"
 #include "tests/problem.h"
 
-static const struct gb_rounding_points points = {GB_BF16, GB_FP32, 24};
+static const struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
 
 struct expected {
     struct problem problem;
