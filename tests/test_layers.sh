@@ -34,7 +34,7 @@ may "gaugeblock.h" 'gaugeblock_quantiser\.h'
 may "gaugeblock_quantiser.h" 'nothing'
 may "quant/*.[ch]" "$api|quant/[a-z0-9_]+\.h"
 may "reference/*.[ch]" "$api|quant/quant\.h|reference/[a-z0-9_]+\.h"
-may "fixtures/*.[ch]" "$api|quant/quant\.h|fixtures/[a-z0-9_]+\.h"
+may "fixtures/*.[ch]" "$api|quant/(quant|clones)\.h|fixtures/[a-z0-9_]+\.h"
 may "harness/*.[ch]" "$api|(quant/quant|reference/reference|fixtures/fixtures|gpu/gpu)\.h|harness/[a-z0-9_]+\.h|gb_commit\.h"
 may "tests/oracle.c tests/oracle_*.c" "tests/oracle\.h"
 may "tests/oracle.h" "$api"
