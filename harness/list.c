@@ -24,7 +24,8 @@ static int list_recipes(void)
     size_t count;
     const struct gb_recipe *recipes = gb_recipes(&count);
     for (size_t i = 0; i < count; i++)
-        printf("%s\n  %s\n  source: %s\n", recipes[i].name, recipes[i].summary, recipes[i].source);
+        printf("%s\n  weight format: %s\n  %s\n  source: %s\n", recipes[i].name,
+               recipes[i].format ? gb_format_name(recipes[i].format) : "none", recipes[i].summary, recipes[i].source);
     return EXIT_PASS;
 }
 
@@ -127,9 +128,9 @@ static const struct {
     const char *name;
     int (*list)(void);
 } lists[] = {
-    {"formats", list_formats}, {"recipes", list_recipes},     {"conversions", list_conversions},
-    {"routers", list_routers}, {"contracts", list_contracts}, {"models", list_models},
-    {"kernels", list_kernels}, {"devices", list_devices},
+    {"formats", list_formats},         {"recipes", list_recipes}, {"differences", list_differences},
+    {"conversions", list_conversions}, {"routers", list_routers}, {"contracts", list_contracts},
+    {"models", list_models},           {"kernels", list_kernels}, {"devices", list_devices},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -148,7 +149,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     if (!*list)
         usage_error(
             state,
-            "no list named '%s'; there are formats, recipes, conversions, routers, contracts, models, kernels, devices",
+            "no list named '%s'; there are formats, recipes, differences, conversions, routers, contracts, models, "
+            "kernels, devices",
             argument);
     return 0;
 }
@@ -157,7 +159,7 @@ int command_list(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse,
-        .args_doc = "formats|recipes|conversions|routers|contracts|models|kernels|devices",
+        .args_doc = "formats|recipes|differences|conversions|routers|contracts|models|kernels|devices",
         .doc = "Print what this build knows.\v"
                "Example:\n  gaugeblock list kernels",
     };

@@ -241,6 +241,19 @@ GB_API enum gb_status gb_quantiser_bytes(const struct gb_quantiser *rules, uint3
 GB_API enum gb_status gb_quantiser_global(const struct gb_quantiser *rules, float amax, float *global,
                                           struct gb_error *error);
 
+/* A block's scale, and what its elements are multiplied with or divided by. */
+struct gb_quantiser_step {
+    uint32_t code; /* of an E4M3 or E8M0 scale; 0 for FP32 */
+    float scale;   /* decoded */
+    float operand;
+    bool divides; /* x / operand; otherwise x * operand */
+    bool zero;    /* every code is 0 (four-over-six) */
+};
+
+/* Steps 3 to 5 for a block whose amax step 2 found; of four-over-six, the candidate that maps it to 6. */
+GB_API struct gb_quantiser_step gb_quantiser_find_step(const struct gb_quantiser *rules, float amax, float global,
+                                                       float bound);
+
 /*
  * Steps 2 to 6. values: [rows, columns], bf16 and fp16 ones decoded, of any kind, NaN too; global: as the rules want it
  * (encoding or decoding), ignored where they have none; bound: INFINITY for none.

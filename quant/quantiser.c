@@ -14,15 +14,6 @@ struct block {
     uint32_t rows, columns;
 };
 
-/* A scale, and what the elements are multiplied with or divided by. */
-struct step {
-    uint32_t code; /* of an E4M3 or E8M0 scale */
-    float scale;   /* decoded */
-    float operand;
-    bool divides;
-    bool zero; /* every code is 0 */
-};
-
 static float flushed(const struct gb_quantiser *q, float value)
 {
     return q->flush_subnormals && fabsf(value) < FLT_MIN ? copysignf(0.0f, value) : value;
@@ -146,7 +137,7 @@ static uint32_t e4m3_of(const struct gb_quantiser *q, float r)
 }
 
 /* Step 4; code and scale of the step. */
-static void round_scale(const struct gb_quantiser *q, float r, struct step *step)
+static void round_scale(const struct gb_quantiser *q, float r, struct gb_quantiser_step *step)
 {
     uint32_t nan = q->scale == GB_SCALE_E4M3 ? 0x7F : 0xFF;
     if (q->scale == GB_SCALE_FP32) {
@@ -179,7 +170,8 @@ static float power_multiplier(const struct gb_quantiser *q, uint32_t code)
     return ldexpf(1.0f, 127 - (int)code);
 }
 
-static float formula_of_multiplier(const struct gb_quantiser *q, float a, float global, const struct step *step)
+static float formula_of_multiplier(const struct gb_quantiser *q, float a, float global,
+                                   const struct gb_quantiser_step *step)
 {
     switch (q->quotient) {
     case GB_QUOTIENT_POWER:
@@ -199,7 +191,7 @@ static float formula_of_multiplier(const struct gb_quantiser *q, float a, float 
     }
 }
 
-static bool multiplier_is_zero(const struct gb_quantiser *q, float a, float r, const struct step *step)
+static bool multiplier_is_zero(const struct gb_quantiser *q, float a, float r, const struct gb_quantiser_step *step)
 {
     switch (q->zero_multiplier) {
     case GB_ZERO_NEVER:
@@ -215,7 +207,7 @@ static bool multiplier_is_zero(const struct gb_quantiser *q, float a, float r, c
 }
 
 /* Step 5; operand and divides of the step. */
-static void find_operand(const struct gb_quantiser *q, float a, float r, float global, struct step *step)
+static void find_operand(const struct gb_quantiser *q, float a, float r, float global, struct gb_quantiser_step *step)
 {
     step->divides = false;
     step->operand = 0.0f;
@@ -242,16 +234,16 @@ static void find_operand(const struct gb_quantiser *q, float a, float r, float g
 }
 
 /* Steps 4 and 5. */
-static struct step step_of(const struct gb_quantiser *q, float a, float r, float global)
+static struct gb_quantiser_step step_of(const struct gb_quantiser *q, float a, float r, float global)
 {
-    struct step step = {.code = 0};
+    struct gb_quantiser_step step = {.code = 0};
     round_scale(q, r, &step);
     find_operand(q, a, r, global, &step);
     return step;
 }
 
 /* Step 6. */
-static uint8_t element(const struct gb_quantiser *q, const struct step *step, float x)
+static uint8_t element(const struct gb_quantiser *q, const struct gb_quantiser_step *step, float x)
 {
     if (step->zero)
         return 0;
@@ -260,7 +252,8 @@ static uint8_t element(const struct gb_quantiser *q, const struct step *step, fl
 }
 
 /* What a candidate of four-over-six loses. */
-static float error_of(const struct gb_quantiser *q, const struct block *block, float global, const struct step *step)
+static float error_of(const struct gb_quantiser *q, const struct block *block, float global,
+                      const struct gb_quantiser_step *step)
 {
     float e = 0.0f, decode = divide(q, 1.0f, global);
     for (uint32_t row = 0; row < block->rows; row++)
@@ -273,16 +266,17 @@ static float error_of(const struct gb_quantiser *q, const struct block *block, f
     return e;
 }
 
-static struct step best_step(const struct gb_quantiser *q, const struct block *block, float global, float bound)
+static struct gb_quantiser_step best_step(const struct gb_quantiser *q, const struct block *block, float global,
+                                          float bound)
 {
     float a = amax_of(q, block, bound);
     float r = ratio_of(q, a, global, bound);
-    struct step six = step_of(q, a, r, global);
+    struct gb_quantiser_step six = step_of(q, a, r, global);
     if (q->four_over_six == GB_SIX)
         return six;
     if (flushed(q, a) == 0.0f)
-        return (struct step){.zero = true};
-    struct step four = step_of(q, a, multiply(q, r, 1.5f), global);
+        return (struct gb_quantiser_step){.zero = true};
+    struct gb_quantiser_step four = step_of(q, a, multiply(q, r, 1.5f), global);
     return error_of(q, block, global, &four) < error_of(q, block, global, &six) ? four : six;
 }
 
@@ -292,8 +286,8 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 }
 
 /* The codes of `count` elements, one a byte. */
-static void run_codes(const struct gb_quantiser *q, const struct step *step, const float *x, uint32_t count,
-                      uint8_t *run)
+static void run_codes(const struct gb_quantiser *q, const struct gb_quantiser_step *step, const float *x,
+                      uint32_t count, uint8_t *run)
 {
     if (!step->zero && gb_codes_of(q, x, count, step->operand, step->divides, run))
         return;
@@ -315,8 +309,8 @@ static void put_codes(enum gb_element_format format, const uint8_t *run, uint32_
 }
 
 /* first: the index of the block's first element in the matrix. */
-static void write_codes(const struct gb_quantiser *q, const struct block *block, const struct step *step, size_t first,
-                        uint8_t *codes)
+static void write_codes(const struct gb_quantiser *q, const struct block *block, const struct gb_quantiser_step *step,
+                        size_t first, uint8_t *codes)
 {
     uint8_t run[GB_CODES_AT_ONCE];
     for (uint32_t row = 0; row < block->rows; row++)
@@ -326,6 +320,11 @@ static void write_codes(const struct gb_quantiser *q, const struct block *block,
             run_codes(q, step, block->values + in_block, count, run);
             put_codes(q->element, run, count, first + in_block, codes);
         }
+}
+
+struct gb_quantiser_step gb_quantiser_find_step(const struct gb_quantiser *q, float amax, float global, float bound)
+{
+    return step_of(q, amax, ratio_of(q, amax, global, bound), global);
 }
 
 static uint32_t block_columns(const struct gb_quantiser *q, uint32_t columns)
@@ -386,7 +385,7 @@ enum gb_status gb_quantiser_run(const struct gb_quantiser *q, const float *value
             size_t first = (size_t)row * columns + column;
             struct block block = {values + first, columns, smaller(q->block_rows, rows - row),
                                   smaller(length, columns - column)};
-            struct step step = best_step(q, &block, global, bound);
+            struct gb_quantiser_step step = best_step(q, &block, global, bound);
             if (q->scale == GB_SCALE_FP32)
                 ((float *)scales)[index] = step.scale;
             else
