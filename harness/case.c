@@ -69,10 +69,10 @@ static enum gb_status judge_runs(const struct case_request *r, const struct gb_k
                                  struct gb_error *error)
 {
     struct judgement again;
-    enum gb_status status = judge(r->baseline, kernel, result->outputs[b], &result->checks[b], j, error);
+    enum gb_status status = judge(r->baseline, kernel, result->outputs[b], &result->checks[b], r->gate, j, error);
     if (status != GB_OK || !result->second[b])
         return status;
-    status = judge(r->baseline, kernel, result->second[b], NULL, &again, error);
+    status = judge(r->baseline, kernel, result->second[b], NULL, r->gate, &again, error);
     if (status == GB_OK && verdict_graver(again.verdict, j->verdict) != j->verdict) {
         json_decref(j->lanes);
         json_decref(j->metrics);
@@ -158,7 +158,7 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
         .accumulator_bits = 24,
     };
     struct judgement j;
-    enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, &j, error);
+    enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, r->gate, &j, error);
     if (status == GB_OK)
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
                     outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);

@@ -6,11 +6,13 @@
 #include <jansson.h>
 
 #include "harness/baseline.h"
+#include "harness/gate.h"
 #include "harness/select.h"
 
 struct case_request {
     const char *path; /* of the fixture */
     struct baseline *baseline;
+    const struct gate *gate;
     uint32_t batches[32];
     uint32_t batch_count;
     unsigned timeout_s;

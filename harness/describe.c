@@ -62,9 +62,9 @@ json_t *describe_bits_lane(const struct lane *lane, bool binding)
                      (json_int_t)lane->max_ulp);
 }
 
-json_t *describe_bound_lane(const struct lane *lane)
+json_t *describe_bound_lane(const struct lane *lane, bool binding)
 {
-    return json_pack("{s:b, s:s, s:I, s:I, s:o, s:o, s:o, s:f}", "binding", true, "result",
+    return json_pack("{s:b, s:s, s:I, s:I, s:o, s:o, s:o, s:f}", "binding", binding, "result",
                      lane->exceeding ? "FAIL" : "PASS", "elements", (json_int_t)lane->elements, "exceeding",
                      (json_int_t)lane->exceeding, "worst_case_ratio", describe_number(lane->worst_ratio), "limit_ratio",
                      describe_number(lane->limit_ratio), "rms_ratio", describe_number(lane->rms_ratio),

@@ -18,7 +18,7 @@ json_t *describe_metrics(const struct metrics *m);
 json_t *describe_difference(const struct difference *d, enum gb_format format, size_t per_token);
 json_t *describe_bound(const struct bound_result *r, size_t per_token);
 json_t *describe_bits_lane(const struct lane *lane, bool binding);
-json_t *describe_bound_lane(const struct lane *lane);
+json_t *describe_bound_lane(const struct lane *lane, bool binding);
 /* The rms lane, or the gain lane. */
 json_t *describe_statistics(const struct statistics *s, bool gain, bool binding);
 /* Sets `key` to the SHA-256 of the bytes. */

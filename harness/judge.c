@@ -18,8 +18,10 @@
 struct tally {
     struct lane bits, bound;
     struct statistics statistics;
-    uint64_t elements; /* of the bound lane */
-    bool ordered;      /* bits are binding, and statistics are not */
+    const struct gate *gate;
+    struct closeness closeness; /* to the gate's thresholds */
+    uint64_t elements;          /* of the bound lane */
+    bool ordered;               /* bits are binding, and statistics are not */
 };
 
 /* The figures that are accumulated over the layers of one case. */
@@ -141,13 +143,15 @@ static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_
 
 /* The bound lane of one buffer of one layer. */
 static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
-                        const double *truth, const double *worst, const double *sigma, uint64_t elements_of_run,
-                        json_t *object, struct lane *lane, struct judgement *j)
+                        const double *truth, const double *worst, const double *sigma, struct tally *tally,
+                        json_t *object, struct judgement *j)
 {
     struct bound_result r;
-    bound_compare(subject, truth, worst, sigma, tokens, per_token, elements_of_run, &r);
+    bound_compare(subject, truth, worst, sigma, tokens, per_token, tally->elements, &r);
     describe_into(object, "bound", stage, describe_bound(&r, per_token));
-    lane_add_bound(lane, &r);
+    lane_add_bound(&tally->bound, &r);
+    if (!tally->gate->bound)
+        return;
     if (r.zero_exceeding == 0)
         worse(j, VERDICT_VACUOUS, "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage,
               layer);
@@ -177,8 +181,8 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         judge_bits("output", layer, tokens, hidden, out->format, out->output,
                    out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, object, &tally->bits, j);
         judge_bound("output", layer, tokens, hidden, subject.value, b->fixture->layer[layer].truth_quantised,
-                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally->elements, object,
-                    &tally->bound, j);
+                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
+        gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
         status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
     }
     widened_free(&subject);
@@ -200,7 +204,7 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
         judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
                    b->reference->layer[layer].intermediate, tally->ordered, object, &tally->bits, j);
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->intermediate_truth,
-                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally->elements, object, &tally->bound, j);
+                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
         statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
     }
     widened_free(&subject);
@@ -208,17 +212,43 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
 }
 
 /* The rms and gain lanes, whose statistics all layers have entered. */
-static void judge_statistics(const struct statistics *s, bool binding, struct judgement *j)
+static void judge_statistics(const struct tally *tally, struct judgement *j)
 {
+    const struct statistics *s = &tally->statistics;
     for (enum family f = 0; f < FAMILIES; f++) {
         const struct family_result *r = &s->family[f];
-        if (binding && r->exceeding)
+        bool binding = family_is_gain(f) ? tally->gate->gain : tally->gate->rms;
+        if (!tally->ordered && binding && r->exceeding)
             worse(j, VERDICT_FAIL,
                   "%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
                   "%u, %s: %.3g times the limit",
                   family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, s->probability,
                   r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
     }
+}
+
+/* The gate's thresholds, where it has any. */
+static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
+{
+    json_t *checks = gate_describe(&tally->closeness);
+    const char *missed = gate_missed(&tally->closeness), *name = tally->gate->name;
+    if (!checks)
+        return NULL;
+    if (missed)
+        worse(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
+    if (gate_vacuous(&tally->closeness))
+        worse(j, VERDICT_VACUOUS, "zeros would meet the thresholds of the gate %s, so nothing was verified", name);
+    return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", missed ? "FAIL" : "PASS", "gate", name,
+                     "checks", checks);
+}
+
+static json_t *describe_lanes(const struct tally *tally)
+{
+    const struct gate *gate = tally->gate;
+    return json_pack("{s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally->bits, tally->ordered), "bound",
+                     describe_bound_lane(&tally->bound, gate->bound), "rms",
+                     describe_statistics(&tally->statistics, false, !tally->ordered && gate->rms), "gain",
+                     describe_statistics(&tally->statistics, true, !tally->ordered && gate->gain));
 }
 
 /* The residual stream: its bits if an order is claimed, and numbers in any case. */
@@ -274,11 +304,13 @@ static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const stru
 }
 
 enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                     const struct worker_checks *checks, struct judgement *j, struct gb_error *error)
+                     const struct worker_checks *checks, const struct gate *gate, struct judgement *j,
+                     struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
-    struct tally tally = {.elements = elements_of(f, outputs, output, inner), .ordered = kernel->order != NULL};
+    struct tally tally = {
+        .gate = gate, .elements = elements_of(f, outputs, output, inner), .ordered = kernel->order != NULL};
     struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits,
                                         kernel->roundings};
     struct summary sum;
@@ -292,6 +324,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     if (checks)
         watch(kernel, checks, j);
     enum gb_status status = baseline_bounds(b, &points, error);
+    gate_start(gate, &tally.closeness);
     if (status == GB_OK)
         statistics_start(&tally.statistics, b, outputs->shape.tokens, output, inner, FALSE_ALARM_PROBABILITY);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
@@ -301,7 +334,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     }
     if (lane_vacuous(&tally.bound))
         worse(j, VERDICT_VACUOUS, "nothing was compared");
-    judge_statistics(&tally.statistics, !tally.ordered, j);
+    judge_statistics(&tally, j);
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)
         json_object_set_new(j->metrics, "overall", describe_summary(&sum));
@@ -311,9 +344,9 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
         status = drift_describe(f, outputs, b->reference, &drift, error);
         json_object_set_new(j->metrics, "drift", drift);
     }
-    j->lanes = json_pack("{s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally.bits, tally.ordered), "bound",
-                         describe_bound_lane(&tally.bound), "rms",
-                         describe_statistics(&tally.statistics, false, !tally.ordered), "gain",
-                         describe_statistics(&tally.statistics, true, !tally.ordered));
+    j->lanes = describe_lanes(&tally);
+    json_t *thresholds = output ? judge_thresholds(&tally, j) : NULL;
+    if (thresholds)
+        json_object_set_new(j->lanes, "thresholds", thresholds);
     return status;
 }

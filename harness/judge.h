@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "harness/baseline.h"
+#include "harness/gate.h"
 #include "harness/verdict.h"
 #include "harness/worker.h"
 
@@ -24,6 +25,7 @@ struct judgement {
  * checks: what watching it showed, or NULL for outputs that came as a file.
  */
 enum gb_status judge(struct baseline *baseline, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                     const struct worker_checks *checks, struct judgement *judgement, struct gb_error *error);
+                     const struct worker_checks *checks, const struct gate *gate, struct judgement *judgement,
+                     struct gb_error *error);
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "harness/command.h"
+#include "harness/gate.h"
 #include "harness/models.h"
 #include "harness/subject.h"
 #include "harness/verdict.h"
@@ -61,6 +62,19 @@ static int list_contracts(void)
     const struct gb_contract *contracts = gb_contracts(&count);
     for (size_t i = 0; i < count; i++)
         printf("%s\n  %s\n", contracts[i].name, contracts[i].summary);
+    return EXIT_PASS;
+}
+
+/* Each as a gate file would have it. */
+static int list_gates(void)
+{
+    struct gate gate;
+    for (unsigned i = 0; gate_preset(i, &gate); i++) {
+        json_t *object = gate_json(&gate);
+        json_dumpf(object, stdout, JSON_REAL_PRECISION(9));
+        putchar('\n');
+        json_decref(object);
+    }
     return EXIT_PASS;
 }
 
@@ -128,17 +142,19 @@ static const struct {
     const char *name;
     int (*list)(void);
 } lists[] = {
-    {"formats", list_formats},         {"recipes", list_recipes}, {"differences", list_differences},
-    {"conversions", list_conversions}, {"routers", list_routers}, {"contracts", list_contracts},
-    {"models", list_models},           {"kernels", list_kernels}, {"devices", list_devices},
+    {"formats", list_formats},         {"recipes", list_recipes},
+    {"differences", list_differences}, {"conversions", list_conversions},
+    {"routers", list_routers},         {"contracts", list_contracts},
+    {"models", list_models},           {"kernels", list_kernels},
+    {"devices", list_devices},         {"gates", list_gates},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     int (**list)(void) = state->input;
     if (key == ARGP_KEY_NO_ARGS)
-        usage_error(state,
-                    "name a list: formats, recipes, conversions, routers, contracts, models, kernels or devices");
+        usage_error(
+            state, "name a list: formats, recipes, conversions, routers, contracts, models, kernels, devices or gates");
     if (key != ARGP_KEY_ARG)
         return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
     if (*list)
@@ -150,7 +166,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         usage_error(
             state,
             "no list named '%s'; there are formats, recipes, differences, conversions, routers, contracts, models, "
-            "kernels, devices",
+            "kernels, devices, gates",
             argument);
     return 0;
 }
@@ -159,7 +175,7 @@ int command_list(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse,
-        .args_doc = "formats|recipes|differences|conversions|routers|contracts|models|kernels|devices",
+        .args_doc = "formats|recipes|differences|conversions|routers|contracts|models|kernels|devices|gates",
         .doc = "Print what this build knows.\v"
                "Example:\n  gaugeblock list kernels",
     };

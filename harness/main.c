@@ -16,7 +16,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *summary; /* NULL: not for people */
 } commands[] = {
-    {"list", command_list, "what there is: formats, recipes, contracts, kernels, devices"},
+    {"list", command_list, "what there is: formats, recipes, contracts, kernels, devices, gates"},
     {"make", command_make, "generate a problem"},
     {"import", command_import, "make a problem from a checkpoint"},
     {"info", command_info, "describe a problem"},

@@ -17,12 +17,22 @@ struct verify_options {
     const char *fixtures[MAX_FIXTURES], *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
-    const char *order, *batches;
+    const char *order, *batches, *gate_name;
+    struct gate gate;
     long long expect; /* negative: not given */
     unsigned timeout_s;
 };
 
-enum { OPTION_KERNEL = 256, OPTION_SUBJECT, OPTION_OUTPUTS, OPTION_ORDER, OPTION_BATCH, OPTION_EXPECT, OPTION_TIMEOUT };
+enum {
+    OPTION_KERNEL = 256,
+    OPTION_SUBJECT,
+    OPTION_OUTPUTS,
+    OPTION_ORDER,
+    OPTION_BATCH,
+    OPTION_EXPECT,
+    OPTION_TIMEOUT,
+    OPTION_GATE
+};
 
 static const struct argp_option options[] = {
     {"kernel", OPTION_KERNEL, "NAME", 0,
@@ -31,6 +41,8 @@ static const struct argp_option options[] = {
     {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
     {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
+    {"gate", OPTION_GATE, "FILE", 0,
+     "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
      0},
@@ -65,6 +77,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_BATCH:
         o->batches = argument;
+        return 0;
+    case OPTION_GATE:
+        o->gate_name = argument;
         return 0;
     case OPTION_EXPECT:
         if (!parse_number(argument, 0, INT32_MAX, &value))
@@ -135,7 +150,7 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
         case_refused(record, path, code, error->message);
         return GB_OK;
     }
-    struct case_request request = {.path = path, .baseline = &baseline, .timeout_s = o->timeout_s};
+    struct case_request request = {.path = path, .baseline = &baseline, .gate = &o->gate, .timeout_s = o->timeout_s};
     request.batches[0] = fixture->shape.tokens;
     request.batch_count = 1;
     if (o->batches)
@@ -178,14 +193,18 @@ int command_verify(int argc, char **argv)
                "Examples:\n"
                "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 -o record.json -o junit.xml\n"
                "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
-               "  gaugeblock verify tiny.h5 --outputs mine.npy",
+               "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json",
     };
     static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
     static struct catalogue catalogue;
     struct gb_error error;
     json_t *record = record_new(argc, argv);
     command_parse(&argp, argc, argv, &o);
-    enum gb_status status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
+    enum gb_status status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
+    if (status == GB_OK) {
+        json_object_set_new(record, "gate", gate_json(&o.gate));
+        status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
+    }
     for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++)
         status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
     if (status != GB_OK) {
