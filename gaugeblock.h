@@ -201,12 +201,20 @@ struct gb_router {
     enum gb_router_side side;
 };
 
+/* What lies between gate_up and down, docs/numerics.md under the same names. */
+enum gb_activation {
+    GB_SILU = 0,      /* silu(gate) * up */
+    GB_SWIGLU_OAI = 1 /* gpt-oss: g * sigmoid(1.702 g) * (u + 1), g = min(gate, 7), u = up within -7 .. 7 */
+};
+
 /* The question `supports` and `workspace` answer. */
 struct gb_problem {
     size_t size; /* sizeof(struct gb_problem) of the caller */
     struct gb_shape shape;
     enum gb_format weights;
     const struct gb_router *router; /* GB_ROUTE: the recipe; otherwise NULL */
+    enum gb_activation activation;  /* not GB_SILU, and biased not 0, only for kernels with GB_LAYER_EXTENSIONS */
+    uint32_t biased;                /* 1: gate_up and down have biases */
 };
 
 /* The least `size` a caller may give: the struct as ABI version 1 began. */
@@ -240,13 +248,19 @@ struct gb_arguments {
     const float *router_bias;         /* in  [experts]; NULL where the recipe has none */
     int32_t *routed_ids;              /* out [tokens, top_k] */
     float *routed_weights;            /* out [tokens, top_k] */
+
+    /* Only for kernels with GB_LAYER_EXTENSIONS; otherwise GB_SILU and NULL. */
+    enum gb_activation activation;
+    const float *gate_up_bias; /* in  [experts, 2 * intermediate], gate, then up; NULL: none */
+    const float *down_bias;    /* in  [experts, hidden]; NULL: none */
 };
 
 enum gb_kernel_flags {
     GB_DEVICE_POINTERS = 1u << 0,  /* buffers lie in CUDA device memory */
     GB_NONDETERMINISTIC = 1u << 1, /* two runs may differ in bits, and the kernel says so */
     GB_GRAPH_CAPTURABLE = 1u << 2, /* run() may be captured in a CUDA graph */
-    GB_STAGE_OUTPUTS = 1u << 3     /* a GB_LAYER kernel that also writes `intermediate` */
+    GB_STAGE_OUTPUTS = 1u << 3,    /* a GB_LAYER kernel that also writes `intermediate` */
+    GB_LAYER_EXTENSIONS = 1u << 4  /* reads `activation` and the biases; others are not asked for problems with them */
 };
 
 /*

@@ -32,6 +32,16 @@ enum gb_status check_shape(const struct gb_shape *shape, enum gb_format weights,
     return GB_OK;
 }
 
+/* What no kernel here computes. */
+enum gb_status check_extension(enum gb_activation activation, bool biased, struct gb_error *error)
+{
+    if (activation != GB_SILU)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "activation %d; this kernel has SiLU", (int)activation);
+    if (biased)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "gate_up or down has a bias, which this kernel does not add");
+    return GB_OK;
+}
+
 /* GB_OK if the device can run blocks of `bytes` shared memory. */
 enum gb_status check_device(size_t bytes, struct gb_error *error)
 {
@@ -60,7 +70,11 @@ enum gb_status supports(const struct gb_problem *problem, struct gb_error *error
     if (problem->weights != Weights)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "weight format %d; this kernel has format %d",
                             (int)problem->weights, (int)Weights);
-    enum gb_status status = check_shape(&problem->shape, Weights, error);
+    struct gb_problem asked = {};
+    memcpy(&asked, problem, problem->size < sizeof asked ? problem->size : sizeof asked);
+    enum gb_status status = check_extension(asked.activation, asked.biased, error);
+    if (status == GB_OK)
+        status = check_shape(&problem->shape, Weights, error);
     if (status != GB_OK)
         return status;
     size_t bytes = 0;
@@ -104,7 +118,9 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
         return status;
     const struct gb_arguments *a = &all;
     const struct gb_shape *s = &a->shape;
-    status = check_shape(s, Weights, error);
+    status = check_extension(a->activation, a->gate_up_bias || a->down_bias, error);
+    if (status == GB_OK)
+        status = check_shape(s, Weights, error);
     if (status != GB_OK)
         return status;
     if (!a->ids || !a->intermediate || (Operator != GB_DOWN && !a->x) ||
@@ -135,7 +151,8 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             NULL,
             NULL,
             NULL,
-            run<Operator, Weights>};
+            run<Operator, Weights>,
+            {}};
 }
 
 const struct gb_kernel kernels[] = {

@@ -106,7 +106,7 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     const struct gb_fixture *f = b->fixture;
     const struct gb_layer *l = &f->layer[layer];
     struct layer_bounds *bounds = &b->bounds[layer];
-    struct gb_truth_quantised weights = {l->gate_up, l->down};
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
     enum gb_status status = bounds_new(&f->shape, bounds, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.hidden; i++)

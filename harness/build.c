@@ -92,13 +92,40 @@ struct truth_work {
     int32_t *ids;            /* [tokens, top_k] */
 };
 
+/* A bias of the logits is one column more of the router, where every x is 1. x: [tokens, hidden]. */
+static enum gb_status route_biased(struct gb_fixture *f, struct gb_layer *l, const double *x, struct gb_error *error)
+{
+    struct gb_shape wide = f->shape;
+    wide.hidden++;
+    float *weights = malloc(sizeof(float) * wide.experts * wide.hidden); /* [experts, hidden + 1] */
+    double *ones = malloc(sizeof(double) * wide.tokens * wide.hidden);   /* [tokens, hidden + 1] */
+    enum gb_status status = weights && ones ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to route with a bias");
+    for (uint32_t e = 0; status == GB_OK && e < wide.experts; e++) {
+        const gb_bf16 *row = (const gb_bf16 *)l->router.codes + (size_t)e * f->shape.hidden;
+        for (uint32_t h = 0; h < f->shape.hidden; h++)
+            weights[(size_t)e * wide.hidden + h] = gb_bf16_decode(row[h]);
+        weights[(size_t)e * wide.hidden + f->shape.hidden] = l->router_bias[e];
+    }
+    for (uint32_t t = 0; status == GB_OK && t < wide.tokens; t++) {
+        memcpy(ones + (size_t)t * wide.hidden, x + (size_t)t * f->shape.hidden, sizeof(double) * f->shape.hidden);
+        ones[(size_t)t * wide.hidden + f->shape.hidden] = 1.0;
+    }
+    const struct gb_weights router = {GB_FP32, 1, wide.experts, wide.hidden, 1, weights, NULL, NULL};
+    if (status == GB_OK)
+        status = gb_truth_route(&wide, ones, &router, f->renormalise, l->ids, l->truth_routing_weights, error);
+    free(weights);
+    free(ones);
+    return status;
+}
+
 static enum gb_status route(struct gb_fixture *f, uint32_t layer, struct truth_work *w, struct gb_error *error)
 {
     struct gb_layer *l = &f->layer[layer];
     for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         w->x[i] = (double)gb_bf16_decode(l->x[i]);
-    enum gb_status status =
-        gb_truth_route(&f->shape, w->x, &l->router, f->renormalise, l->ids, l->truth_routing_weights, error);
+    enum gb_status status = l->router_bias ? route_biased(f, l, w->x, error)
+                                           : gb_truth_route(&f->shape, w->x, &l->router, f->renormalise, l->ids,
+                                                            l->truth_routing_weights, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.top_k; i++)
         l->routing_weights[i] = (float)l->truth_routing_weights[i];
     return status;
@@ -142,11 +169,11 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
                                 struct gb_error *error)
 {
     struct gb_layer *l = &f->layer[layer];
-    struct gb_truth_quantised weights = {l->gate_up, l->down};
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
     struct gb_truth_source quantised = gb_truth_from_quantised(&weights);
-    struct gb_truth_source original = {o, original_gate_up, original_down};
+    struct gb_truth_source original = {o, original_gate_up, original_down, weights.extension};
     if (!o->source->matrix)
-        original = (struct gb_truth_source){l, published_gate_up, published_down};
+        original = (struct gb_truth_source){l, published_gate_up, published_down, weights.extension};
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     o->layer = layer;
     enum gb_status status = layer_truth(f, layer, &quantised, &original, w, error);

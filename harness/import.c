@@ -153,6 +153,8 @@ static enum gb_status fill_inputs(struct gb_fixture *f, const struct gb_checkpoi
         uint32_t index = f->layer[l].index;
         bool present;
         status = gb_checkpoint_router(checkpoint, index, &f->layer[l], error);
+        if (status == GB_OK && checkpoint->biased)
+            status = gb_checkpoint_biases(checkpoint, index, &f->layer[l], error);
         if (status == GB_OK && capture)
             status = gb_capture_inputs(capture, index, &f->shape, f->layer[l].x, error);
         if (status == GB_OK && capture && f->stack.residual)
@@ -161,7 +163,7 @@ static enum gb_status fill_inputs(struct gb_fixture *f, const struct gb_checkpoi
     }
     if (status == GB_OK && !capture)
         status = gb_generate_x(f, error);
-    if (status == GB_OK && !capture)
+    if (status == GB_OK && !capture && f->stack.residual)
         status = gb_generate_residual(f, error);
     return status;
 }
@@ -185,6 +187,7 @@ static void describe(const struct import_options *o, const struct gb_checkpoint 
                      struct gb_fixture *f)
 {
     f->renormalise = checkpoint->renormalise;
+    f->activation = checkpoint->activation;
     f->rms_norm_epsilon = checkpoint->rms_norm_epsilon;
     f->seed = o->capture ? 0 : o->seed;
     if (checkpoint->layout)
@@ -235,12 +238,16 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     if (shape.hidden % block || shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
                        o->directory, shape.hidden, shape.intermediate, block, gb_format_name(format));
-    if (capture)
+    if (checkpoint->biased)
+        residual = false; /* a stack routes without bias */
+    else if (capture)
         status = has_residual(capture, first, last - first + 1, &shape, &residual, error);
     if (status == GB_OK)
         status = gb_fixture_new(&shape, last - first + 1, format, true, residual, residual && capture, fixture, error);
     if (status == GB_OK && gb_checkpoint_encodes(checkpoint))
-        status = gb_fixture_add_encode_scales(*fixture, error);
+        status = gb_fixture_add(*fixture, GB_EXTRA_ENCODE_SCALES, error);
+    if (status == GB_OK && checkpoint->biased)
+        status = gb_fixture_add(*fixture, GB_EXTRA_BIASES, error);
     if (status != GB_OK)
         return status;
     describe(o, checkpoint, first, *fixture);

@@ -96,7 +96,7 @@ static enum gb_status check_layer(const struct gb_fixture *f, uint32_t layer, st
 {
     struct gb_layer *l = &f->layer[layer];
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
-    struct gb_truth_quantised weights = {l->gate_up, l->down};
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
     double taken = cosine_of(l->truth_quantised, w->wanted, count);
     *cosine = isnan(*cosine) || taken < *cosine ? taken : *cosine;
     for (size_t i = 0; i < count; i++)
@@ -104,7 +104,7 @@ static enum gb_status check_layer(const struct gb_fixture *f, uint32_t layer, st
     enum gb_status status = GB_OK;
     for (size_t r = 0; status == GB_OK && r < sizeof readings / sizeof *readings; r++) {
         struct reread reread = {gb_truth_from_quantised(&weights), &f->shape, &readings[r]};
-        struct gb_truth_source source = {&reread, gate_up, down};
+        struct gb_truth_source source = {&reread, gate_up, down, weights.extension};
         if (readings[r].nibbles && gb_row_code_bytes(f->weights, 64) != 32)
             continue;
         status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, &source, w->output, NULL, error);

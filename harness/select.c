@@ -38,6 +38,10 @@ static void check(const struct gb_problem *problem, struct selected *s)
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s takes %s weights, the fixture has %s", s->kernel->name,
                  gb_format_name(s->kernel->weights), gb_format_name(problem->weights));
+    } else if ((problem->activation != GB_SILU || problem->biased) && !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s knows no biases and no activation but SiLU, which the fixture has",
+                 s->kernel->name);
     } else if (s->kernel->order && !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s claims the order %s, which this version does not know",

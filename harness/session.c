@@ -6,8 +6,6 @@
 #include "harness/session.h"
 #include "quant/quant.h"
 
-enum { WEIGHTS = 6 };
-
 bool session_writes_intermediate(const struct gb_kernel *kernel)
 {
     return kernel->operation == GB_GATE_UP || (kernel->operation == GB_LAYER && (kernel->flags & GB_STAGE_OUTPUTS));
@@ -48,6 +46,25 @@ static enum gb_status put_weights(struct session *s, int first, struct gb_weight
     return status;
 }
 
+static enum gb_status put_biases(struct session *s, struct gb_error *error)
+{
+    struct gb_arguments *a = &s->arguments;
+    const struct gb_shape *shape = &s->fixture->shape;
+    size_t row = sizeof(float) * shape->experts;
+    enum gb_status status = GB_OK;
+    if (s->kernel->operation == GB_DOWN)
+        a->gate_up_bias = NULL;
+    if (s->kernel->operation == GB_GATE_UP)
+        a->down_bias = NULL;
+    if (a->gate_up_bias)
+        status = put(s, 6, a->gate_up_bias, 2 * shape->intermediate * row, error);
+    if (status == GB_OK && a->down_bias)
+        status = put(s, 7, a->down_bias, shape->hidden * row, error);
+    a->gate_up_bias = s->weights[6].payload;
+    a->down_bias = s->weights[7].payload;
+    return status;
+}
+
 enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
                             const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
 {
@@ -67,6 +84,8 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
         s->arguments.down = (struct gb_weights){0};
     else if (status == GB_OK)
         status = put_weights(s, 3, &s->arguments.down, error);
+    if (status == GB_OK)
+        status = put_biases(s, error);
     s->arguments.x = NULL;
     s->arguments.ids = NULL;
     s->arguments.routing_weights = NULL;
@@ -118,12 +137,13 @@ static enum gb_status inspect_weights(const struct session *s, int slot, const c
 
 enum gb_status session_close(struct session *s, struct worker_checks *checks, struct gb_error *error)
 {
-    static const char *const names[WEIGHTS] = {"gate_up codes", "gate_up scales", "gate_up global scales",
-                                               "down codes",    "down scales",    "down global scales"};
+    static const char *const names[SESSION_WEIGHTS] = {"gate_up codes", "gate_up scales", "gate_up global scales",
+                                                       "down codes",    "down scales",    "down global scales",
+                                                       "gate_up bias",  "down bias"};
     enum gb_status status = GB_OK;
     if (s->prepared && s->kernel->release)
         s->kernel->release(s->prepared);
-    for (int i = 0; i < WEIGHTS; i++) {
+    for (int i = 0; i < SESSION_WEIGHTS; i++) {
         if (status == GB_OK)
             status = inspect_weights(s, i, names[i], checks, error);
         guarded_free(&s->weights[i]);
@@ -142,11 +162,10 @@ static enum gb_status run_new(const struct session *s, const struct session_io *
 {
     const struct gb_kernel *k = s->kernel;
     const struct gb_shape *shape = &s->fixture->shape;
-    struct gb_problem problem = {sizeof problem, *shape, s->fixture->weights, NULL};
+    struct gb_problem problem = gb_fixture_problem(s->fixture, io->tokens);
     size_t tokens = io->tokens, pairs = tokens * shape->top_k;
     size_t inner = pairs * shape->intermediate * sizeof(gb_bf16);
     size_t output = tokens * shape->hidden * (k->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16));
-    problem.shape.tokens = io->tokens;
     memset(r, 0, sizeof *r);
     enum gb_status status = guarded_from(s->memory, io->ids, pairs * sizeof(int32_t), &r->ids, error);
     if (status == GB_OK && k->operation != GB_DOWN)

@@ -7,13 +7,15 @@
 #include "harness/guarded.h"
 #include "harness/worker.h"
 
+enum { SESSION_WEIGHTS = 8 };
+
 struct session {
     const struct gb_kernel *kernel;
     const struct gb_device *memory;
     const struct gb_fixture *fixture;
     uint32_t layer;
-    struct guarded weights[6]; /* gate_up codes, scales, global scales; down likewise */
-    const char *originals[6];
+    struct guarded weights[SESSION_WEIGHTS]; /* gate_up codes, scales, global scales; down likewise; both biases */
+    const char *originals[SESSION_WEIGHTS];
     bool *used;                    /* [experts], whether the fixture has the expert's weights */
     struct gb_arguments arguments; /* with this layer's weights in the kernel's memory */
     void *prepared;

@@ -116,7 +116,7 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
                                     struct case_request *request, struct gb_error *error)
 {
     const struct gb_fixture *f = request->baseline->fixture;
-    struct gb_problem problem = {sizeof problem, f->shape, f->weights, NULL};
+    struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
     struct selected *selected = malloc(sizeof *selected * MAX_SUBJECTS);
     if (!selected)
         return gb_fail(error, GB_ENOMEM, "no memory for the list of subjects");

@@ -206,8 +206,7 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
 {
     enum gb_status status = prepare(w, argv, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct gb_problem problem = {sizeof problem, w->fixture->shape, w->fixture->weights, NULL};
-        problem.shape.tokens = w->batches[b];
+        struct gb_problem problem = gb_fixture_problem(w->fixture, w->batches[b]);
         status = w->kernel->supports(&problem, error);
     }
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)

@@ -71,6 +71,13 @@ static enum gb_status check_weights(const char *name, const struct gb_weights *w
     return GB_OK;
 }
 
+struct gb_extension gb_arguments_extension(const struct gb_arguments *a)
+{
+    if (a->size < offsetof(struct gb_arguments, down_bias) + sizeof a->down_bias)
+        return (struct gb_extension){0};
+    return (struct gb_extension){a->activation, a->gate_up_bias, a->down_bias};
+}
+
 enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_operator operation,
                                   struct gb_error *error)
 {
@@ -90,6 +97,9 @@ enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_
         (operation != GB_GATE_UP && (!arguments->routing_weights || !arguments->output)) ||
         (operation != GB_LAYER && !arguments->intermediate))
         return gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    enum gb_activation activation = gb_arguments_extension(arguments).activation;
+    if (activation != GB_SILU && activation != GB_SWIGLU_OAI)
+        return gb_fail(error, GB_EINVAL, "unknown activation %d", (int)activation);
     enum gb_status status = GB_OK;
     if (operation != GB_DOWN)
         status = check_weights("gate_up", &arguments->gate_up, shape->experts, 2 * shape->intermediate, shape->hidden,

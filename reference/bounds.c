@@ -16,6 +16,9 @@ static const double silu_slope = 1.1;
 static const double silu_roundings = 8.0, silu_roundings_fast = 2.4;
 /* Where FP32's exp overflows or underflows, silu(x) is below this. */
 static const double silu_floor = 0x1p-120;
+/* gpt-oss. f(g) = g * sigmoid(alpha g) = silu(alpha g) / alpha, so |f'| is below silu's slope. Rounding alpha and its
+ * product moves f by at most 2^-23 max(z^2 sigmoid'(z)) / alpha, the maximum being 0.44. */
+static const double swiglu_alpha = 1.702, swiglu_limit = 7.0, swiglu_floor = 0x1p-24;
 /* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
 enum { EXTRA_ROUNDINGS = 4 };
 
@@ -67,35 +70,66 @@ static void dot_and_absolute(const double *a, const double *x, uint32_t count, d
     *absolute = s;
 }
 
-/* A dot product of `count` terms with exact inputs, accumulated with unit roundoff u in any order, rounded to `format`.
- */
-static struct spread projection(const double *row, const double *x, uint32_t count, double u, enum gb_format format)
+/* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated with unit roundoff u in any
+ * order, rounded to `format`: if there is a bias, before it and after it. */
+static struct spread projection(const double *row, const double *x, uint32_t count, const float *bias, double u,
+                                enum gb_format format)
 {
     struct spread r;
     double absolute;
-    double n = count + (double)EXTRA_ROUNDINGS;
+    double n = count + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
     dot_and_absolute(row, x, count, &r.value, &absolute);
+    absolute += bias ? fabs((double)*bias) : 0.0;
     r.worst = gamma_n(n, u) * absolute;
     r.variance = n * squared(u * absolute) / 3.0;
+    if (bias) {
+        round_to(format, &r);
+        r.value += (double)*bias;
+    }
     r.bias = n * u / 2.0 * r.value;
     round_to(format, &r);
     return r;
 }
 
-static struct spread gated(struct spread gate, struct spread up, double u, const struct gb_rounding_points *points)
+/* What up is multiplied by, f(gate) = g * sigmoid(z): z = g = gate in SiLU, alpha * g with a clamped g in gpt-oss. */
+static struct spread gate_of(enum gb_activation activation, struct spread gate)
 {
-    double sigmoid = 1.0 / (1.0 + exp(-gate.value));
-    struct spread silu = {.value = gate.value * sigmoid};
-    double slope = sigmoid * (1.0 + gate.value * (1.0 - sigmoid));
-    double own = (silu_roundings + silu_roundings_fast * fabs(gate.value)) * 0x1p-24 * fabs(silu.value) + silu_floor;
-    silu.worst = silu_slope * gate.worst + own;
-    silu.variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
-    round_to(points->stages.silu, &silu);
-    struct spread h = {.value = silu.value * up.value};
-    double product = u * (fabs(silu.value) + silu.worst) * (fabs(up.value) + up.worst);
-    h.worst = fabs(up.value) * silu.worst + fabs(silu.value) * up.worst + silu.worst * up.worst + product;
-    h.variance = squared(up.value) * silu.variance + squared(silu.value) * up.variance + squared(product) / 3.0;
-    h.bias = up.value * (slope * gate.bias + copysign(own, silu.value)) + silu.value * up.bias + u * h.value;
+    bool oai = activation == GB_SWIGLU_OAI, clamped = oai && gate.value > swiglu_limit;
+    double g = clamped ? swiglu_limit : gate.value, z = oai ? swiglu_alpha * g : g;
+    double sigmoid = 1.0 / (1.0 + exp(-z)), slope = clamped ? 0.0 : sigmoid * (1.0 + z * (1.0 - sigmoid));
+    struct spread f = {.value = g * sigmoid};
+    double own = (silu_roundings + silu_roundings_fast * fabs(z)) * 0x1p-24 * fabs(f.value) + silu_floor;
+    own += oai ? swiglu_floor : 0.0;
+    f.worst = silu_slope * gate.worst + own;
+    f.variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
+    f.bias = slope * gate.bias + copysign(own, f.value);
+    return f;
+}
+
+/* What it is multiplied with: up, or gpt-oss's clamped up and 1. */
+static struct spread up_of(enum gb_activation activation, struct spread up, double u)
+{
+    if (activation != GB_SWIGLU_OAI)
+        return up;
+    bool clamped = fabs(up.value) > swiglu_limit;
+    up.value = 1.0 + (clamped ? copysign(swiglu_limit, up.value) : up.value);
+    double rounding = u * (fabs(up.value) + up.worst);
+    up.worst += rounding;
+    up.variance += squared(rounding) / 3.0;
+    up.bias = (clamped ? 0.0 : up.bias) + u * up.value;
+    return up;
+}
+
+static struct spread gated(enum gb_activation activation, struct spread gate, struct spread plain_up, double u,
+                           const struct gb_rounding_points *points)
+{
+    struct spread f = gate_of(activation, gate), up = up_of(activation, plain_up, u);
+    round_to(points->stages.silu, &f);
+    struct spread h = {.value = f.value * up.value};
+    double product = u * (fabs(f.value) + f.worst) * (fabs(up.value) + up.worst);
+    h.worst = fabs(up.value) * f.worst + fabs(f.value) * up.worst + f.worst * up.worst + product;
+    h.variance = squared(up.value) * f.variance + squared(f.value) * up.variance + squared(product) / 3.0;
+    h.bias = up.value * f.bias + f.value * up.bias + u * h.value;
     round_to(points->intermediate, &h);
     return h;
 }
@@ -146,10 +180,13 @@ static void round_slot(enum gb_format format, struct spread d, double weight, do
     *variance += squared(half) / 3.0;
 }
 
+/* bias: [hidden], this expert's, or NULL. */
 static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint32_t count,
-                       const double *routing_weights, const struct gb_rounding_points *points, struct work *w)
+                       const double *routing_weights, const float *bias, const struct gb_rounding_points *points,
+                       struct work *w)
 {
-    double u = ldexp(1.0, -(int)points->accumulator_bits), n_slot = shape->intermediate + (double)EXTRA_ROUNDINGS;
+    double u = ldexp(1.0, -(int)points->accumulator_bits);
+    double n_slot = shape->intermediate + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
     uint32_t H = shape->hidden, I = shape->intermediate;
 #pragma omp parallel for schedule(static)
     for (uint32_t r = 0; r < H; r++)
@@ -157,12 +194,18 @@ static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint
             double absolute, weight = fabs(routing_weights[pairs[n]]);
             struct spread d = projection_of_spread(w->matrix + (size_t)r * I, &w->pairs[n], I, &absolute);
             size_t o = (size_t)(pairs[n] / shape->top_k) * H + r;
+            double *worst = &w->out.worst[o], *variance = &w->out.variance[o];
+            if (bias) {
+                round_slot(points->stages.slot, d, weight, u, n_slot, absolute, worst, variance);
+                d.value += (double)bias[r];
+                absolute += fabs((double)bias[r]);
+            }
             w->out.value[o] += routing_weights[pairs[n]] * d.value;
-            w->out.worst[o] += weight * d.worst;
-            w->out.variance[o] += squared(weight) * d.variance;
+            *worst += weight * d.worst;
+            *variance += squared(weight) * d.variance;
             w->out.bias[o] += routing_weights[pairs[n]] * d.bias;
             w->out.absolute[o] += weight * absolute;
-            round_slot(points->stages.slot, d, weight, u, n_slot, absolute, &w->out.worst[o], &w->out.variance[o]);
+            round_slot(points->stages.slot, d, weight, u, n_slot, absolute, worst, variance);
         }
 }
 
@@ -179,6 +222,8 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
 {
     uint32_t H = shape->hidden, I = shape->intermediate;
     double u = ldexp(1.0, -(int)points->accumulator_bits);
+    const float *bias = gb_bias_of(source->extension.gate_up_bias, expert, 2 * I);
+    const enum gb_format stored = points->stages.gate_up;
     enum gb_status status = source->gate_up(source->context, expert, w->matrix, error);
     if (status != GB_OK)
         return status;
@@ -186,9 +231,10 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     for (uint32_t i = 0; i < I; i++)
         for (uint32_t n = 0; n < count; n++) {
             const double *token = x + (size_t)(pairs[n] / shape->top_k) * H;
-            struct spread h =
-                gated(projection(w->matrix + (size_t)i * H, token, H, u, points->stages.gate_up),
-                      projection(w->matrix + (size_t)(I + i) * H, token, H, u, points->stages.gate_up), u, points);
+            struct spread gate = projection(w->matrix + (size_t)i * H, token, H, bias ? bias + i : NULL, u, stored);
+            struct spread up =
+                projection(w->matrix + (size_t)(I + i) * H, token, H, bias ? bias + I + i : NULL, u, stored);
+            struct spread h = gated(source->extension.activation, gate, up, u, points);
             w->pairs[n].value[i] = h.value;
             w->pairs[n].worst[i] = h.worst;
             w->pairs[n].variance[i] = h.variance;
@@ -199,18 +245,19 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
         }
     status = source->down(source->context, expert, w->matrix, error);
     if (status == GB_OK)
-        add_expert(shape, pairs, count, routing_weights, points, w);
+        add_expert(shape, pairs, count, routing_weights, gb_bias_of(source->extension.down_bias, expert, H), points, w);
     return status;
 }
 
 /* The roundings of the down dot products and of the combine, whether each slot is summed alone or one sum runs over
  * all slots: at most top_k * (intermediate + 1) additions, EXTRA_ROUNDINGS, the routing weight's to FP32 and its
  * product's; then the output's. */
-static void finish(const struct gb_shape *shape, const struct gb_rounding_points *points, const struct outputs *out,
-                   const struct gb_bounds *bounds)
+static void finish(const struct gb_shape *shape, const struct gb_rounding_points *points, bool biased,
+                   const struct outputs *out, const struct gb_bounds *bounds)
 {
     double u = ldexp(1.0, -(int)points->accumulator_bits);
-    double n = (double)shape->top_k * (shape->intermediate + 1.0) + EXTRA_ROUNDINGS + 2.0;
+    double terms = shape->intermediate + (biased ? 1.0 : 0.0);
+    double n = (double)shape->top_k * (terms + 1.0) + EXTRA_ROUNDINGS + 2.0;
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
         struct spread y = {.value = out->value[o],
                            .worst = out->worst[o] + gamma_n(n, u) * out->absolute[o],
@@ -276,7 +323,7 @@ enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, con
             one_expert(shape, groups.expert[g], groups.pair + groups.start[g], groups.start[g + 1] - groups.start[g], x,
                        routing_weights, source, points, &w, bounds, error);
     if (status == GB_OK)
-        finish(shape, points, &w.out, bounds);
+        finish(shape, points, source->extension.down_bias, &w.out, bounds);
     work_free(&w);
     gb_groups_free(&groups);
     return status;

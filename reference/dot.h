@@ -81,6 +81,18 @@ uint32_t gb_rows_at_once(uint32_t rows, uint32_t experts, size_t dots);
  * dots: [product->rows, product->count]. */
 void gb_dots(const struct gb_product *product, struct gb_row *decoded, float *dots);
 
+/* The arguments' extension; of a caller that does not know the fields, none. */
+struct gb_extension gb_arguments_extension(const struct gb_arguments *arguments);
+
+/* One expert's row of a bias [experts, count]; NULL if there is none. */
+static inline const float *gb_bias_of(const float *bias, uint32_t expert, uint32_t count)
+{
+    return bias ? bias + (size_t)expert * count : NULL;
+}
+
+/* silu(gate) * up, or another activation, in FP32: docs/numerics.md#gate_up. */
+float gb_gated(enum gb_activation activation, float gate, float up);
+
 /* Shapes, ids and pointers of an operator agree. GB_EINVAL. */
 enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_operator operation,
                                   struct gb_error *error);

@@ -28,13 +28,17 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
                     const struct gb_activations *x, struct gb_row *decoded, float *dots, float *by_pair)
 {
     size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
+    const float *bias = gb_arguments_extension(a).down_bias; /* [experts, hidden] */
     for (uint32_t g = 0; g < groups->active; g++) {
         uint32_t start = groups->start[g], count = groups->start[g + 1] - start;
         struct gb_product product = {&a->down, groups->expert[g], first, rows, count, x->path, x->vector + start};
         gb_dots(&product, decoded, dots);
         for (uint32_t r = 0; r < rows; r++)
-            for (uint32_t n = 0; n < count; n++)
-                by_pair[r * pairs + groups->pair[start + n]] = dots[(size_t)r * count + n];
+            for (uint32_t n = 0; n < count; n++) {
+                float dot = dots[(size_t)r * count + n];
+                by_pair[r * pairs + groups->pair[start + n]] =
+                    bias ? dot + bias[(size_t)groups->expert[g] * a->shape.hidden + first + r] : dot;
+            }
     }
     for (uint32_t r = 0; r < rows; r++)
         combine(a, first + r, by_pair + r * pairs);

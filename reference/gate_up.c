@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate and up projection, SiLU and product: docs/numerics.md#gate_up. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "reference/dot.h"
+
+float gb_gated(enum gb_activation activation, float gate, float up)
+{
+    if (activation == GB_SILU)
+        return gb_silu(gate) * up;
+    float g = gate > 7.0f ? 7.0f : gate; /* NaN stays */
+    float u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+    return g * gb_sigmoid(1.702f * g) * (u + 1.0f);
+}
 
 /* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. */
 static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t g, uint32_t first,
@@ -14,13 +24,17 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
     struct gb_product up = gate;
     up.row += intermediate;
     float *up_dots = dots + (size_t)rows * count;
+    struct gb_extension e = gb_arguments_extension(a);
+    const float *bias = e.gate_up_bias ? e.gate_up_bias + 2 * (size_t)intermediate * groups->expert[g] + first : NULL;
     gb_dots(&gate, decoded, dots);
     gb_dots(&up, decoded, up_dots);
     for (uint32_t n = 0; n < count; n++) {
         gb_bf16 *out = a->intermediate + (size_t)groups->pair[start + n] * intermediate + first;
         for (uint32_t r = 0; r < rows; r++) {
             size_t i = (size_t)r * count + n;
-            out[r] = gb_bf16_encode(gb_silu(dots[i]) * up_dots[i]);
+            float gate_value = bias ? dots[i] + bias[r] : dots[i];
+            float up_value = bias ? up_dots[i] + bias[intermediate + r] : up_dots[i];
+            out[r] = gb_bf16_encode(gb_gated(e.activation, gate_value, up_value));
         }
     }
 }

@@ -17,7 +17,8 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
 #define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
     {                                                                                                                  \
         .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = GB_BF16, .output = GB_FP32,           \
-        .order = "fma32/1", .accumulator_bits = 24, .flags = FLAGS, .supports = supports, .run = RUN                   \
+        .order = "fma32/1", .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = supports,      \
+        .run = RUN                                                                                                     \
     }
 
 static const struct gb_kernel kernels[] = {

@@ -84,6 +84,13 @@ GB_API const struct gb_kernel_table *gb_reference_kernels(void);
 /* y[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i], in float64. x, y: [hidden]; weight: [hidden]. */
 GB_API void gb_rms_norm(const double *x, const float *weight, uint32_t hidden, double epsilon, double *y);
 
+/* What a layer may have beside weights and SiLU; zeroed: nothing. */
+struct gb_extension {
+    enum gb_activation activation;
+    const float *gate_up_bias; /* [experts, 2 * intermediate]; NULL: none */
+    const float *down_bias;    /* [experts, hidden]; NULL: none */
+};
+
 /* Truth: the same mathematics in float64, nothing rounded in between. */
 
 /*
@@ -94,12 +101,14 @@ struct gb_truth_source {
     void *context;
     enum gb_status (*gate_up)(void *context, uint32_t expert, double *matrix, struct gb_error *error);
     enum gb_status (*down)(void *context, uint32_t expert, double *matrix, struct gb_error *error);
+    struct gb_extension extension;
 };
 
 /* A layer's quantised weights as a source: context is a struct gb_truth_quantised. */
 struct gb_truth_quantised {
     struct gb_weights gate_up;
     struct gb_weights down;
+    struct gb_extension extension;
 };
 GB_API struct gb_truth_source gb_truth_from_quantised(struct gb_truth_quantised *weights);
 

@@ -29,7 +29,7 @@ static enum gb_status quantised_down(void *context, uint32_t expert, double *mat
 
 struct gb_truth_source gb_truth_from_quantised(struct gb_truth_quantised *weights)
 {
-    return (struct gb_truth_source){weights, quantised_gate_up, quantised_down};
+    return (struct gb_truth_source){weights, quantised_gate_up, quantised_down, weights->extension};
 }
 
 /* c [m, n] = a [m, k] . b [n, k]^T */
@@ -72,12 +72,27 @@ static enum gb_status scratch_new(const struct gb_shape *shape, size_t pairs, st
     return gb_fail(error, GB_ENOMEM, "no memory for the truth of %zu (token, slot) pairs", pairs);
 }
 
+static double bias_at(const float *bias, uint32_t i)
+{
+    return bias ? (double)bias[i] : 0.0;
+}
+
+static double gated(enum gb_activation activation, double gate, double up)
+{
+    if (activation == GB_SILU)
+        return gate / (1.0 + exp(-gate)) * up;
+    double g = gate > 7.0 ? 7.0 : gate, u = up > 7.0 ? 7.0 : up < -7.0 ? -7.0 : up;
+    return g / (1.0 + exp(-1.702 * g)) * (u + 1.0);
+}
+
 /* Adds one expert's share to output [tokens, hidden]; fills its rows of intermediate (if not NULL). */
 static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, const uint32_t *pairs, uint32_t count,
                                  const double *x, const double *routing_weights, const struct gb_truth_source *source,
                                  struct scratch *s, double *output, double *intermediate, struct gb_error *error)
 {
     uint32_t hidden = shape->hidden, inner = shape->intermediate;
+    const float *up_bias = gb_bias_of(source->extension.gate_up_bias, expert, 2 * inner);
+    const float *down_bias = gb_bias_of(source->extension.down_bias, expert, hidden);
     for (uint32_t n = 0; n < count; n++)
         memcpy(s->x + (size_t)n * hidden, x + (size_t)(pairs[n] / shape->top_k) * hidden, sizeof(double) * hidden);
     enum gb_status status = source->gate_up(source->context, expert, s->matrix, error);
@@ -87,7 +102,8 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     for (uint32_t n = 0; n < count; n++)
         for (uint32_t i = 0; i < inner; i++) {
             const double *row = s->gate_up + (size_t)n * 2 * inner;
-            double h = row[i] / (1.0 + exp(-row[i])) * row[inner + i];
+            double h = gated(source->extension.activation, row[i] + bias_at(up_bias, i),
+                             row[inner + i] + bias_at(up_bias, inner + i));
             s->h[(size_t)n * inner + i] = h;
             if (intermediate)
                 intermediate[(size_t)pairs[n] * inner + i] = h;
@@ -99,7 +115,7 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     for (uint32_t n = 0; n < count; n++)
         for (uint32_t i = 0; i < hidden; i++)
             output[(size_t)(pairs[n] / shape->top_k) * hidden + i] +=
-                routing_weights[pairs[n]] * s->dots[(size_t)n * hidden + i];
+                routing_weights[pairs[n]] * (s->dots[(size_t)n * hidden + i] + bias_at(down_bias, i));
     return GB_OK;
 }
 

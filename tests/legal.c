@@ -99,14 +99,34 @@ static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
     return inside ? result : result * global;
 }
 
-static float silu(float x, bool reciprocal)
-{
-    return reciprocal ? x * (1 / (1 + expf(-x))) : x / (1 + expf(-x));
-}
-
 static float rounded(enum gb_format format, float value)
 {
     return format == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(value)) : value;
+}
+
+/* With a bias, or NULL: the sum starts there, or it is added to the sum as stored in `format`. */
+static float biased(const struct gb_weights *weights, uint32_t expert, uint32_t row, const float *biases,
+                    const float *values, const struct legal *legal, uint32_t bits, enum gb_format format,
+                    struct scratch *scratch)
+{
+    float bias = biases ? biases[(size_t)expert * weights->rows + row] : 0;
+
+    if (!biases || legal->scales_first)
+        return rounded(format, dot(weights, expert, row, values, legal, bits, bias, 1, scratch));
+    return rounded(format, rounded(format, dot(weights, expert, row, values, legal, bits, 0, 1, scratch)) + bias);
+}
+
+/* x * sigmoid(alpha x) */
+static float gate_of(float x, float alpha, bool reciprocal)
+{
+    return reciprocal ? x * (1 / (1 + expf(-alpha * x))) : x / (1 + expf(-alpha * x));
+}
+
+static float activated(enum gb_activation activation, float gate, float up, enum gb_format format, bool reciprocal)
+{
+    if (activation == GB_SILU)
+        return rounded(format, gate_of(gate, 1, reciprocal)) * up;
+    return rounded(format, gate_of(fminf(gate, 7), 1.702f, reciprocal)) * (fmaxf(-7, fminf(up, 7)) + 1);
 }
 
 static void gate_up(const struct problem *problem, size_t pair, const struct legal *legal,
@@ -122,12 +142,11 @@ static void gate_up(const struct problem *problem, size_t pair, const struct leg
         h[i] = 0;
         if (expert < 0)
             continue;
-        float gate = dot(&problem->arguments.gate_up, (uint32_t)expert, i, values, legal, points->accumulator_bits, 0,
-                         1, scratch);
-        float up = dot(&problem->arguments.gate_up, (uint32_t)expert, shape->intermediate + i, values, legal,
-                       points->accumulator_bits, 0, 1, scratch);
-        float product = rounded(points->stages.silu, silu(rounded(points->stages.gate_up, gate), legal->reciprocal)) *
-                        rounded(points->stages.gate_up, up);
+        float gate = biased(&problem->arguments.gate_up, (uint32_t)expert, i, problem->gate_up_bias, values, legal,
+                            points->accumulator_bits, points->stages.gate_up, scratch);
+        float up = biased(&problem->arguments.gate_up, (uint32_t)expert, shape->intermediate + i, problem->gate_up_bias,
+                          values, legal, points->accumulator_bits, points->stages.gate_up, scratch);
+        float product = activated(problem->arguments.activation, gate, up, points->stages.silu, legal->reciprocal);
         h[i] = (double)rounded(points->intermediate, product);
     }
 }
@@ -150,16 +169,17 @@ static float combine(const struct problem *problem, uint32_t token, uint32_t row
         if (legal->fold) {
             y = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, y,
                     routing, scratch);
+            if (problem->down_bias)
+                y += routing * problem->down_bias[(uint32_t)expert * shape->hidden + row];
             continue;
         }
-        float share = dot(&problem->arguments.down, (uint32_t)expert, row, values, legal, points->accumulator_bits, 0,
-                          1, scratch);
-        if (points->stages.slot == GB_BF16 && legal->fma) /* after the routing weight */
+        bool after = points->stages.slot == GB_BF16 && legal->fma; /* after the routing weight */
+        float share = biased(&problem->arguments.down, (uint32_t)expert, row, problem->down_bias, values, legal,
+                             points->accumulator_bits, after ? GB_FP32 : points->stages.slot, scratch);
+        if (after)
             y += rounded(GB_BF16, routing * share);
-        else if (legal->fma)
-            y = fmaf(routing, share, y);
         else
-            y += routing * rounded(points->stages.slot, share);
+            y = legal->fma ? fmaf(routing, share, y) : y + routing * share;
     }
     return rounded(points->output, y);
 }

@@ -100,6 +100,14 @@ float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
     return oracle_multiply(butterfly(lanes), global_scale(weights, expert, row));
 }
 
+/* gpt-oss: g * sigmoid(1.702 g) * (u + 1), every step rounded; comparisons with NaN are false. */
+static float swiglu(float gate, float up)
+{
+    float g = gate > 7 ? 7 : gate, u = up > 7 ? 7 : up < -7 ? -7 : up;
+    float sigmoid = oracle_sigmoid(oracle_multiply(1.702f, g));
+    return oracle_multiply(oracle_multiply(g, sigmoid), oracle_add(u, 1));
+}
+
 void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
 {
     const struct gb_shape *shape = &arguments->shape;
@@ -114,7 +122,15 @@ void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
                 if (expert >= 0) {
                     float gate = oracle_dot(&arguments->gate_up, expert, i, x);
                     float up = oracle_dot(&arguments->gate_up, expert, shape->intermediate + i, x);
-                    code = (uint16_t)oracle_encode(ORACLE_BF16, oracle_multiply(oracle_silu(gate), up));
+                    const float *bias = arguments->gate_up_bias;
+                    if (bias) {
+                        bias += (size_t)expert * 2 * shape->intermediate + i;
+                        gate = oracle_add(gate, bias[0]);
+                        up = oracle_add(up, bias[shape->intermediate]);
+                    }
+                    float h = arguments->activation == GB_SWIGLU_OAI ? swiglu(gate, up)
+                                                                     : oracle_multiply(oracle_silu(gate), up);
+                    code = (uint16_t)oracle_encode(ORACLE_BF16, h);
                 }
                 intermediate[slot * shape->intermediate + i].bits = code;
             }
@@ -133,6 +149,8 @@ void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermedia
                 if (expert < 0)
                     continue;
                 float dot = oracle_dot(&arguments->down, expert, h, intermediate + slot * shape->intermediate);
+                if (arguments->down_bias)
+                    dot = oracle_add(dot, arguments->down_bias[(size_t)expert * shape->hidden + h]);
                 y = oracle_fma(arguments->routing_weights[slot], dot, y);
             }
             output[(size_t)t * shape->hidden + h] = y;

@@ -260,8 +260,27 @@ void problem_new(struct problem *problem, struct gb_shape shape, enum gb_format 
     problem_poison(problem);
 }
 
+void problem_extend(struct problem *problem, enum gb_activation activation, uint64_t seed)
+{
+    const struct gb_shape *shape = &problem->arguments.shape;
+    size_t ups = (size_t)shape->experts * 2 * shape->intermediate, downs = (size_t)shape->experts * shape->hidden;
+    uint64_t random = seed;
+
+    problem->gate_up_bias = allocate(ups, sizeof(float));
+    problem->down_bias = allocate(downs, sizeof(float));
+    for (size_t i = 0; i < ups; i++) /* some beyond the clamps */
+        problem->gate_up_bias[i] = (float)(random_gaussian(&random) * (random_below(&random, 4) ? 1 : 8));
+    for (size_t i = 0; i < downs; i++)
+        problem->down_bias[i] = (float)random_gaussian(&random);
+    problem->arguments.activation = activation;
+    problem->arguments.gate_up_bias = problem->gate_up_bias;
+    problem->arguments.down_bias = problem->down_bias;
+}
+
 void problem_free(struct problem *problem)
 {
+    free(problem->gate_up_bias);
+    free(problem->down_bias);
     problem_weights_free(&problem->arguments.gate_up);
     problem_weights_free(&problem->arguments.down);
     free(problem->output);

@@ -25,11 +25,15 @@ struct problem {
     float *routing_weights;        /* [tokens, top_k]: positive, near 1 / top_k, of full precision */
     gb_bf16 *x;                    /* [tokens, hidden] */
     double *truth_x;               /* [tokens, hidden]: x in float64 */
+    float *gate_up_bias;           /* [experts, 2 * intermediate]; NULL before problem_extend */
+    float *down_bias;              /* [experts, hidden]; the same */
     double *truth_routing_weights; /* [tokens, top_k]: routing_weights in float64 */
 };
 
 void problem_new(struct problem *problem, struct gb_shape shape, enum gb_format format, enum data data, uint64_t seed);
 void problem_free(struct problem *problem);
+/* Gives it biases of full precision and an activation. */
+void problem_extend(struct problem *problem, enum gb_activation activation, uint64_t seed);
 /* Fills both outputs with a pattern that is no result. */
 void problem_poison(struct problem *problem);
 /* Sets every `one_in`-th id, at random, to -1. */

@@ -46,7 +46,7 @@ static void round_trip_of_encode_scales(void **state)
     struct gb_error error = {""};
     assert_int_equal(gb_fixture_write(path, plain, &error), GB_OK);
     written = new_fixture(GB_NVFP4, true, false, false);
-    assert_int_equal(gb_fixture_add_encode_scales(written, &error), GB_OK);
+    assert_int_equal(gb_fixture_add(written, GB_EXTRA_ENCODE_SCALES, &error), GB_OK);
     for (uint32_t l = 0; l < written->layers; l++)
         for (int down = 0; down < 2; down++) {
             struct gb_weights *w = down ? &written->layer[l].down : &written->layer[l].gate_up;
@@ -69,7 +69,7 @@ static void round_trip_of_encode_scales(void **state)
     gb_fixture_free(plain);
     gb_fixture_free(read);
     plain = new_fixture(GB_MXFP4, true, false, false);
-    assert_int_equal(gb_fixture_add_encode_scales(plain, &error), GB_EINVAL);
+    assert_int_equal(gb_fixture_add(plain, GB_EXTRA_ENCODE_SCALES, &error), GB_EINVAL);
     gb_fixture_free(plain);
 }
 

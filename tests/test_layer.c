@@ -129,6 +129,44 @@ static void check_shapes(enum data data)
         check_shape(bf16_shapes[i], GB_BF16, data, 60 + i);
 }
 
+/* Biases, gpt-oss's activation, and both; a caller that does not know the fields has neither. */
+static void extensions(void **state)
+{
+    static const enum data kinds[] = {DATA_CODES, DATA_GAUSSIAN, DATA_NONFINITE};
+    static const enum gb_activation activations[] = {GB_SILU, GB_SWIGLU_OAI};
+    static const enum gb_format formats[] = {GB_MXFP4, GB_NVFP4, GB_FP8_BLOCK, GB_BF16};
+
+    (void)state;
+    for (unsigned k = 0; k < 3; k++)
+        for (unsigned f = 0; f < 4; f++)
+            for (unsigned a = 0; a < 2; a++) {
+                struct problem problem;
+                problem_new(&problem, (struct gb_shape){3, 96, 64, 3, 2}, formats[f], kinds[k], 90 + k);
+                problem_empty_slots(&problem, 4, k);
+                problem_extend(&problem, activations[a], 91 + k);
+                check_operators(&problem);
+                problem.arguments.intermediate = problem.intermediate;
+                problem.arguments.gate_up_bias = NULL;
+                check_operators(&problem);
+                problem_free(&problem);
+            }
+
+    struct problem problem;
+    problem_new(&problem, (struct gb_shape){2, 32, 32, 3, 2}, GB_MXFP4, DATA_CODES, 95);
+    struct results expected = results_new(&problem.arguments.shape);
+    oracle_gate_up(&problem.arguments, expected.intermediate);
+    oracle_down(&problem.arguments, expected.intermediate, expected.output);
+    problem_extend(&problem, GB_SWIGLU_OAI, 96);
+    problem.arguments.size = offsetof(struct gb_arguments, activation);
+    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+    expect_output(&problem, expected.output, "an older caller");
+    problem.arguments.size = sizeof problem.arguments;
+    problem.arguments.activation = (enum gb_activation)2;
+    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_EINVAL);
+    results_free(&expected);
+    problem_free(&problem);
+}
+
 static void every_code_and_scale(void **state)
 {
     (void)state;
@@ -311,7 +349,7 @@ static void the_kernel_table_runs_the_reference(void **state)
     assert_int_equal(table->kernel_size, sizeof(struct gb_kernel));
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
-        struct gb_problem question = {sizeof question, shape, kernel->weights, NULL};
+        struct gb_problem question = {sizeof question, shape, kernel->weights, NULL, GB_SILU, 0};
         struct problem problem;
 
         assert_non_null(gb_contract_find(kernel->weights, kernel->activations, kernel->order));
@@ -343,6 +381,7 @@ static void the_kernel_table_runs_the_reference(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(extensions),
         cmocka_unit_test(every_code_and_scale),
         cmocka_unit_test(gaussian_weights),
         cmocka_unit_test(subnormal_sums),

@@ -35,7 +35,7 @@ static void expected_new(struct expected *e, struct gb_shape shape, enum gb_form
     problem_new(p, shape, format, DATA_GAUSSIAN, 7);
     if (one_in_empty)
         problem_empty_slots(p, one_in_empty, 8);
-    e->weights = (struct gb_truth_quantised){p->arguments.gate_up, p->arguments.down};
+    e->weights = (struct gb_truth_quantised){p->arguments.gate_up, p->arguments.down, {0}};
     e->source = gb_truth_from_quantised(&e->weights);
     e->bounds = (struct gb_bounds){.output_sigma = doubles(outputs), .intermediate_sigma = doubles(inner)};
     e->truth = doubles(outputs);

@@ -56,6 +56,17 @@ static struct measured intermediate(const struct problem *problem, uint32_t expe
 {
     const struct gb_weights *weights = &problem->arguments.gate_up;
     struct measured gate = dot(weights, expert, i, x), up = dot(weights, expert, weights->rows / 2 + i, x);
+    if (problem->gate_up_bias) {
+        long double gate_bias = (long double)problem->gate_up_bias[expert * weights->rows + i];
+        long double up_bias = (long double)problem->gate_up_bias[expert * weights->rows + weights->rows / 2 + i];
+        gate = (struct measured){gate.value + gate_bias, gate.magnitude + fabsl(gate_bias)};
+        up = (struct measured){up.value + up_bias, up.magnitude + fabsl(up_bias)};
+    }
+    if (problem->arguments.activation == GB_SWIGLU_OAI) {
+        long double g = fminl(gate.value, 7), u = fmaxl(fminl(up.value, 7), -7) + 1;
+        long double f = g / (1 + expl(-1.702L * g));
+        return (struct measured){f * u, 1.1L * gate.magnitude * fabsl(u) + fabsl(f) * up.magnitude};
+    }
     long double silu = gate.value / (1 + expl(-gate.value));
 
     return (struct measured){silu * up.value, 1.1L * gate.magnitude * fabsl(up.value) + fabsl(silu) * up.magnitude};
@@ -76,6 +87,11 @@ static struct measured output(const struct problem *problem, uint32_t t, uint32_
             sum.value += routing * weight * element->value;
             sum.magnitude += fabsl(routing * weight) * (fabsl(element->value) + element->magnitude);
         }
+        if (expert >= 0 && problem->down_bias) {
+            long double bias = (long double)problem->down_bias[(uint32_t)expert * shape->hidden + row];
+            sum.value += routing * bias;
+            sum.magnitude += fabsl(routing * bias);
+        }
     }
     return sum;
 }
@@ -87,7 +103,10 @@ static void expect_close(struct measured expected, double actual, const char *wh
                  actual);
 }
 
-static void check_layer(struct gb_shape shape, enum gb_format format, enum data data, uint64_t seed)
+enum extended { PLAIN, BIASED, SWIGLU };
+
+static void check_extended(struct gb_shape shape, enum gb_format format, enum data data, uint64_t seed,
+                           enum extended extended)
 {
     struct problem problem;
     size_t pairs = (size_t)shape.tokens * shape.top_k, outputs = (size_t)shape.tokens * shape.hidden;
@@ -100,7 +119,10 @@ static void check_layer(struct gb_shape shape, enum gb_format format, enum data 
     problem_empty_slots(&problem, 5, seed);
     memset(truth, 0xA5, outputs * sizeof(double));
     memset(truth_h, 0xA5, pairs * shape.intermediate * sizeof(double));
-    struct gb_truth_quantised weights = {problem.arguments.gate_up, problem.arguments.down};
+    if (extended != PLAIN)
+        problem_extend(&problem, extended == SWIGLU ? GB_SWIGLU_OAI : GB_SILU, seed);
+    const struct gb_arguments *a = &problem.arguments;
+    struct gb_truth_quantised weights = {a->gate_up, a->down, {a->activation, a->gate_up_bias, a->down_bias}};
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
     assert_int_equal(gb_truth_layer(&shape, problem.truth_x, problem.ids, problem.truth_routing_weights, &source, truth,
                                     truth_h, NULL),
@@ -127,6 +149,18 @@ static void check_layer(struct gb_shape shape, enum gb_format format, enum data 
     free(again);
     free(truth_h);
     free(h);
+}
+
+static void check_layer(struct gb_shape shape, enum gb_format format, enum data data, uint64_t seed)
+{
+    check_extended(shape, format, data, seed, PLAIN);
+}
+
+static void layers_with_extensions(void **state)
+{
+    (void)state;
+    check_extended((struct gb_shape){7, 96, 64, 4, 3}, GB_MXFP4, DATA_CODES, 41, SWIGLU);
+    check_extended((struct gb_shape){7, 80, 48, 4, 3}, GB_NVFP4, DATA_CODES, 42, BIASED);
 }
 
 /* tokens, hidden, intermediate, experts, top_k; the last leaves experts without tokens */
@@ -176,7 +210,7 @@ static void all_slots_empty(void **state)
     (void)state;
     problem_new(&problem, shape, GB_NVFP4, DATA_CODES, 8);
     problem_empty_slots(&problem, 1, 0);
-    struct gb_truth_quantised weights = {problem.arguments.gate_up, problem.arguments.down};
+    struct gb_truth_quantised weights = {problem.arguments.gate_up, problem.arguments.down, {0}};
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
     memset(truth, 0xA5, sizeof truth);
     memset(h, 0xA5, sizeof h);
@@ -222,7 +256,7 @@ static enum gb_status constant_down(void *context, uint32_t expert, double *matr
 static void any_source(void **state)
 {
     struct constants constants = {{2, 4, 3, 2, 1}, 0.5, 0.25, 2, GB_OK};
-    struct gb_truth_source source = {&constants, constant_gate_up, constant_down};
+    struct gb_truth_source source = {&constants, constant_gate_up, constant_down, {0}};
     const double x[8] = {1, 1, 1, 1, 2, -1, 1, 0};
     const int32_t ids[2] = {1, 0};
     const double routing[2] = {0.5, -1};
@@ -313,9 +347,10 @@ static void equal_logits_go_by_id(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_of_nvfp4), cmocka_unit_test(layers_of_mxfp8), cmocka_unit_test(layers_of_mxfp4),
-        cmocka_unit_test(layers_of_fp8),   cmocka_unit_test(layers_of_bf16),  cmocka_unit_test(all_slots_empty),
-        cmocka_unit_test(any_source),      cmocka_unit_test(routes),          cmocka_unit_test(equal_logits_go_by_id),
+        cmocka_unit_test(layers_of_nvfp4),        cmocka_unit_test(layers_of_mxfp8), cmocka_unit_test(layers_of_mxfp4),
+        cmocka_unit_test(layers_with_extensions), cmocka_unit_test(layers_of_fp8),   cmocka_unit_test(layers_of_bf16),
+        cmocka_unit_test(all_slots_empty),        cmocka_unit_test(any_source),      cmocka_unit_test(routes),
+        cmocka_unit_test(equal_logits_go_by_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

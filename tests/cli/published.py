@@ -116,6 +116,8 @@ def declaration(layout):
     """What config.json says of it; modelopt-nvfp4 says it in hf_quant_config.json."""
     if layout == "modelopt-nvfp4":
         return None
+    if layout == "gpt-oss-mxfp4":
+        return {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]}
     if layout == "modelopt-mxfp8":
         return {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]}
     if layout == "fp8-128x128":
@@ -149,14 +151,44 @@ def quantised(layout):
     return tensors
 
 
+def bf16(values):
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+@functools.cache
+def fused():
+    """gpt-oss: all experts in one tensor, gate and up rows in turns, biases."""
+    everything, draw = trained(), np.random.default_rng(7)
+    tensors = {name: tensor for name, tensor in everything.items() if ".mlp." not in name}
+    for layer in range(LAYERS):
+        mlp = f"model.layers.{layer}.mlp."
+        tensors[mlp + "router.weight"] = everything[mlp + "gate.weight"]
+        tensors[mlp + "router.bias"] = ["BF16", bf16(draw.normal(size=EXPERTS))]
+        w = experts({name: tensor for name, tensor in everything.items() if name.startswith(mlp)})
+        gate, up, down = (np.stack([w[f"{mlp}experts.{e}.{p}"] for e in range(EXPERTS)]) for p in PROJECTIONS)
+        turns = np.stack([gate, up], axis=2).reshape(EXPERTS, -1, gate.shape[2])
+        for name, stack in (("gate_up_proj", turns), ("down_proj", down)):
+            codes, scales = zip(*(mx(matrix, False, 6, e2m1) for matrix in stack))
+            shape = stack.shape[:2] + (stack.shape[2] // 32,)
+            tensors[f"{mlp}experts.{name}_blocks"] = ["U8", np.stack(codes).reshape(shape + (16,))]
+            tensors[f"{mlp}experts.{name}_scales"] = ["U8", np.stack(scales)]
+            tensors[f"{mlp}experts.{name}_bias"] = ["BF16", bf16(draw.normal(size=stack.shape[:2]) * 4)]
+    return tensors
+
+
 class Published:
     """A checkpoint in a layout; its tensors and configurations may be changed before write()."""
 
     def __init__(self, layout):
-        self.tensors = dict(quantised(layout))
+        self.tensors = dict(fused() if layout == "gpt-oss-mxfp4" else quantised(layout))
         with open(os.path.join(CHECKPOINT, "config.json")) as stream:
             self.config = json.load(stream)
         self.quantization = None
+        if layout == "gpt-oss-mxfp4":
+            self.config.update(model_type="gpt_oss", intermediate_size=192, swiglu_limit=7.0)
+            for key in ("norm_topk_prob", "moe_intermediate_size"):
+                self.config.pop(key)
         if declaration(layout):
             self.config["quantization_config"] = declaration(layout)
         else:

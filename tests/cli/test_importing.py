@@ -3,13 +3,14 @@
 refused in one line."""
 import os
 import subprocess
+import sys
 
 import h5py
 import numpy as np
 
 from blocks import block
-from program import CAPTURE, expect, path, run
-from published import EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published
+from program import CAPTURE, FAULTS, expect, path, run
+from published import E2M1, EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published
 
 CAPTURED = ["--capture", CAPTURE, "--tokens", 24]
 CODES = {"nvfp4-pack-quantized": "weight_packed", "mxfp4-pack-quantized": "weight_packed"}
@@ -74,13 +75,76 @@ for layout in LAYOUTS:
            f"{layout}: cosine {cosine}")
     run("verify", path("out.h5"))
 
+# gpt-oss: rows in turns, biases, its own activation; truth against numpy.
+def widen(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def values(codes, scales):
+    table = np.concatenate([E2M1, -E2M1]).astype(np.float64)
+    pairs = np.stack([table[codes & 15], table[codes >> 4]], axis=-1).reshape(*codes.shape[:-1], -1)
+    return pairs * np.repeat(2.0 ** (scales.astype(int) - 127), 32, axis=-1)
+
+
+oss = Published("gpt-oss-mxfp4")
+folder = oss.write("gpt-oss")
+run("import", folder, path("oss.h5"), "--tokens", 7)
+with h5py.File(path("oss.h5")) as f:
+    expect(f.attrs["activation"].decode() == "swiglu-oai" and f.attrs["recipe"].decode() == "published:gpt-oss-mxfp4",
+           "gpt-oss: attributes")
+    expect("stack" not in f or "residual" not in f["stack"], "gpt-oss has a stack")
+    for n in range(LAYERS):
+        mlp, layer = f"model.layers.{n}.mlp.", f[f"layers/{n}"]
+        turns = [oss.tensors[f"{mlp}experts.gate_up_proj_{part}"][1] for part in ("blocks", "scales", "bias")]
+        codes, scales, bias = (np.concatenate([t[:, 0::2], t[:, 1::2]], axis=1) for t in turns)
+        codes = codes.reshape(*codes.shape[:2], -1)
+        down_codes = oss.tensors[f"{mlp}experts.down_proj_blocks"][1].reshape(16, 384, -1)
+        down_scales, down_bias = (oss.tensors[f"{mlp}experts.down_proj_{part}"][1] for part in ("scales", "bias"))
+        for name, want in (("gate_up/codes", codes), ("gate_up/scales", scales), ("gate_up/bias", widen(bias)),
+                           ("down/codes", down_codes), ("down/scales", down_scales), ("down/bias", widen(down_bias)),
+                           ("router/bias", widen(oss.tensors[mlp + "router.bias"][1]))):
+            expect((layer[name][()] == want).all() and layer[name].shape == want.shape, f"gpt-oss: {name}")
+        gate_up, down = values(codes, scales), values(down_codes, down_scales)
+        for t, x in enumerate(widen(layer["x"][()]).astype(np.float64)):
+            logits = widen(layer["router/weight"][()]).astype(np.float64) @ x + layer["router/bias"][()]
+            ids = np.argsort(-logits)[:4]
+            weights = np.exp(logits[ids] - logits[ids[0]])
+            weights /= weights.sum()
+            expect((layer["routing/ids"][t] == ids).all(), f"gpt-oss: ids of token {t}")
+            expect(np.allclose(layer["truth/routing_weights"][t], weights, rtol=1e-12), "gpt-oss: routing weights")
+            y = np.zeros(384)
+            for e, weight in zip(ids, weights):
+                h = gate_up[e] @ x + widen(bias)[e]
+                g, u = np.minimum(h[:192], 7), np.clip(h[192:], -7, 7)
+                y += weight * (down[e] @ (g / (1 + np.exp(-1.702 * g)) * (u + 1)) + widen(down_bias)[e])
+            expect(np.abs(y - layer["truth/quantised"][t]).max() < 1e-11 * np.abs(y).max(), f"gpt-oss: truth of token {t}")
+run("verify", path("oss.h5"))
+run("verify", path("oss.h5"), "--kernel", "cpu/mxfp4-*")
+
 # The documented hash covers the encoding scales.
 with open(path("hash.py"), "w") as stream:
     stream.write(block("fixtures.md", "python"))
 run("import", path("nvfp4-pack-quantized"), path("encode.h5"), "--tokens", 3, "--layers", 1)
-done = subprocess.run([os.environ["PYTHON"], path("hash.py"), path("encode.h5")], check=True, capture_output=True, text=True)
-with h5py.File(path("encode.h5")) as f:
-    expect(done.stdout.strip() == f.attrs["input_sha256"].decode(), f"hash {done.stdout}")
+
+
+def documented(file):
+    done = subprocess.run([sys.executable, path("hash.py"), file], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+for file in (path("encode.h5"), path("oss.h5")):
+    with h5py.File(file) as f:
+        stored = f.attrs["input_sha256"].decode()
+    expect(documented(file) == stored, f"hash of {file}: {documented(file)}")
+
+# A kernel that knows no other activation is not asked; one that knows it computes something else than SiLU.
+with h5py.File(path("encode.h5"), "r+") as f:
+    f.attrs.create("activation", np.bytes_("swiglu-oai"), dtype="S10")
+new = documented(path("encode.h5"))
+with h5py.File(path("encode.h5"), "r+") as f:
+    f.attrs.modify("input_sha256", np.bytes_(new))
+done = run("verify", path("encode.h5"), "--subject", FAULTS, "--kernel", "faults/none", code=3)
+expect("UNSUPPORTED" in done.stdout and "no activation but SiLU" in done.stdout, f"faults/none: {done.stdout}")
 
 # Without a capture, and with the format named.
 folder = path("modelopt-nvfp4")
@@ -205,6 +269,27 @@ hostile(FP8, configure(fmt="e5m2"), "fmt", "e5m2")
 hostile(FP8, put("gate_proj.weight_scale_inv", lambda d, a: [d, a[:1]]), "weight_scale_inv", "[2, 3]")
 hostile(FP8, put("gate_proj.weight_scale_inv", element(np.nan)), "weight_scale_inv", "above zero")
 hostile(FP8, lambda c: c.config.pop("quantization_config"), "is F8_E4M3", "quantization_config")
+OSS = "gpt-oss-mxfp4"
+GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
+
+
+def oss_put(name, function):
+    def change(c):
+        c.tensors[name] = function(*c.tensors[name])
+    return change
+
+
+hostile(OSS, oss_put(GATE_UP + "_blocks", lambda d, a: [d, a[:, :, :-1]]), "gate_up_proj_blocks", "[16, 384, 12, 16]")
+hostile(OSS, oss_put(GATE_UP + "_blocks", lambda d, a: ["F8_E4M3", a]), "gate_up_proj_blocks", "F8_E4M3")
+hostile(OSS, oss_put(GATE_UP + "_scales", lambda d, a: [d, np.full_like(a, 255)]), "gate_up_proj_scales", "NaN")
+hostile(OSS, oss_put(GATE_UP + "_scales", lambda d, a: [d, 254 - a]), "scales of gate")
+hostile(OSS, oss_put(GATE_UP + "_bias", lambda d, a: [d, a[:, 1:]]), "gate_up_proj_bias")
+hostile(OSS, oss_put(GATE_UP + "_bias", lambda d, a: [d, a | 0x7F80]), "gate_up_proj_bias", "not finite")
+hostile(OSS, lambda c: c.tensors.pop("model.layers.0.mlp.router.bias"), "router.bias", "missing")
+hostile(OSS, lambda c: c.config.update(swiglu_limit=6.0), "swiglu_limit")
+hostile(OSS, lambda c: c.config.update(model_type="qwen3_moe"), "quantization_config", "gpt_oss")
+hostile(OSS, lambda c: c.config.update(quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        "quantization_config", "gpt_oss")
 checkpoint = Published(MX)
 folder = checkpoint.write("truncated")
 with open(os.path.join(folder, "model.safetensors"), "r+b") as stream:

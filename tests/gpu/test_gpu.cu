@@ -75,7 +75,7 @@ void run_problem(const struct gb_shape &shape, enum gb_format format, enum data_
         if (kernel.weights != format)
             continue;
         struct gb_error error;
-        struct gb_problem question = {sizeof question, shape, format, NULL};
+        struct gb_problem question = {sizeof question, shape, format, NULL, GB_SILU, 0};
         check(kernel.supports(&question, &error), error, kernel.name);
         run_once(kernel, p, 0xA5);
         run_once(kernel, p, 0x5A);

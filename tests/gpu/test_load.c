@@ -26,7 +26,7 @@ static void expect(bool good, const char *what, const char *message)
 static void expect_refusal(const struct gb_kernel *kernel, struct gb_shape shape, const char *number)
 {
     struct gb_error error = {"no message"};
-    struct gb_problem problem = {sizeof problem, shape, kernel->weights, NULL};
+    struct gb_problem problem = {sizeof problem, shape, kernel->weights, NULL, GB_SILU, 0};
     enum gb_status status = kernel->supports(&problem, &error);
     expect(status == GB_EUNSUPPORTED && strstr(error.message, number), number, error.message);
 }
@@ -41,9 +41,15 @@ static void test_domain(const struct gb_kernel *kernel)
     expect_refusal(kernel, (struct gb_shape){0, 2048, 512, 32, 8}, "tokens 0");
     expect_refusal(kernel, (struct gb_shape){1, 1u << 24, 512, 32, 8}, "hidden 16777216");
     struct gb_error error = {"no message"};
-    struct gb_problem other = {sizeof other, {1, 2048, 512, 32, 8}, GB_FP32, NULL};
+    struct gb_problem other = {sizeof other, {1, 2048, 512, 32, 8}, GB_FP32, NULL, GB_SILU, 0};
     expect(kernel->supports(&other, &error) == GB_EUNSUPPORTED, "another format", error.message);
-    struct gb_problem small = {sizeof small.size, {1, 2048, 512, 32, 8}, kernel->weights, NULL};
+    struct gb_problem biased = {sizeof biased, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SILU, 1};
+    expect(kernel->supports(&biased, &error) == GB_EUNSUPPORTED && strstr(error.message, "bias"), "a bias",
+           error.message);
+    struct gb_problem activated = {sizeof activated, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SWIGLU_OAI, 0};
+    expect(kernel->supports(&activated, &error) == GB_EUNSUPPORTED && strstr(error.message, "SiLU"),
+           "another activation", error.message);
+    struct gb_problem small = {sizeof small.size, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SILU, 0};
     expect(kernel->supports(&small, &error) == GB_EINVAL, "a smaller struct", error.message);
 }
 
@@ -53,6 +59,12 @@ static void test_arguments(const struct gb_kernel *kernel)
     struct gb_error error = {"no message"};
     struct gb_arguments a = {.size = sizeof a, .shape = {1, 2048, 512, 32, 8}};
     expect(kernel->run(&a, &error) == GB_EINVAL, "no buffers", error.message);
+    a.activation = GB_SWIGLU_OAI;
+    expect(kernel->run(&a, &error) == GB_EUNSUPPORTED, "another activation", error.message);
+    const float bias = 0;
+    a.activation = GB_SILU;
+    a.down_bias = &bias;
+    expect(kernel->run(&a, &error) == GB_EUNSUPPORTED, "a bias", error.message);
     a.size = sizeof a.size;
     expect(kernel->run(&a, &error) == GB_EINVAL, "a smaller struct", error.message);
 }
@@ -85,7 +97,7 @@ int main(int argc, char **argv)
     printf("device: %s\n", present == GB_OK ? text : error.message);
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
-        struct gb_problem problem = {sizeof problem, {1, 2048, 512, 32, 8}, kernel->weights, NULL};
+        struct gb_problem problem = {sizeof problem, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SILU, 0};
         struct gb_error reason = {""};
         enum gb_status status = kernel->supports(&problem, &reason);
         expect(status == present, kernel->name, reason.message);
