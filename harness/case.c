@@ -133,14 +133,26 @@ void case_refused(json_t *record, const char *path, int code, const char *reason
     command_error("verify", "%s", reason);
 }
 
-enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path, const char *order,
-                            struct gb_error *error)
+static void repro_outputs(char *text, size_t bytes, const char *path, const char *outputs, const struct claim *claim)
+{
+    char fixture[4200], file[4200];
+    int n = snprintf(text, bytes, "gaugeblock verify %s --outputs %s", quoted(path, fixture, sizeof fixture),
+                     quoted(outputs, file, sizeof file));
+    if (claim->order)
+        n += snprintf(text + n, bytes - (size_t)n, " --order %s", claim->order);
+    if (claim->roundings_text)
+        n += snprintf(text + n, bytes - (size_t)n, " --rounding %s", claim->roundings_text);
+    if (claim->accumulator_bits != FP32_SIGNIFICAND_BITS)
+        snprintf(text + n, bytes - (size_t)n, " --accumulator-bits %u", claim->accumulator_bits);
+}
+
+enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path,
+                            const struct claim *claim, struct gb_error *error)
 {
     const struct gb_fixture *f = r->baseline->fixture;
     struct gb_outputs *outputs;
-    char repro[13000], fixture[4200], file[4200];
-    snprintf(repro, sizeof repro, "gaugeblock verify %s --outputs %s%s%s", quoted(r->path, fixture, sizeof fixture),
-             quoted(outputs_path, file, sizeof file), order ? " --order " : "", order ? order : "");
+    char repro[9000];
+    repro_outputs(repro, sizeof repro, r->path, outputs_path, claim);
     int code = input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
     if (code != EXIT_PASS) {
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", NULL), "", 0, verdict_of(code),
@@ -154,8 +166,9 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
         .weights = f->weights,
         .activations = GB_BF16,
         .output = outputs->layer[0].format,
-        .order = order,
-        .accumulator_bits = 24,
+        .order = claim->order,
+        .accumulator_bits = claim->accumulator_bits,
+        .roundings = claim->roundings,
     };
     struct judgement j;
     enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, r->gate, &j, error);

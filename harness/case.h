@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "harness/baseline.h"
+#include "harness/claim.h"
 #include "harness/gate.h"
 #include "harness/select.h"
 
@@ -23,8 +24,8 @@ enum gb_status case_kernel(json_t *record, const struct case_request *request, c
                            struct gb_error *error);
 /* A case that says why the fixture at `path` was refused; code: EXIT_USAGE or EXIT_CRASH. */
 void case_refused(json_t *record, const char *path, int code, const char *reason);
-/* Judges a file of outputs that claims `order` (NULL: none). */
+/* Judges a file of outputs by what is claimed for it. */
 enum gb_status case_outputs(json_t *record, const struct case_request *request, const char *outputs_path,
-                            const char *order, struct gb_error *error);
+                            const struct claim *claim, struct gb_error *error);
 
 #endif

@@ -107,6 +107,11 @@ static void set_library_hash(json_t *subject, const char *path)
         close(file);
 }
 
+static const char *rounding_name(enum gb_format format)
+{
+    return gb_format_name(format ? format : GB_FP32);
+}
+
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
 {
     const char *own = strstr(library, "/" CUDA_LIBRARY);
@@ -121,6 +126,9 @@ json_t *record_subject(const char *name, const char *library, const struct gb_ke
     json_object_set_new(subject, "output", json_string(gb_format_name(k->output)));
     json_object_set_new(subject, "order", k->order ? record_string(k->order) : json_null());
     json_object_set_new(subject, "accumulator_bits", json_integer(k->accumulator_bits));
+    json_object_set_new(subject, "roundings",
+                        json_pack("{s:s, s:s, s:s}", "gate_up", rounding_name(k->roundings.gate_up), "silu",
+                                  rounding_name(k->roundings.silu), "slot", rounding_name(k->roundings.slot)));
     const struct gb_device *memory;
     char device[256] = "host";
     if ((k->flags & GB_DEVICE_POINTERS) && subject_memory(k, &memory, NULL) == GB_OK)

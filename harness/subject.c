@@ -10,6 +10,19 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 
+static bool rounds(enum gb_format format)
+{
+    return format == GB_FP32 || format == GB_BF16;
+}
+
+static bool known(const struct gb_kernel *k)
+{
+    const struct gb_stage_roundings *r = &k->roundings;
+    return k->operation >= GB_LAYER && k->operation <= GB_ROUTE && k->activations == GB_BF16 && rounds(k->output) &&
+           k->accumulator_bits >= 8 && k->accumulator_bits <= 53 && (!r->gate_up || rounds(r->gate_up)) &&
+           (!r->silu || rounds(r->silu)) && (!r->slot || rounds(r->slot));
+}
+
 static enum gb_status check_table(const char *path, const struct gb_kernel_table *table, struct gb_error *error)
 {
     if (!table || table->abi_version != GB_ABI_VERSION || table->kernel_size != sizeof(struct gb_kernel))
@@ -25,10 +38,10 @@ static enum gb_status check_table(const char *path, const struct gb_kernel_table
         for (uint32_t j = 0; j < i; j++)
             if (!strcmp(k->name, table->kernels[j].name))
                 return gb_fail(error, GB_EINVAL, "%s: two kernels are named %s", path, k->name);
-        if (k->operation < GB_LAYER || k->operation > GB_ROUTE || k->activations != GB_BF16 ||
-            (k->output != GB_FP32 && k->output != GB_BF16) || k->accumulator_bits < 8 || k->accumulator_bits > 53)
-            return gb_fail(error, GB_EINVAL, "%s: kernel %s: its operator, formats or accumulator bits are unknown",
-                           path, k->name);
+        if (!known(k))
+            return gb_fail(error, GB_EINVAL,
+                           "%s: kernel %s: its operator, formats, roundings or accumulator bits are unknown", path,
+                           k->name);
     }
     return GB_OK;
 }

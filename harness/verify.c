@@ -17,8 +17,13 @@ struct verify_options {
     const char *fixtures[MAX_FIXTURES], *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
+<<<<<<< HEAD
     const char *order, *batches, *gate_name;
     struct gate gate;
+=======
+    const char *batches;
+    struct claim claim;
+>>>>>>> 6f00524 (harness: roundings and accumulators are declared for files of outputs, too; tests do not spin)
     long long expect; /* negative: not given */
     unsigned timeout_s;
 };
@@ -28,10 +33,18 @@ enum {
     OPTION_SUBJECT,
     OPTION_OUTPUTS,
     OPTION_ORDER,
+<<<<<<< HEAD
     OPTION_BATCH,
     OPTION_EXPECT,
     OPTION_TIMEOUT,
     OPTION_GATE
+=======
+    OPTION_ROUNDING,
+    OPTION_BITS,
+    OPTION_BATCH,
+    OPTION_EXPECT,
+    OPTION_TIMEOUT
+>>>>>>> 6f00524 (harness: roundings and accumulators are declared for files of outputs, too; tests do not spin)
 };
 
 static const struct argp_option options[] = {
@@ -40,6 +53,9 @@ static const struct argp_option options[] = {
     {"subject", OPTION_SUBJECT, "LIB.so", 0, "load kernels from this library (docs/kernels.md; repeatable)", 0},
     {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
+    {"rounding", OPTION_ROUNDING, "STAGE=FORMAT,...", 0,
+     "where what wrote --outputs rounds between stages: gate_up, silu, slot, each to bf16; nowhere by default", 0},
+    {"accumulator-bits", OPTION_BITS, "N", 0, "significand bits of the accumulators of what wrote --outputs; 24", 0},
     {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
     {"gate", OPTION_GATE, "FILE", 0,
      "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
@@ -61,6 +77,7 @@ static void append(struct argp_state *state, const char *what, const char **list
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct verify_options *o = state->input;
+    struct gb_error error;
     uint64_t value;
     switch (key) {
     case OPTION_KERNEL:
@@ -73,7 +90,18 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         append(state, "--outputs", o->outputs, &o->outputs_count, MAX_OUTPUTS, argument);
         return 0;
     case OPTION_ORDER:
-        o->order = argument;
+        o->claim.order = argument;
+        return 0;
+    case OPTION_ROUNDING:
+        if (o->claim.roundings_text)
+            usage_error(state, "--rounding is given twice: name its stages in one list");
+        if (claim_roundings(&o->claim, argument, &error) != GB_OK)
+            usage_error(state, "%s", error.message);
+        return 0;
+    case OPTION_BITS:
+        if (!parse_number(argument, 8, 53, &value))
+            usage_error(state, "--accumulator-bits %s: give a whole number from 8 to 53", argument);
+        o->claim.accumulator_bits = (uint32_t)value;
         return 0;
     case OPTION_BATCH:
         o->batches = argument;
@@ -104,8 +132,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "name at least one fixture");
         if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
             usage_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
-        if (o->order && !o->outputs_count)
-            usage_error(state, "--order goes with --outputs");
+        if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits) && !o->outputs_count)
+            usage_error(state, "--order, --rounding and --accumulator-bits go with --outputs");
+        if (o->claim.order && (o->claim.roundings_text || o->claim.accumulator_bits))
+            usage_error(state, "--order claims every rounding of a contract: give it without --rounding and "
+                               "--accumulator-bits");
+        if (!o->claim.accumulator_bits)
+            o->claim.accumulator_bits = FP32_SIGNIFICAND_BITS;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -135,7 +168,7 @@ static enum gb_status judge_outputs(json_t *record, const struct verify_options 
 {
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++)
-        status = case_outputs(record, request, o->outputs[i], o->order, error);
+        status = case_outputs(record, request, o->outputs[i], &o->claim, error);
     return status;
 }
 
@@ -155,10 +188,10 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
     request.batch_count = 1;
     if (o->batches)
         status = parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error);
-    if (status == GB_OK && o->order && !gb_contract_find(fixture->weights, GB_BF16, o->order))
+    if (status == GB_OK && o->claim.order && !gb_contract_find(fixture->weights, GB_BF16, o->claim.order))
         status =
             gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
-                    o->order, gb_format_name(fixture->weights));
+                    o->claim.order, gb_format_name(fixture->weights));
     progress("computing the reference", 0, 1);
     if (status == GB_OK)
         status = baseline_new(fixture, &baseline, error);

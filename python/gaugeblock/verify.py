@@ -35,6 +35,8 @@ def verify(
     framework="numpy",
     device="cpu",
     order=None,
+    rounding=None,
+    accumulator_bits=None,
     nondeterministic=False,
     isolate=False,
     timeout_s=600,
@@ -47,7 +49,9 @@ def verify(
     [tokens, top_k, intermediate], +0 in empty slots. It is called twice for every batch and layer, on fresh copies.
 
     batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. order: the order the function
-    claims, such as "fma32/1", which makes every bit binding; None claims none. nondeterministic: two runs may differ, and
+    claims, such as "fma32/1", which makes every bit binding; None claims none. rounding: where it rounds between
+    stages, {"gate_up": "bf16", "silu": "bf16", "slot": "bf16"} or a part of that. accumulator_bits: significand bits of its
+    accumulators; None is 24, float32's. nondeterministic: two runs may differ, and
     each is judged. isolate: each batch runs in a process of its own for at most timeout_s seconds, so that a segmentation
     fault, an exit() or an endless loop costs one verdict; the function must be importable from its module. arguments: more of the program's arguments, such as ("-o", "junit.xml").
 
@@ -66,7 +70,8 @@ def verify(
             except _Stop as stop:
                 cases.append(Case(tokens, stop.verdict, stop.reason))
         if outputs:
-            text, record = _judge(fixture, outputs, order, arguments, folder)
+            claim = _claim(order, rounding, accumulator_bits)
+            text, record = _judge(fixture, outputs, [*claim, *arguments], folder)
             cases += [Case(c["batch"], Verdict[c["verdict"]], c["reason"], c) for c in record["cases"]]
     return Report(name, os.fspath(fixture), tuple(cases), text)
 
@@ -224,12 +229,19 @@ def _write(path, problem, tokens, run):
     native.check(lib.gb_outputs_write(os.fsencode(path), outputs, error), error)
 
 
-def _judge(fixture, outputs, order, arguments, folder):
+def _claim(order, rounding, accumulator_bits):
+    """The program's arguments that say what the function claims."""
+    words = ["--order", order] if order else []
+    if rounding:
+        words += ["--rounding", ",".join(f"{stage}={format}" for stage, format in rounding.items())]
+    return [*words, "--accumulator-bits", str(accumulator_bits)] if accumulator_bits else words
+
+
+def _judge(fixture, outputs, arguments, folder):
     """The program's table and record of the files of outputs."""
     record = pathlib.Path(folder) / "record.json"
     command = [native.program(), "verify", os.fspath(fixture), "-o", str(record)]
     command += [word for path in outputs for word in ("--outputs", str(path))]
-    command += ["--order", order] if order else []
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     if not record.exists():
         raise ValueError(done.stderr.strip() or f"gaugeblock verify ended with {done.returncode}")

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from blocks import block
-from program import expect, path, record, run, small
+from program import expect, path, record, refused, run, small
 
 fixture, good = small(), path("outputs.h5")
 with open(path("outputs.py"), "w") as stream:
@@ -30,6 +30,31 @@ expect("output of layer 1: 1 of" in reason and "token 5, element 77" in reason, 
 
 # With the order claimed, one bit is enough; the reference's own bits come from its record.
 record(fixture, "--outputs", path("outputs.npy"), "--order", "fma32/1", code=1)
+
+# A kernel that stores gate, up, silu and its slots in bf16 passes if it says so, by as much as it says.
+rounded = block("kernels.md", "python")
+for exact, stored in (("T, 2, axis=1)", "T, 2, axis=1)\n            gate, up = to_bf16(gate), to_bf16(up)"),
+                      ("gate / (1 + np.exp(-gate)) * up", "to_bf16(gate / (1 + np.exp(-gate))) * up"),
+                      ('(h @ dequantise(layer["down"], e, 1).T)', 'to_bf16(h @ dequantise(layer["down"], e, 1).T)')):
+    expect(exact in rounded, f"docs/kernels.md without {exact}")
+    rounded = rounded.replace(exact, stored)
+with open(path("rounded.py"), "w") as stream:
+    stream.write(rounded)
+subprocess.run([os.environ["PYTHON"], path("rounded.py"), fixture, path("rounded.h5")], check=True)
+record(fixture, "--outputs", path("rounded.h5"), code=1)
+record(fixture, "--outputs", path("rounded.h5"), "--rounding", "gate_up=fp32,slot=bf16", code=1)
+one = record(fixture, "--outputs", path("rounded.h5"), "--rounding", "gate_up=bf16,silu=bf16,slot=bf16")["cases"][0]
+expect(one["subject"]["roundings"] == {"gate_up": "bf16", "silu": "bf16", "slot": "bf16"}, str(one["subject"]))
+expect(one["repro"].endswith(" --rounding gate_up=bf16,silu=bf16,slot=bf16"), one["repro"])
+for words in (["gate=bf16"], ["silu"], ["silu=fp8"], ["silu="], ["silu=bf16,silu=bf16"], [""], ["silu=bf16,"],
+              ["silu=bf16", "--rounding", "slot=bf16"], ["silu=bf16", "--order", "fma32/1"]):
+    expect("--rounding" in refused("verify", fixture, "--outputs", good, "--rounding", *words), str(words))
+refused("verify", fixture, "--rounding", "silu=bf16")
+for bits in ("7", "54", "x"):
+    refused("verify", fixture, "--outputs", good, "--accumulator-bits", bits)
+wide = record(fixture, "--outputs", good, "--accumulator-bits", "14")["cases"][0]["lanes"]["bound"]["worst_case_ratio"]
+narrow = record(fixture, "--outputs", good)["cases"][0]["lanes"]["bound"]["worst_case_ratio"]
+expect(wide < narrow, f"an accumulator of 14 bits: {wide} of the bound, of 24 bits: {narrow}")
 
 for value in (np.nan, np.inf, 0.0):
     changed = np.stack(layers)

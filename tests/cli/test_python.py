@@ -82,6 +82,8 @@ def restless(layer):
 expect_verdict(spoiled, Verdict.FAIL, "token 0, element 5")
 expect_verdict(lambda layer: np.zeros((layer.tokens, layer.hidden), np.float32), Verdict.FAIL, "output of layer 0")
 expect_verdict(moe, Verdict.FAIL, "", order="fma32/1")
+claimed = gaugeblock.verify(moe, fixture, rounding={"gate_up": "bf16"}, accumulator_bits=20).check().cases[0].record["subject"]
+expect(claimed["roundings"]["gate_up"] == "bf16" and claimed["accumulator_bits"] == 20, str(claimed))
 expect_verdict(greedy, Verdict.FAIL, "changed its input x")
 expect_verdict(broken, Verdict.CRASH, "RuntimeError at test_python.py")
 expect_verdict(unable, Verdict.UNSUPPORTED, "needs a GPU")

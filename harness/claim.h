@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a file of outputs, which has no kernel table, is said to claim of the kernel that wrote it. */
+#ifndef GB_HARNESS_CLAIM_H
+#define GB_HARNESS_CLAIM_H
+
+#include "gaugeblock.h"
+
+enum { FP32_SIGNIFICAND_BITS = 24 };
+
+struct claim {
+    const char *order;         /* NULL: none */
+    uint32_t accumulator_bits; /* significand bits of the narrowest accumulator */
+    struct gb_stage_roundings roundings;
+    const char *roundings_text; /* as given; NULL: none */
+};
+
+/* Takes "STAGE=FORMAT,...": gate_up, silu, slot, each fp32 or bf16, each at most once. GB_EINVAL: says what is wrong.
+ */
+enum gb_status claim_roundings(struct claim *claim, const char *text, struct gb_error *error);
+
+#endif
