@@ -17,13 +17,9 @@ struct verify_options {
     const char *fixtures[MAX_FIXTURES], *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
-<<<<<<< HEAD
-    const char *order, *batches, *gate_name;
-    struct gate gate;
-=======
-    const char *batches;
+    const char *batches, *gate_name;
     struct claim claim;
->>>>>>> 6f00524 (harness: roundings and accumulators are declared for files of outputs, too; tests do not spin)
+    struct gate gate;
     long long expect; /* negative: not given */
     unsigned timeout_s;
 };
@@ -33,18 +29,12 @@ enum {
     OPTION_SUBJECT,
     OPTION_OUTPUTS,
     OPTION_ORDER,
-<<<<<<< HEAD
-    OPTION_BATCH,
-    OPTION_EXPECT,
-    OPTION_TIMEOUT,
-    OPTION_GATE
-=======
     OPTION_ROUNDING,
     OPTION_BITS,
     OPTION_BATCH,
     OPTION_EXPECT,
-    OPTION_TIMEOUT
->>>>>>> 6f00524 (harness: roundings and accumulators are declared for files of outputs, too; tests do not spin)
+    OPTION_TIMEOUT,
+    OPTION_GATE
 };
 
 static const struct argp_option options[] = {
