@@ -137,6 +137,57 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     return status;
 }
 
+enum gb_status check_router(const struct gb_shape &s, const struct gb_router *r, struct gb_error *error)
+{
+    if (!s.tokens || !s.hidden || !s.experts || !s.top_k || s.top_k > s.experts)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED,
+                            "tokens %u, hidden %u, experts %u, top_k %u: every size must be at least 1 and top_k at "
+                            "most experts",
+                            s.tokens, s.hidden, s.experts, s.top_k);
+    if (s.hidden % 8 || s.hidden > 1u << 20)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "hidden %u is no multiple of 8 up to %u", s.hidden, 1u << 20);
+    if (s.tokens > 65535 || s.experts > 1u << 20) /* the grid's second dimension; sizes in 32 bits */
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "%u tokens are more than 65535, or %u experts than %u", s.tokens,
+                            s.experts, 1u << 20);
+    if (!r || r->size < sizeof *r)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "there is no router recipe, or an older one than this library's");
+    if (!r->groups || s.experts % r->groups || !r->kept_groups || r->kept_groups > r->groups)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "%u of %u groups of %u experts", r->kept_groups, r->groups,
+                            s.experts);
+    return GB_OK;
+}
+
+enum gb_status supports_route(const struct gb_problem *problem, struct gb_error *error)
+{
+    if (problem->size < offsetof(struct gb_problem, router) + sizeof problem->router)
+        return gb_cuda_fail(error, GB_EINVAL, "a problem of %zu bytes has no router", problem->size);
+    if (problem->weights != GB_BF16)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "weight format %d; a router's is %d", (int)problem->weights,
+                            (int)GB_BF16);
+    const enum gb_status status = check_router(problem->shape, problem->router, error);
+    return status == GB_OK ? check_device(gb_cuda_route_shared(&problem->shape, problem->router), error) : status;
+}
+
+size_t workspace_route(const struct gb_problem *problem)
+{
+    return gb_cuda_route_workspace(&problem->shape);
+}
+
+enum gb_status run_route(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = check_router(a.shape, a.router, error);
+    if (status != GB_OK)
+        return status;
+    if (!a.x || !a.routed_ids || !a.routed_weights || !a.workspace ||
+        (a.router->bias != GB_ROUTER_BIAS_NONE && !a.router_bias))
+        return gb_cuda_fail(error, GB_EINVAL, "a buffer that the router needs is NULL");
+    status = check_weights("router", &a.router_weights, GB_BF16, 1, a.shape.experts, a.shape.hidden, 1, error);
+    return status == GB_OK ? gb_cuda_route(&a, error) : status;
+}
+
 template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb_kernel kernel(const char *name)
 {
     return {name,
@@ -156,11 +207,17 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
 }
 
 const struct gb_kernel kernels[] = {
-    kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),     kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
-    kernel<GB_DOWN, GB_NVFP4>("cuda/nvfp4-down"),       kernel<GB_LAYER, GB_MXFP8>("cuda/mxfp8-layer"),
-    kernel<GB_GATE_UP, GB_MXFP8>("cuda/mxfp8-gate-up"), kernel<GB_DOWN, GB_MXFP8>("cuda/mxfp8-down"),
-    kernel<GB_LAYER, GB_BF16>("cuda/bf16-layer"),       kernel<GB_GATE_UP, GB_BF16>("cuda/bf16-gate-up"),
+    kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
+    kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
+    kernel<GB_DOWN, GB_NVFP4>("cuda/nvfp4-down"),
+    kernel<GB_LAYER, GB_MXFP8>("cuda/mxfp8-layer"),
+    kernel<GB_GATE_UP, GB_MXFP8>("cuda/mxfp8-gate-up"),
+    kernel<GB_DOWN, GB_MXFP8>("cuda/mxfp8-down"),
+    kernel<GB_LAYER, GB_BF16>("cuda/bf16-layer"),
+    kernel<GB_GATE_UP, GB_BF16>("cuda/bf16-gate-up"),
     kernel<GB_DOWN, GB_BF16>("cuda/bf16-down"),
+    {"cuda/route", GB_ROUTE, GB_BF16, GB_BF16, GB_FP32, "fma32/1", 24, GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
+     supports_route, workspace_route, NULL, NULL, run_route},
 };
 
 } // namespace

@@ -7,12 +7,17 @@
 
 #define GB_CUDA_MAX_TOP_K 16u
 
-/* Both launch on a->stream and return without waiting. The arguments have been checked. */
+/* They launch on a->stream and return without waiting. The arguments have been checked. */
 enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error);
+enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error);
 
 /* Bytes of dynamic shared memory that a block takes. */
 size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);
+size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router *router);
+
+/* Bytes of workspace: the logits [tokens, experts]. */
+size_t gb_cuda_route_workspace(const struct gb_shape *shape);
 
 #endif

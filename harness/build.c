@@ -92,40 +92,13 @@ struct truth_work {
     int32_t *ids;            /* [tokens, top_k] */
 };
 
-/* A bias of the logits is one column more of the router, where every x is 1. x: [tokens, hidden]. */
-static enum gb_status route_biased(struct gb_fixture *f, struct gb_layer *l, const double *x, struct gb_error *error)
-{
-    struct gb_shape wide = f->shape;
-    wide.hidden++;
-    float *weights = malloc(sizeof(float) * wide.experts * wide.hidden); /* [experts, hidden + 1] */
-    double *ones = malloc(sizeof(double) * wide.tokens * wide.hidden);   /* [tokens, hidden + 1] */
-    enum gb_status status = weights && ones ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to route with a bias");
-    for (uint32_t e = 0; status == GB_OK && e < wide.experts; e++) {
-        const gb_bf16 *row = (const gb_bf16 *)l->router.codes + (size_t)e * f->shape.hidden;
-        for (uint32_t h = 0; h < f->shape.hidden; h++)
-            weights[(size_t)e * wide.hidden + h] = gb_bf16_decode(row[h]);
-        weights[(size_t)e * wide.hidden + f->shape.hidden] = l->router_bias[e];
-    }
-    for (uint32_t t = 0; status == GB_OK && t < wide.tokens; t++) {
-        memcpy(ones + (size_t)t * wide.hidden, x + (size_t)t * f->shape.hidden, sizeof(double) * f->shape.hidden);
-        ones[(size_t)t * wide.hidden + f->shape.hidden] = 1.0;
-    }
-    const struct gb_weights router = {GB_FP32, 1, wide.experts, wide.hidden, 1, weights, NULL, NULL};
-    if (status == GB_OK)
-        status = gb_truth_route(&wide, ones, &router, f->renormalise, l->ids, l->truth_routing_weights, error);
-    free(weights);
-    free(ones);
-    return status;
-}
-
 static enum gb_status route(struct gb_fixture *f, uint32_t layer, struct truth_work *w, struct gb_error *error)
 {
     struct gb_layer *l = &f->layer[layer];
     for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         w->x[i] = (double)gb_bf16_decode(l->x[i]);
-    enum gb_status status = l->router_bias ? route_biased(f, l, w->x, error)
-                                           : gb_truth_route(&f->shape, w->x, &l->router, f->renormalise, l->ids,
-                                                            l->truth_routing_weights, error);
+    struct gb_arguments router = gb_route_arguments(f, layer, f->shape.tokens);
+    enum gb_status status = gb_truth_router(&router, w->x, l->ids, l->truth_routing_weights, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.top_k; i++)
         l->routing_weights[i] = (float)l->truth_routing_weights[i];
     return status;
@@ -156,8 +129,8 @@ static enum gb_status stack_truth(struct gb_fixture *f, uint32_t layer, const st
     for (uint32_t t = 0; t < f->shape.tokens; t++)
         gb_rms_norm(w->state + (size_t)t * f->shape.hidden, l->norm, f->shape.hidden, f->rms_norm_epsilon,
                     w->x + (size_t)t * f->shape.hidden);
-    enum gb_status status =
-        gb_truth_route(&f->shape, w->x, &l->router, f->renormalise, w->ids, w->routing_weights, error);
+    struct gb_arguments router = gb_route_arguments(f, layer, f->shape.tokens);
+    enum gb_status status = gb_truth_router(&router, w->x, w->ids, w->routing_weights, error);
     if (status == GB_OK)
         status = gb_truth_layer(&f->shape, w->x, w->ids, w->routing_weights, source, w->output, NULL, error);
     for (size_t i = 0; status == GB_OK && i < count; i++)

@@ -146,6 +146,30 @@ static void repro_outputs(char *text, size_t bytes, const char *path, const char
         snprintf(text + n, bytes - (size_t)n, " --accumulator-bits %u", claim->accumulator_bits);
 }
 
+/* One operator's outputs in a file. */
+static enum gb_status judge_file(json_t *record, const struct case_request *r, const char *outputs_path,
+                                 const struct claim *claim, const char *repro, enum gb_operator operation,
+                                 const struct gb_outputs *outputs, struct gb_error *error)
+{
+    const struct gb_fixture *f = r->baseline->fixture;
+    struct gb_kernel kernel = {
+        .name = outputs_path,
+        .operation = operation,
+        .weights = operation == GB_ROUTE ? GB_BF16 : f->weights,
+        .activations = GB_BF16,
+        .output = operation == GB_ROUTE ? GB_FP32 : outputs->layer[0].format,
+        .order = claim->order,
+        .accumulator_bits = claim->accumulator_bits,
+        .roundings = operation == GB_ROUTE ? 0 : claim->roundings,
+    };
+    struct judgement j;
+    enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, r->gate, &j, error);
+    if (status == GB_OK)
+        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
+                    outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
+    return status;
+}
+
 enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path,
                             const struct claim *claim, struct gb_error *error)
 {
@@ -160,21 +184,11 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
         command_error("verify", "%s", error->message);
         return GB_OK;
     }
-    struct gb_kernel kernel = {
-        .name = outputs_path,
-        .operation = GB_LAYER,
-        .weights = f->weights,
-        .activations = GB_BF16,
-        .output = outputs->layer[0].format,
-        .order = claim->order,
-        .accumulator_bits = claim->accumulator_bits,
-        .roundings = claim->roundings,
-    };
-    struct judgement j;
-    enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, r->gate, &j, error);
-    if (status == GB_OK)
-        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
-                    outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
+    enum gb_status status = GB_OK;
+    if (outputs->layer[0].ids)
+        status = judge_file(record, r, outputs_path, claim, repro, GB_ROUTE, outputs, error);
+    if (status == GB_OK && outputs->layer[0].output)
+        status = judge_file(record, r, outputs_path, claim, repro, GB_LAYER, outputs, error);
     gb_outputs_free(outputs);
     return status;
 }

@@ -60,8 +60,8 @@ static enum gb_status route_truth(const struct gb_fixture *f, const struct gb_sh
     for (uint32_t t = 0; t < shape->tokens; t++)
         gb_rms_norm(r->state + (size_t)t * shape->hidden, f->layer[layer].norm, shape->hidden, f->rms_norm_epsilon,
                     r->normed + (size_t)t * shape->hidden);
-    return gb_truth_route(shape, r->normed, &f->layer[layer].router, f->renormalise, r->truth_ids, r->truth_weights,
-                          error);
+    struct gb_arguments router = gb_route_arguments(f, layer, shape->tokens);
+    return gb_truth_router(&router, r->normed, r->truth_ids, r->truth_weights, error);
 }
 
 static bool same_experts(const int32_t *a, const int32_t *b, uint32_t top_k)

@@ -188,6 +188,7 @@ static void describe(const struct import_options *o, const struct gb_checkpoint 
 {
     f->renormalise = checkpoint->renormalise;
     f->activation = checkpoint->activation;
+    snprintf(f->router, sizeof f->router, "%s", checkpoint->router);
     f->rms_norm_epsilon = checkpoint->rms_norm_epsilon;
     f->seed = o->capture ? 0 : o->seed;
     if (checkpoint->layout)
@@ -238,9 +239,7 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     if (shape.hidden % block || shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
                        o->directory, shape.hidden, shape.intermediate, block, gb_format_name(format));
-    if (checkpoint->biased)
-        residual = false; /* a stack routes without bias */
-    else if (capture)
+    if (capture)
         status = has_residual(capture, first, last - first + 1, &shape, &residual, error);
     if (status == GB_OK)
         status = gb_fixture_new(&shape, last - first + 1, format, true, residual, residual && capture, fixture, error);
@@ -248,6 +247,8 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
         status = gb_fixture_add(*fixture, GB_EXTRA_ENCODE_SCALES, error);
     if (status == GB_OK && checkpoint->biased)
         status = gb_fixture_add(*fixture, GB_EXTRA_BIASES, error);
+    if (status == GB_OK && checkpoint->biased)
+        status = gb_fixture_add(*fixture, GB_EXTRA_ROUTER_BIAS, error);
     if (status != GB_OK)
         return status;
     describe(o, checkpoint, first, *fixture);

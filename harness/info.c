@@ -48,7 +48,8 @@ static int describe(const struct gb_fixture *f)
     printf("generator       %s, seed %llu\n", f->generator, (unsigned long long)f->seed);
     printf("shape           %u layers, %u tokens, hidden %u, intermediate %u, %u experts, top-%u\n", f->layers,
            f->shape.tokens, f->shape.hidden, f->shape.intermediate, f->shape.experts, f->shape.top_k);
-    printf("router          softmax, top-%u%s\n", f->shape.top_k, f->renormalise ? ", renormalised" : "");
+    printf("router          %s, top-%u\n", f->router[0] ? f->router : gb_router_recipe_default(f->renormalise)->name,
+           f->shape.top_k);
     printf("stack           %s\n", !f->stack.residual         ? "none"
                                    : f->stack.attention_delta ? "residual stream with attention deltas"
                                                               : "residual stream without attention");

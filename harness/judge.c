@@ -8,6 +8,7 @@
 #include "harness/describe.h"
 #include "harness/drift.h"
 #include "harness/judge.h"
+#include "harness/judge_route.h"
 #include "harness/lanes.h"
 #include "harness/metrics.h"
 #include "harness/session.h"
@@ -308,6 +309,12 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
                      struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
+    if (kernel->operation == GB_ROUTE) {
+        enum gb_status judged = judge_route(b, kernel, outputs, j, error);
+        if (checks)
+            watch(kernel, checks, j);
+        return judged;
+    }
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
     struct tally tally = {
         .gate = gate, .elements = elements_of(f, outputs, output, inner), .ordered = kernel->order != NULL};

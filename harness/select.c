@@ -29,16 +29,27 @@ enum gb_status catalogue_open(const char *const *subjects, uint32_t count, struc
     return GB_OK;
 }
 
+/* Whether the kernel is for problems like this: a router for any with routers, others for their weight format. */
+static bool takes(const struct gb_kernel *kernel, const struct gb_problem *problem)
+{
+    return kernel->operation == GB_ROUTE ? problem->router != NULL : kernel->weights == problem->weights;
+}
+
 /* Fills in whether the kernel can run on this problem here. */
 static void check(const struct gb_problem *problem, struct selected *s)
 {
     const struct gb_device *memory;
     struct gb_error error = {""};
-    if (s->kernel->weights != problem->weights) {
+    if (s->kernel->operation == GB_ROUTE && !problem->router) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s routes, but the fixture has no router in every layer",
+                 s->kernel->name);
+    } else if (!takes(s->kernel, problem)) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s takes %s weights, the fixture has %s", s->kernel->name,
                  gb_format_name(s->kernel->weights), gb_format_name(problem->weights));
-    } else if ((problem->activation != GB_SILU || problem->biased) && !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
+    } else if (s->kernel->operation != GB_ROUTE && (problem->activation != GB_SILU || problem->biased) &&
+               !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s knows no biases and no activation but SiLU, which the fixture has",
                  s->kernel->name);
@@ -78,7 +89,7 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
             const struct gb_kernel *k = subject_kernel(&c->library[l], i);
             if (fnmatch(pattern, k->name, 0))
                 continue;
-            if (k->weights == problem->weights || !strcmp(pattern, k->name)) {
+            if (takes(k, problem) || !strcmp(pattern, k->name)) {
                 count = add(selected, count, &c->library[l], k, pattern);
             } else {
                 other = k;

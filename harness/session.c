@@ -16,6 +16,16 @@ bool session_writes_output(const struct gb_kernel *kernel)
     return kernel->operation == GB_LAYER || kernel->operation == GB_DOWN;
 }
 
+struct gb_problem session_problem(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens)
+{
+    struct gb_problem problem = gb_fixture_problem(fixture, tokens);
+    if (kernel->operation != GB_ROUTE)
+        return problem;
+    struct gb_problem route = {
+        .size = sizeof route, .shape = problem.shape, .weights = GB_BF16, .router = gb_fixture_router(fixture)};
+    return route;
+}
+
 /* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied. */
 static enum gb_status put(struct session *s, int slot, const void *content, size_t bytes, struct gb_error *error)
 {
@@ -65,6 +75,27 @@ static enum gb_status put_biases(struct session *s, struct gb_error *error)
     return status;
 }
 
+/* The router's weights and bias, which exist for every expert. */
+static enum gb_status put_router(struct session *s, struct gb_error *error)
+{
+    const struct gb_layer *l = &s->fixture->layer[s->layer];
+    struct gb_arguments from = gb_route_arguments(s->fixture, s->layer, s->fixture->shape.tokens);
+    size_t codes, none;
+    enum gb_status status = gb_weights_bytes(&l->router, &codes, &none, &none, error);
+    if (status == GB_OK)
+        status = guarded_from(s->memory, l->router.codes, codes, &s->router, error);
+    if (status == GB_OK && l->router_bias)
+        status =
+            guarded_from(s->memory, l->router_bias, sizeof(float) * s->fixture->shape.experts, &s->router_bias, error);
+    s->arguments.gate_up_bias = s->arguments.down_bias = NULL;
+    s->arguments.activation = GB_SILU;
+    s->arguments.router = from.router;
+    s->arguments.router_weights = from.router_weights;
+    s->arguments.router_weights.codes = s->router.payload;
+    s->arguments.router_bias = s->router_bias.payload;
+    return status;
+}
+
 enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
                             const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
 {
@@ -76,16 +107,16 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
     for (uint32_t e = 0; e < fixture->shape.experts; e++)
         s->used[e] = !fixture->generated || gb_layer_touches(fixture, layer, e);
     enum gb_status status = GB_OK;
-    if (kernel->operation == GB_DOWN)
+    if (kernel->operation == GB_DOWN || kernel->operation == GB_ROUTE)
         s->arguments.gate_up = (struct gb_weights){0};
     else
         status = put_weights(s, 0, &s->arguments.gate_up, error);
-    if (kernel->operation == GB_GATE_UP)
+    if (kernel->operation == GB_GATE_UP || kernel->operation == GB_ROUTE)
         s->arguments.down = (struct gb_weights){0};
     else if (status == GB_OK)
         status = put_weights(s, 3, &s->arguments.down, error);
     if (status == GB_OK)
-        status = put_biases(s, error);
+        status = kernel->operation == GB_ROUTE ? put_router(s, error) : put_biases(s, error);
     s->arguments.x = NULL;
     s->arguments.ids = NULL;
     s->arguments.routing_weights = NULL;
@@ -148,13 +179,21 @@ enum gb_status session_close(struct session *s, struct worker_checks *checks, st
             status = inspect_weights(s, i, names[i], checks, error);
         guarded_free(&s->weights[i]);
     }
+    if (status == GB_OK && s->router.bytes)
+        status =
+            inspect(&s->router, s->fixture->layer[s->layer].router.codes, "router weights", s->layer, checks, error);
+    if (status == GB_OK && s->router_bias.bytes)
+        status =
+            inspect(&s->router_bias, s->fixture->layer[s->layer].router_bias, "router bias", s->layer, checks, error);
+    guarded_free(&s->router);
+    guarded_free(&s->router_bias);
     free(s->used);
     return status;
 }
 
 /* Buffers of one run. */
 struct run {
-    struct guarded x, ids, routing_weights, intermediate, output, workspace;
+    struct guarded x, ids, routing_weights, intermediate, output, routed_ids, routed_weights, workspace;
 };
 
 static enum gb_status run_new(const struct session *s, const struct session_io *io, uint8_t poison, struct run *r,
@@ -162,15 +201,18 @@ static enum gb_status run_new(const struct session *s, const struct session_io *
 {
     const struct gb_kernel *k = s->kernel;
     const struct gb_shape *shape = &s->fixture->shape;
-    struct gb_problem problem = gb_fixture_problem(s->fixture, io->tokens);
+    struct gb_problem problem = session_problem(k, s->fixture, io->tokens);
+    bool routes = k->operation == GB_ROUTE;
     size_t tokens = io->tokens, pairs = tokens * shape->top_k;
     size_t inner = pairs * shape->intermediate * sizeof(gb_bf16);
     size_t output = tokens * shape->hidden * (k->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16));
     memset(r, 0, sizeof *r);
-    enum gb_status status = guarded_from(s->memory, io->ids, pairs * sizeof(int32_t), &r->ids, error);
+    enum gb_status status = GB_OK;
+    if (!routes)
+        status = guarded_from(s->memory, io->ids, pairs * sizeof(int32_t), &r->ids, error);
     if (status == GB_OK && k->operation != GB_DOWN)
         status = guarded_from(s->memory, io->x, tokens * shape->hidden * sizeof(gb_bf16), &r->x, error);
-    if (status == GB_OK && k->operation != GB_GATE_UP)
+    if (status == GB_OK && session_writes_output(k))
         status = guarded_from(s->memory, io->routing_weights, pairs * sizeof(float), &r->routing_weights, error);
     if (status == GB_OK && k->operation == GB_DOWN)
         status = guarded_from(s->memory, io->intermediate_in, inner, &r->intermediate, error);
@@ -178,12 +220,20 @@ static enum gb_status run_new(const struct session *s, const struct session_io *
         status = guarded_new(s->memory, inner, &r->intermediate, error);
     if (status == GB_OK && session_writes_output(k))
         status = guarded_new(s->memory, output, &r->output, error);
+    if (status == GB_OK && routes)
+        status = guarded_new(s->memory, pairs * sizeof(int32_t), &r->routed_ids, error);
+    if (status == GB_OK && routes)
+        status = guarded_new(s->memory, pairs * sizeof(float), &r->routed_weights, error);
     if (status == GB_OK && k->workspace)
         status = guarded_new(s->memory, k->workspace(&problem), &r->workspace, error);
     if (status == GB_OK && session_writes_intermediate(k))
         status = guarded_poison(&r->intermediate, poison, error);
     if (status == GB_OK)
         status = guarded_poison(&r->output, poison, error);
+    if (status == GB_OK)
+        status = guarded_poison(&r->routed_ids, poison, error);
+    if (status == GB_OK)
+        status = guarded_poison(&r->routed_weights, poison, error);
     if (status == GB_OK)
         status = guarded_poison(&r->workspace, poison, error);
     return status;
@@ -196,6 +246,8 @@ static void run_free(struct run *r)
     guarded_free(&r->routing_weights);
     guarded_free(&r->intermediate);
     guarded_free(&r->output);
+    guarded_free(&r->routed_ids);
+    guarded_free(&r->routed_weights);
     guarded_free(&r->workspace);
 }
 
@@ -212,6 +264,10 @@ static enum gb_status run_inspect(const struct session *s, const struct session_
         status = inspect(&r->intermediate, intermediate, "intermediate", s->layer, checks, error);
     if (status == GB_OK)
         status = inspect(&r->output, NULL, "output", s->layer, checks, error);
+    if (status == GB_OK)
+        status = inspect(&r->routed_ids, NULL, "routed ids", s->layer, checks, error);
+    if (status == GB_OK)
+        status = inspect(&r->routed_weights, NULL, "routed weights", s->layer, checks, error);
     if (status == GB_OK)
         status = inspect(&r->workspace, NULL, "workspace", s->layer, checks, error);
     return status;
@@ -230,6 +286,8 @@ enum gb_status session_run(struct session *s, const struct session_io *io, uint8
         a.routing_weights = r.routing_weights.payload;
         a.intermediate = r.intermediate.payload;
         a.output = r.output.payload;
+        a.routed_ids = r.routed_ids.payload;
+        a.routed_weights = r.routed_weights.payload;
         a.workspace = r.workspace.payload;
         status = s->kernel->run(&a, error);
     }
@@ -241,6 +299,10 @@ enum gb_status session_run(struct session *s, const struct session_io *io, uint8
         status = guarded_read(&r.intermediate, io->intermediate, error);
     if (status == GB_OK && session_writes_output(s->kernel))
         status = guarded_read(&r.output, io->output, error);
+    if (status == GB_OK)
+        status = guarded_read(&r.routed_ids, io->routed_ids, error);
+    if (status == GB_OK)
+        status = guarded_read(&r.routed_weights, io->routed_weights, error);
     run_free(&r);
     return status;
 }

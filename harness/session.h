@@ -16,8 +16,9 @@ struct session {
     uint32_t layer;
     struct guarded weights[SESSION_WEIGHTS]; /* gate_up codes, scales, global scales; down likewise; both biases */
     const char *originals[SESSION_WEIGHTS];
-    bool *used;                    /* [experts], whether the fixture has the expert's weights */
-    struct gb_arguments arguments; /* with this layer's weights in the kernel's memory */
+    struct guarded router, router_bias; /* of GB_ROUTE */
+    bool *used;                         /* [experts], whether the fixture has the expert's weights */
+    struct gb_arguments arguments;      /* with this layer's weights in the kernel's memory */
     void *prepared;
 };
 
@@ -30,7 +31,12 @@ struct session_io {
     const gb_bf16 *intermediate_in; /* [tokens, top_k, intermediate], for GB_DOWN */
     void *output;                   /* [tokens, hidden] in the kernel's format; unused for GB_GATE_UP */
     gb_bf16 *intermediate;          /* [tokens, top_k, intermediate], where the kernel writes it */
+    int32_t *routed_ids;            /* [tokens, top_k], of GB_ROUTE */
+    float *routed_weights;          /* [tokens, top_k], of GB_ROUTE */
 };
+
+/* What the kernel is asked whether it supports. */
+struct gb_problem session_problem(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens);
 
 /* Whether the kernel writes the intermediate; whether it writes the output. */
 bool session_writes_intermediate(const struct gb_kernel *kernel);

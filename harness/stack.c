@@ -9,8 +9,6 @@ enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uin
                            int32_t *ids, float *routing_weights, struct gb_error *error)
 {
     uint32_t hidden = fixture->shape.hidden;
-    struct gb_shape shape = fixture->shape;
-    shape.tokens = tokens;
     double *normed = malloc(sizeof(double) * hidden); /* [hidden] */
     if (!normed)
         return gb_fail(error, GB_ENOMEM, "no memory for a row of %u", hidden);
@@ -24,8 +22,11 @@ enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uin
             x[(size_t)t * hidden + i] = gb_bf16_encode((float)normed[i]);
     }
     free(normed);
-    return gb_reference_route(&shape, x, &fixture->layer[layer].router, fixture->renormalise, ids, routing_weights,
-                              error);
+    struct gb_arguments router = gb_route_arguments(fixture, layer, tokens);
+    router.x = x;
+    router.routed_ids = ids;
+    router.routed_weights = routing_weights;
+    return gb_reference_router(&router, error);
 }
 
 void stack_add(double *state, enum gb_format format, const void *output, size_t count)

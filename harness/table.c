@@ -50,6 +50,30 @@ static void layers_table(FILE *stream, const json_t *one)
     }
 }
 
+/* Of a router: its tokens by what became of their experts. */
+static void routing_table(FILE *stream, const json_t *one)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    fprintf(stream, "  %-5s %12s %12s | %8s %8s %8s | %12s | %8s\n", "layer", "ids differ", "weights", "tokens as",
+            "swapped", "wrong", "gap in ulp", "of bound");
+    for (size_t l = 0; l < json_array_size(layers); l++) {
+        const json_t *layer = json_array_get(layers, l), *tokens = json_object_get(layer, "tokens");
+        const json_t *bits = json_object_get(layer, "subject_reference");
+        fprintf(stream, "  %-5.0f", record_number(layer, "model_layer", NULL));
+        number(stream, 12, "%.0f", record_number(bits, "ids", "mismatching", NULL));
+        number(stream, 12, "%.0f", record_number(bits, "weights", "mismatching", NULL));
+        fprintf(stream, " |");
+        number(stream, 9, "%.0f", record_number(tokens, "same_experts", NULL));
+        number(stream, 8, "%.0f", record_number(tokens, "swapped", NULL));
+        number(stream, 8, "%.0f", record_number(tokens, "wrong", NULL));
+        fprintf(stream, " |");
+        number(stream, 12, "%.3g", record_number(tokens, "largest_gap_ulp", NULL));
+        fprintf(stream, " |");
+        number(stream, 8, "%.3f", record_number(layer, "bound", "weights", "limit_ratio", NULL));
+        fprintf(stream, "\n");
+    }
+}
+
 /* The residual stream after each layer, against truth's. */
 static void drift_table(FILE *stream, const json_t *drift)
 {
@@ -111,7 +135,9 @@ static void case_block(FILE *stream, const json_t *one)
     const char *contract = record_text(one, "contract", NULL);
     fprintf(stream, contract[0] ? ", contract %s\n" : ", no order claimed%s\n", contract);
     const json_t *drift = json_object_get(json_object_get(one, "metrics"), "drift");
-    if (json_object_get(one, "metrics"))
+    if (json_object_get(one, "metrics") && !strcmp(record_text(one, "subject", "operator", NULL), "route"))
+        routing_table(stream, one);
+    else if (json_object_get(one, "metrics"))
         layers_table(stream, one);
     if (drift)
         drift_table(stream, drift);

@@ -140,6 +140,10 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
 {
     const struct gb_fixture *f = request->baseline->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
+    problem.router = gb_fixture_router(f);
+    for (uint32_t l = 0; l < f->layers; l++)
+        if (!f->layer[l].router.codes)
+            problem.router = NULL;
     struct selected *selected = malloc(sizeof *selected * MAX_SUBJECTS);
     if (!selected)
         return gb_fail(error, GB_ENOMEM, "no memory for the list of subjects");

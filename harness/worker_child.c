@@ -113,6 +113,38 @@ static enum gb_status run_batch(struct worker *w, struct session *s, struct sess
     return status;
 }
 
+/* The same for a router. */
+static enum gb_status route_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
+                                  struct gb_error *error)
+{
+    struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
+    struct gb_layer_outputs *again = w->second[b] ? &w->second[b]->layer[s->layer] : NULL;
+    size_t pairs = (size_t)io.tokens * w->fixture->shape.top_k;
+    io.routed_ids = out->ids;
+    io.routed_weights = out->routing_weights;
+    enum gb_status status = session_run(s, &io, poisons[0], &w->checks[b], error);
+    if (status != GB_OK)
+        return status;
+    io.routed_ids = malloc(pairs * sizeof *io.routed_ids);
+    io.routed_weights = malloc(pairs * sizeof *io.routed_weights);
+    if (!io.routed_ids || !io.routed_weights)
+        status = gb_fail(error, GB_ENOMEM, "no memory for a second run of %u tokens", io.tokens);
+    if (status == GB_OK)
+        status = session_run(s, &io, poisons[1], &w->checks[b], error);
+    if (status == GB_OK) {
+        compare_runs(out->ids, io.routed_ids, pairs, sizeof *out->ids, "routed ids", s->layer, &w->checks[b]);
+        compare_runs(out->routing_weights, io.routed_weights, pairs, sizeof *out->routing_weights, "routed weights",
+                     s->layer, &w->checks[b]);
+    }
+    if (status == GB_OK && again) {
+        memcpy(again->ids, io.routed_ids, pairs * sizeof *again->ids);
+        memcpy(again->routing_weights, io.routed_weights, pairs * sizeof *again->routing_weights);
+    }
+    free(io.routed_ids);
+    free(io.routed_weights);
+    return status;
+}
+
 /* The kernel's own residual stream through this layer, on the largest batch. */
 static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_error *error)
 {
@@ -129,7 +161,7 @@ static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_e
         status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", tokens);
     if (status == GB_OK)
         status = stack_input(w->fixture, s->layer, tokens, w->state, x, ids, routing_weights, error);
-    struct session_io io = {tokens, x, ids, routing_weights, NULL, output, inner};
+    struct session_io io = {tokens, x, ids, routing_weights, NULL, output, inner, NULL, NULL};
     if (status == GB_OK)
         status = session_run(s, &io, poisons[0], &w->checks[last], error);
     if (status == GB_OK) {
@@ -158,8 +190,8 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = inner ? gb_reference_gate_up(&a, error) : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, NULL, NULL};
-        status = run_batch(w, &s, io, b, error);
+        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, NULL, NULL, NULL, NULL};
+        status = w->kernel->operation == GB_ROUTE ? route_batch(w, &s, io, b, error) : run_batch(w, &s, io, b, error);
     }
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);
@@ -167,6 +199,15 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     enum gb_status closed = session_close(&s, &w->checks[w->batch_count - 1], status == GB_OK ? error : &ignored);
     free(inner);
     return status == GB_OK ? closed : status;
+}
+
+static enum gb_status new_outputs(const struct worker *w, const struct gb_shape *shape, bool with_stack,
+                                  struct gb_outputs **outputs, struct gb_error *error)
+{
+    if (w->kernel->operation == GB_ROUTE)
+        return gb_outputs_new_routing(shape, w->fixture->layers, outputs, error);
+    return gb_outputs_new(shape, w->fixture->layers, w->kernel->output, session_writes_intermediate(w->kernel),
+                          with_stack, outputs, error);
 }
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
@@ -186,11 +227,9 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         bool with_stack = wants_stack(w) && b == w->batch_count - 1;
         shape.tokens = w->batches[b];
-        status = gb_outputs_new(&shape, w->fixture->layers, w->kernel->output, session_writes_intermediate(w->kernel),
-                                with_stack, &w->outputs[b], error);
+        status = new_outputs(w, &shape, with_stack, &w->outputs[b], error);
         if (status == GB_OK && w->kernel->flags & GB_NONDETERMINISTIC)
-            status = gb_outputs_new(&shape, w->fixture->layers, w->kernel->output,
-                                    session_writes_intermediate(w->kernel), false, &w->second[b], error);
+            status = new_outputs(w, &shape, false, &w->second[b], error);
     }
     if (status == GB_OK && wants_stack(w)) {
         size_t bytes = sizeof(double) * shape.tokens * shape.hidden;
@@ -206,7 +245,7 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
 {
     enum gb_status status = prepare(w, argv, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct gb_problem problem = gb_fixture_problem(w->fixture, w->batches[b]);
+        struct gb_problem problem = session_problem(w->kernel, w->fixture, w->batches[b]);
         status = w->kernel->supports(&problem, error);
     }
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)

@@ -14,6 +14,16 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
     return GB_OK;
 }
 
+/* The router's domain is not the layer's: any hidden size. */
+static enum gb_status supports_route(const struct gb_problem *problem, struct gb_error *error)
+{
+    if (problem->weights != GB_BF16)
+        return gb_fail(error, GB_EUNSUPPORTED, "a router's weights are bf16");
+    if (problem->size < offsetof(struct gb_problem, router) + sizeof problem->router || !problem->router)
+        return gb_fail(error, GB_EUNSUPPORTED, "the problem names no router recipe");
+    return GB_OK;
+}
+
 #define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
     {                                                                                                                  \
         .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = GB_BF16, .output = GB_FP32,           \
@@ -37,6 +47,15 @@ static const struct gb_kernel kernels[] = {
     ROW("cpu/bf16-layer", GB_LAYER, GB_BF16, GB_STAGE_OUTPUTS, gb_reference_layer),
     ROW("cpu/bf16-gate-up", GB_GATE_UP, GB_BF16, 0, gb_reference_gate_up),
     ROW("cpu/bf16-down", GB_DOWN, GB_BF16, 0, gb_reference_down),
+    {.name = "cpu/route",
+     .operation = GB_ROUTE,
+     .weights = GB_BF16,
+     .activations = GB_BF16,
+     .output = GB_FP32,
+     .order = "fma32/1",
+     .accumulator_bits = 24,
+     .supports = supports_route,
+     .run = gb_reference_router},
 };
 
 static const struct gb_kernel_table table = {

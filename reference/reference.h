@@ -112,6 +112,13 @@ struct gb_truth_quantised {
 };
 GB_API struct gb_truth_source gb_truth_from_quantised(struct gb_truth_quantised *weights);
 
+/* GB_ROUTE in float64 from x [tokens, hidden] (arguments->x is not used); values that are not finite count as
+ * themselves. ids, routing_weights: [tokens, top_k]. */
+GB_API enum gb_status gb_truth_router(const struct gb_arguments *arguments, const double *x, int32_t *ids,
+                                      double *routing_weights, struct gb_error *error);
+/* The weights of experts that somebody else has chosen: ids in 0 .. experts-1, not changed. */
+GB_API enum gb_status gb_truth_routing_weights(const struct gb_arguments *arguments, const double *x, int32_t *ids,
+                                               double *routing_weights, struct gb_error *error);
 /* logits = router . x and its softmax in float64; ids by descending logit, ties to the lower id.
  * x: [tokens, hidden]; ids, routing_weights: [tokens, top_k]. */
 GB_API enum gb_status gb_truth_route(const struct gb_shape *shape, const double *x, const struct gb_weights *router,
@@ -179,6 +186,14 @@ GB_API void gb_moments_free(struct gb_moments *moments);
  * values: [count], count the columns of the tile. */
 GB_API void gb_moments_whiten(const struct gb_moments *moments, uint32_t token, uint32_t tile, uint32_t count,
                               double *values);
+
+/*
+ * GB_ROUTE by any order of summation: an expert's choice lies in low .. high, so that a set of experts is possible
+ * exactly if no expert outside it has a low above the high of one inside; and a weight is at most relative * its truth
+ * away from it. low, high: [tokens, experts]; relative: [tokens]. x as gb_truth_router.
+ */
+GB_API enum gb_status gb_bound_router(const struct gb_arguments *arguments, const double *x, uint32_t accumulator_bits,
+                                      double *low, double *high, double *relative, struct gb_error *error);
 
 #ifdef __cplusplus
 }

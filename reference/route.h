@@ -11,8 +11,7 @@
 struct gb_routing {
     const struct gb_router *router;
     const float *bias; /* [experts]; NULL where the recipe has none */
-    uint32_t experts;
-    uint32_t top_k;
+    struct gb_shape shape;
     float *score;   /* [experts] */
     float *choice;  /* [experts] */
     float *group;   /* [groups] */
@@ -22,6 +21,9 @@ struct gb_routing {
 /* The recipe fits the shape and has its bias. GB_EINVAL. */
 enum gb_status gb_router_check(const struct gb_router *router, const float *bias, const struct gb_shape *shape,
                                struct gb_error *error);
+
+/* How many values a group's score is the sum of. */
+uint32_t gb_group_terms(const struct gb_router *router, const struct gb_shape *shape);
 
 /* False: no memory. */
 bool gb_routing_new(const struct gb_router *router, const float *bias, const struct gb_shape *shape,

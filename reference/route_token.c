@@ -40,7 +40,7 @@ static float bf16(float value)
 /* Step 1, after the dot product. */
 static void finish_logits(const struct gb_routing *r, float *logits)
 {
-    for (uint32_t e = 0; e < r->experts; e++) {
+    for (uint32_t e = 0; e < r->shape.experts; e++) {
         if (r->router->bias == GB_ROUTER_BIAS_LOGIT)
             logits[e] += r->bias[e];
         if (r->router->logits == GB_BF16)
@@ -65,8 +65,8 @@ static void find_scores(const struct gb_routing *r, const float *logits)
 {
     enum gb_router_score score = r->router->score;
     bool softmax = score == GB_ROUTER_SCORE_SOFTMAX || score == GB_ROUTER_SCORE_SOFTMAX_RECIPROCAL;
-    float largest = 0.0f, sum = softmax ? sum_all(logits, r->experts, &largest) : 0.0f;
-    for (uint32_t e = 0; e < r->experts; e++) {
+    float largest = 0.0f, sum = softmax ? sum_all(logits, r->shape.experts, &largest) : 0.0f;
+    for (uint32_t e = 0; e < r->shape.experts; e++) {
         float s = logits[e];
         if (score == GB_ROUTER_SCORE_SIGMOID)
             s = gb_sigmoid(logits[e]);
@@ -84,7 +84,7 @@ static void find_scores(const struct gb_routing *r, const float *logits)
 static void find_choices(const struct gb_routing *r, const float *logits)
 {
     bool biased = r->router->bias == GB_ROUTER_BIAS_CHOICE || r->router->bias == GB_ROUTER_BIAS_LOSSY;
-    for (uint32_t e = 0; e < r->experts; e++) {
+    for (uint32_t e = 0; e < r->shape.experts; e++) {
         float c = biased ? r->score[e] + r->bias[e] : r->score[e];
         bool replaced = (r->router->nonfinite == GB_ROUTER_NONFINITE_LOGIT && !isfinite(logits[e])) ||
                         (r->router->nonfinite == GB_ROUTER_NONFINITE_BIASED && !isfinite(c));
@@ -92,10 +92,10 @@ static void find_choices(const struct gb_routing *r, const float *logits)
     }
 }
 
-static uint32_t group_terms(const struct gb_routing *r)
+uint32_t gb_group_terms(const struct gb_router *router, const struct gb_shape *shape)
 {
-    uint32_t size = r->experts / r->router->groups;
-    uint32_t terms = r->router->group_terms ? r->router->group_terms : r->top_k / r->router->kept_groups;
+    uint32_t size = shape->experts / router->groups;
+    uint32_t terms = router->group_terms ? router->group_terms : shape->top_k / router->kept_groups;
     terms = terms ? terms : 1;
     return terms < size ? terms : size;
 }
@@ -103,7 +103,7 @@ static uint32_t group_terms(const struct gb_routing *r)
 /* Step 4. */
 static void mask_groups(const struct gb_routing *r)
 {
-    uint32_t groups = r->router->groups, size = r->experts / groups, terms = group_terms(r);
+    uint32_t groups = r->router->groups, size = r->shape.experts / groups, terms = gb_group_terms(r->router, &r->shape);
     for (uint32_t g = 0; g < groups; g++) {
         const float *values = r->choice + (size_t)g * size;
         choose(values, size, terms, r->order);
@@ -121,13 +121,13 @@ static void mask_groups(const struct gb_routing *r)
 static void softmax_chosen(const struct gb_routing *r, const float *logits, const int32_t *ids, float *weights)
 {
     uint32_t first = (uint32_t)ids[0];
-    for (uint32_t j = 1; j < r->top_k; j++)
+    for (uint32_t j = 1; j < r->shape.top_k; j++)
         if (before(logits, (uint32_t)ids[j], first))
             first = (uint32_t)ids[j];
     float largest = logits[first], sum = 0.0f;
-    for (uint32_t j = 0; j < r->top_k; j++)
+    for (uint32_t j = 0; j < r->shape.top_k; j++)
         sum += gb_exp(logits[ids[j]] - largest);
-    for (uint32_t j = 0; j < r->top_k; j++)
+    for (uint32_t j = 0; j < r->shape.top_k; j++)
         weights[j] = gb_exp(logits[ids[j]] - largest) / sum;
 }
 
@@ -137,7 +137,7 @@ static void find_weights(const struct gb_routing *r, const float *logits, const 
     float largest, sum;
     switch (r->router->weight) {
     case GB_ROUTER_WEIGHT_SCORE:
-        for (uint32_t j = 0; j < r->top_k; j++)
+        for (uint32_t j = 0; j < r->shape.top_k; j++)
             weights[j] =
                 r->router->bias == GB_ROUTER_BIAS_LOSSY ? r->choice[ids[j]] - r->bias[ids[j]] : r->score[ids[j]];
         return;
@@ -145,12 +145,12 @@ static void find_weights(const struct gb_routing *r, const float *logits, const 
         softmax_chosen(r, logits, ids, weights);
         return;
     case GB_ROUTER_WEIGHT_SOFTMAX_ALL:
-        sum = sum_all(logits, r->experts, &largest);
-        for (uint32_t j = 0; j < r->top_k; j++)
+        sum = sum_all(logits, r->shape.experts, &largest);
+        for (uint32_t j = 0; j < r->shape.top_k; j++)
             weights[j] = gb_exp(logits[ids[j]] - largest) / sum;
         return;
     case GB_ROUTER_WEIGHT_SIGMOID:
-        for (uint32_t j = 0; j < r->top_k; j++)
+        for (uint32_t j = 0; j < r->shape.top_k; j++)
             weights[j] = gb_sigmoid(logits[ids[j]]);
         return;
     }
@@ -160,14 +160,14 @@ static void find_weights(const struct gb_routing *r, const float *logits, const 
 static void renormalise(const struct gb_routing *r, float *weights)
 {
     const struct gb_router *router = r->router;
-    bool wanted = r->top_k >= router->renormalise_from;
+    bool wanted = r->shape.top_k >= router->renormalise_from;
     float s = 0.0f;
-    for (uint32_t j = 0; j < r->top_k; j++)
+    for (uint32_t j = 0; j < r->shape.top_k; j++)
         s += weights[j];
     s += router->epsilon;
     if (router->zero_sum_is_one && !(s > 0.0f))
         s = 1.0f;
-    for (uint32_t j = 0; j < r->top_k; j++) {
+    for (uint32_t j = 0; j < r->shape.top_k; j++) {
         switch (wanted ? router->renormalise : GB_ROUTER_RENORMALISE_NONE) {
         case GB_ROUTER_RENORMALISE_NONE:
             weights[j] = weights[j] * router->scale;
@@ -197,7 +197,7 @@ void gb_route_token(const struct gb_routing *r, float *logits, int32_t *ids, flo
     find_choices(r, logits);
     if (r->router->groups > 1)
         mask_groups(r);
-    choose(r->choice, r->experts, r->top_k, ids); /* step 5 */
+    choose(r->choice, r->shape.experts, r->shape.top_k, ids); /* step 5 */
     find_weights(r, logits, ids, weights);
     renormalise(r, weights);
 }
@@ -208,8 +208,7 @@ bool gb_routing_new(const struct gb_router *router, const float *bias, const str
     size_t experts = shape->experts;
     *routing = (struct gb_routing){router,
                                    bias,
-                                   shape->experts,
-                                   shape->top_k,
+                                   *shape,
                                    malloc(sizeof(float) * experts),
                                    malloc(sizeof(float) * experts),
                                    malloc(sizeof(float) * router->groups),

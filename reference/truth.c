@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Truth: the layer and the router in float64: docs/numerics.md#truth. */
+/* Truth: the layer in float64: docs/numerics.md#truth. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -142,47 +142,5 @@ enum gb_status gb_truth_layer(const struct gb_shape *shape, const double *x, con
                        routing_weights, source, &s, output, intermediate, error);
     scratch_free(&s);
     gb_groups_free(&groups);
-    return status;
-}
-
-/* ids, weights: [top_k]; by descending logit, ties to the lower id. */
-static void softmax_top_k(const double *logits, const struct gb_shape *shape, bool renormalise, int32_t *ids,
-                          double *weights)
-{
-    for (uint32_t j = 0; j < shape->top_k; j++) {
-        int64_t best = -1;
-        for (uint32_t e = 0; e < shape->experts; e++) {
-            bool taken = false;
-            for (uint32_t i = 0; i < j; i++)
-                taken |= ids[i] == (int32_t)e;
-            if (!taken && (best < 0 || logits[e] > logits[best] || (isnan(logits[best]) && !isnan(logits[e]))))
-                best = e;
-        }
-        ids[j] = (int32_t)best;
-    }
-    double sum = 0.0;
-    for (uint32_t e = 0; e < (renormalise ? shape->top_k : shape->experts); e++)
-        sum += exp(logits[renormalise ? (uint32_t)ids[e] : e] - logits[ids[0]]);
-    for (uint32_t j = 0; j < shape->top_k; j++)
-        weights[j] = exp(logits[ids[j]] - logits[ids[0]]) / sum;
-}
-
-enum gb_status gb_truth_route(const struct gb_shape *shape, const double *x, const struct gb_weights *router,
-                              bool renormalise, int32_t *ids, double *routing_weights, struct gb_error *error)
-{
-    double *matrix = malloc(sizeof(double) * shape->experts * shape->hidden); /* [experts, hidden] */
-    double *logits = malloc(sizeof(double) * shape->tokens * shape->experts); /* [tokens, experts] */
-    enum gb_status status = GB_OK;
-    if (matrix && logits) {
-        rows_of(router, 0, matrix);
-        product(shape->tokens, shape->experts, shape->hidden, x, matrix, logits);
-        for (uint32_t t = 0; t < shape->tokens; t++)
-            softmax_top_k(logits + (size_t)t * shape->experts, shape, renormalise, ids + (size_t)t * shape->top_k,
-                          routing_weights + (size_t)t * shape->top_k);
-    } else {
-        status = gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);
-    }
-    free(matrix);
-    free(logits);
     return status;
 }

@@ -44,7 +44,7 @@ fi
 
 only 'fixtures/|tests/(test_|fuzz)' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
-only 'reference/(truth|moments)\.c|tests/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
+only 'reference/(truth(_route)?|moments)\.c|tests/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
 only 'tests/oracle_functions\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then

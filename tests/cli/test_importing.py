@@ -92,7 +92,7 @@ run("import", folder, path("oss.h5"), "--tokens", 7)
 with h5py.File(path("oss.h5")) as f:
     expect(f.attrs["activation"].decode() == "swiglu-oai" and f.attrs["recipe"].decode() == "published:gpt-oss-mxfp4",
            "gpt-oss: attributes")
-    expect("stack" not in f or "residual" not in f["stack"], "gpt-oss has a stack")
+    expect(f.attrs["router"].decode() == "transformers.gpt-oss/1" and "residual" in f["stack"], "gpt-oss: router")
     for n in range(LAYERS):
         mlp, layer = f"model.layers.{n}.mlp.", f[f"layers/{n}"]
         turns = [oss.tensors[f"{mlp}experts.gate_up_proj_{part}"][1] for part in ("blocks", "scales", "bias")]
@@ -119,6 +119,7 @@ with h5py.File(path("oss.h5")) as f:
                 y += weight * (down[e] @ (g / (1 + np.exp(-1.702 * g)) * (u + 1)) + widen(down_bias)[e])
             expect(np.abs(y - layer["truth/quantised"][t]).max() < 1e-11 * np.abs(y).max(), f"gpt-oss: truth of token {t}")
 run("verify", path("oss.h5"))
+run("verify", path("oss.h5"), "--kernel", "cpu/route", "--expect", "1")
 run("verify", path("oss.h5"), "--kernel", "cpu/mxfp4-*")
 
 # The documented hash covers the encoding scales.

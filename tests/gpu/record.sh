@@ -33,17 +33,18 @@ step import-bf16 "$program" import "$data" "$work/tiny-bf16.h5" --format bf16 --
 step make-qwen3-next "$program" make "$work/qwen3-next.h5" --shape 512,10,2048,512 --tokens 32 --format nvfp4
 step make-odd "$program" make "$work/odd.h5" --shape 8,3,48,80 --tokens 33 --layers 2
 step verify "$program" verify "$work/tiny-nvfp4.h5" "$work/qwen3-next.h5" --kernel 'cuda/*' --batch $batches \
-    --expect 30 -o "$out/verify.json"
-step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 15 \
+    --expect 40 -o "$out/verify.json"
+step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 20 \
     -o "$out/verify-bf16.json"
-step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 9
+step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 12
+step route "$build/tests/gpu/test_route" "$build/libgaugeblock-cuda.so" "$out/route.json"
 # The sanitizer watches the worker itself, which is where a kernel runs.
 for tool in memcheck racecheck initcheck synccheck; do
     for fixture in tiny-nvfp4 odd; do
-        for kernel in layer gate-up down; do
+        for kernel in nvfp4-layer nvfp4-gate-up nvfp4-down route; do
             mkdir "$work/$tool-$fixture-$kernel"
             step sanitizer-$tool-$fixture-$kernel compute-sanitizer --tool $tool --error-exitcode 9 "$program" worker \
-                "$work/$fixture.h5" "$build/libgaugeblock-cuda.so" cuda/nvfp4-$kernel 3 "$work/$tool-$fixture-$kernel"
+                "$work/$fixture.h5" "$build/libgaugeblock-cuda.so" cuda/$kernel 3 "$work/$tool-$fixture-$kernel"
             tail -n 1 "$out/sanitizer-$tool-$fixture-$kernel.log"
         done
     done

@@ -69,6 +69,48 @@ static void test_arguments(const struct gb_kernel *kernel)
     expect(kernel->run(&a, &error) == GB_EINVAL, "a smaller struct", error.message);
 }
 
+/* The router's domain, which is not the layer's. */
+static void test_route(const struct gb_kernel *kernel, enum gb_status present)
+{
+    static const struct gb_router router = {
+        .size = sizeof router,
+        .logits = GB_FP32,
+        .bias = GB_ROUTER_BIAS_CHOICE,
+        .score = GB_ROUTER_SCORE_SIGMOID,
+        .nonfinite = GB_ROUTER_NONFINITE_KEPT,
+        .groups = 8,
+        .kept_groups = 4,
+        .group_terms = 2,
+        .weight = GB_ROUTER_WEIGHT_SCORE,
+        .renormalise = GB_ROUTER_RENORMALISE_DIVIDE,
+        .scale = 2.5f,
+        .weights = GB_FP32,
+        .side = GB_ROUTER_ON_OUTPUT,
+    };
+    static const struct {
+        struct gb_shape shape;
+        const char *reason;
+    } refused[] = {{{1, 2052, 1, 256, 8}, "hidden 2052"},
+                   {{1, 2048, 1, 7, 8}, "top_k 8"},
+                   {{0, 2048, 1, 256, 8}, "tokens 0"},
+                   {{65536, 2048, 1, 256, 8}, "65536 tokens"},
+                   {{1, 2048, 1, 257, 8}, "257 experts"}};
+    struct gb_error error = {"no message"};
+    struct gb_problem problem = {sizeof problem, {4096, 7168, 1, 256, 8}, GB_BF16, &router};
+    expect(kernel->supports(&problem, &error) == present, kernel->name, error.message);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        problem.shape = refused[i].shape;
+        expect(kernel->supports(&problem, &error) == GB_EUNSUPPORTED && strstr(error.message, refused[i].reason),
+               refused[i].reason, error.message);
+    }
+    problem.router = NULL;
+    expect(kernel->supports(&problem, &error) == GB_EUNSUPPORTED, "no recipe", error.message);
+    problem.size = GB_PROBLEM_LEAST;
+    expect(kernel->supports(&problem, &error) == GB_EINVAL, "a smaller struct", error.message);
+    struct gb_arguments a = {.size = sizeof a, .shape = {1, 2048, 1, 256, 8}, .router = &router};
+    expect(kernel->run(&a, &error) == GB_EINVAL, "no buffers", error.message);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -98,6 +140,10 @@ int main(int argc, char **argv)
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
         struct gb_problem problem = {sizeof problem, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SILU, 0};
+        if (kernel->operation == GB_ROUTE) {
+            test_route(kernel, present);
+            continue;
+        }
         struct gb_error reason = {""};
         enum gb_status status = kernel->supports(&problem, &reason);
         expect(status == present, kernel->name, reason.message);

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routers as subjects: bits where an order is claimed, sets of experts and bounds where none is."""
+import os
+import subprocess
+
+import h5py
+import numpy as np
+
+from blocks import block
+from program import CAPTURE, CHECKPOINT, expect, path, record, run, small
+
+with open(path("hash.py"), "w") as stream:
+    stream.write(block("fixtures.md", "python"))
+
+
+def rehash(file):
+    done = subprocess.run([os.environ["PYTHON"], path("hash.py"), file], check=True, capture_output=True, text=True)
+    with h5py.File(file, "r+") as f:
+        f.attrs.modify("input_sha256", np.bytes_(done.stdout.strip()))
+
+
+def replace(group, name, values, format):
+    """A dataset as the schema wants it."""
+    if name in group:
+        del group[name]
+    d = group.create_dataset(name, data=values, chunks=values.shape, fletcher32=True)
+    d.attrs["format"], d.attrs["layout"] = np.bytes_(format), np.bytes_("row-major")
+
+
+def bf16(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def write(file, ids, weights):
+    """Routing alone, for a fixture of one layer."""
+    with h5py.File(path(file), "w") as f:
+        f["layers/0/routing/ids"] = ids.astype(np.int32)
+        f["layers/0/routing/weights"] = weights.astype(np.float32)
+    return path(file)
+
+
+def softmax_route(file, top_k):
+    """Top-k of the logits and their softmax in float64, as anybody would write it."""
+    with h5py.File(file) as f:
+        logits = bf16(f["layers/0/x"][:]) @ bf16(f["layers/0/router/weight"][:]).T
+    ids = np.argsort(-logits, axis=1, kind="stable")[:, :top_k]
+    q = np.exp(np.take_along_axis(logits, ids, 1) - logits.max(axis=1, keepdims=True))
+    return logits, ids, q / q.sum(axis=1, keepdims=True)
+
+
+# Imports name the model's router, in FP32 and bf16 alike, and the reference computes it.
+run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "1", "--tokens", "12")
+expect("transformers.qwen3-moe/1" in run("info", path("tiny.h5")).stdout, "info names the router")
+done = record(path("tiny.h5"), "--kernel", "*/route*", "--batch", "1,5,12", "--expect", "3")
+for case in done["cases"]:
+    expect(case["subject"]["name"] == "cpu/route" and case["subject"]["operator"] == "route", case["subject"])
+    expect(case["fixture"]["router"] == "transformers.qwen3-moe/1", case["fixture"])
+    expect(case["lanes"]["bits"]["compared"] == 2 * 4 * case["batch"], case["lanes"])
+
+# Outputs in a file: float64, without an order, lie within the bounds; claiming an order they do not.
+plain = path("plain.h5")
+run("make", plain, "--shape", "32,4,96,48", "--tokens", "16")
+logits, ids, weights = softmax_route(plain, 4)
+ours = write("ours.h5", ids, weights)
+case = record(plain, "--outputs", ours, "--expect", "1")["cases"][0]
+expect(case["metrics"]["layers"][0]["tokens"] == {"same_experts": 16, "swapped": 0, "wrong": 0, "largest_gap_ulp": 0.0},
+       case["metrics"])
+expect(0 < case["lanes"]["bound"]["limit_ratio"] < 1, case["lanes"])
+backwards = write("backwards.h5", ids[:, ::-1], weights[:, ::-1])
+record(plain, "--outputs", backwards)                                   # slots are no matter of bounds
+expect("token 0, slot 0" in record(plain, "--outputs", backwards, "--order", "fma32/1", code=1)["cases"][0]["reason"],
+       "bits name the place")
+
+# What is wrong is found.
+worst = np.argmin(logits[3])
+changed = ids.copy()
+changed[3, 2] = worst
+reason = record(plain, "--outputs", write("expert.h5", changed, weights), code=1)["cases"][0]["reason"]
+expect("token 3 has expert" in reason and "ulp away" in reason, reason)
+changed[3, 2] = changed[3, 1]
+expect("twice" in record(plain, "--outputs", write("twice.h5", changed, weights), code=1)["cases"][0]["reason"], "twice")
+changed[3, 2] = 32
+expect("has expert 32" in record(plain, "--outputs", write("range.h5", changed, weights), code=1)["cases"][0]["reason"],
+       "range")
+for bad, what in ((weights * 1.001, "scaled"), (weights * 0, "zero"), (weights * np.nan, "nan"),
+                  (np.exp(np.take_along_axis(logits, ids, 1)), "not renormalised")):
+    reason = record(plain, "--outputs", write("bad.h5", ids, bad), code=1)["cases"][0]["reason"]
+    expect("outside the derived bound" in reason, f"{what}: {reason}")
+
+# Two equal rows of the router tie in every token: either expert is within the bound, but only the lower id has the bits.
+tied = path("tied.h5")
+run("make", tied, "--shape", "8,1,96,48", "--tokens", "24", "--layers", "1")
+with h5py.File(tied, "r+") as f:
+    router = f["layers/0/router/weight"][:]
+    router[5] = router[2]
+    replace(f["layers/0/router"], "weight", router, "bf16")
+rehash(tied)
+logits, ids, weights = softmax_route(tied, 1)
+expect((ids == 2).any(), "a token goes to the expert that was doubled")
+other = np.where(ids == 2, 5, ids)
+swapped = record(tied, "--outputs", write("other.h5", other, weights))["cases"][0]["metrics"]["layers"][0]["tokens"]
+expect(swapped["swapped"] == (ids == 2).sum() and swapped["wrong"] == 0 and swapped["largest_gap_ulp"] == 0, swapped)
+record(tied, "--outputs", path("other.h5"), "--order", "fma32/1", code=1)
+
+# A recipe with groups and a bias; one whose bias is missing, an unknown one, one that does not fit, no router at all.
+grouped = path("grouped.h5")
+run("make", grouped, "--shape", "32,4,96,48", "--tokens", "16")
+with h5py.File(grouped, "r+") as f:
+    f.attrs["router"] = np.bytes_("transformers.deepseek-v3/1")
+rehash(grouped)
+expect("router/bias" in run("info", grouped, code=2).stderr, "a missing bias is named")
+with h5py.File(grouped, "r+") as f:
+    replace(f["layers/0/router"], "bias", np.linspace(-0.5, 0.5, 32).astype(np.float32), "fp32")
+rehash(grouped)
+record(grouped, "--kernel", "cpu/route", "--expect", "1")
+for name, says in (("nobody.knows/1", "unknown"), ("vllm.grouped-topk/1", None)):
+    with h5py.File(grouped, "r+") as f:
+        f.attrs["router"] = np.bytes_(name)
+    rehash(grouped)
+    if says:
+        expect(says in run("info", grouped, code=2).stderr, name)
+    else:
+        record(grouped, "--kernel", "*/route", "--expect", "1")
+odd = path("odd.h5")
+run("make", odd, "--shape", "9,3,96,48")
+with h5py.File(odd, "r+") as f:
+    f.attrs["router"] = np.bytes_("te.sigmoid/1")
+rehash(odd)
+expect("divide 9 experts" in run("info", odd, code=2).stderr, "groups that do not fit")
+bare = small("bare.h5")
+with h5py.File(bare, "r+") as f:
+    del f["layers/1/router"], f["stack"]
+rehash(bare)
+case = record(bare, "--kernel", "cpu/route", code=3)["cases"][0]
+expect(case["verdict"] == "UNSUPPORTED" and "no router in every layer" in case["reason"], case)
+record(bare, "--kernel", "cpu/*", "--expect", "3")
