@@ -160,9 +160,10 @@ static enum gb_status judge_file(json_t *record, const struct case_request *r, c
         .output = operation == GB_ROUTE ? GB_FP32 : outputs->layer[0].format,
         .order = claim->order,
         .accumulator_bits = claim->accumulator_bits,
-        .roundings = operation == GB_ROUTE ? 0 : claim->roundings,
     };
     struct judgement j;
+    if (operation != GB_ROUTE) /* they are the layer's */
+        kernel.roundings = claim->roundings;
     enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, r->gate, &j, error);
     if (status == GB_OK)
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
