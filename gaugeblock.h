@@ -89,8 +89,9 @@ typedef struct {
  * How numbers are stored. NVFP4 = E2M1 codes, one E4M3 scale per 16 columns, FP32 global scale.
  * MXFP8 = E4M3 codes, one E8M0 scale per 32 columns. MXFP4 = E2M1 codes, one E8M0 scale per 32 columns.
  * FP8 with blocks = E4M3 codes, one FP32 scale per 128 rows x 128 columns of a part; edge blocks are smaller.
+ * FP16 is no format of weights: values that are quantised may have it.
  */
-enum gb_format { GB_FP32 = 1, GB_BF16 = 2, GB_NVFP4 = 3, GB_MXFP8 = 4, GB_MXFP4 = 5, GB_FP8_BLOCK = 6 };
+enum gb_format { GB_FP32 = 1, GB_BF16 = 2, GB_NVFP4 = 3, GB_MXFP8 = 4, GB_MXFP4 = 5, GB_FP8_BLOCK = 6, GB_FP16 = 7 };
 
 /* Sizes of one MoE layer. Every size is at least 1 and top_k <= experts. */
 struct gb_shape {
@@ -125,10 +126,12 @@ struct gb_weights {
 
 /* What a kernel computes. The operators are defined in docs/numerics.md. */
 enum gb_operator {
-    GB_LAYER = 1,   /* x, ids, routing weights -> output; stage output: intermediate */
-    GB_GATE_UP = 2, /* x, ids -> intermediate */
-    GB_DOWN = 3,    /* intermediate, ids, routing weights -> output */
-    GB_ROUTE = 4    /* x -> ids, routing weights */
+    GB_LAYER = 1,            /* x, ids, routing weights -> output; stage output: intermediate */
+    GB_GATE_UP = 2,          /* x, ids -> intermediate */
+    GB_DOWN = 3,             /* intermediate, ids, routing weights -> output */
+    GB_ROUTE = 4,            /* x -> ids, routing weights */
+    GB_QUANTISE = 5,         /* values -> codes, scales */
+    GB_SILU_MUL_QUANTISE = 6 /* gate and up values -> codes, scales of silu(gate) * up */
 };
 
 /*
@@ -207,6 +210,33 @@ enum gb_activation {
     GB_SWIGLU_OAI = 1 /* gpt-oss: g * sigmoid(1.702 g) * (u + 1), g = min(gate, 7), u = up within -7 .. 7 */
 };
 
+/* How silu(gate) is computed: docs/numerics.md#silu_mul. */
+enum gb_silu_form {
+    GB_SILU_EXACT = 1,     /* correctly rounded */
+    GB_SILU_DIVIDE = 2,    /* gate / (1 + e), e = exp(-gate) correctly rounded */
+    GB_SILU_RECIPROCAL = 3 /* gate * (1 / (1 + e)) */
+};
+
+enum gb_scale_layout {
+    GB_SCALES_LINEAR = 0,    /* [rows, blocks of a row] */
+    GB_SCALES_TRANSPOSED = 1 /* [blocks of a row, rows] */
+};
+
+/* What GB_QUANTISE and GB_SILU_MUL_QUANTISE are asked for: docs/numerics.md#quantise and #silu_mul_quantise. */
+struct gb_quantisation {
+    size_t size;                   /* sizeof(struct gb_quantisation) of the caller */
+    enum gb_format input;          /* of the values: GB_BF16 or GB_FP16 */
+    uint32_t rows, columns;        /* of the codes; columns a multiple of the block */
+    uint32_t input_columns;        /* GB_QUANTISE: columns; GB_SILU_MUL_QUANTISE: 2 * columns, [gate | up] */
+    enum gb_silu_form silu;        /* this and the next two: GB_SILU_MUL_QUANTISE only */
+    enum gb_format activated;      /* silu(gate) is rounded to it: GB_FP32 (it stays) or the input's format */
+    enum gb_format product;        /* and so is silu(gate) * up */
+    struct gb_quantiser quantiser; /* block_rows 1, block_columns 16, 32, 64 or 128; FP32 scales: 64 or 128 */
+    enum gb_scale_layout layout;
+    float bound;        /* of quantiser.bound, above zero; INFINITY: none */
+    float global_scale; /* encoding or decoding, as quantiser.global says; ignored where that is none */
+};
+
 /* The question `supports` and `workspace` answer. */
 struct gb_problem {
     size_t size; /* sizeof(struct gb_problem) of the caller */
@@ -215,6 +245,8 @@ struct gb_problem {
     const struct gb_router *router; /* GB_ROUTE: the recipe; otherwise NULL */
     enum gb_activation activation;  /* not GB_SILU, and biased not 0, only for kernels with GB_LAYER_EXTENSIONS */
     uint32_t biased;                /* 1: gate_up and down have biases */
+    const struct gb_quantisation
+        *quantise; /* GB_QUANTISE, GB_SILU_MUL_QUANTISE; otherwise NULL. These ignore the rest */
 };
 
 /* The least `size` a caller may give: the struct as ABI version 1 began. */
@@ -253,6 +285,12 @@ struct gb_arguments {
     enum gb_activation activation;
     const float *gate_up_bias; /* in  [experts, 2 * intermediate], gate, then up; NULL: none */
     const float *down_bias;    /* in  [experts, hidden]; NULL: none */
+
+    /* For GB_QUANTISE and GB_SILU_MUL_QUANTISE; otherwise NULL. */
+    const struct gb_quantisation *quantise; /* always in host memory */
+    const void *values;                     /* in  [rows, input_columns], bf16 or fp16 bits */
+    void *codes;  /* out [rows, columns], two a byte for E2M1, otherwise one: enum gb_element_format */
+    void *scales; /* out gb_e4m3, gb_e8m0 or float, one a block, in the asked-for layout */
 };
 
 enum gb_kernel_flags {

@@ -96,7 +96,7 @@ static void list_table(const struct subject_library *library)
         const struct gb_device *memory;
         struct gb_error error = {"available"};
         subject_memory(k, &memory, &error);
-        printf("%-24s %-8s %-8s %-6s %-9s %s\n", k->name, operator_name(k->operation), gb_format_name(k->weights),
+        printf("%-24s %-17s %-8s %-6s %-9s %s\n", k->name, operator_name(k->operation), kernel_weights_name(k),
                gb_format_name(k->output), k->order ? k->order : "none", error.message);
     }
 }
@@ -106,7 +106,7 @@ static int list_kernels(void)
     struct subject_library library;
     struct gb_error error;
     char path[4096];
-    printf("%-24s %-8s %-8s %-6s %-9s %s\n", "kernel", "operator", "weights", "output", "order", "status");
+    printf("%-24s %-17s %-8s %-6s %-9s %s\n", "kernel", "operator", "weights", "output", "order", "status");
     if (subject_library_open(BUILTIN_LIBRARY, &library, &error) == GB_OK)
         list_table(&library);
     enum gb_status status = subject_cuda_path(path, sizeof path, &error);

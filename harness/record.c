@@ -122,7 +122,7 @@ json_t *record_subject(const char *name, const char *library, const struct gb_ke
     if (!k)
         return subject;
     json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));
-    json_object_set_new(subject, "weights", json_string(gb_format_name(k->weights)));
+    json_object_set_new(subject, "weights", json_string(kernel_weights_name(k)));
     json_object_set_new(subject, "activations", json_string(gb_format_name(k->activations)));
     json_object_set_new(subject, "output", json_string(gb_format_name(k->output)));
     json_object_set_new(subject, "order", k->order ? record_string(k->order) : json_null());

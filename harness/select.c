@@ -47,7 +47,7 @@ static void check(const struct gb_problem *problem, struct selected *s)
     } else if (!takes(s->kernel, problem)) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s takes %s weights, the fixture has %s", s->kernel->name,
-                 gb_format_name(s->kernel->weights), gb_format_name(problem->weights));
+                 kernel_weights_name(s->kernel), gb_format_name(problem->weights));
     } else if (s->kernel->operation != GB_ROUTE && (problem->activation != GB_SILU || problem->biased) &&
                !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
         s->unsupported = true;

@@ -18,9 +18,9 @@ static bool rounds(enum gb_format format)
 static bool known(const struct gb_kernel *k)
 {
     const struct gb_stage_roundings *r = &k->roundings;
-    return k->operation >= GB_LAYER && k->operation <= GB_ROUTE && k->activations == GB_BF16 && rounds(k->output) &&
-           k->accumulator_bits >= 8 && k->accumulator_bits <= 53 && (!r->gate_up || rounds(r->gate_up)) &&
-           (!r->silu || rounds(r->silu)) && (!r->slot || rounds(r->slot));
+    return k->operation >= GB_LAYER && k->operation <= GB_SILU_MUL_QUANTISE && k->activations == GB_BF16 &&
+           rounds(k->output) && k->accumulator_bits >= 8 && k->accumulator_bits <= 53 &&
+           (!r->gate_up || rounds(r->gate_up)) && (!r->silu || rounds(r->silu)) && (!r->slot || rounds(r->slot));
 }
 
 static enum gb_status check_table(const char *path, const struct gb_kernel_table *table, struct gb_error *error)
@@ -103,8 +103,18 @@ const char *operator_name(enum gb_operator operation)
         return "down";
     case GB_ROUTE:
         return "route";
+    case GB_QUANTISE:
+        return "quantise";
+    case GB_SILU_MUL_QUANTISE:
+        return "silu_mul_quantise";
     }
     return "unknown";
+}
+
+const char *kernel_weights_name(const struct gb_kernel *kernel)
+{
+    const char *name = gb_format_name(kernel->weights);
+    return name ? name : "none";
 }
 
 static enum gb_status host_describe(char *text, size_t bytes, struct gb_error *error)

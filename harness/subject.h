@@ -23,8 +23,10 @@ const struct gb_kernel *subject_kernel(const struct subject_library *library, ui
 /* By name; NULL if there is none. */
 const struct gb_kernel *subject_find(const struct subject_library *library, const char *name);
 
-/* "gate_up", "down", "layer", "route". */
+/* "gate_up", "down", "layer", "route", "quantise", "silu_mul_quantise". */
 const char *operator_name(enum gb_operator operation);
+/* Of the weights it multiplies by; "none" for a kernel that has no weights. */
+const char *kernel_weights_name(const struct gb_kernel *kernel);
 /* Memory of the host through the same functions as memory of a device. */
 const struct gb_device *host_memory(void);
 /* The memory a kernel's buffers must lie in; loads our CUDA library for device pointers. */

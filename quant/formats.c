@@ -25,6 +25,7 @@ static const struct format_row formats[] = {
     {GB_MXFP8, "mxfp8", MX_BLOCK, 1, false, 8, 1, false},
     {GB_MXFP4, "mxfp4", MX_BLOCK, 1, false, 4, 1, false},
     {GB_FP8_BLOCK, "fp8", FP8_BLOCK, FP8_BLOCK, true, 8, sizeof(float), false},
+    {GB_FP16, "fp16", 1, 1, false, 16, 0, false},
 };
 
 static const struct format_row *find(enum gb_format format)
@@ -44,7 +45,7 @@ const char *gb_format_name(enum gb_format format)
 bool gb_format_parse(const char *name, enum gb_format *format)
 {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (formats[i].format != GB_FP32 && !strcmp(formats[i].name, name)) {
+        if (formats[i].format != GB_FP32 && formats[i].format != GB_FP16 && !strcmp(formats[i].name, name)) {
             *format = formats[i].format;
             return true;
         }
@@ -200,6 +201,7 @@ static void decode(const struct row_at *at, uint32_t first, uint32_t count, floa
         return;
     case GB_BF16:
     case GB_FP32:
+    case GB_FP16:
         break;
     }
     for (uint32_t c = 0; c < count; c++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference as subjects. */
 #include "quant/quant.h"
+#include "reference/quantise.h"
 #include "reference/reference.h"
 
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
@@ -23,6 +24,28 @@ static enum gb_status supports_route(const struct gb_problem *problem, struct gb
         return gb_fail(error, GB_EUNSUPPORTED, "the problem names no router recipe");
     return GB_OK;
 }
+
+static const struct gb_quantisation *asked_for(const struct gb_problem *problem)
+{
+    return problem->size < offsetof(struct gb_problem, quantise) + sizeof problem->quantise ? NULL : problem->quantise;
+}
+
+static enum gb_status supports_quantise(const struct gb_problem *problem, struct gb_error *error)
+{
+    return gb_quantise_check(asked_for(problem), GB_QUANTISE, error);
+}
+
+static enum gb_status supports_silu_mul_quantise(const struct gb_problem *problem, struct gb_error *error)
+{
+    return gb_quantise_check(asked_for(problem), GB_SILU_MUL_QUANTISE, error);
+}
+
+/* Every recipe: the codes are determined by its rules, so there is no order and no weight format. */
+#define QUANTISER(NAME, OPERATION, SUPPORTS, RUN)                                                                      \
+    {                                                                                                                  \
+        .name = NAME, .operation = OPERATION, .activations = GB_BF16, .output = GB_FP32, .accumulator_bits = 24,       \
+        .supports = SUPPORTS, .run = RUN                                                                               \
+    }
 
 #define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
     {                                                                                                                  \
@@ -56,6 +79,9 @@ static const struct gb_kernel kernels[] = {
      .accumulator_bits = 24,
      .supports = supports_route,
      .run = gb_reference_router},
+    QUANTISER("cpu/quantise", GB_QUANTISE, supports_quantise, gb_reference_quantise),
+    QUANTISER("cpu/silu-mul-quantise", GB_SILU_MUL_QUANTISE, supports_silu_mul_quantise,
+              gb_reference_silu_mul_quantise),
 };
 
 static const struct gb_kernel_table table = {

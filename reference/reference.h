@@ -32,6 +32,9 @@ GB_API float gb_silu(float x);
 GB_API float gb_sigmoid(float x);
 GB_API float gb_exp(float x);
 
+/* silu in one of its forms, binary32. docs/numerics.md#silu_mul. */
+GB_API float gb_silu_as(enum gb_silu_form form, float x);
+
 /* One row times x, in the order fma32/1. x: [weights->columns]. docs/numerics.md#fma32. */
 GB_API float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
 
@@ -77,6 +80,13 @@ GB_API enum gb_status gb_reference_router(const struct gb_arguments *arguments, 
 GB_API enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x,
                                          const struct gb_weights *router, bool renormalise, int32_t *ids,
                                          float *routing_weights, struct gb_error *error);
+
+/*
+ * arguments->quantise, values -> codes, scales; all other arguments are ignored. docs/numerics.md#quantise and
+ * #silu_mul_quantise. GB_EINVAL: widths, types, groups, forms or a bound for which they are not defined. GB_ENOMEM.
+ */
+GB_API enum gb_status gb_reference_quantise(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_silu_mul_quantise(const struct gb_arguments *arguments, struct gb_error *error);
 
 /* The reference as subjects: cpu/reference rows, registered like anybody's. */
 GB_API const struct gb_kernel_table *gb_reference_kernels(void);

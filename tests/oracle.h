@@ -82,4 +82,14 @@ bool oracle_quantise_nvfp4(const float *values, uint32_t rows, uint32_t columns,
 /* mxfp8.rceil/1. codes [rows, columns], scales [rows, columns / 32]. */
 bool oracle_quantise_mxfp8(const float *values, uint32_t rows, uint32_t columns, uint8_t *codes, uint8_t *scales);
 
+/* The quantising operators. oracle_groups.c */
+
+float oracle_silu_as(enum gb_silu_form form, float x);
+/* What is quantised: input [rows, input_columns], bits of q->input -> values [rows, columns] */
+void oracle_operator_values(const struct gb_quantisation *q, const uint16_t *input, float *values);
+/* One group by the rules of vLLM's fused kernel, E4M3, E4M3FNUZ or INT8: x / s, s = amax / M, at most bound (INFINITY:
+ * any), at least a floor. codes: [group]. */
+void oracle_quantise_group(enum gb_element_format element, float bound, const float *values, uint32_t group,
+                           uint8_t *codes, float *scale);
+
 #endif

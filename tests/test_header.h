@@ -11,6 +11,8 @@
             sizeof(struct gb_device), offsetof(struct gb_weights, codes), offsetof(struct gb_arguments, gate_up),      \
             offsetof(struct gb_arguments, stream), offsetof(struct gb_arguments, routed_weights),                      \
             offsetof(struct gb_router, masked), sizeof(struct gb_router), offsetof(struct gb_problem, router),         \
+            sizeof(struct gb_quantisation), offsetof(struct gb_quantisation, layout),                                  \
+            offsetof(struct gb_arguments, scales), offsetof(struct gb_problem, quantise),                              \
             offsetof(struct gb_kernel, order), offsetof(struct gb_kernel, run),                                        \
             offsetof(struct gb_kernel_table, kernels), offsetof(struct gb_device, synchronise)                         \
     }

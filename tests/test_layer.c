@@ -349,8 +349,11 @@ static void the_kernel_table_runs_the_reference(void **state)
     assert_int_equal(table->kernel_size, sizeof(struct gb_kernel));
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
-        struct gb_problem question = {sizeof question, shape, kernel->weights, NULL, GB_SILU, 0};
+        struct gb_problem question = {.size = sizeof question, .shape = shape, .weights = kernel->weights};
         struct problem problem;
+
+        if (kernel->operation > GB_DOWN) /* the others have tests of their own */
+            continue;
 
         assert_non_null(gb_contract_find(kernel->weights, kernel->activations, kernel->order));
         assert_int_equal(kernel->flags & (GB_DEVICE_POINTERS | GB_NONDETERMINISTIC), 0);

@@ -75,7 +75,7 @@ void run_problem(const struct gb_shape &shape, enum gb_format format, enum data_
         if (kernel.weights != format || kernel.operation == GB_ROUTE) /* routers: test_route.cu */
             continue;
         struct gb_error error;
-        struct gb_problem question = {sizeof question, shape, format, NULL, GB_SILU, 0};
+        struct gb_problem question = {sizeof question, shape, format, NULL, GB_SILU, 0, NULL};
         check(kernel.supports(&question, &error), error, kernel.name);
         run_once(kernel, p, 0xA5);
         run_once(kernel, p, 0x5A);

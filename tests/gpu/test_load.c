@@ -26,7 +26,7 @@ static void expect(bool good, const char *what, const char *message)
 static void expect_refusal(const struct gb_kernel *kernel, struct gb_shape shape, const char *number)
 {
     struct gb_error error = {"no message"};
-    struct gb_problem problem = {sizeof problem, shape, kernel->weights, NULL, GB_SILU, 0};
+    struct gb_problem problem = {.size = sizeof problem, .shape = shape, .weights = kernel->weights};
     enum gb_status status = kernel->supports(&problem, &error);
     expect(status == GB_EUNSUPPORTED && strstr(error.message, number), number, error.message);
 }
@@ -41,15 +41,19 @@ static void test_domain(const struct gb_kernel *kernel)
     expect_refusal(kernel, (struct gb_shape){0, 2048, 512, 32, 8}, "tokens 0");
     expect_refusal(kernel, (struct gb_shape){1, 1u << 24, 512, 32, 8}, "hidden 16777216");
     struct gb_error error = {"no message"};
-    struct gb_problem other = {sizeof other, {1, 2048, 512, 32, 8}, GB_FP32, NULL, GB_SILU, 0};
+    struct gb_problem other = {.size = sizeof other, .shape = {1, 2048, 512, 32, 8}, .weights = GB_FP32};
     expect(kernel->supports(&other, &error) == GB_EUNSUPPORTED, "another format", error.message);
-    struct gb_problem biased = {sizeof biased, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SILU, 1};
+    struct gb_problem biased = {
+        .size = sizeof biased, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights, .biased = 1};
     expect(kernel->supports(&biased, &error) == GB_EUNSUPPORTED && strstr(error.message, "bias"), "a bias",
            error.message);
-    struct gb_problem activated = {sizeof activated, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SWIGLU_OAI, 0};
+    struct gb_problem activated = {.size = sizeof activated,
+                                   .shape = {1, 2048, 512, 32, 8},
+                                   .weights = kernel->weights,
+                                   .activation = GB_SWIGLU_OAI};
     expect(kernel->supports(&activated, &error) == GB_EUNSUPPORTED && strstr(error.message, "SiLU"),
            "another activation", error.message);
-    struct gb_problem small = {sizeof small.size, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SILU, 0};
+    struct gb_problem small = {.size = sizeof small.size, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights};
     expect(kernel->supports(&small, &error) == GB_EINVAL, "a smaller struct", error.message);
 }
 
@@ -96,7 +100,8 @@ static void test_route(const struct gb_kernel *kernel, enum gb_status present)
                    {{65536, 2048, 1, 256, 8}, "65536 tokens"},
                    {{1, 2048, 1, 257, 8}, "257 experts"}};
     struct gb_error error = {"no message"};
-    struct gb_problem problem = {sizeof problem, {4096, 7168, 1, 256, 8}, GB_BF16, &router};
+    struct gb_problem problem = {
+        .size = sizeof problem, .shape = {4096, 7168, 1, 256, 8}, .weights = GB_BF16, .router = &router};
     expect(kernel->supports(&problem, &error) == present, kernel->name, error.message);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         problem.shape = refused[i].shape;
@@ -139,7 +144,8 @@ int main(int argc, char **argv)
     printf("device: %s\n", present == GB_OK ? text : error.message);
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
-        struct gb_problem problem = {sizeof problem, {1, 2048, 512, 32, 8}, kernel->weights, NULL, GB_SILU, 0};
+        struct gb_problem problem = {
+            .size = sizeof problem, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights};
         if (kernel->operation == GB_ROUTE) {
             test_route(kernel, present);
             continue;
