@@ -22,6 +22,7 @@ static const struct {
     {"info", command_info, "describe a problem"},
     {"verify", command_verify, "judge kernels, or outputs, on problems"},
     {"diff", command_diff, "compare two records of verify"},
+    {"power", command_power, "what a gate sees on a problem: planted faults, smallest errors"},
     {"worker", worker_main, NULL},
     {"probe", probe_main, NULL},
 };

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Planted faults: mistakes of real kernels, made by the reference on any fixture. What a gate makes of them is its
+ * power; how well one of them fits a subject's error explains that error. docs/gates.md#power.
+ */
+#ifndef GB_HARNESS_FAULTS_H
+#define GB_HARNESS_FAULTS_H
+
+#include <stdbool.h>
+
+#include "reference/reference.h"
+
+/* Weights that a fault may change. Experts that no token uses are left undefined. */
+struct editable {
+    struct gb_weights weights; /* of the buffers below */
+    uint8_t *codes, *scales;
+    float *global_scales;                   /* [experts, parts], NVFP4 alone */
+    size_t row_code_bytes, row_scale_bytes; /* FP8: the latter is 0, scales are per block of rows */
+};
+
+/* One layer as the reference computes it, taken apart. pairs = tokens * top_k; empty slots hold zeros. */
+struct trace {
+    struct gb_arguments arguments; /* with this layer's inputs */
+    bool *used;                    /* [experts] */
+    float *gate, *up;              /* [pairs, intermediate], with their bias */
+    gb_bf16 *intermediate;         /* [pairs, intermediate] */
+    float *slots;                  /* [pairs, hidden]: the dot products of down, with their bias */
+    float *output;                 /* [tokens, hidden] */
+};
+
+/* The layer under a fault: copies, of which a fault changes those of the stage it enters at. */
+struct planted {
+    const struct trace *clean;
+    const struct fault *fault;
+    struct gb_shape shape;
+    int32_t *ids;           /* [tokens, top_k] */
+    float *routing_weights; /* [tokens, top_k] */
+    gb_bf16 *x;             /* [tokens, hidden] */
+    struct editable gate_up, down;
+    float *gate, *up;      /* [pairs, intermediate] */
+    gb_bf16 *intermediate; /* [pairs, intermediate] */
+    float *slots;          /* [pairs, hidden] */
+    float *output;         /* [tokens, hidden] */
+};
+
+/* Where a fault enters; everything after it is the reference's. */
+enum fault_stage {
+    STAGE_INPUT,      /* ids, routing weights, x */
+    STAGE_GATE_UP,    /* weights of gate and up */
+    STAGE_DOWN,       /* weights of down */
+    STAGE_PROJECTION, /* gate and up, computed */
+    STAGE_ACTIVATION, /* the intermediate, from gate and up */
+    STAGE_SLOT,       /* the slots' dot products */
+    STAGE_COMBINE,    /* the output, from the slots */
+    STAGE_OUTPUT      /* the output, computed */
+};
+
+struct fault {
+    const char *name;
+    enum fault_stage stage;
+    unsigned formats; /* bits 1 << enum gb_format that have it; 0: all */
+    void (*plant)(struct planted *planted);
+    void (*edit)(struct planted *planted, struct editable *weights); /* STAGE_GATE_UP, STAGE_DOWN */
+    double amount;                                                   /* what the function makes of it */
+    bool vital;                                                      /* a gate that lets it pass is worth nothing */
+    const char *resembles;                                           /* the public bug, or what makes it likely */
+};
+
+const struct fault *faults(size_t *count);
+/* "input", "gate_up", ... */
+const char *fault_stage_name(enum fault_stage stage);
+bool fault_applies(const struct fault *fault, enum gb_format format);
+
+/* arguments: of a layer, inputs set. */
+enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *trace, struct gb_error *error);
+void trace_free(struct trace *trace);
+
+/* The layer with the fault in it. output: [tokens, hidden]. */
+enum gb_status fault_run(const struct fault *fault, const struct trace *clean, float *output, struct gb_error *error);
+
+/* Rows and pairs, for those who plant. */
+uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_t row);
+uint8_t *editable_scales(const struct editable *weights, uint32_t expert, uint32_t row);
+float planted_gated(enum gb_activation activation, float gate, float up);
+
+/* harness/faults_inputs.c */
+void plant_weights_missing(struct planted *p);
+void plant_weights_uniform(struct planted *p);
+void plant_weights_squared(struct planted *p);
+void plant_weights_scaled(struct planted *p);
+void plant_weights_bf16(struct planted *p);
+void plant_weights_next_slot(struct planted *p);
+void plant_weights_next_token(struct planted *p);
+void plant_weights_reversed(struct planted *p);
+void plant_expert_dropped(struct planted *p);
+void plant_last_expert_dropped(struct planted *p);
+void plant_last_slot_dropped(struct planted *p);
+void plant_last_pair_dropped(struct planted *p);
+void plant_over_capacity(struct planted *p);
+void plant_wrong_expert(struct planted *p);
+void plant_next_expert(struct planted *p);
+void plant_slots_exchanged(struct planted *p);
+void plant_expert_repeated(struct planted *p);
+void plant_x_next_token(struct planted *p);
+void plant_x_tail_zero(struct planted *p);
+void plant_x_e4m3(struct planted *p);
+void plant_x_nvfp4(struct planted *p);
+void plant_x_truncated(struct planted *p);
+
+/* harness/faults_weights.c */
+void edit_nibbles_exchanged(struct planted *p, struct editable *w);
+void edit_scales_next_block(struct planted *p, struct editable *w);
+void edit_scales_next_row(struct planted *p, struct editable *w);
+void edit_scales_swizzled(struct planted *p, struct editable *w);
+void edit_scales_first_block(struct planted *p, struct editable *w);
+void edit_scales_power_of_two(struct planted *p, struct editable *w);
+void edit_scales_subnormal_zero(struct planted *p, struct editable *w);
+void edit_scales_bias(struct planted *p, struct editable *w);
+void edit_scales_inverse(struct planted *p, struct editable *w);
+void edit_scales_transposed(struct planted *p, struct editable *w);
+void edit_scales_one(struct planted *p, struct editable *w);
+void edit_global_missing(struct planted *p, struct editable *w);
+void edit_global_next_expert(struct planted *p, struct editable *w);
+void edit_global_of_gate(struct planted *p, struct editable *w);
+void edit_halves_exchanged(struct planted *p, struct editable *w);
+void edit_interleaved(struct planted *p, struct editable *w);
+void edit_rows_next(struct planted *p, struct editable *w);
+void edit_first_expert(struct planted *p, struct editable *w);
+void edit_last_block_dropped(struct planted *p, struct editable *w);
+void edit_e2m1_no_half(struct planted *p, struct editable *w);
+void edit_e2m1_no_six(struct planted *p, struct editable *w);
+void edit_e2m1_unsigned_odd(struct planted *p, struct editable *w);
+void edit_e4m3_fnuz(struct planted *p, struct editable *w);
+void edit_e4m3_as_e5m2(struct planted *p, struct editable *w);
+void edit_e4m3_subnormal_zero(struct planted *p, struct editable *w);
+void edit_bf16_as_e4m3(struct planted *p, struct editable *w);
+
+/* harness/faults_values.c */
+void plant_projection_accumulator(struct planted *p);
+void plant_projection_bf16(struct planted *p);
+void plant_projection_bias_missing(struct planted *p);
+void plant_projection_split_lost(struct planted *p);
+void plant_silu_hard_swish(struct planted *p);
+void plant_silu_gelu(struct planted *p);
+void plant_silu_relu(struct planted *p);
+void plant_silu_alpha(struct planted *p);
+void plant_silu_clamped(struct planted *p);
+void plant_silu_of_up(struct planted *p);
+void plant_silu_bf16(struct planted *p);
+void plant_silu_plain(struct planted *p);
+void plant_silu_coarse(struct planted *p);
+void plant_up_plus_one(struct planted *p);
+void plant_intermediate_truncated(struct planted *p);
+void plant_intermediate_e4m3(struct planted *p);
+void plant_intermediate_nvfp4(struct planted *p);
+void plant_intermediate_tail_zero(struct planted *p);
+void plant_intermediate_next_slot(struct planted *p);
+void plant_slot_accumulator(struct planted *p);
+void plant_slot_bf16(struct planted *p);
+void plant_slot_bias_missing(struct planted *p);
+void plant_slot_fp16(struct planted *p);
+void plant_slot_twice(struct planted *p);
+void plant_slot_lost(struct planted *p);
+void plant_combine_bf16(struct planted *p);
+void plant_residual_added(struct planted *p);
+
+/* harness/faults_outputs.c */
+void plant_output_zero(struct planted *p);
+void plant_output_scaled(struct planted *p);
+void plant_output_row_zero(struct planted *p);
+void plant_output_rows_exchanged(struct planted *p);
+void plant_output_row_repeated(struct planted *p);
+void plant_output_columns_zero(struct planted *p);
+void plant_output_columns_exchanged(struct planted *p);
+void plant_output_columns_shifted(struct planted *p);
+void plant_output_tile_repeated(struct planted *p);
+void plant_output_truncated(struct planted *p);
+void plant_output_sign(struct planted *p);
+void plant_output_nan(struct planted *p);
+void plant_output_stale(struct planted *p);
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/faults.h"
+#include "quant/quant.h"
+
+static size_t pairs_of(const struct gb_shape *s)
+{
+    return (size_t)s->tokens * s->top_k;
+}
+
+void trace_free(struct trace *t)
+{
+    free(t->used);
+    free(t->gate);
+    free(t->up);
+    free(t->intermediate);
+    free(t->slots);
+    free(t->output);
+    memset(t, 0, sizeof *t);
+}
+
+/* Bit for bit the reference's layer: every dot product by gb_dot. */
+static void take_apart(struct trace *t)
+{
+    const struct gb_arguments *a = &t->arguments;
+    uint32_t H = a->shape.hidden, I = a->shape.intermediate;
+#pragma omp parallel for schedule(dynamic)
+    for (size_t pair = 0; pair < pairs_of(&a->shape); pair++) {
+        if (a->ids[pair] < 0)
+            continue;
+        uint32_t expert = (uint32_t)a->ids[pair];
+        const gb_bf16 *x = a->x + pair / a->shape.top_k * H;
+        const float *bias = a->gate_up_bias ? a->gate_up_bias + (size_t)expert * 2 * I : NULL;
+        for (uint32_t i = 0; i < I; i++) {
+            float gate = gb_dot(&a->gate_up, expert, i, x), up = gb_dot(&a->gate_up, expert, I + i, x);
+            t->gate[pair * I + i] = bias ? gate + bias[i] : gate;
+            t->up[pair * I + i] = bias ? up + bias[I + i] : up;
+            t->intermediate[pair * I + i] =
+                gb_bf16_encode(planted_gated(a->activation, t->gate[pair * I + i], t->up[pair * I + i]));
+        }
+        for (uint32_t row = 0; row < H; row++) {
+            float dot = gb_dot(&a->down, expert, row, t->intermediate + pair * I);
+            t->slots[pair * H + row] = a->down_bias ? dot + a->down_bias[(size_t)expert * H + row] : dot;
+        }
+    }
+}
+
+/* docs/numerics.md#silu, #swiglu-oai. */
+float planted_gated(enum gb_activation activation, float gate, float up)
+{
+    if (activation == GB_SILU)
+        return gb_silu(gate) * up;
+    float g = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+    return g * gb_sigmoid(1.702f * g) * (u + 1.0f);
+}
+
+static void combine(const struct gb_shape *s, const int32_t *ids, const float *weights, const float *slots,
+                    float *output)
+{
+    for (uint32_t t = 0; t < s->tokens; t++)
+        for (uint32_t row = 0; row < s->hidden; row++) {
+            float y = 0.0f;
+            for (size_t pair = (size_t)t * s->top_k; pair < (size_t)(t + 1) * s->top_k; pair++)
+                if (ids[pair] >= 0)
+                    y = fmaf(weights[pair], slots[pair * s->hidden + row], y);
+            output[(size_t)t * s->hidden + row] = y;
+        }
+}
+
+enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *t, struct gb_error *error)
+{
+    const struct gb_shape *s = &arguments->shape;
+    size_t pairs = pairs_of(s);
+    *t = (struct trace){
+        .arguments = *arguments,
+        .used = calloc(s->experts, sizeof *t->used),
+        .gate = calloc(pairs * s->intermediate, sizeof *t->gate),
+        .up = calloc(pairs * s->intermediate, sizeof *t->up),
+        .intermediate = calloc(pairs * s->intermediate, sizeof *t->intermediate),
+        .slots = calloc(pairs * s->hidden, sizeof *t->slots),
+        .output = calloc((size_t)s->tokens * s->hidden, sizeof *t->output),
+    };
+    if (!t->used || !t->gate || !t->up || !t->intermediate || !t->slots || !t->output)
+        return gb_fail(error, GB_ENOMEM, "no memory to take a layer of %u tokens apart", s->tokens);
+    for (size_t i = 0; i < pairs; i++)
+        if (arguments->ids[i] >= 0)
+            t->used[arguments->ids[i]] = true;
+    take_apart(t);
+    combine(s, arguments->ids, arguments->routing_weights, t->slots, t->output);
+    return GB_OK;
+}
+
+uint8_t *editable_codes(const struct editable *w, uint32_t expert, uint32_t row)
+{
+    return w->codes + ((size_t)expert * w->weights.rows + row) * w->row_code_bytes;
+}
+
+uint8_t *editable_scales(const struct editable *w, uint32_t expert, uint32_t row)
+{
+    return w->scales + ((size_t)expert * w->weights.rows + row) * w->row_scale_bytes;
+}
+
+/* The experts in use of an array [experts, ...]; NULL for an empty one. */
+static void *copy_experts(const struct trace *t, const void *from, size_t bytes)
+{
+    size_t each = bytes / t->arguments.shape.experts;
+    uint8_t *to = bytes ? malloc(bytes) : NULL;
+    for (uint32_t e = 0; to && e < t->arguments.shape.experts; e++)
+        if (t->used[e])
+            memcpy(to + e * each, (const uint8_t *)from + e * each, each);
+    return to;
+}
+
+static enum gb_status editable_new(const struct trace *t, const struct gb_weights *weights, struct editable *w,
+                                   struct gb_error *error)
+{
+    size_t codes, scales, globals;
+    enum gb_status status = gb_weights_bytes(weights, &codes, &scales, &globals, error);
+    if (status != GB_OK)
+        return status;
+    w->weights = *weights;
+    w->weights.codes = w->codes = copy_experts(t, weights->codes, codes);
+    w->weights.scales = w->scales = copy_experts(t, weights->scales, scales);
+    w->weights.global_scales = w->global_scales = copy_experts(t, weights->global_scales, globals);
+    w->row_code_bytes = gb_row_code_bytes(weights->format, weights->columns);
+    w->row_scale_bytes = weights->format == GB_FP8_BLOCK ? 0 : gb_row_scale_bytes(weights->format, weights->columns);
+    if (!w->codes || (scales && !w->scales) || (globals && !w->global_scales))
+        return gb_fail(error, GB_ENOMEM, "no memory for a copy of the weights of %u experts", weights->experts);
+    return GB_OK;
+}
+
+static void editable_free(struct editable *w)
+{
+    free(w->codes);
+    free(w->scales);
+    free(w->global_scales);
+}
+
+static void *duplicate(const void *from, size_t bytes)
+{
+    void *copy = malloc(bytes);
+    if (copy)
+        memcpy(copy, from, bytes);
+    return copy;
+}
+
+static enum gb_status planted_new(const struct fault *fault, const struct trace *t, struct planted *p,
+                                  struct gb_error *error)
+{
+    const struct gb_arguments *a = &t->arguments;
+    const struct gb_shape *s = &a->shape;
+    size_t pairs = pairs_of(s), inner = pairs * s->intermediate, outer = (size_t)s->tokens * s->hidden;
+    *p = (struct planted){
+        .clean = t,
+        .fault = fault,
+        .shape = *s,
+        .ids = duplicate(a->ids, pairs * sizeof *p->ids),
+        .routing_weights = duplicate(a->routing_weights, pairs * sizeof *p->routing_weights),
+        .x = duplicate(a->x, outer * sizeof *p->x),
+        .gate = duplicate(t->gate, inner * sizeof *p->gate),
+        .up = duplicate(t->up, inner * sizeof *p->up),
+        .intermediate = duplicate(t->intermediate, inner * sizeof *p->intermediate),
+        .slots = duplicate(t->slots, pairs * s->hidden * sizeof *p->slots),
+        .output = duplicate(t->output, outer * sizeof *p->output),
+    };
+    if (!p->ids || !p->routing_weights || !p->x || !p->gate || !p->up || !p->intermediate || !p->slots || !p->output)
+        return gb_fail(error, GB_ENOMEM, "no memory to plant a fault in %u tokens", s->tokens);
+    if (fault->stage == STAGE_GATE_UP)
+        return editable_new(t, &a->gate_up, &p->gate_up, error);
+    return fault->stage == STAGE_DOWN ? editable_new(t, &a->down, &p->down, error) : GB_OK;
+}
+
+static void planted_free(struct planted *p)
+{
+    editable_free(&p->gate_up);
+    editable_free(&p->down);
+    free(p->ids);
+    free(p->routing_weights);
+    free(p->x);
+    free(p->gate);
+    free(p->up);
+    free(p->intermediate);
+    free(p->slots);
+    free(p->output);
+}
+
+static void activate(struct planted *p)
+{
+    for (size_t i = 0; i < pairs_of(&p->shape) * p->shape.intermediate; i++)
+        p->intermediate[i] = gb_bf16_encode(planted_gated(p->clean->arguments.activation, p->gate[i], p->up[i]));
+}
+
+/* What follows the stage that the fault entered at. */
+static enum gb_status complete(struct planted *p, struct gb_error *error)
+{
+    struct gb_arguments a = p->clean->arguments;
+    enum fault_stage stage = p->fault->stage;
+    a.ids = p->ids;
+    a.routing_weights = p->routing_weights;
+    a.x = p->x;
+    a.intermediate = p->intermediate;
+    a.output = p->output;
+    if (stage == STAGE_GATE_UP)
+        a.gate_up = p->gate_up.weights;
+    if (stage == STAGE_DOWN)
+        a.down = p->down.weights;
+    if (stage == STAGE_INPUT || stage == STAGE_GATE_UP)
+        return gb_reference_layer(&a, error);
+    if (stage == STAGE_PROJECTION)
+        activate(p);
+    if (stage <= STAGE_ACTIVATION)
+        return gb_reference_down(&a, error);
+    if (stage == STAGE_SLOT)
+        combine(&p->shape, p->ids, p->routing_weights, p->slots, p->output);
+    return GB_OK;
+}
+
+enum gb_status fault_run(const struct fault *fault, const struct trace *clean, float *output, struct gb_error *error)
+{
+    struct planted p;
+    enum gb_status status = planted_new(fault, clean, &p, error);
+    if (status == GB_OK) {
+        if (fault->plant)
+            fault->plant(&p);
+        else
+            fault->edit(&p, fault->stage == STAGE_GATE_UP ? &p.gate_up : &p.down);
+        status = complete(&p, error);
+    }
+    if (status == GB_OK)
+        memcpy(output, p.output, sizeof *output * clean->arguments.shape.tokens * clean->arguments.shape.hidden);
+    planted_free(&p);
+    return status;
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/command.h"
+#include "harness/describe.h"
+#include "harness/faults.h"
+#include "harness/input.h"
+#include "harness/judge.h"
+#include "harness/power.h"
+#include "harness/progress.h"
+#include "harness/record.h"
+#include "quant/quant.h"
+
+bool sight_caught(const struct sight *s)
+{
+    return s->bound || s->rms || s->gain || s->missed;
+}
+
+static bool violated(const json_t *lanes, const char *lane)
+{
+    return !strcmp(record_text(lanes, lane, "result", NULL), "FAIL");
+}
+
+/* The lanes, once for all gates: they are the same whatever binds. */
+static enum gb_status look_by_lanes(struct power *p, struct sight *lanes, struct gb_error *error)
+{
+    const struct gb_kernel kernel = {.name = "fault",
+                                     .operation = GB_LAYER,
+                                     .weights = p->baseline->fixture->weights,
+                                     .activations = GB_BF16,
+                                     .output = GB_FP32,
+                                     .accumulator_bits = 24};
+    struct gate all;
+    struct judgement j;
+    gate_preset(0, &all);
+    enum gb_status status = judge(p->baseline, &kernel, p->outputs, NULL, &all, &j, error);
+    if (status != GB_OK)
+        return status;
+    *lanes = (struct sight){violated(j.lanes, "bound"), violated(j.lanes, "rms"), violated(j.lanes, "gain"), NULL};
+    json_decref(j.lanes);
+    json_decref(j.metrics);
+    return GB_OK;
+}
+
+static enum gb_status look_by_thresholds(struct power *p, const struct gate *gate, struct sight *sight,
+                                         struct gb_error *error)
+{
+    const struct gb_fixture *f = p->baseline->fixture;
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    double *values = malloc(sizeof(double) * count); /* [tokens, hidden] */
+    struct closeness c;
+    if (!values)
+        return gb_fail(error, GB_ENOMEM, "no memory to compare %zu values", count);
+    gate_start(gate, &c);
+    for (uint32_t l = 0; l < f->layers; l++) {
+        for (size_t i = 0; i < count; i++)
+            values[i] = (double)((const float *)p->outputs->layer[l].output)[i];
+        gate_compare(&c, values, f->layer[l].truth_quantised, f->shape.tokens, f->shape.hidden);
+    }
+    sight->missed = gate_missed(&c);
+    free(values);
+    return GB_OK;
+}
+
+enum gb_status power_look(struct power *p, struct sight *sights, struct gb_error *error)
+{
+    struct sight lanes = {0};
+    enum gb_status status = GB_OK;
+    bool any = false;
+    for (uint32_t g = 0; g < p->gate_count; g++)
+        any |= p->gates[g].bound || p->gates[g].rms || p->gates[g].gain;
+    if (any)
+        status = look_by_lanes(p, &lanes, error);
+    for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
+        const struct gate *gate = &p->gates[g];
+        sights[g] = (struct sight){lanes.bound && gate->bound, lanes.rms && gate->rms, lanes.gain && gate->gain, NULL};
+        status = look_by_thresholds(p, gate, &sights[g], error);
+    }
+    return status;
+}
+
+/* Which checks of each gate saw it. */
+static json_t *describe_sights(const struct power *p, const struct sight *sights)
+{
+    json_t *object = json_object();
+    for (uint32_t g = 0; g < p->gate_count; g++) {
+        json_t *checks = json_array();
+        if (sights[g].bound)
+            json_array_append_new(checks, json_string("bound"));
+        if (sights[g].rms)
+            json_array_append_new(checks, json_string("rms"));
+        if (sights[g].gain)
+            json_array_append_new(checks, json_string("gain"));
+        if (sights[g].missed)
+            json_array_append_new(checks, json_string(sights[g].missed));
+        json_object_set_new(object, p->gates[g].name, checks);
+    }
+    return object;
+}
+
+/* How far the outputs are from the reference's. */
+static void measure(const struct power *p, json_t *object)
+{
+    const struct gb_fixture *f = p->baseline->fixture;
+    uint64_t changed = 0;
+    double squares = 0.0, errors = 0.0;
+    for (uint32_t l = 0; l < f->layers; l++) {
+        const float *faulty = p->outputs->layer[l].output, *clean = p->baseline->reference->layer[l].output;
+        for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++) {
+            changed += memcmp(&faulty[i], &clean[i], sizeof *faulty) != 0;
+            squares += (double)clean[i] * (double)clean[i];
+            errors += ((double)faulty[i] - (double)clean[i]) * ((double)faulty[i] - (double)clean[i]);
+        }
+    }
+    json_object_set_new(object, "changed", json_integer((json_int_t)changed));
+    json_object_set_new(object, "relative_l2", describe_number(sqrt(errors / squares)));
+}
+
+/* What each gate made of all faults. */
+struct tally {
+    uint32_t caught, missed;
+    const char *vital; /* the first fault that must not pass and did */
+};
+
+static enum gb_status plant(struct power *p, const struct trace *traces, const struct fault *fault,
+                            struct tally *tallies, json_t *list, struct gb_error *error)
+{
+    struct sight sights[MAX_GATES];
+    enum gb_status status = GB_OK;
+    for (uint32_t l = 0; status == GB_OK && l < p->baseline->fixture->layers; l++)
+        status = fault_run(fault, &traces[l], p->outputs->layer[l].output, error);
+    if (status != GB_OK)
+        return status;
+    json_t *object = json_pack("{s:s, s:s, s:s, s:b}", "name", fault->name, "stage", fault_stage_name(fault->stage),
+                               "resembles", fault->resembles, "vital", fault->vital);
+    json_array_append_new(list, object);
+    measure(p, object);
+    if (record_number(object, "changed", NULL) == 0)
+        return GB_OK;
+    status = power_look(p, sights, error);
+    if (status != GB_OK)
+        return status;
+    json_object_set_new(object, "caught_by", describe_sights(p, sights));
+    for (uint32_t g = 0; g < p->gate_count; g++) {
+        bool caught = sight_caught(&sights[g]);
+        tallies[g].caught += caught;
+        tallies[g].missed += !caught;
+        if (!caught && fault->vital && !tallies[g].vital)
+            tallies[g].vital = fault->name;
+    }
+    return GB_OK;
+}
+
+/* Signs from the upper bit of a multiplicative sequence. */
+static enum gb_status make_noise(struct power *p, uint32_t layer, const struct trace *t, struct gb_error *error)
+{
+    struct gb_arguments a = t->arguments;
+    size_t count = (size_t)a.shape.tokens * a.shape.top_k * a.shape.intermediate;
+    a.intermediate = malloc(count * sizeof *a.intermediate);
+    a.output = p->noise->layer[layer].output;
+    if (!a.intermediate)
+        return gb_fail(error, GB_ENOMEM, "no memory for %zu values of the intermediate", count);
+    for (size_t i = 0; i < count; i++)
+        a.intermediate[i].bits = (uint16_t)(t->intermediate[i].bits ^ ((i * 0x9E3779B97F4A7C15) >> 48 & 0x8000));
+    enum gb_status status = gb_reference_down(&a, error);
+    free(a.intermediate);
+    return status;
+}
+
+static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *list, struct gb_error *error)
+{
+    const struct gb_fixture *f = p->baseline->fixture;
+    struct trace *traces = calloc(f->layers, sizeof *traces);
+    size_t count;
+    const struct fault *all = faults(&count);
+    enum gb_status status = traces ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        struct gb_arguments a = gb_layer_arguments(f, l, f->shape.tokens);
+        progress("taking apart: layer", l, f->layers);
+        status = trace_new(&a, &traces[l], error);
+        if (status == GB_OK)
+            status = make_noise(p, l, &traces[l], error);
+    }
+    for (size_t i = 0; status == GB_OK && i < count; i++) {
+        progress("planting: fault", (unsigned)i, (unsigned)count);
+        if (fault_applies(&all[i], f->weights))
+            status = plant(p, traces, &all[i], tallies, list, error);
+    }
+    for (uint32_t l = 0; traces && l < f->layers; l++)
+        trace_free(&traces[l]);
+    free(traces);
+    return status;
+}
+
+/* One gate's object. A gate that rejects the reference catches everything and is of no use. */
+static enum verdict judge_gate(const struct power *p, uint32_t g, const struct sight *reference,
+                               const struct tally *tally, json_t *object)
+{
+    bool rejects = sight_caught(reference);
+    enum verdict v = rejects ? VERDICT_FAIL : tally->vital ? VERDICT_VACUOUS : VERDICT_PASS;
+    char reason[256] = "";
+    if (rejects)
+        snprintf(reason, sizeof reason, "the gate rejects the reference itself");
+    else if (tally->vital)
+        snprintf(reason, sizeof reason, "the gate lets pass: %s", tally->vital);
+    json_t *content =
+        json_pack("{s:s, s:b, s:i, s:i, s:s, s:s}", "name", p->gates[g].name, "rejects_reference", rejects, "caught",
+                  (int)tally->caught, "missed", (int)tally->missed, "verdict", verdict_name(v), "reason", reason);
+    json_object_update(object, content);
+    json_decref(content);
+    return v;
+}
+
+static void copy_reference(struct power *p)
+{
+    const struct gb_fixture *f = p->baseline->fixture;
+    for (uint32_t l = 0; l < f->layers; l++)
+        memcpy(p->outputs->layer[l].output, p->baseline->reference->layer[l].output,
+               sizeof(float) * f->shape.tokens * f->shape.hidden);
+}
+
+static enum gb_status examine(struct power *p, json_t *record, enum verdict *verdict, struct gb_error *error)
+{
+    struct sight reference[MAX_GATES];
+    struct tally tallies[MAX_GATES] = {{0}};
+    json_t *list = json_array(), *gates = json_array();
+    json_object_set_new(record, "faults", list);
+    json_object_set_new(record, "gates", gates);
+    copy_reference(p);
+    enum gb_status status = power_look(p, reference, error);
+    if (status == GB_OK)
+        status = plant_all(p, tallies, list, error);
+    for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
+        json_t *object = json_object();
+        json_array_append_new(gates, object);
+        enum verdict v = judge_gate(p, g, &reference[g], &tallies[g], object);
+        if (g == 0)
+            *verdict = v;
+        progress("searching the smallest errors: gate", g, p->gate_count);
+        if (!sight_caught(&reference[g]))
+            status = power_floors(p, g, object, error);
+    }
+    progress_done();
+    return status;
+}
+
+struct power_options {
+    const char *fixture, *gate, *report;
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct power_options *o = state->input;
+    size_t length;
+    switch (key) {
+    case 'g':
+        o->gate = argument;
+        return 0;
+    case 'o':
+        length = strlen(argument);
+        if ((length < 5 || strcmp(argument + length - 5, ".json")) &&
+            (length < 3 || strcmp(argument + length - 3, ".md")))
+            usage_error(state, "-o %s: the extension must be .json or .md", argument);
+        o->report = argument;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->fixture)
+            usage_error(state, "one fixture at a time");
+        o->fixture = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->fixture)
+            usage_error(state, "name a fixture");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The gate in question first. */
+static enum gb_status read_gates(const char *name, struct power *p, struct gb_error *error)
+{
+    struct gate preset;
+    enum gb_status status = gate_read(name, &p->gates[p->gate_count++], error);
+    for (unsigned i = 0; status == GB_OK && p->gate_count < MAX_GATES && gate_preset(i, &preset); i++)
+        if (strcmp(preset.name, p->gates[0].name))
+            p->gates[p->gate_count++] = preset;
+    return status;
+}
+
+static enum gb_status write_report(const char *path, const json_t *record, struct gb_error *error)
+{
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return gb_fail(error, GB_EIO, "-o %s: cannot be opened for writing", path);
+    if (strcmp(path + strlen(path) - 3, ".md")) {
+        json_dumpf(record, file, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        fputc('\n', file);
+    } else {
+        power_markdown(file, record);
+    }
+    bool bad = ferror(file);
+    return fclose(file) || bad ? gb_fail(error, GB_EIO, "-o %s: writing failed", path) : GB_OK;
+}
+
+static enum gb_status run(const struct power_options *o, struct gb_fixture *fixture, json_t *record,
+                          enum verdict *verdict, struct gb_error *error)
+{
+    struct baseline baseline = {0};
+    struct power *p = calloc(1, sizeof *p);
+    enum gb_status status = p ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory");
+    if (status == GB_OK)
+        status = read_gates(o->gate ? o->gate : "default", p, error);
+    if (status == GB_OK)
+        status = baseline_new(fixture, &baseline, error);
+    if (status == GB_OK)
+        status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->outputs, error);
+    if (status == GB_OK)
+        status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->noise, error);
+    if (status == GB_OK) {
+        p->baseline = &baseline;
+        json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
+        json_object_set_new(record, "gate", gate_json(&p->gates[0]));
+        status = examine(p, record, verdict, error);
+    }
+    if (p) {
+        gb_outputs_free(p->outputs);
+        gb_outputs_free(p->noise);
+    }
+    baseline_free(&baseline);
+    free(p);
+    return status;
+}
+
+int command_power(int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
+        {"output", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
+        {0},
+    };
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "FIXTURE",
+        .doc = "Show what a gate sees on a fixture: planted faults, and the smallest errors.\v"
+               "Exit code 4: zeros, a dropped expert or a wrong row would pass. 1: the reference would not.\n\n"
+               "Examples:\n"
+               "  gaugeblock power layer.h5\n"
+               "  gaugeblock power layer.h5 --gate policy.json -o power.json",
+    };
+    struct power_options o = {0};
+    struct gb_fixture *fixture = NULL;
+    struct gb_error error;
+    enum verdict verdict = VERDICT_NOT_RUN;
+    json_t *record = record_new(argc, argv);
+    command_parse(&argp, argc, argv, &o);
+    json_object_set_new(record, "schema", json_string("gaugeblock-power/1"));
+    json_object_del(record, "cases");
+    int code = input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error);
+    if (code == EXIT_PASS && run(&o, fixture, record, &verdict, &error) != GB_OK)
+        code = EXIT_USAGE;
+    if (code == EXIT_PASS) {
+        code = verdict_exit_code(verdict);
+        json_object_set_new(record, "verdict", json_string(verdict_name(verdict)));
+        json_object_set_new(record, "exit_code", json_integer(code));
+        power_table(stdout, record);
+        if (o.report && write_report(o.report, record, &error) != GB_OK)
+            code = command_error("power", "%s", error.message);
+    } else {
+        command_error("power", "%s", error.message);
+    }
+    gb_fixture_free(fixture);
+    json_decref(record);
+    return code;
+}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What gates see: every fault by the default gate, published rules beside it, and the exit codes."""
+import json
+import os
+
+from program import expect, path, refused, run
+
+# Beneath the noise of a bf16 intermediate, or of FP32: what no judge of outputs can see.
+BENEATH = {"output scaled by 1 + 2^-14", "subnormal E4M3 codes zero in down", "gate and up accumulated in 14 bits"}
+
+
+def power(fixture, *arguments, code=0):
+    run("power", fixture, *arguments, "-o", path("power.json"), code=code)
+    with open(path("power.json")) as stream:
+        record = json.load(stream)
+    expect(record["schema"] == "gaugeblock-power/1" and record["exit_code"] == code, "schema and exit code")
+    return record
+
+
+for name, shape in (("nvfp4", "8,3,128,64"), ("mxfp4", "8,3,256,256"), ("mxfp8", "8,3,256,256"),
+                    ("fp8", "8,3,256,256"), ("bf16", "8,3,96,48")):
+    fixture = path(f"{name}.h5")
+    run("make", fixture, "--shape", shape, "--tokens", "12", "--format", name, "--seed", "3")
+    record = power(fixture)
+    effective = [f for f in record["faults"] if f["changed"]]
+    expect(len(effective) >= 60, f"{name}: {len(effective)} faults")
+    missed = {f["name"]: f["relative_l2"] for f in effective if not f["caught_by"]["default"]}
+    expect(missed.keys() <= BENEATH and all(size < 2e-3 for size in missed.values()), f"{name}: {missed}")
+    default, *others = record["gates"]
+    expect(default["caught"] == len(effective) - len(missed) and default["missed"] == len(missed), str(default))
+    floors = default["floors"]
+    expect(floors["lost_rows"] == 1 and floors["lost_elements"] <= 4, str(floors))
+    expect(1e-5 < floors["scale"] < floors["scale_of_a_row"] < 3e-3, str(floors))
+    for gate in others:
+        if gate["rejects_reference"]:
+            expect(gate["verdict"] == "FAIL" and "floors" not in gate, str(gate))
+        else:
+            expect(gate["missed"] > 15 and gate["missed"] > 8 * len(missed), str(gate))
+    # A floor is what is seen, and a tenth less is not.
+    rule = next(g for g in others if g["name"] == "flashinfer-bench-moe")
+    expect(0.008 < rule["floors"]["scale"] < 0.03, str(rule))
+
+fixture = path("nvfp4.h5")
+
+
+def gate(**keys):
+    with open(path("gate.json"), "w") as stream:
+        json.dump({"schema": "gaugeblock-gate/1", "name": "ours", **keys}, stream)
+    return path("gate.json")
+
+
+record = power(fixture, "--gate", gate(max_abs=1e6), code=4)
+expect(record["gates"][0]["reason"].startswith("the gate lets pass: one expert dropped"), str(record["gates"][0]))
+expect(record["gates"][0]["floors"]["lost_rows"] is None and record["gates"][1]["name"] == "default", "floors")
+power(fixture, "--gate", gate(max_abs=1e-12), code=1)
+power(fixture, "--gate", "llama.cpp-fp4", code=4)
+lanes = [power(fixture, "--gate", gate(lanes=[lane])) for lane in ("bound", "rms", "gain")]
+expect(all(f["caught_by"]["ours"] in ([], [lane]) for lane, record in zip(("bound", "rms", "gain"), lanes)
+           for f in record["faults"] if f["changed"]), "one lane alone")
+
+text = run("power", fixture).stdout
+expect("NOT CAUGHT" in text and text.rstrip().endswith("PASS"), text)
+run("power", fixture, "-o", path("power.md"))
+with open(path("power.md")) as stream:
+    expect(stream.read().count("\n| ") > 90, "a row for each fault")
+refused("power", path("missing.h5"))
+refused("power", fixture, "--gate", "no-such-gate")
+refused("power", fixture, "-o", path("power.txt"))
+refused("power", fixture, fixture)
+refused("power")
+refused("power", fixture, "-o", os.path.join(path("no"), "power.json"))
+expect("gaugeblock power layer.h5" in run("power", "--help").stdout, "an example")

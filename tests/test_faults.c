@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The library of faults: a layer taken apart is the reference's, and every fault changes what it says. */
+#include "harness/faults.h"
+#include "tests/check.h"
+#include "tests/problem.h"
+
+static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK};
+static const struct gb_shape shapes[] = {{7, 160, 96, 5, 3}, {1, 32, 32, 1, 1}, {3, 256, 288, 4, 4}};
+
+enum { FORMATS = sizeof formats / sizeof *formats, SHAPES = sizeof shapes / sizeof *shapes };
+
+static size_t outputs(const struct gb_shape *shape)
+{
+    return (size_t)shape->tokens * shape->hidden;
+}
+
+/* Empty slots too. */
+static void test_trace_is_the_reference(void **state)
+{
+    (void)state;
+    for (int f = 0; f < FORMATS; f++)
+        for (int s = 0; s < SHAPES; s++) {
+            struct problem problem;
+            struct trace trace;
+            struct gb_error error = {""};
+            problem_new(&problem, shapes[s], formats[f], DATA_CODES, 11 + (uint64_t)s);
+            if (s == 0)
+                problem_empty_slots(&problem, 5, 1);
+            if (s == 2)
+                problem_extend(&problem, GB_SWIGLU_OAI, 7);
+            assert_int_equal(gb_reference_layer(&problem.arguments, &error), GB_OK);
+            assert_int_equal(trace_new(&problem.arguments, &trace, &error), GB_OK);
+            for (size_t i = 0; i < outputs(&shapes[s]); i++)
+                assert_same_float(problem.output[i], trace.output[i], "format %d, shape %d, output %zu",
+                                  (int)formats[f], s, i);
+            trace_free(&trace);
+            problem_free(&problem);
+        }
+}
+
+static bool changes(const struct fault *fault, const struct trace *trace, float *output)
+{
+    struct gb_error error = {""};
+    size_t count = outputs(&trace->arguments.shape);
+    memset(output, 0xA5, count * sizeof *output);
+    if (fault_run(fault, trace, output, &error) != GB_OK)
+        fail_msg("%s: %s", fault->name, error.message);
+    return memcmp(output, trace->output, count * sizeof *output) != 0;
+}
+
+/* On values from recipes, with several blocks, experts and tokens; no fault without an effect somewhere. */
+static void test_every_fault_changes_the_output(void **state)
+{
+    (void)state;
+    size_t count;
+    const struct fault *all = faults(&count);
+    bool *changed = calloc(count, sizeof *changed);
+    assert_non_null(changed);
+    for (int f = 0; f < FORMATS; f++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int d = 0; d < 2; d++) {
+                struct problem problem;
+                struct trace trace;
+                problem_new(&problem, shapes[s], formats[f], d ? DATA_CODES : DATA_GAUSSIAN, 3 + (uint64_t)s);
+                if (s == 0 && d)
+                    problem_extend(&problem, GB_SWIGLU_OAI, 7);
+                assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
+                float *output = malloc(outputs(&shapes[s]) * sizeof *output);
+                assert_non_null(output);
+                for (size_t i = 0; i < count; i++)
+                    if (fault_applies(&all[i], formats[f]))
+                        changed[i] |= changes(&all[i], &trace, output);
+                free(output);
+                trace_free(&trace);
+                problem_free(&problem);
+            }
+    for (size_t i = 0; i < count; i++)
+        if (!changed[i])
+            fail_msg("'%s' changes nothing anywhere", all[i].name);
+    free(changed);
+}
+
+static void test_table(void **state)
+{
+    (void)state;
+    size_t count;
+    const struct fault *all = faults(&count);
+    for (size_t i = 0; i < count; i++) {
+        const struct fault *fault = &all[i];
+        bool weights = fault->stage == STAGE_GATE_UP || fault->stage == STAGE_DOWN;
+        if (!fault->resembles || !*fault->resembles || (fault->edit != NULL) != weights || !fault->plant != weights)
+            fail_msg("row of '%s'", fault->name);
+        for (size_t other = 0; other < i; other++)
+            if (!strcmp(all[other].name, fault->name))
+                fail_msg("two faults named '%s'", fault->name);
+    }
+    for (int f = 0; f < FORMATS; f++) {
+        size_t stages[STAGE_OUTPUT + 1] = {0}, applies = 0;
+        for (size_t i = 0; i < count; i++)
+            if (fault_applies(&all[i], formats[f])) {
+                stages[all[i].stage]++;
+                applies++;
+            }
+        assert_true(applies >= 60);
+        for (int s = 0; s <= STAGE_OUTPUT; s++)
+            assert_true(stages[s] > 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trace_is_the_reference),
+        cmocka_unit_test(test_every_fault_changes_the_output),
+        cmocka_unit_test(test_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
