@@ -13,12 +13,12 @@ int command_info(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_diff(int argc, char **argv);
 int command_power(int argc, char **argv);
-int command_vectors(int argc, char **argv);
-int command_identify(int argc, char **argv);
 
 /* A list that is long enough for a file of its own; harness/list.c has the others. */
 int list_differences(void);
 
+/* Ends the program's output: `code`, unless some of it could not be written, which it says. */
+int command_finish(const char *command, int code);
 /* Parses with argp; exits with 2 on bad usage and 0 after --help. */
 void command_parse(const struct argp *argp, int argc, char **argv, void *input);
 /* What a parser calls instead of argp's own, which prints three lines: one line on stderr, then exits with 2. */

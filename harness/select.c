@@ -68,8 +68,6 @@ static uint32_t add(struct selected *selected, uint32_t count, const struct subj
     for (uint32_t i = 0; i < count; i++)
         if (selected[i].library == library && selected[i].kernel == kernel)
             return count;
-    if (count == MAX_SUBJECTS)
-        return count;
     struct selected *s = &selected[count];
     memset(s, 0, sizeof *s);
     s->library = library;
@@ -100,8 +98,6 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
         return count;
     if (other)
         return add(selected, count, other_library, other, pattern);
-    if (count == MAX_SUBJECTS)
-        return count;
     struct selected *s = &selected[count];
     memset(s, 0, sizeof *s);
     snprintf(s->pattern, sizeof s->pattern, "%s", pattern);
@@ -109,6 +105,14 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
     snprintf(s->reason, sizeof s->reason, "no kernel matches %s%s%s", pattern,
              cuda ? ": " : "; see gaugeblock list kernels", cuda ? c->cuda_missing : "");
     return count + 1;
+}
+
+size_t select_most(const struct catalogue *c, uint32_t pattern_count)
+{
+    size_t most = pattern_count + 1;
+    for (uint32_t l = 0; l < c->count; l++)
+        most += c->library[l].table->count;
+    return most;
 }
 
 uint32_t select_subjects(const struct catalogue *c, const char *const *patterns, uint32_t pattern_count,

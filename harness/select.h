@@ -7,7 +7,7 @@
 
 #include "harness/subject.h"
 
-enum { MAX_LIBRARIES = 18, MAX_PATTERNS = 64, MAX_SUBJECTS = 512 };
+enum { MAX_LIBRARIES = 18, MAX_PATTERNS = 64 };
 
 struct catalogue {
     struct subject_library library[MAX_LIBRARIES]; /* builtin, then CUDA's if there is one, then --subject's */
@@ -28,9 +28,13 @@ struct selected {
 enum gb_status catalogue_open(const char *const *subjects, uint32_t count, struct catalogue *catalogue,
                               struct gb_error *error);
 
+/* The most subjects that select_subjects can find. */
+size_t select_most(const struct catalogue *catalogue, uint32_t pattern_count);
+
 /*
  * The subjects for a fixture of this problem. Without patterns: every kernel of the --subject libraries, or the
  * reference if there is none. A glob leaves out kernels of other weight formats; a name does not.
+ * selected: [select_most]. Returns how many there are.
  */
 uint32_t select_subjects(const struct catalogue *catalogue, const char *const *patterns, uint32_t pattern_count,
                          const struct gb_problem *problem, struct selected *selected);

@@ -11,10 +11,11 @@
 #include "harness/worker.h"
 #include "quant/quant.h"
 
-enum { MAX_FIXTURES = 256, MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = INPUT_TIMEOUT_S };
+enum { MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = INPUT_TIMEOUT_S };
 
 struct verify_options {
-    const char *fixtures[MAX_FIXTURES], *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
+    const char **fixtures; /* [fixture_count] of argc */
+    const char *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
     const char *batches, *gate_name;
@@ -115,7 +116,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         append(state, "-o", o->reports, &o->report_count, MAX_REPORTS, argument);
         return 0;
     case ARGP_KEY_ARG:
-        append(state, "FIXTURE", o->fixtures, &o->fixture_count, MAX_FIXTURES, argument);
+        o->fixtures[o->fixture_count++] = argument;
         return 0;
     case ARGP_KEY_END:
         if (!o->fixture_count)
@@ -144,7 +145,7 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
     for (uint32_t l = 0; l < f->layers; l++)
         if (!f->layer[l].router.codes)
             problem.router = NULL;
-    struct selected *selected = malloc(sizeof *selected * MAX_SUBJECTS);
+    struct selected *selected = malloc(sizeof *selected * select_most(catalogue, o->pattern_count));
     if (!selected)
         return gb_fail(error, GB_ENOMEM, "no memory for the list of subjects");
     uint32_t count = select_subjects(catalogue, o->patterns, o->pattern_count, &problem, selected);
@@ -226,6 +227,9 @@ int command_verify(int argc, char **argv)
     static struct catalogue catalogue;
     struct gb_error error;
     json_t *record = record_new(argc, argv);
+    o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
+    if (!o.fixtures)
+        return command_error("verify", "no memory for %d arguments", argc);
     command_parse(&argp, argc, argv, &o);
     enum gb_status status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
     if (status == GB_OK) {
@@ -234,6 +238,7 @@ int command_verify(int argc, char **argv)
     }
     for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++)
         status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
+    free(o.fixtures);
     if (status != GB_OK) {
         json_decref(record);
         return command_error("verify", "%s", error.message);

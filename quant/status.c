@@ -32,6 +32,9 @@ enum gb_status gb_fail(struct gb_error *error, enum gb_status status, const char
         va_start(list, format);
         vsnprintf(error->message, sizeof error->message, format, list);
         va_end(list);
+        for (char *c = error->message; *c; c++) /* it may quote a file: one line all the same */
+            if ((unsigned char)*c < ' ' || *c == 0x7f)
+                *c = '?';
     }
     return status;
 }

@@ -15,7 +15,7 @@ def full(*arguments):
 
 
 fixture = small()
-for command in ("list", "make", "import", "info", "verify", "diff", "vectors", "identify"):
+for command in ("list", "make", "import", "info", "verify", "diff"):
     expect("xample" in run(command, "--help").stdout, f"{command} --help has no example")
     expect("--no-such-flag" in refused(command, "--no-such-flag"), command)
     refused(command)
@@ -45,6 +45,8 @@ for arguments in (["--expect", "x"], ["--timeout", "0"], ["-o", path("r.txt")], 
                   ["-o", path("no/such/folder/r.json")]):
     refused("verify", fixture, *arguments)
 refused("verify", path("missing.h5"))
+for arguments in (["make", path("x.h5"), "--shape", "8,\n3"], ["verify", "a\nb.h5"], ["info", "a\nb"], ["diff", "a\nb", "c"]):
+    refused(*arguments)
 refused("verify", __file__)
 
 # A bad fixture costs the others nothing, and is a case of the record.

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/command.h"
+#include "harness/verdict.h"
+
+int command_finish(const char *command, int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    fprintf(stderr, "gaugeblock%s%s: standard output: %s\n", *command ? " " : "", command, strerror(errno));
+    return code ? code : EXIT_USAGE;
+}
+
+enum { LINE = 8192 };
+
+/* The message as one line, whatever the arguments and files hold that it quotes. */
+static const char *one_line(char line[LINE], const char *format, va_list list)
+{
+    vsnprintf(line, LINE, format, list);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    return line;
+}
+
+void usage_error(const struct argp_state *state, const char *format, ...)
+{
+    char line[LINE];
+    va_list list;
+    va_start(list, format);
+    fprintf(stderr, "%s: %s; see %s --help\n", state->name, one_line(line, format, list), state->name);
+    va_end(list);
+    exit(EXIT_USAGE);
+}
+
+/* Around a command's parser: argp itself prints nothing. */
+static error_t parse_quietly(int key, char *argument, struct argp_state *state)
+{
+    (void)argument;
+    if (key == ARGP_KEY_INIT)
+        state->child_inputs[0] = state->input;
+    else if (key == ARGP_KEY_ERROR)
+        usage_error(state, "%s: no such option, or its value is missing", state->argv[state->next - 1]);
+    else
+        return ARGP_ERR_UNKNOWN;
+    return 0;
+}
+
+void command_parse(const struct argp *argp, int argc, char **argv, void *input)
+{
+    char name[64];
+    const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
+    const struct argp quiet = {.parser = parse_quietly, .children = children};
+    const char *command = argv[0];
+    snprintf(name, sizeof name, "gaugeblock %s", command);
+    argv[0] = name;
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-?")) {
+            argp_help(argp, stdout, ARGP_HELP_STD_HELP, name);
+            exit(command_finish(command, EXIT_PASS));
+        }
+    if (argp_parse(&quiet, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input))
+        exit(EXIT_USAGE);
+}
+
+int command_error(const char *command, const char *format, ...)
+{
+    char line[LINE];
+    va_list list;
+    va_start(list, format);
+    fprintf(stderr, "gaugeblock %s: %s\n", command, one_line(line, format, list));
+    va_end(list);
+    return EXIT_USAGE;
+}
+
+int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || n < low || n > high)
+        return 0;
+    *value = n;
+    return 1;
+}
