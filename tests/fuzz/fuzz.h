@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A fuzz target is one file with LLVMFuzzerTestOneInput, as libFuzzer calls it; replay.c calls it with a kept corpus
- * where there is no libFuzzer. Readers take paths, so an input becomes a file in memory.
+ * where there is no libFuzzer. Readers take paths, so an input becomes a file.
  */
 #ifndef GB_TESTS_FUZZ_H
 #define GB_TESTS_FUZZ_H
@@ -11,7 +11,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 /* The path of file `slot` (0 .. FUZZ_FILES-1), which now holds these bytes and nothing else. */
-enum { FUZZ_FILES = 2 };
+enum { FUZZ_FILES = 3 };
 const char *fuzz_file(int slot, const uint8_t *bytes, size_t count);
 /* A folder that is removed when the process ends. */
 const char *fuzz_folder(void);
@@ -23,5 +23,7 @@ void fuzz_touch(const void *bytes, size_t count);
 
 /* A small valid fixture of NVFP4 weights: 1 layer, 2 tokens, hidden 32, intermediate 16, 3 experts, top-2. */
 struct gb_fixture *fuzz_fixture(void);
+/* The bytes of its file, which the reader takes. */
+const uint8_t *fuzz_good_file(size_t *count);
 
 #endif

@@ -81,28 +81,6 @@ put("outputs", "all.h5", hdf5({"layers/0/output": output, "layers/0/intermediate
                                "stack/output": output[None].astype(np.float64)}))
 put("outputs", "prefix.h5", hdf5({"layers/0/output": output[:1].astype(np.uint16)}))
 
-# Vectors: 2 cases of 2 rows; of columns, 32 in blocks of 16, or 48 in blocks of 2 x 32.
-
-
-def vectors(kind, head, name, row):
-    cases = "".join(f"case {c} {name} 3F800000\n" + (row + "\n") * 2 for c in range(2))
-    return f"gaugeblock-vectors 1 {kind}\n# seed\n{head}\n{cases}end\n".encode()
-
-
-for target, (form, columns, scales, codes) in {"fp4": ("e2m1-1x16-e4m3", 32, 2, 16),
-                                               "fp8": ("e4m3-2x32-fp32", 48, 8, 48)}.items():
-    put("vectors", target, vectors("inputs", f"format {form}\ngenerator seeds\nshape 2 2 {columns}", "amax",
-                                   "3F80" * columns))
-    which = bytes([target == "fp8"])
-    put("vector_outputs", f"{target}.txt", which + vectors("outputs", f"recipe seed/1\nformat {form}", "global",
-                                                           f"{'38' * scales} {'A5' * codes}"))
-    scale = ("F32", [2, 1, 2]) if which[0] else ("U8", [2, 2, 2])
-    put("vector_outputs", f"{target}.safetensors", which + safetensors({"codes": ("U8", [2, 2, codes]), "scales": scale,
-                                                                        "global_scales": ("F32", [2])}))
-    put("vector_outputs", f"{target}.h5", which + hdf5({"codes": np.zeros((2, 2, codes), np.uint8),
-                                                        "scales": np.ones(scale[1], np.float32 if which[0] else np.uint8)}))
-    put("vector_outputs", f"{target}.npy", bytes([which[0] | 2]) + npy(np.zeros((2, 2, codes), np.uint8)))
-
 # Hidden size 4, as the target asks for.
 layer = {"layer0.mlp_input_bf16": ("BF16", [3, 4]), "layer0.residual_in_f64": ("F64", [3, 4]),
          "layer0.residual_mid_f64": ("F32", [3, 4])}
@@ -126,6 +104,73 @@ for key in ("num_experts", "moe_intermediate_size"):
 put("checkpoint", "mixtral", json.dumps(mixtral).encode() + b"\0" + index)
 shards = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors", "c": "../a"}}
 put("checkpoint", "shards", json.dumps(config).encode() + b"\0" + json.dumps(shards).encode())
+
+# One expert of 32 x 32 as codes, in every layout; the bytes make numbers of every type.
+LAYOUTS = {
+    "modelopt-nvfp4": ({}, {"weight": ("U8", 2), "weight_scale": ("F8_E4M3", 16), "weight_scale_2": ("F32", 0)}),
+    "nvfp4-pack-quantized": ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {
+        "group_0": {"weights": {"num_bits": 4, "group_size": 16}}}},
+        {"weight_packed": ("U8", 2), "weight_scale": ("F8_E4M3", 16), "weight_global_scale": ("F32", 0)}),
+    "mxfp4-pack-quantized": ({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"},
+                             {"weight_packed": ("U8", 2), "weight_scale": ("U8", 32)}),
+    "mxfp8-quantized": ({"quant_method": "compressed-tensors", "format": "mxfp8-quantized"},
+                        {"weight": ("F8_E4M3", 1), "weight_scale": ("F8_E8M0", 32)}),
+    "modelopt-mxfp8": ({"quant_method": "modelopt", "quant_algo": "MXFP8"},
+                       {"weight": ("F8_E4M3", 1), "weight_scale": ("U8", 32)}),
+    "fp8-128x128": ({"quant_method": "fp8", "weight_block_size": [128, 128]},
+                    {"weight": ("F8_E4M3", 1), "weight_scale_inv": ("F32", 32)}),
+    "mxfp8-1x32": ({"quant_method": "mxfp8", "weight_block_size": [1, 32]},
+                   {"weight": ("F8_E4M3", 1), "weight_scale_inv": ("U8", 32)}),
+    "values": (None, {"weight": ("BF16", 1)}),
+}
+for layout, (declared, parts) in LAYOUTS.items():
+    values = {"model.layers.0.mlp.gate.weight": ("BF16", [1, 32]),
+              "model.layers.0.post_attention_layernorm.weight": ("BF16", [32])}
+    for projection in ("gate", "up", "down"):
+        for suffix, (dtype, block) in parts.items():
+            rows = 1 if layout == "fp8-128x128" and "scale" in suffix else 32
+            values[f"model.layers.0.mlp.experts.0.{projection}_proj.{suffix}"] = (dtype, [rows, 32 // block] if block else [1])
+    said = {**config, "num_experts": 1, "hidden_size": 32, "moe_intermediate_size": 32}
+    file = b""
+    if layout == "modelopt-nvfp4":
+        file = json.dumps({"quantization": {"quant_algo": "NVFP4", "group_size": 16}}).encode()
+    elif declared:
+        said["quantization_config"] = declared
+    put("published", layout, json.dumps(said).encode() + b"\0" + file + b"\0" + safetensors(values))
+said = {"model_type": "gpt_oss", "num_local_experts": 1, "num_experts_per_tok": 1, "hidden_size": 32,
+        "intermediate_size": 32, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
+        "quantization_config": {"quant_method": "mxfp4"}}
+values = {"router.weight": ("BF16", [1, 32]), "router.bias": ("BF16", [1])}
+for projection, rows in (("gate_up_proj", 64), ("down_proj", 32)):
+    values[f"experts.{projection}_blocks"] = ("U8", [1, rows, 1, 16])
+    values[f"experts.{projection}_scales"] = ("U8", [1, rows, 1])
+    values[f"experts.{projection}_bias"] = ("BF16", [1, rows])
+values = {f"model.layers.0.mlp.{name}": tensor for name, tensor in values.items()}
+values["model.layers.0.post_attention_layernorm.weight"] = ("BF16", [32])
+put("published", "gpt-oss", json.dumps(said).encode() + b"\0\0" + safetensors(values))
+
+
+def record(*changes):
+    """What verify writes, as far as diff reads it."""
+    one = {"schema": "gaugeblock-record/1", "environment": {"commit": "c"}, "cases": [
+        {"fixture": {"path": "a/b.h5", "sha256": "s"}, "subject": {"name": "n", "library": "builtin"}, "batch": 2,
+         "verdict": "PASS", "metrics": {"layers": [{"output_sha256": "o", "intermediate_sha256": "i"}]},
+         "lanes": {"bound": {"limit_ratio": 0.97}}}]}
+    for change in changes:
+        change(one["cases"][0])
+    return json.dumps(one).encode()
+
+
+put("record", "same", record())
+put("record", "bits", record() + b"\0" + record(lambda c: c["metrics"]["layers"][0].update(output_sha256="p")))
+put("record", "inputs", record() + b"\0" + record(lambda c: c["fixture"].update(sha256="t")))
+put("record", "subject", record() + b"\0" + record(lambda c: c["subject"].update(name="m", library_sha256="l")))
+
+for name, gate in {"lanes": {"name": "n", "lanes": ["bound", "rms", "gain"]},
+                   "close": {"atol": 0.1, "rtol": 1e-2, "fraction": 0.9, "either": True, "relative_to": "subject"},
+                   "figures": {"cosine": 0.99, "cosine_min": -1, "max_abs": 1e-3, "nmse": 2, "relative_to": "truth"},
+                   "nothing": {}}.items():
+    put("gate", name, json.dumps({"schema": "gaugeblock-gate/1", **gate}).encode())
 
 for name, arguments in {"nvfp4": ("--shape", "2,1,16,16"), "mxfp8": ("--shape", "2,1,32,32", "--format", "mxfp8"),
                         "bf16": ("--shape", "2,1,8,8", "--format", "bf16", "--data", "ties"),
