@@ -216,8 +216,20 @@ const struct gb_kernel kernels[] = {
     kernel<GB_LAYER, GB_BF16>("cuda/bf16-layer"),
     kernel<GB_GATE_UP, GB_BF16>("cuda/bf16-gate-up"),
     kernel<GB_DOWN, GB_BF16>("cuda/bf16-down"),
-    {"cuda/route", GB_ROUTE, GB_BF16, GB_BF16, GB_FP32, "fma32/1", 24, GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
-     supports_route, workspace_route, NULL, NULL, run_route},
+    {"cuda/route",
+     GB_ROUTE,
+     GB_BF16,
+     GB_BF16,
+     GB_FP32,
+     "fma32/1",
+     24,
+     GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
+     supports_route,
+     workspace_route,
+     NULL,
+     NULL,
+     run_route,
+     {}},
 };
 
 } // namespace

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How far a router may be from truth, in whatever order it sums: docs/numerics.md#bounds. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -33,10 +34,23 @@ static void token_free(struct token *t)
     free(t->row);
 }
 
-/* A dot product of C exact terms has at most C + 4 roundings on the way, each at most u times the sum of magnitudes. */
-static void bound_logits(const struct gb_arguments *a, const double *x, double u, struct token *t)
+/* How far dot products may be: accumulators of relative rounding u, errors within so many standard deviations. */
+struct precision {
+    double u, deviations;
+};
+
+/* Of C exact terms, the sum of their magnitudes being s: n = C + 4 roundings on the way, each at most u s. Where s may
+ * overflow, anything. */
+static double bound_dot(uint32_t hidden, double s, const struct precision *p)
 {
-    double gamma = expm1((a->shape.hidden + 4.0) * log1p(u));
+    double n = hidden + 4.0, worst = expm1(n * log1p(p->u)) * s, likely = p->deviations * p->u * s * sqrt(n / 3.0);
+    return s * (1.0 + n * p->u) < (double)FLT_MAX ? fmin(worst, likely) : INFINITY;
+}
+
+/* Step 1. x: [hidden] */
+static void bound_logits(const struct gb_arguments *a, const double *x, const struct precision *precision,
+                         struct token *t)
+{
     for (uint32_t e = 0; e < a->shape.experts; e++) {
         double sum = 0.0, magnitudes = 0.0;
         gb_weights_row(&a->router_weights, 0, e, t->row);
@@ -44,19 +58,20 @@ static void bound_logits(const struct gb_arguments *a, const double *x, double u
             sum += t->row[i] * x[i];
             magnitudes += fabs(t->row[i] * x[i]);
         }
-        double error = gamma * magnitudes;
+        double error = bound_dot(a->shape.hidden, magnitudes, precision);
         if (a->router->bias == GB_ROUTER_BIAS_LOGIT) {
             sum += (double)a->router_bias[e];
             error += rounding * (fabs(sum) + error);
         }
         if (a->router->logits == GB_BF16)
-            error += 0x1p-9 * (fabs(sum) + error);
+            error += 0x1p-8 * (fabs(sum) + error); /* half an ulp */
         t->logit[e] = sum;
         t->error[e] = error;
     }
 }
 
-/* The interval of expert e's choice, before groups. Of an unbiased softmax only the order counts: its logarithm. */
+/* The interval of expert e's choice, before groups. Of a softmax to which nothing is added only the order counts: its
+ * logarithm. */
 static void bound_choice(const struct gb_arguments *a, uint32_t e, double largest, double widest, struct token *t)
 {
     const struct gb_router *router = a->router;
@@ -73,7 +88,7 @@ static void bound_choice(const struct gb_arguments *a, uint32_t e, double larges
             low = -INFINITY;
         if (high - largest < -86.0)
             high = largest - 86.0;
-        if (biased) { /* as values: exp(l) / sum of exp, within the error of every logit */
+        if (biased || router->groups > 1) { /* as values: exp(l) / sum of exp, within the error of every logit */
             double sum = 0.0, factor = exp(2.0 * widest + (a->shape.experts + 16.0) * rounding);
             for (uint32_t n = 0; n < a->shape.experts; n++)
                 sum += exp(t->logit[n] - largest);
@@ -90,26 +105,18 @@ static void bound_choice(const struct gb_arguments *a, uint32_t e, double larges
     t->high[e] = high;
 }
 
-/* The sum of a group's largest values, and its slack: each addition rounds once. */
+/* The sum of a group's `terms` largest values and, in the direction of `sign`, what the additions may round. */
 static double sum_of_largest(const double *values, uint32_t size, uint32_t terms, double sign)
 {
-    double sum = 0.0, last = INFINITY;
-    for (uint32_t taken = 0; taken < terms;) {
-        double next = -INFINITY;
-        uint32_t equal = 0;
-        for (uint32_t i = 0; i < size; i++)
-            if (values[i] < last && values[i] >= next) {
-                equal = values[i] > next ? 1 : equal + 1;
-                next = values[i];
-            }
-        equal = equal > terms - taken ? terms - taken : equal;
-        if (!equal)
-            return -INFINITY;
-        sum += equal * next;
-        taken += equal;
-        last = next;
+    double sum = 0.0, magnitudes = 0.0;
+    for (uint32_t i = 0; i < size; i++) {
+        uint32_t before = 0;
+        for (uint32_t n = 0; n < size; n++)
+            before += values[n] > values[i] || (values[n] == values[i] && n < i);
+        sum += before < terms ? values[i] : 0.0;
+        magnitudes += before < terms ? fabs(values[i]) : 0.0;
     }
-    return sum + sign * terms * rounding * fabs(sum);
+    return isinf(sum) ? sum : sum + sign * terms * rounding * magnitudes;
 }
 
 /* A group that may be kept or dropped spans both what its experts have and what they have when masked. */
@@ -152,10 +159,11 @@ static double bound_weights(const struct gb_arguments *a, double widest, const s
     return a->router->weights == GB_BF16 ? relative + 0x1p-8 * (1.0 + relative) : relative;
 }
 
-enum gb_status gb_bound_router(const struct gb_arguments *a, const double *x, uint32_t accumulator_bits, double *low,
-                               double *high, double *relative, struct gb_error *error)
+enum gb_status gb_bound_router(const struct gb_arguments *a, const double *x, uint32_t accumulator_bits,
+                               double deviations, double *low, double *high, double *relative, struct gb_error *error)
 {
     const struct gb_shape *shape = &a->shape;
+    const struct precision precision = {ldexp(1.0, -(int)accumulator_bits), deviations};
     enum gb_status status = gb_router_check(a->router, a->router_bias, shape, error);
     if (status != GB_OK)
         return status;
@@ -170,7 +178,7 @@ enum gb_status gb_bound_router(const struct gb_arguments *a, const double *x, ui
             double widest = 0.0, largest = -INFINITY;
             t.low = low + (size_t)n * shape->experts;
             t.high = high + (size_t)n * shape->experts;
-            bound_logits(a, x + (size_t)n * shape->hidden, ldexp(1.0, -(int)accumulator_bits), &t);
+            bound_logits(a, x + (size_t)n * shape->hidden, &precision, &t);
             for (uint32_t e = 0; e < shape->experts; e++) {
                 widest = fmax(widest, t.error[e]);
                 largest = fmax(largest, t.logit[e]);

@@ -198,12 +198,15 @@ GB_API void gb_moments_whiten(const struct gb_moments *moments, uint32_t token, 
                               double *values);
 
 /*
- * GB_ROUTE by any order of summation: an expert's choice lies in low .. high, so that a set of experts is possible
- * exactly if no expert outside it has a low above the high of one inside; and a weight is at most relative * its truth
- * away from it. low, high: [tokens, experts]; relative: [tokens]. x as gb_truth_router.
+ * GB_ROUTE by any order of summation, docs/numerics.md#bounds: an expert's choice lies in low .. high, so that a set of
+ * experts is impossible where one outside it has a low above the high of one inside; and a weight is at most relative *
+ * its truth away from it. Both are infinite where FP32 may overflow. deviations: how many standard deviations of a dot
+ * product's error are allowed for; INFINITY: the worst case. low, high: [tokens, experts]; relative: [tokens]. x as
+ * gb_truth_router.
  */
 GB_API enum gb_status gb_bound_router(const struct gb_arguments *arguments, const double *x, uint32_t accumulator_bits,
-                                      double *low, double *high, double *relative, struct gb_error *error);
+                                      double deviations, double *low, double *high, double *relative,
+                                      struct gb_error *error);
 
 #ifdef __cplusplus
 }

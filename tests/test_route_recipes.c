@@ -7,84 +7,9 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/oracle.h"
+#include "tests/route_problem.h"
 
-/* gaussian: logits of order 1; ties: few different values; edge: NaN, infinities, zeros, differences that underflow
- * e^x; negative: biases that make most choices negative. */
-enum kind { GAUSSIAN, TIES, EDGE, NEGATIVE, KINDS };
-
-struct problem {
-    struct gb_arguments arguments;
-    gb_bf16 *x;      /* [tokens, hidden] */
-    gb_bf16 *router; /* [experts, hidden] */
-    float *bias;     /* [experts] */
-    int32_t *ids, *expected_ids;
-    float *weights, *expected;
-};
-
-static void *new_bytes(size_t bytes)
-{
-    void *made = malloc(bytes);
-    assert_non_null(made);
-    memset(made, 0xA5, bytes);
-    return made;
-}
-
-/* tokens, hidden, experts and top_k of `shape`; hidden >= 2. */
-static void problem_new(struct problem *p, struct gb_shape shape, enum kind kind, uint64_t seed)
-{
-    static const uint16_t edges[] = {0x7FC0, 0x7F80, 0xFF80, 0x0000, 0x8000, 0x42B0, 0xC2D0, 0x7F7F, 0xFF7F, 0x0001};
-    size_t pairs = (size_t)shape.tokens * shape.top_k;
-    p->x = new_bytes(sizeof(gb_bf16) * shape.tokens * shape.hidden);
-    p->router = new_bytes(sizeof(gb_bf16) * shape.experts * shape.hidden);
-    p->bias = new_bytes(sizeof(float) * shape.experts);
-    p->ids = new_bytes(sizeof(int32_t) * pairs);
-    p->expected_ids = new_bytes(sizeof(int32_t) * pairs);
-    p->weights = new_bytes(sizeof(float) * pairs);
-    p->expected = new_bytes(sizeof(float) * pairs);
-    for (size_t i = 0; i < (size_t)shape.tokens * shape.hidden; i++)
-        p->x[i] = gb_bf16_encode((float)random_gaussian(&seed));
-    for (uint32_t e = 0; e < shape.experts; e++) {
-        gb_bf16 *row = p->router + (size_t)e * shape.hidden;
-        for (uint32_t i = 0; i < shape.hidden; i++)
-            row[i] = gb_bf16_encode((float)(random_gaussian(&seed) / sqrt(shape.hidden)));
-        if (kind == TIES && e >= 3) /* one of three rows */
-            memcpy(row, p->router + (size_t)random_below(&seed, 3) * shape.hidden, sizeof(gb_bf16) * shape.hidden);
-        if (kind == EDGE && random_below(&seed, 2)) {
-            memset(row, 0, sizeof(gb_bf16) * shape.hidden);
-            row[0].bits = edges[random_below(&seed, sizeof edges / sizeof *edges)];
-        }
-        p->bias[e] = (float)random_gaussian(&seed) / 8;
-        if (kind == TIES)
-            p->bias[e] = (float)random_below(&seed, 2) / 4;
-        if (kind == NEGATIVE)
-            p->bias[e] -= 0.75f;
-    }
-    if (kind == EDGE)
-        for (uint32_t t = 0; t < shape.tokens; t++)
-            p->x[(size_t)t * shape.hidden].bits = t % 2 ? 0x3F80 : 0xBF80;
-    p->arguments = (struct gb_arguments){
-        .size = sizeof p->arguments,
-        .shape = shape,
-        .x = p->x,
-        .router_weights = {GB_BF16, 1, shape.experts, shape.hidden, 1, p->router, NULL, NULL},
-        .router_bias = p->bias,
-        .routed_ids = p->ids,
-        .routed_weights = p->weights,
-    };
-}
-
-static void problem_free(struct problem *p)
-{
-    free(p->x);
-    free(p->router);
-    free(p->bias);
-    free(p->ids);
-    free(p->expected_ids);
-    free(p->weights);
-    free(p->expected);
-}
-
-static void route(struct problem *p, const struct gb_router *router)
+static void route(struct route_problem *p, const struct gb_router *router)
 {
     struct gb_error error = {""};
     p->arguments.router = router;
@@ -92,7 +17,7 @@ static void route(struct problem *p, const struct gb_router *router)
         fail_msg("%s", error.message);
 }
 
-static void check(struct problem *p, const struct gb_router *router, const char *name, enum kind kind)
+static void check(struct route_problem *p, const struct gb_router *router, const char *name, enum route_kind kind)
 {
     const struct gb_shape *s = &p->arguments.shape;
     route(p, router);
@@ -119,17 +44,17 @@ static void every_recipe(void **state)
     unsigned checked = 0;
     (void)state;
     for (unsigned i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int kind = 0; kind < KINDS; kind++) {
-            struct problem p;
-            problem_new(&p, shapes[i], (enum kind)kind, 100 * i + (unsigned)kind);
+        for (int kind = 0; kind < ROUTE_KINDS; kind++) {
+            struct route_problem p;
+            route_problem_new(&p, shapes[i], (enum route_kind)kind, 100 * i + (unsigned)kind);
             for (size_t r = 0; r < count; r++)
                 if (shapes[i].experts % recipes[r].router.groups == 0) {
-                    check(&p, &recipes[r].router, recipes[r].name, (enum kind)kind);
+                    check(&p, &recipes[r].router, recipes[r].name, (enum route_kind)kind);
                     checked++;
                 }
-            problem_free(&p);
+            route_problem_free(&p);
         }
-    assert_true(checked >= count * KINDS * 6);
+    assert_true(checked >= count * ROUTE_KINDS * 6);
 }
 
 /* Recipes that no system has: all values of all fields meet. */
@@ -162,18 +87,18 @@ static void random_recipes(void **state)
             .side = GB_ROUTER_ON_OUTPUT,
         };
         char name[32];
-        struct problem p;
+        struct route_problem p;
         snprintf(name, sizeof name, "random recipe %d", n);
-        problem_new(&p, shape, (enum kind)(n % KINDS), (uint64_t)n);
-        check(&p, &router, name, (enum kind)(n % KINDS));
-        problem_free(&p);
+        route_problem_new(&p, shape, (enum route_kind)(n % ROUTE_KINDS), (uint64_t)n);
+        check(&p, &router, name, (enum route_kind)(n % ROUTE_KINDS));
+        route_problem_free(&p);
     }
 }
 
 /* One token with logits and biases as given: x = (1, 0), row e = (logit, 0). */
-static void one_token(struct problem *p, uint32_t experts, uint32_t top_k, float logit, float bias)
+static void one_token(struct route_problem *p, uint32_t experts, uint32_t top_k, float logit, float bias)
 {
-    problem_new(p, (struct gb_shape){1, 2, 1, experts, top_k}, GAUSSIAN, 1);
+    route_problem_new(p, (struct gb_shape){1, 2, 1, experts, top_k}, ROUTE_GAUSSIAN, 1);
     p->x[0] = gb_bf16_encode(1.0f);
     p->x[1] = gb_bf16_encode(0.0f);
     for (uint32_t e = 0; e < experts; e++) {
@@ -183,14 +108,14 @@ static void one_token(struct problem *p, uint32_t experts, uint32_t top_k, float
     }
 }
 
-static void route_by(struct problem *p, const char *name)
+static void route_by(struct route_problem *p, const char *name)
 {
     const struct gb_router_recipe *recipe = gb_router_recipe_find(name);
     assert_non_null(recipe);
-    check(p, &recipe->router, name, GAUSSIAN);
+    check(p, &recipe->router, name, ROUTE_GAUSSIAN);
 }
 
-static void assert_chosen(const struct problem *p, const int32_t *expected)
+static void assert_chosen(const struct route_problem *p, const int32_t *expected)
 {
     for (uint32_t j = 0; j < p->arguments.shape.top_k; j++)
         if (p->ids[j] != expected[j])
@@ -200,7 +125,7 @@ static void assert_chosen(const struct problem *p, const int32_t *expected)
 /* 32 experts, groups of 4; groups 4 .. 7 are kept, but only experts 16 and 20 have a choice above zero. */
 static void dropped_groups_at_zero_win(void **state)
 {
-    struct problem p;
+    struct route_problem p;
     (void)state;
     one_token(&p, 32, 4, 0.0f, -1.0f); /* choice -0.5 */
     for (uint32_t e = 16; e < 32; e += 4)
@@ -211,13 +136,13 @@ static void dropped_groups_at_zero_win(void **state)
     assert_chosen(&p, (const int32_t[]){16, 20, 24, 28});
     route_by(&p, "transformers.deepseek-v3/1"); /* 0.0 is above -0.1: experts 0 and 1, of group 0, which was dropped */
     assert_chosen(&p, (const int32_t[]){16, 20, 0, 1});
-    problem_free(&p);
+    route_problem_free(&p);
 }
 
 /* One group of one expert with a NaN logit; all other choices are negative. */
 static void nan_at_flt_min_wins(void **state)
 {
-    struct problem p;
+    struct route_problem p;
     (void)state;
     one_token(&p, 8, 3, 0.0f, -1.0f);
     p.router[2 * 6].bits = 0x7FC0;
@@ -230,16 +155,16 @@ static void nan_at_flt_min_wins(void **state)
     struct gb_router kept_all = gb_router_recipe_find("vllm.grouped-topk-flt-min/1")->router;
     kept_all.kept_groups = 8;
     kept_all.group_terms = 1;
-    check(&p, &kept_all, "flt-min", GAUSSIAN);
+    check(&p, &kept_all, "flt-min", ROUTE_GAUSSIAN);
     assert_chosen(&p, (const int32_t[]){6, 0, 1});
     assert_true(isnan(p.weights[0]));
-    problem_free(&p);
+    route_problem_free(&p);
 }
 
 /* A bias of 1024 leaves 14 bits of the score. */
 static void lossy_bias_loses(void **state)
 {
-    struct problem p;
+    struct route_problem p;
     (void)state;
     one_token(&p, 8, 2, 1.0f, 1024.0f);
     p.router[2 * 3] = gb_bf16_encode(2.0f);
@@ -247,13 +172,13 @@ static void lossy_bias_loses(void **state)
     exact.bias = GB_ROUTER_BIAS_CHOICE;
     lossy.renormalise = exact.renormalise = GB_ROUTER_RENORMALISE_NONE;
     lossy.scale = exact.scale = 1.0f;
-    check(&p, &exact, "exact", GAUSSIAN);
+    check(&p, &exact, "exact", ROUTE_GAUSSIAN);
     assert_same_float(oracle_sigmoid(2.0f), p.weights[0], "expert %d", p.ids[0]);
-    check(&p, &lossy, "lossy", GAUSSIAN);
+    check(&p, &lossy, "lossy", ROUTE_GAUSSIAN);
     assert_same_float(oracle_add(oracle_add(oracle_sigmoid(2.0f), 1024.0f), -1024.0f), p.weights[0], "expert %d",
                       p.ids[0]);
     assert_true(float_bits(p.weights[0]) != float_bits(oracle_sigmoid(2.0f)));
-    problem_free(&p);
+    route_problem_free(&p);
 }
 
 /* Softmax, top-k, division rounds otherwise than top-k, softmax: equal in exact arithmetic, not in binary32. */
@@ -261,10 +186,10 @@ static void recipes_differ_in_bits(void **state)
 {
     const char *const names[] = {"gaugeblock.renormalised/1", "transformers.qwen3-moe/1",
                                  "vllm.topk-softmax-renormalised/1"};
-    struct problem p;
+    struct route_problem p;
     float bits[3][32 * 8];
     (void)state;
-    problem_new(&p, (struct gb_shape){32, 64, 1, 128, 8}, GAUSSIAN, 11);
+    route_problem_new(&p, (struct gb_shape){32, 64, 1, 128, 8}, ROUTE_GAUSSIAN, 11);
     for (int i = 0; i < 3; i++) {
         route(&p, &gb_router_recipe_find(names[i])->router);
         memcpy(bits[i], p.weights, sizeof bits[i]);
@@ -272,15 +197,15 @@ static void recipes_differ_in_bits(void **state)
     assert_true(memcmp(bits[0], bits[1], sizeof bits[0]) && memcmp(bits[0], bits[2], sizeof bits[0]));
     for (size_t i = 0; i < 32 * 8; i++)
         assert_true(fabsf(bits[0][i] - bits[2][i]) <= 64 * FLT_EPSILON * bits[0][i]);
-    problem_free(&p);
+    route_problem_free(&p);
 }
 
 static void bad_recipes_are_refused(void **state)
 {
     const struct gb_router good = gb_router_recipe_find("transformers.deepseek-v3/1")->router;
-    struct problem p;
+    struct route_problem p;
     (void)state;
-    problem_new(&p, (struct gb_shape){2, 16, 1, 16, 3}, GAUSSIAN, 12);
+    route_problem_new(&p, (struct gb_shape){2, 16, 1, 16, 3}, ROUTE_GAUSSIAN, 12);
     route(&p, &good);
     for (int change = 0; change < 13; change++) {
         struct gb_router bad = good;
@@ -300,7 +225,7 @@ static void bad_recipes_are_refused(void **state)
         assert_int_equal(gb_reference_router(&a, &error), GB_EINVAL);
         assert_true(error.message[0] != '\0');
     }
-    problem_free(&p);
+    route_problem_free(&p);
 }
 
 /* Names are unique, rows complete, and the defaults are where fixtures without a router expect them. */

@@ -53,6 +53,16 @@ struct arena {
     }
 };
 
+struct gb_problem ask(const struct problem &p, const struct gb_router *recipe)
+{
+    struct gb_problem question = {};
+    question.size = sizeof question;
+    question.shape = p.shape;
+    question.weights = GB_BF16;
+    question.router = recipe;
+    return question;
+}
+
 /* A problem laid out in device memory. */
 struct layout {
     struct arena arena;
@@ -60,7 +70,7 @@ struct layout {
 
     layout(const struct problem &p, const struct gb_router *router_recipe)
     {
-        const struct gb_problem question = {sizeof question, p.shape, GB_BF16, router_recipe};
+        const struct gb_problem question = ask(p, router_recipe);
         const size_t pairs = (size_t)p.shape.tokens * p.shape.top_k;
         workspace_bytes = kernel->workspace ? kernel->workspace(&question) : 0;
         arena.image.assign(canary_bytes, canary);
@@ -132,7 +142,7 @@ void run_problem(const struct problem &p, const char *name, const struct gb_rout
 {
     struct gb_error error;
     char label[256];
-    const struct gb_problem question = {sizeof question, p.shape, GB_BF16, &recipe};
+    const struct gb_problem question = ask(p, &recipe);
     snprintf(label, sizeof label, "%s, %u tokens, hidden %u, top %u of %u, %s", name, p.shape.tokens, p.shape.hidden,
              p.shape.top_k, p.shape.experts, kind_names[p.kind]);
     check(kernel->supports(&question, &error), error, label);
