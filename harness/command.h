@@ -13,6 +13,8 @@ int command_info(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_diff(int argc, char **argv);
 int command_power(int argc, char **argv);
+int command_vectors(int argc, char **argv);
+int command_identify(int argc, char **argv);
 
 /* A list that is long enough for a file of its own; harness/list.c has the others. */
 int list_differences(void);

@@ -203,6 +203,19 @@ static void describe(const struct import_options *o, const struct gb_checkpoint 
         f->layer[l].index = first + l;
 }
 
+/* What the codes show, all experts together. */
+static enum gb_status check_order(const struct gb_fixture *f, struct gb_error *error)
+{
+    struct gb_error reason;
+    enum gb_status status = GB_OK;
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        status = gb_order_plausible(&f->layer[l], f->activation, &reason);
+        if (status != GB_OK)
+            gb_fail(error, status, "layer %u: %s (--trust takes them over)", f->layer[l].index, reason.message);
+    }
+    return status;
+}
+
 /* Codes, truth and what the capture says of them; then the file. */
 static enum gb_status build(const struct import_options *o, const struct gb_checkpoint *checkpoint,
                             const struct gb_capture *capture, struct gb_fixture *f, struct gb_error *error)
@@ -213,6 +226,8 @@ static enum gb_status build(const struct import_options *o, const struct gb_chec
     enum gb_status status = build_fixture(f, checkpoint->layout ? &published : &values, false, error);
     if (status == GB_OK && checkpoint->layout && capture && !o->trust)
         status = reading_check(f, capture, &cosine, error);
+    if (status == GB_OK && checkpoint->layout && !o->trust)
+        status = check_order(f, error);
     if (status == GB_OK && !isnan(cosine))
         printf("the codes give the captured output with a cosine of %.6f or more\n", cosine);
     return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;

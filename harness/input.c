@@ -79,6 +79,17 @@ int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned t
     return code;
 }
 
+int input_vector_outputs(const char *path, const char *scales, const char *vectors_path,
+                         const struct gb_vectors *vectors, struct gb_vector_outputs **outputs, struct gb_error *error)
+{
+    char *argv[] = {"gaugeblock", "probe", (char *)path, (char *)vectors_path, (char *)(scales ? scales : ""), NULL};
+    *outputs = NULL;
+    int code = probe(path, argv, INPUT_TIMEOUT_S, error);
+    if (code == EXIT_PASS && gb_vector_outputs_read(path, scales, vectors, outputs, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
+}
+
 /* The child. */
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -125,6 +136,20 @@ static enum gb_status probe_outputs(char **argv, struct gb_error *error)
     return status;
 }
 
+static enum gb_status probe_vector_outputs(char **argv, struct gb_error *error)
+{
+    struct gb_vectors *vectors;
+    struct gb_vector_outputs *outputs;
+    enum gb_status status = gb_vectors_read(argv[2], &vectors, error);
+    if (status != GB_OK)
+        return status;
+    limit_memory(argv[1], gb_vectors_code_bytes(vectors) + gb_vectors_all_scale_bytes(vectors));
+    status = gb_vector_outputs_read(argv[1], argv[3][0] ? argv[3] : NULL, vectors, &outputs, error);
+    gb_vector_outputs_free(outputs);
+    gb_vectors_free(vectors);
+    return status;
+}
+
 int probe_main(int argc, char **argv)
 {
     struct gb_error error;
@@ -133,6 +158,8 @@ int probe_main(int argc, char **argv)
     if (argc == 2) {
         limit_memory(argv[1], 0);
         status = gb_fixture_probe(argv[1], &error);
+    } else if (argc == 4) {
+        status = probe_vector_outputs(argv, &error);
     } else if (argc == 2 + SIZES) {
         status = probe_outputs(argv, &error);
     } else {

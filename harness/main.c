@@ -20,6 +20,8 @@ static const struct {
     {"verify", command_verify, "judge kernels, or outputs, on problems"},
     {"diff", command_diff, "compare two records of verify"},
     {"power", command_power, "what a gate sees on a problem: planted faults, smallest errors"},
+    {"vectors", command_vectors, "write conformance vectors of recipes"},
+    {"identify", command_identify, "name the recipe that a quantiser implements"},
     {"worker", worker_main, NULL},
     {"probe", probe_main, NULL},
 };

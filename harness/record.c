@@ -66,14 +66,20 @@ static json_t *environment(void)
                      system.release, "", "machine", system.machine);
 }
 
-json_t *record_new(int argc, char **argv)
+json_t *record_begin(const char *schema, int argc, char **argv)
 {
     json_t *command = json_array();
     json_array_append_new(command, json_string("gaugeblock"));
     for (int i = 0; i < argc; i++)
         json_array_append_new(command, record_string(argv[i]));
-    return json_pack("{s:s, s:o, s:o, s:[]}", "schema", RECORD_SCHEMA, "command", command, "environment", environment(),
-                     "cases");
+    return json_pack("{s:s, s:o, s:o}", "schema", schema, "command", command, "environment", environment());
+}
+
+json_t *record_new(int argc, char **argv)
+{
+    json_t *record = record_begin(RECORD_SCHEMA, argc, argv);
+    json_object_set_new(record, "cases", json_array());
+    return record;
 }
 
 json_t *record_fixture(const char *path, const struct gb_fixture *f)
@@ -91,16 +97,15 @@ json_t *record_refused(const char *path)
     return json_pack("{s:o, s:s}", "path", record_string(path), "sha256", "");
 }
 
-/* What tells one build of a library from another: SHA-256 of its file; none for the reference, which is the program's.
- */
-static void set_library_hash(json_t *subject, const char *path)
+/* SHA-256 of a file's bytes; nothing where it cannot be read. */
+static void hash_file(json_t *object, const char *name, const char *path)
 {
     struct stat status;
-    int file = strcmp(path, BUILTIN_LIBRARY) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
         void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
         if (bytes != MAP_FAILED) {
-            describe_hash(subject, "library_sha256", bytes, (size_t)status.st_size);
+            describe_hash(object, name, bytes, (size_t)status.st_size);
             munmap(bytes, (size_t)status.st_size);
         }
     }
@@ -113,12 +118,20 @@ static const char *rounding_name(enum gb_format format)
     return gb_format_name(format ? format : GB_FP32);
 }
 
+json_t *record_file(const char *path)
+{
+    json_t *file = json_pack("{s:o}", "path", record_string(path));
+    hash_file(file, "sha256", path);
+    return file;
+}
+
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
 {
     const char *own = strstr(library, "/" CUDA_LIBRARY);
     json_t *subject =
         json_pack("{s:o, s:o}", "name", record_string(name), "library", record_string(own ? own + 1 : library));
-    set_library_hash(subject, library);
+    if (strcmp(library, BUILTIN_LIBRARY)) /* what tells one build from another; the reference is the program's */
+        hash_file(subject, "library_sha256", library);
     if (!k)
         return subject;
     json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));

@@ -15,12 +15,16 @@
 /* A JSON string of any text: bytes that are not UTF-8, and control characters, become '?', line ends a space. */
 json_t *record_string(const char *text);
 
+/* Schema, command line and environment: what every JSON of the program begins with. */
+json_t *record_begin(const char *schema, int argc, char **argv);
 /* An empty record of the command `argv`. */
 json_t *record_new(int argc, char **argv);
 /* The fixture as a case names it. */
 json_t *record_fixture(const char *path, const struct gb_fixture *fixture);
 /* A fixture that was refused. */
 json_t *record_refused(const char *path);
+/* A file by its path and SHA-256. */
+json_t *record_file(const char *path);
 /* The subject as a case names it. */
 json_t *record_subject(const char *name, const char *library, const struct gb_kernel *kernel);
 /* Appends a case. Takes the references to fixture, subject, lanes and metrics; lanes and metrics may be NULL. */

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from program import CHECKPOINT, path
+from program import CHECKPOINT, expect, path, run
 
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6], np.float32)
 E4M3 = np.array([m / 512 if m < 8 else (8 + m % 8) * 2.0 ** (m // 8 - 10) for m in range(127)], np.float32)
@@ -19,7 +19,7 @@ LAYERS, EXPERTS = 2, 16
 
 def read(file):
     """Every tensor of a safetensors file: name -> [dtype, array of its bits]."""
-    types = {"F64": np.float64, "F32": np.float32, "BF16": np.uint16}
+    types = {"F64": np.float64, "F32": np.float32, "BF16": np.uint16, "I32": np.int32}
     with open(file, "rb") as stream:
         header = json.loads(stream.read(struct.unpack("<Q", stream.read(8))[0]))
         data = stream.read()
@@ -117,7 +117,8 @@ def declaration(layout):
     if layout == "modelopt-nvfp4":
         return None
     if layout == "gpt-oss-mxfp4":
-        return {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]}
+        return {"quant_method": "mxfp4",
+                "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]}
     if layout == "modelopt-mxfp8":
         return {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]}
     if layout == "fp8-128x128":
@@ -217,3 +218,17 @@ class Published:
                 json.dump(self.quantization, stream)
         write(os.path.join(folder, "model.safetensors"), self.tensors)
         return folder
+
+
+def refused(folder, *words, options=()):
+    """Exit 2, one line with every word, and no file."""
+    out = path("refused.h5")
+    done = run("import", folder, out, "--tokens", 3, "--layers", 0, *options, code=2)
+    lines = done.stderr.splitlines()
+    expect(len(lines) == 1 and all(word in lines[0] for word in words), f"{words} are not in one line: {done.stderr}")
+    expect(not os.path.exists(out), "a refused import left a file")
+
+
+def swapped(codes):
+    """Two codes of four bits a byte, the other way round."""
+    return codes >> 4 | codes << 4

@@ -81,6 +81,28 @@ put("outputs", "all.h5", hdf5({"layers/0/output": output, "layers/0/intermediate
                                "stack/output": output[None].astype(np.float64)}))
 put("outputs", "prefix.h5", hdf5({"layers/0/output": output[:1].astype(np.uint16)}))
 
+# Vectors: 2 cases of 2 rows; of columns, 32 in blocks of 16, or 48 in blocks of 2 x 32.
+
+
+def vectors(kind, head, name, row):
+    cases = "".join(f"case {c} {name} 3F800000\n" + (row + "\n") * 2 for c in range(2))
+    return f"gaugeblock-vectors 1 {kind}\n# seed\n{head}\n{cases}end\n".encode()
+
+
+for target, (form, columns, scales, codes) in {"fp4": ("e2m1-1x16-e4m3", 32, 2, 16),
+                                               "fp8": ("e4m3-2x32-fp32", 48, 8, 48)}.items():
+    put("vectors", target, vectors("inputs", f"format {form}\ngenerator seeds\nshape 2 2 {columns}", "amax",
+                                   "3F80" * columns))
+    which = bytes([target == "fp8"])
+    put("vector_outputs", f"{target}.txt", which + vectors("outputs", f"recipe seed/1\nformat {form}", "global",
+                                                           f"{'38' * scales} {'A5' * codes}"))
+    scale = ("F32", [2, 1, 2]) if which[0] else ("U8", [2, 2, 2])
+    put("vector_outputs", f"{target}.safetensors", which + safetensors({"codes": ("U8", [2, 2, codes]), "scales": scale,
+                                                                        "global_scales": ("F32", [2])}))
+    put("vector_outputs", f"{target}.h5", which + hdf5({"codes": np.zeros((2, 2, codes), np.uint8),
+                                                        "scales": np.ones(scale[1], np.float32 if which[0] else np.uint8)}))
+    put("vector_outputs", f"{target}.npy", bytes([which[0] | 2]) + npy(np.zeros((2, 2, codes), np.uint8)))
+
 # Hidden size 4, as the target asks for.
 layer = {"layer0.mlp_input_bf16": ("BF16", [3, 4]), "layer0.residual_in_f64": ("F64", [3, 4]),
          "layer0.residual_mid_f64": ("F32", [3, 4])}

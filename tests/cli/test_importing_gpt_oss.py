@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpt-oss checkpoints: rows in turns, biases, an activation of its own; codes taken over exactly, truth against numpy,
+misread ones found."""
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+
+from blocks import block
+from program import CAPTURE, FAULTS, expect, path, run
+from published import E2M1, LAYERS, Published, bf16, read, refused, swapped, write
+
+OSS, HIDDEN, INNER, TOP_K = "gpt-oss-mxfp4", 384, 192, 4
+
+
+def widen(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def halves(turns):
+    """[experts, rows, ...]: even rows, then odd ones."""
+    return np.concatenate([turns[:, 0::2], turns[:, 1::2]], axis=1)
+
+
+def values(codes, scales):
+    table = np.concatenate([E2M1, -E2M1]).astype(np.float64)
+    pairs = np.stack([table[codes & 15], table[codes >> 4]], axis=-1).reshape(*codes.shape[:-1], -1)
+    return pairs * np.repeat(2.0 ** (scales.astype(int) - 127), 32, axis=-1)
+
+
+def stored(checkpoint, n):
+    """What the fixture's layer n must hold, by dataset."""
+    mlp = f"model.layers.{n}.mlp."
+    want = {"router/bias": widen(checkpoint.tensors[mlp + "router.bias"][1])}
+    for part, order in (("gate_up", halves), ("down", np.asarray)):
+        blocks, scales, bias = (checkpoint.tensors[f"{mlp}experts.{part}_proj_{suffix}"][1]
+                                for suffix in ("blocks", "scales", "bias"))
+        want[part + "/codes"] = order(blocks.reshape(*blocks.shape[:2], -1))
+        want[part + "/scales"], want[part + "/bias"] = order(scales), order(widen(bias))
+    return want
+
+
+def moe(checkpoint, n, inputs):
+    """The block's ids, routing weights and output, in float64. inputs: [tokens, hidden]."""
+    want = stored(checkpoint, n)
+    gate_up, down = (values(want[part + "/codes"], want[part + "/scales"]) for part in ("gate_up", "down"))
+    router = widen(checkpoint.tensors[f"model.layers.{n}.mlp.router.weight"][1]).astype(np.float64)
+    logits = inputs @ router.T + want["router/bias"]
+    ids = np.argsort(-logits, axis=1)[:, :TOP_K]
+    weights = np.exp(np.take_along_axis(logits, ids, 1) - logits.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    y = np.zeros(inputs.shape)
+    for t, x in enumerate(inputs):
+        for e, weight in zip(ids[t], weights[t]):
+            h = gate_up[e] @ x + want["gate_up/bias"][e]
+            g, u = np.minimum(h[:INNER], 7), np.clip(h[INNER:], -7, 7)
+            y[t] += weight * (down[e] @ (g / (1 + np.exp(-1.702 * g)) * (u + 1)) + want["down/bias"][e])
+    return ids, weights, y
+
+
+oss = Published(OSS)
+folder = oss.write("gpt-oss")
+run("import", folder, path("oss.h5"), "--tokens", 7)
+with h5py.File(path("oss.h5")) as f:
+    expect(f.attrs["activation"].decode() == "swiglu-oai", f"activation {f.attrs['activation']}")
+    expect(f.attrs["recipe"].decode() == "published:" + OSS, f"recipe {f.attrs['recipe']}")
+    expect(f.attrs["router"].decode() == "transformers.gpt-oss/1" and "residual" in f["stack"], "router or stack")
+    for n in range(LAYERS):
+        layer = f[f"layers/{n}"]
+        for name, want in stored(oss, n).items():
+            expect(layer[name].shape == want.shape and (layer[name][()] == want).all(), f"{name} of layer {n}")
+        ids, weights, y = moe(oss, n, widen(layer["x"][()]).astype(np.float64))
+        expect((layer["routing/ids"][()] == ids).all(), f"ids of layer {n}")
+        expect(np.allclose(layer["truth/routing_weights"], weights, rtol=1e-12, atol=0), f"routing weights of layer {n}")
+        expect(np.abs(y - layer["truth/quantised"][()]).max() < 1e-11 * np.abs(y).max(), f"truth of layer {n}")
+    digest = f.attrs["input_sha256"].decode()
+run("verify", path("oss.h5"))
+run("verify", path("oss.h5"), "--kernel", "cpu/route", "--expect", "1")
+run("verify", path("oss.h5"), "--kernel", "cpu/mxfp4-*")
+
+# The documented hash covers biases and activation.
+with open(path("hash.py"), "w") as stream:
+    stream.write(block("fixtures.md", "python"))
+
+
+def documented(file):
+    done = subprocess.run([sys.executable, path("hash.py"), file], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+expect(documented(path("oss.h5")) == digest, "the documented hash differs")
+
+# A kernel that knows no other activation is not asked.
+run("import", Published("modelopt-nvfp4").write("nvfp4"), path("other.h5"), "--tokens", 3, "--layers", 1)
+with h5py.File(path("other.h5"), "r+") as f:
+    f.attrs.create("activation", np.bytes_("swiglu-oai"), dtype="S10")
+digest = documented(path("other.h5"))
+with h5py.File(path("other.h5"), "r+") as f:
+    f.attrs.modify("input_sha256", np.bytes_(digest))
+done = run("verify", path("other.h5"), "--subject", FAULTS, "--kernel", "faults/none", code=3)
+expect("UNSUPPORTED" in done.stdout and "no activation but SiLU" in done.stdout, f"faults/none: {done.stdout}")
+
+# What the model adds to the residual stream in layer 0.
+capture = read(CAPTURE)
+_, _, added = moe(oss, 0, widen(capture["layer0.mlp_input_bf16"][1]).astype(np.float64))
+capture["layer1.residual_in_f64"] = ["F64", capture["layer0.residual_mid_f64"][1] + added]
+write(path("capture.safetensors"), capture)
+CAPTURED = ["--capture", path("capture.safetensors"), "--tokens", 24]
+done = run("import", folder, path("captured.h5"), *CAPTURED)
+expect(float(done.stdout.split("cosine of ")[1].split()[0]) > .999999, f"captured: {done.stdout}")
+
+
+def change(part, suffixes, function):
+    def apply(checkpoint):
+        for n in range(LAYERS):
+            for suffix in suffixes:
+                name = f"model.layers.{n}.mlp.experts.{part}_proj_{suffix}"
+                checkpoint.tensors[name] = [checkpoint.tensors[name][0], function(checkpoint.tensors[name][1])]
+    return apply
+
+
+def planted(change, *words, captured=None):
+    """Refused from the codes alone with these words, if any, and with the capture; --trust takes it."""
+    checkpoint = Published(OSS)
+    change(checkpoint)
+    folder = checkpoint.write("planted")
+    if words:
+        refused(folder, *words)
+    else:
+        run("import", folder, path("planted.h5"), "--tokens", 3, "--layers", 0)
+    refused(folder, *(captured or words), options=CAPTURED[:2])
+    run("import", folder, path("planted.h5"), "--trust", "--layers", 0, *CAPTURED)
+
+
+EVERY = ("blocks", "scales", "bias")
+SIZES = "order of up's rows and down's columns"
+planted(change("gate_up", EVERY, halves), SIZES, "gate and up in halves", captured=["gate and up in halves", "cosine"])
+planted(change("down", ["blocks"], swapped), SIZES, "even and odd elements exchanged",
+        captured=["even and odd elements swapped", "cosine"])
+planted(lambda c: [change(part, ["blocks"], swapped)(c) for part in ("gate_up", "down")], SIZES,
+        "even and odd elements exchanged", captured=["even and odd elements swapped", "cosine"])
+# up + 1 has no sign to choose, so that gate and up are told apart by a capture alone.
+planted(change("gate_up", EVERY, lambda v: np.stack([v[:, 1::2], v[:, 0::2]], 2).reshape(v.shape)),
+        captured=["gate and up swapped", "cosine"])
+
+GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
+
+
+def hostile(change, *words):
+    checkpoint = Published(OSS)
+    change(checkpoint)
+    refused(checkpoint.write("hostile"), *words)
+
+
+def put(name, function):
+    def change(c):
+        c.tensors[name] = function(*c.tensors[name])
+    return change
+
+
+hostile(put(GATE_UP + "_blocks", lambda d, a: [d, a[:, :, :-1]]), "gate_up_proj_blocks", "[16, 384, 12, 16]")
+hostile(put(GATE_UP + "_blocks", lambda d, a: ["F8_E4M3", a]), "gate_up_proj_blocks", "F8_E4M3")
+hostile(put(GATE_UP + "_scales", lambda d, a: [d, np.full_like(a, 255)]), "gate_up_proj_scales", "NaN")
+hostile(put(GATE_UP + "_scales", lambda d, a: [d, 254 - a]), "scales of gate")
+hostile(put(GATE_UP + "_bias", lambda d, a: [d, a[:, 1:]]), "gate_up_proj_bias")
+hostile(put(GATE_UP + "_bias", lambda d, a: [d, a | 0x7F80]), "gate_up_proj_bias", "not finite")
+hostile(lambda c: c.tensors.pop("model.layers.0.mlp.router.bias"), "router.bias", "missing")
+hostile(lambda c: c.config.update(swiglu_limit=6.0), "swiglu_limit")
+hostile(lambda c: c.config.update(model_type="qwen3_moe"), "quantization_config", "gpt_oss")
+hostile(lambda c: c.config.update(quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        "quantization_config", "gpt_oss")

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The committed vectors are what the program writes, docs/vectors.md reads them, and identify names recipes from every
+kind of file."""
+import filecmp
+import json
+import os
+import struct
+import subprocess
+
+import h5py
+import numpy as np
+
+from blocks import block
+from program import PROGRAM, SOURCE, expect, path, refused, run
+
+COMMITTED = os.path.join(SOURCE, "fixtures/vectors")
+
+
+def committed(name):
+    return os.path.join(COMMITTED, name.replace("/", "-") + ".txt")
+
+
+# What is committed is what the program writes, all of it and nothing else.
+os.mkdir(path("vectors"))
+run("vectors", path("vectors"))
+made = sorted(os.listdir(path("vectors")))
+expect(made == sorted(os.listdir(COMMITTED)), "fixtures/vectors: not the files that `gaugeblock vectors` writes")
+same, different, missing = filecmp.cmpfiles(path("vectors"), COMMITTED, made, shallow=False)
+expect(not different and not missing, f"fixtures/vectors: not what `gaugeblock vectors` writes: {different}")
+recipes = [line for line in run("list", "recipes").stdout.splitlines() if not line.startswith(" ")]
+formats = [name for name in made if name[:-4] not in [recipe.replace("/", "-") for recipe in recipes]]
+expect(len(made) == len(recipes) - 1 + len(formats), "a file for each recipe but bf16's")
+os.mkdir(path("one"))
+run("vectors", path("one"), "nvfp4.te/1")
+expect(sorted(os.listdir(path("one"))) == ["e2m1-1x16-e4m3.txt", "nvfp4.te-1.txt"], "a recipe and its inputs")
+
+# Its own file names each recipe.
+for recipe in recipes:
+    if recipe == "bf16.rne/1":
+        continue
+    with open(committed(recipe)) as stream:
+        form = [line.split()[1] for line in stream if line.startswith("format ")][0]
+    expect(run("identify", committed(form), committed(recipe)).stdout == recipe + "\n", recipe)
+
+# The reader of the documentation, and files of every kind.
+exec(block("vectors.md", "python"))
+amax, values = read_inputs(committed("e4m3-1x32-e8m0"))
+globals_, scales, codes = read_outputs(committed("mxfp8.rceil/1"))
+expect(values.shape == (1, 256, 32) and amax[0] == np.abs(values[np.isfinite(values)]).max(), "inputs")
+expect(scales.size == 256 and codes.size == 256 * 32, "outputs")
+
+
+def safetensors(arrays):
+    header, data = {}, b""
+    for name, array in arrays.items():
+        dtype = {"uint8": "U8", "float32": "F32"}[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def write(codes, scales, **more):
+    """The same outputs in files of each kind: arguments of identify."""
+    arrays = {"codes": codes, "scales": scales, **more}
+    with h5py.File(path("outputs.h5"), "w") as f:
+        for name, array in arrays.items():
+            f[name] = array
+    with open(path("outputs.safetensors"), "wb") as stream:
+        stream.write(safetensors(arrays))
+    np.save(path("codes.npy"), codes)
+    np.save(path("scales.npy"), scales)
+    return [[path("outputs.h5")], [path("outputs.safetensors")], [path("codes.npy"), "--scales", path("scales.npy")]]
+
+
+def identify(form, arguments, code=0):
+    """Its JSON, and what it prints."""
+    done = run("identify", committed(form), *arguments, "-o", path("found.json"), code=code)
+    with open(path("found.json")) as stream:
+        return json.load(stream), done.stdout
+
+
+for arguments in write(codes.reshape(1, 256, 32), scales.reshape(256, 1)):
+    found, text = identify("e4m3-1x32-e8m0", arguments)
+    expect(text == "mxfp8.rceil/1\n" and found["recipes"] == ["mxfp8.rceil/1"], text)
+    expect(found["verdict"] == "PASS" and found["exit_code"] == 0 and len(found["outputs"]["sha256"]) == 64, str(found))
+
+# FP32 scales are float32; global scales are compared where they are given.
+_, fp32, fp8 = read_outputs(committed("fp8g128.deepep/1"))
+for arguments in write(fp8, fp32.view(">f4").astype(np.float32)):
+    expect(identify("e4m3-1x128-fp32", arguments)[0]["recipes"] == ["fp8g128.deepep/1"], "FP32 scales")
+encode, fp4_scales, fp4 = read_outputs(committed("nvfp4.te/1"))
+encode = encode.astype(np.float32)
+for arguments in write(fp4, fp4_scales, global_scales=encode)[:2]:
+    expect(identify("e2m1-1x16-e4m3", arguments)[0]["recipes"] == ["nvfp4.te/1"], "global scales")
+for arguments in write(fp4, fp4_scales, global_scales=1 / encode)[:2]:
+    found, text = identify("e2m1-1x16-e4m3", arguments, code=1)
+    expect(found["closest"] == "nvfp4.te/1" and found["difference"]["blocks"] == 0, text)
+    expect("global scales: " in text and found["difference"]["global_scales"] > 0, text)
+
+# Planted: one code, one scale, a rule.
+changed = codes.copy()
+changed[5 * 32 + 7] ^= 1
+found, text = identify("e4m3-1x32-e8m0", write(changed, scales)[0], code=1)
+expect(text.startswith("unknown, closest mxfp8.rceil/1, differs at 1 of 256 blocks\n"), text)
+first = found["first"]
+expect((first["case"], first["row"], first["column"]) == (0, 5, 7) and found["change"] is None, str(found))
+expect(int(first["codes"]["expected"][0], 16) ^ int(first["codes"]["found"][0], 16) == 1, str(first))
+changed = scales.copy()
+changed[9] += 1
+found, text = identify("e4m3-1x32-e8m0", write(codes, changed)[0], code=1)
+expect(sum(found["difference"]["scales"].values()) == 1 and found["first"]["row"] == 9, text)
+found, text = identify("e4m3-1x32-e8m0", write(np.where(codes == 0x80, 0, codes).astype(np.uint8), scales)[0], code=1)
+expect(found["change"] == {"rule": "zero_sign", "from": "keeps-sign", "to": "positive"}, text)
+expect("it is mxfp8.rceil/1 with another zero_sign: positive instead of keeps-sign" in text, text)
+
+# The example of the documentation.
+_, floor_scales, floor_codes = read_outputs(committed("mxfp8.floor/1"))
+text = identify("e4m3-1x32-e8m0", write(np.where(floor_codes == 0x80, 0, floor_codes).astype(np.uint8),
+                                        floor_scales)[0], code=1)[1]
+with open(os.path.join(SOURCE, "docs/vectors.md")) as stream:
+    expect("".join(f"    {line}\n" for line in text.splitlines()) in stream.read(), f"docs/vectors.md has not:\n{text}")
+
+# What cannot be read: one line that names the file and the mend.
+inputs = committed("e4m3-1x32-e8m0")
+good = write(codes, scales)
+expect("codes" in refused("identify", inputs, write(codes[:-1], scales)[0][0]), "codes")
+expect("float32" in refused("identify", committed("e4m3-1x128-fp32"), write(fp8, fp32)[0][0]), "FP32")
+write(codes, scales)
+expect("--scales" in refused("identify", inputs, path("codes.npy")) + "--scales", "npy alone")
+refused("identify", inputs, path("outputs.h5"), "--scales", path("scales.npy"))
+refused("identify", inputs, path("missing.h5"))
+refused("identify", path("missing.txt"), path("outputs.h5"))
+refused("identify", path("outputs.h5"), path("outputs.h5"))
+refused("identify", inputs, inputs)
+refused("identify", inputs, committed("mxfp4.floor/1"))
+refused("identify", inputs, path("outputs.h5"), "-o", path("found.xml"))
+refused("identify", inputs, path("outputs.h5"), "-o", path("no/such/folder.json"))
+refused("identify", inputs)
+refused("identify", inputs, path("outputs.h5"), path("outputs.h5"))
+refused("vectors")
+refused("vectors", path("no/such/folder"))
+refused("vectors", path("vectors"), "bf16.rne/1")
+with open(inputs) as stream:
+    text = stream.read()
+for damage, line in ((text[:-4], "line"), (text.replace("shape 1 256 32", "shape 9 256 32"), "line 7"),
+                     (text.replace("case 0 amax 7", "case 1 amax 7"), "line 8"), (text + "more\n", "line"),
+                     (text.replace("\n3", "\nG", 1), "hexadecimal")):
+    with open(path("damaged.txt"), "w") as stream:
+        stream.write(damage)
+    message = refused("identify", path("damaged.txt"), path("outputs.h5"))
+    expect("damaged.txt" in message and line in message, message)
+with open("/dev/full", "w") as stream:
+    done = subprocess.run([PROGRAM, "identify", inputs, committed("mxfp8.rceil/1")], stdout=stream,
+                          stderr=subprocess.PIPE, text=True)
+expect(done.returncode == 2, "what cannot be printed is not exit 0")
