@@ -82,10 +82,12 @@ static int list_models(void)
 {
     size_t count;
     const struct model *all = models(&count);
-    printf("%-20s %8s %6s %8s %13s  %s\n", "model", "experts", "top-k", "hidden", "intermediate", "source");
+    printf("%-20s %8s %6s %8s %13s  %-26s %s\n", "model", "experts", "top-k", "hidden", "intermediate", "router",
+           "source");
     for (size_t i = 0; i < count; i++)
-        printf("%-20s %8u %6u %8u %13u  %s\n", all[i].name, all[i].shape.experts, all[i].shape.top_k,
-               all[i].shape.hidden, all[i].shape.intermediate, all[i].source);
+        printf("%-20s %8u %6u %8u %13u  %-26s %s\n", all[i].name, all[i].shape.experts, all[i].shape.top_k,
+               all[i].shape.hidden, all[i].shape.intermediate,
+               all[i].router[0] ? all[i].router : gb_router_recipe_default(all[i].renormalise)->name, all[i].source);
     return EXIT_PASS;
 }
 

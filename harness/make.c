@@ -16,6 +16,7 @@ struct make_options {
     enum gb_format format;
     const char *data;    /* a name of gb_generators, without its version or with it */
     const char *routing; /* a name of gb_routing_kinds */
+    const char *router;  /* a name of gb_router_recipes; NULL: the model's, or the default */
     uint32_t layers;
     uint64_t seed;
     bool generated;
@@ -31,6 +32,7 @@ enum {
     OPTION_STORED,
     OPTION_MODEL,
     OPTION_ROUTING,
+    OPTION_ROUTER,
     OPTION_GENERATED
 };
 
@@ -42,6 +44,7 @@ static const struct argp_option options[] = {
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
     {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties or edge (docs/fixtures.md)", 0},
     {"routing", OPTION_ROUTING, "KIND", 0, "router (default), uniform, skewed, hot, half or holes", 0},
+    {"router", OPTION_ROUTER, "RECIPE", 0, "the router's rule (gaugeblock list routers); a model has its own", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
     {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
     {"generated", OPTION_GENERATED, NULL, 0,
@@ -114,6 +117,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_ROUTING:
         o->routing = argument;
         return 0;
+    case OPTION_ROUTER:
+        o->router = argument;
+        return 0;
     case OPTION_STORED:
     case OPTION_GENERATED:
         o->generated = key == OPTION_GENERATED;
@@ -171,6 +177,26 @@ static enum gb_status expert(void *fixture, uint32_t layer, uint32_t e, struct g
     return gb_generate_expert(fixture, layer, e, error);
 }
 
+/* "": the default. */
+static const char *router_name(const struct make_options *o)
+{
+    return o->router ? o->router : o->model ? o->model->router : "";
+}
+
+/* The router's rule is known and fits the shape. */
+static enum gb_status check_router(const struct make_options *o, bool *weighs_input, struct gb_error *error)
+{
+    const char *name = router_name(o);
+    const struct gb_router_recipe *recipe = name[0] ? gb_router_recipe_find(name) : gb_router_recipe_default(true);
+    if (!recipe)
+        return gb_fail(error, GB_EINVAL, "--router %s: unknown; see gaugeblock list routers", name);
+    if (o->shape.experts % recipe->router.groups)
+        return gb_fail(error, GB_EINVAL, "--router %s: its %u groups do not divide %u experts", name,
+                       recipe->router.groups, o->shape.experts);
+    *weighs_input = recipe->router.side == GB_ROUTER_ON_INPUT;
+    return GB_OK;
+}
+
 static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, struct gb_error *error)
 {
     bool routed = strcmp(o->routing, "router") != 0;
@@ -178,6 +204,11 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, s
     f->renormalise = o->model ? o->model->renormalise : true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = o->seed;
+    snprintf(f->router, sizeof f->router, "%s", router_name(o));
+    const struct gb_router *router = gb_fixture_router(f);
+    if (f->router[0])
+        f->renormalise =
+            router->renormalise != GB_ROUTER_RENORMALISE_NONE || router->weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
     snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
     snprintf(f->generator, sizeof f->generator, "%s", find_generator(o->data)->name);
@@ -186,7 +217,11 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, s
     else
         snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u --routing %s", o->shape.experts, o->shape.top_k,
                  o->shape.hidden, o->shape.intermediate, o->routing);
-    enum gb_status status = gb_generate_inputs(f, error);
+    enum gb_status status = GB_OK;
+    if (router->bias != GB_ROUTER_BIAS_NONE)
+        status = gb_fixture_add(f, GB_EXTRA_ROUTER_BIAS, error);
+    if (status == GB_OK)
+        status = gb_generate_inputs(f, error);
     if (status == GB_OK && routed)
         status = gb_generate_routing(f, o->routing, error);
     return status == GB_OK ? build_fixture(f, &source, routed, error) : status;
@@ -208,9 +243,13 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
                        o->routing);
     /* The stack routes by the router, which other data kinds would drive into overflow. */
     bool stack = !o->generated && !strcmp(find_generator(o->data)->name, "gaussian/1") && !strcmp(o->routing, "router");
-    enum gb_status status = o->generated
-                                ? gb_fixture_new_generated(&o->shape, o->layers, o->format, fixture, error)
-                                : gb_fixture_new(&o->shape, o->layers, o->format, true, stack, false, fixture, error);
+    bool weighs_input = false;
+    enum gb_status status = check_router(o, &weighs_input, error);
+    if (status != GB_OK)
+        return status;
+    stack &= !weighs_input; /* a stack's layers weigh their outputs */
+    status = o->generated ? gb_fixture_new_generated(&o->shape, o->layers, o->format, fixture, error)
+                          : gb_fixture_new(&o->shape, o->layers, o->format, true, stack, false, fixture, error);
     if (status == GB_OK)
         status = fill(*fixture, o, error);
     return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;

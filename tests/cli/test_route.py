@@ -102,6 +102,43 @@ swapped = record(tied, "--outputs", write("other.h5", other, weights))["cases"][
 expect(swapped["swapped"] == (ids == 2).sum() and swapped["wrong"] == 0 and swapped["largest_gap_ulp"] == 0, swapped)
 record(tied, "--outputs", path("other.h5"), "--order", "fma32/1", code=1)
 
+# Every recipe, made and judged, with a stack unless the recipe weighs the experts' input.
+names = [line.split()[0] for line in run("list", "routers").stdout.splitlines() if line and line[0] != " "]
+expect(len(names) >= 15, names)
+for n, name in enumerate(names):
+    run("make", path("recipe.h5"), "--router", name, "--shape", "64,5,96,48", "--tokens", "6", "--seed", str(n))
+    with h5py.File(path("recipe.h5")) as f:
+        expect(f.attrs["router"].decode() == name and ("stack" in f) == ("llama4" not in name), name)
+        lossy_or_choice = any(word in name for word in ("deepseek", "kimi", "grouped", "topk-sigmoid", "te.", "gpt-oss"))
+        expect(("bias" in f["layers/0/router"]) == lossy_or_choice, name)
+    case, = record(path("recipe.h5"), "--kernel", "cpu/route", "--expect", "1")["cases"]
+    expect(case["fixture"]["router"] == name and case["lanes"]["bound"]["limit_ratio"] < 1, case)
+    record(path("recipe.h5"), "--kernel", "cpu/*", "--expect", "4")
+for flag, says in (("no/1", "unknown"), ("te.sigmoid/1", "do not divide")):
+    expect(says in run("make", path("no.h5"), "--router", flag, "--shape", "9,3,96,48", code=2).stderr, flag)
+run("make", path("model.h5"), "--model", "deepseek-v3", "--tokens", "1", "--generated")
+expect("transformers.deepseek-v3/1" in run("info", path("model.h5")).stdout, "a model has its router")
+
+# DeepSeek-V3's rule in float64, as anybody would write it.
+deep = path("deep.h5")
+run("make", deep, "--shape", "64,6,96,48", "--tokens", "32", "--router", "transformers.deepseek-v3/1")
+with h5py.File(deep) as f:
+    score = 1 / (1 + np.exp(-(bf16(f["layers/0/x"][:]) @ bf16(f["layers/0/router/weight"][:]).T)))
+    choice = score + f["layers/0/router/bias"][:]
+group = np.sort(choice.reshape(32, 8, 8), axis=2)[:, :, -2:].sum(axis=2)
+kept = group >= np.sort(group, axis=1)[:, [4]]
+choice[~kept.repeat(8, axis=1)] = 0
+ids = np.argsort(-choice, axis=1, kind="stable")[:, :6]
+weights = np.take_along_axis(score, ids, 1)
+weights = weights / (weights.sum(axis=1, keepdims=True) + 1e-20) * 2.5
+layer, = record(deep, "--outputs", write("deepseek.h5", ids, weights))["cases"][0]["metrics"]["layers"]
+expect(layer["tokens"]["same_experts"] == 32, layer)
+ids = np.argsort(-score, axis=1, kind="stable")[:, :6]              # neither bias nor groups
+weights = np.take_along_axis(score, ids, 1)
+weights = weights / weights.sum(axis=1, keepdims=True) * 2.5
+reason = record(deep, "--outputs", write("plain-topk.h5", ids, weights), code=1)["cases"][0]["reason"]
+expect("has expert" in reason, reason)
+
 # A recipe with groups and a bias; one whose bias is missing, an unknown one, one that does not fit, no router at all.
 grouped = path("grouped.h5")
 run("make", grouped, "--shape", "32,4,96,48", "--tokens", "16")
