@@ -54,6 +54,15 @@ static float sum(const struct terms *terms, float start)
 {
     if (terms->legal->order == LEGAL_PAIRWISE)
         return start + pairwise(terms, 0, terms->count);
+    if (terms->legal->order == LEGAL_SPLIT) {
+        for (uint32_t part = 0; part < 4; part++) {
+            float share = 0;
+            for (uint32_t n = part * terms->count / 4; n < (part + 1) * terms->count / 4; n++)
+                share = add_term(terms, n, share);
+            start = narrow((double)start + (double)share, terms->bits);
+        }
+        return start;
+    }
     for (uint32_t n = 0; n < terms->count; n++)
         start = add_term(terms, n, start);
     return start;

@@ -6,7 +6,8 @@
 #include "reference/reference.h"
 #include "tests/problem.h"
 
-enum legal_order { LEGAL_FORWARD, LEGAL_REVERSED, LEGAL_SHUFFLED, LEGAL_PAIRWISE, LEGAL_ORDERS };
+/* LEGAL_SPLIT: four parts of the columns, each summed by itself. */
+enum legal_order { LEGAL_FORWARD, LEGAL_REVERSED, LEGAL_SHUFFLED, LEGAL_PAIRWISE, LEGAL_SPLIT, LEGAL_ORDERS };
 
 struct legal {
     enum legal_order order;
