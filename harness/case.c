@@ -4,9 +4,13 @@
 
 #include "harness/case.h"
 #include "harness/command.h"
+#include "harness/explain.h"
 #include "harness/input.h"
 #include "harness/judge.h"
+#include "harness/minimise.h"
+#include "harness/progress.h"
 #include "harness/record.h"
+#include "harness/session.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
 
@@ -84,8 +88,45 @@ static enum gb_status judge_runs(const struct case_request *r, const struct gb_k
     return status;
 }
 
-enum gb_status case_kernel(json_t *record, const struct case_request *r, const struct selected *s,
-                           struct gb_error *error)
+/* Adds to a failed case what its output looks like. */
+static enum gb_status explain_case(json_t *record, const struct case_request *r, const struct gb_outputs *outputs,
+                                   struct gb_error *error)
+{
+    json_t *cases = json_object_get(record, "cases"), *explanation;
+    json_t *one = json_array_get(cases, json_array_size(cases) - 1);
+    char text[256];
+    if (strcmp(record_text(one, "verdict", NULL), "FAIL") || !outputs->layer[0].output)
+        return GB_OK;
+    progress("explaining", 0, 1);
+    enum gb_status status = explain(r->baseline, outputs, &explanation, text, sizeof text, error);
+    if (status == GB_OK && explanation) {
+        json_object_set_new(one, "explanation", explanation);
+        json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));
+    }
+    return status;
+}
+
+/* Looks for the smallest part that fails, once, if asked to. */
+static enum gb_status minimise_case(json_t *record, struct case_request *r, const struct selected *s,
+                                    const struct gb_outputs *outputs, struct gb_error *error)
+{
+    json_t *cases = json_object_get(record, "cases"), *description;
+    json_t *one = json_array_get(cases, json_array_size(cases) - 1);
+    const char *path = r->minimal;
+    char repro[9000];
+    if (!path || strcmp(record_text(one, "verdict", NULL), "FAIL"))
+        return GB_OK;
+    enum gb_status status = minimise(r, s, outputs, path, &description, error);
+    if (status != GB_OK || !description)
+        return status;
+    r->minimal = NULL;
+    repro_kernel(repro, sizeof repro, path, s, (uint32_t)record_number(description, "tokens", NULL));
+    json_object_set_new(description, "repro", record_string(repro));
+    json_object_set_new(one, "minimal", description);
+    return GB_OK;
+}
+
+enum gb_status case_kernel(json_t *record, struct case_request *r, const struct selected *s, struct gb_error *error)
 {
     if (s->reason[0]) {
         not_run(record, r, s, s->unsupported ? VERDICT_UNSUPPORTED : VERDICT_NOT_RUN, s->reason);
@@ -114,6 +155,10 @@ enum gb_status case_kernel(json_t *record, const struct case_request *r, const s
             record_case(record, record_fixture(r->path, r->baseline->fixture),
                         record_subject(s->kernel->name, s->library->path, s->kernel), contract_of(s->kernel),
                         r->batches[b], j.verdict, j.reason, repro, j.lanes, j.metrics);
+        if (status == GB_OK && session_writes_output(s->kernel))
+            status = explain_case(record, r, result.outputs[b], error);
+        if (status == GB_OK)
+            status = minimise_case(record, r, s, result.outputs[b], error);
     }
     worker_result_free(&result);
     return status;
@@ -168,7 +213,7 @@ static enum gb_status judge_file(json_t *record, const struct case_request *r, c
     if (status == GB_OK)
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
                     outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
-    return status;
+    return status == GB_OK && operation == GB_LAYER ? explain_case(record, r, outputs, error) : status;
 }
 
 enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path,

@@ -17,10 +17,11 @@ struct case_request {
     uint32_t batches[32];
     uint32_t batch_count;
     unsigned timeout_s;
+    const char *minimal; /* where the smallest part that fails is written; NULL: not asked for */
 };
 
 /* Runs a selected kernel in a worker and judges every batch; where it cannot run, one case says why. */
-enum gb_status case_kernel(json_t *record, const struct case_request *request, const struct selected *selected,
+enum gb_status case_kernel(json_t *record, struct case_request *request, const struct selected *selected,
                            struct gb_error *error);
 /* A case that says why the fixture at `path` was refused; code: EXIT_USAGE or EXIT_CRASH. */
 void case_refused(json_t *record, const char *path, int code, const char *reason);

@@ -109,6 +109,18 @@ static const struct fault table[] = {
     EDIT("bf16 weights with three significand bits less", GATE_UP, BF16, bf16_as_e4m3,
          "weights quantised without saying so"),
 
+    EDIT("last K block dropped", WEIGHTS, 0, last_block_dropped, "TileLang #2381; CUTLASS #3536"),
+    EDIT("weights of the first expert for all", WEIGHTS, 0, first_expert, "expert stride missing"),
+    EDIT("nibbles exchanged", WEIGHTS, E2M1, nibbles_exchanged, "Triton #5197; torchao #2939"),
+    EDIT("scales of the next block", WEIGHTS, SCALES, scales_next_block, "a scale pointer advanced before its use"),
+    EDIT("scales of the next row", WEIGHTS, ROW_SCALES, scales_next_row, "a wrong leading dimension of scales"),
+    EDIT("linear scales read as swizzled", WEIGHTS, ROW_SCALES, scales_swizzled, "modular #6600; vLLM #50084"),
+    EDIT("scales without significand", WEIGHTS, NVFP4, scales_power_of_two, "E4M3 scales read as powers of two"),
+    EDIT("scale bias off by one", WEIGHTS, E8M0, scales_bias, "Transformers #46763: scales up to an octave off"),
+    EDIT("block scales transposed", WEIGHTS, FP8, scales_transposed, "vLLM #50204"),
+    EDIT("global scales missing", WEIGHTS, NVFP4, global_missing, "FlashInfer #3548"),
+    EDIT("E4M3 read as FNUZ", WEIGHTS, E4M3, e4m3_fnuz, "vLLM #7210, #47201; SGLang #35111"),
+
     PLANT("gate and up accumulated in bf16", PROJECTION, projection_accumulator, 8, "PyTorch #84402; DeepEP #176"),
     PLANT("gate and up accumulated in fp16", PROJECTION, projection_accumulator, 11, "ONNX Runtime #29166"),
     PLANT("gate and up accumulated in 14 bits", PROJECTION, projection_accumulator, 14,
@@ -177,7 +189,7 @@ const struct fault *faults(size_t *count)
 
 const char *fault_stage_name(enum fault_stage stage)
 {
-    static const char *const names[] = {"input",      "gate_up", "down",    "projection",
+    static const char *const names[] = {"input",      "gate_up", "down",    "weights", "projection",
                                         "activation", "slot",    "combine", "output"};
     return names[stage];
 }

@@ -32,6 +32,7 @@ struct trace {
 struct planted {
     const struct trace *clean;
     const struct fault *fault;
+    const bool *affected; /* [experts], whose weights are changed: those in use, or one of them */
     struct gb_shape shape;
     int32_t *ids;           /* [tokens, top_k] */
     float *routing_weights; /* [tokens, top_k] */
@@ -48,6 +49,7 @@ enum fault_stage {
     STAGE_INPUT,      /* ids, routing weights, x */
     STAGE_GATE_UP,    /* weights of gate and up */
     STAGE_DOWN,       /* weights of down */
+    STAGE_WEIGHTS,    /* both */
     STAGE_PROJECTION, /* gate and up, computed */
     STAGE_ACTIVATION, /* the intermediate, from gate and up */
     STAGE_SLOT,       /* the slots' dot products */
@@ -60,7 +62,7 @@ struct fault {
     enum fault_stage stage;
     unsigned formats; /* bits 1 << enum gb_format that have it; 0: all */
     void (*plant)(struct planted *planted);
-    void (*edit)(struct planted *planted, struct editable *weights); /* STAGE_GATE_UP, STAGE_DOWN */
+    void (*edit)(struct planted *planted, struct editable *weights); /* STAGE_GATE_UP, STAGE_DOWN, both */
     double amount;                                                   /* what the function makes of it */
     bool vital;                                                      /* a gate that lets it pass is worth nothing */
     const char *resembles;                                           /* the public bug, or what makes it likely */
@@ -75,8 +77,10 @@ bool fault_applies(const struct fault *fault, enum gb_format format);
 enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *trace, struct gb_error *error);
 void trace_free(struct trace *trace);
 
-/* The layer with the fault in it. output: [tokens, hidden]. */
-enum gb_status fault_run(const struct fault *fault, const struct trace *clean, float *output, struct gb_error *error);
+/* The layer with the fault in it. affected: whose weights it changes, [experts]; NULL: those of all in use.
+ * output: [tokens, hidden]. */
+enum gb_status fault_run(const struct fault *fault, const struct trace *clean, const bool *affected, float *output,
+                         struct gb_error *error);
 
 /* Rows and pairs, for those who plant. */
 uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_t row);

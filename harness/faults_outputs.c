@@ -36,13 +36,17 @@ void plant_output_row_zero(struct planted *p)
     memset(row(p, p->shape.tokens / 2), 0, p->shape.hidden * sizeof *p->output);
 }
 
-/* The first two tokens. */
+/* The first token and the next one that differs from it. */
 void plant_output_rows_exchanged(struct planted *p)
 {
-    if (p->shape.tokens < 2)
+    size_t bytes = p->shape.hidden * sizeof *p->output;
+    uint32_t other = 1;
+    while (other < p->shape.tokens && !memcmp(clean_row(p, 0), clean_row(p, other), bytes))
+        other++;
+    if (other >= p->shape.tokens)
         return;
-    memcpy(row(p, 0), clean_row(p, 1), p->shape.hidden * sizeof *p->output);
-    memcpy(row(p, 1), clean_row(p, 0), p->shape.hidden * sizeof *p->output);
+    memcpy(row(p, 0), clean_row(p, other), bytes);
+    memcpy(row(p, other), clean_row(p, 0), bytes);
 }
 
 void plant_output_row_repeated(struct planted *p)

@@ -6,10 +6,10 @@
 #include "harness/faults.h"
 #include "quant/quant.h"
 
-/* For each row of each expert in use: `uint32_t e, r`. */
+/* For each row of each affected expert: `uint32_t e, r`. */
 #define EACH_ROW(p, w)                                                                                                 \
     for (uint32_t e = 0; e < (p)->shape.experts; e++)                                                                  \
-        if ((p)->clean->used[e])                                                                                       \
+        if ((p)->affected[e])                                                                                          \
             for (uint32_t r = 0; r < (w)->weights.rows; r++)
 
 /* The weights as they were. */
@@ -60,23 +60,23 @@ static size_t scales_of_row(const struct editable *w)
     return w->row_scale_bytes;
 }
 
-/* The last block of a row takes the first one's. */
+/* A pointer into one expert's scales advanced by one; the last takes the first. */
 void edit_scales_next_block(struct planted *p, struct editable *w)
 {
-    if (w->weights.format == GB_FP8_BLOCK) {
-        struct blocks b = blocks_of(w);
-        for (uint32_t e = 0; e < p->shape.experts; e++)
-            for (uint32_t part = 0; p->clean->used[e] && part < b.parts; part++)
-                for (uint32_t r = 0; r < b.down; r++) {
-                    float *row = block_scales(w, e, part) + (size_t)r * b.across, first = row[0];
-                    memmove(row, row + 1, (b.across - 1) * sizeof *row);
-                    row[b.across - 1] = first;
-                }
-        return;
+    struct blocks b = blocks_of(w);
+    size_t each = (size_t)w->weights.rows * w->row_scale_bytes, blocks = (size_t)b.parts * b.down * b.across;
+    for (uint32_t e = 0; e < p->shape.experts; e++) {
+        if (!p->affected[e])
+            continue;
+        if (w->weights.format == GB_FP8_BLOCK) {
+            float *scales = block_scales(w, e, 0), first = scales[0];
+            memmove(scales, scales + 1, (blocks - 1) * sizeof *scales);
+            scales[blocks - 1] = first;
+        } else {
+            memcpy(editable_scales(w, e, 0), clean_scales(p, w, e, 0) + 1, each - 1);
+            editable_scales(w, e, 0)[each - 1] = clean_scales(p, w, e, 0)[0];
+        }
     }
-    EACH_ROW(p, w)
-    for (size_t b = 0; b < scales_of_row(w); b++)
-        editable_scales(w, e, r)[b] = clean_scales(p, w, e, r)[(b + 1) % scales_of_row(w)];
 }
 
 void edit_scales_next_row(struct planted *p, struct editable *w)
@@ -131,7 +131,7 @@ void edit_scales_inverse(struct planted *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (size_t i = 0; p->clean->used[e] && i < (size_t)b.parts * b.down * b.across; i++)
+        for (size_t i = 0; p->affected[e] && i < (size_t)b.parts * b.down * b.across; i++)
             block_scales(w, e, 0)[i] = 1.0f / block_scales(w, e, 0)[i];
 }
 
@@ -140,7 +140,7 @@ void edit_scales_transposed(struct planted *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (uint32_t part = 0; p->clean->used[e] && part < b.parts; part++) {
+        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++) {
             size_t at = ((size_t)e * b.parts + part) * b.down * b.across;
             const float *from = (const float *)clean(p, w)->scales + at;
             for (uint32_t r = 0; r < b.down; r++)
@@ -153,7 +153,7 @@ void edit_scales_one(struct planted *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (uint32_t part = 0; p->clean->used[e] && part < b.parts; part++)
+        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++)
             for (size_t i = 0; i < (size_t)b.down * b.across; i++)
                 block_scales(w, e, part)[i] = block_scales(w, e, part)[0];
 }
@@ -161,7 +161,8 @@ void edit_scales_one(struct planted *p, struct editable *w)
 void edit_global_missing(struct planted *p, struct editable *w)
 {
     for (uint32_t i = 0; i < p->shape.experts * w->weights.parts; i++)
-        w->global_scales[i] = 1.0f;
+        if (p->affected[i / w->weights.parts])
+            w->global_scales[i] = 1.0f;
 }
 
 void edit_global_next_expert(struct planted *p, struct editable *w)
@@ -169,7 +170,7 @@ void edit_global_next_expert(struct planted *p, struct editable *w)
     uint32_t parts = w->weights.parts;
     const float *from = clean(p, w)->global_scales;
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        if (p->clean->used[e])
+        if (p->affected[e])
             for (uint32_t next = (e + 1) % p->shape.experts; next != e; next = (next + 1) % p->shape.experts)
                 if (p->clean->used[next]) {
                     memcpy(w->global_scales + e * parts, from + next * parts, parts * sizeof *from);
@@ -180,7 +181,8 @@ void edit_global_next_expert(struct planted *p, struct editable *w)
 void edit_global_of_gate(struct planted *p, struct editable *w)
 {
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        w->global_scales[2 * e + 1] = w->global_scales[2 * e];
+        if (p->affected[e])
+            w->global_scales[2 * e + 1] = w->global_scales[2 * e];
 }
 
 /* One row's codes and, where rows have their own, scales. */
@@ -198,11 +200,11 @@ void edit_halves_exchanged(struct planted *p, struct editable *w)
     EACH_ROW(p, w)
     take_row(p, w, e, r, (r + half) % w->weights.rows);
     for (uint32_t e = 0; e < p->shape.experts; e++) {
-        if (w->global_scales && p->clean->used[e]) {
+        if (w->global_scales && p->affected[e]) {
             w->global_scales[2 * e] = clean(p, w)->global_scales[2 * e + 1];
             w->global_scales[2 * e + 1] = clean(p, w)->global_scales[2 * e];
         }
-        if (w->weights.format == GB_FP8_BLOCK && p->clean->used[e]) {
+        if (w->weights.format == GB_FP8_BLOCK && p->affected[e]) {
             size_t each = (size_t)blocks_of(w).down * blocks_of(w).across;
             const float *from = (const float *)clean(p, w)->scales + 2 * e * each;
             memcpy(block_scales(w, e, 0), from + each, each * sizeof *from);
@@ -233,17 +235,19 @@ void edit_first_expert(struct planted *p, struct editable *w)
     while (!p->clean->used[first])
         first++;
     for (uint32_t e = first + 1; e < p->shape.experts; e++)
-        if (p->clean->used[e]) {
+        if (p->affected[e]) {
             memcpy(editable_codes(w, e, 0), clean_codes(p, w, first, 0), codes);
             if (scales)
                 memcpy(editable_scales(w, e, 0), clean_scales(p, w, first, 0), scales);
         }
 }
 
-/* The last 32 columns, or a row if it has no more. */
+/* The columns of the last scale; 16 where there are no scales. */
 void edit_last_block_dropped(struct planted *p, struct editable *w)
 {
-    size_t tail = gb_row_code_bytes(w->weights.format, w->weights.columns < 32 ? w->weights.columns : 32);
+    uint32_t block = gb_format_block(w->weights.format), columns = w->weights.columns;
+    block = block > 1 ? block : 16;
+    size_t tail = gb_row_code_bytes(w->weights.format, columns % block ? columns % block : block);
     EACH_ROW(p, w)
     memset(editable_codes(w, e, r) + w->row_code_bytes - tail, 0, tail);
 }

@@ -147,8 +147,8 @@ static void *duplicate(const void *from, size_t bytes)
     return copy;
 }
 
-static enum gb_status planted_new(const struct fault *fault, const struct trace *t, struct planted *p,
-                                  struct gb_error *error)
+static enum gb_status planted_new(const struct fault *fault, const struct trace *t, const bool *affected,
+                                  struct planted *p, struct gb_error *error)
 {
     const struct gb_arguments *a = &t->arguments;
     const struct gb_shape *s = &a->shape;
@@ -156,6 +156,7 @@ static enum gb_status planted_new(const struct fault *fault, const struct trace 
     *p = (struct planted){
         .clean = t,
         .fault = fault,
+        .affected = affected ? affected : t->used,
         .shape = *s,
         .ids = duplicate(a->ids, pairs * sizeof *p->ids),
         .routing_weights = duplicate(a->routing_weights, pairs * sizeof *p->routing_weights),
@@ -168,9 +169,12 @@ static enum gb_status planted_new(const struct fault *fault, const struct trace 
     };
     if (!p->ids || !p->routing_weights || !p->x || !p->gate || !p->up || !p->intermediate || !p->slots || !p->output)
         return gb_fail(error, GB_ENOMEM, "no memory to plant a fault in %u tokens", s->tokens);
-    if (fault->stage == STAGE_GATE_UP)
-        return editable_new(t, &a->gate_up, &p->gate_up, error);
-    return fault->stage == STAGE_DOWN ? editable_new(t, &a->down, &p->down, error) : GB_OK;
+    enum gb_status status = GB_OK;
+    if (fault->stage == STAGE_GATE_UP || fault->stage == STAGE_WEIGHTS)
+        status = editable_new(t, &a->gate_up, &p->gate_up, error);
+    if (status == GB_OK && (fault->stage == STAGE_DOWN || fault->stage == STAGE_WEIGHTS))
+        status = editable_new(t, &a->down, &p->down, error);
+    return status;
 }
 
 static void planted_free(struct planted *p)
@@ -203,11 +207,11 @@ static enum gb_status complete(struct planted *p, struct gb_error *error)
     a.x = p->x;
     a.intermediate = p->intermediate;
     a.output = p->output;
-    if (stage == STAGE_GATE_UP)
+    if (p->gate_up.codes)
         a.gate_up = p->gate_up.weights;
-    if (stage == STAGE_DOWN)
+    if (p->down.codes)
         a.down = p->down.weights;
-    if (stage == STAGE_INPUT || stage == STAGE_GATE_UP)
+    if (stage == STAGE_INPUT || stage == STAGE_GATE_UP || stage == STAGE_WEIGHTS)
         return gb_reference_layer(&a, error);
     if (stage == STAGE_PROJECTION)
         activate(p);
@@ -218,15 +222,18 @@ static enum gb_status complete(struct planted *p, struct gb_error *error)
     return GB_OK;
 }
 
-enum gb_status fault_run(const struct fault *fault, const struct trace *clean, float *output, struct gb_error *error)
+enum gb_status fault_run(const struct fault *fault, const struct trace *clean, const bool *affected, float *output,
+                         struct gb_error *error)
 {
     struct planted p;
-    enum gb_status status = planted_new(fault, clean, &p, error);
+    enum gb_status status = planted_new(fault, clean, affected, &p, error);
     if (status == GB_OK) {
         if (fault->plant)
             fault->plant(&p);
-        else
-            fault->edit(&p, fault->stage == STAGE_GATE_UP ? &p.gate_up : &p.down);
+        if (p.gate_up.codes)
+            fault->edit(&p, &p.gate_up);
+        if (p.down.codes)
+            fault->edit(&p, &p.down);
         status = complete(&p, error);
     }
     if (status == GB_OK)

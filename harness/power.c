@@ -130,7 +130,7 @@ static enum gb_status plant(struct power *p, const struct trace *traces, const s
     struct sight sights[MAX_GATES];
     enum gb_status status = GB_OK;
     for (uint32_t l = 0; status == GB_OK && l < p->baseline->fixture->layers; l++)
-        status = fault_run(fault, &traces[l], p->outputs->layer[l].output, error);
+        status = fault_run(fault, &traces[l], NULL, p->outputs->layer[l].output, error);
     if (status != GB_OK)
         return status;
     json_t *object = json_pack("{s:s, s:s, s:s, s:b}", "name", fault->name, "stage", fault_stage_name(fault->stage),

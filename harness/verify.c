@@ -18,7 +18,7 @@ struct verify_options {
     const char *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
-    const char *batches, *gate_name;
+    const char *batches, *gate_name, *minimal;
     struct claim claim;
     struct gate gate;
     long long expect; /* negative: not given */
@@ -35,7 +35,8 @@ enum {
     OPTION_BATCH,
     OPTION_EXPECT,
     OPTION_TIMEOUT,
-    OPTION_GATE
+    OPTION_GATE,
+    OPTION_MINIMISE
 };
 
 static const struct argp_option options[] = {
@@ -50,6 +51,8 @@ static const struct argp_option options[] = {
     {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
     {"gate", OPTION_GATE, "FILE", 0,
      "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
+    {"minimise", OPTION_MINIMISE, "OUT.h5", 0,
+     "write the smallest part of the problem that the first failing kernel fails on", 0},
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
      0},
@@ -100,6 +103,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_GATE:
         o->gate_name = argument;
         return 0;
+    case OPTION_MINIMISE:
+        o->minimal = argument;
+        return 0;
     case OPTION_EXPECT:
         if (!parse_number(argument, 0, INT32_MAX, &value))
             usage_error(state, "--expect %s: give a whole number", argument);
@@ -125,6 +131,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
         if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits) && !o->outputs_count)
             usage_error(state, "--order, --rounding and --accumulator-bits go with --outputs");
+        if (o->minimal && (o->outputs_count || o->fixture_count > 1))
+            usage_error(state, "--minimise goes with one fixture, and without --outputs");
         if (o->claim.order && (o->claim.roundings_text || o->claim.accumulator_bits))
             usage_error(state, "--order claims every rounding of a contract: give it without --rounding and "
                                "--accumulator-bits");
@@ -178,7 +186,8 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
         case_refused(record, path, code, error->message);
         return GB_OK;
     }
-    struct case_request request = {.path = path, .baseline = &baseline, .gate = &o->gate, .timeout_s = o->timeout_s};
+    struct case_request request = {
+        .path = path, .baseline = &baseline, .gate = &o->gate, .timeout_s = o->timeout_s, .minimal = o->minimal};
     request.batches[0] = fixture->shape.tokens;
     request.batch_count = 1;
     if (o->batches)

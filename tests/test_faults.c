@@ -43,7 +43,7 @@ static bool changes(const struct fault *fault, const struct trace *trace, float 
     struct gb_error error = {""};
     size_t count = outputs(&trace->arguments.shape);
     memset(output, 0xA5, count * sizeof *output);
-    if (fault_run(fault, trace, output, &error) != GB_OK)
+    if (fault_run(fault, trace, NULL, output, &error) != GB_OK)
         fail_msg("%s: %s", fault->name, error.message);
     return memcmp(output, trace->output, count * sizeof *output) != 0;
 }
@@ -87,7 +87,7 @@ static void test_table(void **state)
     const struct fault *all = faults(&count);
     for (size_t i = 0; i < count; i++) {
         const struct fault *fault = &all[i];
-        bool weights = fault->stage == STAGE_GATE_UP || fault->stage == STAGE_DOWN;
+        bool weights = fault->stage >= STAGE_GATE_UP && fault->stage <= STAGE_WEIGHTS;
         if (!fault->resembles || !*fault->resembles || (fault->edit != NULL) != weights || !fault->plant != weights)
             fail_msg("row of '%s'", fault->name);
         for (size_t other = 0; other < i; other++)

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/explain.h"
+#include "harness/faults.h"
+#include "harness/place.h"
+#include "quant/quant.h"
+
+enum { MOST_TOKENS = 32, MOST_CANDIDATES = 512, SHOWN = 5 };
+
+/* So many products take about as long as a glance. */
+#define MOST_PRODUCTS (1u << 28)
+
+/* What a share of the error must be to be called an explanation. */
+#define EXPLAINED 0.9
+/* Among explanations that differ by less, the one that comes first. */
+#define SAME 1e-3
+
+struct candidate {
+    char name[128];
+    double explains;
+};
+
+/* One layer of some tokens: the reference taken apart, and the subject's error. */
+struct window {
+    struct trace trace;
+    uint32_t layer, first, tokens, hidden;
+    double *errors; /* [tokens, hidden]: subject - reference */
+    float *faulty;  /* [tokens, hidden] */
+    struct place place;
+    struct candidate candidates[MOST_CANDIDATES];
+    uint32_t count;
+};
+
+static double value_at(const struct gb_layer_outputs *l, size_t i)
+{
+    return l->format == GB_FP32 ? (double)((const float *)l->output)[i]
+                                : (double)gb_bf16_decode(((const gb_bf16 *)l->output)[i]);
+}
+
+static double error_at(const struct gb_outputs *subject, const struct gb_outputs *reference, uint32_t layer, size_t i)
+{
+    return value_at(&subject->layer[layer], i) - value_at(&reference->layer[layer], i);
+}
+
+/* The layer and the token with the largest error, relative to the layer's largest value; false if there is none. */
+static bool find_worst(const struct gb_outputs *subject, const struct gb_outputs *reference, uint32_t *layer,
+                       uint32_t *token)
+{
+    size_t count = (size_t)subject->shape.tokens * subject->shape.hidden;
+    double worst = 0.0;
+    for (uint32_t l = 0; l < subject->layers; l++) {
+        double scale = 0.0;
+        for (size_t i = 0; i < count; i++)
+            scale = fmax(scale, fabs(value_at(&reference->layer[l], i)));
+        for (size_t i = 0; i < count; i++) {
+            double e = fabs(error_at(subject, reference, l, i)) / scale;
+            e = isnan(e) ? INFINITY : e;
+            if (e > worst) {
+                worst = e;
+                *layer = l;
+                *token = (uint32_t)(i / subject->shape.hidden);
+            }
+        }
+    }
+    return worst > 0.0;
+}
+
+/* Neighbouring tokens are looked at together, since faults reach from one to the next. */
+static uint32_t tokens_of_window(const struct gb_shape *shape, uint32_t all)
+{
+    double products = 3.0 * shape->top_k * (double)shape->hidden * (double)shape->intermediate;
+    double affordable = fmax(4.0, fmin(MOST_TOKENS, MOST_PRODUCTS / products));
+    return all < affordable ? all : (uint32_t)affordable;
+}
+
+/* Which errors are more than rounding: 8 of its standard deviations; all of them if none is. */
+static enum gb_status place_errors(const struct baseline *b, const struct gb_outputs *subject, struct window *w,
+                                   struct gb_error *error)
+{
+    const struct gb_arguments *a = &w->trace.arguments;
+    size_t count = (size_t)w->tokens * w->hidden, from = (size_t)w->first * w->hidden, seen = 0;
+    const double *truth = b->fixture->layer[w->layer].truth_quantised + from;
+    const double *sigma = b->bounds[w->layer].of.output_sigma + from;
+    double *visible = malloc(count * sizeof *visible); /* [tokens, hidden] */
+    if (!visible)
+        return gb_fail(error, GB_ENOMEM, "no memory to place %zu errors", count);
+    for (size_t i = 0; i < count; i++) {
+        double e = value_at(&subject->layer[w->layer], from + i) - truth[i];
+        visible[i] = fabs(e) <= 8.0 * sigma[i] ? 0.0 : w->errors[i];
+        seen += visible[i] != 0.0;
+    }
+    enum gb_status status =
+        place_new(seen ? visible : w->errors, w->tokens, w->hidden, a->ids, a->shape.top_k, &w->place, error);
+    free(visible);
+    return status;
+}
+
+static enum gb_status window_new(const struct baseline *b, const struct gb_outputs *subject, uint32_t token,
+                                 struct window *w, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    struct gb_arguments a = gb_layer_arguments(f, w->layer, subject->shape.tokens);
+    uint32_t all = subject->shape.tokens;
+    w->hidden = f->shape.hidden;
+    w->tokens = tokens_of_window(&f->shape, all);
+    w->first = token < w->tokens / 2 ? 0 : token - w->tokens / 2;
+    w->first = w->first + w->tokens > all ? all - w->tokens : w->first;
+    a.shape.tokens = w->tokens;
+    a.x += (size_t)w->first * w->hidden;
+    a.ids += (size_t)w->first * a.shape.top_k;
+    a.routing_weights += (size_t)w->first * a.shape.top_k;
+    size_t count = (size_t)w->tokens * w->hidden, from = (size_t)w->first * w->hidden;
+    w->errors = malloc(count * sizeof *w->errors);
+    w->faulty = malloc(count * sizeof *w->faulty);
+    if (!w->errors || !w->faulty)
+        return gb_fail(error, GB_ENOMEM, "no memory to explain the errors of %u tokens", w->tokens);
+    for (size_t i = 0; i < count; i++)
+        w->errors[i] = error_at(subject, b->reference, w->layer, from + i);
+    enum gb_status status = trace_new(&a, &w->trace, error);
+    return status == GB_OK ? place_errors(b, subject, w, error) : status;
+}
+
+static void window_free(struct window *w)
+{
+    trace_free(&w->trace);
+    place_free(&w->place);
+    free(w->errors);
+    free(w->faulty);
+}
+
+static void enter(struct window *w, const char *name, const char *suffix, double explains)
+{
+    if (w->count == MOST_CANDIDATES || !(explains > 0.0))
+        return;
+    struct candidate *c = &w->candidates[w->count++];
+    snprintf(c->name, sizeof c->name, "%s%s", name, suffix);
+    c->explains = explains;
+}
+
+/* 1 - |error - what the fault makes|^2 / |error|^2, over finite errors of the tokens asked for. */
+static double explained(const struct window *w, const bool *tokens)
+{
+    double left = 0.0, all = 0.0;
+    for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++) {
+        double e = w->errors[i], f = (double)w->faulty[i] - (double)w->trace.output[i];
+        if ((tokens && !tokens[i / w->hidden]) || (!isfinite(e) && !isfinite(f)))
+            continue;
+        if (!isfinite(e) || !isfinite(f))
+            return 0.0;
+        left += (e - f) * (e - f);
+        all += e * e;
+    }
+    return all > 0.0 ? 1.0 - left / all : 0.0;
+}
+
+/* Faults of the whole layer; of the wrong tokens alone; of one expert's weights. */
+static enum gb_status try_faults(struct window *w, struct gb_error *error)
+{
+    size_t count;
+    const struct fault *all = faults(&count);
+    bool partial = w->place.wrong_tokens < w->tokens;
+    bool *one = calloc(w->trace.arguments.shape.experts, sizeof *one);
+    enum gb_status status = one ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for a list of experts");
+    if (one && w->place.expert >= 0)
+        one[w->place.expert] = true;
+    for (size_t i = 0; status == GB_OK && i < count; i++) {
+        if (!fault_applies(&all[i], w->trace.arguments.gate_up.format))
+            continue;
+        status = fault_run(&all[i], &w->trace, NULL, w->faulty, error);
+        if (status == GB_OK)
+            enter(w, all[i].name, "", explained(w, NULL));
+        if (status == GB_OK && partial)
+            enter(w, all[i].name, ", in some tokens", explained(w, w->place.token));
+        if (status != GB_OK || !all[i].edit || w->place.expert < 0)
+            continue;
+        status = fault_run(&all[i], &w->trace, one, w->faulty, error);
+        if (status == GB_OK)
+            enter(w, all[i].name, ", of one expert", explained(w, NULL));
+    }
+    free(one);
+    return status;
+}
+
+/* Which slots a gain takes part in; -1: any. */
+struct share {
+    int32_t expert, slot;
+};
+
+/* error = (factor - 1) * share of the output, by least squares. */
+static void try_gain(struct window *w, const char *what, struct share of)
+{
+    const struct gb_arguments *a = &w->trace.arguments;
+    double dot = 0.0, squares = 0.0, all = 0.0;
+    char name[128];
+    for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++) {
+        double share = 0.0;
+        if (!isfinite(w->errors[i]))
+            return;
+        for (uint32_t k = 0; k < a->shape.top_k; k++) {
+            size_t pair = i / w->hidden * a->shape.top_k + k;
+            if (a->ids[pair] >= 0 && (of.expert < 0 || a->ids[pair] == of.expert) &&
+                (of.slot < 0 || k == (uint32_t)of.slot))
+                share += (double)a->routing_weights[pair] * (double)w->trace.slots[pair * w->hidden + i % w->hidden];
+        }
+        dot += share * w->errors[i];
+        squares += share * share;
+        all += w->errors[i] * w->errors[i];
+    }
+    if (!(squares > 0.0) || !(all > 0.0))
+        return;
+    double factor = 1.0 + dot / squares;
+    if (fabs(factor) < SAME)
+        snprintf(name, sizeof name, "%s left out", what);
+    else if (fabs(factor - 2.0) < SAME)
+        snprintf(name, sizeof name, "%s added twice", what);
+    else
+        snprintf(name, sizeof name, "%s scaled by %.7g", what, factor);
+    enter(w, name, "", dot * dot / (squares * all));
+}
+
+static void try_gains(struct window *w)
+{
+    const struct gb_shape *shape = &w->trace.arguments.shape;
+    char what[64];
+    try_gain(w, "the output", (struct share){-1, -1});
+    for (uint32_t k = 0; shape->top_k > 1 && k < shape->top_k && k < 32; k++) {
+        snprintf(what, sizeof what, "slot %u", k);
+        try_gain(w, what, (struct share){-1, (int32_t)k});
+    }
+    if (w->place.expert >= 0) {
+        snprintf(what, sizeof what, "expert %d", w->place.expert);
+        try_gain(w, what, (struct share){w->place.expert, -1});
+    }
+}
+
+/* The best first; among those that fit equally well, those entered first. */
+static void sort(struct window *w)
+{
+    for (uint32_t i = 1; i < w->count; i++)
+        for (uint32_t j = i; j > 0 && w->candidates[j].explains > w->candidates[j - 1].explains + SAME; j--) {
+            struct candidate c = w->candidates[j];
+            w->candidates[j] = w->candidates[j - 1];
+            w->candidates[j - 1] = c;
+        }
+}
+
+/* ", tokens 3, 7, expert 5, columns 16 to 31" */
+static void append_place(const json_t *where, char *text, size_t bytes)
+{
+    static const char *const keys[] = {"tokens", "columns"};
+    size_t used = strlen(text);
+    if (json_object_get(where, "expert") && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, "; tokens of expert %d alone",
+                                 (int)json_integer_value(json_object_get(where, "expert")));
+    for (size_t i = json_object_get(where, "expert") ? 1 : 0; i < 2 && used < bytes; i++)
+        if (json_object_get(where, keys[i]))
+            used += (size_t)snprintf(text + used, bytes - used, "; %s %s alone", keys[i],
+                                     json_string_value(json_object_get(where, keys[i])));
+}
+
+static json_t *describe(const struct window *w, char *text, size_t bytes)
+{
+    bool named = w->count && w->candidates[0].explains >= EXPLAINED;
+    json_t *candidates = json_array(), *where = place_describe(&w->place, w->first);
+    for (uint32_t i = 0; i < w->count && i < SHOWN; i++)
+        json_array_append_new(
+            candidates, json_pack("{s:s, s:f}", "name", w->candidates[i].name, "explains", w->candidates[i].explains));
+    if (named)
+        snprintf(text, bytes, "looks like: %s (%.4g %% of the squared error)", w->candidates[0].name,
+                 100.0 * w->candidates[0].explains);
+    else
+        snprintf(text, bytes, "looks like no fault known here");
+    append_place(where, text, bytes);
+    return json_pack("{s:i, s:s, s:f, s:o, s:o}", "layer", (int)w->layer, "name", named ? w->candidates[0].name : "",
+                     "explains", named ? w->candidates[0].explains : 0.0, "where", where, "candidates", candidates);
+}
+
+enum gb_status explain(const struct baseline *baseline, const struct gb_outputs *subject, json_t **explanation,
+                       char *text, size_t bytes, struct gb_error *error)
+{
+    struct window *w = calloc(1, sizeof *w);
+    uint32_t token = 0;
+    *explanation = NULL;
+    text[0] = '\0';
+    if (!w)
+        return gb_fail(error, GB_ENOMEM, "no memory to explain an error");
+    enum gb_status status = GB_OK;
+    if (find_worst(subject, baseline->reference, &w->layer, &token)) {
+        status = window_new(baseline, subject, token, w, error);
+        if (status == GB_OK)
+            status = try_faults(w, error);
+        if (status == GB_OK) {
+            try_gains(w);
+            sort(w);
+            *explanation = describe(w, text, bytes);
+        }
+    }
+    window_free(w);
+    free(w);
+    return status;
+}

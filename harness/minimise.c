@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/judge.h"
+#include "harness/minimise.h"
+#include "harness/part.h"
+#include "harness/progress.h"
+#include "harness/worker.h"
+#include "quant/quant.h"
+
+struct search {
+    const struct case_request *request;
+    const struct selected *selected;
+    const char *path; /* of the smallest part so far */
+    char trial[4200]; /* of the one being tried */
+    struct part smallest;
+    unsigned tries;
+};
+
+static enum gb_status judge_trial(const struct search *s, struct gb_fixture *fixture, bool *fails,
+                                  struct gb_error *error)
+{
+    struct worker_request request = {.fixture = s->trial,
+                                     .library = s->selected->library->path,
+                                     .kernel = s->selected->kernel->name,
+                                     .batches = {fixture->shape.tokens},
+                                     .batch_count = 1,
+                                     .timeout_s = s->request->timeout_s};
+    struct worker_result result;
+    struct baseline baseline = {0};
+    struct judgement j;
+    worker_run(&request, fixture, &result);
+    enum gb_status status = GB_OK;
+    if (result.verdict == VERDICT_PASS) {
+        status = baseline_new(fixture, &baseline, error);
+        if (status == GB_OK)
+            status = judge(&baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->gate, &j,
+                           error);
+        if (status == GB_OK) {
+            *fails = j.verdict == VERDICT_FAIL;
+            json_decref(j.lanes);
+            json_decref(j.metrics);
+        }
+        baseline_free(&baseline);
+    }
+    worker_result_free(&result);
+    return status;
+}
+
+/* Keeps the part if the kernel fails on it. What it does not take, or crashes on, is another failure. */
+static enum gb_status try_part(struct search *s, const struct part *part, bool *fails, struct gb_error *error)
+{
+    struct gb_fixture *fixture;
+    struct gb_error refused;
+    *fails = false;
+    progress("minimising: try", s->tries++, 100);
+    enum gb_status status = part_new(s->request->baseline->fixture, part, &fixture, &refused);
+    if (status == GB_OK) {
+        struct gb_problem problem = gb_fixture_problem(fixture, fixture->shape.tokens);
+        status = s->selected->kernel->supports(&problem, &refused);
+    }
+    if (status != GB_OK) {
+        gb_fixture_free(fixture);
+        return GB_OK;
+    }
+    status = gb_fixture_write(s->trial, fixture, error);
+    if (status == GB_OK)
+        status = judge_trial(s, fixture, fails, error);
+    gb_fixture_free(fixture);
+    if (status == GB_OK && *fails) {
+        s->smallest = *part;
+        if (rename(s->trial, s->path))
+            status = gb_fail(error, GB_EIO, "%s: cannot be written", s->path);
+    }
+    return status;
+}
+
+/* Halves one range while a half still fails. */
+static enum gb_status halve(struct search *s, size_t first, size_t count, struct gb_error *error)
+{
+    bool fails = true;
+    enum gb_status status = GB_OK;
+    while (status == GB_OK && fails) {
+        struct part low = s->smallest, high = s->smallest;
+        uint32_t whole = *(uint32_t *)(void *)((char *)&low + count), half = whole / 2;
+        if (!half)
+            return GB_OK;
+        *(uint32_t *)(void *)((char *)&low + count) = half;
+        *(uint32_t *)(void *)((char *)&high + count) = whole - half;
+        *(uint32_t *)(void *)((char *)&high + first) += half;
+        status = try_part(s, &low, &fails, error);
+        if (status == GB_OK && !fails)
+            status = try_part(s, &high, &fails, error);
+    }
+    return status;
+}
+
+/* Cuts columns or neurons to half, in whole scale blocks, while that still fails. */
+static enum gb_status cut(struct search *s, size_t count, struct gb_error *error)
+{
+    uint32_t block = gb_format_block(s->request->baseline->fixture->weights);
+    bool fails = true;
+    enum gb_status status = GB_OK;
+    block = block < 16 ? 16 : block;
+    while (status == GB_OK && fails) {
+        struct part less = s->smallest;
+        uint32_t *size = (uint32_t *)(void *)((char *)&less + count);
+        if (*size < 2 * block)
+            return GB_OK;
+        *size = *size / 2 / block * block;
+        status = try_part(s, &less, &fails, error);
+    }
+    return status;
+}
+
+static enum gb_status find_layer(struct search *s, uint32_t tokens, bool *fails, struct gb_error *error)
+{
+    const struct gb_fixture *f = s->request->baseline->fixture;
+    enum gb_status status = GB_OK;
+    *fails = false;
+    for (uint32_t l = 0; status == GB_OK && !*fails && l < f->layers; l++) {
+        struct part whole = part_whole(f, l, tokens);
+        status = try_part(s, &whole, fails, error);
+    }
+    return status;
+}
+
+static json_t *describe(const struct search *s)
+{
+    struct stat file;
+    const struct part *p = &s->smallest;
+    if (stat(s->path, &file))
+        file.st_size = 0;
+    return json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "path", s->path, "bytes",
+                     (json_int_t)file.st_size, "layer", (int)p->layer, "first_token", (int)p->first_token, "tokens",
+                     (int)p->tokens, "first_slot", (int)p->first_slot, "slots", (int)p->slots, "hidden", (int)p->hidden,
+                     "intermediate", (int)p->intermediate, "tries", (int)s->tries);
+}
+
+enum gb_status minimise(const struct case_request *request, const struct selected *selected,
+                        const struct gb_outputs *outputs, const char *path, json_t **description,
+                        struct gb_error *error)
+{
+    struct search s = {.request = request, .selected = selected, .path = path};
+    bool fails;
+    *description = NULL;
+    if ((size_t)snprintf(s.trial, sizeof s.trial, "%s.trial", path) >= sizeof s.trial)
+        return gb_fail(error, GB_EINVAL, "--minimise: the path is too long");
+    enum gb_status status = find_layer(&s, outputs->shape.tokens, &fails, error);
+    if (status == GB_OK && fails) {
+        status = halve(&s, offsetof(struct part, first_token), offsetof(struct part, tokens), error);
+        if (status == GB_OK)
+            status = halve(&s, offsetof(struct part, first_slot), offsetof(struct part, slots), error);
+        if (status == GB_OK)
+            status = cut(&s, offsetof(struct part, intermediate), error);
+        if (status == GB_OK)
+            status = cut(&s, offsetof(struct part, hidden), error);
+        if (status == GB_OK)
+            *description = describe(&s);
+    }
+    unlink(s.trial);
+    return status;
+}

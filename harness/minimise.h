@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The smallest part of a problem that a kernel still fails on, as a fixture of its own. */
+#ifndef GB_HARNESS_MINIMISE_H
+#define GB_HARNESS_MINIMISE_H
+
+#include "harness/case.h"
+
+/*
+ * outputs: what the kernel wrote and failed with. Tries tokens, slots, neurons and columns, each in a worker, and
+ * writes the smallest part found to `path`. *description: its sizes; NULL where no part of one layer fails by itself.
+ */
+enum gb_status minimise(const struct case_request *request, const struct selected *selected,
+                        const struct gb_outputs *outputs, const char *path, json_t **description,
+                        struct gb_error *error);
+
+#endif

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a failure looks like is named, and its smallest part still fails."""
+import os
+
+import h5py
+import numpy
+
+from program import FAULTS, expect, path, record, refused, run
+
+fixture = path("explain.h5")
+run("make", fixture, "--shape", "8,3,128,64", "--tokens", "16")
+with h5py.File(fixture) as file:
+    truth = file["layers/0/truth/quantised"][...]
+    ids = file["layers/0/routing/ids"][...]
+MINIMISED = ("routing-weight-missing", "scale-index", "gate-up-swapped", "last-block-dropped")
+NAMED = {
+    "routing-weight-missing": "routing weight missing",
+    "scale-index": "scales of the next block",
+    "gate-up-swapped": "gate and up swapped",
+    "last-block-dropped": "last K block dropped",
+    "nibble-order": "nibbles exchanged",
+    "expert-dropped": f"expert {ids[0, 0]} left out",
+    "zero-output": "output zero",
+    "routing-weight-bf16-unordered": "routing weight in bf16",
+    "scaled-unordered": "the output scaled by 1.0005",
+}
+for fault, name in NAMED.items():
+    small = path(f"{fault}.h5")
+    more = ("--minimise", small) if fault in MINIMISED else ()
+    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{fault}", *more, code=1)["cases"]
+    found = case["explanation"]
+    expect(found["name"].startswith(name) and found["explains"] > 0.99, f"{fault}: {found}")
+    expect(f"looks like: {found['name']}" in case["reason"], case["reason"])
+    if not more:
+        continue
+    minimal = case["minimal"]
+    expect(minimal["bytes"] == os.path.getsize(small) < 1 << 20 and not os.path.exists(small + ".trial"), str(minimal))
+    expect(minimal["tokens"] * minimal["slots"] <= 3 and minimal["hidden"] <= 128, f"{fault}: {minimal}")
+    words = minimal["repro"].split()
+    expect(words[:2] == ["gaugeblock", "verify"] and words[2] == small, minimal["repro"])
+    run(*words[1:], code=1)
+    with h5py.File(small) as file:
+        expect(len(file["layers"]) == 1, "one layer")
+
+
+
+def judged(output, code=1):
+    numpy.save(path("o.npy"), output.astype(numpy.float32))
+    case, = record(fixture, "--outputs", path("o.npy"), code=code)["cases"]
+    return case
+
+
+wrong = truth.copy()
+wrong[5] *= 1.25
+case = judged(wrong)
+expect(case["explanation"]["where"].get("tokens") == "5", str(case["explanation"]))
+expect("output scaled by 1.25, in some tokens" == case["explanation"]["name"], str(case["explanation"]))
+
+wrong = truth.copy()
+wrong[:, 1::2] += numpy.sign(wrong[:, 1::2]) * 0.1
+expect(judged(wrong)["explanation"]["where"]["columns"] == "the odd ones", "parity")
+wrong = truth.copy()
+wrong[:, [c for c in range(128) if c % 32 < 4]] *= -3
+expect(judged(wrong)["explanation"]["where"]["columns"] == "0 to 3 of every 32", "tile")
+wrong = truth.copy()
+wrong[:, 64:80] = 0
+case = judged(wrong)
+expect(case["explanation"]["where"]["columns"] == "64 to 79", "range")
+wrong = truth.copy()
+wrong[7, 9] = numpy.nan
+where = judged(wrong)["explanation"]["where"]
+expect(where["tokens"] == "7" and where["columns"] == "9", str(where))
+expert = ids[0, 0]
+wrong = truth.copy()
+wrong[(ids == expert).any(axis=1)] += 1
+expect(judged(wrong)["explanation"]["where"]["expert"] == expert, "expert")
+
+rng = numpy.random.default_rng(5)
+case = judged(truth + rng.normal(size=truth.shape))
+expect(case["explanation"]["name"] == "" and "no fault known" in case["reason"], str(case["explanation"]))
+expect("explanation" not in judged(truth, code=0), "nothing to explain")
+
+# Without an order, no file where nothing failed; and bad usage.
+case, = record(fixture, "--minimise", path("none.h5"))["cases"]
+expect("minimal" not in case and not os.path.exists(path("none.h5")), "nothing to minimise")
+refused("verify", fixture, "--outputs", path("o.npy"), "--minimise", path("none.h5"))
+
+# Other formats and several layers.
+for name in ("fp8", "bf16"):
+    run("make", path(f"{name}.h5"), "--shape", "6,2,256,128", "--tokens", "4", "--format", name, "--layers", "2")
+    with h5py.File(path(f"{name}.h5")) as file:
+        both = numpy.stack([file[f"layers/{layer}/truth/quantised"][...] for layer in range(2)])
+    both[1] *= 0.4
+    numpy.save(path("two.npy"), both.astype(numpy.float32))
+    case, = record(path(f"{name}.h5"), "--outputs", path("two.npy"), code=1)["cases"]
+    expect(case["explanation"]["layer"] == 1 and case["explanation"]["name"] == "routed scaling factor missing", name)
