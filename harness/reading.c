@@ -32,14 +32,19 @@ struct reading {
     const char *name;
     bool nibbles; /* the odd element in the low nibble */
     row_order *rows;
+    enum gb_layout scales; /* where block scales lie */
 };
 
 static const struct reading readings[] = {
-    {"even and odd elements swapped", true, same},
-    {"gate and up swapped", false, up_first},
-    {"even and odd elements and gate and up swapped", true, up_first},
-    {"gate and up in halves", false, halves},
-    {"gate and up in halves and even and odd elements swapped", true, halves},
+    {"even and odd elements swapped", true, same, GB_LAYOUT_LINEAR},
+    {"gate and up swapped", false, up_first, GB_LAYOUT_LINEAR},
+    {"even and odd elements and gate and up swapped", true, up_first, GB_LAYOUT_LINEAR},
+    {"gate and up in halves", false, halves, GB_LAYOUT_LINEAR},
+    {"gate and up in halves and even and odd elements swapped", true, halves, GB_LAYOUT_LINEAR},
+    {"scales transposed", false, same, GB_LAYOUT_TRANSPOSED},
+    {"scales swizzled-128x4", false, same, GB_LAYOUT_SWIZZLED_128X4},
+    {"scales swizzled-8x4", false, same, GB_LAYOUT_SWIZZLED_8X4},
+    {"scales packed", false, same, GB_LAYOUT_PACKED},
 };
 
 /* The layer's weights as that reading has them. */
@@ -123,28 +128,51 @@ static enum gb_status implied(const struct gb_fixture *f, const struct gb_captur
     return status;
 }
 
+/* Whether codes and layout leave room for the reading at all. */
+static bool possible(const struct gb_fixture *f, const struct reading *reading, const struct gb_relaid *relaid)
+{
+    return !(reading->nibbles && gb_row_code_bytes(f->weights, 64) != 32) &&
+           !(reading->rows == halves && f->activation != GB_SWIGLU_OAI) &&
+           !(reading->scales != GB_LAYOUT_LINEAR && !relaid->scales[0] && !relaid->scales[1]);
+}
+
+/* The cosine of the layer's output by another reading; NaN if there is none. */
+static enum gb_status try(const struct gb_fixture *f, const struct gb_layer *l, const struct reading *reading,
+                          struct work *w, double *cosine, struct gb_error *error)
+{
+    struct gb_relaid relaid = {.layer = *l};
+    enum gb_status status = GB_OK;
+    *cosine = (double)NAN;
+    if (reading->scales != GB_LAYOUT_LINEAR)
+        status = gb_relaid_new(l, reading->scales, f->shape.experts, &relaid, error);
+    if (status == GB_OK && possible(f, reading, &relaid)) {
+        struct gb_truth_quantised weights = {
+            relaid.layer.gate_up, relaid.layer.down, {f->activation, l->gate_up_bias, l->down_bias}};
+        struct reread reread = {gb_truth_from_quantised(&weights), &f->shape, reading, w->rows, w->bias};
+        struct gb_truth_source source = {&reread, gate_up, down, weights.extension};
+        source.extension.gate_up_bias = reread_bias(&reread, l->gate_up_bias);
+        status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, &source, w->output, NULL, error);
+        if (status == GB_OK)
+            *cosine = cosine_of(w->output, w->wanted, (size_t)f->shape.tokens * f->shape.hidden);
+    }
+    gb_relaid_free(&relaid);
+    return status;
+}
+
 static enum gb_status check_layer(const struct gb_fixture *f, uint32_t layer, struct work *w, double *cosine,
                                   struct gb_error *error)
 {
     struct gb_layer *l = &f->layer[layer];
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
-    struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
-    double taken = cosine_of(l->truth_quantised, w->wanted, count);
+    double taken = cosine_of(l->truth_quantised, w->wanted, count), best_cosine = taken;
+    const struct reading *best = NULL;
+    enum gb_status status = GB_OK;
     *cosine = isnan(*cosine) || taken < *cosine ? taken : *cosine;
     for (size_t i = 0; i < count; i++)
         w->x[i] = (double)gb_bf16_decode(l->x[i]);
-    enum gb_status status = GB_OK;
-    const struct reading *best = NULL;
-    double best_cosine = taken;
     for (size_t r = 0; status == GB_OK && r < sizeof readings / sizeof *readings; r++) {
-        struct reread reread = {gb_truth_from_quantised(&weights), &f->shape, &readings[r], w->rows, w->bias};
-        struct gb_truth_source source = {&reread, gate_up, down, weights.extension};
-        source.extension.gate_up_bias = reread_bias(&reread, l->gate_up_bias);
-        bool packed = gb_row_code_bytes(f->weights, 64) == 32, turns = f->activation == GB_SWIGLU_OAI;
-        if ((readings[r].nibbles && !packed) || (readings[r].rows == halves && !turns))
-            continue;
-        status = gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, &source, w->output, NULL, error);
-        double other = cosine_of(w->output, w->wanted, count);
+        double other;
+        status = try(f, l, &readings[r], w, &other, error);
         if (!(best_cosine >= other) && !isnan(other)) {
             best = &readings[r];
             best_cosine = other;

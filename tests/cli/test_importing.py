@@ -116,6 +116,30 @@ for layout in ("modelopt-nvfp4", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
         suffix = part + codes
         planted(layout, "nibbles of " + suffix, lambda c: c.change(suffix, swapped), "order of " + what,
                 "even and odd elements exchanged")
+# Scales in another layout of the same size.
+def swizzled(tall):
+    """[rows, columns] -> tiles of `tall` rows and 4 columns, of 32 rows in turns or 8."""
+    def change(v):
+        rows, columns = v.shape
+        groups = max(1, tall // 32)
+        tiles = v.reshape(rows // tall, groups, tall // groups, columns // 4, 4)
+        return np.ascontiguousarray(tiles.transpose(0, 3, 2, 1, 4)).reshape(v.shape)
+    return change
+
+
+def packed(v):
+    return np.ascontiguousarray(v.reshape(v.shape[0], -1, 4).transpose(1, 0, 2)).reshape(v.shape)
+
+
+def transposed(v):
+    return np.ascontiguousarray(v.T).reshape(v.shape)
+
+
+for layout in ("modelopt-nvfp4", "nvfp4-pack-quantized"):
+    planted(layout, "swizzled", lambda c: c.change("weight_scale", swizzled(8)), "order of " + INNER, "swizzled-8x4")
+    planted(layout, "packed", lambda c: c.change("weight_scale", packed), "order of " + INNER, "packed")
+    planted(layout, "transposed", lambda c: c.change("weight_scale", transposed), "order of " + INNER, "transposed")
+planted("mxfp4-pack-quantized", "swizzled", lambda c: c.change("up_proj.weight_scale", swizzled(8)), "order of " + INNER)
 # Scales folded from up into down, as AWQ does, blur the traces; nothing is refused.
 checkpoint, exponents = Published("modelopt-nvfp4"), np.random.default_rng(5).integers(0, 4, 12).astype(np.uint8)
 checkpoint.change("up_proj.weight_scale", lambda v: np.maximum(v, 32) - 8 * np.repeat(exponents, 16)[:, None])
@@ -126,6 +150,11 @@ for layout, suffix in (("modelopt-nvfp4", "weight"), ("mxfp4-pack-quantized", "w
     planted(layout, "nibbles", lambda c: c.change(suffix, swapped), "even and odd elements swapped", capture=True)
 for layout in ("nvfp4-pack-quantized", "mxfp8-quantized", "fp8-128x128"):
     planted(layout, "gate and up", lambda c: c.swap("gate_proj", "up_proj"), "gate and up swapped", capture=True)
+
+for layout, change, name in (("modelopt-nvfp4", swizzled(128), "scales swizzled-128x4"),
+                             ("nvfp4-pack-quantized", swizzled(8), "scales swizzled-8x4"),
+                             ("nvfp4-pack-quantized", packed, "scales packed")):
+    planted(layout, name, lambda c: c.change("down_proj.weight_scale", change), name, capture=True)
 
 # Hostile.
 FIRST = "model.layers.0.mlp.experts.0."
