@@ -34,8 +34,9 @@ enum gb_scale { GB_SCALE_E4M3 = 1, GB_SCALE_E8M0 = 2, GB_SCALE_FP32 = 3 };
 /* The matrix's global scale. */
 enum gb_global {
     GB_GLOBAL_NONE = 0,
-    GB_GLOBAL_ENCODE = 1, /* G = global_largest / A; 1 for A = 0; global_overflow where that is infinite */
-    GB_GLOBAL_DECODE = 2  /* d = A / global_largest; 1 for A = 0 */
+    GB_GLOBAL_ENCODE = 1,           /* G = global_largest / A; 1 for A = 0; global_overflow where that is infinite */
+    GB_GLOBAL_DECODE = 2,           /* d = A / global_largest; 1 for A = 0 */
+    GB_GLOBAL_ENCODE_RECIPROCAL = 3 /* as ENCODE, but G = global_largest * (1 / A), as torch divides a number */
 };
 
 /* What a NaN does to a. */

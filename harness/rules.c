@@ -22,6 +22,7 @@ struct field {
 #define AT(field) #field, offsetof(struct gb_quantiser, field)
 
 static const struct field fields[] = {
+    {AT(global), CHOICE, {GB_GLOBAL_ENCODE, GB_GLOBAL_ENCODE_RECIPROCAL}, {"largest/A", "largest*(1/A)"}, 2},
     {AT(amax_start), NUMBER, {0, 1e-10f, 1e-6f, 1e-4f}, {0}, 4},
     {AT(amax_nan), CHOICE, {0, 1, 2}, {"drops-nan", "propagates-nan", "nan-if-all-are"}, 3},
     {AT(ratio),
@@ -118,7 +119,8 @@ static bool possible(const struct gb_quantiser *q)
         [GB_QUOTIENT_DECODE] = GB_GLOBAL_DECODE,
     };
     bool e8m0 = q->scale == GB_SCALE_E8M0;
-    if (ratio_of[q->ratio] != q->global || quotient_of[q->quotient] != q->global)
+    enum gb_global global = q->global == GB_GLOBAL_ENCODE_RECIPROCAL ? GB_GLOBAL_ENCODE : q->global;
+    if (ratio_of[q->ratio] != global || quotient_of[q->quotient] != global)
         return false;
     if ((q->ratio == GB_RATIO_POWER || q->quotient == GB_QUOTIENT_POWER) && !e8m0)
         return false;
@@ -154,7 +156,7 @@ static bool read_by(const struct gb_quantiser *q, const struct field *field)
     case offsetof(struct gb_quantiser, scale_infinity):
         return q->scale == GB_SCALE_E8M0;
     case offsetof(struct gb_quantiser, four_over_six):
-        return q->scale == GB_SCALE_E4M3 && q->global == GB_GLOBAL_ENCODE;
+        return q->scale == GB_SCALE_E4M3 && q->global != GB_GLOBAL_NONE && q->global != GB_GLOBAL_DECODE;
     case offsetof(struct gb_quantiser, multiplier_max):
         return !divides;
     case offsetof(struct gb_quantiser, multiplier_lowest):

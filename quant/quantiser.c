@@ -360,7 +360,9 @@ enum gb_status gb_quantiser_global(const struct gb_quantiser *q, float amax, flo
                        (double)amax);
     if (amax == 0.0f)
         return GB_OK;
-    *global = q->global == GB_GLOBAL_ENCODE ? q->global_largest / amax : amax / q->global_largest;
+    *global = q->global == GB_GLOBAL_ENCODE              ? q->global_largest / amax
+              : q->global == GB_GLOBAL_ENCODE_RECIPROCAL ? q->global_largest * (1.0f / amax)
+                                                         : amax / q->global_largest;
     if (isinf(*global))
         *global = q->global_overflow;
     if (!(*global >= FLT_MIN))

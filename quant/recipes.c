@@ -21,6 +21,8 @@
 #define MX(element) element, ROW(32), .scale = GB_SCALE_E8M0
 #define NVFP4 E2M1, ROW(16), .scale = GB_SCALE_E4M3
 #define ENCODE(largest, overflow) .global = GB_GLOBAL_ENCODE, .global_largest = (largest), .global_overflow = (overflow)
+#define ENCODE_RECIPROCAL(largest, overflow)                                                                           \
+    .global = GB_GLOBAL_ENCODE_RECIPROCAL, .global_largest = (largest), .global_overflow = (overflow)
 
 /* The first row of a format is its default. */
 static const struct gb_recipe recipes[] = {
@@ -96,6 +98,6 @@ enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, 
     if (status != GB_OK)
         return status;
     if (recipe->format == GB_NVFP4)
-        *global_scale = recipe->quantiser.global == GB_GLOBAL_ENCODE ? 1.0f / global : global;
+        *global_scale = recipe->quantiser.global == GB_GLOBAL_DECODE ? global : 1.0f / global;
     return gb_quantiser_run(&recipe->quantiser, values, rows, columns, global, INFINITY, codes, scales, error);
 }

@@ -199,12 +199,12 @@ static bool same_on_the_domain(const struct gb_quantiser *a, const struct gb_qua
     uint64_t state = 7;
     for (int g = 0; g < (a->global == GB_GLOBAL_NONE ? 1 : 4); g++)
         for (uint32_t amax = 0; amax < 0x7F80; amax += stride) {
-            float global = 1;
+            float global[2];
             values[0] = gb_bf16_decode((gb_bf16){(uint16_t)amax});
-            if (a->global != GB_GLOBAL_NONE) {
-                if (values[0] > globals[g] || gb_quantiser_global(a, globals[g], &global, NULL) != GB_OK)
-                    continue;
-            }
+            if ((a->global != GB_GLOBAL_NONE && values[0] > globals[g]) ||
+                gb_quantiser_global(a, globals[g], &global[0], NULL) != GB_OK ||
+                gb_quantiser_global(b, globals[g], &global[1], NULL) != GB_OK)
+                continue;
             for (uint32_t i = 1; i < WIDTH; i++) {
                 uint32_t below = random_below(&state, amax + 1 < 2560 ? amax + 1 : 2560);
                 values[i] = gb_bf16_decode((gb_bf16){(uint16_t)(amax - below)}) * (i % 2 ? 1.0f : -1.0f);
@@ -215,7 +215,7 @@ static bool same_on_the_domain(const struct gb_quantiser *a, const struct gb_qua
                 memset(codes[r], 0, WIDTH);
                 scales[r] = 0;
                 assert_int_equal(
-                    gb_quantiser_run(&rules[r], values, 1, WIDTH, global, INFINITY, codes[r], &scales[r], &error),
+                    gb_quantiser_run(&rules[r], values, 1, WIDTH, global[r], INFINITY, codes[r], &scales[r], &error),
                     GB_OK);
             }
             if (memcmp(&scales[0], &scales[1], sizeof(float)) || memcmp(codes[0], codes[1], WIDTH))

@@ -229,7 +229,7 @@ static void as_they_are(const char *name, const struct gb_quantiser *rules)
 
     for (size_t i = 0; i < (size_t)rows * columns; i++)
         values[i] = (float)(random_gaussian(&random) * exp2(random_gaussian(&random)));
-    check(name, rules, rows, columns, rules->global == GB_GLOBAL_ENCODE ? 200.0f : 0.01f, INFINITY);
+    check(name, rules, rows, columns, rules->global == GB_GLOBAL_DECODE ? 0.01f : 200.0f, INFINITY);
 }
 
 static void blocks_as_they_are(void **state)
@@ -249,7 +249,7 @@ static struct gb_quantiser random_rules(uint64_t *random)
                                  .scale = one_of(GB_SCALE_E4M3, GB_SCALE_FP32),
                                  .block_rows = 1,
                                  .block_columns = WIDE,
-                                 .global = one_of(GB_GLOBAL_NONE, GB_GLOBAL_DECODE)};
+                                 .global = one_of(GB_GLOBAL_NONE, GB_GLOBAL_ENCODE_RECIPROCAL)};
 
     rules.largest = largest[rules.element];
     if (rules.element == GB_E4M3FNUZ && random_below(random, 2))
@@ -327,9 +327,10 @@ static void globals(const char *name, const struct gb_quantiser *rules)
     assert_int_equal(gb_quantiser_global(rules, NAN, &global, NULL), GB_EINVAL);
     for (uint32_t bits = 0x0001; bits < 0x7F80; bits++) {
         float amax = bits_float(bits << 16);
-        bool encode = rules->global == GB_GLOBAL_ENCODE;
-        float expected =
-            encode ? oracle_divide(rules->global_largest, amax) : oracle_divide(amax, rules->global_largest);
+        float largest = rules->global_largest;
+        float expected = rules->global == GB_GLOBAL_DECODE   ? oracle_divide(amax, largest)
+                         : rules->global == GB_GLOBAL_ENCODE ? oracle_divide(largest, amax)
+                                                             : oracle_multiply(largest, oracle_divide(1.0f, amax));
         if (isinf(expected))
             expected = rules->global_overflow;
         enum gb_status status = gb_quantiser_global(rules, amax, &global, NULL);
