@@ -35,7 +35,9 @@ class Layer:
     """The inputs of one layer for the first `tokens` tokens, in the framework that was asked for.
 
     x: bf16 [tokens, hidden]; ids: int32 [tokens, top_k], -1 is an empty slot; routing_weights: float32 [tokens, top_k];
-    gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows."""
+    gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows. activation: "silu" or
+    "swiglu-oai" (docs/numerics.md); gate_up_bias: float32 [experts, 2 * intermediate], down_bias: float32 [experts,
+    hidden]; None where the layer has none. A function that does not know them raises NotImplementedError."""
 
     tokens: int
     hidden: int
@@ -47,6 +49,9 @@ class Layer:
     routing_weights: typing.Any
     gate_up: Weights
     down: Weights
+    activation: str
+    gate_up_bias: typing.Any
+    down_bias: typing.Any
 
 
 class Fixture:
@@ -111,6 +116,11 @@ class Fixture:
             routing_weights=array(a.routing_weights, np.float32, (tokens, s.top_k)),
             gate_up=self._weights(a, "gate_up", array),
             down=self._weights(a, "down", array),
+            activation={lib.GB_SILU: "silu", lib.GB_SWIGLU_OAI: "swiglu-oai"}[a.activation],
+            gate_up_bias=None
+            if a.gate_up_bias == ffi.NULL
+            else array(a.gate_up_bias, np.float32, (s.experts, 2 * s.intermediate)),
+            down_bias=None if a.down_bias == ffi.NULL else array(a.down_bias, np.float32, (s.experts, s.hidden)),
         )
 
     def _weights(self, arguments, projection, array):

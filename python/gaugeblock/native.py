@@ -12,7 +12,7 @@ import shutil
 
 import cffi
 
-MODULES = ("gaugeblock.h", "quant/quant.h", "fixtures/fixtures.h")
+MODULES = ("gaugeblock_quantiser.h", "gaugeblock.h", "quant/quant.h", "fixtures/fixtures.h")
 
 
 @functools.lru_cache(maxsize=None)

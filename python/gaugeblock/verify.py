@@ -158,6 +158,8 @@ def _arrays(layer):
         for part in ("codes", "scales", "global_scales"):
             if getattr(weights, part) is not None:
                 yield f"{name}.{part}", getattr(weights, part)
+        if getattr(layer, f"{name}_bias") is not None:
+            yield f"{name}_bias", getattr(layer, f"{name}_bias")
 
 
 def _check_inputs(layer, fresh, index):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python package on functions of numpy and, where it is installed, of torch: right ones pass, each fault gets its verdict."""
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import numpy as np
 
 from blocks import block
 from program import SOURCE, expect, path, run, small
+from published import Published
 
 subprocess.run(["cmake", "--install", os.environ["BUILD"], "--prefix", path("prefix")], check=True, stdout=subprocess.DEVNULL)
 os.environ["GAUGEBLOCK_PREFIX"] = path("prefix")
@@ -23,9 +25,15 @@ def moe(layer):
     x = bf16_to_float32(layer.x)
     for expert in np.unique(layer.ids[layer.ids >= 0]):
         t, j = np.nonzero(layer.ids == expert)
-        gate, up = np.split(x[t] @ layer.gate_up.dequantise(expert).T, 2, axis=1)
-        intermediate[t, j] = float32_to_bf16(gate / (1 + np.exp(-gate)) * up)
-        y = bf16_to_float32(intermediate[t, j]) @ layer.down.dequantise(expert).T
+        gate_up, down = (0 if bias is None else bias[expert] for bias in (layer.gate_up_bias, layer.down_bias))
+        gate, up = np.split(x[t] @ layer.gate_up.dequantise(expert).T + gate_up, 2, axis=1)
+        if layer.activation == "swiglu-oai":
+            gate, up = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7)) + np.float32(1)
+            h = gate / (1 + np.exp(np.float32(-1.702) * gate)) * up
+        else:
+            h = gate / (1 + np.exp(-gate)) * up
+        intermediate[t, j] = float32_to_bf16(h)
+        y = bf16_to_float32(intermediate[t, j]) @ layer.down.dequantise(expert).T + down
         np.add.at(output, t, layer.routing_weights[t, j][:, None] * y)
     return output, intermediate
 
@@ -37,6 +45,22 @@ expect(report.cases[2].record["lanes"]["bound"]["elements"] == 2 * 9 * (96 + 3 *
 for form in ("mxfp8", "bf16"):
     run("make", path(f"{form}.h5"), "--shape", "8,3,96,64", "--format", form, "--generated")
     gaugeblock.verify(moe, path(f"{form}.h5")).check()
+
+
+# gpt-oss: biases and an activation of its own; each is judged.
+run("import", Published("gpt-oss-mxfp4").write("gpt-oss"), path("oss.h5"), "--tokens", 9, "--layers", 0)
+gaugeblock.verify(moe, path("oss.h5")).check()
+for missing in ({"activation": "silu"}, {"gate_up_bias": None}, {"down_bias": None}):
+    report = gaugeblock.verify(lambda layer: moe(dataclasses.replace(layer, **missing)), path("oss.h5"))
+    expect(report.verdict is Verdict.FAIL, f"without {missing}: {report}")
+
+
+def biased(layer):
+    layer.down_bias[0, 0] += 1
+    return moe(layer)
+
+
+expect("down_bias" in str(gaugeblock.verify(biased, path("oss.h5"))), "a changed bias is not named")
 
 
 def expect_verdict(function, verdict, words, **options):
