@@ -206,6 +206,47 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             {}};
 }
 
+template <enum gb_operator Operator>
+enum gb_status supports_quantise(const struct gb_problem *problem, struct gb_error *error)
+{
+    const bool grown = problem->size >= offsetof(struct gb_problem, quantise) + sizeof problem->quantise;
+    enum gb_status status = gb_cuda_quantise_check(grown ? problem->quantise : NULL, Operator, error);
+    return status == GB_OK ? check_device(0, error) : status;
+}
+
+template <enum gb_operator Operator>
+enum gb_status run_quantise(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = gb_cuda_quantise_check(a.quantise, Operator, error);
+    if (status == GB_OK && (!a.values || !a.codes || !a.scales))
+        status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    if (status != GB_OK)
+        return status;
+    return Operator == GB_QUANTISE ? gb_cuda_quantise(&a, error) : gb_cuda_silu_mul_quantise(&a, error);
+}
+
+/* Every recipe: its rules determine the codes, so there is no order and no weight format. */
+template <enum gb_operator Operator> constexpr struct gb_kernel quantiser(const char *name)
+{
+    return {name,
+            Operator,
+            (enum gb_format)0,
+            GB_BF16,
+            GB_FP32,
+            NULL,
+            24,
+            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
+            supports_quantise<Operator>,
+            NULL,
+            NULL,
+            NULL,
+            run_quantise<Operator>,
+            {}};
+}
+
 const struct gb_kernel kernels[] = {
     kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
     kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
@@ -230,6 +271,8 @@ const struct gb_kernel kernels[] = {
      NULL,
      run_route,
      {}},
+    quantiser<GB_QUANTISE>("cuda/quantise"),
+    quantiser<GB_SILU_MUL_QUANTISE>("cuda/silu-mul-quantise"),
 };
 
 } // namespace

@@ -12,6 +12,13 @@ enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *er
 enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error);
 
+/* GB_EINVAL, with the reason, where the operator is not defined for q. */
+enum gb_status gb_cuda_quantise_check(const struct gb_quantisation *q, enum gb_operator operation,
+                                      struct gb_error *error);
+/* As above. */
+enum gb_status gb_cuda_quantise(const struct gb_arguments *a, struct gb_error *error);
+enum gb_status gb_cuda_silu_mul_quantise(const struct gb_arguments *a, struct gb_error *error);
+
 /* Bytes of dynamic shared memory that a block takes. */
 size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);

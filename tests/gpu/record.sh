@@ -38,6 +38,11 @@ step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batc
     -o "$out/verify-bf16.json"
 step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 12
 step route "$build/tests/gpu/test_route" "$build/libgaugeblock-cuda.so" "$out/route.json"
+step silu-mul-quantise "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
+step quantise-functions "$build/tests/gpu/test_quantise_functions"
+step bench-silu-mul-quantise "$build/tests/gpu/gb_bench_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
+step sanitizer-memcheck-silu-mul-quantise compute-sanitizer --tool memcheck --error-exitcode 9 \
+    "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so" --brief
 # The sanitizer watches the worker itself, which is where a kernel runs.
 for tool in memcheck racecheck initcheck synccheck; do
     for fixture in tiny-nvfp4 odd; do

@@ -6,6 +6,7 @@
  * usage: test_load LIBRARY
  */
 #include <dlfcn.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,6 +56,70 @@ static void test_domain(const struct gb_kernel *kernel)
            "another activation", error.message);
     struct gb_problem small = {.size = sizeof small.size, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights};
     expect(kernel->supports(&small, &error) == GB_EINVAL, "a smaller struct", error.message);
+}
+
+/* FP8 with groups of 128, as vLLM's fused kernel makes them. */
+static struct gb_quantisation fp8_groups(enum gb_operator operation)
+{
+    return (struct gb_quantisation){.size = sizeof(struct gb_quantisation),
+                                    .input = GB_BF16,
+                                    .rows = 3,
+                                    .columns = 512,
+                                    .input_columns = operation == GB_SILU_MUL_QUANTISE ? 1024 : 512,
+                                    .silu = GB_SILU_EXACT,
+                                    .activated = GB_FP32,
+                                    .product = GB_FP32,
+                                    .quantiser = {.element = GB_E4M3,
+                                                  .scale = GB_SCALE_FP32,
+                                                  .block_rows = 1,
+                                                  .block_columns = 128,
+                                                  .largest = 448.0f,
+                                                  .bound = GB_BOUND_RATIO,
+                                                  .ratio = GB_RATIO_DIVIDE,
+                                                  .ratio_min = 1.0f / (448.0f * 512.0f),
+                                                  .scale_rounding = GB_SCALE_NEAREST,
+                                                  .quotient = GB_QUOTIENT_DIVIDE,
+                                                  .element_nan = GB_NAN_IS_LARGEST},
+                                    .bound = INFINITY};
+}
+
+/* What the fused kernel of vLLM rejects is rejected here, with the reason. */
+static void test_quantise_domain(const struct gb_kernel *kernel)
+{
+    struct gb_quantisation q;
+    struct gb_problem problem = {.size = sizeof problem, .quantise = &q};
+    struct gb_error error = {"no message"};
+#define REFUSED(CHANGE, WORD)                                                                                          \
+    do {                                                                                                               \
+        q = fp8_groups(kernel->operation);                                                                             \
+        CHANGE;                                                                                                        \
+        expect(kernel->supports(&problem, &error) == GB_EINVAL && strstr(error.message, WORD), #CHANGE,                \
+               error.message);                                                                                         \
+    } while (0)
+    REFUSED(q.input_columns--, "wide");
+    REFUSED(q.columns = 500; q.input_columns = kernel->operation == GB_SILU_MUL_QUANTISE ? 1000 : 500, "multiple");
+    REFUSED(q.input = GB_FP32, "format");
+    REFUSED(q.quantiser.element = 99, "element");
+    REFUSED(q.quantiser.block_columns = 32, "groups of 32");
+    REFUSED(q.quantiser.block_columns = 256, "256");
+    REFUSED(q.quantiser.block_rows = 128, "128 x 128");
+    REFUSED(q.quantiser.element = GB_INT8; q.quantiser.bound = GB_BOUND_NONE; q.bound = 1.0f, "INT8");
+    REFUSED(q.bound = -1.0f, "bound");
+    REFUSED(q.layout = 7, "layout");
+    REFUSED(q.rows = 0, "0 rows");
+    REFUSED(q.size--, "struct gb_quantisation");
+    if (kernel->operation == GB_SILU_MUL_QUANTISE) {
+        REFUSED(q.silu = 0, "silu");
+        REFUSED(q.product = GB_FP16, "roundings");
+    }
+#undef REFUSED
+    problem.quantise = NULL;
+    expect(kernel->supports(&problem, &error) == GB_EINVAL, "no struct gb_quantisation", error.message);
+    q = fp8_groups(kernel->operation);
+    struct gb_arguments a = {.size = sizeof a, .quantise = &q};
+    expect(kernel->run(&a, &error) == GB_EINVAL && strstr(error.message, "NULL"), "no buffers", error.message);
+    a.quantise = NULL;
+    expect(kernel->run(&a, &error) == GB_EINVAL, "nothing asked for", error.message);
 }
 
 /* run() refuses arguments that lack buffers, before it touches a device. */
@@ -144,8 +209,9 @@ int main(int argc, char **argv)
     printf("device: %s\n", present == GB_OK ? text : error.message);
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
+        struct gb_quantisation quantise = fp8_groups(kernel->operation);
         struct gb_problem problem = {
-            .size = sizeof problem, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights};
+            .size = sizeof problem, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights, .quantise = &quantise};
         if (kernel->operation == GB_ROUTE) {
             test_route(kernel, present);
             continue;
@@ -155,6 +221,10 @@ int main(int argc, char **argv)
         expect(status == present, kernel->name, reason.message);
         expect(status == GB_OK || reason.message[0], kernel->name, "no reason given");
         printf("%s: %s\n", kernel->name, status == GB_OK ? "supported" : reason.message);
+        if (kernel->operation >= GB_QUANTISE) {
+            test_quantise_domain(kernel);
+            continue;
+        }
         test_domain(kernel);
         test_arguments(kernel);
     }
