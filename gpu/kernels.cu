@@ -151,6 +151,12 @@ enum gb_status check_router(const struct gb_shape &s, const struct gb_router *r,
                             s.experts, 1u << 20);
     if (!r || r->size < sizeof *r)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "there is no router recipe, or an older one than this library's");
+    const auto among = [](int value, int last) { return value >= 1 && value <= last; };
+    if ((r->logits != GB_FP32 && r->logits != GB_BF16) || (r->weights != GB_FP32 && r->weights != GB_BF16) ||
+        !among(r->bias, GB_ROUTER_BIAS_LOSSY) || !among(r->score, GB_ROUTER_SCORE_SIGMOID) ||
+        !among(r->nonfinite, GB_ROUTER_NONFINITE_BIASED) || !among(r->weight, GB_ROUTER_WEIGHT_SIGMOID) ||
+        !among(r->renormalise, GB_ROUTER_RENORMALISE_SCALED_DIVIDE) || !among(r->side, GB_ROUTER_ON_INPUT))
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "the router recipe has a value that this library does not know");
     if (!r->groups || s.experts % r->groups || !r->kept_groups || r->kept_groups > r->groups)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "%u of %u groups of %u experts", r->kept_groups, r->groups,
                             s.experts);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private: the run functions of the planted faults. All compute GB_LAYER on NVFP4 weights with host pointers. */
+/* Private: the run functions of the planted faults. Host pointers; GB_LAYER on NVFP4 weights, and
+ * GB_ROUTE. */
 #ifndef GB_TESTS_FAULTS_FAULTS_H
 #define GB_TESTS_FAULTS_FAULTS_H
 
@@ -17,5 +18,9 @@ run_function run_one_element, run_scaled, run_zero_output, run_unwritten_row, ru
 
 /* A correct layer in an order of its own: unordered.c */
 run_function run_unordered;
+
+/* Routers: route.c */
+run_function run_route_tie, run_route_groups_ignored, run_route_bias_ignored, run_route_unscaled, run_route_unwritten,
+    run_route_changes_bias, run_route_writes_past_end;
 
 #endif

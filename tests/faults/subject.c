@@ -16,6 +16,17 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
     return GB_OK;
 }
 
+static enum gb_status supports_router(const struct gb_problem *problem, struct gb_error *error)
+{
+    return problem->router ? GB_OK : gb_fail(error, GB_EUNSUPPORTED, "no router");
+}
+
+#define ROUTER(NAME, ORDER, RUN)                                                                                       \
+    {                                                                                                                  \
+        .name = "faults/route-" NAME, .operation = GB_ROUTE, .weights = GB_BF16, .activations = GB_BF16,               \
+        .output = GB_FP32, .order = ORDER, .accumulator_bits = 24, .supports = supports_router, .run = RUN             \
+    }
+
 #define KERNEL(NAME, OPERATION, ORDER, FLAGS, RUN)                                                                     \
     {                                                                                                                  \
         .name = "faults/" NAME, .operation = OPERATION, .weights = GB_NVFP4, .activations = GB_BF16,                   \
@@ -58,6 +69,17 @@ static const struct gb_kernel kernels[] = {
     ORDERED("crash", run_crash),
     ORDERED("hang", run_hang),
     ORDERED("exits", run_exits),
+
+    ROUTER("none", "fma32/1", gb_reference_router),
+    ROUTER("none-unordered", NULL, gb_reference_router),
+    ROUTER("tie", "fma32/1", run_route_tie),
+    ROUTER("tie-unordered", NULL, run_route_tie),
+    ROUTER("groups-ignored-unordered", NULL, run_route_groups_ignored),
+    ROUTER("bias-ignored-unordered", NULL, run_route_bias_ignored),
+    ROUTER("unscaled-unordered", NULL, run_route_unscaled),
+    ROUTER("unwritten-unordered", NULL, run_route_unwritten),
+    ROUTER("changes-bias", "fma32/1", run_route_changes_bias),
+    ROUTER("writes-past-end", "fma32/1", run_route_writes_past_end),
 };
 
 static const struct gb_kernel_table table = {

@@ -173,6 +173,12 @@ static void test_route(const struct gb_kernel *kernel, enum gb_status present)
         expect(kernel->supports(&problem, &error) == GB_EUNSUPPORTED && strstr(error.message, refused[i].reason),
                refused[i].reason, error.message);
     }
+    problem.shape = (struct gb_shape){1, 2048, 1, 256, 8};
+    struct gb_router newer = router;
+    newer.score = GB_ROUTER_SCORE_SIGMOID + 1;
+    problem.router = &newer;
+    expect(kernel->supports(&problem, &error) == GB_EUNSUPPORTED && strstr(error.message, "does not know"),
+           "an unknown score", error.message);
     problem.router = NULL;
     expect(kernel->supports(&problem, &error) == GB_EUNSUPPORTED, "no recipe", error.message);
     problem.size = GB_PROBLEM_LEAST;
