@@ -165,6 +165,29 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
               truth[r.at], r.limit_ratio);
 }
 
+/* Truth is in no hash, so it may be of other inputs: then the reference itself lies outside the bound. */
+static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint32_t tokens, struct judgement *j,
+                                  struct gb_error *error)
+{
+    struct widened ours;
+    struct bound_result r;
+    uint32_t hidden = b->fixture->shape.hidden;
+    enum gb_status status = widen(GB_FP32, b->reference->layer[layer].output, (size_t)tokens * hidden, &ours, error);
+    if (status == GB_OK) {
+        bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
+                      b->bounds[layer].of.output_sigma, tokens, hidden, (uint64_t)tokens * hidden, &r);
+        if (r.exceeding)
+            worse(j, VERDICT_BAD_INPUT,
+                  "layer %u of the fixture: its truth is not that of its inputs, or not finite: the reference lies "
+                  "outside the bound around it in %llu elements, most at token %llu, element %llu; make the "
+                  "fixture again",
+                  layer, (unsigned long long)r.exceeding, (unsigned long long)(r.at / hidden),
+                  (unsigned long long)(r.at % hidden));
+    }
+    widened_free(&ours);
+    return status;
+}
+
 static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
                                    struct tally *tally, json_t *object, struct judgement *j, struct gb_error *error)
 {
@@ -186,6 +209,8 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
         status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
     }
+    if (status == GB_OK)
+        status = check_truth(b, layer, tokens, j, error);
     widened_free(&subject);
     free(stored);
     return status;

@@ -33,10 +33,12 @@ static double gamma_n(double n, double u)
     return expm1(n * log1p(u));
 }
 
-/* Half an ulp of bf16 at magnitude v: 8 significand bits, exponents from -126. */
+/* Half an ulp of bf16 at magnitude v: 8 significand bits, exponents from -126. Zero is exact. */
 static double half_ulp_bf16(double v)
 {
     int exponent;
+    if (v == 0.0)
+        return 0.0;
     frexp(v, &exponent); /* v in [2^(exponent-1), 2^exponent) */
     return ldexp(1.0, (exponent - 1 > -126 ? exponent - 1 : -126) - 8);
 }
