@@ -61,6 +61,7 @@ static void take_codes(const struct gb_checkpoint *checkpoint)
     fuzz_check(gb_checkpoint_router(checkpoint, 0, layer, &error), &error);
     if (checkpoint->biased)
         fuzz_check(gb_checkpoint_biases(checkpoint, 0, layer, &error), &error);
+    fuzz_check(gb_order_plausible(layer, checkpoint->activation, &error), &error);
     gb_fixture_free(fixture);
 }
 
