@@ -23,6 +23,7 @@ struct tally {
     struct closeness closeness; /* to the gate's thresholds */
     uint64_t elements;          /* of the bound lane */
     bool ordered;               /* bits are binding, and statistics are not */
+    bool nonfinite;             /* sums of errors say nothing: the bound is binding in their place */
 };
 
 /* The figures that are accumulated over the layers of one case. */
@@ -142,6 +143,16 @@ static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_
               format == GB_FP32 ? 8 : 4, d.first_subject, format == GB_FP32 ? 8 : 4, d.first_reference);
 }
 
+static bool bound_binds(const struct tally *tally)
+{
+    return tally->gate->bound || (tally->nonfinite && (tally->gate->rms || tally->gate->gain));
+}
+
+static bool sums_bind(const struct tally *tally, bool gain)
+{
+    return !tally->ordered && !tally->nonfinite && (gain ? tally->gate->gain : tally->gate->rms);
+}
+
 /* The bound lane of one buffer of one layer. */
 static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
                         const double *truth, const double *worst, const double *sigma, struct tally *tally,
@@ -151,7 +162,7 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
     bound_compare(subject, truth, worst, sigma, tokens, per_token, tally->elements, &r);
     describe_into(object, "bound", stage, describe_bound(&r, per_token));
     lane_add_bound(&tally->bound, &r);
-    if (!tally->gate->bound)
+    if (!bound_binds(tally))
         return;
     if (r.zero_exceeding == 0)
         worse(j, VERDICT_VACUOUS, "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage,
@@ -207,7 +218,8 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         judge_bound("output", layer, tokens, hidden, subject.value, b->fixture->layer[layer].truth_quantised,
                     b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
         gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
-        status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
+        if (!tally->nonfinite)
+            status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
     }
     if (status == GB_OK)
         status = check_truth(b, layer, tokens, j, error);
@@ -231,7 +243,8 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
                    b->reference->layer[layer].intermediate, tally->ordered, object, &tally->bits, j);
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->intermediate_truth,
                     lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
-        statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
+        if (!tally->nonfinite)
+            statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
     }
     widened_free(&subject);
     return status;
@@ -243,8 +256,7 @@ static void judge_statistics(const struct tally *tally, struct judgement *j)
     const struct statistics *s = &tally->statistics;
     for (enum family f = 0; f < FAMILIES; f++) {
         const struct family_result *r = &s->family[f];
-        bool binding = family_is_gain(f) ? tally->gate->gain : tally->gate->rms;
-        if (!tally->ordered && binding && r->exceeding)
+        if (sums_bind(tally, family_is_gain(f)) && r->exceeding)
             worse(j, VERDICT_FAIL,
                   "%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
                   "%u, %s: %.3g times the limit",
@@ -270,11 +282,10 @@ static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
 
 static json_t *describe_lanes(const struct tally *tally)
 {
-    const struct gate *gate = tally->gate;
     return json_pack("{s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally->bits, tally->ordered), "bound",
-                     describe_bound_lane(&tally->bound, gate->bound), "rms",
-                     describe_statistics(&tally->statistics, false, !tally->ordered && gate->rms), "gain",
-                     describe_statistics(&tally->statistics, true, !tally->ordered && gate->gain));
+                     describe_bound_lane(&tally->bound, bound_binds(tally)), "rms",
+                     describe_statistics(&tally->statistics, false, sums_bind(tally, false)), "gain",
+                     describe_statistics(&tally->statistics, true, sums_bind(tally, true)));
 }
 
 /* The residual stream: its bits if an order is claimed, and numbers in any case. */
@@ -341,8 +352,10 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
         return judged;
     }
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
-    struct tally tally = {
-        .gate = gate, .elements = elements_of(f, outputs, output, inner), .ordered = kernel->order != NULL};
+    struct tally tally = {.gate = gate,
+                          .elements = elements_of(f, outputs, output, inner),
+                          .ordered = kernel->order != NULL,
+                          .nonfinite = f->nonfinite};
     struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits,
                                         kernel->roundings};
     struct summary sum;
@@ -358,7 +371,8 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     enum gb_status status = baseline_bounds(b, &points, error);
     gate_start(gate, &tally.closeness);
     if (status == GB_OK)
-        statistics_start(&tally.statistics, b, outputs->shape.tokens, output, inner, FALSE_ALARM_PROBABILITY);
+        statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !f->nonfinite, inner && !f->nonfinite,
+                         FALSE_ALARM_PROBABILITY);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
         json_array_append_new(layers, object);

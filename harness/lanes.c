@@ -10,6 +10,19 @@ static double larger(double a, double b)
     return isnan(a) || a >= b ? a : b;
 }
 
+/* Where truth is NaN, so is every way to compute it. */
+static void enter_nan(double subject, size_t i, struct bound_result *r)
+{
+    if (isnan(subject))
+        return;
+    r->exceeding++;
+    r->worst_ratio = larger(r->worst_ratio, INFINITY);
+    if (r->limit_ratio < INFINITY) {
+        r->limit_ratio = INFINITY;
+        r->at = i;
+    }
+}
+
 void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
                    uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r)
 {
@@ -19,6 +32,10 @@ void bound_compare(const double *subject, const double *truth, const double *wor
     for (uint32_t t = 0; t < tokens; t++) {
         double squares = 0.0, predicted = 0.0;
         for (size_t i = t * per_token; i < (t + 1) * per_token; i++) {
+            if (isnan(truth[i])) { /* and says nothing about zeros */
+                enter_nan(subject[i], i, r);
+                continue;
+            }
             double error = fabs(subject[i] - truth[i]);
             double limit = fmin(worst[i], lambda * sigma[i]);
             double ratio = error == 0.0 ? 0.0 : error / limit;

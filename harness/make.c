@@ -42,7 +42,7 @@ static const struct argp_option options[] = {
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp8 or bf16", 0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
-    {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties or edge (docs/fixtures.md)", 0},
+    {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties, edge or nonfinite (docs/fixtures.md)", 0},
     {"routing", OPTION_ROUTING, "KIND", 0, "router (default), uniform, skewed, hot, half or holes", 0},
     {"router", OPTION_ROUTER, "RECIPE", 0, "the router's rule (gaugeblock list routers); a model has its own", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
@@ -237,10 +237,12 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
     if (!find_generator(o->data))
-        return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties and edge", o->data);
+        return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties, edge and nonfinite", o->data);
     if (!routing_known(o->routing))
         return gb_fail(error, GB_EINVAL, "--routing %s: there are router, uniform, skewed, hot, half and holes",
                        o->routing);
+    if (!strcmp(find_generator(o->data)->name, "nonfinite/1") && !strcmp(o->routing, "router"))
+        return gb_fail(error, GB_EINVAL, "--data nonfinite: a router has no choice for NaN; add --routing uniform");
     /* The stack routes by the router, which other data kinds would drive into overflow. */
     bool stack = !o->generated && !strcmp(find_generator(o->data)->name, "gaussian/1") && !strcmp(o->routing, "router");
     bool weighs_input = false;

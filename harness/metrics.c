@@ -19,8 +19,12 @@ void metrics_add(struct metrics *m, const double *subject, const double *truth, 
 {
     for (uint32_t t = 0; t < tokens; t++) {
         double dot = 0.0, a = 0.0, b = 0.0, error = 0.0;
+        bool compared = false;
         for (size_t i = (size_t)t * width; i < (size_t)(t + 1) * width; i++) {
             double v = subject[i];
+            if (isnan(v) && isnan(truth[i]))
+                continue;
+            compared = true;
             m->non_finite += !isfinite(v) && isfinite(truth[i]);
             double difference = fabs(v - truth[i]);
             dot += v * truth[i];
@@ -31,7 +35,10 @@ void metrics_add(struct metrics *m, const double *subject, const double *truth, 
                 m->max_abs = difference;
         }
         double c = cosine(dot, a, b);
-        bool first = m->elements == 0 && t == 0;
+        bool first = !m->tokens;
+        m->tokens += compared;
+        if (!compared)
+            continue;
         if (first || (!(c >= m->cosine_min) && !isnan(m->cosine_min))) {
             m->cosine_min = c;
             m->cosine_token = t;

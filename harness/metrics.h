@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error measures. Non-finite values are counted before any norm, and are left out of none. */
+/* Error measures. Non-finite values are counted before any norm, and are left out of none; but where both
+ * sides are NaN they agree, and nothing else is said of them. */
 #ifndef GB_HARNESS_METRICS_H
 #define GB_HARNESS_METRICS_H
 
@@ -10,6 +11,7 @@
 /* Distance of a subject from truth, accumulated over layers. Undefined figures are NaN. */
 struct metrics {
     uint64_t elements;
+    uint64_t tokens;       /* that have an element to compare */
     uint64_t non_finite;   /* subject values that are not finite where truth is */
     double cosine_min;     /* smallest over tokens */
     uint32_t cosine_token; /* where */

@@ -150,6 +150,7 @@ static void describe(const struct gb_fixture *f, const struct part *p, struct gb
 {
     to->activation = f->activation;
     to->renormalise = f->renormalise;
+    to->nonfinite = f->nonfinite;
     to->rms_norm_epsilon = f->rms_norm_epsilon;
     memcpy(to->recipe, f->recipe, sizeof to->recipe);
     memcpy(to->contract, f->contract, sizeof to->contract);

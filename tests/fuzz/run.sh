@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# One run of a libFuzzer program, one line of JSON of what it did. Usage: run.sh PROGRAM CORPUS EXECUTIONS
+# One run of a libFuzzer program, one line of JSON of what it did. Usage: run.sh PROGRAM CORPUS EXECUTIONS [SECONDS]
 # New inputs stay in a folder beside the program; so does the log, and the input that a run ended on. Exit 1 if one did.
 set -eu
 
-program=$1 corpus=$2 executions=$3
+program=$1 corpus=$2 executions=$3 seconds=${4:-0}
 mkdir -p "$program.corpus"
 rm -f "$program".crash-* "$program".oom-* "$program".leak-* "$program".timeout-*
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 failed=0
-"$program" "$program.corpus" "$corpus" -runs="$executions" -timeout=25 -rss_limit_mb=4096 -max_len=65536 \
+"$program" "$program.corpus" "$corpus" -runs="$executions" -max_total_time="$seconds" -timeout=25 -rss_limit_mb=4096 -max_len=65536 \
     -artifact_prefix="$program." -print_final_stats=1 >"$program.log" 2>&1 || failed=1
 
 # count KIND...: how many inputs of these kinds the run ended on.

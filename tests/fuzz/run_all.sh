@@ -1,32 +1,27 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz target for its number of executions and prints a record of it as JSON. Usage: run_all.sh BUILD_DIR
+# Runs every fuzz target for its number of executions, or for SECONDS if that is less, as many at a time as there are
+# processors, and prints a record of it as JSON. Usage: run_all.sh BUILD_DIR [SECONDS]
 # Exit 1 if a target ended on an input; the others run all the same.
 set -eu
 
-build=$1/tests/fuzz
+build=$1/tests/fuzz seconds=${2:-0}
 source=$(cd "$(dirname "$0")" && pwd)
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
-dirty=$(git -C "$source" status --porcelain --untracked-files=no)
-commit=$(git -C "$source" rev-parse --short=12 HEAD)${dirty:+-dirty}
 failed=0
-while read -r name executions; do
-    sh "$source/run.sh" "$build/fuzz_$name" "$source/corpus/$name" "$executions" >>"$lines" || failed=1
-    tail -n 1 "$lines" >&2
-done <"$build/targets"
+xargs -P "$(nproc)" -L 1 sh -c '
+    sh "$0/run.sh" "$1/fuzz_$3" "$0/corpus/$3" "$4" "$2"' "$source" "$build" "$seconds" <"$build/targets" >"$lines" || failed=1
 
-hdf5=$(pkg-config --modversion hdf5-serial 2>/dev/null || pkg-config --modversion hdf5)
 cat <<END
 {
   "schema": "gaugeblock.fuzz/1",
-  "command": "make fuzz",
+  "command": "tests/fuzz/run_all.sh build-fuzz${2:+ $2}",
   "date": "$(date -u +%Y-%m-%d)",
-  "commit": "$commit",
+  "commit": "$(sed -n 's/.*"\(.*\)".*/\1/p' "$1/harness/gb_commit.h")",
   "cpu": "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)",
-  "compiler": "$("${CC:-clang-14}" --version | head -n 1)",
   "sanitizers": "address, leak, undefined",
-  "hdf5": "$hdf5",
+$(cat "$build/about")
   "targets": [
 $(sed 's/^/    /; $!s/$/,/' "$lines")
   ],
