@@ -62,6 +62,7 @@ def rule(codec, x):
 
 
 failed = False
+print(f"{sys.argv[1]} {library.__version__}")
 for name, row, encoder in ROWS:
     if not hasattr(library, name) and name not in ("float16",):
         print(f"{name}: {sys.argv[1]} {library.__version__} has none")
