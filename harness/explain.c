@@ -41,9 +41,19 @@ static double value_at(const struct gb_layer_outputs *l, size_t i)
                                 : (double)gb_bf16_decode(((const gb_bf16 *)l->output)[i]);
 }
 
+/* NaN for NaN is no error. */
+static double difference(double value, double right)
+{
+    return isnan(value) && isnan(right) ? 0.0 : value - right;
+}
+
+/* Against the reference as the subject stores it. */
 static double error_at(const struct gb_outputs *subject, const struct gb_outputs *reference, uint32_t layer, size_t i)
 {
-    return value_at(&subject->layer[layer], i) - value_at(&reference->layer[layer], i);
+    double right = value_at(&reference->layer[layer], i);
+    if (subject->layer[layer].format == GB_BF16)
+        right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
+    return difference(value_at(&subject->layer[layer], i), right);
 }
 
 /* The layer and the token with the largest error, relative to the layer's largest value; false if there is none. */
@@ -55,12 +65,11 @@ static bool find_worst(const struct gb_outputs *subject, const struct gb_outputs
     for (uint32_t l = 0; l < subject->layers; l++) {
         double scale = 0.0;
         for (size_t i = 0; i < count; i++)
-            scale = fmax(scale, fabs(value_at(&reference->layer[l], i)));
+            scale = fmax(scale, fabs(value_at(&reference->layer[l], i))); /* of two, the one that is no NaN */
         for (size_t i = 0; i < count; i++) {
-            double e = fabs(error_at(subject, reference, l, i)) / scale;
-            e = isnan(e) ? INFINITY : e;
-            if (e > worst) {
-                worst = e;
+            double e = fabs(error_at(subject, reference, l, i)), relative = isnan(e) ? INFINITY : e / scale;
+            if (e != 0.0 && relative > worst) {
+                worst = relative;
                 *layer = l;
                 *token = (uint32_t)(i / subject->shape.hidden);
             }
@@ -146,7 +155,7 @@ static double explained(const struct window *w, const bool *tokens)
 {
     double left = 0.0, all = 0.0;
     for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++) {
-        double e = w->errors[i], f = (double)w->faulty[i] - (double)w->trace.output[i];
+        double e = w->errors[i], f = difference((double)w->faulty[i], (double)w->trace.output[i]);
         if ((tokens && !tokens[i / w->hidden]) || (!isfinite(e) && !isfinite(f)))
             continue;
         if (!isfinite(e) || !isfinite(f))
