@@ -53,8 +53,9 @@ install: build ## install below PREFIX (/usr/local); DESTDIR is respected
 format: ## rewrite all C, C++ and CUDA files with clang-format-14
 	clang-format-14 -i $$(git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh')
 
-format-check: ## fail if a file is not as `make format` writes it
+format-check: ## fail if a file is not as `make format` writes it, or has markers of a merge
 	clang-format-14 --dry-run --Werror $$(git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh')
+	! git grep -nE '^(<{7}|>{7}) '
 
 clean: ## remove all build folders
 	rm -rf build build-dev build-fuzz build-gpu
