@@ -9,7 +9,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 1)
 export DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check gpu-test exhaustive fuzz install format format-check clean
+.PHONY: help setup build demo test check gpu-test exhaustive fuzz valgrind install format format-check clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -45,6 +45,9 @@ fuzz: ## run every fuzz target for its number of executions, in build-fuzz/ (cla
 	cmake --preset fuzz
 	cmake --build --preset fuzz
 	sh tests/fuzz/run_all.sh build-fuzz
+
+valgrind: build ## memcheck over the tests of the codecs and the readers (valgrind)
+	sh tests/valgrind.sh build
 
 install: build ## install below PREFIX (/usr/local); DESTDIR is respected
 	cmake --install build --prefix $(PREFIX)
