@@ -10,6 +10,7 @@
 #include "quant/quant.h"
 #include "tests/check.h"
 #include "tests/legal.h"
+#include "tests/problem_fixture.h"
 #include "tests/provenance.h"
 
 enum { LEVELS = 3, ALL_FIXTURES = 1280, SOME_FIXTURES = 24, VARIANTS = 8 };
@@ -56,37 +57,6 @@ static void ok(enum gb_status status, const struct gb_error *error)
     }
 }
 
-static void copy_weights(const struct gb_weights *from, struct gb_weights *to)
-{
-    size_t codes, scales, globals;
-    ok(gb_weights_bytes(from, &codes, &scales, &globals, NULL), NULL);
-    memcpy((void *)(uintptr_t)to->codes, from->codes, codes);
-    if (scales)
-        memcpy((void *)(uintptr_t)to->scales, from->scales, scales);
-    if (globals)
-        memcpy((void *)(uintptr_t)to->global_scales, from->global_scales, globals);
-}
-
-static void fill_fixture(struct subject *s, struct gb_error *error)
-{
-    const struct problem *p = &s->problem;
-    const struct gb_shape *shape = &p->arguments.shape;
-    size_t pairs = (size_t)shape->tokens * shape->top_k, inputs = (size_t)shape->tokens * shape->hidden;
-    struct gb_layer *layer = &s->fixture->layer[0];
-    struct gb_truth_quantised weights = {.gate_up = p->arguments.gate_up, .down = p->arguments.down};
-    struct gb_truth_source source = gb_truth_from_quantised(&weights);
-    copy_weights(&p->arguments.gate_up, &layer->gate_up);
-    copy_weights(&p->arguments.down, &layer->down);
-    memcpy(layer->x, p->x, inputs * sizeof *p->x);
-    memcpy(layer->ids, p->ids, pairs * sizeof *p->ids);
-    memcpy(layer->routing_weights, p->routing_weights, pairs * sizeof *p->routing_weights);
-    memcpy(layer->truth_routing_weights, p->truth_routing_weights, pairs * sizeof *p->truth_routing_weights);
-    ok(gb_truth_layer(shape, p->truth_x, p->ids, p->truth_routing_weights, &source, layer->truth_quantised, NULL,
-                      error),
-       error);
-    memcpy(layer->truth_original, layer->truth_quantised, inputs * sizeof *layer->truth_original);
-}
-
 static void subject_new(struct subject *s, uint32_t n, const struct gb_kernel *claim)
 {
     struct gb_shape shape = shapes[n % COUNT(shapes)];
@@ -95,8 +65,7 @@ static void subject_new(struct subject *s, uint32_t n, const struct gb_kernel *c
     problem_new(&s->problem, shape, format, kinds[n / 3 % COUNT(kinds)], 1000 + n);
     if (n % 4 == 0)
         problem_empty_slots(&s->problem, 9, n);
-    ok(gb_fixture_new(&shape, 1, format, false, false, false, &s->fixture, &error), &error);
-    fill_fixture(s, &error);
+    s->fixture = problem_fixture(&s->problem);
     ok(baseline_new(s->fixture, &s->baseline, &error), &error);
     ok(gb_outputs_new(&shape, 1, claim->output, true, false, &s->outputs, &error), &error);
     s->output = malloc(sizeof(double) * shape.tokens * shape.hidden);

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* explain: every fault of the library is named by itself or by one that makes the same error, also in one expert. */
+#include "harness/explain.h"
+
+#include "harness/faults.h"
+#include "tests/check.h"
+#include "tests/problem_fixture.h"
+
+struct scene {
+    struct problem problem;
+    struct gb_fixture *fixture;
+    struct baseline baseline;
+    struct trace trace;
+    struct gb_outputs *subject;
+};
+
+static void scene_new(struct scene *s, enum gb_format format)
+{
+    static const struct gb_rounding_points points = {
+        .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    struct gb_shape shape = {12, 128, 128, 6, 2};
+    memset(s, 0, sizeof *s);
+    problem_new(&s->problem, shape, format, DATA_GAUSSIAN, 21);
+    s->fixture = problem_fixture(&s->problem);
+    struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
+    assert_int_equal(baseline_new(s->fixture, &s->baseline, NULL), GB_OK);
+    assert_int_equal(baseline_bounds(&s->baseline, &points, NULL), GB_OK);
+    assert_int_equal(trace_new(&a, &s->trace, NULL), GB_OK);
+    assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
+}
+
+static void scene_free(struct scene *s)
+{
+    trace_free(&s->trace);
+    baseline_free(&s->baseline);
+    gb_outputs_free(s->subject);
+    gb_fixture_free(s->fixture);
+    problem_free(&s->problem);
+}
+
+/* The best explanation of the subject's outputs. Owned by the caller; NULL: they are right. */
+static json_t *explained(struct scene *s, char *text)
+{
+    json_t *explanation;
+    struct gb_error error = {""};
+    if (explain(&s->baseline, s->subject, &explanation, text, 256, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return explanation;
+}
+
+/* A third of them, for time; all of them are. */
+static void faults_are_explained(void **state)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_BF16};
+    size_t count;
+    const struct fault *all = faults(&count);
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        struct scene s;
+        scene_new(&s, formats[f]);
+        for (size_t i = 0; i < count; i += 3) {
+            char text[256];
+            if (!fault_applies(&all[i], formats[f]) || !strcmp(all[i].name, "one NaN"))
+                continue;
+            assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
+            json_t *explanation = explained(&s, text);
+            if (explanation && !(json_number_value(json_object_get(explanation, "explains")) > 0.999))
+                fail_msg("%s: %s", all[i].name, text);
+            json_decref(explanation);
+        }
+        scene_free(&s);
+    }
+}
+
+static void one_expert_is_named(void **state)
+{
+    bool affected[6] = {false, false, true};
+    size_t count, tried = 0;
+    const struct fault *all = faults(&count);
+    struct scene s;
+    (void)state;
+    scene_new(&s, GB_NVFP4);
+    for (size_t i = 0; i < count; i++) {
+        char text[256], name[128];
+        if (strcmp(all[i].name, "scales of the next block") && strcmp(all[i].name, "gate and up swapped") &&
+            strcmp(all[i].name, "nibbles of down exchanged"))
+            continue;
+        assert_int_equal(fault_run(&all[i], &s.trace, affected, s.subject->layer[0].output, NULL), GB_OK);
+        json_t *explanation = explained(&s, text);
+        snprintf(name, sizeof name, "%s, of one expert", all[i].name);
+        assert_string_equal(json_string_value(json_object_get(explanation, "name")), name);
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(explanation, "where"), "expert")), 2);
+        assert_non_null(strstr(text, "tokens of expert 2 alone"));
+        json_decref(explanation);
+        tried++;
+    }
+    assert_int_equal(tried, 3);
+    scene_free(&s);
+}
+
+static void right_outputs_need_none(void **state)
+{
+    struct scene s;
+    char text[256];
+    (void)state;
+    scene_new(&s, GB_MXFP8);
+    memcpy(s.subject->layer[0].output, s.trace.output, 12 * 128 * sizeof(float));
+    assert_null(explained(&s, text));
+    assert_string_equal(text, "");
+    scene_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faults_are_explained),
+        cmocka_unit_test(one_expert_is_named),
+        cmocka_unit_test(right_outputs_need_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
