@@ -66,7 +66,7 @@ static void bound_logits(const struct gb_arguments *a, const double *x, const st
         if (a->router->logits == GB_BF16)
             error += 0x1p-8 * (fabs(sum) + error); /* half an ulp */
         t->logit[e] = sum;
-        t->error[e] = error;
+        t->error[e] = isnan(error) ? INFINITY : error;
     }
 }
 
@@ -147,6 +147,8 @@ static void bound_groups(const struct gb_arguments *a, struct token *t)
 static double bound_weights(const struct gb_arguments *a, double widest, const struct token *t)
 {
     double smallest = INFINITY, largest = -INFINITY, bias = 0.0;
+    if (isinf(widest))
+        return INFINITY;
     for (uint32_t e = 0; e < a->shape.experts; e++) {
         smallest = fmin(smallest, t->logit[e]);
         largest = fmax(largest, t->logit[e]);

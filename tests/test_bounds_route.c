@@ -225,7 +225,7 @@ static void wrong_routers_are_outside(void **state)
         }
 }
 
-/* Where FP32 may overflow the bounds are infinite, not wrong. */
+/* Where FP32 may overflow, and of NaN, the bounds are infinite, not wrong. */
 static void overflow_is_unbounded(void **state)
 {
     struct route_problem p;
@@ -240,6 +240,10 @@ static void overflow_is_unbounded(void **state)
     bounds_new(&b, &p);
     assert_true(isinf(b.relative[0]) && !isinf(b.relative[1]));
     assert_true(b.low[0] < 0 && isinf(b.low[0]));
+    bounds_free(&b);
+    p.x[0].bits = 0x7FC0;
+    bounds_new(&b, &p);
+    assert_true(isinf(b.relative[0]));
     bounds_free(&b);
     route_problem_free(&p);
 }
