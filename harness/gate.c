@@ -10,7 +10,6 @@
 #include "quant/quant.h"
 
 #define GATE_SCHEMA "gaugeblock-gate/1"
-#define GATE_SCHEMA "gaugeblock-gate/1"
 
 /* The thresholds by their keys, and what they may be. */
 static const struct threshold {

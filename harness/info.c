@@ -53,6 +53,8 @@ static int describe(const struct gb_fixture *f)
     printf("stack           %s\n", !f->stack.residual         ? "none"
                                    : f->stack.attention_delta ? "residual stream with attention deltas"
                                                               : "residual stream without attention");
+    if (f->nonfinite)
+        printf("nonfinite       NaN may occur\n");
     printf("input sha256    %s\n", f->sha256);
     for (uint32_t l = 0; l < f->layers; l++) {
         uint32_t touched, most;

@@ -39,7 +39,7 @@ enum {
 static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", 0, "or: experts, top-k, hidden and intermediate size", 0},
-    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp8 or bf16", 0},
+    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp4, mxfp8, fp8 or bf16", 0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
     {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties, edge or nonfinite (docs/fixtures.md)", 0},
