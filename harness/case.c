@@ -238,3 +238,30 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
     gb_outputs_free(outputs);
     return status;
 }
+
+uint32_t case_most_tokens(const json_t *record, size_t first)
+{
+    const json_t *cases = json_object_get(record, "cases");
+    uint32_t most = 0;
+    for (size_t i = first; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        if (json_object_get(one, "lanes") && record_number(one, "batch", NULL) > most)
+            most = (uint32_t)record_number(one, "batch", NULL);
+    }
+    return most;
+}
+
+void case_not_exercised(json_t *record, size_t first, const char *missing, const char *demand)
+{
+    json_t *cases = json_object_get(record, "cases");
+    for (size_t i = first; i < json_array_size(cases); i++) {
+        json_t *one = json_array_get(cases, i);
+        if (strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_PASS)))
+            continue;
+        json_object_set_new(one, "verdict", json_string(verdict_name(VERDICT_VACUOUS)));
+        json_object_set_new(one, "reason", json_sprintf("the fixture does not exercise %s", missing));
+        json_object_set_new(one, "exit_code", json_integer(verdict_exit_code(VERDICT_VACUOUS)));
+        json_object_set_new(one, "repro",
+                            json_sprintf("%s --require-coverage %s", record_text(one, "repro", NULL), demand));
+    }
+}

@@ -23,6 +23,10 @@ struct case_request {
 /* Runs a selected kernel in a worker and judges every batch; where it cannot run, one case says why. */
 enum gb_status case_kernel(json_t *record, struct case_request *request, const struct selected *selected,
                            struct gb_error *error);
+/* Of the cases from number `first` on that were judged: the largest batch; 0 if none was. */
+uint32_t case_most_tokens(const json_t *record, size_t first);
+/* Of those, the ones that pass are VACUOUS: the fixture lacks what --require-coverage `demand` asks for. */
+void case_not_exercised(json_t *record, size_t first, const char *missing, const char *demand);
 /* A case that says why the fixture at `path` was refused; code: EXIT_USAGE or EXIT_CRASH. */
 void case_refused(json_t *record, const char *path, int code, const char *reason);
 /* Judges a file of outputs by what is claimed for it. */

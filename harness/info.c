@@ -4,15 +4,28 @@
 #include <string.h>
 
 #include "harness/command.h"
+#include "harness/coverage.h"
 #include "harness/input.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
 
+struct info_options {
+    const char *path;
+    bool coverage;
+};
+
+static const struct argp_option options[] = {
+    {"coverage", 'c', 0, 0, "also count which codes, scales, roundings, gates and loads it exercises", 0},
+    {0},
+};
+
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
-    const char **path = state->input;
-    if (key == ARGP_KEY_ARG && !*path)
-        *path = argument;
+    struct info_options *o = state->input;
+    if (key == 'c')
+        o->coverage = true;
+    else if (key == ARGP_KEY_ARG && !o->path)
+        o->path = argument;
     else if (key == ARGP_KEY_ARG)
         usage_error(state, "one fixture at a time");
     else if (key == ARGP_KEY_NO_ARGS)
@@ -66,24 +79,48 @@ static int describe(const struct gb_fixture *f)
     return EXIT_PASS;
 }
 
+static int describe_coverage(const struct gb_fixture *f)
+{
+    struct coverage coverage;
+    struct gb_error error;
+    char name[32];
+    if (coverage_measure(f, f->shape.tokens, &coverage, &error) != GB_OK)
+        return command_error("info", "%s", error.message);
+    for (enum coverage_item i = 0; i < COVERAGE_ITEMS; i++) {
+        const struct coverage_count *count = &coverage.of[i];
+        if (count->applies)
+            printf("%-28s %llu", coverage_name(i, name), (unsigned long long)count->seen);
+        if (count->applies && count->possible)
+            printf(" of %llu", (unsigned long long)count->possible);
+        if (count->applies)
+            putchar('\n');
+    }
+    return EXIT_PASS;
+}
+
 int command_info(int argc, char **argv)
 {
     static const struct argp argp = {
+        .options = options,
         .parser = parse,
         .args_doc = "FIXTURE",
         .doc = "Check a problem and describe it.\v"
-               "Example:\n  gaugeblock info layer.h5",
+               "Examples:\n"
+               "  gaugeblock info layer.h5\n"
+               "  gaugeblock info layer.h5 --coverage",
     };
-    const char *path = NULL;
+    struct info_options o = {0};
     struct gb_fixture *fixture;
     struct gb_error error;
-    command_parse(&argp, argc, argv, &path);
-    int code = input_fixture(path, INPUT_TIMEOUT_S, &fixture, &error);
+    command_parse(&argp, argc, argv, &o);
+    int code = input_fixture(o.path, INPUT_TIMEOUT_S, &fixture, &error);
     if (code != EXIT_PASS) {
         command_error("info", "%s", error.message);
         return code;
     }
     code = describe(fixture);
+    if (code == EXIT_PASS && o.coverage)
+        code = describe_coverage(fixture);
     gb_fixture_free(fixture);
     return code;
 }

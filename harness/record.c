@@ -168,6 +168,15 @@ void record_case(json_t *record, json_t *fixture, json_t *subject, const char *c
     json_array_append_new(json_object_get(record, "cases"), one);
 }
 
+void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens, json_t *counts)
+{
+    if (!json_object_get(record, "coverage"))
+        json_object_set_new(record, "coverage", json_array());
+    json_array_append_new(json_object_get(record, "coverage"),
+                          json_pack("{s:o, s:s, s:i, s:o}", "fixture", record_string(path), "sha256", sha256, "tokens",
+                                    (int)tokens, "counts", counts));
+}
+
 static enum verdict verdict_of(const json_t *one)
 {
     const char *name = record_text(one, "verdict", NULL);

@@ -30,6 +30,8 @@ json_t *record_subject(const char *name, const char *library, const struct gb_ke
 /* Appends a case. Takes the references to fixture, subject, lanes and metrics; lanes and metrics may be NULL. */
 void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
                  enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics);
+/* Appends what a fixture's cases exercised. Takes the reference to counts. */
+void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens, json_t *counts);
 /* Counts cases, checks --expect (negative: not given) and sets verdict and exit_code. */
 enum verdict record_finish(json_t *record, long long expect);
 

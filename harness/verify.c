@@ -5,6 +5,7 @@
 
 #include "harness/case.h"
 #include "harness/command.h"
+#include "harness/coverage.h"
 #include "harness/input.h"
 #include "harness/progress.h"
 #include "harness/record.h"
@@ -21,6 +22,7 @@ struct verify_options {
     const char *batches, *gate_name, *minimal;
     struct claim claim;
     struct gate gate;
+    struct coverage_demand demand;
     long long expect; /* negative: not given */
     unsigned timeout_s;
 };
@@ -36,7 +38,8 @@ enum {
     OPTION_EXPECT,
     OPTION_TIMEOUT,
     OPTION_GATE,
-    OPTION_MINIMISE
+    OPTION_MINIMISE,
+    OPTION_COVERAGE
 };
 
 static const struct argp_option options[] = {
@@ -53,6 +56,8 @@ static const struct argp_option options[] = {
      "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
     {"minimise", OPTION_MINIMISE, "OUT.h5", 0,
      "write the smallest part of the problem that the first failing kernel fails on", 0},
+    {"require-coverage", OPTION_COVERAGE, "NAME[=MINIMUM],...|all", 0,
+     "VACUOUS unless the fixture exercises these (docs/gates.md, gaugeblock info FIXTURE --coverage)", 0},
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
      0},
@@ -105,6 +110,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_MINIMISE:
         o->minimal = argument;
+        return 0;
+    case OPTION_COVERAGE:
+        if (o->demand.text)
+            usage_error(state, "--require-coverage is given twice: name all in one list");
+        if (coverage_demand_parse(argument, &o->demand, &error) != GB_OK)
+            usage_error(state, "%s", error.message);
         return 0;
     case OPTION_EXPECT:
         if (!parse_number(argument, 0, INT32_MAX, &value))
@@ -175,12 +186,32 @@ static enum gb_status judge_outputs(json_t *record, const struct verify_options 
     return status;
 }
 
+/* Adds what the cases from `first` on exercised, and makes those VACUOUS that pass without what is asked for. */
+static enum gb_status cover(json_t *record, const struct verify_options *o, const struct gb_fixture *f,
+                            const char *path, size_t first, struct gb_error *error)
+{
+    uint32_t tokens = case_most_tokens(record, first);
+    struct coverage coverage;
+    char missing[2048];
+    if (!tokens)
+        return GB_OK;
+    progress("measuring coverage", 0, 1);
+    enum gb_status status = coverage_measure(f, tokens, &coverage, error);
+    if (status != GB_OK)
+        return status;
+    record_coverage(record, path, f->sha256, tokens, coverage_json(&coverage));
+    if (coverage_short(&coverage, &o->demand, missing, sizeof missing))
+        case_not_exercised(record, first, missing, o->demand.text);
+    return GB_OK;
+}
+
 static enum gb_status verify_fixture(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
                                      const char *path, struct gb_error *error)
 {
     struct gb_fixture *fixture;
     struct baseline baseline = {0};
     enum gb_status status = GB_OK;
+    size_t first = json_array_size(json_object_get(record, "cases"));
     int code = input_fixture(path, o->timeout_s, &fixture, error);
     if (code != EXIT_PASS) {
         case_refused(record, path, code, error->message);
@@ -202,6 +233,8 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
     if (status == GB_OK)
         status = o->outputs_count ? judge_outputs(record, o, &request, error)
                                   : judge_kernels(record, o, catalogue, &request, error);
+    if (status == GB_OK)
+        status = cover(record, o, fixture, path, first, error);
     progress_done();
     baseline_free(&baseline);
     gb_fixture_free(fixture);
@@ -230,7 +263,8 @@ int command_verify(int argc, char **argv)
                "Examples:\n"
                "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 -o record.json -o junit.xml\n"
                "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
-               "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json",
+               "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
+               "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --require-coverage gate.codes,experts.idle=2",
     };
     static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
     static struct catalogue catalogue;

@@ -15,9 +15,11 @@ float gb_gated(enum gb_activation activation, float gate, float up)
     return g * gb_sigmoid(1.702f * g) * (u + 1.0f);
 }
 
-/* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. */
+/* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. values:
+ * NULL, or where they are kept unrounded. */
 static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t g, uint32_t first,
-                    uint32_t rows, const struct gb_activations *x, struct gb_row *decoded, float *dots)
+                    uint32_t rows, const struct gb_activations *x, struct gb_row *decoded, float *dots,
+                    const struct gb_gate_up_values *values)
 {
     uint32_t start = groups->start[g], count = groups->start[g + 1] - start, intermediate = a->shape.intermediate;
     struct gb_product gate = {&a->gate_up, groups->expert[g], first, rows, count, x->path, x->vector + start};
@@ -29,18 +31,25 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
     gb_dots(&gate, decoded, dots);
     gb_dots(&up, decoded, up_dots);
     for (uint32_t n = 0; n < count; n++) {
-        gb_bf16 *out = a->intermediate + (size_t)groups->pair[start + n] * intermediate + first;
+        size_t at = (size_t)groups->pair[start + n] * intermediate + first;
         for (uint32_t r = 0; r < rows; r++) {
             size_t i = (size_t)r * count + n;
             float gate_value = bias ? dots[i] + bias[r] : dots[i];
             float up_value = bias ? up_dots[i] + bias[intermediate + r] : up_dots[i];
-            out[r] = gb_bf16_encode(gb_gated(e.activation, gate_value, up_value));
+            float product = gb_gated(e.activation, gate_value, up_value);
+            a->intermediate[at + r] = gb_bf16_encode(product);
+            if (values) {
+                values->gate[at + r] = gate_value;
+                values->up[at + r] = up_value;
+                values->product[at + r] = product;
+            }
         }
     }
 }
 
 static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_groups *groups,
-                                  const struct gb_activations *x, struct gb_error *error)
+                                  const struct gb_activations *x, const struct gb_gate_up_values *values,
+                                  struct gb_error *error)
 {
     uint32_t intermediate = a->shape.intermediate;
     uint32_t rows = gb_rows_at_once(intermediate, groups->active, 2 * (size_t)groups->most);
@@ -55,7 +64,7 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
             for (uint32_t first = 0; first < intermediate; first += rows)
                 if (ready)
                     neurons(a, groups, g, first, intermediate - first < rows ? intermediate - first : rows, x, &decoded,
-                            dots);
+                            dots, values);
         if (!ready)
 #pragma omp critical
             status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", a->shape.hidden);
@@ -66,6 +75,12 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
 }
 
 enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_error *error)
+{
+    return gb_reference_gate_up_values(a, NULL, error);
+}
+
+enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const struct gb_gate_up_values *values,
+                                           struct gb_error *error)
 {
     enum gb_status status = gb_arguments_check(a, GB_GATE_UP, error);
     if (status != GB_OK)
@@ -79,7 +94,7 @@ enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_erro
     status = gb_activations_new(&a->gate_up, a->x, shape->tokens, &groups, shape->top_k, &x, error);
     if (status == GB_OK) {
         memset(a->intermediate, 0, sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
-        status = all_neurons(a, &groups, &x, error);
+        status = all_neurons(a, &groups, &x, values, error);
         gb_activations_free(&x);
     }
     gb_groups_free(&groups);

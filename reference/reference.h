@@ -65,6 +65,16 @@ GB_API enum gb_status gb_reference_gate_up(const struct gb_arguments *arguments,
 GB_API enum gb_status gb_reference_down(const struct gb_arguments *arguments, struct gb_error *error);
 GB_API enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct gb_error *error);
 
+/* What GB_GATE_UP rounds to the intermediate, and what it is made of, in FP32: each [tokens, top_k, intermediate], of
+ * which the rows of empty slots are not written. */
+struct gb_gate_up_values {
+    float *gate, *up; /* the dot products, biases added */
+    float *product;   /* of the activation, before it is rounded to bf16 */
+};
+/* gb_reference_gate_up, which also keeps its values; values: NULL for none. */
+GB_API enum gb_status gb_reference_gate_up_values(const struct gb_arguments *arguments,
+                                                  const struct gb_gate_up_values *values, struct gb_error *error);
+
 /*
  * GB_ROUTE: x and router_weights by the recipe arguments->router to routed_ids and routed_weights. GB_EINVAL: shapes
  * that disagree, or a recipe that does not fit them. GB_ENOMEM.

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fixture exercises: every count against one by numpy, and what is missing makes a verdict VACUOUS."""
+import contextlib
+import io
+import sys
+
+import h5py
+import numpy as np
+
+from blocks import block
+from program import expect, path, record, refused, run
+
+SHAPE = ["--shape", "8,3,160,192", "--tokens", "12", "--layers", "2"]
+LARGEST = {"nvfp4": 7, "mxfp4": 7, "mxfp8": 0x7E, "fp8": 0x7E, "bf16": 0x7F7F}
+SUBNORMALS = {"nvfp4": 1, "mxfp4": 1, "mxfp8": 7, "fp8": 7, "bf16": 127}
+BLOCK = {"nvfp4": (1, 16), "mxfp4": (1, 32), "mxfp8": (1, 32), "fp8": (128, 128)}
+f32 = np.float32
+
+
+def rehash(file):
+    """Puts the file's hash right after its inputs were changed."""
+    printed = io.StringIO()
+    sys.argv = ["", file]
+    with contextlib.redirect_stdout(printed):
+        exec(block("fixtures.md", "python"), {})
+    with h5py.File(file, "r+", libver="latest") as f:
+        f.attrs.modify("input_sha256", np.bytes_(printed.getvalue().strip()))
+
+
+def shown(fixture):
+    """`info --coverage` as {name: (seen, possible or None)}."""
+    counts = {}
+    for line in run("info", fixture, "--coverage").stdout.splitlines():
+        words = line.split()
+        if "." in words[0]:
+            counts[words[0]] = (int(words[1]), int(words[3]) if len(words) > 2 else None)
+    return counts
+
+
+def elements(codes, weights):
+    """[rows, columns] of one code each, with the sign bit apart."""
+    if weights in ("nvfp4", "mxfp4"):
+        codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
+    bits = {"bf16": 16, "nvfp4": 4, "mxfp4": 4}.get(weights, 8)
+    return codes.astype(int), codes.astype(int) & (1 << bits - 1) - 1
+
+
+def counted_weights(layers, weights):
+    """The counts of gate, up and down by numpy."""
+    counts = {}
+    for p, dataset, half in (("gate", "gate_up", 0), ("up", "gate_up", 1), ("down", "down", None)):
+        codes, scales, zero_blocks = [], [], 0
+        for layer in layers:
+            for e in np.unique(layer["routing/ids"][()]):
+                if e < 0:
+                    continue
+                rows = layer[f"{dataset}/codes"].shape[1]
+                part = slice(None) if half is None else slice(half * rows // 2, (half + 1) * rows // 2)
+                code, magnitude = elements(layer[f"{dataset}/codes"][e, part], weights)
+                codes.append((code.ravel(), magnitude.ravel()))
+                if weights in ("nvfp4", "mxfp4", "mxfp8"):
+                    scales.append(layer[f"{dataset}/scales"][e, part].ravel())
+                if weights in BLOCK:
+                    down, across = BLOCK[weights]
+                    zero_blocks += sum(not magnitude[r:r + down, c:c + across].any()
+                                       for r in range(0, magnitude.shape[0], down)
+                                       for c in range(0, magnitude.shape[1], across))
+        code, magnitude = (np.concatenate(part) for part in zip(*codes))
+        largest = LARGEST[weights]
+        counts |= {f"{p}.codes": (len(np.unique(code[magnitude <= largest])), 2 * largest + 2),
+                   f"{p}.largest": (np.sum(magnitude == largest), None),
+                   f"{p}.subnormals": (np.sum((magnitude > 0) & (magnitude <= SUBNORMALS[weights])), None),
+                   f"{p}.zeros": (np.sum(magnitude == 0), None),
+                   f"{p}.negative_zeros": (np.sum((magnitude == 0) & (code > 0)), None)}
+        if weights in BLOCK:
+            counts[f"{p}.zero_blocks"] = (zero_blocks, None)
+        if scales:
+            scale = np.concatenate(scales)
+            possible = 127 if weights == "nvfp4" else 255
+            counts[f"{p}.scales"] = (len(np.unique(scale[scale < possible])), possible)
+            if weights == "nvfp4":
+                counts |= {f"{p}.zero_scales": (np.sum(scale == 0), None),
+                           f"{p}.subnormal_scales": (np.sum((scale > 0) & (scale < 8)), None)}
+    return counts
+
+
+def counted_inputs(layers):
+    x = np.stack([layer["x"][()] for layer in layers])
+    ids = [layer["routing/ids"][()] for layer in layers]
+    loads = np.array([[np.sum(i == e) for e in range(8)] for i in ids])
+    counts = {"x.subnormals": np.sum((x & 0x7FFF > 0) & (x & 0x7FFF < 0x80)), "x.zeros": np.sum(x & 0x7FFF == 0),
+              "x.negative_zeros": np.sum(x == 0x8000),
+              "x.repeated": sum(len(rows) - len(np.unique(rows, axis=0)) for rows in x),
+              "experts.idle": np.sum(loads == 0), "experts.one": np.sum(loads == 1),
+              "experts.several": np.sum(loads > 1), "experts.all": np.sum(loads == x.shape[1]),
+              "slots.empty": sum(np.sum(i < 0) for i in ids)}
+    return {name: (count, None) for name, count in counts.items()}
+
+
+def compare(found, counted, what):
+    for name, count in counted.items():
+        expect(found.get(name) == count, f"{what}: {name} is {found.get(name)}, by numpy {count}")
+
+
+for weights in LARGEST:
+    for kind, routing in (("edge", "holes"), ("gaussian", "half"), ("ties", "hot")):
+        fixture = path(f"{weights}-{kind}.h5")
+        run("make", fixture, *SHAPE, "--format", weights, "--data", kind, "--routing", routing)
+        with h5py.File(fixture, "r+", libver="latest") as f:
+            e = f["layers/0/routing/ids"][()].max()
+            f["layers/0/x"][3] = f["layers/0/x"][0]
+            f["layers/0/gate_up/codes"][e, 192:384] = 0            # all of one up, its last blocks cut off
+            f["layers/0/gate_up/codes"][e, :128, :128] = 8          # -0 in E2M1, a number in E4M3
+            f["layers/0/down/codes"][e, 0] = 0                      # one row of a block of FP8
+            f["layers/0/down/codes"][e, 128:160] = {1: 0x80, 2: 0x8000}[f["layers/0/down/codes"].dtype.itemsize]
+        rehash(fixture)
+        with h5py.File(fixture) as f:
+            layers = [f["layers/0"], f["layers/1"]]
+            counted = counted_weights(layers, weights) | counted_inputs(layers)
+            gates = sum(np.sum(layer["routing/ids"][()] >= 0) for layer in layers) * 192
+        found = shown(fixture)
+        compare(found, counted, fixture)
+        expect(sum(n for name, (n, _) in found.items() if name.startswith("silu.")) == gates, f"{fixture}: gates")
+        expect(weights == "bf16" or found["up.zero_blocks"][0] > 0, fixture)
+
+# Planted gates: each row of gate and up has one weight, so that its dot product is one exact product.
+fixture = path("planted.h5")
+run("make", fixture, *SHAPE, "--tokens", "128", "--format", "bf16", "--routing", "holes")
+random = np.random.default_rng(1)
+
+
+def bf16(shape, lowest, highest):
+    """Random bits: sign, an exponent from lowest to highest, fraction."""
+    exponents = random.integers(lowest + 127, highest + 128, shape)
+    return (random.integers(0, 2, shape) << 15 | exponents << 7 | random.integers(0, 128, shape)).astype(np.uint16)
+
+
+def widen(bits):
+    return (bits.astype(np.uint32) << 16).view(f32)
+
+
+def planted_values(layer):
+    """gate and up of every slot in use, FP32 and exact."""
+    x, codes, ids = widen(layer["x"][()]), widen(layer["gate_up/codes"][()]), layer["routing/ids"][()]
+    t, k = np.nonzero(ids >= 0)
+    column = np.arange(384) % 160
+    dots = codes[ids[t, k][:, None], np.arange(384), column] * x[t][:, column] + f32(0)
+    return dots[:, :192], dots[:, 192:]
+
+
+with h5py.File(fixture, "r+", libver="latest") as f:
+    for layer in (f["layers/0"], f["layers/1"]):
+        codes = np.zeros(layer["gate_up/codes"].shape, np.uint16)
+        rows = np.arange(384)
+        codes[:, rows, rows % 160] = np.where(rows < 192, bf16((8, 384), -34, 7), bf16((8, 384), -126, 3))
+        codes[:, 192:, :][:, ::3] = np.where(codes[:, 192:, :][:, ::3] > 0, 0x4049, 0)
+        layer["gate_up/codes"][...] = codes
+        x = bf16((128, 160), -1, 0)
+        x[::2] &= 0xFF80        # powers of two: products of two codes, whose ties are frequent
+        layer["x"][...] = x
+rehash(fixture)
+
+with h5py.File(fixture) as f, np.errstate(all="ignore"):
+    pairs = [planted_values(f[f"layers/{l}"]) for l in (0, 1)]
+    gate, up = (np.concatenate([pair[i].ravel() for pair in pairs]) for i in (0, 1))
+    wide = gate.astype(np.float64)
+    silu = (wide / (1 + np.exp(-wide))).astype(f32)
+    overflow = np.isinf(np.exp(-wide).astype(f32))
+    tail, underflow = wide < -1 - 0.27846454276107380, (silu == 0) & (wide < -1)      # 1 + W(1 / e)
+    half, linear = ~tail & (silu == gate / 2), ~tail & (silu == gate) & (gate != 0)
+    bits = (silu * up).view(np.uint32)
+    stored = bits + 0x7FFF + (bits >> 16 & 1) >> 16
+    counted = {"silu.underflow": underflow, "silu.exp_overflow": overflow & ~underflow,
+               "silu.tail": tail & ~overflow & ~underflow, "silu.half": half, "silu.linear": linear,
+               "silu.interior": ~tail & ~half & ~linear, "intermediate.ties": bits & 0xFFFF == 0x8000,
+               "intermediate.near_ties": abs((bits & 0xFFFF).astype(int) - 0x8000) == 1,
+               "intermediate.subnormals": (stored & 0x7FFF > 0) & (stored & 0x7FFF < 0x80),
+               "intermediate.zeros": stored & 0x7FFF == 0, "intermediate.negative_zeros": stored == 0x8000}
+    counted = {name: (np.sum(mask), None) for name, mask in counted.items()}
+expect(all(n > 0 for n, _ in counted.values()), f"the planted fixture lacks something: {counted}")
+compare(shown(fixture), counted, "planted")
+
+with h5py.File(fixture, "r+", libver="latest") as f:
+    f.attrs["activation"] = np.bytes_("swiglu-oai")
+rehash(fixture)
+found = shown(fixture)
+compare(found, {"clamp.gate": (np.sum(gate > 7), None), "clamp.up": (np.sum(abs(up) > 7), None)}, "swiglu-oai")
+expect(found["clamp.up"][0] > 0 and not any(name.startswith("silu.") for name in found), str(found))
+
+# What is asked for and missing: VACUOUS, by name, also in the line that reproduces it.
+MAKE = ["--shape", "8,3,96,48", "--tokens", "9"]
+gaussian, edge, one = path("gaussian.h5"), path("edge.h5"), path("one.h5")
+run("make", gaussian, *MAKE)
+run("make", edge, *MAKE, "--data", "edge", "--routing", "holes")
+run("make", one, "--shape", "1,1,96,48", "--tokens", "9")
+
+
+def asked(fixture, demand, missing, *arguments):
+    whole = record(fixture, "--require-coverage", demand, *arguments, code=4 if missing else 0)
+    case = whole["cases"][-1]
+    expect(case["verdict"] == ("VACUOUS" if missing else "PASS"), str(case))
+    if missing:
+        expect(case["reason"] == f"the fixture does not exercise {missing}", case["reason"])
+        expect(case["repro"].endswith(f" --require-coverage {demand}") and case["exit_code"] == 4, case["repro"])
+    return whole
+
+
+asked(edge, "gate.codes,up.scales=120,x.negative_zeros,slots.empty,down.subnormal_scales=10", "")
+asked(gaussian, "gate.codes,x.negative_zeros,intermediate.ties", "x.negative_zeros 0 of 1, intermediate.ties 0 of 1")
+asked(gaussian, "gate.codes=16", "")
+asked(gaussian, "gate.codes=17", "gate.codes 16 of 17")
+asked(gaussian, "clamp.gate", "clamp.gate (not in this format or activation)")
+asked(one, "experts.all", "")
+asked(one, "experts.idle", "experts.idle 0 of 1")
+reason = record(one, "--require-coverage", "all,gate.scales=1", code=4)["cases"][0]["reason"]
+expect("up.scales" in reason and "gate.scales" not in reason and "clamp" not in reason, reason)
+
+# The record has the counts once a fixture, of the largest batch that was judged; failures stay failures.
+whole = asked(gaussian, "experts.several", "experts.several 0 of 1", "--batch", "1")
+coverage, = whole["coverage"]
+expect(coverage["tokens"] == 1 and coverage["sha256"] == whole["cases"][0]["fixture"]["sha256"], str(coverage))
+expect(coverage["counts"]["experts.one"] == {"seen": 3}, str(coverage))
+whole = asked(gaussian, "experts.several", "", "--batch", "1,9")
+coverage, = whole["coverage"]
+expect(coverage["tokens"] == 9, str(coverage))
+expect(list(coverage["counts"].items()) == [(name, {"seen": n} | ({"possible": of} if of else {}))
+                                            for name, (n, of) in shown(gaussian).items()], "the record's counts")
+np.save(path("zeros.npy"), np.zeros((9, 96), f32))
+record(gaussian, "--outputs", path("zeros.npy"), "--require-coverage", "experts.idle=9", code=1)
+
+for bad in ("", "gate.code", "gate.codes=0", "gate.codes=x", "gate.codes,", ",all", "all=", "x" * 100, "ALL"):
+    refused("verify", gaussian, "--require-coverage", bad)
+refused("verify", gaussian, "--require-coverage", "all", "--require-coverage", "all")
