@@ -14,6 +14,7 @@ install(FILES gaugeblock.h gaugeblock_quantiser.h DESTINATION ${header_dir})
 foreach(module quant reference fixtures)
   install(FILES ${module}/${module}.h DESTINATION ${header_dir}/${module})
 endforeach()
+install(FILES fixtures/vectors.h DESTINATION ${header_dir}/fixtures) # fixtures.h includes it
 
 # The installed program finds libgaugeblock, which finds the CUDA library beside itself.
 file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
