@@ -79,6 +79,7 @@ void child_set_up(void)
 static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
 enum { ENDINGS = sizeof endings / sizeof *endings };
 static struct sigaction previous[ENDINGS];
+static unsigned held; /* folders in use */
 
 static void note(int signal)
 {
@@ -89,6 +90,8 @@ void child_hold_signals(void)
 {
     struct sigaction action = {.sa_handler = note};
     sigemptyset(&action.sa_mask);
+    if (held++)
+        return;
     interruption = 0;
     for (int i = 0; i < ENDINGS; i++) {
         sigaction(endings[i], NULL, &previous[i]);
@@ -99,6 +102,8 @@ void child_hold_signals(void)
 
 void child_release_signals(void)
 {
+    if (--held)
+        return;
     for (int i = 0; i < ENDINGS; i++)
         sigaction(endings[i], &previous[i], NULL);
     if (interruption)

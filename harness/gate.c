@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "harness/describe.h"
 #include "harness/gate.h"
@@ -63,11 +64,36 @@ static double *threshold_of(struct gate *gate, const struct threshold *threshold
     return (double *)(void *)((char *)gate + threshold->offset);
 }
 
+/* What a name is made of, so that tables and records stay whole: printable ASCII but the bar of tables. */
+static bool name_holds(char c)
+{
+    return c >= ' ' && c <= '~' && c != '|';
+}
+
+static enum gb_status read_name(const char *path, const char *name, struct gate *gate, struct gb_error *error)
+{
+    struct gate preset;
+    bool good = name[0] && strlen(name) < sizeof gate->name;
+    for (const char *c = name; *c; c++)
+        good = good && name_holds(*c);
+    if (!good)
+        return gb_fail(error, GB_EFORMAT, "%s: name: give 1 to %zu printable ASCII characters, none of them |", path,
+                       sizeof gate->name - 1);
+    for (unsigned i = 0; gate_preset(i, &preset); i++)
+        if (!strcmp(preset.name, name))
+            return gb_fail(error, GB_EFORMAT, "%s: name: '%s' is a preset's; give another", path, name);
+    snprintf(gate->name, sizeof gate->name, "%s", name);
+    return GB_OK;
+}
+
 /* A gate that asks for nothing. */
 static void gate_clear(struct gate *gate, const char *name)
 {
     *gate = (struct gate){.bound = false};
     snprintf(gate->name, sizeof gate->name, "%.63s", name);
+    for (char *c = gate->name; *c; c++)
+        if (!name_holds(*c))
+            *c = '?';
     for (size_t i = 0; i < sizeof thresholds / sizeof *thresholds; i++)
         *threshold_of(gate, &thresholds[i]) = NAN;
 }
@@ -130,8 +156,8 @@ static enum gb_status read_key(const char *path, const char *key, const json_t *
         gate->by_subject = true;
     else if (!strcmp(key, "relative_to") && json_is_string(value) && !strcmp(json_string_value(value), "truth"))
         gate->by_subject = false;
-    else if (!strcmp(key, "name") && json_is_string(value) && json_string_length(value) < sizeof gate->name)
-        snprintf(gate->name, sizeof gate->name, "%s", json_string_value(value));
+    else if (!strcmp(key, "name") && json_is_string(value))
+        return read_name(path, json_string_value(value), gate, error);
     else if (strcmp(key, "schema") || !json_is_string(value) || strcmp(json_string_value(value), GATE_SCHEMA))
         return gb_fail(error, GB_EFORMAT,
                        "%s: '%.40s' is no key of a gate, or its value is of another type; see docs/gates.md", path,
@@ -162,10 +188,13 @@ static enum gb_status read_object(const char *path, json_t *object, struct gate 
 enum gb_status gate_read(const char *path, struct gate *gate, struct gb_error *error)
 {
     json_error_t problem;
+    struct stat about;
     for (unsigned i = 0; gate_preset(i, gate); i++)
         if (!strcmp(gate->name, path))
             return GB_OK;
     gate_clear(gate, path);
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return gb_fail(error, GB_EIO, "--gate %.200s: is no regular file", path);
     json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &problem);
     if (!object)
         return gb_fail(error, GB_EIO, "--gate %.200s: neither a preset nor a JSON file: %.160s", path, problem.text);

@@ -156,7 +156,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     int (**list)(void) = state->input;
     if (key == ARGP_KEY_NO_ARGS)
         usage_error(
-            state, "name a list: formats, recipes, conversions, routers, contracts, models, kernels, devices or gates");
+            state,
+            "name a list: formats, recipes, differences, conversions, routers, contracts, models, kernels, devices or gates");
     if (key != ARGP_KEY_ARG)
         return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
     if (*list)

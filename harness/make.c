@@ -100,7 +100,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            usage_error(state, "--format %s: there are nvfp4, mxfp8 and bf16", argument);
+            usage_error(state, "--format %s: there are nvfp4, mxfp4, mxfp8, fp8 and bf16", argument);
         return 0;
     case OPTION_LAYERS:
         o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/child.h"
 #include "harness/judge.h"
 #include "harness/minimise.h"
 #include "harness/part.h"
@@ -15,7 +16,7 @@ struct search {
     const struct case_request *request;
     const struct selected *selected;
     const char *path; /* of the smallest part so far */
-    char trial[4200]; /* of the one being tried */
+    char trial[4400]; /* of the one being tried */
     struct part smallest;
     unsigned tries;
 };
@@ -66,15 +67,20 @@ static enum gb_status try_part(struct search *s, const struct part *part, bool *
         gb_fixture_free(fixture);
         return GB_OK;
     }
-    status = gb_fixture_write(s->trial, fixture, error);
-    if (status == GB_OK)
-        status = judge_trial(s, fixture, fails, error);
-    gb_fixture_free(fixture);
+    struct child_folder folder;
+    status = child_folder_open(&folder, error);
+    if (status == GB_OK) {
+        snprintf(s->trial, sizeof s->trial, "%s/trial.h5", folder.path);
+        status = gb_fixture_write(s->trial, fixture, error);
+        if (status == GB_OK)
+            status = judge_trial(s, fixture, fails, error);
+        child_folder_close(&folder);
+    }
     if (status == GB_OK && *fails) {
         s->smallest = *part;
-        if (rename(s->trial, s->path))
-            status = gb_fail(error, GB_EIO, "%s: cannot be written", s->path);
+        status = gb_fixture_write(s->path, fixture, error);
     }
+    gb_fixture_free(fixture);
     return status;
 }
 
@@ -140,6 +146,25 @@ static json_t *describe(const struct search *s)
                      "intermediate", (int)p->intermediate, "tries", (int)s->tries);
 }
 
+enum gb_status minimise_check(const char *path, const char *fixture, struct gb_error *error)
+{
+    struct stat out, in, parent;
+    char folder[4200] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash && (size_t)snprintf(folder, sizeof folder, "%.*s/", (int)(slash - path), path) >= sizeof folder)
+        return gb_fail(error, GB_EINVAL, "--minimise: the path is too long");
+    if (!path[0] || stat(folder, &parent) || !S_ISDIR(parent.st_mode) || access(folder, W_OK | X_OK))
+        return gb_fail(error, GB_EIO, "--minimise %.200s: name a file in a folder that exists and can be written",
+                       path);
+    if (lstat(path, &out))
+        return GB_OK;
+    if (!S_ISREG(out.st_mode))
+        return gb_fail(error, GB_EIO, "--minimise %.200s: is no regular file; name another", path);
+    if (stat(fixture, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+        return gb_fail(error, GB_EINVAL, "--minimise %.200s: is the fixture itself; name another file", path);
+    return GB_OK;
+}
+
 enum gb_status minimise(const struct case_request *request, const struct selected *selected,
                         const struct gb_outputs *outputs, const char *path, json_t **description,
                         struct gb_error *error)
@@ -147,8 +172,6 @@ enum gb_status minimise(const struct case_request *request, const struct selecte
     struct search s = {.request = request, .selected = selected, .path = path};
     bool fails;
     *description = NULL;
-    if ((size_t)snprintf(s.trial, sizeof s.trial, "%s.trial", path) >= sizeof s.trial)
-        return gb_fail(error, GB_EINVAL, "--minimise: the path is too long");
     enum gb_status status = find_layer(&s, outputs->shape.tokens, &fails, error);
     if (status == GB_OK && fails) {
         status = halve(&s, offsetof(struct part, first_token), offsetof(struct part, tokens), error);
@@ -161,6 +184,5 @@ enum gb_status minimise(const struct case_request *request, const struct selecte
         if (status == GB_OK)
             *description = describe(&s);
     }
-    unlink(s.trial);
     return status;
 }

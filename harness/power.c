@@ -304,19 +304,13 @@ static enum gb_status read_gates(const char *name, struct power *p, struct gb_er
     return status;
 }
 
-static enum gb_status write_report(const char *path, const json_t *record, struct gb_error *error)
+static bool write_report(FILE *stream, const char *path, const json_t *record)
 {
-    FILE *file = fopen(path, "w");
-    if (!file)
-        return gb_fail(error, GB_EIO, "-o %s: cannot be opened for writing", path);
-    if (strcmp(path + strlen(path) - 3, ".md")) {
-        json_dumpf(record, file, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-        fputc('\n', file);
-    } else {
-        power_markdown(file, record);
-    }
-    bool bad = ferror(file);
-    return fclose(file) || bad ? gb_fail(error, GB_EIO, "-o %s: writing failed", path) : GB_OK;
+    if (!strcmp(path + strlen(path) - 3, ".md"))
+        power_markdown(stream, record);
+    else if (json_dumpf(record, stream, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) || fputc('\n', stream) == EOF)
+        return false;
+    return !ferror(stream);
 }
 
 static enum gb_status run(const struct power_options *o, struct gb_fixture *fixture, json_t *record,
@@ -381,7 +375,7 @@ int command_power(int argc, char **argv)
         json_object_set_new(record, "verdict", json_string(verdict_name(verdict)));
         json_object_set_new(record, "exit_code", json_integer(code));
         power_table(stdout, record);
-        if (o.report && write_report(o.report, record, &error) != GB_OK)
+        if (o.report && report_write_by(write_report, o.report, record, &error) != GB_OK)
             code = command_error("power", "%s", error.message);
     } else {
         command_error("power", "%s", error.message);

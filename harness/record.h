@@ -39,6 +39,9 @@ enum verdict record_finish(json_t *record, long long expect);
 bool report_known(const char *path);
 /* Writes the record in the form its extension names. Temporary name, then rename. */
 enum gb_status report_write(const char *path, const json_t *record, struct gb_error *error);
+/* The same, but for what is written; false: it could not be. */
+typedef bool report_writer(FILE *stream, const char *path, const json_t *record);
+enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error);
 /* The table for people. */
 void report_table(FILE *stream, const json_t *record);
 /* JUnit XML and Markdown into an open stream; false if writing failed. */

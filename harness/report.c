@@ -34,6 +34,11 @@ static bool write_report(FILE *stream, const char *path, const json_t *record)
 
 enum gb_status report_write(const char *path, const json_t *record, struct gb_error *error)
 {
+    return report_write_by(write_report, path, record, error);
+}
+
+enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error)
+{
     char temporary[4200];
     struct stat target;
     if (lstat(path, &target) == 0 && !S_ISREG(target.st_mode))
@@ -42,7 +47,7 @@ enum gb_status report_write(const char *path, const json_t *record, struct gb_er
         return gb_fail(error, GB_EIO, "%s: the path is too long", path);
     int descriptor = mkstemp(temporary);
     FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "w");
-    bool good = stream && write_report(stream, path, record);
+    bool good = stream && write(stream, path, record);
     if (stream)
         good &= fchmod(descriptor, 0644) == 0 && fflush(stream) == 0;
     if (stream && fclose(stream))

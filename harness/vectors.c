@@ -16,6 +16,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct options *options = state->input;
     if (key == ARGP_KEY_ARG && !options->folder) {
+        if (!argument[0])
+            usage_error(state, "name a folder");
         options->folder = argument;
     } else if (key == ARGP_KEY_ARG) {
         const struct gb_recipe *recipe = gb_recipe_find(argument);
@@ -57,13 +59,13 @@ static enum gb_status write_outputs(const struct options *options, const struct 
                                     const struct gb_recipe *recipe, struct gb_error *error)
 {
     char path[4096];
-    struct gb_vector_outputs *outputs;
+    struct gb_vector_outputs *outputs = NULL;
     if (!file_name(options->folder, recipe->name, path, sizeof path))
         return gb_fail(error, GB_EINVAL, "the folder's name is too long");
     enum gb_status status = gb_vector_outputs_run(vectors, &recipe->quantiser, &outputs, error);
     if (status == GB_OK)
         status = gb_vector_outputs_write(vectors, outputs, recipe, path, error);
-    gb_vector_outputs_free(status == GB_OK ? outputs : NULL);
+    gb_vector_outputs_free(outputs);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "harness/command.h"
 #include "harness/coverage.h"
 #include "harness/input.h"
+#include "harness/minimise.h"
 #include "harness/progress.h"
 #include "harness/record.h"
 #include "harness/worker.h"
@@ -221,9 +222,15 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
         .path = path, .baseline = &baseline, .gate = &o->gate, .timeout_s = o->timeout_s, .minimal = o->minimal};
     request.batches[0] = fixture->shape.tokens;
     request.batch_count = 1;
-    if (o->batches)
-        status = parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error);
-    if (status == GB_OK && o->claim.order && !gb_contract_find(fixture->weights, GB_BF16, o->claim.order))
+    if (o->batches &&
+        parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error) != GB_OK) {
+        char reason[sizeof error->message];
+        snprintf(reason, sizeof reason, "%.200s: %.280s", path, error->message);
+        case_refused(record, path, EXIT_USAGE, reason);
+        gb_fixture_free(fixture);
+        return GB_OK;
+    }
+    if (o->claim.order && !gb_contract_find(fixture->weights, GB_BF16, o->claim.order))
         status =
             gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
                     o->claim.order, gb_format_name(fixture->weights));
@@ -279,6 +286,8 @@ int command_verify(int argc, char **argv)
         json_object_set_new(record, "gate", gate_json(&o.gate));
         status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
     }
+    if (status == GB_OK && o.minimal)
+        status = minimise_check(o.minimal, o.fixtures[0], &error);
     for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++)
         status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
     free(o.fixtures);
