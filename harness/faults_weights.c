@@ -232,7 +232,7 @@ void edit_first_expert(struct planted *p, struct editable *w)
 {
     uint32_t first = 0;
     size_t codes = w->weights.rows * w->row_code_bytes, scales = w->weights.rows * w->row_scale_bytes;
-    while (!p->clean->used[first])
+    while (first < p->shape.experts && !p->clean->used[first])
         first++;
     for (uint32_t e = first + 1; e < p->shape.experts; e++)
         if (p->affected[e]) {
