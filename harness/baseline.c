@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "harness/baseline.h"
+#include "harness/judge_exact.h"
 #include "harness/stack.h"
 #include "quant/quant.h"
 
@@ -120,6 +121,8 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     if (status == GB_OK)
         status = gb_moments_new(&f->shape, l->ids, l->truth_routing_weights, bounds->intermediate_truth, &source,
                                 &bounds->of, &bounds->moments, error);
+    if (status == GB_OK)
+        status = exact_examine(f, layer, &b->points, &bounds->exactness, error);
     return status;
 }
 

@@ -11,6 +11,7 @@ struct layer_bounds {
     struct gb_bounds of;
     double *intermediate_truth; /* [tokens, top_k, intermediate] */
     struct gb_moments moments;
+    struct gb_exactness exactness;
 };
 
 struct baseline {

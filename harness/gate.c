@@ -111,7 +111,7 @@ bool gate_preset(unsigned index, struct gate *gate)
         return false;
     const struct preset *preset = &presets[index];
     gate_clear(gate, preset->name);
-    gate->bound = gate->rms = gate->gain = preset->lanes;
+    gate->exact = gate->bound = gate->rms = gate->gain = preset->lanes;
     gate->either = preset->either;
     gate->by_subject = preset->by_subject;
     for (size_t i = 0; i < sizeof preset->limits / sizeof *preset->limits && preset->limits[i].key; i++)
@@ -124,14 +124,16 @@ static enum gb_status read_lanes(const char *path, const json_t *lanes, struct g
 {
     for (size_t i = 0; i < json_array_size(lanes); i++) {
         const char *lane = json_string_value(json_array_get(lanes, i));
-        if (lane && !strcmp(lane, "bound"))
+        if (lane && !strcmp(lane, "exact"))
+            gate->exact = true;
+        else if (lane && !strcmp(lane, "bound"))
             gate->bound = true;
         else if (lane && !strcmp(lane, "rms"))
             gate->rms = true;
         else if (lane && !strcmp(lane, "gain"))
             gate->gain = true;
         else
-            return gb_fail(error, GB_EFORMAT, "%s: lanes: there are \"bound\", \"rms\" and \"gain\"", path);
+            return gb_fail(error, GB_EFORMAT, "%s: lanes: there are \"exact\", \"bound\", \"rms\" and \"gain\"", path);
     }
     return json_is_array(lanes) ? GB_OK : gb_fail(error, GB_EFORMAT, "%s: lanes: give an array of names", path);
 }
@@ -178,8 +180,8 @@ static enum gb_status read_object(const char *path, json_t *object, struct gate 
     if (status == GB_OK && isnan(gate->atol) && (!isnan(gate->fraction) || gate->either))
         status = gb_fail(error, GB_EFORMAT, "%s: fraction and either go with atol and rtol", path);
     gate_complete(gate);
-    bool any = gate->bound || gate->rms || gate->gain || !isnan(gate->cosine) || !isnan(gate->cosine_min) ||
-               !isnan(gate->max_abs) || !isnan(gate->nmse) || !isnan(gate->atol);
+    bool any = gate->exact || gate->bound || gate->rms || gate->gain || !isnan(gate->cosine) ||
+               !isnan(gate->cosine_min) || !isnan(gate->max_abs) || !isnan(gate->nmse) || !isnan(gate->atol);
     if (status == GB_OK && !any)
         status = gb_fail(error, GB_EFORMAT, "%s: a gate without lanes and thresholds lets everything pass", path);
     return status;
@@ -207,6 +209,8 @@ json_t *gate_json(const struct gate *gate)
 {
     struct gate copy = *gate;
     json_t *lanes = json_array();
+    if (gate->exact)
+        json_array_append_new(lanes, json_string("exact"));
     if (gate->bound)
         json_array_append_new(lanes, json_string("bound"));
     if (gate->rms)
@@ -304,7 +308,7 @@ bool gate_vacuous(const struct closeness *c)
     size_t count = list_checks(c, &c->zeros, c->zeros_close, checks), met = 0;
     for (size_t i = 0; i < count; i++)
         met += is_met(&checks[i]);
-    return count > 0 && met == count && !c->gate->bound && !c->gate->rms && !c->gate->gain;
+    return count > 0 && met == count && !c->gate->exact && !c->gate->bound && !c->gate->rms && !c->gate->gain;
 }
 
 json_t *gate_describe(const struct closeness *c)

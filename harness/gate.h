@@ -10,7 +10,7 @@
 
 struct gate {
     char name[64];
-    bool bound, rms, gain; /* lanes that bind; bits binds wherever an order is claimed */
+    bool exact, bound, rms, gain; /* lanes that bind; bits binds wherever an order is claimed */
     /* Thresholds of the subject against truth/quantised, over all layers; NaN where there is none. */
     double cosine, cosine_min, max_abs, nmse;
     double atol, rtol, fraction; /* |error| <= atol + rtol |truth| on at least this fraction of the elements */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include "harness/describe.h"
 #include "harness/drift.h"
 #include "harness/judge.h"
+#include "harness/judge_exact.h"
 #include "harness/judge_route.h"
 #include "harness/lanes.h"
 #include "harness/metrics.h"
@@ -19,6 +19,7 @@
 struct tally {
     struct lane bits, bound;
     struct statistics statistics;
+    struct exact_lane exact;
     const struct gate *gate;
     struct closeness closeness; /* to the gate's thresholds */
     uint64_t elements;          /* of the bound lane */
@@ -31,35 +32,6 @@ struct summary {
     struct metrics reference_quantised, reference_original;
     struct metrics subject_quantised, subject_original, stored_quantised;
 };
-
-static void worse(struct judgement *j, enum verdict verdict, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-/* Keeps the gravest verdict and the reason that came with it first. */
-static void worse(struct judgement *j, enum verdict verdict, const char *format, ...)
-{
-    if (verdict_graver(verdict, j->verdict) == j->verdict)
-        return;
-    va_list list;
-    va_start(list, format);
-    j->verdict = verdict;
-    vsnprintf(j->reason, sizeof j->reason, format, list);
-    va_end(list);
-}
-
-static void watch(const struct gb_kernel *kernel, const struct worker_checks *checks, struct judgement *j)
-{
-    if (checks->differing && !(kernel->flags & GB_NONDETERMINISTIC))
-        worse(j, VERDICT_NONDETERMINISTIC, "%llu elements differ between two runs on the same inputs; first: %s",
-              (unsigned long long)checks->differing, checks->where);
-    if (checks->canary_broken)
-        worse(j, VERDICT_FAIL, "wrote outside a buffer: %s", checks->where);
-    if (checks->input_changed)
-        worse(j, VERDICT_FAIL, "changed an input: %s", checks->where);
-    if (checks->unwritten)
-        worse(j, VERDICT_FAIL, "%llu elements were never written; first: %s", (unsigned long long)checks->unwritten,
-              checks->where);
-}
 
 /* A buffer of a subject's output: widened to float64, and as stored in bf16. */
 struct widened {
@@ -135,12 +107,13 @@ static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_
     describe_into(object, "subject_reference", stage, describe_difference(&d, format, per_token));
     lane_add_bits(lane, &d);
     if (binding && d.mismatching)
-        worse(j, VERDICT_FAIL,
-              "%s of layer %u: %llu of %llu elements differ from the reference; first at token %llu, element %llu: "
-              "0x%0*x, reference 0x%0*x",
-              stage, layer, (unsigned long long)d.mismatching, (unsigned long long)d.compared,
-              (unsigned long long)(d.first / per_token), (unsigned long long)(d.first % per_token),
-              format == GB_FP32 ? 8 : 4, d.first_subject, format == GB_FP32 ? 8 : 4, d.first_reference);
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "%s of layer %u: %llu of %llu elements differ from the reference; first at token %llu, element %llu: "
+            "0x%0*x, reference 0x%0*x",
+            stage, layer, (unsigned long long)d.mismatching, (unsigned long long)d.compared,
+            (unsigned long long)(d.first / per_token), (unsigned long long)(d.first % per_token),
+            format == GB_FP32 ? 8 : 4, d.first_subject, format == GB_FP32 ? 8 : 4, d.first_reference);
 }
 
 static bool bound_binds(const struct tally *tally)
@@ -165,15 +138,16 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
     if (!bound_binds(tally))
         return;
     if (r.zero_exceeding == 0)
-        worse(j, VERDICT_VACUOUS, "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage,
-              layer);
+        judgement_worsen(j, VERDICT_VACUOUS,
+                         "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage, layer);
     if (r.exceeding)
-        worse(j, VERDICT_FAIL,
-              "%s of layer %u: %llu of %llu elements lie outside the derived bound around truth; worst at token %llu, "
-              "element %llu: %.9g, truth %.9g, %.3g times the bound",
-              stage, layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
-              (unsigned long long)(r.at / per_token), (unsigned long long)(r.at % per_token), subject[r.at],
-              truth[r.at], r.limit_ratio);
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "%s of layer %u: %llu of %llu elements lie outside the derived bound around truth; worst at token %llu, "
+            "element %llu: %.9g, truth %.9g, %.3g times the bound",
+            stage, layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
+            (unsigned long long)(r.at / per_token), (unsigned long long)(r.at % per_token), subject[r.at], truth[r.at],
+            r.limit_ratio);
 }
 
 /* Truth is in no hash, so it may be of other inputs: then the reference itself lies outside the bound. */
@@ -188,12 +162,13 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
         bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
                       b->bounds[layer].of.output_sigma, tokens, hidden, (uint64_t)tokens * hidden, &r);
         if (r.exceeding)
-            worse(j, VERDICT_BAD_INPUT,
-                  "layer %u of the fixture: its truth is not that of its inputs, or not finite: the reference lies "
-                  "outside the bound around it in %llu elements, most at token %llu, element %llu; make the "
-                  "fixture again",
-                  layer, (unsigned long long)r.exceeding, (unsigned long long)(r.at / hidden),
-                  (unsigned long long)(r.at % hidden));
+            judgement_worsen(
+                j, VERDICT_BAD_INPUT,
+                "layer %u of the fixture: its truth is not that of its inputs, or not finite: the reference lies "
+                "outside the bound around it in %llu elements, most at token %llu, element %llu; make the "
+                "fixture again",
+                layer, (unsigned long long)r.exceeding, (unsigned long long)(r.at / hidden),
+                (unsigned long long)(r.at % hidden));
     }
     widened_free(&ours);
     return status;
@@ -215,6 +190,7 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
             stored[i] = gb_bf16_encode(reference[i]);
         judge_bits("output", layer, tokens, hidden, out->format, out->output,
                    out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, object, &tally->bits, j);
+        exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
         judge_bound("output", layer, tokens, hidden, subject.value, b->fixture->layer[layer].truth_quantised,
                     b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
         gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
@@ -241,6 +217,7 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     if (status == GB_OK) {
         judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
                    b->reference->layer[layer].intermediate, tally->ordered, object, &tally->bits, j);
+        exact_intermediate(&tally->exact, layer, tokens, b, subject.value, j);
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->intermediate_truth,
                     lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
         if (!tally->nonfinite)
@@ -257,11 +234,12 @@ static void judge_statistics(const struct tally *tally, struct judgement *j)
     for (enum family f = 0; f < FAMILIES; f++) {
         const struct family_result *r = &s->family[f];
         if (sums_bind(tally, family_is_gain(f)) && r->exceeding)
-            worse(j, VERDICT_FAIL,
-                  "%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
-                  "%u, %s: %.3g times the limit",
-                  family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, s->probability,
-                  r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
+            judgement_worsen(
+                j, VERDICT_FAIL,
+                "%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
+                "%u, %s: %.3g times the limit",
+                family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, s->probability,
+                r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
     }
 }
 
@@ -273,18 +251,19 @@ static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
     if (!checks)
         return NULL;
     if (missed)
-        worse(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
+        judgement_worsen(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
     if (gate_vacuous(&tally->closeness))
-        worse(j, VERDICT_VACUOUS, "zeros would meet the thresholds of the gate %s, so nothing was verified", name);
+        judgement_worsen(j, VERDICT_VACUOUS, "zeros would meet the thresholds of the gate %s, so nothing was verified",
+                         name);
     return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", missed ? "FAIL" : "PASS", "gate", name,
                      "checks", checks);
 }
 
 static json_t *describe_lanes(const struct tally *tally)
 {
-    return json_pack("{s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally->bits, tally->ordered), "bound",
-                     describe_bound_lane(&tally->bound, bound_binds(tally)), "rms",
-                     describe_statistics(&tally->statistics, false, sums_bind(tally, false)), "gain",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally->bits, tally->ordered), "exact",
+                     exact_describe(&tally->exact), "bound", describe_bound_lane(&tally->bound, bound_binds(tally)),
+                     "rms", describe_statistics(&tally->statistics, false, sums_bind(tally, false)), "gain",
                      describe_statistics(&tally->statistics, true, sums_bind(tally, true)));
 }
 
@@ -299,8 +278,9 @@ static void judge_stack(const struct baseline *b, const struct gb_outputs *outpu
             bool wrong = ordered ? memcmp(subject, reference, sizeof *subject) != 0 : !isfinite(*subject);
             if (!wrong || (isnan(*subject) && isnan(*reference)))
                 continue;
-            worse(j, VERDICT_FAIL, "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g",
-                  l, i / f->shape.hidden, i % f->shape.hidden, *subject, *reference);
+            judgement_worsen(j, VERDICT_FAIL,
+                             "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g", l,
+                             i / f->shape.hidden, i % f->shape.hidden, *subject, *reference);
             return;
         }
 }
@@ -348,7 +328,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     if (kernel->operation == GB_ROUTE) {
         enum gb_status judged = judge_route(b, kernel, outputs, j, error);
         if (checks)
-            watch(kernel, checks, j);
+            judgement_watch(j, kernel, checks);
         return judged;
     }
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
@@ -367,8 +347,10 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     metrics_start(&sum.subject_original);
     metrics_start(&sum.stored_quantised);
     if (checks)
-        watch(kernel, checks, j);
+        judgement_watch(j, kernel, checks);
     enum gb_status status = baseline_bounds(b, &points, error);
+    if (status == GB_OK)
+        exact_start(&tally.exact, b, gate, j);
     gate_start(gate, &tally.closeness);
     if (status == GB_OK)
         statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !f->nonfinite, inner && !f->nonfinite,
@@ -379,7 +361,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
         status = judge_layer(b, l, outputs, output, &tally, &sum, object, j, error);
     }
     if (lane_vacuous(&tally.bound))
-        worse(j, VERDICT_VACUOUS, "nothing was compared");
+        judgement_worsen(j, VERDICT_VACUOUS, "nothing was compared");
     judge_statistics(&tally, j);
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)

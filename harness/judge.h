@@ -20,6 +20,12 @@ struct judgement {
     json_t *metrics;  /* the case's "metrics" */
 };
 
+/* Keeps the gravest verdict and the reason that came with it first. */
+void judgement_worsen(struct judgement *judgement, enum verdict verdict, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* What watching the subject's process showed. */
+void judgement_watch(struct judgement *judgement, const struct gb_kernel *kernel, const struct worker_checks *checks);
+
 /*
  * kernel: what the subject claims to be. outputs: what it wrote for the first outputs->shape.tokens tokens.
  * checks: what watching it showed, or NULL for outputs that came as a file.

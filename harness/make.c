@@ -5,6 +5,7 @@
 
 #include "harness/build.h"
 #include "harness/command.h"
+#include "harness/judge_exact.h"
 #include "harness/models.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
@@ -42,7 +43,7 @@ static const struct argp_option options[] = {
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp4, mxfp8, fp8 or bf16", 0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
-    {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties, edge or nonfinite (docs/fixtures.md)", 0},
+    {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties, edge, nonfinite or exact (docs/fixtures.md)", 0},
     {"routing", OPTION_ROUTING, "KIND", 0, "router (default), uniform, skewed, hot, half or holes", 0},
     {"router", OPTION_ROUTER, "RECIPE", 0, "the router's rule (gaugeblock list routers); a model has its own", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
@@ -224,7 +225,9 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, s
         status = gb_generate_inputs(f, error);
     if (status == GB_OK && routed)
         status = gb_generate_routing(f, o->routing, error);
-    return status == GB_OK ? build_fixture(f, &source, routed, error) : status;
+    if (status == GB_OK)
+        status = build_fixture(f, &source, routed, error);
+    return status == GB_OK ? exact_check(f, error) : status;
 }
 
 static enum gb_status make(const struct make_options *o, struct gb_fixture **fixture, struct gb_error *error)
@@ -237,12 +240,14 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
     if (!find_generator(o->data))
-        return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties, edge and nonfinite", o->data);
+        return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties, edge, nonfinite and exact", o->data);
     if (!routing_known(o->routing))
         return gb_fail(error, GB_EINVAL, "--routing %s: there are router, uniform, skewed, hot, half and holes",
                        o->routing);
     if (!strcmp(find_generator(o->data)->name, "nonfinite/1") && !strcmp(o->routing, "router"))
         return gb_fail(error, GB_EINVAL, "--data nonfinite: a router has no choice for NaN; add --routing uniform");
+    if (!strcmp(find_generator(o->data)->name, "exact/1") && !strcmp(o->routing, "router"))
+        return gb_fail(error, GB_EINVAL, "--data exact: a router's weights are not exact; add --routing uniform");
     /* The stack routes by the router, which other data kinds would drive into overflow. */
     bool stack = !o->generated && !strcmp(find_generator(o->data)->name, "gaussian/1") && !strcmp(o->routing, "router");
     bool weighs_input = false;

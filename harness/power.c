@@ -15,7 +15,7 @@
 
 bool sight_caught(const struct sight *s)
 {
-    return s->bound || s->rms || s->gain || s->missed;
+    return s->exact || s->bound || s->rms || s->gain || s->missed;
 }
 
 static bool violated(const json_t *lanes, const char *lane)
@@ -38,7 +38,8 @@ static enum gb_status look_by_lanes(struct power *p, struct sight *lanes, struct
     enum gb_status status = judge(p->baseline, &kernel, p->outputs, NULL, &all, &j, error);
     if (status != GB_OK)
         return status;
-    *lanes = (struct sight){violated(j.lanes, "bound"), violated(j.lanes, "rms"), violated(j.lanes, "gain"), NULL};
+    *lanes = (struct sight){violated(j.lanes, "exact"), violated(j.lanes, "bound"), violated(j.lanes, "rms"),
+                            violated(j.lanes, "gain"), NULL};
     json_decref(j.lanes);
     json_decref(j.metrics);
     return GB_OK;
@@ -70,12 +71,13 @@ enum gb_status power_look(struct power *p, struct sight *sights, struct gb_error
     enum gb_status status = GB_OK;
     bool any = false;
     for (uint32_t g = 0; g < p->gate_count; g++)
-        any |= p->gates[g].bound || p->gates[g].rms || p->gates[g].gain;
+        any |= p->gates[g].exact || p->gates[g].bound || p->gates[g].rms || p->gates[g].gain;
     if (any)
         status = look_by_lanes(p, &lanes, error);
     for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
         const struct gate *gate = &p->gates[g];
-        sights[g] = (struct sight){lanes.bound && gate->bound, lanes.rms && gate->rms, lanes.gain && gate->gain, NULL};
+        sights[g] = (struct sight){lanes.exact && gate->exact, lanes.bound && gate->bound, lanes.rms && gate->rms,
+                                   lanes.gain && gate->gain, NULL};
         status = look_by_thresholds(p, gate, &sights[g], error);
     }
     return status;
@@ -87,6 +89,8 @@ static json_t *describe_sights(const struct power *p, const struct sight *sights
     json_t *object = json_object();
     for (uint32_t g = 0; g < p->gate_count; g++) {
         json_t *checks = json_array();
+        if (sights[g].exact)
+            json_array_append_new(checks, json_string("exact"));
         if (sights[g].bound)
             json_array_append_new(checks, json_string("bound"));
         if (sights[g].rms)

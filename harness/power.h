@@ -22,8 +22,8 @@ struct power {
 
 /* How one gate took one set of outputs. */
 struct sight {
-    bool bound, rms, gain; /* lanes that bind and were violated */
-    const char *missed;    /* the first threshold that was missed; NULL if none was */
+    bool exact, bound, rms, gain; /* lanes that bind and were violated */
+    const char *missed;           /* the first threshold that was missed; NULL if none was */
 };
 bool sight_caught(const struct sight *sight);
 

@@ -88,6 +88,17 @@ static void drift_table(FILE *stream, const json_t *drift)
     }
 }
 
+/* Only where the fixture is exact. */
+static void exact_line(FILE *stream, const json_t *exact)
+{
+    double bits = record_number(exact, "widest_sum_bits", NULL);
+    if (isnan(bits))
+        return;
+    fprintf(stream, "  every sum is exact in any order, the widest in %.1f bits: %.0f of %.0f values differ%s\n", bits,
+            record_number(exact, "mismatching", NULL), record_number(exact, "compared", NULL),
+            json_is_true(json_object_get(exact, "binding")) ? "" : " (not binding)");
+}
+
 /* A family of sums by its name; NULL if the case has none. */
 static const json_t *find_family(const json_t *lane, const char *name)
 {
@@ -145,6 +156,7 @@ static void case_block(FILE *stream, const json_t *one)
         drift_table(stream, drift);
     if (json_object_get(one, "lanes"))
         sums_line(stream, json_object_get(one, "lanes"));
+    exact_line(stream, json_object_get(json_object_get(one, "lanes"), "exact"));
     const json_t *stored =
         json_object_get(json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),
                         "quantised_bf16_store");

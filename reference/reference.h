@@ -180,6 +180,19 @@ GB_API enum gb_status gb_bound_layer(const struct gb_shape *shape, const double 
                                      const struct gb_rounding_points *points, const struct gb_bounds *bounds,
                                      struct gb_error *error);
 
+/* Whether every sum is exact in any order, so that all kernels of these rounding points have the same bits:
+ * docs/numerics.md#exact. */
+struct gb_exactness {
+    const char *why; /* NULL: they are. Otherwise the first reason against it, and its token */
+    uint32_t token;
+    double bits; /* of the widest sum: the accumulator it needs */
+};
+/* Inputs as gb_truth_layer. GB_ENOMEM. */
+GB_API enum gb_status gb_exact_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
+                                     const double *routing_weights, const struct gb_truth_source *source,
+                                     const struct gb_rounding_points *points, struct gb_exactness *exactness,
+                                     struct gb_error *error);
+
 /*
  * How the errors of one token's outputs hang together, an error of the intermediate being spread over all of them, for
  * the first `tokens` tokens: what a sum of errors, or of their squares, may come to. docs/numerics.md#moments.

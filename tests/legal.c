@@ -97,7 +97,7 @@ static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
                  const struct legal *legal, uint32_t bits, float start, float factor, struct scratch *scratch)
 {
     float global = global_scale(weights, expert, row);
-    bool inside = legal->scales_first || factor != 1;
+    bool inside = legal->scales_first || factor != 1 || start != 0;
 
     gb_weights_row(weights, expert, row, scratch->row);
     fill_order(legal, scratch->order, weights->columns);

@@ -76,7 +76,7 @@ _, = record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element-unorde
 
 # Presets are gate files, and give the same verdict as one.
 presets = [json.loads(line) for line in run("list", "gates").stdout.splitlines()]
-expect(presets[0]["name"] == "default" and presets[0]["lanes"] == ["bound", "rms", "gain"], presets[0])
+expect(presets[0]["name"] == "default" and presets[0]["lanes"] == ["exact", "bound", "rms", "gain"], presets[0])
 for preset in presets:
     given = record(fixture, "--gate", preset["name"], code=1 if preset["name"] == "cosine-0.999996" else 0)
     with open(path("preset.json"), "w") as stream:

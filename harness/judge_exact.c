@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/judge_exact.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "quant/quant.h"
+
+enum gb_status exact_examine(const struct gb_fixture *f, uint32_t layer, const struct gb_rounding_points *points,
+                             struct gb_exactness *exactness, struct gb_error *error)
+{
+    const struct gb_layer *l = &f->layer[layer];
+    size_t inputs = (size_t)f->shape.tokens * f->shape.hidden, pairs = (size_t)f->shape.tokens * f->shape.top_k;
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
+    struct gb_truth_source source = gb_truth_from_quantised(&weights);
+    double *x = malloc(sizeof(double) * inputs);              /* [tokens, hidden] */
+    double *routing_weights = malloc(sizeof(double) * pairs); /* [tokens, top_k] */
+    enum gb_status status = GB_OK;
+    if (!x || !routing_weights)
+        status = gb_fail(error, GB_ENOMEM, "no memory to examine %u tokens", f->shape.tokens);
+    for (size_t i = 0; status == GB_OK && i < inputs; i++)
+        x[i] = (double)gb_bf16_decode(l->x[i]);
+    for (size_t i = 0; status == GB_OK && i < pairs; i++)
+        routing_weights[i] = (double)l->routing_weights[i];
+    if (status == GB_OK)
+        status = gb_exact_layer(&f->shape, x, l->ids, routing_weights, &source, points, exactness, error);
+    free(x);
+    free(routing_weights);
+    return status;
+}
+
+enum gb_status exact_check(const struct gb_fixture *f, struct gb_error *error)
+{
+    const struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    struct gb_exactness found;
+    for (uint32_t l = 0; gb_generates_exact(f) && l < f->layers; l++) {
+        enum gb_status status = exact_examine(f, l, &points, &found, error);
+        if (status != GB_OK)
+            return status;
+        if (found.why)
+            return gb_fail(error, GB_EINVAL, "%s, but layer %u, token %u is not: %s; make a smaller shape",
+                           f->generator, l, found.token, found.why);
+    }
+    return GB_OK;
+}
+
+void exact_start(struct exact_lane *lane, const struct baseline *b, const struct gate *gate, struct judgement *j)
+{
+    struct gb_error error;
+    *lane = (struct exact_lane){.bits = 0.0};
+    for (uint32_t l = 0; l < b->fixture->layers; l++) {
+        const struct gb_exactness *e = &b->bounds[l].exactness;
+        lane->bits = fmax(lane->bits, e->bits);
+        if (!lane->why && e->why) {
+            lane->why = e->why;
+            lane->layer = l;
+            lane->token = e->token;
+        }
+    }
+    lane->binding = gate->exact && !lane->why;
+    if (lane->why && gate->exact && !gate->bound && !gate->rms && !gate->gain)
+        judgement_worsen(j, VERDICT_VACUOUS, "the lane exact does not bind: layer %u, token %u: %s", lane->layer,
+                         lane->token, lane->why);
+    if (lane->why && exact_check(b->fixture, &error) != GB_OK)
+        judgement_worsen(j, VERDICT_BAD_INPUT, "the fixture's generator is %s", error.message);
+}
+
+/* values: [tokens, per_token], the subject's. */
+static void compare(struct exact_lane *lane, const char *stage, uint32_t layer, size_t per_token, size_t i,
+                    double value, double reference, struct judgement *j)
+{
+    lane->compared++;
+    if (value == reference || (isnan(value) && isnan(reference)))
+        return;
+    if (!lane->mismatching++ && lane->binding)
+        judgement_worsen(j, VERDICT_FAIL,
+                         "%s of layer %u: every sum of this fixture is exact in any order, so all correct kernels give "
+                         "the same value, but token %zu, element %zu is %.9g, not %.9g",
+                         stage, layer, i / per_token, i % per_token, value, reference);
+}
+
+void exact_output(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
+                  const double *output, enum gb_format format, struct judgement *j)
+{
+    const float *reference = b->reference->layer[layer].output;
+    size_t hidden = b->fixture->shape.hidden;
+    for (size_t i = 0; !lane->why && i < tokens * hidden; i++) {
+        float stored = format == GB_FP32 ? reference[i] : gb_bf16_decode(gb_bf16_encode(reference[i]));
+        compare(lane, "output", layer, hidden, i, output[i], (double)stored, j);
+    }
+}
+
+void exact_intermediate(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
+                        const double *intermediate, struct judgement *j)
+{
+    const gb_bf16 *reference = b->reference->layer[layer].intermediate;
+    size_t per_token = (size_t)b->fixture->shape.top_k * b->fixture->shape.intermediate;
+    for (size_t i = 0; !lane->why && i < tokens * per_token; i++)
+        compare(lane, "intermediate", layer, per_token, i, intermediate[i], (double)gb_bf16_decode(reference[i]), j);
+}
+
+json_t *exact_describe(const struct exact_lane *lane)
+{
+    if (lane->why)
+        return json_pack("{s:b, s:s, s:s, s:i, s:i}", "binding", false, "result", "NOT_RUN", "reason", lane->why,
+                         "at_layer", (int)lane->layer, "at_token", (int)lane->token);
+    return json_pack("{s:b, s:s, s:I, s:I, s:f}", "binding", lane->binding, "result",
+                     lane->mismatching ? "FAIL" : "PASS", "compared", (json_int_t)lane->compared, "mismatching",
+                     (json_int_t)lane->mismatching, "widest_sum_bits", lane->bits);
+}
