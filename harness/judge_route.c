@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,21 +26,6 @@ struct tally {
     double gap_ulp;   /* largest gap between truths of two swapped experts */
     uint64_t decided; /* tokens for which some set of experts would have been wrong */
 };
-
-static void fail(struct judgement *j, enum verdict verdict, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-/* The first reason stays. */
-static void fail(struct judgement *j, enum verdict verdict, const char *format, ...)
-{
-    if (j->verdict != VERDICT_PASS)
-        return;
-    va_list list;
-    va_start(list, format);
-    j->verdict = verdict;
-    vsnprintf(j->reason, sizeof j->reason, format, list);
-    va_end(list);
-}
 
 static void expected_free(struct expected *e)
 {
@@ -89,8 +73,8 @@ static bool valid(const struct gb_fixture *f, uint32_t layer, const struct gb_ou
             for (uint32_t before = 0; before < s; before++)
                 good &= ids[before] != ids[s];
             if (!good) {
-                fail(j, VERDICT_FAIL, "layer %u: token %u, slot %u has expert %d, out of 0..%u or twice", layer, t, s,
-                     ids[s], f->shape.experts - 1);
+                judgement_worsen(j, VERDICT_FAIL, "layer %u: token %u, slot %u has expert %d, out of 0..%u or twice",
+                                 layer, t, s, ids[s], f->shape.experts - 1);
                 return false;
             }
         }
@@ -128,19 +112,21 @@ static void judge_bits(const struct gb_fixture *f, uint32_t layer, const struct 
     lane_add_bits(lane, &ids);
     lane_add_bits(lane, &weights);
     if (binding && ids.mismatching)
-        fail(j, VERDICT_FAIL,
-             "routing of layer %u: %llu of %llu experts differ from the reference; first at token %llu, slot %llu: %d, "
-             "reference %d",
-             layer, (unsigned long long)ids.mismatching, (unsigned long long)pairs,
-             (unsigned long long)(ids.first / top_k), (unsigned long long)(ids.first % top_k),
-             (int32_t)ids.first_subject, (int32_t)ids.first_reference);
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing of layer %u: %llu of %llu experts differ from the reference; first at token %llu, slot %llu: %d, "
+            "reference %d",
+            layer, (unsigned long long)ids.mismatching, (unsigned long long)pairs,
+            (unsigned long long)(ids.first / top_k), (unsigned long long)(ids.first % top_k),
+            (int32_t)ids.first_subject, (int32_t)ids.first_reference);
     if (binding && weights.mismatching)
-        fail(j, VERDICT_FAIL,
-             "routing weights of layer %u: %llu of %llu differ from the reference; first at token %llu, slot %llu: "
-             "0x%08x, reference 0x%08x",
-             layer, (unsigned long long)weights.mismatching, (unsigned long long)pairs,
-             (unsigned long long)(weights.first / top_k), (unsigned long long)(weights.first % top_k),
-             weights.first_subject, weights.first_reference);
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing weights of layer %u: %llu of %llu differ from the reference; first at token %llu, slot %llu: "
+            "0x%08x, reference 0x%08x",
+            layer, (unsigned long long)weights.mismatching, (unsigned long long)pairs,
+            (unsigned long long)(weights.first / top_k), (unsigned long long)(weights.first % top_k),
+            weights.first_subject, weights.first_reference);
 }
 
 /* The gap between the middles of two intervals in ulp of FP32 there. */
@@ -186,11 +172,12 @@ static void judge_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, 
                 if (!has(ids, top_k, i) && has(reference, top_k, i) && !has(reference, top_k, (uint32_t)ids[s]))
                     tally->gap_ulp = fmax(tally->gap_ulp, gap_ulp(e, first + i, first + (size_t)ids[s]));
     if (!possible)
-        fail(j, VERDICT_FAIL,
-             "routing of layer %u: token %u has expert %zu and not %zu, whose value is %.6g ulp away, outside the "
-             "derived bound; %.9g..%.9g and %.9g..%.9g",
-             layer, t, inside - first, outside - first, gap_ulp(e, outside, inside), e->low[inside], e->high[inside],
-             e->low[outside], e->high[outside]);
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing of layer %u: token %u has expert %zu and not %zu, whose value is %.6g ulp away, outside the "
+            "derived bound; %.9g..%.9g and %.9g..%.9g",
+            layer, t, inside - first, outside - first, gap_ulp(e, outside, inside), e->low[inside], e->high[inside],
+            e->low[outside], e->high[outside]);
 }
 
 /* Weights against truth's of the same experts. */
@@ -214,12 +201,13 @@ static void judge_weights(const struct gb_fixture *f, uint32_t layer, const stru
         }
     }
     if (r->exceeding)
-        fail(j, VERDICT_FAIL,
-             "routing weights of layer %u: %llu of %llu lie outside the derived bound around truth; worst at token "
-             "%llu, slot %llu: %.9g, truth %.9g, %.3g times the bound",
-             layer, (unsigned long long)r->exceeding, (unsigned long long)r->elements,
-             (unsigned long long)(r->at / top_k), (unsigned long long)(r->at % top_k), (double)weights[r->at],
-             e->truth_weights[r->at], r->limit_ratio);
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing weights of layer %u: %llu of %llu lie outside the derived bound around truth; worst at token "
+            "%llu, slot %llu: %.9g, truth %.9g, %.3g times the bound",
+            layer, (unsigned long long)r->exceeding, (unsigned long long)r->elements,
+            (unsigned long long)(r->at / top_k), (unsigned long long)(r->at % top_k), (double)weights[r->at],
+            e->truth_weights[r->at], r->limit_ratio);
 }
 
 static enum gb_status judge_layer(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
@@ -246,7 +234,8 @@ static enum gb_status judge_layer(const struct gb_fixture *f, uint32_t layer, co
                                   describe_number(tally.gap_ulp)));
     lane_add_bound(bound, &r);
     if (!ordered && ((!tally.decided && f->shape.top_k < f->shape.experts) || !r.zero_exceeding))
-        fail(j, VERDICT_VACUOUS, "routing of layer %u: any experts, or any weights, would lie inside the bound", layer);
+        judgement_worsen(j, VERDICT_VACUOUS,
+                         "routing of layer %u: any experts, or any weights, would lie inside the bound", layer);
     return GB_OK;
 }
 
