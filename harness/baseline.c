@@ -73,6 +73,9 @@ static void bounds_free(struct baseline *b)
         free(bounds->of.intermediate_worst);
         free(bounds->of.intermediate_sigma);
         free(bounds->of.intermediate_bias);
+        free(bounds->of.unrounded_worst);
+        free(bounds->of.unrounded_sigma);
+        free(bounds->of.unrounded_typical);
         free(bounds->intermediate_truth);
         gb_moments_free(&bounds->moments);
     }
@@ -87,16 +90,19 @@ void baseline_free(struct baseline *b)
     memset(b, 0, sizeof *b);
 }
 
-static enum gb_status bounds_new(const struct gb_shape *shape, struct layer_bounds *bounds, struct gb_error *error)
+static enum gb_status bounds_new(const struct gb_shape *shape, bool stages, struct layer_bounds *bounds,
+                                 struct gb_error *error)
 {
     size_t outputs = sizeof(double) * shape->tokens * shape->hidden;
     size_t inner = sizeof(double) * shape->tokens * shape->top_k * shape->intermediate;
     *bounds = (struct layer_bounds){
-        .of = {malloc(outputs), malloc(outputs), malloc(outputs), malloc(inner), malloc(inner), malloc(inner)},
+        .of = {malloc(outputs), malloc(outputs), malloc(outputs), malloc(inner), malloc(inner), malloc(inner),
+               malloc(inner), malloc(inner), stages ? malloc(inner) : NULL},
         .intermediate_truth = malloc(inner),
     };
     if (bounds->of.output_worst && bounds->of.output_sigma && bounds->of.output_bias && bounds->of.intermediate_worst &&
-        bounds->of.intermediate_sigma && bounds->of.intermediate_bias && bounds->intermediate_truth)
+        bounds->of.intermediate_sigma && bounds->of.intermediate_bias && bounds->of.unrounded_worst &&
+        bounds->of.unrounded_sigma && (bounds->of.unrounded_typical || !stages) && bounds->intermediate_truth)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
 }
@@ -109,7 +115,7 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     struct layer_bounds *bounds = &b->bounds[layer];
     struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
-    enum gb_status status = bounds_new(&f->shape, bounds, error);
+    enum gb_status status = bounds_new(&f->shape, b->stages, bounds, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         x[i] = (double)gb_bf16_decode(l->x[i]);
     if (status == GB_OK)
@@ -126,13 +132,15 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     return status;
 }
 
-enum gb_status baseline_bounds(struct baseline *b, const struct gb_rounding_points *points, struct gb_error *error)
+enum gb_status baseline_bounds(struct baseline *b, const struct gb_rounding_points *points, bool stages,
+                               struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
-    if (b->bounds && !memcmp(&b->points, points, sizeof *points))
+    if (b->bounds && !memcmp(&b->points, points, sizeof *points) && (b->stages || !stages))
         return GB_OK;
     bounds_free(b);
     b->points = *points;
+    b->stages = stages;
     size_t outputs = (size_t)f->shape.tokens * f->shape.hidden;
     double *x = malloc(sizeof(double) * outputs);      /* [tokens, hidden] */
     double *output = malloc(sizeof(double) * outputs); /* [tokens, hidden] */

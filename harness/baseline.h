@@ -18,14 +18,15 @@ struct baseline {
     const struct gb_fixture *fixture;
     struct gb_outputs *reference;     /* all tokens, with intermediate, and stack where the fixture has one */
     struct gb_rounding_points points; /* what bounds were computed for */
+    bool stages;                      /* whether they have unrounded_typical */
     struct layer_bounds *bounds;      /* [layers]; NULL until baseline_bounds */
 };
 
 /* Runs the reference on every layer and, if there is one, on the stack. */
 enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *baseline, struct gb_error *error);
 void baseline_free(struct baseline *baseline);
-/* Makes baseline->bounds hold for these rounding points. */
-enum gb_status baseline_bounds(struct baseline *baseline, const struct gb_rounding_points *points,
+/* Makes baseline->bounds hold for these rounding points; stages: of a subject that hands out its intermediate. */
+enum gb_status baseline_bounds(struct baseline *baseline, const struct gb_rounding_points *points, bool stages,
                                struct gb_error *error);
 
 #endif

@@ -7,6 +7,7 @@
 #include "harness/describe.h"
 #include "harness/drift.h"
 #include "harness/judge.h"
+#include "harness/judge_codes.h"
 #include "harness/judge_exact.h"
 #include "harness/judge_route.h"
 #include "harness/lanes.h"
@@ -20,6 +21,7 @@ struct tally {
     struct lane bits, bound;
     struct statistics statistics;
     struct exact_lane exact;
+    struct code_lane codes;
     const struct gate *gate;
     struct closeness closeness; /* to the gate's thresholds */
     uint64_t elements;          /* of the bound lane */
@@ -218,6 +220,9 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
         judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
                    b->reference->layer[layer].intermediate, tally->ordered, object, &tally->bits, j);
         exact_intermediate(&tally->exact, layer, tokens, b, subject.value, j);
+        status = codes_judge(&tally->codes, b, layer, tokens, outputs->layer[layer].intermediate, j, error);
+    }
+    if (status == GB_OK) {
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->intermediate_truth,
                     lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
         if (!tally->nonfinite)
@@ -348,10 +353,13 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     metrics_start(&sum.stored_quantised);
     if (checks)
         judgement_watch(j, kernel, checks);
-    enum gb_status status = baseline_bounds(b, &points, error);
+    enum gb_status status = baseline_bounds(b, &points, inner, error);
     if (status == GB_OK)
         exact_start(&tally.exact, b, gate, j);
     gate_start(gate, &tally.closeness);
+    tally.codes = (struct code_lane){.binding = bound_binds(&tally),
+                                     .flips_binding = sums_bind(&tally, false),
+                                     .elements = elements_of(f, outputs, false, true)};
     if (status == GB_OK)
         statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !f->nonfinite, inner && !f->nonfinite,
                          FALSE_ALARM_PROBABILITY);
@@ -373,6 +381,9 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
         json_object_set_new(j->metrics, "drift", drift);
     }
     j->lanes = describe_lanes(&tally);
+    json_t *codes = codes_describe(&tally.codes);
+    if (codes)
+        json_object_set_new(j->lanes, "codes", codes);
     json_t *thresholds = output ? judge_thresholds(&tally, j) : NULL;
     if (thresholds)
         json_object_set_new(j->lanes, "thresholds", thresholds);

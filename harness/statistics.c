@@ -117,15 +117,15 @@ struct judged {
     const struct layer_bounds *bounds;
     const double *subject; /* [tokens, hidden] */
     uint32_t layer, tokens, hidden, top_k, experts;
-    bool *repeats; /* [tokens]: an earlier token has the same input, so the same errors; left out of sums over tokens */
+    bool *repeats; /* [tokens] */
 };
 
-static void find_repeats(struct judged *j)
+void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t hidden, bool *repeats)
 {
-    size_t bytes = sizeof(gb_bf16) * j->hidden;
-    for (uint32_t t = 1; t < j->tokens; t++)
-        for (uint32_t earlier = 0; earlier < t && !j->repeats[t]; earlier++)
-            j->repeats[t] = !memcmp(j->of->x + (size_t)t * j->hidden, j->of->x + (size_t)earlier * j->hidden, bytes);
+    size_t bytes = sizeof(gb_bf16) * hidden;
+    for (uint32_t t = 1; t < tokens; t++)
+        for (uint32_t earlier = 0; earlier < t && !repeats[t]; earlier++)
+            repeats[t] = !memcmp(layer->x + (size_t)t * hidden, layer->x + (size_t)earlier * hidden, bytes);
 }
 
 static double error_at(const struct judged *j, size_t i)
@@ -276,7 +276,7 @@ enum gb_status statistics_output(struct statistics *s, const struct baseline *b,
     double *values = malloc(sizeof(double) * shape->hidden);        /* [hidden] */
     bool good = experts && values && j.repeats;
     if (good) {
-        find_repeats(&j);
+        statistics_repeats(j.of, judged, shape->hidden, j.repeats);
         judge_directions(&j, experts);
         judge_columns(&j);
         judge_tiles(&j, values);

@@ -44,6 +44,9 @@ bool family_is_gain(enum family family);
 /* "token 3, slot 2": where a result's largest statistic is; returns text. */
 const char *family_place(enum family family, const struct family_result *result, char *text, size_t bytes);
 
+/* Tokens with the input of an earlier one, so with its errors: left out of sums over tokens. repeats: [tokens], false.
+ */
+void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t hidden, bool *repeats);
 /* For the first `tokens` tokens of all layers. output, intermediate: which of the two the subject hands out. */
 void statistics_start(struct statistics *s, const struct baseline *baseline, uint32_t tokens, bool output, bool inner,
                       double probability);

@@ -99,6 +99,18 @@ static void exact_line(FILE *stream, const json_t *exact)
             json_is_true(json_object_get(exact, "binding")) ? "" : " (not binding)");
 }
 
+/* Only of a subject that hands out its intermediate. */
+static void codes_line(FILE *stream, const json_t *codes)
+{
+    if (!codes)
+        return;
+    fprintf(stream, "  codes of the intermediate: %.0f, the reference's %.0f, legal flips %.0f of",
+            record_number(codes, "codes", NULL), record_number(codes, "same", NULL),
+            record_number(codes, "legal_flips", NULL));
+    fprintf(stream, " at most %.0f (%.3g in the mean), illegal %.0f\n", record_number(codes, "allowed_flips", NULL),
+            record_number(codes, "expected_flips", NULL), record_number(codes, "illegal", NULL));
+}
+
 /* A family of sums by its name; NULL if the case has none. */
 static const json_t *find_family(const json_t *lane, const char *name)
 {
@@ -156,6 +168,7 @@ static void case_block(FILE *stream, const json_t *one)
         drift_table(stream, drift);
     if (json_object_get(one, "lanes"))
         sums_line(stream, json_object_get(one, "lanes"));
+    codes_line(stream, json_object_get(json_object_get(one, "lanes"), "codes"));
     exact_line(stream, json_object_get(json_object_get(one, "lanes"), "exact"));
     const json_t *stored =
         json_object_get(json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),

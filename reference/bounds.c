@@ -22,9 +22,10 @@ static const double swiglu_alpha = 1.702, swiglu_limit = 7.0, swiglu_floor = 0x1
 /* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
 enum { EXTRA_ROUNDINGS = 4 };
 
-/* A value with its worst error, the variance of its error, and its error where every rounding is toward zero. */
+/* A value with its worst error, the variance of its error, its error where every rounding is toward zero, and the
+ * variance where partial sums are as large as terms of random signs make them. */
 struct spread {
-    double value, worst, variance, bias;
+    double value, worst, variance, bias, typical;
 };
 
 /* n roundings of at most u relative each: (1 + u)^n - 1. */
@@ -56,6 +57,16 @@ static void round_to(enum gb_format format, struct spread *v)
     double half = half_ulp_bf16(fabs(v->value) + v->worst);
     v->worst += half;
     v->variance += squared(half) / 3.0;
+    v->typical += squared(half) / 3.0;
+}
+
+static double sum_of_squared_terms(const double *a, const double *x, uint32_t count)
+{
+    double s = 0.0;
+#pragma omp simd reduction(+ : s)
+    for (uint32_t i = 0; i < count; i++)
+        s += (a[i] * x[i]) * (a[i] * x[i]);
+    return s;
 }
 
 /* sum of a[i] * x[i] and of |a[i] * x[i]|. */
@@ -73,17 +84,20 @@ static void dot_and_absolute(const double *a, const double *x, uint32_t count, d
 }
 
 /* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated with unit roundoff u in any
- * order, rounded to `format`: if there is a bias, before it and after it. */
+ * order, rounded to `format`: if there is a bias, before it and after it. typical: whether that is asked for. */
 static struct spread projection(const double *row, const double *x, uint32_t count, const float *bias, double u,
-                                enum gb_format format)
+                                enum gb_format format, bool typical)
 {
-    struct spread r;
+    struct spread r = {0};
     double absolute;
     double n = count + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
     dot_and_absolute(row, x, count, &r.value, &absolute);
     absolute += bias ? fabs((double)*bias) : 0.0;
     r.worst = gamma_n(n, u) * absolute;
     r.variance = n * squared(u * absolute) / 3.0;
+    if (typical)
+        r.typical = sum_of_squared_terms(row, x, count) + (bias ? squared((double)*bias) : 0.0);
+    r.typical = n * squared(u) * (squared(r.value + (bias ? (double)*bias : 0.0)) + r.typical) / 3.0;
     if (bias) {
         round_to(format, &r);
         r.value += (double)*bias;
@@ -104,6 +118,7 @@ static struct spread gate_of(enum gb_activation activation, struct spread gate)
     own += oai ? swiglu_floor : 0.0;
     f.worst = silu_slope * gate.worst + own;
     f.variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
+    f.typical = squared(silu_slope) * gate.typical + squared(own) / 3.0;
     f.bias = slope * gate.bias + copysign(own, f.value);
     return f;
 }
@@ -118,10 +133,12 @@ static struct spread up_of(enum gb_activation activation, struct spread up, doub
     double rounding = u * (fabs(up.value) + up.worst);
     up.worst += rounding;
     up.variance += squared(rounding) / 3.0;
+    up.typical += squared(rounding) / 3.0;
     up.bias = (clamped ? 0.0 : up.bias) + u * up.value;
     return up;
 }
 
+/* Their product, before it is rounded to the intermediate's format. */
 static struct spread gated(enum gb_activation activation, struct spread gate, struct spread plain_up, double u,
                            const struct gb_rounding_points *points)
 {
@@ -131,8 +148,8 @@ static struct spread gated(enum gb_activation activation, struct spread gate, st
     double product = u * (fabs(f.value) + f.worst) * (fabs(up.value) + up.worst);
     h.worst = fabs(up.value) * f.worst + fabs(f.value) * up.worst + f.worst * up.worst + product;
     h.variance = squared(up.value) * f.variance + squared(f.value) * up.variance + squared(product) / 3.0;
+    h.typical = squared(up.value) * f.typical + squared(f.value) * up.typical + squared(product) / 3.0;
     h.bias = up.value * f.bias + f.value * up.bias + u * h.value;
-    round_to(points->intermediate, &h);
     return h;
 }
 
@@ -157,7 +174,7 @@ static struct spread projection_of_spread(const double *row, const struct hidden
         bias += row[i] * h->bias[i];
     }
     *absolute = s;
-    return (struct spread){value, worst, variance, bias};
+    return (struct spread){.value = value, .worst = worst, .variance = variance, .bias = bias};
 }
 
 /* What is summed over the slots of a token for one output element. */
@@ -226,6 +243,7 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     double u = ldexp(1.0, -(int)points->accumulator_bits);
     const float *bias = gb_bias_of(source->extension.gate_up_bias, expert, 2 * I);
     const enum gb_format stored = points->stages.gate_up;
+    const bool typical = bounds->unrounded_typical;
     enum gb_status status = source->gate_up(source->context, expert, w->matrix, error);
     if (status != GB_OK)
         return status;
@@ -233,10 +251,15 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     for (uint32_t i = 0; i < I; i++)
         for (uint32_t n = 0; n < count; n++) {
             const double *token = x + (size_t)(pairs[n] / shape->top_k) * H;
-            struct spread gate = projection(w->matrix + (size_t)i * H, token, H, bias ? bias + i : NULL, u, stored);
+            struct spread gate =
+                projection(w->matrix + (size_t)i * H, token, H, bias ? bias + i : NULL, u, stored, typical);
             struct spread up =
-                projection(w->matrix + (size_t)(I + i) * H, token, H, bias ? bias + I + i : NULL, u, stored);
+                projection(w->matrix + (size_t)(I + i) * H, token, H, bias ? bias + I + i : NULL, u, stored, typical);
             struct spread h = gated(source->extension.activation, gate, up, u, points);
+            put(bounds->unrounded_worst, (size_t)pairs[n] * I + i, h.worst);
+            put(bounds->unrounded_sigma, (size_t)pairs[n] * I + i, sqrt(h.variance));
+            put(bounds->unrounded_typical, (size_t)pairs[n] * I + i, sqrt(h.typical));
+            round_to(points->intermediate, &h);
             w->pairs[n].value[i] = h.value;
             w->pairs[n].worst[i] = h.worst;
             w->pairs[n].variance[i] = h.variance;
@@ -310,7 +333,8 @@ enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, con
                               const struct gb_rounding_points *points, const struct gb_bounds *bounds,
                               struct gb_error *error)
 {
-    double *const inner[] = {bounds->intermediate_worst, bounds->intermediate_sigma, bounds->intermediate_bias};
+    double *const inner[] = {bounds->intermediate_worst, bounds->intermediate_sigma, bounds->intermediate_bias,
+                             bounds->unrounded_worst,    bounds->unrounded_sigma,    bounds->unrounded_typical};
     struct gb_groups groups;
     struct work w;
     enum gb_status status = gb_groups_new(shape, ids, &groups, error);

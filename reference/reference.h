@@ -164,7 +164,8 @@ struct gb_rounding_points {
 };
 
 /*
- * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; intermediate_*: [tokens, top_k, intermediate].
+ * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; intermediate_* and unrounded_*, the
+ * intermediate before it is rounded to its format: [tokens, top_k, intermediate].
  *   worst: the theorem, |subject - truth| <= worst for any order of summation;
  *   sigma: the standard deviation if every rounding error is independent and uniform in its interval;
  *   bias: the mean error, up to a factor from -1 to 1 common to all elements, if roundings are toward zero.
@@ -172,6 +173,8 @@ struct gb_rounding_points {
 struct gb_bounds {
     double *output_worst, *output_sigma, *output_bias;
     double *intermediate_worst, *intermediate_sigma, *intermediate_bias;
+    double *unrounded_worst, *unrounded_sigma; /* of mean intermediate_bias: rounding to nearest adds none */
+    double *unrounded_typical;                 /* sigma where the order of a sum has nothing to do with its terms */
 };
 
 /* Inputs as gb_truth_layer. */

@@ -24,7 +24,7 @@ static void scene_new(struct scene *s, enum gb_format format)
     s->fixture = problem_fixture(&s->problem);
     struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
     assert_int_equal(baseline_new(s->fixture, &s->baseline, NULL), GB_OK);
-    assert_int_equal(baseline_bounds(&s->baseline, &points, NULL), GB_OK);
+    assert_int_equal(baseline_bounds(&s->baseline, &points, false, NULL), GB_OK);
     assert_int_equal(trace_new(&a, &s->trace, NULL), GB_OK);
     assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
 }

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stage by stage: what a subject hands out is judged by itself. */
+#include "harness/judge.h"
+
+#include "quant/quant.h"
+#include "tests/check.h"
+#include "tests/problem_fixture.h"
+
+/* The reference as a subject without an order, which hands out its intermediate. */
+struct scene {
+    struct problem problem;
+    struct gb_fixture *fixture;
+    struct baseline baseline;
+    struct gb_outputs *subject;
+    struct gb_kernel kernel;
+    struct judgement judgement;
+};
+
+static const struct gb_shape shape = {12, 256, 128, 6, 2};
+
+static void scene_new(struct scene *s, uint32_t accumulator_bits)
+{
+    memset(s, 0, sizeof *s);
+    problem_new(&s->problem, shape, GB_NVFP4, DATA_GAUSSIAN, 31);
+    s->fixture = problem_fixture(&s->problem);
+    assert_int_equal(baseline_new(s->fixture, &s->baseline, NULL), GB_OK);
+    assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, true, false, &s->subject, NULL), GB_OK);
+    s->kernel = (struct gb_kernel){.name = "subject",
+                                   .operation = GB_LAYER,
+                                   .weights = GB_NVFP4,
+                                   .activations = GB_BF16,
+                                   .output = GB_FP32,
+                                   .accumulator_bits = accumulator_bits};
+    struct gb_layer_outputs *to = &s->subject->layer[0], *from = &s->baseline.reference->layer[0];
+    memcpy(to->output, from->output, sizeof(float) * shape.tokens * shape.hidden);
+    memcpy(to->intermediate, from->intermediate, sizeof(gb_bf16) * shape.tokens * shape.top_k * shape.intermediate);
+}
+
+static void scene_free(struct scene *s)
+{
+    json_decref(s->judgement.lanes);
+    json_decref(s->judgement.metrics);
+    baseline_free(&s->baseline);
+    gb_outputs_free(s->subject);
+    gb_fixture_free(s->fixture);
+    problem_free(&s->problem);
+}
+
+/* The default gate's judgement. */
+static void look(struct scene *s)
+{
+    struct gate gate;
+    struct gb_error error = {""};
+    gate_preset(0, &gate);
+    json_decref(s->judgement.lanes);
+    json_decref(s->judgement.metrics);
+    if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->judgement, &error) != GB_OK)
+        fail_msg("%s", error.message);
+}
+
+static json_int_t codes(const struct scene *s, const char *what)
+{
+    return json_integer_value(json_object_get(json_object_get(s->judgement.lanes, "codes"), what));
+}
+
+/* Down, by the reference, from the subject's own codes. */
+static void complete(struct scene *s)
+{
+    struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
+    a.intermediate = s->subject->layer[0].intermediate;
+    a.output = s->subject->layer[0].output;
+    assert_int_equal(gb_reference_down(&a, NULL), GB_OK);
+}
+
+static void the_reference_has_its_own_codes(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, 24);
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_int_equal(codes(&s, "codes"), 12 * 2 * 128);
+    assert_int_equal(codes(&s, "same"), 12 * 2 * 128);
+    assert_true(codes(&s, "allowed_flips") < 12 * 2 * 128 / 10);
+    scene_free(&s);
+}
+
+/* One code beside the right one, where nothing reaches over the tie between them: no other lane sees it. */
+static void an_illegal_code_is_named(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, 24);
+    s.subject->layer[0].intermediate[(7 * 2 + 1) * 128 + 93].bits ^= 1;
+    complete(&s);
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
+    assert_int_equal(codes(&s, "illegal"), 1);
+    assert_non_null(strstr(s.judgement.reason, "first at token 7, slot 1, column 93: 0x"));
+    assert_non_null(strstr(s.judgement.reason, "is possible before rounding"));
+    scene_free(&s);
+}
+
+/* With accumulators of 20 bits many intervals reach over a tie. One such flip is legal, all of them are too many. */
+static void too_many_flips_are_seen(void **state)
+{
+    struct scene s;
+    json_int_t legal = 0;
+    (void)state;
+    scene_new(&s, 20);
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    gb_bf16 *h = s.subject->layer[0].intermediate;
+    for (size_t i = 0; i < (size_t)shape.tokens * shape.top_k * shape.intermediate; i++) {
+        const struct layer_bounds *b = &s.baseline.bounds[0];
+        double error = (double)gb_bf16_decode(h[i]) - b->intermediate_truth[i];
+        gb_bf16 other = {(uint16_t)(h[i].bits + ((error < 0) == (h[i].bits >> 15 == 0) ? 1 : -1))};
+        if (fabs(0.5 * (double)(gb_bf16_decode(h[i]) + gb_bf16_decode(other)) - b->intermediate_truth[i]) <
+            0.9 * b->of.unrounded_sigma[i]) {
+            h[i] = other;
+            if (!legal++) {
+                look(&s);
+                assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+                assert_int_equal(codes(&s, "legal_flips"), 1);
+            }
+        }
+    }
+    complete(&s);
+    look(&s);
+    assert_int_equal(codes(&s, "illegal"), 0);
+    assert_int_equal(codes(&s, "legal_flips"), legal);
+    assert_true(legal > codes(&s, "allowed_flips"));
+    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
+    assert_non_null(strstr(s.judgement.reason, "each within its interval, but roundings"));
+    scene_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_reference_has_its_own_codes),
+        cmocka_unit_test(an_illegal_code_is_named),
+        cmocka_unit_test(too_many_flips_are_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
