@@ -310,9 +310,11 @@ enum gb_kernel_flags {
  * Where a kernel rounds between its stages, beside the intermediate and the output: GB_BF16, or GB_FP32 (as is 0).
  */
 struct gb_stage_roundings {
-    enum gb_format gate_up; /* every dot product of gate and of up */
-    enum gb_format silu;    /* silu(gate), before it is multiplied by up */
-    enum gb_format slot;    /* every slot's dot product of down, before or after its routing weight */
+    enum gb_format gate_up;        /* every dot product of gate and of up */
+    enum gb_format silu;           /* silu(gate), before it is multiplied by up */
+    enum gb_format slot;           /* every slot's dot product of down, before or after its routing weight */
+    enum gb_format routing_weight; /* every routing weight, to nearest even, before anything is multiplied by it */
+    enum gb_format weighted; /* every slot's product with its routing weight, if the slot is rounded before it, too */
 };
 
 struct gb_kernel {

@@ -76,6 +76,7 @@ static void bounds_free(struct baseline *b)
         free(bounds->of.unrounded_worst);
         free(bounds->of.unrounded_sigma);
         free(bounds->of.unrounded_typical);
+        free(bounds->output_truth);
         free(bounds->intermediate_truth);
         gb_moments_free(&bounds->moments);
     }
@@ -98,17 +99,29 @@ static enum gb_status bounds_new(const struct gb_shape *shape, bool stages, stru
     *bounds = (struct layer_bounds){
         .of = {malloc(outputs), malloc(outputs), malloc(outputs), malloc(inner), malloc(inner), malloc(inner),
                malloc(inner), malloc(inner), stages ? malloc(inner) : NULL},
+        .output_truth = malloc(outputs),
         .intermediate_truth = malloc(inner),
     };
     if (bounds->of.output_worst && bounds->of.output_sigma && bounds->of.output_bias && bounds->of.intermediate_worst &&
         bounds->of.intermediate_sigma && bounds->of.intermediate_bias && bounds->of.unrounded_worst &&
-        bounds->of.unrounded_sigma && (bounds->of.unrounded_typical || !stages) && bounds->intermediate_truth)
+        bounds->of.unrounded_sigma && (bounds->of.unrounded_typical || !stages) && bounds->output_truth &&
+        bounds->intermediate_truth)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
 }
 
-/* x, output: scratch, [tokens, hidden]. */
-static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, double *output, struct gb_error *error)
+/* Truth's routing weights, or those that a kernel which rounds them uses. routing_weights: [tokens, top_k]. */
+static void round_routing_weights(const struct gb_shape *shape, const struct gb_layer *l, enum gb_format format,
+                                  double *routing_weights)
+{
+    for (size_t i = 0; i < (size_t)shape->tokens * shape->top_k; i++)
+        routing_weights[i] = format == GB_BF16 ? (double)gb_bf16_decode(gb_bf16_encode(l->routing_weights[i]))
+                                               : l->truth_routing_weights[i];
+}
+
+/* x, routing_weights: scratch, [tokens, hidden], [tokens, top_k]. */
+static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, double *routing_weights,
+                                struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     const struct gb_layer *l = &f->layer[layer];
@@ -118,15 +131,17 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     enum gb_status status = bounds_new(&f->shape, b->stages, bounds, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         x[i] = (double)gb_bf16_decode(l->x[i]);
+    round_routing_weights(&f->shape, l, b->points.stages.routing_weight, routing_weights);
     if (status == GB_OK)
-        status =
-            gb_bound_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, &b->points, &bounds->of, error);
+        status = gb_bound_layer(&f->shape, x, l->ids, routing_weights, &source, &b->points, &bounds->of, error);
     if (status == GB_OK)
-        status = gb_truth_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, output,
+        status = gb_truth_layer(&f->shape, x, l->ids, routing_weights, &source, bounds->output_truth,
                                 bounds->intermediate_truth, error);
+    if (status == GB_OK && b->points.stages.routing_weight != GB_BF16) /* the fixture's may differ in its last bits */
+        memcpy(bounds->output_truth, l->truth_quantised, sizeof(double) * f->shape.tokens * f->shape.hidden);
     if (status == GB_OK)
-        status = gb_moments_new(&f->shape, l->ids, l->truth_routing_weights, bounds->intermediate_truth, &source,
-                                &bounds->of, &bounds->moments, error);
+        status = gb_moments_new(&f->shape, l->ids, routing_weights, bounds->intermediate_truth, &source, &bounds->of,
+                                &bounds->moments, error);
     if (status == GB_OK)
         status = exact_examine(f, layer, &b->points, &bounds->exactness, error);
     return status;
@@ -141,16 +156,16 @@ enum gb_status baseline_bounds(struct baseline *b, const struct gb_rounding_poin
     bounds_free(b);
     b->points = *points;
     b->stages = stages;
-    size_t outputs = (size_t)f->shape.tokens * f->shape.hidden;
-    double *x = malloc(sizeof(double) * outputs);      /* [tokens, hidden] */
-    double *output = malloc(sizeof(double) * outputs); /* [tokens, hidden] */
+    size_t tokens = f->shape.tokens;
+    double *x = malloc(sizeof(double) * tokens * f->shape.hidden);              /* [tokens, hidden] */
+    double *routing_weights = malloc(sizeof(double) * tokens * f->shape.top_k); /* [tokens, top_k] */
     b->bounds = calloc(f->layers, sizeof *b->bounds);
     enum gb_status status = GB_OK;
-    if (!x || !output || !b->bounds)
+    if (!x || !routing_weights || !b->bounds)
         status = gb_fail(error, GB_ENOMEM, "no memory for bounds");
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++)
-        status = bound_one(b, l, x, output, error);
+        status = bound_one(b, l, x, routing_weights, error);
     free(x);
-    free(output);
+    free(routing_weights);
     return status;
 }

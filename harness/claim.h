@@ -5,7 +5,7 @@
 
 #include "gaugeblock.h"
 
-enum { FP32_SIGNIFICAND_BITS = 24 };
+enum { FP32_SIGNIFICAND_BITS = 24, ROUNDED_STAGES = 5 };
 
 struct claim {
     const char *order;         /* NULL: none */
@@ -14,8 +14,11 @@ struct claim {
     const char *roundings_text; /* as given; NULL: none */
 };
 
-/* Takes "STAGE=FORMAT,...": gate_up, silu, slot, each fp32 or bf16, each at most once. GB_EINVAL: says what is wrong.
- */
+/* The members of struct gb_stage_roundings: their names, and what is in them. i: below ROUNDED_STAGES. */
+const char *stage_name(uint32_t i);
+enum gb_format stage_rounding(const struct gb_stage_roundings *roundings, uint32_t i);
+
+/* Takes "STAGE=FORMAT,...": stages by name, each fp32 or bf16, each at most once. GB_EINVAL: says what is wrong. */
 enum gb_status claim_roundings(struct claim *claim, const char *text, struct gb_error *error);
 
 #endif

@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "gb_commit.h"
+#include "harness/claim.h"
 #include "harness/describe.h"
+#include "harness/claim.h"
 #include "harness/record.h"
 #include "harness/subject.h"
 #include "quant/quant.h"
@@ -140,9 +142,10 @@ json_t *record_subject(const char *name, const char *library, const struct gb_ke
     json_object_set_new(subject, "output", json_string(gb_format_name(k->output)));
     json_object_set_new(subject, "order", k->order ? record_string(k->order) : json_null());
     json_object_set_new(subject, "accumulator_bits", json_integer(k->accumulator_bits));
-    json_object_set_new(subject, "roundings",
-                        json_pack("{s:s, s:s, s:s}", "gate_up", rounding_name(k->roundings.gate_up), "silu",
-                                  rounding_name(k->roundings.silu), "slot", rounding_name(k->roundings.slot)));
+    json_t *roundings = json_object();
+    for (uint32_t i = 0; i < ROUNDED_STAGES; i++)
+        json_object_set_new(roundings, stage_name(i), json_string(rounding_name(stage_rounding(&k->roundings, i))));
+    json_object_set_new(subject, "roundings", roundings);
     const struct gb_device *memory;
     char device[256] = "host";
     if ((k->flags & GB_DEVICE_POINTERS) && subject_memory(k, &memory, NULL) == GB_OK)

@@ -50,7 +50,9 @@ static const struct argp_option options[] = {
     {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
     {"rounding", OPTION_ROUNDING, "STAGE=FORMAT,...", 0,
-     "where what wrote --outputs rounds between stages: gate_up, silu, slot, each to bf16; nowhere by default", 0},
+     "where what wrote --outputs rounds between stages: gate_up, silu, slot, routing_weight, weighted, each to bf16; "
+     "nowhere by default",
+     0},
     {"accumulator-bits", OPTION_BITS, "N", 0, "significand bits of the accumulators of what wrote --outputs; 24", 0},
     {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
     {"gate", OPTION_GATE, "FILE", 0,

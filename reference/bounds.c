@@ -189,14 +189,29 @@ struct work {
     struct outputs out;
 };
 
-/* A slot's dot product d, rounded before or after it is multiplied by its routing weight: the error of the product. */
-static void round_slot(enum gb_format format, struct spread d, double weight, double u, double n, double absolute,
-                       double *worst, double *variance)
+/* What the declared roundings of a slot add to an output. d: its dot product, which lies within d.worst + own of the
+ * kernel's; bias: what is added to it, rounded before that and after it, or NULL. */
+static void round_slot(const struct gb_stage_roundings *stages, struct spread d, double own, const float *bias,
+                       double weight, double *worst, double *variance)
 {
-    double own = d.worst + gamma_n(n, u) * absolute, magnitude = fabs(d.value) + own;
-    double half = format == GB_BF16 ? fmax(weight * half_ulp_bf16(magnitude), half_ulp_bf16(weight * magnitude)) : 0.0;
-    *worst += half;
-    *variance += squared(half) / 3.0;
+    double off = d.worst + own, halves[3] = {0.0, 0.0, 0.0};
+    if (bias && stages->slot == GB_BF16) {
+        double half = half_ulp_bf16(fabs(d.value) + off);
+        halves[0] = weight * half;
+        off += half;
+    }
+    double magnitude = fabs(d.value + (bias ? (double)*bias : 0.0)) + off;
+    if (stages->slot == GB_BF16) { /* before or after the routing weight */
+        double half = half_ulp_bf16(magnitude);
+        halves[1] = fmax(weight * half, half_ulp_bf16(weight * magnitude));
+        magnitude += half;
+    }
+    if (stages->weighted == GB_BF16)
+        halves[2] = half_ulp_bf16(weight * magnitude);
+    for (int i = 0; i < 3; i++) {
+        *worst += halves[i];
+        *variance += squared(halves[i]) / 3.0;
+    }
 }
 
 /* bias: [hidden], this expert's, or NULL. */
@@ -214,17 +229,15 @@ static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint
             struct spread d = projection_of_spread(w->matrix + (size_t)r * I, &w->pairs[n], I, &absolute);
             size_t o = (size_t)(pairs[n] / shape->top_k) * H + r;
             double *worst = &w->out.worst[o], *variance = &w->out.variance[o];
-            if (bias) {
-                round_slot(points->stages.slot, d, weight, u, n_slot, absolute, worst, variance);
-                d.value += (double)bias[r];
-                absolute += fabs((double)bias[r]);
-            }
+            absolute += bias ? fabs((double)bias[r]) : 0.0;
+            round_slot(&points->stages, d, gamma_n(n_slot, u) * absolute, bias ? bias + r : NULL, weight, worst,
+                       variance);
+            d.value += bias ? (double)bias[r] : 0.0;
             w->out.value[o] += routing_weights[pairs[n]] * d.value;
             *worst += weight * d.worst;
             *variance += squared(weight) * d.variance;
             w->out.bias[o] += routing_weights[pairs[n]] * d.bias;
             w->out.absolute[o] += weight * absolute;
-            round_slot(points->stages.slot, d, weight, u, n_slot, absolute, worst, variance);
         }
 }
 

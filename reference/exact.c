@@ -153,9 +153,11 @@ static void down(struct work *w, const uint32_t *pairs, uint32_t count, const do
             const double *h = w->h + (size_t)n * I;
             double absolute, weight = routing_weights[pairs[n]], value = dot(row, h, I, &absolute);
             size_t o = (size_t)token * H + r;
-            if (w->points->stages.slot == GB_BF16 &&
+            if ((w->points->stages.slot == GB_BF16 || w->points->stages.weighted == GB_BF16) &&
                 !(has_bits(value, BF16_BITS) && has_bits(weight * value, BF16_BITS)))
                 refuse(&found, token, "a slot's dot product is not exact in bf16");
+            if (w->points->stages.routing_weight == GB_BF16 && !has_bits(weight, BF16_BITS))
+                refuse(&found, token, "a routing weight is not exact in bf16");
             w->sum[o] += fabs(weight) * absolute;
             if (absolute != 0.0 && weight != 0.0)
                 w->unit[o] = fmin(w->unit[o], unit * unit_of(weight) * unit_of_all(h, I));

@@ -177,7 +177,7 @@ struct gb_bounds {
     double *unrounded_typical;                 /* sigma where the order of a sum has nothing to do with its terms */
 };
 
-/* Inputs as gb_truth_layer. */
+/* Inputs as gb_truth_layer; routing_weights: as the kernel rounds them. */
 GB_API enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
                                      const double *routing_weights, const struct gb_truth_source *source,
                                      const struct gb_rounding_points *points, const struct gb_bounds *bounds,

@@ -51,11 +51,18 @@ void bound(struct bounded *b, const struct gb_rounding_points *points)
                                      .intermediate_worst = b->worst_h,
                                      .intermediate_sigma = b->sigma_h};
 
-    assert_int_equal(
-        gb_truth_layer(shape, p->truth_x, p->ids, p->truth_routing_weights, &b->source, b->truth, b->truth_h, NULL),
-        GB_OK);
-    assert_int_equal(
-        gb_bound_layer(shape, p->truth_x, p->ids, p->truth_routing_weights, &b->source, points, &bounds, NULL), GB_OK);
+    size_t pairs = (size_t)shape->tokens * shape->top_k;
+    double *routing_weights = doubles(pairs);
+
+    for (size_t i = 0; i < pairs; i++)
+        routing_weights[i] = points->stages.routing_weight == GB_BF16
+                                 ? (double)gb_bf16_decode(gb_bf16_encode(p->routing_weights[i]))
+                                 : p->truth_routing_weights[i];
+    assert_int_equal(gb_truth_layer(shape, p->truth_x, p->ids, routing_weights, &b->source, b->truth, b->truth_h, NULL),
+                     GB_OK);
+    assert_int_equal(gb_bound_layer(shape, p->truth_x, p->ids, routing_weights, &b->source, points, &bounds, NULL),
+                     GB_OK);
+    free(routing_weights);
 }
 
 void run_reference(struct bounded *b)

@@ -170,7 +170,7 @@ static float combine(const struct problem *problem, uint32_t token, uint32_t row
         uint32_t slot = legal->order == LEGAL_REVERSED ? shape->top_k - 1 - n : n;
         size_t pair = (size_t)token * shape->top_k + slot;
         int32_t expert = problem->ids[pair];
-        float routing = problem->routing_weights[pair];
+        float routing = rounded(points->stages.routing_weight, problem->routing_weights[pair]);
         if (expert < 0)
             continue;
         for (uint32_t i = 0; i < shape->intermediate; i++)
@@ -182,10 +182,10 @@ static float combine(const struct problem *problem, uint32_t token, uint32_t row
                 y += routing * problem->down_bias[(uint32_t)expert * shape->hidden + row];
             continue;
         }
-        bool after = points->stages.slot == GB_BF16 && legal->fma; /* after the routing weight */
+        bool after = points->stages.slot == GB_BF16 && points->stages.weighted != GB_BF16 && legal->fma;
         float share = biased(&problem->arguments.down, (uint32_t)expert, row, problem->down_bias, values, legal,
                              points->accumulator_bits, after ? GB_FP32 : points->stages.slot, scratch);
-        if (after)
+        if (after || points->stages.weighted == GB_BF16)
             y += rounded(GB_BF16, routing * share);
         else
             y = legal->fma ? fmaf(routing, share, y) : y + routing * share;

@@ -51,24 +51,34 @@ static void legal_orders_stay_within(void **state)
     }
 }
 
-/* Kernels that store gate, up, silu and every slot's product in bf16, as unfused ones do. */
+/* Kernels that store gate, up, silu, routing weights and every slot's product in bf16, as unfused ones do. */
 static void rounded_stages_stay_within(void **state)
 {
     static const struct gb_stage_roundings stages[] = {
-        {GB_BF16, GB_FP32, GB_FP32}, {0, GB_BF16, 0}, {0, 0, GB_BF16}, {GB_BF16, GB_BF16, GB_BF16}};
+        {.gate_up = GB_BF16, .silu = GB_FP32, .slot = GB_FP32},
+        {.silu = GB_BF16},
+        {.slot = GB_BF16},
+        {.gate_up = GB_BF16, .silu = GB_BF16, .slot = GB_BF16},
+        {.weighted = GB_BF16},
+        {.slot = GB_BF16, .routing_weight = GB_BF16, .weighted = GB_BF16},
+    };
 
     (void)state;
     for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
         struct gb_rounding_points points = {GB_BF16, GB_BF16, 24, stages[i]};
         struct ratios largest = every_order(GB_BF16, DATA_GAUSSIAN, &points);
         assert_true(largest.intermediate > 0.2 && largest.output > 0.05);
+        points.intermediate = points.output = GB_FP32;
+        every_order(GB_BF16, DATA_GAUSSIAN, &points);
     }
 }
 
 /* Each of them is seen where it was not declared. */
 static void undeclared_roundings_are_seen(void **state)
 {
-    static const struct gb_stage_roundings stages[] = {{GB_BF16, 0, 0}, {0, GB_BF16, 0}};
+    static const struct gb_stage_roundings stages[] = {{.gate_up = GB_BF16}, {.silu = GB_BF16}};
+    static const struct gb_stage_roundings of_outputs[] = {
+        {.slot = GB_BF16}, {.routing_weight = GB_BF16}, {.weighted = GB_BF16}};
 
     (void)state;
     for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
@@ -79,6 +89,16 @@ static void undeclared_roundings_are_seen(void **state)
         bound(&b, &points_bf16_fp32);
         legal_layer(&b.problem, &legal, &does, b.output, b.intermediate);
         assert_true(largest_ratio(b.intermediate, b.truth_h, b.worst_h, b.intermediates) > 1);
+        bounded_free(&b);
+    }
+    for (unsigned i = 0; i < sizeof of_outputs / sizeof *of_outputs; i++) {
+        struct gb_rounding_points does = {GB_FP32, GB_FP32, 24, of_outputs[i]};
+        struct legal legal = {.order = LEGAL_FORWARD};
+        struct bounded b;
+        bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 1}, GB_BF16, DATA_GAUSSIAN, 5);
+        bound(&b, &points_fp32_fp32);
+        legal_layer(&b.problem, &legal, &does, b.output, b.intermediate);
+        assert_true(largest_ratio(b.output, b.truth, b.worst, b.outputs) > 1);
         bounded_free(&b);
     }
 }

@@ -26,8 +26,10 @@ static const enum data kinds[] = {DATA_GAUSSIAN, DATA_GAUSSIAN, DATA_CODES, DATA
 static const struct gb_kernel claims[] = {
     {.output = GB_FP32, .accumulator_bits = 24},
     {.output = GB_BF16, .accumulator_bits = 24},
-    {.output = GB_FP32, .accumulator_bits = 24, .roundings = {GB_BF16, 0, 0}},
-    {.output = GB_BF16, .accumulator_bits = 24, .roundings = {GB_BF16, GB_BF16, GB_BF16}},
+    {.output = GB_FP32, .accumulator_bits = 24, .roundings = {.gate_up = GB_BF16}},
+    {.output = GB_BF16, .accumulator_bits = 24, .roundings = {GB_BF16, GB_BF16, GB_BF16, 0, 0}},
+    {.output = GB_BF16, .accumulator_bits = 24, .roundings = {GB_BF16, 0, GB_BF16, GB_BF16, GB_BF16}},
+    {.output = GB_FP32, .accumulator_bits = 24, .roundings = {.routing_weight = GB_BF16}},
     {.output = GB_FP32, .accumulator_bits = 16},
 };
 
@@ -159,7 +161,7 @@ static void count_fixture(uint32_t n, uint32_t bits, struct counts *c)
     for (uint32_t v = 0; v < VARIANTS; v++) {
         uint32_t way = v + VARIANTS * (n % 2);
         struct legal legal = {(n + v) % LEGAL_ORDERS, way & 1, way & 2, way & 4, way & 8, n * VARIANTS + v};
-        legal.fold &= !claim->roundings.slot; /* a slot that is stored is a sum of its own */
+        legal.fold &= !claim->roundings.slot && !claim->roundings.weighted; /* a stored slot is a sum of its own */
         run(&s, claim, &legal, bits ? bits : claim->accumulator_bits);
         count_run(&s, claim, n, &legal, c);
     }

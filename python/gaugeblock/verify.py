@@ -50,7 +50,7 @@ def verify(
 
     batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. order: the order the function
     claims, such as "fma32/1", which makes every bit binding; None claims none. rounding: where it rounds between
-    stages, {"gate_up": "bf16", "silu": "bf16", "slot": "bf16"} or a part of that. accumulator_bits: significand bits of its
+    stages, {"gate_up": "bf16", "routing_weight": "bf16"} and the like (docs/gates.md). accumulator_bits: significand bits of its
     accumulators; None is 24, float32's. nondeterministic: two runs may differ, and
     each is judged. isolate: each batch runs in a process of its own for at most timeout_s seconds, so that a segmentation
     fault, an exit() or an endless loop costs one verdict; the function must be importable from its module. arguments: more of the program's arguments, such as ("-o", "junit.xml").

@@ -44,7 +44,8 @@ subprocess.run([os.environ["PYTHON"], path("rounded.py"), fixture, path("rounded
 record(fixture, "--outputs", path("rounded.h5"), code=1)
 record(fixture, "--outputs", path("rounded.h5"), "--rounding", "gate_up=fp32,slot=bf16", code=1)
 one = record(fixture, "--outputs", path("rounded.h5"), "--rounding", "gate_up=bf16,silu=bf16,slot=bf16")["cases"][0]
-expect(one["subject"]["roundings"] == {"gate_up": "bf16", "silu": "bf16", "slot": "bf16"}, str(one["subject"]))
+expect(one["subject"]["roundings"] == {"gate_up": "bf16", "silu": "bf16", "slot": "bf16", "routing_weight": "fp32",
+                                        "weighted": "fp32"}, str(one["subject"]))
 expect(one["repro"].endswith(" --rounding gate_up=bf16,silu=bf16,slot=bf16"), one["repro"])
 for words in (["gate=bf16"], ["silu"], ["silu=fp8"], ["silu="], ["silu=bf16,silu=bf16"], [""], ["silu=bf16,"],
               ["silu=bf16", "--rounding", "slot=bf16"], ["silu=bf16", "--order", "fma32/1"]):

@@ -167,6 +167,16 @@ static void plant_routing_weight_bf16(struct copy *copy)
         copy->routing_weights[i] = gb_bf16_decode(gb_bf16_encode(copy->routing_weights[i]));
 }
 
+static void plant_routing_weight_truncated(struct copy *copy)
+{
+    for (size_t i = 0; i < copy->pairs; i++) {
+        uint32_t bits;
+        memcpy(&bits, &copy->routing_weights[i], sizeof bits);
+        bits &= 0xFFFF0000u;
+        memcpy(&copy->routing_weights[i], &bits, sizeof bits);
+    }
+}
+
 static void zero_last_scale(struct projection *projection)
 {
     for (size_t row = 1; row <= projection->rows; row++)
@@ -207,6 +217,11 @@ enum gb_status run_routing_weight_missing(const struct gb_arguments *arguments, 
 enum gb_status run_routing_weight_bf16(const struct gb_arguments *arguments, struct gb_error *error)
 {
     return run_planted(arguments, plant_routing_weight_bf16, error);
+}
+
+enum gb_status run_routing_weight_truncated(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    return run_planted(arguments, plant_routing_weight_truncated, error);
 }
 
 enum gb_status run_last_block_dropped(const struct gb_arguments *arguments, struct gb_error *error)

@@ -32,6 +32,14 @@ static enum gb_status supports_router(const struct gb_problem *problem, struct g
         .name = "faults/" NAME, .operation = OPERATION, .weights = GB_NVFP4, .activations = GB_BF16,                   \
         .output = GB_FP32, .order = ORDER, .accumulator_bits = 24, .flags = FLAGS, .supports = supports, .run = RUN    \
     }
+#define DECLARED(NAME, RUN)                                                                                            \
+    {                                                                                                                  \
+        .name = "faults/" NAME "-declared", .operation = GB_LAYER, .weights = GB_NVFP4, .activations = GB_BF16,        \
+        .output = GB_FP32, .accumulator_bits = 24, .flags = GB_STAGE_OUTPUTS, .supports = supports, .run = RUN,        \
+        .roundings = {                                                                                                 \
+            .routing_weight = GB_BF16                                                                                  \
+        }                                                                                                              \
+    }
 #define ORDERED(NAME, RUN) KERNEL(NAME, GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS, RUN)
 #define UNORDERED(NAME, RUN) KERNEL(NAME "-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS, RUN)
 
@@ -59,6 +67,10 @@ static const struct gb_kernel kernels[] = {
 
     UNORDERED("scaled", run_scaled),
     UNORDERED("routing-weight-bf16", run_routing_weight_bf16),
+    DECLARED("routing-weight-bf16", run_routing_weight_bf16),
+    DECLARED("routing-weight-truncated", run_routing_weight_truncated),
+    DECLARED("routing-weight-missing", run_routing_weight_missing),
+    DECLARED("none", gb_reference_layer),
 
     ORDERED("zero-output", run_zero_output),
     ORDERED("unwritten-row", run_unwritten_row),

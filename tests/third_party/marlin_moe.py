@@ -31,6 +31,7 @@ from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path, find_li
 import gaugeblock
 
 ROUNDING = {"gate_up": "bf16", "slot": "bf16"}
+COMBINE = {"routing_weight": "bf16", "weighted": "bf16"}  # with --combine
 ACCUMULATOR_BITS = 23  # FP32 sums, truncated: errors of up to an ulp, where rounding to nearest makes half of one
 CUDA = os.environ.get("CUDA_HOME", "/usr/local/cuda")
 FLAGS = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=900", "-Xcompiler", "-fPIC", "-shared"]
@@ -185,9 +186,12 @@ if __name__ == "__main__":
     def marlin_layer(layer):
         return experts(marlin, weights, layer, combine=True)
 
+    function, rounding = marlin_slots, ROUNDING
+    if "--combine" in sys.argv:
+        function, rounding = marlin_layer, ROUNDING | COMBINE
     report = gaugeblock.verify(
-        marlin_layer if "--combine" in sys.argv else marlin_slots, fixture, framework="torch", device="cuda",
-        batches=[1, 2, 3, 8, 32], rounding=ROUNDING, accumulator_bits=ACCUMULATOR_BITS, arguments=("-o", record),
+        function, fixture, framework="torch", device="cuda",
+        batches=[1, 2, 3, 8, 32], rounding=rounding, accumulator_bits=ACCUMULATOR_BITS, arguments=("-o", record),
     )  # fmt: skip
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}\n{report}")
     sys.exit(report.verdict.exit_code)
