@@ -13,12 +13,10 @@
 
 #include "harness/child.h"
 
-extern char **environ;
-
 /* The signal that came while a folder was in use; 0 if none did. */
 static volatile sig_atomic_t interruption;
 
-int child_start(char *const *argv, int output, pid_t *child)
+int child_start(char *const *argv, char *const *environment, int output, pid_t *child)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -28,7 +26,7 @@ int child_start(char *const *argv, int output, pid_t *child)
     posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    int code = posix_spawn(child, "/proc/self/exe", &actions, &attributes, argv, environ);
+    int code = posix_spawn(child, "/proc/self/exe", &actions, &attributes, argv, environment);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     return code;

@@ -8,8 +8,9 @@
 
 #include "gaugeblock.h"
 
-/* Starts this program with argv, standard output and errors both into `output`. Returns 0 or an errno. */
-int child_start(char *const *argv, int output, pid_t *child);
+/* Starts this program with argv, standard output and errors both into `output`. environment: as of execve. Returns 0 or
+ * an errno. */
+int child_start(char *const *argv, char *const *environment, int output, pid_t *child);
 
 enum child_end { CHILD_ENDED, CHILD_TIMED_OUT };
 /* Waits up to timeout_s seconds, then kills the child and everything it started. *status: as of waitpid. */

@@ -15,6 +15,31 @@
 #include "harness/verdict.h"
 #include "quant/quant.h"
 
+extern char **environ;
+
+/*
+ * Starts a child without OpenBLAS's threads: the buffers that they ask for as they start, 128 MiB each, would count
+ * against the child's memory, and where there is too little of it the child never ends. Returns 0 or an errno.
+ */
+static int start(char *const *argv, int output, pid_t *child)
+{
+    static char single[] = "OPENBLAS_NUM_THREADS=1";
+    size_t count = 0, kept = 0, name = strcspn(single, "=") + 1;
+    while (environ[count])
+        count++;
+    char **environment = malloc((count + 2) * sizeof *environment);
+    if (!environment)
+        return ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], single, name))
+            environment[kept++] = environ[i];
+    environment[kept++] = single;
+    environment[kept] = NULL;
+    int code = child_start(argv, environment, output, child);
+    free(environment);
+    return code;
+}
+
 /* What the child said, its first line. */
 static void first_line(int descriptor, char *line, size_t bytes)
 {
@@ -29,7 +54,7 @@ static int probe(const char *path, char *const *argv, unsigned timeout_s, struct
     char how[128];
     int status, said = memfd_create("probe", MFD_CLOEXEC);
     pid_t child;
-    int code = said < 0 ? errno : child_start(argv, said, &child);
+    int code = said < 0 ? errno : start(argv, said, &child);
     if (code) {
         gb_fail(error, GB_EIO, "%s: cannot start a process to read it: %s", path, strerror(code));
         code = EXIT_USAGE;

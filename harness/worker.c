@@ -14,6 +14,8 @@
 #include "harness/worker.h"
 #include "quant/quant.h"
 
+extern char **environ;
+
 static void fail(struct worker_result *r, enum verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -56,7 +58,7 @@ static int start(const struct worker_request *request, const char *folder, pid_t
     int output = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (output < 0)
         return errno;
-    int code = child_start(argv, output, child);
+    int code = child_start(argv, environ, output, child);
     close(output);
     return code;
 }

@@ -10,6 +10,7 @@ PROGRAM = os.environ["GAUGEBLOCK"]
 SOURCE = os.environ["SOURCE"]
 FAULTS = os.environ["FAULTS"]
 HDF5_FAULT = os.environ["HDF5_FAULT"]
+PROCESSORS = os.environ["PROCESSORS"]
 SANITISED = os.environ["SANITISED"] == "1"
 CHECKPOINT = os.path.join(SOURCE, "fixtures/data/tiny-qwen3-moe")
 CAPTURE = os.path.join(CHECKPOINT, "capture.safetensors")
