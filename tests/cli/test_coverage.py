@@ -10,7 +10,7 @@ import numpy as np
 from blocks import block
 from program import expect, path, record, refused, run
 
-SHAPE = ["--shape", "8,3,160,192", "--tokens", "12", "--layers", "2"]
+SHAPE = ["--shape", "8,3,160,192", "--layers", "2", "--tokens"]
 LARGEST = {"nvfp4": 7, "mxfp4": 7, "mxfp8": 0x7E, "fp8": 0x7E, "bf16": 0x7F7F}
 SUBNORMALS = {"nvfp4": 1, "mxfp4": 1, "mxfp8": 7, "fp8": 7, "bf16": 127}
 BLOCK = {"nvfp4": (1, 16), "mxfp4": (1, 32), "mxfp8": (1, 32), "fp8": (128, 128)}
@@ -105,7 +105,7 @@ def compare(found, counted, what):
 for weights in LARGEST:
     for kind, routing in (("edge", "holes"), ("gaussian", "half"), ("ties", "hot")):
         fixture = path(f"{weights}-{kind}.h5")
-        run("make", fixture, *SHAPE, "--format", weights, "--data", kind, "--routing", routing)
+        run("make", fixture, *SHAPE, "12", "--format", weights, "--data", kind, "--routing", routing)
         with h5py.File(fixture, "r+", libver="latest") as f:
             e = f["layers/0/routing/ids"][()].max()
             f["layers/0/x"][3] = f["layers/0/x"][0]
@@ -125,7 +125,7 @@ for weights in LARGEST:
 
 # Planted gates: each row of gate and up has one weight, so that its dot product is one exact product.
 fixture = path("planted.h5")
-run("make", fixture, *SHAPE, "--tokens", "128", "--format", "bf16", "--routing", "holes")
+run("make", fixture, *SHAPE, "128", "--format", "bf16", "--routing", "holes")
 random = np.random.default_rng(1)
 
 
