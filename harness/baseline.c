@@ -76,8 +76,8 @@ static void bounds_free(struct baseline *b)
         free(bounds->of.unrounded_worst);
         free(bounds->of.unrounded_sigma);
         free(bounds->of.unrounded_typical);
-        free(bounds->output_truth);
-        free(bounds->intermediate_truth);
+        free(bounds->of.output_truth);
+        free(bounds->of.intermediate_truth);
         gb_moments_free(&bounds->moments);
     }
     free(b->bounds);
@@ -98,14 +98,12 @@ static enum gb_status bounds_new(const struct gb_shape *shape, bool stages, stru
     size_t inner = sizeof(double) * shape->tokens * shape->top_k * shape->intermediate;
     *bounds = (struct layer_bounds){
         .of = {malloc(outputs), malloc(outputs), malloc(outputs), malloc(inner), malloc(inner), malloc(inner),
-               malloc(inner), malloc(inner), stages ? malloc(inner) : NULL},
-        .output_truth = malloc(outputs),
-        .intermediate_truth = malloc(inner),
+               malloc(inner), malloc(inner), stages ? malloc(inner) : NULL, malloc(outputs), malloc(inner)},
     };
     if (bounds->of.output_worst && bounds->of.output_sigma && bounds->of.output_bias && bounds->of.intermediate_worst &&
         bounds->of.intermediate_sigma && bounds->of.intermediate_bias && bounds->of.unrounded_worst &&
-        bounds->of.unrounded_sigma && (bounds->of.unrounded_typical || !stages) && bounds->output_truth &&
-        bounds->intermediate_truth)
+        bounds->of.unrounded_sigma && (bounds->of.unrounded_typical || !stages) && bounds->of.output_truth &&
+        bounds->of.intermediate_truth)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
 }
@@ -127,21 +125,17 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     const struct gb_layer *l = &f->layer[layer];
     struct layer_bounds *bounds = &b->bounds[layer];
     struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
-    struct gb_truth_source source = gb_truth_from_quantised(&weights);
     enum gb_status status = bounds_new(&f->shape, b->stages, bounds, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         x[i] = (double)gb_bf16_decode(l->x[i]);
     round_routing_weights(&f->shape, l, b->points.stages.routing_weight, routing_weights);
     if (status == GB_OK)
-        status = gb_bound_layer(&f->shape, x, l->ids, routing_weights, &source, &b->points, &bounds->of, error);
-    if (status == GB_OK)
-        status = gb_truth_layer(&f->shape, x, l->ids, routing_weights, &source, bounds->output_truth,
-                                bounds->intermediate_truth, error);
+        status = gb_bound_layer(&f->shape, x, l->ids, routing_weights, &weights, &b->points, &bounds->of, error);
     if (status == GB_OK && b->points.stages.routing_weight != GB_BF16) /* the fixture's may differ in its last bits */
-        memcpy(bounds->output_truth, l->truth_quantised, sizeof(double) * f->shape.tokens * f->shape.hidden);
+        memcpy(bounds->of.output_truth, l->truth_quantised, sizeof(double) * f->shape.tokens * f->shape.hidden);
     if (status == GB_OK)
-        status = gb_moments_new(&f->shape, l->ids, routing_weights, bounds->intermediate_truth, &source, &bounds->of,
-                                &bounds->moments, error);
+        status = gb_moments_new(&f->shape, l->ids, routing_weights, bounds->of.intermediate_truth, &weights,
+                                &bounds->of, &bounds->moments, error);
     if (status == GB_OK)
         status = exact_examine(f, layer, &b->points, &bounds->exactness, error);
     return status;

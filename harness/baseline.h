@@ -9,8 +9,6 @@
 /* What a subject's results for one layer, all tokens, are held against. */
 struct layer_bounds {
     struct gb_bounds of;
-    double *output_truth;       /* [tokens, hidden]: with routing weights as the kernel rounds them */
-    double *intermediate_truth; /* [tokens, top_k, intermediate] */
     struct gb_moments moments;
     struct gb_exactness exactness;
 };

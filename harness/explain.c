@@ -92,7 +92,7 @@ static enum gb_status place_errors(const struct baseline *b, const struct gb_out
 {
     const struct gb_arguments *a = &w->trace.arguments;
     size_t count = (size_t)w->tokens * w->hidden, from = (size_t)w->first * w->hidden, seen = 0;
-    const double *truth = b->bounds[w->layer].output_truth + from;
+    const double *truth = b->bounds[w->layer].of.output_truth + from;
     const double *sigma = b->bounds[w->layer].of.output_sigma + from;
     double *visible = malloc(count * sizeof *visible); /* [tokens, hidden] */
     if (!visible)

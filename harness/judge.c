@@ -193,7 +193,7 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         judge_bits("output", layer, tokens, hidden, out->format, out->output,
                    out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, object, &tally->bits, j);
         exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
-        judge_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].output_truth,
+        judge_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
                     b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
         gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
         if (!tally->nonfinite)
@@ -223,7 +223,7 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
         status = codes_judge(&tally->codes, b, layer, tokens, outputs->layer[layer].intermediate, j, error);
     }
     if (status == GB_OK) {
-        judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->intermediate_truth,
+        judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
                     lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
         if (!tally->nonfinite)
             statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);

@@ -19,7 +19,7 @@ static struct unrounded value_at(const struct layer_bounds *b, size_t i, double 
 {
     double worst = b->of.unrounded_worst[i], bias = fabs(b->of.intermediate_bias[i]);
     double typical = b->of.unrounded_typical[i];
-    return (struct unrounded){.truth = b->intermediate_truth[i],
+    return (struct unrounded){.truth = b->of.intermediate_truth[i],
                               .limit = fmin(worst, deviations * b->of.unrounded_sigma[i] + bias),
                               .worst = worst,
                               .variance = typical * typical,

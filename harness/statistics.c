@@ -130,7 +130,7 @@ void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t 
 
 static double error_at(const struct judged *j, size_t i)
 {
-    return j->subject[i] - j->bounds->output_truth[i];
+    return j->subject[i] - j->bounds->of.output_truth[i];
 }
 
 static struct gain along_direction(const struct judged *j, uint32_t token, uint32_t direction)
@@ -179,7 +179,7 @@ static void judge_columns(const struct judged *j)
         struct gain column = {0};
         for (uint32_t t = 0; t < j->tokens; t++) {
             size_t i = (size_t)t * j->hidden + o;
-            struct gain g = {error_at(j, i), j->bounds->output_truth[i], squared(j->bounds->of.output_sigma[i]),
+            struct gain g = {error_at(j, i), j->bounds->of.output_truth[i], squared(j->bounds->of.output_sigma[i]),
                              j->bounds->of.output_bias[i]};
             if (!j->repeats[t])
                 add_gain(&column, &g);
@@ -207,7 +207,7 @@ static struct squares squares_of(const struct judged *j, uint32_t token, uint32_
     for (uint32_t i = 0; i < count; i++)
         values[i] = error_at(j, at + i);
     q.errors = whitened_squares(j, token, tile, count, values);
-    memcpy(values, j->bounds->output_truth + at, sizeof(double) * count);
+    memcpy(values, j->bounds->of.output_truth + at, sizeof(double) * count);
     q.truth = whitened_squares(j, token, tile, count, values);
     memcpy(values, j->bounds->of.output_bias + at, sizeof(double) * count);
     q.bias = whitened_squares(j, token, tile, count, values);
@@ -297,7 +297,7 @@ void statistics_intermediate(struct statistics *s, const struct baseline *b, uin
         struct gain sum = {0};
         struct squares q = {0};
         for (size_t i = (size_t)pair * shape->intermediate; i < (size_t)(pair + 1) * shape->intermediate; i++) {
-            double h = bounds->intermediate_truth[i], variance = squared(bounds->of.intermediate_sigma[i]);
+            double h = bounds->of.intermediate_truth[i], variance = squared(bounds->of.intermediate_sigma[i]);
             struct gain g = {subject[i] - h, h, variance, bounds->of.intermediate_bias[i]};
             if (variance == 0.0)
                 continue;

@@ -2,6 +2,7 @@
 /* Formats of weights: names, sizes, and one row as numbers. */
 #include <string.h>
 
+#include "quant/clones.h"
 #include "quant/elements.h"
 #include "quant/quant.h"
 
@@ -125,6 +126,9 @@ float gb_weights_global(const struct gb_weights *weights, uint32_t expert, uint3
     return weights->global_scales[(size_t)expert * weights->parts + gb_weights_part(weights, row)];
 }
 
+/* Into each of the clones. */
+#define INLINE static inline __attribute__((always_inline))
+
 /* Where a row's codes and scales begin. */
 struct row_at {
     const struct gb_weights *weights;
@@ -146,7 +150,7 @@ static struct row_at row_at(const struct gb_weights *weights, uint32_t expert, u
 }
 
 /* first is even. */
-static void e2m1_codes(const struct row_at *at, uint32_t first, uint32_t count, float *codes)
+INLINE void e2m1_codes(const struct row_at *at, uint32_t first, uint32_t count, float *codes)
 {
     const gb_e2m1x2 *pairs = (const gb_e2m1x2 *)at->weights->codes + (at->codes + first) / 2;
     for (uint32_t c = 0; c < count / 2; c++) {
@@ -155,21 +159,21 @@ static void e2m1_codes(const struct row_at *at, uint32_t first, uint32_t count, 
     }
 }
 
-static void e4m3_codes(const struct row_at *at, uint32_t first, uint32_t count, float *codes)
+INLINE void e4m3_codes(const struct row_at *at, uint32_t first, uint32_t count, float *codes)
 {
     const gb_e4m3 *elements = (const gb_e4m3 *)at->weights->codes + at->codes + first;
     for (uint32_t c = 0; c < count; c++)
         codes[c] = e4m3_value(elements[c].bits);
 }
 
-static void e4m3_scales(const struct row_at *at, size_t first, size_t count, float *scales)
+INLINE void e4m3_scales(const struct row_at *at, size_t first, size_t count, float *scales)
 {
     const gb_e4m3 *bytes = (const gb_e4m3 *)at->weights->scales + at->scales + first;
     for (size_t b = 0; b < count; b++)
         scales[b] = gb_e4m3_decode(bytes[b]);
 }
 
-static void e8m0_scales(const struct row_at *at, size_t first, size_t count, float *scales)
+INLINE void e8m0_scales(const struct row_at *at, size_t first, size_t count, float *scales)
 {
     const gb_e8m0 *bytes = (const gb_e8m0 *)at->weights->scales + at->scales + first;
     for (size_t b = 0; b < count; b++)
@@ -178,7 +182,7 @@ static void e8m0_scales(const struct row_at *at, size_t first, size_t count, flo
 
 /* Columns first .. first + count - 1 of a row; first is a multiple of the block. scales: [count / block], rounded up.
  */
-static void decode(const struct row_at *at, uint32_t first, uint32_t count, float *codes, float *scales)
+INLINE void decode(const struct row_at *at, uint32_t first, uint32_t count, float *codes, float *scales)
 {
     uint32_t block = gb_format_block(at->weights->format);
     size_t scale = first / block, blocks = divide_up(count, block);
@@ -218,20 +222,36 @@ void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_
     decode(&at, 0, weights->columns, codes, scales);
 }
 
-void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
+/* values = codes * scales, for `count` codes that share a scale. */
+INLINE void scale_run(const float *codes, uint32_t count, double scale, double *values)
+{
+#pragma omp simd
+    for (uint32_t c = 0; c < count; c++)
+        values[c] = (double)codes[c] * scale;
+}
+
+GB_VECTOR_CLONES static void row_values(const struct row_at *at, uint32_t columns, double global, double *values)
 {
     enum { PIECE = 128 }; /* a multiple of every block */
-    struct row_at at = row_at(weights, expert, row);
-    uint32_t block = gb_format_block(weights->format), columns = weights->columns;
-    double global = (double)gb_weights_global(weights, expert, row);
+    const uint32_t block = gb_format_block(at->weights->format);
     for (uint32_t first = 0; first < columns; first += PIECE) {
         float codes[PIECE], scales[PIECE];
         uint32_t count = columns - first < PIECE ? columns - first : PIECE;
-        decode(&at, first, count, codes, scales);
-        for (uint32_t run = 0; run < count; run += block) {
-            double scale = (double)scales[run / block] * global;
-            for (uint32_t c = run; c < count && c < run + block; c++)
-                values[first + c] = (double)codes[c] * scale;
-        }
+        decode(at, first, count, codes, scales);
+        if (block == 1) /* of formats without scales */
+            scale_run(codes, count, global, values + first);
+        else if (block == NVFP4_BLOCK && count == PIECE)
+            for (uint32_t run = 0; run < PIECE; run += NVFP4_BLOCK)
+                scale_run(codes + run, NVFP4_BLOCK, (double)scales[run / NVFP4_BLOCK] * global, values + first + run);
+        else
+            for (uint32_t run = 0; run < count; run += block)
+                scale_run(codes + run, count - run < block ? count - run : block, (double)scales[run / block] * global,
+                          values + first + run);
     }
+}
+
+void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values)
+{
+    struct row_at at = row_at(weights, expert, row);
+    row_values(&at, weights->columns, (double)gb_weights_global(weights, expert, row), values);
 }

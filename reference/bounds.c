@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "reference/dot.h"
+#include "reference/sums.h"
 
 /* |silu'(x)| <= 1.0998... for all x. */
 static const double silu_slope = 1.1;
@@ -60,29 +61,6 @@ static void round_to(enum gb_format format, struct spread *v)
     v->typical += squared(half) / 3.0;
 }
 
-static double sum_of_squared_terms(const double *a, const double *x, uint32_t count)
-{
-    double s = 0.0;
-#pragma omp simd reduction(+ : s)
-    for (uint32_t i = 0; i < count; i++)
-        s += (a[i] * x[i]) * (a[i] * x[i]);
-    return s;
-}
-
-/* sum of a[i] * x[i] and of |a[i] * x[i]|. */
-static void dot_and_absolute(const double *a, const double *x, uint32_t count, double *dot, double *absolute)
-{
-    double d = 0.0, s = 0.0;
-#pragma omp simd reduction(+ : d, s)
-    for (uint32_t i = 0; i < count; i++) {
-        double p = a[i] * x[i];
-        d += p;
-        s += fabs(p);
-    }
-    *dot = d;
-    *absolute = s;
-}
-
 /* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated with unit roundoff u in any
  * order, rounded to `format`: if there is a bias, before it and after it. typical: whether that is asked for. */
 static struct spread projection(const double *row, const double *x, uint32_t count, const float *bias, double u,
@@ -91,12 +69,12 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
     struct spread r = {0};
     double absolute;
     double n = count + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
-    dot_and_absolute(row, x, count, &r.value, &absolute);
+    gb_sum_products(row, x, count, &r.value, &absolute);
     absolute += bias ? fabs((double)*bias) : 0.0;
     r.worst = gamma_n(n, u) * absolute;
     r.variance = n * squared(u * absolute) / 3.0;
     if (typical)
-        r.typical = sum_of_squared_terms(row, x, count) + (bias ? squared((double)*bias) : 0.0);
+        r.typical = gb_sum_squared_products(row, x, count) + (bias ? squared((double)*bias) : 0.0);
     r.typical = n * squared(u) * (squared(r.value + (bias ? (double)*bias : 0.0)) + r.typical) / 3.0;
     if (bias) {
         round_to(format, &r);
@@ -153,41 +131,28 @@ static struct spread gated(enum gb_activation activation, struct spread gate, st
     return h;
 }
 
-/* The intermediate of one pair, split into arrays so that sums over it vectorise. */
-struct hidden_row {
-    double *value, *worst, *variance, *bias; /* [intermediate] each */
-};
-
-/* row . h, where h carries errors; the roundings of this dot product itself are counted in finish().
- * The absolute sum over |h| + worst is also returned. */
-static struct spread projection_of_spread(const double *row, const struct hidden_row *h, uint32_t count,
-                                          double *absolute)
-{
-    double value = 0.0, s = 0.0, worst = 0.0, variance = 0.0, bias = 0.0;
-#pragma omp simd reduction(+ : value, s, worst, variance, bias)
-    for (uint32_t i = 0; i < count; i++) {
-        double w = fabs(row[i]);
-        value += row[i] * h->value[i];
-        s += w * (fabs(h->value[i]) + h->worst[i]);
-        worst += w * h->worst[i];
-        variance += w * w * h->variance[i];
-        bias += row[i] * h->bias[i];
-    }
-    *absolute = s;
-    return (struct spread){.value = value, .worst = worst, .variance = variance, .bias = bias};
-}
-
 /* What is summed over the slots of a token for one output element. */
 struct outputs {
     double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
 };
 
 struct work {
-    double *matrix;           /* [2 * intermediate, hidden], then [hidden, intermediate] */
-    struct hidden_row *pairs; /* [most pairs of an expert] */
-    double *storage;          /* behind pairs: [most, 4, intermediate] */
+    const struct gb_shape *shape;
+    const struct gb_groups *groups;
+    const double *x;               /* [tokens, hidden] */
+    const double *routing_weights; /* [tokens, top_k] */
+    const struct gb_truth_quantised *weights;
+    const struct gb_rounding_points *points;
+    const struct gb_bounds *bounds;
+    double u;  /* unit roundoff of the accumulators */
+    double *h; /* [pairs of the groups, 4, intermediate]: value, worst, variance and bias of the intermediate */
     struct outputs out;
 };
+
+static double *intermediate_of(const struct work *w, uint32_t n)
+{
+    return w->h + (size_t)n * 4 * w->shape->intermediate;
+}
 
 /* What the declared roundings of a slot add to an output. d: its dot product, which lies within d.worst + own of the
  * kernel's; bias: what is added to it, rounded before that and after it, or NULL. */
@@ -214,31 +179,41 @@ static void round_slot(const struct gb_stage_roundings *stages, struct spread d,
     }
 }
 
-/* bias: [hidden], this expert's, or NULL. */
-static void add_expert(const struct gb_shape *shape, const uint32_t *pairs, uint32_t count,
-                       const double *routing_weights, const float *bias, const struct gb_rounding_points *points,
-                       struct work *w)
+/* Adds one slot's share to one output element. bias: NULL, or the element's. */
+static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread_sums s, const float *bias)
 {
-    double u = ldexp(1.0, -(int)points->accumulator_bits);
-    double n_slot = shape->intermediate + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
-    uint32_t H = shape->hidden, I = shape->intermediate;
-#pragma omp parallel for schedule(static)
-    for (uint32_t r = 0; r < H; r++)
-        for (uint32_t n = 0; n < count; n++) {
-            double absolute, weight = fabs(routing_weights[pairs[n]]);
-            struct spread d = projection_of_spread(w->matrix + (size_t)r * I, &w->pairs[n], I, &absolute);
-            size_t o = (size_t)(pairs[n] / shape->top_k) * H + r;
-            double *worst = &w->out.worst[o], *variance = &w->out.variance[o];
-            absolute += bias ? fabs((double)bias[r]) : 0.0;
-            round_slot(&points->stages, d, gamma_n(n_slot, u) * absolute, bias ? bias + r : NULL, weight, worst,
-                       variance);
-            d.value += bias ? (double)bias[r] : 0.0;
-            w->out.value[o] += routing_weights[pairs[n]] * d.value;
-            *worst += weight * d.worst;
-            *variance += squared(weight) * d.variance;
-            w->out.bias[o] += routing_weights[pairs[n]] * d.bias;
-            w->out.absolute[o] += weight * absolute;
+    double n = w->shape->intermediate + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
+    double routing_weight = w->routing_weights[pair], weight = fabs(routing_weight);
+    struct spread d = {.value = s.value, .worst = s.worst, .variance = s.variance, .bias = s.bias};
+    size_t o = (size_t)(pair / w->shape->top_k) * w->shape->hidden + r;
+    double *worst = &w->out.worst[o], *variance = &w->out.variance[o];
+    s.absolute += bias ? fabs((double)*bias) : 0.0;
+    round_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute, bias, weight, worst, variance);
+    d.value += bias ? (double)*bias : 0.0;
+    w->out.value[o] += routing_weight * d.value;
+    *worst += weight * d.worst;
+    *variance += squared(weight) * d.variance;
+    w->out.bias[o] += routing_weight * d.bias;
+    w->out.absolute[o] += weight * s.absolute;
+}
+
+/* Outputs first .. end - 1 of all tokens. row: scratch, [intermediate]. */
+static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row)
+{
+    const uint32_t I = w->shape->intermediate;
+    for (uint32_t g = 0; g < w->groups->active; g++) {
+        uint32_t expert = w->groups->expert[g];
+        const float *bias = gb_bias_of(w->weights->extension.down_bias, expert, w->shape->hidden);
+        for (uint32_t r = first; r < end; r++) {
+            gb_weights_row(&w->weights->down, expert, r, row);
+            for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
+                const double *h = intermediate_of(w, n);
+                struct gb_spread_sums sums;
+                gb_sum_spreads(row, &(struct gb_spreads){h, h + I, h + 2 * (size_t)I, h + 3 * (size_t)I}, I, &sums);
+                add_slot(w, w->groups->pair[n], r, sums, bias ? bias + r : NULL);
+            }
         }
+    }
 }
 
 static void put(double *array, size_t i, double value)
@@ -247,44 +222,61 @@ static void put(double *array, size_t i, double value)
         array[i] = value;
 }
 
-static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, const uint32_t *pairs, uint32_t count,
-                                 const double *x, const double *routing_weights, const struct gb_truth_source *source,
-                                 const struct gb_rounding_points *points, struct work *w,
-                                 const struct gb_bounds *bounds, struct gb_error *error)
+/* Element i of the intermediate of all pairs of one expert. rows: scratch, [2, hidden]: of gate and of up. */
+static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
 {
-    uint32_t H = shape->hidden, I = shape->intermediate;
-    double u = ldexp(1.0, -(int)points->accumulator_bits);
-    const float *bias = gb_bias_of(source->extension.gate_up_bias, expert, 2 * I);
-    const enum gb_format stored = points->stages.gate_up;
-    const bool typical = bounds->unrounded_typical;
-    enum gb_status status = source->gate_up(source->context, expert, w->matrix, error);
-    if (status != GB_OK)
-        return status;
-#pragma omp parallel for schedule(static)
-    for (uint32_t i = 0; i < I; i++)
-        for (uint32_t n = 0; n < count; n++) {
-            const double *token = x + (size_t)(pairs[n] / shape->top_k) * H;
-            struct spread gate =
-                projection(w->matrix + (size_t)i * H, token, H, bias ? bias + i : NULL, u, stored, typical);
-            struct spread up =
-                projection(w->matrix + (size_t)(I + i) * H, token, H, bias ? bias + I + i : NULL, u, stored, typical);
-            struct spread h = gated(source->extension.activation, gate, up, u, points);
-            put(bounds->unrounded_worst, (size_t)pairs[n] * I + i, h.worst);
-            put(bounds->unrounded_sigma, (size_t)pairs[n] * I + i, sqrt(h.variance));
-            put(bounds->unrounded_typical, (size_t)pairs[n] * I + i, sqrt(h.typical));
-            round_to(points->intermediate, &h);
-            w->pairs[n].value[i] = h.value;
-            w->pairs[n].worst[i] = h.worst;
-            w->pairs[n].variance[i] = h.variance;
-            w->pairs[n].bias[i] = h.bias;
-            put(bounds->intermediate_worst, (size_t)pairs[n] * I + i, h.worst);
-            put(bounds->intermediate_sigma, (size_t)pairs[n] * I + i, sqrt(h.variance));
-            put(bounds->intermediate_bias, (size_t)pairs[n] * I + i, h.bias);
-        }
-    status = source->down(source->context, expert, w->matrix, error);
-    if (status == GB_OK)
-        add_expert(shape, pairs, count, routing_weights, gb_bias_of(source->extension.down_bias, expert, H), points, w);
-    return status;
+    const uint32_t H = w->shape->hidden, I = w->shape->intermediate, expert = w->groups->expert[g];
+    const struct gb_bounds *b = w->bounds;
+    const float *bias = gb_bias_of(w->weights->extension.gate_up_bias, expert, 2 * I);
+    const enum gb_format stored = w->points->stages.gate_up;
+    const bool typical = b->unrounded_typical;
+    gb_weights_row(&w->weights->gate_up, expert, i, rows);
+    gb_weights_row(&w->weights->gate_up, expert, I + i, rows + H);
+    for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
+        size_t pair = w->groups->pair[n], at = pair * I + i;
+        const double *x = w->x + pair / w->shape->top_k * H;
+        struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->u, stored, typical);
+        struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->u, stored, typical);
+        struct spread h = gated(w->weights->extension.activation, gate, up, w->u, w->points);
+        put(b->unrounded_worst, at, h.worst);
+        put(b->unrounded_sigma, at, sqrt(h.variance));
+        put(b->unrounded_typical, at, sqrt(h.typical));
+        round_to(w->points->intermediate, &h);
+        double *own = intermediate_of(w, n) + i;
+        own[0] = h.value;
+        own[I] = h.worst;
+        own[2 * (size_t)I] = h.variance;
+        own[3 * (size_t)I] = h.bias;
+        put(b->intermediate_truth, at, h.value);
+        put(b->intermediate_worst, at, h.worst);
+        put(b->intermediate_sigma, at, sqrt(h.variance));
+        put(b->intermediate_bias, at, h.bias);
+    }
+}
+
+static enum gb_status all_rows(struct work *w, struct gb_error *error)
+{
+    enum { OUTPUTS = 16 }; /* of an expert at once: its pairs' intermediate stays in the cache meanwhile */
+    const uint32_t H = w->shape->hidden, I = w->shape->intermediate;
+    bool failed = false;
+#pragma omp parallel
+    {
+        double *rows = malloc(sizeof(double) * (2 * (size_t)H > I ? 2 * (size_t)H : I));
+        if (!rows)
+#pragma omp atomic write
+            failed = true;
+#pragma omp for collapse(2) schedule(dynamic, 16)
+        for (uint32_t g = 0; g < w->groups->active; g++)
+            for (uint32_t i = 0; i < I; i++)
+                if (rows)
+                    neuron(w, g, i, rows);
+#pragma omp for schedule(dynamic)
+        for (uint32_t r = 0; r < H; r += OUTPUTS)
+            if (rows)
+                outputs_of(w, r, H - r < OUTPUTS ? H : r + OUTPUTS, rows);
+        free(rows);
+    }
+    return failed ? gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", H) : GB_OK;
 }
 
 /* The roundings of the down dot products and of the combine, whether each slot is summed alone or one sum runs over
@@ -303,66 +295,62 @@ static void finish(const struct gb_shape *shape, const struct gb_rounding_points
         round_to(points->output, &y);
         put(bounds->output_worst, o, y.worst);
         put(bounds->output_sigma, o, sqrt(y.variance));
+        put(bounds->output_truth, o, y.value);
         put(bounds->output_bias, o, out->bias[o] + n * u / 2.0 * out->value[o]);
     }
 }
 
 static void work_free(struct work *w)
 {
-    free(w->matrix);
-    free(w->pairs);
-    free(w->storage);
+    free(w->h);
     free(w->out.value);
     free(w->out.worst);
     free(w->out.variance);
     free(w->out.bias);
     free(w->out.absolute);
-    memset(w, 0, sizeof *w);
 }
 
-static enum gb_status work_new(const struct gb_shape *shape, uint32_t most, struct work *w, struct gb_error *error)
+static enum gb_status work_new(struct work *w, struct gb_error *error)
 {
-    size_t outputs = (size_t)shape->tokens * shape->hidden, I = shape->intermediate;
-    *w = (struct work){
-        .matrix = malloc(sizeof(double) * 2 * I * shape->hidden),
-        .pairs = malloc(sizeof(struct hidden_row) * (most + 1)),
-        .storage = malloc(sizeof(double) * (most + 1) * 4 * I),
-        .out = {calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
-                calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double))},
-    };
-    if (!w->matrix || !w->pairs || !w->storage || !w->out.value || !w->out.worst || !w->out.variance || !w->out.bias ||
-        !w->out.absolute) {
-        work_free(w);
-        return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
-    }
-    for (size_t n = 0; n < most; n++)
-        w->pairs[n] = (struct hidden_row){w->storage + 4 * n * I, w->storage + (4 * n + 1) * I,
-                                          w->storage + (4 * n + 2) * I, w->storage + (4 * n + 3) * I};
-    return GB_OK;
+    size_t outputs = (size_t)w->shape->tokens * w->shape->hidden;
+    size_t pairs = w->groups->start[w->groups->active];
+    w->h = malloc(sizeof(double) * 4 * (pairs + 1) * w->shape->intermediate);
+    w->out = (struct outputs){calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
+                              calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
+                              calloc(outputs, sizeof(double))};
+    if (w->h && w->out.value && w->out.worst && w->out.variance && w->out.bias && w->out.absolute)
+        return GB_OK;
+    return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", w->shape->tokens);
 }
 
 enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
-                              const double *routing_weights, const struct gb_truth_source *source,
+                              const double *routing_weights, const struct gb_truth_quantised *weights,
                               const struct gb_rounding_points *points, const struct gb_bounds *bounds,
                               struct gb_error *error)
 {
     double *const inner[] = {bounds->intermediate_worst, bounds->intermediate_sigma, bounds->intermediate_bias,
-                             bounds->unrounded_worst,    bounds->unrounded_sigma,    bounds->unrounded_typical};
+                             bounds->unrounded_worst,    bounds->unrounded_sigma,    bounds->unrounded_typical,
+                             bounds->intermediate_truth};
     struct gb_groups groups;
-    struct work w;
     enum gb_status status = gb_groups_new(shape, ids, &groups, error);
     if (status != GB_OK)
         return status;
-    status = work_new(shape, groups.most, &w, error);
+    struct work w = {.shape = shape,
+                     .groups = &groups,
+                     .x = x,
+                     .routing_weights = routing_weights,
+                     .weights = weights,
+                     .points = points,
+                     .bounds = bounds,
+                     .u = ldexp(1.0, -(int)points->accumulator_bits)};
+    status = work_new(&w, error);
     for (size_t i = 0; status == GB_OK && i < sizeof inner / sizeof *inner; i++)
         if (inner[i])
             memset(inner[i], 0, sizeof(double) * shape->tokens * shape->top_k * shape->intermediate);
-    for (uint32_t g = 0; status == GB_OK && g < groups.active; g++)
-        status =
-            one_expert(shape, groups.expert[g], groups.pair + groups.start[g], groups.start[g + 1] - groups.start[g], x,
-                       routing_weights, source, points, &w, bounds, error);
     if (status == GB_OK)
-        finish(shape, points, source->extension.down_bias, &w.out, bounds);
+        status = all_rows(&w, error);
+    if (status == GB_OK)
+        finish(shape, points, weights->extension.down_bias, &w.out, bounds);
     work_free(&w);
     gb_groups_free(&groups);
     return status;

@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the errors of a token's outputs hang together: docs/numerics.md#moments. */
-#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "reference/dot.h"
+#include "reference/sums.h"
 
 /* What is spent: the covariances of all tiles cost tokens * hidden * tile * top_k * intermediate products, so tiles are
  * as wide as 2^34 products and 32 MiB allow; directions take at most 256 MiB. */
 static const double tile_products = 0x1p34, tile_values = 0x1p22, direction_values = 0x1p26;
-/* Pairs of one expert that are projected at once. */
-enum { PAIRS_AT_ONCE = 64 };
+enum {
+    STRIP = 64,         /* rows of a tile's covariance that one thread computes */
+    PAIRS_AT_ONCE = 16, /* of one expert, projected together */
+    ROWS_AT_ONCE = 32   /* of its matrix meanwhile in the cache */
+};
 
 struct work {
     struct gb_moments *m;
     const struct gb_shape *shape;
-    const double *routing_weights; /* [tokens, top_k] */
-    const double *intermediate;    /* [tokens, top_k, intermediate] */
+    const struct gb_groups *groups; /* the pairs of the first m->tokens tokens */
+    const double *routing_weights;  /* [tokens, top_k] */
+    const double *intermediate;     /* [tokens, top_k, intermediate] */
+    const struct gb_weights *down;
     const struct gb_bounds *bounds;
-    double *matrix;     /* [hidden, intermediate], an expert's down projection */
-    double *scaled;     /* [hidden, intermediate], a column for each error of the intermediate */
     double *propagated; /* [tokens, hidden]: variance from the intermediate */
-    double *gathered;   /* [PAIRS_AT_ONCE * directions, hidden] */
-    double *projected;  /* [PAIRS_AT_ONCE * directions, intermediate] */
+    double *projected;  /* [tokens, top_k, directions]: variance from one slot's intermediate along each direction */
 };
 
 static double squared(double v)
@@ -47,31 +49,56 @@ static double *tile_factor(const struct gb_moments *m, uint32_t token, uint32_t 
     return m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
 }
 
-/* One pair's truth goes to its direction, its errors into the covariances of the token's tiles. */
-static void add_pair(struct work *w, uint32_t pair)
+/* A pair's truth on output o goes to its direction, and a column for each error of its intermediate to `column`. */
+static void add_output(struct work *w, uint32_t pair, uint32_t o, const double *row, bool own, double *column)
 {
-    uint32_t hidden = w->shape->hidden, inner = w->shape->intermediate, token = pair / w->shape->top_k;
+    const uint32_t hidden = w->shape->hidden, inner = w->shape->intermediate, token = pair / w->shape->top_k;
     const double *h = w->intermediate + (size_t)pair * inner,
                  *sigma = w->bounds->intermediate_sigma + (size_t)pair * inner;
-    double weight = w->routing_weights[pair];
-    float *own = w->m->direction + ((size_t)token * w->m->directions + pair % w->shape->top_k) * hidden;
-#pragma omp parallel for schedule(static)
-    for (uint32_t o = 0; o < hidden; o++) {
-        const double *row = w->matrix + (size_t)o * inner;
-        double *column = w->scaled + (size_t)o * inner, value = 0.0, variance = 0.0;
-#pragma omp simd reduction(+ : value, variance)
-        for (uint32_t i = 0; i < inner; i++) {
-            value += row[i] * h[i];
-            column[i] = weight * row[i] * sigma[i];
-            variance += column[i] * column[i];
+    double weight = w->routing_weights[pair], variance,
+           value = gb_sum_scaled(row, h, sigma, weight, inner, column, &variance);
+    if (!own)
+        return;
+    w->m->direction[((size_t)token * w->m->directions + pair % w->shape->top_k) * hidden + o] = (float)(weight * value);
+    w->propagated[(size_t)token * hidden + o] += variance;
+}
+
+/* Rows first .. end - 1 of the covariances of one tile, of all tokens. rows, scaled: scratch, [tile, intermediate]. */
+static void add_strip(struct work *w, uint32_t tile, uint32_t first, uint32_t end, double *rows, double *scaled)
+{
+    const uint32_t inner = w->shape->intermediate, start = tile * w->m->tile;
+    for (uint32_t g = 0; g < w->groups->active; g++) {
+        for (uint32_t r = 0; r < end; r++)
+            gb_weights_row(w->down, w->groups->expert[g], start + r, rows + (size_t)r * inner);
+        for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
+            uint32_t pair = w->groups->pair[n];
+            for (uint32_t r = 0; r < end; r++)
+                add_output(w, pair, start + r, rows + (size_t)r * inner, r >= first, scaled + (size_t)r * inner);
+            gb_add_gram(scaled, first, end - first, inner, tile_factor(w->m, pair / w->shape->top_k, tile), w->m->tile);
         }
-        own[o] = (float)(weight * value);
-        w->propagated[(size_t)token * hidden + o] += variance;
     }
-    for (uint32_t k = 0; k < w->m->tiles; k++)
-        cblas_dsyrk(CblasRowMajor, CblasLower, CblasNoTrans, (int)tile_rows(w, k), (int)inner, 1.0,
-                    w->scaled + (size_t)k * w->m->tile * inner, (int)inner, 1.0, tile_factor(w->m, token, k),
-                    (int)w->m->tile);
+}
+
+static enum gb_status add_pairs(struct work *w, struct gb_error *error)
+{
+    const size_t scratch = (size_t)w->m->tile * w->shape->intermediate;
+    const uint32_t strips = (w->m->tile + STRIP - 1) / STRIP;
+    bool failed = false;
+#pragma omp parallel
+    {
+        double *rows = malloc(sizeof(double) * 2 * scratch);
+        if (!rows)
+#pragma omp atomic write
+            failed = true;
+#pragma omp for schedule(dynamic)
+        for (uint32_t job = 0; job < w->m->tiles * strips; job++) {
+            uint32_t tile = job / strips, first = job % strips * STRIP, last = tile_rows(w, tile);
+            if (rows && first < last)
+                add_strip(w, tile, first, last - first < STRIP ? last : first + STRIP, rows, rows + scratch);
+        }
+        free(rows);
+    }
+    return failed ? gb_fail(error, GB_ENOMEM, "no memory for tiles of %u outputs", w->m->tile) : GB_OK;
 }
 
 /* The sum of the slots' directions is the last one. */
@@ -86,27 +113,57 @@ static void sum_directions(struct gb_moments *m, uint32_t hidden)
     }
 }
 
-/* What the errors of these pairs of one expert add to the variance along every direction of their tokens. */
-static void project_pairs(struct work *w, const uint32_t *pairs, uint32_t count)
+/* What the errors of pairs first .. end - 1 of one expert add to the variance along every direction of their tokens.
+ * matrix: scratch, [ROWS_AT_ONCE, intermediate]; along: scratch, [PAIRS_AT_ONCE, directions, intermediate]. */
+static void project_pairs(struct work *w, uint32_t g, uint32_t first, uint32_t end, double *matrix, double *along)
 {
-    uint32_t hidden = w->shape->hidden, inner = w->shape->intermediate, D = w->m->directions;
-    for (uint32_t n = 0; n < count; n++) {
-        const float *from = w->m->direction + (size_t)(pairs[n] / w->shape->top_k) * D * hidden;
-        for (size_t i = 0; i < (size_t)D * hidden; i++)
-            w->gathered[(size_t)n * D * hidden + i] = (double)from[i];
-    }
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)(count * D), (int)inner, (int)hidden, 1.0, w->gathered,
-                (int)hidden, w->matrix, (int)inner, 0.0, w->projected, (int)inner);
-    for (uint32_t n = 0; n < count; n++) {
-        const double *sigma = w->bounds->intermediate_sigma + (size_t)pairs[n] * inner;
-        for (uint32_t d = 0; d < D; d++) {
-            const double *along = w->projected + ((size_t)n * D + d) * inner;
-            double sum = 0.0;
-            for (uint32_t i = 0; i < inner; i++)
-                sum += squared(along[i] * sigma[i]);
-            w->m->variance[(size_t)(pairs[n] / w->shape->top_k) * D + d] += squared(w->routing_weights[pairs[n]]) * sum;
+    const uint32_t hidden = w->shape->hidden, inner = w->shape->intermediate, D = w->m->directions;
+    memset(along, 0, sizeof(double) * (end - first) * D * inner);
+    for (uint32_t o = 0; o < hidden; o += ROWS_AT_ONCE) {
+        uint32_t rows = hidden - o < ROWS_AT_ONCE ? hidden - o : ROWS_AT_ONCE;
+        for (uint32_t r = 0; r < rows; r++)
+            gb_weights_row(w->down, w->groups->expert[g], o + r, matrix + (size_t)r * inner);
+        for (uint32_t n = first; n < end; n++) {
+            const float *u = w->m->direction + (size_t)(w->groups->pair[n] / w->shape->top_k) * D * hidden + o;
+            gb_add_product(u, hidden, D, rows, matrix, inner, along + (size_t)(n - first) * D * inner);
         }
     }
+    for (uint32_t n = first; n < end; n++) {
+        uint32_t pair = w->groups->pair[n];
+        for (uint32_t d = 0; d < D; d++)
+            w->projected[(size_t)pair * D + d] =
+                squared(w->routing_weights[pair]) *
+                gb_sum_squared_products(along + ((size_t)(n - first) * D + d) * inner,
+                                        w->bounds->intermediate_sigma + (size_t)pair * inner, inner);
+    }
+}
+
+static enum gb_status project(struct work *w, struct gb_error *error)
+{
+    const uint32_t D = w->m->directions, top_k = w->shape->top_k;
+    const size_t matrix = (size_t)ROWS_AT_ONCE * w->shape->intermediate;
+    const uint32_t chunks = (w->groups->most + PAIRS_AT_ONCE - 1) / PAIRS_AT_ONCE;
+    bool failed = false;
+#pragma omp parallel
+    {
+        double *room = malloc(sizeof(double) * (matrix + (size_t)PAIRS_AT_ONCE * D * w->shape->intermediate));
+        if (!room)
+#pragma omp atomic write
+            failed = true;
+#pragma omp for collapse(2) schedule(dynamic)
+        for (uint32_t g = 0; g < w->groups->active; g++)
+            for (uint32_t c = 0; c < chunks; c++) {
+                uint32_t first = w->groups->start[g] + c * PAIRS_AT_ONCE, end = w->groups->start[g + 1];
+                if (room && first < end)
+                    project_pairs(w, g, first, end - first < PAIRS_AT_ONCE ? end : first + PAIRS_AT_ONCE, room,
+                                  room + matrix);
+            }
+        free(room);
+    }
+    for (size_t pair = 0; !failed && pair < (size_t)w->m->tokens * top_k; pair++)
+        for (uint32_t d = 0; d < D; d++)
+            w->m->variance[pair / top_k * D + d] += w->projected[pair * D + d];
+    return failed ? gb_fail(error, GB_ENOMEM, "no memory to project %d pairs", (int)PAIRS_AT_ONCE) : GB_OK;
 }
 
 /* The variance of what arises at the output itself: its own less what comes from the intermediate. */
@@ -119,6 +176,7 @@ static double own_variance(const struct work *w, size_t output)
 static void add_own_errors(struct work *w)
 {
     uint32_t hidden = w->shape->hidden;
+#pragma omp parallel for schedule(static)
     for (size_t td = 0; td < (size_t)w->m->tokens * w->m->directions; td++)
         for (uint32_t o = 0; o < hidden; o++)
             w->m->variance[td] +=
@@ -218,15 +276,6 @@ static enum gb_status weigh(struct work *w, struct gb_error *error)
     return failed ? gb_fail(error, GB_ENOMEM, "no memory for %u outputs", w->shape->hidden) : GB_OK;
 }
 
-static void work_free(struct work *w)
-{
-    free(w->matrix);
-    free(w->scaled);
-    free(w->propagated);
-    free(w->gathered);
-    free(w->projected);
-}
-
 static double *doubles(size_t count)
 {
     return calloc(count, sizeof(double));
@@ -235,50 +284,20 @@ static double *doubles(size_t count)
 static enum gb_status allocate(struct work *w, struct gb_error *error)
 {
     struct gb_moments *m = w->m;
-    size_t hidden = w->shape->hidden, inner = w->shape->intermediate;
-    size_t along = (size_t)PAIRS_AT_ONCE * m->directions;
+    size_t hidden = w->shape->hidden;
     m->direction = calloc((size_t)m->tokens * m->directions * hidden, sizeof(float));
     m->variance = doubles((size_t)m->tokens * m->directions);
     m->signal = doubles((size_t)m->tokens * m->directions);
     m->factor = doubles((size_t)m->tokens * m->tiles * m->tile * m->tile);
-    w->matrix = doubles(hidden * inner);
-    w->scaled = doubles(hidden * inner);
     w->propagated = doubles(m->tokens * hidden);
-    w->gathered = doubles(along * hidden);
-    w->projected = doubles(along * inner);
-    if (m->direction && m->variance && m->signal && m->factor && w->matrix && w->scaled && w->propagated &&
-        w->gathered && w->projected)
+    w->projected = doubles((size_t)m->tokens * w->shape->top_k * m->directions);
+    if (m->direction && m->variance && m->signal && m->factor && w->propagated && w->projected)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the moments of %u tokens", m->tokens);
 }
 
-/* Calls `visit` for the pairs of every expert that are among the first tokens, with its matrix at hand. */
-static enum gb_status each_expert(struct work *w, const struct gb_groups *groups, const struct gb_truth_source *source,
-                                  void (*visit)(struct work *w, const uint32_t *pairs, uint32_t count),
-                                  struct gb_error *error)
-{
-    enum gb_status status = GB_OK;
-    for (uint32_t g = 0; status == GB_OK && g < groups->active; g++) {
-        uint32_t first = groups->start[g], end = first;
-        while (end < groups->start[g + 1] && groups->pair[end] / w->shape->top_k < w->m->tokens)
-            end++;
-        if (end == first)
-            continue;
-        status = source->down(source->context, groups->expert[g], w->matrix, error);
-        for (uint32_t n = first; status == GB_OK && n < end; n += PAIRS_AT_ONCE)
-            visit(w, groups->pair + n, end - n < PAIRS_AT_ONCE ? end - n : PAIRS_AT_ONCE);
-    }
-    return status;
-}
-
-static void add_pairs(struct work *w, const uint32_t *pairs, uint32_t count)
-{
-    for (uint32_t n = 0; n < count; n++)
-        add_pair(w, pairs[n]);
-}
-
 enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
-                              const double *intermediate, const struct gb_truth_source *source,
+                              const double *intermediate, const struct gb_truth_quantised *weights,
                               const struct gb_bounds *bounds, struct gb_moments *m, struct gb_error *error)
 {
     double hidden = shape->hidden, pairs = (double)shape->top_k * shape->intermediate;
@@ -288,25 +307,33 @@ enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, 
     m->tokens = at_most(direction_values / (m->directions * hidden), shape->tokens);
     m->tile = at_most(fmin(tile_products / pairs, tile_values) / (m->tokens * hidden), shape->hidden);
     m->tiles = (shape->hidden + m->tile - 1) / m->tile;
-    struct work w = {
-        .m = m, .shape = shape, .routing_weights = routing_weights, .intermediate = intermediate, .bounds = bounds};
-    enum gb_status status = gb_groups_new(shape, ids, &groups, error);
+    struct gb_shape first = *shape;
+    first.tokens = m->tokens;
+    struct work w = {.m = m,
+                     .shape = shape,
+                     .groups = &groups,
+                     .routing_weights = routing_weights,
+                     .intermediate = intermediate,
+                     .down = &weights->down,
+                     .bounds = bounds};
+    enum gb_status status = gb_groups_new(&first, ids, &groups, error);
     if (status != GB_OK)
         return status;
     status = allocate(&w, error);
     if (status == GB_OK)
-        status = each_expert(&w, &groups, source, add_pairs, error);
+        status = add_pairs(&w, error);
     if (status == GB_OK) {
         sum_directions(m, shape->hidden);
         status = weigh(&w, error);
     }
     if (status == GB_OK)
-        status = each_expert(&w, &groups, source, project_pairs, error);
+        status = project(&w, error);
     if (status == GB_OK)
         add_own_errors(&w);
     else
         gb_moments_free(m);
-    work_free(&w);
+    free(w.propagated);
+    free(w.projected);
     gb_groups_free(&groups);
     return status;
 }

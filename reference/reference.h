@@ -175,11 +175,12 @@ struct gb_bounds {
     double *intermediate_worst, *intermediate_sigma, *intermediate_bias;
     double *unrounded_worst, *unrounded_sigma; /* of mean intermediate_bias: rounding to nearest adds none */
     double *unrounded_typical;                 /* sigma where the order of a sum has nothing to do with its terms */
+    double *output_truth, *intermediate_truth; /* gb_truth_layer's but for last bits */
 };
 
 /* Inputs as gb_truth_layer; routing_weights: as the kernel rounds them. */
 GB_API enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
-                                     const double *routing_weights, const struct gb_truth_source *source,
+                                     const double *routing_weights, const struct gb_truth_quantised *weights,
                                      const struct gb_rounding_points *points, const struct gb_bounds *bounds,
                                      struct gb_error *error);
 
@@ -214,7 +215,7 @@ struct gb_moments {
 
 /* ids, routing_weights: as gb_truth_layer; intermediate: truth's; bounds: with both sigmas. GB_EINVAL, GB_ENOMEM. */
 GB_API enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
-                                     const double *intermediate, const struct gb_truth_source *source,
+                                     const double *intermediate, const struct gb_truth_quantised *weights,
                                      const struct gb_bounds *bounds, struct gb_moments *moments,
                                      struct gb_error *error);
 GB_API void gb_moments_free(struct gb_moments *moments);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/bounded.h"
 
+#include <math.h>
+
 #include "quant/quant.h"
 #include "tests/check.h"
 
@@ -49,8 +51,9 @@ void bound(struct bounded *b, const struct gb_rounding_points *points)
     const struct gb_bounds bounds = {.output_worst = b->worst,
                                      .output_sigma = b->sigma,
                                      .intermediate_worst = b->worst_h,
-                                     .intermediate_sigma = b->sigma_h};
-
+                                     .intermediate_sigma = b->sigma_h,
+                                     .output_truth = doubles(b->outputs),
+                                     .intermediate_truth = doubles(b->intermediates)};
     size_t pairs = (size_t)shape->tokens * shape->top_k;
     double *routing_weights = doubles(pairs);
 
@@ -60,8 +63,15 @@ void bound(struct bounded *b, const struct gb_rounding_points *points)
                                  : p->truth_routing_weights[i];
     assert_int_equal(gb_truth_layer(shape, p->truth_x, p->ids, routing_weights, &b->source, b->truth, b->truth_h, NULL),
                      GB_OK);
-    assert_int_equal(gb_bound_layer(shape, p->truth_x, p->ids, routing_weights, &b->source, points, &bounds, NULL),
+    assert_int_equal(gb_bound_layer(shape, p->truth_x, p->ids, routing_weights, &b->weights, points, &bounds, NULL),
                      GB_OK);
+    /* Both truths are float64's: within 2^-20 of what FP32 may be off, whose unit roundoff is 2^29 times as large. */
+    for (size_t i = 0; i < b->outputs; i++)
+        assert_true(fabs(bounds.output_truth[i] - b->truth[i]) <= 0x1p-20 * b->worst[i]);
+    for (size_t i = 0; i < b->intermediates; i++)
+        assert_true(fabs(bounds.intermediate_truth[i] - b->truth_h[i]) <= 0x1p-20 * b->worst_h[i]);
+    free(bounds.output_truth);
+    free(bounds.intermediate_truth);
     free(routing_weights);
 }
 
@@ -78,7 +88,8 @@ void run_reference(struct bounded *b)
 void bounded_extend(struct bounded *b, enum gb_activation activation, uint64_t seed)
 {
     problem_extend(&b->problem, activation, seed);
-    b->source.extension = (struct gb_extension){activation, b->problem.gate_up_bias, b->problem.down_bias};
+    b->source.extension = b->weights.extension =
+        (struct gb_extension){activation, b->problem.gate_up_bias, b->problem.down_bias};
 }
 
 double largest_ratio(const double *values, const double *truth, const double *limit, size_t count)

@@ -275,12 +275,12 @@ static void empty_slots_have_no_error(void **state)
     for (size_t i = 0; i < b.intermediates; i++)
         assert_true((b.worst_h[i] > 0) == (i / shape.intermediate == 2));
     assert_int_equal(gb_bound_layer(&shape, b.problem.truth_x, b.problem.ids, b.problem.truth_routing_weights,
-                                    &b.source, &points_bf16_fp32, &outputs, NULL),
+                                    &b.weights, &points_bf16_fp32, &outputs, NULL),
                      GB_OK);
     b.problem.ids[2] = 4;
     struct gb_error error = {""};
     assert_int_equal(gb_bound_layer(&shape, b.problem.truth_x, b.problem.ids, b.problem.truth_routing_weights,
-                                    &b.source, &points_bf16_fp32, &outputs, &error),
+                                    &b.weights, &points_bf16_fp32, &outputs, &error),
                      GB_EINVAL);
     assert_non_null(strstr(error.message, "expert id 4"));
     bounded_free(&b);

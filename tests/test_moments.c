@@ -43,12 +43,12 @@ static void expected_new(struct expected *e, struct gb_shape shape, enum gb_form
     e->covariance = doubles((size_t)shape.hidden * shape.hidden);
     e->share = doubles((size_t)(shape.top_k + 1) * shape.hidden);
     assert_int_equal(
-        gb_bound_layer(&shape, p->truth_x, p->ids, p->truth_routing_weights, &e->source, &points, &e->bounds, NULL),
+        gb_bound_layer(&shape, p->truth_x, p->ids, p->truth_routing_weights, &e->weights, &points, &e->bounds, NULL),
         GB_OK);
     assert_int_equal(gb_truth_layer(&shape, p->truth_x, p->ids, p->truth_routing_weights, &e->source, e->truth,
                                     e->intermediate, NULL),
                      GB_OK);
-    assert_int_equal(gb_moments_new(&shape, p->ids, p->truth_routing_weights, e->intermediate, &e->source, &e->bounds,
+    assert_int_equal(gb_moments_new(&shape, p->ids, p->truth_routing_weights, e->intermediate, &e->weights, &e->bounds,
                                     &e->moments, NULL),
                      GB_OK);
 }

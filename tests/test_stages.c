@@ -113,9 +113,9 @@ static void too_many_flips_are_seen(void **state)
     gb_bf16 *h = s.subject->layer[0].intermediate;
     for (size_t i = 0; i < (size_t)shape.tokens * shape.top_k * shape.intermediate; i++) {
         const struct layer_bounds *b = &s.baseline.bounds[0];
-        double error = (double)gb_bf16_decode(h[i]) - b->intermediate_truth[i];
+        double error = (double)gb_bf16_decode(h[i]) - b->of.intermediate_truth[i];
         gb_bf16 other = {(uint16_t)(h[i].bits + ((error < 0) == (h[i].bits >> 15 == 0) ? 1 : -1))};
-        if (fabs(0.5 * (double)(gb_bf16_decode(h[i]) + gb_bf16_decode(other)) - b->intermediate_truth[i]) <
+        if (fabs(0.5 * (double)(gb_bf16_decode(h[i]) + gb_bf16_decode(other)) - b->of.intermediate_truth[i]) <
             0.9 * b->of.unrounded_sigma[i]) {
             h[i] = other;
             if (!legal++) {
