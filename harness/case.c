@@ -10,6 +10,7 @@
 #include "harness/minimise.h"
 #include "harness/progress.h"
 #include "harness/record.h"
+#include "harness/reroute.h"
 #include "harness/session.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
@@ -196,7 +197,7 @@ static enum gb_status judge_file(json_t *record, const struct case_request *r, c
                                  const struct claim *claim, const char *repro, enum gb_operator operation,
                                  const struct gb_outputs *outputs, struct gb_error *error)
 {
-    const struct gb_fixture *f = r->baseline->fixture;
+    const struct gb_fixture *f = r->fixture;
     struct gb_kernel kernel = {
         .name = outputs_path,
         .operation = operation,
@@ -216,6 +217,35 @@ static enum gb_status judge_file(json_t *record, const struct case_request *r, c
     return status == GB_OK && operation == GB_LAYER ? explain_case(record, r, outputs, error) : status;
 }
 
+/* The layer's output where routing comes with it: the FFN is judged under the subject's own. */
+static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const char *outputs_path,
+                                     const struct claim *claim, const char *repro, const struct gb_outputs *outputs,
+                                     struct gb_error *error)
+{
+    struct case_request own = *r;
+    struct rerouted rerouted;
+    json_t *cases = json_object_get(record, "cases");
+    if (!can_be_rerouted(r->fixture, outputs)) {
+        record_case(
+            record, record_fixture(r->path, r->fixture), record_subject(outputs_path, "", NULL), "",
+            outputs->shape.tokens, VERDICT_NOT_RUN,
+            "its routing has ids that are no experts, or weights that are no numbers: no output is right for it", repro,
+            NULL, NULL);
+        return GB_OK;
+    }
+    if (!rerouted_tokens(r->fixture, outputs))
+        return judge_file(record, r, outputs_path, claim, repro, GB_LAYER, outputs, error);
+    enum gb_status status = reroute(r->fixture, outputs, &rerouted, error);
+    own.baseline = &rerouted.baseline;
+    if (status == GB_OK)
+        status = judge_file(record, &own, outputs_path, claim, repro, GB_LAYER, outputs, error);
+    if (status == GB_OK)
+        json_object_set_new(json_array_get(cases, json_array_size(cases) - 1), "rerouted_tokens",
+                            json_integer(rerouted.tokens));
+    rerouted_free(&rerouted);
+    return status;
+}
+
 enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path,
                             const struct claim *claim, struct gb_error *error)
 {
@@ -233,7 +263,9 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
     enum gb_status status = GB_OK;
     if (outputs->layer[0].ids)
         status = judge_file(record, r, outputs_path, claim, repro, GB_ROUTE, outputs, error);
-    if (status == GB_OK && outputs->layer[0].output)
+    if (status == GB_OK && outputs->layer[0].ids && outputs->layer[0].output)
+        status = judge_rerouted(record, r, outputs_path, claim, repro, outputs, error);
+    else if (status == GB_OK && outputs->layer[0].output)
         status = judge_file(record, r, outputs_path, claim, repro, GB_LAYER, outputs, error);
     gb_outputs_free(outputs);
     return status;

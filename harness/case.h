@@ -12,7 +12,8 @@
 
 struct case_request {
     const char *path; /* of the fixture */
-    struct baseline *baseline;
+    struct gb_fixture *fixture;
+    struct baseline *baseline; /* of the fixture */
     const struct gate *gate;
     uint32_t batches[32];
     uint32_t batch_count;

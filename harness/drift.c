@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,23 @@ static enum gb_status flips(const struct gb_fixture *f, const struct gb_shape *s
         *count +=
             !same_experts(r->ids + (size_t)t * shape->top_k, r->truth_ids + (size_t)t * shape->top_k, shape->top_k);
     return status;
+}
+
+void drift_judge(const struct gb_fixture *f, const struct gb_outputs *outputs, const struct gb_outputs *reference,
+                 bool ordered, struct judgement *j)
+{
+    size_t ours = (size_t)outputs->shape.tokens * f->shape.hidden, all = (size_t)f->shape.tokens * f->shape.hidden;
+    for (uint32_t l = 0; l < f->layers; l++)
+        for (size_t i = 0; i < ours; i++) {
+            const double *subject = outputs->stack + l * ours + i, *right = reference->stack + l * all + i;
+            bool wrong = ordered ? memcmp(subject, right, sizeof *subject) != 0 : !isfinite(*subject);
+            if (!wrong || (isnan(*subject) && isnan(*right)))
+                continue;
+            judgement_worsen(j, VERDICT_FAIL,
+                             "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g", l,
+                             i / f->shape.hidden, i % f->shape.hidden, *subject, *right);
+            return;
+        }
 }
 
 static json_t *distance(const double *state, const double *truth, const struct gb_shape *shape)

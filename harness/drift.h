@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "fixtures/fixtures.h"
+#include "harness/judge.h"
 
 /*
  * One object a layer: the distance of both streams from truth, and how many tokens each routed to a set of experts
@@ -13,5 +14,8 @@
  */
 enum gb_status drift_describe(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
                               const struct gb_outputs *reference, json_t **drift, struct gb_error *error);
+/* The residual stream: its bits if an order is claimed, and numbers in any case. */
+void drift_judge(const struct gb_fixture *fixture, const struct gb_outputs *outputs, const struct gb_outputs *reference,
+                 bool ordered, struct judgement *judgement);
 
 #endif

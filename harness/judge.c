@@ -8,6 +8,8 @@
 #include "harness/drift.h"
 #include "harness/judge.h"
 #include "harness/judge_codes.h"
+#include "harness/judge_distance.h"
+#include "harness/judge_down.h"
 #include "harness/judge_exact.h"
 #include "harness/judge_route.h"
 #include "harness/lanes.h"
@@ -22,82 +24,14 @@ struct tally {
     struct statistics statistics;
     struct exact_lane exact;
     struct code_lane codes;
+    struct down_lane down;
     const struct gate *gate;
     struct closeness closeness; /* to the gate's thresholds */
     uint64_t elements;          /* of the bound lane */
     bool ordered;               /* bits are binding, and statistics are not */
+    bool given;                 /* the subject is down alone, on the reference's intermediate */
     bool nonfinite;             /* sums of errors say nothing: the bound is binding in their place */
 };
-
-/* The figures that are accumulated over the layers of one case. */
-struct summary {
-    struct metrics reference_quantised, reference_original;
-    struct metrics subject_quantised, subject_original, stored_quantised;
-};
-
-/* A buffer of a subject's output: widened to float64, and as stored in bf16. */
-struct widened {
-    double *value;  /* [tokens, hidden] */
-    double *stored; /* [tokens, hidden] */
-};
-
-static enum gb_status widen(enum gb_format format, const void *output, size_t count, struct widened *w,
-                            struct gb_error *error)
-{
-    w->value = malloc(sizeof(double) * count);
-    w->stored = malloc(sizeof(double) * count);
-    if (!w->value || !w->stored)
-        return gb_fail(error, GB_ENOMEM, "no memory to judge %zu values", count);
-    for (size_t i = 0; i < count; i++) {
-        float v = format == GB_FP32 ? ((const float *)output)[i] : gb_bf16_decode(((const gb_bf16 *)output)[i]);
-        w->value[i] = (double)v;
-        w->stored[i] = (double)gb_bf16_decode(gb_bf16_encode(v));
-    }
-    return GB_OK;
-}
-
-static void widened_free(struct widened *w)
-{
-    free(w->value);
-    free(w->stored);
-}
-
-/* The distance figures of one layer, and their share of the summary. */
-static enum gb_status measure(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
-                              const struct gb_outputs *reference, struct summary *sum, json_t *object,
-                              struct gb_error *error)
-{
-    const struct gb_layer *l = &f->layer[layer];
-    const struct gb_layer_outputs *out = &outputs->layer[layer];
-    uint32_t tokens = outputs->shape.tokens, hidden = f->shape.hidden;
-    struct widened subject = {0}, ours = {0};
-    enum gb_status status = widen(out->format, out->output, (size_t)tokens * hidden, &subject, error);
-    if (status == GB_OK)
-        status = widen(GB_FP32, reference->layer[layer].output, (size_t)tokens * hidden, &ours, error);
-    if (status == GB_OK) {
-        const struct {
-            const char *group, *name;
-            const double *values, *truth;
-            struct metrics *total;
-        } rows[] = {
-            {"reference_truth", "quantised", ours.value, l->truth_quantised, &sum->reference_quantised},
-            {"reference_truth", "original", ours.value, l->truth_original, &sum->reference_original},
-            {"subject_truth", "quantised", subject.value, l->truth_quantised, &sum->subject_quantised},
-            {"subject_truth", "original", subject.value, l->truth_original, &sum->subject_original},
-            {"subject_truth", "quantised_bf16_store", subject.stored, l->truth_quantised, &sum->stored_quantised},
-        };
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            struct metrics m;
-            metrics_start(&m);
-            metrics_add(&m, rows[i].values, rows[i].truth, tokens, hidden);
-            metrics_add(rows[i].total, rows[i].values, rows[i].truth, tokens, hidden);
-            describe_into(object, rows[i].group, rows[i].name, describe_metrics(&m));
-        }
-    }
-    widened_free(&subject);
-    widened_free(&ours);
-    return status;
-}
 
 /* The bits lane of one buffer of one layer. */
 static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, enum gb_format format,
@@ -176,6 +110,23 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
     return status;
 }
 
+/* The last stage by itself. gb_bf16 codes: what it read, or NULL where that is not known. */
+static enum gb_status judge_down(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                 const gb_bf16 *codes, const double *values, struct tally *tally, json_t *object,
+                                 struct judgement *j, struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    uint32_t tokens = outputs->shape.tokens;
+    size_t bytes = sizeof(gb_bf16) * tokens * b->fixture->shape.top_k * b->fixture->shape.intermediate;
+    if (!codes)
+        return GB_OK;
+    if (!tally->ordered)
+        return down_judge(&tally->down, b, layer, tokens, codes, values, j, error);
+    if (!memcmp(codes, b->reference->layer[layer].intermediate, bytes))
+        return GB_OK; /* the output's bits have said it */
+    return down_compare(b, layer, tokens, codes, out->format, out->output, object, j, error);
+}
+
 static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
                                    struct tally *tally, json_t *object, struct judgement *j, struct gb_error *error)
 {
@@ -199,6 +150,10 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         if (!tally->nonfinite)
             status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
     }
+    if (status == GB_OK)
+        status =
+            judge_down(b, layer, outputs, tally->given ? b->reference->layer[layer].intermediate : out->intermediate,
+                       subject.value, tally, object, j, error);
     if (status == GB_OK)
         status = check_truth(b, layer, tokens, j, error);
     widened_free(&subject);
@@ -253,14 +208,13 @@ static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
 {
     json_t *checks = gate_describe(&tally->closeness);
     const char *missed = gate_missed(&tally->closeness), *name = tally->gate->name;
-    const char *wrong = gate_vacuous(&tally->closeness);
     if (!checks)
         return NULL;
     if (missed)
         judgement_worsen(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
-    if (wrong)
-        judgement_worsen(j, VERDICT_VACUOUS, "%s would meet the thresholds of the gate %s, so nothing was verified",
-                         wrong, name);
+    if (gate_vacuous(&tally->closeness))
+        judgement_worsen(j, VERDICT_VACUOUS, "zeros would meet the thresholds of the gate %s, so nothing was verified",
+                         name);
     return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", missed ? "FAIL" : "PASS", "gate", name,
                      "checks", checks);
 }
@@ -273,35 +227,6 @@ static json_t *describe_lanes(const struct tally *tally)
                      describe_statistics(&tally->statistics, true, sums_bind(tally, true)));
 }
 
-/* The residual stream: its bits if an order is claimed, and numbers in any case. */
-static void judge_stack(const struct baseline *b, const struct gb_outputs *outputs, bool ordered, struct judgement *j)
-{
-    const struct gb_fixture *f = b->fixture;
-    size_t ours = (size_t)outputs->shape.tokens * f->shape.hidden, all = (size_t)f->shape.tokens * f->shape.hidden;
-    for (uint32_t l = 0; l < f->layers; l++)
-        for (size_t i = 0; i < ours; i++) {
-            const double *subject = outputs->stack + l * ours + i, *reference = b->reference->stack + l * all + i;
-            bool wrong = ordered ? memcmp(subject, reference, sizeof *subject) != 0 : !isfinite(*subject);
-            if (!wrong || (isnan(*subject) && isnan(*reference)))
-                continue;
-            judgement_worsen(j, VERDICT_FAIL,
-                             "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g", l,
-                             i / f->shape.hidden, i % f->shape.hidden, *subject, *reference);
-            return;
-        }
-}
-
-static json_t *describe_summary(const struct summary *sum)
-{
-    json_t *object = json_object();
-    describe_into(object, "reference_truth", "quantised", describe_metrics(&sum->reference_quantised));
-    describe_into(object, "reference_truth", "original", describe_metrics(&sum->reference_original));
-    describe_into(object, "subject_truth", "quantised", describe_metrics(&sum->subject_quantised));
-    describe_into(object, "subject_truth", "original", describe_metrics(&sum->subject_original));
-    describe_into(object, "subject_truth", "quantised_bf16_store", describe_metrics(&sum->stored_quantised));
-    return object;
-}
-
 /* How many elements the bound is checked on in this case: its false-alarm probability is spread over them. */
 static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs *outputs, bool output, bool inner)
 {
@@ -312,7 +237,7 @@ static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs 
 
 /* One layer: lanes, figures and hashes go into object. */
 static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool output,
-                                  struct tally *tally, struct summary *sum, json_t *object, struct judgement *j,
+                                  struct tally *tally, struct distances *sum, json_t *object, struct judgement *j,
                                   struct gb_error *error)
 {
     enum gb_status status = GB_OK;
@@ -321,7 +246,7 @@ static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const stru
     if (status == GB_OK && output)
         status = judge_output(b, layer, outputs, tally, object, j, error);
     if (status == GB_OK && output)
-        status = measure(b->fixture, layer, outputs, b->reference, sum, object, error);
+        status = distances_add(sum, b->fixture, layer, outputs, b->reference, object, error);
     describe_hashes(object, &outputs->layer[layer], &outputs->shape, output);
     return status;
 }
@@ -341,17 +266,14 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     struct tally tally = {.gate = gate,
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
+                          .given = kernel->operation == GB_DOWN,
                           .nonfinite = f->nonfinite};
     struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits,
                                         kernel->roundings};
-    struct summary sum;
+    struct distances sum;
     json_t *layers = json_array();
     *j = (struct judgement){.verdict = VERDICT_PASS};
-    metrics_start(&sum.reference_quantised);
-    metrics_start(&sum.reference_original);
-    metrics_start(&sum.subject_quantised);
-    metrics_start(&sum.subject_original);
-    metrics_start(&sum.stored_quantised);
+    distances_start(&sum);
     if (checks)
         judgement_watch(j, kernel, checks);
     enum gb_status status = baseline_bounds(b, &points, inner, error);
@@ -361,6 +283,11 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     tally.codes = (struct code_lane){.binding = bound_binds(&tally),
                                      .flips_binding = sums_bind(&tally, false),
                                      .elements = elements_of(f, outputs, false, true)};
+    tally.down = (struct down_lane){.bound_binding = bound_binds(&tally),
+                                    .rms_binding = sums_bind(&tally, false),
+                                    .gain_binding = sums_bind(&tally, true),
+                                    .why = down_without_sums(&points, f->nonfinite),
+                                    .elements = elements_of(f, outputs, true, false)};
     if (status == GB_OK)
         statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !f->nonfinite, inner && !f->nonfinite,
                          FALSE_ALARM_PROBABILITY);
@@ -374,17 +301,19 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     judge_statistics(&tally, j);
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)
-        json_object_set_new(j->metrics, "overall", describe_summary(&sum));
+        json_object_set_new(j->metrics, "overall", distances_describe(&sum));
     if (status == GB_OK && outputs->stack) {
         json_t *drift;
-        judge_stack(b, outputs, tally.ordered && kernel->output == GB_FP32, j);
+        drift_judge(f, outputs, b->reference, tally.ordered && kernel->output == GB_FP32, j);
         status = drift_describe(f, outputs, b->reference, &drift, error);
         json_object_set_new(j->metrics, "drift", drift);
     }
     j->lanes = describe_lanes(&tally);
-    json_t *codes = codes_describe(&tally.codes);
+    json_t *codes = codes_describe(&tally.codes), *down = down_describe(&tally.down);
     if (codes)
         json_object_set_new(j->lanes, "codes", codes);
+    if (down)
+        json_object_set_new(j->lanes, "down", down);
     json_t *thresholds = output ? judge_thresholds(&tally, j) : NULL;
     if (thresholds)
         json_object_set_new(j->lanes, "thresholds", thresholds);

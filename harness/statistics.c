@@ -114,7 +114,7 @@ static void add_gain(struct gain *sum, const struct gain *g)
 struct judged {
     struct statistics *s;
     const struct gb_layer *of;
-    const struct layer_bounds *bounds;
+    const struct prediction *expected;
     const double *subject; /* [tokens, hidden] */
     uint32_t layer, tokens, hidden, top_k, experts;
     bool *repeats; /* [tokens] */
@@ -130,19 +130,19 @@ void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t 
 
 static double error_at(const struct judged *j, size_t i)
 {
-    return j->subject[i] - j->bounds->of.output_truth[i];
+    return j->subject[i] - j->expected->truth[i];
 }
 
 static struct gain along_direction(const struct judged *j, uint32_t token, uint32_t direction)
 {
-    const struct gb_moments *m = &j->bounds->moments;
+    const struct gb_moments *m = j->expected->moments;
     size_t at = (size_t)token * m->directions + direction;
     const float *u = m->direction + at * j->hidden;
     struct gain g = {.signal = m->signal[at], .variance = m->variance[at]};
     for (uint32_t o = 0; o < j->hidden; o++) {
         size_t i = (size_t)token * j->hidden + o;
         g.along += (double)u[o] * error_at(j, i);
-        g.bias += (double)u[o] * j->bounds->of.output_bias[i];
+        g.bias += (double)u[o] * j->expected->of->output_bias[i];
     }
     return g;
 }
@@ -179,8 +179,8 @@ static void judge_columns(const struct judged *j)
         struct gain column = {0};
         for (uint32_t t = 0; t < j->tokens; t++) {
             size_t i = (size_t)t * j->hidden + o;
-            struct gain g = {error_at(j, i), j->bounds->of.output_truth[i], squared(j->bounds->of.output_sigma[i]),
-                             j->bounds->of.output_bias[i]};
+            struct gain g = {error_at(j, i), j->expected->truth[i], squared(j->expected->of->output_sigma[i]),
+                             j->expected->of->output_bias[i]};
             if (!j->repeats[t])
                 add_gain(&column, &g);
         }
@@ -191,7 +191,7 @@ static void judge_columns(const struct judged *j)
 static double whitened_squares(const struct judged *j, uint32_t token, uint32_t tile, uint32_t count, double *values)
 {
     double sum = 0.0;
-    gb_moments_whiten(&j->bounds->moments, token, tile, count, values);
+    gb_moments_whiten(j->expected->moments, token, tile, count, values);
     for (uint32_t i = 0; i < count; i++)
         sum += squared(values[i]);
     return sum;
@@ -200,16 +200,16 @@ static double whitened_squares(const struct judged *j, uint32_t token, uint32_t 
 /* values: scratch, [hidden]. */
 static struct squares squares_of(const struct judged *j, uint32_t token, uint32_t tile, double *values)
 {
-    uint32_t width = j->bounds->moments.tile, first = tile * width;
+    uint32_t width = j->expected->moments->tile, first = tile * width;
     uint32_t count = j->hidden - first < width ? j->hidden - first : width;
     size_t at = (size_t)token * j->hidden + first;
     struct squares q = {.count = count};
     for (uint32_t i = 0; i < count; i++)
         values[i] = error_at(j, at + i);
     q.errors = whitened_squares(j, token, tile, count, values);
-    memcpy(values, j->bounds->of.output_truth + at, sizeof(double) * count);
+    memcpy(values, j->expected->truth + at, sizeof(double) * count);
     q.truth = whitened_squares(j, token, tile, count, values);
-    memcpy(values, j->bounds->of.output_bias + at, sizeof(double) * count);
+    memcpy(values, j->expected->of->output_bias + at, sizeof(double) * count);
     q.bias = whitened_squares(j, token, tile, count, values);
     return q;
 }
@@ -225,7 +225,7 @@ static void add_squares(struct squares *sum, const struct squares *q)
 /* Errors of different tokens are independent. values: scratch, [hidden]. */
 static void judge_tiles(const struct judged *j, double *values)
 {
-    for (uint32_t k = 0; k < j->bounds->moments.tiles; k++) {
+    for (uint32_t k = 0; k < j->expected->moments->tiles; k++) {
         struct squares all = {0};
         for (uint32_t t = 0; t < j->tokens; t++) {
             struct squares q = squares_of(j, t, k, values);
@@ -238,11 +238,10 @@ static void judge_tiles(const struct judged *j, double *values)
 }
 
 /* Each layer has the same sizes, hence the same number of statistics; experts that are not in use count too. */
-void statistics_start(struct statistics *s, const struct baseline *b, uint32_t tokens, bool output, bool inner,
-                      double probability)
+static void start(struct statistics *s, const struct baseline *b, const struct gb_moments *m, uint32_t tokens,
+                  bool output, bool inner, double probability)
 {
     const struct gb_shape *shape = &b->fixture->shape;
-    const struct gb_moments *m = &b->bounds[0].moments;
     uint64_t judged = tokens < m->tokens ? tokens : m->tokens, pairs = (uint64_t)tokens * shape->top_k;
     memset(s, 0, sizeof *s);
     s->probability = probability;
@@ -257,14 +256,26 @@ void statistics_start(struct statistics *s, const struct baseline *b, uint32_t t
     s->gain *= b->fixture->layers;
 }
 
-enum gb_status statistics_output(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                                 const double *subject, struct gb_error *error)
+void statistics_start(struct statistics *s, const struct baseline *b, uint32_t tokens, bool output, bool inner,
+                      double probability)
+{
+    start(s, b, &b->bounds[0].moments, tokens, output, inner, probability);
+}
+
+void statistics_start_down(struct statistics *s, const struct baseline *b, const struct gb_moments *moments,
+                           double probability)
+{
+    start(s, b, moments, moments->tokens, true, false, probability);
+}
+
+static enum gb_status judge_layer(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                                  const struct prediction *expected, const double *subject, struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     uint32_t judged = tokens < s->tokens_judged ? tokens : s->tokens_judged;
     struct judged j = {s,
                        &b->fixture->layer[layer],
-                       &b->bounds[layer],
+                       expected,
                        subject,
                        layer,
                        judged,
@@ -285,6 +296,20 @@ enum gb_status statistics_output(struct statistics *s, const struct baseline *b,
     free(experts);
     free(values);
     return good ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to judge %u experts", shape->experts);
+}
+
+enum gb_status statistics_output(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                                 const double *subject, struct gb_error *error)
+{
+    const struct layer_bounds *bounds = &b->bounds[layer];
+    struct prediction expected = {bounds->of.output_truth, &bounds->of, &bounds->moments};
+    return judge_layer(s, b, layer, tokens, &expected, subject, error);
+}
+
+enum gb_status statistics_down(struct statistics *s, const struct baseline *b, uint32_t layer,
+                               const struct prediction *down, const double *subject, struct gb_error *error)
+{
+    return judge_layer(s, b, layer, s->tokens_judged, down, subject, error);
 }
 
 /* Errors of the intermediate are independent. */

@@ -47,12 +47,24 @@ const char *family_place(enum family family, const struct family_result *result,
 /* Tokens with the input of an earlier one, so with its errors: left out of sums over tokens. repeats: [tokens], false.
  */
 void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t hidden, bool *repeats);
+/* What one layer's output is held against. */
+struct prediction {
+    const double *truth; /* [tokens, hidden] */
+    const struct gb_bounds *of;
+    const struct gb_moments *moments;
+};
+
 /* For the first `tokens` tokens of all layers. output, intermediate: which of the two the subject hands out. */
 void statistics_start(struct statistics *s, const struct baseline *baseline, uint32_t tokens, bool output, bool inner,
                       double probability);
 /* One layer. subject: [tokens, hidden]. */
 enum gb_status statistics_output(struct statistics *s, const struct baseline *baseline, uint32_t layer, uint32_t tokens,
                                  const double *subject, struct gb_error *error);
+/* The same for down alone: moments are those of gb_bound_down for one layer's tokens. */
+void statistics_start_down(struct statistics *s, const struct baseline *baseline, const struct gb_moments *moments,
+                           double probability);
+enum gb_status statistics_down(struct statistics *s, const struct baseline *baseline, uint32_t layer,
+                               const struct prediction *down, const double *subject, struct gb_error *error);
 /* subject: [tokens, top_k, intermediate]. */
 void statistics_intermediate(struct statistics *s, const struct baseline *baseline, uint32_t layer, uint32_t tokens,
                              const double *subject);

@@ -142,6 +142,25 @@ static void sums_line(FILE *stream, const json_t *lanes)
     fprintf(stream, "\n");
 }
 
+/* Down by itself, on the intermediate that the subject handed out. */
+static void down_line(FILE *stream, const json_t *down)
+{
+    const json_t *gain = json_object_get(down, "gain");
+    if (!down)
+        return;
+    fprintf(stream, "  down on these codes: of bound");
+    number(stream, 0, "%.3f", record_number(down, "bound", "limit_ratio", NULL));
+    fprintf(stream, ", rms");
+    number(stream, 0, "%.3f", record_number(down, "rms", "limit_ratio", NULL));
+    fprintf(stream, ", gain");
+    number(stream, 0, "%.3f", record_number(gain, "limit_ratio", NULL));
+    fprintf(stream, "; smallest scale error seen: of the layer");
+    number(stream, 0, "%.1e", record_number(find_family(gain, "gain of the layer"), "detection_floor_worst", NULL));
+    fprintf(stream, ", of any one token");
+    number(stream, 0, "%.1e", record_number(find_family(gain, "gain of a token"), "detection_floor_worst", NULL));
+    fprintf(stream, "\n");
+}
+
 /* A fixture that was refused has no subject. */
 static void refused_block(FILE *stream, const json_t *one)
 {
@@ -168,7 +187,12 @@ static void case_block(FILE *stream, const json_t *one)
         drift_table(stream, drift);
     if (json_object_get(one, "lanes"))
         sums_line(stream, json_object_get(one, "lanes"));
+    if (json_object_get(one, "rerouted_tokens"))
+        fprintf(stream,
+                "  judged under the subject's own routing, which is another one than the fixture's for %.0f tokens\n",
+                record_number(one, "rerouted_tokens", NULL));
     codes_line(stream, json_object_get(json_object_get(one, "lanes"), "codes"));
+    down_line(stream, json_object_get(json_object_get(one, "lanes"), "down"));
     exact_line(stream, json_object_get(json_object_get(one, "lanes"), "exact"));
     const json_t *stored =
         json_object_get(json_object_get(json_object_get(json_object_get(one, "metrics"), "overall"), "subject_truth"),

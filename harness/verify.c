@@ -44,12 +44,10 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"kernel", OPTION_KERNEL, "NAME", OPTION_REPEATABLE,
+    {"kernel", OPTION_KERNEL, "NAME", 0,
      "judge this kernel; a glob such as 'cuda/*' judges all that match (repeatable)", 0},
-    {"subject", OPTION_SUBJECT, "LIB.so", OPTION_REPEATABLE,
-     "load kernels from this library (docs/kernels.md; repeatable)", 0},
-    {"outputs", OPTION_OUTPUTS, "FILE", OPTION_REPEATABLE,
-     "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
+    {"subject", OPTION_SUBJECT, "LIB.so", 0, "load kernels from this library (docs/kernels.md; repeatable)", 0},
+    {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
     {"rounding", OPTION_ROUNDING, "STAGE=FORMAT,...", 0,
      "where what wrote --outputs rounds between stages: gate_up, silu, slot, routing_weight, weighted, each to bf16; "
@@ -66,8 +64,7 @@ static const struct argp_option options[] = {
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
      0},
-    {"output", 'o', "FILE", OPTION_REPEATABLE,
-     "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
+    {"output", 'o', "FILE", 0, "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
     {0},
 };
 
@@ -98,6 +95,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->claim.order = argument;
         return 0;
     case OPTION_ROUNDING:
+        if (o->claim.roundings_text)
+            usage_error(state, "--rounding is given twice: name its stages in one list");
         if (claim_roundings(&o->claim, argument, &error) != GB_OK)
             usage_error(state, "%s", error.message);
         return 0;
@@ -116,6 +115,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->minimal = argument;
         return 0;
     case OPTION_COVERAGE:
+        if (o->demand.text)
+            usage_error(state, "--require-coverage is given twice: name all in one list");
         if (coverage_demand_parse(argument, &o->demand, &error) != GB_OK)
             usage_error(state, "%s", error.message);
         return 0;
@@ -220,7 +221,13 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
         return GB_OK;
     }
     struct case_request request = {
-        .path = path, .baseline = &baseline, .gate = &o->gate, .timeout_s = o->timeout_s, .minimal = o->minimal};
+
+        .path = path,
+        .fixture = fixture,
+        .baseline = &baseline,
+        .gate = &o->gate,
+        .timeout_s = o->timeout_s,
+        .minimal = o->minimal};
     request.batches[0] = fixture->shape.tokens;
     request.batch_count = 1;
     if (o->batches &&

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/dot.h"
+#include "reference/bounds.h"
 #include "reference/sums.h"
 
 /* |silu'(x)| <= 1.0998... for all x. */
@@ -20,20 +20,8 @@ static const double silu_floor = 0x1p-120;
 /* gpt-oss. f(g) = g * sigmoid(alpha g) = silu(alpha g) / alpha, so |f'| is below silu's slope. Rounding alpha and its
  * product moves f by at most 2^-23 max(z^2 sigmoid'(z)) / alpha, the maximum being 0.44. */
 static const double swiglu_alpha = 1.702, swiglu_limit = 7.0, swiglu_floor = 0x1p-24;
-/* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
-enum { EXTRA_ROUNDINGS = 4 };
-
-/* A value with its worst error, the variance of its error, its error where every rounding is toward zero, and the
- * variance where partial sums are as large as terms of random signs make them. */
-struct spread {
-    double value, worst, variance, bias, typical;
-};
-
-/* n roundings of at most u relative each: (1 + u)^n - 1. */
-static double gamma_n(double n, double u)
-{
-    return expm1(n * log1p(u));
-}
+/* No error is larger in standard deviations: P(|e| > 10 sigma) <= 2 e^-50. */
+static const double likely_deviations = 10.0;
 
 /* Half an ulp of bf16 at magnitude v: 8 significand bits, exponents from -126. Zero is exact. */
 static double half_ulp_bf16(double v)
@@ -125,16 +113,13 @@ static struct spread gated(enum gb_activation activation, struct spread gate, st
     struct spread h = {.value = f.value * up.value};
     double product = u * (fabs(f.value) + f.worst) * (fabs(up.value) + up.worst);
     h.worst = fabs(up.value) * f.worst + fabs(f.value) * up.worst + f.worst * up.worst + product;
-    h.variance = squared(up.value) * f.variance + squared(f.value) * up.variance + squared(product) / 3.0;
-    h.typical = squared(up.value) * f.typical + squared(f.value) * up.typical + squared(product) / 3.0;
+    h.variance = squared(up.value) * f.variance + squared(f.value) * up.variance + squared(product) / 3.0 +
+                 squared(likely_deviations) * f.variance * up.variance;
+    h.typical =
+        squared(up.value) * f.typical + squared(f.value) * up.typical + squared(product) / 3.0 + f.typical * up.typical;
     h.bias = up.value * f.bias + f.value * up.bias + u * h.value;
     return h;
 }
-
-/* What is summed over the slots of a token for one output element. */
-struct outputs {
-    double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
-};
 
 struct work {
     const struct gb_shape *shape;
@@ -154,10 +139,8 @@ static double *intermediate_of(const struct work *w, uint32_t n)
     return w->h + (size_t)n * 4 * w->shape->intermediate;
 }
 
-/* What the declared roundings of a slot add to an output. d: its dot product, which lies within d.worst + own of the
- * kernel's; bias: what is added to it, rounded before that and after it, or NULL. */
-static void round_slot(const struct gb_stage_roundings *stages, struct spread d, double own, const float *bias,
-                       double weight, double *worst, double *variance)
+void gb_bound_slot(const struct gb_stage_roundings *stages, struct spread d, double own, const float *bias,
+                   double weight, double *worst, double *variance)
 {
     double off = d.worst + own, halves[3] = {0.0, 0.0, 0.0};
     if (bias && stages->slot == GB_BF16) {
@@ -188,7 +171,7 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread
     size_t o = (size_t)(pair / w->shape->top_k) * w->shape->hidden + r;
     double *worst = &w->out.worst[o], *variance = &w->out.variance[o];
     s.absolute += bias ? fabs((double)*bias) : 0.0;
-    round_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute, bias, weight, worst, variance);
+    gb_bound_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute, bias, weight, worst, variance);
     d.value += bias ? (double)*bias : 0.0;
     w->out.value[o] += routing_weight * d.value;
     *worst += weight * d.worst;
@@ -282,8 +265,8 @@ static enum gb_status all_rows(struct work *w, struct gb_error *error)
 /* The roundings of the down dot products and of the combine, whether each slot is summed alone or one sum runs over
  * all slots: at most top_k * (intermediate + 1) additions, EXTRA_ROUNDINGS, the routing weight's to FP32 and its
  * product's; then the output's. */
-static void finish(const struct gb_shape *shape, const struct gb_rounding_points *points, bool biased,
-                   const struct outputs *out, const struct gb_bounds *bounds)
+void gb_bound_combine(const struct gb_shape *shape, const struct gb_rounding_points *points, bool biased,
+                      const struct outputs *out, const struct gb_bounds *bounds)
 {
     double u = ldexp(1.0, -(int)points->accumulator_bits);
     double terms = shape->intermediate + (biased ? 1.0 : 0.0);
@@ -300,25 +283,35 @@ static void finish(const struct gb_shape *shape, const struct gb_rounding_points
     }
 }
 
+bool gb_outputs_sums_new(const struct gb_shape *shape, struct outputs *out)
+{
+    size_t outputs = (size_t)shape->tokens * shape->hidden;
+    *out = (struct outputs){calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
+                            calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
+                            calloc(outputs, sizeof(double))};
+    return out->value && out->worst && out->variance && out->bias && out->absolute;
+}
+
+void gb_outputs_sums_free(struct outputs *out)
+{
+    free(out->value);
+    free(out->worst);
+    free(out->variance);
+    free(out->bias);
+    free(out->absolute);
+}
+
 static void work_free(struct work *w)
 {
     free(w->h);
-    free(w->out.value);
-    free(w->out.worst);
-    free(w->out.variance);
-    free(w->out.bias);
-    free(w->out.absolute);
+    gb_outputs_sums_free(&w->out);
 }
 
 static enum gb_status work_new(struct work *w, struct gb_error *error)
 {
-    size_t outputs = (size_t)w->shape->tokens * w->shape->hidden;
     size_t pairs = w->groups->start[w->groups->active];
     w->h = malloc(sizeof(double) * 4 * (pairs + 1) * w->shape->intermediate);
-    w->out = (struct outputs){calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
-                              calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
-                              calloc(outputs, sizeof(double))};
-    if (w->h && w->out.value && w->out.worst && w->out.variance && w->out.bias && w->out.absolute)
+    if (gb_outputs_sums_new(w->shape, &w->out) && w->h)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", w->shape->tokens);
 }
@@ -350,7 +343,7 @@ enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, con
     if (status == GB_OK)
         status = all_rows(&w, error);
     if (status == GB_OK)
-        finish(shape, points, weights->extension.down_bias, &w.out, bounds);
+        gb_bound_combine(shape, points, weights->extension.down_bias, &w.out, bounds);
     work_free(&w);
     gb_groups_free(&groups);
     return status;

@@ -212,9 +212,13 @@ static void factorise(struct work *w, uint32_t token, uint32_t tile)
 void gb_moments_whiten(const struct gb_moments *m, uint32_t token, uint32_t tile, uint32_t count, double *values)
 {
     const double *l = m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
-    for (uint32_t r = 0; r < count; r++) {
+    for (uint32_t r = 0; r < count && m->factor; r++) {
         const double *row = l + (size_t)r * m->tile;
         values[r] = row[r] > 0.0 ? (values[r] - dot(row, values, r)) / row[r] : 0.0;
+    }
+    for (uint32_t r = 0; r < count && !m->factor; r++) {
+        double sigma = m->deviation[(size_t)token * m->tile + r];
+        values[r] = sigma > 0.0 ? values[r] / sigma : 0.0;
     }
 }
 
@@ -344,5 +348,6 @@ void gb_moments_free(struct gb_moments *m)
     free(m->variance);
     free(m->signal);
     free(m->factor);
+    free(m->deviation);
     memset(m, 0, sizeof *m);
 }

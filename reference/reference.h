@@ -206,11 +206,13 @@ struct gb_moments {
     uint32_t directions; /* top_k + 1 */
     uint32_t tile;       /* columns of a tile, the last one may have fewer */
     uint32_t tiles;
-    float *direction; /* [tokens, directions, hidden]: for each slot's share of the output, then for all of it, the
-                         direction along which an error proportional to it stands out most from rounding */
-    double *signal;   /* [tokens, directions]: direction . share, truth's */
-    double *variance; /* [tokens, directions]: of direction . error */
-    double *factor;   /* [tokens, tiles, tile, tile]: L, lower, L L^T the covariance of the errors of a tile */
+    float *direction;  /* [tokens, directions, hidden]: for each slot's share of the output, then for all of it, the
+                          direction along which an error proportional to it stands out most from rounding */
+    double *signal;    /* [tokens, directions]: direction . share, truth's */
+    double *variance;  /* [tokens, directions]: of direction . error */
+    double *factor;    /* [tokens, tiles, tile, tile]: L, lower, L L^T the covariance of the errors of a tile; NULL if
+                          a token's errors are independent: then there is one tile, and */
+    double *deviation; /* [tokens, hidden]: sigma of each */
 };
 
 /* ids, routing_weights: as gb_truth_layer; intermediate: truth's; bounds: with both sigmas. GB_EINVAL, GB_ENOMEM. */
@@ -223,6 +225,16 @@ GB_API void gb_moments_free(struct gb_moments *moments);
  * values: [count], count the columns of the tile. */
 GB_API void gb_moments_whiten(const struct gb_moments *moments, uint32_t token, uint32_t tile, uint32_t count,
                               double *values);
+
+/*
+ * down alone, by any order of summation, on an intermediate that is given and therefore exact: output_* of bounds, of
+ * which output_sigma is needed, and the moments of its errors. intermediate: [tokens, top_k, intermediate];
+ * routing_weights: as the kernel rounds them. docs/numerics.md#stages. GB_EINVAL, GB_ENOMEM.
+ */
+GB_API enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const int32_t *ids,
+                                    const double *routing_weights, const struct gb_truth_quantised *weights,
+                                    const struct gb_rounding_points *points, const struct gb_bounds *bounds,
+                                    struct gb_moments *moments, struct gb_error *error);
 
 /*
  * GB_ROUTE by any order of summation, docs/numerics.md#bounds: an expert's choice lies in low .. high, so that a set of

@@ -135,9 +135,109 @@ static void too_many_flips_are_seen(void **state)
     scene_free(&s);
 }
 
+static double ratio(const struct scene *s, const char *lane, const char *part)
+{
+    const json_t *of = json_object_get(s->judgement.lanes, lane);
+    return json_number_value(json_object_get(part ? json_object_get(of, part) : of, "limit_ratio"));
+}
+
+/* An error that hides behind the rounding of the intermediate is seen where the intermediate is handed out, and named
+ * as down's. */
+static void expect_seen_by_down(struct scene *s, const char *says)
+{
+    gb_bf16 *kept = s->subject->layer[0].intermediate;
+    s->subject->layer[0].intermediate = NULL;
+    look(s);
+    assert_int_equal(s->judgement.verdict, VERDICT_PASS);
+    assert_null(json_object_get(s->judgement.lanes, "down"));
+    s->subject->layer[0].intermediate = kept;
+    look(s);
+    assert_int_equal(s->judgement.verdict, VERDICT_FAIL);
+    if (!strstr(s->judgement.reason, says))
+        fail_msg("%s", s->judgement.reason);
+}
+
+static void down_is_judged_on_its_own_input(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, 24);
+    float *output = s.subject->layer[0].output;
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_true(ratio(&s, "down", "bound") > 0 && ratio(&s, "down", "bound") < ratio(&s, "bound", NULL) / 10);
+    assert_true(ratio(&s, "down", "rms") < ratio(&s, "rms", NULL) / 10);
+    float right = output[5 * 256 + 77];
+    output[5 * 256 + 77] += (float)(0.15 * s.baseline.bounds[0].of.output_sigma[5 * 256 + 77]);
+    expect_seen_by_down(&s, "down of layer 0: 1 of 3072 elements lie outside");
+    output[5 * 256 + 77] = right;
+    for (int i = 0; i < 256; i++)
+        output[9 * 256 + i] *= 1.00003f;
+    expect_seen_by_down(&s, "down of layer 0: ");
+    scene_free(&s);
+}
+
+/* A kernel that rounds in down is held to the bound alone. */
+static void sums_of_rounded_outputs_are_not_judged(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, 24);
+    look(&s);
+    assert_null(json_object_get(json_object_get(s.judgement.lanes, "down"), "sums_not_run"));
+    s.kernel.roundings.slot = GB_BF16;
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_non_null(json_object_get(json_object_get(s.judgement.lanes, "down"), "sums_not_run"));
+    assert_null(json_object_get(json_object_get(s.judgement.lanes, "down"), "gain"));
+    scene_free(&s);
+}
+
+/* The same of a kernel that is down alone: its input is the reference's intermediate. */
+static void down_alone_has_the_references_input(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, 24);
+    s.kernel.operation = GB_DOWN;
+    gb_bf16 *kept = s.subject->layer[0].intermediate;
+    s.subject->layer[0].intermediate = NULL;
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    float *output = s.subject->layer[0].output;
+    output[77] += (float)(2.0 * s.baseline.bounds[0].of.output_sigma[77]);
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
+    assert_non_null(strstr(s.judgement.reason, "down of layer 0: 1 of 3072"));
+    s.subject->layer[0].intermediate = kept;
+    scene_free(&s);
+}
+
+/* With an order the reference's down, on the subject's codes, says which stage is at fault. */
+static void bits_say_which_stage_is_wrong(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, 24);
+    s.kernel.order = "fma32/1";
+    s.subject->layer[0].intermediate[3].bits ^= 1;
+    complete(&s);
+    look(&s);
+    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
+    assert_non_null(strstr(s.judgement.reason, "; down itself, on this intermediate, has the reference's bits"));
+    ((uint32_t *)s.subject->layer[0].output)[700] ^= 1;
+    look(&s);
+    assert_non_null(strstr(s.judgement.reason, "; down itself, on this intermediate, differs too"));
+    scene_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(down_is_judged_on_its_own_input),
+        cmocka_unit_test(down_alone_has_the_references_input),
+        cmocka_unit_test(sums_of_rounded_outputs_are_not_judged),
+        cmocka_unit_test(bits_say_which_stage_is_wrong),
         cmocka_unit_test(the_reference_has_its_own_codes),
         cmocka_unit_test(an_illegal_code_is_named),
         cmocka_unit_test(too_many_flips_are_seen),

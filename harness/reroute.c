@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/reroute.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "quant/quant.h"
+
+/* No router gives more: a scaling factor of any published one is below 2^4. */
+static const float largest_weight = 0x1p16f;
+
+uint32_t rerouted_tokens(const struct gb_fixture *f, const struct gb_outputs *outputs)
+{
+    uint32_t top_k = f->shape.top_k, count = 0;
+    for (uint32_t l = 0; l < f->layers; l++)
+        for (uint32_t t = 0; t < outputs->shape.tokens; t++) {
+            size_t at = (size_t)t * top_k;
+            count +=
+                memcmp(outputs->layer[l].ids + at, f->layer[l].ids + at, sizeof(int32_t) * top_k) ||
+                memcmp(outputs->layer[l].routing_weights + at, f->layer[l].routing_weights + at, sizeof(float) * top_k);
+        }
+    return count;
+}
+
+bool can_be_rerouted(const struct gb_fixture *f, const struct gb_outputs *outputs)
+{
+    for (uint32_t l = 0; l < f->layers; l++)
+        for (size_t p = 0; p < (size_t)outputs->shape.tokens * f->shape.top_k; p++) {
+            int32_t id = outputs->layer[l].ids[p];
+            if (id < -1 || id >= (int32_t)f->shape.experts ||
+                !(fabsf(outputs->layer[l].routing_weights[p]) <= largest_weight))
+                return false;
+        }
+    return true;
+}
+
+static enum gb_status generate_experts(struct gb_fixture *f, uint32_t layer, const int32_t *ids, size_t pairs,
+                                       struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t e = 0; status == GB_OK && f->generated && e < f->shape.experts; e++) {
+        bool used = false;
+        for (size_t p = 0; p < pairs && !used; p++)
+            used = ids[p] == (int32_t)e;
+        if (used && !gb_layer_touches(f, layer, e))
+            status = gb_generate_expert(f, layer, e, error);
+    }
+    return status;
+}
+
+/* Truth of the same experts and weights. */
+static enum gb_status find_truth(const struct gb_fixture *view, struct gb_layer *l, struct gb_error *error)
+{
+    const struct gb_shape *shape = &view->shape;
+    size_t inputs = (size_t)shape->tokens * shape->hidden, pairs = (size_t)shape->tokens * shape->top_k;
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {view->activation, l->gate_up_bias, l->down_bias}};
+    struct gb_truth_source source = gb_truth_from_quantised(&weights);
+    double *x = malloc(sizeof *x * inputs); /* [tokens, hidden] */
+    l->truth_original = NULL;
+    l->truth_quantised = malloc(sizeof *l->truth_quantised * inputs);
+    l->truth_routing_weights = malloc(sizeof *l->truth_routing_weights * pairs);
+    enum gb_status status = GB_OK;
+    if (!x || !l->truth_quantised || !l->truth_routing_weights)
+        status = gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", shape->tokens);
+    for (size_t i = 0; status == GB_OK && i < inputs; i++)
+        x[i] = (double)gb_bf16_decode(l->x[i]);
+    for (size_t i = 0; status == GB_OK && i < pairs; i++)
+        l->truth_routing_weights[i] = (double)l->routing_weights[i];
+    if (status == GB_OK)
+        status = gb_truth_layer(shape, x, l->ids, l->truth_routing_weights, &source, l->truth_quantised, NULL, error);
+    free(x);
+    return status;
+}
+
+enum gb_status reroute(struct gb_fixture *f, const struct gb_outputs *outputs, struct rerouted *r,
+                       struct gb_error *error)
+{
+    size_t pairs = (size_t)outputs->shape.tokens * f->shape.top_k;
+    *r = (struct rerouted){.fixture = *f, .tokens = rerouted_tokens(f, outputs)};
+    r->fixture.shape.tokens = outputs->shape.tokens;
+    r->fixture.stack = (struct gb_stack){0};
+    r->fixture.generator[0] = '\0'; /* which promises nothing of other routing weights */
+    r->fixture.layer = calloc(f->layers, sizeof *r->fixture.layer);
+    enum gb_status status = r->fixture.layer ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        status = generate_experts(f, l, outputs->layer[l].ids, pairs, error);
+        r->fixture.layer[l] = f->layer[l];
+        r->fixture.layer[l].ids = outputs->layer[l].ids;
+        r->fixture.layer[l].routing_weights = outputs->layer[l].routing_weights;
+        r->fixture.layer[l].truth_quantised = r->fixture.layer[l].truth_routing_weights = NULL;
+        if (status == GB_OK)
+            status = find_truth(&r->fixture, &r->fixture.layer[l], error);
+    }
+    return status == GB_OK ? baseline_new(&r->fixture, &r->baseline, error) : status;
+}
+
+void rerouted_free(struct rerouted *r)
+{
+    baseline_free(&r->baseline);
+    for (uint32_t l = 0; r->fixture.layer && l < r->fixture.layers; l++) {
+        free(r->fixture.layer[l].truth_quantised);
+        free(r->fixture.layer[l].truth_routing_weights);
+    }
+    free(r->fixture.layer);
+}
