@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,25 +39,39 @@ void usage_error(const struct argp_state *state, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-/* Around a command's parser: argp itself prints nothing. */
-static error_t parse_quietly(int key, char *argument, struct argp_state *state)
+/* A command's parser and what it was given so far. */
+struct parsing {
+    const struct argp *argp;
+    void *input;
+    bool given[64]; /* by the option's place */
+};
+
+/* Around a command's parser: argp itself prints nothing, and no value is silently replaced by a later one. */
+static error_t parse_once(int key, char *argument, struct argp_state *state)
 {
-    (void)argument;
-    if (key == ARGP_KEY_INIT)
-        state->child_inputs[0] = state->input;
-    else if (key == ARGP_KEY_ERROR)
+    struct parsing *p = state->input;
+    const struct argp_option *options = p->argp->options;
+    if (key == ARGP_KEY_ERROR)
         usage_error(state, "%s: no such option, or its value is missing", state->argv[state->next - 1]);
-    else
-        return ARGP_ERR_UNKNOWN;
-    return 0;
+    for (size_t i = 0; options && options[i].name && i < sizeof p->given / sizeof *p->given; i++)
+        if (options[i].key == key && options[i].arg && !(options[i].flags & OPTION_REPEATABLE)) {
+            if (p->given[i])
+                usage_error(state, "--%s is given twice", options[i].name);
+            p->given[i] = true;
+        }
+    state->input = p->input;
+    error_t status = p->argp->parser(key, argument, state);
+    state->input = p;
+    return status;
 }
 
 void command_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
     char name[64];
-    const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
-    const struct argp quiet = {.parser = parse_quietly, .children = children};
+    struct parsing parsing = {.argp = argp, .input = input};
+    struct argp once = *argp;
     const char *command = argv[0];
+    once.parser = parse_once;
     snprintf(name, sizeof name, "gaugeblock %s", command);
     argv[0] = name;
     for (int i = 1; i < argc; i++)
@@ -64,7 +79,7 @@ void command_parse(const struct argp *argp, int argc, char **argv, void *input)
             argp_help(argp, stdout, ARGP_HELP_STD_HELP, name);
             exit(command_finish(command, EXIT_PASS));
         }
-    if (argp_parse(&quiet, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input))
+    if (argp_parse(&once, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, NULL, &parsing))
         exit(EXIT_USAGE);
 }
 

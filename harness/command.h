@@ -21,7 +21,9 @@ int list_differences(void);
 
 /* Ends the program's output: `code`, unless some of it could not be written, which it says. */
 int command_finish(const char *command, int code);
-/* Parses with argp; exits with 2 on bad usage and 0 after --help. */
+/* A flag of struct argp_option, beside argp's: the option may be given more than once. */
+enum { OPTION_REPEATABLE = 0x1000 };
+/* Parses with argp; exits with 2 on bad usage, such as an option with a value given twice, and 0 after --help. */
 void command_parse(const struct argp *argp, int argc, char **argv, void *input);
 /* What a parser calls instead of argp's own, which prints three lines: one line on stderr, then exits with 2. */
 _Noreturn void usage_error(const struct argp_state *state, const char *format, ...)

@@ -12,19 +12,20 @@
 
 #define GATE_SCHEMA "gaugeblock-gate/1"
 
-/* The thresholds by their keys, and what they may be. */
+/* The thresholds by their keys, and what they may be: above a low of 0 where 0 would let anything pass. */
 static const struct threshold {
     const char *key;
     size_t offset; /* of the double in struct gate */
     double low, high;
+    bool above;
 } thresholds[] = {
-    {"cosine", offsetof(struct gate, cosine), -1.0, 1.0},
-    {"cosine_min", offsetof(struct gate, cosine_min), -1.0, 1.0},
-    {"max_abs", offsetof(struct gate, max_abs), 0.0, 1e308},
-    {"nmse", offsetof(struct gate, nmse), 0.0, 1e308},
-    {"atol", offsetof(struct gate, atol), 0.0, 1e308},
-    {"rtol", offsetof(struct gate, rtol), 0.0, 1e308},
-    {"fraction", offsetof(struct gate, fraction), 0.0, 1.0},
+    {"cosine", offsetof(struct gate, cosine), 0.0, 1.0, true},
+    {"cosine_min", offsetof(struct gate, cosine_min), 0.0, 1.0, true},
+    {"max_abs", offsetof(struct gate, max_abs), 0.0, 1e308, false},
+    {"nmse", offsetof(struct gate, nmse), 0.0, 1e308, false},
+    {"atol", offsetof(struct gate, atol), 0.0, 1e308, false},
+    {"rtol", offsetof(struct gate, rtol), 0.0, 1e308, false},
+    {"fraction", offsetof(struct gate, fraction), 0.0, 1.0, true},
 };
 
 /* Published rules, as the systems apply them to a result and a reference of their own. docs/gates.md#presets. */
@@ -145,10 +146,11 @@ static enum gb_status read_key(const char *path, const char *key, const json_t *
     double number = json_number_value(value);
     if (threshold) {
         *threshold_of(gate, threshold) = number;
-        if (json_is_number(value) && number >= threshold->low && number <= threshold->high)
+        if (json_is_number(value) && number <= threshold->high &&
+            (threshold->above ? number > threshold->low : number >= threshold->low))
             return GB_OK;
-        return gb_fail(error, GB_EFORMAT, "%s: %s: give a number from %g to %g", path, key, threshold->low,
-                       threshold->high);
+        return gb_fail(error, GB_EFORMAT, "%s: %s: give a number %s %g to %g", path, key,
+                       threshold->above ? "above" : "from", threshold->low, threshold->high);
     }
     if (!strcmp(key, "lanes"))
         return read_lanes(path, value, gate, error);
@@ -199,7 +201,11 @@ enum gb_status gate_read(const char *path, struct gate *gate, struct gb_error *e
         return gb_fail(error, GB_EIO, "--gate %.200s: is no regular file", path);
     json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &problem);
     if (!object)
-        return gb_fail(error, GB_EIO, "--gate %.200s: neither a preset nor a JSON file: %.160s", path, problem.text);
+        return problem.line < 1
+                   ? gb_fail(error, GB_EIO, "--gate %.200s: neither a preset nor a JSON file: %.160s", path,
+                             problem.text)
+                   : gb_fail(error, GB_EFORMAT, "--gate %.200s: neither a preset nor JSON: line %d, column %d: %.160s",
+                             path, problem.line, problem.column, problem.text);
     enum gb_status status = read_object(path, object, gate, error);
     json_decref(object);
     return status;
@@ -234,6 +240,7 @@ void gate_start(const struct gate *gate, struct closeness *c)
     *c = (struct closeness){.gate = gate};
     metrics_start(&c->subject);
     metrics_start(&c->zeros);
+    metrics_start(&c->negated);
 }
 
 static bool is_close(const struct gate *gate, double value, double truth)
@@ -250,12 +257,19 @@ void gate_compare(struct closeness *c, const double *subject, const double *trut
         for (uint32_t i = 0; i < width; i++) {
             c->subject_close += is_close(c->gate, subject[(size_t)t * width + i], row[i]);
             c->zeros_close += is_close(c->gate, 0.0, row[i]);
+            c->negated_close += is_close(c->gate, -row[i], row[i]);
             c->zeros.max_abs = fmax(c->zeros.max_abs, fabs(row[i]));
             c->zeros.error_squares += row[i] * row[i];
         }
     }
     c->zeros.truth_squares = c->zeros.error_squares;
     c->zeros.elements = c->subject.elements;
+    c->negated = c->zeros;
+    c->negated.max_abs = 2.0 * c->zeros.max_abs;
+    c->negated.error_squares = 4.0 * c->zeros.error_squares;
+    c->negated.subject_squares = c->zeros.truth_squares;
+    c->negated.dot = -c->zeros.truth_squares;
+    c->negated.cosine_min = -1.0;
 }
 
 /* One threshold and the figure held against it. */
@@ -302,13 +316,22 @@ const char *gate_missed(const struct closeness *c)
     return NULL;
 }
 
-bool gate_vacuous(const struct closeness *c)
+static bool all_met(const struct closeness *c, const struct metrics *m, uint64_t close)
 {
     struct check checks[MOST_CHECKS];
-    size_t count = list_checks(c, &c->zeros, c->zeros_close, checks), met = 0;
+    size_t count = list_checks(c, m, close, checks), met = 0;
     for (size_t i = 0; i < count; i++)
         met += is_met(&checks[i]);
-    return count > 0 && met == count && !c->gate->exact && !c->gate->bound && !c->gate->rms && !c->gate->gain;
+    return count > 0 && met == count;
+}
+
+const char *gate_vacuous(const struct closeness *c)
+{
+    if (c->gate->exact || c->gate->bound || c->gate->rms || c->gate->gain)
+        return NULL;
+    if (all_met(c, &c->zeros, c->zeros_close))
+        return "zeros";
+    return all_met(c, &c->negated, c->negated_close) ? "truth of the wrong sign" : NULL;
 }
 
 json_t *gate_describe(const struct closeness *c)

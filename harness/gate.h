@@ -26,11 +26,12 @@ bool gate_preset(unsigned index, struct gate *gate);
 /* As a gate file would have it. */
 json_t *gate_json(const struct gate *gate);
 
-/* What the thresholds of one gate look at, added up over layers, for the subject and for zeros in its place. */
+/* What the thresholds of one gate look at, added up over layers, for the subject, and for
+ * zeros and for -truth in its place. */
 struct closeness {
     const struct gate *gate;
-    struct metrics subject, zeros;
-    uint64_t subject_close, zeros_close; /* elements within atol and rtol */
+    struct metrics subject, zeros, negated;
+    uint64_t subject_close, zeros_close, negated_close; /* elements within atol and rtol */
 };
 
 void gate_start(const struct gate *gate, struct closeness *c);
@@ -38,8 +39,9 @@ void gate_start(const struct gate *gate, struct closeness *c);
 void gate_compare(struct closeness *c, const double *subject, const double *truth, uint32_t tokens, uint32_t width);
 /* The first threshold that is missed; NULL if none is. A figure that is not defined is missed. */
 const char *gate_missed(const struct closeness *c);
-/* Whether the gate has thresholds and nothing else, and zeros would meet them all. */
-bool gate_vacuous(const struct closeness *c);
+/* What is wrong and would meet them all, if the gate has thresholds and nothing else: "zeros", or "truth of the wrong
+ * sign"; NULL if neither would. */
+const char *gate_vacuous(const struct closeness *c);
 /* The thresholds as checks: "name", "value", "limit", "result"; NULL if the gate has none. */
 json_t *gate_describe(const struct closeness *c);
 

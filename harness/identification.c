@@ -153,6 +153,49 @@ static enum gb_status explain(const struct gb_vectors *v, const struct gb_recipe
     return status;
 }
 
+/* Whether a change of the rules changes what is made of the inputs. */
+static enum gb_status shows(const struct gb_vectors *v, const struct gb_vector_outputs *outputs,
+                            const struct rule_change *change, bool *shown, struct gb_error *error)
+{
+    struct difference d = {0};
+    enum gb_status status = try_rules(v, &change->rules, outputs, &d, error);
+    *shown = d.blocks + d.globals > 0;
+    return status;
+}
+
+static bool same_inputs(const struct gb_vectors *a, const struct gb_vectors *b)
+{
+    size_t count = (size_t)a->cases * a->rows * a->columns;
+    return a->cases == b->cases && a->rows == b->rows && a->columns == b->columns &&
+           !memcmp(a->values, b->values, count * sizeof *a->values) &&
+           !memcmp(a->amax, b->amax, a->cases * sizeof(float));
+}
+
+enum gb_status identify_unseen(const struct gb_vectors *v, const struct gb_vectors *full,
+                               const struct gb_vector_outputs *theirs, struct identification *found,
+                               struct gb_error *error)
+{
+    const struct gb_recipe *recipe = found->equal[0];
+    struct gb_vector_outputs *outputs = NULL;
+    struct rule_change change;
+    if (found->equals != 1 || same_inputs(v, full))
+        return GB_OK;
+    enum gb_status status = gb_vector_outputs_run(full, &recipe->quantiser, &outputs, error);
+    for (unsigned i = 0; status == GB_OK && rule_change_next(&recipe->quantiser, i, &change); i++) {
+        bool shown, could_be = false;
+        if (found->unseen_count && !strcmp(found->unseen[found->unseen_count - 1], change.rule))
+            continue;
+        status = shows(v, theirs, &change, &shown, error);
+        if (status == GB_OK && !shown)
+            status = shows(full, outputs, &change, &could_be, error);
+        if (status == GB_OK && could_be && found->unseen_count < MOST_UNSEEN)
+            found->unseen[found->unseen_count++] = change.rule;
+    }
+    if (outputs)
+        gb_vector_outputs_free(outputs);
+    return status;
+}
+
 enum gb_status identify_outputs(const struct gb_vectors *v, const struct gb_vector_outputs *theirs,
                                 struct identification *found, struct gb_error *error)
 {

@@ -39,10 +39,18 @@ struct identification {
     const struct gb_recipe *closest; /* where there is none; NULL if the table has no recipe of the block format */
     struct difference difference;    /* from the closest */
     struct rule_change change;       /* rule NULL: no change of one rule explains the outputs */
+    enum { MOST_UNSEEN = 32 } room;
+    const char *unseen[MOST_UNSEEN]; /* by identify_unseen */
+    size_t unseen_count;
 };
 
 /* GB_ENOMEM; GB_EINVAL if a recipe refuses the inputs. */
 enum gb_status identify_outputs(const struct gb_vectors *vectors, const struct gb_vector_outputs *theirs,
                                 struct identification *found, struct gb_error *error);
+/* Of a recipe that equals alone: its rules that could be others for all that these inputs show, though `full`, the
+ * block format's own (gb_vectors_make), would show it. */
+enum gb_status identify_unseen(const struct gb_vectors *vectors, const struct gb_vectors *full,
+                               const struct gb_vector_outputs *theirs, struct identification *found,
+                               struct gb_error *error);
 
 #endif

@@ -121,7 +121,13 @@ static enum gb_status identify(json_t *record, const struct gb_vectors *v, const
                                struct gb_error *error)
 {
     struct identification found;
+    struct gb_vectors *full = NULL;
     enum gb_status status = identify_outputs(v, theirs, &found, error);
+    if (status == GB_OK && found.equals == 1)
+        status = gb_vectors_make(&v->format, &full, error);
+    if (status == GB_OK && full)
+        status = identify_unseen(v, full, theirs, &found, error);
+    gb_vectors_free(full);
     if (status != GB_OK)
         return status;
     json_t *recipes = json_array();
@@ -131,8 +137,15 @@ static enum gb_status identify(json_t *record, const struct gb_vectors *v, const
     json_object_set_new(record, "format", json_string(v->name));
     json_object_set_new(record, "blocks", json_integer(blocks));
     json_object_set_new(record, "recipes", recipes);
-    json_object_set_new(record, "verdict", json_string(verdict_name(found.equals ? VERDICT_PASS : VERDICT_FAIL)));
-    json_object_set_new(record, "exit_code", json_integer(found.equals ? EXIT_PASS : EXIT_FAIL));
+    json_t *unseen = json_array();
+    for (size_t i = 0; i < found.unseen_count; i++)
+        json_array_append_new(unseen, json_string(found.unseen[i]));
+    json_object_set_new(record, "unseen", unseen);
+    enum verdict verdict = !found.equals                                ? VERDICT_FAIL
+                           : found.equals > 1 || found.unseen_count > 0 ? VERDICT_VACUOUS
+                                                                        : VERDICT_PASS;
+    json_object_set_new(record, "verdict", json_string(verdict_name(verdict)));
+    json_object_set_new(record, "exit_code", json_integer(verdict_exit_code(verdict)));
     return found.equals || !found.closest ? GB_OK : add_closest(record, v, theirs, &found, error);
 }
 
@@ -175,6 +188,14 @@ static void print_first(const json_t *first)
     print_list("found", json_object_get(codes, "found"));
 }
 
+static void print_unseen(const json_t *unseen)
+{
+    printf("not named: for all that these inputs show, other rules would be as good:");
+    for (size_t i = 0; i < json_array_size(unseen); i++)
+        printf("%s %s", i ? "," : "", json_string_value(json_array_get(unseen, i)));
+    printf("; take those that gaugeblock vectors writes\n");
+}
+
 static void print(const json_t *record)
 {
     const json_t *recipes = json_object_get(record, "recipes"), *d = json_object_get(record, "difference");
@@ -183,6 +204,10 @@ static void print(const json_t *record)
     for (size_t i = 0; i < json_array_size(recipes); i++)
         printf("%s%s\n", json_string_value(json_array_get(recipes, i)),
                i ? " (the same in every bit of these vectors)" : "");
+    if (json_array_size(json_object_get(record, "unseen")))
+        print_unseen(json_object_get(record, "unseen"));
+    if (json_array_size(recipes) > 1)
+        printf("not named: these inputs do not tell them apart; take those that gaugeblock vectors writes\n");
     if (json_array_size(recipes))
         return;
     if (!*closest) {
@@ -231,11 +256,12 @@ int command_identify(int argc, char **argv)
         .options = known,
         .parser = parse,
         .args_doc = "VECTORS OUTPUTS",
-        .doc = "Name the recipe that a quantiser implements, from what it made of a block format's inputs. VECTORS is "
-               "the file of inputs. OUTPUTS is HDF5 or .safetensors with the arrays codes, scales and, if there are "
-               "any, global_scales; .npy with the codes; or a recipe's file of vectors.\v"
-               "Exit codes: 0 named, 1 unknown, 2 bad usage or input. docs/vectors.md describes the files.\n\n"
-               "Example:\n  gaugeblock identify fixtures/vectors/e4m3-1x32-e8m0.txt outputs.h5",
+        .doc =
+            "Name the recipe that a quantiser implements, from what it made of a block format's inputs. VECTORS is "
+            "the file of inputs. OUTPUTS is HDF5 or .safetensors with the arrays codes, scales and, if there are "
+            "any, global_scales; .npy with the codes; or a recipe's file of vectors.\v"
+            "Exit codes: 0 named, 1 unknown, 2 bad usage or input, 4 inputs that tell too little. docs/vectors.md describes the files.\n\n"
+            "Example:\n  gaugeblock identify fixtures/vectors/e4m3-1x32-e8m0.txt outputs.h5",
     };
     struct options options = {.vectors = NULL};
     struct gb_vectors *vectors;

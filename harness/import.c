@@ -9,6 +9,7 @@
 #include "harness/reading.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
+#include "reference/reference.h"
 
 struct import_options {
     const char *directory, *path, *capture;
@@ -216,6 +217,28 @@ static enum gb_status check_order(const struct gb_fixture *f, struct gb_error *e
     return status;
 }
 
+/* Codes that nobody looked at may be too large for binary32: no kernel could be judged on them.
+ * output: scratch, [tokens, hidden]. */
+static enum gb_status check_range(const struct gb_fixture *f, float *output, struct gb_error *error)
+{
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    for (uint32_t l = 0; l < f->layers; l++) {
+        struct gb_arguments a = gb_layer_arguments(f, l, f->shape.tokens);
+        a.output = output;
+        enum gb_status status = gb_reference_layer(&a, error);
+        if (status != GB_OK)
+            return status;
+        for (size_t i = 0; i < count; i++)
+            if (!isfinite(output[i]) || !isfinite(f->layer[l].truth_quantised[i]))
+                return gb_fail(
+                    error, GB_EFORMAT,
+                    "layer %u: with these weights its output is beyond binary32's range at token %zu, so that "
+                    "no kernel could be judged; the checkpoint's scales are too large",
+                    f->layer[l].index, i / f->shape.hidden);
+    }
+    return GB_OK;
+}
+
 /* Codes, truth and what the capture says of them; then the file. */
 static enum gb_status build(const struct import_options *o, const struct gb_checkpoint *checkpoint,
                             const struct gb_capture *capture, struct gb_fixture *f, struct gb_error *error)
@@ -228,6 +251,12 @@ static enum gb_status build(const struct import_options *o, const struct gb_chec
         status = reading_check(f, capture, &cosine, error);
     if (status == GB_OK && checkpoint->layout && !o->trust)
         status = check_order(f, error);
+    if (status == GB_OK && o->trust) {
+        float *output = malloc(sizeof *output * f->shape.tokens * f->shape.hidden);
+        status = output ? check_range(f, output, error)
+                        : gb_fail(error, GB_ENOMEM, "no memory for %u tokens", f->shape.tokens);
+        free(output);
+    }
     if (status == GB_OK && !isnan(cosine))
         printf("the codes give the captured output with a cosine of %.6f or more\n", cosine);
     return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;

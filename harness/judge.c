@@ -208,13 +208,14 @@ static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
 {
     json_t *checks = gate_describe(&tally->closeness);
     const char *missed = gate_missed(&tally->closeness), *name = tally->gate->name;
+    const char *wrong = gate_vacuous(&tally->closeness);
     if (!checks)
         return NULL;
     if (missed)
         judgement_worsen(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
-    if (gate_vacuous(&tally->closeness))
-        judgement_worsen(j, VERDICT_VACUOUS, "zeros would meet the thresholds of the gate %s, so nothing was verified",
-                         name);
+    if (wrong)
+        judgement_worsen(j, VERDICT_VACUOUS, "%s would meet the thresholds of the gate %s, so nothing was verified",
+                         wrong, name);
     return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", missed ? "FAIL" : "PASS", "gate", name,
                      "checks", checks);
 }

@@ -21,6 +21,7 @@ struct make_options {
     uint32_t layers;
     uint64_t seed;
     bool generated;
+    int kept; /* OPTION_STORED or OPTION_GENERATED, whichever was given; 0: neither */
 };
 
 enum {
@@ -119,10 +120,15 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->routing = argument;
         return 0;
     case OPTION_ROUTER:
+        if (!argument[0])
+            usage_error(state, "--router: name a rule (gaugeblock list routers), or leave it out");
         o->router = argument;
         return 0;
     case OPTION_STORED:
     case OPTION_GENERATED:
+        if (o->kept && o->kept != key)
+            usage_error(state, "give either --stored or --generated");
+        o->kept = key;
         o->generated = key == OPTION_GENERATED;
         return 0;
     case ARGP_KEY_ARG:

@@ -44,10 +44,12 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"kernel", OPTION_KERNEL, "NAME", 0,
+    {"kernel", OPTION_KERNEL, "NAME", OPTION_REPEATABLE,
      "judge this kernel; a glob such as 'cuda/*' judges all that match (repeatable)", 0},
-    {"subject", OPTION_SUBJECT, "LIB.so", 0, "load kernels from this library (docs/kernels.md; repeatable)", 0},
-    {"outputs", OPTION_OUTPUTS, "FILE", 0, "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
+    {"subject", OPTION_SUBJECT, "LIB.so", OPTION_REPEATABLE,
+     "load kernels from this library (docs/kernels.md; repeatable)", 0},
+    {"outputs", OPTION_OUTPUTS, "FILE", OPTION_REPEATABLE,
+     "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
     {"rounding", OPTION_ROUNDING, "STAGE=FORMAT,...", 0,
      "where what wrote --outputs rounds between stages: gate_up, silu, slot, routing_weight, weighted, each to bf16; "
@@ -64,7 +66,8 @@ static const struct argp_option options[] = {
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
      0},
-    {"output", 'o', "FILE", 0, "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
+    {"output", 'o', "FILE", OPTION_REPEATABLE,
+     "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
     {0},
 };
 
@@ -95,8 +98,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->claim.order = argument;
         return 0;
     case OPTION_ROUNDING:
-        if (o->claim.roundings_text)
-            usage_error(state, "--rounding is given twice: name its stages in one list");
         if (claim_roundings(&o->claim, argument, &error) != GB_OK)
             usage_error(state, "%s", error.message);
         return 0;
@@ -115,8 +116,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->minimal = argument;
         return 0;
     case OPTION_COVERAGE:
-        if (o->demand.text)
-            usage_error(state, "--require-coverage is given twice: name all in one list");
         if (coverage_demand_parse(argument, &o->demand, &error) != GB_OK)
             usage_error(state, "%s", error.message);
         return 0;

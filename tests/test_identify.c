@@ -182,6 +182,28 @@ static void every_recipe_is_named(void **state)
     print_message("%zu recipes, each named from its codes and scales alone\n", named);
 }
 
+/* One block of zeros and one NaN-free half of the inputs, of which no recipe can be told. */
+static void little_names_nothing(void **state)
+{
+    (void)state;
+    const struct gb_recipe *recipe = gb_recipe_find("mxfp8.rceil/1");
+    const struct gb_vectors *full = inputs_of(recipe);
+    const uint32_t rows[] = {0, 1, full->rows / 2, full->rows};
+    gb_bf16 zeros[64] = {{0}};
+    assert_true(full->columns <= 64 && full->cases == 1);
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct gb_vectors some = *full;
+        struct identification found;
+        some.rows = rows[i] ? rows[i] : 1;
+        some.values = rows[i] ? full->values : zeros;
+        struct gb_vector_outputs *o = outputs_of(&some, &recipe->quantiser);
+        assert_int_equal(identify_outputs(&some, o, &found, &error), GB_OK);
+        assert_int_equal(identify_unseen(&some, full, o, &found, &error), GB_OK);
+        assert_true((found.equals == 1 && !found.unseen_count) == (rows[i] == full->rows));
+        gb_vector_outputs_free(o);
+    }
+}
+
 /* Every how manieth bf16 number is a block's maximum: 1 in the exhaustive test. */
 static uint32_t stride = 211;
 
@@ -292,9 +314,8 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "all"))
         stride = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vectors_cover_every_code),
-        cmocka_unit_test(vectors_cover_every_tie),
-        cmocka_unit_test(every_recipe_is_named),
+        cmocka_unit_test(vectors_cover_every_code), cmocka_unit_test(vectors_cover_every_tie),
+        cmocka_unit_test(little_names_nothing),     cmocka_unit_test(every_recipe_is_named),
         cmocka_unit_test(a_changed_rule_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, free_inputs);

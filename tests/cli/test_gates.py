@@ -63,11 +63,14 @@ judge(truth * 1.009 + 0.009, gate(atol=0.01, rtol=0.01), 0)
 vacuous = judge(truth, gate(atol=2 * peak, rtol=0), 4)
 expect("zeros would meet" in vacuous["reason"], vacuous["reason"])
 judge(truth, gate(atol=2 * peak, rtol=0, lanes=["bound"]), 0)
-judge(numpy.zeros_like(truth), gate(cosine=-1.0), 1)
-judge(numpy.zeros_like(truth), gate(nmse=1e300, relative_to="subject"), 1)
+judge(numpy.zeros_like(truth), gate(cosine=1e-9), 1)
+judge(numpy.zeros_like(truth), gate(nmse=3.9, relative_to="subject"), 1)
+vacuous = judge(truth, gate(nmse=4.1, relative_to="subject"), 4)
+expect("truth of the wrong sign would meet" in vacuous["reason"], vacuous["reason"])
+judge(truth, gate(nmse=4.1, relative_to="subject", cosine=0.1), 0)
 nan = truth.copy()
 nan[0, 0] = numpy.nan
-for keys in ({"cosine": -1.0}, {"cosine_min": -1.0}, {"max_abs": 1e300}, {"nmse": 1e300}, {"atol": 1e300, "rtol": 0}):
+for keys in ({"cosine": 1e-9}, {"cosine_min": 1e-9}, {"max_abs": 1e300}, {"nmse": 1e300}, {"atol": 1e300, "rtol": 0}):
     judge(nan, gate(**keys), 1)
 
 # An order claimed: its bits bind under any gate.
@@ -89,11 +92,17 @@ for preset in presets:
 # Refused, in one line that names the file and the key.
 for keys, word in (({}, "without lanes"), ({"lanes": ["all"]}, "lanes"), ({"cosine": 2}, "cosine"), ({"cosin": 1}, "cosin"),
                    ({"nmse": "0"}, "nmse"), ({"atol": 1}, "rtol"), ({"fraction": 1, "nmse": 1}, "fraction"),
-                   ({"max_abs": -1}, "max_abs"), ({"relative_to": "x", "nmse": 1}, "relative_to")):
+                   ({"max_abs": -1}, "max_abs"), ({"cosine": -1}, "cosine"), ({"cosine_min": 0}, "cosine_min"),
+                   ({"atol": 0.1, "rtol": -0.1}, "rtol"), ({"atol": 0.1, "rtol": 0, "fraction": 0}, "fraction"), ({"relative_to": "x", "nmse": 1}, "relative_to")):
     line = refused("verify", fixture, "--gate", gate(**keys))
     expect(word in line and "gate.json" in line, line)
 for text in ("", "{", "[]", '{"nmse": 1}', '{"schema": "gaugeblock-gate/2", "nmse": 1}'):
     with open(path("bad.json"), "w") as stream:
         stream.write(text)
     expect("bad.json" in refused("verify", fixture, "--gate", path("bad.json")), text)
+for text in ('{"schema": "gaugeblock-gate/1",\n "nmse": 1,\n}', '{"schema": "gaugeblock-gate/1",\n "nmse":\n 1e999}'):
+    with open(path("bad.json"), "w") as stream:
+        stream.write(text)
+    line = refused("verify", fixture, "--gate", path("bad.json"))
+    expect("bad.json: " in line and "line 3, column " in line, line)
 refused("verify", fixture, "--gate", path("missing.json"))

@@ -93,6 +93,13 @@ def planted(layout, name, change, *words, capture=False):
         os.remove(os.path.join(folder, "hf_quant_config.json"))
 
 
+# Whatever the codes look like, outputs beyond binary32 cannot be judged.
+checkpoint = Published("modelopt-nvfp4")
+checkpoint.change("weight_scale_2", lambda v: np.full_like(v, 3e38))
+done = run("import", checkpoint.write("huge"), path("huge.h5"), "--trust", "--layers", 0, "--tokens", 3, code=2)
+expect("layer 0" in done.stderr and "beyond binary32's range" in done.stderr, done.stderr)
+expect(not os.path.exists(path("huge.h5")), "an unusable fixture was written")
+
 # Seen from the codes alone: the wrong direction of a scale, and codes packed across blocks.
 planted("modelopt-nvfp4", "encode", lambda c: c.change("weight_scale_2", np.reciprocal), "scales of gate", "encoding")
 planted("nvfp4-pack-quantized", "decode", lambda c: c.change("weight_global_scale", np.reciprocal), "scales of gate")

@@ -103,7 +103,7 @@ case, = record(changed("idle.h5", idle), code=4)["cases"]
 expect(never_green("power", path("idle.h5")) == 4, "zeros are right here")
 expect(case["metrics"]["overall"]["subject_truth"]["quantised"]["cosine"] is None, "0/0")
 expect("zeros would lie inside" in case["reason"], case["reason"])
-for key, value in (("cosine", -1), ("cosine_min", -1), ("nmse", 1e300)):
+for key, value in (("cosine", 1e-9), ("cosine_min", 1e-9), ("nmse", 1e300)):
     with open(path("gate.json"), "w") as stream:
         json.dump({"schema": "gaugeblock-gate/1", key: value}, stream)
     expect(never_green("verify", path("idle.h5"), "--gate", path("gate.json")) == 1, key)

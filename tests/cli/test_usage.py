@@ -44,6 +44,16 @@ for arguments in (["--expect", "x"], ["--timeout", "0"], ["-o", path("r.txt")], 
                   ["--outputs", "a", "--kernel", "b"], ["--subject", path("missing.so")], ["--subject", fixture],
                   ["-o", path("no/such/folder/r.json")]):
     refused("verify", fixture, *arguments)
+# No value is silently replaced by a later one.
+for arguments in (["verify", fixture, "--gate", "cosine-0.99", "--gate", "default"], ["verify", fixture, "--expect=1", "--expect=2"],
+                  ["power", fixture, "--gate", "default", "--gate", "cosine-0.99"], ["power", fixture, "-g", "default", "-gdefault"],
+                  [*shape, "8,3,96,48", "--seed", "1", "--seed", "2"], [*shape, "8,3,96,48", "--shape", "8,3,96,48"],
+                  ["import", CHECKPOINT, path("x.h5"), "--tokens", "4", "--tokens", "5"],
+                  ["identify", "a", "b", "-o", "c.json", "--output", "d.json"]):
+    expect("is given twice" in refused(*arguments), str(arguments))
+run("verify", fixture, "--kernel", "cpu/nvfp4-layer", "--kernel", "cpu/nvfp4-down", "-o", path("a.json"), "-o", path("b.md"))
+expect("either" in refused(*shape, "8,3,96,48", "--stored", "--generated"), "two ways to keep weights")
+expect("--router: name a rule" in refused(*shape, "8,3,96,48", "--router", ""), "a router without a name")
 refused("verify", path("missing.h5"))
 for arguments in (["make", path("x.h5"), "--shape", "8,\n3"], ["verify", "a\nb.h5"], ["info", "a\nb"], ["diff", "a\nb", "c"]):
     refused(*arguments)

@@ -34,12 +34,16 @@ os.mkdir(path("one"))
 run("vectors", path("one"), "nvfp4.te/1")
 expect(sorted(os.listdir(path("one"))) == ["e2m1-1x16-e4m3.txt", "nvfp4.te-1.txt"], "a recipe and its inputs")
 
-# Its own file names each recipe.
+# Its own file names a recipe: one of each block format (test_identify has all).
+seen = set()
 for recipe in recipes:
     if recipe == "bf16.rne/1":
         continue
     with open(committed(recipe)) as stream:
         form = [line.split()[1] for line in stream if line.startswith("format ")][0]
+    if form in seen:
+        continue
+    seen.add(form)
     expect(run("identify", committed(form), committed(recipe)).stdout == recipe + "\n", recipe)
 
 # The reader of the documentation, and files of every kind.
@@ -154,3 +158,20 @@ with open("/dev/full", "w") as stream:
     done = subprocess.run([PROGRAM, "identify", inputs, committed("mxfp8.rceil/1")], stdout=stream,
                           stderr=subprocess.PIPE, text=True)
 expect(done.returncode == 2, "what cannot be printed is not exit 0")
+
+# Inputs that tell little name nothing: a block of zeros fits many recipes, a few blocks one that could be another.
+head = open(inputs).read().split("shape")[0]
+for rows, amax_bits, recipe, words in ((["0" * 128], "00000000", "mxfp8.rceil/1", "do not tell them apart"),
+                                       (None, "7F7F0000", "mxfp8.rceil/1", "other rules would be as good: amax_nan")):
+    rows = rows or [line for line in open(inputs).read().splitlines() if len(line) == 128][:200]
+    with open(path("few.txt"), "w") as stream:
+        stream.write(f"{head}shape 1 {len(rows)} 32\ncase 0 amax {amax_bits}\n" + "".join(r + "\n" for r in rows) + "end\n")
+    n = len(rows) if len(rows) > 1 else 1
+    some_codes = codes.reshape(256, 32)[:n] if n > 1 else np.zeros((1, 32), np.uint8)
+    some_scales = scales[:n] if n > 1 else np.zeros(1, np.uint8)
+    arguments = write(some_codes, some_scales)[0]
+    done = run("identify", path("few.txt"), *arguments, "-o", path("few.json"), code=4)
+    expect(words in done.stdout, done.stdout)
+    with open(path("few.json")) as stream:
+        found = json.load(stream)
+    expect(found["verdict"] == "VACUOUS" and (len(found["recipes"]) > 1) != bool(found["unseen"]), str(found))
