@@ -250,6 +250,8 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
     enum gb_status status = power_look(p, reference, error);
     if (status == GB_OK)
         status = plant_all(p, tallies, list, error);
+    if (status == GB_OK)
+        status = power_route(p, record, error);
     for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
         json_t *object = json_object();
         json_array_append_new(gates, object);

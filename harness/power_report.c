@@ -33,6 +33,46 @@ static const char *whole(const json_t *object, const char *key, char *text, size
     return text;
 }
 
+/* What saw a fault of the router; "" if nothing did. */
+static const char *route_checks(const json_t *fault, char *text, size_t bytes)
+{
+    const json_t *checks = json_object_get(fault, "caught_by");
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < json_array_size(checks) && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
+                                 json_string_value(json_array_get(checks, i)));
+    return text;
+}
+
+static void route_table(FILE *stream, const json_t *faults)
+{
+    char text[64];
+    if (json_array_size(faults))
+        fprintf(stream, "\n%-58s %17s  %s\n", "fault of the router", "tokens changed", "caught by");
+    for (size_t i = 0; i < json_array_size(faults); i++) {
+        const json_t *f = json_array_get(faults, i);
+        bool effect = record_number(f, "changed_tokens", NULL) > 0;
+        const char *checks = route_checks(f, text, sizeof text);
+        fprintf(stream, "%-58s %17.0f  %s\n", record_text(f, "name", NULL), record_number(f, "changed_tokens", NULL),
+                !effect     ? "no effect on this fixture"
+                : checks[0] ? checks
+                            : "NOT CAUGHT");
+    }
+}
+
+static void route_markdown(FILE *stream, const json_t *faults)
+{
+    char text[64];
+    if (json_array_size(faults))
+        fprintf(stream, "\n| fault of the router | resembles | tokens changed | caught by |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < json_array_size(faults); i++) {
+        const json_t *f = json_array_get(faults, i);
+        fprintf(stream, "| %s | %s | %.0f | %s |\n", record_text(f, "name", NULL), record_text(f, "resembles", NULL),
+                record_number(f, "changed_tokens", NULL), route_checks(f, text, sizeof text));
+    }
+}
+
 void power_table(FILE *stream, const json_t *record)
 {
     const json_t *faults = json_object_get(record, "faults"), *gates = json_object_get(record, "gates");
@@ -50,6 +90,7 @@ void power_table(FILE *stream, const json_t *record)
                 : checks[0] ? checks
                             : "NOT CAUGHT");
     }
+    route_table(stream, json_object_get(record, "routing_faults"));
     fprintf(stream, "\n%-24s %-8s %6s %6s  %9s %9s %9s %9s %9s\n", "gate", "verdict", "caught", "missed", "scale",
             "of a row", "noise", "rows", "elements");
     for (size_t i = 0; i < json_array_size(gates); i++) {
@@ -100,4 +141,5 @@ void power_markdown(FILE *stream, const json_t *record)
             fprintf(stream, " %s |", joined(f, record_text(json_array_get(gates, g), "name", NULL), b, sizeof b));
     }
     fprintf(stream, "\n");
+    route_markdown(stream, json_object_get(record, "routing_faults"));
 }

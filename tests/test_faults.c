@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library of faults: a layer taken apart is the reference's, and every fault changes what it says. */
 #include "harness/faults.h"
+#include "harness/faults_route.h"
+#include "quant/quant.h"
 #include "tests/check.h"
 #include "tests/problem.h"
+#include "tests/route_problem.h"
 
 static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK};
 static const struct gb_shape shapes[] = {{7, 160, 96, 5, 3}, {1, 32, 32, 1, 1}, {3, 256, 288, 4, 4}};
@@ -107,12 +110,53 @@ static void test_table(void **state)
     }
 }
 
+/* In every recipe that can have it a fault changes ids or weights; every fault is one of some recipe. */
+static void test_every_fault_of_a_router_changes_it(void **state)
+{
+    (void)state;
+    size_t count, recipes;
+    const struct route_fault *all = route_faults(&count);
+    const struct gb_router_recipe *recipe = gb_router_recipes(&recipes);
+    const struct gb_shape shape = {24, 96, 64, 64, 6};
+    assert_true(count >= 20);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t applied = 0;
+        assert_true(all[i].resembles && *all[i].resembles && !all[i].change != !all[i].spoil);
+        for (size_t other = 0; other < i; other++)
+            assert_string_not_equal(all[other].name, all[i].name);
+        for (size_t r = 0; r < recipes; r++) {
+            struct route_problem p;
+            bool applies;
+            size_t pairs = (size_t)shape.tokens * shape.top_k;
+            route_problem_new(&p, shape, ROUTE_GAUSSIAN, 5 + r);
+            p.arguments.router = &recipe[r].router;
+            if (recipe[r].router.bias == GB_ROUTER_BIAS_NONE)
+                p.arguments.router_bias = NULL;
+            if (gb_reference_router(&p.arguments, NULL) == GB_OK) { /* as many experts go with it */
+                memcpy(p.expected_ids, p.ids, sizeof *p.ids * pairs);
+                memcpy(p.expected, p.weights, sizeof *p.weights * pairs);
+                struct gb_error error = {""};
+                if (route_fault_run(&all[i], &p.arguments, &applies, &error) != GB_OK)
+                    fail_msg("%s, %s: %s", all[i].name, recipe[r].name, error.message);
+                if (applies && !memcmp(p.expected_ids, p.ids, sizeof *p.ids * pairs) &&
+                    !memcmp(p.expected, p.weights, sizeof *p.weights * pairs))
+                    fail_msg("'%s' changes nothing of %s", all[i].name, recipe[r].name);
+                applied += applies;
+            }
+            route_problem_free(&p);
+        }
+        if (!applied)
+            fail_msg("'%s' is none of any recipe", all[i].name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace_is_the_reference),
         cmocka_unit_test(test_every_fault_changes_the_output),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_every_fault_of_a_router_changes_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

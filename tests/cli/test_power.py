@@ -40,6 +40,16 @@ for name, shape in (("nvfp4", "8,3,128,64"), ("mxfp4", "8,3,256,256"), ("mxfp8",
     rule = next(g for g in others if g["name"] == "flashinfer-bench-moe")
     expect(0.008 < rule["floors"]["scale"] < 0.03, str(rule))
 
+# Routers: all that their recipes can be mistaken about, and that changes a token.
+for name, least in (("transformers.deepseek-v3/1", 18), ("transformers.qwen3-moe/1", 9), ("transformers.gpt-oss/1", 8)):
+    run("make", path("routed.h5"), "--router", name, "--shape", "64,5,96,48", "--tokens", "16")
+    faults = power(path("routed.h5"))["routing_faults"]
+    expect(len(faults) >= least and all(f["changed_tokens"] for f in faults), f"{name}: {faults}")
+    expect(all(f["caught_by"] and f["resembles"] for f in faults), f"{name}: {faults}")
+    by = {f["name"]: f["caught_by"] for f in faults}
+    expect(by["weights in reverse"] == ["weights"] and by["expert twice"] == ["range"], str(by))
+    expect("ids" in by["next best expert for the last one"], str(by))
+
 fixture = path("nvfp4.h5")
 
 
