@@ -16,7 +16,7 @@
 /* The signal that came while a folder was in use; 0 if none did. */
 static volatile sig_atomic_t interruption;
 
-int child_start(char *const *argv, char *const *environment, int output, pid_t *child)
+int child_start(char *const *argv, char *const *environment, int output, int shared, pid_t *child)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -24,6 +24,8 @@ int child_start(char *const *argv, char *const *environment, int output, pid_t *
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
+    if (shared >= 0)
+        posix_spawn_file_actions_adddup2(&actions, shared, CHILD_SHARED);
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     int code = posix_spawn(child, "/proc/self/exe", &actions, &attributes, argv, environment);

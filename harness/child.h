@@ -8,9 +8,11 @@
 
 #include "gaugeblock.h"
 
-/* Starts this program with argv, standard output and errors both into `output`. environment: as of execve. Returns 0 or
- * an errno. */
-int child_start(char *const *argv, char *const *environment, int output, pid_t *child);
+/* Where a child finds what is shared with it. */
+enum { CHILD_SHARED = 3 };
+/* Starts this program with argv, standard output and errors both into `output`. environment: as of execve; shared: a
+ * descriptor that the child has as CHILD_SHARED, or negative. Returns 0 or an errno. */
+int child_start(char *const *argv, char *const *environment, int output, int shared, pid_t *child);
 
 enum child_end { CHILD_ENDED, CHILD_TIMED_OUT };
 /* Waits up to timeout_s seconds, then kills the child and everything it started. *status: as of waitpid. */

@@ -21,7 +21,7 @@ extern char **environ;
  * Starts a child without OpenBLAS's threads: the buffers that they ask for as they start, 128 MiB each, would count
  * against the child's memory, and where there is too little of it the child never ends. Returns 0 or an errno.
  */
-static int start(char *const *argv, int output, pid_t *child)
+static int start(char *const *argv, int output, int shared, pid_t *child)
 {
     static char single[] = "OPENBLAS_NUM_THREADS=1";
     size_t count = 0, kept = 0, name = strcspn(single, "=") + 1;
@@ -35,7 +35,7 @@ static int start(char *const *argv, int output, pid_t *child)
             environment[kept++] = environ[i];
     environment[kept++] = single;
     environment[kept] = NULL;
-    int code = child_start(argv, environment, output, child);
+    int code = child_start(argv, environment, output, shared, child);
     free(environment);
     return code;
 }
@@ -48,13 +48,13 @@ static void first_line(int descriptor, char *line, size_t bytes)
     line[strcspn(line, "\n")] = '\0';
 }
 
-/* Runs the child on argv. Returns its judgement of the file. */
-static int probe(const char *path, char *const *argv, unsigned timeout_s, struct gb_error *error)
+/* Runs the child on argv. shared: what it writes to, or negative. Returns its judgement of the file. */
+static int probe(const char *path, char *const *argv, int shared, unsigned timeout_s, struct gb_error *error)
 {
     char how[128];
     int status, said = memfd_create("probe", MFD_CLOEXEC);
     pid_t child;
-    int code = said < 0 ? errno : start(argv, said, &child);
+    int code = said < 0 ? errno : start(argv, said, shared, &child);
     if (code) {
         gb_fail(error, GB_EIO, "%s: cannot start a process to read it: %s", path, strerror(code));
         code = EXIT_USAGE;
@@ -77,9 +77,12 @@ int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixt
 {
     char *argv[] = {"gaugeblock", "probe", (char *)path, NULL};
     *fixture = NULL;
-    int code = probe(path, argv, timeout_s, error);
-    if (code == EXIT_PASS && gb_fixture_read(path, fixture, error) != GB_OK)
+    int shared = memfd_create("fixture", MFD_CLOEXEC);
+    int code = probe(path, argv, shared, timeout_s, error);
+    if (code == EXIT_PASS && gb_fixture_receive(path, shared, fixture, error) != GB_OK)
         code = EXIT_USAGE;
+    if (!*fixture && shared >= 0)
+        close(shared);
     return code;
 }
 
@@ -98,7 +101,7 @@ int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned t
         argv[3 + i] = texts[i];
     }
     *outputs = NULL;
-    int code = probe(path, argv, timeout_s, error);
+    int code = probe(path, argv, -1, timeout_s, error);
     if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
         code = EXIT_USAGE;
     return code;
@@ -109,7 +112,7 @@ int input_vector_outputs(const char *path, const char *scales, const char *vecto
 {
     char *argv[] = {"gaugeblock", "probe", (char *)path, (char *)vectors_path, (char *)(scales ? scales : ""), NULL};
     *outputs = NULL;
-    int code = probe(path, argv, INPUT_TIMEOUT_S, error);
+    int code = probe(path, argv, -1, INPUT_TIMEOUT_S, error);
     if (code == EXIT_PASS && gb_vector_outputs_read(path, scales, vectors, outputs, error) != GB_OK)
         code = EXIT_USAGE;
     return code;
@@ -182,7 +185,7 @@ int probe_main(int argc, char **argv)
     child_set_up();
     if (argc == 2) {
         limit_memory(argv[1], 0);
-        status = gb_fixture_probe(argv[1], &error);
+        status = gb_fixture_send(argv[1], CHILD_SHARED, &error);
     } else if (argc == 4) {
         status = probe_vector_outputs(argv, &error);
     } else if (argc == 2 + SIZES) {

@@ -45,20 +45,22 @@ static void last_line(const char *folder, char *line, size_t bytes)
     fclose(file);
 }
 
-static int start(const struct worker_request *request, const char *folder, pid_t *child)
+/* shared: the fixture's segment; negative: the child reads the file. */
+static int start(const struct worker_request *request, int shared, const char *folder, pid_t *child)
 {
+    const char *fixture = shared < 0 ? request->fixture : "";
     char batches[16 * MAX_BATCHES] = "", log[4200];
     for (uint32_t b = 0; b < request->batch_count; b++)
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
     char *argv[] = {
-        "gaugeblock",   "worker", (char *)request->fixture, (char *)request->library, (char *)request->kernel, batches,
+        "gaugeblock",   "worker", (char *)fixture, (char *)request->library, (char *)request->kernel, batches,
         (char *)folder, NULL};
     snprintf(log, sizeof log, "%s/stderr", folder);
     int output = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (output < 0)
         return errno;
-    int code = child_start(argv, environ, output, child);
+    int code = child_start(argv, environ, output, shared, child);
     close(output);
     return code;
 }
@@ -130,7 +132,7 @@ void worker_run(const struct worker_request *request, const struct gb_fixture *f
         fail(result, VERDICT_NOT_RUN, "%s", error.message);
         return;
     }
-    int code = start(request, folder.path, &child);
+    int code = start(request, fixture->segment ? fixture->descriptor : -1, folder.path, &child);
     if (code) {
         fail(result, VERDICT_NOT_RUN, "cannot start the worker: %s", strerror(code));
     } else if (child_wait(child, request->timeout_s, &status) != CHILD_ENDED) {

@@ -12,7 +12,7 @@
 enum { MAX_BATCHES = 32 };
 
 struct worker_request {
-    const char *fixture; /* path */
+    const char *fixture; /* path, of a fixture that was not received (gb_fixture_receive) */
     const char *library; /* path, or BUILTIN_LIBRARY */
     const char *kernel;
     uint32_t batches[MAX_BATCHES]; /* tokens of each, ascending */
@@ -41,7 +41,8 @@ struct worker_result {
 void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result);
 void worker_result_free(struct worker_result *result);
 
-/* Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... FOLDER`. Leaves report.json and batch-N.h5 in FOLDER. */
+/* Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... FOLDER`; FIXTURE "": what is shared with it. Leaves
+ * report.json and batch-N.h5 in FOLDER. */
 int worker_main(int argc, char **argv);
 
 /* Comma-separated batch sizes: ascending and each 1 .. tokens. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness/child.h"
 #include "harness/record.h"
@@ -212,7 +213,10 @@ static enum gb_status new_outputs(const struct worker *w, const struct gb_shape 
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
-    enum gb_status status = gb_fixture_read(argv[1], &w->fixture, error);
+    enum gb_status status =
+        argv[1][0] ? gb_fixture_read(argv[1], &w->fixture, error) : gb_fixture_attach(CHILD_SHARED, &w->fixture, error);
+    if (!argv[1][0])
+        close(CHILD_SHARED);
     if (status == GB_OK)
         status = subject_library_open(argv[2], &w->library, error);
     if (status != GB_OK)

@@ -170,7 +170,7 @@ INLINE void e4m3_scales(const struct row_at *at, size_t first, size_t count, flo
 {
     const gb_e4m3 *bytes = (const gb_e4m3 *)at->weights->scales + at->scales + first;
     for (size_t b = 0; b < count; b++)
-        scales[b] = gb_e4m3_decode(bytes[b]);
+        scales[b] = e4m3_value(bytes[b].bits);
 }
 
 INLINE void e8m0_scales(const struct row_at *at, size_t first, size_t count, float *scales)

@@ -10,16 +10,11 @@ enum { LANES = 8, BLOCK = 4 };
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 typedef int64_t words __attribute__((vector_size(LANES * sizeof(int64_t)), aligned(sizeof(int64_t)), may_alias));
 
+#define INLINE static inline __attribute__((always_inline)) /* into each of the clones */
 #define AT(array, i) (*(const lanes *)((array) + (i)))
 #define MAGNITUDE(v) ((lanes)((words)(v)&INT64_MAX))
 
-static inline double total(const double *v)
-{
-    double sum = 0.0;
-    for (int l = 0; l < LANES; l++)
-        sum += v[l];
-    return sum;
-}
+#define TOTAL(v) (0.0 + (v)[0] + (v)[1] + (v)[2] + (v)[3] + (v)[4] + (v)[5] + (v)[6] + (v)[7])
 
 /* The last terms, filled up with +0, which adds nothing. Returns where to read `LANES` values from. */
 static inline const double *tail(const double *array, uint32_t first, uint32_t count, double room[LANES])
@@ -41,8 +36,8 @@ GB_VECTOR_CLONES static void products(const double *a, const double *x, uint32_t
         sum += p;
         absolute += MAGNITUDE(p);
     }
-    sums[0] = total((const double *)&sum);
-    sums[1] = total((const double *)&absolute);
+    sums[0] = TOTAL(sum);
+    sums[1] = TOTAL(absolute);
 }
 
 void gb_sum_products(const double *a, const double *x, uint32_t count, double *sum, double *absolute)
@@ -61,7 +56,7 @@ GB_VECTOR_CLONES static double squared_products(const double *a, const double *x
         lanes p = AT(TERMS(a, i, count, room[0]), 0) * AT(TERMS(x, i, count, room[1]), 0);
         sum += p * p;
     }
-    return total((const double *)&sum);
+    return TOTAL(sum);
 }
 
 double gb_sum_squared_products(const double *a, const double *x, uint32_t count)
@@ -83,9 +78,7 @@ GB_VECTOR_CLONES static void spreads(const double *row, const struct gb_spreads 
         variance += w * w * AT(TERMS(h->variance, i, count, room[3]), 0);
         bias += r * AT(TERMS(h->bias, i, count, room[4]), 0);
     }
-    *sums = (struct gb_spread_sums){total((const double *)&value), total((const double *)&absolute),
-                                    total((const double *)&worst), total((const double *)&variance),
-                                    total((const double *)&bias)};
+    *sums = (struct gb_spread_sums){TOTAL(value), TOTAL(absolute), TOTAL(worst), TOTAL(variance), TOTAL(bias)};
 }
 
 void gb_sum_spreads(const double *row, const struct gb_spreads *h, uint32_t count, struct gb_spread_sums *sums)
@@ -103,10 +96,13 @@ GB_VECTOR_CLONES static void scale(const double *row, const double *h, const dou
         lanes s = weight * r * AT(TERMS(sigma, i, count, room[1]), 0);
         value += r * AT(TERMS(h, i, count, room[2]), 0);
         variance += s * s;
-        memcpy(scaled + i, &s, (count - i < LANES ? count - i : LANES) * sizeof *scaled);
+        if (i + LANES <= count)
+            *(lanes *)(scaled + i) = s;
+        else
+            memcpy(scaled + i, &s, (count - i) * sizeof *scaled);
     }
-    sums[0] = total((const double *)&value);
-    sums[1] = total((const double *)&variance);
+    sums[0] = TOTAL(value);
+    sums[1] = TOTAL(variance);
 }
 
 double gb_sum_scaled(const double *row, const double *h, const double *sigma, double weight, uint32_t count,
@@ -123,6 +119,23 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+/* Adds the products of terms i .. i + LANES - 1 of two blocks of rows. */
+INLINE void add_terms(const double *const left[BLOCK], const double *const right[BLOCK], uint32_t i,
+                      lanes sum[BLOCK][BLOCK])
+{
+    lanes x[BLOCK], y[BLOCK];
+#pragma GCC unroll 4
+    for (int k = 0; k < BLOCK; k++) {
+        x[k] = AT(left[k], i);
+        y[k] = AT(right[k], i);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < BLOCK; k++)
+#pragma GCC unroll 4
+        for (int m = 0; m < BLOCK; m++)
+            sum[k][m] += x[k] * y[m];
+}
+
 /* The dot products of BLOCK rows from r on with BLOCK rows from c on; rows beyond `last` count as that one. */
 GB_VECTOR_CLONES static void gram_block(const double *a, uint32_t r, uint32_t c, uint32_t last, uint32_t columns,
                                         double dots[BLOCK][BLOCK])
@@ -130,26 +143,27 @@ GB_VECTOR_CLONES static void gram_block(const double *a, uint32_t r, uint32_t c,
     lanes sum[BLOCK][BLOCK] = {{{0}}};
     const double *left[BLOCK], *right[BLOCK];
     double room[2][BLOCK][LANES];
+    const uint32_t whole = columns / LANES * LANES;
+#pragma GCC unroll 4
     for (uint32_t k = 0; k < BLOCK; k++) {
         left[k] = a + (size_t)smaller(r + k, last) * columns;
         right[k] = a + (size_t)smaller(c + k, last) * columns;
     }
-    for (uint32_t i = 0; i < columns; i += LANES) {
-        lanes x[BLOCK], y[BLOCK];
+    for (uint32_t i = 0; i < whole; i += LANES)
+        add_terms(left, right, i, sum);
+    if (whole < columns) {
 #pragma GCC unroll 4
-        for (int k = 0; k < BLOCK; k++) {
-            x[k] = AT(TERMS(left[k], i, columns, room[0][k]), 0);
-            y[k] = AT(TERMS(right[k], i, columns, room[1][k]), 0);
+        for (uint32_t k = 0; k < BLOCK; k++) {
+            left[k] = tail(left[k], whole, columns, room[0][k]);
+            right[k] = tail(right[k], whole, columns, room[1][k]);
         }
-#pragma GCC unroll 4
-        for (int k = 0; k < BLOCK; k++)
-#pragma GCC unroll 4
-            for (int m = 0; m < BLOCK; m++)
-                sum[k][m] += x[k] * y[m];
+        add_terms(left, right, 0, sum);
     }
+#pragma GCC unroll 4
     for (int k = 0; k < BLOCK; k++)
+#pragma GCC unroll 4
         for (int m = 0; m < BLOCK; m++)
-            dots[k][m] = total((const double *)&sum[k][m]);
+            dots[k][m] = TOTAL(sum[k][m]);
 }
 
 void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c, uint32_t stride)
@@ -165,9 +179,9 @@ void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t column
         }
 }
 
-/* Columns 0 .. 2 * LANES - 1 of BLOCK rows of a product; rows[k] of a, into[k] of c. */
-static inline void product_block(const float *const rows[BLOCK], uint32_t k, const double *b, uint32_t n,
-                                 double sums[BLOCK][2 * LANES])
+/* Adds to columns 0 .. 2 * LANES - 1 of BLOCK rows of a product. */
+INLINE void product_block(const float *const rows[BLOCK], uint32_t k, const double *b, uint32_t n,
+                          double sums[BLOCK][2 * LANES])
 {
     lanes sum[BLOCK][2];
 #pragma GCC unroll 4
@@ -184,7 +198,11 @@ static inline void product_block(const float *const rows[BLOCK], uint32_t k, con
             sum[m][1] += w * y;
         }
     }
-    memcpy(sums, sum, sizeof sum);
+#pragma GCC unroll 4
+    for (int m = 0; m < BLOCK; m++) {
+        *(lanes *)sums[m] = sum[m][0];
+        *(lanes *)(sums[m] + LANES) = sum[m][1];
+    }
 }
 
 GB_VECTOR_CLONES static void add_rows(const float *const rows[BLOCK], uint32_t count, uint32_t k, const double *b,
