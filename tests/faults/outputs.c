@@ -79,6 +79,22 @@ enum gb_status run_nondeterministic(const struct gb_arguments *arguments, struct
     return status;
 }
 
+/* A bit of what was in the output before. */
+enum gb_status run_reads_unwritten(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    uint32_t before = output_bits(arguments)[0];
+    enum gb_status status = gb_reference_layer(arguments, error);
+    output_bits(arguments)[0] ^= before & 1;
+    return status;
+}
+
+enum gb_status run_does_nothing(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    (void)arguments;
+    (void)error;
+    return GB_OK;
+}
+
 enum gb_status run_nan_output(const struct gb_arguments *arguments, struct gb_error *error)
 {
     enum gb_status status = gb_reference_layer(arguments, error);

@@ -77,6 +77,8 @@ static const struct gb_kernel kernels[] = {
     ORDERED("writes-past-end", run_writes_past_end),
     ORDERED("changes-input", run_changes_input),
     ORDERED("nondeterministic", run_nondeterministic),
+    ORDERED("reads-unwritten", run_reads_unwritten),
+    ORDERED("does-nothing", run_does_nothing),
     ORDERED("nan-output", run_nan_output),
     ORDERED("crash", run_crash),
     ORDERED("hang", run_hang),
