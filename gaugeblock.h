@@ -247,6 +247,7 @@ struct gb_problem {
     uint32_t biased;                /* 1: gate_up and down have biases */
     const struct gb_quantisation
         *quantise; /* GB_QUANTISE, GB_SILU_MUL_QUANTISE; otherwise NULL. These ignore the rest */
+    const struct gb_quantiser *activation_rules; /* of kernels whose activations are not GB_BF16; otherwise NULL */
 };
 
 /* The least `size` a caller may give: the struct as ABI version 1 began. */
@@ -291,13 +292,24 @@ struct gb_arguments {
     const void *values;                     /* in  [rows, input_columns], bf16 or fp16 bits */
     void *codes;  /* out [rows, columns], two a byte for E2M1, otherwise one: enum gb_element_format */
     void *scales; /* out gb_e4m3, gb_e8m0 or float, one a block, in the asked-for layout */
+
+    /*
+     * Only for kernels whose activations are not GB_BF16; otherwise NULL and 0: docs/numerics.md#quantised-activations.
+     * Codes lie in rows, scales in rows of columns / block; GB_LAYER and GB_GATE_UP write those of x, GB_LAYER and
+     * GB_DOWN those of the intermediate. Never NULL if the kernel has GB_STAGE_OUTPUTS, else NULL.
+     */
+    const struct gb_quantiser *activation_rules;    /* the recipe, always in host memory */
+    float x_scale, intermediate_scale;              /* decoding global scales; 1 where the recipe has none */
+    void *x_codes, *x_scales;                       /* out [tokens, hidden] */
+    void *intermediate_codes, *intermediate_scales; /* out [tokens, top_k, intermediate] */
 };
 
 enum gb_kernel_flags {
     GB_DEVICE_POINTERS = 1u << 0,  /* buffers lie in CUDA device memory */
     GB_NONDETERMINISTIC = 1u << 1, /* two runs may differ in bits, and the kernel says so */
     GB_GRAPH_CAPTURABLE = 1u << 2, /* run() may be captured in a CUDA graph */
-    GB_STAGE_OUTPUTS = 1u << 3,    /* a GB_LAYER kernel that also writes `intermediate` */
+    GB_STAGE_OUTPUTS = 1u << 3,    /* a GB_LAYER kernel that also writes `intermediate`; any kernel that also writes the
+                                      codes and scales of its quantised activations */
     GB_LAYER_EXTENSIONS = 1u << 4  /* reads `activation` and the biases; others are not asked for problems with them */
 };
 
@@ -321,7 +333,8 @@ struct gb_kernel {
     const char *name; /* unique in its table, printable ASCII without spaces: "vendor/kernel" */
     enum gb_operator operation;
     enum gb_format weights;
-    enum gb_format activations; /* the format x and the intermediate are rounded to: GB_BF16 */
+    enum gb_format activations; /* what x and the intermediate are multiplied as: GB_BF16, GB_NVFP4, GB_MXFP8 or
+                                   GB_FP8_BLOCK, whose blocks of activations are 1 x 128 */
     enum gb_format output;      /* GB_FP32 or GB_BF16 */
     const char *order;          /* "fma32/1" or NULL */
     uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator; 24 for FP32 */

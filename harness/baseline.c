@@ -1,11 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/baseline.h"
 #include "harness/judge_exact.h"
+#include "harness/lanes.h"
 #include "harness/stack.h"
 #include "quant/quant.h"
+
+struct gb_arguments baseline_arguments(const struct baseline *b, uint32_t layer)
+{
+    struct gb_arguments a = gb_layer_arguments(b->fixture, layer, b->fixture->shape.tokens);
+    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    return a;
+}
 
 static enum gb_status run_stack(struct baseline *b, double *state, struct gb_error *error)
 {
@@ -19,7 +28,7 @@ static enum gb_status run_stack(struct baseline *b, double *state, struct gb_err
     if (!x || !ids || !routing_weights || !output)
         status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", f->shape.tokens);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
-        struct gb_arguments a = gb_layer_arguments(f, l, f->shape.tokens);
+        struct gb_arguments a = baseline_arguments(b, l);
         status = stack_input(f, l, f->shape.tokens, state, x, ids, routing_weights, error);
         a.x = x;
         a.ids = ids;
@@ -39,16 +48,24 @@ static enum gb_status run_stack(struct baseline *b, double *state, struct gb_err
     return status;
 }
 
-enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b, struct gb_error *error)
+static enum gb_status run(struct baseline *b, struct gb_error *error)
 {
+    const struct gb_fixture *fixture = b->fixture;
     bool with_stack = fixture->stack.residual != NULL;
-    *b = (struct baseline){.fixture = fixture};
     enum gb_status status =
         gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, true, with_stack, &b->reference, error);
+    for (int p = 0; status == GB_OK && b->activations != GB_BF16 && p < GB_ACTIVATION_PARTS; p++)
+        status = gb_outputs_add_activations(b->reference, gb_fixture_activation_rules(fixture),
+                                            (enum gb_activation_part)p, error);
     for (uint32_t l = 0; status == GB_OK && l < fixture->layers; l++) {
-        struct gb_arguments a = gb_layer_arguments(fixture, l, fixture->shape.tokens);
-        a.output = b->reference->layer[l].output;
-        a.intermediate = b->reference->layer[l].intermediate;
+        struct gb_arguments a = baseline_arguments(b, l);
+        const struct gb_layer_outputs *out = &b->reference->layer[l];
+        a.output = out->output;
+        a.intermediate = out->intermediate;
+        a.x_codes = out->activations[GB_X_CODES];
+        a.x_scales = out->activations[GB_X_SCALES];
+        a.intermediate_codes = out->activations[GB_INTERMEDIATE_CODES];
+        a.intermediate_scales = out->activations[GB_INTERMEDIATE_SCALES];
         status = gb_reference_layer(&a, error);
     }
     if (status == GB_OK && with_stack) {
@@ -61,6 +78,18 @@ enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b
         free(state);
     }
     return status;
+}
+
+enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b, struct gb_error *error)
+{
+    *b = (struct baseline){.fixture = fixture, .activations = GB_BF16};
+    return run(b, error);
+}
+
+enum gb_status baseline_new_quantised(struct baseline *plain, struct baseline *b, struct gb_error *error)
+{
+    *b = (struct baseline){.fixture = plain->fixture, .activations = plain->fixture->activations, .plain = plain};
+    return run(b, error);
 }
 
 static void bounds_free(struct baseline *b)
@@ -117,6 +146,35 @@ static void round_routing_weights(const struct gb_shape *shape, const struct gb_
                                                : l->truth_routing_weights[i];
 }
 
+/* How often a value may be out by its rounding noise, as the judge's limit allows (harness/lanes.h), with all values of
+ * the fixture at stake. */
+static double deviations_of(const struct gb_fixture *f)
+{
+    double values = (double)f->shape.hidden + (double)f->shape.top_k * f->shape.intermediate;
+    return sqrt(2.0 * log(2.0 * values * f->shape.tokens * f->layers / FALSE_ALARM_PROBABILITY));
+}
+
+/* As bound_one, with quantised activations: x are the numbers of its codes, the intermediate's truth is of them, and
+ * the output's of the codes of that intermediate. x: scratch, [tokens, hidden]. */
+static enum gb_status bound_quantised(struct baseline *b, uint32_t layer, const struct gb_truth_quantised *weights,
+                                      const double *routing_weights, double *x, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    const struct gb_layer_outputs *codes = &b->reference->layer[layer];
+    const int32_t *ids = f->layer[layer].ids;
+    struct layer_bounds *bounds = &b->bounds[layer];
+    struct gb_arguments a = baseline_arguments(b, layer);
+    struct gb_requantisation requantisation = {a.activation_rules, a.intermediate_scale, deviations_of(f)};
+    struct gb_rounding_points points = b->points;
+    points.requantisation = &requantisation;
+    bounds->exactness = (struct gb_exactness){.why = "activations are quantised"};
+    enum gb_status status = gb_reference_activation_values(&a, GB_GATE_UP, codes->activations[GB_X_CODES],
+                                                           codes->activations[GB_X_SCALES], x, error);
+    if (status == GB_OK)
+        status = gb_bound_layer(&f->shape, x, ids, routing_weights, weights, &points, &bounds->of, error);
+    return status;
+}
+
 /* x, routing_weights: scratch, [tokens, hidden], [tokens, top_k]. */
 static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, double *routing_weights,
                                 struct gb_error *error)
@@ -129,6 +187,8 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         x[i] = (double)gb_bf16_decode(l->x[i]);
     round_routing_weights(&f->shape, l, b->points.stages.routing_weight, routing_weights);
+    if (status == GB_OK && b->activations != GB_BF16)
+        return bound_quantised(b, layer, &weights, routing_weights, x, error);
     if (status == GB_OK)
         status = gb_bound_layer(&f->shape, x, l->ids, routing_weights, &weights, &b->points, &bounds->of, error);
     if (status == GB_OK && b->points.stages.routing_weight != GB_BF16) /* the fixture's may differ in its last bits */

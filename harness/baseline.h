@@ -15,6 +15,8 @@ struct layer_bounds {
 
 struct baseline {
     const struct gb_fixture *fixture;
+    enum gb_format activations;       /* of its contract: GB_BF16, or the fixture's */
+    struct baseline *plain;           /* that with bf16 activations, where this one quantises them; otherwise NULL */
     struct gb_outputs *reference;     /* all tokens, with intermediate, and stack where the fixture has one */
     struct gb_rounding_points points; /* what bounds were computed for */
     bool stages;                      /* whether they have unrounded_typical */
@@ -23,6 +25,10 @@ struct baseline {
 
 /* Runs the reference on every layer and, if there is one, on the stack. */
 enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *baseline, struct gb_error *error);
+/* The same with the fixture's quantised activations; plain must live as long. */
+enum gb_status baseline_new_quantised(struct baseline *plain, struct baseline *baseline, struct gb_error *error);
+/* Inputs and weights of one layer, all tokens; outputs NULL. */
+struct gb_arguments baseline_arguments(const struct baseline *baseline, uint32_t layer);
 void baseline_free(struct baseline *baseline);
 /* Makes baseline->bounds hold for these rounding points; stages: of a subject that hands out its intermediate. */
 enum gb_status baseline_bounds(struct baseline *baseline, const struct gb_rounding_points *points, bool stages,

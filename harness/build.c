@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +84,39 @@ static enum gb_status published_down(void *layer, uint32_t expert, double *matri
     return published(&((struct gb_layer *)layer)->down, ((struct gb_layer *)layer)->encode_scales[1], expert, matrix);
 }
 
+static float largest_of(const gb_bf16 *values, size_t count)
+{
+    float largest = 0.0f;
+    for (size_t i = 0; i < count; i++) {
+        float magnitude = fabsf(gb_bf16_decode(values[i]));
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest;
+}
+
+/* The static global scales of activations, as ModelOpt calibrates them: amax / 2688, here of the fixture's own tokens
+ * with bf16 activations. docs/numerics.md#quantised-activations. */
+static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_error *error)
+{
+    struct gb_layer *l = &f->layer[layer];
+    size_t inner = (size_t)f->shape.tokens * f->shape.top_k * f->shape.intermediate;
+    struct gb_arguments a = gb_layer_arguments(f, layer, f->shape.tokens);
+    if (!l->activation_scales)
+        return GB_OK;
+    a.intermediate = malloc(sizeof(gb_bf16) * inner);
+    enum gb_status status =
+        a.intermediate ? gb_reference_gate_up(&a, error) : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
+    if (status == GB_OK) {
+        float largest[2] = {largest_of(l->x, (size_t)f->shape.tokens * f->shape.hidden),
+                            largest_of(a.intermediate, inner)};
+        for (int i = 0; i < 2; i++)
+            l->activation_scales[i] =
+                largest[i] > 0.0f ? largest[i] / gb_fixture_activation_rules(f)->global_largest : 1.0f;
+    }
+    free(a.intermediate);
+    return status;
+}
+
 /* Buffers for truth. */
 struct truth_work {
     double *x;               /* [tokens, hidden] */
@@ -160,6 +194,16 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
     return status;
 }
 
+enum gb_status activations_choose(struct gb_fixture *f, enum gb_format activations, const char *recipe,
+                                  struct gb_error *error)
+{
+    if (!gb_contract_find(f->weights, activations, "fma32/1"))
+        return gb_fail(error, GB_EUNSUPPORTED,
+                       "--activations %s: no contract has them with %s weights; see gaugeblock list contracts",
+                       gb_format_name(activations), gb_format_name(f->weights));
+    return gb_fixture_quantise_activations(f, activations, recipe, error);
+}
+
 enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *source, bool routed,
                              struct gb_error *error)
 {
@@ -177,6 +221,8 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
             status = route(f, l, &w, error);
         if (status == GB_OK)
             status = fill_experts(f, source, l, error);
+        if (status == GB_OK)
+            status = calibrate(f, l, error);
         if (status == GB_OK)
             status = all_truth(f, &o, l, &w, error);
     }

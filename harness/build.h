@@ -23,4 +23,8 @@ struct weight_source {
 enum gb_status build_fixture(struct gb_fixture *fixture, const struct weight_source *source, bool routed,
                              struct gb_error *error);
 
+/* gb_fixture_quantise_activations, where a contract has such activations beside the weights. GB_EUNSUPPORTED: none. */
+enum gb_status activations_choose(struct gb_fixture *fixture, enum gb_format activations, const char *recipe,
+                                  struct gb_error *error);
+
 #endif

@@ -68,16 +68,23 @@ static void not_run(json_t *record, const struct case_request *r, const struct s
                 s->kernel ? contract_of(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
 }
 
+/* What a kernel's bits are held against. */
+static struct baseline *baseline_of(const struct case_request *r, const struct gb_kernel *kernel)
+{
+    return kernel->activations == GB_BF16 ? r->baseline : r->quantised;
+}
+
 /* A kernel that may differ between runs is judged on both; the graver judgement stays. */
 static enum gb_status judge_runs(const struct case_request *r, const struct gb_kernel *kernel,
                                  const struct worker_result *result, uint32_t b, struct judgement *j,
                                  struct gb_error *error)
 {
     struct judgement again;
-    enum gb_status status = judge(r->baseline, kernel, result->outputs[b], &result->checks[b], r->gate, j, error);
+    enum gb_status status =
+        judge(baseline_of(r, kernel), kernel, result->outputs[b], &result->checks[b], r->gate, j, error);
     if (status != GB_OK || !result->second[b])
         return status;
-    status = judge(r->baseline, kernel, result->second[b], NULL, r->gate, &again, error);
+    status = judge(baseline_of(r, kernel), kernel, result->second[b], NULL, r->gate, &again, error);
     if (status == GB_OK && verdict_graver(again.verdict, j->verdict) != j->verdict) {
         json_decref(j->lanes);
         json_decref(j->metrics);
@@ -90,7 +97,7 @@ static enum gb_status judge_runs(const struct case_request *r, const struct gb_k
 }
 
 /* Adds to a failed case what its output looks like. */
-static enum gb_status explain_case(json_t *record, const struct case_request *r, const struct gb_outputs *outputs,
+static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct gb_outputs *outputs,
                                    struct gb_error *error)
 {
     json_t *cases = json_object_get(record, "cases"), *explanation;
@@ -99,7 +106,7 @@ static enum gb_status explain_case(json_t *record, const struct case_request *r,
     if (strcmp(record_text(one, "verdict", NULL), "FAIL") || !outputs->layer[0].output)
         return GB_OK;
     progress("explaining", 0, 1);
-    enum gb_status status = explain(r->baseline, outputs, &explanation, text, sizeof text, error);
+    enum gb_status status = explain(b, outputs, &explanation, text, sizeof text, error);
     if (status == GB_OK && explanation) {
         json_object_set_new(one, "explanation", explanation);
         json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));
@@ -157,7 +164,7 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                         record_subject(s->kernel->name, s->library->path, s->kernel), contract_of(s->kernel),
                         r->batches[b], j.verdict, j.reason, repro, j.lanes, j.metrics);
         if (status == GB_OK && session_writes_output(s->kernel))
-            status = explain_case(record, r, result.outputs[b], error);
+            status = explain_case(record, baseline_of(r, s->kernel), result.outputs[b], error);
         if (status == GB_OK)
             status = minimise_case(record, r, s, result.outputs[b], error);
     }
@@ -179,13 +186,16 @@ void case_refused(json_t *record, const char *path, int code, const char *reason
     command_error("verify", "%s", reason);
 }
 
-static void repro_outputs(char *text, size_t bytes, const char *path, const char *outputs, const struct claim *claim)
+static void repro_outputs(char *text, size_t bytes, const char *path, const char *outputs, const struct gb_fixture *f,
+                          const struct claim *claim)
 {
     char fixture[4200], file[4200];
     int n = snprintf(text, bytes, "gaugeblock verify %s --outputs %s", quoted(path, fixture, sizeof fixture),
                      quoted(outputs, file, sizeof file));
     if (claim->order)
         n += snprintf(text + n, bytes - (size_t)n, " --order %s", claim->order);
+    if (claim->activations != f->activations)
+        n += snprintf(text + n, bytes - (size_t)n, " --activations %s", gb_format_name(claim->activations));
     if (claim->roundings_text)
         n += snprintf(text + n, bytes - (size_t)n, " --rounding %s", claim->roundings_text);
     if (claim->accumulator_bits != FP32_SIGNIFICAND_BITS)
@@ -202,7 +212,7 @@ static enum gb_status judge_file(json_t *record, const struct case_request *r, c
         .name = outputs_path,
         .operation = operation,
         .weights = operation == GB_ROUTE ? GB_BF16 : f->weights,
-        .activations = GB_BF16,
+        .activations = operation == GB_ROUTE ? GB_BF16 : claim->activations,
         .output = operation == GB_ROUTE ? GB_FP32 : outputs->layer[0].format,
         .order = claim->order,
         .accumulator_bits = claim->accumulator_bits,
@@ -210,11 +220,12 @@ static enum gb_status judge_file(json_t *record, const struct case_request *r, c
     struct judgement j;
     if (operation != GB_ROUTE) /* they are the layer's */
         kernel.roundings = claim->roundings;
-    enum gb_status status = judge(r->baseline, &kernel, outputs, NULL, r->gate, &j, error);
+    enum gb_status status = judge(baseline_of(r, &kernel), &kernel, outputs, NULL, r->gate, &j, error);
     if (status == GB_OK)
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
                     outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
-    return status == GB_OK && operation == GB_LAYER ? explain_case(record, r, outputs, error) : status;
+    return status == GB_OK && operation == GB_LAYER ? explain_case(record, baseline_of(r, &kernel), outputs, error)
+                                                    : status;
 }
 
 /* The layer's output where routing comes with it: the FFN is judged under the subject's own. */
@@ -252,7 +263,7 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
     const struct gb_fixture *f = r->baseline->fixture;
     struct gb_outputs *outputs;
     char repro[9000];
-    repro_outputs(repro, sizeof repro, r->path, outputs_path, claim);
+    repro_outputs(repro, sizeof repro, r->path, outputs_path, f, claim);
     int code = input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
     if (code != EXIT_PASS) {
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", NULL), "", 0, verdict_of(code),

@@ -13,7 +13,8 @@
 struct case_request {
     const char *path; /* of the fixture */
     struct gb_fixture *fixture;
-    struct baseline *baseline; /* of the fixture */
+    struct baseline *baseline;  /* of the fixture, with bf16 activations */
+    struct baseline *quantised; /* with the fixture's; NULL: they are bf16 */
     const struct gate *gate;
     uint32_t batches[32];
     uint32_t batch_count;

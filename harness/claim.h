@@ -8,8 +8,9 @@
 enum { FP32_SIGNIFICAND_BITS = 24, ROUNDED_STAGES = 5 };
 
 struct claim {
-    const char *order;         /* NULL: none */
-    uint32_t accumulator_bits; /* significand bits of the narrowest accumulator */
+    const char *order;          /* NULL: none */
+    enum gb_format activations; /* GB_BF16, or the fixture's; 0: not said, the fixture's */
+    uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator */
     struct gb_stage_roundings roundings;
     const char *roundings_text; /* as given; NULL: none */
 };

@@ -112,7 +112,7 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
                                  struct window *w, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
-    struct gb_arguments a = gb_layer_arguments(f, w->layer, subject->shape.tokens);
+    struct gb_arguments a = baseline_arguments(b, w->layer);
     uint32_t all = subject->shape.tokens;
     w->hidden = f->shape.hidden;
     w->tokens = tokens_of_window(&f->shape, all);

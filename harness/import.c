@@ -14,7 +14,9 @@
 struct import_options {
     const char *directory, *path, *capture;
     enum gb_format format; /* 0: the checkpoint's, or NVFP4 if it holds values */
-    bool trust;            /* whatever the codes look like */
+    enum gb_format activations;
+    const char *activation_recipe; /* NULL: the default of activations */
+    bool trust;                    /* whatever the codes look like */
     bool has_layers;
     uint32_t first, last; /* layers of the model */
     uint32_t tokens;      /* without a capture */
@@ -28,11 +30,24 @@ struct imported {
     bool trust;
 };
 
-enum { OPTION_FORMAT = 256, OPTION_LAYERS, OPTION_CAPTURE, OPTION_TOKENS, OPTION_SEED, OPTION_TRUST };
+enum {
+    OPTION_FORMAT = 256,
+    OPTION_ACTIVATIONS,
+    OPTION_ACTIVATION_RECIPE,
+    OPTION_LAYERS,
+    OPTION_CAPTURE,
+    OPTION_TOKENS,
+    OPTION_SEED,
+    OPTION_TRUST
+};
 
 static const struct argp_option options[] = {
     {"format", OPTION_FORMAT, "FORMAT", 0,
      "weight format: nvfp4 (default), mxfp8 or bf16; codes are taken over in their own", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+     "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
+    {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
+     "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
     {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default", 0},
     {"capture", OPTION_CAPTURE, "FILE", 0,
      "activations of real tokens (docs/fixtures.md); without it they are generated", 0},
@@ -66,6 +81,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!gb_format_parse(argument, &o->format))
             usage_error(state, "--format %s: there are nvfp4, mxfp8, mxfp4, fp8 and bf16", argument);
         return 0;
+    case OPTION_ACTIVATIONS:
+        if (!gb_format_parse(argument, &o->activations))
+            usage_error(state, "--activations %s: there are bf16, nvfp4, mxfp8 and fp8", argument);
+        return 0;
+    case OPTION_ACTIVATION_RECIPE:
+        o->activation_recipe = argument;
+        return 0;
     case OPTION_LAYERS:
         parse_layers(state, argument, o);
         return 0;
@@ -92,6 +114,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->path)
             usage_error(state, "give a checkpoint folder and the file to write");
+        if (o->activations == GB_BF16 && o->activation_recipe)
+            usage_error(state, "--activation-recipe goes with --activations nvfp4, mxfp8 or fp8");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -296,7 +320,10 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     if (status != GB_OK)
         return status;
     describe(o, checkpoint, first, *fixture);
-    status = fill_inputs(*fixture, checkpoint, capture, error);
+    if (o->activations != GB_BF16)
+        status = activations_choose(*fixture, o->activations, o->activation_recipe, error);
+    if (status == GB_OK)
+        status = fill_inputs(*fixture, checkpoint, capture, error);
     return status == GB_OK ? build(o, checkpoint, capture, *fixture, error) : status;
 }
 
@@ -311,7 +338,7 @@ int command_import(int argc, char **argv)
                "  gaugeblock import fixtures/data/tiny-qwen3-moe tiny.h5 --format nvfp4 \\\n"
                "      --capture fixtures/data/tiny-qwen3-moe/capture.safetensors",
     };
-    struct import_options o = {.seed = 1};
+    struct import_options o = {.activations = GB_BF16, .seed = 1};
     struct gb_checkpoint *checkpoint = NULL;
     struct gb_capture *capture = NULL;
     struct gb_fixture *fixture = NULL;

@@ -57,6 +57,8 @@ static int describe(const struct gb_fixture *f)
         return command_error("info", "no memory");
     printf("contract        %s\n", f->contract);
     printf("recipe          %s\n", f->recipe);
+    if (f->activation_recipe[0])
+        printf("activations     %s\n", f->activation_recipe);
     printf("source          %s%s%s\n", f->source, f->source_sha256[0] ? ", sha256 " : "", f->source_sha256);
     printf("generator       %s, seed %llu\n", f->generator, (unsigned long long)f->seed);
     printf("shape           %u layers, %u tokens, hidden %u, intermediate %u, %u experts, top-%u\n", f->layers,
@@ -74,6 +76,9 @@ static int describe(const struct gb_fixture *f)
         loads(f, &f->layer[l], count, &touched, &most);
         printf("layer %-3u       model layer %u, %u experts touched, at most %u tokens on one\n", l, f->layer[l].index,
                touched, most);
+        if (f->layer[l].activation_scales)
+            printf("                global scales of activations %g (x), %g (intermediate)\n",
+                   (double)f->layer[l].activation_scales[0], (double)f->layer[l].activation_scales[1]);
     }
     free(count);
     return EXIT_PASS;

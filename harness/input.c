@@ -95,7 +95,8 @@ int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned t
     const struct gb_shape *s = &fixture->shape;
     const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
     char texts[SIZES][16];
-    char *argv[SIZES + 4] = {"gaugeblock", "probe", (char *)path};
+    char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)path};
+    argv[3 + SIZES] = (char *)fixture->activation_recipe;
     for (int i = 0; i < SIZES; i++) {
         snprintf(texts[i], sizeof texts[i], "%u", sizes[i]);
         argv[3 + i] = texts[i];
@@ -156,8 +157,9 @@ static enum gb_status probe_outputs(char **argv, struct gb_error *error)
                   .experts = (uint32_t)sizes[4],
                   .top_k = (uint32_t)sizes[5]},
     };
+    snprintf(frame.activation_recipe, sizeof frame.activation_recipe, "%s", argv[2 + SIZES]);
     struct gb_outputs *outputs;
-    uint64_t layer = sizes[1] * (2 * sizeof(double) * sizes[2] + sizeof(gb_bf16) * sizes[5] * sizes[3]);
+    uint64_t layer = sizes[1] * (2 * sizeof(double) * sizes[2] + 2 * sizeof(gb_bf16) * sizes[5] * sizes[3]);
     limit_memory(argv[1], sizes[0] * layer);
     enum gb_status status = gb_outputs_read(argv[1], &frame, &outputs, error);
     gb_outputs_free(outputs);
@@ -188,7 +190,7 @@ int probe_main(int argc, char **argv)
         status = gb_fixture_send(argv[1], CHILD_SHARED, &error);
     } else if (argc == 4) {
         status = probe_vector_outputs(argv, &error);
-    } else if (argc == 2 + SIZES) {
+    } else if (argc == 3 + SIZES) {
         status = probe_outputs(argv, &error);
     } else {
         gb_fail(&error, GB_EINVAL, "gaugeblock probe: is run by other commands");

@@ -20,7 +20,8 @@ int input_vector_outputs(const char *path, const char *scales, const char *vecto
                          const struct gb_vectors *vectors, struct gb_vector_outputs **outputs, struct gb_error *error);
 
 /* Child: `gaugeblock probe FIXTURE`, `gaugeblock probe OUTPUTS VECTORS SCALES`, or
- * `gaugeblock probe OUTPUTS LAYERS TOKENS HIDDEN INTERMEDIATE EXPERTS TOP_K`. */
+ * `gaugeblock probe OUTPUTS LAYERS TOKENS HIDDEN INTERMEDIATE EXPERTS TOP_K RECIPE`, the recipe of
+ * activations or "". */
 int probe_main(int argc, char **argv);
 
 #endif

@@ -7,6 +7,7 @@
 #include "harness/describe.h"
 #include "harness/drift.h"
 #include "harness/judge.h"
+#include "harness/judge_activations.h"
 #include "harness/judge_codes.h"
 #include "harness/judge_distance.h"
 #include "harness/judge_down.h"
@@ -30,7 +31,8 @@ struct tally {
     uint64_t elements;          /* of the bound lane */
     bool ordered;               /* bits are binding, and statistics are not */
     bool given;                 /* the subject is down alone, on the reference's intermediate */
-    bool nonfinite;             /* sums of errors say nothing: the bound is binding in their place */
+    bool nonfinite;             /* sums of errors say nothing, or not yet (of flips of codes): the bound is binding in
+                                   their place */
 };
 
 /* The bits lane of one buffer of one layer. */
@@ -86,7 +88,8 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
             r.limit_ratio);
 }
 
-/* Truth is in no hash, so it may be of other inputs: then the reference itself lies outside the bound. */
+/* Truth is in no hash, so it may be of other inputs: then the reference itself, with bf16 activations, lies outside the
+ * bound. */
 static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint32_t tokens, struct judgement *j,
                                   struct gb_error *error)
 {
@@ -155,7 +158,7 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
             judge_down(b, layer, outputs, tally->given ? b->reference->layer[layer].intermediate : out->intermediate,
                        subject.value, tally, object, j, error);
     if (status == GB_OK)
-        status = check_truth(b, layer, tokens, j, error);
+        status = check_truth(b->plain ? b->plain : b, layer, tokens, j, error);
     widened_free(&subject);
     free(stored);
     return status;
@@ -244,6 +247,8 @@ static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const stru
     enum gb_status status = GB_OK;
     if (outputs->layer[layer].intermediate)
         status = judge_intermediate(b, layer, outputs, tally, object, j, error);
+    if (status == GB_OK)
+        status = judge_activations(b, layer, outputs, tally->ordered, object, &tally->bits, j, error);
     if (status == GB_OK && output)
         status = judge_output(b, layer, outputs, tally, object, j, error);
     if (status == GB_OK && output)
@@ -268,9 +273,8 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
                           .given = kernel->operation == GB_DOWN,
-                          .nonfinite = f->nonfinite};
-    struct gb_rounding_points points = {kernel->activations, kernel->output, kernel->accumulator_bits,
-                                        kernel->roundings};
+                          .nonfinite = f->nonfinite || b->plain};
+    struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};
     struct distances sum;
     json_t *layers = json_array();
     *j = (struct judgement){.verdict = VERDICT_PASS};
@@ -278,6 +282,8 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     if (checks)
         judgement_watch(j, kernel, checks);
     enum gb_status status = baseline_bounds(b, &points, inner, error);
+    if (status == GB_OK && b->plain && output)
+        status = baseline_bounds(b->plain, b->plain->bounds ? &b->plain->points : &points, b->plain->stages, error);
     if (status == GB_OK)
         exact_start(&tally.exact, b, gate, j);
     gate_start(gate, &tally.closeness);
@@ -285,13 +291,13 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
                                      .flips_binding = sums_bind(&tally, false),
                                      .elements = elements_of(f, outputs, false, true)};
     tally.down = (struct down_lane){.bound_binding = bound_binds(&tally),
-                                    .rms_binding = sums_bind(&tally, false),
-                                    .gain_binding = sums_bind(&tally, true),
+                                    .rms_binding = !tally.ordered && !f->nonfinite && gate->rms,
+                                    .gain_binding = !tally.ordered && !f->nonfinite && gate->gain,
                                     .why = down_without_sums(&points, f->nonfinite),
                                     .elements = elements_of(f, outputs, true, false)};
     if (status == GB_OK)
-        statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !f->nonfinite, inner && !f->nonfinite,
-                         FALSE_ALARM_PROBABILITY);
+        statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !tally.nonfinite,
+                         inner && !tally.nonfinite, FALSE_ALARM_PROBABILITY);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
         json_array_append_new(layers, object);

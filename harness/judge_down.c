@@ -27,6 +27,30 @@ static void expected_free(struct expected *e)
     gb_moments_free(&e->moments);
 }
 
+/* What down's dot products take of the intermediate: its values, or with quantised activations those of the codes that
+ * the recipe makes of it. values: [tokens, top_k, intermediate]. */
+static enum gb_status values_of(const struct baseline *b, uint32_t layer, const struct gb_shape *shape,
+                                const gb_bf16 *intermediate, double *values, struct gb_error *error)
+{
+    size_t count = (size_t)shape->tokens * shape->top_k * shape->intermediate;
+    for (size_t i = 0; i < count; i++)
+        values[i] = (double)gb_bf16_decode(intermediate[i]);
+    if (b->activations == GB_BF16)
+        return GB_OK;
+    struct gb_arguments a = gb_layer_arguments(b->fixture, layer, shape->tokens);
+    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    uint8_t *codes = malloc(count); /* two a byte, or one */
+    float *scales = malloc(sizeof *scales * (count / a.activation_rules->block_columns));
+    enum gb_status status = codes && scales ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %zu codes", count);
+    if (status == GB_OK)
+        status = gb_reference_quantise_activations(&a, GB_DOWN, intermediate, codes, scales, error);
+    if (status == GB_OK)
+        status = gb_reference_activation_values(&a, GB_DOWN, codes, scales, values, error);
+    free(codes);
+    free(scales);
+    return status;
+}
+
 static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uint32_t tokens, const gb_bf16 *codes,
                                    struct expected *e, struct gb_error *error)
 {
@@ -45,14 +69,18 @@ static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uin
     if (!e->intermediate || !e->routing_weights || !e->bounds.output_truth || !e->bounds.output_worst ||
         !e->bounds.output_sigma || !e->bounds.output_bias)
         return gb_fail(error, GB_ENOMEM, "no memory to judge down for %u tokens", tokens);
-    for (size_t i = 0; i < pairs * shape.intermediate; i++)
-        e->intermediate[i] = (double)gb_bf16_decode(codes[i]);
+    enum gb_status status = values_of(b, layer, &shape, codes, e->intermediate, error);
     for (size_t i = 0; i < pairs; i++)
         e->routing_weights[i] = b->points.stages.routing_weight == GB_BF16
                                     ? (double)gb_bf16_decode(gb_bf16_encode(l->routing_weights[i]))
                                     : (double)l->routing_weights[i];
-    return gb_bound_down(&shape, e->intermediate, l->ids, e->routing_weights, &weights, &b->points, &e->bounds,
-                         &e->moments, error);
+    const struct gb_requantisation quantised = {.rules = gb_fixture_activation_rules(b->fixture)};
+    struct gb_rounding_points points = b->points;
+    points.requantisation = b->activations == GB_BF16 ? NULL : &quantised;
+    if (status == GB_OK)
+        status = gb_bound_down(&shape, e->intermediate, l->ids, e->routing_weights, &weights, &points, &e->bounds,
+                               &e->moments, error);
+    return status;
 }
 
 static void judge_bound(struct down_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
@@ -121,6 +149,7 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
                             struct gb_error *error)
 {
     struct gb_arguments a = gb_layer_arguments(b->fixture, layer, tokens);
+    gb_layer_activations(b->fixture, layer, b->activations, &a);
     size_t count = (size_t)tokens * a.shape.hidden, inner = (size_t)tokens * a.shape.top_k * a.shape.intermediate;
     float *expected = malloc(sizeof *expected * count);      /* [tokens, hidden] */
     gb_bf16 *stored = malloc(sizeof *stored * count);        /* [tokens, hidden] */

@@ -14,10 +14,11 @@ struct make_options {
     const char *path;
     const struct model *model; /* NULL: --shape */
     struct gb_shape shape;
-    enum gb_format format;
-    const char *data;    /* a name of gb_generators, without its version or with it */
-    const char *routing; /* a name of gb_routing_kinds */
-    const char *router;  /* a name of gb_router_recipes; NULL: the model's, or the default */
+    enum gb_format format, activations;
+    const char *activation_recipe; /* a name of gb_recipes; NULL: the default of activations */
+    const char *data;              /* a name of gb_generators, without its version or with it */
+    const char *routing;           /* a name of gb_routing_kinds */
+    const char *router;            /* a name of gb_router_recipes; NULL: the model's, or the default */
     uint32_t layers;
     uint64_t seed;
     bool generated;
@@ -27,6 +28,8 @@ struct make_options {
 enum {
     OPTION_SHAPE = 256,
     OPTION_FORMAT,
+    OPTION_ACTIVATIONS,
+    OPTION_ACTIVATION_RECIPE,
     OPTION_LAYERS,
     OPTION_TOKENS,
     OPTION_SEED,
@@ -42,6 +45,10 @@ static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", 0, "or: experts, top-k, hidden and intermediate size", 0},
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp4, mxfp8, fp8 or bf16", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+     "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
+    {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
+     "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
     {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties, edge, nonfinite or exact (docs/fixtures.md)", 0},
@@ -104,6 +111,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!gb_format_parse(argument, &o->format))
             usage_error(state, "--format %s: there are nvfp4, mxfp4, mxfp8, fp8 and bf16", argument);
         return 0;
+    case OPTION_ACTIVATIONS:
+        if (!gb_format_parse(argument, &o->activations))
+            usage_error(state, "--activations %s: there are bf16, nvfp4, mxfp8 and fp8", argument);
+        return 0;
+    case OPTION_ACTIVATION_RECIPE:
+        o->activation_recipe = argument;
+        return 0;
     case OPTION_LAYERS:
         o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
         return 0;
@@ -141,6 +155,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "name the file to write");
         if ((o->model != NULL) == (o->shape.experts != 0))
             usage_error(state, "give either --model or --shape");
+        if (o->activations == GB_BF16 && o->activation_recipe)
+            usage_error(state, "--activation-recipe goes with --activations nvfp4, mxfp8 or fp8");
         if (o->model) {
             uint32_t tokens = o->shape.tokens;
             o->shape = o->model->shape;
@@ -225,7 +241,9 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, s
         snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u --routing %s", o->shape.experts, o->shape.top_k,
                  o->shape.hidden, o->shape.intermediate, o->routing);
     enum gb_status status = GB_OK;
-    if (router->bias != GB_ROUTER_BIAS_NONE)
+    if (o->activations != GB_BF16)
+        status = activations_choose(f, o->activations, o->activation_recipe, error);
+    if (status == GB_OK && router->bias != GB_ROUTER_BIAS_NONE)
         status = gb_fixture_add(f, GB_EXTRA_ROUTER_BIAS, error);
     if (status == GB_OK)
         status = gb_generate_inputs(f, error);
@@ -254,6 +272,8 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
         return gb_fail(error, GB_EINVAL, "--data nonfinite: a router has no choice for NaN; add --routing uniform");
     if (!strcmp(find_generator(o->data)->name, "exact/1") && !strcmp(o->routing, "router"))
         return gb_fail(error, GB_EINVAL, "--data exact: a router's weights are not exact; add --routing uniform");
+    if (!strcmp(find_generator(o->data)->name, "nonfinite/1") && o->activations != GB_BF16)
+        return gb_fail(error, GB_EINVAL, "--data nonfinite: goes with bf16 activations, codes of NaN differ by recipe");
     /* The stack routes by the router, which other data kinds would drive into overflow. */
     bool stack = !o->generated && !strcmp(find_generator(o->data)->name, "gaussian/1") && !strcmp(o->routing, "router");
     bool weighs_input = false;
@@ -278,8 +298,13 @@ int command_make(int argc, char **argv)
                "Example, one layer of Qwen3-Next's shape:\n"
                "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
     };
-    struct make_options o = {
-        .format = GB_NVFP4, .layers = 1, .seed = 1, .data = "gaussian", .routing = "router", .shape = {.tokens = 8}};
+    struct make_options o = {.format = GB_NVFP4,
+                             .activations = GB_BF16,
+                             .layers = 1,
+                             .seed = 1,
+                             .data = "gaussian",
+                             .routing = "router",
+                             .shape = {.tokens = 8}};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);

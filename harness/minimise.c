@@ -9,6 +9,7 @@
 #include "harness/minimise.h"
 #include "harness/part.h"
 #include "harness/progress.h"
+#include "harness/session.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
 
@@ -31,21 +32,26 @@ static enum gb_status judge_trial(const struct search *s, struct gb_fixture *fix
                                      .batch_count = 1,
                                      .timeout_s = s->request->timeout_s};
     struct worker_result result;
-    struct baseline baseline = {0};
+    struct baseline plain = {0}, quantised = {0}, *baseline = &plain;
     struct judgement j;
     worker_run(&request, fixture, &result);
     enum gb_status status = GB_OK;
     if (result.verdict == VERDICT_PASS) {
-        status = baseline_new(fixture, &baseline, error);
+        status = baseline_new(fixture, &plain, error);
+        if (status == GB_OK && s->selected->kernel->activations != GB_BF16) {
+            baseline = &quantised;
+            status = baseline_new_quantised(&plain, baseline, error);
+        }
         if (status == GB_OK)
-            status = judge(&baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->gate, &j,
-                           error);
+            status =
+                judge(baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->gate, &j, error);
         if (status == GB_OK) {
             *fails = j.verdict == VERDICT_FAIL;
             json_decref(j.lanes);
             json_decref(j.metrics);
         }
-        baseline_free(&baseline);
+        baseline_free(&quantised);
+        baseline_free(&plain);
     }
     worker_result_free(&result);
     return status;
@@ -60,7 +66,7 @@ static enum gb_status try_part(struct search *s, const struct part *part, bool *
     progress("minimising: try", s->tries++, 100);
     enum gb_status status = part_new(s->request->baseline->fixture, part, &fixture, &refused);
     if (status == GB_OK) {
-        struct gb_problem problem = gb_fixture_problem(fixture, fixture->shape.tokens);
+        struct gb_problem problem = session_problem(s->selected->kernel, fixture, fixture->shape.tokens);
         status = s->selected->kernel->supports(&problem, &refused);
     }
     if (status != GB_OK) {
@@ -107,7 +113,10 @@ static enum gb_status halve(struct search *s, size_t first, size_t count, struct
 /* Cuts columns or neurons to half, in whole scale blocks, while that still fails. */
 static enum gb_status cut(struct search *s, size_t count, struct gb_error *error)
 {
-    uint32_t block = gb_format_block(s->request->baseline->fixture->weights);
+    const struct gb_fixture *f = s->request->baseline->fixture;
+    const struct gb_quantiser *rules = gb_fixture_activation_rules(f);
+    uint32_t block = gb_format_block(f->weights);
+    block = rules && rules->block_columns > block ? rules->block_columns : block;
     bool fails = true;
     enum gb_status status = GB_OK;
     block = block < 16 ? 16 : block;

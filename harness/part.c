@@ -154,6 +154,8 @@ static void describe(const struct gb_fixture *f, const struct part *p, struct gb
     to->rms_norm_epsilon = f->rms_norm_epsilon;
     memcpy(to->recipe, f->recipe, sizeof to->recipe);
     memcpy(to->contract, f->contract, sizeof to->contract);
+    memcpy(to->activation_recipe, f->activation_recipe, sizeof to->activation_recipe);
+    to->activations = f->activations;
     memcpy(to->source_sha256, f->sha256, sizeof to->source_sha256);
     snprintf(to->generator, sizeof to->generator, "import/1");
     snprintf(to->source, sizeof to->source, "layer %u, tokens %u to %u, slots %u to %u of %.160s", p->layer,
@@ -173,6 +175,11 @@ enum gb_status part_new(const struct gb_fixture *f, const struct part *p, struct
                                  : gb_fail(error, GB_EINVAL, "the part has no slot in use");
     if (status == GB_OK && f->layer[p->layer].gate_up_bias)
         status = gb_fixture_add(*result, GB_EXTRA_BIASES, error);
+    if (status == GB_OK && f->layer[p->layer].activation_scales) {
+        status = gb_fixture_add(*result, GB_EXTRA_ACTIVATION_SCALES, error);
+        if (status == GB_OK)
+            memcpy((*result)->layer[0].activation_scales, f->layer[p->layer].activation_scales, 2 * sizeof(float));
+    }
     if (status == GB_OK) {
         describe(f, p, *result);
         fill(f, p, number, *result);

@@ -29,10 +29,19 @@ enum gb_status catalogue_open(const char *const *subjects, uint32_t count, struc
     return GB_OK;
 }
 
-/* Whether the kernel is for problems like this: a router for any with routers, others for their weight format. */
+static enum gb_format activations_of(const struct gb_problem *problem)
+{
+    return problem->activation_rules ? gb_quantiser_activations(problem->activation_rules) : GB_BF16;
+}
+
+/* Whether the kernel is for problems like this: a router for any with routers, others for their weight format, and
+ * bf16 activations or theirs. */
 static bool takes(const struct gb_kernel *kernel, const struct gb_problem *problem)
 {
-    return kernel->operation == GB_ROUTE ? problem->router != NULL : kernel->weights == problem->weights;
+    if (kernel->operation == GB_ROUTE)
+        return problem->router != NULL;
+    return kernel->weights == problem->weights &&
+           (kernel->activations == GB_BF16 || kernel->activations == activations_of(problem));
 }
 
 /* Fills in whether the kernel can run on this problem here. */
@@ -46,8 +55,10 @@ static void check(const struct gb_problem *problem, struct selected *s)
                  s->kernel->name);
     } else if (!takes(s->kernel, problem)) {
         s->unsupported = true;
-        snprintf(s->reason, sizeof s->reason, "%s takes %s weights, the fixture has %s", s->kernel->name,
-                 kernel_weights_name(s->kernel), gb_format_name(problem->weights));
+        const char *activations = gb_format_name(s->kernel->activations);
+        snprintf(s->reason, sizeof s->reason, "%s takes %s weights and %s activations, the fixture has %s and %s",
+                 s->kernel->name, kernel_weights_name(s->kernel), activations ? activations : "unknown",
+                 gb_format_name(problem->weights), gb_format_name(activations_of(problem)));
     } else if (s->kernel->operation != GB_ROUTE && (problem->activation != GB_SILU || problem->biased) &&
                !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
         s->unsupported = true;
@@ -109,7 +120,7 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
 
 size_t select_most(const struct catalogue *c, uint32_t pattern_count)
 {
-    size_t most = pattern_count + 1;
+    size_t most = pattern_count + 2;
     for (uint32_t l = 0; l < c->count; l++)
         most += c->library[l].table->count;
     return most;
@@ -125,9 +136,13 @@ uint32_t select_subjects(const struct catalogue *c, const char *const *patterns,
         for (uint32_t i = 0; i < c->library[l].table->count; i++)
             count = add(selected, count, &c->library[l], subject_kernel(&c->library[l], i), "--subject");
     if (!pattern_count && c->count == c->own) {
+        const char *weights = gb_format_name(problem->weights), *activations = gb_format_name(activations_of(problem));
         char name[64];
-        snprintf(name, sizeof name, "cpu/%s-layer", gb_format_name(problem->weights));
+        snprintf(name, sizeof name, "cpu/%s-layer", weights);
         count = add_matching(c, name, problem, selected, count);
+        snprintf(name, sizeof name, "cpu/%s-%s-layer", weights, activations);
+        if (problem->activation_rules)
+            count = add_matching(c, name, problem, selected, count);
     }
     for (uint32_t i = 0; i < count; i++)
         if (selected[i].kernel)

@@ -16,9 +16,18 @@ bool session_writes_output(const struct gb_kernel *kernel)
     return kernel->operation == GB_LAYER || kernel->operation == GB_DOWN;
 }
 
+bool session_writes_activations(const struct gb_kernel *kernel, enum gb_activation_part part)
+{
+    bool of_x = part == GB_X_CODES || part == GB_X_SCALES;
+    return kernel->activations != GB_BF16 && kernel->flags & GB_STAGE_OUTPUTS &&
+           (kernel->operation == GB_LAYER || kernel->operation == (of_x ? GB_GATE_UP : GB_DOWN));
+}
+
 struct gb_problem session_problem(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens)
 {
     struct gb_problem problem = gb_fixture_problem(fixture, tokens);
+    if (kernel->activations == GB_BF16)
+        problem.activation_rules = NULL;
     if (kernel->operation != GB_ROUTE)
         return problem;
     struct gb_problem route = {
@@ -101,6 +110,7 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
 {
     *s = (struct session){.kernel = kernel, .memory = memory, .fixture = fixture, .layer = layer};
     s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
+    gb_layer_activations(fixture, layer, kernel->activations, &s->arguments);
     s->used = calloc(fixture->shape.experts, sizeof *s->used);
     if (!s->used)
         return gb_fail(error, GB_ENOMEM, "no memory for %u experts", fixture->shape.experts);
@@ -194,7 +204,17 @@ enum gb_status session_close(struct session *s, struct worker_checks *checks, st
 /* Buffers of one run. */
 struct run {
     struct guarded x, ids, routing_weights, intermediate, output, routed_ids, routed_weights, workspace;
+    struct guarded activations[GB_ACTIVATION_PARTS];
 };
+
+/* Bytes of codes or scales of activations; 0 if the kernel does not write them. */
+static size_t activation_bytes(const struct session *s, uint32_t tokens, enum gb_activation_part part)
+{
+    if (!session_writes_activations(s->kernel, part))
+        return 0;
+    struct gb_activation_array a = gb_activation_array(s->arguments.activation_rules, &s->fixture->shape, part);
+    return (size_t)tokens * a.slots * a.width * a.bytes;
+}
 
 static enum gb_status run_new(const struct session *s, const struct session_io *io, uint8_t poison, struct run *r,
                               struct gb_error *error)
@@ -236,6 +256,13 @@ static enum gb_status run_new(const struct session *s, const struct session_io *
         status = guarded_poison(&r->routed_weights, poison, error);
     if (status == GB_OK)
         status = guarded_poison(&r->workspace, poison, error);
+    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++) {
+        size_t bytes = activation_bytes(s, io->tokens, (enum gb_activation_part)p);
+        if (bytes)
+            status = guarded_new(s->memory, bytes, &r->activations[p], error);
+        if (status == GB_OK)
+            status = guarded_poison(&r->activations[p], poison, error);
+    }
     return status;
 }
 
@@ -249,6 +276,8 @@ static void run_free(struct run *r)
     guarded_free(&r->routed_ids);
     guarded_free(&r->routed_weights);
     guarded_free(&r->workspace);
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
+        guarded_free(&r->activations[p]);
 }
 
 static enum gb_status run_inspect(const struct session *s, const struct session_io *io, const struct run *r,
@@ -270,6 +299,8 @@ static enum gb_status run_inspect(const struct session *s, const struct session_
         status = inspect(&r->routed_weights, NULL, "routed weights", s->layer, checks, error);
     if (status == GB_OK)
         status = inspect(&r->workspace, NULL, "workspace", s->layer, checks, error);
+    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
+        status = inspect(&r->activations[p], NULL, "codes or scales of activations", s->layer, checks, error);
     return status;
 }
 
@@ -289,6 +320,10 @@ enum gb_status session_run(struct session *s, const struct session_io *io, uint8
         a.routed_ids = r.routed_ids.payload;
         a.routed_weights = r.routed_weights.payload;
         a.workspace = r.workspace.payload;
+        a.x_codes = r.activations[GB_X_CODES].payload;
+        a.x_scales = r.activations[GB_X_SCALES].payload;
+        a.intermediate_codes = r.activations[GB_INTERMEDIATE_CODES].payload;
+        a.intermediate_scales = r.activations[GB_INTERMEDIATE_SCALES].payload;
         status = s->kernel->run(&a, error);
     }
     if (status == GB_OK)
@@ -303,6 +338,8 @@ enum gb_status session_run(struct session *s, const struct session_io *io, uint8
         status = guarded_read(&r.routed_ids, io->routed_ids, error);
     if (status == GB_OK)
         status = guarded_read(&r.routed_weights, io->routed_weights, error);
+    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
+        status = io->activations[p] ? guarded_read(&r.activations[p], io->activations[p], error) : GB_OK;
     run_free(&r);
     return status;
 }

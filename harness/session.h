@@ -25,14 +25,15 @@ struct session {
 /* Host inputs and outputs of one run. */
 struct session_io {
     uint32_t tokens;
-    const gb_bf16 *x;               /* [tokens, hidden] */
-    const int32_t *ids;             /* [tokens, top_k] */
-    const float *routing_weights;   /* [tokens, top_k] */
-    const gb_bf16 *intermediate_in; /* [tokens, top_k, intermediate], for GB_DOWN */
-    void *output;                   /* [tokens, hidden] in the kernel's format; unused for GB_GATE_UP */
-    gb_bf16 *intermediate;          /* [tokens, top_k, intermediate], where the kernel writes it */
-    int32_t *routed_ids;            /* [tokens, top_k], of GB_ROUTE */
-    float *routed_weights;          /* [tokens, top_k], of GB_ROUTE */
+    const gb_bf16 *x;                       /* [tokens, hidden] */
+    const int32_t *ids;                     /* [tokens, top_k] */
+    const float *routing_weights;           /* [tokens, top_k] */
+    const gb_bf16 *intermediate_in;         /* [tokens, top_k, intermediate], for GB_DOWN */
+    void *output;                           /* [tokens, hidden] in the kernel's format; unused for GB_GATE_UP */
+    gb_bf16 *intermediate;                  /* [tokens, top_k, intermediate], where the kernel writes it */
+    int32_t *routed_ids;                    /* [tokens, top_k], of GB_ROUTE */
+    float *routed_weights;                  /* [tokens, top_k], of GB_ROUTE */
+    void *activations[GB_ACTIVATION_PARTS]; /* those that the kernel writes */
 };
 
 /* What the kernel is asked whether it supports. */
@@ -41,6 +42,8 @@ struct gb_problem session_problem(const struct gb_kernel *kernel, const struct g
 /* Whether the kernel writes the intermediate; whether it writes the output. */
 bool session_writes_intermediate(const struct gb_kernel *kernel);
 bool session_writes_output(const struct gb_kernel *kernel);
+/* Whether it writes these codes or scales of quantised activations. */
+bool session_writes_activations(const struct gb_kernel *kernel, enum gb_activation_part part);
 
 /* Puts the layer's weights into the kernel's memory and calls prepare(). */
 enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,

@@ -21,8 +21,9 @@ static bool known(const struct gb_kernel *k)
     for (uint32_t i = 0; i < ROUNDED_STAGES; i++)
         if (stage_rounding(&k->roundings, i) && !rounds(stage_rounding(&k->roundings, i)))
             return false;
-    return k->operation >= GB_LAYER && k->operation <= GB_SILU_MUL_QUANTISE && k->activations == GB_BF16 &&
-           rounds(k->output) && k->accumulator_bits >= 8 && k->accumulator_bits <= 53;
+    return k->operation >= GB_LAYER && k->operation <= GB_SILU_MUL_QUANTISE &&
+           (k->activations == GB_BF16 || gb_recipe_default_activations(k->activations)) && rounds(k->output) &&
+           k->accumulator_bits >= 8 && k->accumulator_bits <= 53;
 }
 
 static enum gb_status check_table(const char *path, const struct gb_kernel_table *table, struct gb_error *error)

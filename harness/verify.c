@@ -33,6 +33,7 @@ enum {
     OPTION_SUBJECT,
     OPTION_OUTPUTS,
     OPTION_ORDER,
+    OPTION_ACTIVATIONS,
     OPTION_ROUNDING,
     OPTION_BITS,
     OPTION_BATCH,
@@ -51,6 +52,8 @@ static const struct argp_option options[] = {
     {"outputs", OPTION_OUTPUTS, "FILE", OPTION_REPEATABLE,
      "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+     "what wrote --outputs multiplies: bf16, or the fixture's format of activations (default)", 0},
     {"rounding", OPTION_ROUNDING, "STAGE=FORMAT,...", 0,
      "where what wrote --outputs rounds between stages: gate_up, silu, slot, routing_weight, weighted, each to bf16; "
      "nowhere by default",
@@ -97,6 +100,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_ORDER:
         o->claim.order = argument;
         return 0;
+    case OPTION_ACTIVATIONS:
+        if (!gb_format_parse(argument, &o->claim.activations))
+            usage_error(state, "--activations %s: give bf16, nvfp4, mxfp8 or fp8", argument);
+        return 0;
     case OPTION_ROUNDING:
         if (claim_roundings(&o->claim, argument, &error) != GB_OK)
             usage_error(state, "%s", error.message);
@@ -142,8 +149,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "name at least one fixture");
         if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
             usage_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
-        if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits) && !o->outputs_count)
-            usage_error(state, "--order, --rounding and --accumulator-bits go with --outputs");
+        if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits || o->claim.activations) &&
+            !o->outputs_count)
+            usage_error(state, "--order, --activations, --rounding and --accumulator-bits go with --outputs");
         if (o->minimal && (o->outputs_count || o->fixture_count > 1))
             usage_error(state, "--minimise goes with one fixture, and without --outputs");
         if (o->claim.order && (o->claim.roundings_text || o->claim.accumulator_bits))
@@ -207,12 +215,36 @@ static enum gb_status cover(json_t *record, const struct verify_options *o, cons
     return GB_OK;
 }
 
-static enum gb_status verify_fixture(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
+/* What --outputs claims fits the fixture; activations that are not said are its own. */
+static enum gb_status check_claim(const struct gb_fixture *f, struct claim *claim, struct gb_error *error)
+{
+    claim->activations = claim->activations ? claim->activations : f->activations;
+    if (claim->activations != GB_BF16 && claim->activations != f->activations)
+        return gb_fail(error, GB_EINVAL, "--activations %s: the fixture has %s; give that or bf16",
+                       gb_format_name(claim->activations), gb_format_name(f->activations));
+    if (claim->order && !gb_contract_find(f->weights, claim->activations, claim->order))
+        return gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
+                       claim->order, gb_format_name(f->weights));
+    return GB_OK;
+}
+
+/* The reference with bf16 activations, and the one with the fixture's where they are others. */
+static enum gb_status compute_references(const struct gb_fixture *f, struct baseline *plain, struct baseline *quantised,
+                                         struct case_request *request, struct gb_error *error)
+{
+    progress("computing the reference", 0, 1);
+    enum gb_status status = baseline_new(f, plain, error);
+    if (status != GB_OK || f->activations == GB_BF16)
+        return status;
+    request->quantised = quantised;
+    return baseline_new_quantised(plain, quantised, error);
+}
+
+static enum gb_status verify_fixture(json_t *record, struct verify_options *o, const struct catalogue *catalogue,
                                      const char *path, struct gb_error *error)
 {
     struct gb_fixture *fixture;
-    struct baseline baseline = {0};
-    enum gb_status status = GB_OK;
+    struct baseline plain = {0}, quantised = {0};
     size_t first = json_array_size(json_object_get(record, "cases"));
     int code = input_fixture(path, o->timeout_s, &fixture, error);
     if (code != EXIT_PASS) {
@@ -223,7 +255,7 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
 
         .path = path,
         .fixture = fixture,
-        .baseline = &baseline,
+        .baseline = &plain,
         .gate = &o->gate,
         .timeout_s = o->timeout_s,
         .minimal = o->minimal};
@@ -237,20 +269,17 @@ static enum gb_status verify_fixture(json_t *record, const struct verify_options
         gb_fixture_free(fixture);
         return GB_OK;
     }
-    if (o->claim.order && !gb_contract_find(fixture->weights, GB_BF16, o->claim.order))
-        status =
-            gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
-                    o->claim.order, gb_format_name(fixture->weights));
-    progress("computing the reference", 0, 1);
+    enum gb_status status = o->outputs_count ? check_claim(fixture, &o->claim, error) : GB_OK;
     if (status == GB_OK)
-        status = baseline_new(fixture, &baseline, error);
+        status = compute_references(fixture, &plain, &quantised, &request, error);
     if (status == GB_OK)
         status = o->outputs_count ? judge_outputs(record, o, &request, error)
                                   : judge_kernels(record, o, catalogue, &request, error);
     if (status == GB_OK)
         status = cover(record, o, fixture, path, first, error);
     progress_done();
-    baseline_free(&baseline);
+    baseline_free(&quantised);
+    baseline_free(&plain);
     gb_fixture_free(fixture);
     return status;
 }

@@ -78,6 +78,39 @@ static void compare_runs(const void *first, const void *second, size_t count, si
     }
 }
 
+/* Codes and scales of activations of two runs; those of the second are kept where they are wanted. */
+static void compare_activations(struct worker *w, const struct session_io *io, uint32_t b, uint32_t layer)
+{
+    struct gb_layer_outputs *out = &w->outputs[b]->layer[layer];
+    struct gb_layer_outputs *again = w->second[b] ? &w->second[b]->layer[layer] : NULL;
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
+        if (!out->activations[p])
+            continue;
+        struct gb_activation_array a =
+            gb_activation_array(w->outputs[b]->activation_rules, &w->fixture->shape, (enum gb_activation_part)p);
+        size_t count = (size_t)io->tokens * a.slots * a.width;
+        compare_runs(out->activations[p], io->activations[p], count, a.bytes, a.name, layer, &w->checks[b]);
+        if (again)
+            memcpy(again->activations[p], io->activations[p], count * a.bytes);
+    }
+}
+
+/* Memory for the activations of a second run. */
+static enum gb_status second_activations(const struct worker *w, uint32_t b, struct session_io *io,
+                                         struct gb_error *error)
+{
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
+        if (!w->outputs[b]->layer[0].activations[p])
+            continue;
+        struct gb_activation_array a =
+            gb_activation_array(w->outputs[b]->activation_rules, &w->fixture->shape, (enum gb_activation_part)p);
+        io->activations[p] = malloc((size_t)io->tokens * a.slots * a.width * a.bytes);
+        if (!io->activations[p])
+            return gb_fail(error, GB_ENOMEM, "no memory for a second run of %u tokens", io->tokens);
+    }
+    return GB_OK;
+}
+
 /* Two runs of one batch with different poison; the first one's outputs are kept. */
 static enum gb_status run_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
                                 struct gb_error *error)
@@ -89,15 +122,21 @@ static enum gb_status run_batch(struct worker *w, struct session *s, struct sess
     size_t element = w->kernel->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16);
     io.output = out->output;
     io.intermediate = out->intermediate;
+    memcpy(io.activations, out->activations, sizeof io.activations);
     enum gb_status status = session_run(s, &io, poisons[0], &w->checks[b], error);
     if (status != GB_OK)
         return status;
     io.output = malloc(outputs * element);
     io.intermediate = malloc(inner * sizeof(gb_bf16));
+    memset(io.activations, 0, sizeof io.activations);
     if (!io.output || !io.intermediate)
         status = gb_fail(error, GB_ENOMEM, "no memory for a second run of %u tokens", io.tokens);
     if (status == GB_OK)
+        status = second_activations(w, b, &io, error);
+    if (status == GB_OK)
         status = session_run(s, &io, poisons[1], &w->checks[b], error);
+    if (status == GB_OK)
+        compare_activations(w, &io, b, s->layer);
     if (status == GB_OK && session_writes_output(w->kernel))
         compare_runs(out->output, io.output, outputs, element, "output", s->layer, &w->checks[b]);
     if (status == GB_OK && session_writes_intermediate(w->kernel))
@@ -111,6 +150,8 @@ static enum gb_status run_batch(struct worker *w, struct session *s, struct sess
     }
     free(io.output);
     free(io.intermediate);
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
+        free(io.activations[p]);
     return status;
 }
 
@@ -162,7 +203,7 @@ static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_e
         status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", tokens);
     if (status == GB_OK)
         status = stack_input(w->fixture, s->layer, tokens, w->state, x, ids, routing_weights, error);
-    struct session_io io = {tokens, x, ids, routing_weights, NULL, output, inner, NULL, NULL};
+    struct session_io io = {tokens, x, ids, routing_weights, NULL, output, inner, NULL, NULL, {NULL}};
     if (status == GB_OK)
         status = session_run(s, &io, poisons[0], &w->checks[last], error);
     if (status == GB_OK) {
@@ -188,10 +229,11 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         struct gb_arguments a = gb_layer_arguments(w->fixture, layer, shape->tokens);
         inner = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
         a.intermediate = inner;
+        gb_layer_activations(w->fixture, layer, w->kernel->activations, &a);
         status = inner ? gb_reference_gate_up(&a, error) : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, NULL, NULL, NULL, NULL};
+        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, NULL, NULL, NULL, NULL, {NULL}};
         status = w->kernel->operation == GB_ROUTE ? route_batch(w, &s, io, b, error) : run_batch(w, &s, io, b, error);
     }
     if (status == GB_OK && w->state)
@@ -207,8 +249,13 @@ static enum gb_status new_outputs(const struct worker *w, const struct gb_shape 
 {
     if (w->kernel->operation == GB_ROUTE)
         return gb_outputs_new_routing(shape, w->fixture->layers, outputs, error);
-    return gb_outputs_new(shape, w->fixture->layers, w->kernel->output, session_writes_intermediate(w->kernel),
-                          with_stack, outputs, error);
+    enum gb_status status = gb_outputs_new(shape, w->fixture->layers, w->kernel->output,
+                                           session_writes_intermediate(w->kernel), with_stack, outputs, error);
+    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
+        if (session_writes_activations(w->kernel, (enum gb_activation_part)p))
+            status = gb_outputs_add_activations(*outputs, gb_fixture_activation_rules(w->fixture),
+                                                (enum gb_activation_part)p, error);
+    return status;
 }
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)

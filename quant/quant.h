@@ -222,6 +222,11 @@ GB_API const struct gb_recipe *gb_recipe_find(const char *name);
 /* The recipe used for a weight format where none is named; NULL if none makes it. */
 GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
 
+/* The recipe that quantises activations to a format where none is named; NULL if none does. */
+GB_API const struct gb_recipe *gb_recipe_default_activations(enum gb_format format);
+/* What rules make of activations: GB_NVFP4, GB_MXFP8, GB_FP8_BLOCK (1 x 128, FP32 scales); 0: none of these. */
+GB_API enum gb_format gb_quantiser_activations(const struct gb_quantiser *rules);
+
 /*
  * Quantises one matrix that shares one global scale. values: [rows, columns], all finite.
  * BF16: codes [rows, columns]; NVFP4: codes [rows, columns / 2], scales [rows, columns / 16], global [1];
@@ -253,6 +258,9 @@ struct gb_quantiser_step {
 /* Steps 3 to 5 for a block whose amax step 2 found; of four-over-six, the candidate that maps it to 6. */
 GB_API struct gb_quantiser_step gb_quantiser_find_step(const struct gb_quantiser *rules, float amax, float global,
                                                        float bound);
+
+/* Step 6: the number that x's code stands for, without any scale. */
+GB_API float gb_quantiser_element(const struct gb_quantiser *rules, const struct gb_quantiser_step *step, float x);
 
 /*
  * Steps 2 to 6. values: [rows, columns], bf16 and fp16 ones decoded, of any kind, NaN too; global: as the rules want it

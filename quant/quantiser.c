@@ -327,6 +327,11 @@ struct gb_quantiser_step gb_quantiser_find_step(const struct gb_quantiser *q, fl
     return step_of(q, amax, ratio_of(q, amax, global, bound), global);
 }
 
+float gb_quantiser_element(const struct gb_quantiser *q, const struct gb_quantiser_step *step, float x)
+{
+    return gb_code_value(q->element, element(q, step, x));
+}
+
 static uint32_t block_columns(const struct gb_quantiser *q, uint32_t columns)
 {
     return q->block_columns ? q->block_columns : columns;

@@ -70,6 +70,31 @@ const struct gb_recipe *gb_recipe_default(enum gb_format format)
     return NULL;
 }
 
+const struct gb_recipe *gb_recipe_default_activations(enum gb_format format)
+{
+    return format == GB_NVFP4       ? gb_recipe_find("nvfp4.trtllm/1")
+           : format == GB_MXFP8     ? gb_recipe_find("mxfp8.rceil/1")
+           : format == GB_FP8_BLOCK ? gb_recipe_find("fp8g128.vllm/1")
+                                    : NULL;
+}
+
+enum gb_format gb_quantiser_activations(const struct gb_quantiser *rules)
+{
+    static const struct {
+        enum gb_element_format element;
+        enum gb_scale scale;
+        uint32_t columns;
+        enum gb_format format;
+    } rows[] = {{GB_E2M1, GB_SCALE_E4M3, 16, GB_NVFP4},
+                {GB_E4M3, GB_SCALE_E8M0, 32, GB_MXFP8},
+                {GB_E4M3, GB_SCALE_FP32, 128, GB_FP8_BLOCK}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rules->block_rows == 1 && rules->element == rows[i].element && rules->scale == rows[i].scale &&
+            rules->block_columns == rows[i].columns)
+            return rows[i].format;
+    return (enum gb_format)0;
+}
+
 static enum gb_status quantise_bf16(const float *values, uint32_t rows, uint32_t columns, gb_bf16 *codes,
                                     struct gb_error *error)
 {

@@ -71,6 +71,13 @@ static enum gb_status check_weights(const char *name, const struct gb_weights *w
     return GB_OK;
 }
 
+struct gb_arguments gb_arguments_known(const struct gb_arguments *a)
+{
+    struct gb_arguments known = {0};
+    memcpy(&known, a, a->size < sizeof known ? a->size : sizeof known);
+    return known;
+}
+
 struct gb_extension gb_arguments_extension(const struct gb_arguments *a)
 {
     if (a->size < offsetof(struct gb_arguments, down_bias) + sizeof a->down_bias)
@@ -106,5 +113,8 @@ enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_
                                2, error);
     if (status == GB_OK && operation != GB_GATE_UP)
         status = check_weights("down", &arguments->down, shape->experts, shape->hidden, shape->intermediate, 1, error);
+    struct gb_arguments known = gb_arguments_known(arguments);
+    if (status == GB_OK && known.activation_rules)
+        status = gb_activations_check(&known, operation, error);
     return status;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "reference/bounds.h"
+#include "reference/bounds_requantise.h"
 #include "reference/sums.h"
 
 /* |silu'(x)| <= 1.0998... for all x. */
@@ -22,6 +23,8 @@ static const double silu_floor = 0x1p-120;
 static const double swiglu_alpha = 1.702, swiglu_limit = 7.0, swiglu_floor = 0x1p-24;
 /* No error is larger in standard deviations: P(|e| > 10 sigma) <= 2 e^-50. */
 static const double likely_deviations = 10.0;
+/* Flips of codes count in full: in as many standard deviations as any judge allows, sqrt(2 ln(2 / 1e-9)) = 6.5. */
+enum { FEWEST_SIGMAS = 6 };
 
 /* Half an ulp of bf16 at magnitude v: 8 significand bits, exponents from -126. Zero is exact. */
 static double half_ulp_bf16(double v)
@@ -49,14 +52,15 @@ static void round_to(enum gb_format format, struct spread *v)
     v->typical += squared(half) / 3.0;
 }
 
-/* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated with unit roundoff u in any
- * order, rounded to `format`: if there is a bias, before it and after it. typical: whether that is asked for. */
-static struct spread projection(const double *row, const double *x, uint32_t count, const float *bias, double u,
-                                enum gb_format format, bool typical)
+/* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated in any order, rounded as
+ * gate_up's are: if there is a bias, before it and after it. typical: whether that is asked for. */
+static struct spread projection(const double *row, const double *x, uint32_t count, const float *bias,
+                                const struct gb_rounding_points *points, bool typical)
 {
     struct spread r = {0};
-    double absolute;
-    double n = count + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
+    enum gb_format format = points->stages.gate_up;
+    double absolute, u = ldexp(1.0, -(int)points->accumulator_bits);
+    double n = count + gb_extra_roundings(points) + (bias ? 1.0 : 0.0);
     gb_sum_products(row, x, count, &r.value, &absolute);
     absolute += bias ? fabs((double)*bias) : 0.0;
     r.worst = gamma_n(n, u) * absolute;
@@ -165,7 +169,7 @@ void gb_bound_slot(const struct gb_stage_roundings *stages, struct spread d, dou
 /* Adds one slot's share to one output element. bias: NULL, or the element's. */
 static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread_sums s, const float *bias)
 {
-    double n = w->shape->intermediate + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0);
+    double n = w->shape->intermediate + gb_extra_roundings(w->points) + (bias ? 1.0 : 0.0);
     double routing_weight = w->routing_weights[pair], weight = fabs(routing_weight);
     struct spread d = {.value = s.value, .worst = s.worst, .variance = s.variance, .bias = s.bias};
     size_t o = (size_t)(pair / w->shape->top_k) * w->shape->hidden + r;
@@ -199,6 +203,25 @@ static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row
     }
 }
 
+static void keep(const struct work *w, uint32_t n, uint32_t i, struct spread h)
+{
+    const size_t I = w->shape->intermediate;
+    double *own = intermediate_of(w, n) + i;
+    own[0] = h.value;
+    own[I] = h.worst;
+    own[2 * I] = h.variance;
+    own[3 * I] = h.bias;
+}
+
+/* What is quantised. What is left of it then, a flip of a code, is no rounding noise: it counts in the worst case
+ * alone.
+ */
+static struct spread unrounded_interval(const struct gb_requantisation *r, struct spread h)
+{
+    double limit = r ? fmin(h.worst, r->deviations * sqrt(h.variance)) : h.worst;
+    return (struct spread){.value = h.value, .worst = limit};
+}
+
 static void put(double *array, size_t i, double value)
 {
     if (array)
@@ -211,25 +234,21 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
     const uint32_t H = w->shape->hidden, I = w->shape->intermediate, expert = w->groups->expert[g];
     const struct gb_bounds *b = w->bounds;
     const float *bias = gb_bias_of(w->weights->extension.gate_up_bias, expert, 2 * I);
-    const enum gb_format stored = w->points->stages.gate_up;
     const bool typical = b->unrounded_typical;
     gb_weights_row(&w->weights->gate_up, expert, i, rows);
     gb_weights_row(&w->weights->gate_up, expert, I + i, rows + H);
     for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
         size_t pair = w->groups->pair[n], at = pair * I + i;
         const double *x = w->x + pair / w->shape->top_k * H;
-        struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->u, stored, typical);
-        struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->u, stored, typical);
+        struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->points, typical);
+        struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->points, typical);
         struct spread h = gated(w->weights->extension.activation, gate, up, w->u, w->points);
         put(b->unrounded_worst, at, h.worst);
         put(b->unrounded_sigma, at, sqrt(h.variance));
         put(b->unrounded_typical, at, sqrt(h.typical));
+        struct spread interval = unrounded_interval(w->points->requantisation, h);
         round_to(w->points->intermediate, &h);
-        double *own = intermediate_of(w, n) + i;
-        own[0] = h.value;
-        own[I] = h.worst;
-        own[2 * (size_t)I] = h.variance;
-        own[3 * (size_t)I] = h.bias;
+        keep(w, n, i, w->points->requantisation ? interval : h);
         put(b->intermediate_truth, at, h.value);
         put(b->intermediate_worst, at, h.worst);
         put(b->intermediate_sigma, at, sqrt(h.variance));
@@ -254,6 +273,10 @@ static enum gb_status all_rows(struct work *w, struct gb_error *error)
                 if (rows)
                     neuron(w, g, i, rows);
 #pragma omp for schedule(dynamic)
+        for (uint32_t n = 0; n < w->groups->start[w->groups->active]; n++)
+            if (w->points->requantisation)
+                gb_requantise_intervals(w->points->requantisation, I, intermediate_of(w, n), intermediate_of(w, n) + I);
+#pragma omp for schedule(dynamic)
         for (uint32_t r = 0; r < H; r += OUTPUTS)
             if (rows)
                 outputs_of(w, r, H - r < OUTPUTS ? H : r + OUTPUTS, rows);
@@ -270,14 +293,14 @@ void gb_bound_combine(const struct gb_shape *shape, const struct gb_rounding_poi
 {
     double u = ldexp(1.0, -(int)points->accumulator_bits);
     double terms = shape->intermediate + (biased ? 1.0 : 0.0);
-    double n = (double)shape->top_k * (terms + 1.0) + EXTRA_ROUNDINGS + 2.0;
+    double n = (double)shape->top_k * (terms + 1.0) + gb_extra_roundings(points) + 2.0;
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
         struct spread y = {.value = out->value[o],
                            .worst = out->worst[o] + gamma_n(n, u) * out->absolute[o],
                            .variance = out->variance[o] + n * squared(u * out->absolute[o]) / 3.0};
         round_to(points->output, &y);
         put(bounds->output_worst, o, y.worst);
-        put(bounds->output_sigma, o, sqrt(y.variance));
+        put(bounds->output_sigma, o, sqrt(y.variance) + (points->requantisation ? out->worst[o] / FEWEST_SIGMAS : 0.0));
         put(bounds->output_truth, o, y.value);
         put(bounds->output_bias, o, out->bias[o] + n * u / 2.0 * out->value[o]);
     }

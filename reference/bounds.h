@@ -9,6 +9,13 @@
 
 /* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
 enum { EXTRA_ROUNDINGS = 4 };
+/* And of quantised activations: by their block scale, and of both global scales' product. */
+enum { QUANTISED_ROUNDINGS = 2 };
+
+static inline double gb_extra_roundings(const struct gb_rounding_points *points)
+{
+    return points->requantisation ? EXTRA_ROUNDINGS + QUANTISED_ROUNDINGS : EXTRA_ROUNDINGS;
+}
 
 /* n roundings of at most u relative each: (1 + u)^n - 1. */
 static inline double gamma_n(double n, double u)

@@ -22,7 +22,7 @@ struct work {
 static void add_slot(struct work *w, uint32_t pair, uint32_t r, const double *row, const float *bias)
 {
     const uint32_t top_k = w->shape->top_k, I = w->shape->intermediate, token = pair / top_k;
-    double n = I + (double)EXTRA_ROUNDINGS + (bias ? 1.0 : 0.0), weight = w->routing_weights[pair], absolute;
+    double n = I + gb_extra_roundings(w->points) + (bias ? 1.0 : 0.0), weight = w->routing_weights[pair], absolute;
     double u = ldexp(1.0, -(int)w->points->accumulator_bits);
     size_t o = (size_t)token * w->shape->hidden + r;
     struct spread d = {0};

@@ -123,10 +123,10 @@ static void arrange(const struct gb_weights *weights, const gb_bf16 *x, size_t c
     }
 }
 
-enum gb_status gb_activations_new(const struct gb_weights *weights, const gb_bf16 *x, size_t count,
-                                  const struct gb_groups *groups, uint32_t share, struct gb_activations *activations,
-                                  struct gb_error *error)
+enum gb_status gb_activations_new(const struct gb_operand *operand, size_t count, const struct gb_groups *groups,
+                                  uint32_t share, struct gb_activations *activations, struct gb_error *error)
 {
+    const struct gb_weights *weights = &operand->weights;
     bool lanes = weights->format == GB_NVFP4 || weights->format == GB_MXFP8 || weights->format == GB_BF16;
     activations->path = lanes ? gb_cpu_path_get() : GB_CPU_PLAIN; /* where no vector code reads the format: plain C */
     uint32_t team = paths[activations->path].team;
@@ -136,13 +136,18 @@ enum gb_status gb_activations_new(const struct gb_weights *weights, const gb_bf1
     bool fits = gb_bytes(count, stride, 1, sizeof(float), &bytes);
     activations->values = fits ? aligned_alloc(64, bytes) : NULL;
     activations->vector = malloc(sizeof(float *) * (vectors ? vectors : 1));
-    if (!activations->values || !activations->vector) {
+    activations->scales = operand->x_scales ? malloc(sizeof(float *) * (vectors ? vectors : 1)) : NULL;
+    if (!activations->values || !activations->vector || (operand->x_scales && !activations->scales)) {
         gb_activations_free(activations);
         return gb_fail(error, GB_ENOMEM, "no memory for %zu x %u activations", count, weights->columns);
     }
-    arrange(weights, x, count, team, stride, activations->values);
-    for (size_t n = 0; n < vectors; n++)
-        activations->vector[n] = activations->values + (groups ? groups->pair[n] / share : n) * stride;
+    arrange(weights, operand->x, count, team, stride, activations->values);
+    for (size_t n = 0; n < vectors; n++) {
+        size_t from = groups ? groups->pair[n] / share : n;
+        activations->vector[n] = activations->values + from * stride;
+        if (activations->scales)
+            activations->scales[n] = operand->x_scales + from * (weights->columns / gb_format_block(weights->format));
+    }
     return GB_OK;
 }
 
@@ -150,8 +155,8 @@ void gb_activations_free(struct gb_activations *activations)
 {
     free(activations->values);
     free(activations->vector);
-    activations->values = NULL;
-    activations->vector = NULL;
+    free(activations->scales);
+    *activations = (struct gb_activations){0};
 }
 
 uint32_t gb_rows_at_once(uint32_t rows, uint32_t experts, size_t dots)
@@ -169,7 +174,8 @@ static void plain_dots(const struct gb_product *product, struct gb_row *decoded,
     for (uint32_t r = 0; r < product->rows; r++) {
         gb_row_decode(product->weights, product->expert, product->row + r, decoded);
         for (uint32_t i = 0; i < product->count; i++)
-            dots[(size_t)r * product->count + i] = gb_row_dot(decoded, product->x[i]);
+            dots[(size_t)r * product->count + i] =
+                gb_row_dot(decoded, product->x[i], product->x_scales ? product->x_scales[i] : NULL);
     }
 }
 

@@ -44,7 +44,7 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
 }
 
 GB_FMA_CLONES
-float gb_row_dot(const struct gb_row *row, const float *x)
+float gb_row_dot(const struct gb_row *row, const float *x, const float *x_scales)
 {
     float acc[LANES] = {0};
     for (uint32_t first = 0, c = 0; first < row->columns; first += row->chunk, c++) { /* steps 1 and 2 */
@@ -54,7 +54,8 @@ float gb_row_dot(const struct gb_row *row, const float *x)
             float p = 0.0f;
             for (uint32_t i = run; i < stop; i++)
                 p = fmaf(row->codes[i], x[i], p);
-            acc[c % LANES] = fmaf(row->scales[run / row->block], p, acc[c % LANES]);
+            float s = row->scales[run / row->block];
+            acc[c % LANES] = fmaf(x_scales ? s * x_scales[run / row->block] : s, p, acc[c % LANES]);
         }
     }
     for (uint32_t m = LANES / 2; m > 0; m /= 2) { /* step 4 */
@@ -69,13 +70,14 @@ float gb_row_dot(const struct gb_row *row, const float *x)
 
 float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x)
 {
+    struct gb_operand operand = {.x = x, .weights = *weights};
     struct gb_activations activations;
     struct gb_row decoded;
     float result = NAN;
-    if (gb_activations_new(weights, x, 1, NULL, 1, &activations, NULL) != GB_OK)
+    if (gb_activations_new(&operand, 1, NULL, 1, &activations, NULL) != GB_OK)
         return result;
     if (gb_row_new(weights, &decoded, NULL) == GB_OK) {
-        struct gb_product product = {weights, expert, row, 1, 1, activations.path, activations.vector};
+        struct gb_product product = {weights, expert, row, 1, 1, activations.path, activations.vector, NULL};
         gb_dots(&product, &decoded, &result);
         gb_row_free(&decoded);
     }

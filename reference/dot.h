@@ -29,8 +29,9 @@ enum gb_status gb_row_new(const struct gb_weights *weights, struct gb_row *row, 
 void gb_row_free(struct gb_row *row);
 void gb_row_decode(const struct gb_weights *weights, uint32_t expert, uint32_t index, struct gb_row *row);
 
-/* row . x in the order fma32/1: its definition in plain C. x: [row->columns]. */
-float gb_row_dot(const struct gb_row *row, const float *x);
+/* row . x in the order fma32/1: its definition in plain C. x: [row->columns]; x_scales: [row->columns / row->block],
+ * rounded up, of FP8 activations, or NULL. */
+float gb_row_dot(const struct gb_row *row, const float *x, const float *x_scales);
 
 /* The (token, slot) pairs of each expert in ascending order: pair = token * top_k + slot. */
 struct gb_groups {
@@ -51,13 +52,29 @@ struct gb_activations {
     enum gb_cpu_path path;
     float *values;
     const float **vector; /* one for each pair of the groups, or for each activation where there are no groups */
+    const float **scales; /* likewise, of FP8 activations; NULL: of others */
 };
 
-/* Activations for rows of these weights. x: [count, weights->columns]. With groups, vector[n] is activation
+/* An operator's activations and weights. Quantised activations are the numbers of their codes, their global scale is
+ * in that of the weights. */
+struct gb_operand {
+    const gb_bf16 *x;          /* [rows, weights.columns] */
+    const float *x_scales;     /* [rows, weights.columns / 128], of FP8 activations, or NULL */
+    struct gb_weights weights; /* gate_up or down */
+    gb_bf16 *numbers;          /* from here on: memory of its own */
+    void *codes, *scales;
+    float *globals; /* [experts, parts] */
+};
+
+/* Quantises x (GB_GATE_UP) or the intermediate (GB_DOWN) if the arguments name a recipe. GB_EINVAL, GB_ENOMEM. */
+enum gb_status gb_operand_new(const struct gb_arguments *arguments, enum gb_operator operation,
+                              struct gb_operand *operand, struct gb_error *error);
+void gb_operand_free(struct gb_operand *operand);
+
+/* Activations for rows of the operand's weights, of which there are `count`. With groups, vector[n] is activation
  * groups->pair[n] / share; without (NULL), activation n. GB_ENOMEM. */
-enum gb_status gb_activations_new(const struct gb_weights *weights, const gb_bf16 *x, size_t count,
-                                  const struct gb_groups *groups, uint32_t share, struct gb_activations *activations,
-                                  struct gb_error *error);
+enum gb_status gb_activations_new(const struct gb_operand *operand, size_t count, const struct gb_groups *groups,
+                                  uint32_t share, struct gb_activations *activations, struct gb_error *error);
 void gb_activations_free(struct gb_activations *activations);
 
 /* Consecutive rows of one part of one expert, times several activations. */
@@ -68,7 +85,8 @@ struct gb_product {
     uint32_t rows;
     uint32_t count;
     enum gb_cpu_path path;
-    const float *const *x; /* [count], of the path's struct gb_activations */
+    const float *const *x;        /* [count], of the path's struct gb_activations */
+    const float *const *x_scales; /* likewise, or NULL */
 };
 
 /*
@@ -92,6 +110,13 @@ static inline const float *gb_bias_of(const float *bias, uint32_t expert, uint32
 
 /* silu(gate) * up, or another activation, in FP32: docs/numerics.md#gate_up. */
 float gb_gated(enum gb_activation activation, float gate, float up);
+
+/* The arguments; of a caller that does not know the last fields, zeros there. */
+struct gb_arguments gb_arguments_known(const struct gb_arguments *arguments);
+
+/* Quantised activations are defined for the operator. GB_EINVAL. */
+enum gb_status gb_activations_check(const struct gb_arguments *arguments, enum gb_operator operation,
+                                    struct gb_error *error);
 
 /* Shapes, ids and pointers of an operator agree. GB_EINVAL. */
 enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_operator operation,

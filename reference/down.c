@@ -31,7 +31,14 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
     const float *bias = gb_arguments_extension(a).down_bias; /* [experts, hidden] */
     for (uint32_t g = 0; g < groups->active; g++) {
         uint32_t start = groups->start[g], count = groups->start[g + 1] - start;
-        struct gb_product product = {&a->down, groups->expert[g], first, rows, count, x->path, x->vector + start};
+        struct gb_product product = {&a->down,
+                                     groups->expert[g],
+                                     first,
+                                     rows,
+                                     count,
+                                     x->path,
+                                     x->vector + start,
+                                     x->scales ? x->scales + start : NULL};
         gb_dots(&product, decoded, dots);
         for (uint32_t r = 0; r < rows; r++)
             for (uint32_t n = 0; n < count; n++) {
@@ -79,11 +86,18 @@ enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *
     status = gb_groups_new(shape, a->ids, &groups, error);
     if (status != GB_OK)
         return status;
+    struct gb_arguments known = gb_arguments_known(a);
+    struct gb_operand operand;
     struct gb_activations x; /* one for each pair */
-    status = gb_activations_new(&a->down, a->intermediate, (size_t)shape->tokens * shape->top_k, &groups, 1, &x, error);
+    status = gb_operand_new(&known, GB_DOWN, &operand, error);
     if (status == GB_OK) {
-        status = all_neurons(a, &groups, &x, error);
-        gb_activations_free(&x);
+        known.down = operand.weights;
+        status = gb_activations_new(&operand, (size_t)shape->tokens * shape->top_k, &groups, 1, &x, error);
+        if (status == GB_OK) {
+            status = all_neurons(&known, &groups, &x, error);
+            gb_activations_free(&x);
+        }
+        gb_operand_free(&operand);
     }
     gb_groups_free(&groups);
     return status;

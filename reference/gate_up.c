@@ -22,7 +22,14 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
                     const struct gb_gate_up_values *values)
 {
     uint32_t start = groups->start[g], count = groups->start[g + 1] - start, intermediate = a->shape.intermediate;
-    struct gb_product gate = {&a->gate_up, groups->expert[g], first, rows, count, x->path, x->vector + start};
+    struct gb_product gate = {&a->gate_up,
+                              groups->expert[g],
+                              first,
+                              rows,
+                              count,
+                              x->path,
+                              x->vector + start,
+                              x->scales ? x->scales + start : NULL};
     struct gb_product up = gate;
     up.row += intermediate;
     float *up_dots = dots + (size_t)rows * count;
@@ -90,12 +97,19 @@ enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const s
     status = gb_groups_new(shape, a->ids, &groups, error);
     if (status != GB_OK)
         return status;
-    struct gb_activations x;
-    status = gb_activations_new(&a->gate_up, a->x, shape->tokens, &groups, shape->top_k, &x, error);
+    struct gb_arguments known = gb_arguments_known(a);
+    struct gb_operand operand;
+    struct gb_activations x; /* one for each token */
+    status = gb_operand_new(&known, GB_GATE_UP, &operand, error);
     if (status == GB_OK) {
-        memset(a->intermediate, 0, sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
-        status = all_neurons(a, &groups, &x, values, error);
-        gb_activations_free(&x);
+        known.gate_up = operand.weights;
+        status = gb_activations_new(&operand, shape->tokens, &groups, shape->top_k, &x, error);
+        if (status == GB_OK) {
+            memset(a->intermediate, 0, sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
+            status = all_neurons(&known, &groups, &x, values, error);
+            gb_activations_free(&x);
+        }
+        gb_operand_free(&operand);
     }
     gb_groups_free(&groups);
     return status;

@@ -4,11 +4,22 @@
 #include "reference/quantise.h"
 #include "reference/reference.h"
 
+static const struct gb_quantiser *activation_rules(const struct gb_problem *problem)
+{
+    size_t known = offsetof(struct gb_problem, activation_rules) + sizeof problem->activation_rules;
+    return problem->size < known ? NULL : problem->activation_rules;
+}
+
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {
-    uint32_t multiple = gb_format_multiple(problem->weights);
-    if (!gb_contract_find(problem->weights, GB_BF16, "fma32/1"))
-        return gb_fail(error, GB_EUNSUPPORTED, "no contract for this weight format");
+    const struct gb_quantiser *rules = activation_rules(problem);
+    uint32_t multiple = gb_format_multiple(problem->weights), block = rules ? rules->block_columns : 1;
+    if (!gb_contract_find(problem->weights, rules ? gb_quantiser_activations(rules) : GB_BF16, "fma32/1"))
+        return gb_fail(error, GB_EUNSUPPORTED, "no contract for this weight format and these activations");
+    if (problem->shape.hidden % block || problem->shape.intermediate % block)
+        return gb_fail(error, GB_EUNSUPPORTED,
+                       "hidden %u or intermediate %u is no multiple of %u, the block of activations",
+                       problem->shape.hidden, problem->shape.intermediate, block);
     if (problem->shape.hidden % multiple || problem->shape.intermediate % multiple)
         return gb_fail(error, GB_EUNSUPPORTED, "hidden %u or intermediate %u is no multiple of the block %u",
                        problem->shape.hidden, problem->shape.intermediate, multiple);
@@ -47,12 +58,18 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
         .supports = SUPPORTS, .run = RUN                                                                               \
     }
 
-#define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
+#define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, FLAGS, RUN)                                                      \
     {                                                                                                                  \
-        .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = GB_BF16, .output = GB_FP32,           \
+        .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = ACTIVATIONS, .output = GB_FP32,       \
         .order = "fma32/1", .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = supports,      \
         .run = RUN                                                                                                     \
     }
+#define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN) KERNEL(NAME, OPERATION, WEIGHTS, GB_BF16, FLAGS, RUN)
+/* The operators with quantised activations: NAME-layer, NAME-gate-up, NAME-down. */
+#define QUANTISED(NAME, WEIGHTS, ACTIVATIONS)                                                                          \
+    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, gb_reference_layer),                       \
+        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, gb_reference_gate_up),             \
+        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, gb_reference_down)
 
 static const struct gb_kernel kernels[] = {
     ROW("cpu/nvfp4-layer", GB_LAYER, GB_NVFP4, GB_STAGE_OUTPUTS, gb_reference_layer),
@@ -70,6 +87,10 @@ static const struct gb_kernel kernels[] = {
     ROW("cpu/bf16-layer", GB_LAYER, GB_BF16, GB_STAGE_OUTPUTS, gb_reference_layer),
     ROW("cpu/bf16-gate-up", GB_GATE_UP, GB_BF16, 0, gb_reference_gate_up),
     ROW("cpu/bf16-down", GB_DOWN, GB_BF16, 0, gb_reference_down),
+    QUANTISED("cpu/nvfp4-nvfp4", GB_NVFP4, GB_NVFP4),
+    QUANTISED("cpu/mxfp8-mxfp8", GB_MXFP8, GB_MXFP8),
+    QUANTISED("cpu/mxfp4-mxfp8", GB_MXFP4, GB_MXFP8),
+    QUANTISED("cpu/fp8-fp8", GB_FP8_BLOCK, GB_FP8_BLOCK),
     {.name = "cpu/route",
      .operation = GB_ROUTE,
      .weights = GB_BF16,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate_up followed by down: docs/numerics.md#layer. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "reference/dot.h"
 
@@ -11,8 +10,7 @@ enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct g
     if (status != GB_OK)
         return status;
     const struct gb_shape *shape = &arguments->shape;
-    struct gb_arguments a = {0};
-    memcpy(&a, arguments, arguments->size < sizeof a ? arguments->size : sizeof a); /* what the caller knows of it */
+    struct gb_arguments a = gb_arguments_known(arguments);
     gb_bf16 *own = NULL;
     if (!a.intermediate) {
         own = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);

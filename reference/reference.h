@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU operators of the contracts <weights>.bf16.fma32/1, bit for bit as docs/numerics.md defines them, and the
- * float64 truth they are measured against.
+ * The CPU operators of the contracts <weights>.<activations>.fma32/1, bit for bit as docs/numerics.md defines them, and
+ * the float64 truth they are measured against.
  */
 #ifndef GB_REFERENCE_REFERENCE_H
 #define GB_REFERENCE_REFERENCE_H
@@ -98,6 +98,19 @@ GB_API enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_
 GB_API enum gb_status gb_reference_quantise(const struct gb_arguments *arguments, struct gb_error *error);
 GB_API enum gb_status gb_reference_silu_mul_quantise(const struct gb_arguments *arguments, struct gb_error *error);
 
+/*
+ * What GB_GATE_UP makes of x, or GB_DOWN of the intermediate, by arguments->activation_rules: values [rows, columns],
+ * rows = tokens or tokens * top_k, to codes and scales as in struct gb_arguments. Else of the arguments, only shape and
+ * the global scales are read. GB_EINVAL, GB_ENOMEM. docs/numerics.md#quantised-activations.
+ */
+GB_API enum gb_status gb_reference_quantise_activations(const struct gb_arguments *arguments,
+                                                        enum gb_operator operation, const gb_bf16 *values, void *codes,
+                                                        void *scales, struct gb_error *error);
+/* The values of such codes, with both scales, exact in float64. values: [rows, columns]. */
+GB_API enum gb_status gb_reference_activation_values(const struct gb_arguments *arguments, enum gb_operator operation,
+                                                     const void *codes, const void *scales, double *values,
+                                                     struct gb_error *error);
+
 /* The reference as subjects: cpu/reference rows, registered like anybody's. */
 GB_API const struct gb_kernel_table *gb_reference_kernels(void);
 
@@ -155,12 +168,21 @@ GB_API enum gb_status gb_truth_layer(const struct gb_shape *shape, const double 
 
 /* Bounds: how far from truth a kernel with given rounding points may be. docs/numerics.md#bounds. */
 
+/* How a kernel quantises its intermediate a second time. */
+struct gb_requantisation {
+    const struct gb_quantiser *rules;
+    float global;      /* decoding */
+    double deviations; /* how many standard deviations of a value before it is rounded are allowed for; INFINITY: the
+                          worst case */
+};
+
 /* The rounding points of a kernel. */
 struct gb_rounding_points {
     enum gb_format intermediate; /* GB_BF16 or GB_FP32 */
     enum gb_format output;       /* GB_FP32 or GB_BF16 */
     uint32_t accumulator_bits;   /* significand bits of every accumulation, 24 for FP32 */
     struct gb_stage_roundings stages;
+    const struct gb_requantisation *requantisation; /* NULL: of bf16 activations */
 };
 
 /*
@@ -175,7 +197,8 @@ struct gb_bounds {
     double *intermediate_worst, *intermediate_sigma, *intermediate_bias;
     double *unrounded_worst, *unrounded_sigma; /* of mean intermediate_bias: rounding to nearest adds none */
     double *unrounded_typical;                 /* sigma where the order of a sum has nothing to do with its terms */
-    double *output_truth, *intermediate_truth; /* gb_truth_layer's but for last bits */
+    double *output_truth, *intermediate_truth; /* gb_truth_layer's but for last bits; output_truth of a requantised
+                                                  intermediate */
 };
 
 /* Inputs as gb_truth_layer; routing_weights: as the kernel rounds them. */

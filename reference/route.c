@@ -9,7 +9,7 @@
 static void some_logits(const struct gb_shape *shape, const struct gb_weights *router, uint32_t first, uint32_t rows,
                         const struct gb_activations *x, struct gb_row *decoded, float *dots, float *logits)
 {
-    struct gb_product product = {router, 0, first, rows, shape->tokens, x->path, x->vector};
+    struct gb_product product = {router, 0, first, rows, shape->tokens, x->path, x->vector, NULL};
     gb_dots(&product, decoded, dots);
     for (uint32_t t = 0; t < shape->tokens; t++)
         for (uint32_t r = 0; r < rows; r++)
@@ -119,7 +119,8 @@ enum gb_status gb_reference_router(const struct gb_arguments *a, struct gb_error
     if (!logits)
         return gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);
     struct gb_activations activations;
-    status = gb_activations_new(&a->router_weights, a->x, shape->tokens, NULL, 1, &activations, error);
+    status = gb_activations_new(&(struct gb_operand){.x = a->x, .weights = a->router_weights}, shape->tokens, NULL, 1,
+                                &activations, error);
     if (status == GB_OK) {
         status = all_logits(shape, &a->router_weights, &activations, logits, error);
         gb_activations_free(&activations);

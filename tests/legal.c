@@ -196,6 +196,13 @@ static float combine(const struct problem *problem, uint32_t token, uint32_t row
 void legal_layer(const struct problem *problem, const struct legal *legal, const struct gb_rounding_points *points,
                  double *output, double *intermediate)
 {
+    legal_layer_changed(problem, legal, points, NULL, NULL, output, intermediate);
+}
+
+void legal_layer_changed(const struct problem *problem, const struct legal *legal,
+                         const struct gb_rounding_points *points, legal_change *change, void *context, double *output,
+                         double *intermediate)
+{
     const struct gb_shape *shape = &problem->arguments.shape;
     uint32_t columns = shape->hidden > shape->intermediate ? shape->hidden : shape->intermediate;
     struct scratch scratch = {malloc(columns * sizeof(double)), malloc(columns * sizeof(float)),
@@ -204,15 +211,15 @@ void legal_layer(const struct problem *problem, const struct legal *legal, const
 
     if (!scratch.row || !scratch.weights || !scratch.order || !values)
         abort();
-    for (uint32_t t = 0; t < shape->tokens; t++) {
-        double *h = intermediate + (size_t)t * shape->top_k * shape->intermediate;
-        for (uint32_t j = 0; j < shape->top_k; j++)
-            gate_up(problem, (size_t)t * shape->top_k + j, legal, points, &scratch, values,
-                    h + (size_t)j * shape->intermediate);
+    for (size_t pair = 0; pair < (size_t)shape->tokens * shape->top_k; pair++)
+        gate_up(problem, pair, legal, points, &scratch, values, intermediate + pair * shape->intermediate);
+    if (change)
+        change(context, intermediate);
+    for (uint32_t t = 0; t < shape->tokens; t++)
         for (uint32_t row = 0; row < shape->hidden; row++)
             output[(size_t)t * shape->hidden + row] =
-                (double)combine(problem, t, row, legal, points, &scratch, values, h);
-    }
+                (double)combine(problem, t, row, legal, points, &scratch, values,
+                                intermediate + (size_t)t * shape->top_k * shape->intermediate);
     free(scratch.row);
     free(scratch.weights);
     free(scratch.order);

@@ -24,5 +24,10 @@ struct legal {
  */
 void legal_layer(const struct problem *problem, const struct legal *legal, const struct gb_rounding_points *points,
                  double *output, double *intermediate);
+/* The same, with something done to the intermediate before down takes it. */
+typedef void legal_change(void *context, double *intermediate);
+void legal_layer_changed(const struct problem *problem, const struct legal *legal,
+                         const struct gb_rounding_points *points, legal_change *change, void *context, double *output,
+                         double *intermediate);
 
 #endif

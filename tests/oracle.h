@@ -73,6 +73,24 @@ void oracle_router(const struct gb_arguments *arguments, int32_t *ids, float *ro
 void oracle_quantise(const struct gb_quantiser *rules, const float *values, uint32_t rows, uint32_t columns,
                      float global, float bound, uint8_t *codes, uint8_t *scale_codes, float *scale_values);
 
+/*
+ * gate_up and down with arguments->activation_rules. values [rows, columns]: x, or the intermediate; codes [rows,
+ * columns], one a byte; scales [rows, blocks], their values. oracle_activations.c
+ */
+void oracle_quantise_activations(const struct gb_arguments *arguments, bool down, const gb_bf16 *values, uint8_t *codes,
+                                 uint8_t *scale_codes, float *scales);
+void oracle_quantised_gate_up(const struct gb_arguments *arguments, const uint8_t *codes, const float *scales,
+                              gb_bf16 *intermediate);
+void oracle_quantised_down(const struct gb_arguments *arguments, const uint8_t *codes, const float *scales,
+                           float *output);
+/* As oracle_dot and so on, with the scales of FP8 activations, [columns / 128] of x or [rows, columns / 128], or NULL.
+ */
+float oracle_dot_scaled(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x,
+                        const float *x_scales);
+void oracle_gate_up_scaled(const struct gb_arguments *arguments, const float *x_scales, gb_bf16 *intermediate);
+void oracle_down_scaled(const struct gb_arguments *arguments, const gb_bf16 *intermediate, const float *x_scales,
+                        float *output);
+
 /* The recipes. oracle_quantise.c */
 
 /* nvfp4.modelopt/1. values [rows, columns] -> codes [rows, columns / 2], scales [rows, columns / 16], global [1];

@@ -80,6 +80,12 @@ static float butterfly(const float lanes[32])
 
 float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x)
 {
+    return oracle_dot_scaled(weights, expert, row, x, NULL);
+}
+
+float oracle_dot_scaled(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x,
+                        const float *x_scales)
+{
     /* chunk: elements in 16 bytes. run: what of a chunk shares a scale. */
     static const uint32_t chunks[] = {
         [GB_BF16] = 8, [GB_NVFP4] = 32, [GB_MXFP4] = 32, [GB_MXFP8] = 16, [GB_FP8_BLOCK] = 16};
@@ -93,7 +99,10 @@ float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
         bool run_ends = (i + 1) % run == 0 || i + 1 == weights->columns;
         if (run_ends) {
             float *lane = &lanes[i / chunk % 32];
-            *lane = oracle_fma(scale_at(weights, expert, row, i), partial, *lane);
+            float scale = scale_at(weights, expert, row, i);
+            if (x_scales)
+                scale = oracle_multiply(scale, x_scales[i / 128]);
+            *lane = oracle_fma(scale, partial, *lane);
             partial = 0;
         }
     }
@@ -108,7 +117,17 @@ static float swiglu(float gate, float up)
     return oracle_multiply(oracle_multiply(g, sigmoid), oracle_add(u, 1));
 }
 
+static const float *scales_of_row(const float *scales, size_t row, uint32_t columns)
+{
+    return scales ? scales + row * (columns / 128) : NULL;
+}
+
 void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
+{
+    oracle_gate_up_scaled(arguments, NULL, intermediate);
+}
+
+void oracle_gate_up_scaled(const struct gb_arguments *arguments, const float *x_scales, gb_bf16 *intermediate)
 {
     const struct gb_shape *shape = &arguments->shape;
 
@@ -120,8 +139,9 @@ void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
                 const gb_bf16 *x = arguments->x + (size_t)t * shape->hidden;
                 uint16_t code = 0;
                 if (expert >= 0) {
-                    float gate = oracle_dot(&arguments->gate_up, expert, i, x);
-                    float up = oracle_dot(&arguments->gate_up, expert, shape->intermediate + i, x);
+                    const float *scales = scales_of_row(x_scales, t, shape->hidden);
+                    float gate = oracle_dot_scaled(&arguments->gate_up, expert, i, x, scales);
+                    float up = oracle_dot_scaled(&arguments->gate_up, expert, shape->intermediate + i, x, scales);
                     const float *bias = arguments->gate_up_bias;
                     if (bias) {
                         bias += (size_t)expert * 2 * shape->intermediate + i;
@@ -138,6 +158,12 @@ void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
 
 void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermediate, float *output)
 {
+    oracle_down_scaled(arguments, intermediate, NULL, output);
+}
+
+void oracle_down_scaled(const struct gb_arguments *arguments, const gb_bf16 *intermediate, const float *x_scales,
+                        float *output)
+{
     const struct gb_shape *shape = &arguments->shape;
 
     for (uint32_t t = 0; t < shape->tokens; t++)
@@ -148,7 +174,8 @@ void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermedia
                 int32_t expert = arguments->ids[slot];
                 if (expert < 0)
                     continue;
-                float dot = oracle_dot(&arguments->down, expert, h, intermediate + slot * shape->intermediate);
+                float dot = oracle_dot_scaled(&arguments->down, expert, h, intermediate + slot * shape->intermediate,
+                                              scales_of_row(x_scales, slot, shape->intermediate));
                 if (arguments->down_bias)
                     dot = oracle_add(dot, arguments->down_bias[(size_t)expert * shape->hidden + h]);
                 y = oracle_fma(arguments->routing_weights[slot], dot, y);

@@ -65,7 +65,7 @@ static void rounded_stages_stay_within(void **state)
 
     (void)state;
     for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
-        struct gb_rounding_points points = {GB_BF16, GB_BF16, 24, stages[i]};
+        struct gb_rounding_points points = {GB_BF16, GB_BF16, 24, stages[i], NULL};
         struct ratios largest = every_order(GB_BF16, DATA_GAUSSIAN, &points);
         assert_true(largest.intermediate > 0.2 && largest.output > 0.05);
         points.intermediate = points.output = GB_FP32;
@@ -82,7 +82,7 @@ static void undeclared_roundings_are_seen(void **state)
 
     (void)state;
     for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
-        struct gb_rounding_points does = {GB_BF16, GB_FP32, 24, stages[i]};
+        struct gb_rounding_points does = {GB_BF16, GB_FP32, 24, stages[i], NULL};
         struct legal legal = {.order = LEGAL_FORWARD};
         struct bounded b;
         bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 3}, GB_BF16, DATA_GAUSSIAN, 5);
@@ -92,7 +92,7 @@ static void undeclared_roundings_are_seen(void **state)
         bounded_free(&b);
     }
     for (unsigned i = 0; i < sizeof of_outputs / sizeof *of_outputs; i++) {
-        struct gb_rounding_points does = {GB_FP32, GB_FP32, 24, of_outputs[i]};
+        struct gb_rounding_points does = {GB_FP32, GB_FP32, 24, of_outputs[i], NULL};
         struct legal legal = {.order = LEGAL_FORWARD};
         struct bounded b;
         bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 1}, GB_BF16, DATA_GAUSSIAN, 5);

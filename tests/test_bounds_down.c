@@ -48,10 +48,10 @@ static void down_free(struct down *d)
 
 static void every_order_stays_within(void **state)
 {
-    static const struct gb_rounding_points points[] = {{GB_BF16, GB_FP32, 24, {0}},
-                                                       {GB_BF16, GB_BF16, 24, {0}},
-                                                       {GB_BF16, GB_FP32, 12, {0}},
-                                                       {GB_BF16, GB_BF16, 24, {GB_BF16, GB_BF16, GB_BF16, 0, 0}}};
+    static const struct gb_rounding_points points[] = {{GB_BF16, GB_FP32, 24, {0}, NULL},
+                                                       {GB_BF16, GB_BF16, 24, {0}, NULL},
+                                                       {GB_BF16, GB_FP32, 12, {0}, NULL},
+                                                       {GB_BF16, GB_BF16, 24, {GB_BF16, GB_BF16, GB_BF16, 0, 0}, NULL}};
     static const double least[] = {2e-3, 0.9, 2e-3, 0.1}; /* of the bound, so that it is not idle */
     (void)state;
     for (unsigned i = 0; i < sizeof points / sizeof *points; i++) {
@@ -140,7 +140,7 @@ static void moments_are_those_of_independent_errors(void **state)
 /* A layer whose slots are rounded to bf16 passes the layer's bound, which the intermediate's rounding makes wide. */
 static void slots_in_bf16_are_seen(void **state)
 {
-    const struct gb_rounding_points does = {GB_BF16, GB_FP32, 24, {.slot = GB_BF16}};
+    const struct gb_rounding_points does = {GB_BF16, GB_FP32, 24, {.slot = GB_BF16}, NULL};
     struct legal legal = {.order = LEGAL_FORWARD};
     struct bounded b;
     struct down d;

@@ -7,10 +7,10 @@
 static void extensions_stay_within(void **state)
 {
     static const enum gb_activation activations[] = {GB_SILU, GB_SWIGLU_OAI};
-    static const struct gb_rounding_points points[] = {{GB_BF16, GB_FP32, 24, {0}},
-                                                       {GB_BF16, GB_FP32, 11, {0}},
-                                                       {GB_BF16, GB_BF16, 24, {GB_BF16, GB_BF16, GB_BF16, 0, 0}},
-                                                       {GB_BF16, GB_FP32, 24, {0, 0, GB_BF16, GB_BF16, GB_BF16}}};
+    static const struct gb_rounding_points points[] = {{GB_BF16, GB_FP32, 24, {0}, NULL},
+                                                       {GB_BF16, GB_FP32, 11, {0}, NULL},
+                                                       {GB_BF16, GB_BF16, 24, {GB_BF16, GB_BF16, GB_BF16, 0, 0}, NULL},
+                                                       {GB_BF16, GB_FP32, 24, {0, 0, GB_BF16, GB_BF16, GB_BF16}, NULL}};
 
     (void)state;
     for (unsigned a = 0; a < 2; a++) {

@@ -90,7 +90,7 @@ static void subject_free(struct subject *s)
 static void run(struct subject *s, const struct gb_kernel *claim, const struct legal *legal, uint32_t bits)
 {
     const struct gb_shape *shape = &s->fixture->shape;
-    struct gb_rounding_points points = {GB_BF16, claim->output, bits, claim->roundings};
+    struct gb_rounding_points points = {GB_BF16, claim->output, bits, claim->roundings, NULL};
     legal_layer(&s->problem, legal, &points, s->output, s->intermediate);
     for (size_t i = 0; i < (size_t)shape->tokens * shape->hidden; i++)
         if (claim->output == GB_FP32)

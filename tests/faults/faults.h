@@ -19,6 +19,9 @@ run_function run_one_element, run_scaled, run_zero_output, run_unwritten_row, ru
 /* A correct layer in an order of its own: unordered.c */
 run_function run_unordered;
 
+/* Layers that quantise their activations to NVFP4, in an order of their own: quantised.c */
+run_function run_quantised, run_quantised_next_scale, run_quantised_nibbles, run_quantised_recipe, run_quantised_not;
+
 /* Routers: route.c */
 run_function run_route_tie, run_route_groups_ignored, run_route_bias_ignored, run_route_unscaled, run_route_unwritten,
     run_route_changes_bias, run_route_writes_past_end;

@@ -43,6 +43,17 @@ static enum gb_status supports_router(const struct gb_problem *problem, struct g
 #define ORDERED(NAME, RUN) KERNEL(NAME, GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS, RUN)
 #define UNORDERED(NAME, RUN) KERNEL(NAME "-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS, RUN)
 
+/* With quantised activations: that claims the order, that claims none, and that hands out no stage either. */
+#define QUANTISED_KERNEL(NAME, ORDER, FLAGS, RUN)                                                                      \
+    {                                                                                                                  \
+        .name = "faults/quantised-" NAME, .operation = GB_LAYER, .weights = GB_NVFP4, .activations = GB_NVFP4,         \
+        .output = GB_FP32, .order = ORDER, .accumulator_bits = 24, .flags = FLAGS, .supports = supports, .run = RUN    \
+    }
+#define QUANTISED(NAME, RUN)                                                                                           \
+    QUANTISED_KERNEL(NAME, "fma32/1", GB_STAGE_OUTPUTS, RUN),                                                          \
+        QUANTISED_KERNEL(NAME "-unordered", NULL, GB_STAGE_OUTPUTS, RUN),                                              \
+        QUANTISED_KERNEL(NAME "-silent", NULL, 0, RUN)
+
 static const struct gb_kernel kernels[] = {
     ORDERED("none", gb_reference_layer),
     KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, gb_reference_gate_up),
@@ -83,6 +94,13 @@ static const struct gb_kernel kernels[] = {
     ORDERED("crash", run_crash),
     ORDERED("hang", run_hang),
     ORDERED("exits", run_exits),
+
+    QUANTISED_KERNEL("reference", "fma32/1", GB_STAGE_OUTPUTS, gb_reference_layer),
+    QUANTISED("none", run_quantised),
+    QUANTISED("next-scale", run_quantised_next_scale),
+    QUANTISED("nibbles", run_quantised_nibbles),
+    QUANTISED("recipe", run_quantised_recipe),
+    QUANTISED("not", run_quantised_not),
 
     ROUTER("none", "fma32/1", gb_reference_router),
     ROUTER("none-unordered", NULL, gb_reference_router),

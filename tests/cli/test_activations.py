@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised activations: contracts beside those of bf16, every stage compared, wrong files and kernels refused."""
+import h5py
+import numpy as np
+
+from program import CAPTURE, CHECKPOINT, FAULTS, expect, path, record, refused, run
+
+CONTRACTS = {"nvfp4": "nvfp4", "mxfp8": "mxfp8", "mxfp4": "mxfp8", "fp8": "fp8"}
+STAGES = {"x_codes", "x_scales", "intermediate", "intermediate_codes", "intermediate_scales", "output"}
+
+
+def make(name, weights, *arguments):
+    run("make", path(name), "--shape", "8,3,256,128", "--tokens", "7", "--layers", "2", "--format", weights,
+        "--activations", CONTRACTS[weights], *arguments)
+    return path(name)
+
+
+def cosine(case):
+    return case["metrics"]["overall"]["subject_truth"]["original"]["cosine"]
+
+
+# Both paths beside each other, against the same truth; every stage and operator.
+for weights, activations in CONTRACTS.items():
+    fixture = make(f"{weights}.h5", weights)
+    contract = f"{weights}.{activations}.fma32/1"
+    expect(contract in run("info", fixture).stdout, f"info does not name {contract}")
+    plain, quantised = record(fixture)["cases"]
+    expect([plain["contract"], quantised["contract"]] == [f"{weights}.bf16.fma32/1", contract], "both contracts")
+    expect(set(quantised["metrics"]["layers"][1]["subject_reference"]) == STAGES, "every stage is compared")
+    expect(cosine(quantised) < cosine(plain) < 1, f"{weights}: {cosine(quantised)}, {cosine(plain)}")
+    cases = record(fixture, "--kernel", f"cpu/{weights}-*", "--batch", "1,7")["cases"]
+    expect(len(cases) == 12 and all(c["verdict"] == "PASS" for c in cases), f"{weights}: {len(cases)} cases")
+
+run("import", CHECKPOINT, path("trained.h5"), "--capture", CAPTURE, "--layers", "0", "--tokens", "8",
+    "--activations", "nvfp4", "--activation-recipe", "nvfp4.modelopt/1")
+expect("nvfp4.modelopt/1" in run("info", path("trained.h5")).stdout, "the recipe is not shown")
+record(path("trained.h5"), "--kernel", "cpu/nvfp4-nvfp4-layer")
+
+# What is not defined.
+for options, word in {("--shape", "4,2,80,64", "--format", "mxfp8", "--activations", "mxfp8"): "multiples of 32",
+                      ("--shape", "4,2,192,128", "--format", "fp8", "--activations", "fp8"): "multiples of 128",
+                      ("--shape", "4,2,64,64", "--format", "bf16", "--activations", "nvfp4"): "no contract",
+                      ("--shape", "4,2,64,64", "--activations", "mxfp8"): "no contract",
+                      ("--shape", "4,2,64,64", "--activations", "nvfp4", "--activation-recipe", "mxfp8.rceil/1"): "makes no nvfp4",
+                      ("--shape", "4,2,64,64", "--activations", "nvfp4", "--data", "nonfinite", "--routing", "uniform"): "NaN",
+                      ("--shape", "4,2,64,64", "--activation-recipe", "mxfp8.rceil/1"): "goes with --activations"}.items():
+    expect(word in refused("make", path("refused.h5"), *options), f"{options}: not {word}")
+refused("verify", path("nvfp4.h5"), "--outputs", path("none.h5"), "--activations", "mxfp8")
+
+# Planted faults, with and without an order, with and without stages.
+FAULTY = ["next-scale", "nibbles", "recipe", "not"]
+fixture = path("nvfp4.h5")
+WRONG = {"reference": 0, "none": 1, "none-unordered": 0, "none-silent": 0}
+WRONG.update({f + suffix: 1 for f in FAULTY for suffix in ("", "-unordered", "-silent")})
+for name, code in WRONG.items():
+    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/quantised-{name}", code=code)["cases"]
+    expect(case["exit_code"] == code, f"{name}: {case['verdict']}: {case['reason']}")
+    bound = case["lanes"]["bound"]
+    expect(0 < bound["limit_ratio"] < 1 or code, f"{name}: {bound}")
+    expect("intermediate_codes" in case["reason"] or not name.startswith("recipe-un"), f"{name}: {case['reason']}")
+
+
+# A file of outputs: the layer in numpy, quantised by the text of docs/recipes.md.
+F32, E2M1 = np.float32, np.array([0, .5, 1, 1.5, 2, 3, 4, 6], np.float64)
+E4M3 = np.array([m / 8 * 2.0**-6 if e == 0 else (1 + m / 8) * 2.0**(e - 7) for e in range(16) for m in range(8)][:127])
+
+
+def nearest(table, magnitude):
+    """Codes of magnitudes in a sorted table, ties to the even code."""
+    high = np.clip(np.searchsorted(table, magnitude), 1, len(table) - 1)
+    low, up = magnitude - table[high - 1], table[high] - magnitude
+    return np.where((low < up) | ((low == up) & (high % 2 == 1)), high - 1, high)
+
+
+def bf16(bits):
+    return (bits.astype(np.uint32) << 16).view(F32)
+
+
+def to_bf16(x):
+    bits = x.astype(F32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def quantise(bits, d):
+    """nvfp4.trtllm/1 -> packed codes, scales, values."""
+    x = bf16(bits).reshape(*bits.shape[:-1], -1, 16)
+    g, amax = F32(1) / F32(d), np.abs(bf16(bits)).reshape(*bits.shape[:-1], -1, 16).max(-1)
+    scales = nearest(E4M3, (amax * (g * (F32(1) / F32(6)))).astype(F32))
+    s = E4M3[scales].astype(F32)
+    with np.errstate(divide="ignore"):
+        m = np.minimum(F32(1) / (s * (F32(1) / g)), np.finfo(F32).max)
+    m = np.where(amax == 0, F32(0), m).astype(F32)
+    q = x * m[..., None]
+    codes = nearest(E2M1, np.minimum(np.abs(q), 6)) | np.where(np.signbit(q), 8, 0)
+    values = np.where(codes & 8, -1, 1) * E2M1[codes & 7] * s[..., None].astype(np.float64) * np.float64(d)
+    flat = codes.reshape(bits.shape).astype(np.uint8)
+    return flat[..., ::2] | flat[..., 1::2] << 4, scales.astype(np.uint8), values.reshape(bits.shape)
+
+
+def weights(group, expert):
+    codes = group["codes"][expert]
+    nibbles = np.stack([codes & 15, codes >> 4], -1).reshape(codes.shape[0], -1)
+    values = np.where(nibbles & 8, -1, 1) * E2M1[nibbles & 7]
+    scales = np.repeat(E4M3[group["scales"][expert]], 16, -1)
+    parts = np.repeat(group["global_scales"][expert].astype(np.float64), codes.shape[0] // group["global_scales"].shape[1])
+    return values * scales * parts[:, None]
+
+
+def compute(layer, out):
+    d = layer["activation_scales"][()]
+    out["x_codes"], out["x_scales"], x = quantise(layer["x"][()], d[0])
+    ids, routing = layer["routing/ids"][()], layer["routing/weights"][()].astype(np.float64)
+    inner = np.zeros((*ids.shape, layer["down/scales"].shape[2] * 16), np.float64)
+    for t, j in np.ndindex(ids.shape):
+        gate, up = np.split(weights(layer["gate_up"], ids[t, j]) @ x[t], 2)
+        inner[t, j] = gate / (1 + np.exp(-gate)) * up
+    out["intermediate"] = to_bf16(inner)
+    out["intermediate_codes"], out["intermediate_scales"], h = quantise(out["intermediate"][()], d[1])
+    y = np.zeros(layer["x"].shape)
+    for t, j in np.ndindex(ids.shape):
+        y[t] += routing[t, j] * (weights(layer["down"], ids[t, j]) @ h[t, j])
+    out["output"] = y.astype(F32)
+
+
+with h5py.File(fixture) as f, h5py.File(path("outputs.h5"), "w") as out:
+    for layer in f["layers"]:
+        compute(f["layers"][layer], out.create_group(f"layers/{layer}"))
+case, = record(fixture, "--outputs", path("outputs.h5"))["cases"]
+expect(set(case["metrics"]["layers"][0]["subject_reference"]) == STAGES, str(case["metrics"]["layers"][0].keys()))
+expect(case["metrics"]["layers"][1]["subject_reference"]["x_scales"]["mismatching"] == 0, "scales of x differ")
+case, = record(fixture, "--outputs", path("outputs.h5"), "--activations", "bf16", code=1)["cases"]
+expect(case["subject"]["activations"] == "bf16", "the claim is not recorded")
+
+
+def spoiled(name, change):
+    """The same file with one array changed: the verdict and its reason."""
+    with h5py.File(path("outputs.h5"), "r") as old, h5py.File(path("spoiled.h5"), "w") as new:
+        for layer in old["layers"]:
+            for key in old["layers"][layer]:
+                values = old["layers"][layer][key][()]
+                new[f"layers/{layer}/{key}"] = change(values) if key == name and layer == "1" else values
+    case, = record(fixture, "--outputs", path("spoiled.h5"), code=1)["cases"]
+    expect(f"{name} of layer 1" in case["reason"], f"{name}: {case['reason']}")
+
+
+def flipped(values):
+    values[3, ..., 5] ^= np.uint8(0x10)
+    return values
+
+
+for name in ("x_codes", "x_scales", "intermediate_codes", "intermediate_scales"):
+    spoiled(name, flipped)
+with h5py.File(path("outputs.h5"), "a") as out:
+    x = out["layers/0/x_scales"][()]
+    del out["layers/0/x_scales"]
+    out["layers/0/x_scales"] = x[:, 1:]
+case, = record(fixture, "--outputs", path("outputs.h5"), code=2)["cases"]
+expect("x_scales" in case["reason"] and "has shape" in case["reason"], case["reason"])
+
+
+# Damaged fields.
+def damaged(word, change, source="nvfp4.h5"):
+    with open(path(source), "rb") as good, open(path("damaged.h5"), "wb") as bad:
+        bad.write(good.read())
+    with h5py.File(path("damaged.h5"), "a") as f:
+        change(f)
+    line = refused("info", path("damaged.h5"))
+    expect(word in line, f"{line}: does not say {word}")
+
+
+def scales(*values):
+    def change(f):
+        f["layers/1/activation_scales"][...] = np.array(values, np.float32)
+    return change
+
+
+def attribute(name, text):
+    def change(f):
+        f.attrs[name] = np.bytes_(text)
+    return change
+
+
+def without(f):
+    del f["layers/0/activation_scales"]
+
+
+damaged("activation_scales: missing in /layers/0", without)
+damaged("not above zero", scales(1, -1))
+damaged("not finite", scales(np.nan, 1))
+damaged("normal", scales(1, 2.0**-127))
+damaged("input_sha256", scales(1, 1))
+damaged("activations: format 'int4' is unknown", attribute("activations", "int4"))
+damaged("'mxfp4' is not supported", attribute("activations", "mxfp4"))
+damaged("leave it out", attribute("activations", "bf16"))
+damaged("makes no mxfp8", attribute("activations", "mxfp8"))
+damaged("'other' makes no nvfp4", attribute("activation_recipe", "other"))
+damaged("input_sha256", attribute("activation_recipe", "nvfp4.te/1"))
+damaged("drop it", attribute("activation_recipe", "nvfp4.torchao-onelevel/1"))
+damaged("'' makes no nvfp4", lambda f: f.attrs.__delitem__("activation_recipe"))
