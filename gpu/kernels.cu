@@ -212,6 +212,72 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             {}};
 }
 
+/* The same operators on quantised activations. */
+template <enum gb_operator Operator, enum gb_format Weights, enum gb_format Activations>
+enum gb_status supports_quantised(const struct gb_problem *problem, struct gb_error *error)
+{
+    const size_t known = offsetof(struct gb_problem, activation_rules) + sizeof problem->activation_rules;
+    const struct gb_quantiser *rules = problem->size < known ? NULL : problem->activation_rules;
+    enum gb_status status = gb_cuda_activations_check(Activations, rules, &problem->shape, error);
+    return status == GB_OK ? supports<Operator, Weights>(problem, error) : status;
+}
+
+size_t workspace_quantised(const struct gb_problem *problem)
+{
+    return gb_cuda_activations_workspace(&problem->shape);
+}
+
+template <enum gb_operator Operator, enum gb_format Weights, enum gb_format Activations>
+enum gb_status run_quantised(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = check_shape(&a.shape, Weights, error);
+    if (status == GB_OK)
+        status = gb_cuda_activations_check(Activations, a.activation_rules, &a.shape, error);
+    if (status == GB_OK && Operator != GB_DOWN) {
+        struct gb_arguments first = a;
+        first.size = sizeof first;
+        status = check_weights("gate_up", &a.gate_up, Weights, a.shape.experts, 2 * a.shape.intermediate,
+                               a.shape.hidden, 2, error);
+        if (status == GB_OK)
+            status = gb_cuda_activations(GB_GATE_UP, &first, error);
+        if (status == GB_OK)
+            status = run<GB_GATE_UP, Weights>(&first, error);
+    }
+    if (status == GB_OK && Operator != GB_GATE_UP) {
+        struct gb_arguments second = a;
+        second.size = sizeof second;
+        status =
+            check_weights("down", &a.down, Weights, a.shape.experts, a.shape.hidden, a.shape.intermediate, 1, error);
+        if (status == GB_OK)
+            status = gb_cuda_activations(GB_DOWN, &second, error);
+        if (status == GB_OK)
+            status = run<GB_DOWN, Weights>(&second, error);
+    }
+    return status;
+}
+
+template <enum gb_operator Operator, enum gb_format Weights, enum gb_format Activations>
+constexpr struct gb_kernel quantised(const char *name)
+{
+    return {name,
+            Operator,
+            Weights,
+            Activations,
+            GB_FP32,
+            "fma32/1",
+            24,
+            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | GB_STAGE_OUTPUTS,
+            supports_quantised<Operator, Weights, Activations>,
+            workspace_quantised,
+            NULL,
+            NULL,
+            run_quantised<Operator, Weights, Activations>,
+            {}};
+}
+
 template <enum gb_operator Operator>
 enum gb_status supports_quantise(const struct gb_problem *problem, struct gb_error *error)
 {
@@ -263,6 +329,12 @@ const struct gb_kernel kernels[] = {
     kernel<GB_LAYER, GB_BF16>("cuda/bf16-layer"),
     kernel<GB_GATE_UP, GB_BF16>("cuda/bf16-gate-up"),
     kernel<GB_DOWN, GB_BF16>("cuda/bf16-down"),
+    quantised<GB_LAYER, GB_NVFP4, GB_NVFP4>("cuda/nvfp4-nvfp4-layer"),
+    quantised<GB_GATE_UP, GB_NVFP4, GB_NVFP4>("cuda/nvfp4-nvfp4-gate-up"),
+    quantised<GB_DOWN, GB_NVFP4, GB_NVFP4>("cuda/nvfp4-nvfp4-down"),
+    quantised<GB_LAYER, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-layer"),
+    quantised<GB_GATE_UP, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-gate-up"),
+    quantised<GB_DOWN, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-down"),
     {"cuda/route",
      GB_ROUTE,
      GB_BF16,

@@ -19,6 +19,14 @@ enum gb_status gb_cuda_quantise_check(const struct gb_quantisation *q, enum gb_o
 enum gb_status gb_cuda_quantise(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_silu_mul_quantise(const struct gb_arguments *a, struct gb_error *error);
 
+/* GB_EUNSUPPORTED, with the reason, where the rules do not quantise activations of this shape to the format. */
+enum gb_status gb_cuda_activations_check(enum gb_format format, const struct gb_quantiser *rules,
+                                         const struct gb_shape *shape, struct gb_error *error);
+/* Quantises x (GB_GATE_UP) or the intermediate (GB_DOWN) of the arguments; then they are their codes' numbers, and the
+ * weights' global scales have the activations' in them. Both lie in the workspace, until the next call. */
+enum gb_status gb_cuda_activations(enum gb_operator operation, struct gb_arguments *a, struct gb_error *error);
+size_t gb_cuda_activations_workspace(const struct gb_shape *shape);
+
 /* Bytes of dynamic shared memory that a block takes. */
 size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);
