@@ -5,44 +5,22 @@
 #include <string.h>
 
 #include "harness/explain.h"
-#include "harness/faults.h"
-#include "harness/place.h"
+#include "harness/window.h"
 #include "quant/quant.h"
 
-enum { MOST_TOKENS = 32, MOST_CANDIDATES = 512, SHOWN = 5 };
+enum { MOST_TOKENS = 32, SHOWN = 5 };
 
 /* So many products take about as long as a glance. */
 #define MOST_PRODUCTS (1u << 28)
 
-/* What a share of the error must be to be called an explanation. */
-#define EXPLAINED 0.9
-/* Among explanations that differ by less, the one that comes first. */
-#define SAME 1e-3
-
-struct candidate {
-    char name[128];
-    double explains;
-};
-
-/* One layer of some tokens: the reference taken apart, and the subject's error. */
-struct window {
-    struct trace trace;
-    uint32_t layer, first, tokens, hidden;
-    double *errors; /* [tokens, hidden]: subject - reference */
-    float *faulty;  /* [tokens, hidden] */
-    struct place place;
-    struct candidate candidates[MOST_CANDIDATES];
-    uint32_t count;
-};
-
-static double value_at(const struct gb_layer_outputs *l, size_t i)
+double window_value(const struct gb_layer_outputs *l, size_t i)
 {
     return l->format == GB_FP32 ? (double)((const float *)l->output)[i]
                                 : (double)gb_bf16_decode(((const gb_bf16 *)l->output)[i]);
 }
 
 /* NaN for NaN is no error. */
-static double difference(double value, double right)
+double window_difference(double value, double right)
 {
     return isnan(value) && isnan(right) ? 0.0 : value - right;
 }
@@ -50,10 +28,10 @@ static double difference(double value, double right)
 /* Against the reference as the subject stores it. */
 static double error_at(const struct gb_outputs *subject, const struct gb_outputs *reference, uint32_t layer, size_t i)
 {
-    double right = value_at(&reference->layer[layer], i);
+    double right = window_value(&reference->layer[layer], i);
     if (subject->layer[layer].format == GB_BF16)
         right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
-    return difference(value_at(&subject->layer[layer], i), right);
+    return window_difference(window_value(&subject->layer[layer], i), right);
 }
 
 /* The layer and the token with the largest error, relative to the layer's largest value; false if there is none. */
@@ -65,7 +43,7 @@ static bool find_worst(const struct gb_outputs *subject, const struct gb_outputs
     for (uint32_t l = 0; l < subject->layers; l++) {
         double scale = 0.0;
         for (size_t i = 0; i < count; i++)
-            scale = fmax(scale, fabs(value_at(&reference->layer[l], i))); /* of two, the one that is no NaN */
+            scale = fmax(scale, fabs(window_value(&reference->layer[l], i))); /* of two, the one that is no NaN */
         for (size_t i = 0; i < count; i++) {
             double e = fabs(error_at(subject, reference, l, i)), relative = isnan(e) ? INFINITY : e / scale;
             if (e != 0.0 && relative > worst) {
@@ -98,7 +76,7 @@ static enum gb_status place_errors(const struct baseline *b, const struct gb_out
     if (!visible)
         return gb_fail(error, GB_ENOMEM, "no memory to place %zu errors", count);
     for (size_t i = 0; i < count; i++) {
-        double e = value_at(&subject->layer[w->layer], from + i) - truth[i];
+        double e = window_value(&subject->layer[w->layer], from + i) - truth[i];
         visible[i] = fabs(e) <= 8.0 * sigma[i] ? 0.0 : w->errors[i];
         seen += visible[i] != 0.0;
     }
@@ -141,7 +119,7 @@ static void window_free(struct window *w)
     free(w->faulty);
 }
 
-static void enter(struct window *w, const char *name, const char *suffix, double explains)
+void window_enter(struct window *w, const char *name, const char *suffix, double explains)
 {
     if (w->count == MOST_CANDIDATES || !(explains > 0.0))
         return;
@@ -151,11 +129,11 @@ static void enter(struct window *w, const char *name, const char *suffix, double
 }
 
 /* 1 - |error - what the fault makes|^2 / |error|^2, over finite errors of the tokens asked for. */
-static double explained(const struct window *w, const bool *tokens)
+double window_explained(const struct window *w, const bool *tokens)
 {
     double left = 0.0, all = 0.0;
     for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++) {
-        double e = w->errors[i], f = difference((double)w->faulty[i], (double)w->trace.output[i]);
+        double e = w->errors[i], f = window_difference((double)w->faulty[i], (double)w->trace.output[i]);
         if ((tokens && !tokens[i / w->hidden]) || (!isfinite(e) && !isfinite(f)))
             continue;
         if (!isfinite(e) || !isfinite(f))
@@ -167,83 +145,31 @@ static double explained(const struct window *w, const bool *tokens)
 }
 
 /* Faults of the whole layer; of the wrong tokens alone; of one expert's weights. */
-static enum gb_status try_faults(struct window *w, struct gb_error *error)
+static enum gb_status try_faults(struct window *w, int32_t expert, struct gb_error *error)
 {
     size_t count;
     const struct fault *all = faults(&count);
     bool partial = w->place.wrong_tokens < w->tokens;
     bool *one = calloc(w->trace.arguments.shape.experts, sizeof *one);
     enum gb_status status = one ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for a list of experts");
-    if (one && w->place.expert >= 0)
-        one[w->place.expert] = true;
+    if (one && expert >= 0)
+        one[expert] = true;
     for (size_t i = 0; status == GB_OK && i < count; i++) {
         if (!fault_applies(&all[i], w->trace.arguments.gate_up.format))
             continue;
         status = fault_run(&all[i], &w->trace, NULL, w->faulty, error);
         if (status == GB_OK)
-            enter(w, all[i].name, "", explained(w, NULL));
+            window_enter(w, all[i].name, "", window_explained(w, NULL));
         if (status == GB_OK && partial)
-            enter(w, all[i].name, ", in some tokens", explained(w, w->place.token));
-        if (status != GB_OK || !all[i].edit || w->place.expert < 0)
+            window_enter(w, all[i].name, ", in some tokens", window_explained(w, w->place.token));
+        if (status != GB_OK || !all[i].edit || expert < 0)
             continue;
         status = fault_run(&all[i], &w->trace, one, w->faulty, error);
         if (status == GB_OK)
-            enter(w, all[i].name, ", of one expert", explained(w, NULL));
+            window_enter(w, all[i].name, ", of one expert", window_explained(w, NULL));
     }
     free(one);
     return status;
-}
-
-/* Which slots a gain takes part in; -1: any. */
-struct share {
-    int32_t expert, slot;
-};
-
-/* error = (factor - 1) * share of the output, by least squares. */
-static void try_gain(struct window *w, const char *what, struct share of)
-{
-    const struct gb_arguments *a = &w->trace.arguments;
-    double dot = 0.0, squares = 0.0, all = 0.0;
-    char name[128];
-    for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++) {
-        double share = 0.0;
-        if (!isfinite(w->errors[i]))
-            return;
-        for (uint32_t k = 0; k < a->shape.top_k; k++) {
-            size_t pair = i / w->hidden * a->shape.top_k + k;
-            if (a->ids[pair] >= 0 && (of.expert < 0 || a->ids[pair] == of.expert) &&
-                (of.slot < 0 || k == (uint32_t)of.slot))
-                share += (double)a->routing_weights[pair] * (double)w->trace.slots[pair * w->hidden + i % w->hidden];
-        }
-        dot += share * w->errors[i];
-        squares += share * share;
-        all += w->errors[i] * w->errors[i];
-    }
-    if (!(squares > 0.0) || !(all > 0.0))
-        return;
-    double factor = 1.0 + dot / squares;
-    if (fabs(factor) < SAME)
-        snprintf(name, sizeof name, "%s left out", what);
-    else if (fabs(factor - 2.0) < SAME)
-        snprintf(name, sizeof name, "%s added twice", what);
-    else
-        snprintf(name, sizeof name, "%s scaled by %.7g", what, factor);
-    enter(w, name, "", dot * dot / (squares * all));
-}
-
-static void try_gains(struct window *w)
-{
-    const struct gb_shape *shape = &w->trace.arguments.shape;
-    char what[64];
-    try_gain(w, "the output", (struct share){-1, -1});
-    for (uint32_t k = 0; shape->top_k > 1 && k < shape->top_k && k < 32; k++) {
-        snprintf(what, sizeof what, "slot %u", k);
-        try_gain(w, what, (struct share){-1, (int32_t)k});
-    }
-    if (w->place.expert >= 0) {
-        snprintf(what, sizeof what, "expert %d", w->place.expert);
-        try_gain(w, what, (struct share){w->place.expert, -1});
-    }
 }
 
 /* The best first; among those that fit equally well, those entered first. */
@@ -300,10 +226,16 @@ enum gb_status explain(const struct baseline *baseline, const struct gb_outputs 
     enum gb_status status = GB_OK;
     if (find_worst(subject, baseline->reference, &w->layer, &token)) {
         status = window_new(baseline, subject, token, w, error);
+        int32_t expert = status != GB_OK || w->place.expert >= 0 ? w->place.expert : window_suspect(w);
+        if (status == GB_OK) /* what is more specific first */
+            status = try_rows(w, &subject->layer[w->layer], &baseline->reference->layer[w->layer],
+                              subject->shape.tokens, error);
         if (status == GB_OK)
-            status = try_faults(w, error);
+            status = try_offsets(w, baseline->fixture, error);
+        if (status == GB_OK)
+            status = try_faults(w, expert, error);
         if (status == GB_OK) {
-            try_gains(w);
+            try_gains(w, expert);
             sort(w);
             *explanation = describe(w, text, bytes);
         }

@@ -14,19 +14,29 @@ struct scene {
     struct gb_outputs *subject;
 };
 
-static void scene_new(struct scene *s, enum gb_format format)
+/* busy: an expert that every token has, in one of its slots; -1: none. */
+static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
 {
     static const struct gb_rounding_points points = {
         .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
     struct gb_shape shape = {12, 128, 128, 6, 2};
     memset(s, 0, sizeof *s);
     problem_new(&s->problem, shape, format, DATA_GAUSSIAN, 21);
+    for (uint32_t t = 0; busy >= 0 && t < shape.tokens; t++) {
+        s->problem.ids[2 * t + t % 2] = busy;
+        s->problem.ids[2 * t + 1 - t % 2] = (busy + 1 + (int32_t)t % 5) % 6;
+    }
     s->fixture = problem_fixture(&s->problem);
     struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
     assert_int_equal(baseline_new(s->fixture, &s->baseline, NULL), GB_OK);
     assert_int_equal(baseline_bounds(&s->baseline, &points, false, NULL), GB_OK);
     assert_int_equal(trace_new(&a, &s->trace, NULL), GB_OK);
     assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
+}
+
+static void scene_new(struct scene *s, enum gb_format format)
+{
+    scene_with(s, format, -1);
 }
 
 static void scene_free(struct scene *s)
@@ -98,6 +108,84 @@ static void one_expert_is_named(void **state)
     scene_free(&s);
 }
 
+static void expect_name(struct scene *s, const char *name)
+{
+    char text[256];
+    json_t *explanation = explained(s, text);
+    const char *found = json_string_value(json_object_get(explanation, "name"));
+    if (!found || strcmp(found, name))
+        fail_msg("'%s', not '%s': %s", found ? found : "", name, text);
+    if (!strstr(text, name))
+        fail_msg("%s", text);
+    json_decref(explanation);
+}
+
+static void rows_of_other_tokens_are_named(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, GB_NVFP4);
+    float *output = s.subject->layer[0].output;
+    const size_t row = 128 * sizeof *output;
+    memcpy(output, s.trace.output, 12 * row);
+    memcpy(output + 3 * 128, s.trace.output + 9 * 128, row);
+    memcpy(output + 9 * 128, s.trace.output + 3 * 128, row);
+    expect_name(&s, "tokens 3 and 9 exchanged");
+    memcpy(output + 9 * 128, s.trace.output + 9 * 128, row);
+    expect_name(&s, "token 3 has the output of token 9");
+    memcpy(output + 4 * 128, s.trace.output + 3 * 128, row);
+    expect_name(&s, "token 3 has the output of token 9, token 4 that of 3");
+    for (int t = 0; t < 12; t++)
+        memcpy(output + t * 128, s.trace.output + (t + 5) % 12 * 128, row);
+    expect_name(&s, "token 0 has the output of token 5, token 1 that of 6, token 2 that of 7 and 9 more");
+    scene_free(&s);
+}
+
+/* Every token is wrong, so that no place points at the expert. */
+static void a_busy_expert_is_named(void **state)
+{
+    bool affected[6] = {false, false, false, false, true};
+    size_t count;
+    const struct fault *all = faults(&count);
+    struct scene s;
+    (void)state;
+    scene_with(&s, GB_NVFP4, 4);
+    float *output = s.subject->layer[0].output;
+    for (size_t i = 0; i < 12 * 128; i++) {
+        size_t pair = i / 128 * 2 + i / 128 % 2;
+        output[i] = s.trace.output[i] + 0.375f * s.problem.routing_weights[pair] * s.trace.slots[pair * 128 + i % 128];
+    }
+    expect_name(&s, "expert 4 scaled by 1.375");
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(all[i].name, "global scale of the next expert in gate and up")) {
+            assert_int_equal(fault_run(&all[i], &s.trace, affected, output, NULL), GB_OK);
+            expect_name(&s, "global scale of the next expert in gate and up, of one expert");
+        }
+    scene_free(&s);
+}
+
+static void offsets_of_ids_are_named(void **state)
+{
+    static const struct {
+        int32_t offset;
+        const char *name;
+    } rows[] = {{1, "experts' ids off by 1"}, {5, "experts' ids off by -1"}, {3, "experts' ids off by 3"}};
+    (void)state;
+    for (unsigned n = 0; n < 3; n++) {
+        struct scene s;
+        int32_t ids[24];
+        scene_new(&s, GB_BF16);
+        struct gb_arguments a = gb_layer_arguments(s.fixture, 0, 12);
+        for (int i = 0; i < 24; i++)
+            ids[i] = (a.ids[i] + rows[n].offset) % 6;
+        a.ids = ids;
+        a.output = s.subject->layer[0].output;
+        assert_int_equal(gb_reference_layer(&a, NULL), GB_OK);
+        expect_name(&s, rows[n].name);
+        scene_free(&s);
+    }
+}
+
 static void right_outputs_need_none(void **state)
 {
     struct scene s;
@@ -113,9 +201,9 @@ static void right_outputs_need_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_explained),
-        cmocka_unit_test(one_expert_is_named),
-        cmocka_unit_test(right_outputs_need_none),
+        cmocka_unit_test(faults_are_explained),           cmocka_unit_test(one_expert_is_named),
+        cmocka_unit_test(rows_of_other_tokens_are_named), cmocka_unit_test(a_busy_expert_is_named),
+        cmocka_unit_test(offsets_of_ids_are_named),       cmocka_unit_test(right_outputs_need_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
