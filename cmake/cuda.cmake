@@ -11,8 +11,8 @@ if(NOT GAUGEBLOCK_CUDA)
   return()
 endif()
 
-# A100 (with PTX for later GPUs that have no code of their own), H100 and H200, B200, RTX PRO 6000. Tests, and what takes
-# a minute to compile, have code of their own for Hopper alone.
+# A100 (with PTX for later GPUs that have no code of their own), H100 and H200, B200, RTX PRO 6000. Tests have code of
+# their own for Hopper alone.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   set(CMAKE_CUDA_ARCHITECTURES 80 90a-real 100a-real 120a-real)
   set(cuda_fewer_architectures 80-virtual 90a-real)

@@ -58,20 +58,6 @@ struct gb_int8_codes {
     }
 };
 
-/* The same block again, by its rules. */
-template <class Source, uint32_t Block>
-__device__ __noinline__ void gb_quantise_again(const gb_quantise_job &job, gb_place at, const float *table)
-{
-    using team = gb_team<Block>;
-    typename Source::words words[team::chunks] = {};
-    float x[team::values];
-    gb_load_block<Source, Block>(job, at, words);
-#pragma unroll
-    for (uint32_t c = 0; c < team::chunks; c++)
-        Source::convert(job.q, words[c], table, x + 8 * c);
-    gb_quantise_block<Block>(job, at, x);
-}
-
 template <class Codes> struct gb_by_division {
     /* Whether it computes these rules. */
     static bool computes(const gb_quantiser &rules)
@@ -85,18 +71,56 @@ template <class Codes> struct gb_by_division {
                (rules.zero_sign == GB_ZERO_KEEPS_SIGN || Codes::element == GB_INT8) && !rules.flush_subnormals;
     }
 
-    template <class Source, uint32_t Block>
-    static __device__ __forceinline__ void quantise(const gb_quantise_job &job, const gb_place &at, const float *table,
-                                                    const float (&x)[gb_team<Block>::values])
+    /* The job, with what `computes` asks for written out, so that the compiler drops all other rules. */
+    static __device__ __forceinline__ gb_quantise_job known(gb_quantise_job job)
     {
-        using team = gb_team<Block>;
+        gb_quantiser &rules = job.q.quantiser;
+        rules.element = Codes::element;
+        rules.largest = Codes::largest;
+        rules.scale = GB_SCALE_FP32;
+        rules.ratio = GB_RATIO_DIVIDE;
+        rules.ratio_intermediate = rules.intermediate = GB_INTERMEDIATE_FP32;
+        rules.four_over_six = GB_SIX;
+        rules.scale_rounding = GB_SCALE_NEAREST;
+        rules.quotient = GB_QUOTIENT_DIVIDE;
+        rules.zero_multiplier = GB_ZERO_NEVER;
+        rules.rounding = GB_TIES_TO_EVEN;
+        rules.flush_subnormals = 0;
+        return job;
+    }
+
+    /* The same block again, by its rules. */
+    template <class Source, uint32_t Chunks>
+    static __device__ __noinline__ void quantise_again(const gb_quantise_job &job, gb_team<Chunks> team, gb_place at,
+                                                       const float *table)
+    {
+        typename Source::words words[Chunks] = {};
+        float x[8 * Chunks];
+        gb_load_block<Source>(job, team, at, words);
+#pragma unroll
+        for (uint32_t c = 0; c < Chunks; c++)
+            Source::convert(job.q, words[c], table, x + 8 * c);
+        gb_quantise_block(known(job), team, at, x);
+    }
+
+    /* Teams of 8: blocks of 64 are one chunk a thread, blocks of 128 two. */
+    static __device__ __forceinline__ uint32_t lanes(const gb_quantiser &)
+    {
+        return 8;
+    }
+
+    template <class Source, uint32_t Chunks>
+    static __device__ __forceinline__ void quantise(const gb_quantise_job &job, const gb_team<Chunks> &team,
+                                                    const gb_place &at, const float *table,
+                                                    const float (&x)[8 * Chunks])
+    {
         const gb_quantiser &rules = job.q.quantiser;
         float a = rules.amax_start;
 #pragma unroll
-        for (uint32_t i = 0; i < team::values; i++)
+        for (uint32_t i = 0; i < 8 * Chunks; i++)
             a = gb_larger_or_nan(a, x[i]);
 #pragma unroll
-        for (uint32_t m = team::lanes / 2; m > 0; m /= 2)
+        for (uint32_t m = 4; m > 0; m /= 2)
             a = gb_larger_or_nan(a, __shfl_xor_sync(0xFFFFFFFFu, a, (int)m));
         float s = __fdiv_rn(a, Codes::largest);
         s = s == 0.0f ? rules.ratio_if_zero : s;
@@ -105,20 +129,20 @@ template <class Codes> struct gb_by_division {
         s = rules.ratio_max != 0.0f ? fminf(s, rules.ratio_max) : s;
         const bool plain = a < 0x1p+60f && s > 0x1p-60f && s < 0x1p+60f; /* no NaN is */
         if (!plain) {
-            gb_quantise_again<Source, Block>(job, at, table);
+            quantise_again<Source>(job, team, at, table);
             return;
         }
         if (at.row >= job.q.rows)
             return;
-        gb_write_scale<Block>(job, at, {s, 0, s, true, false});
+        gb_write_scale(job, team, at, {s, 0, s, true, false});
         const float c = __frcp_rn(s);
 #pragma unroll
-        for (uint32_t k = 0; k < team::chunks; k++) {
+        for (uint32_t k = 0; k < Chunks; k++) {
             float q[8];
 #pragma unroll
             for (uint32_t i = 0; i < 8; i++)
                 q[i] = gb_quotient(x[8 * k + i], s, c);
-            gb_write_codes(job, (size_t)at.row * job.q.columns + at.block * Block + team::column(k),
+            gb_write_codes(job, (size_t)at.row * job.q.columns + at.block * team.block() + team.column(k),
                            Codes::four(q[0], q[1], q[2], q[3]), Codes::four(q[4], q[5], q[6], q[7]));
         }
     }

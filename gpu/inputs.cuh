@@ -49,7 +49,7 @@ struct gb_plain_words {
     uint4 value;
 };
 
-template <class Input> struct gb_plain_source {
+struct gb_plain_source {
     using words = gb_plain_words;
     static constexpr size_t shared_bytes = 0;
 
@@ -61,13 +61,20 @@ template <class Input> struct gb_plain_source {
         return {__ldcs((const uint4 *)((const uint16_t *)values + (size_t)row * q.columns + column))};
     }
 
-    static __device__ __forceinline__ void convert(const gb_quantisation &, const words &w, const float *, float *x)
+    template <class Input> static __device__ __forceinline__ void convert(const words &w, float *x)
     {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             x[2 * i] = Input::low(gb_word_of(w.value, i));
             x[2 * i + 1] = Input::high(gb_word_of(w.value, i));
         }
+    }
+    static __device__ __forceinline__ void convert(const gb_quantisation &q, const words &w, const float *, float *x)
+    {
+        if (q.input == GB_BF16)
+            convert<gb_input_bf16>(w, x);
+        else
+            convert<gb_input_fp16>(w, x);
     }
 };
 
@@ -82,14 +89,20 @@ struct gb_silu_directly {
 
     static __device__ __forceinline__ void start(const gb_quantisation &, float *) {}
 
+    /* Not inlined: a thread has up to 16 gates, and this takes long beside a call. */
+    static __device__ __noinline__ float of(enum gb_silu_form form, float gate)
+    {
+        return gb_silu_direct(form, gate);
+    }
+
     template <class Input>
     static __device__ __forceinline__ void activate(const gb_quantisation &q, const uint4 &gate, const float *,
                                                     float *x)
     {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            x[2 * i] = gb_silu_direct(q.silu, Input::low(gb_word_of(gate, i)));
-            x[2 * i + 1] = gb_silu_direct(q.silu, Input::high(gb_word_of(gate, i)));
+            x[2 * i] = of(q.silu, Input::low(gb_word_of(gate, i)));
+            x[2 * i + 1] = of(q.silu, Input::high(gb_word_of(gate, i)));
         }
     }
 };

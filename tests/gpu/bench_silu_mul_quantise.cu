@@ -103,7 +103,7 @@ struct entry {
 
 template <class Source, uint32_t Threads, uint32_t Resident> entry tile(const char *name)
 {
-    return {name, gb_quantise_launch<Source, gb_by_division<gb_e4m3_codes>, group, Threads, Resident>};
+    return {name, gb_quantise_launch<Source, gb_by_division<gb_e4m3_codes>, group / 64, Threads, Resident>};
 }
 
 enum gb_status launch_library(const gb_quantise_job &job, void *stream, struct gb_error *error)
@@ -119,7 +119,7 @@ enum gb_status launch_library(const gb_quantise_job &job, void *stream, struct g
 }
 
 const entry entries[] = {
-    tile<by_table, 1024, 1>("by table, 1 x 1024"),
+    tile<by_table, 768, 1>("by table, 1 x 768"),
     tile<by_table, 640, 1>("by table, 1 x 640"),
     tile<by_table, 512, 1>("by table, 1 x 512"),
     tile<by_table, 384, 2>("by table, 2 x 384"),
