@@ -218,8 +218,8 @@ enum gb_status supports_quantised(const struct gb_problem *problem, struct gb_er
 {
     const size_t known = offsetof(struct gb_problem, activation_rules) + sizeof problem->activation_rules;
     const struct gb_quantiser *rules = problem->size < known ? NULL : problem->activation_rules;
-    enum gb_status status = gb_cuda_activations_check(Activations, rules, &problem->shape, error);
-    return status == GB_OK ? supports<Operator, Weights>(problem, error) : status;
+    enum gb_status status = supports<Operator, Weights>(problem, error);
+    return status == GB_OK ? gb_cuda_activations_check(Activations, rules, &problem->shape, error) : status;
 }
 
 size_t workspace_quantised(const struct gb_problem *problem)
@@ -232,6 +232,8 @@ enum gb_status run_quantised(const struct gb_arguments *given, struct gb_error *
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = check_extension(a.activation, a.gate_up_bias || a.down_bias, error);
     if (status == GB_OK)
         status = check_shape(&a.shape, Weights, error);
     if (status == GB_OK)

@@ -23,6 +23,16 @@ static void expect(bool good, const char *what, const char *message)
     }
 }
 
+/* What the kernel's quantised activations are made by; NULL where they are bf16. */
+static const struct gb_quantiser *rules_of(const struct gb_kernel *kernel)
+{
+    static const struct gb_quantiser nvfp4 = {
+        .element = GB_E2M1, .scale = GB_SCALE_E4M3, .block_rows = 1, .block_columns = 16};
+    static const struct gb_quantiser mxfp8 = {
+        .element = GB_E4M3, .scale = GB_SCALE_E8M0, .block_rows = 1, .block_columns = 32};
+    return kernel->activations == GB_NVFP4 ? &nvfp4 : kernel->activations == GB_MXFP8 ? &mxfp8 : NULL;
+}
+
 /* A kernel refuses `shape`, and the reason contains `number`. */
 static void expect_refusal(const struct gb_kernel *kernel, struct gb_shape shape, const char *number)
 {
@@ -126,7 +136,7 @@ static void test_quantise_domain(const struct gb_kernel *kernel)
 static void test_arguments(const struct gb_kernel *kernel)
 {
     struct gb_error error = {"no message"};
-    struct gb_arguments a = {.size = sizeof a, .shape = {1, 2048, 512, 32, 8}};
+    struct gb_arguments a = {.size = sizeof a, .shape = {1, 2048, 512, 32, 8}, .activation_rules = rules_of(kernel)};
     expect(kernel->run(&a, &error) == GB_EINVAL, "no buffers", error.message);
     a.activation = GB_SWIGLU_OAI;
     expect(kernel->run(&a, &error) == GB_EUNSUPPORTED, "another activation", error.message);
@@ -216,8 +226,11 @@ int main(int argc, char **argv)
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
         struct gb_quantisation quantise = fp8_groups(kernel->operation);
-        struct gb_problem problem = {
-            .size = sizeof problem, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights, .quantise = &quantise};
+        struct gb_problem problem = {.size = sizeof problem,
+                                     .shape = {1, 2048, 512, 32, 8},
+                                     .weights = kernel->weights,
+                                     .quantise = &quantise,
+                                     .activation_rules = kernel->operation < GB_ROUTE ? rules_of(kernel) : NULL};
         if (kernel->operation == GB_ROUTE) {
             test_route(kernel, present);
             continue;
