@@ -30,6 +30,7 @@ struct tally {
     struct closeness closeness; /* to the gate's thresholds */
     uint64_t elements;          /* of the bound lane */
     bool ordered;               /* bits are binding, and statistics are not */
+    bool quantised;             /* activations */
     bool given;                 /* the subject is down alone, on the reference's intermediate */
     bool nonfinite;             /* sums of errors say nothing, or not yet (of flips of codes): the bound is binding in
                                    their place */
@@ -64,6 +65,15 @@ static bool sums_bind(const struct tally *tally, bool gain)
     return !tally->ordered && !tally->nonfinite && (gain ? tally->gate->gain : tally->gate->rms);
 }
 
+/* Whether zeros would pass. Where a recipe leaves codes of quantised activations open, bits are what verifies. */
+static bool zeros_pass(const struct tally *tally, const struct bound_result *r, const double *truth)
+{
+    bool all_zero = true;
+    for (uint64_t i = 0; i < r->elements; i++)
+        all_zero &= truth[i] == 0.0;
+    return r->zero_exceeding == 0 && (all_zero || !tally->ordered || !tally->quantised);
+}
+
 /* The bound lane of one buffer of one layer. */
 static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
                         const double *truth, const double *worst, const double *sigma, struct tally *tally,
@@ -75,7 +85,7 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
     lane_add_bound(&tally->bound, &r);
     if (!bound_binds(tally))
         return;
-    if (r.zero_exceeding == 0)
+    if (zeros_pass(tally, &r, truth))
         judgement_worsen(j, VERDICT_VACUOUS,
                          "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage, layer);
     if (r.exceeding)
@@ -272,6 +282,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     struct tally tally = {.gate = gate,
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
+                          .quantised = b->plain != NULL,
                           .given = kernel->operation == GB_DOWN,
                           .nonfinite = f->nonfinite || b->plain};
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};

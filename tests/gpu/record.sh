@@ -37,6 +37,16 @@ step verify "$program" verify "$work/tiny-nvfp4.h5" "$work/qwen3-next.h5" --kern
 step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 20 \
     -o "$out/verify-bf16.json"
 step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 12
+for format in nvfp4 mxfp8; do
+    step import-activations-$format "$program" import "$data" "$work/activations-$format.h5" --format $format \
+        --activations $format --capture "$data/capture.safetensors" --layers 0
+    step make-activations-$format "$program" make "$work/activations-edge-$format.h5" --shape 16,4,512,256 --tokens 32 \
+        --format $format --activations $format --data edge
+done
+step make-activations-qwen3-next "$program" make "$work/activations-qwen3-next.h5" --model qwen3-next-80b-a3b \
+    --tokens 32 --format nvfp4 --activations nvfp4 --generated
+step verify-activations "$program" verify "$work"/activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 30 \
+    -o "$out/verify-activations.json"
 step route "$build/tests/gpu/test_route" "$build/libgaugeblock-cuda.so" "$out/route.json"
 step silu-mul-quantise "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
 step quantise-functions "$build/tests/gpu/test_quantise_functions"
