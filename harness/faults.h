@@ -81,6 +81,9 @@ void trace_free(struct trace *trace);
  * output: [tokens, hidden]. */
 enum gb_status fault_run(const struct fault *fault, const struct trace *clean, const bool *affected, float *output,
                          struct gb_error *error);
+/* intermediate: also the codes that it goes through, [tokens, top_k, intermediate]. */
+enum gb_status fault_run_stages(const struct fault *fault, const struct trace *clean, const bool *affected,
+                                float *output, gb_bf16 *intermediate, struct gb_error *error);
 
 /* Rows and pairs, for those who plant. */
 uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_t row);

@@ -225,6 +225,12 @@ static enum gb_status complete(struct planted *p, struct gb_error *error)
 enum gb_status fault_run(const struct fault *fault, const struct trace *clean, const bool *affected, float *output,
                          struct gb_error *error)
 {
+    return fault_run_stages(fault, clean, affected, output, NULL, error);
+}
+
+enum gb_status fault_run_stages(const struct fault *fault, const struct trace *clean, const bool *affected,
+                                float *output, gb_bf16 *intermediate, struct gb_error *error)
+{
     struct planted p;
     enum gb_status status = planted_new(fault, clean, affected, &p, error);
     if (status == GB_OK) {
@@ -238,6 +244,8 @@ enum gb_status fault_run(const struct fault *fault, const struct trace *clean, c
     }
     if (status == GB_OK)
         memcpy(output, p.output, sizeof *output * clean->arguments.shape.tokens * clean->arguments.shape.hidden);
+    if (status == GB_OK && intermediate)
+        memcpy(intermediate, p.intermediate, sizeof *intermediate * pairs_of(&p.shape) * p.shape.intermediate);
     planted_free(&p);
     return status;
 }

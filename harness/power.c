@@ -15,34 +15,7 @@
 
 bool sight_caught(const struct sight *s)
 {
-    return s->exact || s->bound || s->rms || s->gain || s->missed;
-}
-
-static bool violated(const json_t *lanes, const char *lane)
-{
-    return !strcmp(record_text(lanes, lane, "result", NULL), "FAIL");
-}
-
-/* The lanes, once for all gates: they are the same whatever binds. */
-static enum gb_status look_by_lanes(struct power *p, struct sight *lanes, struct gb_error *error)
-{
-    const struct gb_kernel kernel = {.name = "fault",
-                                     .operation = GB_LAYER,
-                                     .weights = p->baseline->fixture->weights,
-                                     .activations = GB_BF16,
-                                     .output = GB_FP32,
-                                     .accumulator_bits = 24};
-    struct gate all;
-    struct judgement j;
-    gate_preset(0, &all);
-    enum gb_status status = judge(p->baseline, &kernel, p->outputs, NULL, &all, &j, error);
-    if (status != GB_OK)
-        return status;
-    *lanes = (struct sight){violated(j.lanes, "exact"), violated(j.lanes, "bound"), violated(j.lanes, "rms"),
-                            violated(j.lanes, "gain"), NULL};
-    json_decref(j.lanes);
-    json_decref(j.metrics);
-    return GB_OK;
+    return s->exact || s->bound || s->rms || s->gain || s->codes || s->down || s->missed;
 }
 
 static enum gb_status look_by_thresholds(struct power *p, const struct gate *gate, struct sight *sight,
@@ -73,11 +46,16 @@ enum gb_status power_look(struct power *p, struct sight *sights, struct gb_error
     for (uint32_t g = 0; g < p->gate_count; g++)
         any |= p->gates[g].exact || p->gates[g].bound || p->gates[g].rms || p->gates[g].gain;
     if (any)
-        status = look_by_lanes(p, &lanes, error);
+        status = power_lanes(p, &lanes, error);
     for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
         const struct gate *gate = &p->gates[g];
-        sights[g] = (struct sight){lanes.exact && gate->exact, lanes.bound && gate->bound, lanes.rms && gate->rms,
-                                   lanes.gain && gate->gain, NULL};
+        bool stages = gate->bound || gate->rms || gate->gain;
+        sights[g] = (struct sight){.exact = lanes.exact && gate->exact,
+                                   .bound = lanes.bound && gate->bound,
+                                   .rms = lanes.rms && gate->rms,
+                                   .gain = lanes.gain && gate->gain,
+                                   .codes = lanes.codes && stages,
+                                   .down = lanes.down && stages};
         status = look_by_thresholds(p, gate, &sights[g], error);
     }
     return status;
@@ -134,7 +112,7 @@ static enum gb_status plant(struct power *p, const struct trace *traces, const s
     struct sight sights[MAX_GATES];
     enum gb_status status = GB_OK;
     for (uint32_t l = 0; status == GB_OK && l < p->baseline->fixture->layers; l++)
-        status = fault_run(fault, &traces[l], NULL, p->outputs->layer[l].output, error);
+        status = fault_run_stages(fault, &traces[l], NULL, p->outputs->layer[l].output, p->codes[l], error);
     if (status != GB_OK)
         return status;
     json_t *object = json_pack("{s:s, s:s, s:s, s:b}", "name", fault->name, "stage", fault_stage_name(fault->stage),
@@ -147,6 +125,9 @@ static enum gb_status plant(struct power *p, const struct trace *traces, const s
     if (status != GB_OK)
         return status;
     json_object_set_new(object, "caught_by", describe_sights(p, sights));
+    status = power_look_staged(p, object, error);
+    if (status != GB_OK)
+        return status;
     for (uint32_t g = 0; g < p->gate_count; g++) {
         bool caught = sight_caught(&sights[g]);
         tallies[g].caught += caught;
@@ -335,6 +316,9 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
         status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->noise, error);
     if (status == GB_OK) {
         p->baseline = &baseline;
+        status = power_stages_new(p, error);
+    }
+    if (status == GB_OK) {
         json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
         json_object_set_new(record, "gate", gate_json(&p->gates[0]));
         status = examine(p, record, verdict, error);
@@ -342,6 +326,7 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
     if (p) {
         gb_outputs_free(p->outputs);
         gb_outputs_free(p->noise);
+        power_stages_free(p);
     }
     baseline_free(&baseline);
     free(p);

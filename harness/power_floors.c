@@ -135,8 +135,12 @@ static enum gb_status bisect(struct search *s, void (*make)(struct search *, dou
 enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, struct gb_error *error)
 {
     struct search s;
-    struct power one = {.baseline = power->baseline, .gate_count = 1, .outputs = power->outputs, .noise = power->noise};
-    double all, row, noise, rows, elements;
+    struct power one = {.baseline = power->baseline,
+                        .codes = power->codes,
+                        .gate_count = 1,
+                        .outputs = power->outputs,
+                        .noise = power->noise};
+    double all, row, noise, rows, elements, down = NAN, down_row = NAN;
     one.gates[0] = power->gates[gate];
     enum gb_status status = search_new(&one, &s, error);
     if (status == GB_OK)
@@ -149,13 +153,20 @@ enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, 
         status = bisect(&s, lose_rows, 0.0, (double)s.row_count, true, &rows, error);
     if (status == GB_OK)
         status = bisect(&s, lose_elements, 0.0, (double)s.elements, true, &elements, error);
+    power_stages_reset(power);
+    one.staged = one.gates[0].bound || one.gates[0].rms || one.gates[0].gain;
+    if (status == GB_OK && one.staged)
+        status = bisect(&s, scale_all, 0x1p-26, 0x1p4, false, &down, error);
+    if (status == GB_OK && one.staged)
+        status = bisect(&s, scale_row, 0x1p-26, 0x1p4, false, &down_row, error);
     if (status == GB_OK)
         json_object_set_new(object, "floors",
-                            json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:I}", "scale", describe_number(all),
+                            json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "scale", describe_number(all),
                                       "scale_of_a_row", describe_number(row), "noise_of_the_intermediate",
                                       describe_number(noise), "lost_rows", describe_number(rows), "rows",
                                       (json_int_t)s.row_count, "lost_elements", describe_number(elements), "elements",
-                                      (json_int_t)s.elements));
+                                      (json_int_t)s.elements, "scale_given_the_intermediate", describe_number(down),
+                                      "scale_of_a_row_given_the_intermediate", describe_number(down_row)));
     free(s.rows);
     return status;
 }

@@ -6,16 +6,21 @@
 #include "harness/power.h"
 #include "harness/record.h"
 
-/* "bound, gain"; "" where the gate saw nothing. */
-static const char *joined(const json_t *fault, const char *gate, char *text, size_t bytes)
+/* "codes, down" of a list of checks; "" if nothing saw a fault. */
+static const char *listed(const json_t *checks, char *text, size_t bytes)
 {
-    const json_t *checks = json_object_get(json_object_get(fault, "caught_by"), gate);
     size_t used = 0;
     text[0] = '\0';
     for (size_t i = 0; i < json_array_size(checks) && used < bytes; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
                                  json_string_value(json_array_get(checks, i)));
     return text;
+}
+
+/* What one gate saw of a fault. */
+static const char *joined(const json_t *fault, const char *gate, char *text, size_t bytes)
+{
+    return listed(json_object_get(json_object_get(fault, "caught_by"), gate), text, bytes);
 }
 
 /* A number, or a dash where there is none. */
@@ -33,16 +38,10 @@ static const char *whole(const json_t *object, const char *key, char *text, size
     return text;
 }
 
-/* What saw a fault of the router; "" if nothing did. */
-static const char *route_checks(const json_t *fault, char *text, size_t bytes)
+/* Whether the stages' lanes see a fault where the intermediate is handed out. */
+static bool staged(const json_t *fault)
 {
-    const json_t *checks = json_object_get(fault, "caught_by");
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < json_array_size(checks) && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
-                                 json_string_value(json_array_get(checks, i)));
-    return text;
+    return json_array_size(json_object_get(fault, "caught_by_stages")) > 0;
 }
 
 static void route_table(FILE *stream, const json_t *faults)
@@ -53,7 +52,7 @@ static void route_table(FILE *stream, const json_t *faults)
     for (size_t i = 0; i < json_array_size(faults); i++) {
         const json_t *f = json_array_get(faults, i);
         bool effect = record_number(f, "changed_tokens", NULL) > 0;
-        const char *checks = route_checks(f, text, sizeof text);
+        const char *checks = listed(json_object_get(f, "caught_by"), text, sizeof text);
         fprintf(stream, "%-58s %17.0f  %s\n", record_text(f, "name", NULL), record_number(f, "changed_tokens", NULL),
                 !effect     ? "no effect on this fixture"
                 : checks[0] ? checks
@@ -69,7 +68,7 @@ static void route_markdown(FILE *stream, const json_t *faults)
     for (size_t i = 0; i < json_array_size(faults); i++) {
         const json_t *f = json_array_get(faults, i);
         fprintf(stream, "| %s | %s | %.0f | %s |\n", record_text(f, "name", NULL), record_text(f, "resembles", NULL),
-                record_number(f, "changed_tokens", NULL), route_checks(f, text, sizeof text));
+                record_number(f, "changed_tokens", NULL), listed(json_object_get(f, "caught_by"), text, sizeof text));
     }
 }
 
@@ -88,6 +87,7 @@ void power_table(FILE *stream, const json_t *record)
                 number(f, "relative_l2", b, sizeof b),
                 !effect     ? "no effect on this fixture"
                 : checks[0] ? checks
+                : staged(f) ? "NOT CAUGHT, but where the intermediate is handed out"
                             : "NOT CAUGHT");
     }
     route_table(stream, json_object_get(record, "routing_faults"));
@@ -101,6 +101,12 @@ void power_table(FILE *stream, const json_t *record)
                 number(floors, "noise_of_the_intermediate", e, sizeof e), whole(floors, "lost_rows", c, sizeof c),
                 whole(floors, "lost_elements", d, sizeof d));
     }
+    const json_t *floors = json_object_get(json_array_get(gates, 0), "floors");
+    fprintf(
+        stream,
+        "\nWhere the intermediate is handed out, the first gate sees an error of down's scale of %s, of a row's %s.\n",
+        number(floors, "scale_given_the_intermediate", a, sizeof a),
+        number(floors, "scale_of_a_row_given_the_intermediate", b, sizeof b));
     const char *reason = record_text(json_array_get(gates, 0), "reason", NULL);
     fprintf(
         stream,
@@ -130,7 +136,7 @@ void power_markdown(FILE *stream, const json_t *record)
     fprintf(stream, "\n| fault | resembles | relative L2 |");
     for (size_t g = 0; g < json_array_size(gates); g++)
         fprintf(stream, " %s |", record_text(json_array_get(gates, g), "name", NULL));
-    fprintf(stream, "\n|---|---|---|");
+    fprintf(stream, " stages, given the intermediate |\n|---|---|---|---|");
     for (size_t g = 0; g < json_array_size(gates); g++)
         fprintf(stream, "---|");
     for (size_t i = 0; i < json_array_size(faults); i++) {
@@ -139,6 +145,7 @@ void power_markdown(FILE *stream, const json_t *record)
                 number(f, "relative_l2", a, sizeof a));
         for (size_t g = 0; g < json_array_size(gates); g++)
             fprintf(stream, " %s |", joined(f, record_text(json_array_get(gates, g), "name", NULL), b, sizeof b));
+        fprintf(stream, " %s |", listed(json_object_get(f, "caught_by_stages"), b, sizeof b));
     }
     fprintf(stream, "\n");
     route_markdown(stream, json_object_get(record, "routing_faults"));

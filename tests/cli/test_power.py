@@ -26,11 +26,23 @@ for name, shape in (("nvfp4", "8,3,128,64"), ("mxfp4", "8,3,256,256"), ("mxfp8",
     expect(len(effective) >= 60, f"{name}: {len(effective)} faults")
     missed = {f["name"]: f["relative_l2"] for f in effective if not f["caught_by"]["default"]}
     expect(missed.keys() <= BENEATH and all(size < 2e-3 for size in missed.values()), f"{name}: {missed}")
+    # Given the intermediate, its codes show what is wrong before them, and down by itself what is wrong after.
+    unseen = {f["name"] for f in effective if not f["caught_by_stages"]}
+    expect(unseen <= {"subnormal E4M3 codes zero in down"}, f"{name}: {unseen}")
+    for f in effective:
+        before = f["stage"] in ("gate_up", "projection", "activation")
+        after = f["stage"] in ("down", "slot", "combine", "output")
+        if f["relative_l2"] is None: # infinities and NaN, of which down makes others
+            continue
+        expect(f["caught_by_stages"] == ["codes"] if before else f["caught_by_stages"] in (["down"], []) if after
+               else f["caught_by_stages"], f"{name}: {f}")
     default, *others = record["gates"]
     expect(default["caught"] == len(effective) - len(missed) and default["missed"] == len(missed), str(default))
     floors = default["floors"]
     expect(floors["lost_rows"] == 1 and floors["lost_elements"] <= 4, str(floors))
     expect(1e-5 < floors["scale"] < floors["scale_of_a_row"] < 3e-3, str(floors))
+    expect(floors["scale_given_the_intermediate"] < floors["scale"] / 10 and
+           floors["scale_of_a_row_given_the_intermediate"] < floors["scale_of_a_row"] / 10, str(floors))
     for gate in others:
         if gate["rejects_reference"]:
             expect(gate["verdict"] == "FAIL" and "floors" not in gate, str(gate))
