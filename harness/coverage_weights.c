@@ -46,14 +46,17 @@ static void count_bytes(const uint8_t *bytes, size_t count, uint64_t *histogram)
         histogram[b] += table[0][b] + table[1][b] + table[2][b] + table[3][b];
 }
 
-/* Whether all codes of `rows` rows x `bytes` bytes are +0 or -0; pitch: bytes of a whole row; magnitude: the bits of a
- * byte that are not signs. */
-static bool zero_block(const uint8_t *codes, uint32_t rows, size_t bytes, size_t pitch, uint8_t magnitude)
+/* Whether all codes of `rows` rows x `bytes` bytes are +0 or -0; pitch: bytes of a whole row; magnitude: the bits of
+ * eight bytes that are not signs. */
+static bool zero_block(const uint8_t *codes, uint32_t rows, size_t bytes, size_t pitch, uint64_t magnitude)
 {
-    uint8_t any = 0;
+    uint64_t any = 0;
     for (uint32_t r = 0; r < rows && !any; r++)
-        for (size_t i = 0; i < bytes; i++)
-            any |= codes[r * pitch + i] & magnitude;
+        for (size_t i = 0; i < bytes && !any; i += sizeof any) {
+            uint64_t some = 0;
+            memcpy(&some, codes + r * pitch + i, bytes - i < sizeof some ? bytes - i : sizeof some);
+            any = some & magnitude;
+        }
     return !any;
 }
 
@@ -67,7 +70,8 @@ static uint64_t zero_blocks(const struct matrix *m)
     for (uint32_t r = 0; r < m->rows; r += down)
         for (size_t c = 0; c < pitch; c += across)
             count += zero_block((const uint8_t *)m->codes + r * pitch + c, m->rows - r < down ? m->rows - r : down,
-                                pitch - c < across ? pitch - c : across, pitch, pairs ? 0x77 : 0x7F);
+                                pitch - c < across ? pitch - c : across, pitch,
+                                pairs ? 0x7777777777777777 : 0x7F7F7F7F7F7F7F7F);
     return count;
 }
 
