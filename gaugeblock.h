@@ -248,6 +248,7 @@ struct gb_problem {
     const struct gb_quantisation
         *quantise; /* GB_QUANTISE, GB_SILU_MUL_QUANTISE; otherwise NULL. These ignore the rest */
     const struct gb_quantiser *activation_rules; /* of kernels whose activations are not GB_BF16; otherwise NULL */
+    uint32_t weighed_input; /* as in struct gb_arguments; not 0 only for kernels with GB_WEIGHED_INPUT */
 };
 
 /* The least `size` a caller may give: the struct as ABI version 1 began. */
@@ -302,6 +303,10 @@ struct gb_arguments {
     float x_scale, intermediate_scale;              /* decoding global scales; 1 where the recipe has none */
     void *x_codes, *x_scales;                       /* out [tokens, hidden] */
     void *intermediate_codes, *intermediate_scales; /* out [tokens, top_k, intermediate] */
+
+    /* 1: the routing weight multiplies x before gate_up, and down's sum has none: docs/numerics.md#weighed-input. Then
+     * top_k is 1, and GB_GATE_UP has routing weights. Only for kernels with GB_WEIGHED_INPUT; otherwise 0. */
+    uint32_t weighed_input;
 };
 
 enum gb_kernel_flags {
@@ -310,7 +315,8 @@ enum gb_kernel_flags {
     GB_GRAPH_CAPTURABLE = 1u << 2, /* run() may be captured in a CUDA graph */
     GB_STAGE_OUTPUTS = 1u << 3,    /* a GB_LAYER kernel that also writes `intermediate`; any kernel that also writes the
                                       codes and scales of its quantised activations */
-    GB_LAYER_EXTENSIONS = 1u << 4  /* reads `activation` and the biases; others are not asked for problems with them */
+    GB_LAYER_EXTENSIONS = 1u << 4, /* reads `activation` and the biases; others are not asked for problems with them */
+    GB_WEIGHED_INPUT = 1u << 5     /* reads `weighed_input`; likewise */
 };
 
 /*

@@ -33,8 +33,11 @@ enum gb_status check_shape(const struct gb_shape *shape, enum gb_format weights,
 }
 
 /* What no kernel here computes. */
-enum gb_status check_extension(enum gb_activation activation, bool biased, struct gb_error *error)
+enum gb_status check_extension(enum gb_activation activation, bool biased, uint32_t weighed_input,
+                               struct gb_error *error)
 {
+    if (weighed_input)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "the routing weight multiplies x; this kernel weighs outputs");
     if (activation != GB_SILU)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "activation %d; this kernel has SiLU", (int)activation);
     if (biased)
@@ -72,7 +75,7 @@ enum gb_status supports(const struct gb_problem *problem, struct gb_error *error
                             (int)problem->weights, (int)Weights);
     struct gb_problem asked = {};
     memcpy(&asked, problem, problem->size < sizeof asked ? problem->size : sizeof asked);
-    enum gb_status status = check_extension(asked.activation, asked.biased, error);
+    enum gb_status status = check_extension(asked.activation, asked.biased, asked.weighed_input, error);
     if (status == GB_OK)
         status = check_shape(&problem->shape, Weights, error);
     if (status != GB_OK)
@@ -118,7 +121,7 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
         return status;
     const struct gb_arguments *a = &all;
     const struct gb_shape *s = &a->shape;
-    status = check_extension(a->activation, a->gate_up_bias || a->down_bias, error);
+    status = check_extension(a->activation, a->gate_up_bias || a->down_bias, a->weighed_input, error);
     if (status == GB_OK)
         status = check_shape(s, Weights, error);
     if (status != GB_OK)
@@ -233,7 +236,7 @@ enum gb_status run_quantised(const struct gb_arguments *given, struct gb_error *
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
-        status = check_extension(a.activation, a.gate_up_bias || a.down_bias, error);
+        status = check_extension(a.activation, a.gate_up_bias || a.down_bias, a.weighed_input, error);
     if (status == GB_OK)
         status = check_shape(&a.shape, Weights, error);
     if (status == GB_OK)

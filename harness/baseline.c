@@ -6,6 +6,7 @@
 #include "harness/baseline.h"
 #include "harness/judge_exact.h"
 #include "harness/lanes.h"
+#include "harness/layer_inputs.h"
 #include "harness/stack.h"
 #include "quant/quant.h"
 
@@ -137,15 +138,6 @@ static enum gb_status bounds_new(const struct gb_shape *shape, bool stages, stru
     return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
 }
 
-/* Truth's routing weights, or those that a kernel which rounds them uses. routing_weights: [tokens, top_k]. */
-static void round_routing_weights(const struct gb_shape *shape, const struct gb_layer *l, enum gb_format format,
-                                  double *routing_weights)
-{
-    for (size_t i = 0; i < (size_t)shape->tokens * shape->top_k; i++)
-        routing_weights[i] = format == GB_BF16 ? (double)gb_bf16_decode(gb_bf16_encode(l->routing_weights[i]))
-                                               : l->truth_routing_weights[i];
-}
-
 /* How often a value may be out by its rounding noise, as the judge's limit allows (harness/lanes.h), with all values of
  * the fixture at stake. */
 static double deviations_of(const struct gb_fixture *f)
@@ -184,9 +176,7 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     struct layer_bounds *bounds = &b->bounds[layer];
     struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
     enum gb_status status = bounds_new(&f->shape, b->stages, bounds, error);
-    for (size_t i = 0; status == GB_OK && i < (size_t)f->shape.tokens * f->shape.hidden; i++)
-        x[i] = (double)gb_bf16_decode(l->x[i]);
-    round_routing_weights(&f->shape, l, b->points.stages.routing_weight, routing_weights);
+    layer_inputs(f, layer, b->points.stages.routing_weight, x, routing_weights);
     if (status == GB_OK && b->activations != GB_BF16)
         return bound_quantised(b, layer, &weights, routing_weights, x, error);
     if (status == GB_OK)

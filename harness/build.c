@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "harness/build.h"
+#include "harness/layer_inputs.h"
 #include "harness/progress.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -142,13 +143,11 @@ static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const st
                                   const struct gb_truth_source *original, struct truth_work *w, struct gb_error *error)
 {
     struct gb_layer *l = &f->layer[layer];
-    for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
-        w->x[i] = (double)gb_bf16_decode(l->x[i]);
+    layer_inputs(f, layer, GB_FP32, w->x, w->routing_weights);
     enum gb_status status =
-        gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, quantised, l->truth_quantised, NULL, error);
+        gb_truth_layer(&f->shape, w->x, l->ids, w->routing_weights, quantised, l->truth_quantised, NULL, error);
     if (status == GB_OK)
-        status =
-            gb_truth_layer(&f->shape, w->x, l->ids, l->truth_routing_weights, original, l->truth_original, NULL, error);
+        status = gb_truth_layer(&f->shape, w->x, l->ids, w->routing_weights, original, l->truth_original, NULL, error);
     return status;
 }
 

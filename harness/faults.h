@@ -20,12 +20,16 @@ struct editable {
 
 /* One layer as the reference computes it, taken apart. pairs = tokens * top_k; empty slots hold zeros. */
 struct trace {
-    struct gb_arguments arguments; /* with this layer's inputs */
-    bool *used;                    /* [experts] */
-    float *gate, *up;              /* [pairs, intermediate], with their bias */
-    gb_bf16 *intermediate;         /* [pairs, intermediate] */
-    float *slots;                  /* [pairs, hidden]: the dot products of down, with their bias */
-    float *output;                 /* [tokens, hidden] */
+    struct gb_arguments
+        arguments;             /* with this layer's inputs; with weighed_input, those of the same layer without it */
+    struct gb_arguments given; /* as they were */
+    gb_bf16 *x;                /* [tokens, hidden], and */
+    float *ones;               /* [pairs]: what `arguments` has instead; NULL without weighed_input */
+    bool *used;                /* [experts] */
+    float *gate, *up;          /* [pairs, intermediate], with their bias */
+    gb_bf16 *intermediate;     /* [pairs, intermediate] */
+    float *slots;              /* [pairs, hidden]: the dot products of down, with their bias */
+    float *output;             /* [tokens, hidden] */
 };
 
 /* The layer under a fault: copies, of which a fault changes those of the stage it enters at. */

@@ -14,6 +14,8 @@ static size_t pairs(const struct planted *p)
 
 void plant_weights_missing(struct planted *p)
 {
+    if (p->clean->given.weighed_input)
+        memcpy(p->x, p->clean->given.x, (size_t)p->shape.tokens * p->shape.hidden * sizeof *p->x);
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = 1.0f;
 }

@@ -65,6 +65,8 @@ static int describe(const struct gb_fixture *f)
            f->shape.tokens, f->shape.hidden, f->shape.intermediate, f->shape.experts, f->shape.top_k);
     printf("router          %s, top-%u\n", f->router[0] ? f->router : gb_router_recipe_default(f->renormalise)->name,
            f->shape.top_k);
+    if (f->weighed_input)
+        printf("weighed input   the routing weight multiplies x, not the output\n");
     printf("stack           %s\n", !f->stack.residual         ? "none"
                                    : f->stack.attention_delta ? "residual stream with attention deltas"
                                                               : "residual stream without attention");

@@ -71,7 +71,8 @@ static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uin
         return gb_fail(error, GB_ENOMEM, "no memory to judge down for %u tokens", tokens);
     enum gb_status status = values_of(b, layer, &shape, codes, e->intermediate, error);
     for (size_t i = 0; i < pairs; i++)
-        e->routing_weights[i] = b->points.stages.routing_weight == GB_BF16
+        e->routing_weights[i] = b->fixture->weighed_input ? 1.0
+                                : b->points.stages.routing_weight == GB_BF16
                                     ? (double)gb_bf16_decode(gb_bf16_encode(l->routing_weights[i]))
                                     : (double)l->routing_weights[i];
     const struct gb_requantisation quantised = {.rules = gb_fixture_activation_rules(b->fixture)};

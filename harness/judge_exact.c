@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "harness/layer_inputs.h"
 #include "quant/quant.h"
 
 enum gb_status exact_examine(const struct gb_fixture *f, uint32_t layer, const struct gb_rounding_points *points,
@@ -18,9 +19,9 @@ enum gb_status exact_examine(const struct gb_fixture *f, uint32_t layer, const s
     enum gb_status status = GB_OK;
     if (!x || !routing_weights)
         status = gb_fail(error, GB_ENOMEM, "no memory to examine %u tokens", f->shape.tokens);
-    for (size_t i = 0; status == GB_OK && i < inputs; i++)
-        x[i] = (double)gb_bf16_decode(l->x[i]);
-    for (size_t i = 0; status == GB_OK && i < pairs; i++)
+    if (status == GB_OK)
+        layer_inputs(f, layer, GB_FP32, x, routing_weights);
+    for (size_t i = 0; status == GB_OK && !f->weighed_input && i < pairs; i++)
         routing_weights[i] = (double)l->routing_weights[i];
     if (status == GB_OK)
         status = gb_exact_layer(&f->shape, x, l->ids, routing_weights, &source, points, exactness, error);

@@ -217,13 +217,21 @@ static enum gb_status check_router(const struct make_options *o, bool *weighs_in
         return gb_fail(error, GB_EINVAL, "--router %s: its %u groups do not divide %u experts", name,
                        recipe->router.groups, o->shape.experts);
     *weighs_input = recipe->router.side == GB_ROUTER_ON_INPUT;
+    if (*weighs_input && o->shape.top_k != 1)
+        return gb_fail(
+            error, GB_EINVAL,
+            "--router %s: it weighs the experts' input, so that several experts of a token would need inputs of "
+            "their own; top_k is %u, not 1",
+            name, o->shape.top_k);
     return GB_OK;
 }
 
-static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, struct gb_error *error)
+static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, bool weighs_input,
+                           struct gb_error *error)
 {
     bool routed = strcmp(o->routing, "router") != 0;
     struct weight_source source = {f, matrix, expert};
+    f->weighed_input = weighs_input;
     f->renormalise = o->model ? o->model->renormalise : true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = o->seed;
@@ -284,7 +292,7 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
     status = o->generated ? gb_fixture_new_generated(&o->shape, o->layers, o->format, fixture, error)
                           : gb_fixture_new(&o->shape, o->layers, o->format, true, stack, false, fixture, error);
     if (status == GB_OK)
-        status = fill(*fixture, o, error);
+        status = fill(*fixture, o, weighs_input, error);
     return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;
 }
 

@@ -3,8 +3,7 @@
 
 #include "harness/models.h"
 
-/* .shape = {tokens, hidden, intermediate, experts, top_k}. Llama-4's routing weight is in x, and 1 in the layer, which
- * is what the default makes of a top-1. */
+/* .shape = {tokens, hidden, intermediate, experts, top_k}. */
 static const struct model table[] = {
     {"qwen3-next-80b-a3b",
      {0, 2048, 512, 512, 10},
@@ -32,7 +31,16 @@ static const struct model table[] = {
      "openai/gpt-oss-120b config.json; of its biases the router's alone"},
     {"phi-3.5-moe", {0, 4096, 6400, 16, 2}, true, "", "microsoft/Phi-3.5-MoE-instruct config.json"},
     {"minimax-m2", {0, 3072, 1536, 256, 8}, true, "", "MiniMaxAI/MiniMax-M2 config.json"},
-    {"llama-4-maverick", {0, 5120, 8192, 128, 1}, true, "", "meta-llama/Llama-4-Maverick-17B-128E config.json"},
+    {"llama-4-maverick",
+     {0, 5120, 8192, 128, 1},
+     false,
+     "transformers.llama4/1",
+     "meta-llama/Llama-4-Maverick-17B-128E config.json; without its shared expert"},
+    {"llama-4-scout",
+     {0, 5120, 8192, 16, 1},
+     false,
+     "transformers.llama4/1",
+     "meta-llama/Llama-4-Scout-17B-16E config.json; without its shared expert"},
     {"glm-4.5", {0, 5120, 1536, 160, 8}, true, "", "zai-org/GLM-4.5 config.json"},
     {"tiny-qwen3-moe",
      {0, 384, 192, 16, 4},

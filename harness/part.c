@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/layer_inputs.h"
 #include "harness/part.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -134,13 +135,17 @@ static enum gb_status truth(struct gb_fixture *f, struct gb_error *error)
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     double *x = malloc(count * sizeof *x); /* [tokens, hidden] */
-    if (!x)
+    double *routing_weights = malloc(sizeof(double) * f->shape.tokens * f->shape.top_k);
+    if (!x || !routing_weights) {
+        free(x);
+        free(routing_weights);
         return gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
+    }
     source.extension = weights.extension;
-    for (size_t i = 0; i < count; i++)
-        x[i] = (double)gb_bf16_decode(l->x[i]);
+    layer_inputs(f, 0, GB_FP32, x, routing_weights);
     enum gb_status status =
-        gb_truth_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, l->truth_quantised, NULL, error);
+        gb_truth_layer(&f->shape, x, l->ids, routing_weights, &source, l->truth_quantised, NULL, error);
+    free(routing_weights);
     memcpy(l->truth_original, l->truth_quantised, count * sizeof *x);
     free(x);
     return status;
@@ -149,6 +154,7 @@ static enum gb_status truth(struct gb_fixture *f, struct gb_error *error)
 static void describe(const struct gb_fixture *f, const struct part *p, struct gb_fixture *to)
 {
     to->activation = f->activation;
+    to->weighed_input = f->weighed_input;
     to->renormalise = f->renormalise;
     to->nonfinite = f->nonfinite;
     to->rms_norm_epsilon = f->rms_norm_epsilon;

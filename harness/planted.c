@@ -19,6 +19,8 @@ void trace_free(struct trace *t)
     free(t->intermediate);
     free(t->slots);
     free(t->output);
+    free(t->x);
+    free(t->ones);
     memset(t, 0, sizeof *t);
 }
 
@@ -70,12 +72,32 @@ static void combine(const struct gb_shape *s, const int32_t *ids, const float *w
         }
 }
 
+/* The layer of the weighed input, with routing weights 1. */
+static enum gb_status weigh(struct trace *t, struct gb_error *error)
+{
+    struct gb_arguments *a = &t->arguments;
+    size_t hidden = a->shape.hidden, count = a->shape.tokens * hidden;
+    t->x = malloc(count * sizeof *t->x);
+    t->ones = malloc(pairs_of(&a->shape) * sizeof *t->ones);
+    if (!t->x || !t->ones)
+        return gb_fail(error, GB_ENOMEM, "no memory for the weighed input of %u tokens", a->shape.tokens);
+    for (size_t i = 0; i < count; i++)
+        t->x[i] = gb_weigh(a->routing_weights[i / hidden], a->x[i]);
+    for (size_t i = 0; i < pairs_of(&a->shape); i++)
+        t->ones[i] = 1.0f;
+    a->x = t->x;
+    a->routing_weights = t->ones;
+    a->weighed_input = 0;
+    return GB_OK;
+}
+
 enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *t, struct gb_error *error)
 {
     const struct gb_shape *s = &arguments->shape;
     size_t pairs = pairs_of(s);
     *t = (struct trace){
         .arguments = *arguments,
+        .given = *arguments,
         .used = calloc(s->experts, sizeof *t->used),
         .gate = calloc(pairs * s->intermediate, sizeof *t->gate),
         .up = calloc(pairs * s->intermediate, sizeof *t->up),
@@ -88,8 +110,11 @@ enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *t, 
     for (size_t i = 0; i < pairs; i++)
         if (arguments->ids[i] >= 0)
             t->used[arguments->ids[i]] = true;
+    enum gb_status status = arguments->weighed_input ? weigh(t, error) : GB_OK;
+    if (status != GB_OK)
+        return status;
     take_apart(t);
-    combine(s, arguments->ids, arguments->routing_weights, t->slots, t->output);
+    combine(s, arguments->ids, t->arguments.routing_weights, t->slots, t->output);
     return GB_OK;
 }
 

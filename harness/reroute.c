@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/layer_inputs.h"
 #include "quant/quant.h"
 
 /* No router gives more: a scaling factor of any published one is below 2^4. */
@@ -63,13 +64,17 @@ static enum gb_status find_truth(const struct gb_fixture *view, struct gb_layer 
     enum gb_status status = GB_OK;
     if (!x || !l->truth_quantised || !l->truth_routing_weights)
         status = gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", shape->tokens);
-    for (size_t i = 0; status == GB_OK && i < inputs; i++)
-        x[i] = (double)gb_bf16_decode(l->x[i]);
+    double *routing_weights = malloc(sizeof *routing_weights * pairs); /* [tokens, top_k] */
+    if (status == GB_OK && !routing_weights)
+        status = gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", shape->tokens);
     for (size_t i = 0; status == GB_OK && i < pairs; i++)
         l->truth_routing_weights[i] = (double)l->routing_weights[i];
-    if (status == GB_OK)
-        status = gb_truth_layer(shape, x, l->ids, l->truth_routing_weights, &source, l->truth_quantised, NULL, error);
+    if (status == GB_OK) {
+        layer_inputs(view, (uint32_t)(l - view->layer), GB_FP32, x, routing_weights);
+        status = gb_truth_layer(shape, x, l->ids, routing_weights, &source, l->truth_quantised, NULL, error);
+    }
     free(x);
+    free(routing_weights);
     return status;
 }
 

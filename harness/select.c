@@ -64,6 +64,10 @@ static void check(const struct gb_problem *problem, struct selected *s)
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s knows no biases and no activation but SiLU, which the fixture has",
                  s->kernel->name);
+    } else if (s->kernel->operation != GB_ROUTE && problem->weighed_input && !(s->kernel->flags & GB_WEIGHED_INPUT)) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s weighs outputs, but the fixture's routing weights multiply the input",
+                 s->kernel->name);
     } else if (s->kernel->order && !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s claims the order %s, which this version does not know",

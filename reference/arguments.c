@@ -85,6 +85,11 @@ struct gb_extension gb_arguments_extension(const struct gb_arguments *a)
     return (struct gb_extension){a->activation, a->gate_up_bias, a->down_bias};
 }
 
+bool gb_weighs_input(const struct gb_arguments *a)
+{
+    return gb_arguments_known(a).weighed_input;
+}
+
 enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_operator operation,
                                   struct gb_error *error)
 {
@@ -104,6 +109,11 @@ enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_
         (operation != GB_GATE_UP && (!arguments->routing_weights || !arguments->output)) ||
         (operation != GB_LAYER && !arguments->intermediate))
         return gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    if (gb_weighs_input(arguments) && (shape->top_k != 1 || arguments->weighed_input != 1))
+        return gb_fail(error, GB_EINVAL, "weighed_input %u with top_k %u; it is 0 or 1, and 1 only where top_k is 1",
+                       arguments->weighed_input, shape->top_k);
+    if (gb_weighs_input(arguments) && !arguments->routing_weights)
+        return gb_fail(error, GB_EINVAL, "routing weights, which multiply the input, are NULL");
     enum gb_activation activation = gb_arguments_extension(arguments).activation;
     if (activation != GB_SILU && activation != GB_SWIGLU_OAI)
         return gb_fail(error, GB_EINVAL, "unknown activation %d", (int)activation);
@@ -114,6 +124,8 @@ enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_
     if (status == GB_OK && operation != GB_GATE_UP)
         status = check_weights("down", &arguments->down, shape->experts, shape->hidden, shape->intermediate, 1, error);
     struct gb_arguments known = gb_arguments_known(arguments);
+    if (status == GB_OK && known.activation_rules && known.weighed_input)
+        return gb_fail(error, GB_EINVAL, "weighed_input with quantised activations; no contract has both");
     if (status == GB_OK && known.activation_rules)
         status = gb_activations_check(&known, operation, error);
     return status;

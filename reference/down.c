@@ -10,13 +10,14 @@ GB_FMA_CLONES
 static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
 {
     const struct gb_shape *shape = &a->shape;
+    const bool weighed = gb_weighs_input(a);
     float *output = a->output; /* [tokens, hidden] */
     for (uint32_t t = 0; t < shape->tokens; t++) {
         float y = 0.0f;
         for (uint32_t j = 0; j < shape->top_k; j++) {
             size_t pair = (size_t)t * shape->top_k + j;
             if (a->ids[pair] >= 0)
-                y = fmaf(a->routing_weights[pair], dots[pair], y);
+                y = fmaf(weighed ? 1.0f : a->routing_weights[pair], dots[pair], y);
         }
         output[(size_t)t * shape->hidden + h] = y;
     }

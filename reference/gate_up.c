@@ -81,6 +81,22 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
     return status;
 }
 
+gb_bf16 gb_weigh(float routing_weight, gb_bf16 x)
+{
+    return gb_bf16_encode(routing_weight * gb_bf16_decode(x));
+}
+
+static enum gb_status weigh(const struct gb_arguments *a, gb_bf16 **weighed, struct gb_error *error)
+{
+    size_t hidden = a->shape.hidden;
+    *weighed = malloc(sizeof **weighed * a->shape.tokens * hidden);
+    if (!*weighed)
+        return gb_fail(error, GB_ENOMEM, "no memory for the weighed input of %u tokens", a->shape.tokens);
+    for (size_t i = 0; i < a->shape.tokens * hidden; i++)
+        (*weighed)[i] = gb_weigh(a->routing_weights[i / hidden], a->x[i]);
+    return GB_OK;
+}
+
 enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_error *error)
 {
     return gb_reference_gate_up_values(a, NULL, error);
@@ -100,7 +116,12 @@ enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const s
     struct gb_arguments known = gb_arguments_known(a);
     struct gb_operand operand;
     struct gb_activations x; /* one for each token */
-    status = gb_operand_new(&known, GB_GATE_UP, &operand, error);
+    gb_bf16 *weighed = NULL; /* [tokens, hidden] */
+    if (gb_weighs_input(a))
+        status = weigh(a, &weighed, error);
+    known.x = weighed ? weighed : known.x;
+    if (status == GB_OK)
+        status = gb_operand_new(&known, GB_GATE_UP, &operand, error);
     if (status == GB_OK) {
         known.gate_up = operand.weights;
         status = gb_activations_new(&operand, shape->tokens, &groups, shape->top_k, &x, error);
@@ -111,6 +132,7 @@ enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const s
         }
         gb_operand_free(&operand);
     }
+    free(weighed);
     gb_groups_free(&groups);
     return status;
 }

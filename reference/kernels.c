@@ -64,7 +64,8 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
         .order = "fma32/1", .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = supports,      \
         .run = RUN                                                                                                     \
     }
-#define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN) KERNEL(NAME, OPERATION, WEIGHTS, GB_BF16, FLAGS, RUN)
+#define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
+    KERNEL(NAME, OPERATION, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT | (FLAGS), RUN)
 /* The operators with quantised activations: NAME-layer, NAME-gate-up, NAME-down. */
 #define QUANTISED(NAME, WEIGHTS, ACTIVATIONS)                                                                          \
     KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, gb_reference_layer),                       \

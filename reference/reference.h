@@ -63,6 +63,8 @@ GB_API const char *gb_cpu_path_name(enum gb_cpu_path path);
  */
 GB_API enum gb_status gb_reference_gate_up(const struct gb_arguments *arguments, struct gb_error *error);
 GB_API enum gb_status gb_reference_down(const struct gb_arguments *arguments, struct gb_error *error);
+/* bf16(RN(routing_weight * x)): what a layer with weighed_input takes for x. */
+GB_API gb_bf16 gb_weigh(float routing_weight, gb_bf16 x);
 GB_API enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct gb_error *error);
 
 /* What GB_GATE_UP rounds to the intermediate, and what it is made of, in FP32: each [tokens, top_k, intermediate], of

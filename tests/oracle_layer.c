@@ -122,6 +122,17 @@ static const float *scales_of_row(const float *scales, size_t row, uint32_t colu
     return scales ? scales + row * (columns / 128) : NULL;
 }
 
+/* One element of what the expert of a slot gets. */
+static gb_bf16 expert_input(const struct gb_arguments *arguments, uint32_t token, size_t slot, uint32_t column)
+{
+    gb_bf16 x = arguments->x[(size_t)token * arguments->shape.hidden + column];
+    if (arguments->weighed_input) {
+        float value = (float)oracle_decode(ORACLE_BF16, x.bits);
+        x.bits = (uint16_t)oracle_encode(ORACLE_BF16, oracle_multiply(arguments->routing_weights[slot], value));
+    }
+    return x;
+}
+
 void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
 {
     oracle_gate_up_scaled(arguments, NULL, intermediate);
@@ -136,8 +147,10 @@ void oracle_gate_up_scaled(const struct gb_arguments *arguments, const float *x_
             for (uint32_t i = 0; i < shape->intermediate; i++) {
                 size_t slot = (size_t)t * shape->top_k + j;
                 int32_t expert = arguments->ids[slot];
-                const gb_bf16 *x = arguments->x + (size_t)t * shape->hidden;
+                gb_bf16 x[4096];
                 uint16_t code = 0;
+                for (uint32_t c = 0; c < shape->hidden; c++)
+                    x[c] = expert_input(arguments, t, slot, c);
                 if (expert >= 0) {
                     const float *scales = scales_of_row(x_scales, t, shape->hidden);
                     float gate = oracle_dot_scaled(&arguments->gate_up, expert, i, x, scales);
@@ -178,7 +191,7 @@ void oracle_down_scaled(const struct gb_arguments *arguments, const gb_bf16 *int
                                               scales_of_row(x_scales, slot, shape->intermediate));
                 if (arguments->down_bias)
                     dot = oracle_add(dot, arguments->down_bias[(size_t)expert * shape->hidden + h]);
-                y = oracle_fma(arguments->routing_weights[slot], dot, y);
+                y = oracle_fma(arguments->weighed_input ? 1 : arguments->routing_weights[slot], dot, y);
             }
             output[(size_t)t * shape->hidden + h] = y;
         }

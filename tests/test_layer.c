@@ -167,6 +167,34 @@ static void extensions(void **state)
     problem_free(&problem);
 }
 
+/* The routing weight on the input, where a token has one expert; with more it is refused. */
+static void weighed_inputs(void **state)
+{
+    static const enum data kinds[] = {DATA_CODES, DATA_GAUSSIAN, DATA_NONFINITE};
+    static const enum gb_format formats[] = {GB_MXFP4, GB_NVFP4, GB_MXFP8, GB_FP8_BLOCK, GB_BF16};
+
+    (void)state;
+    for (unsigned k = 0; k < 3; k++)
+        for (unsigned f = 0; f < 5; f++) {
+            struct problem problem;
+            problem_new(&problem, (struct gb_shape){5, 96, 64, 3, 1}, formats[f], kinds[k], 190 + k);
+            problem_empty_slots(&problem, 4, k);
+            for (unsigned t = 0; t < 5; t++)
+                problem.routing_weights[t] *= t % 2 ? -3.7f : 1; /* no power of two, and either sign */
+            problem.arguments.weighed_input = 1;
+            check_operators(&problem);
+            problem_free(&problem);
+        }
+
+    struct problem problem;
+    problem_new(&problem, (struct gb_shape){2, 32, 32, 3, 2}, GB_BF16, DATA_CODES, 195);
+    problem.arguments.weighed_input = 1;
+    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_EINVAL);
+    problem.arguments.size = offsetof(struct gb_arguments, weighed_input); /* an older caller has no such field */
+    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+    problem_free(&problem);
+}
+
 static void every_code_and_scale(void **state)
 {
     (void)state;
@@ -384,6 +412,7 @@ static void the_kernel_table_runs_the_reference(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weighed_inputs),
         cmocka_unit_test(extensions),
         cmocka_unit_test(every_code_and_scale),
         cmocka_unit_test(gaussian_weights),

@@ -37,7 +37,8 @@ class Layer:
     x: bf16 [tokens, hidden]; ids: int32 [tokens, top_k], -1 is an empty slot; routing_weights: float32 [tokens, top_k];
     gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows. activation: "silu" or
     "swiglu-oai" (docs/numerics.md); gate_up_bias: float32 [experts, 2 * intermediate], down_bias: float32 [experts,
-    hidden]; None where the layer has none. A function that does not know them raises NotImplementedError."""
+    hidden]; None where the layer has none. weighed_input: the routing weight multiplies x, rounded to bf16, and not the
+    output. A function that does not know them raises NotImplementedError."""
 
     tokens: int
     hidden: int
@@ -52,6 +53,7 @@ class Layer:
     activation: str
     gate_up_bias: typing.Any
     down_bias: typing.Any
+    weighed_input: bool = False
 
 
 class Fixture:
@@ -121,6 +123,7 @@ class Fixture:
             if a.gate_up_bias == ffi.NULL
             else array(a.gate_up_bias, np.float32, (s.experts, 2 * s.intermediate)),
             down_bias=None if a.down_bias == ffi.NULL else array(a.down_bias, np.float32, (s.experts, s.hidden)),
+            weighed_input=bool(a.weighed_input),
         )
 
     def _weights(self, arguments, projection, array):

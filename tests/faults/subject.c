@@ -82,6 +82,10 @@ static const struct gb_kernel kernels[] = {
     DECLARED("routing-weight-truncated", run_routing_weight_truncated),
     DECLARED("routing-weight-missing", run_routing_weight_missing),
     DECLARED("none", gb_reference_layer),
+    KERNEL("weighs-input", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, gb_reference_layer),
+    KERNEL("weighs-input-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, gb_reference_layer),
+    KERNEL("weighs-output", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, run_weighs_output),
+    KERNEL("weighs-output-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, run_weighs_output),
 
     ORDERED("zero-output", run_zero_output),
     ORDERED("unwritten-row", run_unwritten_row),

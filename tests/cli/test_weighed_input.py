@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers whose routing weight multiplies the input, as Llama-4's: made, judged against numpy, told from layers that weigh
+their outputs, and refused where a token has several experts."""
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+
+from blocks import block
+from program import FAULTS, expect, path, record, refused, run
+
+fixture = path("weighed.h5")
+run("make", fixture, "--router", "transformers.llama4/1", "--shape", "8,1,96,48", "--tokens", "9", "--layers", "2")
+with h5py.File(fixture) as f:
+    expect(f.attrs["weighed_input"] == 1 and "stack" not in f, dict(f.attrs))
+    weights = f["layers/0/routing/weights"][:]
+    expect(0 < weights.min() and weights.max() < 1, f"sigmoids: {weights}")
+expect("multiplies x" in run("info", fixture).stdout, "info")
+
+# The reference, operator by operator, on the CPU; a kernel that does not know of it is not asked.
+cases = record(fixture, "--kernel", "cpu/nvfp4-*", "--expect", "3")["cases"]
+expect(all(case["verdict"] == "PASS" for case in cases), str([case["reason"] for case in cases]))
+case, = record(fixture, "--subject", FAULTS, "--kernel", "faults/none", code=3)["cases"]
+expect(case["verdict"] == "UNSUPPORTED" and "weighs outputs" in case["reason"], case["reason"])
+
+# Planted: the weight on the output. SiLU tells it in every lane.
+for name, code in (("weighs-input", 0), ("weighs-input-unordered", 0), ("weighs-output", 1), ("weighs-output-unordered", 1)):
+    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)["cases"]
+    expect(case["lanes"]["bound"]["result"] == ("FAIL" if code else "PASS"), f"{name}: {case['reason']}")
+run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", "--minimise", path("least.h5"), code=1)
+with h5py.File(path("least.h5")) as f:
+    expect(f.attrs["weighed_input"] == 1, "the smallest problem weighs its input, too")
+record(path("least.h5"), "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", code=1)
+run("power", fixture)
+
+# The example of docs/kernels.md with the weight moved, in float64, and as it stands.
+script = block("kernels.md", "python")
+moved = script.replace("        for e in np.unique", "        x = to_bf16(weights * x)\n        for e in np.unique")
+moved = moved.replace("weights[t, j][:, None] * (h", "(h")
+expect(moved.count("weights") == script.count("weights"), "docs/kernels.md has another script")
+for text, code in ((moved, 0), (script, 1)):
+    with open(path("outputs.py"), "w") as stream:
+        stream.write(text)
+    subprocess.run([os.environ["PYTHON"], path("outputs.py"), fixture, path("o.h5")], check=True)
+    record(fixture, "--outputs", path("o.h5"), code=code)
+
+# The documented hash covers the mark.
+with open(path("hash.py"), "w") as stream:
+    stream.write(block("fixtures.md", "python"))
+done = subprocess.run([sys.executable, path("hash.py"), fixture], check=True, capture_output=True, text=True)
+with h5py.File(fixture, "r+") as f:
+    expect(done.stdout.strip() == f.attrs["input_sha256"].decode(), f"hash {done.stdout}")
+    f.attrs["weighed_input"] = np.uint64(0)
+expect("input_sha256" in run("verify", fixture, code=2).stderr, "the mark was taken off")
+
+line = refused("make", path("two.h5"), "--router", "transformers.llama4/1", "--shape", "8,2,96,48")
+expect("inputs of their own" in line and "top_k is 2" in line, line)
+plain = path("plain.h5")
+run("make", plain, "--shape", "8,2,96,48", "--generated")
+with h5py.File(plain, "r+") as f:
+    f.attrs["weighed_input"] = np.uint64(1)
+expect("weighed_input" in run("info", plain, code=2).stderr, "two experts of a token")
+run("make", path("scout.h5"), "--model", "llama-4-scout", "--tokens", "1", "--generated")
+expect("transformers.llama4/1" in run("info", path("scout.h5")).stdout, "a model has its router")
