@@ -33,11 +33,12 @@ enum gb_status check_shape(const struct gb_shape *shape, enum gb_format weights,
 }
 
 /* What no kernel here computes. */
-enum gb_status check_extension(enum gb_activation activation, bool biased, uint32_t weighed_input,
+enum gb_status check_extension(enum gb_activation activation, bool biased, uint32_t weighed_input, uint32_t top_k,
                                struct gb_error *error)
 {
-    if (weighed_input)
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "the routing weight multiplies x; this kernel weighs outputs");
+    if (weighed_input > 1 || (weighed_input && top_k != 1))
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "weighed_input %u with top_k %u; it is 1 only where top_k is 1",
+                            weighed_input, top_k);
     if (activation != GB_SILU)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "activation %d; this kernel has SiLU", (int)activation);
     if (biased)
@@ -75,7 +76,8 @@ enum gb_status supports(const struct gb_problem *problem, struct gb_error *error
                             (int)problem->weights, (int)Weights);
     struct gb_problem asked = {};
     memcpy(&asked, problem, problem->size < sizeof asked ? problem->size : sizeof asked);
-    enum gb_status status = check_extension(asked.activation, asked.biased, asked.weighed_input, error);
+    enum gb_status status =
+        check_extension(asked.activation, asked.biased, asked.weighed_input, asked.shape.top_k, error);
     if (status == GB_OK)
         status = check_shape(&problem->shape, Weights, error);
     if (status != GB_OK)
@@ -112,6 +114,17 @@ enum gb_status known(const struct gb_arguments *given, struct gb_arguments *a, s
     return GB_OK;
 }
 
+bool weighs_input(const struct gb_problem *problem)
+{
+    return problem->size >= offsetof(struct gb_problem, weighed_input) + sizeof problem->weighed_input &&
+           problem->weighed_input;
+}
+
+size_t workspace(const struct gb_problem *problem)
+{
+    return weighs_input(problem) ? gb_cuda_weigh_workspace(&problem->shape) : 0;
+}
+
 template <enum gb_operator Operator, enum gb_format Weights>
 enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
 {
@@ -121,18 +134,20 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
         return status;
     const struct gb_arguments *a = &all;
     const struct gb_shape *s = &a->shape;
-    status = check_extension(a->activation, a->gate_up_bias || a->down_bias, a->weighed_input, error);
+    status = check_extension(a->activation, a->gate_up_bias || a->down_bias, a->weighed_input, s->top_k, error);
     if (status == GB_OK)
         status = check_shape(s, Weights, error);
     if (status != GB_OK)
         return status;
-    if (!a->ids || !a->intermediate || (Operator != GB_DOWN && !a->x) ||
-        (Operator != GB_GATE_UP && (!a->routing_weights || !a->output)))
+    if (!a->ids || !a->intermediate || (Operator != GB_DOWN && !a->x) || (Operator != GB_GATE_UP && !a->output) ||
+        ((Operator != GB_GATE_UP || a->weighed_input) && !a->routing_weights))
         return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     if (Operator != GB_DOWN)
         status = check_weights("gate_up", &a->gate_up, Weights, s->experts, 2 * s->intermediate, s->hidden, 2, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
         status = check_weights("down", &a->down, Weights, s->experts, s->hidden, s->intermediate, 1, error);
+    if (status == GB_OK && a->weighed_input)
+        status = gb_cuda_weigh(&all, error);
     if (status == GB_OK && Operator != GB_DOWN)
         status = gb_cuda_gate_up(a, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
@@ -206,13 +221,21 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             GB_FP32,
             "fma32/1",
             24,
-            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
+            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | GB_WEIGHED_INPUT |
+                (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
             supports<Operator, Weights>,
-            NULL,
+            workspace,
             NULL,
             NULL,
             run<Operator, Weights>,
             {}};
+}
+
+enum gb_status check_unweighed(bool weighed, struct gb_error *error)
+{
+    return weighed
+               ? gb_cuda_fail(error, GB_EUNSUPPORTED, "weighed_input with quantised activations; no contract has both")
+               : GB_OK;
 }
 
 /* The same operators on quantised activations. */
@@ -222,6 +245,8 @@ enum gb_status supports_quantised(const struct gb_problem *problem, struct gb_er
     const size_t known = offsetof(struct gb_problem, activation_rules) + sizeof problem->activation_rules;
     const struct gb_quantiser *rules = problem->size < known ? NULL : problem->activation_rules;
     enum gb_status status = supports<Operator, Weights>(problem, error);
+    if (status == GB_OK)
+        status = check_unweighed(weighs_input(problem), error);
     return status == GB_OK ? gb_cuda_activations_check(Activations, rules, &problem->shape, error) : status;
 }
 
@@ -236,9 +261,11 @@ enum gb_status run_quantised(const struct gb_arguments *given, struct gb_error *
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
-        status = check_extension(a.activation, a.gate_up_bias || a.down_bias, a.weighed_input, error);
+        status = check_extension(a.activation, a.gate_up_bias || a.down_bias, a.weighed_input, a.shape.top_k, error);
     if (status == GB_OK)
         status = check_shape(&a.shape, Weights, error);
+    if (status == GB_OK)
+        status = check_unweighed(a.weighed_input, error);
     if (status == GB_OK)
         status = gb_cuda_activations_check(Activations, a.activation_rules, &a.shape, error);
     if (status == GB_OK && Operator != GB_DOWN) {

@@ -27,6 +27,11 @@ enum gb_status gb_cuda_activations_check(enum gb_format format, const struct gb_
 enum gb_status gb_cuda_activations(enum gb_operator operation, struct gb_arguments *a, struct gb_error *error);
 size_t gb_cuda_activations_workspace(const struct gb_shape *shape);
 
+/* Weighs x by the routing weights, for operators whose weighed_input is 1; then the arguments are the weighed x, which
+ * lies in the workspace until the next call, and routing weights of 1. */
+enum gb_status gb_cuda_weigh(struct gb_arguments *a, struct gb_error *error);
+size_t gb_cuda_weigh_workspace(const struct gb_shape *shape);
+
 /* Bytes of dynamic shared memory that a block takes. */
 size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);
