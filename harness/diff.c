@@ -2,9 +2,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "harness/command.h"
 #include "harness/record.h"
+#include "quant/quant.h"
 
 /* How one case of A relates to the case of B with the same subject, fixture name and batch. */
 enum relation {
@@ -42,16 +44,19 @@ static bool same_case(const json_t *a, const json_t *b)
            json_integer_value(json_object_get(a, "batch")) == json_integer_value(json_object_get(b, "batch"));
 }
 
+/* Hashes of a layer's outputs, of which a record has those that its operator writes. */
+static const char *const keys[] = {"output_sha256", "intermediate_sha256", "ids_sha256", "weights_sha256"};
+enum { KEYS = sizeof keys / sizeof *keys };
+
 /* Whether both wrote outputs and every layer's hashes agree. */
 static bool same_bits(const json_t *a, const json_t *b)
 {
-    static const char *const keys[] = {"output_sha256", "intermediate_sha256"};
     const json_t *la = json_object_get(json_object_get(a, "metrics"), "layers");
     const json_t *lb = json_object_get(json_object_get(b, "metrics"), "layers");
     bool same = json_array_size(la) == json_array_size(lb) && json_array_size(la) > 0;
     for (size_t i = 0; same && i < json_array_size(la); i++) {
         bool compared = false;
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        for (size_t k = 0; k < KEYS; k++) {
             const char *before = record_text(json_array_get(la, i), keys[k], NULL);
             compared |= before[0] != '\0';
             same &= !strcmp(before, record_text(json_array_get(lb, i), keys[k], NULL));
@@ -151,6 +156,69 @@ static int compare(const json_t *a, const json_t *b)
                                                                                               : EXIT_PASS;
 }
 
+static bool is_layer(const json_t *layer, size_t index)
+{
+    bool hashed = false;
+    for (size_t k = 0; k < KEYS; k++)
+        hashed |= record_text(layer, keys[k], NULL)[0] != '\0';
+    return hashed && record_number(layer, "layer", NULL) == (double)index;
+}
+
+static bool is_verdict(const char *name)
+{
+    bool known = false;
+    for (enum verdict v = VERDICT_PASS; v <= VERDICT_CRASH; v++)
+        known |= !strcmp(name, verdict_name(v));
+    return known;
+}
+
+/* What a comparison needs of a case is there, or `field` names what is not. */
+static bool check_case(const json_t *one, char *field, size_t bytes)
+{
+    const json_t *metrics = json_object_get(one, "metrics"), *layers = json_object_get(metrics, "layers");
+    const char *name = !record_text(one, "fixture", "path", NULL)[0]                                 ? "fixture.path"
+                       : !json_is_string(json_object_get(json_object_get(one, "fixture"), "sha256")) ? "fixture.sha256"
+                       : !json_is_string(json_object_get(json_object_get(one, "subject"), "name"))   ? "subject.name"
+                       : !json_is_integer(json_object_get(one, "batch"))                             ? "batch"
+                       : !is_verdict(record_text(one, "verdict", NULL))                              ? "verdict"
+                       : metrics && !json_is_null(metrics) && !json_is_array(layers)                 ? "metrics.layers"
+                                                                                                     : NULL;
+    snprintf(field, bytes, "%s", name ? name : "");
+    for (size_t l = 0; !name && l < json_array_size(layers); l++)
+        if (!is_layer(json_array_get(layers, l), l)) {
+            snprintf(field, bytes, "metrics.layers[%zu]", l);
+            return false;
+        }
+    return !name;
+}
+
+static enum gb_status check_record(const char *path, const json_t *record, struct gb_error *error)
+{
+    char field[64];
+    const json_t *cases = json_object_get(record, "cases");
+    if (strcmp(record_text(record, "schema", NULL), RECORD_SCHEMA) || !json_is_array(cases))
+        return gb_fail(error, GB_EFORMAT, "%.200s: is no " RECORD_SCHEMA " record", path);
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        if (!check_case(json_array_get(cases, i), field, sizeof field))
+            return gb_fail(error, GB_EFORMAT,
+                           "%.200s: cases[%zu].%s: is missing, or no such field of a record; "
+                           "give what verify wrote",
+                           path, i, field);
+    return GB_OK;
+}
+
+static enum gb_status read_record(const char *path, json_t **record, struct gb_error *error)
+{
+    json_error_t problem;
+    struct stat about;
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return gb_fail(error, GB_EIO, "%.200s: is no regular file", path);
+    *record = json_load_file(path, JSON_REJECT_DUPLICATES, &problem);
+    if (!*record)
+        return gb_fail(error, GB_EFORMAT, "%.200s: is no " RECORD_SCHEMA " record: %.160s", path, problem.text);
+    return check_record(path, *record, error);
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     const char **paths = state->input;
@@ -174,20 +242,12 @@ int command_diff(int argc, char **argv)
     };
     const char *paths[2] = {NULL, NULL};
     json_t *records[2] = {NULL, NULL};
+    struct gb_error error;
     command_parse(&argp, argc, argv, paths);
-    for (int i = 0; i < 2; i++) {
-        json_error_t problem;
-        records[i] = json_load_file(paths[i], JSON_REJECT_DUPLICATES, &problem);
-        if (!records[i] || strcmp(record_text(records[i], "schema", NULL), RECORD_SCHEMA) ||
-            !json_is_array(json_object_get(records[i], "cases"))) {
-            int code = command_error("diff", "%s: is no " RECORD_SCHEMA " record%s%s", paths[i], records[i] ? "" : ": ",
-                                     records[i] ? "" : problem.text);
-            json_decref(records[0]);
-            json_decref(records[1]);
-            return code;
-        }
-    }
-    int code = compare(records[0], records[1]);
+    enum gb_status status = read_record(paths[0], &records[0], &error);
+    if (status == GB_OK)
+        status = read_record(paths[1], &records[1], &error);
+    int code = status == GB_OK ? compare(records[0], records[1]) : command_error("diff", "%s", error.message);
     json_decref(records[0]);
     json_decref(records[1]);
     return code;

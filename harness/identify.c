@@ -7,6 +7,7 @@
 #include "harness/identification.h"
 #include "harness/input.h"
 #include "harness/record.h"
+#include "harness/target.h"
 
 #define IDENTIFICATION_SCHEMA "gaugeblock-identification/1"
 
@@ -268,6 +269,9 @@ int command_identify(int argc, char **argv)
     struct gb_vector_outputs *outputs;
     struct gb_error error;
     command_parse(&argp, argc, argv, &options);
+    const char *const inputs[] = {options.vectors, options.outputs, options.scales};
+    if (options.record && target_check(options.record, inputs, 3, &error) != GB_OK)
+        return command_error("identify", "%s", error.message);
     if (gb_vectors_read(options.vectors, &vectors, &error) != GB_OK)
         return command_error("identify", "%s", error.message);
     int code = input_vector_outputs(options.outputs, options.scales, options.vectors, vectors, &outputs, &error);

@@ -7,6 +7,7 @@
 #include "harness/build.h"
 #include "harness/command.h"
 #include "harness/reading.h"
+#include "harness/target.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -344,7 +345,11 @@ int command_import(int argc, char **argv)
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);
-    enum gb_status status = gb_checkpoint_open(o.directory, &checkpoint, &error);
+    enum gb_status status = target_check_checkpoint(o.path, o.directory, &error);
+    if (status == GB_OK)
+        status = target_check(o.path, &o.capture, 1, &error);
+    if (status == GB_OK)
+        status = gb_checkpoint_open(o.directory, &checkpoint, &error);
     if (status == GB_OK && o.capture)
         status = gb_capture_open(o.capture, &capture, &error);
     if (status == GB_OK)

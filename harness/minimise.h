@@ -5,8 +5,8 @@
 
 #include "harness/case.h"
 
-/* GB_EINVAL, GB_EIO: `path` is the fixture's own, is no regular file, or lies in no writable folder. */
-enum gb_status minimise_check(const char *path, const char *fixture, struct gb_error *error);
+/* GB_EINVAL, GB_EIO: `path` is no regular file, or lies in no writable folder. */
+enum gb_status minimise_check(const char *path, struct gb_error *error);
 
 /*
  * outputs: what the kernel wrote and failed with. Tries tokens, slots, neurons and columns, each in a worker, and

@@ -11,6 +11,7 @@
 #include "harness/power.h"
 #include "harness/progress.h"
 #include "harness/record.h"
+#include "harness/target.h"
 #include "quant/quant.h"
 
 bool sight_caught(const struct sight *s)
@@ -358,7 +359,9 @@ int command_power(int argc, char **argv)
     command_parse(&argp, argc, argv, &o);
     json_object_set_new(record, "schema", json_string("gaugeblock-power/1"));
     json_object_del(record, "cases");
-    int code = input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error);
+    enum gb_status status =
+        o.report ? target_check(o.report, (const char *const[]){o.fixture, o.gate}, 2, &error) : GB_OK;
+    int code = status == GB_OK ? input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error) : EXIT_USAGE;
     if (code == EXIT_PASS && run(&o, fixture, record, &verdict, &error) != GB_OK)
         code = EXIT_USAGE;
     if (code == EXIT_PASS) {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/claim.h"
@@ -58,6 +59,9 @@ enum gb_status subject_library_open(const char *path, struct subject_library *li
     }
     if (!realpath(path, library->path))
         return gb_fail(error, GB_EIO, "%s: no such subject library", path);
+    struct stat about;
+    if (stat(library->path, &about) == 0 && !S_ISREG(about.st_mode)) /* a FIFO would be waited for */
+        return gb_fail(error, GB_EINVAL, "%s: is no regular file; name a library", path);
     void *handle = dlopen(library->path, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return gb_fail(error, GB_EINVAL, "%s: %s", path, dlerror());

@@ -10,6 +10,7 @@
 #include "harness/minimise.h"
 #include "harness/progress.h"
 #include "harness/record.h"
+#include "harness/target.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
 
@@ -284,6 +285,25 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     return status;
 }
 
+/* Nothing that is read is written over. */
+static enum gb_status check_target(const struct verify_options *o, const char *path, struct gb_error *error)
+{
+    enum gb_status status = target_check(path, o->fixtures, o->fixture_count, error);
+    if (status == GB_OK)
+        status = target_check(path, o->outputs, o->outputs_count, error);
+    if (status == GB_OK)
+        status = target_check(path, o->subjects, o->subject_count, error);
+    return status == GB_OK ? target_check(path, &o->gate_name, 1, error) : status;
+}
+
+static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)
+{
+    enum gb_status status = o->minimal ? check_target(o, o->minimal, error) : GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < o->report_count; i++)
+        status = check_target(o, o->reports[i], error);
+    return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
+}
+
 /* What a run without --kernel, --subject and --outputs could have judged. */
 static void list_others(const struct catalogue *c)
 {
@@ -317,13 +337,13 @@ int command_verify(int argc, char **argv)
     if (!o.fixtures)
         return command_error("verify", "no memory for %d arguments", argc);
     command_parse(&argp, argc, argv, &o);
-    enum gb_status status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
+    enum gb_status status = check_targets(&o, &error);
+    if (status == GB_OK)
+        status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
     if (status == GB_OK) {
         json_object_set_new(record, "gate", gate_json(&o.gate));
         status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
     }
-    if (status == GB_OK && o.minimal)
-        status = minimise_check(o.minimal, o.fixtures[0], &error);
     for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++)
         status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
     free(o.fixtures);

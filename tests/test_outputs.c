@@ -360,13 +360,16 @@ static void safetensors_of_others(void **state)
     struct gb_tensor t[] = {
         {"layers.0.output", GB_DTYPE_F32, 2, {TOKENS, HIDDEN}, VALUES, narrow[0]},
         {"layers.1.output", GB_DTYPE_F32, 2, {TOKENS, HIDDEN}, VALUES, narrow[1]},
+        {"layers.0.intermediate", GB_DTYPE_BF16, 3, {TOKENS, TOP_K, INTERMEDIATE}, sizeof stage / sizeof *stage, stage},
         {"layers.1.intermediate", GB_DTYPE_BF16, 3, {TOKENS, TOP_K, INTERMEDIATE}, sizeof stage / sizeof *stage, stage},
         {"stack.output", GB_DTYPE_F64, 3, {LAYERS, TOKENS, HIDDEN}, LAYERS * VALUES, stack},
     };
-    assert_int_equal(gb_safetensors_write(path, t, 4, &error), GB_OK);
+    assert_int_equal(gb_safetensors_write(path, t, 3, &error), GB_OK);
+    expect_refusal(fixture, "layers.1.intermediate", "is missing, but layer 0 has it");
+    assert_int_equal(gb_safetensors_write(path, t, 5, &error), GB_OK);
     check_float(outputs = read_good(fixture), TOKENS, false);
-    assert_null(outputs->layer[0].intermediate);
-    same_bytes(outputs->layer[1].intermediate, stage, sizeof stage);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        same_bytes(outputs->layer[l].intermediate, stage, sizeof stage);
     same_bytes(outputs->stack, stack, sizeof stack);
     gb_outputs_free(outputs);
     expect_refusal(one_layer, "layers.1.output", "only 1 layers");

@@ -3,7 +3,7 @@
 import json
 import os
 
-from program import FAULTS, expect, path, run, small
+from program import FAULTS, expect, path, refused, run, small
 
 fixture = small()
 run("verify", fixture, "-o", path("a.json"))
@@ -48,17 +48,37 @@ with open(path("empty.json"), "w") as stream:
     json.dump(empty, stream)
 run("diff", path("empty.json"), path("empty.json"), code=3)
 
-# Nothing to compare is not the same bits; two fixtures of one name are two cases.
+# A field that a comparison needs, and that verify writes, is missing or another's: that names it. Two fixtures of one name are two cases.
 with open(path("a.json")) as stream:
     hollow = json.load(stream)
-for layers in ([{}], [1, 2], [{"output_sha256": 7}]):
-    hollow["cases"][0]["metrics"]["layers"] = layers
-    with open(path("hollow.json"), "w") as stream:
-        json.dump(hollow, stream)
-    expect(run("diff", path("hollow.json"), path("hollow.json"), code=1).returncode == 1, str(layers))
+good = hollow["cases"][0]
+layer = good["metrics"]["layers"][0]
+for case, field in ((1, "fixture.path"), ("x", "fixture.path"), (None, "fixture.path"), ({}, "fixture.path"),
+                    ({**good, "fixture": {"path": "a.h5"}}, "fixture.sha256"), ({**good, "subject": []}, "subject.name"),
+                    ({**good, "batch": "9"}, "batch"), ({**good, "verdict": "pass"}, "verdict"),
+                    ({**good, "metrics": {}}, "metrics.layers"), ({**good, "metrics": 5}, "metrics.layers"),
+                    *(({**good, "metrics": {"layers": layers}}, "metrics.layers[0]")
+                      for layers in ([{}], [1, 2], [{"layer": 0, "output_sha256": 7}], [{**layer, "layer": 1}])),
+                    ({**good, "metrics": {"layers": [layer, layer]}}, "metrics.layers[1]")):
+    for cases in ([case], [good, case]):
+        with open(path("hollow.json"), "w") as stream:
+            json.dump({**hollow, "cases": cases}, stream)
+        line = refused("diff", path("a.json"), path("hollow.json"))
+        expect(f"hollow.json: cases[{len(cases) - 1}].{field}: " in line, line)
 run("verify", fixture, "--kernel", "no/such", "-o", path("none.json"), code=3)
 run("diff", path("none.json"), path("none.json"), code=3)
 os.mkdir(path("other"))
 run("make", path("other/small.h5"), "--shape", "8,3,96,48", "--seed", "3")
 run("verify", fixture, path("other/small.h5"), "-o", path("two.json"))
 expect("2 same bits" in run("diff", path("two.json"), path("two.json")).stdout, "two fixtures of one name")
+
+# A router's outputs are its experts and their weights.
+run("make", path("routed.h5"), "--shape", "8,3,96,48")
+run("verify", path("routed.h5"), "--kernel", "cpu/route", "-o", path("route.json"))
+expect("1 same bits" in run("diff", path("route.json"), path("route.json")).stdout, "a router")
+with open(path("route.json")) as stream:
+    routed = json.load(stream)
+routed["cases"][0]["metrics"]["layers"][0]["ids_sha256"] = "0" * 64
+with open(path("rerouted.json"), "w") as stream:
+    json.dump(routed, stream)
+expect("1 changed bits" in run("diff", path("route.json"), path("rerouted.json"), code=1).stdout, "other experts")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs as files: the script of docs/kernels.md is judged, and a single changed element is found."""
+import json
 import os
+import struct
 import subprocess
 
 import h5py
@@ -68,6 +70,28 @@ expect(record(fixture, "--outputs", path("prefix.npy"))["cases"][0]["batch"] == 
 np.save(path("wrong.npy"), np.zeros((2, 9, 95), np.float32))
 expect("wrong.npy" in run("verify", fixture, "--outputs", path("wrong.npy"), code=2).stderr, "the file must be named")
 run("verify", fixture, "--outputs", path("missing.npy"), code=2)
+
+# What one layer has, all have: else it would go unjudged in the others.
+for name, array in (("intermediate", np.zeros((9, 3, 48), np.uint16)), ("routing/ids", np.zeros((9, 3), np.int32))):
+    for having, lacking in ((0, 1), (1, 0)):
+        with h5py.File(path("partial.h5"), "w") as f:
+            for layer in range(2):
+                f[f"layers/{layer}/output"] = layers[layer]
+            f[f"layers/{having}/{name}"] = array
+            f[f"layers/{having}/routing/weights"] = np.zeros((9, 3), np.float32)
+        line = refused("verify", fixture, "--outputs", path("partial.h5"))
+        expect(f"partial.h5: /layers/{lacking}/{name}: is missing" in line, line)
+for having, lacking in ((0, 1), (1, 0)):
+    header, data = {}, b""
+    for name, dtype, array in (("layers.0.output", "F32", layers[0]), ("layers.1.output", "F32", layers[1]),
+                               (f"layers.{having}.intermediate", "BF16", np.zeros((9, 3, 48), np.uint16))):
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    header = json.dumps(header).encode()
+    with open(path("partial.safetensors"), "wb") as stream:
+        stream.write(struct.pack("<Q", len(header)) + header + data)
+    line = refused("verify", fixture, "--outputs", path("partial.safetensors"))
+    expect(f"partial.safetensors: layers.{lacking}.intermediate: is missing" in line, line)
 
 # A file name that is no UTF-8 loses no case, and truth that does not fit the inputs is refused.
 odd = os.path.join(os.path.dirname(os.fsencode(fixture)), b"od\xffd.h5")
