@@ -37,14 +37,22 @@ enum gb_status report_write(const char *path, const json_t *record, struct gb_er
     return report_write_by(write_report, path, record, error);
 }
 
+/* Of a long path the end, so that the reason still fits behind it. */
+static const char *shown(const char *path)
+{
+    enum { SHOWN = 160 };
+    size_t length = strlen(path);
+    return length > SHOWN ? path + length - SHOWN : path;
+}
+
 enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error)
 {
     char temporary[4200];
     struct stat target;
     if (lstat(path, &target) == 0 && !S_ISREG(target.st_mode))
-        return gb_fail(error, GB_EIO, "%s: is no regular file; name another", path);
+        return gb_fail(error, GB_EIO, "%s: is no regular file; name another", shown(path));
     if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
-        return gb_fail(error, GB_EIO, "%s: the path is too long", path);
+        return gb_fail(error, GB_EIO, "%s: the path is too long; name a shorter one", shown(path));
     int descriptor = mkstemp(temporary);
     FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     bool good = stream && write(stream, path, record);
@@ -57,7 +65,7 @@ enum gb_status report_write_by(report_writer *write, const char *path, const jso
     int code = errno;
     if (descriptor >= 0)
         unlink(temporary);
-    return gb_fail(error, GB_EIO, "%s: cannot be written: %s", path, strerror(code));
+    return gb_fail(error, GB_EIO, "%s: cannot be written: %s", shown(path), strerror(code));
 }
 
 /* "fixture.h5 batch 8": what tells cases of one subject apart. */

@@ -114,8 +114,10 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
     s->used = calloc(fixture->shape.experts, sizeof *s->used);
     if (!s->used)
         return gb_fail(error, GB_ENOMEM, "no memory for %u experts", fixture->shape.experts);
-    for (uint32_t e = 0; e < fixture->shape.experts; e++)
-        s->used[e] = !fixture->generated || gb_layer_touches(fixture, layer, e);
+    if (fixture->generated)
+        gb_layer_mark_touched(fixture, layer, s->used);
+    else
+        memset(s->used, true, sizeof *s->used * fixture->shape.experts);
     enum gb_status status = GB_OK;
     if (kernel->operation == GB_DOWN || kernel->operation == GB_ROUTE)
         s->arguments.gate_up = (struct gb_weights){0};

@@ -58,7 +58,7 @@ struct gb_fixture *new_fixture(enum gb_format format, bool router, bool stack, b
     f->rms_norm_epsilon = 1e-6;
     f->seed = UINT64_MAX - 1;
     strcpy(f->recipe, "a.recipe/1");
-    strcpy(f->contract, "a.contract/1");
+    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(format));
     strcpy(f->generator, "gaussian/1");
     strcpy(f->source, "a test: caf\xc3\xa9");
     for (uint32_t l = 0; l < LAYERS; l++) {

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures whose types, shapes and hash are right, and whose content is not: one line names file, field and mend."""
+import time
+
+import numpy as np
+
+from damaged import damage, replace, set_attribute
+from program import expect, path, refused, run
+
+SHAPE = ["--shape", "4,2,64,32", "--tokens", "3", "--layers", "2"]
+stored, generated = path("stored.h5"), path("generated.h5")
+run("make", stored, *SHAPE)
+run("make", generated, "--generated", *SHAPE)
+
+
+def wrong(good, change, *said, rehash=True):
+    file = damage(good, "bad.h5", change, rehash)
+    for command in ("info", "verify"):
+        line = refused(command, file)
+        for text in ("bad.h5", *said):
+            expect(text in line, f"'{text}' is not in '{line}'")
+
+
+# A copy without damage is the fixture.
+for good in (stored, generated):
+    run("verify", damage(good, "same.h5", lambda f: None))
+
+# A stack is routed in every layer; without a stack neither is needed.
+for name in ("layers/0/norm/weight", "layers/1/router/weight"):
+    wrong(stored, lambda f: f.__delitem__(name), f"/{name}: missing", "no stack")
+
+
+def no_stack(f):
+    del f["stack"], f["layers/0/norm"], f["layers/1/router"]
+
+
+run("verify", damage(stored, "plain.h5", no_stack))
+
+# The contract is the one of the formats, and what stands for weights is known.
+for name in (b"foo", b"", b"mxfp8.bf16.fma32/1", b"nvfp4.bf16.fma32/9"):
+    wrong(stored, lambda f: set_attribute(f, "contract", name), "contract: ", "write 'nvfp4.bf16.fma32/1'")
+for name in (b"nope", b""):
+    wrong(generated, lambda f: set_attribute(f, "generator", name), "generator: ", "write 'gaussian/1'")
+run("info", damage(stored, "other.h5", lambda f: set_attribute(f, "generator", b"another program")))
+wrong(stored, lambda f: set_attribute(f, "source", b"\xff\xfe"), "source: ", "UTF-8", rehash=False)
+
+
+# Ids are checked in time that does not grow with the square of their number.
+def many_ids(f):
+    count = 1 << 17
+    for name in ("experts", "top_k"):
+        set_attribute(f, name, count)
+    set_attribute(f, "tokens", 1)
+    for l in ("layers/0/", "layers/1/"):
+        replace(f, l + "routing/ids", np.arange(count, dtype=np.int32)[None])
+        replace(f, l + "routing/weights", np.full((1, count), 1 / count, np.float32))
+        replace(f, l + "truth/routing_weights", np.full((1, count), 1 / count))
+        for name in ("x", "truth/quantised", "truth/original"):
+            replace(f, l + name, f[l + name][:1])
+        for name in ("router", "norm"):
+            del f[l + name]
+    f["layers/1/routing/ids"][0, count - 1] = 7
+
+
+begin = time.monotonic()
+wrong(generated, many_ids, "/layers/1/routing/ids: expert 7 is chosen twice by token 0")
+expect(time.monotonic() - begin < 60, f"{time.monotonic() - begin} s for ids")
