@@ -47,21 +47,36 @@ step make-activations-qwen3-next "$program" make "$work/activations-qwen3-next.h
     --tokens 32 --format nvfp4 --activations nvfp4 --generated
 step verify-activations "$program" verify "$work"/activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 30 \
     -o "$out/verify-activations.json"
+for format in nvfp4 mxfp8 bf16; do
+    for kind in gaussian edge; do
+        step make-weighed-$format-$kind "$program" make "$work/llama-4-$format-$kind.h5" --model llama-4-scout \
+            --format $format --data $kind --tokens 32 --generated
+    done
+done
+step verify-weighed-input "$program" verify "$work"/llama-4-*.h5 --kernel 'cuda/*' --batch $batches --expect 120 \
+    -o "$out/verify-weighed-input.json"
 step route "$build/tests/gpu/test_route" "$build/libgaugeblock-cuda.so" "$out/route.json"
 step silu-mul-quantise "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
 step quantise-functions "$build/tests/gpu/test_quantise_functions"
 step bench-silu-mul-quantise "$build/tests/gpu/gb_bench_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
 step sanitizer-memcheck-silu-mul-quantise compute-sanitizer --tool memcheck --error-exitcode 9 \
     "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so" --brief
-# The sanitizer watches the worker itself, which is where a kernel runs.
+# The sanitizer watches the worker itself, which is where a kernel runs. sanitise TOOL FIXTURE KERNEL
+sanitise() {
+    mkdir "$work/$1-$2-$3"
+    step "sanitizer-$1-$2-$3" compute-sanitizer --tool "$1" --error-exitcode 9 "$program" worker "$work/$2.h5" \
+        "$build/libgaugeblock-cuda.so" "cuda/$3" 3 "$work/$1-$2-$3"
+    tail -n 1 "$out/sanitizer-$1-$2-$3.log"
+}
 for tool in memcheck racecheck initcheck synccheck; do
     for fixture in tiny-nvfp4 odd; do
         for kernel in nvfp4-layer nvfp4-gate-up nvfp4-down route; do
-            mkdir "$work/$tool-$fixture-$kernel"
-            step sanitizer-$tool-$fixture-$kernel compute-sanitizer --tool $tool --error-exitcode 9 "$program" worker \
-                "$work/$fixture.h5" "$build/libgaugeblock-cuda.so" cuda/$kernel 3 "$work/$tool-$fixture-$kernel"
-            tail -n 1 "$out/sanitizer-$tool-$fixture-$kernel.log"
+            sanitise $tool $fixture $kernel
         done
     done
+    for format in nvfp4 mxfp8; do
+        sanitise $tool activations-$format $format-$format-layer
+    done
+    sanitise $tool llama-4-nvfp4-gaussian nvfp4-layer
 done
 exit $failed
