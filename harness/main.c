@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fixtures/fixtures.h"
 #include "harness/command.h"
@@ -40,8 +43,22 @@ static void usage(FILE *stream)
                     "3 NOT_RUN or UNSUPPORTED, 4 VACUOUS, 5 CRASH or time-out, 6 NONDETERMINISTIC.\n");
 }
 
+/* Descriptors 0 to 2 that are closed would become files of ours: /dev/null takes their place, and still cannot be
+ * written. */
+static void open_standard(void)
+{
+    int descriptor;
+    do
+        descriptor = open("/dev/null", O_RDONLY);
+    while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+    if (descriptor >= 0)
+        close(descriptor);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard();
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of write */
     gb_hdf5_no_atexit();
     if (argc < 2) {
         fprintf(stderr, "gaugeblock: name a command; see gaugeblock --help\n");

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports in files: JSON is the record itself, JUnit and Markdown are drawn from it. */
-#include <errno.h>
 #include <libxml/xmlwriter.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "harness/record.h"
 #include "quant/quant.h"
@@ -37,35 +34,18 @@ enum gb_status report_write(const char *path, const json_t *record, struct gb_er
     return report_write_by(write_report, path, record, error);
 }
 
-/* Of a long path the end, so that the reason still fits behind it. */
-static const char *shown(const char *path)
-{
-    enum { SHOWN = 160 };
-    size_t length = strlen(path);
-    return length > SHOWN ? path + length - SHOWN : path;
-}
-
 enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error)
 {
-    char temporary[4200];
-    struct stat target;
-    if (lstat(path, &target) == 0 && !S_ISREG(target.st_mode))
-        return gb_fail(error, GB_EIO, "%s: is no regular file; name another", shown(path));
-    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
-        return gb_fail(error, GB_EIO, "%s: the path is too long; name a shorter one", shown(path));
-    int descriptor = mkstemp(temporary);
-    FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
     bool good = stream && write(stream, path, record);
-    if (stream)
-        good &= fchmod(descriptor, 0644) == 0 && fflush(stream) == 0;
     if (stream && fclose(stream))
         good = false;
-    if (good && rename(temporary, path) == 0)
-        return GB_OK;
-    int code = errno;
-    if (descriptor >= 0)
-        unlink(temporary);
-    return gb_fail(error, GB_EIO, "%s: cannot be written: %s", shown(path), strerror(code));
+    enum gb_status status =
+        good ? gb_file_write(path, text, bytes, error) : gb_fail(error, GB_ENOMEM, "no memory for a report");
+    free(text);
+    return status;
 }
 
 /* "fixture.h5 batch 8": what tells cases of one subject apart. */

@@ -45,6 +45,19 @@ static void last_line(const char *folder, char *line, size_t bytes)
     fclose(file);
 }
 
+/* An empty report with room for what the child will say in it. Returns 0 or an errno. */
+static int reserve_report(const char *folder)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/report.json", folder);
+    int report = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (report < 0)
+        return errno;
+    int code = posix_fallocate(report, 0, WORKER_REPORT_BYTES);
+    close(report);
+    return code;
+}
+
 /* shared: the fixture's segment; negative: the child reads the file. */
 static int start(const struct worker_request *request, int shared, const char *folder, pid_t *child)
 {
@@ -132,7 +145,13 @@ void worker_run(const struct worker_request *request, const struct gb_fixture *f
         fail(result, VERDICT_NOT_RUN, "%s", error.message);
         return;
     }
-    int code = start(request, fixture->segment ? fixture->descriptor : -1, folder.path, &child);
+    int code = reserve_report(folder.path);
+    if (code) {
+        fail(result, VERDICT_NOT_RUN, "%s: %s; set TMPDIR to a folder with room", folder.path, strerror(code));
+        child_folder_close(&folder);
+        return;
+    }
+    code = start(request, fixture->segment ? fixture->descriptor : -1, folder.path, &child);
     if (code) {
         fail(result, VERDICT_NOT_RUN, "cannot start the worker: %s", strerror(code));
     } else if (child_wait(child, request->timeout_s, &status) != CHILD_ENDED) {

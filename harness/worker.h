@@ -41,6 +41,10 @@ struct worker_result {
 void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result);
 void worker_result_free(struct worker_result *result);
 
+/* The parent makes report.json with this room in it, so that a full TMPDIR is found before the kernel runs, and what
+ * happened to it can be said. A report is one line per batch and one message. */
+enum { WORKER_REPORT_BYTES = 64 << 10 };
+
 /* Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... FOLDER`; FIXTURE "": what is shared with it. Leaves
  * report.json and batch-N.h5 in FOLDER. */
 int worker_main(int argc, char **argv);

@@ -292,6 +292,18 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     return status;
 }
 
+/* Writes outputs of one run to FOLDER/NAME.h5. */
+static enum gb_status leave(const char *folder, const char *name, const struct gb_outputs *outputs,
+                            struct gb_error *error)
+{
+    char path[4200];
+    struct gb_error reason;
+    snprintf(path, sizeof path, "%s/%s.h5", folder, name);
+    enum gb_status status = gb_outputs_write(path, outputs, &reason);
+    const char *mend = status == GB_EIO ? "; set TMPDIR to a folder with room" : "";
+    return status == GB_OK ? GB_OK : gb_fail(error, status, "%.400s%s", reason.message, mend);
+}
+
 static enum gb_status work(struct worker *w, char **argv, struct gb_error *error)
 {
     enum gb_status status = prepare(w, argv, error);
@@ -302,14 +314,27 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
         status = run_layer(w, l, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s/batch-%u.h5", argv[5], w->batches[b]);
-        status = gb_outputs_write(path, w->outputs[b], error);
-        snprintf(path, sizeof path, "%s/batch-%u-again.h5", argv[5], w->batches[b]);
+        char name[32];
+        snprintf(name, sizeof name, "batch-%u", w->batches[b]);
+        status = leave(argv[5], name, w->outputs[b], error);
+        snprintf(name, sizeof name, "batch-%u-again", w->batches[b]);
         if (status == GB_OK && w->second[b])
-            status = gb_outputs_write(path, w->second[b], error);
+            status = leave(argv[5], name, w->second[b], error);
     }
     return status;
+}
+
+/* Into the room that the parent reserved. */
+static bool write_report(const char *folder, const json_t *report)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/report.json", folder);
+    FILE *stream = fopen(path, "r+");
+    bool good = stream && json_dumpf(report, stream, JSON_INDENT(1)) == 0 && fflush(stream) == 0 &&
+                ftruncate(fileno(stream), ftell(stream)) == 0;
+    if (stream && fclose(stream))
+        good = false;
+    return good;
 }
 
 static json_t *checks_json(const struct worker_checks *c)
@@ -333,9 +358,7 @@ int worker_main(int argc, char **argv)
         json_array_append_new(batches, checks_json(&w.checks[b]));
     json_t *report = json_pack("{s:i, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
                                "batches", batches);
-    char path[4200];
-    snprintf(path, sizeof path, "%s/report.json", argv[5]);
-    int failed = !report || json_dump_file(report, path, JSON_INDENT(1));
+    bool failed = !report || !write_report(argv[5], report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {
         gb_outputs_free(w.outputs[b]);

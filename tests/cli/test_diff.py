@@ -48,13 +48,14 @@ with open(path("empty.json"), "w") as stream:
     json.dump(empty, stream)
 run("diff", path("empty.json"), path("empty.json"), code=3)
 
-# A field that a comparison needs, and that verify writes, is missing or another's: that names it. Two fixtures of one name are two cases.
+# A field that a comparison needs is missing or of another kind: one line names it. Two fixtures of one name are two cases.
 with open(path("a.json")) as stream:
     hollow = json.load(stream)
 good = hollow["cases"][0]
 layer = good["metrics"]["layers"][0]
 for case, field in ((1, "fixture.path"), ("x", "fixture.path"), (None, "fixture.path"), ({}, "fixture.path"),
-                    ({**good, "fixture": {"path": "a.h5"}}, "fixture.sha256"), ({**good, "subject": []}, "subject.name"),
+                    ({**good, "fixture": {"path": "a.h5"}}, "fixture.sha256"),
+                    ({**good, "subject": []}, "subject.name"),
                     ({**good, "batch": "9"}, "batch"), ({**good, "verdict": "pass"}, "verdict"),
                     ({**good, "metrics": {}}, "metrics.layers"), ({**good, "metrics": 5}, "metrics.layers"),
                     *(({**good, "metrics": {"layers": layers}}, "metrics.layers[0]")

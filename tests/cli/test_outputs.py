@@ -85,7 +85,7 @@ for having, lacking in ((0, 1), (1, 0)):
     header, data = {}, b""
     for name, dtype, array in (("layers.0.output", "F32", layers[0]), ("layers.1.output", "F32", layers[1]),
                                (f"layers.{having}.intermediate", "BF16", np.zeros((9, 3, 48), np.uint16))):
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
         data += array.tobytes()
     header = json.dumps(header).encode()
     with open(path("partial.safetensors"), "wb") as stream:
