@@ -175,7 +175,7 @@ static void plain_dots(const struct gb_product *product, struct gb_row *decoded,
         gb_row_decode(product->weights, product->expert, product->row + r, decoded);
         for (uint32_t i = 0; i < product->count; i++)
             dots[(size_t)r * product->count + i] =
-                gb_row_dot(decoded, product->x[i], product->x_scales ? product->x_scales[i] : NULL);
+                gb_one_nan(gb_row_dot(decoded, product->x[i], product->x_scales ? product->x_scales[i] : NULL));
     }
 }
 
@@ -196,7 +196,7 @@ static void lane_dots(const struct gb_product *product, float *dots)
     paths[product->path].dots(&tile, dots);
     float global = gb_weights_global(weights, product->expert, product->row);
     for (size_t i = 0; i < (size_t)product->rows * product->count; i++)
-        dots[i] *= global; /* step 5 */
+        dots[i] = gb_one_nan(dots[i] * global); /* step 5 */
 }
 
 void gb_dots(const struct gb_product *product, struct gb_row *decoded, float *dots)

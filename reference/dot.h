@@ -3,6 +3,8 @@
 #ifndef GB_REFERENCE_DOT_H
 #define GB_REFERENCE_DOT_H
 
+#include <math.h>
+
 #include "quant/quant.h"
 #include "reference/reference.h"
 
@@ -13,6 +15,13 @@
 #else
 #define GB_FMA_CLONES
 #endif
+
+/* The value, and for any NaN the one of docs/numerics.md#nan: which NaN an operation gives is the CPU's, and its
+ * compiler's, choice. */
+static inline float gb_one_nan(float value)
+{
+    return isnan(value) ? NAN : value;
+}
 
 /* One decoded weight row. */
 struct gb_row {

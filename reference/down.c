@@ -19,7 +19,7 @@ static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
             if (a->ids[pair] >= 0)
                 y = fmaf(weighed ? 1.0f : a->routing_weights[pair], dots[pair], y);
         }
-        output[(size_t)t * shape->hidden + h] = y;
+        output[(size_t)t * shape->hidden + h] = gb_one_nan(y);
     }
 }
 

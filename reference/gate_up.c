@@ -41,9 +41,9 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
         size_t at = (size_t)groups->pair[start + n] * intermediate + first;
         for (uint32_t r = 0; r < rows; r++) {
             size_t i = (size_t)r * count + n;
-            float gate_value = bias ? dots[i] + bias[r] : dots[i];
-            float up_value = bias ? up_dots[i] + bias[intermediate + r] : up_dots[i];
-            float product = gb_gated(e.activation, gate_value, up_value);
+            float gate_value = bias ? gb_one_nan(dots[i] + bias[r]) : dots[i];
+            float up_value = bias ? gb_one_nan(up_dots[i] + bias[intermediate + r]) : up_dots[i];
+            float product = gb_one_nan(gb_gated(e.activation, gate_value, up_value));
             a->intermediate[at + r] = gb_bf16_encode(product);
             if (values) {
                 values->gate[at + r] = gate_value;

@@ -40,7 +40,8 @@ GB_API float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t 
 
 /*
  * How dot products are computed: in plain C, which is the definition, or on vector registers straight from the codes.
- * Every path gives the same bits. The fastest one that the CPU has is in force until another is set.
+ * Every path gives the same bits, of NaN too (docs/numerics.md#nan). The fastest one that the CPU has is in force until
+ * another is set.
  */
 enum gb_cpu_path {
     GB_CPU_PLAIN = 0,

@@ -6,6 +6,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "reference/dot.h"
 #include "reference/route.h"
 
 /* Whether a comes before b: by descending value, ties to the lower id, NaN last. */
@@ -187,6 +188,7 @@ static void renormalise(const struct gb_routing *r, float *weights)
         }
         if (router->weights == GB_BF16)
             weights[j] = bf16(weights[j]);
+        weights[j] = gb_one_nan(weights[j]);
     }
 }
 
