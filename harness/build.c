@@ -6,6 +6,7 @@
 #include "harness/build.h"
 #include "harness/layer_inputs.h"
 #include "harness/progress.h"
+#include "harness/stack.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
 
@@ -121,10 +122,7 @@ static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_
 /* Buffers for truth. */
 struct truth_work {
     double *x;               /* [tokens, hidden] */
-    double *output;          /* [tokens, hidden] */
-    double *state;           /* [tokens, hidden] */
     double *routing_weights; /* [tokens, top_k] */
-    int32_t *ids;            /* [tokens, top_k] */
 };
 
 static enum gb_status route(struct gb_fixture *f, uint32_t layer, struct truth_work *w, struct gb_error *error)
@@ -151,26 +149,6 @@ static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const st
     return status;
 }
 
-/* One layer of the stack: state [tokens, hidden] after it goes to out, which is where the next one starts. */
-static enum gb_status stack_truth(struct gb_fixture *f, uint32_t layer, const struct gb_truth_source *source,
-                                  const double *before, double *out, struct truth_work *w, struct gb_error *error)
-{
-    struct gb_layer *l = &f->layer[layer];
-    size_t count = (size_t)f->shape.tokens * f->shape.hidden;
-    for (size_t i = 0; i < count; i++)
-        w->state[i] = before[i] + (f->stack.attention_delta ? f->stack.attention_delta[layer * count + i] : 0.0);
-    for (uint32_t t = 0; t < f->shape.tokens; t++)
-        gb_rms_norm(w->state + (size_t)t * f->shape.hidden, l->norm, f->shape.hidden, f->rms_norm_epsilon,
-                    w->x + (size_t)t * f->shape.hidden);
-    struct gb_arguments router = gb_route_arguments(f, layer, f->shape.tokens);
-    enum gb_status status = gb_truth_router(&router, w->x, w->ids, w->routing_weights, error);
-    if (status == GB_OK)
-        status = gb_truth_layer(&f->shape, w->x, w->ids, w->routing_weights, source, w->output, NULL, error);
-    for (size_t i = 0; status == GB_OK && i < count; i++)
-        out[i] = w->state[i] + w->output[i];
-    return status;
-}
-
 static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32_t layer, struct truth_work *w,
                                 struct gb_error *error)
 {
@@ -187,9 +165,9 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
         return status;
     const double *q = layer ? f->stack.truth_quantised + (layer - 1) * count : f->stack.residual;
     const double *r = layer ? f->stack.truth_original + (layer - 1) * count : f->stack.residual;
-    status = stack_truth(f, layer, &quantised, q, f->stack.truth_quantised + layer * count, w, error);
+    status = stack_truth(f, layer, &quantised, q, f->stack.truth_quantised + layer * count, error);
     if (status == GB_OK)
-        status = stack_truth(f, layer, &original, r, f->stack.truth_original + layer * count, w, error);
+        status = stack_truth(f, layer, &original, r, f->stack.truth_original + layer * count, error);
     return status;
 }
 
@@ -208,11 +186,9 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
 {
     size_t count = (size_t)f->shape.tokens * f->shape.hidden, pairs = (size_t)f->shape.tokens * f->shape.top_k;
     struct original o = {f, source, 0, malloc(sizeof(float) * f->shape.hidden * f->shape.intermediate)};
-    struct truth_work w = {malloc(sizeof(double) * count), malloc(sizeof(double) * count),
-                           malloc(sizeof(double) * count), malloc(sizeof(double) * pairs),
-                           malloc(sizeof(int32_t) * pairs)};
+    struct truth_work w = {malloc(sizeof(double) * count), malloc(sizeof(double) * pairs)};
     enum gb_status status = GB_OK;
-    if (!o.values || !w.x || !w.output || !w.state || !w.routing_weights || !w.ids)
+    if (!o.values || !w.x || !w.routing_weights)
         status = gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         progress("quantising and computing truth: layer", l, f->layers);
@@ -228,9 +204,6 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
     progress_done();
     free(o.values);
     free(w.x);
-    free(w.output);
-    free(w.state);
     free(w.routing_weights);
-    free(w.ids);
     return status;
 }

@@ -74,6 +74,16 @@ static struct baseline *baseline_of(const struct case_request *r, const struct g
     return kernel->activations == GB_BF16 ? r->baseline : r->quantised;
 }
 
+/* A judgement of the fixture itself names its file. */
+static void name_fixture(const struct case_request *r, struct judgement *j)
+{
+    char reason[sizeof j->reason];
+    if (j->verdict != VERDICT_BAD_INPUT)
+        return;
+    strcpy(reason, j->reason);
+    snprintf(j->reason, sizeof j->reason, "%s: %.500s", path_end(r->path), reason);
+}
+
 /* A kernel that may differ between runs is judged on both; the graver judgement stays. */
 static enum gb_status judge_runs(const struct case_request *r, const struct gb_kernel *kernel,
                                  const struct worker_result *result, uint32_t b, struct judgement *j,
@@ -158,6 +168,8 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
         struct judgement j;
         char repro[9000];
         status = judge_runs(r, s->kernel, &result, b, &j, error);
+        if (status == GB_OK)
+            name_fixture(r, &j);
         repro_kernel(repro, sizeof repro, r->path, s, r->batches[b]);
         if (status == GB_OK)
             record_case(record, record_fixture(r->path, r->baseline->fixture),
@@ -184,6 +196,18 @@ void case_refused(json_t *record, const char *path, int code, const char *reason
     record_case(record, record_refused(path), record_subject("", "", NULL), "", 0, verdict_of(code), reason, repro,
                 NULL, NULL);
     command_error("verify", "%s", reason);
+}
+
+void case_report_bad_truth(const json_t *record, size_t first)
+{
+    const json_t *cases = json_object_get(record, "cases");
+    for (size_t i = first; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        if (json_object_get(one, "lanes") && !strcmp(record_text(one, "verdict", NULL), "BAD_INPUT")) {
+            command_error("verify", "%s", record_text(one, "reason", NULL));
+            return;
+        }
+    }
 }
 
 static void repro_outputs(char *text, size_t bytes, const char *path, const char *outputs, const struct gb_fixture *f,
@@ -221,6 +245,8 @@ static enum gb_status judge_file(json_t *record, const struct case_request *r, c
     if (operation != GB_ROUTE) /* they are the layer's */
         kernel.roundings = claim->roundings;
     enum gb_status status = judge(baseline_of(r, &kernel), &kernel, outputs, NULL, r->gate, &j, error);
+    if (status == GB_OK)
+        name_fixture(r, &j);
     if (status == GB_OK)
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
                     outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);

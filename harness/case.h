@@ -29,6 +29,8 @@ enum gb_status case_kernel(json_t *record, struct case_request *request, const s
 uint32_t case_most_tokens(const json_t *record, size_t first);
 /* Of those, the ones that pass are VACUOUS: the fixture lacks what --require-coverage `demand` asks for. */
 void case_not_exercised(json_t *record, size_t first, const char *missing, const char *demand);
+/* Of those that were judged and found the fixture's truth wrong, prints the first one's reason. */
+void case_report_bad_truth(const json_t *record, size_t first);
 /* A case that says why the fixture at `path` was refused; code: EXIT_USAGE or EXIT_CRASH. */
 void case_refused(json_t *record, const char *path, int code, const char *reason);
 /* Judges a file of outputs by what is claimed for it. */

@@ -29,6 +29,13 @@ static const char *one_line(char line[LINE], const char *format, va_list list)
     return line;
 }
 
+const char *path_end(const char *path)
+{
+    enum { SHOWN = 160 };
+    size_t length = strlen(path);
+    return length > SHOWN ? path + length - SHOWN : path;
+}
+
 void usage_error(const struct argp_state *state, const char *format, ...)
 {
     char line[LINE];

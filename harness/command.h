@@ -20,6 +20,8 @@ int command_identify(int argc, char **argv);
 int list_differences(void);
 
 /* Ends the program's output: `code`, unless some of it could not be written, which it says. */
+/* Of a long path the end, so that the reason still fits behind it in a message. */
+const char *path_end(const char *path);
 int command_finish(const char *command, int code);
 /* A flag of struct argp_option, beside argp's: the option may be given more than once. */
 enum { OPTION_REPEATABLE = 0x1000 };

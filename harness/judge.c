@@ -113,9 +113,8 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
         if (r.exceeding)
             judgement_worsen(
                 j, VERDICT_BAD_INPUT,
-                "layer %u of the fixture: its truth is not that of its inputs, or not finite: the reference lies "
-                "outside the bound around it in %llu elements, most at token %llu, element %llu; make the "
-                "fixture again",
+                "/layers/%u/truth/quantised: is not that of its inputs, or not finite: the reference lies outside the "
+                "bound around it in %llu elements, most at token %llu, element %llu; make the fixture again",
                 layer, (unsigned long long)r.exceeding, (unsigned long long)(r.at / hidden),
                 (unsigned long long)(r.at % hidden));
     }

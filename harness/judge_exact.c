@@ -63,7 +63,7 @@ void exact_start(struct exact_lane *lane, const struct baseline *b, const struct
         judgement_worsen(j, VERDICT_VACUOUS, "the lane exact does not bind: layer %u, token %u: %s", lane->layer,
                          lane->token, lane->why);
     if (lane->why && exact_check(b->fixture, &error) != GB_OK)
-        judgement_worsen(j, VERDICT_BAD_INPUT, "the fixture's generator is %s", error.message);
+        judgement_worsen(j, VERDICT_BAD_INPUT, "generator: is %s", error.message);
 }
 
 /* values: [tokens, per_token], the subject's. */

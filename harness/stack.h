@@ -7,6 +7,7 @@
 #define GB_HARNESS_STACK_H
 
 #include "fixtures/fixtures.h"
+#include "reference/reference.h"
 
 /*
  * Adds the attention delta of `layer` to state [tokens, hidden] and computes the layer's input from it:
@@ -14,6 +15,12 @@
  */
 enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uint32_t tokens, double *state, gb_bf16 *x,
                            int32_t *ids, float *routing_weights, struct gb_error *error);
+/*
+ * The same for truth, nothing rounded: before, after: the stream [tokens, hidden] of all tokens ahead of the layer's
+ * attention and behind the layer, with the weights of the source. GB_ENOMEM, or what the source returns.
+ */
+enum gb_status stack_truth(const struct gb_fixture *fixture, uint32_t layer, const struct gb_truth_source *source,
+                           const double *before, double *after, struct gb_error *error);
 /* state += output. output: [tokens, hidden] of `format`. */
 void stack_add(double *state, enum gb_format format, const void *output, size_t count);
 

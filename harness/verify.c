@@ -11,6 +11,7 @@
 #include "harness/progress.h"
 #include "harness/record.h"
 #include "harness/target.h"
+#include "harness/truth_check.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
 
@@ -265,7 +266,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     if (o->batches &&
         parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error) != GB_OK) {
         char reason[sizeof error->message];
-        snprintf(reason, sizeof reason, "%.200s: %.280s", path, error->message);
+        snprintf(reason, sizeof reason, "%s: %.300s", path_end(path), error->message);
         case_refused(record, path, EXIT_USAGE, reason);
         gb_fixture_free(fixture);
         return GB_OK;
@@ -273,12 +274,18 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     enum gb_status status = o->outputs_count ? check_claim(fixture, &o->claim, error) : GB_OK;
     if (status == GB_OK)
         status = compute_references(fixture, &plain, &quantised, &request, error);
-    if (status == GB_OK)
+    enum gb_status truth = status == GB_OK ? truth_check(&plain, path, error) : GB_OK;
+    if (truth == GB_OK && request.quantised)
+        truth = truth_check(&quantised, path, error);
+    if (truth != GB_OK)
+        case_refused(record, path, EXIT_USAGE, error->message);
+    else if (status == GB_OK)
         status = o->outputs_count ? judge_outputs(record, o, &request, error)
                                   : judge_kernels(record, o, catalogue, &request, error);
-    if (status == GB_OK)
+    if (status == GB_OK && truth == GB_OK)
         status = cover(record, o, fixture, path, first, error);
     progress_done();
+    case_report_bad_truth(record, first);
     baseline_free(&quantised);
     baseline_free(&plain);
     gb_fixture_free(fixture);

@@ -65,3 +65,46 @@ def many_ids(f):
 begin = time.monotonic()
 wrong(generated, many_ids, "/layers/1/routing/ids: expert 7 is chosen twice by token 0")
 expect(time.monotonic() - begin < 60, f"{time.monotonic() - begin} s for ids")
+
+
+# Truth is in no hash: it is computed again, or held against what is.
+def wrong_truth(change, *said):
+    line = refused("verify", damage(stored, "bad.h5", change))
+    for text in ("bad.h5: ", *said):
+        expect(text in line, f"'{text}' is not in '{line}'")
+
+
+def put(name, values, where=...):
+    return lambda f: f[name].__setitem__(where, values)
+
+
+LIMIT = "/stack/truth/quantised: is not that of its inputs"
+for values in (0, 1e308):
+    wrong_truth(put("stack/truth/quantised", values), LIMIT, "make the fixture again")
+    wrong_truth(put("stack/truth/original", values), "/stack/truth/original: is ")
+    wrong_truth(put("layers/1/truth/original", values), "/layers/1/truth/original: is ")
+    wrong_truth(put("layers/0/truth/quantised", values), "/layers/0/truth/quantised: is not", "make the fixture again")
+wrong_truth(put("stack/residual", 1e308), LIMIT)
+wrong_truth(put("layers/0/norm/weight", 3e38, 0), LIMIT)
+
+
+def scaled(by):
+    def change(f):
+        f["stack/truth/quantised"][1, 2, 5] *= by
+    return change
+
+
+wrong_truth(scaled(1 + 1e-6), "after layer 1, token 2, element 5")
+run("verify", damage(stored, "close.h5", scaled(1 + 1e-12)))
+
+
+# Truth that is right, of a stream that no kernel can follow.
+def still(f):
+    for name in ("stack/residual", "stack/truth/quantised", "stack/truth/original"):
+        f[name][...] = 1e300
+    for l in range(2):
+        for name in ("x", "truth/quantised", "truth/original"):
+            f[f"layers/{l}/{name}"][...] = 0
+
+
+wrong_truth(still, "/stack/truth/original: is so large that no distance from it can be computed")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import xml.etree.ElementTree as xml
 
-from program import FAULTS, SOURCE, expect, path, run, small
+from program import FAULTS, SOURCE, expect, path, refused, run, small
 
 fixture = small()
 names = ["faults/none", "faults/one-element", "faults/crash", "no/such"]
@@ -41,3 +41,10 @@ for right, wrong in (('tests="4"', 'tests="four"'), ("<testcase", "<testcases"),
 with open(path("r.md")) as stream:
     text = stream.read()
 expect(all(f"| {name} |" in text for name in names) and "CRASH" in text, text)
+
+# Of a path that is too long the end is shown, and behind it the reason.
+long = path("d" * 250 + "/" + "e" * 240 + "/r.json")
+line = refused("verify", fixture, "-o", long)
+expect("/r.json: cannot " in line and "No such file or directory" in line, line)
+line = refused("verify", fixture, "-o", path("f" * 300 + ".json"))
+expect("f.json: cannot " in line and "File name too long" in line, line)

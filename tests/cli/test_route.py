@@ -94,6 +94,7 @@ with h5py.File(tied, "r+") as f:
     router = f["layers/0/router/weight"][:]
     router[5] = router[2]
     replace(f["layers/0/router"], "weight", router, "bf16")
+    del f["stack"]  # its truth is of the other router
 rehash(tied)
 logits, ids, weights = softmax_route(tied, 1)
 expect((ids == 2).any(), "a token goes to the expert that was doubled")
@@ -172,6 +173,7 @@ grouped = path("grouped.h5")
 run("make", grouped, "--shape", "32,4,96,48", "--tokens", "16")
 with h5py.File(grouped, "r+") as f:
     f.attrs["router"] = np.bytes_("transformers.deepseek-v3/1")
+    del f["stack"]  # its truth is of the other router
 rehash(grouped)
 expect("router/bias" in run("info", grouped, code=2).stderr, "a missing bias is named")
 with h5py.File(grouped, "r+") as f:
