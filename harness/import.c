@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/baseline.h"
 #include "harness/build.h"
 #include "harness/command.h"
 #include "harness/reading.h"
@@ -242,26 +243,25 @@ static enum gb_status check_order(const struct gb_fixture *f, struct gb_error *e
     return status;
 }
 
-/* Codes that nobody looked at may be too large for binary32: no kernel could be judged on them.
- * output: scratch, [tokens, hidden]. */
-static enum gb_status check_range(const struct gb_fixture *f, float *output, struct gb_error *error)
+/* Weights may be too large for binary32: no kernel could be judged on them. */
+static enum gb_status check_range(const struct import_options *o, const struct gb_fixture *f, struct gb_error *error)
 {
+    struct baseline b;
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
-    for (uint32_t l = 0; l < f->layers; l++) {
-        struct gb_arguments a = gb_layer_arguments(f, l, f->shape.tokens);
-        a.output = output;
-        enum gb_status status = gb_reference_layer(&a, error);
-        if (status != GB_OK)
-            return status;
-        for (size_t i = 0; i < count; i++)
-            if (!isfinite(output[i]) || !isfinite(f->layer[l].truth_quantised[i]))
-                return gb_fail(
-                    error, GB_EFORMAT,
-                    "layer %u: with these weights its output is beyond binary32's range at token %zu, so that "
-                    "no kernel could be judged; the checkpoint's scales are too large",
-                    f->layer[l].index, i / f->shape.hidden);
+    enum gb_status status = baseline_new(f, &b, error);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        const float *output = b.reference->layer[l].output;
+        const double *stream = f->stack.residual ? b.reference->stack + l * count : f->layer[l].truth_original;
+        for (size_t i = 0; status == GB_OK && i < count; i++)
+            if (!isfinite(output[i]) || !isfinite(f->layer[l].truth_quantised[i]) || !isfinite(stream[i]))
+                status = gb_fail(error, GB_EFORMAT,
+                                 "%s: layer %u: with these weights its output is beyond binary32's range at token "
+                                 "%zu, so that no kernel could be judged; the checkpoint's weights or scales are "
+                                 "too large",
+                                 path_end(o->directory), f->layer[l].index, i / f->shape.hidden);
     }
-    return GB_OK;
+    baseline_free(&b);
+    return status;
 }
 
 /* Codes, truth and what the capture says of them; then the file. */
@@ -276,12 +276,8 @@ static enum gb_status build(const struct import_options *o, const struct gb_chec
         status = reading_check(f, capture, &cosine, error);
     if (status == GB_OK && checkpoint->layout && !o->trust)
         status = check_order(f, error);
-    if (status == GB_OK && o->trust) {
-        float *output = malloc(sizeof *output * f->shape.tokens * f->shape.hidden);
-        status = output ? check_range(f, output, error)
-                        : gb_fail(error, GB_ENOMEM, "no memory for %u tokens", f->shape.tokens);
-        free(output);
-    }
+    if (status == GB_OK)
+        status = check_range(o, f, error);
     if (status == GB_OK && !isnan(cosine))
         printf("the codes give the captured output with a cosine of %.6f or more\n", cosine);
     return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
@@ -308,7 +304,8 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     if (shape.hidden % block || shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
                        o->directory, shape.hidden, shape.intermediate, block, gb_format_name(format));
-    if (capture)
+    status = gb_checkpoint_check_size(checkpoint, last - first + 1, error);
+    if (status == GB_OK && capture)
         status = has_residual(capture, first, last - first + 1, &shape, &residual, error);
     if (status == GB_OK)
         status = gb_fixture_new(&shape, last - first + 1, format, true, residual, residual && capture, fixture, error);
