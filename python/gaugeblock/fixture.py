@@ -38,7 +38,8 @@ class Layer:
     gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows. activation: "silu" or
     "swiglu-oai" (docs/numerics.md); gate_up_bias: float32 [experts, 2 * intermediate], down_bias: float32 [experts,
     hidden]; None where the layer has none. weighed_input: the routing weight multiplies x, rounded to bf16, and not the
-    output. A function that does not know them raises NotImplementedError."""
+    output. activations: what the fixture's contract multiplies x and the intermediate as: "bf16", or "nvfp4", "mxfp8",
+    "fp8", which they are quantised to first. A function that does not know them raises NotImplementedError."""
 
     tokens: int
     hidden: int
@@ -54,12 +55,14 @@ class Layer:
     gate_up_bias: typing.Any
     down_bias: typing.Any
     weighed_input: bool = False
+    activations: str = "bf16"
 
 
 class Fixture:
     """A fixture in memory. `with Fixture(path) as f`, or close() it. ValueError or OSError say what is wrong with a file.
 
-    shape: tokens, hidden, intermediate, experts, top_k; layers: how many; format: of the weights; sha256: of its inputs."""
+    shape: tokens, hidden, intermediate, experts, top_k; layers: how many; format: of the weights; activations: a Layer's;
+    sha256: of its inputs."""
 
     def __init__(self, path):
         ffi, lib = native.library()
@@ -74,6 +77,7 @@ class Fixture:
         )
         self.layers = fixture.layers
         self.format = ffi.string(lib.gb_format_name(fixture.weights)).decode()
+        self.activations = ffi.string(lib.gb_format_name(fixture.activations)).decode()
         self.sha256 = ffi.string(fixture.sha256).decode()
 
     def __enter__(self):
@@ -124,6 +128,7 @@ class Fixture:
             else array(a.gate_up_bias, np.float32, (s.experts, 2 * s.intermediate)),
             down_bias=None if a.down_bias == ffi.NULL else array(a.down_bias, np.float32, (s.experts, s.hidden)),
             weighed_input=bool(a.weighed_input),
+            activations=self.activations,
         )
 
     def _weights(self, arguments, projection, array):

@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import operator
 import os
 import pathlib
 import subprocess
@@ -22,9 +23,9 @@ class _Stop(Exception):
     """A verdict that is certain before anything is judged."""
 
     def __init__(self, verdict, reason):
-        super().__init__(reason)
         self.verdict = verdict
-        self.reason = reason
+        self.reason = " ".join(reason.split())  # one line, whatever an exception's text was
+        super().__init__(self.reason)
 
 
 def verify(
@@ -56,14 +57,14 @@ def verify(
     fault, an exit() or an endless loop costs one verdict; the function must be importable from its module. arguments: more of the program's arguments, such as ("-o", "junit.xml").
 
     Verdicts beside the program's: CRASH if the function raises, UNSUPPORTED if it raises NotImplementedError, FAIL if it
-    changes its inputs or returns another shape or type, NONDETERMINISTIC if its two runs differ. ValueError or OSError:
-    a bad fixture or argument. FileNotFoundError: no gaugeblock."""
+    changes its inputs or returns another shape or type, or not one type for all layers, NONDETERMINISTIC if its two
+    runs differ. ValueError or OSError: a bad fixture or argument. FileNotFoundError: no gaugeblock."""
     if framework not in FRAMEWORKS:
         raise ValueError(f"framework={framework!r}: it must be one of {', '.join(FRAMEWORKS)}")
     name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}".replace("/", ".")
     cases, outputs, text = [], [], ""
     with Fixture(fixture) as problem, tempfile.TemporaryDirectory(prefix="gaugeblock-") as folder:
-        for tokens in batches or [problem.shape.tokens]:
+        for tokens in _batches(batches, problem):
             work = (os.fspath(fixture), tokens, framework, device, nondeterministic, os.path.join(folder, name))
             try:
                 outputs += _isolated(function, timeout_s, work) if isolate else _outputs(function, *work, problem)
@@ -74,6 +75,22 @@ def verify(
             text, record = _judge(fixture, outputs, [*claim, *arguments], folder)
             cases += [Case(c["batch"], Verdict[c["verdict"]], c["reason"], c) for c in record["cases"]]
     return Report(name, os.fspath(fixture), tuple(cases), text)
+
+
+def _batches(batches, problem):
+    """The numbers of tokens to judge. ValueError if `batches` are none of this fixture's."""
+    if batches is None:
+        return [problem.shape.tokens]
+    try:
+        numbers = [operator.index(tokens) for tokens in batches]
+    except TypeError:
+        raise ValueError(f"batches={batches!r}: give a list of numbers of tokens, such as [1, 8]") from None
+    if not numbers:
+        raise ValueError("batches: empty; give numbers of tokens, or None for all of the fixture's")
+    for tokens in numbers:
+        if not 1 <= tokens <= problem.shape.tokens:
+            raise ValueError(f"batches: {tokens}; {problem.path} has tokens for 1 .. {problem.shape.tokens}")
+    return numbers
 
 
 def _outputs(function, fixture, tokens, framework, device, nondeterministic, stem, problem=None):
@@ -137,12 +154,25 @@ def _run(function, problem, tokens, framework, device):
             where = f"{os.path.basename(at.filename)}:{at.lineno}"
             raise _Stop(Verdict.CRASH, f"layer {index}: {type(error).__name__} at {where}: {error}") from error
         _check_inputs(layer, problem.layer(index, tokens), index)
-        output, intermediate = returned if isinstance(returned, tuple) else (returned, None)
         try:
-            results.append(_checked(layer, output, intermediate))
+            results.append(_checked(layer, returned))
         except (TypeError, ValueError) as error:
             raise _Stop(Verdict.FAIL, f"layer {index}: {error}") from error
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise _Stop(Verdict.FAIL, f"layer {index}: what it returned cannot be read: {what}") from error
+        for what, first, now in zip(("output", "intermediate"), results[0], results[-1]):
+            if _type(first) != _type(now):
+                reason = f"layer {index}: the {what} is {_type(now)}, layer 0's {_type(first)}: return one type"
+                raise _Stop(Verdict.FAIL, reason)
     return results
+
+
+def _type(array):
+    """How _write stores it."""
+    if array is None:
+        return "None"
+    return "bfloat16" if array.dtype == np.uint16 else "float32"
 
 
 def _bits(array):
@@ -177,29 +207,44 @@ def _as_bits(array):
     return array.view(torch.uint8)
 
 
-def _checked(layer, output, intermediate):
-    output = take(output, "the output")
+def _checked(layer, returned):
+    """(output, intermediate or None) as numpy arrays. TypeError or ValueError: of another shape or type."""
+    if isinstance(returned, tuple) and len(returned) != 2:
+        raise TypeError(f"the function returned a tuple of {len(returned)}: return output or (output, intermediate)")
+    output, intermediate = returned if isinstance(returned, tuple) else (returned, None)
+    output = _shaped(output, "output", {"tokens": layer.tokens, "hidden": layer.hidden})
     if output.dtype not in (np.float32, np.float64, np.uint16):
         raise TypeError(f"the output is {output.dtype}: return float32, float64, or bfloat16 (in numpy its uint16 bits)")
-    if output.shape != (layer.tokens, layer.hidden):
-        raise ValueError(f"the output is {list(output.shape)}: return [tokens, hidden] = [{layer.tokens}, {layer.hidden}]")
     if intermediate is None:
         return output, None
-    intermediate = take(intermediate, "the intermediate")
-    expected = (layer.tokens, layer.top_k, layer.intermediate)
-    if intermediate.dtype != np.uint16 or intermediate.shape != expected:
-        raise ValueError(
-            f"the intermediate is {intermediate.dtype} {list(intermediate.shape)}: return bfloat16 "
-            f"[tokens, top_k, intermediate] = {list(expected)}"
-        )
+    sizes = {"tokens": layer.tokens, "top_k": layer.top_k, "intermediate": layer.intermediate}
+    intermediate = _shaped(intermediate, "intermediate", sizes)
+    if intermediate.dtype != np.uint16:
+        raise TypeError(f"the intermediate is {intermediate.dtype}: return bfloat16 (in numpy its uint16 bits)")
     return output, intermediate
+
+
+def _shaped(value, name, sizes):
+    """A numpy array of this shape. Looked at before anything is copied: a view may be larger than memory."""
+    expected = tuple(sizes.values())
+    if not hasattr(value, "shape") and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    shape = tuple(getattr(value, "shape", expected))
+    if shape == expected:
+        array = take(value, f"the {name}")
+        shape = array.shape
+    if shape != expected:
+        raise ValueError(f"the {name} is {list(shape)}: return [{', '.join(sizes)}] = {list(expected)}")
+    return array
 
 
 def _compare(runs, nondeterministic):
     for index, (first, second) in enumerate(zip(*runs)):
         for what, a, b in zip(("output", "intermediate"), first, second):
-            if a is None or nondeterministic:
+            if nondeterministic or (a is None and b is None):
                 continue
+            if a is None or b is None:
+                raise _Stop(Verdict.NONDETERMINISTIC, f"layer {index}: one of two runs returned no {what}")
             a, b = _bits(a).reshape(a.size, -1), _bits(b).reshape(b.size, -1)
             differing = int((a != b).any(axis=1).sum()) if a.shape == b.shape else a.size
             if differing:
@@ -233,10 +278,10 @@ def _write(path, problem, tokens, run):
 
 def _claim(order, rounding, accumulator_bits):
     """The program's arguments that say what the function claims."""
-    words = ["--order", order] if order else []
+    words = ["--order", order] if order is not None else []
     if rounding:
         words += ["--rounding", ",".join(f"{stage}={format}" for stage, format in rounding.items())]
-    return [*words, "--accumulator-bits", str(accumulator_bits)] if accumulator_bits else words
+    return [*words, "--accumulator-bits", str(accumulator_bits)] if accumulator_bits is not None else words
 
 
 def _judge(fixture, outputs, arguments, folder):

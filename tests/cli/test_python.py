@@ -47,6 +47,16 @@ for form in ("mxfp8", "bf16"):
     gaugeblock.verify(moe, path(f"{form}.h5")).check()
 
 
+# Quantised activations: the function is told, and judged without them where it says so.
+def plain(layer):
+    expect(layer.activations == "nvfp4", f"activations {layer.activations}")
+    return moe(layer)
+
+
+run("make", path("activations.h5"), "--shape", "8,3,96,64", "--activations", "nvfp4")
+gaugeblock.verify(plain, path("activations.h5"), arguments=("--activations", "bf16")).check()
+expect(gaugeblock.Fixture(fixture).layer(0).activations == "bf16", "a fixture without quantised activations has some")
+
 # gpt-oss: biases and an activation of its own; each is judged.
 run("import", Published("gpt-oss-mxfp4").write("gpt-oss"), path("oss.h5"), "--tokens", 9, "--layers", 0)
 gaugeblock.verify(moe, path("oss.h5")).check()
@@ -114,6 +124,54 @@ expect_verdict(unable, Verdict.UNSUPPORTED, "needs a GPU")
 expect_verdict(lambda layer: moe(layer)[0][:, 1:], Verdict.FAIL, "return [tokens, hidden]")
 expect_verdict(lambda layer: moe(layer)[0].astype(np.float16), Verdict.FAIL, "float16")
 expect_verdict(lambda layer: "hello", Verdict.FAIL, "str")
+
+
+class Pack:
+    """DLPack and nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def late(layer):
+    """float32 in the first of two layers, bfloat16 in the second."""
+    runs.append(layer)
+    output, _ = moe(layer)
+    return output if len(runs) % 2 else float32_to_bf16(output)
+
+
+def forgetful(layer):
+    """The intermediate in the first of two runs of two layers."""
+    runs.append(layer)
+    output, intermediate = moe(layer)
+    return (output, intermediate) if len(runs) <= 2 else output
+
+
+def wordy(layer):
+    raise RuntimeError("out of\n    paper\r\nand ink")
+
+
+huge = np.broadcast_to(np.float32(0), (10**6, 10**6))
+expect_verdict(lambda layer: moe(layer)[:1], Verdict.FAIL, "tuple of 1: return output or (output, intermediate)")
+expect_verdict(lambda layer: (*moe(layer), 0, 0, 0), Verdict.FAIL, "returned a tuple of 5")
+expect_verdict(lambda layer: (), Verdict.FAIL, "returned a tuple of 0")
+expect_verdict(lambda layer: None, Verdict.FAIL, "NoneType")
+expect_verdict(lambda layer: huge, Verdict.FAIL, "the output is [1000000, 1000000]: return [tokens, hidden]")
+expect_verdict(lambda layer: (moe(layer)[0], huge), Verdict.FAIL, "the intermediate is [1000000, 1000000]: return [tokens")
+expect_verdict(lambda layer: (moe(layer)[0], moe(layer)[1].view(np.int16)), Verdict.FAIL, "the intermediate is int16")
+expect_verdict(lambda layer: Pack(np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), huge.shape, (0, 0))),
+               Verdict.FAIL, "the output is [1000000, 1000000]")
+expect_verdict(late, Verdict.FAIL, "layer 1: the output is bfloat16, layer 0's float32")
+runs.clear()
+expect_verdict(forgetful, Verdict.NONDETERMINISTIC, "one of two runs returned no intermediate")
+runs.clear()
+expect_verdict(wordy, Verdict.CRASH, ": out of paper and ink")
 expect_verdict(restless, Verdict.NONDETERMINISTIC, "1 elements of the output differ")
 expect(len(gaugeblock.verify(restless, fixture, nondeterministic=True).check().cases) == 2, "each run is judged")
 
@@ -132,6 +190,10 @@ def loop(layer):
     time.sleep(60)
 def zeros(layer):
     return np.zeros((layer.tokens, layer.hidden), np.float32)
+def lone(layer):
+    return (zeros(layer),)
+def huge(layer):
+    return np.broadcast_to(np.float32(0), (10**6, 10**6))
 """)
 sys.path.insert(0, path(""))
 import grief  # noqa: E402
@@ -141,6 +203,8 @@ expect_verdict(grief.leave, Verdict.CRASH, "with exit code 0", isolate=True)
 expect_verdict(grief.loop, Verdict.CRASH, "after 2 s", isolate=True, timeout_s=2)
 expect_verdict(grief.right, Verdict.UNSUPPORTED, "never comes to it", isolate=True)
 expect_verdict(grief.zeros, Verdict.FAIL, "output of layer 0", isolate=True)
+expect_verdict(grief.lone, Verdict.FAIL, "returned a tuple of 1", isolate=True)
+expect_verdict(grief.huge, Verdict.FAIL, "the output is [1000000, 1000000]", isolate=True)
 
 try:
     gaugeblock.verify(moe, fixture, isolate=True)
@@ -148,6 +212,22 @@ except ValueError as raised:
     expect("cannot be imported" in str(raised), str(raised))
 else:
     sys.exit("a function of __main__ was isolated")
+for options, words in (
+    ({"accumulator_bits": 0}, "--accumulator-bits 0"),
+    ({"order": ""}, "--order"),
+    ({"batches": []}, "batches: empty"),
+    ({"batches": 3}, "batches=3"),
+    ({"batches": ["a"]}, "batches=['a']"),
+    ({"batches": [1.5]}, "batches=[1.5]"),
+    ({"batches": [4, 0]}, "batches: 0"),
+    ({"batches": [99], "isolate": True}, "batches: 99"),
+):
+    try:
+        gaugeblock.verify(grief.zeros, fixture, **options)
+    except ValueError as raised:
+        expect(words in str(raised) and "Traceback" not in str(raised), f"{options}: {raised}")
+    else:
+        sys.exit(f"{options} was taken")
 for bad, error in ((path("missing.h5"), OSError), (__file__, ValueError)):
     try:
         gaugeblock.verify(moe, bad)
