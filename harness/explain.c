@@ -207,6 +207,9 @@ static json_t *describe(const struct window *w, char *text, size_t bytes)
     if (named)
         snprintf(text, bytes, "looks like: %s (%.4g %% of the squared error)", w->candidates[0].name,
                  100.0 * w->candidates[0].explains);
+    else if (w->count && w->candidates[0].explains >= CLOSE)
+        snprintf(text, bytes, "looks like no fault known here; closest: %s (%.4g %% of the squared error)",
+                 w->candidates[0].name, 100.0 * w->candidates[0].explains);
     else
         snprintf(text, bytes, "looks like no fault known here");
     append_place(where, text, bytes);

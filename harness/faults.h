@@ -121,6 +121,8 @@ void plant_x_truncated(struct planted *p);
 /* harness/faults_weights.c */
 void edit_nibbles_exchanged(struct planted *p, struct editable *w);
 void edit_scales_next_block(struct planted *p, struct editable *w);
+void edit_scales_next_kept(struct planted *p, struct editable *w);
+void edit_scales_next_wrapped(struct planted *p, struct editable *w);
 void edit_scales_next_row(struct planted *p, struct editable *w);
 void edit_scales_swizzled(struct planted *p, struct editable *w);
 void edit_scales_first_block(struct planted *p, struct editable *w);

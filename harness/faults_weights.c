@@ -79,6 +79,21 @@ void edit_scales_next_block(struct planted *p, struct editable *w)
     }
 }
 
+/* An index that is clamped to the row. */
+void edit_scales_next_kept(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    memcpy(editable_scales(w, e, r), clean_scales(p, w, e, r) + 1, scales_of_row(w) - 1);
+}
+
+/* An index that is taken modulo the row. */
+void edit_scales_next_wrapped(struct planted *p, struct editable *w)
+{
+    edit_scales_next_kept(p, w);
+    EACH_ROW(p, w)
+    editable_scales(w, e, r)[scales_of_row(w) - 1] = clean_scales(p, w, e, r)[0];
+}
+
 void edit_scales_next_row(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)

@@ -11,6 +11,8 @@ enum { MOST_CANDIDATES = 512 };
 
 /* What a share of the error must be to be called an explanation. */
 #define EXPLAINED 0.9
+/* And to be worth a mention. */
+#define CLOSE 0.4
 /* Among explanations that differ by less, the one that comes first. */
 #define SAME 1e-3
 

@@ -60,3 +60,19 @@ for name, side in (("good.h5o", 64), ("bad.h5o", 16384)):
                                     maxshape=(None, None), compression="gzip")
             made[0, 0] = 1
     judged(name, None if side == 64 else "/layers/0/output: has chunks of 1073741824 bytes; write at most 67108864")
+
+# Routing is ids and weights; activations' codes belong to contracts that have them.
+def hdf5(name, dataset, array):
+    with h5py.File(path(name), "w") as f:
+        for l in range(LAYERS):
+            f[f"layers/{l}/output"] = values[l]
+            f[f"layers/{l}/{dataset}"] = array
+
+
+for dataset, array, wrong in (
+        ("routing/weights", np.full((TOKENS, 2), np.nan, np.float32), "/layers/0/routing/ids: missing"),
+        ("routing/ids", np.zeros((TOKENS, 2), np.int64), "write int32"),
+        ("x_codes", np.zeros((TOKENS, HIDDEN // 2), np.uint8), "/layers/0/x_codes: the fixture has bf16 activations")):
+    hdf5("bad.h5o", dataset, array)
+    line = refused("verify", fixture, "--outputs", path("bad.h5o"))
+    expect(wrong in line, line)

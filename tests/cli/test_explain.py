@@ -18,6 +18,8 @@ NAMED = {
     "scale-index": "scales of the next block",
     "gate-up-swapped": "gate and up swapped",
     "last-block-dropped": "last K block dropped",
+    "last-block-of-x-dropped": "last K block of gate and up dropped",
+    "scale-clamped": "scales of the next block, a row's last kept",
     "nibble-order": "nibbles exchanged",
     "expert-dropped": f"expert {ids[0, 0]} left out",
     "zero-output": "output zero",

@@ -10,7 +10,8 @@ typedef enum gb_status run_function(const struct gb_arguments *arguments, struct
 
 /* Correct layers on changed inputs: inputs.c */
 run_function run_nibble_order, run_scale_index, run_gate_up_swapped, run_expert_dropped, run_routing_weight_missing,
-    run_routing_weight_bf16, run_routing_weight_truncated, run_last_block_dropped;
+    run_routing_weight_bf16, run_routing_weight_truncated, run_last_block_dropped, run_scale_clamped,
+    run_last_block_of_x_dropped;
 
 /* Correct layers whose output is then spoiled, or processes that come to grief: outputs.c */
 run_function run_weighs_output, run_one_element, run_scaled, run_zero_output, run_unwritten_row, run_writes_past_end,

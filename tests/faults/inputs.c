@@ -121,6 +121,21 @@ static void plant_scale_index(struct copy *copy)
     shift_scales(&copy->down);
 }
 
+/* Each row's last block keeps its own scale. */
+static void shift_within_rows(struct projection *projection)
+{
+    for (size_t row = 0; row < projection->rows; row++) {
+        uint8_t *scales = projection->scales + row * projection->row_scale_bytes;
+        memmove(scales, scales + 1, projection->row_scale_bytes - 1);
+    }
+}
+
+static void plant_scale_clamped(struct copy *copy)
+{
+    shift_within_rows(&copy->gate_up);
+    shift_within_rows(&copy->down);
+}
+
 /* Exchanges the first and the second half of each expert's bytes. */
 static void swap_halves(void *bytes, size_t count, uint32_t experts)
 {
@@ -189,6 +204,11 @@ static void plant_last_block_dropped(struct copy *copy)
     zero_last_scale(&copy->down);
 }
 
+static void plant_last_block_of_x_dropped(struct copy *copy)
+{
+    zero_last_scale(&copy->gate_up);
+}
+
 enum gb_status run_nibble_order(const struct gb_arguments *arguments, struct gb_error *error)
 {
     return run_planted(arguments, plant_nibble_order, error);
@@ -197,6 +217,11 @@ enum gb_status run_nibble_order(const struct gb_arguments *arguments, struct gb_
 enum gb_status run_scale_index(const struct gb_arguments *arguments, struct gb_error *error)
 {
     return run_planted(arguments, plant_scale_index, error);
+}
+
+enum gb_status run_scale_clamped(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    return run_planted(arguments, plant_scale_clamped, error);
 }
 
 enum gb_status run_gate_up_swapped(const struct gb_arguments *arguments, struct gb_error *error)
@@ -227,4 +252,9 @@ enum gb_status run_routing_weight_truncated(const struct gb_arguments *arguments
 enum gb_status run_last_block_dropped(const struct gb_arguments *arguments, struct gb_error *error)
 {
     return run_planted(arguments, plant_last_block_dropped, error);
+}
+
+enum gb_status run_last_block_of_x_dropped(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    return run_planted(arguments, plant_last_block_of_x_dropped, error);
 }

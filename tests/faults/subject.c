@@ -66,6 +66,8 @@ static const struct gb_kernel kernels[] = {
     ORDERED("expert-dropped", run_expert_dropped),
     ORDERED("routing-weight-missing", run_routing_weight_missing),
     ORDERED("last-block-dropped", run_last_block_dropped),
+    ORDERED("last-block-of-x-dropped", run_last_block_of_x_dropped),
+    ORDERED("scale-clamped", run_scale_clamped),
     ORDERED("one-element", run_one_element),
 
     UNORDERED("nibble-order", run_nibble_order),
