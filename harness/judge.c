@@ -199,22 +199,6 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     return status;
 }
 
-/* The rms and gain lanes, whose statistics all layers have entered. */
-static void judge_statistics(const struct tally *tally, struct judgement *j)
-{
-    const struct statistics *s = &tally->statistics;
-    for (enum family f = 0; f < FAMILIES; f++) {
-        const struct family_result *r = &s->family[f];
-        if (sums_bind(tally, family_is_gain(f)) && r->exceeding)
-            judgement_worsen(
-                j, VERDICT_FAIL,
-                "%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
-                "%u, %s: %.3g times the limit",
-                family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, s->probability,
-                r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
-    }
-}
-
 /* The gate's thresholds, where it has any. */
 static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
 {
@@ -315,7 +299,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     }
     if (lane_vacuous(&tally.bound))
         judgement_worsen(j, VERDICT_VACUOUS, "nothing was compared");
-    judge_statistics(&tally, j);
+    judgement_of_sums(j, &tally.statistics, "", sums_bind(&tally, false), sums_bind(&tally, true));
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)
         json_object_set_new(j->metrics, "overall", distances_describe(&sum));

@@ -23,6 +23,9 @@ struct judgement {
 /* Keeps the gravest verdict and the reason that came with it first. */
 void judgement_worsen(struct judgement *judgement, enum verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* What sums of errors showed, of the families that bind. of: what they are sums of, with ", " behind it, or "". */
+struct statistics;
+void judgement_of_sums(struct judgement *judgement, const struct statistics *sums, const char *of, bool rms, bool gain);
 /* What watching the subject's process showed. */
 void judgement_watch(struct judgement *judgement, const struct gb_kernel *kernel, const struct worker_checks *checks);
 

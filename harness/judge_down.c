@@ -102,21 +102,6 @@ static void judge_bound(struct down_lane *lane, const struct baseline *b, uint32
                          e->bounds.output_truth[r.at], r.limit_ratio);
 }
 
-static void judge_sums(const struct down_lane *lane, struct judgement *j)
-{
-    const struct statistics *s = &lane->statistics;
-    for (enum family f = 0; f < FAMILIES; f++) {
-        const struct family_result *r = &s->family[f];
-        if ((family_is_gain(f) ? lane->gain_binding : lane->rms_binding) && r->exceeding)
-            judgement_worsen(
-                j, VERDICT_FAIL,
-                "down on the intermediate that it was given, %s: %llu of %llu sums lie beyond what "
-                "rounding makes of them with probability %g; largest at layer %u, %s: %.3g times the limit",
-                family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, s->probability,
-                r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
-    }
-}
-
 const char *down_without_sums(const struct gb_rounding_points *points, bool nonfinite)
 {
     const struct gb_stage_roundings *stages = &points->stages;
@@ -139,7 +124,8 @@ enum gb_status down_judge(struct down_lane *lane, const struct baseline *b, uint
             statistics_start_down(&lane->statistics, b, &e.moments, FALSE_ALARM_PROBABILITY);
         if (!lane->why)
             status = statistics_down(&lane->statistics, b, layer, &expected, output, error);
-        judge_sums(lane, j);
+        judgement_of_sums(j, &lane->statistics, "down on the intermediate that it was given, ", lane->rms_binding,
+                          lane->gain_binding);
     }
     expected_free(&e);
     return status;
@@ -170,8 +156,8 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
         difference_of(format, output, format == GB_FP32 ? (const void *)expected : stored, count, &d);
         describe_into(object, "subject_reference", "down", describe_difference(&d, format, a.shape.hidden));
         if (j->verdict == VERDICT_FAIL && strlen(j->reason) + 96 < sizeof j->reason)
-            snprintf(j->reason + strlen(j->reason), 96, "; down itself, on this intermediate, %s",
-                     d.mismatching ? "differs too" : "has the reference's bits");
+            snprintf(j->reason + strlen(j->reason), 96, "; down itself, on this intermediate, %s in layer %u",
+                     d.mismatching ? "differs too" : "has the reference's bits", layer);
     }
     free(expected);
     free(stored);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "harness/judge.h"
+#include "harness/statistics.h"
 
 void judgement_worsen(struct judgement *j, enum verdict verdict, const char *format, ...)
 {
@@ -13,6 +14,20 @@ void judgement_worsen(struct judgement *j, enum verdict verdict, const char *for
     j->verdict = verdict;
     vsnprintf(j->reason, sizeof j->reason, format, list);
     va_end(list);
+}
+
+void judgement_of_sums(struct judgement *j, const struct statistics *sums, const char *of, bool rms, bool gain)
+{
+    for (enum family f = 0; f < FAMILIES; f++) {
+        const struct family_result *r = &sums->family[f];
+        if ((family_is_gain(f) ? gain : rms) && r->exceeding)
+            judgement_worsen(
+                j, VERDICT_FAIL,
+                "%s%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
+                "%u, %s: %.3g times the limit",
+                of, family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, sums->probability,
+                r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
+    }
 }
 
 void judgement_watch(struct judgement *j, const struct gb_kernel *kernel, const struct worker_checks *checks)
