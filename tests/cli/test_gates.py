@@ -8,7 +8,7 @@ import numpy
 from program import FAULTS, expect, path, record, refused, run
 
 fixture = path("gate.h5")
-run("make", fixture, "--shape", "8,3,128,64", "--tokens", "24")
+run("make", fixture, "--shape", "8,3,128,64", "--tokens", "8")
 with h5py.File(fixture) as file:
     truth = file["layers/0/truth/quantised"][...]
 
