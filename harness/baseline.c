@@ -81,6 +81,17 @@ static enum gb_status run(struct baseline *b, struct gb_error *error)
     return status;
 }
 
+void baseline_routing_weights(const struct baseline *b, uint32_t layer, uint32_t tokens, double *routing_weights)
+{
+    const struct gb_fixture *f = b->fixture;
+    const float *given = f->layer[layer].routing_weights;
+    bool rounded = b->points.stages.routing_weight == GB_BF16;
+    for (size_t i = 0; i < (size_t)tokens * f->shape.top_k; i++)
+        routing_weights[i] = f->weighed_input ? 1.0
+                             : rounded        ? (double)gb_bf16_decode(gb_bf16_encode(given[i]))
+                                              : (double)given[i];
+}
+
 enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b, struct gb_error *error)
 {
     *b = (struct baseline){.fixture = fixture, .activations = GB_BF16};
@@ -108,6 +119,12 @@ static void bounds_free(struct baseline *b)
         free(bounds->of.unrounded_typical);
         free(bounds->of.output_truth);
         free(bounds->of.intermediate_truth);
+        free(bounds->of.requantised);
+        free(bounds->of.flips);
+        free(bounds->down.output_truth);
+        free(bounds->down.output_worst);
+        free(bounds->down.output_sigma);
+        free(bounds->down.output_bias);
         gb_moments_free(&bounds->moments);
     }
     free(b->bounds);
@@ -146,10 +163,30 @@ static double deviations_of(const struct gb_fixture *f)
     return sqrt(2.0 * log(2.0 * values * f->shape.tokens * f->layers / FALSE_ALARM_PROBABILITY));
 }
 
+/* Down by itself, on the codes that truth has, for sums of errors. routing_weights: [tokens, top_k], written. */
+static enum gb_status bound_codes(struct baseline *b, uint32_t layer, const struct gb_truth_quantised *weights,
+                                  const struct gb_rounding_points *points, double *routing_weights,
+                                  struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    struct layer_bounds *bounds = &b->bounds[layer];
+    size_t outputs = sizeof(double) * f->shape.tokens * f->shape.hidden;
+    bounds->down = (struct gb_bounds){.output_worst = malloc(outputs),
+                                      .output_sigma = malloc(outputs),
+                                      .output_bias = malloc(outputs),
+                                      .output_truth = malloc(outputs)};
+    if (!bounds->down.output_worst || !bounds->down.output_sigma || !bounds->down.output_bias ||
+        !bounds->down.output_truth)
+        return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", f->shape.tokens);
+    baseline_routing_weights(b, layer, f->shape.tokens, routing_weights);
+    return gb_bound_down(&f->shape, bounds->of.requantised, bounds->of.flips, f->layer[layer].ids, routing_weights,
+                         weights, points, &bounds->down, &bounds->moments, error);
+}
+
 /* As bound_one, with quantised activations: x are the numbers of its codes, the intermediate's truth is of them, and
- * the output's of the codes of that intermediate. x: scratch, [tokens, hidden]. */
+ * the output's of the codes of that intermediate. x, routing_weights: scratch, [tokens, hidden], [tokens, top_k]. */
 static enum gb_status bound_quantised(struct baseline *b, uint32_t layer, const struct gb_truth_quantised *weights,
-                                      const double *routing_weights, double *x, struct gb_error *error)
+                                      double *routing_weights, double *x, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     const struct gb_layer_outputs *codes = &b->reference->layer[layer];
@@ -162,8 +199,15 @@ static enum gb_status bound_quantised(struct baseline *b, uint32_t layer, const 
     bounds->exactness = (struct gb_exactness){.why = "activations are quantised"};
     enum gb_status status = gb_reference_activation_values(&a, GB_GATE_UP, codes->activations[GB_X_CODES],
                                                            codes->activations[GB_X_SCALES], x, error);
+    size_t inner = sizeof(double) * f->shape.tokens * f->shape.top_k * f->shape.intermediate;
+    bounds->of.requantised = malloc(inner);
+    bounds->of.flips = malloc(inner);
+    if (status == GB_OK && (!bounds->of.requantised || !bounds->of.flips))
+        status = gb_fail(error, GB_ENOMEM, "no memory for the codes of %u tokens", f->shape.tokens);
     if (status == GB_OK)
         status = gb_bound_layer(&f->shape, x, ids, routing_weights, weights, &points, &bounds->of, error);
+    if (status == GB_OK)
+        status = bound_codes(b, layer, weights, &points, routing_weights, error);
     return status;
 }
 

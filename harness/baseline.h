@@ -9,6 +9,7 @@
 /* What a subject's results for one layer, all tokens, are held against. */
 struct layer_bounds {
     struct gb_bounds of;
+    struct gb_bounds down; /* with quantised activations: output_* of down by itself, on the codes that truth has */
     struct gb_moments moments;
     struct gb_exactness exactness;
 };
@@ -29,6 +30,10 @@ enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b
 enum gb_status baseline_new_quantised(struct baseline *plain, struct baseline *baseline, struct gb_error *error);
 /* Inputs and weights of one layer, all tokens; outputs NULL. */
 struct gb_arguments baseline_arguments(const struct baseline *baseline, uint32_t layer);
+/* What down multiplies with, as the kernel takes it for the bounds' rounding points. routing_weights: [tokens, top_k].
+ */
+void baseline_routing_weights(const struct baseline *baseline, uint32_t layer, uint32_t tokens,
+                              double *routing_weights);
 void baseline_free(struct baseline *baseline);
 /* Makes baseline->bounds hold for these rounding points; stages: of a subject that hands out its intermediate. */
 enum gb_status baseline_bounds(struct baseline *baseline, const struct gb_rounding_points *points, bool stages,

@@ -95,10 +95,15 @@ json_t *describe_statistics(const struct statistics *s, bool gain, bool binding)
         exceeding += r->exceeding;
         largest = isnan(largest) || largest >= r->limit_ratio ? largest : r->limit_ratio;
     }
-    return json_pack("{s:b, s:s, s:I, s:I, s:o, s:f, s:i, s:o}", "binding", binding, "result",
-                     exceeding ? "FAIL" : "PASS", "statistics", (json_int_t)count, "exceeding", (json_int_t)exceeding,
-                     "limit_ratio", describe_number(largest), "false_alarm_probability", s->probability,
-                     "tokens_judged", (int)s->tokens_judged, "families", families);
+    json_t *object = json_pack("{s:b, s:s, s:I, s:I, s:o, s:f, s:i}", "binding", binding, "result",
+                               exceeding ? "FAIL" : "PASS", "statistics", (json_int_t)count, "exceeding",
+                               (json_int_t)exceeding, "limit_ratio", describe_number(largest),
+                               "false_alarm_probability", s->probability, "tokens_judged", (int)s->tokens_judged);
+    if (s->open_codes || s->tokens_left_out)
+        json_object_update_new(object, json_pack("{s:I, s:I}", "open_codes", (json_int_t)s->open_codes,
+                                                 "tokens_left_out", (json_int_t)s->tokens_left_out));
+    json_object_set_new(object, "families", families);
+    return object;
 }
 
 void describe_hash(json_t *object, const char *name, const void *data, size_t bytes)

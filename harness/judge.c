@@ -32,8 +32,8 @@ struct tally {
     bool ordered;               /* bits are binding, and statistics are not */
     bool quantised;             /* activations */
     bool given;                 /* the subject is down alone, on the reference's intermediate */
-    bool nonfinite;             /* sums of errors say nothing, or not yet (of flips of codes): the bound is binding in
-                                   their place */
+    const char *without_sums;   /* why sums of errors are not judged; NULL: they are */
+    bool bound_instead;         /* the bound is binding in their place, of some tokens at least */
 };
 
 /* The bits lane of one buffer of one layer. */
@@ -57,12 +57,12 @@ static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_
 
 static bool bound_binds(const struct tally *tally)
 {
-    return tally->gate->bound || (tally->nonfinite && (tally->gate->rms || tally->gate->gain));
+    return tally->gate->bound || (tally->bound_instead && (tally->gate->rms || tally->gate->gain));
 }
 
 static bool sums_bind(const struct tally *tally, bool gain)
 {
-    return !tally->ordered && !tally->nonfinite && (gain ? tally->gate->gain : tally->gate->rms);
+    return !tally->ordered && !tally->without_sums && (gain ? tally->gate->gain : tally->gate->rms);
 }
 
 /* Whether zeros would pass. Where a recipe leaves codes of quantised activations open, bits are what verifies. */
@@ -159,7 +159,7 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         judge_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
                     b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
         gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
-        if (!tally->nonfinite)
+        if (!tally->without_sums)
             status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
     }
     if (status == GB_OK)
@@ -192,7 +192,7 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     if (status == GB_OK) {
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
                     lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
-        if (!tally->nonfinite)
+        if (!tally->without_sums)
             statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
     }
     widened_free(&subject);
@@ -216,12 +216,38 @@ static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
                      "checks", checks);
 }
 
+/* rms, or gain. */
+static json_t *describe_sums(const struct tally *tally, bool gain)
+{
+    json_t *object = describe_statistics(&tally->statistics, gain, sums_bind(tally, gain));
+    if (tally->without_sums) {
+        json_object_set_new(object, "result", json_string("NOT_RUN"));
+        json_object_set_new(object, "reason", json_string(tally->without_sums));
+    }
+    return object;
+}
+
 static json_t *describe_lanes(const struct tally *tally)
 {
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally->bits, tally->ordered), "exact",
                      exact_describe(&tally->exact), "bound", describe_bound_lane(&tally->bound, bound_binds(tally)),
-                     "rms", describe_statistics(&tally->statistics, false, sums_bind(tally, false)), "gain",
-                     describe_statistics(&tally->statistics, true, sums_bind(tally, true)));
+                     "rms", describe_sums(tally, false), "gain", describe_sums(tally, true));
+}
+
+/* Whether sums of errors are judged. Those of quantised activations are down's alone, as those of the lane down. */
+static void choose_sums(struct tally *tally, const struct baseline *b, const struct gb_rounding_points *points,
+                        uint32_t tokens)
+{
+    uint64_t out = 0, all = 0;
+    for (uint32_t l = 0; b->plain && l < b->fixture->layers; l++) {
+        const struct gb_moments *m = &b->bounds[l].moments;
+        for (uint32_t t = 0; t < tokens && t < m->tokens; t++, all++)
+            out += m->open[t] == GB_LEFT_OUT;
+    }
+    if (!tally->without_sums && b->plain)
+        tally->without_sums =
+            out == all ? "too many codes of the intermediate are open" : down_without_sums(points, false);
+    tally->bound_instead = tally->without_sums || out;
 }
 
 /* How many elements the bound is checked on in this case: its false-alarm probability is spread over them. */
@@ -267,7 +293,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
                           .ordered = kernel->order != NULL,
                           .quantised = b->plain != NULL,
                           .given = kernel->operation == GB_DOWN,
-                          .nonfinite = f->nonfinite || b->plain};
+                          .without_sums = f->nonfinite ? "some values are not finite" : NULL};
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};
     struct distances sum;
     json_t *layers = json_array();
@@ -281,6 +307,8 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     if (status == GB_OK)
         exact_start(&tally.exact, b, gate, j);
     gate_start(gate, &tally.closeness);
+    if (status == GB_OK)
+        choose_sums(&tally, b, &points, outputs->shape.tokens);
     tally.codes = (struct code_lane){.binding = bound_binds(&tally),
                                      .flips_binding = sums_bind(&tally, false),
                                      .elements = elements_of(f, outputs, false, true)};
@@ -290,8 +318,8 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
                                     .why = down_without_sums(&points, f->nonfinite),
                                     .elements = elements_of(f, outputs, true, false)};
     if (status == GB_OK)
-        statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !tally.nonfinite,
-                         inner && !tally.nonfinite, FALSE_ALARM_PROBABILITY);
+        statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !tally.without_sums,
+                         inner && !tally.without_sums, FALSE_ALARM_PROBABILITY);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
         json_array_append_new(layers, object);

@@ -70,16 +70,12 @@ static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uin
         !e->bounds.output_sigma || !e->bounds.output_bias)
         return gb_fail(error, GB_ENOMEM, "no memory to judge down for %u tokens", tokens);
     enum gb_status status = values_of(b, layer, &shape, codes, e->intermediate, error);
-    for (size_t i = 0; i < pairs; i++)
-        e->routing_weights[i] = b->fixture->weighed_input ? 1.0
-                                : b->points.stages.routing_weight == GB_BF16
-                                    ? (double)gb_bf16_decode(gb_bf16_encode(l->routing_weights[i]))
-                                    : (double)l->routing_weights[i];
+    baseline_routing_weights(b, layer, tokens, e->routing_weights);
     const struct gb_requantisation quantised = {.rules = gb_fixture_activation_rules(b->fixture)};
     struct gb_rounding_points points = b->points;
     points.requantisation = b->activations == GB_BF16 ? NULL : &quantised;
     if (status == GB_OK)
-        status = gb_bound_down(&shape, e->intermediate, l->ids, e->routing_weights, &weights, &points, &e->bounds,
+        status = gb_bound_down(&shape, e->intermediate, NULL, l->ids, e->routing_weights, &weights, &points, &e->bounds,
                                &e->moments, error);
     return status;
 }

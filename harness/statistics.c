@@ -115,7 +115,7 @@ struct judged {
     struct statistics *s;
     const struct gb_layer *of;
     const struct prediction *expected;
-    const double *subject; /* [tokens, hidden] */
+    const double *errors, *truth, *bias; /* [tokens, hidden], without what open codes may do */
     uint32_t layer, tokens, hidden, top_k, experts;
     bool *repeats; /* [tokens] */
 };
@@ -128,9 +128,10 @@ void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t 
             repeats[t] = !memcmp(layer->x + (size_t)t * hidden, layer->x + (size_t)earlier * hidden, bytes);
 }
 
-static double error_at(const struct judged *j, size_t i)
+static bool left_out(const struct judged *j, uint32_t token)
 {
-    return j->subject[i] - j->expected->truth[i];
+    const uint32_t *open = j->expected->moments->open;
+    return open && open[token] == GB_LEFT_OUT;
 }
 
 static struct gain along_direction(const struct judged *j, uint32_t token, uint32_t direction)
@@ -141,8 +142,8 @@ static struct gain along_direction(const struct judged *j, uint32_t token, uint3
     struct gain g = {.signal = m->signal[at], .variance = m->variance[at]};
     for (uint32_t o = 0; o < j->hidden; o++) {
         size_t i = (size_t)token * j->hidden + o;
-        g.along += (double)u[o] * error_at(j, i);
-        g.bias += (double)u[o] * j->expected->of->output_bias[i];
+        g.along += (double)u[o] * j->errors[i];
+        g.bias += (double)u[o] * j->bias[i];
     }
     return g;
 }
@@ -152,7 +153,7 @@ static void judge_directions(const struct judged *j, struct gain *experts)
 {
     struct gain all = {0};
     for (uint32_t t = 0; t < j->tokens; t++) {
-        for (uint32_t k = 0; k < j->top_k; k++) {
+        for (uint32_t k = 0; k < j->top_k && !left_out(j, t); k++) {
             int32_t expert = j->of->ids[(size_t)t * j->top_k + k];
             if (expert < 0)
                 continue;
@@ -161,6 +162,8 @@ static void judge_directions(const struct judged *j, struct gain *experts)
             if (!j->repeats[t])
                 add_gain(&experts[expert], &slot);
         }
+        if (left_out(j, t))
+            continue;
         struct gain token = along_direction(j, t, j->top_k);
         enter_gain(j->s, GAIN_TOKEN, &token, j->layer, t, 0);
         if (!j->repeats[t])
@@ -172,6 +175,9 @@ static void judge_directions(const struct judged *j, struct gain *experts)
     enter_gain(j->s, GAIN_LAYER, &all, j->layer, 0, 0);
 }
 
+/* Of an output's variance; below, what is left of it is the roundings of what was taken out. */
+static const double least_kept = 0x1p-20;
+
 /* Errors of one column in different tokens are independent. */
 static void judge_columns(const struct judged *j)
 {
@@ -179,9 +185,10 @@ static void judge_columns(const struct judged *j)
         struct gain column = {0};
         for (uint32_t t = 0; t < j->tokens; t++) {
             size_t i = (size_t)t * j->hidden + o;
-            struct gain g = {error_at(j, i), j->expected->truth[i], squared(j->expected->of->output_sigma[i]),
-                             j->expected->of->output_bias[i]};
-            if (!j->repeats[t])
+            double kept = j->expected->moments->kept ? j->expected->moments->kept[i] : 1.0;
+            struct gain g = {j->errors[i], kept * j->expected->truth[i],
+                             kept * squared(j->expected->of->output_sigma[i]), j->bias[i]};
+            if (!j->repeats[t] && !left_out(j, t) && kept > least_kept)
                 add_gain(&column, &g);
         }
         enter_gain(j->s, GAIN_COLUMN, &column, j->layer, o, 0);
@@ -204,12 +211,12 @@ static struct squares squares_of(const struct judged *j, uint32_t token, uint32_
     uint32_t count = j->hidden - first < width ? j->hidden - first : width;
     size_t at = (size_t)token * j->hidden + first;
     struct squares q = {.count = count};
-    for (uint32_t i = 0; i < count; i++)
-        values[i] = error_at(j, at + i);
+    q.count -= j->expected->moments->open ? j->expected->moments->open[token] : 0;
+    memcpy(values, j->errors + at, sizeof(double) * count);
     q.errors = whitened_squares(j, token, tile, count, values);
-    memcpy(values, j->expected->truth + at, sizeof(double) * count);
+    memcpy(values, j->truth + at, sizeof(double) * count);
     q.truth = whitened_squares(j, token, tile, count, values);
-    memcpy(values, j->expected->of->output_bias + at, sizeof(double) * count);
+    memcpy(values, j->bias + at, sizeof(double) * count);
     q.bias = whitened_squares(j, token, tile, count, values);
     return q;
 }
@@ -228,6 +235,8 @@ static void judge_tiles(const struct judged *j, double *values)
     for (uint32_t k = 0; k < j->expected->moments->tiles; k++) {
         struct squares all = {0};
         for (uint32_t t = 0; t < j->tokens; t++) {
+            if (left_out(j, t))
+                continue;
             struct squares q = squares_of(j, t, k, values);
             enter_squares(j->s, RMS_TOKEN, &q, j->layer, t, k);
             if (!j->repeats[t])
@@ -268,25 +277,47 @@ void statistics_start_down(struct statistics *s, const struct baseline *b, const
     start(s, b, moments, moments->tokens, true, false, probability);
 }
 
+/* Errors, truth and bias without what open codes may do: room has [3, tokens, hidden]. */
+static void project(struct judged *j, const double *subject, double *room)
+{
+    const struct gb_moments *m = j->expected->moments;
+    size_t count = (size_t)j->tokens * j->hidden;
+    double *errors = room, *truth = room + count, *bias = room + 2 * count;
+    j->errors = errors;
+    j->truth = truth;
+    j->bias = bias;
+    for (size_t i = 0; i < count; i++)
+        errors[i] = subject[i] - j->expected->truth[i];
+    memcpy(truth, j->expected->truth, sizeof *truth * count);
+    memcpy(bias, j->expected->of->output_bias, sizeof *bias * count);
+    for (uint32_t t = 0; t < j->tokens && m->open; t++) {
+        j->s->tokens_left_out += left_out(j, t);
+        j->s->open_codes += left_out(j, t) ? 0 : m->open[t];
+        for (int of = 0; of < 3; of++)
+            gb_moments_project(m, t, room + of * count + (size_t)t * j->hidden);
+    }
+}
+
 static enum gb_status judge_layer(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
                                   const struct prediction *expected, const double *subject, struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     uint32_t judged = tokens < s->tokens_judged ? tokens : s->tokens_judged;
-    struct judged j = {s,
-                       &b->fixture->layer[layer],
-                       expected,
-                       subject,
-                       layer,
-                       judged,
-                       shape->hidden,
-                       shape->top_k,
-                       shape->experts,
-                       calloc(judged, sizeof(bool))};
-    struct gain *experts = calloc(shape->experts, sizeof *experts); /* [experts] */
-    double *values = malloc(sizeof(double) * shape->hidden);        /* [hidden] */
-    bool good = experts && values && j.repeats;
+    struct judged j = {.s = s,
+                       .of = &b->fixture->layer[layer],
+                       .expected = expected,
+                       .layer = layer,
+                       .tokens = judged,
+                       .hidden = shape->hidden,
+                       .top_k = shape->top_k,
+                       .experts = shape->experts,
+                       .repeats = calloc(judged, sizeof(bool))};
+    struct gain *experts = calloc(shape->experts, sizeof *experts);             /* [experts] */
+    double *values = malloc(sizeof(double) * shape->hidden);                    /* [hidden] */
+    double *room = malloc(sizeof(double) * 3 * (size_t)judged * shape->hidden); /* [3, tokens, hidden] */
+    bool good = experts && values && room && j.repeats;
     if (good) {
+        project(&j, subject, room);
         statistics_repeats(j.of, judged, shape->hidden, j.repeats);
         judge_directions(&j, experts);
         judge_columns(&j);
@@ -295,6 +326,7 @@ static enum gb_status judge_layer(struct statistics *s, const struct baseline *b
     free(j.repeats);
     free(experts);
     free(values);
+    free(room);
     return good ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to judge %u experts", shape->experts);
 }
 
@@ -302,7 +334,8 @@ enum gb_status statistics_output(struct statistics *s, const struct baseline *b,
                                  const double *subject, struct gb_error *error)
 {
     const struct layer_bounds *bounds = &b->bounds[layer];
-    struct prediction expected = {bounds->of.output_truth, &bounds->of, &bounds->moments};
+    const struct gb_bounds *of = b->activations == GB_BF16 ? &bounds->of : &bounds->down;
+    struct prediction expected = {of->output_truth, of, &bounds->moments};
     return judge_layer(s, b, layer, tokens, &expected, subject, error);
 }
 

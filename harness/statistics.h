@@ -35,6 +35,7 @@ struct statistics {
     double probability;     /* of a false alarm in one case, for the RMS_* together and for the GAIN_* together */
     uint64_t rms, gain;     /* how many statistics it is spread over */
     uint32_t tokens_judged; /* of each layer; fewer than there are where memory ends */
+    uint64_t tokens_left_out, open_codes; /* of all layers, with re-quantised codes: docs/numerics.md#moments */
     struct family_result family[FAMILIES];
 };
 

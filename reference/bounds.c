@@ -218,7 +218,7 @@ static void keep(const struct work *w, uint32_t n, uint32_t i, struct spread h)
  */
 static struct spread unrounded_interval(const struct gb_requantisation *r, struct spread h)
 {
-    double limit = r ? fmin(h.worst, r->deviations * sqrt(h.variance)) : h.worst;
+    double limit = r ? fmin(h.worst, r->deviations * sqrt(h.variance) + fabs(h.bias)) : h.worst;
     return (struct spread){.value = h.value, .worst = limit};
 }
 
@@ -256,6 +256,18 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
     }
 }
 
+/* The intermediate of pair n of the groups becomes codes. */
+static void requantise(const struct work *w, uint32_t n)
+{
+    const size_t I = w->shape->intermediate, at = w->groups->pair[n] * I;
+    double *h = intermediate_of(w, n);
+    gb_requantise_intervals(w->points->requantisation, w->shape->intermediate, h, h + I);
+    if (w->bounds->requantised)
+        memcpy(w->bounds->requantised + at, h, sizeof *h * I);
+    if (w->bounds->flips)
+        memcpy(w->bounds->flips + at, h + I, sizeof *h * I);
+}
+
 static enum gb_status all_rows(struct work *w, struct gb_error *error)
 {
     enum { OUTPUTS = 16 }; /* of an expert at once: its pairs' intermediate stays in the cache meanwhile */
@@ -275,7 +287,7 @@ static enum gb_status all_rows(struct work *w, struct gb_error *error)
 #pragma omp for schedule(dynamic)
         for (uint32_t n = 0; n < w->groups->start[w->groups->active]; n++)
             if (w->points->requantisation)
-                gb_requantise_intervals(w->points->requantisation, I, intermediate_of(w, n), intermediate_of(w, n) + I);
+                requantise(w, n);
 #pragma omp for schedule(dynamic)
         for (uint32_t r = 0; r < H; r += OUTPUTS)
             if (rows)
@@ -346,7 +358,7 @@ enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, con
 {
     double *const inner[] = {bounds->intermediate_worst, bounds->intermediate_sigma, bounds->intermediate_bias,
                              bounds->unrounded_worst,    bounds->unrounded_sigma,    bounds->unrounded_typical,
-                             bounds->intermediate_truth};
+                             bounds->intermediate_truth, bounds->requantised,        bounds->flips};
     struct gb_groups groups;
     enum gb_status status = gb_groups_new(shape, ids, &groups, error);
     if (status != GB_OK)

@@ -16,6 +16,7 @@ struct work {
     const struct gb_rounding_points *points;
     struct outputs out;
     struct gb_moments *moments;
+    struct gb_open_codes open;
 };
 
 /* Adds one slot's share to output r. row: [intermediate], its weights; bias: NULL, or the output's. */
@@ -28,6 +29,7 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, const double *ro
     struct spread d = {0};
     gb_sum_products(row, w->intermediate + (size_t)pair * I, I, &d.value, &absolute);
     absolute += bias ? fabs((double)*bias) : 0.0;
+    absolute += gb_open_codes_row(&w->open, w->moments, top_k, I, pair, r, row, weight);
     gb_bound_slot(&w->points->stages, d, gamma_n(n, u) * absolute, bias, fabs(weight), &w->out.worst[o],
                   &w->out.variance[o]);
     d.value += bias ? (double)*bias : 0.0;
@@ -65,10 +67,10 @@ static enum gb_status add_rows(struct work *w, struct gb_error *error)
     return failed ? gb_fail(error, GB_ENOMEM, "no memory for a row of %u weights", w->shape->intermediate) : GB_OK;
 }
 
-enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const int32_t *ids,
-                             const double *routing_weights, const struct gb_truth_quantised *weights,
-                             const struct gb_rounding_points *points, const struct gb_bounds *bounds,
-                             struct gb_moments *moments, struct gb_error *error)
+enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const double *flips,
+                             const int32_t *ids, const double *routing_weights,
+                             const struct gb_truth_quantised *weights, const struct gb_rounding_points *points,
+                             const struct gb_bounds *bounds, struct gb_moments *moments, struct gb_error *error)
 {
     struct gb_groups groups;
     struct work w = {.shape = shape,
@@ -83,16 +85,19 @@ enum gb_status gb_bound_down(const struct gb_shape *shape, const double *interme
     if (status != GB_OK)
         return status;
     status = gb_moments_start(shape, moments, error);
+    if (status == GB_OK)
+        status = gb_open_codes_new(shape, flips, moments, &w.open, error);
     if (!gb_outputs_sums_new(shape, &w.out) && status == GB_OK)
         status = gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
     if (status == GB_OK)
         status = add_rows(&w, error);
     if (status == GB_OK) {
         gb_bound_combine(shape, points, weights->extension.down_bias, &w.out, bounds);
-        gb_moments_independent(bounds->output_sigma, moments);
-    } else {
-        gb_moments_free(moments);
+        status = gb_moments_independent(bounds->output_sigma, moments, error);
     }
+    if (status != GB_OK)
+        gb_moments_free(moments);
+    gb_open_codes_free(&w.open);
     gb_outputs_sums_free(&w.out);
     gb_groups_free(&groups);
     return status;

@@ -349,5 +349,10 @@ void gb_moments_free(struct gb_moments *m)
     free(m->signal);
     free(m->factor);
     free(m->deviation);
+    for (uint32_t t = 0; m->basis && t < m->tokens; t++)
+        free(m->basis[t]);
+    free(m->basis);
+    free(m->open);
+    free(m->kept);
     memset(m, 0, sizeof *m);
 }

@@ -32,27 +32,34 @@ float *gb_moments_slot(const struct gb_moments *m, uint32_t token, uint32_t slot
     return m->direction + ((size_t)token * m->directions + slot) * m->tile;
 }
 
-/* A share becomes the direction share / sigma^2, of largest component 1. */
-static void weigh(struct gb_moments *m, uint32_t token, uint32_t d)
+/* A share becomes the direction share / sigma^2, of largest component 1. values: scratch, [hidden]. */
+static void weigh(struct gb_moments *m, uint32_t token, uint32_t d, double *values)
 {
     size_t at = (size_t)token * m->directions + d;
     const double *sigma = m->deviation + (size_t)token * m->tile;
     float *u = gb_moments_slot(m, token, d);
     double largest = 0.0;
     for (uint32_t o = 0; o < m->tile; o++)
-        largest = fmax(largest, sigma[o] > 0.0 ? fabs((double)u[o]) / (sigma[o] * sigma[o]) : 0.0);
+        values[o] = (double)u[o];
+    gb_moments_project(m, token, values);
+    for (uint32_t o = 0; o < m->tile; o++)
+        largest = fmax(largest, sigma[o] > 0.0 ? fabs(values[o]) / (sigma[o] * sigma[o]) : 0.0);
     for (uint32_t o = 0; o < m->tile; o++) {
-        double share = (double)u[o], along;
-        u[o] = largest > 0.0 && sigma[o] > 0.0 ? (float)(share / (sigma[o] * sigma[o]) / largest) : 0.0f;
+        double along;
+        u[o] = largest > 0.0 && sigma[o] > 0.0 ? (float)(values[o] / (sigma[o] * sigma[o]) / largest) : 0.0f;
         along = (double)u[o] * sigma[o];
-        m->signal[at] += (double)u[o] * share;
+        m->signal[at] += (double)u[o] * values[o];
         m->variance[at] += along * along;
     }
 }
 
-void gb_moments_independent(const double *sigma, struct gb_moments *m)
+enum gb_status gb_moments_independent(const double *sigma, struct gb_moments *m, struct gb_error *error)
 {
+    double *values = malloc(sizeof *values * m->tokens * m->tile); /* [tokens, hidden] */
+    if (!values)
+        return gb_fail(error, GB_ENOMEM, "no memory for the moments of %u tokens", m->tokens);
     memcpy(m->deviation, sigma, sizeof *sigma * m->tokens * m->tile);
+    gb_open_codes_close(m);
 #pragma omp parallel for schedule(static)
     for (uint32_t t = 0; t < m->tokens; t++) {
         float *all = gb_moments_slot(m, t, m->directions - 1);
@@ -60,6 +67,8 @@ void gb_moments_independent(const double *sigma, struct gb_moments *m)
             for (uint32_t o = 0; o < m->tile; o++)
                 all[o] += gb_moments_slot(m, t, d)[o];
         for (uint32_t d = 0; d < m->directions; d++)
-            weigh(m, t, d);
+            weigh(m, t, d, values + (size_t)t * m->tile);
     }
+    free(values);
+    return GB_OK;
 }

@@ -189,7 +189,7 @@ struct gb_rounding_points {
 };
 
 /*
- * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; intermediate_* and unrounded_*, the
+ * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; the others, unrounded_* of the
  * intermediate before it is rounded to its format: [tokens, top_k, intermediate].
  *   worst: the theorem, |subject - truth| <= worst for any order of summation;
  *   sigma: the standard deviation if every rounding error is independent and uniform in its interval;
@@ -201,7 +201,8 @@ struct gb_bounds {
     double *unrounded_worst, *unrounded_sigma; /* of mean intermediate_bias: rounding to nearest adds none */
     double *unrounded_typical;                 /* sigma where the order of a sum has nothing to do with its terms */
     double *output_truth, *intermediate_truth; /* gb_truth_layer's but for last bits; output_truth of a requantised
-                                                  intermediate */
+                                                  intermediate, */
+    double *requantised, *flips;               /* which is this, and how far a code may be from it; else not written */
 };
 
 /* Inputs as gb_truth_layer; routing_weights: as the kernel rounds them. */
@@ -239,7 +240,13 @@ struct gb_moments {
     double *factor;    /* [tokens, tiles, tile, tile]: L, lower, L L^T the covariance of the errors of a tile; NULL if
                           a token's errors are independent: then there is one tile, and */
     double *deviation; /* [tokens, hidden]: sigma of each */
+    uint32_t *open; /* [tokens]: how many codes of a re-quantised intermediate are open, GB_LEFT_OUT for a token about
+                       which sums say nothing; NULL: nothing is re-quantised, or what it is made to is given */
+    double **basis; /* [tokens]: [open, hidden], orthonormal: all that these codes may do, in units of deviation */
+    double *kept;   /* [tokens, hidden]: the share of an output's variance that no such code touches */
 };
+/* Of gb_moments.open. */
+#define GB_LEFT_OUT UINT32_MAX
 
 /* ids, routing_weights: as gb_truth_layer; intermediate: truth's; bounds: with both sigmas. GB_EINVAL, GB_ENOMEM. */
 GB_API enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
@@ -251,16 +258,19 @@ GB_API void gb_moments_free(struct gb_moments *moments);
  * values: [count], count the columns of the tile. */
 GB_API void gb_moments_whiten(const struct gb_moments *moments, uint32_t token, uint32_t tile, uint32_t count,
                               double *values);
+/* Takes out of the errors of one token what codes that are open may have made of them. values: [hidden]. */
+GB_API void gb_moments_project(const struct gb_moments *moments, uint32_t token, double *values);
 
 /*
  * down alone, by any order of summation, on an intermediate that is given and therefore exact: output_* of bounds, of
  * which output_sigma is needed, and the moments of its errors. intermediate: [tokens, top_k, intermediate];
- * routing_weights: as the kernel rounds them. docs/numerics.md#stages. GB_EINVAL, GB_ENOMEM.
+ * flips: NULL, or how far each value may be from there, in the same shape; routing_weights: as the kernel rounds them.
+ * docs/numerics.md#stages, #moments. GB_EINVAL, GB_ENOMEM.
  */
-GB_API enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const int32_t *ids,
-                                    const double *routing_weights, const struct gb_truth_quantised *weights,
-                                    const struct gb_rounding_points *points, const struct gb_bounds *bounds,
-                                    struct gb_moments *moments, struct gb_error *error);
+GB_API enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const double *flips,
+                                    const int32_t *ids, const double *routing_weights,
+                                    const struct gb_truth_quantised *weights, const struct gb_rounding_points *points,
+                                    const struct gb_bounds *bounds, struct gb_moments *moments, struct gb_error *error);
 
 /*
  * GB_ROUTE by any order of summation, docs/numerics.md#bounds: an expert's choice lies in low .. high, so that a set of

@@ -48,6 +48,20 @@ void gb_sum_products(const double *a, const double *x, uint32_t count, double *s
     *absolute = sums[1];
 }
 
+GB_VECTOR_CLONES static void add_multiple(const double *x, double factor, uint32_t count, double *y)
+{
+    uint32_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        *(lanes *)(y + i) += factor * AT(x, i);
+    for (; i < count; i++)
+        y[i] += factor * x[i];
+}
+
+void gb_add_multiple(const double *x, double factor, uint32_t count, double *y)
+{
+    add_multiple(x, factor, count, y);
+}
+
 GB_VECTOR_CLONES static double squared_products(const double *a, const double *x, uint32_t count)
 {
     lanes sum = {0};

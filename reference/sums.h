@@ -9,6 +9,9 @@
 /* sum of a[i] * x[i] and of |a[i] * x[i]|. */
 void gb_sum_products(const double *a, const double *x, uint32_t count, double *sum, double *absolute);
 
+/* y[i] += factor * x[i]. */
+void gb_add_multiple(const double *x, double factor, uint32_t count, double *y);
+
 /* sum of (a[i] * x[i])^2. */
 double gb_sum_squared_products(const double *a, const double *x, uint32_t count);
 

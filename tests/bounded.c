@@ -123,7 +123,12 @@ void check_every_order(struct bounded *b, const struct gb_rounding_points *point
 {
     bound(b, points);
     for (unsigned way = 0; way < LEGAL_ORDERS * 16; way++) {
-        struct legal legal = {way / 16, way & 1, way & 2, way & 4, way & 8, seed + way};
+        struct legal legal = {.order = way / 16,
+                              .fma = way & 1,
+                              .scales_first = way & 2,
+                              .reciprocal = way & 4,
+                              .fold = way & 8,
+                              .seed = seed + way};
         char what[80];
         snprintf(what, sizeof what, "order %u, way %u, seed %u", way / 16, way % 16, (unsigned)seed);
         legal_layer(&b->problem, &legal, points, b->output, b->intermediate);

@@ -16,11 +16,14 @@ struct legal {
     bool reciprocal;   /* silu(x) = x * (1 / (1 + e^-x)), not x / (1 + e^-x) */
     bool fold;         /* one sum over all slots of a token, products scaled by the routing weight */
     uint64_t seed;     /* of the shuffle */
+    bool truncate;     /* sums are rounded toward zero */
+    bool early;        /* of quantised activations: their global scale is in the values, not in the product */
 };
 
 /*
  * output: [tokens, hidden]; intermediate: [tokens, top_k, intermediate]: values rounded to the formats in points.
- * Every sum is rounded to points->accumulator_bits.
+ * Every sum is rounded to points->accumulator_bits. With activation_rules in the problem's arguments x and the
+ * intermediate are quantised by them.
  */
 void legal_layer(const struct problem *problem, const struct legal *legal, const struct gb_rounding_points *points,
                  double *output, double *intermediate);

@@ -31,9 +31,9 @@ static void down_new(const struct bounded *b, const struct gb_rounding_points *p
                                   .output_bias = doubles(b->outputs)}};
     for (size_t i = 0; i < pairs; i++)
         d->weights[i] = (double)p->routing_weights[i];
-    assert_int_equal(
-        gb_bound_down(shape, b->intermediate, p->ids, d->weights, &b->weights, points, &d->bounds, &d->moments, NULL),
-        GB_OK);
+    assert_int_equal(gb_bound_down(shape, b->intermediate, NULL, p->ids, d->weights, &b->weights, points, &d->bounds,
+                                   &d->moments, NULL),
+                     GB_OK);
 }
 
 static void down_free(struct down *d)
@@ -57,7 +57,12 @@ static void every_order_stays_within(void **state)
     for (unsigned i = 0; i < sizeof points / sizeof *points; i++) {
         double largest = 0.0;
         for (unsigned way = 0; way < LEGAL_ORDERS * 16; way++) {
-            struct legal legal = {way / 16, way & 1, way & 2, way & 4, (way & 8) && !points[i].stages.slot, way};
+            struct legal legal = {.order = way / 16,
+                                  .fma = way & 1,
+                                  .scales_first = way & 2,
+                                  .reciprocal = way & 4,
+                                  .fold = (way & 8) && !points[i].stages.slot,
+                                  .seed = way};
             struct bounded b;
             struct down d;
             bounded_new(&b, (struct gb_shape){3, 96, 64, 3, 3}, way % 3 ? GB_NVFP4 : GB_BF16,

@@ -115,7 +115,12 @@ static void all_orders_agree(const struct gb_shape *shape, enum gb_format format
         nonzero += expected[i] != 0;
     assert_true(open > inner / 40 && nonzero > outputs / 2);
     for (int v = 0; v < LEGAL_ORDERS * 16; v += stride) {
-        struct legal legal = {v / 16, v & 1, v & 2, v & 4, v & 8, (uint64_t)v};
+        struct legal legal = {.order = v / 16,
+                              .fma = v & 1,
+                              .scales_first = v & 2,
+                              .reciprocal = v & 4,
+                              .fold = v & 8,
+                              .seed = (uint64_t)v};
         legal_layer(&p, &legal, &points, output, h);
         same_values(expected_h, h, inner, "intermediate", v);
         same_values(expected, output, outputs, "output", v);
