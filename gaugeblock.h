@@ -242,7 +242,7 @@ struct gb_problem {
     size_t size; /* sizeof(struct gb_problem) of the caller */
     struct gb_shape shape;
     enum gb_format weights;
-    const struct gb_router *router; /* GB_ROUTE: the recipe; otherwise NULL */
+    const struct gb_router *router; /* GB_ROUTE, and kernels with GB_ROUTES: the recipe; otherwise NULL */
     enum gb_activation activation;  /* not GB_SILU, and biased not 0, only for kernels with GB_LAYER_EXTENSIONS */
     uint32_t biased;                /* 1: gate_up and down have biases */
     const struct gb_quantisation
@@ -265,8 +265,8 @@ struct gb_arguments {
     size_t size; /* sizeof(struct gb_arguments) of the caller */
     struct gb_shape shape;
     const gb_bf16 *x;             /* in  [tokens, hidden]; NULL for GB_DOWN */
-    const int32_t *ids;           /* in  [tokens, top_k], each in -1 .. experts-1; NULL for GB_ROUTE */
-    const float *routing_weights; /* in  [tokens, top_k]; NULL for GB_GATE_UP and GB_ROUTE */
+    const int32_t *ids;           /* in  [tokens, top_k], each in -1 .. experts-1; NULL for GB_ROUTE and GB_ROUTES */
+    const float *routing_weights; /* in  [tokens, top_k]; NULL for GB_GATE_UP, GB_ROUTE and GB_ROUTES */
     struct gb_weights gate_up;    /* in; codes NULL for GB_DOWN and GB_ROUTE */
     struct gb_weights down;       /* in; codes NULL for GB_GATE_UP and GB_ROUTE */
     gb_bf16 *intermediate;        /* [tokens, top_k, intermediate]; GB_GATE_UP: out; GB_DOWN: in;
@@ -276,7 +276,7 @@ struct gb_arguments {
     void *prepared;  /* what prepare() returned, or NULL */
     void *stream;
 
-    /* For GB_ROUTE; otherwise NULL. */
+    /* For GB_ROUTE, and GB_LAYER kernels with GB_ROUTES; otherwise NULL. */
     const struct gb_router *router;   /* the recipe, always in host memory */
     struct gb_weights router_weights; /* in; GB_BF16, experts = 1, rows = shape.experts, columns = hidden, parts = 1 */
     const float *router_bias;         /* in  [experts]; NULL where the recipe has none */
@@ -316,7 +316,9 @@ enum gb_kernel_flags {
     GB_STAGE_OUTPUTS = 1u << 3,    /* a GB_LAYER kernel that also writes `intermediate`; any kernel that also writes the
                                       codes and scales of its quantised activations */
     GB_LAYER_EXTENSIONS = 1u << 4, /* reads `activation` and the biases; others are not asked for problems with them */
-    GB_WEIGHED_INPUT = 1u << 5     /* reads `weighed_input`; likewise */
+    GB_WEIGHED_INPUT = 1u << 5,    /* reads `weighed_input`; likewise */
+    GB_ROUTES = 1u << 6 /* a GB_LAYER kernel that routes by itself: it reads the router, and writes routed_ids and
+                           routed_weights beside its outputs; only asked where every layer has a router */
 };
 
 /*

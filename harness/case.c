@@ -4,25 +4,16 @@
 
 #include "harness/case.h"
 #include "harness/command.h"
-#include "harness/explain.h"
 #include "harness/input.h"
-#include "harness/judge.h"
+#include "harness/judged.h"
 #include "harness/minimise.h"
-#include "harness/progress.h"
 #include "harness/record.h"
-#include "harness/reroute.h"
 #include "harness/session.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
 
 _Static_assert(sizeof((struct case_request){0}.batches) / sizeof(uint32_t) == MAX_BATCHES,
                "a request holds as many batches as a worker takes");
-
-static const char *contract_of(const struct gb_kernel *kernel)
-{
-    const struct gb_contract *contract = gb_contract_find(kernel->weights, kernel->activations, kernel->order);
-    return contract ? contract->name : "";
-}
 
 /* A word of a shell command line: quoted where a shell would take it apart. */
 static const char *quoted(const char *word, char *buffer, size_t bytes)
@@ -65,66 +56,10 @@ static void not_run(json_t *record, const struct case_request *r, const struct s
         repro_kernel(repro, sizeof repro, r->path, s, batch);
     record_case(record, record_fixture(r->path, r->baseline->fixture),
                 record_subject(s->kernel ? s->kernel->name : s->pattern, s->library ? s->library->path : "", s->kernel),
-                s->kernel ? contract_of(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
+                s->kernel ? judged_contract(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
 }
 
-/* What a kernel's bits are held against. */
-static struct baseline *baseline_of(const struct case_request *r, const struct gb_kernel *kernel)
-{
-    return kernel->activations == GB_BF16 ? r->baseline : r->quantised;
-}
-
-/* A judgement of the fixture itself names its file. */
-static void name_fixture(const struct case_request *r, struct judgement *j)
-{
-    char reason[sizeof j->reason];
-    if (j->verdict != VERDICT_BAD_INPUT)
-        return;
-    strcpy(reason, j->reason);
-    snprintf(j->reason, sizeof j->reason, "%s: %.500s", path_end(r->path), reason);
-}
-
-/* A kernel that may differ between runs is judged on both; the graver judgement stays. */
-static enum gb_status judge_runs(const struct case_request *r, const struct gb_kernel *kernel,
-                                 const struct worker_result *result, uint32_t b, struct judgement *j,
-                                 struct gb_error *error)
-{
-    struct judgement again;
-    enum gb_status status =
-        judge(baseline_of(r, kernel), kernel, result->outputs[b], &result->checks[b], r->gate, j, error);
-    if (status != GB_OK || !result->second[b])
-        return status;
-    status = judge(baseline_of(r, kernel), kernel, result->second[b], NULL, r->gate, &again, error);
-    if (status == GB_OK && verdict_graver(again.verdict, j->verdict) != j->verdict) {
-        json_decref(j->lanes);
-        json_decref(j->metrics);
-        *j = again;
-    } else if (status == GB_OK) {
-        json_decref(again.lanes);
-        json_decref(again.metrics);
-    }
-    return status;
-}
-
-/* Adds to a failed case what its output looks like. */
-static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct gb_outputs *outputs,
-                                   struct gb_error *error)
-{
-    json_t *cases = json_object_get(record, "cases"), *explanation;
-    json_t *one = json_array_get(cases, json_array_size(cases) - 1);
-    char text[256];
-    if (strcmp(record_text(one, "verdict", NULL), "FAIL") || !outputs->layer[0].output)
-        return GB_OK;
-    progress("explaining", 0, 1);
-    enum gb_status status = explain(b, outputs, &explanation, text, sizeof text, error);
-    if (status == GB_OK && explanation) {
-        json_object_set_new(one, "explanation", explanation);
-        json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));
-    }
-    return status;
-}
-
-/* Looks for the smallest part that fails, once, if asked to. */
+/* Looks for the smallest part that fails, once, if asked to. A part has no router. */
 static enum gb_status minimise_case(json_t *record, struct case_request *r, const struct selected *s,
                                     const struct gb_outputs *outputs, struct gb_error *error)
 {
@@ -132,7 +67,7 @@ static enum gb_status minimise_case(json_t *record, struct case_request *r, cons
     json_t *one = json_array_get(cases, json_array_size(cases) - 1);
     const char *path = r->minimal;
     char repro[9000];
-    if (!path || strcmp(record_text(one, "verdict", NULL), "FAIL"))
+    if (!path || s->kernel->flags & GB_ROUTES || strcmp(record_text(one, "verdict", NULL), "FAIL"))
         return GB_OK;
     enum gb_status status = minimise(r, s, outputs, path, &description, error);
     if (status != GB_OK || !description)
@@ -165,18 +100,16 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
     }
     enum gb_status status = GB_OK;
     for (uint32_t b = 0; status == GB_OK && b < r->batch_count; b++) {
-        struct judgement j;
         char repro[9000];
-        status = judge_runs(r, s->kernel, &result, b, &j, error);
-        if (status == GB_OK)
-            name_fixture(r, &j);
         repro_kernel(repro, sizeof repro, r->path, s, r->batches[b]);
-        if (status == GB_OK)
-            record_case(record, record_fixture(r->path, r->baseline->fixture),
-                        record_subject(s->kernel->name, s->library->path, s->kernel), contract_of(s->kernel),
-                        r->batches[b], j.verdict, j.reason, repro, j.lanes, j.metrics);
-        if (status == GB_OK && session_writes_output(s->kernel))
-            status = explain_case(record, baseline_of(r, s->kernel), result.outputs[b], error);
+        struct judged subject = {.kernel = *s->kernel,
+                                 .library = s->library->path,
+                                 .repro = repro,
+                                 .outputs = result.outputs[b],
+                                 .second = result.second[b],
+                                 .checks = &result.checks[b],
+                                 .routing = &result.routing[b]};
+        status = judged_cases(record, r, &subject, error);
         if (status == GB_OK)
             status = minimise_case(record, r, s, result.outputs[b], error);
     }
@@ -226,61 +159,21 @@ static void repro_outputs(char *text, size_t bytes, const char *path, const char
         snprintf(text + n, bytes - (size_t)n, " --accumulator-bits %u", claim->accumulator_bits);
 }
 
-/* One operator's outputs in a file. */
-static enum gb_status judge_file(json_t *record, const struct case_request *r, const char *outputs_path,
-                                 const struct claim *claim, const char *repro, enum gb_operator operation,
-                                 const struct gb_outputs *outputs, struct gb_error *error)
+/* What a file of outputs claims to be: a layer, with its routing or not, or a router alone. */
+static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, const struct claim *claim,
+                                  const struct gb_outputs *outputs)
 {
-    const struct gb_fixture *f = r->fixture;
     struct gb_kernel kernel = {
-        .name = outputs_path,
-        .operation = operation,
-        .weights = operation == GB_ROUTE ? GB_BF16 : f->weights,
-        .activations = operation == GB_ROUTE ? GB_BF16 : claim->activations,
-        .output = operation == GB_ROUTE ? GB_FP32 : outputs->layer[0].format,
+        .name = path,
+        .operation = outputs->layer[0].output ? GB_LAYER : GB_ROUTE,
+        .weights = f->weights,
+        .activations = claim->activations,
+        .output = outputs->layer[0].format,
         .order = claim->order,
         .accumulator_bits = claim->accumulator_bits,
+        .roundings = claim->roundings,
     };
-    struct judgement j;
-    if (operation != GB_ROUTE) /* they are the layer's */
-        kernel.roundings = claim->roundings;
-    enum gb_status status = judge(baseline_of(r, &kernel), &kernel, outputs, NULL, r->gate, &j, error);
-    if (status == GB_OK)
-        name_fixture(r, &j);
-    if (status == GB_OK)
-        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", &kernel), contract_of(&kernel),
-                    outputs->shape.tokens, j.verdict, j.reason, repro, j.lanes, j.metrics);
-    return status == GB_OK && operation == GB_LAYER ? explain_case(record, baseline_of(r, &kernel), outputs, error)
-                                                    : status;
-}
-
-/* The layer's output where routing comes with it: the FFN is judged under the subject's own. */
-static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const char *outputs_path,
-                                     const struct claim *claim, const char *repro, const struct gb_outputs *outputs,
-                                     struct gb_error *error)
-{
-    struct case_request own = *r;
-    struct rerouted rerouted;
-    json_t *cases = json_object_get(record, "cases");
-    if (!can_be_rerouted(r->fixture, outputs)) {
-        record_case(
-            record, record_fixture(r->path, r->fixture), record_subject(outputs_path, "", NULL), "",
-            outputs->shape.tokens, VERDICT_NOT_RUN,
-            "its routing has ids that are no experts, or weights that are no numbers: no output is right for it", repro,
-            NULL, NULL);
-        return GB_OK;
-    }
-    if (!rerouted_tokens(r->fixture, outputs))
-        return judge_file(record, r, outputs_path, claim, repro, GB_LAYER, outputs, error);
-    enum gb_status status = reroute(r->fixture, outputs, &rerouted, error);
-    own.baseline = &rerouted.baseline;
-    if (status == GB_OK)
-        status = judge_file(record, &own, outputs_path, claim, repro, GB_LAYER, outputs, error);
-    if (status == GB_OK)
-        json_object_set_new(json_array_get(cases, json_array_size(cases) - 1), "rerouted_tokens",
-                            json_integer(rerouted.tokens));
-    rerouted_free(&rerouted);
-    return status;
+    return kernel;
 }
 
 enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path,
@@ -297,13 +190,9 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
         command_error("verify", "%s", error->message);
         return GB_OK;
     }
-    enum gb_status status = GB_OK;
-    if (outputs->layer[0].ids)
-        status = judge_file(record, r, outputs_path, claim, repro, GB_ROUTE, outputs, error);
-    if (status == GB_OK && outputs->layer[0].ids && outputs->layer[0].output)
-        status = judge_rerouted(record, r, outputs_path, claim, repro, outputs, error);
-    else if (status == GB_OK && outputs->layer[0].output)
-        status = judge_file(record, r, outputs_path, claim, repro, GB_LAYER, outputs, error);
+    struct judged subject = {
+        .kernel = kernel_of(f, outputs_path, claim, outputs), .library = "", .repro = repro, .outputs = outputs};
+    enum gb_status status = judged_cases(record, r, &subject, error);
     gb_outputs_free(outputs);
     return status;
 }

@@ -118,7 +118,7 @@ void describe_hash(json_t *object, const char *name, const void *data, size_t by
 }
 
 void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, const struct gb_shape *shape,
-                     bool with_output)
+                     const struct gb_quantiser *rules, bool with_output)
 {
     size_t output = (size_t)shape->tokens * shape->hidden * (outputs->format == GB_FP32 ? 4 : 2);
     size_t inner = (size_t)shape->tokens * shape->top_k * shape->intermediate * sizeof(gb_bf16);
@@ -126,4 +126,11 @@ void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, con
         describe_hash(object, "output_sha256", outputs->output, output);
     if (outputs->intermediate)
         describe_hash(object, "intermediate_sha256", outputs->intermediate, inner);
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
+        if (rules && outputs->activations[p]) {
+            struct gb_activation_array a = gb_activation_array(rules, shape, (enum gb_activation_part)p);
+            char name[64];
+            snprintf(name, sizeof name, "%s_sha256", a.name);
+            describe_hash(object, name, outputs->activations[p], (size_t)shape->tokens * a.slots * a.width * a.bytes);
+        }
 }

@@ -23,8 +23,9 @@ json_t *describe_bound_lane(const struct lane *lane, bool binding);
 json_t *describe_statistics(const struct statistics *s, bool gain, bool binding);
 /* Sets `key` to the SHA-256 of the bytes. */
 void describe_hash(json_t *object, const char *key, const void *data, size_t bytes);
-/* Sets output_sha256 and intermediate_sha256 of one layer, over the little-endian bytes. */
+/* Sets output_sha256, intermediate_sha256 and those of the activations' codes and scales of one layer, over the
+ * little-endian bytes. rules: of the activations; NULL: there are none. */
 void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, const struct gb_shape *shape,
-                     bool with_output);
+                     const struct gb_quantiser *rules, bool with_output);
 
 #endif

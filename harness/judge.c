@@ -272,7 +272,17 @@ static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const stru
         status = judge_output(b, layer, outputs, tally, object, j, error);
     if (status == GB_OK && output)
         status = distances_add(sum, b->fixture, layer, outputs, b->reference, object, error);
-    describe_hashes(object, &outputs->layer[layer], &outputs->shape, output);
+    describe_hashes(object, &outputs->layer[layer], &outputs->shape, outputs->activation_rules, output);
+    return status;
+}
+
+enum gb_status judge_drift(const struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+                           struct judgement *j, struct gb_error *error)
+{
+    json_t *drift;
+    drift_judge(b->fixture, outputs, b->reference, kernel->order && kernel->output == GB_FP32, j);
+    enum gb_status status = drift_describe(b->fixture, outputs, b->reference, &drift, error);
+    json_object_set_new(j->metrics, "drift", drift);
     return status;
 }
 
@@ -281,12 +291,11 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
                      struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
-    if (kernel->operation == GB_ROUTE) {
-        enum gb_status judged = judge_route(b, kernel, outputs, j, error);
-        if (checks)
-            judgement_watch(j, kernel, checks);
-        return judged;
-    }
+    *j = (struct judgement){.verdict = VERDICT_PASS};
+    if (checks)
+        judgement_watch(j, kernel, checks);
+    if (kernel->operation == GB_ROUTE)
+        return judge_route(b, kernel, outputs, j, error);
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
     struct tally tally = {.gate = gate,
                           .elements = elements_of(f, outputs, output, inner),
@@ -297,10 +306,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};
     struct distances sum;
     json_t *layers = json_array();
-    *j = (struct judgement){.verdict = VERDICT_PASS};
     distances_start(&sum);
-    if (checks)
-        judgement_watch(j, kernel, checks);
     enum gb_status status = baseline_bounds(b, &points, inner, error);
     if (status == GB_OK && b->plain && output)
         status = baseline_bounds(b->plain, b->plain->bounds ? &b->plain->points : &points, b->plain->stages, error);
@@ -331,12 +337,8 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     j->metrics = json_pack("{s:o}", "layers", layers);
     if (output)
         json_object_set_new(j->metrics, "overall", distances_describe(&sum));
-    if (status == GB_OK && outputs->stack) {
-        json_t *drift;
-        drift_judge(f, outputs, b->reference, tally.ordered && kernel->output == GB_FP32, j);
-        status = drift_describe(f, outputs, b->reference, &drift, error);
-        json_object_set_new(j->metrics, "drift", drift);
-    }
+    if (status == GB_OK && outputs->stack)
+        status = judge_drift(b, kernel, outputs, j, error);
     j->lanes = describe_lanes(&tally);
     json_t *codes = codes_describe(&tally.codes), *down = down_describe(&tally.down);
     if (codes)

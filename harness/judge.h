@@ -37,4 +37,8 @@ enum gb_status judge(struct baseline *baseline, const struct gb_kernel *kernel, 
                      const struct worker_checks *checks, const struct gate *gate, struct judgement *judgement,
                      struct gb_error *error);
 
+/* What the subject's residual stream shows, of outputs with a stack; into judgement->metrics. */
+enum gb_status judge_drift(const struct baseline *baseline, const struct gb_kernel *kernel,
+                           const struct gb_outputs *outputs, struct judgement *judgement, struct gb_error *error);
+
 #endif

@@ -247,7 +247,6 @@ enum gb_status judge_route(struct baseline *b, const struct gb_kernel *kernel, c
     struct lane bits = {0}, bound = {0};
     json_t *layers = json_array();
     enum gb_status status = GB_OK;
-    *j = (struct judgement){.verdict = VERDICT_PASS};
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct expected e;
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);

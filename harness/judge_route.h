@@ -5,7 +5,8 @@
 
 #include "harness/judge.h"
 
-/* As judge(), for outputs with ids and routing weights. The bound binds; so do the bits if an order is claimed. */
+/* As judge(), for outputs with ids and routing weights; adds to the judgement. The bound binds; so do the bits if an
+ * order is claimed. */
 enum gb_status judge_route(struct baseline *baseline, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
                            struct judgement *judgement, struct gb_error *error);
 

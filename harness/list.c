@@ -98,7 +98,8 @@ static void list_table(const struct subject_library *library)
         const struct gb_device *memory;
         struct gb_error error = {"available"};
         subject_memory(k, &memory, &error);
-        printf("%-24s %-17s %-8s %-6s %-9s %s\n", k->name, operator_name(k->operation), kernel_weights_name(k),
+        printf("%-30s %-17s %-8s %-6s %-9s %s\n", k->name,
+               k->flags & GB_ROUTES ? "route and layer" : operator_name(k->operation), kernel_weights_name(k),
                gb_format_name(k->output), k->order ? k->order : "none", error.message);
     }
 }
@@ -108,7 +109,7 @@ static int list_kernels(void)
     struct subject_library library;
     struct gb_error error;
     char path[4096];
-    printf("%-24s %-17s %-8s %-6s %-9s %s\n", "kernel", "operator", "weights", "output", "order", "status");
+    printf("%-30s %-17s %-8s %-6s %-9s %s\n", "kernel", "operator", "weights", "output", "order", "status");
     if (subject_library_open(BUILTIN_LIBRARY, &library, &error) == GB_OK)
         list_table(&library);
     enum gb_status status = subject_cuda_path(path, sizeof path, &error);
@@ -117,7 +118,7 @@ static int list_kernels(void)
     if (status == GB_OK)
         list_table(&library);
     else
-        printf("%-24s %s\n", "cuda/*", error.message);
+        printf("%-30s %s\n", "cuda/*", error.message);
     return EXIT_PASS;
 }
 

@@ -48,12 +48,14 @@ enum gb_status report_write_by(report_writer *write, const char *path, const jso
     return status;
 }
 
-/* "fixture.h5 batch 8": what tells cases of one subject apart. */
+/* "fixture.h5 batch 8", "fixture.h5 batch 8 route": what tells cases of one subject apart. */
 static void case_name(const json_t *one, char *text, size_t bytes)
 {
     const char *path = record_text(one, "fixture", "path", NULL);
     const char *slash = strrchr(path, '/');
-    snprintf(text, bytes, "%s batch %.0f", slash ? slash + 1 : path, record_number(one, "batch", NULL));
+    bool route = !strcmp(record_text(one, "subject", "operator", NULL), "route");
+    snprintf(text, bytes, "%s batch %.0f%s", slash ? slash + 1 : path, record_number(one, "batch", NULL),
+             route ? " route" : "");
 }
 
 static int count_verdicts(const json_t *cases, const char *a, const char *b)

@@ -24,13 +24,24 @@ uint32_t rerouted_tokens(const struct gb_fixture *f, const struct gb_outputs *ou
     return count;
 }
 
+static bool has_before(const int32_t *ids, uint32_t slot)
+{
+    for (uint32_t s = 0; s < slot; s++)
+        if (ids[s] == ids[slot])
+            return true;
+    return false;
+}
+
 bool can_be_rerouted(const struct gb_fixture *f, const struct gb_outputs *outputs)
 {
+    uint32_t top_k = f->shape.top_k;
     for (uint32_t l = 0; l < f->layers; l++)
-        for (size_t p = 0; p < (size_t)outputs->shape.tokens * f->shape.top_k; p++) {
+        for (size_t p = 0; p < (size_t)outputs->shape.tokens * top_k; p++) {
             int32_t id = outputs->layer[l].ids[p];
+            float weight = outputs->layer[l].routing_weights[p];
             if (id < -1 || id >= (int32_t)f->shape.experts ||
-                !(fabsf(outputs->layer[l].routing_weights[p]) <= largest_weight))
+                (id >= 0 && has_before(outputs->layer[l].ids + p / top_k * top_k, (uint32_t)(p % top_k))) ||
+                !(fabsf(weight) <= largest_weight || (f->nonfinite && isnan(weight))))
                 return false;
         }
     return true;
@@ -78,7 +89,7 @@ static enum gb_status find_truth(const struct gb_fixture *view, struct gb_layer 
     return status;
 }
 
-enum gb_status reroute(struct gb_fixture *f, const struct gb_outputs *outputs, struct rerouted *r,
+enum gb_status reroute(struct gb_fixture *f, const struct gb_outputs *outputs, bool quantised, struct rerouted *r,
                        struct gb_error *error)
 {
     size_t pairs = (size_t)outputs->shape.tokens * f->shape.top_k;
@@ -97,11 +108,16 @@ enum gb_status reroute(struct gb_fixture *f, const struct gb_outputs *outputs, s
         if (status == GB_OK)
             status = find_truth(&r->fixture, &r->fixture.layer[l], error);
     }
-    return status == GB_OK ? baseline_new(&r->fixture, &r->baseline, error) : status;
+    if (status == GB_OK)
+        status = baseline_new(&r->fixture, &r->baseline, error);
+    if (status == GB_OK && quantised)
+        status = baseline_new_quantised(&r->baseline, &r->quantised, error);
+    return status;
 }
 
 void rerouted_free(struct rerouted *r)
 {
+    baseline_free(&r->quantised);
     baseline_free(&r->baseline);
     for (uint32_t l = 0; r->fixture.layer && l < r->fixture.layers; l++) {
         free(r->fixture.layer[l].truth_quantised);

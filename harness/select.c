@@ -34,12 +34,19 @@ static enum gb_format activations_of(const struct gb_problem *problem)
     return problem->activation_rules ? gb_quantiser_activations(problem->activation_rules) : GB_BF16;
 }
 
-/* Whether the kernel is for problems like this: a router for any with routers, others for their weight format, and
- * bf16 activations or theirs. */
+static bool routes(const struct gb_kernel *kernel)
+{
+    return kernel->operation == GB_ROUTE || kernel->flags & GB_ROUTES;
+}
+
+/* Whether the kernel is for problems like this: one that routes for those with routers, all but a router for their
+ * weight format, and bf16 activations or theirs. */
 static bool takes(const struct gb_kernel *kernel, const struct gb_problem *problem)
 {
+    if (routes(kernel) && !problem->router)
+        return false;
     if (kernel->operation == GB_ROUTE)
-        return problem->router != NULL;
+        return true;
     return kernel->weights == problem->weights &&
            (kernel->activations == GB_BF16 || kernel->activations == activations_of(problem));
 }
@@ -49,7 +56,7 @@ static void check(const struct gb_problem *problem, struct selected *s)
 {
     const struct gb_device *memory;
     struct gb_error error = {""};
-    if (s->kernel->operation == GB_ROUTE && !problem->router) {
+    if (routes(s->kernel) && !problem->router) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s routes, but the fixture has no router in every layer",
                  s->kernel->name);

@@ -6,6 +6,11 @@
 #include "harness/session.h"
 #include "quant/quant.h"
 
+bool session_routes(const struct gb_kernel *kernel)
+{
+    return kernel->operation == GB_ROUTE || kernel->flags & GB_ROUTES;
+}
+
 bool session_writes_intermediate(const struct gb_kernel *kernel)
 {
     return kernel->operation == GB_GATE_UP || (kernel->operation == GB_LAYER && (kernel->flags & GB_STAGE_OUTPUTS));
@@ -28,6 +33,8 @@ struct gb_problem session_problem(const struct gb_kernel *kernel, const struct g
     struct gb_problem problem = gb_fixture_problem(fixture, tokens);
     if (kernel->activations == GB_BF16)
         problem.activation_rules = NULL;
+    if (kernel->flags & GB_ROUTES)
+        problem.router = gb_fixture_router(fixture);
     if (kernel->operation != GB_ROUTE)
         return problem;
     struct gb_problem route = {
@@ -35,17 +42,23 @@ struct gb_problem session_problem(const struct gb_kernel *kernel, const struct g
     return route;
 }
 
+/* One expert's part of an array of weights. */
+static enum gb_status put_expert(struct session *s, int slot, uint32_t e, struct gb_error *error)
+{
+    size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
+    return guarded_put(&s->weights[slot], e * each, s->originals[slot] + e * each, each, error);
+}
+
 /* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied. */
 static enum gb_status put(struct session *s, int slot, const void *content, size_t bytes, struct gb_error *error)
 {
-    size_t each = bytes / s->fixture->shape.experts;
     s->originals[slot] = content;
     enum gb_status status = guarded_new(s->memory, bytes, &s->weights[slot], error);
     if (!s->fixture->generated)
         return status == GB_OK ? guarded_put(&s->weights[slot], 0, content, bytes, error) : status;
     for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
         if (s->used[e])
-            status = guarded_put(&s->weights[slot], e * each, s->originals[slot] + e * each, each, error);
+            status = put_expert(s, slot, e, error);
     return status;
 }
 
@@ -90,19 +103,39 @@ static enum gb_status put_router(struct session *s, struct gb_error *error)
     const struct gb_layer *l = &s->fixture->layer[s->layer];
     struct gb_arguments from = gb_route_arguments(s->fixture, s->layer, s->fixture->shape.tokens);
     size_t codes, none;
+    if (!l->router.codes)
+        return gb_fail(error, GB_EUNSUPPORTED, "layer %u of the fixture has no router", s->layer);
     enum gb_status status = gb_weights_bytes(&l->router, &codes, &none, &none, error);
     if (status == GB_OK)
         status = guarded_from(s->memory, l->router.codes, codes, &s->router, error);
     if (status == GB_OK && l->router_bias)
         status =
             guarded_from(s->memory, l->router_bias, sizeof(float) * s->fixture->shape.experts, &s->router_bias, error);
-    s->arguments.gate_up_bias = s->arguments.down_bias = NULL;
-    s->arguments.activation = GB_SILU;
     s->arguments.router = from.router;
     s->arguments.router_weights = from.router_weights;
     s->arguments.router_weights.codes = s->router.payload;
     s->arguments.router_bias = s->router_bias.payload;
     return status;
+}
+
+static enum gb_status prepare(struct session *s, struct gb_error *error)
+{
+    if (s->prepared && s->kernel->release)
+        s->kernel->release(s->prepared);
+    s->prepared = NULL;
+    enum gb_status status = s->kernel->prepare ? s->kernel->prepare(&s->arguments, &s->prepared, error) : GB_OK;
+    s->arguments.prepared = s->prepared;
+    return status;
+}
+
+enum gb_status session_admit(struct session *s, uint32_t expert, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    s->used[expert] = true;
+    for (int slot = 0; status == GB_OK && slot < SESSION_WEIGHTS; slot++)
+        if (s->weights[slot].bytes)
+            status = put_expert(s, slot, expert, error);
+    return status == GB_OK ? prepare(s, error) : status;
 }
 
 enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
@@ -127,15 +160,18 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
         s->arguments.down = (struct gb_weights){0};
     else if (status == GB_OK)
         status = put_weights(s, 3, &s->arguments.down, error);
-    if (status == GB_OK)
-        status = kernel->operation == GB_ROUTE ? put_router(s, error) : put_biases(s, error);
+    if (kernel->operation == GB_ROUTE) {
+        s->arguments.gate_up_bias = s->arguments.down_bias = NULL;
+        s->arguments.activation = GB_SILU;
+    } else if (status == GB_OK) {
+        status = put_biases(s, error);
+    }
+    if (status == GB_OK && session_routes(kernel))
+        status = put_router(s, error);
     s->arguments.x = NULL;
     s->arguments.ids = NULL;
     s->arguments.routing_weights = NULL;
-    if (status == GB_OK && kernel->prepare)
-        status = kernel->prepare(&s->arguments, &s->prepared, error);
-    s->arguments.prepared = s->prepared;
-    return status;
+    return status == GB_OK ? prepare(s, error) : status;
 }
 
 /* Remembers what was seen first. */
@@ -178,7 +214,8 @@ static enum gb_status inspect_weights(const struct session *s, int slot, const c
     return status;
 }
 
-enum gb_status session_close(struct session *s, struct worker_checks *checks, struct gb_error *error)
+enum gb_status session_close(struct session *s, struct worker_checks *checks, struct worker_checks *routing,
+                             struct gb_error *error)
 {
     static const char *const names[SESSION_WEIGHTS] = {"gate_up codes", "gate_up scales", "gate_up global scales",
                                                        "down codes",    "down scales",    "down global scales",
@@ -193,10 +230,10 @@ enum gb_status session_close(struct session *s, struct worker_checks *checks, st
     }
     if (status == GB_OK && s->router.bytes)
         status =
-            inspect(&s->router, s->fixture->layer[s->layer].router.codes, "router weights", s->layer, checks, error);
+            inspect(&s->router, s->fixture->layer[s->layer].router.codes, "router weights", s->layer, routing, error);
     if (status == GB_OK && s->router_bias.bytes)
         status =
-            inspect(&s->router_bias, s->fixture->layer[s->layer].router_bias, "router bias", s->layer, checks, error);
+            inspect(&s->router_bias, s->fixture->layer[s->layer].router_bias, "router bias", s->layer, routing, error);
     guarded_free(&s->router);
     guarded_free(&s->router_bias);
     free(s->used);
@@ -224,7 +261,7 @@ static enum gb_status run_new(const struct session *s, const struct session_io *
     const struct gb_kernel *k = s->kernel;
     const struct gb_shape *shape = &s->fixture->shape;
     struct gb_problem problem = session_problem(k, s->fixture, io->tokens);
-    bool routes = k->operation == GB_ROUTE;
+    bool routes = session_routes(k);
     size_t tokens = io->tokens, pairs = tokens * shape->top_k;
     size_t inner = pairs * shape->intermediate * sizeof(gb_bf16);
     size_t output = tokens * shape->hidden * (k->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16));
@@ -283,7 +320,7 @@ static void run_free(struct run *r)
 }
 
 static enum gb_status run_inspect(const struct session *s, const struct session_io *io, const struct run *r,
-                                  struct worker_checks *checks, struct gb_error *error)
+                                  struct worker_checks *checks, struct worker_checks *routing, struct gb_error *error)
 {
     const void *intermediate = s->kernel->operation == GB_DOWN ? io->intermediate_in : NULL;
     enum gb_status status = inspect(&r->x, io->x, "x", s->layer, checks, error);
@@ -296,9 +333,9 @@ static enum gb_status run_inspect(const struct session *s, const struct session_
     if (status == GB_OK)
         status = inspect(&r->output, NULL, "output", s->layer, checks, error);
     if (status == GB_OK)
-        status = inspect(&r->routed_ids, NULL, "routed ids", s->layer, checks, error);
+        status = inspect(&r->routed_ids, NULL, "routed ids", s->layer, routing, error);
     if (status == GB_OK)
-        status = inspect(&r->routed_weights, NULL, "routed weights", s->layer, checks, error);
+        status = inspect(&r->routed_weights, NULL, "routed weights", s->layer, routing, error);
     if (status == GB_OK)
         status = inspect(&r->workspace, NULL, "workspace", s->layer, checks, error);
     for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
@@ -307,7 +344,7 @@ static enum gb_status run_inspect(const struct session *s, const struct session_
 }
 
 enum gb_status session_run(struct session *s, const struct session_io *io, uint8_t poison, struct worker_checks *checks,
-                           struct gb_error *error)
+                           struct worker_checks *routing, struct gb_error *error)
 {
     struct run r;
     enum gb_status status = run_new(s, io, poison, &r, error);
@@ -331,17 +368,17 @@ enum gb_status session_run(struct session *s, const struct session_io *io, uint8
     if (status == GB_OK)
         status = s->memory->synchronise(error);
     if (status == GB_OK)
-        status = run_inspect(s, io, &r, checks, error);
+        status = run_inspect(s, io, &r, checks, routing, error);
     if (status == GB_OK && session_writes_intermediate(s->kernel))
-        status = guarded_read(&r.intermediate, io->intermediate, error);
-    if (status == GB_OK && session_writes_output(s->kernel))
-        status = guarded_read(&r.output, io->output, error);
+        status = guarded_read(&r.intermediate, io->out.intermediate, error);
     if (status == GB_OK)
-        status = guarded_read(&r.routed_ids, io->routed_ids, error);
+        status = guarded_read(&r.output, io->out.output, error);
     if (status == GB_OK)
-        status = guarded_read(&r.routed_weights, io->routed_weights, error);
+        status = guarded_read(&r.routed_ids, io->out.ids, error);
+    if (status == GB_OK)
+        status = guarded_read(&r.routed_weights, io->out.routing_weights, error);
     for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
-        status = io->activations[p] ? guarded_read(&r.activations[p], io->activations[p], error) : GB_OK;
+        status = guarded_read(&r.activations[p], io->out.activations[p], error);
     run_free(&r);
     return status;
 }

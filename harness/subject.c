@@ -42,6 +42,8 @@ static enum gb_status check_table(const char *path, const struct gb_kernel_table
         for (uint32_t j = 0; j < i; j++)
             if (!strcmp(k->name, table->kernels[j].name))
                 return gb_fail(error, GB_EINVAL, "%s: two kernels are named %s", path, k->name);
+        if (k->flags & GB_ROUTES && k->operation != GB_LAYER)
+            return gb_fail(error, GB_EINVAL, "%s: kernel %s: has GB_ROUTES, which is for GB_LAYER", path, k->name);
         if (!known(k))
             return gb_fail(error, GB_EINVAL,
                            "%s: kernel %s: its operator, formats, roundings or accumulator bits are unknown", path,

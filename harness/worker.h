@@ -35,6 +35,7 @@ struct worker_result {
     struct gb_outputs *outputs[MAX_BATCHES];
     struct gb_outputs *second[MAX_BATCHES]; /* of the second run, where the kernel may differ between runs; else NULL */
     struct worker_checks checks[MAX_BATCHES];
+    struct worker_checks routing[MAX_BATCHES]; /* the same of the routing, where the kernel is a layer that routes */
 };
 
 /* Parent: runs the kernel, reads what it left. Never fails: what went wrong is the verdict and the reason. */

@@ -27,7 +27,7 @@ struct worker {
     uint32_t batch_count;
     struct gb_outputs *outputs[MAX_BATCHES];
     struct gb_outputs *second[MAX_BATCHES]; /* of the second run; only for GB_NONDETERMINISTIC kernels */
-    struct worker_checks checks[MAX_BATCHES];
+    struct worker_checks checks[MAX_BATCHES], routing[MAX_BATCHES];
     double *state; /* [tokens, hidden], the residual stream; NULL: no drift */
 };
 
@@ -78,112 +78,107 @@ static void compare_runs(const void *first, const void *second, size_t count, si
     }
 }
 
-/* Codes and scales of activations of two runs; those of the second are kept where they are wanted. */
-static void compare_activations(struct worker *w, const struct session_io *io, uint32_t b, uint32_t layer)
+static enum gb_status new_outputs(const struct worker *w, uint32_t tokens, uint32_t layers, bool with_stack,
+                                  struct gb_outputs **outputs, struct gb_error *error)
 {
-    struct gb_layer_outputs *out = &w->outputs[b]->layer[layer];
-    struct gb_layer_outputs *again = w->second[b] ? &w->second[b]->layer[layer] : NULL;
-    for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
-        if (!out->activations[p])
-            continue;
-        struct gb_activation_array a =
-            gb_activation_array(w->outputs[b]->activation_rules, &w->fixture->shape, (enum gb_activation_part)p);
-        size_t count = (size_t)io->tokens * a.slots * a.width;
-        compare_runs(out->activations[p], io->activations[p], count, a.bytes, a.name, layer, &w->checks[b]);
-        if (again)
-            memcpy(again->activations[p], io->activations[p], count * a.bytes);
-    }
-}
-
-/* Memory for the activations of a second run. */
-static enum gb_status second_activations(const struct worker *w, uint32_t b, struct session_io *io,
-                                         struct gb_error *error)
-{
-    for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
-        if (!w->outputs[b]->layer[0].activations[p])
-            continue;
-        struct gb_activation_array a =
-            gb_activation_array(w->outputs[b]->activation_rules, &w->fixture->shape, (enum gb_activation_part)p);
-        io->activations[p] = malloc((size_t)io->tokens * a.slots * a.width * a.bytes);
-        if (!io->activations[p])
-            return gb_fail(error, GB_ENOMEM, "no memory for a second run of %u tokens", io->tokens);
-    }
-    return GB_OK;
-}
-
-/* Two runs of one batch with different poison; the first one's outputs are kept. */
-static enum gb_status run_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
-                                struct gb_error *error)
-{
-    const struct gb_shape *shape = &w->fixture->shape;
-    struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
-    size_t outputs = (size_t)io.tokens * shape->hidden;
-    size_t inner = (size_t)io.tokens * shape->top_k * shape->intermediate;
-    size_t element = w->kernel->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16);
-    io.output = out->output;
-    io.intermediate = out->intermediate;
-    memcpy(io.activations, out->activations, sizeof io.activations);
-    enum gb_status status = session_run(s, &io, poisons[0], &w->checks[b], error);
-    if (status != GB_OK)
-        return status;
-    io.output = malloc(outputs * element);
-    io.intermediate = malloc(inner * sizeof(gb_bf16));
-    memset(io.activations, 0, sizeof io.activations);
-    if (!io.output || !io.intermediate)
-        status = gb_fail(error, GB_ENOMEM, "no memory for a second run of %u tokens", io.tokens);
-    if (status == GB_OK)
-        status = second_activations(w, b, &io, error);
-    if (status == GB_OK)
-        status = session_run(s, &io, poisons[1], &w->checks[b], error);
-    if (status == GB_OK)
-        compare_activations(w, &io, b, s->layer);
-    if (status == GB_OK && session_writes_output(w->kernel))
-        compare_runs(out->output, io.output, outputs, element, "output", s->layer, &w->checks[b]);
-    if (status == GB_OK && session_writes_intermediate(w->kernel))
-        compare_runs(out->intermediate, io.intermediate, inner, sizeof(gb_bf16), "intermediate", s->layer,
-                     &w->checks[b]);
-    if (status == GB_OK && w->second[b]) {
-        struct gb_layer_outputs *again = &w->second[b]->layer[s->layer];
-        memcpy(again->output, io.output, outputs * element);
-        if (again->intermediate)
-            memcpy(again->intermediate, io.intermediate, inner * sizeof(gb_bf16));
-    }
-    free(io.output);
-    free(io.intermediate);
-    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
-        free(io.activations[p]);
+    struct gb_shape shape = w->fixture->shape;
+    shape.tokens = tokens;
+    if (w->kernel->operation == GB_ROUTE)
+        return gb_outputs_new_routing(&shape, layers, outputs, error);
+    enum gb_status status = gb_outputs_new(&shape, layers, w->kernel->output, session_writes_intermediate(w->kernel),
+                                           with_stack, outputs, error);
+    if (status == GB_OK && session_routes(w->kernel))
+        status = gb_outputs_add_routing(*outputs, error);
+    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
+        if (session_writes_activations(w->kernel, (enum gb_activation_part)p))
+            status = gb_outputs_add_activations(*outputs, gb_fixture_activation_rules(w->fixture),
+                                                (enum gb_activation_part)p, error);
     return status;
 }
 
-/* The same for a router. */
-static enum gb_status route_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
-                                  struct gb_error *error)
+/* Where what watching the kernel's routing shows belongs. */
+static struct worker_checks *routing_checks(struct worker *w, uint32_t b)
 {
-    struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
-    struct gb_layer_outputs *again = w->second[b] ? &w->second[b]->layer[s->layer] : NULL;
-    size_t pairs = (size_t)io.tokens * w->fixture->shape.top_k;
-    io.routed_ids = out->ids;
-    io.routed_weights = out->routing_weights;
-    enum gb_status status = session_run(s, &io, poisons[0], &w->checks[b], error);
-    if (status != GB_OK)
-        return status;
-    io.routed_ids = malloc(pairs * sizeof *io.routed_ids);
-    io.routed_weights = malloc(pairs * sizeof *io.routed_weights);
-    if (!io.routed_ids || !io.routed_weights)
-        status = gb_fail(error, GB_ENOMEM, "no memory for a second run of %u tokens", io.tokens);
-    if (status == GB_OK)
-        status = session_run(s, &io, poisons[1], &w->checks[b], error);
+    return w->kernel->operation == GB_ROUTE ? &w->checks[b] : &w->routing[b];
+}
+
+/* All that two runs of one layer wrote. */
+static void compare_layer(struct worker *w, const struct gb_layer_outputs *out, const struct gb_layer_outputs *again,
+                          uint32_t b, uint32_t layer)
+{
+    const struct gb_shape *s = &w->fixture->shape;
+    struct worker_checks *checks = &w->checks[b], *routing = routing_checks(w, b);
+    size_t tokens = w->batches[b], pairs = tokens * s->top_k;
+    if (session_writes_output(w->kernel))
+        compare_runs(out->output, again->output, tokens * s->hidden,
+                     out->format == GB_FP32 ? sizeof(float) : sizeof(gb_bf16), "output", layer, checks);
+    if (out->intermediate)
+        compare_runs(out->intermediate, again->intermediate, pairs * s->intermediate, sizeof *out->intermediate,
+                     "intermediate", layer, checks);
+    if (out->ids)
+        compare_runs(out->ids, again->ids, pairs, sizeof *out->ids, "routed ids", layer, routing);
+    if (out->routing_weights)
+        compare_runs(out->routing_weights, again->routing_weights, pairs, sizeof *out->routing_weights,
+                     "routed weights", layer, routing);
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
+        if (out->activations[p]) {
+            struct gb_activation_array a =
+                gb_activation_array(w->outputs[b]->activation_rules, s, (enum gb_activation_part)p);
+            compare_runs(out->activations[p], again->activations[p], tokens * a.slots * a.width, a.bytes, a.name, layer,
+                         checks);
+        }
+}
+
+/* Generates experts that the kernel chose and a generated fixture has no token for. *any: there were some. */
+static enum gb_status admit_chosen(struct worker *w, struct session *s, const int32_t *ids, size_t pairs, bool *any,
+                                   struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    *any = false;
+    for (size_t p = 0; status == GB_OK && p < pairs; p++) {
+        if (ids[p] < 0 || (uint32_t)ids[p] >= w->fixture->shape.experts || s->used[ids[p]])
+            continue;
+        *any = true;
+        status = gb_generate_expert(w->fixture, s->layer, (uint32_t)ids[p], error);
+        if (status == GB_OK)
+            status = session_admit(s, (uint32_t)ids[p], error);
+    }
+    return status;
+}
+
+/* One run, of a layer that routes once more for as long as it chooses experts that were not there. */
+static enum gb_status run_once(struct worker *w, struct session *s, const struct session_io *io, int poison, uint32_t b,
+                               struct gb_error *error)
+{
+    size_t pairs = (size_t)io->tokens * w->fixture->shape.top_k;
+    enum gb_status status = GB_OK;
+    bool again = true;
+    while (status == GB_OK && again) {
+        status = session_run(s, io, poisons[poison], &w->checks[b], routing_checks(w, b), error);
+        again = false;
+        if (status == GB_OK && w->kernel->flags & GB_ROUTES)
+            status = admit_chosen(w, s, io->out.ids, pairs, &again, error);
+    }
+    return status;
+}
+
+/* Two runs of one batch with different poison; the second one's outputs are kept where they are wanted. */
+static enum gb_status run_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
+                                struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
+    struct gb_outputs *second = NULL;
+    io.out = *out;
+    enum gb_status status = run_once(w, s, &io, 0, b, error);
+    if (status == GB_OK && !w->second[b])
+        status = new_outputs(w, io.tokens, 1, false, &second, error);
     if (status == GB_OK) {
-        compare_runs(out->ids, io.routed_ids, pairs, sizeof *out->ids, "routed ids", s->layer, &w->checks[b]);
-        compare_runs(out->routing_weights, io.routed_weights, pairs, sizeof *out->routing_weights, "routed weights",
-                     s->layer, &w->checks[b]);
+        io.out = w->second[b] ? w->second[b]->layer[s->layer] : second->layer[0];
+        status = run_once(w, s, &io, 1, b, error);
     }
-    if (status == GB_OK && again) {
-        memcpy(again->ids, io.routed_ids, pairs * sizeof *again->ids);
-        memcpy(again->routing_weights, io.routed_weights, pairs * sizeof *again->routing_weights);
-    }
-    free(io.routed_ids);
-    free(io.routed_weights);
+    if (status == GB_OK)
+        compare_layer(w, out, &io.out, b, s->layer);
+    gb_outputs_free(second);
     return status;
 }
 
@@ -196,25 +191,26 @@ static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_e
     gb_bf16 *x = malloc(count * sizeof *x);
     int32_t *ids = malloc(pairs * sizeof *ids);
     float *routing_weights = malloc(pairs * sizeof *routing_weights);
-    float *output = malloc(count * sizeof *output);
-    gb_bf16 *inner = malloc(pairs * shape->intermediate * sizeof *inner);
+    struct gb_outputs *own = NULL;
     enum gb_status status = GB_OK;
-    if (!x || !ids || !routing_weights || !output || !inner)
+    if (!x || !ids || !routing_weights)
         status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", tokens);
     if (status == GB_OK)
-        status = stack_input(w->fixture, s->layer, tokens, w->state, x, ids, routing_weights, error);
-    struct session_io io = {tokens, x, ids, routing_weights, NULL, output, inner, NULL, NULL, {NULL}};
+        status = new_outputs(w, tokens, 1, false, &own, error);
     if (status == GB_OK)
-        status = session_run(s, &io, poisons[0], &w->checks[last], error);
+        status = stack_input(w->fixture, s->layer, tokens, w->state, x, ids, routing_weights, error);
     if (status == GB_OK) {
-        stack_add(w->state, w->kernel->output, output, count);
+        struct session_io io = {tokens, x, ids, routing_weights, NULL, own->layer[0]};
+        status = run_once(w, s, &io, 0, last, error);
+    }
+    if (status == GB_OK) {
+        stack_add(w->state, w->kernel->output, own->layer[0].output, count);
         memcpy(w->outputs[last]->stack + s->layer * count, w->state, count * sizeof(double));
     }
+    gb_outputs_free(own);
     free(x);
     free(ids);
     free(routing_weights);
-    free(output);
-    free(inner);
     return status;
 }
 
@@ -233,29 +229,17 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = inner ? gb_reference_gate_up(&a, error) : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, NULL, NULL, NULL, NULL, {NULL}};
-        status = w->kernel->operation == GB_ROUTE ? route_batch(w, &s, io, b, error) : run_batch(w, &s, io, b, error);
+        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};
+        status = run_batch(w, &s, io, b, error);
     }
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);
     struct gb_error ignored;
-    enum gb_status closed = session_close(&s, &w->checks[w->batch_count - 1], status == GB_OK ? error : &ignored);
+    uint32_t last = w->batch_count - 1;
+    enum gb_status closed =
+        session_close(&s, &w->checks[last], routing_checks(w, last), status == GB_OK ? error : &ignored);
     free(inner);
     return status == GB_OK ? closed : status;
-}
-
-static enum gb_status new_outputs(const struct worker *w, const struct gb_shape *shape, bool with_stack,
-                                  struct gb_outputs **outputs, struct gb_error *error)
-{
-    if (w->kernel->operation == GB_ROUTE)
-        return gb_outputs_new_routing(shape, w->fixture->layers, outputs, error);
-    enum gb_status status = gb_outputs_new(shape, w->fixture->layers, w->kernel->output,
-                                           session_writes_intermediate(w->kernel), with_stack, outputs, error);
-    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
-        if (session_writes_activations(w->kernel, (enum gb_activation_part)p))
-            status = gb_outputs_add_activations(*outputs, gb_fixture_activation_rules(w->fixture),
-                                                (enum gb_activation_part)p, error);
-    return status;
 }
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
@@ -274,16 +258,15 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     status = subject_memory(w->kernel, &w->memory, error);
     if (status == GB_OK)
         status = parse_batches(argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
-    struct gb_shape shape = w->fixture->shape;
+    uint32_t layers = w->fixture->layers;
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         bool with_stack = wants_stack(w) && b == w->batch_count - 1;
-        shape.tokens = w->batches[b];
-        status = new_outputs(w, &shape, with_stack, &w->outputs[b], error);
+        status = new_outputs(w, w->batches[b], layers, with_stack, &w->outputs[b], error);
         if (status == GB_OK && w->kernel->flags & GB_NONDETERMINISTIC)
-            status = new_outputs(w, &shape, false, &w->second[b], error);
+            status = new_outputs(w, w->batches[b], layers, false, &w->second[b], error);
     }
     if (status == GB_OK && wants_stack(w)) {
-        size_t bytes = sizeof(double) * shape.tokens * shape.hidden;
+        size_t bytes = sizeof(double) * w->batches[w->batch_count - 1] * w->fixture->shape.hidden;
         w->state = malloc(bytes);
         if (!w->state)
             return gb_fail(error, GB_ENOMEM, "no memory for the residual stream");
@@ -353,11 +336,13 @@ int worker_main(int argc, char **argv)
     }
     child_set_up();
     enum gb_status status = work(&w, argv, &error);
-    json_t *batches = json_array();
-    for (uint32_t b = 0; b < w.batch_count; b++)
+    json_t *batches = json_array(), *routing = json_array();
+    for (uint32_t b = 0; b < w.batch_count; b++) {
         json_array_append_new(batches, checks_json(&w.checks[b]));
-    json_t *report = json_pack("{s:i, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
-                               "batches", batches);
+        json_array_append_new(routing, checks_json(&w.routing[b]));
+    }
+    json_t *report = json_pack("{s:i, s:o, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
+                               "batches", batches, "routing", routing);
     bool failed = !report || !write_report(argv[5], report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {

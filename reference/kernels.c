@@ -26,14 +26,25 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
     return GB_OK;
 }
 
+static enum gb_status check_router(const struct gb_problem *problem, struct gb_error *error)
+{
+    if (problem->size < offsetof(struct gb_problem, router) + sizeof problem->router || !problem->router)
+        return gb_fail(error, GB_EUNSUPPORTED, "the problem names no router recipe");
+    return GB_OK;
+}
+
 /* The router's domain is not the layer's: any hidden size. */
 static enum gb_status supports_route(const struct gb_problem *problem, struct gb_error *error)
 {
     if (problem->weights != GB_BF16)
         return gb_fail(error, GB_EUNSUPPORTED, "a router's weights are bf16");
-    if (problem->size < offsetof(struct gb_problem, router) + sizeof problem->router || !problem->router)
-        return gb_fail(error, GB_EUNSUPPORTED, "the problem names no router recipe");
-    return GB_OK;
+    return check_router(problem, error);
+}
+
+static enum gb_status supports_routed(const struct gb_problem *problem, struct gb_error *error)
+{
+    enum gb_status status = check_router(problem, error);
+    return status == GB_OK ? supports(problem, error) : status;
 }
 
 static const struct gb_quantisation *asked_for(const struct gb_problem *problem)
@@ -58,36 +69,36 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
         .supports = SUPPORTS, .run = RUN                                                                               \
     }
 
-#define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, FLAGS, RUN)                                                      \
+#define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, FLAGS, SUPPORTS, RUN)                                            \
     {                                                                                                                  \
         .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = ACTIVATIONS, .output = GB_FP32,       \
-        .order = "fma32/1", .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = supports,      \
+        .order = "fma32/1", .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = SUPPORTS,      \
         .run = RUN                                                                                                     \
     }
 #define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
-    KERNEL(NAME, OPERATION, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT | (FLAGS), RUN)
-/* The operators with quantised activations: NAME-layer, NAME-gate-up, NAME-down. */
+    KERNEL(NAME, OPERATION, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT | (FLAGS), supports, RUN)
+/* A layer that routes by itself. */
+#define ROUTED(NAME, WEIGHTS, ACTIVATIONS, FLAGS)                                                                      \
+    KERNEL(NAME "-routed-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_ROUTES | GB_STAGE_OUTPUTS | (FLAGS),               \
+           supports_routed, gb_reference_routed_layer)
+/* The operators with bf16 activations: NAME-layer, NAME-gate-up, NAME-down, NAME-routed-layer. */
+#define PLAIN(NAME, WEIGHTS)                                                                                           \
+    ROW(NAME "-layer", GB_LAYER, WEIGHTS, GB_STAGE_OUTPUTS, gb_reference_layer),                                       \
+        ROW(NAME "-gate-up", GB_GATE_UP, WEIGHTS, 0, gb_reference_gate_up),                                            \
+        ROW(NAME "-down", GB_DOWN, WEIGHTS, 0, gb_reference_down), ROUTED(NAME, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT)
+/* The same with quantised ones. */
 #define QUANTISED(NAME, WEIGHTS, ACTIVATIONS)                                                                          \
-    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, gb_reference_layer),                       \
-        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, gb_reference_gate_up),             \
-        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, gb_reference_down)
+    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, gb_reference_layer),             \
+        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, gb_reference_gate_up),   \
+        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, gb_reference_down),            \
+        ROUTED(NAME, WEIGHTS, ACTIVATIONS, 0)
 
 static const struct gb_kernel kernels[] = {
-    ROW("cpu/nvfp4-layer", GB_LAYER, GB_NVFP4, GB_STAGE_OUTPUTS, gb_reference_layer),
-    ROW("cpu/nvfp4-gate-up", GB_GATE_UP, GB_NVFP4, 0, gb_reference_gate_up),
-    ROW("cpu/nvfp4-down", GB_DOWN, GB_NVFP4, 0, gb_reference_down),
-    ROW("cpu/mxfp8-layer", GB_LAYER, GB_MXFP8, GB_STAGE_OUTPUTS, gb_reference_layer),
-    ROW("cpu/mxfp8-gate-up", GB_GATE_UP, GB_MXFP8, 0, gb_reference_gate_up),
-    ROW("cpu/mxfp8-down", GB_DOWN, GB_MXFP8, 0, gb_reference_down),
-    ROW("cpu/mxfp4-layer", GB_LAYER, GB_MXFP4, GB_STAGE_OUTPUTS, gb_reference_layer),
-    ROW("cpu/mxfp4-gate-up", GB_GATE_UP, GB_MXFP4, 0, gb_reference_gate_up),
-    ROW("cpu/mxfp4-down", GB_DOWN, GB_MXFP4, 0, gb_reference_down),
-    ROW("cpu/fp8-layer", GB_LAYER, GB_FP8_BLOCK, GB_STAGE_OUTPUTS, gb_reference_layer),
-    ROW("cpu/fp8-gate-up", GB_GATE_UP, GB_FP8_BLOCK, 0, gb_reference_gate_up),
-    ROW("cpu/fp8-down", GB_DOWN, GB_FP8_BLOCK, 0, gb_reference_down),
-    ROW("cpu/bf16-layer", GB_LAYER, GB_BF16, GB_STAGE_OUTPUTS, gb_reference_layer),
-    ROW("cpu/bf16-gate-up", GB_GATE_UP, GB_BF16, 0, gb_reference_gate_up),
-    ROW("cpu/bf16-down", GB_DOWN, GB_BF16, 0, gb_reference_down),
+    PLAIN("cpu/nvfp4", GB_NVFP4),
+    PLAIN("cpu/mxfp8", GB_MXFP8),
+    PLAIN("cpu/mxfp4", GB_MXFP4),
+    PLAIN("cpu/fp8", GB_FP8_BLOCK),
+    PLAIN("cpu/bf16", GB_BF16),
     QUANTISED("cpu/nvfp4-nvfp4", GB_NVFP4, GB_NVFP4),
     QUANTISED("cpu/mxfp8-mxfp8", GB_MXFP8, GB_MXFP8),
     QUANTISED("cpu/mxfp4-mxfp8", GB_MXFP4, GB_MXFP8),

@@ -68,6 +68,10 @@ GB_API enum gb_status gb_reference_down(const struct gb_arguments *arguments, st
 GB_API gb_bf16 gb_weigh(float routing_weight, gb_bf16 x);
 GB_API enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct gb_error *error);
 
+/* A layer with GB_ROUTES: gb_reference_router, and gb_reference_layer on what it chose; ids and routing_weights are not
+ * read. GB_EINVAL, GB_ENOMEM. */
+GB_API enum gb_status gb_reference_routed_layer(const struct gb_arguments *arguments, struct gb_error *error);
+
 /* What GB_GATE_UP rounds to the intermediate, and what it is made of, in FP32: each [tokens, top_k, intermediate], of
  * which the rows of empty slots are not written. */
 struct gb_gate_up_values {

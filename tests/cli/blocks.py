@@ -6,6 +6,6 @@ import re
 from program import SOURCE
 
 
-def block(document, language):
+def block(document, language, number=0):
     with open(os.path.join(SOURCE, "docs", document)) as stream:
-        return re.search(rf"```{language}\n(.*?)```", stream.read(), re.DOTALL).group(1)
+        return re.findall(rf"```{language}\n(.*?)```", stream.read(), re.DOTALL)[number]

@@ -73,6 +73,20 @@ run("make", path("other/small.h5"), "--shape", "8,3,96,48", "--seed", "3")
 run("verify", fixture, path("other/small.h5"), "-o", path("two.json"))
 expect("2 same bits" in run("diff", path("two.json"), path("two.json")).stdout, "two fixtures of one name")
 
+# Codes and scales of activations that are handed out; an older record has no hashes of them.
+run("make", path("codes.h5"), "--shape", "8,3,96,48", "--activations", "nvfp4")
+run("verify", path("codes.h5"), "--kernel", "cpu/nvfp4-nvfp4-layer", "-o", path("codes.json"))
+expect("1 same bits" in run("diff", path("codes.json"), path("codes.json")).stdout, "codes")
+with open(path("codes.json")) as stream:
+    text = stream.read()
+for name in ("x_codes", "x_scales", "intermediate_codes", "intermediate_scales"):
+    for value, code in (("0" * 64, 1), ("", 0)):
+        changed = json.loads(text)
+        changed["cases"][0]["metrics"]["layers"][0][f"{name}_sha256"] = value
+        with open(path("changed.json"), "w") as stream:
+            json.dump(changed, stream)
+        run("diff", path("codes.json"), path("changed.json"), code=code)
+
 # A router's outputs are its experts and their weights.
 run("make", path("routed.h5"), "--shape", "8,3,96,48")
 run("verify", path("routed.h5"), "--kernel", "cpu/route", "-o", path("route.json"))

@@ -21,6 +21,12 @@ static enum gb_status supports_router(const struct gb_problem *problem, struct g
     return problem->router ? GB_OK : gb_fail(error, GB_EUNSUPPORTED, "no router");
 }
 
+static enum gb_status supports_routed(const struct gb_problem *problem, struct gb_error *error)
+{
+    enum gb_status status = supports_router(problem, error);
+    return status == GB_OK ? supports(problem, error) : status;
+}
+
 #define ROUTER(NAME, ORDER, RUN)                                                                                       \
     {                                                                                                                  \
         .name = "faults/route-" NAME, .operation = GB_ROUTE, .weights = GB_BF16, .activations = GB_BF16,               \
@@ -53,6 +59,14 @@ static enum gb_status supports_router(const struct gb_problem *problem, struct g
     QUANTISED_KERNEL(NAME, "fma32/1", GB_STAGE_OUTPUTS, RUN),                                                          \
         QUANTISED_KERNEL(NAME "-unordered", NULL, GB_STAGE_OUTPUTS, RUN),                                              \
         QUANTISED_KERNEL(NAME "-silent", NULL, 0, RUN)
+
+/* Layers that route by themselves. */
+#define ROUTED(NAME, ACTIVATIONS, ORDER, FLAGS, RUN)                                                                   \
+    {                                                                                                                  \
+        .name = "faults/routed-" NAME, .operation = GB_LAYER, .weights = GB_NVFP4, .activations = ACTIVATIONS,         \
+        .output = GB_FP32, .order = ORDER, .accumulator_bits = 24, .flags = GB_ROUTES | GB_STAGE_OUTPUTS | (FLAGS),    \
+        .supports = supports_routed, .run = RUN                                                                        \
+    }
 
 static const struct gb_kernel kernels[] = {
     ORDERED("none", gb_reference_layer),
@@ -118,6 +132,36 @@ static const struct gb_kernel kernels[] = {
     ROUTER("unwritten-unordered", NULL, run_route_unwritten),
     ROUTER("changes-bias", "fma32/1", run_route_changes_bias),
     ROUTER("writes-past-end", "fma32/1", run_route_writes_past_end),
+
+    ROUTED("reference", GB_BF16, "fma32/1", 0, gb_reference_routed_layer),
+    ROUTED("none", GB_BF16, NULL, 0, run_routed),
+    ROUTED("tie", GB_BF16, NULL, 0, run_routed_tie),
+    ROUTED("tie-ordered", GB_BF16, "fma32/1", 0, run_routed_tie),
+    ROUTED("backwards", GB_BF16, NULL, 0, run_routed_backwards),
+    ROUTED("wrong-expert", GB_BF16, NULL, 0, run_routed_wrong_expert),
+    ROUTED("wrong-ffn", GB_BF16, NULL, 0, run_routed_wrong_ffn),
+    ROUTED("wrong-both", GB_BF16, NULL, 0, run_routed_wrong_both),
+    ROUTED("unnormalised", GB_BF16, NULL, 0, run_routed_unnormalised),
+    ROUTED("unwritten", GB_BF16, NULL, 0, run_routed_unwritten),
+    ROUTED("range", GB_BF16, NULL, 0, run_routed_range),
+    ROUTED("twice", GB_BF16, NULL, 0, run_routed_twice),
+    ROUTED("writes-past-ids", GB_BF16, NULL, 0, run_routed_writes_past_ids),
+    ROUTED("changes-router", GB_BF16, NULL, 0, run_routed_changes_router),
+    ROUTED("restless", GB_BF16, NULL, 0, run_routed_restless),
+    ROUTED("restless-declared", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless),
+    ROUTED("quantised", GB_NVFP4, NULL, 0, run_routed_quantised),
+    ROUTED("quantised-wrong-both", GB_NVFP4, NULL, 0, run_routed_quantised_wrong_both),
+    {.name = "faults/routed-prepared",
+     .operation = GB_LAYER,
+     .weights = GB_NVFP4,
+     .activations = GB_BF16,
+     .output = GB_FP32,
+     .accumulator_bits = 24,
+     .flags = GB_ROUTES | GB_STAGE_OUTPUTS,
+     .supports = supports_routed,
+     .prepare = prepare_copies,
+     .release = release_copies,
+     .run = run_routed_prepared},
 };
 
 static const struct gb_kernel_table table = {

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/judged.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/command.h"
+#include "harness/explain.h"
+#include "harness/judge.h"
+#include "harness/progress.h"
+#include "harness/record.h"
+#include "harness/reroute.h"
+#include "harness/session.h"
+
+const char *judged_contract(const struct gb_kernel *kernel)
+{
+    const struct gb_contract *contract = gb_contract_find(kernel->weights, kernel->activations, kernel->order);
+    return contract ? contract->name : "";
+}
+
+struct baseline *judged_baseline(const struct case_request *r, const struct gb_kernel *kernel)
+{
+    return kernel->activations == GB_BF16 ? r->baseline : r->quantised;
+}
+
+/* A judgement of the fixture itself names its file. */
+static void name_fixture(const struct case_request *r, struct judgement *j)
+{
+    char reason[sizeof j->reason];
+    if (j->verdict != VERDICT_BAD_INPUT)
+        return;
+    strcpy(reason, j->reason);
+    snprintf(j->reason, sizeof j->reason, "%s: %.500s", path_end(r->path), reason);
+}
+
+/* Of two judgements the graver stays, the first of equal ones. */
+static void keep_graver(struct judgement *j, struct judgement *again)
+{
+    struct judgement *less = verdict_graver(again->verdict, j->verdict) != j->verdict ? j : again;
+    json_decref(less->lanes);
+    json_decref(less->metrics);
+    if (less == j)
+        *j = *again;
+}
+
+static json_t *last_case(json_t *record)
+{
+    json_t *cases = json_object_get(record, "cases");
+    return json_array_get(cases, json_array_size(cases) - 1);
+}
+
+static void add_case(json_t *record, const struct case_request *r, const struct judged *s, struct judgement *j)
+{
+    name_fixture(r, j);
+    record_case(record, record_fixture(r->path, r->baseline->fixture),
+                record_subject(s->kernel.name, s->library, &s->kernel), judged_contract(&s->kernel),
+                s->outputs->shape.tokens, j->verdict, j->reason, s->repro, j->lanes, j->metrics);
+}
+
+/* Adds to a failed case what its output looks like. */
+static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct judged *s,
+                                   struct gb_error *error)
+{
+    json_t *one = last_case(record), *explanation;
+    char text[256];
+    if (!session_writes_output(&s->kernel) || !s->outputs->layer[0].output ||
+        strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
+        return GB_OK;
+    progress("explaining", 0, 1);
+    enum gb_status status = explain(b, s->outputs, &explanation, text, sizeof text, error);
+    if (status == GB_OK && explanation) {
+        json_object_set_new(one, "explanation", explanation);
+        json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));
+    }
+    return status;
+}
+
+/* A subject that may differ between runs is judged on both. */
+static enum gb_status judge_plainly(json_t *record, const struct case_request *r, const struct judged *s,
+                                    struct gb_error *error)
+{
+    struct baseline *b = judged_baseline(r, &s->kernel);
+    struct judgement j, again;
+    enum gb_status status = judge(b, &s->kernel, s->outputs, s->checks, r->gate, &j, error);
+    if (status == GB_OK && s->second) {
+        status = judge(b, &s->kernel, s->second, NULL, r->gate, &again, error);
+        if (status == GB_OK)
+            keep_graver(&j, &again);
+    }
+    if (status != GB_OK)
+        return status;
+    add_case(record, r, s, &j);
+    return explain_case(record, b, s, error);
+}
+
+/* One run's output under that run's own routing. *own: rerouted_free in any case; its baselines stand for those of
+ * `held`, against which it was judged. */
+static enum gb_status judge_under_own(const struct case_request *r, const struct judged *s,
+                                      const struct gb_outputs *outputs, const struct worker_checks *checks,
+                                      struct rerouted *own, struct case_request *held, struct judgement *j,
+                                      struct gb_error *error)
+{
+    struct gb_outputs without_stack = *outputs;
+    *own = (struct rerouted){0};
+    *held = *r;
+    *j = (struct judgement){.verdict = VERDICT_NOT_RUN,
+                            .reason = "its routing was not written in full, or has ids that are no experts, an expert "
+                                      "twice, or weights that are no numbers: no output is right for it"};
+    if ((s->routing && s->routing->unwritten) || !can_be_rerouted(r->fixture, outputs))
+        return GB_OK;
+    if (!rerouted_tokens(r->fixture, outputs))
+        return judge(judged_baseline(r, &s->kernel), &s->kernel, outputs, checks, r->gate, j, error);
+    enum gb_status status = reroute(r->fixture, outputs, s->kernel.activations != GB_BF16, own, error);
+    held->baseline = &own->baseline;
+    held->quantised = &own->quantised;
+    without_stack.stack = NULL; /* the stream has a routing of its own in every layer */
+    if (status == GB_OK)
+        status = judge(judged_baseline(held, &s->kernel), &s->kernel, &without_stack, checks, r->gate, j, error);
+    if (status == GB_OK && outputs->stack)
+        status = judge_drift(judged_baseline(r, &s->kernel), &s->kernel, outputs, j, error);
+    return status;
+}
+
+static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const struct judged *s,
+                                     struct gb_error *error)
+{
+    struct rerouted own, other = {0};
+    struct case_request held, unused;
+    struct judgement j, again;
+    enum gb_status status = judge_under_own(r, s, s->outputs, s->checks, &own, &held, &j, error);
+    if (status == GB_OK && s->second) {
+        status = judge_under_own(r, s, s->second, NULL, &other, &unused, &again, error);
+        if (status == GB_OK)
+            keep_graver(&j, &again);
+    }
+    if (status == GB_OK) {
+        add_case(record, r, s, &j);
+        if (own.tokens)
+            json_object_set_new(last_case(record), "rerouted_tokens", json_integer(own.tokens));
+        status = explain_case(record, judged_baseline(&held, &s->kernel), s, error);
+    }
+    rerouted_free(&other);
+    rerouted_free(&own);
+    return status;
+}
+
+/* The router in a layer that routes. */
+static struct judged router_of(const struct judged *s)
+{
+    struct judged router = *s;
+    router.kernel.operation = GB_ROUTE;
+    router.kernel.weights = router.kernel.activations = GB_BF16;
+    router.kernel.output = GB_FP32;
+    router.kernel.roundings = (struct gb_stage_roundings){0}; /* they are the layer's */
+    router.checks = s->routing;
+    return router;
+}
+
+enum gb_status judged_cases(json_t *record, const struct case_request *r, const struct judged *s,
+                            struct gb_error *error)
+{
+    struct judged router = router_of(s);
+    if (s->kernel.operation == GB_ROUTE)
+        router.checks = s->checks;
+    else if (!s->outputs->layer[0].ids)
+        return judge_plainly(record, r, s, error);
+    enum gb_status status = judge_plainly(record, r, &router, error);
+    return status == GB_OK && s->kernel.operation == GB_LAYER ? judge_rerouted(record, r, s, error) : status;
+}

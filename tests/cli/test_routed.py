@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that route by themselves: the router is one case, the experts under the subject's own routing another."""
+import h5py
+
+from edited import pair_experts, rehash
+from program import CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
+
+CONTRACTS = {"nvfp4": "nvfp4", "mxfp8": "mxfp8", "mxfp4": "mxfp8", "fp8": "fp8"}
+
+
+def both(fixture, name, *arguments, code=0):
+    """The case of the router and that of the layer."""
+    cases = record(fixture, "--subject", FAULTS, "--kernel", f"faults/routed-{name}", *arguments, code=code)["cases"]
+    expect([c["subject"]["operator"] for c in cases] == ["route", "layer"], f"{name}: {[c['reason'] for c in cases]}")
+    expect({c["subject"]["name"] for c in cases} == {f"faults/routed-{name}"}, name)
+    return cases
+
+
+def verdicts(cases):
+    return [case["verdict"] for case in cases]
+
+
+# The reference, every bit, in every format and with every kind of router; a stack too.
+listed = {line.split()[0]: line for line in run("list", "kernels").stdout.splitlines()}
+for weights in ("nvfp4", "mxfp8", "mxfp4", "fp8", "bf16"):
+    expect("route and layer" in listed[f"cpu/{weights}-routed-layer"], "list kernels")
+    run("make", path("made.h5"), "--shape", "32,4,128,128", "--tokens", "6", "--layers", "2", "--format", weights)
+    cases = record(path("made.h5"), "--kernel", f"cpu/{weights}-routed-layer", "--batch", "1,6", "--expect", "4")["cases"]
+    expect(all("drift" in c["metrics"] for c in cases[3:]), "the residual stream")
+    expect(all(c["lanes"]["bits"]["mismatching"] == 0 and c["lanes"]["bits"]["binding"] for c in cases), weights)
+    expect({c["contract"] for c in cases} == {"bf16.bf16.fma32/1", f"{weights}.bf16.fma32/1"}, cases[1]["contract"])
+for weights, activations in CONTRACTS.items():
+    run("make", path("made.h5"), "--shape", "16,3,256,128", "--tokens", "5", "--format", weights, "--activations", activations)
+    route, layer = record(path("made.h5"), "--kernel", f"cpu/{weights}-{activations}-routed-layer")["cases"]
+    expect(layer["contract"] == f"{weights}.{activations}.fma32/1", layer["contract"])
+for router, shape in (("transformers.deepseek-v3/1", "64,5,96,48"), ("transformers.llama4/1", "16,1,96,48")):
+    run("make", path("made.h5"), "--shape", shape, "--tokens", "7", "--router", router)
+    record(path("made.h5"), "--kernel", "cpu/nvfp4-routed-layer", "--expect", "2")
+run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0-1", "--tokens", "12")
+record(path("tiny.h5"), "--kernel", "cpu/nvfp4-routed-layer", "--batch", "5,12", "--expect", "4")
+
+# A fixture whose routing is none of its router's: the layer is judged under the router's.
+run("make", path("uniform.h5"), "--shape", "32,4,96,48", "--tokens", "6", "--routing", "uniform", "--generated")
+route, layer = record(path("uniform.h5"), "--kernel", "cpu/nvfp4-routed-layer")["cases"]
+expect(route["verdict"] == "PASS" and layer["rerouted_tokens"] == 6, layer)
+
+# What is wrong, and where.
+fixture = path("routed.h5")
+run("make", fixture, "--shape", "32,4,96,48", "--tokens", "16", "--layers", "2")
+NOT_RUN = "no output is right for it"
+for name, code, expected, says in (
+    ("reference", 0, ["PASS", "PASS"], ["", ""]),
+    ("none", 0, ["PASS", "PASS"], ["", ""]),
+    ("backwards", 0, ["PASS", "PASS"], ["", ""]),
+    ("wrong-expert", 1, ["FAIL", "PASS"], ["token 15 has expert 31 and not", ""]),
+    ("wrong-ffn", 1, ["PASS", "FAIL"], ["", "looks like: output scaled by 1.25, in some tokens"]),
+    ("wrong-both", 1, ["FAIL", "FAIL"], ["token 15 has expert 31 and not", "output scaled by 1.25"]),
+    ("unnormalised", 1, ["FAIL", "PASS"], ["of 64 lie outside the derived bound around truth; worst at token", ""]),
+    ("unwritten", 1, ["FAIL", "NOT_RUN"], ["128 elements were never written; first: element 0 of routed ids", NOT_RUN]),
+    ("range", 1, ["FAIL", "NOT_RUN"], ["token 15, slot 3 has expert 32, out of 0..31 or twice", NOT_RUN]),
+    ("twice", 1, ["FAIL", "NOT_RUN"], ["token 15, slot 3 has expert", NOT_RUN]),
+    ("writes-past-ids", 1, ["FAIL", "PASS"], ["wrote outside a buffer: beside routed ids of layer 0", ""]),
+    ("changes-router", 1, ["FAIL", "PASS"], ["changed an input: router weights of layer 0", ""]),
+):
+    cases = both(fixture, name, code=code)
+    expect(verdicts(cases) == expected, f"{name}: {[(c['verdict'], c['reason']) for c in cases]}")
+    for case, text in zip(cases, says):
+        expect(text in case["reason"], f"{name}: {case['reason']}")
+        expect("repro" in case and f"faults/routed-{name} --batch 16" in case["repro"], case["repro"])
+expect(both(fixture, "backwards")[1]["rerouted_tokens"] == 32, "slots in another order")
+names = [f"faults/routed-{name}" for name in ("none", "range", "wrong-ffn", "backwards")]
+done = record(fixture, "--subject", FAULTS, *(word for name in names for word in ("--kernel", name)), "-o",
+              path("junit.xml"), code=1)
+expect(verdicts(done["cases"]) == ["PASS", "PASS", "FAIL", "NOT_RUN", "PASS", "FAIL", "PASS", "PASS"], "the run goes on")
+with open(path("junit.xml")) as stream:
+    text = stream.read()
+expect(text.count('name="routed.h5 batch 16"') == text.count('name="routed.h5 batch 16 route"') == 4, text)
+
+# Experts in pairs of equal ones, of which some tokens choose one: either is within the bound.
+tied = path("tied.h5")
+run("make", tied, "--shape", "32,5,96,48", "--tokens", "24")
+pair_experts(tied)
+route, layer = both(tied, "tie")
+swapped = route["metrics"]["layers"][0]["tokens"]["swapped"]
+expect(swapped == layer["rerouted_tokens"] == 24, route["metrics"])
+route, layer = both(tied, "tie-ordered", code=1)
+expect("experts differ from the reference" in route["reason"], route["reason"])
+cases = both(tied, "restless", code=6)
+expect(verdicts(cases) == ["NONDETERMINISTIC", "NONDETERMINISTIC"], verdicts(cases))
+expect("of routed ids" in cases[0]["reason"] and "of output" in cases[1]["reason"], cases[0]["reason"])
+both(tied, "restless-declared")
+
+# Quantised activations: the codes and the bound are those under the subject's own routing.
+run("make", path("quantised.h5"), "--shape", "32,4,128,64", "--tokens", "8", "--activations", "nvfp4")
+route, layer = both(path("quantised.h5"), "quantised")
+expect(layer["rerouted_tokens"] == 8 and layer["subject"]["activations"] == "nvfp4", layer)
+cases = both(path("quantised.h5"), "quantised-wrong-both", code=1)
+expect(verdicts(cases) == ["FAIL", "FAIL"] and "token 7 has expert" in cases[0]["reason"], cases)
+
+# An expert that a generated fixture has no token for is generated, and prepare is asked again.
+run("make", path("generated.h5"), "--shape", "64,4,96,48", "--tokens", "2", "--generated")
+for name in ("wrong-expert", "prepared"):
+    cases = record(path("generated.h5"), "--subject", FAULTS, "--kernel", f"faults/routed-{name}", "--batch", "1,2",
+                   code=1)["cases"]
+    expect(verdicts(cases) == ["FAIL", "PASS"] * 2, f"{name}: {[(c['verdict'], c['reason']) for c in cases]}")
+
+# Not asked without a router in every layer; never minimised, since a part has none.
+bare = path("bare.h5")
+run("make", bare, "--shape", "8,3,96,48", "--layers", "2")
+with h5py.File(bare, "r+") as f:
+    del f["layers/1/router"], f["stack"]
+rehash(bare)
+for kernel in ("cpu/nvfp4-routed-layer", "faults/routed-none"):
+    case, = record(bare, "--subject", FAULTS, "--kernel", kernel, code=3)["cases"]
+    expect(case["verdict"] == "UNSUPPORTED" and "no router in every layer" in case["reason"], case)
+record(bare, "--kernel", "cpu/*", "--expect", "3")
+cases = both(fixture, "wrong-ffn", "--minimise", path("minimal.h5"), code=1)
+expect("minimal" not in cases[1], cases[1])
