@@ -193,10 +193,9 @@ static enum gb_status bound_quantised(struct baseline *b, uint32_t layer, const 
     const int32_t *ids = f->layer[layer].ids;
     struct layer_bounds *bounds = &b->bounds[layer];
     struct gb_arguments a = baseline_arguments(b, layer);
-    struct gb_requantisation requantisation = {a.activation_rules, a.intermediate_scale, deviations_of(f)};
+    struct gb_requantisation requantisation = {a.activation_rules, a.intermediate_scale, deviations_of(f), a.x_scale};
     struct gb_rounding_points points = b->points;
     points.requantisation = &requantisation;
-    bounds->exactness = (struct gb_exactness){.why = "activations are quantised"};
     enum gb_status status = gb_reference_activation_values(&a, GB_GATE_UP, codes->activations[GB_X_CODES],
                                                            codes->activations[GB_X_SCALES], x, error);
     size_t inner = sizeof(double) * f->shape.tokens * f->shape.top_k * f->shape.intermediate;
@@ -208,6 +207,8 @@ static enum gb_status bound_quantised(struct baseline *b, uint32_t layer, const 
         status = gb_bound_layer(&f->shape, x, ids, routing_weights, weights, &points, &bounds->of, error);
     if (status == GB_OK)
         status = bound_codes(b, layer, weights, &points, routing_weights, error);
+    if (status == GB_OK)
+        status = exact_examine(f, layer, b->activations, &b->points, &bounds->exactness, error);
     return status;
 }
 
@@ -231,7 +232,7 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
         status = gb_moments_new(&f->shape, l->ids, routing_weights, bounds->of.intermediate_truth, &weights,
                                 &bounds->of, &bounds->moments, error);
     if (status == GB_OK)
-        status = exact_examine(f, layer, &b->points, &bounds->exactness, error);
+        status = exact_examine(f, layer, GB_BF16, &b->points, &bounds->exactness, error);
     return status;
 }
 

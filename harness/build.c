@@ -97,7 +97,7 @@ static float largest_of(const gb_bf16 *values, size_t count)
 }
 
 /* The static global scales of activations, as ModelOpt calibrates them: amax / 2688, here of the fixture's own tokens
- * with bf16 activations. docs/numerics.md#quantised-activations. */
+ * with bf16 activations, docs/numerics.md#quantised-activations; of data of kind `exact` powers of two. */
 static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_error *error)
 {
     struct gb_layer *l = &f->layer[layer];
@@ -112,8 +112,10 @@ static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_
         float largest[2] = {largest_of(l->x, (size_t)f->shape.tokens * f->shape.hidden),
                             largest_of(a.intermediate, inner)};
         for (int i = 0; i < 2; i++)
-            l->activation_scales[i] =
-                largest[i] > 0.0f ? largest[i] / gb_fixture_activation_rules(f)->global_largest : 1.0f;
+            l->activation_scales[i] = !(largest[i] > 0.0f) ? 1.0f
+                                      : gb_generates_exact(f)
+                                          ? gb_generate_exact_global(f, i == 1, largest[i])
+                                          : largest[i] / gb_fixture_activation_rules(f)->global_largest;
     }
     free(a.intermediate);
     return status;

@@ -268,6 +268,8 @@ static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const stru
         status = judge_intermediate(b, layer, outputs, tally, object, j, error);
     if (status == GB_OK)
         status = judge_activations(b, layer, outputs, tally->ordered, object, &tally->bits, j, error);
+    if (status == GB_OK)
+        exact_activations(&tally->exact, layer, b, outputs, j);
     if (status == GB_OK && output)
         status = judge_output(b, layer, outputs, tally, object, j, error);
     if (status == GB_OK && output)

@@ -13,10 +13,12 @@ struct exact_lane {
     uint64_t compared, mismatching;
 };
 
-/* Examines one layer of the fixture, as kernels get it. GB_ENOMEM. */
-enum gb_status exact_examine(const struct gb_fixture *fixture, uint32_t layer, const struct gb_rounding_points *points,
-                             struct gb_exactness *exactness, struct gb_error *error);
-/* GB_EINVAL: the fixture says that it is exact (gb_generates_exact), and is not. */
+/* Examines one layer of the fixture, as kernels with these activations (GB_BF16, or the fixture's) get it. GB_ENOMEM.
+ */
+enum gb_status exact_examine(const struct gb_fixture *fixture, uint32_t layer, enum gb_format activations,
+                             const struct gb_rounding_points *points, struct gb_exactness *exactness,
+                             struct gb_error *error);
+/* GB_EINVAL: the fixture says that it is exact (gb_generates_exact) for a contract, and is not. */
 enum gb_status exact_check(const struct gb_fixture *fixture, struct gb_error *error);
 
 /* What the baseline's rounding points make of the fixture. BAD_INPUT where it claims exactness falsely. */
@@ -28,6 +30,9 @@ void exact_output(struct exact_lane *lane, uint32_t layer, uint32_t tokens, cons
                   const double *output, enum gb_format format, struct judgement *judgement);
 void exact_intermediate(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *baseline,
                         const double *intermediate, struct judgement *judgement);
+/* What is handed out of quantised activations: values of codes, values of scales. */
+void exact_activations(struct exact_lane *lane, uint32_t layer, const struct baseline *baseline,
+                       const struct gb_outputs *outputs, struct judgement *judgement);
 json_t *exact_describe(const struct exact_lane *lane);
 
 #endif

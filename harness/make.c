@@ -168,9 +168,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* The generator of this name, given with its version or without. */
-static const struct gb_generator *find_generator(const char *name)
+/* The generator of this name, given with its version or without; `exact` depends on the activations. */
+static const struct gb_generator *find_generator(const struct make_options *o)
 {
+    const char *name = !strcmp(o->data, "exact") && o->activations != GB_BF16 ? "exact/2" : o->data;
     size_t count, length = strlen(name);
     const struct gb_generator *all = gb_generators(&count);
     for (size_t i = 0; i < count; i++)
@@ -242,7 +243,7 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, b
             router->renormalise != GB_ROUTER_RENORMALISE_NONE || router->weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
     snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
-    snprintf(f->generator, sizeof f->generator, "%s", find_generator(o->data)->name);
+    snprintf(f->generator, sizeof f->generator, "%s", find_generator(o)->name);
     if (o->model)
         snprintf(f->source, sizeof f->source, "--model %s --routing %s", o->model->name, o->routing);
     else
@@ -271,19 +272,23 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
     if (o->shape.hidden % block || o->shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
-    if (!find_generator(o->data))
+    if (!find_generator(o))
         return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties, edge, nonfinite and exact", o->data);
     if (!routing_known(o->routing))
         return gb_fail(error, GB_EINVAL, "--routing %s: there are router, uniform, skewed, hot, half and holes",
                        o->routing);
-    if (!strcmp(find_generator(o->data)->name, "nonfinite/1") && !strcmp(o->routing, "router"))
+    if (!strcmp(find_generator(o)->name, "nonfinite/1") && !strcmp(o->routing, "router"))
         return gb_fail(error, GB_EINVAL, "--data nonfinite: a router has no choice for NaN; add --routing uniform");
-    if (!strcmp(find_generator(o->data)->name, "exact/1") && !strcmp(o->routing, "router"))
+    if (!strncmp(find_generator(o)->name, "exact/", 6) && !strcmp(o->routing, "router"))
         return gb_fail(error, GB_EINVAL, "--data exact: a router's weights are not exact; add --routing uniform");
-    if (!strcmp(find_generator(o->data)->name, "nonfinite/1") && o->activations != GB_BF16)
+    if (!strcmp(find_generator(o)->name, "exact/2") && o->activations == GB_BF16)
+        return gb_fail(error, GB_EINVAL, "--data exact/2: goes with --activations nvfp4 or mxfp8; exact/1 with bf16");
+    if (!strcmp(find_generator(o)->name, "exact/1") && o->activations != GB_BF16)
+        return gb_fail(error, GB_EINVAL, "--data exact/1: goes with bf16 activations; exact/2 with quantised ones");
+    if (!strcmp(find_generator(o)->name, "nonfinite/1") && o->activations != GB_BF16)
         return gb_fail(error, GB_EINVAL, "--data nonfinite: goes with bf16 activations, codes of NaN differ by recipe");
     /* The stack routes by the router, which other data kinds would drive into overflow. */
-    bool stack = !o->generated && !strcmp(find_generator(o->data)->name, "gaussian/1") && !strcmp(o->routing, "router");
+    bool stack = !o->generated && !strcmp(find_generator(o)->name, "gaussian/1") && !strcmp(o->routing, "router");
     bool weighs_input = false;
     enum gb_status status = check_router(o, &weighs_input, error);
     if (status != GB_OK)

@@ -47,8 +47,10 @@ static double bf16_of(double v)
 struct work {
     const struct gb_shape *shape;
     const struct gb_rounding_points *points;
-    double *matrix;     /* [2 * intermediate, hidden], then [hidden, intermediate] */
-    double *h;          /* [most pairs of an expert, intermediate] */
+    double *matrix;   /* [2 * intermediate, hidden], then [hidden, intermediate] */
+    double *h;        /* [most pairs of an expert, intermediate]: what down reads */
+    gb_bf16 *rounded; /* the same, before it is quantised; NULL where it is not, as are the next two */
+    void *codes, *scales;
     double *sum, *unit; /* [tokens, hidden]: of the terms of each output */
     int accumulator;    /* significand bits, at most FP32's */
     struct gb_exactness *found;
@@ -73,16 +75,21 @@ static void merge(struct work *w, const struct gb_exactness *found)
     }
 }
 
-/* Terms that are multiples of `unit` and whose magnitudes add up to `sum`: do all sums of some of them fit? */
-static void enter(const struct work *w, uint32_t token, double sum, double unit, const char *why,
+/* Terms that are multiples of `unit` and whose magnitudes add up to `sum`: do all sums of some of them fit? global:
+ * that of the activations, which all terms have as a factor; 0 for none. */
+static void enter(const struct work *w, uint32_t token, double sum, double unit, float global, const char *why,
                   struct gb_exactness *found)
 {
     if (sum == 0.0)
         return;
+    double width = global > 0.0f ? (double)global / unit_of((double)global) : 1.0;
     if (!(unit >= smallest_unit && sum <= largest_sum))
         refuse(found, token, "a sum leaves binary32's normal range");
     else if (!(sum <= ldexp(unit, w->accumulator)))
-        refuse(found, token, why);
+        refuse(found, token,
+               sum / width <= ldexp(unit, w->accumulator)
+                   ? "a global scale of activations has too many bits; powers of two have one"
+                   : why);
     found->bits = fmax(found->bits, log2(sum / unit));
 }
 
@@ -131,12 +138,28 @@ static void gate_up(struct work *w, const uint32_t *pairs, uint32_t count, const
             for (int part = 0; part < 2; part++) {
                 double sum;
                 value[part] = dot(rows[part], x + (size_t)token * H, H, &sum);
-                enter(w, token, sum, units[part] * unit, "a dot product of gate or up has too many bits", &found);
+                enter(w, token, sum, units[part] * unit,
+                      w->points->requantisation ? w->points->requantisation->x_global : 0,
+                      "a dot product of gate or up has too many bits", &found);
             }
             w->h[(size_t)n * I + i] = gated(w, token, value[0], value[1], &found);
         }
         merge(w, &found);
     }
+}
+
+/* The values of the codes that the recipe makes of h [count, intermediate] take its place. */
+static enum gb_status requantise(struct work *w, uint32_t count, struct gb_error *error)
+{
+    const struct gb_requantisation *r = w->points->requantisation;
+    struct gb_arguments a = {.size = sizeof a, .activation_rules = r->rules, .intermediate_scale = r->global};
+    a.shape = *w->shape;
+    a.shape.tokens = count;
+    a.shape.top_k = 1;
+    for (size_t i = 0; i < (size_t)count * w->shape->intermediate; i++)
+        w->rounded[i] = gb_bf16_encode((float)w->h[i]);
+    enum gb_status status = gb_reference_quantise_activations(&a, GB_DOWN, w->rounded, w->codes, w->scales, error);
+    return status == GB_OK ? gb_reference_activation_values(&a, GB_DOWN, w->codes, w->scales, w->h, error) : status;
 }
 
 /* Adds the terms of one expert to its tokens' outputs. */
@@ -173,6 +196,8 @@ static enum gb_status one_expert(struct work *w, uint32_t expert, const uint32_t
     enum gb_status status = source->gate_up(source->context, expert, w->matrix, error);
     if (status == GB_OK)
         gate_up(w, pairs, count, x);
+    if (status == GB_OK && !w->found->why && w->points->requantisation)
+        status = requantise(w, count, error);
     if (status == GB_OK && !w->found->why)
         status = source->down(source->context, expert, w->matrix, error);
     if (status == GB_OK && !w->found->why)
@@ -192,9 +217,29 @@ static enum gb_status examine(struct work *w, const struct gb_groups *groups, co
         status = one_expert(w, groups->expert[g], groups->pair + groups->start[g],
                             groups->start[g + 1] - groups->start[g], x, routing_weights, source, error);
     for (size_t o = 0; status == GB_OK && o < outputs && !w->found->why; o++)
-        enter(w, (uint32_t)(o / w->shape->hidden), w->sum[o], w->unit[o], "the terms of an output have too many bits",
-              w->found);
+        enter(w, (uint32_t)(o / w->shape->hidden), w->sum[o], w->unit[o],
+              w->points->requantisation ? w->points->requantisation->global : 0,
+              "the terms of an output have too many bits", w->found);
     return status;
+}
+
+static enum gb_status allocate(struct work *w, const struct gb_groups *groups, struct gb_error *error)
+{
+    const struct gb_shape *shape = w->shape;
+    const size_t outputs = (size_t)shape->tokens * shape->hidden;
+    const size_t inner = ((size_t)groups->most + 1) * shape->intermediate;
+    w->matrix = malloc(sizeof(double) * 2 * shape->intermediate * shape->hidden);
+    w->h = malloc(sizeof(double) * inner);
+    w->sum = calloc(outputs, sizeof(double));
+    w->unit = malloc(sizeof(double) * outputs);
+    bool all = w->matrix && w->h && w->sum && w->unit;
+    if (w->points->requantisation) {
+        w->rounded = malloc(sizeof(gb_bf16) * inner);
+        w->codes = malloc(inner);
+        w->scales = malloc(sizeof(float) * inner);
+        all &= w->rounded && w->codes && w->scales;
+    }
+    return all ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to examine %u tokens", shape->tokens);
 }
 
 enum gb_status gb_exact_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
@@ -203,7 +248,6 @@ enum gb_status gb_exact_layer(const struct gb_shape *shape, const double *x, con
                               struct gb_error *error)
 {
     const struct gb_extension *e = &source->extension;
-    const size_t outputs = (size_t)shape->tokens * shape->hidden;
     struct gb_groups groups;
     *found = (struct gb_exactness){0};
     if (e->activation != GB_SILU || e->gate_up_bias || e->down_bias) {
@@ -216,20 +260,19 @@ enum gb_status gb_exact_layer(const struct gb_shape *shape, const double *x, con
     struct work w = {
         .shape = shape,
         .points = points,
-        .matrix = malloc(sizeof(double) * 2 * shape->intermediate * shape->hidden),
-        .h = malloc(sizeof(double) * (groups.most + 1) * shape->intermediate),
-        .sum = calloc(outputs, sizeof(double)),
-        .unit = malloc(sizeof(double) * outputs),
         .accumulator = points->accumulator_bits < FP32_BITS ? (int)points->accumulator_bits : FP32_BITS,
         .found = found,
     };
-    status = w.matrix && w.h && w.sum && w.unit
-                 ? examine(&w, &groups, x, routing_weights, source, error)
-                 : gb_fail(error, GB_ENOMEM, "no memory to examine %u tokens", shape->tokens);
+    status = allocate(&w, &groups, error);
+    if (status == GB_OK)
+        status = examine(&w, &groups, x, routing_weights, source, error);
     free(w.matrix);
     free(w.h);
     free(w.sum);
     free(w.unit);
+    free(w.rounded);
+    free(w.codes);
+    free(w.scales);
     gb_groups_free(&groups);
     return status;
 }

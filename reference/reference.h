@@ -181,6 +181,7 @@ struct gb_requantisation {
     float global;      /* decoding */
     double deviations; /* how many standard deviations of a value before it is rounded are allowed for; INFINITY: the
                           worst case */
+    float x_global;    /* decoding, of x; 0 where that is of no matter */
 };
 
 /* The rounding points of a kernel. */
@@ -222,7 +223,8 @@ struct gb_exactness {
     uint32_t token;
     double bits; /* of the widest sum: the accumulator it needs */
 };
-/* Inputs as gb_truth_layer. GB_ENOMEM. */
+/* Inputs as gb_truth_layer; with quantised activations (points->requantisation) x are the numbers of its codes.
+ * GB_ENOMEM. */
 GB_API enum gb_status gb_exact_layer(const struct gb_shape *shape, const double *x, const int32_t *ids,
                                      const double *routing_weights, const struct gb_truth_source *source,
                                      const struct gb_rounding_points *points, struct gb_exactness *exactness,

@@ -100,7 +100,7 @@ static void bound_quantised(struct subject *s)
 {
     struct bounded *b = &s->b;
     const struct problem *p = &b->problem;
-    const struct gb_requantisation requantisation = {s->rules, s->d[1], INFINITY};
+    const struct gb_requantisation requantisation = {s->rules, s->d[1], INFINITY, 0};
     struct gb_rounding_points points = *s->points;
     points.requantisation = &requantisation;
     const struct gb_bounds bounds = {.output_worst = b->worst,
@@ -263,7 +263,7 @@ static void intervals_hold(void **state)
 
     (void)state;
     for (size_t n = 0; n < sizeof recipes / sizeof *recipes; n++) {
-        const struct gb_requantisation r = {&gb_recipe_find(recipes[n])->quantiser, 0x1.3p-10f, INFINITY};
+        const struct gb_requantisation r = {&gb_recipe_find(recipes[n])->quantiser, 0x1.3p-10f, INFINITY, 0};
         double largest = 0;
         size_t wide = 0;
         for (unsigned row = 0; row < 400; row++) {
@@ -290,7 +290,8 @@ static void intervals_hold(void **state)
 /* Where the scale is not a matter of the largest magnitude alone, codes are open. */
 static void open_codes(void **state)
 {
-    const struct gb_requantisation r = {&gb_recipe_find("nvfp4.flashinfer-4over6-mae-448/1")->quantiser, 1, INFINITY};
+    const struct gb_requantisation r = {&gb_recipe_find("nvfp4.flashinfer-4over6-mae-448/1")->quantiser, 1, INFINITY,
+                                        0};
     double value[16] = {1, 2, 3}, limit[16] = {0};
 
     (void)state;

@@ -51,7 +51,7 @@ static struct gb_exactness examine(const struct gb_fixture *f, uint32_t bits)
     struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = bits};
     struct gb_exactness found;
     struct gb_error error;
-    ok(exact_examine(f, 0, &points, &found, &error), &error);
+    ok(exact_examine(f, 0, GB_BF16, &points, &found, &error), &error);
     return found;
 }
 

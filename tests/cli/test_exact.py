@@ -28,6 +28,29 @@ with open(path("gate.json"), "w") as stream:
 record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element-unordered", "--gate", path("gate.json"), code=1)
 record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element-unordered", "--gate", "cosine-0.99")
 
+# Quantised activations: the lane reaches through both quantisers of the contract, and not into that with bf16 activations.
+for weights, activations in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("mxfp4", "mxfp8")):
+    run("make", fixture, *SHAPE, "--routing", "uniform", "--format", weights, "--activations", activations)
+    plain, quantised = (c["lanes"]["exact"] for c in record(fixture)["cases"])
+    expect(plain["result"] == "NOT_RUN" and plain["reason"], f"{weights}: {plain}")
+    expect(quantised["binding"] and quantised["result"] == "PASS", f"{weights}: {quantised}")
+    expect(12 < quantised["widest_sum_bits"] <= 24, f"{weights}: {quantised}")
+run("make", fixture, "--shape", "8,3,256,128", "--tokens", "7", "--layers", "2", "--data", "exact", "--routing", "uniform",
+    "--activations", "nvfp4", "--generated")
+for fault in ("none", "next-scale", "nibbles", "recipe", "not"):
+    for suffix in ("-unordered", "-silent"):
+        code = 0 if fault == "none" else 1
+        case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/quantised-{fault}{suffix}", "--gate",
+                       path("gate.json"), code=code)["cases"]
+        lane = case["lanes"]["exact"]
+        expect(lane["binding"] and (lane["mismatching"] > 0) == (code > 0), f"{fault}{suffix}: {lane}")
+expect("exact/2" in refused("make", path("x.h5"), *SHAPE[:4], "--routing", "uniform", "--data", "exact/1",
+                            "--activations", "nvfp4"), "data of bf16 activations")
+expect("exact/1" in refused("make", path("x.h5"), *SHAPE[:4], "--routing", "uniform", "--data", "exact/2"),
+       "and the reverse")
+
+run("make", fixture, *SHAPE, "--routing", "uniform")
+
 # The lane needs the accumulator that the subject declares to hold its sums.
 reference = path("outputs.h5")
 with h5py.File(fixture) as f, h5py.File(reference, "w") as o:
