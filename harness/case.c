@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "harness/case.h"
@@ -37,14 +39,19 @@ static const char *quoted(const char *word, char *buffer, size_t bytes)
     return buffer;
 }
 
-static void repro_kernel(char *text, size_t bytes, const char *path, const struct selected *s, uint32_t batch)
+/* anywhere: the line is to work in every folder, not just in this one. */
+static void repro_kernel(char *text, size_t bytes, const char *path, const struct selected *s, uint32_t batch,
+                         bool anywhere)
 {
-    char fixture[4200], library[4200];
+    char fixture[4200], library[4200], full_path[PATH_MAX], full_library[PATH_MAX];
+    const char *subject = anywhere ? realpath(s->library->path, full_library) : s->library->path;
+    path = anywhere && realpath(path, full_path) ? full_path : path;
+    subject = subject ? subject : s->library->path;
     bool third_party = strcmp(s->library->path, BUILTIN_LIBRARY) && !strstr(s->library->path, CUDA_LIBRARY);
     int n = snprintf(text, bytes, "gaugeblock verify %s --kernel %s --batch %u", quoted(path, fixture, sizeof fixture),
                      s->kernel->name, batch);
     if (third_party && n > 0 && (size_t)n < bytes)
-        snprintf(text + n, bytes - (size_t)n, " --subject %s", quoted(s->library->path, library, sizeof library));
+        snprintf(text + n, bytes - (size_t)n, " --subject %s", quoted(subject, library, sizeof library));
 }
 
 static void not_run(json_t *record, const struct case_request *r, const struct selected *s, enum verdict verdict,
@@ -53,7 +60,7 @@ static void not_run(json_t *record, const struct case_request *r, const struct s
     char repro[9000] = "";
     uint32_t batch = r->batches[r->batch_count - 1];
     if (s->kernel)
-        repro_kernel(repro, sizeof repro, r->path, s, batch);
+        repro_kernel(repro, sizeof repro, r->path, s, batch, false);
     record_case(record, record_fixture(r->path, r->baseline->fixture),
                 record_subject(s->kernel ? s->kernel->name : s->pattern, s->library ? s->library->path : "", s->kernel),
                 s->kernel ? judged_contract(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
@@ -69,11 +76,12 @@ static enum gb_status minimise_case(json_t *record, struct case_request *r, cons
     char repro[9000];
     if (!path || s->kernel->flags & GB_ROUTES || strcmp(record_text(one, "verdict", NULL), "FAIL"))
         return GB_OK;
-    enum gb_status status = minimise(r, s, outputs, path, &description, error);
+    enum gb_status status =
+        minimise(r, s, outputs, record_text(one, "explanation", "kind", NULL), path, &description, error);
     if (status != GB_OK || !description)
         return status;
     r->minimal = NULL;
-    repro_kernel(repro, sizeof repro, path, s, (uint32_t)record_number(description, "tokens", NULL));
+    repro_kernel(repro, sizeof repro, path, s, (uint32_t)record_number(description, "tokens", NULL), true);
     json_object_set_new(description, "repro", record_string(repro));
     json_object_set_new(one, "minimal", description);
     return GB_OK;
@@ -101,7 +109,7 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
     enum gb_status status = GB_OK;
     for (uint32_t b = 0; status == GB_OK && b < r->batch_count; b++) {
         char repro[9000];
-        repro_kernel(repro, sizeof repro, r->path, s, r->batches[b]);
+        repro_kernel(repro, sizeof repro, r->path, s, r->batches[b], false);
         struct judged subject = {.kernel = *s->kernel,
                                  .library = s->library->path,
                                  .repro = repro,

@@ -8,48 +8,34 @@
 #include "harness/window.h"
 #include "quant/quant.h"
 
-enum { MOST_TOKENS = 32, SHOWN = 5 };
+enum { MOST_TOKENS = 32, SHOWN = 5, NAMED_ALIKE = 3 };
 
 /* So many products take about as long as a glance. */
 #define MOST_PRODUCTS (1u << 28)
 
-double window_value(const struct gb_layer_outputs *l, size_t i)
+/* [tokens, ...] of what the operation writes: elements of one token. */
+static size_t per_token(const struct window *w)
 {
-    return l->format == GB_FP32 ? (double)((const float *)l->output)[i]
-                                : (double)gb_bf16_decode(((const gb_bf16 *)l->output)[i]);
-}
-
-/* NaN for NaN is no error. */
-double window_difference(double value, double right)
-{
-    return isnan(value) && isnan(right) ? 0.0 : value - right;
-}
-
-/* Against the reference as the subject stores it. */
-static double error_at(const struct gb_outputs *subject, const struct gb_outputs *reference, uint32_t layer, size_t i)
-{
-    double right = window_value(&reference->layer[layer], i);
-    if (subject->layer[layer].format == GB_BF16)
-        right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
-    return window_difference(window_value(&subject->layer[layer], i), right);
+    return (size_t)w->rows_per_token * w->width;
 }
 
 /* The layer and the token with the largest error, relative to the layer's largest value; false if there is none. */
-static bool find_worst(const struct gb_outputs *subject, const struct gb_outputs *reference, uint32_t *layer,
+static bool find_worst(struct window *w, const struct gb_outputs *subject, const struct gb_outputs *reference,
                        uint32_t *token)
 {
-    size_t count = (size_t)subject->shape.tokens * subject->shape.hidden;
+    size_t count = subject->shape.tokens * per_token(w);
     double worst = 0.0;
     for (uint32_t l = 0; l < subject->layers; l++) {
         double scale = 0.0;
-        for (size_t i = 0; i < count; i++)
-            scale = fmax(scale, fabs(window_value(&reference->layer[l], i))); /* of two, the one that is no NaN */
+        for (size_t i = 0; i < count; i++) /* of two, the one that is no NaN */
+            scale = fmax(scale, fabs(window_value(w, &reference->layer[l], i)));
         for (size_t i = 0; i < count; i++) {
-            double e = fabs(error_at(subject, reference, l, i)), relative = isnan(e) ? INFINITY : e / scale;
+            double e = fabs(window_error(w, &subject->layer[l], &reference->layer[l], i));
+            double relative = isnan(e) ? INFINITY : e / scale;
             if (e != 0.0 && relative > worst) {
                 worst = relative;
-                *layer = l;
-                *token = (uint32_t)(i / subject->shape.hidden);
+                w->layer = l;
+                *token = (uint32_t)(i / per_token(w));
             }
         }
     }
@@ -65,25 +51,74 @@ static uint32_t tokens_of_window(const struct gb_shape *shape, uint32_t all)
 }
 
 /* Which errors are more than rounding: 8 of its standard deviations; all of them if none is. */
-static enum gb_status place_errors(const struct baseline *b, const struct gb_outputs *subject, struct window *w,
-                                   struct gb_error *error)
+static enum gb_status place_errors(const struct baseline *b, struct window *w, struct gb_error *error)
 {
-    const struct gb_arguments *a = &w->trace.arguments;
-    size_t count = (size_t)w->tokens * w->hidden, from = (size_t)w->first * w->hidden, seen = 0;
-    const double *truth = b->bounds[w->layer].of.output_truth + from;
-    const double *sigma = b->bounds[w->layer].of.output_sigma + from;
-    double *visible = malloc(count * sizeof *visible); /* [tokens, hidden] */
+    const struct gb_bounds *of = &b->bounds[w->layer].of;
+    size_t count = (size_t)w->rows * w->width, from = w->first * per_token(w), seen = 0;
+    const double *truth = (w->operation == GB_GATE_UP ? of->intermediate_truth : of->output_truth) + from;
+    const double *sigma = (w->operation == GB_GATE_UP ? of->intermediate_sigma : of->output_sigma) + from;
+    double *visible = malloc(count * sizeof *visible); /* [rows, width] */
     if (!visible)
         return gb_fail(error, GB_ENOMEM, "no memory to place %zu errors", count);
     for (size_t i = 0; i < count; i++) {
-        double e = window_value(&subject->layer[w->layer], from + i) - truth[i];
+        double e = w->values[i] - truth[i];
         visible[i] = fabs(e) <= 8.0 * sigma[i] ? 0.0 : w->errors[i];
         seen += visible[i] != 0.0;
     }
     enum gb_status status =
-        place_new(seen ? visible : w->errors, w->tokens, w->hidden, a->ids, a->shape.top_k, &w->place, error);
+        place_new(seen ? visible : w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
+    w->place.rows_per_token = w->rows_per_token;
     free(visible);
     return status;
+}
+
+static enum gb_status window_fill(const struct baseline *b, const struct gb_outputs *subject, struct window *w,
+                                  struct gb_error *error)
+{
+    size_t count = (size_t)w->rows * w->width, from = w->first * per_token(w);
+    size_t parts = (size_t)w->tokens * b->fixture->shape.top_k * w->width;
+    w->errors = malloc(count * sizeof *w->errors);
+    w->values = malloc(count * sizeof *w->values);
+    w->squares = calloc(w->rows, sizeof *w->squares);
+    w->clean = malloc(count * sizeof *w->clean);
+    w->faulty = malloc(count * sizeof *w->faulty);
+    w->share = malloc(parts * sizeof *w->share);
+    w->change = malloc(parts * sizeof *w->change);
+    if (!w->errors || !w->values || !w->squares || !w->clean || !w->faulty || !w->share || !w->change)
+        return gb_fail(error, GB_ENOMEM, "no memory to explain the errors of %u tokens", w->tokens);
+    for (size_t i = 0; i < count; i++) {
+        w->values[i] = window_value(w, &subject->layer[w->layer], from + i);
+        w->clean[i] = (float)window_value(w, &b->reference->layer[w->layer], from + i);
+        w->errors[i] = window_error(w, &subject->layer[w->layer], &b->reference->layer[w->layer], from + i);
+        w->squares[i / w->width] += w->errors[i] * w->errors[i];
+    }
+    return GB_OK;
+}
+
+/* The trace with every slot a token of its own: what one slot gives to its token's output. */
+static enum gb_status pairs_new(struct window *w, struct gb_error *error)
+{
+    const struct gb_arguments *a = &w->trace.arguments;
+    uint32_t pairs = w->tokens * a->shape.top_k;
+    size_t hidden = a->shape.hidden;
+    w->pairs = w->trace;
+    w->pairs.x = malloc(pairs * hidden * sizeof *w->pairs.x);
+    w->pairs.output = malloc(pairs * hidden * sizeof *w->pairs.output);
+    if (!w->pairs.x || !w->pairs.output)
+        return gb_fail(error, GB_ENOMEM, "no memory to take %u slots apart", pairs);
+    for (size_t pair = 0; pair < pairs; pair++) {
+        memcpy(w->pairs.x + pair * hidden, a->x + pair / a->shape.top_k * hidden, hidden * sizeof *w->pairs.x);
+        for (size_t i = 0; i < hidden; i++)
+            w->pairs.output[pair * hidden + i] =
+                a->ids[pair] < 0 ? 0.0f : a->routing_weights[pair] * w->trace.slots[pair * hidden + i];
+    }
+    w->pairs.arguments.x = w->pairs.x;
+    w->pairs.arguments.shape.tokens = pairs;
+    w->pairs.arguments.shape.top_k = 1;
+    w->pairs.given = w->pairs.arguments;
+    for (size_t i = 0; i < (size_t)pairs * w->width; i++)
+        w->share[i] = w->operation == GB_GATE_UP ? gb_bf16_decode(w->trace.intermediate[i]) : w->pairs.output[i];
+    return GB_OK;
 }
 
 static enum gb_status window_new(const struct baseline *b, const struct gb_outputs *subject, uint32_t token,
@@ -92,98 +127,61 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
     const struct gb_fixture *f = b->fixture;
     struct gb_arguments a = baseline_arguments(b, w->layer);
     uint32_t all = subject->shape.tokens;
-    w->hidden = f->shape.hidden;
     w->tokens = tokens_of_window(&f->shape, all);
     w->first = token < w->tokens / 2 ? 0 : token - w->tokens / 2;
     w->first = w->first + w->tokens > all ? all - w->tokens : w->first;
+    w->rows = w->tokens * w->rows_per_token;
     a.shape.tokens = w->tokens;
-    a.x += (size_t)w->first * w->hidden;
+    a.x += (size_t)w->first * f->shape.hidden;
     a.ids += (size_t)w->first * a.shape.top_k;
     a.routing_weights += (size_t)w->first * a.shape.top_k;
-    size_t count = (size_t)w->tokens * w->hidden, from = (size_t)w->first * w->hidden;
-    w->errors = malloc(count * sizeof *w->errors);
-    w->faulty = malloc(count * sizeof *w->faulty);
-    if (!w->errors || !w->faulty)
-        return gb_fail(error, GB_ENOMEM, "no memory to explain the errors of %u tokens", w->tokens);
-    for (size_t i = 0; i < count; i++)
-        w->errors[i] = error_at(subject, b->reference, w->layer, from + i);
-    enum gb_status status = trace_new(&a, &w->trace, error);
-    return status == GB_OK ? place_errors(b, subject, w, error) : status;
+    w->ids = a.ids;
+    enum gb_status status = window_fill(b, subject, w, error);
+    if (status == GB_OK)
+        status = trace_new(&a, &w->trace, error);
+    w->trace.down_alone = w->operation == GB_DOWN;
+    if (status == GB_OK)
+        status = pairs_new(w, error);
+    return status == GB_OK ? place_errors(b, w, error) : status;
 }
 
 static void window_free(struct window *w)
 {
     trace_free(&w->trace);
+    free(w->pairs.x);
+    free(w->pairs.output);
     place_free(&w->place);
     free(w->errors);
+    free(w->values);
+    free(w->squares);
+    free(w->clean);
     free(w->faulty);
+    free(w->share);
+    free(w->change);
 }
 
-void window_enter(struct window *w, const char *name, const char *suffix, double explains)
+/* Whether a comes before b, `best` being what the best one explains. */
+static bool before(const struct candidate *a, const struct candidate *b, double best)
 {
-    if (w->count == MOST_CANDIDATES || !(explains > 0.0))
-        return;
-    struct candidate *c = &w->candidates[w->count++];
-    snprintf(c->name, sizeof c->name, "%s%s", name, suffix);
-    c->explains = explains;
+    bool a_fits = a->explains >= best - SAME, b_fits = b->explains >= best - SAME;
+    if (a_fits && b_fits)
+        return a->rank < b->rank;
+    return a_fits != b_fits ? a_fits : a->explains > b->explains;
 }
 
-/* 1 - |error - what the fault makes|^2 / |error|^2, over finite errors of the tokens asked for. */
-double window_explained(const struct window *w, const bool *tokens)
-{
-    double left = 0.0, all = 0.0;
-    for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++) {
-        double e = w->errors[i], f = window_difference((double)w->faulty[i], (double)w->trace.output[i]);
-        if ((tokens && !tokens[i / w->hidden]) || (!isfinite(e) && !isfinite(f)))
-            continue;
-        if (!isfinite(e) || !isfinite(f))
-            return 0.0;
-        left += (e - f) * (e - f);
-        all += e * e;
-    }
-    return all > 0.0 ? 1.0 - left / all : 0.0;
-}
-
-/* Faults of the whole layer; of the wrong tokens alone; of one expert's weights. */
-static enum gb_status try_faults(struct window *w, int32_t expert, struct gb_error *error)
-{
-    size_t count;
-    const struct fault *all = faults(&count);
-    bool partial = w->place.wrong_tokens < w->tokens;
-    bool *one = calloc(w->trace.arguments.shape.experts, sizeof *one);
-    enum gb_status status = one ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for a list of experts");
-    if (one && expert >= 0)
-        one[expert] = true;
-    for (size_t i = 0; status == GB_OK && i < count; i++) {
-        if (!fault_applies(&all[i], w->trace.arguments.gate_up.format))
-            continue;
-        status = fault_run(&all[i], &w->trace, NULL, w->faulty, error);
-        if (status == GB_OK)
-            window_enter(w, all[i].name, "", window_explained(w, NULL));
-        if (status == GB_OK && partial)
-            window_enter(w, all[i].name, ", in some tokens", window_explained(w, w->place.token));
-        if (status != GB_OK || !all[i].edit || expert < 0)
-            continue;
-        status = fault_run(&all[i], &w->trace, one, w->faulty, error);
-        if (status == GB_OK)
-            window_enter(w, all[i].name, ", of one expert", window_explained(w, NULL));
-    }
-    free(one);
-    return status;
-}
-
-/* The best first; among those that fit equally well, those entered first. */
+/* The simplest of those that explain best first, then by what they explain; those alike in the order of entry. */
 static void sort(struct window *w)
 {
+    double best = window_best(w);
     for (uint32_t i = 1; i < w->count; i++)
-        for (uint32_t j = i; j > 0 && w->candidates[j].explains > w->candidates[j - 1].explains + SAME; j--) {
+        for (uint32_t j = i; j > 0 && before(&w->candidates[j], &w->candidates[j - 1], best); j--) {
             struct candidate c = w->candidates[j];
             w->candidates[j] = w->candidates[j - 1];
             w->candidates[j - 1] = c;
         }
 }
 
-/* ", tokens 3, 7, expert 5, columns 16 to 31" */
+/* "; tokens 3, 7 alone; columns 16 to 31 alone" */
 static void append_place(const json_t *where, char *text, size_t bytes)
 {
     static const char *const keys[] = {"tokens", "columns"};
@@ -197,48 +195,90 @@ static void append_place(const json_t *where, char *text, size_t bytes)
                                      json_string_value(json_object_get(where, keys[i])));
 }
 
+/* How many candidates explain as well as the first, which counts. */
+static uint32_t alike(const struct window *w)
+{
+    uint32_t count = 0;
+    while (count < w->count && w->candidates[count].explains >= window_best(w) - SAME)
+        count++;
+    return count;
+}
+
+/* The name, the share, what else fits, and what to do about it. */
+static void write_name(const struct window *w, char *text, size_t bytes)
+{
+    const struct candidate *first = &w->candidates[0];
+    uint32_t count = alike(w);
+    size_t used = (size_t)snprintf(text, bytes, "looks like: %s (%.4g %% of the squared error)", first->name,
+                                   100.0 * first->explains);
+    for (uint32_t i = 1; i < count && i < NAMED_ALIKE && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, ", or: %s", w->candidates[i].name);
+    if (count > NAMED_ALIKE && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, ", or %u more", count - NAMED_ALIKE);
+    if (!strcmp(first->kind, w->contract) && used < bytes)
+        snprintf(text + used, bytes - used, "; if that is meant: --activations %s, or so in the kernel's table",
+                 gb_format_name(w->activations));
+}
+
 static json_t *describe(const struct window *w, char *text, size_t bytes)
 {
     bool named = w->count && w->candidates[0].explains >= EXPLAINED;
-    json_t *candidates = json_array(), *where = place_describe(&w->place, w->first);
+    json_t *candidates = json_array(), *also = json_array(), *where = place_describe(&w->place, w->first);
     for (uint32_t i = 0; i < w->count && i < SHOWN; i++)
         json_array_append_new(
             candidates, json_pack("{s:s, s:f}", "name", w->candidates[i].name, "explains", w->candidates[i].explains));
+    for (uint32_t i = 1; named && i < alike(w); i++)
+        json_array_append_new(also, json_string(w->candidates[i].name));
     if (named)
-        snprintf(text, bytes, "looks like: %s (%.4g %% of the squared error)", w->candidates[0].name,
-                 100.0 * w->candidates[0].explains);
+        write_name(w, text, bytes);
     else if (w->count && w->candidates[0].explains >= CLOSE)
         snprintf(text, bytes, "looks like no fault known here; closest: %s (%.4g %% of the squared error)",
                  w->candidates[0].name, 100.0 * w->candidates[0].explains);
     else
         snprintf(text, bytes, "looks like no fault known here");
     append_place(where, text, bytes);
-    return json_pack("{s:i, s:s, s:f, s:o, s:o}", "layer", (int)w->layer, "name", named ? w->candidates[0].name : "",
-                     "explains", named ? w->candidates[0].explains : 0.0, "where", where, "candidates", candidates);
+    return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o}", "layer", (int)w->layer, "name",
+                     named ? w->candidates[0].name : "", "kind", named ? w->candidates[0].kind : "", "explains",
+                     named ? w->candidates[0].explains : 0.0, "also_fits", also, "where", where, "candidates",
+                     candidates);
 }
 
-enum gb_status explain(const struct baseline *baseline, const struct gb_outputs *subject, json_t **explanation,
-                       char *text, size_t bytes, struct gb_error *error)
+static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
+                              struct gb_error *error)
 {
+    try_nothing(w);
+    enum gb_status status = try_contract(w, b, error);
+    if (status == GB_OK)
+        status = try_offsets(w, b->fixture, error);
+    if (status == GB_OK)
+        status = try_faults(w, error);
+    if (status == GB_OK)
+        status = try_rows(w, &subject->layer[w->layer], &b->reference->layer[w->layer], subject->shape.tokens, error);
+    try_columns(w);
+    try_gains(w);
+    return status == GB_OK ? try_blocks(w, error) : status;
+}
+
+enum gb_status explain(const struct baseline *baseline, enum gb_operator operation, const struct gb_outputs *subject,
+                       json_t **explanation, char *text, size_t bytes, struct gb_error *error)
+{
+    const struct gb_shape *shape = &baseline->fixture->shape;
     struct window *w = calloc(1, sizeof *w);
     uint32_t token = 0;
     *explanation = NULL;
     text[0] = '\0';
     if (!w)
         return gb_fail(error, GB_ENOMEM, "no memory to explain an error");
+    w->operation = operation;
+    w->rows_per_token = operation == GB_GATE_UP ? shape->top_k : 1;
+    w->slots_of_row = operation == GB_GATE_UP ? 1 : shape->top_k;
+    w->width = operation == GB_GATE_UP ? shape->intermediate : shape->hidden;
     enum gb_status status = GB_OK;
-    if (find_worst(subject, baseline->reference, &w->layer, &token)) {
+    if (find_worst(w, subject, baseline->reference, &token)) {
         status = window_new(baseline, subject, token, w, error);
-        int32_t expert = status != GB_OK || w->place.expert >= 0 ? w->place.expert : window_suspect(w);
-        if (status == GB_OK) /* what is more specific first */
-            status = try_rows(w, &subject->layer[w->layer], &baseline->reference->layer[w->layer],
-                              subject->shape.tokens, error);
         if (status == GB_OK)
-            status = try_offsets(w, baseline->fixture, error);
-        if (status == GB_OK)
-            status = try_faults(w, expert, error);
+            status = try_all(w, baseline, subject, error);
         if (status == GB_OK) {
-            try_gains(w, expert);
             sort(w);
             *explanation = describe(w, text, bytes);
         }

@@ -8,11 +8,12 @@
 #include "harness/baseline.h"
 
 /*
- * subject: outputs that were judged wrong, with bounds in the baseline. *explanation: "layer",
- * "name", "explains" (the share of the squared error that this accounts for), "where", "candidates"; NULL where the
- * outputs do not differ. text: one line of it.
+ * operation: GB_LAYER or GB_DOWN, whose output was judged wrong, or GB_GATE_UP, whose intermediate was, with bounds in
+ * the baseline. *explanation: "layer", "name" (empty: nothing known fits), "kind" (the name without what a smaller
+ * problem renumbers), "explains" (the share of the squared error that this accounts for), "also_fits", "where",
+ * "candidates"; NULL where nothing differs. text: one line of it.
  */
-enum gb_status explain(const struct baseline *baseline, const struct gb_outputs *subject, json_t **explanation,
-                       char *text, size_t bytes, struct gb_error *error);
+enum gb_status explain(const struct baseline *baseline, enum gb_operator operation, const struct gb_outputs *subject,
+                       json_t **explanation, char *text, size_t bytes, struct gb_error *error);
 
 #endif

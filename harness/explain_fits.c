@@ -8,127 +8,111 @@
 #include "harness/window.h"
 #include "quant/quant.h"
 
-static void enter_gain(struct window *w, const char *what, double dot, double squares, double all)
+/* error = (factor - 1) * the part of the reference's result that these slots are, by least squares.
+ * slots: [tokens, top_k]. */
+static void try_gain(struct window *w, const char *what, const char *kind, const bool *slots)
 {
-    char name[128];
-    if (!(squares > 0.0) || !(all > 0.0))
-        return;
-    double factor = 1.0 + dot / squares;
-    if (fabs(factor) < SAME)
-        snprintf(name, sizeof name, "%s left out", what);
-    else if (fabs(factor - 2.0) < SAME)
-        snprintf(name, sizeof name, "%s added twice", what);
-    else
-        snprintf(name, sizeof name, "%s scaled by %.7g", what, factor);
-    window_enter(w, name, "", dot * dot / (squares * all));
-}
-
-/* error = (factor - 1) * the slot's share of the output, of all slots for -1, by least squares. */
-static void try_gain(struct window *w, const char *what, int32_t slot)
-{
-    const struct gb_arguments *a = &w->trace.arguments;
     double dot = 0.0, squares = 0.0, all = 0.0;
-    for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++) {
+    char name[160], general[160];
+    for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
         double share = 0.0;
+        size_t first = i / w->width * w->slots_of_row;
         if (!isfinite(w->errors[i]))
             return;
-        for (uint32_t k = 0; k < a->shape.top_k; k++) {
-            size_t pair = i / w->hidden * a->shape.top_k + k;
-            if (a->ids[pair] >= 0 && (slot < 0 || k == (uint32_t)slot))
-                share += (double)a->routing_weights[pair] * (double)w->trace.slots[pair * w->hidden + i % w->hidden];
-        }
+        for (size_t pair = first; pair < first + w->slots_of_row; pair++)
+            share += slots[pair] ? (double)w->share[pair * w->width + i % w->width] : 0.0;
         dot += share * w->errors[i];
         squares += share * share;
         all += w->errors[i] * w->errors[i];
     }
-    enter_gain(w, what, dot, squares, all);
+    double factor = 1.0 + dot / squares;
+    bool everything = !strcmp(what, kind);
+    if (!(squares > 0.0) || !(all > 0.0) || (everything && fabs(factor) < SAME)) /* zeros have a name */
+        return;
+    const char *form = fabs(factor) < SAME ? "%s left out" : fabs(factor - 2.0) < SAME ? "%s added twice" : NULL;
+    snprintf(name, sizeof name, form ? form : "%s scaled by %.7g", what, factor);
+    snprintf(general, sizeof general, form ? form : "%s scaled", kind);
+    window_enter(w, RANK_COORDINATE, general, name, dot * dot / (squares * all));
 }
 
-/* An expert's share of the window's outputs: its product with the errors, and its square. */
-struct share {
-    double dot, squares;
-};
-
-static struct share share_of(const struct window *w, int32_t expert)
+/* Whether there is a slot in use that is not in the set. */
+static bool some(const struct window *w, const bool *set)
 {
-    const struct gb_arguments *a = &w->trace.arguments;
-    struct share s = {0};
-    for (size_t pair = 0; pair < (size_t)w->tokens * a->shape.top_k; pair++)
-        for (uint32_t i = 0; a->ids[pair] == expert && i < w->hidden; i++) {
-            double value = (double)a->routing_weights[pair] * (double)w->trace.slots[pair * w->hidden + i];
-            s.dot += value * w->errors[pair / a->shape.top_k * w->hidden + i];
-            s.squares += value * value;
-        }
-    return s;
+    uint32_t top_k = w->trace.arguments.shape.top_k;
+    bool in = false, out = false;
+    for (size_t pair = 0; pair < (size_t)w->tokens * top_k; pair++)
+        if (w->ids[pair] >= 0)
+            *(set[pair] ? &in : &out) = true;
+    return in && out;
 }
 
-int32_t window_suspect(const struct window *w)
-{
-    double largest = 0.0, all = 0.0;
-    int32_t suspect = -1;
-    for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++)
-        all += w->errors[i] * w->errors[i];
-    for (uint32_t e = 0; isfinite(all) && e < w->trace.arguments.shape.experts; e++) {
-        struct share s = w->trace.used[e] ? share_of(w, (int32_t)e) : (struct share){0};
-        if (s.squares > 0.0 && s.dot * s.dot / s.squares > largest) {
-            largest = s.dot * s.dot / s.squares;
-            suspect = (int32_t)e;
-        }
-    }
-    return largest > 0.25 * all ? suspect : -1;
-}
-
-void try_gains(struct window *w, int32_t expert)
+void try_gains(struct window *w)
 {
     const struct gb_shape *shape = &w->trace.arguments.shape;
+    size_t pairs = (size_t)w->tokens * shape->top_k;
     char what[64];
-    double all = 0.0;
-    try_gain(w, "the output", -1);
-    for (uint32_t k = 0; shape->top_k > 1 && k < shape->top_k && k < 32; k++) {
-        snprintf(what, sizeof what, "slot %u", k);
-        try_gain(w, what, (int32_t)k);
-    }
-    for (size_t i = 0; i < (size_t)w->tokens * w->hidden; i++)
-        all += w->errors[i] * w->errors[i];
-    if (expert < 0 || !isfinite(all))
+    bool *set = malloc(pairs * sizeof *set); /* [tokens, top_k] */
+    if (!set)
         return;
-    struct share s = share_of(w, expert);
-    snprintf(what, sizeof what, "expert %d", expert);
-    enter_gain(w, what, s.dot, s.squares, all);
+    memset(set, true, pairs * sizeof *set);
+    try_gain(w, "the output", "the output", set);
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        for (size_t pair = 0; pair < pairs; pair++)
+            set[pair] = w->ids[pair] == (int32_t)e;
+        snprintf(what, sizeof what, "expert %u", e);
+        if (w->trace.used[e] && some(w, set))
+            try_gain(w, what, "an expert", set);
+    }
+    for (uint32_t k = 0; k < shape->top_k; k++) {
+        for (size_t pair = 0; pair < pairs; pair++)
+            set[pair] = pair % shape->top_k == k;
+        snprintf(what, sizeof what, "slot %u", k);
+        if (some(w, set))
+            try_gain(w, what, "a slot", set);
+    }
+    free(set);
 }
 
-static double distance(const struct gb_layer_outputs *subject, uint32_t token, const struct gb_layer_outputs *reference,
-                       uint32_t other, uint32_t hidden)
+/* What a row would still be wrong by if it were that of another row of the reference. */
+static double distance(const struct window *w, const struct gb_layer_outputs *subject, uint32_t row,
+                       const struct gb_layer_outputs *reference, uint32_t other)
 {
     double sum = 0.0;
-    for (uint32_t i = 0; i < hidden; i++) {
-        double right = window_value(reference, (size_t)other * hidden + i);
-        if (subject->format == GB_BF16)
+    for (uint32_t i = 0; i < w->width; i++) {
+        double right = window_value(w, reference, (size_t)other * w->width + i);
+        if (subject->format == GB_BF16 && w->operation != GB_GATE_UP)
             right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
-        double d = window_difference(window_value(subject, (size_t)token * hidden + i), right);
+        double d = window_difference(window_value(w, subject, (size_t)row * w->width + i), right);
         sum += d * d;
     }
     return sum;
 }
 
-/* "tokens 3 and 7 exchanged"; "token 3 has the output of token 7, token 4 that of 9 and 2 more" */
+/* "token 3 and token 7 exchanged"; "token 3 has the output of token 7, token 4 that of token 9 and 2 more".
+ * from: [rows], rows of the layer. */
 static void name_rows(const struct window *w, const int64_t *from, char *name, size_t bytes)
 {
+    int64_t first_row = (int64_t)w->first * w->rows_per_token;
     size_t used = 0;
     uint32_t shown = 0, moved = 0, first = 0;
-    for (uint32_t t = w->tokens; t-- > 0;) {
+    char here[64], there[64];
+    for (uint32_t t = w->rows; t-- > 0;) {
         moved += from[t] >= 0;
         first = from[t] >= 0 ? t : first;
     }
-    int64_t other = from[first] - w->first;
-    if (moved == 2 && other >= 0 && other < w->tokens && from[other] == (int64_t)w->first + first) {
-        snprintf(name, bytes, "tokens %u and %u exchanged", w->first + first, w->first + (uint32_t)other);
+    int64_t other = from[first] - first_row;
+    if (moved == 2 && other >= 0 && other < w->rows && from[other] == first_row + first) {
+        window_row_name(w, first_row + first, here, sizeof here);
+        window_row_name(w, first_row + other, there, sizeof there);
+        snprintf(name, bytes, "%s and %s exchanged", here, there);
         return;
     }
-    for (uint32_t t = 0; t < w->tokens && shown < 3 && used < bytes; t++)
+    for (uint32_t t = 0; t < w->rows && shown < 3 && used < bytes; t++)
         if (from[t] >= 0) {
-            used += (size_t)snprintf(name + used, bytes - used, "%stoken %u %s %lld", shown ? ", " : "", w->first + t,
-                                     shown ? "that of" : "has the output of token", (long long)from[t]);
+            window_row_name(w, first_row + t, here, sizeof here);
+            window_row_name(w, from[t], there, sizeof there);
+            used += (size_t)snprintf(name + used, bytes - used, "%s%s %s %s", shown ? ", " : "", here,
+                                     shown ? "that of" : "has the output of", there);
             shown++;
         }
     if (moved > shown && used < bytes)
@@ -139,16 +123,16 @@ enum gb_status try_rows(struct window *w, const struct gb_layer_outputs *subject
                         const struct gb_layer_outputs *reference, uint32_t tokens, struct gb_error *error)
 {
     double left = 0.0, all = 0.0;
-    uint32_t moved = 0;
-    char name[128] = "";
-    int64_t *from = malloc(sizeof *from * w->tokens); /* [tokens]: whose output a token has; -1: its own, or nobody's */
+    uint32_t moved = 0, first = w->first * w->rows_per_token;
+    char name[160] = "";
+    int64_t *from = malloc(sizeof *from * w->rows); /* [rows]: whose result a row has; -1: its own, or nobody's */
     if (!from)
-        return gb_fail(error, GB_ENOMEM, "no memory to compare %u rows", w->tokens);
-    for (uint32_t t = 0; t < w->tokens; t++) {
-        double own = distance(subject, w->first + t, reference, w->first + t, w->hidden), nearest = own;
+        return gb_fail(error, GB_ENOMEM, "no memory to compare %u rows", w->rows);
+    for (uint32_t t = 0; t < w->rows; t++) {
+        double own = distance(w, subject, first + t, reference, first + t), nearest = own;
         from[t] = -1;
-        for (uint32_t other = 0; w->place.token[t] && isfinite(own) && other < tokens; other++) {
-            double d = distance(subject, w->first + t, reference, other, w->hidden);
+        for (uint32_t other = 0; w->place.token[t] && isfinite(own) && other < tokens * w->rows_per_token; other++) {
+            double d = distance(w, subject, first + t, reference, other);
             if (d < nearest && d <= (1.0 - EXPLAINED) * own) {
                 nearest = d;
                 from[t] = other;
@@ -160,10 +144,58 @@ enum gb_status try_rows(struct window *w, const struct gb_layer_outputs *subject
     }
     if (moved && all > 0.0 && isfinite(all)) {
         name_rows(w, from, name, sizeof name);
-        window_enter(w, name, "", 1.0 - left / all);
+        window_enter(w, RANK_COORDINATE, "outputs of other tokens", name, 1.0 - left / all);
     }
     free(from);
     return GB_OK;
+}
+
+/* The share of the error that is left when columns first .. last of the wrong rows are those `offset` further on, the
+ * row taken as a ring. */
+static double left_by_offset(const struct window *w, uint32_t first, uint32_t last, uint32_t offset)
+{
+    double left = 0.0, all = 0.0;
+    for (size_t row = 0; row < w->rows; row++) {
+        const double *errors = w->errors + row * w->width, *values = w->values + row * w->width;
+        const float *clean = w->clean + row * w->width;
+        for (uint32_t i = first; w->place.token[row] && i <= last; i++) {
+            double d = values[i] - (double)clean[(i + offset) % w->width];
+            left += d * d;
+            all += errors[i] * errors[i];
+        }
+    }
+    return all > 0.0 && isfinite(left) ? left / all : 1.0;
+}
+
+void try_columns(struct window *w)
+{
+    uint32_t first = 0, last = w->width - 1, best = 0;
+    double least = 1.0;
+    char name[160];
+    while (first < last && !w->place.column[first])
+        first++;
+    while (last > first && !w->place.column[last])
+        last--;
+    if (last == first)
+        return;
+    for (uint32_t offset = 1; offset < w->width; offset++) {
+        double left = left_by_offset(w, first, last, offset);
+        if (left < least) {
+            least = left;
+            best = offset;
+        }
+    }
+    double inside = 0.0, all = 0.0;
+    for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
+        bool in = w->place.token[i / w->width] && i % w->width >= first && i % w->width <= last;
+        inside += in ? w->errors[i] * w->errors[i] : 0.0;
+        all += w->errors[i] * w->errors[i];
+    }
+    if (!best || !(all > 0.0) || !isfinite(all))
+        return;
+    uint32_t from = (first + best) % w->width;
+    snprintf(name, sizeof name, "columns %u to %u have those from %u on", first, last, from);
+    window_enter(w, RANK_COORDINATE, "columns of another place", name, inside * (1.0 - least) / all);
 }
 
 /* Whether every expert that the window needs has its weights. */
@@ -187,18 +219,16 @@ enum gb_status try_offsets(struct window *w, const struct gb_fixture *f, struct 
     int32_t *ids = malloc(sizeof *ids * w->tokens * a.shape.top_k); /* [tokens, top_k] */
     enum gb_status status = ids ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for the ids of %u tokens", w->tokens);
     a.ids = ids;
-    a.output = w->faulty;
-    a.intermediate = NULL;
     for (size_t i = 0; status == GB_OK && i < 2 * sizeof sizes / sizeof *sizes; i++) {
         uint32_t size = sizes[i / 2], offset = i % 2 ? experts - size : size;
         char name[64];
         bool repeated = size == 0 || (i / 2 > 0 && size == 1) || (i % 2 && 2 * size == experts);
         if (repeated || offset >= experts || !shifted(w, f, offset, ids))
             continue;
-        status = gb_reference_layer(&a, error);
+        status = window_run(w, &a, NULL, w->faulty, error);
         snprintf(name, sizeof name, "experts' ids off by %s%u", i % 2 ? "-" : "", size);
         if (status == GB_OK)
-            window_enter(w, name, "", window_explained(w, NULL));
+            window_enter_faulty(w, RANK_WHOLE, name);
     }
     free(ids);
     return status;

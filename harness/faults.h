@@ -30,6 +30,7 @@ struct trace {
     gb_bf16 *intermediate;     /* [pairs, intermediate] */
     float *slots;              /* [pairs, hidden]: the dot products of down, with their bias */
     float *output;             /* [tokens, hidden] */
+    bool down_alone;           /* false; true: faults are those of a kernel that is given the intermediate */
 };
 
 /* The layer under a fault: copies, of which a fault changes those of the stage it enters at. */
@@ -121,10 +122,13 @@ void plant_x_truncated(struct planted *p);
 /* harness/faults_weights.c */
 void edit_nibbles_exchanged(struct planted *p, struct editable *w);
 void edit_scales_next_block(struct planted *p, struct editable *w);
+void edit_scales_previous_block(struct planted *p, struct editable *w);
 void edit_scales_next_kept(struct planted *p, struct editable *w);
 void edit_scales_next_wrapped(struct planted *p, struct editable *w);
 void edit_scales_next_row(struct planted *p, struct editable *w);
 void edit_scales_swizzled(struct planted *p, struct editable *w);
+void edit_scales_unswizzled(struct planted *p, struct editable *w);
+void edit_scales_of_columns(struct planted *p, struct editable *w);
 void edit_scales_first_block(struct planted *p, struct editable *w);
 void edit_scales_power_of_two(struct planted *p, struct editable *w);
 void edit_scales_subnormal_zero(struct planted *p, struct editable *w);
@@ -137,6 +141,7 @@ void edit_global_next_expert(struct planted *p, struct editable *w);
 void edit_global_of_gate(struct planted *p, struct editable *w);
 void edit_halves_exchanged(struct planted *p, struct editable *w);
 void edit_interleaved(struct planted *p, struct editable *w);
+void edit_deinterleaved(struct planted *p, struct editable *w);
 void edit_rows_next(struct planted *p, struct editable *w);
 void edit_first_expert(struct planted *p, struct editable *w);
 void edit_last_block_dropped(struct planted *p, struct editable *w);
@@ -151,6 +156,7 @@ void edit_bf16_as_e4m3(struct planted *p, struct editable *w);
 /* harness/faults_values.c */
 void plant_projection_accumulator(struct planted *p);
 void plant_projection_bf16(struct planted *p);
+void plant_weights_on_input(struct planted *p);
 void plant_projection_bias_missing(struct planted *p);
 void plant_projection_split_lost(struct planted *p);
 void plant_silu_hard_swish(struct planted *p);

@@ -97,6 +97,21 @@ void plant_projection_bf16(struct planted *p)
     }
 }
 
+/* Not of the output. Biases are not weighed. */
+void plant_weights_on_input(struct planted *p)
+{
+    uint32_t I = p->shape.intermediate;
+    const float *bias = p->clean->arguments.gate_up_bias;
+    for (size_t i = 0; i < inner(p); i++)
+        if (p->ids[i / I] >= 0) {
+            const float *own = bias ? bias + (size_t)p->ids[i / I] * 2 * I + i % I : NULL;
+            p->gate[i] += (p->gate[i] - (own ? own[0] : 0.0f)) * (p->routing_weights[i / I] - 1.0f);
+            p->up[i] += (p->up[i] - (own ? own[I] : 0.0f)) * (p->routing_weights[i / I] - 1.0f);
+        }
+    for (size_t pair = 0; pair < inner(p) / I; pair++)
+        p->routing_weights[pair] = 1.0f;
+}
+
 void plant_projection_bias_missing(struct planted *p)
 {
     const float *bias = p->clean->arguments.gate_up_bias;

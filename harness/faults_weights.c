@@ -60,23 +60,48 @@ static size_t scales_of_row(const struct editable *w)
     return w->row_scale_bytes;
 }
 
-/* A pointer into one expert's scales advanced by one; the last takes the first. */
-void edit_scales_next_block(struct planted *p, struct editable *w)
+/* One scale in bytes; how many one expert has. */
+static size_t scale_bytes(const struct editable *w)
+{
+    return w->weights.format == GB_FP8_BLOCK ? sizeof(float) : 1;
+}
+
+static size_t scales_of_expert(const struct editable *w)
 {
     struct blocks b = blocks_of(w);
-    size_t each = (size_t)w->weights.rows * w->row_scale_bytes, blocks = (size_t)b.parts * b.down * b.across;
-    for (uint32_t e = 0; e < p->shape.experts; e++) {
+    return w->weights.format == GB_FP8_BLOCK ? (size_t)b.parts * b.down * b.across
+                                             : (size_t)w->weights.rows * w->row_scale_bytes;
+}
+
+/* Scale i of an expert takes that at i + by, of the expert beside it where this one's end; its own, if nobody uses that
+ * one. */
+static void move_scales(struct planted *p, struct editable *w, int by)
+{
+    size_t one = scale_bytes(w), count = scales_of_expert(w);
+    for (size_t e = 0; e < p->shape.experts; e++) {
+        const uint8_t *from = (const uint8_t *)clean(p, w)->scales + e * count * one;
+        bool outside = by > 0 ? e + 1 < p->shape.experts && p->clean->used[e + 1] : e > 0 && p->clean->used[e - 1];
         if (!p->affected[e])
             continue;
-        if (w->weights.format == GB_FP8_BLOCK) {
-            float *scales = block_scales(w, e, 0), first = scales[0];
-            memmove(scales, scales + 1, (blocks - 1) * sizeof *scales);
-            scales[blocks - 1] = first;
+        if (by > 0) {
+            memcpy(w->scales + e * count * one, from + one, (count - 1) * one);
+            memcpy(w->scales + ((e + 1) * count - 1) * one, outside ? from + count * one : from, one);
         } else {
-            memcpy(editable_scales(w, e, 0), clean_scales(p, w, e, 0) + 1, each - 1);
-            editable_scales(w, e, 0)[each - 1] = clean_scales(p, w, e, 0)[0];
+            memcpy(w->scales + (e * count + 1) * one, from, (count - 1) * one);
+            memcpy(w->scales + e * count * one, outside ? from - one : from + (count - 1) * one, one);
         }
     }
+}
+
+/* A pointer into the scales advanced by one. */
+void edit_scales_next_block(struct planted *p, struct editable *w)
+{
+    move_scales(p, w, 1);
+}
+
+void edit_scales_previous_block(struct planted *p, struct editable *w)
+{
+    move_scales(p, w, -1);
 }
 
 /* An index that is clamped to the row. */
@@ -108,6 +133,28 @@ void edit_scales_swizzled(struct planted *p, struct editable *w)
     EACH_ROW(p, w)
     for (uint32_t b = 0; b < scales_of_row(w); b++)
         editable_scales(w, e, r)[b] = clean_scales(p, w, e, 0)[gb_layout_offset(&linear, r, b) % bytes];
+}
+
+/* Swizzled scales taken for linear ones: what lies at place r * blocks + b of the 128x4 layout. */
+void edit_scales_unswizzled(struct planted *p, struct editable *w)
+{
+    struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)scales_of_row(w), 1};
+    size_t bytes = (size_t)w->weights.rows * scales_of_row(w);
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        for (uint32_t r = 0; p->affected[e] && r < w->weights.rows; r++)
+            for (uint32_t b = 0; b < scales_of_row(w); b++) {
+                size_t at = gb_layout_offset(&linear, r, b);
+                if (at < bytes)
+                    editable_scales(w, e, 0)[at] = clean_scales(p, w, e, r)[b];
+            }
+}
+
+/* [blocks, rows] taken for [rows, blocks]. */
+void edit_scales_of_columns(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    for (size_t b = 0; b < scales_of_row(w); b++)
+        editable_scales(w, e, r)[b] = clean_scales(p, w, e, 0)[b * w->weights.rows + r];
 }
 
 void edit_scales_first_block(struct planted *p, struct editable *w)
@@ -234,6 +281,14 @@ void edit_interleaved(struct planted *p, struct editable *w)
     uint32_t half = w->weights.rows / 2;
     EACH_ROW(p, w)
     take_row(p, w, e, r, r < half ? 2 * r : 2 * (r - half) + 1);
+}
+
+/* Rows that lie as gate, up, gate, up, ... taken for gate, then up. */
+void edit_deinterleaved(struct planted *p, struct editable *w)
+{
+    uint32_t half = w->weights.rows / 2;
+    EACH_ROW(p, w)
+    take_row(p, w, e, r, r % 2 ? half + r / 2 : r / 2);
 }
 
 void edit_rows_next(struct planted *p, struct editable *w)

@@ -57,17 +57,16 @@ static void add_case(json_t *record, const struct case_request *r, const struct 
                 s->outputs->shape.tokens, j->verdict, j->reason, s->repro, j->lanes, j->metrics);
 }
 
-/* Adds to a failed case what its output looks like. */
+/* Adds to a failed case what its result looks like. */
 static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct judged *s,
                                    struct gb_error *error)
 {
     json_t *one = last_case(record), *explanation;
-    char text[256];
-    if (!session_writes_output(&s->kernel) || !s->outputs->layer[0].output ||
-        strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
+    char text[768];
+    if (s->kernel.operation == GB_ROUTE || strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
         return GB_OK;
     progress("explaining", 0, 1);
-    enum gb_status status = explain(b, s->outputs, &explanation, text, sizeof text, error);
+    enum gb_status status = explain(b, s->kernel.operation, s->outputs, &explanation, text, sizeof text, error);
     if (status == GB_OK && explanation) {
         json_object_set_new(one, "explanation", explanation);
         json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include "harness/child.h"
+#include "harness/explain.h"
 #include "harness/judge.h"
 #include "harness/minimise.h"
 #include "harness/part.h"
 #include "harness/progress.h"
+#include "harness/record.h"
 #include "harness/session.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
@@ -18,12 +20,27 @@ struct search {
     const struct selected *selected;
     const char *path; /* of the smallest part so far */
     char trial[4400]; /* of the one being tried */
+    const char *kind; /* of the explanation that a part must keep; NULL: any failure will do */
+    char name[160];   /* of the smallest part's explanation, or "" */
     struct part smallest;
     unsigned tries;
 };
 
-static enum gb_status judge_trial(const struct search *s, struct gb_fixture *fixture, bool *fails,
-                                  struct gb_error *error)
+/* Whether the trial's failure has the explanation that is to be kept. */
+static enum gb_status explained_alike(struct search *s, const struct baseline *b, const struct gb_outputs *outputs,
+                                      bool *alike, struct gb_error *error)
+{
+    json_t *explanation;
+    char text[256];
+    enum gb_status status = explain(b, s->selected->kernel->operation, outputs, &explanation, text, sizeof text, error);
+    *alike = status == GB_OK && (!s->kind || (explanation && !strcmp(record_text(explanation, "kind", NULL), s->kind)));
+    if (*alike)
+        snprintf(s->name, sizeof s->name, "%s", explanation ? record_text(explanation, "name", NULL) : "");
+    json_decref(explanation);
+    return status;
+}
+
+static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, bool *fails, struct gb_error *error)
 {
     struct worker_request request = {.fixture = s->trial,
                                      .library = s->selected->library->path,
@@ -50,6 +67,8 @@ static enum gb_status judge_trial(const struct search *s, struct gb_fixture *fix
             json_decref(j.lanes);
             json_decref(j.metrics);
         }
+        if (status == GB_OK && *fails && s->selected->kernel->operation != GB_ROUTE)
+            status = explained_alike(s, baseline, result.outputs[0], fails, error);
         baseline_free(&quantised);
         baseline_free(&plain);
     }
@@ -57,7 +76,8 @@ static enum gb_status judge_trial(const struct search *s, struct gb_fixture *fix
     return status;
 }
 
-/* Keeps the part if the kernel fails on it. What it does not take, or crashes on, is another failure. */
+/* Keeps the part if the kernel fails on it, and with the same explanation. What it does not take, or crashes on, is
+ * another failure. */
 static enum gb_status try_part(struct search *s, const struct part *part, bool *fails, struct gb_error *error)
 {
     struct gb_fixture *fixture;
@@ -149,10 +169,11 @@ static json_t *describe(const struct search *s)
     const struct part *p = &s->smallest;
     if (stat(s->path, &file))
         file.st_size = 0;
-    return json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "path", s->path, "bytes",
-                     (json_int_t)file.st_size, "layer", (int)p->layer, "first_token", (int)p->first_token, "tokens",
-                     (int)p->tokens, "first_slot", (int)p->first_slot, "slots", (int)p->slots, "hidden", (int)p->hidden,
-                     "intermediate", (int)p->intermediate, "tries", (int)s->tries);
+    return json_pack("{s:s, s:I, s:s, s:b, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "path", s->path, "bytes",
+                     (json_int_t)file.st_size, "name", s->name, "explained_alike", s->kind != NULL, "layer",
+                     (int)p->layer, "first_token", (int)p->first_token, "tokens", (int)p->tokens, "first_slot",
+                     (int)p->first_slot, "slots", (int)p->slots, "hidden", (int)p->hidden, "intermediate",
+                     (int)p->intermediate, "tries", (int)s->tries);
 }
 
 enum gb_status minimise_check(const char *path, struct gb_error *error)
@@ -171,13 +192,17 @@ enum gb_status minimise_check(const char *path, struct gb_error *error)
 }
 
 enum gb_status minimise(const struct case_request *request, const struct selected *selected,
-                        const struct gb_outputs *outputs, const char *path, json_t **description,
+                        const struct gb_outputs *outputs, const char *kind, const char *path, json_t **description,
                         struct gb_error *error)
 {
-    struct search s = {.request = request, .selected = selected, .path = path};
+    struct search s = {.request = request, .selected = selected, .path = path, .kind = kind[0] ? kind : NULL};
     bool fails;
     *description = NULL;
     enum gb_status status = find_layer(&s, outputs->shape.tokens, &fails, error);
+    if (status == GB_OK && !fails && s.kind) {
+        s.kind = NULL;
+        status = find_layer(&s, outputs->shape.tokens, &fails, error);
+    }
     if (status == GB_OK && fails) {
         status = halve(&s, offsetof(struct part, first_token), offsetof(struct part, tokens), error);
         if (status == GB_OK)

@@ -48,7 +48,7 @@ enum gb_status place_new(const double *errors, uint32_t tokens, uint32_t hidden,
                          struct place *p, struct gb_error *error)
 {
     double largest = 0.0;
-    *p = (struct place){tokens, hidden, calloc(tokens, sizeof(bool)), calloc(hidden, sizeof(bool)), 0, 0, -1};
+    *p = (struct place){tokens, hidden, 1, calloc(tokens, sizeof(bool)), calloc(hidden, sizeof(bool)), 0, 0, -1};
     if (!p->token || !p->column)
         return gb_fail(error, GB_ENOMEM, "no memory to place the errors of %u tokens", tokens);
     for (size_t i = 0; i < (size_t)tokens * hidden; i++)
@@ -100,6 +100,7 @@ static bool periodic(const struct place *p, uint32_t period, uint32_t *low, uint
     return *high - *low < period;
 }
 
+/* NULL: there is no rule, and they are most of them. */
 static json_t *describe_columns(const struct place *p)
 {
     uint32_t first = 0, last = p->hidden - 1, low, high;
@@ -114,17 +115,25 @@ static json_t *describe_columns(const struct place *p)
     for (uint32_t period = 4; period <= 256 && period <= p->hidden / 2; period *= 2)
         if (periodic(p, period, &low, &high))
             return json_sprintf("%u to %u of every %u", low, high - 1, period);
-    return list(p->column, p->hidden, 0, p->wrong_columns);
+    return p->wrong_columns > p->hidden / 2 ? NULL : list(p->column, p->hidden, 0, p->wrong_columns);
 }
 
 json_t *place_describe(const struct place *p, uint32_t first_token)
 {
     json_t *object = json_object();
-    if (p->wrong_tokens && p->wrong_tokens < p->tokens)
-        json_object_set_new(object, "tokens", list(p->token, p->tokens, first_token, p->wrong_tokens));
+    uint32_t wrong = 0, all = p->tokens / p->rows_per_token;
+    bool *token = calloc(all, sizeof *token); /* [all] */
+    for (uint32_t i = 0; token && i < p->tokens; i++)
+        token[i / p->rows_per_token] |= p->token[i];
+    for (uint32_t t = 0; token && t < all; t++)
+        wrong += token[t];
+    if (wrong && wrong < all)
+        json_object_set_new(object, "tokens", list(token, all, first_token, wrong));
+    free(token);
     if (p->expert >= 0)
         json_object_set_new(object, "expert", json_integer(p->expert));
-    if (p->wrong_columns && p->wrong_columns < p->hidden)
-        json_object_set_new(object, "columns", describe_columns(p));
+    json_t *columns = p->wrong_columns && p->wrong_columns < p->hidden ? describe_columns(p) : NULL;
+    if (columns)
+        json_object_set_new(object, "columns", columns);
     return object;
 }

@@ -8,10 +8,11 @@
 
 #include "gaugeblock.h"
 
-/* Errors of [tokens, hidden]; those that are not finite count as the largest. */
+/* Errors of [tokens, hidden]; those that are not finite count as the largest. Of intermediates, "tokens" are slots. */
 struct place {
     uint32_t tokens, hidden;
-    bool *token, *column; /* [tokens], [hidden]: whether there is an error in it */
+    uint32_t rows_per_token; /* 1, or top_k where "tokens" are slots */
+    bool *token, *column;    /* [tokens], [hidden]: whether there is an error in it */
     uint32_t wrong_tokens, wrong_columns;
     int32_t expert; /* the only one that all wrong tokens have and no other token has; -1: none */
 };

@@ -236,6 +236,8 @@ static enum gb_status complete(struct planted *p, struct gb_error *error)
         a.gate_up = p->gate_up.weights;
     if (p->down.codes)
         a.down = p->down.weights;
+    if (p->clean->down_alone && stage == STAGE_INPUT)
+        return gb_reference_down(&a, error);
     if (stage == STAGE_INPUT || stage == STAGE_GATE_UP || stage == STAGE_WEIGHTS)
         return gb_reference_layer(&a, error);
     if (stage == STAGE_PROJECTION)

@@ -209,8 +209,9 @@ static void case_block(FILE *stream, const json_t *one)
     if (reason[0] && repro[0])
         fprintf(stream, "  reproduce: %s\n", repro);
     if (json_object_get(one, "minimal"))
-        fprintf(stream, "  smallest part that fails, %.0f bytes: %s\n", record_number(one, "minimal", "bytes", NULL),
-                record_text(one, "minimal", "repro", NULL));
+        fprintf(stream, "  smallest part that fails%s, %.0f bytes: %s\n",
+                json_is_true(json_object_get(json_object_get(one, "minimal"), "explained_alike")) ? " alike" : "",
+                record_number(one, "minimal", "bytes", NULL), record_text(one, "minimal", "repro", NULL));
 }
 
 void report_table(FILE *stream, const json_t *record)

@@ -53,7 +53,7 @@ static json_t *explained(struct scene *s, char *text)
 {
     json_t *explanation;
     struct gb_error error = {""};
-    if (explain(&s->baseline, s->subject, &explanation, text, 256, &error) != GB_OK)
+    if (explain(&s->baseline, GB_LAYER, s->subject, &explanation, text, 768, &error) != GB_OK)
         fail_msg("%s", error.message);
     return explanation;
 }
@@ -69,7 +69,7 @@ static void faults_are_explained(void **state)
         struct scene s;
         scene_new(&s, formats[f]);
         for (size_t i = 0; i < count; i += 3) {
-            char text[256];
+            char text[768];
             if (!fault_applies(&all[i], formats[f]) || !strcmp(all[i].name, "one NaN"))
                 continue;
             assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
@@ -91,13 +91,13 @@ static void one_expert_is_named(void **state)
     (void)state;
     scene_new(&s, GB_NVFP4);
     for (size_t i = 0; i < count; i++) {
-        char text[256], name[128];
+        char text[768], name[128];
         if (strcmp(all[i].name, "scales of the next block") && strcmp(all[i].name, "gate and up swapped") &&
             strcmp(all[i].name, "nibbles of down exchanged"))
             continue;
         assert_int_equal(fault_run(&all[i], &s.trace, affected, s.subject->layer[0].output, NULL), GB_OK);
         json_t *explanation = explained(&s, text);
-        snprintf(name, sizeof name, "%s, of one expert", all[i].name);
+        snprintf(name, sizeof name, "%s, of expert 2 alone", all[i].name);
         assert_string_equal(json_string_value(json_object_get(explanation, "name")), name);
         assert_int_equal(json_integer_value(json_object_get(json_object_get(explanation, "where"), "expert")), 2);
         assert_non_null(strstr(text, "tokens of expert 2 alone"));
@@ -110,7 +110,7 @@ static void one_expert_is_named(void **state)
 
 static void expect_name(struct scene *s, const char *name)
 {
-    char text[256];
+    char text[768];
     json_t *explanation = explained(s, text);
     const char *found = json_string_value(json_object_get(explanation, "name"));
     if (!found || strcmp(found, name))
@@ -130,14 +130,14 @@ static void rows_of_other_tokens_are_named(void **state)
     memcpy(output, s.trace.output, 12 * row);
     memcpy(output + 3 * 128, s.trace.output + 9 * 128, row);
     memcpy(output + 9 * 128, s.trace.output + 3 * 128, row);
-    expect_name(&s, "tokens 3 and 9 exchanged");
+    expect_name(&s, "token 3 and token 9 exchanged");
     memcpy(output + 9 * 128, s.trace.output + 9 * 128, row);
     expect_name(&s, "token 3 has the output of token 9");
     memcpy(output + 4 * 128, s.trace.output + 3 * 128, row);
-    expect_name(&s, "token 3 has the output of token 9, token 4 that of 3");
+    expect_name(&s, "token 3 has the output of token 9, token 4 that of token 3");
     for (int t = 0; t < 12; t++)
         memcpy(output + t * 128, s.trace.output + (t + 5) % 12 * 128, row);
-    expect_name(&s, "token 0 has the output of token 5, token 1 that of 6, token 2 that of 7 and 9 more");
+    expect_name(&s, "token 0 has the output of token 5, token 1 that of token 6, token 2 that of token 7 and 9 more");
     scene_free(&s);
 }
 
@@ -159,7 +159,7 @@ static void a_busy_expert_is_named(void **state)
     for (size_t i = 0; i < count; i++)
         if (!strcmp(all[i].name, "global scale of the next expert in gate and up")) {
             assert_int_equal(fault_run(&all[i], &s.trace, affected, output, NULL), GB_OK);
-            expect_name(&s, "global scale of the next expert in gate and up, of one expert");
+            expect_name(&s, "global scale of the next expert in gate and up, of expert 4 alone");
         }
     scene_free(&s);
 }
@@ -189,7 +189,7 @@ static void offsets_of_ids_are_named(void **state)
 static void right_outputs_need_none(void **state)
 {
     struct scene s;
-    char text[256];
+    char text[768];
     (void)state;
     scene_new(&s, GB_MXFP8);
     memcpy(s.subject->layer[0].output, s.trace.output, 12 * 128 * sizeof(float));

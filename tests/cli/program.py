@@ -9,6 +9,7 @@ import tempfile
 PROGRAM = os.environ["GAUGEBLOCK"]
 SOURCE = os.environ["SOURCE"]
 FAULTS = os.environ["FAULTS"]
+MISTAKES = os.environ["MISTAKES"]
 HDF5_FAULT = os.environ["HDF5_FAULT"]
 PROCESSORS = os.environ["PROCESSORS"]
 SANITISED = os.environ["SANITISED"] == "1"

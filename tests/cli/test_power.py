@@ -34,6 +34,9 @@ for name, shape in (("nvfp4", "8,3,128,64"), ("mxfp4", "8,3,256,256"), ("mxfp8",
         after = f["stage"] in ("down", "slot", "combine", "output")
         if f["relative_l2"] is None: # infinities and NaN, of which down makes others
             continue
+        if f["name"] == "routing weight on the input": # and missing on the output
+            expect(f["caught_by_stages"] == ["codes", "down"], f"{name}: {f}")
+            continue
         expect(f["caught_by_stages"] == ["codes"] if before else f["caught_by_stages"] in (["down"], []) if after
                else f["caught_by_stages"], f"{name}: {f}")
     default, *others = record["gates"]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes are named for what they are, on the whole problem and on the smallest part that --minimise leaves of it."""
+import concurrent.futures
+import json
+import os
+import subprocess
+
+import h5py
+
+from program import MISTAKES, PROGRAM, expect, path, run
+
+# Mistake; formats with the suffix of the operator; its name; of the smallest part, if another.
+TABLE = [
+    ("weight-missing", "nvfp4 mxfp4 mxfp8 fp8 bf16 nvfp4.down", "routing weight missing"),
+    ("scales-next", "nvfp4 mxfp4 mxfp8 fp8", "scales of the next block"),
+    ("gate-up-swapped", "nvfp4 mxfp4 mxfp8 fp8 bf16 bf16.gate_up", "gate and up swapped"),
+    ("last-block-dropped", "nvfp4 mxfp4 mxfp8 fp8 bf16", "last K block dropped"),
+    ("last-block-dropped", "mxfp4.gate_up", "last K block of gate and up dropped"),
+    ("last-block-dropped", "mxfp8.down", "last K block of down dropped"),
+    ("scales-next", "nvfp4.gate_up", "scales of the next block in gate and up"),
+    ("scales-previous", "mxfp8.down", "scales of the previous block in down"),
+    ("scales-next-row", "nvfp4", "scales of the next row in down"),
+    ("scales-swizzled", "nvfp4", "swizzled scales of gate and up read as linear"),
+    ("second-block-of-gate-up-dropped", "nvfp4 nvfp4.gate_up", "K block 1 of gate and up dropped"),
+    ("second-block-of-gate-up-dropped", "bf16", "columns 16 to 31 of K of gate and up dropped"),
+    ("first-block-of-down-dropped", "mxfp4", "K block 0 of down dropped"),
+    ("nibbles-of-one-expert", "nvfp4 mxfp4.down", "nibbles of down exchanged, of expert {expert} alone"),
+    ("weight-missing-in-one-token", "bf16", "routing weight missing, in some tokens"),
+    ("weight-twice", "mxfp4", "routing weight applied twice"),
+    ("expert-left-out", "nvfp4.down", "expert {expert} left out"),
+    ("slot-left-out", "mxfp8", "slot 1 left out"),
+    ("ids-off", "bf16", "experts' ids off by 1"),
+    ("tile-missing", "nvfp4", "output zero, in some tokens and columns"),
+    ("zero", "mxfp4", "output zero"),
+]
+SHAPES = {"fp8": "6,2,256,256", "nvfp4": "6,2,128,160"}
+experts = {}
+for number, name in enumerate(("nvfp4", "mxfp4", "mxfp8", "fp8", "bf16")):
+    run("make", path(f"{name}.h5"), "--shape", SHAPES.get(name, "6,2,128,96"), "--tokens", 6, "--layers", 1 + number % 2,
+        "--format", name, "--stored" if number % 2 else "--generated", "--seed", 7 + number)
+    with h5py.File(path(f"{name}.h5")) as file:
+        experts[name] = file["layers/0/routing/ids"][0, 0]
+one = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def check(mistake, kernel, name):
+    """One kernel, run where its fixture lies; the printed line is run elsewhere."""
+    what, weights = f"mistakes/{mistake}.{kernel}", kernel.split(".")[0]
+    work = path(what.replace("/", "-"))
+    os.mkdir(work)
+    done = subprocess.run([PROGRAM, "verify", f"../{weights}.h5", "--subject", MISTAKES, "--kernel", what, "--minimise",
+                           "small.h5", "-o", "record.json"], capture_output=True, text=True, cwd=work, env=one)
+    expect(done.returncode == 1, f"{what}: {done.stdout}{done.stderr}")
+    with open(os.path.join(work, "record.json")) as file:
+        case, = json.load(file)["cases"]
+    found, minimal = case["explanation"], case["minimal"]
+    expect(name.format(expert=experts[weights]) in (found["name"], *found["also_fits"]) and found["explains"] > 0.9,
+           f"{what}: {found}")
+    expect(found["name"] in case["reason"], case["reason"])
+    expect(minimal["explained_alike"] and minimal["bytes"] == os.path.getsize(os.path.join(work, "small.h5")) < 1 << 20,
+           f"{what}: {minimal}")
+    words = minimal["repro"].split()
+    again = subprocess.run([PROGRAM, *words[1:], "-o", os.path.join(work, "again.json")], capture_output=True, text=True,
+                           cwd="/", env=one)
+    expect(again.returncode == 1, f"{minimal['repro']}: {again.stdout}{again.stderr}")
+    with open(os.path.join(work, "again.json")) as file:
+        small = json.load(file)["cases"][0]["explanation"]
+    expect(small["kind"] == found["kind"] and small["name"] == minimal["name"], f"{what}: {found}, then {small}")
+
+
+with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    for task in [pool.submit(check, mistake, kernel, name) for mistake, kernels, name in TABLE
+                 for kernel in kernels.split()]:
+        task.result()
