@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "gpu/kernels.cuh"
+#include "gpu/routed_layer.cuh"
 
 namespace
 {
@@ -155,32 +156,6 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     return status;
 }
 
-enum gb_status check_router(const struct gb_shape &s, const struct gb_router *r, struct gb_error *error)
-{
-    if (!s.tokens || !s.hidden || !s.experts || !s.top_k || s.top_k > s.experts)
-        return gb_cuda_fail(error, GB_EUNSUPPORTED,
-                            "tokens %u, hidden %u, experts %u, top_k %u: every size must be at least 1 and top_k at "
-                            "most experts",
-                            s.tokens, s.hidden, s.experts, s.top_k);
-    if (s.hidden % 8 || s.hidden > 1u << 20)
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "hidden %u is no multiple of 8 up to %u", s.hidden, 1u << 20);
-    if (s.tokens > 65535 || s.experts > 1u << 20) /* the grid's second dimension; sizes in 32 bits */
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "%u tokens are more than 65535, or %u experts than %u", s.tokens,
-                            s.experts, 1u << 20);
-    if (!r || r->size < sizeof *r)
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "there is no router recipe, or an older one than this library's");
-    const auto among = [](int value, int last) { return value >= 1 && value <= last; };
-    if ((r->logits != GB_FP32 && r->logits != GB_BF16) || (r->weights != GB_FP32 && r->weights != GB_BF16) ||
-        !among(r->bias, GB_ROUTER_BIAS_LOSSY) || !among(r->score, GB_ROUTER_SCORE_SIGMOID) ||
-        !among(r->nonfinite, GB_ROUTER_NONFINITE_BIASED) || !among(r->weight, GB_ROUTER_WEIGHT_SIGMOID) ||
-        !among(r->renormalise, GB_ROUTER_RENORMALISE_SCALED_DIVIDE) || !among(r->side, GB_ROUTER_ON_INPUT))
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "the router recipe has a value that this library does not know");
-    if (!r->groups || s.experts % r->groups || !r->kept_groups || r->kept_groups > r->groups)
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "%u of %u groups of %u experts", r->kept_groups, r->groups,
-                            s.experts);
-    return GB_OK;
-}
-
 enum gb_status supports_route(const struct gb_problem *problem, struct gb_error *error)
 {
     if (problem->size < offsetof(struct gb_problem, router) + sizeof problem->router)
@@ -188,7 +163,7 @@ enum gb_status supports_route(const struct gb_problem *problem, struct gb_error 
     if (problem->weights != GB_BF16)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "weight format %d; a router's is %d", (int)problem->weights,
                             (int)GB_BF16);
-    const enum gb_status status = check_router(problem->shape, problem->router, error);
+    const enum gb_status status = gb_cuda_route_check(&problem->shape, problem->router, error);
     return status == GB_OK ? check_device(gb_cuda_route_shared(&problem->shape, problem->router), error) : status;
 }
 
@@ -202,7 +177,7 @@ enum gb_status run_route(const struct gb_arguments *given, struct gb_error *erro
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
-        status = check_router(a.shape, a.router, error);
+        status = gb_cuda_route_check(&a.shape, a.router, error);
     if (status != GB_OK)
         return status;
     if (!a.x || !a.routed_ids || !a.routed_weights || !a.workspace ||
@@ -351,6 +326,26 @@ template <enum gb_operator Operator> constexpr struct gb_kernel quantiser(const 
             {}};
 }
 
+constexpr struct gb_kernel router = {"cuda/route",
+                                     GB_ROUTE,
+                                     GB_BF16,
+                                     GB_BF16,
+                                     GB_FP32,
+                                     "fma32/1",
+                                     24,
+                                     GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
+                                     supports_route,
+                                     workspace_route,
+                                     NULL,
+                                     NULL,
+                                     run_route,
+                                     {}};
+
+/* What layers that route are made of. */
+template <enum gb_format Weights> constexpr struct gb_kernel layer = kernel<GB_LAYER, Weights>("layer");
+template <enum gb_format Format>
+constexpr struct gb_kernel quantised_layer = quantised<GB_LAYER, Format, Format>("layer");
+
 const struct gb_kernel kernels[] = {
     kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
     kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
@@ -367,20 +362,12 @@ const struct gb_kernel kernels[] = {
     quantised<GB_LAYER, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-layer"),
     quantised<GB_GATE_UP, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-gate-up"),
     quantised<GB_DOWN, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-down"),
-    {"cuda/route",
-     GB_ROUTE,
-     GB_BF16,
-     GB_BF16,
-     GB_FP32,
-     "fma32/1",
-     24,
-     GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
-     supports_route,
-     workspace_route,
-     NULL,
-     NULL,
-     run_route,
-     {}},
+    router,
+    gb_routed_layer<router, layer<GB_NVFP4>>::kernel("cuda/nvfp4-routed-layer"),
+    gb_routed_layer<router, layer<GB_MXFP8>>::kernel("cuda/mxfp8-routed-layer"),
+    gb_routed_layer<router, layer<GB_BF16>>::kernel("cuda/bf16-routed-layer"),
+    gb_routed_layer<router, quantised_layer<GB_NVFP4>>::kernel("cuda/nvfp4-nvfp4-routed-layer"),
+    gb_routed_layer<router, quantised_layer<GB_MXFP8>>::kernel("cuda/mxfp8-mxfp8-routed-layer"),
     quantiser<GB_QUANTISE>("cuda/quantise"),
     quantiser<GB_SILU_MUL_QUANTISE>("cuda/silu-mul-quantise"),
 };

@@ -12,6 +12,10 @@ enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *er
 enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error);
 
+/* GB_EUNSUPPORTED, with the reason, where route is not defined for the shape or the recipe. */
+enum gb_status gb_cuda_route_check(const struct gb_shape *shape, const struct gb_router *router,
+                                   struct gb_error *error);
+
 /* GB_EINVAL, with the reason, where the operator is not defined for q. */
 enum gb_status gb_cuda_quantise_check(const struct gb_quantisation *q, enum gb_operator operation,
                                       struct gb_error *error);

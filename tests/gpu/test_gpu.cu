@@ -72,8 +72,10 @@ void run_problem(const struct gb_shape &shape, enum gb_format format, enum data_
         exit(1);
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel &kernel = table->kernels[k];
-        if (kernel.weights != format || kernel.activations != GB_BF16 || kernel.operation == GB_ROUTE)
-            continue; /* routers: test_route.cu; quantised activations: the operator by itself, and verify */
+        if (kernel.weights != format || kernel.activations != GB_BF16 || kernel.operation == GB_ROUTE ||
+            kernel.flags & GB_ROUTES)
+            continue; /* routers: test_route.cu; layers that route: test_routed_layer.cu; quantised activations: the
+                         operator by itself, and verify */
         struct gb_error error;
         struct gb_problem question = {};
         question.size = sizeof question;

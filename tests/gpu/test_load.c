@@ -13,6 +13,23 @@
 
 #include "gaugeblock.h"
 
+/* DeepSeek-V3's. */
+static const struct gb_router router = {
+    .size = sizeof router,
+    .logits = GB_FP32,
+    .bias = GB_ROUTER_BIAS_CHOICE,
+    .score = GB_ROUTER_SCORE_SIGMOID,
+    .nonfinite = GB_ROUTER_NONFINITE_KEPT,
+    .groups = 8,
+    .kept_groups = 4,
+    .group_terms = 2,
+    .weight = GB_ROUTER_WEIGHT_SCORE,
+    .renormalise = GB_ROUTER_RENORMALISE_DIVIDE,
+    .scale = 2.5f,
+    .weights = GB_FP32,
+    .side = GB_ROUTER_ON_OUTPUT,
+};
+
 static unsigned failures;
 
 static void expect(bool good, const char *what, const char *message)
@@ -140,8 +157,16 @@ static void test_quantise_domain(const struct gb_kernel *kernel)
 static void test_arguments(const struct gb_kernel *kernel)
 {
     struct gb_error error = {"no message"};
-    struct gb_arguments a = {.size = sizeof a, .shape = {1, 2048, 512, 32, 8}, .activation_rules = rules_of(kernel)};
+    struct gb_arguments a = {.size = sizeof a,
+                             .shape = {1, 2048, 512, 32, 8},
+                             .router = kernel->flags & GB_ROUTES ? &router : NULL,
+                             .activation_rules = rules_of(kernel)};
     expect(kernel->run(&a, &error) == GB_EINVAL, "no buffers", error.message);
+    if (kernel->flags & GB_ROUTES) {
+        a.router = NULL;
+        expect(kernel->run(&a, &error) == GB_EUNSUPPORTED, "no recipe", error.message);
+        return; /* the rest is asked of its layer alone */
+    }
     a.activation = GB_SWIGLU_OAI;
     expect(kernel->run(&a, &error) == GB_EUNSUPPORTED, "another activation", error.message);
     const float bias = 0;
@@ -155,21 +180,6 @@ static void test_arguments(const struct gb_kernel *kernel)
 /* The router's domain, which is not the layer's. */
 static void test_route(const struct gb_kernel *kernel, enum gb_status present)
 {
-    static const struct gb_router router = {
-        .size = sizeof router,
-        .logits = GB_FP32,
-        .bias = GB_ROUTER_BIAS_CHOICE,
-        .score = GB_ROUTER_SCORE_SIGMOID,
-        .nonfinite = GB_ROUTER_NONFINITE_KEPT,
-        .groups = 8,
-        .kept_groups = 4,
-        .group_terms = 2,
-        .weight = GB_ROUTER_WEIGHT_SCORE,
-        .renormalise = GB_ROUTER_RENORMALISE_DIVIDE,
-        .scale = 2.5f,
-        .weights = GB_FP32,
-        .side = GB_ROUTER_ON_OUTPUT,
-    };
     static const struct {
         struct gb_shape shape;
         const char *reason;
@@ -233,6 +243,7 @@ int main(int argc, char **argv)
         struct gb_problem problem = {.size = sizeof problem,
                                      .shape = {1, 2048, 512, 32, 8},
                                      .weights = kernel->weights,
+                                     .router = kernel->flags & GB_ROUTES ? &router : NULL,
                                      .quantise = &quantise,
                                      .activation_rules = kernel->operation < GB_ROUTE ? rules_of(kernel) : NULL};
         if (kernel->operation == GB_ROUTE) {

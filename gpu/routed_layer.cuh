@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A layer that routes by itself: the launches of a router and of a layer on one stream, so that ids stay on the device.
+ * Private to kernels.cu. */
+#ifndef GB_GPU_ROUTED_LAYER_CUH
+#define GB_GPU_ROUTED_LAYER_CUH
+
+#include <algorithm>
+#include <cstring>
+
+#include "gpu/kernels.cuh"
+
+template <const struct gb_kernel &Router, const struct gb_kernel &Layer> struct gb_routed_layer {
+    static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+    {
+        struct gb_problem route = {};
+        const enum gb_status status = Layer.supports(problem, error);
+        if (status != GB_OK)
+            return status;
+        memcpy(&route, problem, std::min(problem->size, sizeof route));
+        route.weights = Router.weights;
+        return Router.supports(&route, error);
+    }
+
+    /* One after the other. */
+    static size_t workspace(const struct gb_problem *problem)
+    {
+        return std::max(Router.workspace(problem), Layer.workspace(problem));
+    }
+
+    static enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
+    {
+        struct gb_arguments a = {};
+        const enum gb_status status = Router.run(given, error);
+        if (status != GB_OK)
+            return status;
+        memcpy(&a, given, std::min(given->size, sizeof a));
+        a.size = sizeof a;
+        a.ids = a.routed_ids;
+        a.routing_weights = a.routed_weights;
+        return Layer.run(&a, error);
+    }
+
+    static constexpr struct gb_kernel kernel(const char *name)
+    {
+        struct gb_kernel k = Layer;
+        k.name = name;
+        k.flags |= GB_ROUTES;
+        k.supports = supports;
+        k.workspace = workspace;
+        k.run = run;
+        return k;
+    }
+};
+
+#endif
