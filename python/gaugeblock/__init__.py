@@ -5,7 +5,7 @@
 
     def moe(layer):                          # layer: gaugeblock.Layer with arrays of the chosen framework
         ...
-        return output                        # [tokens, hidden], or (output, intermediate)
+        return output                        # [tokens, hidden], or a dictionary with more
 
     gaugeblock.verify(moe, "layer.h5", framework="torch", device="cuda").check()
 
@@ -13,7 +13,7 @@ docs/python.md has the whole interface.
 """
 
 from gaugeblock.arrays import bf16_to_float32, float32_to_bf16
-from gaugeblock.fixture import Fixture, Layer, Weights
+from gaugeblock.fixture import Fixture, Layer, Quantisation, Router, Weights
 from gaugeblock.report import Case, Report, Verdict, VerificationError
 from gaugeblock.verify import verify
 
@@ -21,7 +21,9 @@ __all__ = [
     "Case",
     "Fixture",
     "Layer",
+    "Quantisation",
     "Report",
+    "Router",
     "Verdict",
     "VerificationError",
     "Weights",

@@ -5,6 +5,7 @@ numpy has no bfloat16, E4M3 or E8M0: there these are uint16 and uint8 bits. torc
 """
 
 import importlib
+import sys
 
 import numpy as np
 
@@ -50,6 +51,15 @@ def give(array, element, framework, device):
     return FRAMEWORKS[framework](array, element, device)
 
 
+def synchronise(framework, device):
+    """Waits for the work that a function may have left on a device. Raises what went wrong there."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize(device if str(device).startswith("cuda") else None)
+    if cupy is not None and framework == "cupy":
+        cupy.cuda.get_current_stream().synchronize()
+
+
 def _is_torch(value):
     return type(value).__module__.split(".")[0] == "torch"
 
@@ -62,6 +72,8 @@ def take(value, name):
     if _is_torch(value):
         torch = importlib.import_module("torch")
         value = value.detach().contiguous().cpu()
+        if value.dtype.is_floating_point and value.element_size() == 1:
+            value = value.view(torch.uint8)  # numpy has no such types; it has their bits
         return value.view(torch.int16).numpy().view(np.uint16) if value.dtype == torch.bfloat16 else value.numpy()
     if hasattr(value, "__cuda_array_interface__"):
         return _from_cuda(value)

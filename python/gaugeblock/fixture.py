@@ -31,6 +31,29 @@ class Weights:
 
 
 @dataclasses.dataclass(frozen=True)
+class Router:
+    """A layer's router. recipe: its name (`gaugeblock list routers`); rules: the fields of struct gb_router, enumerators
+    and formats as words ("softmax", "bf16"); weights: bf16 [experts, hidden]; bias: float32 [experts], or None."""
+
+    recipe: str
+    rules: types.SimpleNamespace
+    weights: typing.Any
+    bias: typing.Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantisation:
+    """How activations are quantised. recipe: its name (`gaugeblock list recipes`); format: "nvfp4", "mxfp8" or "fp8"; block:
+    columns that share a scale; x_scale, intermediate_scale: decoding global scales, 1.0 where the recipe has none."""
+
+    recipe: str
+    format: str
+    block: int
+    x_scale: float
+    intermediate_scale: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Layer:
     """The inputs of one layer for the first `tokens` tokens, in the framework that was asked for.
 
@@ -39,7 +62,8 @@ class Layer:
     "swiglu-oai" (docs/numerics.md); gate_up_bias: float32 [experts, 2 * intermediate], down_bias: float32 [experts,
     hidden]; None where the layer has none. weighed_input: the routing weight multiplies x, rounded to bf16, and not the
     output. activations: what the fixture's contract multiplies x and the intermediate as: "bf16", or "nvfp4", "mxfp8",
-    "fp8", which they are quantised to first. A function that does not know them raises NotImplementedError."""
+    "fp8", which they are quantised to first. A function that does not know them raises NotImplementedError. quantisation: how, or None
+    for "bf16". router: a Router, or None where the layer has none."""
 
     tokens: int
     hidden: int
@@ -56,6 +80,21 @@ class Layer:
     down_bias: typing.Any
     weighed_input: bool = False
     activations: str = "bf16"
+    quantisation: typing.Optional[Quantisation] = None
+    router: typing.Optional[Router] = None
+
+
+def _rules(ffi, router):
+    """struct gb_router, its enumerators as words."""
+    rules = {}
+    for name, field in ffi.typeof("struct gb_router").fields:
+        value = getattr(router, name)
+        if field.type.kind == "enum":
+            word = field.type.elements[value].removeprefix(f"GB_ROUTER_{name.upper()}_")
+            value = word.removeprefix("GB_ROUTER_").removeprefix("GB_").lower()
+        if name != "size":
+            rules[name] = value
+    return types.SimpleNamespace(**rules)
 
 
 class Fixture:
@@ -129,6 +168,53 @@ class Fixture:
             down_bias=None if a.down_bias == ffi.NULL else array(a.down_bias, np.float32, (s.experts, s.hidden)),
             weighed_input=bool(a.weighed_input),
             activations=self.activations,
+            quantisation=self._quantisation(index),
+            router=self._router(index, array),
+        )
+
+    def activation_rules(self):
+        """The library's struct gb_quantiser of the activations; NULL for bf16."""
+        _, lib = native.library()
+        return lib.gb_fixture_activation_rules(self._fixture)
+
+    def activation_array(self, name, tokens):
+        """Axes and type of codes or scales of activations: "x_codes", "x_scales", "intermediate_codes",
+        "intermediate_scales". ValueError where the fixture's activations are bf16."""
+        ffi, lib = native.library()
+        rules = self.activation_rules()
+        if rules == ffi.NULL:
+            raise ValueError(f"{name}: the fixture's activations are bf16; leave it out")
+        shape = ffi.new("struct gb_shape *", vars(self.shape))
+        array = lib.gb_activation_array(rules, shape, getattr(lib, f"GB_{name.upper()}"))
+        slots = {} if name.startswith("x_") else {"top_k": array.slots}
+        return {"tokens": tokens, **slots, "width": array.width}, np.uint8 if array.bytes == 1 else np.float32
+
+    def _quantisation(self, index):
+        ffi, _ = native.library()
+        rules = self.activation_rules()
+        scales = self._fixture.layer[index].activation_scales
+        if rules == ffi.NULL:
+            return None
+        return Quantisation(
+            recipe=ffi.string(self._fixture.activation_recipe).decode(),
+            format=self.activations,
+            block=rules.block_columns,
+            x_scale=1.0 if scales == ffi.NULL else scales[0],
+            intermediate_scale=1.0 if scales == ffi.NULL else scales[1],
+        )
+
+    def _router(self, index, array):
+        ffi, lib = native.library()
+        a = lib.gb_route_arguments(self._fixture, index, 1)
+        if a.router_weights.codes == ffi.NULL or a.router == ffi.NULL:
+            return None
+        named = ffi.string(self._fixture.router).decode()
+        recipe = lib.gb_router_recipe_default(self._fixture.renormalise)
+        return Router(
+            recipe=named or ffi.string(recipe.name).decode(),
+            rules=_rules(ffi, a.router),
+            weights=array(a.router_weights.codes, np.uint16, (self.shape.experts, self.shape.hidden), "bf16"),
+            bias=None if a.router_bias == ffi.NULL else array(a.router_bias, np.float32, (self.shape.experts,)),
         )
 
     def _weights(self, arguments, projection, array):

@@ -22,7 +22,7 @@ def gaugeblock_verify(record_property):
         report = verify(function, fixture, **options)
         record_property("gaugeblock_verdict", report.verdict.name)
         for case in report.cases:
-            if case.record:
+            if case.record and "overall" in case.record.get("metrics", {}):
                 overall = case.record["metrics"]["overall"]["subject_truth"]
                 record_property(f"gaugeblock_batch_{case.tokens}_cosine_min", overall["quantised"]["cosine_min"])
         if report.verdict is Verdict.UNSUPPORTED:

@@ -15,6 +15,7 @@ class Verdict(enum.Enum):
 
     PASS = 0
     FAIL = 1
+    BAD_INPUT = 2
     NOT_RUN = 3
     UNSUPPORTED = (3, "UNSUPPORTED")
     VACUOUS = 4
@@ -28,6 +29,7 @@ class Verdict(enum.Enum):
 
 GRAVEST_FIRST = (
     Verdict.CRASH,
+    Verdict.BAD_INPUT,
     Verdict.NONDETERMINISTIC,
     Verdict.FAIL,
     Verdict.VACUOUS,
@@ -40,12 +42,13 @@ GRAVEST_FIRST = (
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One batch of one function. record: the case of the program's record (docs/gates.md#record), None if nothing could be
-    judged; outputs: SHA-256 of each layer's output bits."""
+    judged. operator: "layer"; a function that routes has a case "route" before it, too."""
 
     tokens: int
     verdict: Verdict
     reason: str
     record: typing.Optional[dict] = None
+    operator: str = "layer"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,5 +78,7 @@ class Report:
 
     def __str__(self):
         lines = [f"{self.subject} on {self.fixture}: {self.verdict.name}"]
-        lines += [f"  batch {c.tokens}: {c.verdict.name}{': ' if c.reason else ''}{c.reason}" for c in self.cases]
+        for c in self.cases:
+            which = ", route" if c.operator == "route" else ""
+            lines.append(f"  batch {c.tokens}{which}: {c.verdict.name}{': ' if c.reason else ''}{c.reason}")
         return "\n".join(lines + ([self.text.rstrip()] if self.text else []))

@@ -14,9 +14,10 @@ import traceback
 import numpy as np
 
 from gaugeblock import native
-from gaugeblock.arrays import FRAMEWORKS, take
+from gaugeblock.arrays import FRAMEWORKS, give, synchronise, take
 from gaugeblock.fixture import Fixture
 from gaugeblock.report import Case, Report, Verdict
+from gaugeblock.returned import NAMES, bits, checked, kind, write
 
 
 class _Stop(Exception):
@@ -45,9 +46,13 @@ def verify(
 ):
     """Judges `function` on the fixture at the path `fixture` and returns a Report.
 
-    function(layer) -> output or (output, intermediate), layer a gaugeblock.Layer whose arrays belong to `framework`
-    ("numpy", "torch", "cupy") and lie on `device`; output: float32, float64 or bf16 [tokens, hidden]; intermediate: bf16
-    [tokens, top_k, intermediate], +0 in empty slots. It is called twice for every batch and layer, on fresh copies.
+    function(layer) -> output, (output, intermediate), or a dictionary; layer a gaugeblock.Layer whose arrays belong to
+    `framework` ("numpy", "torch", "cupy") and lie on `device`. Names in the dictionary: output: float32, float64 or bf16
+    [tokens, hidden]; intermediate: bf16 [tokens, top_k, intermediate], +0 in empty slots; ids, routing_weights: int32 or
+    int64, and float32 or bf16 [tokens, top_k], of a function that routes by layer.router; then its routing is one case,
+    and its layer under that routing another; x_codes, x_scales, intermediate_codes, intermediate_scales: what
+    layer.quantisation makes of x and the intermediate, as gaugeblock.h has them. It is called twice for every batch and
+    layer, on fresh copies.
 
     batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. order: the order the function
     claims, such as "fma32/1", which makes every bit binding; None claims none. rounding: where it rounds between
@@ -63,6 +68,8 @@ def verify(
         raise ValueError(f"framework={framework!r}: it must be one of {', '.join(FRAMEWORKS)}")
     name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}".replace("/", ".")
     cases, outputs, text = [], [], ""
+    if not isolate:
+        give(np.zeros(1, np.float32), None, framework, device)  # no such framework or device: an argument, not a verdict
     with Fixture(fixture) as problem, tempfile.TemporaryDirectory(prefix="gaugeblock-") as folder:
         for tokens in _batches(batches, problem):
             work = (os.fspath(fixture), tokens, framework, device, nondeterministic, os.path.join(folder, name))
@@ -73,7 +80,9 @@ def verify(
         if outputs:
             claim = _claim(order, rounding, accumulator_bits)
             text, record = _judge(fixture, outputs, [*claim, *arguments], folder)
-            cases += [Case(c["batch"], Verdict[c["verdict"]], c["reason"], c) for c in record["cases"]]
+            cases += [
+                Case(c["batch"], Verdict[c["verdict"]], c["reason"], c, c["subject"].get("operator", "layer")) for c in record["cases"]
+            ]
     return Report(name, os.fspath(fixture), tuple(cases), text)
 
 
@@ -100,7 +109,7 @@ def _outputs(function, fixture, tokens, framework, device, nondeterministic, ste
     _compare(runs, nondeterministic)
     paths = [f"{stem}-batch-{tokens}-run-{number}.h5" for number in range(2 if nondeterministic else 1)]
     for path, run in zip(paths, runs):
-        _write(path, problem, tokens, run)
+        write(path, problem, tokens, run)
     return paths
 
 
@@ -141,42 +150,51 @@ def isolated_main(arguments):
 
 
 def _run(function, problem, tokens, framework, device):
-    """Every layer's (output, intermediate or None), as numpy arrays."""
+    """Every layer's arrays by name, as numpy arrays."""
     results = []
     for index in range(problem.layers):
-        layer = problem.layer(index, tokens, framework, device)
-        try:
-            returned = function(layer)
-        except NotImplementedError as error:
-            raise _Stop(Verdict.UNSUPPORTED, str(error) or "the function raised NotImplementedError") from error
-        except Exception as error:
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{os.path.basename(at.filename)}:{at.lineno}"
-            raise _Stop(Verdict.CRASH, f"layer {index}: {type(error).__name__} at {where}: {error}") from error
+        layer = _inputs(problem, index, tokens, framework, device)
+        returned = _call(function, layer, index, framework, device)
         _check_inputs(layer, problem.layer(index, tokens), index)
         try:
-            results.append(_checked(layer, returned))
+            results.append(checked(problem, layer, returned))
         except (TypeError, ValueError) as error:
             raise _Stop(Verdict.FAIL, f"layer {index}: {error}") from error
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
             raise _Stop(Verdict.FAIL, f"layer {index}: what it returned cannot be read: {what}") from error
-        for what, first, now in zip(("output", "intermediate"), results[0], results[-1]):
-            if _type(first) != _type(now):
-                reason = f"layer {index}: the {what} is {_type(now)}, layer 0's {_type(first)}: return one type"
-                raise _Stop(Verdict.FAIL, reason)
+        for name in NAMES:
+            first, now = (kind(result.get(name)) for result in (results[0], results[-1]))
+            if first != now:
+                raise _Stop(Verdict.FAIL, f"layer {index}: the {name} is {now}, layer 0's {first}: return one type")
     return results
 
 
-def _type(array):
-    """How _write stores it."""
-    if array is None:
-        return "None"
-    return "bfloat16" if array.dtype == np.uint16 else "float32"
+def _inputs(problem, index, tokens, framework, device):
+    """A layer's inputs; where an earlier call has lost the device, they cannot be put there."""
+    try:
+        return problem.layer(index, tokens, framework, device)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise _Stop(Verdict.CRASH, f"layer {index}: its inputs cannot be put on {device}: {what}") from error
 
 
-def _bits(array):
-    return np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+def _call(function, layer, index, framework, device):
+    """What the function returns, when all that it has started is done."""
+    try:
+        returned = function(layer)
+    except NotImplementedError as error:
+        raise _Stop(Verdict.UNSUPPORTED, str(error) or "the function raised NotImplementedError") from error
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(at.filename)}:{at.lineno}"
+        raise _Stop(Verdict.CRASH, f"layer {index}: {type(error).__name__} at {where}: {error}") from error
+    try:
+        synchronise(framework, device)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise _Stop(Verdict.CRASH, f"layer {index}: what it started on the device failed: {what}") from error
+    return returned
 
 
 def _arrays(layer):
@@ -190,90 +208,34 @@ def _arrays(layer):
                 yield f"{name}.{part}", getattr(weights, part)
         if getattr(layer, f"{name}_bias") is not None:
             yield f"{name}_bias", getattr(layer, f"{name}_bias")
+    if layer.router is not None:
+        yield "router.weights", layer.router.weights
+        if layer.router.bias is not None:
+            yield "router.bias", layer.router.bias
 
 
 def _check_inputs(layer, fresh, index):
     for (name, given), (_, kept) in zip(_arrays(layer), _arrays(fresh)):
-        if not np.array_equal(_bits(take(_as_bits(given), name)), _bits(kept)):
+        if not np.array_equal(bits(take(given, name)), bits(kept)):
             raise _Stop(Verdict.FAIL, f"layer {index}: the function changed its input {name}")
-
-
-def _as_bits(array):
-    """torch's 8-bit floating-point types have no numpy counterpart; their bits do."""
-    if type(array).__module__.split(".")[0] != "torch" or array.element_size() != 1:
-        return array
-    import torch
-
-    return array.view(torch.uint8)
-
-
-def _checked(layer, returned):
-    """(output, intermediate or None) as numpy arrays. TypeError or ValueError: of another shape or type."""
-    if isinstance(returned, tuple) and len(returned) != 2:
-        raise TypeError(f"the function returned a tuple of {len(returned)}: return output or (output, intermediate)")
-    output, intermediate = returned if isinstance(returned, tuple) else (returned, None)
-    output = _shaped(output, "output", {"tokens": layer.tokens, "hidden": layer.hidden})
-    if output.dtype not in (np.float32, np.float64, np.uint16):
-        raise TypeError(f"the output is {output.dtype}: return float32, float64, or bfloat16 (in numpy its uint16 bits)")
-    if intermediate is None:
-        return output, None
-    sizes = {"tokens": layer.tokens, "top_k": layer.top_k, "intermediate": layer.intermediate}
-    intermediate = _shaped(intermediate, "intermediate", sizes)
-    if intermediate.dtype != np.uint16:
-        raise TypeError(f"the intermediate is {intermediate.dtype}: return bfloat16 (in numpy its uint16 bits)")
-    return output, intermediate
-
-
-def _shaped(value, name, sizes):
-    """A numpy array of this shape. Looked at before anything is copied: a view may be larger than memory."""
-    expected = tuple(sizes.values())
-    if not hasattr(value, "shape") and hasattr(value, "__dlpack__"):
-        value = np.from_dlpack(value)
-    shape = tuple(getattr(value, "shape", expected))
-    if shape == expected:
-        array = take(value, f"the {name}")
-        shape = array.shape
-    if shape != expected:
-        raise ValueError(f"the {name} is {list(shape)}: return [{', '.join(sizes)}] = {list(expected)}")
-    return array
 
 
 def _compare(runs, nondeterministic):
     for index, (first, second) in enumerate(zip(*runs)):
-        for what, a, b in zip(("output", "intermediate"), first, second):
+        for name in NAMES:
+            a, b = first.get(name), second.get(name)
             if nondeterministic or (a is None and b is None):
                 continue
             if a is None or b is None:
-                raise _Stop(Verdict.NONDETERMINISTIC, f"layer {index}: one of two runs returned no {what}")
-            a, b = _bits(a).reshape(a.size, -1), _bits(b).reshape(b.size, -1)
+                raise _Stop(Verdict.NONDETERMINISTIC, f"layer {index}: one of two runs returned no {name}")
+            a, b = bits(a).reshape(a.size, -1), bits(b).reshape(b.size, -1)
             differing = int((a != b).any(axis=1).sum()) if a.shape == b.shape else a.size
             if differing:
                 raise _Stop(
                     Verdict.NONDETERMINISTIC,
-                    f"layer {index}: {differing} elements of the {what} differ between two runs; "
+                    f"layer {index}: {differing} elements of the {name} differ between two runs; "
                     "nondeterministic=True judges both",
                 )
-
-
-def _write(path, problem, tokens, run):
-    """One run's outputs as a file that the program reads (docs/fixtures.md#outputs)."""
-    ffi, lib = native.library()
-    error = ffi.new("struct gb_error *")
-    shape = ffi.new("struct gb_shape *", vars(problem.shape))
-    shape.tokens = tokens
-    bf16 = run[0][0].dtype == np.uint16
-    pointer = ffi.new("struct gb_outputs **")
-    with_intermediate = all(intermediate is not None for _, intermediate in run)
-    form = lib.GB_BF16 if bf16 else lib.GB_FP32
-    status = lib.gb_outputs_new(shape, problem.layers, form, with_intermediate, False, pointer, error)
-    native.check(status, error)
-    outputs = ffi.gc(pointer[0], lib.gb_outputs_free)
-    for index, (output, intermediate) in enumerate(run):
-        output = output if bf16 else output.astype(np.float32)
-        ffi.memmove(outputs.layer[index].output, ffi.from_buffer(_bits(output)), output.nbytes)
-        if with_intermediate:
-            ffi.memmove(outputs.layer[index].intermediate, ffi.from_buffer(_bits(intermediate)), intermediate.nbytes)
-    native.check(lib.gb_outputs_write(os.fsencode(path), outputs, error), error)
 
 
 def _claim(order, rounding, accumulator_bits):

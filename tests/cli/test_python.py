@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from blocks import block
+from nvfp4 import quantise
 from program import SOURCE, expect, path, run, small
 from published import Published
 
@@ -175,6 +176,117 @@ expect_verdict(wordy, Verdict.CRASH, ": out of paper and ink")
 expect_verdict(restless, Verdict.NONDETERMINISTIC, "1 elements of the output differ")
 expect(len(gaugeblock.verify(restless, fixture, nondeterministic=True).check().cases) == 2, "each run is judged")
 
+# A dictionary: with routing of its own, the router is one case and the layer another.
+def routed(layer):
+    """The recipe gaugeblock.renormalised/1, then the layer."""
+    logits = bf16_to_float32(layer.x) @ bf16_to_float32(layer.router.weights).T
+    ids = np.argsort(-logits, axis=1, kind="stable")[:, : layer.top_k]
+    q = np.exp(np.take_along_axis(logits, ids, 1) - logits.max(axis=1, keepdims=True))
+    weights = (q / q.sum(axis=1, keepdims=True)).astype(np.float32)
+    output, intermediate = moe(dataclasses.replace(layer, ids=ids, routing_weights=weights))
+    return {"output": output, "intermediate": intermediate, "ids": ids, "routing_weights": weights}
+
+
+def changed(**changes):
+    """What `routed` returns, with these names changed by functions; one that gives None leaves the name out."""
+    def function(layer):
+        result = routed(layer)
+        for name, change in changes.items():
+            result[name] = change(result.get(name))
+        return result
+    return function
+
+
+def keep(*names):
+    return lambda layer: {name: value for name, value in routed(layer).items() if name in names}
+
+
+def elsewhere(ids):
+    """One token goes to an expert that it did not choose."""
+    ids[2, 1] = np.setdiff1d(np.arange(8), ids[2])[-1]
+    return ids
+
+
+def routes(layer):
+    """A wrong expert, and the layer that is right for it."""
+    result = routed(layer)
+    ids, weights = elsewhere(result["ids"]), result["routing_weights"]
+    output, intermediate = moe(dataclasses.replace(layer, ids=ids, routing_weights=weights))
+    return {"output": output, "intermediate": intermediate, "ids": ids, "routing_weights": weights}
+
+
+rules = gaugeblock.Fixture(fixture).layer(0).router
+expect((rules.recipe, rules.rules.score, rules.rules.weight, rules.rules.weights, rules.rules.side, rules.bias) ==
+       ("gaugeblock.renormalised/1", "logit", "softmax_chosen", "fp32", "on_output", None), str(rules.rules))
+report = gaugeblock.verify(routed, fixture, batches=[3, 9]).check()
+expect([(c.tokens, c.operator) for c in report.cases] == [(3, "route"), (3, "layer"), (9, "route"), (9, "layer")], str(report))
+expect(gaugeblock.verify(keep("ids", "routing_weights"), fixture).check().cases[0].operator == "route", "routing alone")
+gaugeblock.verify(keep("output"), fixture).check()
+gaugeblock.verify(changed(ids=lambda ids: ids.astype(np.int32)), fixture).check()
+report = gaugeblock.verify(routes, fixture)
+expect([c.verdict for c in report.cases] == [Verdict.FAIL, Verdict.PASS] and ", route: FAIL: " in str(report), str(report))
+for function, words in (
+    (changed(outputs=lambda none: 1), "returned 'outputs': the names are output, intermediate, ids"),
+    (changed(output=lambda y: None), "returned no output"),
+    (keep("intermediate"), "returned no output"),
+    (keep("output", "ids"), "returned one of ids and routing_weights"),
+    (changed(ids=lambda ids: ids[:, 1:]), "the ids is [9, 2]: return [tokens, top_k] = [9, 3]"),
+    (changed(ids=lambda ids: ids.astype(np.float32)), "the ids is float32: return int32 or int64"),
+    (changed(ids=lambda ids: ids + 2**32), "the ids reach from"),
+    (changed(routing_weights=lambda w: w.astype(np.float64)), "the routing_weights is float64: return float32"),
+    (changed(x_codes=lambda none: np.zeros((9, 48), np.uint8)), "x_codes: the fixture's activations are bf16; leave it out"),
+):
+    expect_verdict(function, Verdict.FAIL, words)
+
+
+def meddles(layer):
+    layer.router.weights[0, 0] ^= 1
+    return moe(layer)
+
+
+expect_verdict(meddles, Verdict.FAIL, "changed its input router.weights")
+for router, shape in (("transformers.deepseek-v3/1", "64,5,96,48"), ("te.sigmoid/1", "16,3,96,48")):
+    run("make", path("biased.h5"), "--shape", shape, "--tokens", "2", "--router", router)
+    given = gaugeblock.Fixture(path("biased.h5")).layer(0).router
+    expect(given.recipe == router and given.bias.dtype == np.float32 and given.rules.groups == 8, str(given))
+
+
+# Codes of activations, by what the layer says of their recipe.
+def codes(layer):
+    q = layer.quantisation
+    expect((q.recipe, q.format, q.block) == ("nvfp4.trtllm/1", "nvfp4", 16), str(q))
+    x_codes, x_scales, x = quantise(layer.x, np.float32(q.x_scale))
+    inner = np.zeros((layer.tokens, layer.top_k, layer.intermediate))
+    for t, j in np.ndindex(*layer.ids.shape):
+        gate, up = np.split(layer.gate_up.dequantise(layer.ids[t, j]) @ x[t], 2)
+        inner[t, j] = gate / (1 + np.exp(-gate)) * up
+    intermediate = float32_to_bf16(inner.astype(np.float32))
+    h_codes, h_scales, h = quantise(intermediate, np.float32(q.intermediate_scale))
+    y = np.zeros((layer.tokens, layer.hidden))
+    for t, j in np.ndindex(*layer.ids.shape):
+        y[t] += layer.routing_weights[t, j] * (layer.down.dequantise(layer.ids[t, j]) @ h[t, j])
+    return {"output": y, "intermediate": intermediate, "x_codes": x_codes, "x_scales": x_scales,
+            "intermediate_codes": h_codes, "intermediate_scales": h_scales}
+
+
+report = gaugeblock.verify(codes, path("activations.h5")).check()
+expect({"x_codes", "intermediate_scales"} <= set(report.cases[0].record["metrics"]["layers"][0]["subject_reference"]), "codes")
+
+
+def spoiled_codes(name, change):
+    def function(layer):
+        result = codes(layer)
+        return {**result, name: change(result[name])}
+    return str(gaugeblock.verify(function, path("activations.h5")))
+
+
+for name in ("x_codes", "x_scales", "intermediate_codes", "intermediate_scales"):
+    expect(f"{name} of layer 0" in spoiled_codes(name, lambda values: values ^ 1), name)
+tokens = gaugeblock.Fixture(path("activations.h5")).shape.tokens
+expect(f"the x_scales is [{tokens}, 5]: return [tokens, width] = [{tokens}, 6]" in
+       spoiled_codes("x_scales", lambda values: values[:, 1:]), "a shape")
+expect("the x_codes is int8: return bytes" in spoiled_codes("x_codes", lambda v: v.view(np.int8)), "a type")
+
 # In a process of its own a function may come to any grief. It is imported there, so it lies in a module.
 with open(path("grief.py"), "w") as stream:
     stream.write("""
@@ -248,6 +360,33 @@ if torch:
     gaugeblock.verify(lambda layer: printed["moe"](layer).bfloat16(), fixture, framework="torch").check()
     report = gaugeblock.verify(lambda layer: printed["moe"](layer) * 1.02, fixture, framework="torch")
     expect(report.verdict is Verdict.FAIL, str(report))
+
+    exec(block("python.md", "python", 1), printed)
+    report = gaugeblock.verify(printed["block"], fixture, framework="torch").check()
+    expect([case.operator for case in report.cases] == ["route", "layer"], str(report))
+    report = gaugeblock.verify(lambda layer: {**printed["block"](layer), "ids": layer.ids.flip(1)}, fixture, framework="torch")
+    expect([case.verdict for case in report.cases] == [Verdict.FAIL, Verdict.FAIL], str(report))
+
+    def codes_in_torch(layer):
+        """The layer of numpy, handed out in torch's types."""
+        plain = codes(gaugeblock.Fixture(path("activations.h5")).layer(0))
+        given = {name: torch.from_numpy(value) for name, value in plain.items() if name != "intermediate"}
+        return {name: value.view(torch.float8_e4m3fn) if name.endswith("_scales") else value for name, value in given.items()}
+
+    report = gaugeblock.verify(codes_in_torch, path("activations.h5"), framework="torch").check()
+    expect("x_scales_sha256" in report.cases[0].record["metrics"]["layers"][0], "codes in torch")
+
+    # What a kernel started on the device fails after the function has returned, and everything after it.
+    def lost(device=None):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    initialised, synchronise = torch.cuda.is_initialized, torch.cuda.synchronize
+    torch.cuda.is_initialized, torch.cuda.synchronize = lambda: True, lost
+    try:
+        report = gaugeblock.verify(printed["moe"], fixture, framework="torch", batches=[1, 2])
+    finally:
+        torch.cuda.is_initialized, torch.cuda.synchronize = initialised, synchronise
+    expect([case.verdict for case in report.cases] == [Verdict.CRASH] * 2 and "illegal memory access" in str(report), str(report))
 
 try:
     import pytest
