@@ -35,6 +35,7 @@ static bool possible(const struct fault *fault, enum gb_operator operation)
     switch (fault->stage) {
     case STAGE_INPUT:
         return true;
+    case STAGE_ACT_QUANT:
     case STAGE_GATE_UP:
     case STAGE_PROJECTION:
         return operation != GB_DOWN;
@@ -90,7 +91,7 @@ enum gb_status try_faults(struct window *w, struct gb_error *error)
     const struct fault *all = faults(&count);
     enum gb_status status = GB_OK;
     for (size_t i = 0; status == GB_OK && i < count; i++)
-        if (fault_applies(&all[i], w->trace.arguments.gate_up.format) && possible(&all[i], w->operation))
+        if (fault_applies(&all[i], &w->trace.arguments) && possible(&all[i], w->operation))
             status = try_fault(w, &all[i], error);
     return status;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/faults.h"
 
+#include "quant/quant.h"
+
 #define F(FORMAT) (1u << (FORMAT))
 enum {
     E2M1 = F(GB_NVFP4) | F(GB_MXFP4),
@@ -24,6 +26,19 @@ enum {
 #define EDIT(NAME, STAGE, FORMATS, FUNCTION, RESEMBLES)                                                                \
     {                                                                                                                  \
         .name = NAME, .stage = STAGE_##STAGE, .formats = FORMATS, .edit = edit_##FUNCTION, .resembles = RESEMBLES      \
+    }
+
+/* Of the codes of x, and of the intermediate. */
+#define CODES(NAME, FORMATS, FUNCTION, AMOUNT, RESEMBLES)                                                              \
+    {.name = "x: " NAME,                                                                                               \
+     .stage = STAGE_ACT_QUANT,                                                                                         \
+     .formats = FORMATS,                                                                                               \
+     .plant = plant_##FUNCTION,                                                                                        \
+     .amount = AMOUNT,                                                                                                 \
+     .resembles = RESEMBLES},                                                                                          \
+    {                                                                                                                  \
+        .name = "intermediate: " NAME, .stage = STAGE_REQUANT, .formats = FORMATS, .plant = plant_##FUNCTION,          \
+        .amount = AMOUNT, .resembles = RESEMBLES                                                                       \
     }
 
 static const struct fault table[] = {
@@ -52,6 +67,30 @@ static const struct fault table[] = {
     PLANT("x quantised to E4M3", INPUT, x_e4m3, 0, "a W4A8 kernel where W4A16 is claimed"),
     PLANT("x quantised to NVFP4", INPUT, x_nvfp4, 0, "a W4A4 kernel where W4A16 is claimed"),
     PLANT("x without its last bit", INPUT, x_truncated, 0, "TF32-like truncation of an operand"),
+
+    CODES("not quantised", 0, codes_plain, 0, "SGLang #25493: weight-only where W4A4 is claimed"),
+    CODES("codes rounded toward zero", 0, codes_truncated, 0, "vLLM per_token_group_quant: a cast that truncates"),
+    CODES("ties to zero", 0, codes_ties_to_zero, 0, "llama.cpp best_index: the lower of two equally near codes"),
+    CODES("division for reciprocal, or the reverse", 0, codes_reciprocal, 0,
+          "vLLM packed per-group quantiser: x * (1/s)"),
+    CODES("scales rounded the other way", F(GB_MXFP8), codes_scale_rounding, 0, "TE #2411; E8M0 floor against ceil"),
+    CODES("one scale for two blocks", 0, codes_wide_block, 0, "MX blocks of 32 in place of NVFP4's 16"),
+    CODES("scales of the next block", 0, scales_next_block, 0, "a scale pointer advanced before its use"),
+    CODES("scales of the next row", 0, scales_next_row, 0, "codes sorted by expert, their scales not"),
+    CODES("scale of the first block for the whole row", 0, scales_first_block, 0, "scale stride missing"),
+    CODES("linear scales read as swizzled", SCALES & ~FP8, scales_swizzled, 0, "modular #6600; vLLM #50084"),
+    CODES("scales read as transposed", 0, scales_transposed, 0, "vLLM, DeepGEMM: column-major scales of activations"),
+    CODES("stored scale one step up", 0, scales_up, 0, "FP32 scales packed as UE8M0 after the codes were made"),
+    CODES("last block zero", 0, codes_tail, 0, "CUTLASS #3536: K tail dropped"),
+    CODES("subnormal scales zero", NVFP4, scales_subnormal_zero, 0, "FlashInfer #3933, #2356"),
+    CODES("global scale missing", NVFP4, codes_global_missing, 0, "FlashInfer #3548: about 2400 times"),
+    CODES("alpha of the other product", NVFP4, codes_other_alpha, 0, "one alpha for both grouped products"),
+    CODES("global scale of the other product", NVFP4, codes_other_global, 0, "a1_gscale used for a2"),
+    CODES("global scale half as large", NVFP4, codes_global, 0.5, "one expert's input_scale in place of the largest"),
+    CODES("nibbles exchanged", E2M1, codes_nibbles, 0, "Triton #5197; torchao #2939"),
+    CODES("sign of odd nibbles lost", E2M1, codes_unsigned_odd, 0, "a mask without the high nibble's sign"),
+    CODES("448 becomes NaN", E4M3, codes_no_saturation, 0, "FlashInfer #3103: a conversion that does not saturate"),
+    CODES("E4M3 read as FNUZ", E4M3, codes_fnuz, 0, "vLLM #7210, #47201; SGLang #35111"),
 
     EDIT("gate and up swapped", GATE_UP, 0, halves_exchanged, "SGLang #25493: [up | gate] layout, w13_swap_halves"),
     EDIT("gate and up read as interleaved", GATE_UP, 0, interleaved, "ONNX Runtime #28738; aiter #5549"),
@@ -181,6 +220,9 @@ static const struct fault table[] = {
     PLANT("last 16 neurons zero", ACTIVATION, intermediate_tail_zero, 0, "a tile of the intermediate not written"),
     PLANT("intermediate of the next slot", ACTIVATION, intermediate_next_slot, 0, "inverse permutation off by one"),
 
+    PLANT("intermediate quantised from FP32", REQUANT, codes_of_fp32, 0,
+          "vLLM fused_silu_mul_block_quant: no bf16 in between"),
+
     PLANT("down accumulated in bf16", SLOT, slot_accumulator, 8, "PyTorch #84402; DeepEP #176"),
     PLANT("down accumulated in 14 bits", SLOT, slot_accumulator, 14, "DeepGEMM #37, #50: Hopper's FP8"),
     PLANT("slots rounded to bf16", SLOT, slot_bf16, 0, "TIRx #208: each contribution in bf16"),
@@ -220,12 +262,16 @@ const struct fault *faults(size_t *count)
 
 const char *fault_stage_name(enum fault_stage stage)
 {
-    static const char *const names[] = {"input",      "gate_up", "down",    "weights", "projection",
-                                        "activation", "slot",    "combine", "output"};
+    static const char *const names[] = {"input",      "act_quant", "gate_up", "down",    "weights", "projection",
+                                        "activation", "requant",   "slot",    "combine", "output"};
     return names[stage];
 }
 
-bool fault_applies(const struct fault *fault, enum gb_format format)
+bool fault_applies(const struct fault *fault, const struct gb_arguments *a)
 {
+    bool codes = fault->stage == STAGE_ACT_QUANT || fault->stage == STAGE_REQUANT;
+    if (codes && !a->activation_rules)
+        return false;
+    enum gb_format format = codes ? gb_quantiser_activations(a->activation_rules) : a->gate_up.format;
     return !fault->formats || fault->formats >> format & 1;
 }

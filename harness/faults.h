@@ -33,6 +33,15 @@ struct trace {
     bool down_alone;           /* false; true: faults are those of a kernel that is given the intermediate */
 };
 
+/* Quantised activations of one stage. */
+struct coded {
+    uint32_t rows, columns;
+    uint8_t *codes; /* [rows, columns], two a byte if they are E2M1 */
+    void *scales;   /* [rows, columns / block], a byte or FP32 */
+    float d;        /* the global scale that products are multiplied with */
+    bool plain;     /* the stage does not quantise, and multiplies the bf16 values */
+};
+
 /* The layer under a fault: copies, of which a fault changes those of the stage it enters at. */
 struct planted {
     const struct trace *clean;
@@ -43,6 +52,7 @@ struct planted {
     float *routing_weights; /* [tokens, top_k] */
     gb_bf16 *x;             /* [tokens, hidden] */
     struct editable gate_up, down;
+    struct coded coded;    /* STAGE_ACT_QUANT: of x; STAGE_REQUANT: of the intermediate */
     float *gate, *up;      /* [pairs, intermediate] */
     gb_bf16 *intermediate; /* [pairs, intermediate] */
     float *slots;          /* [pairs, hidden] */
@@ -52,11 +62,13 @@ struct planted {
 /* Where a fault enters; everything after it is the reference's. */
 enum fault_stage {
     STAGE_INPUT,      /* ids, routing weights, x */
+    STAGE_ACT_QUANT,  /* codes and scales of x; with quantised activations alone */
     STAGE_GATE_UP,    /* weights of gate and up */
     STAGE_DOWN,       /* weights of down */
     STAGE_WEIGHTS,    /* both */
     STAGE_PROJECTION, /* gate and up, computed */
     STAGE_ACTIVATION, /* the intermediate, from gate and up */
+    STAGE_REQUANT,    /* codes and scales of the intermediate; with quantised activations alone */
     STAGE_SLOT,       /* the slots' dot products */
     STAGE_COMBINE,    /* the output, from the slots */
     STAGE_OUTPUT      /* the output, computed */
@@ -65,7 +77,8 @@ enum fault_stage {
 struct fault {
     const char *name;
     enum fault_stage stage;
-    unsigned formats; /* bits 1 << enum gb_format that have it; 0: all */
+    unsigned formats; /* bits 1 << enum gb_format of the weights, or of the activations whose codes it changes, that
+                         have it; 0: all */
     void (*plant)(struct planted *planted);
     void (*edit)(struct planted *planted, struct editable *weights); /* STAGE_GATE_UP, STAGE_DOWN, both */
     double amount;                                                   /* what the function makes of it */
@@ -76,7 +89,8 @@ struct fault {
 const struct fault *faults(size_t *count);
 /* "input", "gate_up", ... */
 const char *fault_stage_name(enum fault_stage stage);
-bool fault_applies(const struct fault *fault, enum gb_format format);
+/* Whether layers with such weights and activations have it. */
+bool fault_applies(const struct fault *fault, const struct gb_arguments *arguments);
 
 /* arguments: of a layer, inputs set. */
 enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *trace, struct gb_error *error);
@@ -94,6 +108,9 @@ enum gb_status fault_run_stages(const struct fault *fault, const struct trace *c
 uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_t row);
 uint8_t *editable_scales(const struct editable *weights, uint32_t expert, uint32_t row);
 float planted_gated(enum gb_activation activation, float gate, float up);
+/* What the dot products of GB_GATE_UP or GB_DOWN read, scales included: x [tokens, hidden], or the intermediate [pairs,
+ * intermediate]. NULL: no memory. */
+double *planted_operand(const struct planted *p, enum gb_operator operation);
 
 /* harness/faults_inputs.c */
 void plant_weights_missing(struct planted *p);
@@ -182,6 +199,31 @@ void plant_slot_twice(struct planted *p);
 void plant_slot_lost(struct planted *p);
 void plant_combine_bf16(struct planted *p);
 void plant_residual_added(struct planted *p);
+
+/* harness/faults_activations.c */
+void plant_codes_truncated(struct planted *p);
+void plant_codes_ties_to_zero(struct planted *p);
+void plant_codes_reciprocal(struct planted *p);
+void plant_codes_scale_rounding(struct planted *p);
+void plant_codes_wide_block(struct planted *p);
+void plant_codes_global(struct planted *p);
+void plant_codes_other_global(struct planted *p);
+void plant_codes_plain(struct planted *p);
+void plant_codes_of_fp32(struct planted *p);
+void plant_codes_global_missing(struct planted *p);
+void plant_codes_other_alpha(struct planted *p);
+void plant_codes_nibbles(struct planted *p);
+void plant_codes_unsigned_odd(struct planted *p);
+void plant_codes_no_saturation(struct planted *p);
+void plant_codes_fnuz(struct planted *p);
+void plant_codes_tail(struct planted *p);
+void plant_scales_next_block(struct planted *p);
+void plant_scales_next_row(struct planted *p);
+void plant_scales_first_block(struct planted *p);
+void plant_scales_swizzled(struct planted *p);
+void plant_scales_transposed(struct planted *p);
+void plant_scales_up(struct planted *p);
+void plant_scales_subnormal_zero(struct planted *p);
 
 /* harness/faults_outputs.c */
 void plant_output_zero(struct planted *p);

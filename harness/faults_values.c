@@ -45,14 +45,12 @@ struct rows {
 };
 
 /* Their products with one vector. results: [count]. */
-static void poor_rows(const struct rows *rows, const gb_bf16 *vector, uint32_t lost, int bits, float *results)
+static void poor_rows(const struct rows *rows, const double *x, uint32_t lost, int bits, float *results)
 {
     uint32_t columns = rows->weights->columns;
-    double *w = malloc(2 * sizeof(double) * columns), *x = w + columns;
+    double *w = malloc(sizeof(double) * columns);
     if (!w)
         return;
-    for (uint32_t i = 0; i < columns; i++)
-        x[i] = (double)gb_bf16_decode(vector[i]);
     for (uint32_t r = 0; r < rows->count; r++) {
         gb_weights_row(rows->weights, rows->expert, rows->first + r, w);
         results[r] = poor_dot(w, x, columns, lost, bits) + (rows->bias ? rows->bias[r] : 0.0f);
@@ -64,11 +62,12 @@ static void poor_projection(struct planted *p, uint32_t lost, int bits)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     uint32_t I = p->shape.intermediate, K = p->shape.top_k;
+    double *operand = planted_operand(p, GB_GATE_UP);
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t pair = 0; pair < p->shape.tokens * K; pair++) {
-        if (p->ids[pair] < 0)
+        if (p->ids[pair] < 0 || !operand)
             continue;
-        const gb_bf16 *x = p->x + (size_t)(pair / K) * p->shape.hidden;
+        const double *x = operand + (size_t)(pair / K) * p->shape.hidden;
         struct rows rows = {&a->gate_up, NULL, (uint32_t)p->ids[pair], 0, I};
         rows.bias = a->gate_up_bias ? a->gate_up_bias + (size_t)rows.expert * 2 * I : NULL;
         poor_rows(&rows, x, lost, bits, p->gate + (size_t)pair * I);
@@ -76,6 +75,7 @@ static void poor_projection(struct planted *p, uint32_t lost, int bits)
         rows.bias = rows.bias ? rows.bias + I : NULL;
         poor_rows(&rows, x, lost, bits, p->up + (size_t)pair * I);
     }
+    free(operand);
 }
 
 void plant_projection_accumulator(struct planted *p)
@@ -308,13 +308,15 @@ void plant_slot_accumulator(struct planted *p)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     uint32_t H = p->shape.hidden, I = p->shape.intermediate;
+    double *operand = planted_operand(p, GB_DOWN);
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t pair = 0; pair < p->shape.tokens * p->shape.top_k; pair++)
-        if (p->ids[pair] >= 0) {
+        if (p->ids[pair] >= 0 && operand) {
             struct rows rows = {&a->down, NULL, (uint32_t)p->ids[pair], 0, H};
             rows.bias = a->down_bias ? a->down_bias + (size_t)rows.expert * H : NULL;
-            poor_rows(&rows, p->intermediate + (size_t)pair * I, 0, (int)p->fault->amount, p->slots + (size_t)pair * H);
+            poor_rows(&rows, operand + (size_t)pair * I, 0, (int)p->fault->amount, p->slots + (size_t)pair * H);
         }
+    free(operand);
 }
 
 void plant_slot_bf16(struct planted *p)

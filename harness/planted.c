@@ -24,30 +24,30 @@ void trace_free(struct trace *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Bit for bit the reference's layer: every dot product by gb_dot. */
-static void take_apart(struct trace *t)
+/* The reference's values of gate_up, and its down with each slot as a token of its own. */
+static enum gb_status take_apart(struct trace *t, struct gb_error *error)
 {
-    const struct gb_arguments *a = &t->arguments;
-    uint32_t H = a->shape.hidden, I = a->shape.intermediate;
-#pragma omp parallel for schedule(dynamic)
-    for (size_t pair = 0; pair < pairs_of(&a->shape); pair++) {
-        if (a->ids[pair] < 0)
-            continue;
-        uint32_t expert = (uint32_t)a->ids[pair];
-        const gb_bf16 *x = a->x + pair / a->shape.top_k * H;
-        const float *bias = a->gate_up_bias ? a->gate_up_bias + (size_t)expert * 2 * I : NULL;
-        for (uint32_t i = 0; i < I; i++) {
-            float gate = gb_dot(&a->gate_up, expert, i, x), up = gb_dot(&a->gate_up, expert, I + i, x);
-            t->gate[pair * I + i] = bias ? gate + bias[i] : gate;
-            t->up[pair * I + i] = bias ? up + bias[I + i] : up;
-            t->intermediate[pair * I + i] =
-                gb_bf16_encode(planted_gated(a->activation, t->gate[pair * I + i], t->up[pair * I + i]));
-        }
-        for (uint32_t row = 0; row < H; row++) {
-            float dot = gb_dot(&a->down, expert, row, t->intermediate + pair * I);
-            t->slots[pair * H + row] = a->down_bias ? dot + a->down_bias[(size_t)expert * H + row] : dot;
-        }
-    }
+    struct gb_arguments a = t->arguments;
+    size_t pairs = pairs_of(&a.shape), inner = pairs * a.shape.intermediate;
+    float *product = malloc(inner * sizeof *product); /* [pairs, intermediate] */
+    float *ones = malloc(pairs * sizeof *ones);       /* [pairs] */
+    enum gb_status status = GB_OK;
+    if (!product || !ones)
+        status = gb_fail(error, GB_ENOMEM, "no memory to take a layer of %u tokens apart", a.shape.tokens);
+    for (size_t i = 0; status == GB_OK && i < pairs; i++)
+        ones[i] = 1.0f;
+    a.intermediate = t->intermediate;
+    if (status == GB_OK)
+        status = gb_reference_gate_up_values(&a, &(struct gb_gate_up_values){t->gate, t->up, product}, error);
+    a.shape.tokens = (uint32_t)pairs;
+    a.shape.top_k = 1;
+    a.routing_weights = ones;
+    a.output = t->slots;
+    if (status == GB_OK)
+        status = gb_reference_down(&a, error);
+    free(product);
+    free(ones);
+    return status;
 }
 
 /* docs/numerics.md#silu, #swiglu-oai. */
@@ -113,9 +113,10 @@ enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *t, 
     enum gb_status status = arguments->weighed_input ? weigh(t, error) : GB_OK;
     if (status != GB_OK)
         return status;
-    take_apart(t);
-    combine(s, arguments->ids, t->arguments.routing_weights, t->slots, t->output);
-    return GB_OK;
+    status = take_apart(t, error);
+    if (status == GB_OK)
+        combine(s, arguments->ids, t->arguments.routing_weights, t->slots, t->output);
+    return status;
 }
 
 uint8_t *editable_codes(const struct editable *w, uint32_t expert, uint32_t row)
@@ -172,6 +173,32 @@ static void *duplicate(const void *from, size_t bytes)
     return copy;
 }
 
+static const struct gb_quantiser *rules_of(const struct planted *p)
+{
+    return p->clean->arguments.activation_rules;
+}
+
+/* What the stage under the fault quantises. */
+static enum gb_status coded_new(struct planted *p, struct gb_error *error)
+{
+    bool requant = p->fault->stage == STAGE_REQUANT;
+    struct gb_arguments a = p->clean->arguments;
+    struct coded *c = &p->coded;
+    size_t codes, scales;
+    *c = (struct coded){.rows = requant ? (uint32_t)pairs_of(&p->shape) : p->shape.tokens,
+                        .columns = requant ? p->shape.intermediate : p->shape.hidden,
+                        .d = requant ? a.intermediate_scale : a.x_scale};
+    enum gb_status status = gb_quantiser_bytes(rules_of(p), c->rows, c->columns, &codes, &scales, error);
+    if (status != GB_OK)
+        return status;
+    c->codes = malloc(codes);
+    c->scales = malloc(scales);
+    if (!c->codes || !c->scales)
+        return gb_fail(error, GB_ENOMEM, "no memory for %zu codes", codes);
+    return gb_reference_quantise_activations(&a, requant ? GB_DOWN : GB_GATE_UP, requant ? p->intermediate : p->x,
+                                             c->codes, c->scales, error);
+}
+
 static enum gb_status planted_new(const struct fault *fault, const struct trace *t, const bool *affected,
                                   struct planted *p, struct gb_error *error)
 {
@@ -199,6 +226,8 @@ static enum gb_status planted_new(const struct fault *fault, const struct trace 
         status = editable_new(t, &a->gate_up, &p->gate_up, error);
     if (status == GB_OK && (fault->stage == STAGE_DOWN || fault->stage == STAGE_WEIGHTS))
         status = editable_new(t, &a->down, &p->down, error);
+    if (status == GB_OK && (fault->stage == STAGE_ACT_QUANT || fault->stage == STAGE_REQUANT))
+        status = coded_new(p, error);
     return status;
 }
 
@@ -206,6 +235,8 @@ static void planted_free(struct planted *p)
 {
     editable_free(&p->gate_up);
     editable_free(&p->down);
+    free(p->coded.codes);
+    free(p->coded.scales);
     free(p->ids);
     free(p->routing_weights);
     free(p->x);
@@ -220,6 +251,48 @@ static void activate(struct planted *p)
 {
     for (size_t i = 0; i < pairs_of(&p->shape) * p->shape.intermediate; i++)
         p->intermediate[i] = gb_bf16_encode(planted_gated(p->clean->arguments.activation, p->gate[i], p->up[i]));
+}
+
+double *planted_operand(const struct planted *p, enum gb_operator operation)
+{
+    const struct gb_arguments *a = &p->clean->arguments;
+    const gb_bf16 *from = operation == GB_DOWN ? p->intermediate : p->x;
+    size_t count =
+        operation == GB_DOWN ? pairs_of(&p->shape) * p->shape.intermediate : (size_t)p->shape.tokens * p->shape.hidden;
+    double *values = malloc(count * sizeof *values);
+    uint8_t *codes = malloc(count);
+    float *scales = malloc(count * sizeof *scales);
+    bool good = values && codes && scales;
+    for (size_t i = 0; good && i < count; i++)
+        values[i] = (double)gb_bf16_decode(from[i]);
+    if (good && a->activation_rules)
+        good = gb_reference_quantise_activations(a, operation, from, codes, scales, NULL) == GB_OK &&
+               gb_reference_activation_values(a, operation, codes, scales, values, NULL) == GB_OK;
+    free(codes);
+    free(scales);
+    if (!good) {
+        free(values);
+        return NULL;
+    }
+    return values;
+}
+
+/* gate_up or down on what the fault left of the codes. */
+static enum gb_status on_codes(const struct planted *p, struct gb_arguments a, struct gb_error *error)
+{
+    bool requant = p->fault->stage == STAGE_REQUANT;
+    if (p->coded.plain)
+        a.activation_rules = NULL;
+    if (requant) {
+        a.intermediate_codes = p->coded.codes;
+        a.intermediate_scales = p->coded.scales;
+        a.intermediate_scale = p->coded.d;
+        return p->coded.plain ? gb_reference_down(&a, error) : gb_reference_down_codes(&a, error);
+    }
+    a.x_codes = p->coded.codes;
+    a.x_scales = p->coded.scales;
+    a.x_scale = p->coded.d;
+    return p->coded.plain ? gb_reference_gate_up(&a, error) : gb_reference_gate_up_codes(&a, error);
 }
 
 /* What follows the stage that the fault entered at. */
@@ -240,6 +313,10 @@ static enum gb_status complete(struct planted *p, struct gb_error *error)
         return gb_reference_down(&a, error);
     if (stage == STAGE_INPUT || stage == STAGE_GATE_UP || stage == STAGE_WEIGHTS)
         return gb_reference_layer(&a, error);
+    if (stage == STAGE_ACT_QUANT || stage == STAGE_REQUANT) {
+        enum gb_status status = on_codes(p, a, error);
+        return status == GB_OK && stage == STAGE_ACT_QUANT ? gb_reference_down(&a, error) : status;
+    }
     if (stage == STAGE_PROJECTION)
         activate(p);
     if (stage <= STAGE_ACTIVATION)

@@ -14,54 +14,6 @@
 #include "harness/target.h"
 #include "quant/quant.h"
 
-bool sight_caught(const struct sight *s)
-{
-    return s->exact || s->bound || s->rms || s->gain || s->codes || s->down || s->missed;
-}
-
-static enum gb_status look_by_thresholds(struct power *p, const struct gate *gate, struct sight *sight,
-                                         struct gb_error *error)
-{
-    const struct gb_fixture *f = p->baseline->fixture;
-    size_t count = (size_t)f->shape.tokens * f->shape.hidden;
-    double *values = malloc(sizeof(double) * count); /* [tokens, hidden] */
-    struct closeness c;
-    if (!values)
-        return gb_fail(error, GB_ENOMEM, "no memory to compare %zu values", count);
-    gate_start(gate, &c);
-    for (uint32_t l = 0; l < f->layers; l++) {
-        for (size_t i = 0; i < count; i++)
-            values[i] = (double)((const float *)p->outputs->layer[l].output)[i];
-        gate_compare(&c, values, f->layer[l].truth_quantised, f->shape.tokens, f->shape.hidden);
-    }
-    sight->missed = gate_missed(&c);
-    free(values);
-    return GB_OK;
-}
-
-enum gb_status power_look(struct power *p, struct sight *sights, struct gb_error *error)
-{
-    struct sight lanes = {0};
-    enum gb_status status = GB_OK;
-    bool any = false;
-    for (uint32_t g = 0; g < p->gate_count; g++)
-        any |= p->gates[g].exact || p->gates[g].bound || p->gates[g].rms || p->gates[g].gain;
-    if (any)
-        status = power_lanes(p, &lanes, error);
-    for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
-        const struct gate *gate = &p->gates[g];
-        bool stages = gate->bound || gate->rms || gate->gain;
-        sights[g] = (struct sight){.exact = lanes.exact && gate->exact,
-                                   .bound = lanes.bound && gate->bound,
-                                   .rms = lanes.rms && gate->rms,
-                                   .gain = lanes.gain && gate->gain,
-                                   .codes = lanes.codes && stages,
-                                   .down = lanes.down && stages};
-        status = look_by_thresholds(p, gate, &sights[g], error);
-    }
-    return status;
-}
-
 /* Which checks of each gate saw it. */
 static json_t *describe_sights(const struct power *p, const struct sight *sights)
 {
@@ -163,7 +115,7 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
     const struct fault *all = faults(&count);
     enum gb_status status = traces ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
-        struct gb_arguments a = gb_layer_arguments(f, l, f->shape.tokens);
+        struct gb_arguments a = baseline_arguments(p->baseline, l);
         progress("taking apart: layer", l, f->layers);
         status = trace_new(&a, &traces[l], error);
         if (status == GB_OK)
@@ -171,7 +123,7 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
     }
     for (size_t i = 0; status == GB_OK && i < count; i++) {
         progress("planting: fault", (unsigned)i, (unsigned)count);
-        if (fault_applies(&all[i], f->weights))
+        if (fault_applies(&all[i], &traces[0].arguments))
             status = plant(p, traces, &all[i], tallies, list, error);
     }
     for (uint32_t l = 0; traces && l < f->layers; l++)
@@ -250,7 +202,10 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
 
 struct power_options {
     const char *fixture, *gate, *report;
+    enum gb_format activations; /* 0: the fixture's */
 };
+
+enum { OPTION_ACTIVATIONS = 256 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
@@ -266,6 +221,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             (length < 3 || strcmp(argument + length - 3, ".md")))
             usage_error(state, "-o %s: the extension must be .json or .md", argument);
         o->report = argument;
+        return 0;
+    case OPTION_ACTIVATIONS:
+        if (!gb_format_parse(argument, &o->activations))
+            usage_error(state, "--activations %s: give bf16, nvfp4, mxfp8 or fp8", argument);
         return 0;
     case ARGP_KEY_ARG:
         if (o->fixture)
@@ -301,25 +260,42 @@ static bool write_report(FILE *stream, const char *path, const json_t *record)
     return !ferror(stream);
 }
 
+/* The contract that faults are planted in: the fixture's, or with bf16 activations. quantised: memory for the former.
+ */
+static enum gb_status choose(const struct power_options *o, struct gb_fixture *fixture, struct baseline *plain,
+                             struct baseline *quantised, struct power *p, struct gb_error *error)
+{
+    enum gb_format activations = o->activations ? o->activations : fixture->activations;
+    enum gb_status status = baseline_new(fixture, plain, error);
+    p->baseline = plain;
+    if (status != GB_OK || activations == GB_BF16)
+        return status;
+    if (activations != fixture->activations)
+        return gb_fail(error, GB_EINVAL, "--activations %s: the fixture has %s; give that or bf16",
+                       gb_format_name(activations), gb_format_name(fixture->activations));
+    p->baseline = quantised;
+    return baseline_new_quantised(plain, quantised, error);
+}
+
 static enum gb_status run(const struct power_options *o, struct gb_fixture *fixture, json_t *record,
                           enum verdict *verdict, struct gb_error *error)
 {
-    struct baseline baseline = {0};
+    struct baseline plain = {0}, quantised = {0};
     struct power *p = calloc(1, sizeof *p);
     enum gb_status status = p ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory");
     if (status == GB_OK)
         status = read_gates(o->gate ? o->gate : "default", p, error);
     if (status == GB_OK)
-        status = baseline_new(fixture, &baseline, error);
+        status = choose(o, fixture, &plain, &quantised, p, error);
     if (status == GB_OK)
         status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->outputs, error);
     if (status == GB_OK)
         status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->noise, error);
-    if (status == GB_OK) {
-        p->baseline = &baseline;
+    if (status == GB_OK)
         status = power_stages_new(p, error);
-    }
     if (status == GB_OK) {
+        json_object_set_new(record, "contract",
+                            json_string(gb_contract_find(fixture->weights, p->baseline->activations, "fma32/1")->name));
         json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
         json_object_set_new(record, "gate", gate_json(&p->gates[0]));
         status = examine(p, record, verdict, error);
@@ -329,7 +305,8 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
         gb_outputs_free(p->noise);
         power_stages_free(p);
     }
-    baseline_free(&baseline);
+    baseline_free(&quantised);
+    baseline_free(&plain);
     free(p);
     return status;
 }
@@ -338,6 +315,8 @@ int command_power(int argc, char **argv)
 {
     static const struct argp_option options[] = {
         {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
+        {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+         "of the contract that faults are planted in: bf16, or the fixture's format (default)", 0},
         {"output", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
         {0},
     };

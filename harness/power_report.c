@@ -119,11 +119,13 @@ void power_markdown(FILE *stream, const json_t *record)
 {
     const json_t *faults = json_object_get(record, "faults"), *gates = json_object_get(record, "gates");
     char a[64], b[64], c[64], d[64], e[64];
-    fprintf(stream,
-            "Fixture %s: %s\n\n| gate | verdict | caught | missed | smallest error of the scale | of the faintest "
-            "row's | of every element of the intermediate | fewest lost rows | fewest lost elements |\n"
-            "|---|---|---|---|---|---|---|---|---|\n",
-            record_text(record, "fixture", "path", NULL), record_text(record, "fixture", "source", NULL));
+    fprintf(
+        stream,
+        "Fixture %s: %s; contract %s\n\n| gate | verdict | caught | missed | smallest error of the scale | of the faintest "
+        "row's | of every element of the intermediate | fewest lost rows | fewest lost elements |\n"
+        "|---|---|---|---|---|---|---|---|---|\n",
+        record_text(record, "fixture", "path", NULL), record_text(record, "fixture", "source", NULL),
+        record_text(record, "contract", NULL));
     for (size_t i = 0; i < json_array_size(gates); i++) {
         const json_t *g = json_array_get(gates, i), *floors = json_object_get(g, "floors");
         const char *reason = record_text(g, "reason", NULL);

@@ -107,8 +107,8 @@ enum gb_status gb_reference_quantise_activations(const struct gb_arguments *a, e
     return quantise(a->activation_rules, &from, error);
 }
 
-enum gb_status gb_operand_new(const struct gb_arguments *a, enum gb_operator operation, struct gb_operand *o,
-                              struct gb_error *error)
+enum gb_status gb_operand_new(const struct gb_arguments *a, enum gb_operator operation, bool given,
+                              struct gb_operand *o, struct gb_error *error)
 {
     struct source from = source_of(a, operation);
     *o = (struct gb_operand){.x = from.values, .weights = *from.weights};
@@ -118,7 +118,7 @@ enum gb_status gb_operand_new(const struct gb_arguments *a, enum gb_operator ope
     enum gb_status status = allocate(rules, &from, o, error);
     from.codes = from.codes ? from.codes : o->codes;
     from.scales = from.scales ? from.scales : o->scales;
-    if (status == GB_OK)
+    if (status == GB_OK && !given)
         status = quantise(rules, &from, error);
     if (status != GB_OK) {
         gb_operand_free(o);

@@ -75,8 +75,9 @@ struct gb_operand {
     float *globals; /* [experts, parts] */
 };
 
-/* Quantises x (GB_GATE_UP) or the intermediate (GB_DOWN) if the arguments name a recipe. GB_EINVAL, GB_ENOMEM. */
-enum gb_status gb_operand_new(const struct gb_arguments *arguments, enum gb_operator operation,
+/* Quantises x (GB_GATE_UP) or the intermediate (GB_DOWN) if the arguments name a recipe; given: its codes and scales
+ * are in the arguments instead. GB_EINVAL, GB_ENOMEM. */
+enum gb_status gb_operand_new(const struct gb_arguments *arguments, enum gb_operator operation, bool given,
                               struct gb_operand *operand, struct gb_error *error);
 void gb_operand_free(struct gb_operand *operand);
 

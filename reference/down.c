@@ -77,7 +77,7 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
     return status;
 }
 
-enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *error)
+static enum gb_status run(const struct gb_arguments *a, bool given, struct gb_error *error)
 {
     enum gb_status status = gb_arguments_check(a, GB_DOWN, error);
     if (status != GB_OK)
@@ -90,7 +90,7 @@ enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *
     struct gb_arguments known = gb_arguments_known(a);
     struct gb_operand operand;
     struct gb_activations x; /* one for each pair */
-    status = gb_operand_new(&known, GB_DOWN, &operand, error);
+    status = gb_operand_new(&known, GB_DOWN, given, &operand, error);
     if (status == GB_OK) {
         known.down = operand.weights;
         status = gb_activations_new(&operand, (size_t)shape->tokens * shape->top_k, &groups, 1, &x, error);
@@ -102,4 +102,14 @@ enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *
     }
     gb_groups_free(&groups);
     return status;
+}
+
+enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *error)
+{
+    return run(a, false, error);
+}
+
+enum gb_status gb_reference_down_codes(const struct gb_arguments *a, struct gb_error *error)
+{
+    return run(a, true, error);
 }

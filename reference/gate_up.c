@@ -97,13 +97,8 @@ static enum gb_status weigh(const struct gb_arguments *a, gb_bf16 **weighed, str
     return GB_OK;
 }
 
-enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_error *error)
-{
-    return gb_reference_gate_up_values(a, NULL, error);
-}
-
-enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const struct gb_gate_up_values *values,
-                                           struct gb_error *error)
+static enum gb_status run(const struct gb_arguments *a, bool given, const struct gb_gate_up_values *values,
+                          struct gb_error *error)
 {
     enum gb_status status = gb_arguments_check(a, GB_GATE_UP, error);
     if (status != GB_OK)
@@ -121,7 +116,7 @@ enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const s
         status = weigh(a, &weighed, error);
     known.x = weighed ? weighed : known.x;
     if (status == GB_OK)
-        status = gb_operand_new(&known, GB_GATE_UP, &operand, error);
+        status = gb_operand_new(&known, GB_GATE_UP, given, &operand, error);
     if (status == GB_OK) {
         known.gate_up = operand.weights;
         status = gb_activations_new(&operand, shape->tokens, &groups, shape->top_k, &x, error);
@@ -135,4 +130,20 @@ enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const s
     free(weighed);
     gb_groups_free(&groups);
     return status;
+}
+
+enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_error *error)
+{
+    return run(a, false, NULL, error);
+}
+
+enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const struct gb_gate_up_values *values,
+                                           struct gb_error *error)
+{
+    return run(a, false, values, error);
+}
+
+enum gb_status gb_reference_gate_up_codes(const struct gb_arguments *a, struct gb_error *error)
+{
+    return run(a, true, NULL, error);
 }

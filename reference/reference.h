@@ -113,6 +113,12 @@ GB_API enum gb_status gb_reference_silu_mul_quantise(const struct gb_arguments *
 GB_API enum gb_status gb_reference_quantise_activations(const struct gb_arguments *arguments,
                                                         enum gb_operator operation, const gb_bf16 *values, void *codes,
                                                         void *scales, struct gb_error *error);
+/*
+ * gate_up and down on codes that are given: x_codes and x_scales, or intermediate_codes and intermediate_scales, are
+ * inputs, and the global scale is what the products are multiplied with. With activation_rules.
+ */
+GB_API enum gb_status gb_reference_gate_up_codes(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_down_codes(const struct gb_arguments *arguments, struct gb_error *error);
 /* The values of such codes, with both scales, exact in float64. values: [rows, columns]. */
 GB_API enum gb_status gb_reference_activation_values(const struct gb_arguments *arguments, enum gb_operator operation,
                                                      const void *codes, const void *scales, double *values,

@@ -41,6 +41,46 @@ static void test_trace_is_the_reference(void **state)
         }
 }
 
+/* Contracts with quantised activations, as far as a layer taken apart is concerned: every combination there is. */
+static const struct {
+    enum gb_format weights;
+    const char *recipe;
+} quantised[] = {{GB_NVFP4, "nvfp4.trtllm/1"},
+                 {GB_NVFP4, "nvfp4.modelopt/1"},
+                 {GB_MXFP8, "mxfp8.rceil/1"},
+                 {GB_MXFP4, "mxfp8.floor/1"},
+                 {GB_FP8_BLOCK, "fp8g128.vllm/1"}};
+
+enum { QUANTISED = sizeof quantised / sizeof *quantised };
+
+/* The second has global scales so large that the block scales are subnormal. */
+static void problem_quantised(struct problem *p, int n, struct gb_shape shape)
+{
+    problem_new(p, shape, quantised[n].weights, DATA_GAUSSIAN, 21);
+    p->arguments.activation_rules = &gb_recipe_find(quantised[n].recipe)->quantiser;
+    p->arguments.x_scale = (n == 1 ? 0x1p15f : 1.0f) * 4.0f / 2688;
+    p->arguments.intermediate_scale = (n == 1 ? 0x1p15f : 1.0f) * 3.0f / 2688;
+}
+
+static const struct gb_shape shape_quantised = {7, 256, 384, 5, 3};
+
+static void test_quantised_trace_is_the_reference(void **state)
+{
+    (void)state;
+    for (int n = 0; n < QUANTISED; n++) {
+        struct problem problem;
+        struct trace trace;
+        problem_quantised(&problem, n, shape_quantised);
+        problem_empty_slots(&problem, 5, 1);
+        assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+        assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
+        for (size_t i = 0; i < outputs(&shape_quantised); i++)
+            assert_same_float(problem.output[i], trace.output[i], "%s, %zu", quantised[n].recipe, i);
+        trace_free(&trace);
+        problem_free(&problem);
+    }
+}
+
 static bool changes(const struct fault *fault, const struct trace *trace, float *output)
 {
     struct gb_error error = {""};
@@ -71,12 +111,26 @@ static void test_every_fault_changes_the_output(void **state)
                 float *output = malloc(outputs(&shapes[s]) * sizeof *output);
                 assert_non_null(output);
                 for (size_t i = 0; i < count; i++)
-                    if (fault_applies(&all[i], formats[f]))
+                    if (fault_applies(&all[i], &trace.arguments))
                         changed[i] |= changes(&all[i], &trace, output);
                 free(output);
                 trace_free(&trace);
                 problem_free(&problem);
             }
+    for (int n = 0; n < QUANTISED; n++) {
+        struct problem problem;
+        struct trace trace;
+        problem_quantised(&problem, n, shape_quantised);
+        assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
+        float *output = malloc(outputs(&shape_quantised) * sizeof *output);
+        assert_non_null(output);
+        for (size_t i = 0; i < count; i++)
+            if (fault_applies(&all[i], &trace.arguments))
+                changed[i] |= changes(&all[i], &trace, output);
+        free(output);
+        trace_free(&trace);
+        problem_free(&problem);
+    }
     for (size_t i = 0; i < count; i++)
         if (!changed[i])
             fail_msg("'%s' changes nothing anywhere", all[i].name);
@@ -97,16 +151,20 @@ static void test_table(void **state)
             if (!strcmp(all[other].name, fault->name))
                 fail_msg("two faults named '%s'", fault->name);
     }
-    for (int f = 0; f < FORMATS; f++) {
+    for (int f = 0; f < FORMATS + QUANTISED; f++) {
         size_t stages[STAGE_OUTPUT + 1] = {0}, applies = 0;
+        const struct gb_arguments a = {
+            .gate_up.format = f < FORMATS ? formats[f] : quantised[f - FORMATS].weights,
+            .activation_rules = f < FORMATS ? NULL : &gb_recipe_find(quantised[f - FORMATS].recipe)->quantiser};
         for (size_t i = 0; i < count; i++)
-            if (fault_applies(&all[i], formats[f])) {
+            if (fault_applies(&all[i], &a)) {
                 stages[all[i].stage]++;
                 applies++;
             }
         assert_true(applies >= 60);
         for (int s = 0; s <= STAGE_OUTPUT; s++)
-            assert_true(stages[s] > 0);
+            assert_true((stages[s] > 0) == (f >= FORMATS || (s != STAGE_ACT_QUANT && s != STAGE_REQUANT)));
+        assert_true(f < FORMATS || stages[STAGE_ACT_QUANT] + stages[STAGE_REQUANT] >= 24);
     }
 }
 
@@ -154,6 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace_is_the_reference),
+        cmocka_unit_test(test_quantised_trace_is_the_reference),
         cmocka_unit_test(test_every_fault_changes_the_output),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),

@@ -55,6 +55,34 @@ for name, shape in (("nvfp4", "8,3,128,64"), ("mxfp4", "8,3,256,256"), ("mxfp8",
     rule = next(g for g in others if g["name"] == "flashinfer-bench-moe")
     expect(0.008 < rule["floors"]["scale"] < 0.03, str(rule))
 
+# Layers with quantised activations: the same, by what is left when codes that may flip are taken out, and faults of codes.
+# Powers of two as scales: blocks of 32 or 64 have the same values but below E4M3's range.
+BENEATH_CODES = {"intermediate: one scale for two blocks", "x: one scale for two blocks", "subnormal E4M3 codes zero in down"}
+for weights, activations in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("mxfp4", "mxfp8"), ("fp8", "fp8")):
+    fixture = path("quantised.h5")
+    run("make", fixture, "--shape", "8,3,256,256", "--tokens", "12", "--format", weights, "--activations", activations,
+        "--seed", "3")
+    record = power(fixture)
+    expect(record["contract"] == f"{weights}.{activations}.fma32/1", record["contract"])
+    effective = [f for f in record["faults"] if f["changed"]]
+    of_codes = [f for f in effective if f["stage"] in ("act_quant", "requant")]
+    expect(len(effective) >= 90 and len(of_codes) >= 24, f"{weights}: {len(effective)}, {len(of_codes)} of codes")
+    missed = {f["name"]: f["relative_l2"] for f in effective if not f["caught_by"]["default"]}
+    expect(missed.keys() <= BENEATH_CODES and all(size < 1e-5 for size in missed.values()), f"{weights}: {missed}")
+    # Given the intermediate, wrong codes of x show in it, and its own wrong codes in down.
+    for f in of_codes:
+        before, after = f["stage"] == "act_quant", f["caught_by_stages"] == []
+        expect(f["caught_by_stages"] == (["codes"] if before else ["down"]) or f["relative_l2"] is None or
+               (after and f["name"] in missed), f"{weights}: {f}")
+    floors = record["gates"][0]["floors"]
+    expect(floors["lost_rows"] == 1 and floors["lost_elements"] == 1, str(floors))
+    expect(1e-5 < floors["scale"] <= floors["scale_of_a_row"] < 1e-4, str(floors))
+    plain = power(fixture, "--activations", "bf16")
+    expect(plain["contract"] == f"{weights}.bf16.fma32/1", plain["contract"])
+    expect(not any(f["stage"] in ("act_quant", "requant") for f in plain["faults"]), "codes of bf16 activations")
+    expect(plain["gates"][0]["floors"]["scale"] > 5 * floors["scale"], "the bf16 intermediate hides more")
+refused("power", fixture, "--activations", "nvfp4")
+
 # Routers: all that their recipes can be mistaken about, and that changes a token.
 for name, least in (("transformers.deepseek-v3/1", 18), ("transformers.qwen3-moe/1", 9), ("transformers.gpt-oss/1", 8)):
     run("make", path("routed.h5"), "--router", name, "--shape", "64,5,96,48", "--tokens", "16")
