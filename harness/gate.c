@@ -12,6 +12,9 @@
 
 #define GATE_SCHEMA "gaugeblock-gate/1"
 
+/* Times truth, an output that is right nowhere: an error relative to it is all but 1. */
+#define HUGE_FACTOR (-0x1p40)
+
 /* The thresholds by their keys, and what they may be: above a low of 0 where 0 would let anything pass. */
 static const struct threshold {
     const char *key;
@@ -241,12 +244,25 @@ void gate_start(const struct gate *gate, struct closeness *c)
     metrics_start(&c->subject);
     metrics_start(&c->zeros);
     metrics_start(&c->negated);
+    metrics_start(&c->huge);
 }
 
 static bool is_close(const struct gate *gate, double value, double truth)
 {
     double error = fabs(value - truth), relative = gate->rtol * fabs(gate->by_subject ? value : truth);
     return gate->either ? error <= gate->atol || error <= relative : error <= gate->atol + relative;
+}
+
+/* What the figures of zeros are for so many times truth, below 0. */
+static struct metrics multiple(const struct metrics *zeros, double factor)
+{
+    struct metrics m = *zeros;
+    m.max_abs = (1.0 - factor) * zeros->max_abs;
+    m.error_squares = (1.0 - factor) * (1.0 - factor) * zeros->error_squares;
+    m.subject_squares = factor * factor * zeros->truth_squares;
+    m.dot = factor * zeros->truth_squares;
+    m.cosine_min = -1.0;
+    return m;
 }
 
 void gate_compare(struct closeness *c, const double *subject, const double *truth, uint32_t tokens, uint32_t width)
@@ -258,18 +274,15 @@ void gate_compare(struct closeness *c, const double *subject, const double *trut
             c->subject_close += is_close(c->gate, subject[(size_t)t * width + i], row[i]);
             c->zeros_close += is_close(c->gate, 0.0, row[i]);
             c->negated_close += is_close(c->gate, -row[i], row[i]);
+            c->huge_close += is_close(c->gate, HUGE_FACTOR * row[i], row[i]);
             c->zeros.max_abs = fmax(c->zeros.max_abs, fabs(row[i]));
             c->zeros.error_squares += row[i] * row[i];
         }
     }
     c->zeros.truth_squares = c->zeros.error_squares;
     c->zeros.elements = c->subject.elements;
-    c->negated = c->zeros;
-    c->negated.max_abs = 2.0 * c->zeros.max_abs;
-    c->negated.error_squares = 4.0 * c->zeros.error_squares;
-    c->negated.subject_squares = c->zeros.truth_squares;
-    c->negated.dot = -c->zeros.truth_squares;
-    c->negated.cosine_min = -1.0;
+    c->negated = multiple(&c->zeros, -1.0);
+    c->huge = multiple(&c->zeros, HUGE_FACTOR);
 }
 
 /* One threshold and the figure held against it. */
@@ -331,7 +344,9 @@ const char *gate_vacuous(const struct closeness *c)
         return NULL;
     if (all_met(c, &c->zeros, c->zeros_close))
         return "zeros";
-    return all_met(c, &c->negated, c->negated_close) ? "truth of the wrong sign" : NULL;
+    if (all_met(c, &c->negated, c->negated_close))
+        return "truth of the wrong sign";
+    return all_met(c, &c->huge, c->huge_close) ? "huge values" : NULL;
 }
 
 json_t *gate_describe(const struct closeness *c)

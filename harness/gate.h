@@ -27,11 +27,11 @@ bool gate_preset(unsigned index, struct gate *gate);
 json_t *gate_json(const struct gate *gate);
 
 /* What the thresholds of one gate look at, added up over layers, for the subject, and for
- * zeros and for -truth in its place. */
+ * zeros, for -truth and for -truth many times as large in its place. */
 struct closeness {
     const struct gate *gate;
-    struct metrics subject, zeros, negated;
-    uint64_t subject_close, zeros_close, negated_close; /* elements within atol and rtol */
+    struct metrics subject, zeros, negated, huge;
+    uint64_t subject_close, zeros_close, negated_close, huge_close; /* elements within atol and rtol */
 };
 
 void gate_start(const struct gate *gate, struct closeness *c);
@@ -39,8 +39,8 @@ void gate_start(const struct gate *gate, struct closeness *c);
 void gate_compare(struct closeness *c, const double *subject, const double *truth, uint32_t tokens, uint32_t width);
 /* The first threshold that is missed; NULL if none is. A figure that is not defined is missed. */
 const char *gate_missed(const struct closeness *c);
-/* What is wrong and would meet them all, if the gate has thresholds and nothing else: "zeros", or "truth of the wrong
- * sign"; NULL if neither would. */
+/* What is wrong and would meet them all, if the gate has thresholds and nothing else: "zeros", "truth of the wrong
+ * sign", or "huge values"; NULL if none would. */
 const char *gate_vacuous(const struct closeness *c);
 /* The thresholds as checks: "name", "value", "limit", "result"; NULL if the gate has none. */
 json_t *gate_describe(const struct closeness *c);

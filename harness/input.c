@@ -12,8 +12,10 @@
 #include "harness/child.h"
 #include "harness/command.h"
 #include "harness/input.h"
+#include "harness/progress.h"
 #include "harness/verdict.h"
 #include "quant/quant.h"
+#include "reference/reference.h"
 
 extern char **environ;
 
@@ -73,16 +75,45 @@ static int probe(const char *path, char *const *argv, int shared, unsigned timeo
     return code;
 }
 
+void input_name(const char *path, struct gb_error *error)
+{
+    char what[sizeof error->message];
+    if (strstr(error->message, path_end(path)))
+        return;
+    strcpy(what, error->message);
+    snprintf(error->message, sizeof error->message, "%.200s: %.300s", path_end(path), what);
+}
+
+/* Whether there is a contract that it can be a problem of. */
+static enum gb_status check_contract(const char *path, const struct gb_fixture *f, struct gb_error *error)
+{
+    if (gb_contract_find(f->weights, f->activations, "fma32/1"))
+        return GB_OK;
+    return gb_fail(error, GB_EUNSUPPORTED,
+                   "%s: activations: no contract has %s with %s weights; write bf16, or others that gaugeblock list "
+                   "contracts prints",
+                   path_end(path), gb_format_name(f->activations), gb_format_name(f->weights));
+}
+
 int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error)
 {
     char *argv[] = {"gaugeblock", "probe", (char *)path, NULL};
     *fixture = NULL;
+    progress("reading the fixture, generating its weights", 0, 1);
     int shared = memfd_create("fixture", MFD_CLOEXEC);
     int code = probe(path, argv, shared, timeout_s, error);
-    if (code == EXIT_PASS && gb_fixture_receive(path, shared, fixture, error) != GB_OK)
+    if (code == EXIT_PASS && gb_fixture_receive(path, shared, fixture, error) != GB_OK) {
+        input_name(path, error);
         code = EXIT_USAGE;
+    }
+    progress_done();
     if (!*fixture && shared >= 0)
         close(shared);
+    if (code == EXIT_PASS && check_contract(path, *fixture, error) != GB_OK) {
+        gb_fixture_free(*fixture);
+        *fixture = NULL;
+        code = EXIT_USAGE;
+    }
     return code;
 }
 

@@ -19,6 +19,9 @@ int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned t
 int input_vector_outputs(const char *path, const char *scales, const char *vectors_path,
                          const struct gb_vectors *vectors, struct gb_vector_outputs **outputs, struct gb_error *error);
 
+/* Puts the file before an error that came up over it and does not name it. */
+void input_name(const char *path, struct gb_error *error);
+
 /* Child: `gaugeblock probe FIXTURE`, `gaugeblock probe OUTPUTS VECTORS SCALES`, or
  * `gaugeblock probe OUTPUTS LAYERS TOKENS HIDDEN INTERMEDIATE EXPERTS TOP_K RECIPE`, the recipe of
  * activations or "". */

@@ -67,6 +67,11 @@ static enum gb_status explain_case(json_t *record, const struct baseline *b, con
         return GB_OK;
     progress("explaining", 0, 1);
     enum gb_status status = explain(b, s->kernel.operation, s->outputs, &explanation, text, sizeof text, error);
+    if (status == GB_ENOMEM) { /* the verdict stands without */
+        json_object_set_new(
+            one, "reason", json_sprintf("%s; not explained: %.200s", record_text(one, "reason", NULL), error->message));
+        return GB_OK;
+    }
     if (status == GB_OK && explanation) {
         json_object_set_new(one, "explanation", explanation);
         json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));

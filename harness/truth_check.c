@@ -9,7 +9,16 @@
 #include "harness/truth_check.h"
 #include "quant/quant.h"
 
-/* Whether truth/original has a distance to measure, over elements that are numbers in both truths: [count]. */
+/*
+ * Rounding to nearest leaves zero or, from half a step to a whole one, at most doubles a weight; the next code is
+ * within a third, and saturation takes a quarter at most. Three weights are multiplied on the way to an output, which
+ * so grows eightfold at most, but for what cancels: twice that is no quantisation. Between the truths of all kinds of
+ * data in all formats there is a factor of 1.5 at most.
+ */
+static const double largest_factor = 16.0;
+
+/* Whether truth/original has a distance to measure, and may be of the weights that truth/quantised has rounded, over
+ * elements that are numbers in both truths: [count]. */
 static enum gb_status check_distance(const char *path, const char *group, const double *original,
                                      const double *quantised, size_t count, struct gb_error *error)
 {
@@ -30,6 +39,12 @@ static enum gb_status check_distance(const char *path, const char *group, const 
                        "%s: %s/truth/original: is all zeros, but truth/quantised is not; write the truth of the "
                        "weights before quantisation",
                        path_end(path), group);
+    double factor = sqrt(squares / other_squares);
+    if (isfinite(other_squares) && other_squares > 0.0 && !(factor <= largest_factor && factor >= 1.0 / largest_factor))
+        return gb_fail(error, GB_EFORMAT,
+                       "%s: %s/truth/original: is %.3g times as large as truth/quantised, which no quantisation makes "
+                       "of it; write the truth of the weights before quantisation",
+                       path_end(path), group, factor);
     return GB_OK;
 }
 

@@ -284,6 +284,8 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
                                   : judge_kernels(record, o, catalogue, &request, error);
     if (status == GB_OK && truth == GB_OK)
         status = cover(record, o, fixture, path, first, error);
+    if (status == GB_ENOMEM)
+        input_name(path, error);
     progress_done();
     case_report_bad_truth(record, first);
     baseline_free(&quantised);

@@ -84,6 +84,10 @@ for values in (0, 1e308):
     wrong_truth(put("stack/truth/original", values), "/stack/truth/original: is ")
     wrong_truth(put("layers/1/truth/original", values), "/layers/1/truth/original: is ")
     wrong_truth(put("layers/0/truth/quantised", values), "/layers/0/truth/quantised: is not", "make the fixture again")
+for factor in (100, 0.01):
+    for group in ("/layers/1", "/stack"):
+        wrong_truth(lambda f, name=f"{group[1:]}/truth/original": f[name].__setitem__(..., factor * f[name][...]),
+                    f"{group}/truth/original: is ", "times as large as truth/quantised, which no quantisation makes")
 wrong_truth(put("stack/residual", 1e308), LIMIT)
 wrong_truth(put("layers/0/norm/weight", 3e38, 0), LIMIT)
 

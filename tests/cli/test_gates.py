@@ -68,6 +68,10 @@ judge(numpy.zeros_like(truth), gate(nmse=3.9, relative_to="subject"), 1)
 vacuous = judge(truth, gate(nmse=4.1, relative_to="subject"), 4)
 expect("truth of the wrong sign would meet" in vacuous["reason"], vacuous["reason"])
 judge(truth, gate(nmse=4.1, relative_to="subject", cosine=0.1), 0)
+for keys in ({"nmse": 1.01}, {"atol": 0, "rtol": 1.01}):
+    vacuous = judge(truth, gate(**keys, relative_to="subject"), 4)
+    expect("huge values would meet" in vacuous["reason"], vacuous["reason"])
+judge(truth, gate(nmse=0.99, relative_to="subject"), 0)
 nan = truth.copy()
 nan[0, 0] = numpy.nan
 for keys in ({"cosine": 1e-9}, {"cosine_min": 1e-9}, {"max_abs": 1e300}, {"nmse": 1e300}, {"atol": 1e300, "rtol": 0}):

@@ -9,7 +9,7 @@ import subprocess
 import h5py
 import numpy
 
-from program import FAULTS, PROGRAM, SOURCE, expect, path, record, run
+from program import FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
 
 fixture = path("good.h5")
 run("make", fixture, "--shape", "6,2,64,32", "--tokens", "5")
@@ -58,6 +58,19 @@ subprocess.run([os.environ["CC"], "-shared", "-fPIC", f"-I{SOURCE}", source, "-o
 expect(never_green("verify", fixture, "--subject", path("empty.so")) in (2, 3), "a library without kernels")
 never_green("verify", fixture, "--batch", "0")
 never_green("verify")
+
+# No contract: weights and activations that none has together.
+def foreign(file):
+    for name, text in (("activations", "mxfp8"), ("activation_recipe", "mxfp8.rceil/1"),
+                       ("contract", "nvfp4.mxfp8.fma32/1")):
+        if name in file.attrs:
+            del file.attrs[name]
+        file.attrs[name] = numpy.bytes_(text)
+
+
+for command in ("verify", "info", "power"):
+    line = refused(command, changed("foreign.h5", foreign))
+    expect("foreign.h5: activations: no contract has mxfp8 with nvfp4 weights" in line, line)
 
 # No element: empty arrays, arrays of other sizes.
 for name, shape in (("none", (0,)), ("flat", (0, 64)), ("wide", (5, 0)), ("scalar", ())):

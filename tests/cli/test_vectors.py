@@ -127,6 +127,13 @@ with open(os.path.join(SOURCE, "docs/vectors.md")) as stream:
 
 # What cannot be read: one line that names the file and the mend.
 inputs = committed("e4m3-1x32-e8m0")
+with open(inputs) as stream:
+    lines = stream.read().splitlines()
+for number, shape in ((2, None), (7, "-1 1 16"), (7, "+1 1 32"), (7, "1 1"), (7, "123456789 1 32")):
+    with open(path("bad.txt"), "w") as stream:
+        stream.writelines(f"{line}\n" for line in (lines[:6] + [f"shape {shape}"] + lines[7:] if shape else lines[:1]))
+    said = refused("identify", path("bad.txt"), inputs)
+    expect(f"line {number}: is not " in said and ("at most seven digits" if shape else "ends before it") in said, said)
 good = write(codes, scales)
 expect("codes" in refused("identify", inputs, write(codes[:-1], scales)[0][0]), "codes")
 expect("float32" in refused("identify", committed("e4m3-1x128-fp32"), write(fp8, fp32)[0][0]), "FP32")
