@@ -282,7 +282,8 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
     if (!strncmp(find_generator(o)->name, "exact/", 6) && !strcmp(o->routing, "router"))
         return gb_fail(error, GB_EINVAL, "--data exact: a router's weights are not exact; add --routing uniform");
     if (!strcmp(find_generator(o)->name, "exact/2") && o->activations == GB_BF16)
-        return gb_fail(error, GB_EINVAL, "--data exact/2: goes with --activations nvfp4 or mxfp8; exact/1 with bf16");
+        return gb_fail(error, GB_EINVAL,
+                       "--data exact/2: goes with --activations nvfp4, mxfp8 or fp8; exact/1 with bf16");
     if (!strcmp(find_generator(o)->name, "exact/1") && o->activations != GB_BF16)
         return gb_fail(error, GB_EINVAL, "--data exact/1: goes with bf16 activations; exact/2 with quantised ones");
     if (!strcmp(find_generator(o)->name, "nonfinite/1") && o->activations != GB_BF16)

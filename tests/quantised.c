@@ -1,9 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/quantised.h"
 
+#include "harness/build.h"
 #include "quant/quant.h"
 #include "tests/check.h"
 #include "tests/oracle.h"
+
+static void ok(enum gb_status status, const struct gb_error *error)
+{
+    if (status != GB_OK)
+        fail_msg("%s", error ? error->message : gb_status_name(status));
+}
+
+static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
+                             float *values, struct gb_error *error)
+{
+    return gb_generate_matrix(fixture, layer, expert, projection, values, error);
+}
+
+static enum gb_status expert_of(void *fixture, uint32_t layer, uint32_t expert, struct gb_error *error)
+{
+    return gb_generate_expert(fixture, layer, expert, error);
+}
+
+struct gb_shape quantised_shape(struct gb_shape shape, const struct contract *c)
+{
+    const uint32_t block = gb_format_block(c->activations);
+    shape.hidden = (shape.hidden + block - 1) / block * block;
+    shape.intermediate = (shape.intermediate + block - 1) / block * block;
+    return shape;
+}
+
+struct gb_fixture *quantised_fixture(const struct gb_shape *shape, const struct contract *c, const char *routing,
+                                     uint64_t seed)
+{
+    struct gb_fixture *f;
+    struct gb_error error;
+    const struct gb_shape blocks = quantised_shape(*shape, c);
+    ok(gb_fixture_new(&blocks, 1, c->weights, false, false, false, &f, &error), &error);
+    struct weight_source source = {f, matrix, expert_of};
+    strcpy(f->generator, "exact/2");
+    f->seed = seed;
+    f->renormalise = true;
+    ok(activations_choose(f, c->activations, NULL, &error), &error);
+    ok(gb_generate_inputs(f, &error), &error);
+    ok(gb_generate_routing(f, routing, &error), &error);
+    ok(build_fixture(f, &source, true, &error), &error);
+    return f;
+}
 
 const char *const mistake_names[MISTAKES] = {
     "nothing",     "ties away from zero", "ties to zero",  "codes truncated", "scales rounded up",
@@ -56,6 +100,8 @@ static double scale_of(const struct quantiser *q, double amax, double d, enum mi
             code--;
         return m == FLUSHED && q->scales[code] < 0x1p-6 ? 0.0 : q->scales[code];
     }
+    if (q->format == GB_FP8_BLOCK)
+        return (double)(float)(amax / 448.0);
     int exponent;
     double significand = frexp(amax / 448.0, &exponent);
     if (amax == 0.0)

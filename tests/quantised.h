@@ -6,6 +6,16 @@
 #include "fixtures/fixtures.h"
 #include "tests/legal.h"
 
+struct contract {
+    enum gb_format weights, activations;
+};
+
+/* With hidden and intermediate rounded up to whole blocks of activations. */
+struct gb_shape quantised_shape(struct gb_shape shape, const struct contract *contract);
+/* Data of kind `exact` of one layer of such a shape, as `gaugeblock make` builds it. */
+struct gb_fixture *quantised_fixture(const struct gb_shape *shape, const struct contract *contract, const char *routing,
+                                     uint64_t seed);
+
 /* What a kernel does wrong where it quantises, x or the intermediate. */
 enum mistake {
     NOTHING,
@@ -27,7 +37,7 @@ enum mistake {
 };
 extern const char *const mistake_names[MISTAKES];
 
-/* A quantiser in float64, of nvfp4.trtllm/1 and mxfp8.rceil/1 on finite values, with a mistake. */
+/* A quantiser in float64, of nvfp4.trtllm/1, mxfp8.rceil/1 and fp8g128.vllm/1 on finite values, with a mistake. */
 struct quantiser {
     enum gb_format format;
     uint32_t block;

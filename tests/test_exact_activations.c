@@ -4,17 +4,14 @@
  * reference's values; and what a kernel can do wrong where it quantises is seen by the lane `exact` alone, on its
  * output, without an order claimed.
  */
-#include "harness/build.h"
 #include "harness/judge_exact.h"
 #include "quant/quant.h"
 #include "tests/check.h"
 #include "tests/oracle.h"
 #include "tests/quantised.h"
 
-struct contract {
-    enum gb_format weights, activations;
-};
-static const struct contract contracts[] = {{GB_NVFP4, GB_NVFP4}, {GB_MXFP8, GB_MXFP8}, {GB_MXFP4, GB_MXFP8}};
+static const struct contract contracts[] = {
+    {GB_NVFP4, GB_NVFP4}, {GB_MXFP8, GB_MXFP8}, {GB_MXFP4, GB_MXFP8}, {GB_FP8_BLOCK, GB_FP8_BLOCK}};
 static const struct gb_shape small = {8, 128, 32, 8, 2};
 enum { CONTRACTS = sizeof contracts / sizeof *contracts };
 
@@ -22,35 +19,6 @@ static void ok(enum gb_status status, const struct gb_error *error)
 {
     if (status != GB_OK)
         fail_msg("%s", error ? error->message : gb_status_name(status));
-}
-
-static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
-                             float *values, struct gb_error *error)
-{
-    return gb_generate_matrix(fixture, layer, expert, projection, values, error);
-}
-
-static enum gb_status expert_of(void *fixture, uint32_t layer, uint32_t expert, struct gb_error *error)
-{
-    return gb_generate_expert(fixture, layer, expert, error);
-}
-
-/* As `gaugeblock make --data exact` builds it. */
-static struct gb_fixture *exact_fixture(const struct gb_shape *shape, const struct contract *c, const char *routing,
-                                        uint64_t seed)
-{
-    struct gb_fixture *f;
-    struct gb_error error;
-    ok(gb_fixture_new(shape, 1, c->weights, false, false, false, &f, &error), &error);
-    struct weight_source source = {f, matrix, expert_of};
-    strcpy(f->generator, "exact/2");
-    f->seed = seed;
-    f->renormalise = true;
-    ok(activations_choose(f, c->activations, NULL, &error), &error);
-    ok(gb_generate_inputs(f, &error), &error);
-    ok(gb_generate_routing(f, routing, &error), &error);
-    ok(build_fixture(f, &source, true, &error), &error);
-    return f;
 }
 
 static struct gb_exactness examine(const struct gb_fixture *f, enum gb_format activations, uint32_t bits)
@@ -72,12 +40,13 @@ struct bench {
     double *output, *intermediate; /* [tokens, hidden], [tokens, top_k, intermediate] */
 };
 
-static void bench_new(struct bench *b, const struct gb_shape *shape, const struct contract *c, const char *routing,
+static void bench_new(struct bench *b, const struct gb_shape *asked, const struct contract *c, const char *routing,
                       uint64_t seed)
 {
     struct gb_error error;
+    const struct gb_shape fits = quantised_shape(*asked, c), *shape = &fits;
     const size_t inner = (size_t)shape->tokens * shape->top_k * shape->intermediate;
-    *b = (struct bench){.fixture = exact_fixture(shape, c, routing, seed)};
+    *b = (struct bench){.fixture = quantised_fixture(shape, c, routing, seed)};
     b->subject = (struct gb_kernel){.name = "subject",
                                     .operation = GB_LAYER,
                                     .weights = c->weights,
@@ -173,7 +142,7 @@ static void large_sums_fit(void **state)
     (void)state;
     static const struct gb_shape deep = {2, 256, 2048, 8, 8};
     for (int c = 0; c < CONTRACTS; c++) {
-        struct gb_fixture *f = exact_fixture(&deep, &contracts[c], "uniform", 5);
+        struct gb_fixture *f = quantised_fixture(&deep, &contracts[c], "uniform", 5);
         struct gb_exactness found = examine(f, contracts[c].activations, 24);
         if (found.why)
             fail_msg("%s: %s, token %u", gb_format_name(contracts[c].weights), found.why, found.token);
@@ -185,7 +154,7 @@ static void large_sums_fit(void **state)
 /* What of the mistakes a format has, and where. */
 static bool can_be(const struct contract *c, enum mistake m, bool x)
 {
-    bool nvfp4 = c->activations == GB_NVFP4;
+    bool nvfp4 = c->activations == GB_NVFP4, fp8 = c->activations == GB_FP8_BLOCK;
     switch (m) {
     case SWAPPED:
     case WITHOUT_GLOBAL:
@@ -196,6 +165,8 @@ static bool can_be(const struct contract *c, enum mistake m, bool x)
         return nvfp4 && !x; /* x has no such scales */
     case SCALE_UP:          /* of a power of two: the same values, but where codes are subnormal */
         return nvfp4;
+    case SCALE_DOWN: /* FP8's is exact */
+        return !fp8;
     case UNROUNDED:
         return !x;
     default:
@@ -206,13 +177,14 @@ static bool can_be(const struct contract *c, enum mistake m, bool x)
 /* Every mistake fails by this lane; how many pass all others is printed. */
 static void mistakes_are_seen(void **state)
 {
-    static const struct gb_shape shape = {8, 256, 256, 8, 4};
+    /* The first is long: of 65,536 elements a few show a division. */
+    static const struct gb_shape shapes[] = {{32, 128, 512, 4, 4}, {8, 512, 256, 8, 4}};
     const struct legal legal = {.order = LEGAL_FORWARD, .fma = true, .scales_first = true};
     int made = 0, unseen = 0;
     (void)state;
     for (int c = 0; c < CONTRACTS; c++) {
         struct bench b;
-        bench_new(&b, &shape, &contracts[c], "uniform", 3);
+        bench_new(&b, &shapes[c > 0], &contracts[c], "uniform", 3);
         for (int n = 2; n < 2 * MISTAKES; n++) {
             struct quantiser *q = &b.kernel.quantiser;
             uint64_t mismatching;
@@ -246,7 +218,7 @@ static struct variety variety_of(const struct bench *b, bool of_x)
     const struct gb_layer_outputs *out = &b->baseline.reference->layer[0];
     const enum gb_format format = b->fixture->activations;
     const uint8_t *codes = out->activations[of_x ? GB_X_CODES : GB_INTERMEDIATE_CODES];
-    const uint8_t *scales = out->activations[of_x ? GB_X_SCALES : GB_INTERMEDIATE_SCALES];
+    const void *scales = out->activations[of_x ? GB_X_SCALES : GB_INTERMEDIATE_SCALES];
     const gb_bf16 *values = of_x ? b->fixture->layer[0].x : out->intermediate;
     const size_t count = of_x ? (size_t)s->tokens * s->hidden : (size_t)s->tokens * s->top_k * s->intermediate;
     const uint32_t block = gb_format_block(format);
@@ -254,8 +226,12 @@ static struct variety variety_of(const struct bench *b, bool of_x)
     size_t zero = 0, lossy = 0;
     struct variety v = {0};
     for (size_t first = 0; first < count; first += block) {
-        unsigned byte = scales[first / block];
-        double step = format == GB_NVFP4 ? oracle_decode(ORACLE_E4M3, byte) : oracle_e8m0_decode(byte);
+        unsigned byte = ((const uint8_t *)scales)[first / block];
+        double step = format == GB_NVFP4   ? oracle_decode(ORACLE_E4M3, byte)
+                      : format == GB_MXFP8 ? oracle_e8m0_decode(byte)
+                                           : (double)((const float *)scales)[first / block];
+        if (format == GB_FP8_BLOCK)
+            byte = (unsigned)(128 + ilogb(step));
         bool all_zero = true;
         for (size_t i = first; i < first + block; i++) {
             unsigned n = format == GB_NVFP4 ? codes[i / 2] >> (i % 2 * 4) & 15u : codes[i];
@@ -280,13 +256,16 @@ static struct variety variety_of(const struct bench *b, bool of_x)
 static void data_is_varied(void **state)
 {
     static const struct gb_shape shape = {8, 256, 256, 8, 4};
-    static const struct variety least[2][2] = {{{16, 30, 5, 10}, {16, 3, 0, 50}}, {{50, 6, 0, 10}, {8, 3, 0, 50}}};
+    static const struct variety least[CONTRACTS][2] = {{{16, 30, 5, 10}, {16, 3, 0, 50}},
+                                                       {{50, 6, 0, 10}, {8, 3, 0, 50}},
+                                                       {{50, 6, 0, 10}, {8, 3, 0, 50}},
+                                                       {{50, 2, 0, 10}, {6, 2, 0, 50}}};
     (void)state;
     for (int c = 0; c < CONTRACTS; c++) {
         struct bench b;
         bench_new(&b, &shape, &contracts[c], "uniform", 1);
         for (int x = 0; x < 2; x++) {
-            const struct variety v = variety_of(&b, x), *l = &least[contracts[c].activations == GB_MXFP8][x];
+            const struct variety v = variety_of(&b, x), *l = &least[c][x];
             print_message("%s, %s: %d codes, %d scales, %d %% of the blocks zero, %d %% of the values lossy\n",
                           gb_format_name(contracts[c].weights), x ? "x" : "intermediate", v.codes, v.scales,
                           v.zero_blocks, v.lossy);
@@ -302,7 +281,7 @@ static void breaches_are_seen(void **state)
 {
     static const char global[] = "a global scale of activations has too many bits; powers of two have one";
     (void)state;
-    struct gb_fixture *f = exact_fixture(&small, &contracts[0], "uniform", 1);
+    struct gb_fixture *f = quantised_fixture(&small, &contracts[0], "uniform", 1);
     struct gb_exactness found = examine(f, GB_NVFP4, 24);
     float *d = f->layer[0].activation_scales;
     assert_null(found.why);
@@ -361,13 +340,14 @@ static void handed_out_codes_are_compared(void **state)
     for (int c = 0; c < CONTRACTS; c++) {
         bench_new(&b, &small, &contracts[c], "uniform", 1);
         const struct gb_layer_outputs *right = &b.baseline.reference->layer[0], *mine = &b.outputs->layer[0];
-        for (size_t i = 0; i < (size_t)small.tokens * small.hidden; i++)
+        const struct gb_shape *shape = &b.fixture->shape;
+        for (size_t i = 0; i < (size_t)shape->tokens * shape->hidden; i++)
             b.output[i] = (double)((const float *)right->output)[i];
         for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
             const struct gb_quantiser *rules = gb_fixture_activation_rules(b.fixture);
-            struct gb_activation_array a = gb_activation_array(rules, &small, (enum gb_activation_part)p);
+            struct gb_activation_array a = gb_activation_array(rules, shape, (enum gb_activation_part)p);
             ok(gb_outputs_add_activations(b.outputs, rules, (enum gb_activation_part)p, &error), &error);
-            memcpy(mine->activations[p], right->activations[p], (size_t)small.tokens * a.slots * a.width * a.bytes);
+            memcpy(mine->activations[p], right->activations[p], (size_t)shape->tokens * a.slots * a.width * a.bytes);
         }
         assert_int_equal(verdict_of(&b, true, &mismatching), VERDICT_PASS);
         assert_int_equal(mismatching, 0);

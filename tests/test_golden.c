@@ -25,6 +25,7 @@ static const struct golden {
     const char *generator;
     const char *inputs[ROUTINGS]; /* fixture->sha256 */
     const char *outputs;          /* of the reference, over layers and routings: intermediate, then output */
+    enum gb_format activations;   /* 0: bf16 */
 } golden[] = {
     {GB_NVFP4,
      "gaussian/1",
@@ -33,7 +34,8 @@ static const struct golden {
       "f496f3463e259839d127313b143fc8cd52763cbc1530fac830c89008643ff208",
       "54599a89c68ea63ab44fd14cea339773b51a82b4a530d596663bd745a6837ebb",
       "0c990f91096edfb68edec30b31c6aea45033fddd7dac1192d6ae8f5a516c101b"},
-     "c2b1114fdd1602a8374d6254a0b04c81ac7bd73dc2945b006df5bf18676193b9"},
+     "c2b1114fdd1602a8374d6254a0b04c81ac7bd73dc2945b006df5bf18676193b9",
+     0},
     {GB_NVFP4,
      "ties/1",
      {"43301215dd54581d77946aff1ff10559c7246aa5b79146f696d02909cfc7bb00",
@@ -41,7 +43,8 @@ static const struct golden {
       "7f0366350de8cf1b65b72de30c894eef5bbe186012e7183f228b371273d525ea",
       "2ee9bb478a28a6f629ac2f443a7859862688e19e88f2fd20b2916018e1785aa4",
       "fb5a5001d721701bec2ca0068e2c570ba58cda99241eb6ee09842e735e59c8bc"},
-     "428ad725aba845c1baff980bac917f4dd34b5c49666dd92e993af6120910a262"},
+     "428ad725aba845c1baff980bac917f4dd34b5c49666dd92e993af6120910a262",
+     0},
     {GB_NVFP4,
      "edge/1",
      {"4f1f67324e0bc061df04929f62ce60a86b910ecc35ce2baaedf829d68792c228",
@@ -49,7 +52,8 @@ static const struct golden {
       "955a9f7118afea652369fbe8bd8e1cfdbaae8d0753c5865b6c5536cc64616e98",
       "185f2b8d03e265ef7a110adb743f729ffe346fa7fc3020dfea4a41f992f1e194",
       "bd8315ffbdfb879b04520a88193047e784cff35c50c4a8e7b419573cca43e502"},
-     "39316f5e103bc60a35bac1ad915f43c148c6d9b433442a3946fec2d7eb3e8ba7"},
+     "39316f5e103bc60a35bac1ad915f43c148c6d9b433442a3946fec2d7eb3e8ba7",
+     0},
     {GB_MXFP8,
      "gaussian/1",
      {"21e9d5ec4d4c4a7bb8ffbbabdbbbf49393d33396fcff1ff30273403f1aaab0fb",
@@ -57,7 +61,8 @@ static const struct golden {
       "3197716897b73105afe9eba3427e96ff9465331307731168937ba1bf8d9c5f15",
       "4c66c48fa38e939566d565a098d368f86bd019d09d5463e41e37ad1175a293f2",
       "3e52d31e0692d7eea350f8a9f68cd17ed9682361775e55c6bd4cff3b9182b545"},
-     "6b1a83dd242033915d38fd471ee1a6e8f8ef8db2f8a2b374a55a5311a391e356"},
+     "6b1a83dd242033915d38fd471ee1a6e8f8ef8db2f8a2b374a55a5311a391e356",
+     0},
     {GB_MXFP8,
      "ties/1",
      {"047f3ca4f140df27091b9f64d12acc60b116a8fd4f45b52a9bb85cbd34646e9c",
@@ -65,7 +70,8 @@ static const struct golden {
       "0ea80f642dc40ab15d8ea0966798fa6a9791a8d9bb4474a241cd34d01197cf2d",
       "82dfc88ba5c5a694a1d0a7bb16adfd265d5721d0cc710ff6811791fe3f016770",
       "aff6d0e83c0e7b31f25adf712b28e4ccc500fdabdcc020aa4d3921527b8b3936"},
-     "ddfd161264ac130e26f17cb8ecaeaea63ac9d5de6e6aeaef59aad720938c35a2"},
+     "ddfd161264ac130e26f17cb8ecaeaea63ac9d5de6e6aeaef59aad720938c35a2",
+     0},
     {GB_MXFP8,
      "edge/1",
      {"e286a993d18da5af997efc62581e8ccf5d2399d3fa03792b6bc16e01c944d238",
@@ -73,7 +79,8 @@ static const struct golden {
       "5e2e794db046582fbd9ad0ff3813aa9e74a6e65aff79ab290317e64e7c44c990",
       "7869a0c8e6c4967fb6da9d124d0a757647eca92279f5d669a8b07b17498977cc",
       "d7e2c0850ee34807b2e1472da6fd1ba92e727cad290732ce90d35ce2e3cd8f00"},
-     "a9be6745ccff913a12cfc5b6a0e122be5143547c729476222b5c1f0c5c010191"},
+     "a9be6745ccff913a12cfc5b6a0e122be5143547c729476222b5c1f0c5c010191",
+     0},
     {GB_BF16,
      "gaussian/1",
      {"7774876793113673790be1ac6065f92c3f846496f82d20d77d8d7df63ccb66b2",
@@ -81,7 +88,8 @@ static const struct golden {
       "a26114aeb2fe72f7e455b294b752654b93d1ad87e7f9ff8ada45f486be0cfee3",
       "964f2eb6269042c6a8f54d8917ed2e0e67be278f46447e2f616299548b4fde00",
       "396375cb839a004ed7b940a055913de1b80c224d3d7e085d3b72d128d54d8a05"},
-     "cd797adde66f67a9b9353e9eddb6562d08287addbd447a3f494f874f5b29092d"},
+     "cd797adde66f67a9b9353e9eddb6562d08287addbd447a3f494f874f5b29092d",
+     0},
     {GB_BF16,
      "ties/1",
      {"e0762a967ef1ca332e17fe7785d0fc7a3096308aa1ae1bcab574f9f63804731d",
@@ -89,7 +97,8 @@ static const struct golden {
       "32125c4cbfee8c671883200bc03e08dcdc65798619d51159e396505ac41974c9",
       "c9c94ec9c3bb2c5e483cce51849303d286eaee7de296ccb9e105fa1862806475",
       "98f15a84c878dfeabeccc9c69098517e7c89be2f10f553584a3aa941f15b739e"},
-     "5c2b94a8012a9b064a43da2da241b28d569f99cb391380f5e0de86aebab6fccf"},
+     "5c2b94a8012a9b064a43da2da241b28d569f99cb391380f5e0de86aebab6fccf",
+     0},
     {GB_BF16,
      "edge/1",
      {"76a926557f40f77c01ddb9d345f92175a4c697dada76500b3b891189cdf1bc00",
@@ -97,7 +106,8 @@ static const struct golden {
       "67d213330588dec4f911630695e3b336af51eca1146d35dbe3f5625a0d8edc40",
       "e140829429e2b50aac3fee92a47a067bd944916509f91bd9efcc108bfd2eca32",
       "973bf749e58e2ca9c288dac617380728b50d3fd4dce22c174d1bf81629a39ee2"},
-     "69bfa5c65d320cf90dac696d7445077a8497eb1b5b5e634827379c050a9e7b71"},
+     "69bfa5c65d320cf90dac696d7445077a8497eb1b5b5e634827379c050a9e7b71",
+     0},
     {GB_NVFP4,
      "exact/1",
      {"99de2a9108c0a470677bd2b5903e42b33602f372cd94a18acef162990f8cb613",
@@ -105,7 +115,8 @@ static const struct golden {
       "437c38097f7fde9bbcbc7745cb7fd939dbee4646d09ecffe469fd4afce34337d",
       "801a376e40138cb736367eb28e4d648e5d89cc14a845b5bf66a9bbf40673883f",
       "4d5232631397ec9dc31c1d82d5ff90b1d3112bd13c3ebca7bcd2fbff7d8b692e"},
-     "59f9926b4b1383ba0343779a2e2c799be1ac828153e4a84591704333a56db514"},
+     "59f9926b4b1383ba0343779a2e2c799be1ac828153e4a84591704333a56db514",
+     0},
     {GB_MXFP8,
      "exact/1",
      {"0e4f1cea2fe1ae722d27a339aa47334b10257d825887a6f8c0becac887e441e7",
@@ -113,7 +124,8 @@ static const struct golden {
       "76560119037db9cfea546311c7be93111ed4acc35e96dfd4646d16423d7df57f",
       "1e11a8e5aab1d4d093c18a9c404a463fa18a7d89495ad082aeea2c6f377a6ef6",
       "c33e9eed298d239a00a4ffd5ed455469bef9a2ec1258ee58c9d6e890a0b52532"},
-     "3d5a556c6f55e48672a9fc99afc6a33f256f4145db6c7f28b706934bb621038c"},
+     "3d5a556c6f55e48672a9fc99afc6a33f256f4145db6c7f28b706934bb621038c",
+     0},
     {GB_BF16,
      "exact/1",
      {"cc605934e17674570d129bd5b78069d647d3c46ae5102973f813178930f24150",
@@ -121,7 +133,35 @@ static const struct golden {
       "241d886a502b95e9bd5ba0159af6326351ca26d7907bb46dde7c4b1dd8ac1952",
       "7b9300a6b79ce8462db17a85f8a63ce79cf2a25ec584cbccb40b6a501472f428",
       "a449f89c44ec360f1ecb1ea8ae3afb6323d5dd33ecb8b643135f7a871504d789"},
-     "baf0da894938bc52b3517e4389b988fe5096696304ada0d3ac11bce2951053e4"},
+     "baf0da894938bc52b3517e4389b988fe5096696304ada0d3ac11bce2951053e4",
+     0},
+    {GB_NVFP4,
+     "exact/2",
+     {"2418a4229a83f3d6d8c76933f0c7aedef507acbcf048f7e255591e98f8b18008",
+      "6bffeb5c39a0b0c8cf58866fe602a56b86fc91ab7039749720d53a2744f79d75",
+      "5bead5d4b06409e7317ee2f57f599316090f8e74ec5c9b90d5f45ab5bacc311b",
+      "f42eb8cff7f36202ac2ad67b5cfc042b56342cceb495bdd925b4a194ae8c1551",
+      "74ba1f5ddb9f2e5664eace29b203bdc08ee7b5a050b155e873da3b1ffbcc2737"},
+     "35c9faaa6fb9fa90911e78d6cc8b032afc4d91dc444c7ba4c4b9b04d19184edf",
+     GB_NVFP4},
+    {GB_MXFP8,
+     "exact/2",
+     {"92a4d5654e32cbd383d9f9a375d9322e58b5c006992d5f0ee97e205806b5c3c1",
+      "5d54ecf884981616eecb81aa15e689a80f5df89cdf7e37b2de329d21fa01d181",
+      "25fdec941b8f9701777c1246c0f68aaa4707e40cb23d40c846e603663e791dc6",
+      "83b4ce631ed46c92260193f80881f7b55c88a7999f1305ecdfd7b40be572fbb5",
+      "7af0e1320a7614f2fba34162c37de86e05e04bc969133d1d3d9091c5136ee7c5"},
+     "635cd98807d72fc48edaa6f1c8311c5b1de3db6b60d3dfe15a926d070eb85826",
+     GB_MXFP8},
+    {GB_MXFP4,
+     "exact/2",
+     {"c08ff07c1e9594c10bf79b3744ddd97b6f631bcfbdbcaf16a4e92be68660ac7a",
+      "9334cbe6a626b31dd2606b4f3ee80dc7a80efbea4bbf4cef3d2ab2f015b81013",
+      "e76eb8ca2fc8697807dabdc228f0c5dd444f5b51a1e2f43c2571befc89139072",
+      "fb3ad5c326af0d7a085a0a6af2dab16b27afb6539ad8702a3ad4df4705473738",
+      "ef15e468f25df02caee6e3231cda8ba57a1bc80b4d4c40cfd986e2973a26872d"},
+     "373188000b4fb4d4411af736ade0a67e4f99edd8c355eb2fc27c39d4f542d6e2",
+     GB_MXFP8},
 };
 
 /* What the reference computes from the layers of all routings; no padding. */
@@ -141,6 +181,12 @@ static struct gb_fixture *generate(const struct golden *g, const char *routing)
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(g->format)->name);
     snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(g->format));
     snprintf(f->generator, sizeof f->generator, "%s", g->generator);
+    if (g->activations)
+        assert_int_equal(gb_fixture_quantise_activations(f, g->activations, NULL, NULL), GB_OK);
+    for (uint32_t layer = 0; layer < LAYERS && f->layer[layer].activation_scales; layer++) {
+        f->layer[layer].activation_scales[0] = 0x1p-6f;
+        f->layer[layer].activation_scales[1] = 0x1p18f;
+    }
     assert_int_equal(gb_generate_inputs(f, NULL), GB_OK);
     assert_int_equal(gb_generate_routing(f, routing, NULL), GB_OK);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
@@ -170,6 +216,7 @@ static void compute(const struct gb_fixture *f, uint32_t layer, struct outputs *
 {
     struct gb_arguments arguments = gb_layer_arguments(f, layer, shape.tokens);
     memset(o, 0xA5, sizeof *o);
+    gb_layer_activations(f, layer, f->activations, &arguments);
     arguments.intermediate = o->intermediate;
     arguments.output = o->output;
     assert_int_equal(gb_reference_layer(&arguments, NULL), GB_OK);

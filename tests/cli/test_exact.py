@@ -35,6 +35,9 @@ for weights, activations in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("mxfp4", "
     expect(plain["result"] == "NOT_RUN" and plain["reason"], f"{weights}: {plain}")
     expect(quantised["binding"] and quantised["result"] == "PASS", f"{weights}: {quantised}")
     expect(12 < quantised["widest_sum_bits"] <= 24, f"{weights}: {quantised}")
+run("make", fixture, "--shape", "6,3,384,256", "--data", "exact", "--routing", "holes", "--format", "fp8", "--activations", "fp8")
+lane = record(fixture)["cases"][1]["lanes"]["exact"]
+expect(lane["binding"] and lane["result"] == "PASS", f"fp8: {lane}")
 run("make", fixture, "--shape", "8,3,256,128", "--tokens", "7", "--layers", "2", "--data", "exact", "--routing", "uniform",
     "--activations", "nvfp4", "--generated")
 for fault in ("none", "next-scale", "nibbles", "recipe", "not"):
