@@ -81,6 +81,26 @@ static void test_quantised_trace_is_the_reference(void **state)
     }
 }
 
+/* Codes that nothing was done to make the reference's bits. */
+static void test_codes_make_the_output(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 2 * QUANTISED; n++) {
+        struct fault none = {.name = "none", .stage = n % 2 ? STAGE_ACT_QUANT : STAGE_REQUANT};
+        struct problem problem;
+        struct trace trace;
+        problem_quantised(&problem, n / 2, shape_quantised);
+        problem_empty_slots(&problem, 5, 2);
+        assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
+        assert_int_equal(fault_run(&none, &trace, NULL, problem.output, NULL), GB_OK);
+        for (size_t i = 0; i < outputs(&shape_quantised); i++)
+            assert_same_float(trace.output[i], problem.output[i], "%s, %s, %zu", quantised[n / 2].recipe,
+                              fault_stage_name(none.stage), i);
+        trace_free(&trace);
+        problem_free(&problem);
+    }
+}
+
 static bool changes(const struct fault *fault, const struct trace *trace, float *output)
 {
     struct gb_error error = {""};
@@ -213,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace_is_the_reference),
         cmocka_unit_test(test_quantised_trace_is_the_reference),
+        cmocka_unit_test(test_codes_make_the_output),
         cmocka_unit_test(test_every_fault_changes_the_output),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
