@@ -115,6 +115,7 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                                  .repro = repro,
                                  .outputs = result.outputs[b],
                                  .second = result.second[b],
+                                 .largest = result.outputs[r->batch_count - 1],
                                  .checks = &result.checks[b],
                                  .routing = &result.routing[b]};
         status = judged_cases(record, r, &subject, error);

@@ -8,6 +8,7 @@
 #include "harness/baseline.h"
 #include "harness/claim.h"
 #include "harness/gate.h"
+#include "harness/reroute.h"
 #include "harness/select.h"
 
 struct case_request {
@@ -15,6 +16,7 @@ struct case_request {
     struct gb_fixture *fixture;
     struct baseline *baseline;  /* of the fixture, with bf16 activations */
     struct baseline *quantised; /* with the fixture's; NULL: they are bf16 */
+    struct rerouted *own;       /* the last routing of a subject's own, kept for others that route alike */
     const struct gate *gate;
     uint32_t batches[32];
     uint32_t batch_count;

@@ -97,15 +97,29 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
     return explain_case(record, b, s, error);
 }
 
-/* One run's output under that run's own routing. *own: rerouted_free in any case; its baselines stand for those of
- * `held`, against which it was judged. */
+/* Makes r->own the routing of these outputs, with the baseline that the kernel needs. */
+static enum gb_status take_routing(const struct case_request *r, const struct judged *s,
+                                   const struct gb_outputs *outputs, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    if (!rerouted_covers(r->own, outputs)) {
+        rerouted_free(r->own);
+        if (s->largest && can_be_rerouted(r->fixture, s->largest))
+            status = reroute(r->fixture, s->largest, r->own, error);
+    }
+    if (status == GB_OK && !rerouted_covers(r->own, outputs)) {
+        rerouted_free(r->own);
+        status = reroute(r->fixture, outputs, r->own, error);
+    }
+    return status == GB_OK && s->kernel.activations != GB_BF16 ? reroute_quantised(r->own, error) : status;
+}
+
+/* One run's output under that run's own routing. held: with the baselines against which it was judged. */
 static enum gb_status judge_under_own(const struct case_request *r, const struct judged *s,
                                       const struct gb_outputs *outputs, const struct worker_checks *checks,
-                                      struct rerouted *own, struct case_request *held, struct judgement *j,
-                                      struct gb_error *error)
+                                      struct case_request *held, struct judgement *j, struct gb_error *error)
 {
     struct gb_outputs without_stack = *outputs;
-    *own = (struct rerouted){0};
     *held = *r;
     *j = (struct judgement){.verdict = VERDICT_NOT_RUN,
                             .reason = "its routing was not written in full, or has ids that are no experts, an expert "
@@ -114,9 +128,9 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
         return GB_OK;
     if (!rerouted_tokens(r->fixture, outputs))
         return judge(judged_baseline(r, &s->kernel), &s->kernel, outputs, checks, r->gate, j, error);
-    enum gb_status status = reroute(r->fixture, outputs, s->kernel.activations != GB_BF16, own, error);
-    held->baseline = &own->baseline;
-    held->quantised = &own->quantised;
+    enum gb_status status = take_routing(r, s, outputs, error);
+    held->baseline = &r->own->baseline;
+    held->quantised = &r->own->quantised;
     without_stack.stack = NULL; /* the stream has a routing of its own in every layer */
     if (status == GB_OK)
         status = judge(judged_baseline(held, &s->kernel), &s->kernel, &without_stack, checks, r->gate, j, error);
@@ -128,24 +142,22 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
 static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const struct judged *s,
                                      struct gb_error *error)
 {
-    struct rerouted own, other = {0};
-    struct case_request held, unused;
+    struct case_request held;
     struct judgement j, again;
-    enum gb_status status = judge_under_own(r, s, s->outputs, s->checks, &own, &held, &j, error);
-    if (status == GB_OK && s->second) {
-        status = judge_under_own(r, s, s->second, NULL, &other, &unused, &again, error);
-        if (status == GB_OK)
-            keep_graver(&j, &again);
-    }
-    if (status == GB_OK) {
-        add_case(record, r, s, &j);
-        if (own.tokens)
-            json_object_set_new(last_case(record), "rerouted_tokens", json_integer(own.tokens));
-        status = explain_case(record, judged_baseline(&held, &s->kernel), s, error);
-    }
-    rerouted_free(&other);
-    rerouted_free(&own);
-    return status;
+    enum gb_status status = GB_OK;
+    if (s->second)
+        status = judge_under_own(r, s, s->second, NULL, &held, &again, error);
+    if (status == GB_OK)
+        status = judge_under_own(r, s, s->outputs, s->checks, &held, &j, error);
+    if (status != GB_OK)
+        return status;
+    if (s->second)
+        keep_graver(&j, &again);
+    add_case(record, r, s, &j);
+    uint32_t tokens = j.lanes ? rerouted_tokens(r->fixture, s->outputs) : 0;
+    if (tokens)
+        json_object_set_new(last_case(record), "rerouted_tokens", json_integer(tokens));
+    return explain_case(record, judged_baseline(&held, &s->kernel), s, error);
 }
 
 /* The router in a layer that routes. */

@@ -11,6 +11,7 @@ struct judged {
     const char *library;     /* its path; "" for a file of outputs */
     const char *repro;
     const struct gb_outputs *outputs, *second;    /* second: of another run, where the two may differ; otherwise NULL */
+    const struct gb_outputs *largest;             /* of the same run and the most tokens; NULL: outputs */
     const struct worker_checks *checks, *routing; /* what watching it showed; NULL for a file */
 };
 

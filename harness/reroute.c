@@ -11,17 +11,28 @@
 /* No router gives more: a scaling factor of any published one is below 2^4. */
 static const float largest_weight = 0x1p16f;
 
+static bool same_routing(const struct gb_layer *l, const struct gb_layer_outputs *out, size_t at, size_t pairs)
+{
+    return !memcmp(l->ids + at, out->ids + at, pairs * sizeof *l->ids) &&
+           !memcmp(l->routing_weights + at, out->routing_weights + at, pairs * sizeof *l->routing_weights);
+}
+
 uint32_t rerouted_tokens(const struct gb_fixture *f, const struct gb_outputs *outputs)
 {
     uint32_t top_k = f->shape.top_k, count = 0;
     for (uint32_t l = 0; l < f->layers; l++)
-        for (uint32_t t = 0; t < outputs->shape.tokens; t++) {
-            size_t at = (size_t)t * top_k;
-            count +=
-                memcmp(outputs->layer[l].ids + at, f->layer[l].ids + at, sizeof(int32_t) * top_k) ||
-                memcmp(outputs->layer[l].routing_weights + at, f->layer[l].routing_weights + at, sizeof(float) * top_k);
-        }
+        for (uint32_t t = 0; t < outputs->shape.tokens; t++)
+            count += !same_routing(&f->layer[l], &outputs->layer[l], (size_t)t * top_k, top_k);
     return count;
+}
+
+bool rerouted_covers(const struct rerouted *r, const struct gb_outputs *outputs)
+{
+    size_t pairs = (size_t)outputs->shape.tokens * outputs->shape.top_k;
+    bool same = r->fixture.layer && r->fixture.shape.tokens >= outputs->shape.tokens;
+    for (uint32_t l = 0; same && l < r->fixture.layers; l++)
+        same = same_routing(&r->fixture.layer[l], &outputs->layer[l], 0, pairs);
+    return same;
 }
 
 static bool has_before(const int32_t *ids, uint32_t slot)
@@ -89,30 +100,46 @@ static enum gb_status find_truth(const struct gb_fixture *view, struct gb_layer 
     return status;
 }
 
-enum gb_status reroute(struct gb_fixture *f, const struct gb_outputs *outputs, bool quantised, struct rerouted *r,
+/* The layer with ids and weights of its own. */
+static enum gb_status set_routing(struct gb_layer *l, const struct gb_layer_outputs *out, size_t pairs,
+                                  struct gb_error *error)
+{
+    l->truth_quantised = l->truth_routing_weights = NULL;
+    l->ids = malloc(pairs * sizeof *l->ids);
+    l->routing_weights = malloc(pairs * sizeof *l->routing_weights);
+    if (!l->ids || !l->routing_weights)
+        return gb_fail(error, GB_ENOMEM, "no memory for the routing of %zu slots", pairs);
+    memcpy(l->ids, out->ids, pairs * sizeof *l->ids);
+    memcpy(l->routing_weights, out->routing_weights, pairs * sizeof *l->routing_weights);
+    return GB_OK;
+}
+
+enum gb_status reroute(struct gb_fixture *f, const struct gb_outputs *outputs, struct rerouted *r,
                        struct gb_error *error)
 {
     size_t pairs = (size_t)outputs->shape.tokens * f->shape.top_k;
-    *r = (struct rerouted){.fixture = *f, .tokens = rerouted_tokens(f, outputs)};
+    *r = (struct rerouted){.fixture = *f};
     r->fixture.shape.tokens = outputs->shape.tokens;
     r->fixture.stack = (struct gb_stack){0};
     r->fixture.generator[0] = '\0'; /* which promises nothing of other routing weights */
+    r->fixture.layers = 0;
     r->fixture.layer = calloc(f->layers, sizeof *r->fixture.layer);
     enum gb_status status = r->fixture.layer ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
-        status = generate_experts(f, l, outputs->layer[l].ids, pairs, error);
         r->fixture.layer[l] = f->layer[l];
-        r->fixture.layer[l].ids = outputs->layer[l].ids;
-        r->fixture.layer[l].routing_weights = outputs->layer[l].routing_weights;
-        r->fixture.layer[l].truth_quantised = r->fixture.layer[l].truth_routing_weights = NULL;
+        status = set_routing(&r->fixture.layer[l], &outputs->layer[l], pairs, error);
+        r->fixture.layers = l + 1; /* so many have arrays of their own */
+        if (status == GB_OK)
+            status = generate_experts(f, l, outputs->layer[l].ids, pairs, error);
         if (status == GB_OK)
             status = find_truth(&r->fixture, &r->fixture.layer[l], error);
     }
-    if (status == GB_OK)
-        status = baseline_new(&r->fixture, &r->baseline, error);
-    if (status == GB_OK && quantised)
-        status = baseline_new_quantised(&r->baseline, &r->quantised, error);
-    return status;
+    return status == GB_OK ? baseline_new(&r->fixture, &r->baseline, error) : status;
+}
+
+enum gb_status reroute_quantised(struct rerouted *r, struct gb_error *error)
+{
+    return r->quantised.reference ? GB_OK : baseline_new_quantised(&r->baseline, &r->quantised, error);
 }
 
 void rerouted_free(struct rerouted *r)
@@ -120,8 +147,11 @@ void rerouted_free(struct rerouted *r)
     baseline_free(&r->quantised);
     baseline_free(&r->baseline);
     for (uint32_t l = 0; r->fixture.layer && l < r->fixture.layers; l++) {
+        free(r->fixture.layer[l].ids);
+        free(r->fixture.layer[l].routing_weights);
         free(r->fixture.layer[l].truth_quantised);
         free(r->fixture.layer[l].truth_routing_weights);
     }
     free(r->fixture.layer);
+    *r = (struct rerouted){0};
 }

@@ -6,22 +6,26 @@
 #include "harness/baseline.h"
 
 struct rerouted {
-    struct gb_fixture
-        fixture; /* the tokens of the outputs; inputs and weights are those of the fixture it was made of */
+    struct gb_fixture fixture; /* inputs and weights are those of the fixture it was made of; ids, routing weights and
+                                  truth its own, of the tokens of the outputs */
     struct baseline baseline;
-    struct baseline quantised; /* with the fixture's quantised activations, if asked for */
-    uint32_t tokens;           /* of all layers, that were sent elsewhere or weighed otherwise than by the fixture */
+    struct baseline quantised; /* of reroute_quantised */
 };
 
-/* How many they are; ids and weights bit for bit, in slot order. outputs: with routing. */
+/* Tokens of all layers that were sent elsewhere or weighed otherwise than by the fixture, bit for bit, in slot order.
+ * outputs: with routing. */
 uint32_t rerouted_tokens(const struct gb_fixture *fixture, const struct gb_outputs *outputs);
 /* False if an id is no expert, or a token's twice, or a weight beyond what a router gives or, unless the fixture is
  * marked nonfinite, NaN. */
 bool can_be_rerouted(const struct gb_fixture *fixture, const struct gb_outputs *outputs);
-/* Ids, weights and truth are the subject's; experts that a generated fixture lacks are generated; truth from the
- * weights before quantisation is not known. rerouted_free in any case. */
-enum gb_status reroute(struct gb_fixture *fixture, const struct gb_outputs *outputs, bool quantised,
-                       struct rerouted *rerouted, struct gb_error *error);
+/* Whether it is the routing of these outputs, or of more tokens of which these are the first. Zeroed: false. */
+bool rerouted_covers(const struct rerouted *rerouted, const struct gb_outputs *outputs);
+/* Experts that a generated fixture lacks are generated; truth from the weights before quantisation is not known.
+ * rerouted: of rerouted_free, which is called in any case. */
+enum gb_status reroute(struct gb_fixture *fixture, const struct gb_outputs *outputs, struct rerouted *rerouted,
+                       struct gb_error *error);
+/* Adds, if it is not there, the baseline with the fixture's quantised activations. */
+enum gb_status reroute_quantised(struct rerouted *rerouted, struct gb_error *error);
 void rerouted_free(struct rerouted *rerouted);
 
 #endif

@@ -247,6 +247,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
 {
     struct gb_fixture *fixture;
     struct baseline plain = {0}, quantised = {0};
+    struct rerouted own = {0};
     size_t first = json_array_size(json_object_get(record, "cases"));
     int code = input_fixture(path, o->timeout_s, &fixture, error);
     if (code != EXIT_PASS) {
@@ -258,6 +259,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         .path = path,
         .fixture = fixture,
         .baseline = &plain,
+        .own = &own,
         .gate = &o->gate,
         .timeout_s = o->timeout_s,
         .minimal = o->minimal};
@@ -288,6 +290,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         input_name(path, error);
     progress_done();
     case_report_bad_truth(record, first);
+    rerouted_free(&own);
     baseline_free(&quantised);
     baseline_free(&plain);
     gb_fixture_free(fixture);
