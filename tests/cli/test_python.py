@@ -287,6 +287,17 @@ expect(f"the x_scales is [{tokens}, 5]: return [tokens, width] = [{tokens}, 6]" 
        spoiled_codes("x_scales", lambda values: values[:, 1:]), "a shape")
 expect("the x_codes is int8: return bytes" in spoiled_codes("x_codes", lambda v: v.view(np.int8)), "a type")
 
+
+def routed_codes(layer):
+    """Both: slots in another order, and codes under that routing."""
+    own = routed(layer)
+    ids, weights = own["ids"][:, ::-1].copy(), own["routing_weights"][:, ::-1].copy()
+    return {**codes(dataclasses.replace(layer, ids=ids, routing_weights=weights)), "ids": ids, "routing_weights": weights}
+
+
+report = gaugeblock.verify(routed_codes, path("activations.h5")).check()
+expect(report.cases[1].record["rerouted_tokens"] == tokens and "codes" in report.cases[1].record["lanes"], str(report))
+
 # In a process of its own a function may come to any grief. It is imported there, so it lies in a module.
 with open(path("grief.py"), "w") as stream:
     stream.write("""
