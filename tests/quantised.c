@@ -49,10 +49,22 @@ struct gb_fixture *quantised_fixture(const struct gb_shape *shape, const struct 
     return f;
 }
 
-const char *const mistake_names[MISTAKES] = {
-    "nothing",     "ties away from zero", "ties to zero",  "codes truncated", "scales rounded up",
-    "scales down", "next block's amax",   "next scale",    "nibbles swapped", "subnormal scales flushed",
-    "d left out",  "the other d",         "not quantised", "divided",         "quantised from FP32"};
+const char *const mistake_names[MISTAKES] = {"nothing",
+                                             "ties away from zero",
+                                             "ties to zero",
+                                             "codes truncated",
+                                             "scales rounded up",
+                                             "scales down",
+                                             "next block's amax",
+                                             "one scale for two blocks",
+                                             "next scale",
+                                             "nibbles swapped",
+                                             "subnormal scales flushed",
+                                             "d left out",
+                                             "the other d",
+                                             "not quantised",
+                                             "divided",
+                                             "quantised from FP32"};
 
 /* Nearest of `count` ascending magnitudes; ties as the mistake has them. */
 static uint32_t nearest(const double *grid, uint32_t count, double v, enum mistake m)
@@ -119,8 +131,10 @@ static void quantise_row(const struct quantiser *q, double *values, uint32_t col
     assert_true(blocks <= 64);
     for (uint32_t b = 0; b < blocks; b++) {
         double amax = 0.0;
-        for (uint32_t i = 0; i < q->block; i++)
-            amax = fmax(amax, fabs(values[(m == NEXT_AMAX ? (b + 1) % blocks : b) * q->block + i]));
+        uint32_t first = m == NEXT_AMAX ? (b + 1) % blocks : m == WIDER ? b / 2 * 2 : b;
+        uint32_t last = m == WIDER && first + 1 < blocks ? first + 1 : first;
+        for (uint32_t i = first * q->block; i < (last + 1) * q->block; i++)
+            amax = fmax(amax, fabs(values[i]));
         scale[b] = scale_of(q, amax, d, m);
         for (uint32_t i = b * q->block; i < (b + 1) * q->block; i++) {
             float s = (float)(scale[b] * d), magnitude = (float)fabs(values[i]);

@@ -25,6 +25,7 @@ enum mistake {
     SCALE_UP,       /* the next scale of the type (E8M0: the next power of two), where it is not exact */
     SCALE_DOWN,     /* the one before */
     NEXT_AMAX,      /* the largest magnitude is that of the next block */
+    WIDER,          /* two blocks have one scale */
     NEXT_SCALE,     /* codes are multiplied by the scale of the next block */
     SWAPPED,        /* neighbours exchanged, as by nibbles in the wrong order */
     FLUSHED,        /* scales below the normal ones are zero */

@@ -157,6 +157,7 @@ static bool can_be(const struct contract *c, enum mistake m, bool x)
     bool nvfp4 = c->activations == GB_NVFP4, fp8 = c->activations == GB_FP8_BLOCK;
     switch (m) {
     case SWAPPED:
+    case WIDER:
     case WITHOUT_GLOBAL:
     case OTHER_GLOBAL:
         return nvfp4;
