@@ -14,12 +14,12 @@ struct scene {
     struct gb_outputs *subject;
 };
 
-/* busy: an expert that every token has, in one of its slots; -1: none. */
-static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
+/* busy: an expert that every token has, in one of its slots; -1: none. activations: of the fixture. */
+static void scene_of(struct scene *s, struct gb_shape shape, enum gb_format format, enum gb_format activations,
+                     int32_t busy)
 {
     static const struct gb_rounding_points points = {
         .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
-    struct gb_shape shape = {12, 128, 128, 6, 2};
     memset(s, 0, sizeof *s);
     problem_new(&s->problem, shape, format, DATA_GAUSSIAN, 21);
     for (uint32_t t = 0; busy >= 0 && t < shape.tokens; t++) {
@@ -27,11 +27,18 @@ static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
         s->problem.ids[2 * t + 1 - t % 2] = (busy + 1 + (int32_t)t % 5) % 6;
     }
     s->fixture = problem_fixture(&s->problem);
+    if (activations != GB_BF16)
+        assert_int_equal(gb_fixture_quantise_activations(s->fixture, activations, NULL, NULL), GB_OK);
     struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
     assert_int_equal(baseline_new(s->fixture, &s->baseline, NULL), GB_OK);
     assert_int_equal(baseline_bounds(&s->baseline, &points, false, NULL), GB_OK);
     assert_int_equal(trace_new(&a, &s->trace, NULL), GB_OK);
     assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
+}
+
+static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
+{
+    scene_of(s, (struct gb_shape){12, 128, 128, 6, 2}, format, GB_BF16, busy);
 }
 
 static void scene_new(struct scene *s, enum gb_format format)
@@ -198,12 +205,91 @@ static void right_outputs_need_none(void **state)
     scene_free(&s);
 }
 
+/* Either contract is named where the other is asked for, with what to say for it. */
+static void the_other_contract_is_named(void **state)
+{
+    static const struct gb_rounding_points points = {
+        .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    struct baseline quantised = {0};
+    struct scene s;
+    char text[768];
+    (void)state;
+    scene_of(&s, (struct gb_shape){8, 128, 128, 6, 2}, GB_NVFP4, GB_NVFP4, -1);
+    size_t bytes = 8 * 128 * sizeof(float);
+    assert_int_equal(baseline_new_quantised(&s.baseline, &quantised, NULL), GB_OK);
+    assert_int_equal(baseline_bounds(&quantised, &points, false, NULL), GB_OK);
+    memcpy(s.subject->layer[0].output, quantised.reference->layer[0].output, bytes);
+    json_t *explanation = explained(&s, text);
+    assert_non_null(strstr(text, "looks like: the contract with nvfp4 activations (100 % of the squared error)"));
+    assert_non_null(strstr(text, "; if that is meant: --activations nvfp4, or so in the kernel's table"));
+    json_decref(explanation);
+    memcpy(s.subject->layer[0].output, s.baseline.reference->layer[0].output, bytes);
+    assert_int_equal(explain(&quantised, GB_LAYER, s.subject, &explanation, text, sizeof text, NULL), GB_OK);
+    assert_non_null(strstr(text, "looks like: the contract with bf16 activations (100 % of the squared error)"));
+    assert_non_null(strstr(text, "; if that is meant: --activations bf16, or so in the kernel's table"));
+    json_decref(explanation);
+    baseline_free(&quantised);
+    scene_free(&s);
+}
+
+static bool also_fits(const json_t *explanation, const char *start)
+{
+    const json_t *also = json_object_get(explanation, "also_fits");
+    for (size_t i = 0; i < json_array_size(also); i++)
+        if (!strncmp(json_string_value(json_array_get(also, i)), start, strlen(start)))
+            return true;
+    return false;
+}
+
+/* On few tokens much looks alike: the simplest is the name, and the rest is said. */
+static void the_simplest_that_fits_is_named(void **state)
+{
+    static const struct {
+        struct gb_shape shape;
+        const char *fault, *name, *also; /* also: how one of the others begins; NULL: there is none */
+    } rows[] = {
+        {{2, 128, 64, 4, 2}, "output zero", "output zero", NULL},
+        {{2, 128, 64, 4, 1}, "output zero", "output zero", "last slot dropped"},
+        {{1, 128, 64, 4, 1}, "output zero", "output zero", "one expert dropped"},
+        {{1, 128, 64, 4, 1}, "routing weight missing", "routing weight missing", "the output scaled by "},
+        {{1, 128, 64, 1, 1}, "routing weight missing", "routing weight missing", "routing weights uniform"},
+        {{1, 128, 64, 4, 2}, "one slot lost", "expert ", "slot 1 left out"},
+        {{1, 128, 64, 4, 1}, "gate and up swapped", "gate and up swapped", "SiLU of up"},
+        {{1, 128, 16, 4, 1}, "last K block of down dropped", "output zero", "last K block of down dropped"},
+        {{6, 128, 64, 4, 2}, "last K block of down dropped", "last K block of down dropped", "last 16 neurons zero"},
+        {{6, 128, 64, 4, 2}, "two rows exchanged", "token 0 and token 1 exchanged", "two rows exchanged"},
+    };
+    size_t count;
+    const struct fault *all = faults(&count);
+    (void)state;
+    for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct scene s;
+        char text[768];
+        scene_of(&s, rows[n].shape, GB_NVFP4, GB_BF16, -1);
+        for (size_t i = 0; i < count; i++)
+            if (!strcmp(all[i].name, rows[n].fault))
+                assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
+        json_t *explanation = explained(&s, text);
+        const char *name = json_string_value(json_object_get(explanation, "name"));
+        if (strncmp(name, rows[n].name, strlen(rows[n].name)))
+            fail_msg("row %u: '%s', not '%s': %s", n, name, rows[n].name, text);
+        if (rows[n].also ? !also_fits(explanation, rows[n].also)
+                         : json_array_size(json_object_get(explanation, "also_fits")) != 0)
+            fail_msg("row %u: '%s' is not among what fits alike: %s", n, rows[n].also ? rows[n].also : "", text);
+        if (rows[n].also && !strstr(text, ", or"))
+            fail_msg("row %u: %s", n, text);
+        json_decref(explanation);
+        scene_free(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faults_are_explained),           cmocka_unit_test(one_expert_is_named),
         cmocka_unit_test(rows_of_other_tokens_are_named), cmocka_unit_test(a_busy_expert_is_named),
         cmocka_unit_test(offsets_of_ids_are_named),       cmocka_unit_test(right_outputs_need_none),
+        cmocka_unit_test(the_other_contract_is_named),    cmocka_unit_test(the_simplest_that_fits_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
