@@ -57,17 +57,20 @@ void window_name_partly(const char *kind, unsigned places, char *name, size_t by
 double window_explained(const struct window *w, const bool *rows, const bool *columns)
 {
     double left = 0.0, all = 0.0;
+    bool alike = false; /* what is not finite is so in both */
     for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
         bool asked = (!rows || rows[i / w->width]) && (!columns || columns[i % w->width]);
         double e = w->errors[i], f = asked ? window_difference((double)w->faulty[i], (double)w->clean[i]) : 0.0;
-        if (!isfinite(e) && !isfinite(f))
-            continue;
-        if (!isfinite(e) || !isfinite(f))
+        if (!isfinite(e) != !isfinite(f))
             return 0.0;
+        if (!isfinite(e)) {
+            alike = true;
+            continue;
+        }
         left += (e - f) * (e - f);
         all += e * e;
     }
-    return all > 0.0 ? 1.0 - left / all : 0.0;
+    return all > 0.0 ? 1.0 - left / all : (double)alike;
 }
 
 void window_enter_faulty(struct window *w, enum rank rank, const char *kind)
@@ -94,6 +97,7 @@ void window_enter_faulty(struct window *w, enum rank rank, const char *kind)
 static double explained_by(const struct window *w, const bool *slots)
 {
     double left = 0.0, all = 0.0;
+    bool alike = false; /* what is not finite is so in both */
     for (size_t row = 0; row < w->rows; row++) {
         const bool *own = slots + row * w->slots_of_row;
         if (!memchr(own, true, w->slots_of_row * sizeof *own)) {
@@ -105,15 +109,17 @@ static double explained_by(const struct window *w, const bool *slots)
             double e = w->errors[row * w->width + i], f = 0.0;
             for (size_t pair = row * w->slots_of_row; pair < (row + 1) * w->slots_of_row; pair++)
                 f += slots[pair] ? (double)w->change[pair * w->width + i] : 0.0;
-            if (!isfinite(e) && !isfinite(f))
-                continue;
-            if (!isfinite(e) || !isfinite(f))
+            if (!isfinite(e) != !isfinite(f))
                 return 0.0;
+            if (!isfinite(e)) {
+                alike = true;
+                continue;
+            }
             left += (e - f) * (e - f);
             all += e * e;
         }
     }
-    return all > 0.0 && isfinite(all) ? 1.0 - left / all : 0.0;
+    return isfinite(all) && all > 0.0 ? 1.0 - left / all : isfinite(all) && alike;
 }
 
 /* Of the slots of one expert (or, for -1, those in place `slot`) how much their changes explain; less if not all of the
