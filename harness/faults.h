@@ -203,10 +203,12 @@ void plant_residual_added(struct planted *p);
 /* harness/faults_activations.c */
 void plant_codes_truncated(struct planted *p);
 void plant_codes_ties_to_zero(struct planted *p);
+void plant_codes_ties_away(struct planted *p);
 void plant_codes_reciprocal(struct planted *p);
 void plant_codes_scale_rounding(struct planted *p);
 void plant_codes_wide_block(struct planted *p);
 void plant_codes_global(struct planted *p);
+void plant_codes_first_global(struct planted *p);
 void plant_codes_other_global(struct planted *p);
 void plant_codes_plain(struct planted *p);
 void plant_codes_of_fp32(struct planted *p);

@@ -54,19 +54,27 @@ static float *values_of(const struct planted *p, bool unrounded)
     return values;
 }
 
-/* Quantises again, by other rules or with another global scale; scales: [rows, blocks by these rules]. */
-static void quantise(struct planted *p, const struct gb_quantiser *rules, float d, bool unrounded, void *scales)
+/* Quantises values, which it frees, by other rules or with another global scale; scales: [rows, blocks by these rules].
+ */
+static void quantise(struct planted *p, const struct gb_quantiser *rules, float d, float *values, void *scales)
 {
-    float *values = values_of(p, unrounded);
     if (values)
         gb_quantiser_run(rules, values, p->coded.rows, p->coded.columns,
                          rules->global == GB_GLOBAL_DECODE ? d : 1.0f / d, INFINITY, p->coded.codes, scales, NULL);
     free(values);
 }
 
+static float largest_of(const float *values, size_t count)
+{
+    float largest = 0.0f;
+    for (size_t i = 0; i < count; i++)
+        largest = fmaxf(largest, fabsf(values[i]));
+    return largest;
+}
+
 static void by_rules(struct planted *p, const struct gb_quantiser *rules)
 {
-    quantise(p, rules, p->coded.d, false, p->coded.scales);
+    quantise(p, rules, p->coded.d, values_of(p, false), p->coded.scales);
 }
 
 void plant_codes_truncated(struct planted *p)
@@ -81,6 +89,19 @@ void plant_codes_ties_to_zero(struct planted *p)
     struct gb_quantiser rules = *rules_of(p);
     rules.rounding = GB_TIES_TO_ZERO;
     by_rules(p, &rules);
+}
+
+/* Every value but a block's largest, which makes the scale, is a little larger, so that no tie is left. */
+void plant_codes_ties_away(struct planted *p)
+{
+    float *values = values_of(p, false);
+    uint32_t block = rules_of(p)->block_columns;
+    for (size_t first = 0; values && first < elements(p); first += block) {
+        float largest = largest_of(values + first, block);
+        for (size_t i = first; i < first + block; i++)
+            values[i] *= fabsf(values[i]) < largest ? 1.0f + 0x1p-16f : 1.0f;
+    }
+    quantise(p, rules_of(p), p->coded.d, values, p->coded.scales);
 }
 
 /* A division where the recipe multiplies with a reciprocal, and the other way round. */
@@ -117,7 +138,7 @@ void plant_codes_wide_block(struct planted *p)
     uint8_t *wide = malloc(count * each), *scales = p->coded.scales;
     rules.block_columns *= 2;
     if (wide && p->coded.columns % rules.block_columns == 0) {
-        quantise(p, &rules, p->coded.d, false, wide);
+        quantise(p, &rules, p->coded.d, values_of(p, false), wide);
         for (size_t i = 0; i < count; i++)
             memcpy(scales + i * each, wide + i / 2 * each, each);
     }
@@ -129,6 +150,16 @@ void plant_codes_global(struct planted *p)
 {
     p->coded.d *= (float)p->fault->amount;
     by_rules(p, rules_of(p));
+}
+
+/* What the first row's largest magnitude makes of it, for all rows. */
+void plant_codes_first_global(struct planted *p)
+{
+    float *values = values_of(p, false), d = p->coded.d;
+    if (values)
+        d = largest_of(values, p->coded.columns) / rules_of(p)->global_largest;
+    p->coded.d = isnormal(d) && isnormal(1.0f / d) ? d : p->coded.d;
+    quantise(p, rules_of(p), p->coded.d, values, p->coded.scales);
 }
 
 void plant_codes_other_global(struct planted *p)
@@ -144,7 +175,7 @@ void plant_codes_plain(struct planted *p)
 
 void plant_codes_of_fp32(struct planted *p)
 {
-    quantise(p, rules_of(p), p->coded.d, true, p->coded.scales);
+    quantise(p, rules_of(p), p->coded.d, values_of(p, true), p->coded.scales);
 }
 
 /* What products are multiplied with alone. */
