@@ -13,9 +13,10 @@ NAMES = ("output", "intermediate", "ids", "routing_weights", *CODES)
 
 
 def checked(problem, layer, returned):
-    """The arrays of one layer by name, in the order of NAMES. TypeError or ValueError: of another shape, type or name."""
+    """The arrays of one layer by name, in the order of NAMES: copies, since the function may return the same buffers for
+    every layer and run. TypeError or ValueError: of another shape, type or name."""
     given = _named(returned)
-    arrays = {name: _array(problem, layer, name, given[name]) for name in NAMES if given.get(name) is not None}
+    arrays = {name: np.array(_array(problem, layer, name, given[name])) for name in NAMES if given.get(name) is not None}
     if ("ids" in arrays) != ("routing_weights" in arrays):
         raise ValueError("the function returned one of ids and routing_weights: return both, or neither")
     if "ids" in arrays and layer.router is None:

@@ -185,7 +185,7 @@ def _call(function, layer, index, framework, device):
         returned = function(layer)
     except NotImplementedError as error:
         raise _Stop(Verdict.UNSUPPORTED, str(error) or "the function raised NotImplementedError") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() is the function's end, not its caller's
         at = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(at.filename)}:{at.lineno}"
         raise _Stop(Verdict.CRASH, f"layer {index}: {type(error).__name__} at {where}: {error}") from error

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls of one Python function share, and how they may end: buffers written again in every call, and sys.exit()."""
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+from program import SOURCE, expect, path, small
+
+subprocess.run(["cmake", "--install", os.environ["BUILD"], "--prefix", path("prefix")], check=True, stdout=subprocess.DEVNULL)
+os.environ["GAUGEBLOCK_PREFIX"] = path("prefix")
+sys.path.insert(0, os.path.join(SOURCE, "python"))
+import gaugeblock  # noqa: E402
+from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16  # noqa: E402
+
+buffers, calls = {}, []
+
+
+def kept(name, values):
+    """The values in the buffer of that name, which is the same in every call."""
+    buffer = buffers.setdefault(name, np.empty_like(values))
+    buffer[:] = values
+    return buffer
+
+
+def moe(layer):
+    """Output in bf16 and intermediate, both in buffers of their own."""
+    output = np.zeros((layer.tokens, layer.hidden), np.float32)
+    intermediate = np.zeros((layer.tokens, layer.top_k, layer.intermediate), np.uint16)
+    x = bf16_to_float32(layer.x)
+    for expert in np.unique(layer.ids[layer.ids >= 0]):
+        t, j = np.nonzero(layer.ids == expert)
+        gate, up = np.split(x[t] @ layer.gate_up.dequantise(expert).T, 2, axis=1)
+        intermediate[t, j] = float32_to_bf16(gate / (1 + np.exp(-gate)) * up)
+        y = bf16_to_float32(intermediate[t, j]) @ layer.down.dequantise(expert).T
+        np.add.at(output, t, layer.routing_weights[t, j][:, None] * y)
+    return kept("output", float32_to_bf16(output)), kept("intermediate", intermediate)
+
+
+def restless(layer):
+    """The same buffers; the lowest bit of one output differs between the two runs."""
+    calls.append(layer)
+    output, intermediate = moe(layer)
+    output[1, 1] ^= (len(calls) - 1) // 2 % 2
+    return output, intermediate
+
+
+def leaves(layer):
+    sys.exit(0)
+
+
+fixture = small()
+gaugeblock.verify(moe, fixture).check()
+report = gaugeblock.verify(restless, fixture)
+expect(report.verdict is Verdict.NONDETERMINISTIC and "1 elements of the output differ" in str(report), str(report))
+report = gaugeblock.verify(leaves, fixture)
+expect(report.verdict is Verdict.CRASH and "SystemExit at test_python_calls.py" in str(report), str(report))
