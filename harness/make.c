@@ -218,6 +218,10 @@ static enum gb_status check_router(const struct make_options *o, bool *weighs_in
         return gb_fail(error, GB_EINVAL, "--router %s: its %u groups do not divide %u experts", name,
                        recipe->router.groups, o->shape.experts);
     *weighs_input = recipe->router.side == GB_ROUTER_ON_INPUT;
+    if (*weighs_input && o->activations != GB_BF16)
+        return gb_fail(error, GB_EINVAL,
+                       "--router %s: it weighs the experts' input, which no contract with %s activations does", name,
+                       gb_format_name(o->activations));
     if (*weighs_input && o->shape.top_k != 1)
         return gb_fail(
             error, GB_EINVAL,

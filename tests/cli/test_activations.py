@@ -42,6 +42,7 @@ for options, word in {("--shape", "4,2,80,64", "--format", "mxfp8", "--activatio
                       ("--shape", "4,2,192,128", "--format", "fp8", "--activations", "fp8"): "multiples of 128",
                       ("--shape", "4,2,64,64", "--format", "bf16", "--activations", "nvfp4"): "no contract",
                       ("--shape", "4,2,64,64", "--activations", "mxfp8"): "no contract",
+                      ("--shape", "4,1,64,64", "--activations", "nvfp4", "--router", "transformers.llama4/1"): "no contract",
                       ("--shape", "4,2,64,64", "--activations", "nvfp4", "--activation-recipe", "mxfp8.rceil/1"): "makes no nvfp4",
                       ("--shape", "4,2,64,64", "--activations", "nvfp4", "--data", "nonfinite", "--routing", "uniform"): "NaN",
                       ("--shape", "4,2,64,64", "--activation-recipe", "mxfp8.rceil/1"): "goes with --activations"}.items():

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data of kind exact: the lane binds without an order, and only where the sums fit the declared accumulator."""
+import json
+
 import h5py
 import numpy as np
 
@@ -51,6 +53,15 @@ expect("exact/2" in refused("make", path("x.h5"), *SHAPE[:4], "--routing", "unif
                             "--activations", "nvfp4"), "data of bf16 activations")
 expect("exact/1" in refused("make", path("x.h5"), *SHAPE[:4], "--routing", "uniform", "--data", "exact/2"),
        "and the reverse")
+
+# Alone, it sees every planted fault that changes anything.
+for weights, activations in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8", "fp8")):
+    run("make", fixture, "--shape", "6,3,512,256", "--data", "exact", "--routing", "uniform", "--format", weights,
+        "--activations", activations)
+    run("power", fixture, "--gate", path("gate.json"), "-o", path("power.json"))
+    with open(path("power.json")) as stream:
+        faults = [f for f in json.load(stream)["faults"] if f["changed"]]
+    expect(len(faults) > 90 and all(f["caught_by"]["exact alone"] == ["exact"] for f in faults), f"{weights}: {len(faults)} faults")
 
 run("make", fixture, *SHAPE, "--routing", "uniform")
 
