@@ -1,175 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fixtures/checkpoint: folders written here in every naming and type, and with something wrong. */
-#include "tests/check.h"
+#include "tests/checkpoint_model.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "fixtures/fixtures.h"
 #include "quant/quant.h"
-
-enum { EXPERTS = 3, HIDDEN = 32, INTERMEDIATE = 16, LAYERS = 2, MATRIX = HIDDEN * INTERMEDIATE, MOST = 64 };
-static char folder[] = "/tmp/gaugeblock-checkpoint-XXXXXX";
-
-static const char *in_folder(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void write_text(const char *name, const char *text)
-{
-    FILE *file = fopen(in_folder(name), "w");
-    assert_non_null(file);
-    fputs(text, file);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void empty_folder(void)
-{
-    DIR *stream = opendir(folder);
-    for (struct dirent *entry; (entry = readdir(stream));)
-        unlinkat(dirfd(stream), entry->d_name, 0);
-    closedir(stream);
-}
-
-/* The tensors of a model. Element i of tensor n is value(n, i), exact in bf16 and fp16. */
-
-struct model {
-    const char *type;
-    enum gb_dtype dtype;
-    bool stacked;
-    bool single; /* one file without an index */
-};
-
-struct tensors {
-    struct gb_tensor tensor[MOST];
-    char name[MOST][96];
-    size_t count;
-};
-
-static float value(size_t tensor, uint64_t i)
-{
-    return ldexpf((float)(1 + (tensor * 31 + i * 7) % 251), -5) * (i % 3 ? 1.0f : -1.0f);
-}
-
-static void *encode(enum gb_dtype dtype, size_t tensor, uint64_t count)
-{
-    void *data = malloc(count * sizeof(float));
-    for (uint64_t i = 0; i < count; i++) {
-        float v = value(tensor, i);
-        if (dtype == GB_DTYPE_F32)
-            ((float *)data)[i] = v;
-        else if (dtype == GB_DTYPE_BF16)
-            ((gb_bf16 *)data)[i] = gb_bf16_encode(v);
-        else
-            ((_Float16 *)data)[i] = (_Float16)v;
-    }
-    return data;
-}
-
-__attribute__((format(printf, 6, 7))) static void add(struct tensors *all, enum gb_dtype dtype, uint64_t a, uint64_t b,
-                                                      uint64_t c, const char *format, ...)
-{
-    struct gb_tensor *tensor = &all->tensor[all->count];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(all->name[all->count], sizeof all->name[0], format, list);
-    va_end(list);
-    const uint64_t shape[3] = {a, b, c};
-    *tensor = (struct gb_tensor){.name = all->name[all->count], .dtype = dtype, .count = 1};
-    for (; tensor->rank < 3 && shape[tensor->rank]; tensor->rank++) {
-        tensor->shape[tensor->rank] = shape[tensor->rank];
-        tensor->count *= shape[tensor->rank];
-    }
-    tensor->data = encode(dtype, all->count, tensor->count);
-    all->count++;
-}
-
-static void add_layer(struct tensors *all, const struct model *m, uint32_t l)
-{
-    bool mixtral = !strcmp(m->type, "mixtral");
-    const char *block = mixtral ? "block_sparse_moe" : "mlp";
-    const char *const names[3] = {mixtral ? "w1" : "gate_proj", mixtral ? "w3" : "up_proj",
-                                  mixtral ? "w2" : "down_proj"};
-    add(all, m->dtype, EXPERTS, HIDDEN, 0, "model.layers.%u.%s.gate.weight", l, block);
-    add(all, m->dtype, HIDDEN, 0, 0, "model.layers.%u.post_attention_layernorm.weight", l);
-    if (m->stacked) {
-        add(all, m->dtype, EXPERTS, 2 * INTERMEDIATE, HIDDEN, "model.layers.%u.%s.experts.gate_up_proj", l, block);
-        add(all, m->dtype, EXPERTS, HIDDEN, INTERMEDIATE, "model.layers.%u.%s.experts.down_proj", l, block);
-        return;
-    }
-    for (uint32_t e = 0; e < EXPERTS; e++)
-        for (int p = 0; p < 3; p++)
-            add(all, m->dtype, p == 2 ? HIDDEN : INTERMEDIATE, p == 2 ? INTERMEDIATE : HIDDEN, 0,
-                "model.layers.%u.%s.experts.%u.%s.weight", l, block, e, names[p]);
-}
-
-static void write_config(const char *type, const char *more)
-{
-    char text[1024];
-    snprintf(text, sizeof text,
-             "{\"model_type\": \"%s\", \"num_local_experts\": %d, \"num_experts_per_tok\": 2, \"hidden_size\": %d, "
-             "\"intermediate_size\": %d, \"num_hidden_layers\": %d, \"rms_norm_eps\": 1e-05%s}",
-             type, EXPERTS, HIDDEN, INTERMEDIATE, LAYERS, more);
-    write_text("config.json", text);
-}
-
-/* Tensors alternate between two shards, so that no layer lies in one; the index names b first. */
-static void write_shards(const struct tensors *all)
-{
-    struct gb_error error = {""};
-    static char index[16384];
-    int used = snprintf(index, sizeof index, "{\"metadata\": {}, \"weight_map\": {");
-    for (size_t s = 0; s < 2; s++) {
-        struct gb_tensor part[MOST];
-        size_t count = 0;
-        for (size_t i = s; i < all->count; i += 2)
-            part[count++] = all->tensor[i];
-        if (gb_safetensors_write(in_folder(s ? "a.safetensors" : "b.safetensors"), part, count, &error) != GB_OK)
-            fail_msg("%s", error.message);
-    }
-    for (size_t i = 0; i < all->count; i++)
-        used += snprintf(index + used, sizeof index - (size_t)used, "%s\"%s\": \"%s\"", i ? ", " : "",
-                         all->tensor[i].name, i % 2 ? "a.safetensors" : "b.safetensors");
-    snprintf(index + used, sizeof index - (size_t)used, "}}");
-    write_text("model.safetensors.index.json", index);
-}
-
-/* Fills the folder with a model. without: a tensor to leave out, or NULL. */
-static void write_model(const struct model *m, const char *without)
-{
-    static struct tensors all;
-    struct gb_error error = {""};
-    empty_folder();
-    write_config(m->type, "");
-    all.count = 0;
-    for (uint32_t l = 0; l < LAYERS; l++)
-        add_layer(&all, m, l);
-    size_t kept = 0;
-    for (size_t i = 0; i < all.count; i++) {
-        bool skip = without && !strcmp(all.name[i], without);
-        if (skip)
-            free((void *)all.tensor[i].data);
-        else
-            all.tensor[kept++] = all.tensor[i];
-    }
-    all.count = kept;
-    if (!m->single)
-        write_shards(&all);
-    else if (gb_safetensors_write(in_folder("model.safetensors"), all.tensor, all.count, &error) != GB_OK)
-        fail_msg("%s", error.message);
-    for (size_t i = 0; i < all.count; i++)
-        free((void *)all.tensor[i].data);
-}
 
 static struct gb_checkpoint *open_good(void)
 {
     struct gb_checkpoint *checkpoint;
     struct gb_error error = {""};
-    if (gb_checkpoint_open(folder, &checkpoint, &error) != GB_OK)
+    if (gb_checkpoint_open(model_folder, &checkpoint, &error) != GB_OK)
         fail_msg("%s", error.message);
     return checkpoint;
 }
@@ -178,7 +21,7 @@ static void expect_refusal(enum gb_status expected, const char *what, const char
 {
     struct gb_checkpoint *checkpoint;
     struct gb_error error = {""};
-    enum gb_status status = gb_checkpoint_open(folder, &checkpoint, &error);
+    enum gb_status status = gb_checkpoint_open(model_folder, &checkpoint, &error);
     if (status != expected)
         fail_msg("%s, %s: got %s", what, more, gb_status_name(status));
     assert_null(checkpoint);
@@ -205,7 +48,7 @@ static void check_experts(const struct gb_checkpoint *c, const struct model *m)
                 if (gb_checkpoint_expert(c, l, e, (enum gb_projection)p, values, &error) != GB_OK)
                     fail_msg("%s", error.message);
                 for (uint64_t i = 0; i < MATRIX; i++)
-                    assert_same_float(value(position(m, l, e, p), first + i), values[i], "%u %u %d %d", l, e, p,
+                    assert_same_float(model_value(position(m, l, e, p), first + i), values[i], "%u %u %d %d", l, e, p,
                                       (int)i);
             }
 }
@@ -228,10 +71,10 @@ static void check_router(const struct gb_checkpoint *c, const struct model *m)
             fail_msg("%s", error.message);
         size_t tensor = position(m, l, 0, 0) - 2;
         for (uint64_t i = 0; i < EXPERTS * HIDDEN; i++)
-            assert_same_float(value(tensor, i), gb_bf16_decode(((const gb_bf16 *)f->layer[0].router.codes)[i]), "%d",
-                              (int)i);
+            assert_same_float(model_value(tensor, i), gb_bf16_decode(((const gb_bf16 *)f->layer[0].router.codes)[i]),
+                              "%d", (int)i);
         for (uint64_t i = 0; i < HIDDEN; i++)
-            assert_same_float(value(tensor + 1, i) + shift, f->layer[0].norm[i], "%d", (int)i);
+            assert_same_float(model_value(tensor + 1, i) + shift, f->layer[0].norm[i], "%d", (int)i);
     }
     gb_fixture_free(f);
 }
@@ -246,7 +89,7 @@ static void good_checkpoints(void **state)
         {"olmoe", GB_DTYPE_F32, false, false},      {"qwen3_next", GB_DTYPE_BF16, true, false},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        write_model(&models[i], NULL);
+        model_write(&models[i], NULL);
         struct gb_checkpoint *c = open_good();
         assert_int_equal(c->shape.experts, EXPERTS);
         assert_int_equal(c->shape.top_k, 2);
@@ -256,7 +99,7 @@ static void good_checkpoints(void **state)
         assert_int_equal(c->layers, LAYERS);
         assert_true(c->rms_norm_epsilon == 1e-5);
         assert_int_equal(c->renormalise, !strcmp(models[i].type, "mixtral") || !strcmp(models[i].type, "qwen3_next"));
-        assert_string_equal(c->name, strrchr(folder, '/') + 1);
+        assert_string_equal(c->name, strrchr(model_folder, '/') + 1);
         check_experts(c, &models[i]);
         check_router(c, &models[i]);
         gb_checkpoint_close(c);
@@ -277,9 +120,9 @@ static void hash_of_files(void **state)
     };
     for (size_t i = 0; i < 2; i++) {
         char command[256], text[65] = "";
-        write_model(&cases[i].model, NULL);
+        model_write(&cases[i].model, NULL);
         struct gb_checkpoint *c = open_good();
-        snprintf(command, sizeof command, "cd %s && sha256sum %s | sha256sum", folder, cases[i].files);
+        snprintf(command, sizeof command, "cd %s && sha256sum %s | sha256sum", model_folder, cases[i].files);
         FILE *pipe = popen(command, "r");
         assert_int_equal(fscanf(pipe, "%64s", text), 1);
         pclose(pipe);
@@ -292,8 +135,8 @@ static void config_keys(void **state)
 {
     (void)state;
     const struct model m = {"qwen3_moe", GB_DTYPE_BF16, false, false};
-    write_model(&m, NULL);
-    write_config("qwen3_moe", ", \"norm_topk_prob\": true, \"moe_intermediate_size\": 16, \"num_experts\": 3");
+    model_write(&m, NULL);
+    model_write_config("qwen3_moe", ", \"norm_topk_prob\": true, \"moe_intermediate_size\": 16, \"num_experts\": 3");
     struct gb_checkpoint *c = open_good();
     assert_true(c->renormalise);
     assert_int_equal(c->shape.intermediate, 16);
@@ -311,18 +154,18 @@ static void config_keys(void **state)
         {", ", "config.json", "invalid JSON"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_config("qwen3_moe", cases[i].more);
+        model_write_config("qwen3_moe", cases[i].more);
         expect_refusal(GB_EFORMAT, cases[i].what, cases[i].says);
     }
-    write_config("llama", "");
+    model_write_config("llama", "");
     expect_refusal(GB_EFORMAT, "model_type", "'llama'");
-    write_text("config.json", "{}");
+    model_write_text("config.json", "{}");
     expect_refusal(GB_EFORMAT, "model_type", "missing");
-    write_text("config.json", "{\"model_type\": \"olmoe\"}");
+    model_write_text("config.json", "{\"model_type\": \"olmoe\"}");
     expect_refusal(GB_EFORMAT, "num_experts", "missing");
-    write_text("config.json", "");
+    model_write_text("config.json", "");
     expect_refusal(GB_EFORMAT, "config.json", "empty");
-    unlink(in_folder("config.json"));
+    unlink(model_file("config.json"));
     expect_refusal(GB_EIO, "config.json", "No such file");
 }
 
@@ -331,28 +174,28 @@ static void wrong_indices(void **state)
     (void)state;
     const struct model m = {"qwen3_moe", GB_DTYPE_BF16, false, false};
     static const char *const names[] = {"../a.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", ""};
-    write_model(&m, NULL);
+    model_write(&m, NULL);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char text[128];
         snprintf(text, sizeof text, "{\"weight_map\": {\"x\": \"%s\"}}", names[i]);
-        write_text("model.safetensors.index.json", text);
+        model_write_text("model.safetensors.index.json", text);
         expect_refusal(GB_EFORMAT, "model.safetensors.index.json: x", "no name of a shard");
     }
-    write_text("model.safetensors.index.json", "{\"weight_map\": {\"x\": 3}}");
+    model_write_text("model.safetensors.index.json", "{\"weight_map\": {\"x\": 3}}");
     expect_refusal(GB_EFORMAT, "model.safetensors.index.json: x", "no name of a shard");
-    write_text("model.safetensors.index.json", "{\"weight_map\": {}}");
+    model_write_text("model.safetensors.index.json", "{\"weight_map\": {}}");
     expect_refusal(GB_EFORMAT, "weight_map", "empty");
-    write_text("model.safetensors.index.json", "{\"a\": 1, \"a\": 2}");
+    model_write_text("model.safetensors.index.json", "{\"a\": 1, \"a\": 2}");
     expect_refusal(GB_EFORMAT, "model.safetensors.index.json", "duplicate");
-    write_text("model.safetensors.index.json", "{\"weight_map\": {\"x\": \"c.safetensors\"}}");
+    model_write_text("model.safetensors.index.json", "{\"weight_map\": {\"x\": \"c.safetensors\"}}");
     expect_refusal(GB_EIO, "c.safetensors", "missing shard");
-    write_model(&m, NULL);
-    assert_int_equal(truncate(in_folder("b.safetensors"), 3000), 0);
+    model_write(&m, NULL);
+    assert_int_equal(truncate(model_file("b.safetensors"), 3000), 0);
     expect_refusal(GB_EFORMAT, "b.safetensors", "truncated");
-    unlink(in_folder("b.safetensors"));
+    unlink(model_file("b.safetensors"));
     expect_refusal(GB_EIO, "b.safetensors", "missing shard");
-    empty_folder();
-    write_config("qwen3_moe", "");
+    model_empty_folder();
+    model_write_config("qwen3_moe", "");
     expect_refusal(GB_EIO, "model.safetensors", "missing");
 }
 
@@ -383,9 +226,9 @@ static void missing_tensors(void **state)
         "model.layers.1.mlp.gate.weight", "model.layers.1.post_attention_layernorm.weight",
         "model.layers.1.mlp.experts.2.gate_proj.weight", "model.layers.1.mlp.experts.2.down_proj.weight"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        write_model(&(struct model){"qwen3_moe", GB_DTYPE_BF16, false, false}, names[i]);
+        model_write(&(struct model){"qwen3_moe", GB_DTYPE_BF16, false, false}, names[i]);
         expect_tensor_refusal("model.safetensors.index.json", names[i], "missing");
-        write_model(&(struct model){"qwen3_moe", GB_DTYPE_BF16, false, true}, names[i]);
+        model_write(&(struct model){"qwen3_moe", GB_DTYPE_BF16, false, true}, names[i]);
         expect_tensor_refusal("model.safetensors:", names[i], "missing");
     }
 }
@@ -395,10 +238,10 @@ static void wrong_tensors(void **state)
 {
     (void)state;
     const struct model m = {"qwen3_moe", GB_DTYPE_BF16, false, false};
-    write_model(&m, NULL);
-    write_config("qwen3_moe", ", \"moe_intermediate_size\": 8");
+    model_write(&m, NULL);
+    model_write_config("qwen3_moe", ", \"moe_intermediate_size\": 8");
     expect_tensor_refusal(".safetensors", "gate_proj", "[8, 32]");
-    write_config("qwen3_moe", ", \"num_experts\": 4");
+    model_write_config("qwen3_moe", ", \"num_experts\": 4");
     struct gb_checkpoint *c = open_good();
     struct gb_fixture *f = layer_for(4);
     struct gb_error error = {""};
@@ -407,8 +250,8 @@ static void wrong_tensors(void **state)
     assert_non_null(strstr(error.message, "mlp.gate.weight: config.json asks for shape [4, 32]"));
     gb_fixture_free(f);
     gb_checkpoint_close(c);
-    write_model(&(struct model){"qwen3_moe", GB_DTYPE_F32, true, false}, NULL);
-    write_config("qwen3_moe", ", \"num_experts\": 2");
+    model_write(&(struct model){"qwen3_moe", GB_DTYPE_F32, true, false}, NULL);
+    model_write_config("qwen3_moe", ", \"num_experts\": 2");
     c = open_good();
     assert_int_equal(gb_checkpoint_expert(c, 0, 0, GB_UP_PROJ, values, &error), GB_EFORMAT);
     assert_non_null(strstr(error.message, "experts.gate_up_proj"));
@@ -434,10 +277,10 @@ static void router_beyond_bf16(void **state)
     struct gb_fixture *f = layer_for(EXPERTS);
     struct gb_error error = {""};
     float values[MATRIX];
-    empty_folder();
-    write_config("olmoe", "");
+    model_empty_folder();
+    model_write_config("olmoe", "");
     router[77] = 0x1.01p0f;
-    assert_int_equal(gb_safetensors_write(in_folder("model.safetensors"), tensors, 3, &error), GB_OK);
+    assert_int_equal(gb_safetensors_write(model_file("model.safetensors"), tensors, 3, &error), GB_OK);
     struct gb_checkpoint *c = open_good();
     assert_int_equal(gb_checkpoint_router(c, 0, &f->layer[0], &error), GB_EFORMAT);
     assert_non_null(strstr(error.message, "model.layers.0.mlp.gate.weight: element 77"));
@@ -447,19 +290,6 @@ static void router_beyond_bf16(void **state)
     gb_fixture_free(f);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    empty_folder();
-    return rmdir(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -467,5 +297,5 @@ int main(void)
         cmocka_unit_test(wrong_indices),      cmocka_unit_test(missing_tensors), cmocka_unit_test(wrong_tensors),
         cmocka_unit_test(router_beyond_bf16),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, model_set_up, model_tear_down);
 }
