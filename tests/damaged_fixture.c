@@ -26,17 +26,6 @@ void damaged_copy(void)
     close(to);
 }
 
-hid_t damaged_open(void)
-{
-    damaged_copy();
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
-    hid_t file = H5Fopen(damaged_bad, H5F_ACC_RDWR, access);
-    assert_true(file >= 0);
-    H5Pclose(access);
-    return file;
-}
-
 void damaged_expect_refusal(const char *field, const char *what)
 {
     struct gb_fixture *f;

@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A good fixture in a folder of its own, and a copy of it to damage. For programs that link libhdf5. */
+/* A good fixture in a folder of its own, and a copy of it to damage. */
 #ifndef GB_TESTS_DAMAGED_FIXTURE_H
 #define GB_TESTS_DAMAGED_FIXTURE_H
-
-#include <hdf5.h>
 
 #include "tests/fixture_problem.h"
 
 extern char damaged_folder[], damaged_good[64], damaged_bad[64]; /* the folder, the good file, the copy */
 extern struct gb_fixture *damaged_content;                       /* of the good file */
 
+/* Makes the bad file one. */
 void damaged_copy(void);
-/* A copy of the good file, open for a change. */
-hid_t damaged_open(void);
 /* Reads the bad file, which must fail with a single line that names the file and says both texts. */
 void damaged_expect_refusal(const char *field, const char *what);
 /* Of a group of cmocka's tests. */

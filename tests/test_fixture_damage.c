@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <hdf5.h>
+
 /* Reads the bad file; if it is accepted, its content must be that of the good one. Returns whether it was refused. */
 static bool refused_or_same(void)
 {
