@@ -26,8 +26,8 @@ static void try_gain(struct window *w, const char *what, const char *kind, const
         all += w->errors[i] * w->errors[i];
     }
     double factor = 1.0 + dot / squares;
-    bool everything = !strcmp(what, kind);
-    if (!(squares > 0.0) || !(all > 0.0) || (everything && fabs(factor) < SAME)) /* zeros have a name */
+    bool everything = !strcmp(what, kind), named = w->count && w->candidates[0].rank == RANK_NOTHING;
+    if (!(squares > 0.0) || !(all > 0.0) || (everything && named)) /* zeros have a name */
         return;
     const char *form = fabs(factor) < SAME ? "%s left out" : fabs(factor - 2.0) < SAME ? "%s added twice" : NULL;
     snprintf(name, sizeof name, form ? form : "%s scaled by %.7g", what, factor);

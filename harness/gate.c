@@ -247,8 +247,11 @@ void gate_start(const struct gate *gate, struct closeness *c)
     metrics_start(&c->huge);
 }
 
+/* What is not finite is close to nothing, though infinity is within any share of itself. */
 static bool is_close(const struct gate *gate, double value, double truth)
 {
+    if (!isfinite(value))
+        return false;
     double error = fabs(value - truth), relative = gate->rtol * fabs(gate->by_subject ? value : truth);
     return gate->either ? error <= gate->atol || error <= relative : error <= gate->atol + relative;
 }

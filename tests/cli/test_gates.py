@@ -77,6 +77,11 @@ nan[0, 0] = numpy.nan
 for keys in ({"cosine": 1e-9}, {"cosine_min": 1e-9}, {"max_abs": 1e300}, {"nmse": 1e300}, {"atol": 1e300, "rtol": 0}):
     judge(nan, gate(**keys), 1)
 
+for preset in ("vllm-nvfp4-moe", "flashinfer-fp4-moe", "flashinfer-bench-moe"):
+    infinite = judge(numpy.full_like(truth, numpy.inf), preset, 1)
+    expect(f"the threshold close of the gate {preset} is missed" in infinite["reason"], infinite["reason"])
+expect("looks like: the output left out" in judge(truth * 1e-35, "default", 1)["reason"], "all but zeros")
+
 # An order claimed: its bits bind under any gate.
 _, = record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element", "--gate", "cosine-0.99", code=1)["cases"]
 _, = record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element-unordered", "--gate", "cosine-0.99")["cases"]
