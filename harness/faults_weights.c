@@ -55,17 +55,6 @@ void edit_nibbles_exchanged(struct planted *p, struct editable *w)
     }
 }
 
-static size_t scales_of_row(const struct editable *w)
-{
-    return w->row_scale_bytes;
-}
-
-/* One scale in bytes; how many one expert has. */
-static size_t scale_bytes(const struct editable *w)
-{
-    return w->weights.format == GB_FP8_BLOCK ? sizeof(float) : 1;
-}
-
 static size_t scales_of_expert(const struct editable *w)
 {
     struct blocks b = blocks_of(w);
@@ -77,7 +66,7 @@ static size_t scales_of_expert(const struct editable *w)
  * one. */
 static void move_scales(struct planted *p, struct editable *w, int by)
 {
-    size_t one = scale_bytes(w), count = scales_of_expert(w);
+    size_t one = w->weights.format == GB_FP8_BLOCK ? sizeof(float) : 1, count = scales_of_expert(w);
     for (size_t e = 0; e < p->shape.experts; e++) {
         const uint8_t *from = (const uint8_t *)clean(p, w)->scales + e * count * one;
         bool outside = by > 0 ? e + 1 < p->shape.experts && p->clean->used[e + 1] : e > 0 && p->clean->used[e - 1];
@@ -108,7 +97,7 @@ void edit_scales_previous_block(struct planted *p, struct editable *w)
 void edit_scales_next_kept(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)
-    memcpy(editable_scales(w, e, r), clean_scales(p, w, e, r) + 1, scales_of_row(w) - 1);
+    memcpy(editable_scales(w, e, r), clean_scales(p, w, e, r) + 1, w->row_scale_bytes - 1);
 }
 
 /* An index that is taken modulo the row. */
@@ -116,33 +105,33 @@ void edit_scales_next_wrapped(struct planted *p, struct editable *w)
 {
     edit_scales_next_kept(p, w);
     EACH_ROW(p, w)
-    editable_scales(w, e, r)[scales_of_row(w) - 1] = clean_scales(p, w, e, r)[0];
+    editable_scales(w, e, r)[w->row_scale_bytes - 1] = clean_scales(p, w, e, r)[0];
 }
 
 void edit_scales_next_row(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)
-    memcpy(editable_scales(w, e, r), clean_scales(p, w, e, (r + 1) % w->weights.rows), scales_of_row(w));
+    memcpy(editable_scales(w, e, r), clean_scales(p, w, e, (r + 1) % w->weights.rows), w->row_scale_bytes);
 }
 
 /* Linear scales taken for swizzled ones: scale [r, b] from where the 128x4 layout has it. */
 void edit_scales_swizzled(struct planted *p, struct editable *w)
 {
-    struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)scales_of_row(w), 1};
-    size_t bytes = (size_t)w->weights.rows * scales_of_row(w);
+    struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)w->row_scale_bytes, 1};
+    size_t bytes = (size_t)w->weights.rows * w->row_scale_bytes;
     EACH_ROW(p, w)
-    for (uint32_t b = 0; b < scales_of_row(w); b++)
+    for (uint32_t b = 0; b < w->row_scale_bytes; b++)
         editable_scales(w, e, r)[b] = clean_scales(p, w, e, 0)[gb_layout_offset(&linear, r, b) % bytes];
 }
 
 /* Swizzled scales taken for linear ones: what lies at place r * blocks + b of the 128x4 layout. */
 void edit_scales_unswizzled(struct planted *p, struct editable *w)
 {
-    struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)scales_of_row(w), 1};
-    size_t bytes = (size_t)w->weights.rows * scales_of_row(w);
+    struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)w->row_scale_bytes, 1};
+    size_t bytes = (size_t)w->weights.rows * w->row_scale_bytes;
     for (uint32_t e = 0; e < p->shape.experts; e++)
         for (uint32_t r = 0; p->affected[e] && r < w->weights.rows; r++)
-            for (uint32_t b = 0; b < scales_of_row(w); b++) {
+            for (uint32_t b = 0; b < w->row_scale_bytes; b++) {
                 size_t at = gb_layout_offset(&linear, r, b);
                 if (at < bytes)
                     editable_scales(w, e, 0)[at] = clean_scales(p, w, e, r)[b];
@@ -153,21 +142,21 @@ void edit_scales_unswizzled(struct planted *p, struct editable *w)
 void edit_scales_of_columns(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)
-    for (size_t b = 0; b < scales_of_row(w); b++)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
         editable_scales(w, e, r)[b] = clean_scales(p, w, e, 0)[b * w->weights.rows + r];
 }
 
 void edit_scales_first_block(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)
-    memset(editable_scales(w, e, r), clean_scales(p, w, e, r)[0], scales_of_row(w));
+    memset(editable_scales(w, e, r), clean_scales(p, w, e, r)[0], w->row_scale_bytes);
 }
 
 /* E4M3 without its significand. */
 void edit_scales_power_of_two(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)
-    for (size_t b = 0; b < scales_of_row(w); b++)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
         editable_scales(w, e, r)[b] &= 0xF8;
 }
 
@@ -175,7 +164,7 @@ void edit_scales_power_of_two(struct planted *p, struct editable *w)
 void edit_scales_subnormal_zero(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)
-    for (size_t b = 0; b < scales_of_row(w); b++)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
         if (editable_scales(w, e, r)[b] < 8)
             editable_scales(w, e, r)[b] = 0;
 }
@@ -184,7 +173,7 @@ void edit_scales_subnormal_zero(struct planted *p, struct editable *w)
 void edit_scales_bias(struct planted *p, struct editable *w)
 {
     EACH_ROW(p, w)
-    for (size_t b = 0; b < scales_of_row(w); b++)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
         if (editable_scales(w, e, r)[b] < 0xFE)
             editable_scales(w, e, r)[b]++;
 }
