@@ -98,6 +98,24 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
             r.limit_ratio);
 }
 
+/* Whether zeros would pass every lane that binds, of a gate without the bound. before: how many sums, rms and gain,
+ * zeros had exceeded before this buffer. */
+static void judge_zeros(const char *stage, uint32_t layer, const double *truth, size_t count, const uint64_t before[2],
+                        const struct tally *tally, struct judgement *j)
+{
+    bool all_zero = true, seen = false;
+    for (int gain = 0; gain < 2; gain++)
+        seen |= sums_bind(tally, gain) && statistics_zero_exceeding(&tally->statistics, gain) > before[gain];
+    if (bound_binds(tally) || !(tally->gate->exact || tally->gate->rms || tally->gate->gain))
+        return;
+    for (size_t i = 0; i < count; i++)
+        all_zero &= (float)truth[i] == 0.0f;
+    if (!seen && (all_zero || !(tally->ordered || tally->exact.binding)))
+        judgement_worsen(j, VERDICT_VACUOUS,
+                         "%s of layer %u: zeros would pass the lanes of the gate %s, so nothing was verified", stage,
+                         layer, tally->gate->name);
+}
+
 /* Truth is in no hash, so it may be of other inputs: then the reference itself, with bf16 activations, lies outside the
  * bound. */
 static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint32_t tokens, struct judgement *j,
@@ -159,8 +177,11 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         judge_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
                     b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
         gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
+        uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
+                              statistics_zero_exceeding(&tally->statistics, true)};
         if (!tally->without_sums)
             status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
+        judge_zeros("output", layer, b->bounds[layer].of.output_truth, count, before, tally, j);
     }
     if (status == GB_OK)
         status =
@@ -192,8 +213,11 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     if (status == GB_OK) {
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
                     lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
+        uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
+                              statistics_zero_exceeding(&tally->statistics, true)};
         if (!tally->without_sums)
             statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
+        judge_zeros("intermediate", layer, lb->of.intermediate_truth, tokens * per_token, before, tally, j);
     }
     widened_free(&subject);
     return status;

@@ -31,6 +31,14 @@ bool family_is_gain(enum family family)
     return family >= GAIN_LAYER;
 }
 
+uint64_t statistics_zero_exceeding(const struct statistics *s, bool gain)
+{
+    uint64_t count = 0;
+    for (int f = 0; f < FAMILIES; f++)
+        count += family_is_gain((enum family)f) == gain ? s->family[f].zero_exceeding : 0;
+    return count;
+}
+
 const char *family_place(enum family family, const struct family_result *r, char *text, size_t bytes)
 {
     const char *first = families[family].first, *second = families[family].second;
@@ -87,6 +95,7 @@ static void enter_gain(struct statistics *s, enum family family, const struct ga
                        uint32_t second)
 {
     double limit = sqrt(2.0 * g->variance * log(2.0 * (double)s->gain / s->probability)) + fabs(g->bias);
+    s->family[family].zero_exceeding += g->signal > limit;
     enter(s, family, fabs(g->along), limit, limit / g->signal, layer, first, second);
 }
 
@@ -97,6 +106,7 @@ static void enter_squares(struct statistics *s, enum family family, const struct
     double x = log((double)s->rms / s->probability);
     double limit = sqrt(q->count + 2.0 * sqrt(q->count * x) + 2.0 * x) + sqrt(q->bias);
     double floor = sqrt((limit * limit - q->count) / q->truth);
+    s->family[family].zero_exceeding += sqrt(q->truth) > limit;
     enter(s, family, sqrt(q->errors), limit, floor, layer, first, second);
 }
 

@@ -24,9 +24,9 @@ enum family {
 
 /* One family over all layers of a case. */
 struct family_result {
-    uint64_t count, exceeding;
-    double limit_ratio;                 /* the largest statistic / its limit */
-    uint32_t layer, first, second;      /* where: token or expert or column, and tile or slot */
+    uint64_t count, exceeding, zero_exceeding; /* zero_...: by zeros in place of the subject's values */
+    double limit_ratio;                        /* the largest statistic / its limit */
+    uint32_t layer, first, second;             /* where: token or expert or column, and tile or slot */
     double floor_smallest, floor_worst; /* of the relative errors that reach the limit: of the scale (GAIN_*), or in
                                            the rms (RMS_*) */
 };
@@ -42,6 +42,8 @@ struct statistics {
 /* "rms of a token" and so on. */
 const char *family_name(enum family family);
 bool family_is_gain(enum family family);
+/* How many of the sums so far, RMS_* or GAIN_*, zeros would not pass. */
+uint64_t statistics_zero_exceeding(const struct statistics *s, bool gain);
 /* "token 3, slot 2": where a result's largest statistic is; returns text. */
 const char *family_place(enum family family, const struct family_result *result, char *text, size_t bytes);
 

@@ -121,6 +121,16 @@ for key, value in (("cosine", 1e-9), ("cosine_min", 1e-9), ("nmse", 1e300)):
         json.dump({"schema": "gaugeblock-gate/1", key: value}, stream)
     expect(never_green("verify", path("idle.h5"), "--gate", path("gate.json")) == 1, key)
 
+# So it is under gates without the bound: nothing but zeros is exact, and of no error is a sum too large.
+for lanes in (["exact"], ["rms"], ["gain"], ["exact", "rms", "gain"]):
+    with open(path("gate.json"), "w") as stream:
+        json.dump({"schema": "gaugeblock-gate/1", "lanes": lanes}, stream)
+    case, = record(path("idle.h5"), "--gate", path("gate.json"), code=4)["cases"]
+    expect(case["verdict"] == "VACUOUS" and "zeros would pass the lanes of the gate" in case["reason"], case["reason"])
+    expect(never_green("verify", path("idle.h5"), "--outputs", path("o.npy"), "--gate", path("gate.json")) > 0, lanes)
+    if lanes != ["exact"]:
+        run("verify", fixture, "--gate", path("gate.json"))
+
 # Comparing records without cases, or without outputs, finds nothing the same.
 for name, arguments in (("a.json", ("--kernel", "none/*")), ("b.json", ("--kernel", "none/*"))):
     run("verify", fixture, *arguments, "-o", path(name), code=3)
