@@ -153,6 +153,11 @@ def scales(*values):
     return change
 
 
+def large_products(f):
+    f["layers/1/gate_up/global_scales"][0, 0] = 8
+    scales(2.0**126, 1e-3)(f)
+
+
 def attribute(name, text):
     def change(f):
         f.attrs[name] = np.bytes_(text)
@@ -163,6 +168,8 @@ def without(f):
     del f["layers/0/activation_scales"]
 
 
+damaged("element 0 of /layers/1 is 8.50706e+37, and times", large_products)
+damaged("of down/global_scales, it is no normal number", scales(1e-3, 2.0**-126))
 damaged("activation_scales: missing in /layers/0", without)
 damaged("not above zero", scales(1, -1))
 damaged("not finite", scales(np.nan, 1))
