@@ -47,6 +47,12 @@ step make-activations-qwen3-next "$program" make "$work/activations-qwen3-next.h
     --tokens 32 --format nvfp4 --activations nvfp4 --generated
 step verify-activations "$program" verify "$work"/activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 90 \
     -o "$out/verify-activations.json"
+for format in nvfp4 mxfp8; do
+    step make-exact-$format "$program" make "$work/exact-$format.h5" --model qwen3-next-80b-a3b --tokens 32 \
+        --format $format --activations $format --data exact --routing uniform --generated
+    step verify-exact-$format "$program" verify "$work/exact-$format.h5" --kernel "cuda/$format-$format-layer" \
+        --batch 1,8,32 --expect 3 -o "$out/verify-exact-$format.json"
+done
 for format in nvfp4 mxfp8 bf16; do
     for kind in gaussian edge; do
         step make-weighed-$format-$kind "$program" make "$work/llama-4-$format-$kind.h5" --model llama-4-scout \
@@ -80,6 +86,7 @@ for tool in memcheck racecheck initcheck synccheck; do
     for format in nvfp4 mxfp8; do
         sanitise $tool activations-$format $format-$format-layer
         sanitise $tool activations-$format $format-routed-layer
+        sanitise $tool activations-$format $format-$format-routed-layer
     done
     sanitise $tool llama-4-nvfp4-gaussian nvfp4-layer
 done
