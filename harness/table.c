@@ -126,8 +126,13 @@ static void sums_line(FILE *stream, const json_t *lanes)
 {
     const json_t *gain = json_object_get(lanes, "gain"), *rms = json_object_get(lanes, "rms");
     const json_t *layer = find_family(gain, "gain of the layer"), *token = find_family(gain, "gain of a token");
+    const char *reason = record_text(gain, "reason", NULL);
     if (!gain) /* a router */
         return;
+    if (*reason) {
+        fprintf(stream, "  sums of errors: not judged: %s\n", reason);
+        return;
+    }
     fprintf(stream, "  sums of errors, of their limits: rms");
     number(stream, 0, "%.3f", record_number(rms, "limit_ratio", NULL));
     fprintf(stream, ", gain");
