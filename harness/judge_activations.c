@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/judge_activations.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,13 +78,56 @@ static enum gb_status judge_intermediate_codes(const struct baseline *b, uint32_
     return status;
 }
 
+/* The same without that intermediate: values of codes, which lie around those of truth's codes as far away as legal
+ * flips can take them; +0 in empty slots. */
+static enum gb_status judge_intermediate_values(const struct baseline *b, uint32_t layer,
+                                                const struct gb_outputs *outputs, struct judgement *j,
+                                                struct gb_error *error)
+{
+    const struct gb_shape *shape = &outputs->shape;
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    const struct gb_bounds *of = &b->bounds[layer].of;
+    const void *codes = out->activations[GB_INTERMEDIATE_CODES], *scales = out->activations[GB_INTERMEDIATE_SCALES];
+    const size_t columns = shape->intermediate, count = (size_t)shape->tokens * shape->top_k * columns;
+    struct gb_arguments a = gb_layer_arguments(b->fixture, layer, shape->tokens);
+    size_t wrong = 0, first = 0;
+    double expected = 0.0;
+    if (!codes || !scales) {
+        if (b->bounds[layer].exactness.why) /* or the lane exact compares them */
+            judgement_worsen(
+                j, VERDICT_VACUOUS,
+                "intermediate_%s of layer %u: of what they are is not known; hand out intermediate_%s, too",
+                codes ? "codes" : "scales", layer, codes ? "scales" : "codes");
+        return GB_OK;
+    }
+    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    double *values = malloc(sizeof *values * count); /* [tokens, top_k, intermediate] */
+    enum gb_status status = values ? gb_reference_activation_values(&a, GB_DOWN, codes, scales, values, error)
+                                   : gb_fail(error, GB_ENOMEM, "no memory to judge %zu codes", count);
+    for (size_t i = 0; status == GB_OK && i < count; i++) {
+        bool empty = b->fixture->layer[layer].ids[i / columns] < 0;
+        double right = empty ? 0.0 : of->requantised[i], flips = empty ? 0.0 : of->flips[i];
+        if (!(fabs(values[i] - right) <= flips * (1.0 + 0x1p-20)) && wrong++ == 0) {
+            first = i;
+            expected = right;
+        }
+    }
+    if (wrong)
+        judgement_worsen(j, VERDICT_FAIL,
+                         "intermediate_codes of layer %u: the values of %zu of %zu are none that legal flips lead to; "
+                         "first at token %zu, slot %zu, column %zu: %.9g, truth's code %.9g",
+                         layer, wrong, count, first / columns / shape->top_k, first / columns % shape->top_k,
+                         first % columns, values[first], expected);
+    free(values);
+    return status;
+}
+
 enum gb_status judge_activations(const struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
                                  bool ordered, json_t *object, struct lane *lane, struct judgement *j,
                                  struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer], *reference = &b->reference->layer[layer];
     enum gb_status status = GB_OK;
-    bool own = !ordered && out->intermediate;
     if (b->activations == GB_BF16 || !outputs->activation_rules)
         return GB_OK;
     for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
@@ -93,7 +137,9 @@ enum gb_status judge_activations(const struct baseline *b, uint32_t layer, const
             status = judge_codes(a.name, layer, &a, outputs->shape.tokens, out->activations[p],
                                  reference->activations[p], object, lane, j);
         }
-    if (status == GB_OK && own && (out->activations[GB_INTERMEDIATE_CODES] || out->activations[GB_INTERMEDIATE_SCALES]))
-        status = judge_intermediate_codes(b, layer, outputs, object, lane, j, error);
-    return status;
+    if (status != GB_OK || ordered ||
+        !(out->activations[GB_INTERMEDIATE_CODES] || out->activations[GB_INTERMEDIATE_SCALES]))
+        return status;
+    return out->intermediate ? judge_intermediate_codes(b, layer, outputs, object, lane, j, error)
+                             : judge_intermediate_values(b, layer, outputs, j, error);
 }

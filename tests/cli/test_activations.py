@@ -129,6 +129,26 @@ def flipped(values):
 
 for name in ("x_codes", "x_scales", "intermediate_codes", "intermediate_scales"):
     spoiled(name, flipped)
+
+
+def without_intermediate(code, change, *left):
+    """The same file without the intermediate and without what is left out, and with its codes changed: the case."""
+    with h5py.File(path("outputs.h5"), "r") as old, h5py.File(path("spoiled.h5"), "w") as new:
+        for layer in old["layers"]:
+            for key in set(old["layers"][layer]) - {"intermediate", *left}:
+                values = old["layers"][layer][key][()]
+                new[f"layers/{layer}/{key}"] = change(values) if key == "intermediate_codes" else values
+    case, = record(fixture, "--outputs", path("spoiled.h5"), code=code)["cases"]
+    return case["reason"]
+
+
+# Without the intermediate, values of codes and scales are judged by what legal flips can do; either alone is nothing.
+expect(without_intermediate(0, lambda values: values) == "", "right codes")
+expect("none that legal flips lead to" in without_intermediate(1, flipped), "another code")
+expect("none that legal flips lead to" in without_intermediate(1, np.zeros_like), "zeros")
+for array, other in (("codes", "scales"), ("scales", "codes")):
+    reason = without_intermediate(4, lambda values: values, f"intermediate_{other}")
+    expect(f"intermediate_{array} of layer 0" in reason and f"hand out intermediate_{other}" in reason, reason)
 with h5py.File(path("outputs.h5"), "a") as out:
     x = out["layers/0/x_scales"][()]
     del out["layers/0/x_scales"]
