@@ -327,6 +327,21 @@ static void list_others(const struct catalogue *c)
         printf("  cuda/*: %s\n", c->cuda_missing);
 }
 
+/* --minimise wrote nothing although something failed. */
+static bool is_unminimised(const json_t *record)
+{
+    const json_t *one;
+    size_t i;
+    bool failed = false;
+    json_array_foreach(json_object_get(record, "cases"), i, one)
+    {
+        if (json_object_get(one, "minimal"))
+            return false;
+        failed |= !strcmp(record_text(one, "verdict", NULL), "FAIL");
+    }
+    return failed;
+}
+
 int command_verify(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -368,6 +383,11 @@ int command_verify(int argc, char **argv)
     if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
         record_number(record, "summary", "judged", NULL) > 0)
         list_others(&catalogue);
+    if (o.minimal && is_unminimised(record))
+        fprintf(stderr,
+                "gaugeblock verify: --minimise %s: not written; what failed has no part that fails alone "
+                "(routers, and layers that route, have none)\n",
+                o.minimal);
     int code = verdict_exit_code(verdict);
     for (uint32_t i = 0; i < o.report_count; i++)
         if (report_write(o.reports[i], record, &error) != GB_OK)

@@ -116,3 +116,6 @@ for kernel in ("cpu/nvfp4-routed-layer", "faults/routed-none"):
 record(bare, "--kernel", "cpu/*", "--expect", "3")
 cases = both(fixture, "wrong-ffn", "--minimise", path("minimal.h5"), code=1)
 expect("minimal" not in cases[1], cases[1])
+done = run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/routed-wrong-ffn", "--minimise", path("minimal.h5"),
+           code=1)
+expect("--minimise" in done.stderr and "not written" in done.stderr, done.stderr)
