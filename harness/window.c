@@ -54,23 +54,36 @@ void window_name_partly(const char *kind, unsigned places, char *name, size_t by
     snprintf(name, bytes, "%s%s", kind, suffixes[places]);
 }
 
+/* Squared errors, and what is left of them without a candidate's. */
+struct fit {
+    double left, all;
+    bool alike; /* what is not finite is so in both */
+};
+
+/* false: only one of the two is finite. */
+static bool fit_add(struct fit *fit, double error, double candidate)
+{
+    if (!isfinite(error) != !isfinite(candidate))
+        return false;
+    if (!isfinite(error)) {
+        fit->alike = true;
+        return true;
+    }
+    fit->left += (error - candidate) * (error - candidate);
+    fit->all += error * error;
+    return true;
+}
+
 double window_explained(const struct window *w, const bool *rows, const bool *columns)
 {
-    double left = 0.0, all = 0.0;
-    bool alike = false; /* what is not finite is so in both */
+    struct fit fit = {0};
     for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
         bool asked = (!rows || rows[i / w->width]) && (!columns || columns[i % w->width]);
-        double e = w->errors[i], f = asked ? window_difference((double)w->faulty[i], (double)w->clean[i]) : 0.0;
-        if (!isfinite(e) != !isfinite(f))
+        double f = asked ? window_difference((double)w->faulty[i], (double)w->clean[i]) : 0.0;
+        if (!fit_add(&fit, w->errors[i], f))
             return 0.0;
-        if (!isfinite(e)) {
-            alike = true;
-            continue;
-        }
-        left += (e - f) * (e - f);
-        all += e * e;
     }
-    return all > 0.0 ? 1.0 - left / all : (double)alike;
+    return fit.all > 0.0 ? 1.0 - fit.left / fit.all : (double)fit.alike;
 }
 
 void window_enter_faulty(struct window *w, enum rank rank, const char *kind)
@@ -96,30 +109,23 @@ void window_enter_faulty(struct window *w, enum rank rank, const char *kind)
 /* What the changes of some slots explain, [tokens, top_k]: rows without one keep their error. */
 static double explained_by(const struct window *w, const bool *slots)
 {
-    double left = 0.0, all = 0.0;
-    bool alike = false; /* what is not finite is so in both */
+    struct fit fit = {0};
     for (size_t row = 0; row < w->rows; row++) {
         const bool *own = slots + row * w->slots_of_row;
         if (!memchr(own, true, w->slots_of_row * sizeof *own)) {
-            left += w->squares[row];
-            all += w->squares[row];
+            fit.left += w->squares[row];
+            fit.all += w->squares[row];
             continue;
         }
         for (size_t i = 0; i < w->width; i++) {
-            double e = w->errors[row * w->width + i], f = 0.0;
+            double f = 0.0;
             for (size_t pair = row * w->slots_of_row; pair < (row + 1) * w->slots_of_row; pair++)
                 f += slots[pair] ? (double)w->change[pair * w->width + i] : 0.0;
-            if (!isfinite(e) != !isfinite(f))
+            if (!fit_add(&fit, w->errors[row * w->width + i], f))
                 return 0.0;
-            if (!isfinite(e)) {
-                alike = true;
-                continue;
-            }
-            left += (e - f) * (e - f);
-            all += e * e;
         }
     }
-    return isfinite(all) && all > 0.0 ? 1.0 - left / all : isfinite(all) && alike;
+    return isfinite(fit.all) && fit.all > 0.0 ? 1.0 - fit.left / fit.all : isfinite(fit.all) && fit.alike;
 }
 
 /* Of the slots of one expert (or, for -1, those in place `slot`) how much their changes explain; less if not all of the

@@ -122,13 +122,8 @@ void check_every_order(struct bounded *b, const struct gb_rounding_points *point
                        struct ratios *largest)
 {
     bound(b, points);
-    for (unsigned way = 0; way < LEGAL_ORDERS * 16; way++) {
-        struct legal legal = {.order = way / 16,
-                              .fma = way & 1,
-                              .scales_first = way & 2,
-                              .reciprocal = way & 4,
-                              .fold = way & 8,
-                              .seed = seed + way};
+    for (unsigned way = 0; way < LEGAL_WAYS; way++) {
+        struct legal legal = legal_way(way, seed + way);
         char what[80];
         snprintf(what, sizeof what, "order %u, way %u, seed %u", way / 16, way % 16, (unsigned)seed);
         legal_layer(&b->problem, &legal, points, b->output, b->intermediate);

@@ -269,3 +269,13 @@ void legal_layer_changed(const struct problem *problem, const struct legal *lega
     free(scratch.x);
     free(scratch.h);
 }
+
+struct legal legal_way(unsigned way, uint64_t seed)
+{
+    return (struct legal){.order = (enum legal_order)(way / 16),
+                          .fma = way & 1,
+                          .scales_first = way & 2,
+                          .reciprocal = way & 4,
+                          .fold = way & 8,
+                          .seed = seed};
+}

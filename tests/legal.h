@@ -20,6 +20,10 @@ struct legal {
     bool early;        /* of quantised activations: their global scale is in the values, not in the product */
 };
 
+/* Every order, with and without fma, scales first, reciprocal and fold: way 0 .. LEGAL_WAYS - 1. */
+enum { LEGAL_WAYS = LEGAL_ORDERS * 16 };
+struct legal legal_way(unsigned way, uint64_t seed);
+
 /*
  * output: [tokens, hidden]; intermediate: [tokens, top_k, intermediate]: values rounded to the formats in points.
  * Every sum is rounded to points->accumulator_bits. With activation_rules in the problem's arguments x and the

@@ -56,13 +56,9 @@ static void every_order_stays_within(void **state)
     (void)state;
     for (unsigned i = 0; i < sizeof points / sizeof *points; i++) {
         double largest = 0.0;
-        for (unsigned way = 0; way < LEGAL_ORDERS * 16; way++) {
-            struct legal legal = {.order = way / 16,
-                                  .fma = way & 1,
-                                  .scales_first = way & 2,
-                                  .reciprocal = way & 4,
-                                  .fold = (way & 8) && !points[i].stages.slot,
-                                  .seed = way};
+        for (unsigned way = 0; way < LEGAL_WAYS; way++) {
+            struct legal legal = legal_way(way, way);
+            legal.fold &= !points[i].stages.slot;
             struct bounded b;
             struct down d;
             bounded_new(&b, (struct gb_shape){3, 96, 64, 3, 3}, way % 3 ? GB_NVFP4 : GB_BF16,

@@ -149,13 +149,8 @@ static double run(struct subject *s, const struct legal *legal)
 static double every_way(struct subject *s, uint64_t seed, size_t *flips)
 {
     double largest = 0;
-    for (unsigned way = 0; way < LEGAL_ORDERS * 16; way++) {
-        struct legal legal = {.order = way / 16,
-                              .fma = way & 1,
-                              .scales_first = way & 2,
-                              .reciprocal = way & 4,
-                              .fold = way & 8,
-                              .seed = seed + way};
+    for (unsigned way = 0; way < LEGAL_WAYS; way++) {
+        struct legal legal = legal_way(way, seed + way);
         s->flips = 0;
         double ratio = run(s, &legal);
         if (!(ratio <= 1))

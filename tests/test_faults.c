@@ -111,6 +111,22 @@ static bool changes(const struct fault *fault, const struct trace *trace, float 
     return memcmp(output, trace->output, count * sizeof *output) != 0;
 }
 
+/* changed: [faults], set for those that change the problem's output. */
+static void note_changes(const struct problem *problem, bool *changed)
+{
+    struct trace trace;
+    size_t count;
+    const struct fault *all = faults(&count);
+    assert_int_equal(trace_new(&problem->arguments, &trace, NULL), GB_OK);
+    float *output = malloc(outputs(&problem->arguments.shape) * sizeof *output); /* [tokens, hidden] */
+    assert_non_null(output);
+    for (size_t i = 0; i < count; i++)
+        if (fault_applies(&all[i], &trace.arguments))
+            changed[i] |= changes(&all[i], &trace, output);
+    free(output);
+    trace_free(&trace);
+}
+
 /* On values from recipes, with several blocks, experts and tokens; no fault without an effect somewhere. */
 static void test_every_fault_changes_the_output(void **state)
 {
@@ -123,32 +139,16 @@ static void test_every_fault_changes_the_output(void **state)
         for (int s = 0; s < SHAPES; s++)
             for (int d = 0; d < 2; d++) {
                 struct problem problem;
-                struct trace trace;
                 problem_new(&problem, shapes[s], formats[f], d ? DATA_CODES : DATA_GAUSSIAN, 3 + (uint64_t)s);
                 if (s == 0 && d)
                     problem_extend(&problem, GB_SWIGLU_OAI, 7);
-                assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
-                float *output = malloc(outputs(&shapes[s]) * sizeof *output);
-                assert_non_null(output);
-                for (size_t i = 0; i < count; i++)
-                    if (fault_applies(&all[i], &trace.arguments))
-                        changed[i] |= changes(&all[i], &trace, output);
-                free(output);
-                trace_free(&trace);
+                note_changes(&problem, changed);
                 problem_free(&problem);
             }
     for (int n = 0; n < QUANTISED; n++) {
         struct problem problem;
-        struct trace trace;
         problem_quantised(&problem, n, shape_quantised);
-        assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
-        float *output = malloc(outputs(&shape_quantised) * sizeof *output);
-        assert_non_null(output);
-        for (size_t i = 0; i < count; i++)
-            if (fault_applies(&all[i], &trace.arguments))
-                changed[i] |= changes(&all[i], &trace, output);
-        free(output);
-        trace_free(&trace);
+        note_changes(&problem, changed);
         problem_free(&problem);
     }
     for (size_t i = 0; i < count; i++)
