@@ -13,7 +13,7 @@
 struct gb_arguments baseline_arguments(const struct baseline *b, uint32_t layer)
 {
     struct gb_arguments a = gb_layer_arguments(b->fixture, layer, b->fixture->shape.tokens);
-    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    gb_layer_activations(b->fixture, layer, b->contract->activations, &a);
     return a;
 }
 
@@ -30,13 +30,13 @@ static enum gb_status run_stack(struct baseline *b, double *state, struct gb_err
         status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", f->shape.tokens);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct gb_arguments a = baseline_arguments(b, l);
-        status = stack_input(f, l, f->shape.tokens, state, x, ids, routing_weights, error);
+        status = stack_input(b->contract, f, l, f->shape.tokens, state, x, ids, routing_weights, error);
         a.x = x;
         a.ids = ids;
         a.routing_weights = routing_weights;
         a.output = output;
         if (status == GB_OK)
-            status = gb_reference_layer(&a, error);
+            status = gb_reference_layer(b->contract, &a, error);
         if (status == GB_OK) {
             stack_add(state, GB_FP32, output, count);
             memcpy(b->reference->stack + l * count, state, count * sizeof *state);
@@ -55,7 +55,7 @@ static enum gb_status run(struct baseline *b, struct gb_error *error)
     bool with_stack = fixture->stack.residual != NULL;
     enum gb_status status =
         gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, true, with_stack, &b->reference, error);
-    for (int p = 0; status == GB_OK && b->activations != GB_BF16 && p < GB_ACTIVATION_PARTS; p++)
+    for (int p = 0; status == GB_OK && b->contract->activations != GB_BF16 && p < GB_ACTIVATION_PARTS; p++)
         status = gb_outputs_add_activations(b->reference, gb_fixture_activation_rules(fixture),
                                             (enum gb_activation_part)p, error);
     for (uint32_t l = 0; status == GB_OK && l < fixture->layers; l++) {
@@ -67,7 +67,7 @@ static enum gb_status run(struct baseline *b, struct gb_error *error)
         a.x_scales = out->activations[GB_X_SCALES];
         a.intermediate_codes = out->activations[GB_INTERMEDIATE_CODES];
         a.intermediate_scales = out->activations[GB_INTERMEDIATE_SCALES];
-        status = gb_reference_layer(&a, error);
+        status = gb_reference_layer(b->contract, &a, error);
     }
     if (status == GB_OK && with_stack) {
         size_t bytes = sizeof(double) * fixture->shape.tokens * fixture->shape.hidden;
@@ -90,18 +90,6 @@ void baseline_routing_weights(const struct baseline *b, uint32_t layer, uint32_t
         routing_weights[i] = f->weighed_input ? 1.0
                              : rounded        ? (double)gb_bf16_decode(gb_bf16_encode(given[i]))
                                               : (double)given[i];
-}
-
-enum gb_status baseline_new(const struct gb_fixture *fixture, struct baseline *b, struct gb_error *error)
-{
-    *b = (struct baseline){.fixture = fixture, .activations = GB_BF16};
-    return run(b, error);
-}
-
-enum gb_status baseline_new_quantised(struct baseline *plain, struct baseline *b, struct gb_error *error)
-{
-    *b = (struct baseline){.fixture = plain->fixture, .activations = plain->fixture->activations, .plain = plain};
-    return run(b, error);
 }
 
 static void bounds_free(struct baseline *b)
@@ -136,6 +124,76 @@ void baseline_free(struct baseline *b)
     bounds_free(b);
     gb_outputs_free(b->reference);
     memset(b, 0, sizeof *b);
+}
+
+enum gb_status baseline_new(const struct gb_fixture *fixture, const struct gb_contract *contract,
+                            struct baseline *plain, struct baseline *b, struct gb_error *error)
+{
+    *b = (struct baseline){.fixture = fixture, .contract = contract, .plain = plain};
+    return run(b, error);
+}
+
+const struct gb_contract *fixture_contract(const struct gb_fixture *f)
+{
+    return gb_contract_find(f->weights, f->activations, GB_ORDER_FMA32);
+}
+
+const struct gb_contract *kernel_contract(const struct gb_fixture *f, const struct gb_kernel *kernel)
+{
+    return gb_contract_find(f->weights, kernel->activations, kernel->order ? kernel->order : GB_ORDER_FMA32);
+}
+
+/* Where the next one goes. */
+static enum gb_status append(struct baselines *all, struct baseline *b, struct gb_error *error)
+{
+    struct baseline **more = realloc(all->of, sizeof(struct baseline *) * (all->count + 1));
+    if (!more)
+        return gb_fail(error, GB_ENOMEM, "no memory for a reference");
+    all->of = more;
+    all->of[all->count++] = b;
+    return GB_OK;
+}
+
+enum gb_status baselines_get(struct baselines *all, const struct gb_contract *contract, struct baseline **baseline,
+                             struct gb_error *error)
+{
+    struct baseline *plain = NULL;
+    enum gb_status status = GB_OK;
+    if (!contract)
+        return gb_fail(error, GB_EINVAL, "no contract has these weights, activations and this order");
+    for (size_t i = 0; i < all->count; i++)
+        if (all->of[i]->contract == contract) {
+            *baseline = all->of[i];
+            return GB_OK;
+        }
+    if (contract->activations != GB_BF16)
+        status = baselines_get(all, gb_contract_find(contract->weights, GB_BF16, gb_order_name(contract->order)),
+                               &plain, error);
+    struct baseline *b = status == GB_OK ? calloc(1, sizeof *b) : NULL;
+    if (status == GB_OK && !b)
+        status = gb_fail(error, GB_ENOMEM, "no memory for a reference");
+    if (status != GB_OK)
+        return status;
+    status = baseline_new(all->fixture, contract, plain, b, error);
+    if (status == GB_OK)
+        status = append(all, b, error);
+    if (status == GB_OK) {
+        *baseline = b;
+        return GB_OK;
+    }
+    baseline_free(b);
+    free(b);
+    return status;
+}
+
+void baselines_free(struct baselines *all)
+{
+    while (all->count) {
+        baseline_free(all->of[--all->count]);
+        free(all->of[all->count]);
+    }
+    free(all->of);
+    all->of = NULL;
 }
 
 static enum gb_status bounds_new(const struct gb_shape *shape, bool stages, struct layer_bounds *bounds,
@@ -208,7 +266,7 @@ static enum gb_status bound_quantised(struct baseline *b, uint32_t layer, const 
     if (status == GB_OK)
         status = bound_codes(b, layer, weights, &points, routing_weights, error);
     if (status == GB_OK)
-        status = exact_examine(f, layer, b->activations, &b->points, &bounds->exactness, error);
+        status = exact_examine(f, layer, b->contract->activations, &b->points, &bounds->exactness, error);
     return status;
 }
 
@@ -222,7 +280,7 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
     enum gb_status status = bounds_new(&f->shape, b->stages, bounds, error);
     layer_inputs(f, layer, b->points.stages.routing_weight, x, routing_weights);
-    if (status == GB_OK && b->activations != GB_BF16)
+    if (status == GB_OK && b->contract->activations != GB_BF16)
         return bound_quantised(b, layer, &weights, routing_weights, x, error);
     if (status == GB_OK)
         status = gb_bound_layer(&f->shape, x, l->ids, routing_weights, &weights, &b->points, &bounds->of, error);

@@ -106,8 +106,9 @@ static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_
     if (!l->activation_scales)
         return GB_OK;
     a.intermediate = malloc(sizeof(gb_bf16) * inner);
-    enum gb_status status =
-        a.intermediate ? gb_reference_gate_up(&a, error) : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
+    enum gb_status status = a.intermediate
+                                ? gb_reference_gate_up(gb_contract_of(&a, GB_GATE_UP, GB_ORDER_FMA32), &a, error)
+                                : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     if (status == GB_OK) {
         float largest[2] = {largest_of(l->x, (size_t)f->shape.tokens * f->shape.hidden),
                             largest_of(a.intermediate, inner)};
@@ -176,7 +177,7 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
 enum gb_status activations_choose(struct gb_fixture *f, enum gb_format activations, const char *recipe,
                                   struct gb_error *error)
 {
-    if (!gb_contract_find(f->weights, activations, "fma32/1"))
+    if (!gb_contract_find(f->weights, activations, GB_ORDER_FMA32))
         return gb_fail(error, GB_EUNSUPPORTED,
                        "--activations %s: no contract has them with %s weights; see gaugeblock list contracts",
                        gb_format_name(activations), gb_format_name(f->weights));

@@ -61,7 +61,7 @@ static void not_run(json_t *record, const struct case_request *r, const struct s
     uint32_t batch = r->batches[r->batch_count - 1];
     if (s->kernel)
         repro_kernel(repro, sizeof repro, r->path, s, batch, false);
-    record_case(record, record_fixture(r->path, r->baseline->fixture),
+    record_case(record, record_fixture(r->path, r->fixture),
                 record_subject(s->kernel ? s->kernel->name : s->pattern, s->library ? s->library->path : "", s->kernel),
                 s->kernel ? judged_contract(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
 }
@@ -100,7 +100,7 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                                      .timeout_s = r->timeout_s};
     struct worker_result result;
     memcpy(request.batches, r->batches, sizeof request.batches);
-    worker_run(&request, r->baseline->fixture, &result);
+    worker_run(&request, r->fixture, &result);
     if (result.verdict != VERDICT_PASS) {
         not_run(record, r, s, result.verdict, result.reason);
         worker_result_free(&result);
@@ -188,7 +188,7 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
 enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path,
                             const struct claim *claim, struct gb_error *error)
 {
-    const struct gb_fixture *f = r->baseline->fixture;
+    const struct gb_fixture *f = r->fixture;
     struct gb_outputs *outputs;
     char repro[9000];
     repro_outputs(repro, sizeof repro, r->path, outputs_path, f, claim);

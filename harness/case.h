@@ -14,9 +14,8 @@
 struct case_request {
     const char *path; /* of the fixture */
     struct gb_fixture *fixture;
-    struct baseline *baseline;  /* of the fixture, with bf16 activations */
-    struct baseline *quantised; /* with the fixture's; NULL: they are bf16 */
-    struct rerouted *own;       /* the last routing of a subject's own, kept for others that route alike */
+    struct baselines *baselines; /* of the fixture */
+    struct rerouted *own;        /* the last routing of a subject's own, kept for others that route alike */
     const struct gate *gate;
     uint32_t batches[32];
     uint32_t batch_count;

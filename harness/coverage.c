@@ -163,9 +163,10 @@ static enum gb_status measure_gate_up(const struct gb_fixture *f, uint32_t layer
     gb_bf16 *intermediate = malloc(count * sizeof *intermediate); /* [tokens, top_k, intermediate] */
     struct gb_gate_up_values values = {buffer, buffer + count, buffer + 2 * count};
     a.intermediate = intermediate;
-    enum gb_status status = buffer && intermediate
-                                ? gb_reference_gate_up_values(&a, &values, error)
-                                : gb_fail(error, GB_ENOMEM, "no memory for the coverage of %u tokens", tokens);
+    enum gb_status status =
+        buffer && intermediate
+            ? gb_reference_gate_up_values(gb_contract_of(&a, GB_GATE_UP, GB_ORDER_FMA32), &a, &values, error)
+            : gb_fail(error, GB_ENOMEM, "no memory for the coverage of %u tokens", tokens);
     if (status == GB_OK)
         count_gate_up(f, layer, tokens, &values, intermediate, of);
     free(buffer);

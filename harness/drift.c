@@ -78,22 +78,24 @@ static bool same_experts(const int32_t *a, const int32_t *b, uint32_t top_k)
 }
 
 /* Tokens that a stream routes to other experts than truth does. */
-static enum gb_status flips(const struct gb_fixture *f, const struct gb_shape *shape, const struct gb_outputs *outputs,
+static enum gb_status flips(const struct baseline *b, const struct gb_shape *shape, const struct gb_outputs *outputs,
                             uint32_t layer, struct routing *r, uint32_t *count, struct gb_error *error)
 {
-    memcpy(r->state, before(f, outputs->stack, outputs->shape.tokens, layer),
+    memcpy(r->state, before(b->fixture, outputs->stack, outputs->shape.tokens, layer),
            sizeof(double) * shape->tokens * shape->hidden);
     *count = 0;
-    enum gb_status status = stack_input(f, layer, shape->tokens, r->state, r->x, r->ids, r->weights, error);
+    enum gb_status status =
+        stack_input(b->contract, b->fixture, layer, shape->tokens, r->state, r->x, r->ids, r->weights, error);
     for (uint32_t t = 0; status == GB_OK && t < shape->tokens; t++)
         *count +=
             !same_experts(r->ids + (size_t)t * shape->top_k, r->truth_ids + (size_t)t * shape->top_k, shape->top_k);
     return status;
 }
 
-void drift_judge(const struct gb_fixture *f, const struct gb_outputs *outputs, const struct gb_outputs *reference,
-                 bool ordered, struct judgement *j)
+void drift_judge(const struct baseline *b, const struct gb_outputs *outputs, bool ordered, struct judgement *j)
 {
+    const struct gb_fixture *f = b->fixture;
+    const struct gb_outputs *reference = b->reference;
     size_t ours = (size_t)outputs->shape.tokens * f->shape.hidden, all = (size_t)f->shape.tokens * f->shape.hidden;
     for (uint32_t l = 0; l < f->layers; l++)
         for (size_t i = 0; i < ours; i++) {
@@ -116,15 +118,16 @@ static json_t *distance(const double *state, const double *truth, const struct g
     return describe_metrics(&m);
 }
 
-static enum gb_status one_layer(const struct gb_fixture *f, const struct gb_shape *shape, uint32_t layer,
-                                const struct gb_outputs *outputs, const struct gb_outputs *reference, struct routing *r,
-                                json_t *object, struct gb_error *error)
+static enum gb_status one_layer(const struct baseline *b, const struct gb_shape *shape, uint32_t layer,
+                                const struct gb_outputs *outputs, struct routing *r, json_t *object,
+                                struct gb_error *error)
 {
+    const struct gb_fixture *f = b->fixture;
     const struct {
         const char *group, *flips;
         const struct gb_outputs *outputs;
     } paths[] = {{"subject_truth", "subject_routing_flips", outputs},
-                 {"reference_truth", "reference_routing_flips", reference}};
+                 {"reference_truth", "reference_routing_flips", b->reference}};
     size_t all = (size_t)layer * f->shape.tokens * f->shape.hidden;
     enum gb_status status = route_truth(f, shape, layer, r, error);
     for (int p = 0; status == GB_OK && p < 2; p++) {
@@ -132,15 +135,16 @@ static enum gb_status one_layer(const struct gb_fixture *f, const struct gb_shap
         const double *state = paths[p].outputs->stack + (size_t)layer * paths[p].outputs->shape.tokens * shape->hidden;
         describe_into(object, paths[p].group, "quantised", distance(state, f->stack.truth_quantised + all, shape));
         describe_into(object, paths[p].group, "original", distance(state, f->stack.truth_original + all, shape));
-        status = flips(f, shape, paths[p].outputs, layer, r, &count, error);
+        status = flips(b, shape, paths[p].outputs, layer, r, &count, error);
         json_object_set_new(object, paths[p].flips, json_integer(status == GB_OK ? count : 0));
     }
     return status;
 }
 
-enum gb_status drift_describe(const struct gb_fixture *f, const struct gb_outputs *outputs,
-                              const struct gb_outputs *reference, json_t **drift, struct gb_error *error)
+enum gb_status drift_describe(const struct baseline *b, const struct gb_outputs *outputs, json_t **drift,
+                              struct gb_error *error)
 {
+    const struct gb_fixture *f = b->fixture;
     struct gb_shape shape = f->shape;
     struct routing r;
     shape.tokens = outputs->shape.tokens;
@@ -151,7 +155,7 @@ enum gb_status drift_describe(const struct gb_fixture *f, const struct gb_output
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
         json_array_append_new(*drift, object);
-        status = one_layer(f, &shape, l, outputs, reference, &r, object, error);
+        status = one_layer(b, &shape, l, outputs, &r, object, error);
     }
     routing_free(&r);
     return status;

@@ -10,12 +10,12 @@
 
 /*
  * One object a layer: the distance of both streams from truth, and how many tokens each routed to a set of experts
- * other than truth's. outputs: a prefix of the fixture's tokens; reference: all of them; both with a stack.
+ * other than truth's. outputs: a prefix of the fixture's tokens; the baseline's are all of them; both with a stack.
  */
-enum gb_status drift_describe(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
-                              const struct gb_outputs *reference, json_t **drift, struct gb_error *error);
+enum gb_status drift_describe(const struct baseline *baseline, const struct gb_outputs *outputs, json_t **drift,
+                              struct gb_error *error);
 /* The residual stream: its bits if an order is claimed, and numbers in any case. */
-void drift_judge(const struct gb_fixture *fixture, const struct gb_outputs *outputs, const struct gb_outputs *reference,
-                 bool ordered, struct judgement *judgement);
+void drift_judge(const struct baseline *baseline, const struct gb_outputs *outputs, bool ordered,
+                 struct judgement *judgement);
 
 #endif

@@ -138,7 +138,7 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
     w->ids = a.ids;
     enum gb_status status = window_fill(b, subject, w, error);
     if (status == GB_OK)
-        status = trace_new(&a, &w->trace, error);
+        status = trace_new(b->contract, &a, &w->trace, error);
     w->trace.down_alone = w->operation == GB_DOWN;
     if (status == GB_OK)
         status = pairs_new(w, error);

@@ -250,7 +250,7 @@ static enum gb_status run_without(struct window *w, const struct block *b, gb_bf
     a.intermediate = intermediate;
     if (b->missing != MISSING_DOWN) {
         clear_columns(x, pairs, a.shape.hidden, b);
-        status = gb_reference_gate_up(&a, error);
+        status = gb_reference_gate_up(w->trace.contract, &a, error);
     }
     if (b->missing != MISSING_GATE_UP)
         clear_columns(intermediate, pairs, a.shape.intermediate, b);

@@ -20,6 +20,7 @@ struct editable {
 
 /* One layer as the reference computes it, taken apart. pairs = tokens * top_k; empty slots hold zeros. */
 struct trace {
+    const struct gb_contract *contract;
     struct gb_arguments
         arguments;             /* with this layer's inputs; with weighed_input, those of the same layer without it */
     struct gb_arguments given; /* as they were */
@@ -93,7 +94,8 @@ const char *fault_stage_name(enum fault_stage stage);
 bool fault_applies(const struct fault *fault, const struct gb_arguments *arguments);
 
 /* arguments: of a layer, inputs set. */
-enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *trace, struct gb_error *error);
+enum gb_status trace_new(const struct gb_contract *contract, const struct gb_arguments *arguments, struct trace *trace,
+                         struct gb_error *error);
 void trace_free(struct trace *trace);
 
 /* The layer with the fault in it. affected: whose weights it changes, [experts]; NULL: those of all in use.

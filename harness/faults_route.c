@@ -230,7 +230,8 @@ const struct route_fault *route_faults(size_t *count)
 }
 
 /* The recipe on all experts, with neither groups nor bias beside the scores, nor renormalisation. */
-static enum gb_status find_scores(const struct gb_arguments *a, struct routed *r, struct gb_error *error)
+static enum gb_status find_scores(const struct gb_contract *contract, const struct gb_arguments *a, struct routed *r,
+                                  struct gb_error *error)
 {
     struct gb_router plain = *a->router;
     struct gb_arguments all = *a;
@@ -248,7 +249,7 @@ static enum gb_status find_scores(const struct gb_arguments *a, struct routed *r
     all.shape.top_k = a->shape.experts;
     all.routed_ids = ids;
     all.routed_weights = weights;
-    enum gb_status status = weights && ids ? gb_reference_router(&all, error)
+    enum gb_status status = weights && ids ? gb_reference_router(contract, &all, error)
                                            : gb_fail(error, GB_ENOMEM, "no memory for %zu scores", count);
     for (size_t i = 0; status == GB_OK && i < count; i++)
         r->scores[i / a->shape.experts * a->shape.experts + (size_t)ids[i]] = weights[i];
@@ -258,7 +259,8 @@ static enum gb_status find_scores(const struct gb_arguments *a, struct routed *r
 }
 
 /* The recipe with one expert more. */
-static enum gb_status find_next(const struct gb_arguments *a, struct routed *r, struct gb_error *error)
+static enum gb_status find_next(const struct gb_contract *contract, const struct gb_arguments *a, struct routed *r,
+                                struct gb_error *error)
 {
     struct gb_arguments more = *a;
     size_t count = (size_t)a->shape.tokens * (a->shape.top_k + 1);
@@ -271,7 +273,7 @@ static enum gb_status find_next(const struct gb_arguments *a, struct routed *r, 
     more.routed_weights = malloc(sizeof *more.routed_weights * count); /* [tokens, top_k + 1] */
     enum gb_status status =
         more.routed_ids && more.routed_weights ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %zu experts", count);
-    if (status == GB_OK && gb_reference_router(&more, NULL) == GB_OK) /* a recipe may not go with one more */
+    if (status == GB_OK && gb_reference_router(contract, &more, NULL) == GB_OK) /* a recipe may not go with one more */
         for (uint32_t t = 0; t < a->shape.tokens; t++)
             r->next[t] = more.routed_ids[(size_t)(t + 1) * more.shape.top_k - 1];
     free(more.routed_ids);
@@ -279,8 +281,8 @@ static enum gb_status find_next(const struct gb_arguments *a, struct routed *r, 
     return status;
 }
 
-enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_arguments *a, bool *applies,
-                               struct gb_error *error)
+enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_contract *contract,
+                               const struct gb_arguments *a, bool *applies, struct gb_error *error)
 {
     struct gb_router router = *a->router;
     struct gb_arguments changed = *a;
@@ -290,7 +292,7 @@ enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_
         return GB_OK;
     if (router.bias == GB_ROUTER_BIAS_NONE)
         changed.router_bias = NULL;
-    enum gb_status status = gb_reference_router(&changed, error);
+    enum gb_status status = gb_reference_router(contract, &changed, error);
     if (status != GB_OK || !fault->spoil)
         return status;
     struct routed r = {a, a->routed_ids, a->routed_weights,
@@ -299,9 +301,9 @@ enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_
     if (!r.scores || !r.next)
         status = gb_fail(error, GB_ENOMEM, "no memory for the scores of %u tokens", a->shape.tokens);
     if (status == GB_OK)
-        status = find_scores(a, &r, error);
+        status = find_scores(contract, a, &r, error);
     if (status == GB_OK)
-        status = find_next(a, &r, error);
+        status = find_next(contract, a, &r, error);
     if (status == GB_OK)
         *applies = fault->spoil(&r);
     free(r.scores);

@@ -25,9 +25,10 @@ struct route_fault {
 
 const struct route_fault *route_faults(size_t *count);
 
-/* arguments: of GB_ROUTE, with room for its outputs, which the fault fills. *applies: whether the recipe can have it.
+/* contract: of the router; arguments: of GB_ROUTE, with room for its outputs, which the fault fills. *applies: whether
+ * the recipe can have it.
  */
-enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_arguments *arguments, bool *applies,
-                               struct gb_error *error);
+enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_contract *contract,
+                               const struct gb_arguments *arguments, bool *applies, struct gb_error *error);
 
 #endif

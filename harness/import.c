@@ -222,7 +222,7 @@ static void describe(const struct import_options *o, const struct gb_checkpoint 
         snprintf(f->recipe, sizeof f->recipe, "published:%s", checkpoint->layout);
     else
         snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(f->weights)->name);
-    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(f->weights));
+    snprintf(f->contract, sizeof f->contract, "%s.bf16." GB_ORDER_FMA32, gb_format_name(f->weights));
     snprintf(f->generator, sizeof f->generator, "import/1");
     snprintf(f->source, sizeof f->source, "%s", checkpoint->name);
     snprintf(f->source_sha256, sizeof f->source_sha256, "%s", checkpoint->sha256);
@@ -248,7 +248,7 @@ static enum gb_status check_range(const struct import_options *o, const struct g
 {
     struct baseline b;
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
-    enum gb_status status = baseline_new(f, &b, error);
+    enum gb_status status = baseline_new(f, fixture_contract(f), NULL, &b, error);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         const float *output = b.reference->layer[l].output;
         const double *stream = f->stack.residual ? b.reference->stack + l * count : f->layer[l].truth_original;

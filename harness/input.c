@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/baseline.h"
 #include "harness/child.h"
 #include "harness/command.h"
 #include "harness/input.h"
@@ -87,7 +88,7 @@ void input_name(const char *path, struct gb_error *error)
 /* Whether there is a contract that it can be a problem of. */
 static enum gb_status check_contract(const char *path, const struct gb_fixture *f, struct gb_error *error)
 {
-    if (gb_contract_find(f->weights, f->activations, "fma32/1"))
+    if (fixture_contract(f))
         return GB_OK;
     return gb_fail(error, GB_EUNSUPPORTED,
                    "%s: activations: no contract has %s with %s weights; write bf16, or others that gaugeblock list "

@@ -306,8 +306,8 @@ enum gb_status judge_drift(const struct baseline *b, const struct gb_kernel *ker
                            struct judgement *j, struct gb_error *error)
 {
     json_t *drift;
-    drift_judge(b->fixture, outputs, b->reference, kernel->order && kernel->output == GB_FP32, j);
-    enum gb_status status = drift_describe(b->fixture, outputs, b->reference, &drift, error);
+    drift_judge(b, outputs, kernel->order && kernel->output == GB_FP32, j);
+    enum gb_status status = drift_describe(b, outputs, &drift, error);
     json_object_set_new(j->metrics, "drift", drift);
     return status;
 }

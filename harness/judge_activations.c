@@ -46,7 +46,7 @@ static enum gb_status requantise(const struct baseline *b, uint32_t layer, const
 {
     const struct gb_shape *shape = &outputs->shape;
     struct gb_arguments a = gb_layer_arguments(b->fixture, layer, shape->tokens);
-    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    gb_layer_activations(b->fixture, layer, b->contract->activations, &a);
     return gb_reference_quantise_activations(&a, GB_DOWN, outputs->layer[layer].intermediate,
                                              own->activations[GB_INTERMEDIATE_CODES],
                                              own->activations[GB_INTERMEDIATE_SCALES], error);
@@ -100,7 +100,7 @@ static enum gb_status judge_intermediate_values(const struct baseline *b, uint32
                 codes ? "codes" : "scales", layer, codes ? "scales" : "codes");
         return GB_OK;
     }
-    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    gb_layer_activations(b->fixture, layer, b->contract->activations, &a);
     double *values = malloc(sizeof *values * count); /* [tokens, top_k, intermediate] */
     enum gb_status status = values ? gb_reference_activation_values(&a, GB_DOWN, codes, scales, values, error)
                                    : gb_fail(error, GB_ENOMEM, "no memory to judge %zu codes", count);
@@ -128,7 +128,7 @@ enum gb_status judge_activations(const struct baseline *b, uint32_t layer, const
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer], *reference = &b->reference->layer[layer];
     enum gb_status status = GB_OK;
-    if (b->activations == GB_BF16 || !outputs->activation_rules)
+    if (b->contract->activations == GB_BF16 || !outputs->activation_rules)
         return GB_OK;
     for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
         if (out->activations[p] && (p < GB_INTERMEDIATE_CODES || ordered)) {

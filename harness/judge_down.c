@@ -35,10 +35,10 @@ static enum gb_status values_of(const struct baseline *b, uint32_t layer, const 
     size_t count = (size_t)shape->tokens * shape->top_k * shape->intermediate;
     for (size_t i = 0; i < count; i++)
         values[i] = (double)gb_bf16_decode(intermediate[i]);
-    if (b->activations == GB_BF16)
+    if (b->contract->activations == GB_BF16)
         return GB_OK;
     struct gb_arguments a = gb_layer_arguments(b->fixture, layer, shape->tokens);
-    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    gb_layer_activations(b->fixture, layer, b->contract->activations, &a);
     uint8_t *codes = malloc(count); /* two a byte, or one */
     float *scales = malloc(sizeof *scales * (count / a.activation_rules->block_columns));
     enum gb_status status = codes && scales ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %zu codes", count);
@@ -73,7 +73,7 @@ static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uin
     baseline_routing_weights(b, layer, tokens, e->routing_weights);
     const struct gb_requantisation quantised = {.rules = gb_fixture_activation_rules(b->fixture)};
     struct gb_rounding_points points = b->points;
-    points.requantisation = b->activations == GB_BF16 ? NULL : &quantised;
+    points.requantisation = b->contract->activations == GB_BF16 ? NULL : &quantised;
     if (status == GB_OK)
         status = gb_bound_down(&shape, e->intermediate, NULL, l->ids, e->routing_weights, &weights, &points, &e->bounds,
                                &e->moments, error);
@@ -132,7 +132,7 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
                             struct gb_error *error)
 {
     struct gb_arguments a = gb_layer_arguments(b->fixture, layer, tokens);
-    gb_layer_activations(b->fixture, layer, b->activations, &a);
+    gb_layer_activations(b->fixture, layer, b->contract->activations, &a);
     size_t count = (size_t)tokens * a.shape.hidden, inner = (size_t)tokens * a.shape.top_k * a.shape.intermediate;
     float *expected = malloc(sizeof *expected * count);      /* [tokens, hidden] */
     gb_bf16 *stored = malloc(sizeof *stored * count);        /* [tokens, hidden] */
@@ -144,7 +144,7 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
     for (size_t i = 0; status == GB_OK && i < inner; i++)
         a.intermediate[i] = codes[i];
     if (status == GB_OK)
-        status = gb_reference_down(&a, error);
+        status = gb_reference_down(b->contract, &a, error);
     if (status == GB_OK) {
         struct difference d;
         for (size_t i = 0; i < count; i++)

@@ -143,7 +143,7 @@ void exact_activations(struct exact_lane *lane, uint32_t layer, const struct bas
                        const struct gb_outputs *outputs, struct judgement *j)
 {
     const struct gb_quantiser *rules = outputs->activation_rules;
-    if (b->activations == GB_BF16 || !rules)
+    if (b->contract->activations == GB_BF16 || !rules)
         return;
     for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
         const void *mine = outputs->layer[layer].activations[p], *right = b->reference->layer[layer].activations[p];

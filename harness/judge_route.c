@@ -38,8 +38,9 @@ static void expected_free(struct expected *e)
     free(e->truth_weights);
 }
 
-static enum gb_status expected_new(const struct gb_fixture *f, uint32_t layer, const struct gb_kernel *kernel,
-                                   uint32_t tokens, struct expected *e, struct gb_error *error)
+static enum gb_status expected_new(const struct gb_contract *contract, const struct gb_fixture *f, uint32_t layer,
+                                   const struct gb_kernel *kernel, uint32_t tokens, struct expected *e,
+                                   struct gb_error *error)
 {
     size_t pairs = (size_t)tokens * f->shape.top_k, choices = (size_t)tokens * f->shape.experts;
     size_t inputs = (size_t)tokens * f->shape.hidden;
@@ -56,7 +57,7 @@ static enum gb_status expected_new(const struct gb_fixture *f, uint32_t layer, c
     a.routed_weights = e->weights;
     for (size_t i = 0; i < inputs; i++)
         e->x[i] = (double)gb_bf16_decode(a.x[i]);
-    enum gb_status status = gb_reference_router(&a, error);
+    enum gb_status status = gb_reference_router(contract, &a, error);
     double deviations = sqrt(2.0 * log(2.0 * (double)choices * f->layers / FALSE_ALARM_PROBABILITY));
     return status == GB_OK
                ? gb_bound_router(&a, e->x, kernel->accumulator_bits, deviations, e->low, e->high, e->relative, error)
@@ -251,7 +252,7 @@ enum gb_status judge_route(struct baseline *b, const struct gb_kernel *kernel, c
         struct expected e;
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
         json_array_append_new(layers, object);
-        status = expected_new(f, l, kernel, outputs->shape.tokens, &e, error);
+        status = expected_new(gb_contract_router(b->contract), f, l, kernel, outputs->shape.tokens, &e, error);
         if (status == GB_OK)
             status = judge_layer(f, l, outputs, ordered, &e, object, &bits, &bound, j, error);
         expected_free(&e);

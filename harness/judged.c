@@ -18,9 +18,11 @@ const char *judged_contract(const struct gb_kernel *kernel)
     return contract ? contract->name : "";
 }
 
-struct baseline *judged_baseline(const struct case_request *r, const struct gb_kernel *kernel)
+/* What a kernel is held against. */
+static enum gb_status baseline_of(struct baselines *all, const struct gb_kernel *kernel, struct baseline **b,
+                                  struct gb_error *error)
 {
-    return kernel->activations == GB_BF16 ? r->baseline : r->quantised;
+    return baselines_get(all, kernel_contract(all->fixture, kernel), b, error);
 }
 
 /* A judgement of the fixture itself names its file. */
@@ -52,9 +54,9 @@ static json_t *last_case(json_t *record)
 static void add_case(json_t *record, const struct case_request *r, const struct judged *s, struct judgement *j)
 {
     name_fixture(r, j);
-    record_case(record, record_fixture(r->path, r->baseline->fixture),
-                record_subject(s->kernel.name, s->library, &s->kernel), judged_contract(&s->kernel),
-                s->outputs->shape.tokens, j->verdict, j->reason, s->repro, j->lanes, j->metrics);
+    record_case(record, record_fixture(r->path, r->fixture), record_subject(s->kernel.name, s->library, &s->kernel),
+                judged_contract(&s->kernel), s->outputs->shape.tokens, j->verdict, j->reason, s->repro, j->lanes,
+                j->metrics);
 }
 
 /* Adds to a failed case what its result looks like. */
@@ -83,9 +85,11 @@ static enum gb_status explain_case(json_t *record, const struct baseline *b, con
 static enum gb_status judge_plainly(json_t *record, const struct case_request *r, const struct judged *s,
                                     struct gb_error *error)
 {
-    struct baseline *b = judged_baseline(r, &s->kernel);
+    struct baseline *b;
     struct judgement j, again;
-    enum gb_status status = judge(b, &s->kernel, s->outputs, s->checks, r->gate, &j, error);
+    enum gb_status status = baseline_of(r->baselines, &s->kernel, &b, error);
+    if (status == GB_OK)
+        status = judge(b, &s->kernel, s->outputs, s->checks, r->gate, &j, error);
     if (status == GB_OK && s->second) {
         status = judge(b, &s->kernel, s->second, NULL, r->gate, &again, error);
         if (status == GB_OK)
@@ -97,7 +101,7 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
     return explain_case(record, b, s, error);
 }
 
-/* Makes r->own the routing of these outputs, with the baseline that the kernel needs. */
+/* Makes r->own the routing of these outputs. */
 static enum gb_status take_routing(const struct case_request *r, const struct judged *s,
                                    const struct gb_outputs *outputs, struct gb_error *error)
 {
@@ -111,38 +115,42 @@ static enum gb_status take_routing(const struct case_request *r, const struct ju
         rerouted_free(r->own);
         status = reroute(r->fixture, outputs, r->own, error);
     }
-    return status == GB_OK && s->kernel.activations != GB_BF16 ? reroute_quantised(r->own, error) : status;
+    return status;
 }
 
-/* One run's output under that run's own routing. held: with the baselines against which it was judged. */
+/* One run's output under that run's own routing. held: what it was judged against, for how long r->own is kept. */
 static enum gb_status judge_under_own(const struct case_request *r, const struct judged *s,
                                       const struct gb_outputs *outputs, const struct worker_checks *checks,
-                                      struct case_request *held, struct judgement *j, struct gb_error *error)
+                                      struct baseline **held, struct judgement *j, struct gb_error *error)
 {
     struct gb_outputs without_stack = *outputs;
-    *held = *r;
+    struct baseline *given;
+    enum gb_status status = baseline_of(r->baselines, &s->kernel, &given, error);
+    if (status != GB_OK)
+        return status;
+    *held = given;
     *j = (struct judgement){.verdict = VERDICT_NOT_RUN,
                             .reason = "its routing was not written in full, or has ids that are no experts, an expert "
                                       "twice, or weights that are no numbers: no output is right for it"};
     if ((s->routing && s->routing->unwritten) || !can_be_rerouted(r->fixture, outputs))
         return GB_OK;
     if (!rerouted_tokens(r->fixture, outputs))
-        return judge(judged_baseline(r, &s->kernel), &s->kernel, outputs, checks, r->gate, j, error);
-    enum gb_status status = take_routing(r, s, outputs, error);
-    held->baseline = &r->own->baseline;
-    held->quantised = &r->own->quantised;
+        return judge(given, &s->kernel, outputs, checks, r->gate, j, error);
+    status = take_routing(r, s, outputs, error);
+    if (status == GB_OK)
+        status = baseline_of(&r->own->baselines, &s->kernel, held, error);
     without_stack.stack = NULL; /* the stream has a routing of its own in every layer */
     if (status == GB_OK)
-        status = judge(judged_baseline(held, &s->kernel), &s->kernel, &without_stack, checks, r->gate, j, error);
+        status = judge(*held, &s->kernel, &without_stack, checks, r->gate, j, error);
     if (status == GB_OK && outputs->stack)
-        status = judge_drift(judged_baseline(r, &s->kernel), &s->kernel, outputs, j, error);
+        status = judge_drift(given, &s->kernel, outputs, j, error);
     return status;
 }
 
 static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const struct judged *s,
                                      struct gb_error *error)
 {
-    struct case_request held;
+    struct baseline *held;
     struct judgement j, again;
     enum gb_status status = GB_OK;
     if (s->second)
@@ -157,7 +165,7 @@ static enum gb_status judge_rerouted(json_t *record, const struct case_request *
     uint32_t tokens = j.lanes ? rerouted_tokens(r->fixture, s->outputs) : 0;
     if (tokens)
         json_object_set_new(last_case(record), "rerouted_tokens", json_integer(tokens));
-    return explain_case(record, judged_baseline(&held, &s->kernel), s, error);
+    return explain_case(record, held, s, error);
 }
 
 /* The router in a layer that routes. */

@@ -17,8 +17,6 @@ struct judged {
 
 /* The contract's name; "" if no order is claimed. */
 const char *judged_contract(const struct gb_kernel *kernel);
-/* What a kernel with such activations is held against. */
-struct baseline *judged_baseline(const struct case_request *request, const struct gb_kernel *kernel);
 /* Where both ids and an output are there, the router is one case, and the layer under the subject's own routing
  * another. A failed output is explained. */
 enum gb_status judged_cases(json_t *record, const struct case_request *request, const struct judged *subject,

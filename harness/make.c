@@ -246,7 +246,7 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, b
         f->renormalise =
             router->renormalise != GB_ROUTER_RENORMALISE_NONE || router->weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
-    snprintf(f->contract, sizeof f->contract, "%s.bf16.fma32/1", gb_format_name(o->format));
+    snprintf(f->contract, sizeof f->contract, "%s.bf16." GB_ORDER_FMA32, gb_format_name(o->format));
     snprintf(f->generator, sizeof f->generator, "%s", find_generator(o)->name);
     if (o->model)
         snprintf(f->source, sizeof f->source, "--model %s --routing %s", o->model->name, o->routing);

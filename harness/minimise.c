@@ -49,16 +49,13 @@ static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, 
                                      .batch_count = 1,
                                      .timeout_s = s->request->timeout_s};
     struct worker_result result;
-    struct baseline plain = {0}, quantised = {0}, *baseline = &plain;
+    struct baselines baselines = {.fixture = fixture};
+    struct baseline *baseline = NULL;
     struct judgement j;
     worker_run(&request, fixture, &result);
     enum gb_status status = GB_OK;
     if (result.verdict == VERDICT_PASS) {
-        status = baseline_new(fixture, &plain, error);
-        if (status == GB_OK && s->selected->kernel->activations != GB_BF16) {
-            baseline = &quantised;
-            status = baseline_new_quantised(&plain, baseline, error);
-        }
+        status = baselines_get(&baselines, kernel_contract(fixture, s->selected->kernel), &baseline, error);
         if (status == GB_OK)
             status =
                 judge(baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->gate, &j, error);
@@ -69,8 +66,7 @@ static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, 
         }
         if (status == GB_OK && *fails && s->selected->kernel->operation != GB_ROUTE)
             status = explained_alike(s, baseline, result.outputs[0], fails, error);
-        baseline_free(&quantised);
-        baseline_free(&plain);
+        baselines_free(&baselines);
     }
     worker_result_free(&result);
     return status;
@@ -84,7 +80,7 @@ static enum gb_status try_part(struct search *s, const struct part *part, bool *
     struct gb_error refused;
     *fails = false;
     progress("minimising: try", s->tries++, 100);
-    enum gb_status status = part_new(s->request->baseline->fixture, part, &fixture, &refused);
+    enum gb_status status = part_new(s->request->fixture, part, &fixture, &refused);
     if (status == GB_OK) {
         struct gb_problem problem = session_problem(s->selected->kernel, fixture, fixture->shape.tokens);
         status = s->selected->kernel->supports(&problem, &refused);
@@ -133,7 +129,7 @@ static enum gb_status halve(struct search *s, size_t first, size_t count, struct
 /* Cuts columns or neurons to half, in whole scale blocks, while that still fails. */
 static enum gb_status cut(struct search *s, size_t count, struct gb_error *error)
 {
-    const struct gb_fixture *f = s->request->baseline->fixture;
+    const struct gb_fixture *f = s->request->fixture;
     const struct gb_quantiser *rules = gb_fixture_activation_rules(f);
     uint32_t block = gb_format_block(f->weights);
     block = rules && rules->block_columns > block ? rules->block_columns : block;
@@ -153,7 +149,7 @@ static enum gb_status cut(struct search *s, size_t count, struct gb_error *error
 
 static enum gb_status find_layer(struct search *s, uint32_t tokens, bool *fails, struct gb_error *error)
 {
-    const struct gb_fixture *f = s->request->baseline->fixture;
+    const struct gb_fixture *f = s->request->fixture;
     enum gb_status status = GB_OK;
     *fails = false;
     for (uint32_t l = 0; status == GB_OK && !*fails && l < f->layers; l++) {

@@ -38,13 +38,14 @@ static enum gb_status take_apart(struct trace *t, struct gb_error *error)
         ones[i] = 1.0f;
     a.intermediate = t->intermediate;
     if (status == GB_OK)
-        status = gb_reference_gate_up_values(&a, &(struct gb_gate_up_values){t->gate, t->up, product}, error);
+        status =
+            gb_reference_gate_up_values(t->contract, &a, &(struct gb_gate_up_values){t->gate, t->up, product}, error);
     a.shape.tokens = (uint32_t)pairs;
     a.shape.top_k = 1;
     a.routing_weights = ones;
     a.output = t->slots;
     if (status == GB_OK)
-        status = gb_reference_down(&a, error);
+        status = gb_reference_down(t->contract, &a, error);
     free(product);
     free(ones);
     return status;
@@ -91,11 +92,13 @@ static enum gb_status weigh(struct trace *t, struct gb_error *error)
     return GB_OK;
 }
 
-enum gb_status trace_new(const struct gb_arguments *arguments, struct trace *t, struct gb_error *error)
+enum gb_status trace_new(const struct gb_contract *contract, const struct gb_arguments *arguments, struct trace *t,
+                         struct gb_error *error)
 {
     const struct gb_shape *s = &arguments->shape;
     size_t pairs = pairs_of(s);
     *t = (struct trace){
+        .contract = contract,
         .arguments = *arguments,
         .given = *arguments,
         .used = calloc(s->experts, sizeof *t->used),
@@ -283,21 +286,24 @@ static enum gb_status on_codes(const struct planted *p, struct gb_arguments a, s
     bool requant = p->fault->stage == STAGE_REQUANT;
     if (p->coded.plain)
         a.activation_rules = NULL;
+    const struct gb_contract *contract =
+        gb_contract_of(&a, requant ? GB_DOWN : GB_GATE_UP, gb_order_name(p->clean->contract->order));
     if (requant) {
         a.intermediate_codes = p->coded.codes;
         a.intermediate_scales = p->coded.scales;
         a.intermediate_scale = p->coded.d;
-        return p->coded.plain ? gb_reference_down(&a, error) : gb_reference_down_codes(&a, error);
+        return p->coded.plain ? gb_reference_down(contract, &a, error) : gb_reference_down_codes(contract, &a, error);
     }
     a.x_codes = p->coded.codes;
     a.x_scales = p->coded.scales;
     a.x_scale = p->coded.d;
-    return p->coded.plain ? gb_reference_gate_up(&a, error) : gb_reference_gate_up_codes(&a, error);
+    return p->coded.plain ? gb_reference_gate_up(contract, &a, error) : gb_reference_gate_up_codes(contract, &a, error);
 }
 
 /* What follows the stage that the fault entered at. */
 static enum gb_status complete(struct planted *p, struct gb_error *error)
 {
+    const struct gb_contract *contract = p->clean->contract;
     struct gb_arguments a = p->clean->arguments;
     enum fault_stage stage = p->fault->stage;
     a.ids = p->ids;
@@ -310,17 +316,17 @@ static enum gb_status complete(struct planted *p, struct gb_error *error)
     if (p->down.codes)
         a.down = p->down.weights;
     if (p->clean->down_alone && stage == STAGE_INPUT)
-        return gb_reference_down(&a, error);
+        return gb_reference_down(contract, &a, error);
     if (stage == STAGE_INPUT || stage == STAGE_GATE_UP || stage == STAGE_WEIGHTS)
-        return gb_reference_layer(&a, error);
+        return gb_reference_layer(contract, &a, error);
     if (stage == STAGE_ACT_QUANT || stage == STAGE_REQUANT) {
         enum gb_status status = on_codes(p, a, error);
-        return status == GB_OK && stage == STAGE_ACT_QUANT ? gb_reference_down(&a, error) : status;
+        return status == GB_OK && stage == STAGE_ACT_QUANT ? gb_reference_down(contract, &a, error) : status;
     }
     if (stage == STAGE_PROJECTION)
         activate(p);
     if (stage <= STAGE_ACTIVATION)
-        return gb_reference_down(&a, error);
+        return gb_reference_down(contract, &a, error);
     if (stage == STAGE_SLOT)
         combine(&p->shape, p->ids, p->routing_weights, p->slots, p->output);
     return GB_OK;

@@ -102,7 +102,7 @@ static enum gb_status make_noise(struct power *p, uint32_t layer, const struct t
         return gb_fail(error, GB_ENOMEM, "no memory for %zu values of the intermediate", count);
     for (size_t i = 0; i < count; i++)
         a.intermediate[i].bits = (uint16_t)(t->intermediate[i].bits ^ ((i * 0x9E3779B97F4A7C15) >> 48 & 0x8000));
-    enum gb_status status = gb_reference_down(&a, error);
+    enum gb_status status = gb_reference_down(p->baseline->contract, &a, error);
     free(a.intermediate);
     return status;
 }
@@ -117,7 +117,7 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct gb_arguments a = baseline_arguments(p->baseline, l);
         progress("taking apart: layer", l, f->layers);
-        status = trace_new(&a, &traces[l], error);
+        status = trace_new(p->baseline->contract, &a, &traces[l], error);
         if (status == GB_OK)
             status = make_noise(p, l, &traces[l], error);
     }
@@ -260,33 +260,29 @@ static bool write_report(FILE *stream, const char *path, const json_t *record)
     return !ferror(stream);
 }
 
-/* The contract that faults are planted in: the fixture's, or with bf16 activations. quantised: memory for the former.
- */
-static enum gb_status choose(const struct power_options *o, struct gb_fixture *fixture, struct baseline *plain,
-                             struct baseline *quantised, struct power *p, struct gb_error *error)
+/* The contract that faults are planted in: the fixture's, or with bf16 activations. */
+static enum gb_status choose(const struct power_options *o, struct baselines *baselines, struct power *p,
+                             struct gb_error *error)
 {
+    const struct gb_fixture *fixture = baselines->fixture;
     enum gb_format activations = o->activations ? o->activations : fixture->activations;
-    enum gb_status status = baseline_new(fixture, plain, error);
-    p->baseline = plain;
-    if (status != GB_OK || activations == GB_BF16)
-        return status;
-    if (activations != fixture->activations)
+    if (activations != GB_BF16 && activations != fixture->activations)
         return gb_fail(error, GB_EINVAL, "--activations %s: the fixture has %s; give that or bf16",
                        gb_format_name(activations), gb_format_name(fixture->activations));
-    p->baseline = quantised;
-    return baseline_new_quantised(plain, quantised, error);
+    return baselines_get(baselines, gb_contract_find(fixture->weights, activations, GB_ORDER_FMA32), &p->baseline,
+                         error);
 }
 
 static enum gb_status run(const struct power_options *o, struct gb_fixture *fixture, json_t *record,
                           enum verdict *verdict, struct gb_error *error)
 {
-    struct baseline plain = {0}, quantised = {0};
+    struct baselines baselines = {.fixture = fixture};
     struct power *p = calloc(1, sizeof *p);
     enum gb_status status = p ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory");
     if (status == GB_OK)
         status = read_gates(o->gate ? o->gate : "default", p, error);
     if (status == GB_OK)
-        status = choose(o, fixture, &plain, &quantised, p, error);
+        status = choose(o, &baselines, p, error);
     if (status == GB_OK)
         status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->outputs, error);
     if (status == GB_OK)
@@ -294,8 +290,7 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
     if (status == GB_OK)
         status = power_stages_new(p, error);
     if (status == GB_OK) {
-        json_object_set_new(record, "contract",
-                            json_string(gb_contract_find(fixture->weights, p->baseline->activations, "fma32/1")->name));
+        json_object_set_new(record, "contract", json_string(p->baseline->contract->name));
         json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
         json_object_set_new(record, "gate", gate_json(&p->gates[0]));
         status = examine(p, record, verdict, error);
@@ -305,8 +300,7 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
         gb_outputs_free(p->noise);
         power_stages_free(p);
     }
-    baseline_free(&quantised);
-    baseline_free(&plain);
+    baselines_free(&baselines);
     free(p);
     return status;
 }

@@ -47,8 +47,9 @@ static json_t *seen_by(const struct judgement *j)
     return checks;
 }
 
-static enum gb_status run(const struct gb_fixture *f, const struct route_fault *fault, struct gb_outputs *outputs,
-                          bool *applies, struct gb_error *error)
+static enum gb_status run(const struct gb_contract *contract, const struct gb_fixture *f,
+                          const struct route_fault *fault, struct gb_outputs *outputs, bool *applies,
+                          struct gb_error *error)
 {
     enum gb_status status = GB_OK;
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
@@ -56,7 +57,8 @@ static enum gb_status run(const struct gb_fixture *f, const struct route_fault *
         a.routed_ids = outputs->layer[l].ids;
         a.routed_weights = outputs->layer[l].routing_weights;
         *applies = true;
-        status = fault ? route_fault_run(fault, &a, applies, error) : gb_reference_router(&a, error);
+        status =
+            fault ? route_fault_run(fault, contract, &a, applies, error) : gb_reference_router(contract, &a, error);
     }
     return status;
 }
@@ -66,7 +68,8 @@ static enum gb_status plant(struct power *p, const struct route_fault *fault, st
 {
     struct judgement j;
     bool applies;
-    enum gb_status status = run(p->baseline->fixture, fault, faulty, &applies, error);
+    enum gb_status status =
+        run(gb_contract_router(p->baseline->contract), p->baseline->fixture, fault, faulty, &applies, error);
     if (status != GB_OK || !applies)
         return status;
     uint32_t changed = changed_tokens(faulty, clean);
@@ -100,7 +103,7 @@ enum gb_status power_route(struct power *p, json_t *record, struct gb_error *err
     if (status == GB_OK)
         status = gb_outputs_new_routing(&f->shape, f->layers, &faulty, error);
     if (status == GB_OK)
-        status = run(f, NULL, clean, &applies, error);
+        status = run(gb_contract_router(p->baseline->contract), f, NULL, clean, &applies, error);
     for (size_t i = 0; status == GB_OK && i < count; i++)
         status = plant(p, &all[i], faulty, clean, list, error);
     gb_outputs_free(clean);

@@ -65,7 +65,7 @@ enum gb_status power_lanes(struct power *p, struct sight *lanes, struct gb_error
     const struct gb_kernel kernel = {.name = "fault",
                                      .operation = GB_LAYER,
                                      .weights = p->baseline->fixture->weights,
-                                     .activations = p->baseline->activations,
+                                     .activations = p->baseline->contract->activations,
                                      .output = GB_FP32,
                                      .accumulator_bits = 24};
     struct gate all;

@@ -134,18 +134,13 @@ enum gb_status reroute(struct gb_fixture *f, const struct gb_outputs *outputs, s
         if (status == GB_OK)
             status = find_truth(&r->fixture, &r->fixture.layer[l], error);
     }
-    return status == GB_OK ? baseline_new(&r->fixture, &r->baseline, error) : status;
-}
-
-enum gb_status reroute_quantised(struct rerouted *r, struct gb_error *error)
-{
-    return r->quantised.reference ? GB_OK : baseline_new_quantised(&r->baseline, &r->quantised, error);
+    r->baselines.fixture = &r->fixture;
+    return status;
 }
 
 void rerouted_free(struct rerouted *r)
 {
-    baseline_free(&r->quantised);
-    baseline_free(&r->baseline);
+    baselines_free(&r->baselines);
     for (uint32_t l = 0; r->fixture.layer && l < r->fixture.layers; l++) {
         free(r->fixture.layer[l].ids);
         free(r->fixture.layer[l].routing_weights);

@@ -8,8 +8,7 @@
 struct rerouted {
     struct gb_fixture fixture; /* inputs and weights are those of the fixture it was made of; ids, routing weights and
                                   truth its own, of the tokens of the outputs */
-    struct baseline baseline;
-    struct baseline quantised; /* of reroute_quantised */
+    struct baselines baselines;
 };
 
 /* Tokens of all layers that were sent elsewhere or weighed otherwise than by the fixture, bit for bit, in slot order.
@@ -24,8 +23,6 @@ bool rerouted_covers(const struct rerouted *rerouted, const struct gb_outputs *o
  * rerouted: of rerouted_free, which is called in any case. */
 enum gb_status reroute(struct gb_fixture *fixture, const struct gb_outputs *outputs, struct rerouted *rerouted,
                        struct gb_error *error);
-/* Adds, if it is not there, the baseline with the fixture's quantised activations. */
-enum gb_status reroute_quantised(struct rerouted *rerouted, struct gb_error *error);
 void rerouted_free(struct rerouted *rerouted);
 
 #endif

@@ -5,8 +5,9 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 
-enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uint32_t tokens, double *state, gb_bf16 *x,
-                           int32_t *ids, float *routing_weights, struct gb_error *error)
+enum gb_status stack_input(const struct gb_contract *contract, const struct gb_fixture *fixture, uint32_t layer,
+                           uint32_t tokens, double *state, gb_bf16 *x, int32_t *ids, float *routing_weights,
+                           struct gb_error *error)
 {
     uint32_t hidden = fixture->shape.hidden;
     double *normed = malloc(sizeof(double) * hidden); /* [hidden] */
@@ -26,7 +27,7 @@ enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uin
     router.x = x;
     router.routed_ids = ids;
     router.routed_weights = routing_weights;
-    return gb_reference_router(&router, error);
+    return gb_reference_router(gb_contract_router(contract), &router, error);
 }
 
 enum gb_status stack_truth(const struct gb_fixture *f, uint32_t layer, const struct gb_truth_source *source,

@@ -11,10 +11,12 @@
 
 /*
  * Adds the attention delta of `layer` to state [tokens, hidden] and computes the layer's input from it:
- * x [tokens, hidden] = bf16(RMSNorm(state)); ids, routing_weights [tokens, top_k] by the reference router.
+ * x [tokens, hidden] = bf16(RMSNorm(state)); ids, routing_weights [tokens, top_k] by the reference router of layers in
+ * this contract.
  */
-enum gb_status stack_input(const struct gb_fixture *fixture, uint32_t layer, uint32_t tokens, double *state, gb_bf16 *x,
-                           int32_t *ids, float *routing_weights, struct gb_error *error);
+enum gb_status stack_input(const struct gb_contract *contract, const struct gb_fixture *fixture, uint32_t layer,
+                           uint32_t tokens, double *state, gb_bf16 *x, int32_t *ids, float *routing_weights,
+                           struct gb_error *error);
 /*
  * The same for truth, nothing rounded: before, after: the stream [tokens, hidden] of all tokens ahead of the layer's
  * attention and behind the layer, with the weights of the source. GB_ENOMEM, or what the source returns.

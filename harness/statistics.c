@@ -344,7 +344,7 @@ enum gb_status statistics_output(struct statistics *s, const struct baseline *b,
                                  const double *subject, struct gb_error *error)
 {
     const struct layer_bounds *bounds = &b->bounds[layer];
-    const struct gb_bounds *of = b->activations == GB_BF16 ? &bounds->of : &bounds->down;
+    const struct gb_bounds *of = b->contract->activations == GB_BF16 ? &bounds->of : &bounds->down;
     struct prediction expected = {of->output_truth, of, &bounds->moments};
     return judge_layer(s, b, layer, tokens, &expected, subject, error);
 }

@@ -53,7 +53,7 @@ static const struct argp_option options[] = {
      "load kernels from this library (docs/kernels.md; repeatable)", 0},
     {"outputs", OPTION_OUTPUTS, "FILE", OPTION_REPEATABLE,
      "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
-    {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as fma32/1; none by default", 0},
+    {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as " GB_ORDER_FMA32 "; none by default", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what wrote --outputs multiplies: bf16, or the fixture's format of activations (default)", 0},
     {"rounding", OPTION_ROUNDING, "STAGE=FORMAT,...", 0,
@@ -170,7 +170,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 static enum gb_status judge_kernels(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
                                     struct case_request *request, struct gb_error *error)
 {
-    const struct gb_fixture *f = request->baseline->fixture;
+    const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
     problem.router = gb_fixture_router(f);
     for (uint32_t l = 0; l < f->layers; l++)
@@ -230,23 +230,21 @@ static enum gb_status check_claim(const struct gb_fixture *f, struct claim *clai
     return GB_OK;
 }
 
-/* The reference with bf16 activations, and the one with the fixture's where they are others. */
-static enum gb_status compute_references(const struct gb_fixture *f, struct baseline *plain, struct baseline *quantised,
-                                         struct case_request *request, struct gb_error *error)
+/* The reference by the fixture's contract, and with bf16 activations; their truth is the inputs'. */
+static enum gb_status check_truth(struct baselines *baselines, const char *path, struct gb_error *error)
 {
-    progress("computing the reference", 0, 1);
-    enum gb_status status = baseline_new(f, plain, error);
-    if (status != GB_OK || f->activations == GB_BF16)
-        return status;
-    request->quantised = quantised;
-    return baseline_new_quantised(plain, quantised, error);
+    enum gb_status status = GB_OK;
+    for (size_t i = 0; status == GB_OK && i < baselines->count; i++)
+        status = truth_check(baselines->of[i], path, error);
+    return status;
 }
 
 static enum gb_status verify_fixture(json_t *record, struct verify_options *o, const struct catalogue *catalogue,
                                      const char *path, struct gb_error *error)
 {
     struct gb_fixture *fixture;
-    struct baseline plain = {0}, quantised = {0};
+    struct baselines baselines = {0};
+    struct baseline *reference;
     struct rerouted own = {0};
     size_t first = json_array_size(json_object_get(record, "cases"));
     int code = input_fixture(path, o->timeout_s, &fixture, error);
@@ -254,15 +252,14 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         case_refused(record, path, code, error->message);
         return GB_OK;
     }
-    struct case_request request = {
-
-        .path = path,
-        .fixture = fixture,
-        .baseline = &plain,
-        .own = &own,
-        .gate = &o->gate,
-        .timeout_s = o->timeout_s,
-        .minimal = o->minimal};
+    baselines.fixture = fixture;
+    struct case_request request = {.path = path,
+                                   .fixture = fixture,
+                                   .baselines = &baselines,
+                                   .own = &own,
+                                   .gate = &o->gate,
+                                   .timeout_s = o->timeout_s,
+                                   .minimal = o->minimal};
     request.batches[0] = fixture->shape.tokens;
     request.batch_count = 1;
     if (o->batches &&
@@ -274,11 +271,10 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         return GB_OK;
     }
     enum gb_status status = o->outputs_count ? check_claim(fixture, &o->claim, error) : GB_OK;
+    progress("computing the reference", 0, 1);
     if (status == GB_OK)
-        status = compute_references(fixture, &plain, &quantised, &request, error);
-    enum gb_status truth = status == GB_OK ? truth_check(&plain, path, error) : GB_OK;
-    if (truth == GB_OK && request.quantised)
-        truth = truth_check(&quantised, path, error);
+        status = baselines_get(&baselines, fixture_contract(fixture), &reference, error);
+    enum gb_status truth = status == GB_OK ? check_truth(&baselines, path, error) : GB_OK;
     if (truth != GB_OK)
         case_refused(record, path, EXIT_USAGE, error->message);
     else if (status == GB_OK)
@@ -291,8 +287,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     progress_done();
     case_report_bad_truth(record, first);
     rerouted_free(&own);
-    baseline_free(&quantised);
-    baseline_free(&plain);
+    baselines_free(&baselines);
     gb_fixture_free(fixture);
     return status;
 }

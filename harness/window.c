@@ -184,9 +184,11 @@ enum gb_status window_run(struct window *w, const struct gb_arguments *arguments
     memcpy(inner, intermediate ? intermediate : w->trace.intermediate, count * sizeof *inner);
     a.intermediate = inner;
     a.output = results;
-    enum gb_status status = intermediate || w->operation == GB_DOWN ? gb_reference_down(&a, error)
-                            : w->operation == GB_GATE_UP            ? gb_reference_gate_up(&a, error)
-                                                                    : gb_reference_layer(&a, error);
+    const struct gb_contract *contract =
+        gb_contract_of(&a, w->operation, gb_order_name(w->trace.contract->order)); /* of these activations */
+    enum gb_status status = intermediate || w->operation == GB_DOWN ? gb_reference_down(contract, &a, error)
+                            : w->operation == GB_GATE_UP            ? gb_reference_gate_up(contract, &a, error)
+                                                                    : gb_reference_layer(contract, &a, error);
     for (size_t i = 0; status == GB_OK && w->operation == GB_GATE_UP && i < count; i++)
         results[i] = gb_bf16_decode(inner[i]);
     free(inner);

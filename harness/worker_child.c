@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/baseline.h"
 #include "harness/child.h"
 #include "harness/record.h"
 #include "harness/session.h"
@@ -198,7 +199,8 @@ static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_e
     if (status == GB_OK)
         status = new_outputs(w, tokens, 1, false, &own, error);
     if (status == GB_OK)
-        status = stack_input(w->fixture, s->layer, tokens, w->state, x, ids, routing_weights, error);
+        status = stack_input(kernel_contract(w->fixture, w->kernel), w->fixture, s->layer, tokens, w->state, x, ids,
+                             routing_weights, error);
     if (status == GB_OK) {
         struct session_io io = {tokens, x, ids, routing_weights, NULL, own->layer[0]};
         status = run_once(w, s, &io, 0, last, error);
@@ -226,7 +228,8 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         inner = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
         a.intermediate = inner;
         gb_layer_activations(w->fixture, layer, w->kernel->activations, &a);
-        status = inner ? gb_reference_gate_up(&a, error) : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
+        status = inner ? gb_reference_gate_up(kernel_contract(w->fixture, w->kernel), &a, error)
+                       : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "quant/quant.h"
-#include "reference/dot.h"
+#include "reference/operators.h"
 #include "reference/quantise.h"
 
 /* Number i of an array of codes, without any scale. */
@@ -161,15 +161,13 @@ static bool global_fits(float d)
     return isnormal(d) && d > 0.0f && isnormal(1.0f / d);
 }
 
-enum gb_status gb_activations_check(const struct gb_arguments *a, enum gb_operator operation, struct gb_error *error)
+enum gb_status gb_activations_check(const struct gb_contract *contract, const struct gb_arguments *a,
+                                    enum gb_operator operation, struct gb_error *error)
 {
     const struct gb_quantiser *rules = a->activation_rules;
-    enum gb_format format = gb_quantiser_activations(rules), weights = source_of(a, operation).weights->format;
-    if (operation == GB_LAYER)
-        weights = a->gate_up.format;
-    if (!format || !gb_contract_find(weights, format, "fma32/1"))
+    if (!contract || gb_quantiser_activations(rules) != contract->activations)
         return gb_fail(error, GB_EINVAL, "no contract has %s weights and activations of this recipe",
-                       gb_format_name(weights));
+                       gb_format_name(operation == GB_DOWN ? a->down.format : a->gate_up.format));
     uint32_t block = rules->block_columns;
     if (a->shape.hidden % block || a->shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "hidden %u or intermediate %u is no multiple of %u, the block of activations",

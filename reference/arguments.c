@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 
 enum gb_status gb_groups_new(const struct gb_shape *shape, const int32_t *ids, struct gb_groups *groups,
                              struct gb_error *error)
@@ -90,8 +90,21 @@ bool gb_weighs_input(const struct gb_arguments *a)
     return gb_arguments_known(a).weighed_input;
 }
 
-enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_operator operation,
-                                  struct gb_error *error)
+/* Its weights and activations are the contract's. */
+static enum gb_status check_contract(const struct gb_contract *contract, const struct gb_arguments *a,
+                                     enum gb_operator operation, struct gb_error *error)
+{
+    enum gb_format activations = a->activation_rules ? gb_quantiser_activations(a->activation_rules) : GB_BF16;
+    if (!contract)
+        return gb_fail(error, GB_EINVAL, "no contract has these weights, activations and this order");
+    if ((operation != GB_DOWN && a->gate_up.format != contract->weights) ||
+        (operation != GB_GATE_UP && a->down.format != contract->weights) || activations != contract->activations)
+        return gb_fail(error, GB_EINVAL, "weights or activations are not those of the contract %s", contract->name);
+    return GB_OK;
+}
+
+enum gb_status gb_arguments_check(const struct gb_contract *contract, const struct gb_arguments *arguments,
+                                  enum gb_operator operation, struct gb_error *error)
 {
     const struct gb_shape *shape = &arguments->shape;
     size_t bytes;
@@ -127,6 +140,8 @@ enum gb_status gb_arguments_check(const struct gb_arguments *arguments, enum gb_
     if (status == GB_OK && known.activation_rules && known.weighed_input)
         return gb_fail(error, GB_EINVAL, "weighed_input with quantised activations; no contract has both");
     if (status == GB_OK && known.activation_rules)
-        status = gb_activations_check(&known, operation, error);
+        status = gb_activations_check(contract, &known, operation, error);
+    if (status == GB_OK)
+        status = check_contract(contract, &known, operation, error);
     return status;
 }

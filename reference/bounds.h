@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 
 /* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
 enum { EXTRA_ROUNDINGS = 4 };

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 #include "reference/route.h"
 
 /* Of one token: logits and how far they may be, and what experts may be chosen by. All [experts] but the group's. */

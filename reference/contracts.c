@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contracts this version implements; docs/numerics.md is their text. */
+/* The contracts: every order with the weights and activations that it covers. docs/numerics.md is their text. */
 #include <string.h>
 
-#include "reference/reference.h"
+#include "reference/operators.h"
+
+#define LAYER "combine in slot order"
+
+/* A contract of ORDER, struct gb_order ORDER with the name NAME; WEIGHTS and ACTIVATIONS as a contract's name has them.
+ */
+#define CONTRACT(WEIGHTS, WEIGHT_FORMAT, ACTIVATIONS, ACTIVATION_FORMAT, ORDER, NAME, SUMMARY)                         \
+    {                                                                                                                  \
+        WEIGHTS "." ACTIVATIONS "." NAME, WEIGHT_FORMAT, ACTIVATION_FORMAT, &ORDER, SUMMARY                            \
+    }
+#define BF16_ACTIVATIONS ", bf16 activations and intermediate, "
+#define FMA32(WEIGHTS, WEIGHT_FORMAT, ACTIVATIONS, ACTIVATION_FORMAT, WHAT)                                            \
+    CONTRACT(WEIGHTS, WEIGHT_FORMAT, ACTIVATIONS, ACTIVATION_FORMAT, gb_fma32, GB_ORDER_FMA32,                         \
+             WHAT "FP32 fma on 32 lanes, " LAYER)
 
 static const struct gb_contract contracts[] = {
-    {"nvfp4.bf16.fma32/1", GB_NVFP4, GB_BF16, "fma32/1",
-     "NVFP4 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
-    {"mxfp8.bf16.fma32/1", GB_MXFP8, GB_BF16, "fma32/1",
-     "MXFP8 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
-    {"mxfp4.bf16.fma32/1", GB_MXFP4, GB_BF16, "fma32/1",
-     "MXFP4 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
-    {"fp8.bf16.fma32/1", GB_FP8_BLOCK, GB_BF16, "fma32/1",
-     "FP8 weights in blocks of 128 x 128, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
-    {"bf16.bf16.fma32/1", GB_BF16, GB_BF16, "fma32/1",
-     "bf16 weights, bf16 activations and intermediate, FP32 fma on 32 lanes, combine in slot order"},
-    {"nvfp4.nvfp4.fma32/1", GB_NVFP4, GB_NVFP4, "fma32/1",
-     "NVFP4 weights, x and bf16 intermediate quantised to NVFP4, FP32 fma on 32 lanes, combine in slot order"},
-    {"mxfp8.mxfp8.fma32/1", GB_MXFP8, GB_MXFP8, "fma32/1",
-     "MXFP8 weights, x and bf16 intermediate quantised to MXFP8, FP32 fma on 32 lanes, combine in slot order"},
-    {"mxfp4.mxfp8.fma32/1", GB_MXFP4, GB_MXFP8, "fma32/1",
-     "MXFP4 weights, x and bf16 intermediate quantised to MXFP8, FP32 fma on 32 lanes, combine in slot order"},
-    {"fp8.fp8.fma32/1", GB_FP8_BLOCK, GB_FP8_BLOCK, "fma32/1",
-     "FP8 weights in blocks of 128 x 128, x and bf16 intermediate quantised in blocks of 1 x 128, FP32 fma on 32 lanes, "
-     "combine in slot order"},
+    FMA32("nvfp4", GB_NVFP4, "bf16", GB_BF16, "NVFP4 weights" BF16_ACTIVATIONS),
+    FMA32("mxfp8", GB_MXFP8, "bf16", GB_BF16, "MXFP8 weights" BF16_ACTIVATIONS),
+    FMA32("mxfp4", GB_MXFP4, "bf16", GB_BF16, "MXFP4 weights" BF16_ACTIVATIONS),
+    FMA32("fp8", GB_FP8_BLOCK, "bf16", GB_BF16, "FP8 weights in blocks of 128 x 128" BF16_ACTIVATIONS),
+    FMA32("bf16", GB_BF16, "bf16", GB_BF16, "bf16 weights" BF16_ACTIVATIONS),
+    FMA32("nvfp4", GB_NVFP4, "nvfp4", GB_NVFP4, "NVFP4 weights, x and bf16 intermediate quantised to NVFP4, "),
+    FMA32("mxfp8", GB_MXFP8, "mxfp8", GB_MXFP8, "MXFP8 weights, x and bf16 intermediate quantised to MXFP8, "),
+    FMA32("mxfp4", GB_MXFP4, "mxfp8", GB_MXFP8, "MXFP4 weights, x and bf16 intermediate quantised to MXFP8, "),
+    FMA32("fp8", GB_FP8_BLOCK, "fp8", GB_FP8_BLOCK,
+          "FP8 weights in blocks of 128 x 128, x and bf16 intermediate quantised in blocks of 1 x 128, "),
 };
 
 const struct gb_contract *gb_contracts(size_t *count)
@@ -36,7 +40,22 @@ const struct gb_contract *gb_contract_find(enum gb_format weights, enum gb_forma
 {
     for (size_t i = 0; order && i < sizeof contracts / sizeof *contracts; i++)
         if (contracts[i].weights == weights && contracts[i].activations == activations &&
-            !strcmp(contracts[i].order, order))
+            !strcmp(contracts[i].order->name, order))
             return &contracts[i];
     return NULL;
+}
+
+const struct gb_contract *gb_contract_of(const struct gb_arguments *arguments, enum gb_operator operation,
+                                         const char *order)
+{
+    struct gb_arguments a = gb_arguments_known(arguments);
+    if (operation == GB_ROUTE)
+        return gb_contract_find(a.router_weights.format, GB_BF16, order);
+    return gb_contract_find(operation == GB_DOWN ? a.down.format : a.gate_up.format,
+                            a.activation_rules ? gb_quantiser_activations(a.activation_rules) : GB_BF16, order);
+}
+
+const struct gb_contract *gb_contract_router(const struct gb_contract *contract)
+{
+    return gb_contract_find(GB_BF16, GB_BF16, contract->order->name);
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 
 /* y = fma(routing weight, dot, y) over the slots of every token. dots: [tokens, top_k]. */
 GB_FMA_CLONES
@@ -25,8 +25,9 @@ static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
 
 /* Outputs first .. first + rows - 1 of every token. dots: scratch, [rows, pairs of an expert]; by_pair: scratch,
  * [rows, tokens, top_k]. */
-static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t first, uint32_t rows,
-                    const struct gb_activations *x, struct gb_row *decoded, float *dots, float *by_pair)
+static void neurons(const struct gb_order *order, const struct gb_arguments *a, const struct gb_groups *groups,
+                    uint32_t first, uint32_t rows, const struct gb_activations *x, struct gb_row *decoded, float *dots,
+                    float *by_pair)
 {
     size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
     const float *bias = gb_arguments_extension(a).down_bias; /* [experts, hidden] */
@@ -40,7 +41,7 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
                                      x->path,
                                      x->vector + start,
                                      x->scales ? x->scales + start : NULL};
-        gb_dots(&product, decoded, dots);
+        order->dots(&product, decoded, dots);
         for (uint32_t r = 0; r < rows; r++)
             for (uint32_t n = 0; n < count; n++) {
                 float dot = dots[(size_t)r * count + n];
@@ -52,8 +53,9 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
         combine(a, first + r, by_pair + r * pairs);
 }
 
-static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_groups *groups,
-                                  const struct gb_activations *x, struct gb_error *error)
+static enum gb_status all_neurons(const struct gb_order *order, const struct gb_arguments *a,
+                                  const struct gb_groups *groups, const struct gb_activations *x,
+                                  struct gb_error *error)
 {
     size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
     uint32_t hidden = a->shape.hidden, rows = gb_rows_at_once(hidden, 1, groups->most + pairs);
@@ -66,7 +68,7 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
 #pragma omp for schedule(dynamic)
         for (uint32_t first = 0; first < hidden; first += rows)
             if (ready)
-                neurons(a, groups, first, hidden - first < rows ? hidden - first : rows, x, &decoded, dots,
+                neurons(order, a, groups, first, hidden - first < rows ? hidden - first : rows, x, &decoded, dots,
                         dots + (size_t)rows * groups->most);
         if (!ready)
 #pragma omp critical
@@ -77,9 +79,10 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
     return status;
 }
 
-static enum gb_status run(const struct gb_arguments *a, bool given, struct gb_error *error)
+static enum gb_status run(const struct gb_contract *contract, const struct gb_arguments *a, bool given,
+                          struct gb_error *error)
 {
-    enum gb_status status = gb_arguments_check(a, GB_DOWN, error);
+    enum gb_status status = gb_arguments_check(contract, a, GB_DOWN, error);
     if (status != GB_OK)
         return status;
     const struct gb_shape *shape = &a->shape;
@@ -93,9 +96,10 @@ static enum gb_status run(const struct gb_arguments *a, bool given, struct gb_er
     status = gb_operand_new(&known, GB_DOWN, given, &operand, error);
     if (status == GB_OK) {
         known.down = operand.weights;
-        status = gb_activations_new(&operand, (size_t)shape->tokens * shape->top_k, &groups, 1, &x, error);
+        status =
+            gb_activations_new(contract->order, &operand, (size_t)shape->tokens * shape->top_k, &groups, 1, &x, error);
         if (status == GB_OK) {
-            status = all_neurons(&known, &groups, &x, error);
+            status = all_neurons(contract->order, &known, &groups, &x, error);
             gb_activations_free(&x);
         }
         gb_operand_free(&operand);
@@ -104,12 +108,14 @@ static enum gb_status run(const struct gb_arguments *a, bool given, struct gb_er
     return status;
 }
 
-enum gb_status gb_reference_down(const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_reference_down(const struct gb_contract *contract, const struct gb_arguments *a,
+                                 struct gb_error *error)
 {
-    return run(a, false, error);
+    return run(contract, a, false, error);
 }
 
-enum gb_status gb_reference_down_codes(const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_reference_down_codes(const struct gb_contract *contract, const struct gb_arguments *a,
+                                       struct gb_error *error)
 {
-    return run(a, true, error);
+    return run(contract, a, true, error);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 
 /* Where silu(g) is g, and where it is zero, in every form. */
 static const double silu_open = 32.0, silu_closed = -110.0;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 
 float gb_gated(enum gb_activation activation, float gate, float up)
 {
@@ -17,9 +17,9 @@ float gb_gated(enum gb_activation activation, float gate, float up)
 
 /* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. values:
  * NULL, or where they are kept unrounded. */
-static void neurons(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t g, uint32_t first,
-                    uint32_t rows, const struct gb_activations *x, struct gb_row *decoded, float *dots,
-                    const struct gb_gate_up_values *values)
+static void neurons(const struct gb_order *order, const struct gb_arguments *a, const struct gb_groups *groups,
+                    uint32_t g, uint32_t first, uint32_t rows, const struct gb_activations *x, struct gb_row *decoded,
+                    float *dots, const struct gb_gate_up_values *values)
 {
     uint32_t start = groups->start[g], count = groups->start[g + 1] - start, intermediate = a->shape.intermediate;
     struct gb_product gate = {&a->gate_up,
@@ -35,8 +35,8 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
     float *up_dots = dots + (size_t)rows * count;
     struct gb_extension e = gb_arguments_extension(a);
     const float *bias = e.gate_up_bias ? e.gate_up_bias + 2 * (size_t)intermediate * groups->expert[g] + first : NULL;
-    gb_dots(&gate, decoded, dots);
-    gb_dots(&up, decoded, up_dots);
+    order->dots(&gate, decoded, dots);
+    order->dots(&up, decoded, up_dots);
     for (uint32_t n = 0; n < count; n++) {
         size_t at = (size_t)groups->pair[start + n] * intermediate + first;
         for (uint32_t r = 0; r < rows; r++) {
@@ -54,9 +54,9 @@ static void neurons(const struct gb_arguments *a, const struct gb_groups *groups
     }
 }
 
-static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_groups *groups,
-                                  const struct gb_activations *x, const struct gb_gate_up_values *values,
-                                  struct gb_error *error)
+static enum gb_status all_neurons(const struct gb_order *order, const struct gb_arguments *a,
+                                  const struct gb_groups *groups, const struct gb_activations *x,
+                                  const struct gb_gate_up_values *values, struct gb_error *error)
 {
     uint32_t intermediate = a->shape.intermediate;
     uint32_t rows = gb_rows_at_once(intermediate, groups->active, 2 * (size_t)groups->most);
@@ -70,8 +70,8 @@ static enum gb_status all_neurons(const struct gb_arguments *a, const struct gb_
         for (uint32_t g = 0; g < groups->active; g++)
             for (uint32_t first = 0; first < intermediate; first += rows)
                 if (ready)
-                    neurons(a, groups, g, first, intermediate - first < rows ? intermediate - first : rows, x, &decoded,
-                            dots, values);
+                    neurons(order, a, groups, g, first, intermediate - first < rows ? intermediate - first : rows, x,
+                            &decoded, dots, values);
         if (!ready)
 #pragma omp critical
             status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", a->shape.hidden);
@@ -97,10 +97,10 @@ static enum gb_status weigh(const struct gb_arguments *a, gb_bf16 **weighed, str
     return GB_OK;
 }
 
-static enum gb_status run(const struct gb_arguments *a, bool given, const struct gb_gate_up_values *values,
-                          struct gb_error *error)
+static enum gb_status run(const struct gb_contract *contract, const struct gb_arguments *a, bool given,
+                          const struct gb_gate_up_values *values, struct gb_error *error)
 {
-    enum gb_status status = gb_arguments_check(a, GB_GATE_UP, error);
+    enum gb_status status = gb_arguments_check(contract, a, GB_GATE_UP, error);
     if (status != GB_OK)
         return status;
     const struct gb_shape *shape = &a->shape;
@@ -119,10 +119,10 @@ static enum gb_status run(const struct gb_arguments *a, bool given, const struct
         status = gb_operand_new(&known, GB_GATE_UP, given, &operand, error);
     if (status == GB_OK) {
         known.gate_up = operand.weights;
-        status = gb_activations_new(&operand, shape->tokens, &groups, shape->top_k, &x, error);
+        status = gb_activations_new(contract->order, &operand, shape->tokens, &groups, shape->top_k, &x, error);
         if (status == GB_OK) {
             memset(a->intermediate, 0, sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
-            status = all_neurons(&known, &groups, &x, values, error);
+            status = all_neurons(contract->order, &known, &groups, &x, values, error);
             gb_activations_free(&x);
         }
         gb_operand_free(&operand);
@@ -132,18 +132,20 @@ static enum gb_status run(const struct gb_arguments *a, bool given, const struct
     return status;
 }
 
-enum gb_status gb_reference_gate_up(const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_reference_gate_up(const struct gb_contract *contract, const struct gb_arguments *a,
+                                    struct gb_error *error)
 {
-    return run(a, false, NULL, error);
+    return run(contract, a, false, NULL, error);
 }
 
-enum gb_status gb_reference_gate_up_values(const struct gb_arguments *a, const struct gb_gate_up_values *values,
-                                           struct gb_error *error)
+enum gb_status gb_reference_gate_up_values(const struct gb_contract *contract, const struct gb_arguments *a,
+                                           const struct gb_gate_up_values *values, struct gb_error *error)
 {
-    return run(a, false, values, error);
+    return run(contract, a, false, values, error);
 }
 
-enum gb_status gb_reference_gate_up_codes(const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_reference_gate_up_codes(const struct gb_contract *contract, const struct gb_arguments *a,
+                                          struct gb_error *error)
 {
-    return run(a, true, NULL, error);
+    return run(contract, a, true, NULL, error);
 }

@@ -14,7 +14,7 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
 {
     const struct gb_quantiser *rules = activation_rules(problem);
     uint32_t multiple = gb_format_multiple(problem->weights), block = rules ? rules->block_columns : 1;
-    if (!gb_contract_find(problem->weights, rules ? gb_quantiser_activations(rules) : GB_BF16, "fma32/1"))
+    if (!gb_contract_find(problem->weights, rules ? gb_quantiser_activations(rules) : GB_BF16, GB_ORDER_FMA32))
         return gb_fail(error, GB_EUNSUPPORTED, "no contract for this weight format and these activations");
     if (problem->shape.hidden % block || problem->shape.intermediate % block)
         return gb_fail(error, GB_EUNSUPPORTED,
@@ -62,6 +62,18 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
     return gb_quantise_check(asked_for(problem), GB_SILU_MUL_QUANTISE, error);
 }
 
+/* An operator as the kernels of the order fma32 run it. */
+#define FMA32(OPERATOR, OPERATION)                                                                                     \
+    static enum gb_status fma32_##OPERATOR(const struct gb_arguments *a, struct gb_error *error)                       \
+    {                                                                                                                  \
+        return gb_reference_##OPERATOR(gb_contract_of(a, OPERATION, GB_ORDER_FMA32), a, error);                        \
+    }
+FMA32(layer, GB_LAYER)
+FMA32(routed_layer, GB_LAYER)
+FMA32(gate_up, GB_GATE_UP)
+FMA32(down, GB_DOWN)
+FMA32(router, GB_ROUTE)
+
 /* Every recipe: the codes are determined by its rules, so there is no order and no weight format. */
 #define QUANTISER(NAME, OPERATION, SUPPORTS, RUN)                                                                      \
     {                                                                                                                  \
@@ -72,7 +84,7 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
 #define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, FLAGS, SUPPORTS, RUN)                                            \
     {                                                                                                                  \
         .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = ACTIVATIONS, .output = GB_FP32,       \
-        .order = "fma32/1", .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = SUPPORTS,      \
+        .order = GB_ORDER_FMA32, .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = SUPPORTS, \
         .run = RUN                                                                                                     \
     }
 #define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
@@ -80,17 +92,17 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
 /* A layer that routes by itself. */
 #define ROUTED(NAME, WEIGHTS, ACTIVATIONS, FLAGS)                                                                      \
     KERNEL(NAME "-routed-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_ROUTES | GB_STAGE_OUTPUTS | (FLAGS),               \
-           supports_routed, gb_reference_routed_layer)
+           supports_routed, fma32_routed_layer)
 /* The operators with bf16 activations: NAME-layer, NAME-gate-up, NAME-down, NAME-routed-layer. */
 #define PLAIN(NAME, WEIGHTS)                                                                                           \
-    ROW(NAME "-layer", GB_LAYER, WEIGHTS, GB_STAGE_OUTPUTS, gb_reference_layer),                                       \
-        ROW(NAME "-gate-up", GB_GATE_UP, WEIGHTS, 0, gb_reference_gate_up),                                            \
-        ROW(NAME "-down", GB_DOWN, WEIGHTS, 0, gb_reference_down), ROUTED(NAME, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT)
+    ROW(NAME "-layer", GB_LAYER, WEIGHTS, GB_STAGE_OUTPUTS, fma32_layer),                                              \
+        ROW(NAME "-gate-up", GB_GATE_UP, WEIGHTS, 0, fma32_gate_up),                                                   \
+        ROW(NAME "-down", GB_DOWN, WEIGHTS, 0, fma32_down), ROUTED(NAME, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT)
 /* The same with quantised ones. */
 #define QUANTISED(NAME, WEIGHTS, ACTIVATIONS)                                                                          \
-    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, gb_reference_layer),             \
-        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, gb_reference_gate_up),   \
-        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, gb_reference_down),            \
+    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, fma32_layer),                    \
+        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, fma32_gate_up),          \
+        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, fma32_down),                   \
         ROUTED(NAME, WEIGHTS, ACTIVATIONS, 0)
 
 static const struct gb_kernel kernels[] = {
@@ -108,10 +120,10 @@ static const struct gb_kernel kernels[] = {
      .weights = GB_BF16,
      .activations = GB_BF16,
      .output = GB_FP32,
-     .order = "fma32/1",
+     .order = GB_ORDER_FMA32,
      .accumulator_bits = 24,
      .supports = supports_route,
-     .run = gb_reference_router},
+     .run = fma32_router},
     QUANTISER("cpu/quantise", GB_QUANTISE, supports_quantise, gb_reference_quantise),
     QUANTISER("cpu/silu-mul-quantise", GB_SILU_MUL_QUANTISE, supports_silu_mul_quantise,
               gb_reference_silu_mul_quantise),

@@ -2,11 +2,12 @@
 /* gate_up followed by down: docs/numerics.md#layer. */
 #include <stdlib.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 
-enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct gb_error *error)
+enum gb_status gb_reference_layer(const struct gb_contract *contract, const struct gb_arguments *arguments,
+                                  struct gb_error *error)
 {
-    enum gb_status status = gb_arguments_check(arguments, GB_LAYER, error);
+    enum gb_status status = gb_arguments_check(contract, arguments, GB_LAYER, error);
     if (status != GB_OK)
         return status;
     const struct gb_shape *shape = &arguments->shape;
@@ -18,9 +19,9 @@ enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct g
             return gb_fail(error, GB_ENOMEM, "no memory for the intermediate of %u tokens", shape->tokens);
         a.intermediate = own;
     }
-    status = gb_reference_gate_up(&a, error);
+    status = gb_reference_gate_up(contract, &a, error);
     if (status == GB_OK)
-        status = gb_reference_down(&a, error);
+        status = gb_reference_down(contract, &a, error);
     free(own);
     return status;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 #include "reference/sums.h"
 
 /* What is spent: the covariances of all tiles cost tokens * hidden * tile * top_k * intermediate products, so tiles are

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU operators of the contracts <weights>.<activations>.fma32/1, bit for bit as docs/numerics.md defines them, and
- * the float64 truth they are measured against.
+ * The CPU operators of all contracts, bit for bit as docs/numerics.md defines them, and the float64 truth they are
+ * measured against.
  */
 #ifndef GB_REFERENCE_REFERENCE_H
 #define GB_REFERENCE_REFERENCE_H
@@ -14,11 +14,16 @@
 extern "C" {
 #endif
 
+/* In which sequence, with which roundings, dot products are accumulated. */
+struct gb_order;
+GB_API const char *gb_order_name(const struct gb_order *order);
+
+/* What determines every bit of a layer's result: docs/numerics.md. */
 struct gb_contract {
-    const char *name; /* "nvfp4.bf16.fma32/1" */
+    const char *name; /* "nvfp4.bf16.fma32/1": weights, activations, order */
     enum gb_format weights;
     enum gb_format activations;
-    const char *order;
+    const struct gb_order *order;
     const char *summary;
 };
 
@@ -26,6 +31,11 @@ GB_API const struct gb_contract *gb_contracts(size_t *count);
 /* NULL if no contract of this weight format, activation format and order exists. */
 GB_API const struct gb_contract *gb_contract_find(enum gb_format weights, enum gb_format activations,
                                                   const char *order);
+/* That of an operator's arguments in this order; NULL if there is none. */
+GB_API const struct gb_contract *gb_contract_of(const struct gb_arguments *arguments, enum gb_operator operation,
+                                                const char *order);
+/* That of the router of layers in this contract, bf16 weights in the same order; NULL if there is none. */
+GB_API const struct gb_contract *gb_contract_router(const struct gb_contract *contract);
 
 /* Correctly rounded elementary functions of binary32, all 2^32 inputs. docs/numerics.md#silu, #sigmoid, #exp. */
 GB_API float gb_silu(float x);
@@ -35,8 +45,9 @@ GB_API float gb_exp(float x);
 /* silu in one of its forms, binary32. docs/numerics.md#silu_mul. */
 GB_API float gb_silu_as(enum gb_silu_form form, float x);
 
-/* One row times x, in the order fma32/1. x: [weights->columns]. docs/numerics.md#fma32. */
-GB_API float gb_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
+/* One row times x in an order. x: [weights->columns]. NaN where memory is short. */
+GB_API float gb_dot(const struct gb_order *order, const struct gb_weights *weights, uint32_t expert, uint32_t row,
+                    const gb_bf16 *x);
 
 /*
  * How dot products are computed: in plain C, which is the definition, or on vector registers straight from the codes.
@@ -58,19 +69,23 @@ GB_API enum gb_cpu_path gb_cpu_path_get(void);
 GB_API const char *gb_cpu_path_name(enum gb_cpu_path path);
 
 /*
- * The operators, on the ABI's arguments with host pointers; `output` is FP32. workspace, prepared and
+ * The operators of a contract, on the ABI's arguments with host pointers; `output` is FP32. workspace, prepared and
  * stream are not used. GB_LAYER writes the intermediate if it is not NULL.
- * GB_EINVAL: an id out of range, or shapes that disagree. GB_ENOMEM.
+ * GB_EINVAL: no contract (NULL) or another than the arguments', an id out of range, or shapes that disagree. GB_ENOMEM.
  */
-GB_API enum gb_status gb_reference_gate_up(const struct gb_arguments *arguments, struct gb_error *error);
-GB_API enum gb_status gb_reference_down(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_gate_up(const struct gb_contract *contract, const struct gb_arguments *arguments,
+                                           struct gb_error *error);
+GB_API enum gb_status gb_reference_down(const struct gb_contract *contract, const struct gb_arguments *arguments,
+                                        struct gb_error *error);
 /* bf16(RN(routing_weight * x)): what a layer with weighed_input takes for x. */
 GB_API gb_bf16 gb_weigh(float routing_weight, gb_bf16 x);
-GB_API enum gb_status gb_reference_layer(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_layer(const struct gb_contract *contract, const struct gb_arguments *arguments,
+                                         struct gb_error *error);
 
 /* A layer with GB_ROUTES: gb_reference_router, and gb_reference_layer on what it chose; ids and routing_weights are not
  * read. GB_EINVAL, GB_ENOMEM. */
-GB_API enum gb_status gb_reference_routed_layer(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_routed_layer(const struct gb_contract *contract,
+                                                const struct gb_arguments *arguments, struct gb_error *error);
 
 /* What GB_GATE_UP rounds to the intermediate, and what it is made of, in FP32: each [tokens, top_k, intermediate], of
  * which the rows of empty slots are not written. */
@@ -79,14 +94,16 @@ struct gb_gate_up_values {
     float *product;   /* of the activation, before it is rounded to bf16 */
 };
 /* gb_reference_gate_up, which also keeps its values; values: NULL for none. */
-GB_API enum gb_status gb_reference_gate_up_values(const struct gb_arguments *arguments,
+GB_API enum gb_status gb_reference_gate_up_values(const struct gb_contract *contract,
+                                                  const struct gb_arguments *arguments,
                                                   const struct gb_gate_up_values *values, struct gb_error *error);
 
 /*
  * GB_ROUTE: x and router_weights by the recipe arguments->router to routed_ids and routed_weights. GB_EINVAL: shapes
  * that disagree, or a recipe that does not fit them. GB_ENOMEM.
  */
-GB_API enum gb_status gb_reference_router(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_router(const struct gb_contract *contract, const struct gb_arguments *arguments,
+                                          struct gb_error *error);
 
 /*
  * The same by gb_router_recipe_default: top-k of the logits, then softmax.
@@ -94,9 +111,9 @@ GB_API enum gb_status gb_reference_router(const struct gb_arguments *arguments, 
  * renormalise: weights sum to one over the chosen, instead of over all experts.
  * ids, routing_weights: [tokens, top_k], by descending logit.
  */
-GB_API enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x,
-                                         const struct gb_weights *router, bool renormalise, int32_t *ids,
-                                         float *routing_weights, struct gb_error *error);
+GB_API enum gb_status gb_reference_route(const struct gb_contract *contract, const struct gb_shape *shape,
+                                         const gb_bf16 *x, const struct gb_weights *router, bool renormalise,
+                                         int32_t *ids, float *routing_weights, struct gb_error *error);
 
 /*
  * arguments->quantise, values -> codes, scales; all other arguments are ignored. docs/numerics.md#quantise and
@@ -117,8 +134,10 @@ GB_API enum gb_status gb_reference_quantise_activations(const struct gb_argument
  * gate_up and down on codes that are given: x_codes and x_scales, or intermediate_codes and intermediate_scales, are
  * inputs, and the global scale is what the products are multiplied with. With activation_rules.
  */
-GB_API enum gb_status gb_reference_gate_up_codes(const struct gb_arguments *arguments, struct gb_error *error);
-GB_API enum gb_status gb_reference_down_codes(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_gate_up_codes(const struct gb_contract *contract,
+                                                 const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_down_codes(const struct gb_contract *contract, const struct gb_arguments *arguments,
+                                              struct gb_error *error);
 /* The values of such codes, with both scales, exact in float64. values: [rows, columns]. */
 GB_API enum gb_status gb_reference_activation_values(const struct gb_arguments *arguments, enum gb_operator operation,
                                                      const void *codes, const void *scales, double *values,

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The router: the logits of all tokens in fma32, then the recipe token by token: docs/numerics.md#route. */
+/* The router: the logits of all tokens in the contract's order, then the recipe token by token: docs/numerics.md#route.
+ */
 #include <stdlib.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 #include "reference/route.h"
 
 /* Logits first .. first + rows - 1 of every token. dots: scratch, [rows, tokens]; logits: [tokens, experts]. */
-static void some_logits(const struct gb_shape *shape, const struct gb_weights *router, uint32_t first, uint32_t rows,
-                        const struct gb_activations *x, struct gb_row *decoded, float *dots, float *logits)
+static void some_logits(const struct gb_order *order, const struct gb_shape *shape, const struct gb_weights *router,
+                        uint32_t first, uint32_t rows, const struct gb_activations *x, struct gb_row *decoded,
+                        float *dots, float *logits)
 {
     struct gb_product product = {router, 0, first, rows, shape->tokens, x->path, x->vector, NULL};
-    gb_dots(&product, decoded, dots);
+    order->dots(&product, decoded, dots);
     for (uint32_t t = 0; t < shape->tokens; t++)
         for (uint32_t r = 0; r < rows; r++)
             logits[(size_t)t * shape->experts + first + r] = dots[(size_t)r * shape->tokens + t];
 }
 
-static enum gb_status all_logits(const struct gb_shape *shape, const struct gb_weights *router,
-                                 const struct gb_activations *x, float *logits, struct gb_error *error)
+static enum gb_status all_logits(const struct gb_order *order, const struct gb_shape *shape,
+                                 const struct gb_weights *router, const struct gb_activations *x, float *logits,
+                                 struct gb_error *error)
 {
     uint32_t experts = shape->experts, rows = gb_rows_at_once(experts, 1, shape->tokens);
     enum gb_status status = GB_OK;
@@ -29,8 +32,8 @@ static enum gb_status all_logits(const struct gb_shape *shape, const struct gb_w
 #pragma omp for schedule(dynamic)
         for (uint32_t first = 0; first < experts; first += rows)
             if (ready)
-                some_logits(shape, router, first, experts - first < rows ? experts - first : rows, x, &decoded, dots,
-                            logits);
+                some_logits(order, shape, router, first, experts - first < rows ? experts - first : rows, x, &decoded,
+                            dots, logits);
         if (!ready)
 #pragma omp critical
             status = gb_fail(error, GB_ENOMEM, "no memory for rows of %u weights", shape->hidden);
@@ -87,7 +90,7 @@ enum gb_status gb_router_check(const struct gb_router *router, const float *bias
     return GB_OK;
 }
 
-static enum gb_status check(const struct gb_arguments *a, struct gb_error *error)
+static enum gb_status check(const struct gb_contract *contract, const struct gb_arguments *a, struct gb_error *error)
 {
     const struct gb_shape *shape = &a->shape;
     const struct gb_weights *w = &a->router_weights;
@@ -106,23 +109,26 @@ static enum gb_status check(const struct gb_arguments *a, struct gb_error *error
         return gb_fail(error, GB_EINVAL, "%u tokens do not fit in memory", shape->tokens);
     if (!a->x || !a->routed_ids || !a->routed_weights)
         return gb_fail(error, GB_EINVAL, "a buffer that the router needs is NULL");
+    if (!contract || contract->weights != GB_BF16 || contract->activations != GB_BF16)
+        return gb_fail(error, GB_EINVAL, "a router's contract has bf16 weights and activations");
     return gb_router_check(a->router, a->router_bias, shape, error);
 }
 
-enum gb_status gb_reference_router(const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_reference_router(const struct gb_contract *contract, const struct gb_arguments *a,
+                                   struct gb_error *error)
 {
     const struct gb_shape *shape = &a->shape;
-    enum gb_status status = check(a, error);
+    enum gb_status status = check(contract, a, error);
     if (status != GB_OK)
         return status;
     float *logits = malloc(sizeof(float) * shape->tokens * shape->experts); /* [tokens, experts] */
     if (!logits)
         return gb_fail(error, GB_ENOMEM, "no memory to route %u tokens", shape->tokens);
     struct gb_activations activations;
-    status = gb_activations_new(&(struct gb_operand){.x = a->x, .weights = a->router_weights}, shape->tokens, NULL, 1,
-                                &activations, error);
+    status = gb_activations_new(contract->order, &(struct gb_operand){.x = a->x, .weights = a->router_weights},
+                                shape->tokens, NULL, 1, &activations, error);
     if (status == GB_OK) {
-        status = all_logits(shape, &a->router_weights, &activations, logits, error);
+        status = all_logits(contract->order, shape, &a->router_weights, &activations, logits, error);
         gb_activations_free(&activations);
     }
     if (status == GB_OK)
@@ -131,8 +137,9 @@ enum gb_status gb_reference_router(const struct gb_arguments *a, struct gb_error
     return status;
 }
 
-enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x, const struct gb_weights *router,
-                                  bool renormalise, int32_t *ids, float *routing_weights, struct gb_error *error)
+enum gb_status gb_reference_route(const struct gb_contract *contract, const struct gb_shape *shape, const gb_bf16 *x,
+                                  const struct gb_weights *router, bool renormalise, int32_t *ids,
+                                  float *routing_weights, struct gb_error *error)
 {
     struct gb_arguments arguments = {
         .size = sizeof arguments,
@@ -143,5 +150,5 @@ enum gb_status gb_reference_route(const struct gb_shape *shape, const gb_bf16 *x
         .routed_ids = ids,
         .routed_weights = routing_weights,
     };
-    return gb_reference_router(&arguments, error);
+    return gb_reference_router(contract, &arguments, error);
 }

@@ -6,7 +6,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
-#include "reference/dot.h"
+#include "reference/operators.h"
 #include "reference/route.h"
 
 /* Whether a comes before b: by descending value, ties to the lower id, NaN last. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 
 static enum gb_status rows_of(const struct gb_weights *weights, uint32_t expert, double *matrix)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/dot.h"
+#include "reference/operators.h"
 #include "reference/route.h"
 
 /* Room for one token. */

@@ -95,7 +95,7 @@ void alarms_run(struct alarm_subject *s, const struct gb_kernel *claim, const st
     kernel.name = "legal";
     kernel.operation = GB_LAYER;
     kernel.weights = s->baseline->fixture->weights;
-    kernel.activations = s->baseline->activations;
+    kernel.activations = s->baseline->contract->activations;
     gate_preset(0, &gate);
     s->outputs->layer[0].intermediate = inner ? kept : NULL;
     ok(judge(s->baseline, &kernel, s->outputs, NULL, &gate, &j, &error), &error);

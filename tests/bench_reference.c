@@ -20,6 +20,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/provenance.h"
 
 enum { HIDDEN = 2048, INTERMEDIATE = 512, TOP_K = 8, CACHES = 4, MOST_THREADS = 2, MOST_REPEATS = 101 };
@@ -197,7 +198,7 @@ static void run_reference(const struct bench *bench, enum gb_cpu_path path)
         a.ids += call * TOP_K;
         a.intermediate += call * TOP_K * INTERMEDIATE;
         a.output = (float *)a.output + call * HIDDEN;
-        if ((bench->down ? gb_reference_down : gb_reference_gate_up)(&a, &error) != GB_OK)
+        if ((bench->down ? fma32_down : fma32_gate_up)(&a, &error) != GB_OK)
             die(error.message);
     }
 }

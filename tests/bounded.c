@@ -5,6 +5,7 @@
 
 #include "quant/quant.h"
 #include "tests/check.h"
+#include "tests/fma32.h"
 
 static double *doubles(size_t count)
 {
@@ -78,7 +79,7 @@ void bound(struct bounded *b, const struct gb_rounding_points *points)
 void run_reference(struct bounded *b)
 {
     problem_poison(&b->problem);
-    assert_int_equal(gb_reference_layer(&b->problem.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&b->problem.arguments, NULL), GB_OK);
     for (size_t i = 0; i < b->outputs; i++)
         b->output[i] = (double)b->problem.output[i];
     for (size_t i = 0; i < b->intermediates; i++)

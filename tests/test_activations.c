@@ -8,6 +8,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/oracle.h"
 #include "tests/problem.h"
 
@@ -112,7 +113,7 @@ static void check_stages(struct problem *p)
             a->x_scales = staged ? x.scales : NULL;
             a->intermediate_codes = staged ? h.codes : NULL;
             a->intermediate_scales = staged ? h.scales : NULL;
-            assert_int_equal(gb_reference_layer(a, NULL), GB_OK);
+            assert_int_equal(fma32_layer(a, NULL), GB_OK);
             for (size_t i = 0; i < inner; i++)
                 if (!same_bf16(intermediate[i], p->intermediate[i]))
                     fail_msg("%s: intermediate %zu: expected %04X, got %04X", name, i, intermediate[i].bits,
@@ -180,20 +181,20 @@ static void refusals(void **state)
     (void)state;
     problem_new(&p, (struct gb_shape){2, 64, 32, 2, 1}, GB_NVFP4, DATA_GAUSSIAN, 1);
     ask(&p, &gb_recipe_find("mxfp8.rceil/1")->quantiser, 0);
-    assert_int_equal(gb_reference_layer(&p.arguments, &error), GB_EINVAL);
+    assert_int_equal(fma32_layer(&p.arguments, &error), GB_EINVAL);
     assert_non_null(strstr(error.message, "no contract has nvfp4 weights"));
     ask(&p, &gb_recipe_find("nvfp4.trtllm/1")->quantiser, 0);
     p.arguments.intermediate_scale = 0x1p-127f;
-    assert_int_equal(gb_reference_layer(&p.arguments, &error), GB_EINVAL);
+    assert_int_equal(fma32_layer(&p.arguments, &error), GB_EINVAL);
     assert_non_null(strstr(error.message, "must be normal"));
     p.arguments.intermediate_scale = 1.0f;
     p.arguments.x_scale = NAN;
-    assert_int_equal(gb_reference_gate_up(&p.arguments, &error), GB_EINVAL);
-    assert_int_equal(gb_reference_down(&p.arguments, &error), GB_OK); /* takes no x */
+    assert_int_equal(fma32_gate_up(&p.arguments, &error), GB_EINVAL);
+    assert_int_equal(fma32_down(&p.arguments, &error), GB_OK); /* takes no x */
     problem_free(&p);
     problem_new(&p, (struct gb_shape){2, 192, 128, 2, 1}, GB_FP8_BLOCK, DATA_GAUSSIAN, 1);
     ask(&p, &gb_recipe_find("fp8g128.vllm/1")->quantiser, 0);
-    assert_int_equal(gb_reference_layer(&p.arguments, &error), GB_EINVAL);
+    assert_int_equal(fma32_layer(&p.arguments, &error), GB_EINVAL);
     assert_non_null(strstr(error.message, "no multiple of 128"));
     problem_free(&p);
 }
@@ -205,12 +206,12 @@ static void older_callers(void **state)
     (void)state;
     problem_new(&p, (struct gb_shape){2, 64, 32, 2, 1}, GB_NVFP4, DATA_GAUSSIAN, 2);
     float expected[128];
-    assert_int_equal(gb_reference_layer(&p.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&p.arguments, NULL), GB_OK);
     memcpy(expected, p.output, sizeof expected);
     ask(&p, &gb_recipe_find("nvfp4.trtllm/1")->quantiser, 0);
     p.arguments.size = offsetof(struct gb_arguments, activation_rules);
     problem_poison(&p);
-    assert_int_equal(gb_reference_layer(&p.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&p.arguments, NULL), GB_OK);
     assert_memory_equal(expected, p.output, sizeof expected);
     problem_free(&p);
 }

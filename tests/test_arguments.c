@@ -4,6 +4,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/problem.h"
 
 typedef enum gb_status operator_function(const struct gb_arguments *arguments, struct gb_error *error);
@@ -26,13 +27,13 @@ static void bad_arguments_are_refused(void **state)
     problem_new(&problem, (struct gb_shape){3, 32, 16, 4, 2}, GB_NVFP4, DATA_CODES, 84);
     good = problem.arguments;
     problem.ids[3] = 4;
-    refused(gb_reference_layer, &good, "expert id 4 of token 1, slot 1");
-    refused(gb_reference_gate_up, &good, "expert id 4");
-    refused(gb_reference_down, &good, "expert id 4");
+    refused(fma32_layer, &good, "expert id 4 of token 1, slot 1");
+    refused(fma32_gate_up, &good, "expert id 4");
+    refused(fma32_down, &good, "expert id 4");
     problem.ids[3] = -2;
-    refused(gb_reference_layer, &good, "expert id -2");
+    refused(fma32_layer, &good, "expert id -2");
     problem.ids[3] = 1;
-    assert_int_equal(gb_reference_layer(&good, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&good, NULL), GB_OK);
 
 #define REFUSED(function, change, words)                                                                               \
     do {                                                                                                               \
@@ -40,22 +41,22 @@ static void bad_arguments_are_refused(void **state)
         change;                                                                                                        \
         refused(function, &bad, words);                                                                                \
     } while (0)
-    REFUSED(gb_reference_layer, bad.size = 8, "8");
-    REFUSED(gb_reference_layer, bad.shape.tokens = 0, "at least 1");
-    REFUSED(gb_reference_layer, bad.shape.top_k = 5, "top_k");
-    REFUSED(gb_reference_layer, bad.shape.hidden = 48, "gate_up");
-    REFUSED(gb_reference_layer, bad.shape.experts = 3, "gate_up");
-    REFUSED(gb_reference_layer, bad.gate_up.parts = 1, "gate_up");
-    REFUSED(gb_reference_layer, bad.gate_up.scales = NULL, "gate_up");
-    REFUSED(gb_reference_layer, bad.down.rows = 16, "down");
-    REFUSED(gb_reference_layer, bad.down.global_scales = NULL, "down");
-    REFUSED(gb_reference_down, bad.down.columns = 32, "down");
-    REFUSED(gb_reference_layer, bad.x = NULL, "NULL");
-    REFUSED(gb_reference_layer, bad.ids = NULL, "NULL");
-    REFUSED(gb_reference_layer, bad.routing_weights = NULL, "NULL");
-    REFUSED(gb_reference_layer, bad.output = NULL, "NULL");
-    REFUSED(gb_reference_gate_up, bad.intermediate = NULL, "NULL");
-    REFUSED(gb_reference_down, bad.intermediate = NULL, "NULL");
+    REFUSED(fma32_layer, bad.size = 8, "8");
+    REFUSED(fma32_layer, bad.shape.tokens = 0, "at least 1");
+    REFUSED(fma32_layer, bad.shape.top_k = 5, "top_k");
+    REFUSED(fma32_layer, bad.shape.hidden = 48, "gate_up");
+    REFUSED(fma32_layer, bad.shape.experts = 3, "gate_up");
+    REFUSED(fma32_layer, bad.gate_up.parts = 1, "gate_up");
+    REFUSED(fma32_layer, bad.gate_up.scales = NULL, "gate_up");
+    REFUSED(fma32_layer, bad.down.rows = 16, "down");
+    REFUSED(fma32_layer, bad.down.global_scales = NULL, "down");
+    REFUSED(fma32_down, bad.down.columns = 32, "down");
+    REFUSED(fma32_layer, bad.x = NULL, "NULL");
+    REFUSED(fma32_layer, bad.ids = NULL, "NULL");
+    REFUSED(fma32_layer, bad.routing_weights = NULL, "NULL");
+    REFUSED(fma32_layer, bad.output = NULL, "NULL");
+    REFUSED(fma32_gate_up, bad.intermediate = NULL, "NULL");
+    REFUSED(fma32_down, bad.intermediate = NULL, "NULL");
 #undef REFUSED
     problem_free(&problem);
 }

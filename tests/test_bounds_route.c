@@ -8,6 +8,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/route_problem.h"
 
 static const struct gb_shape shape = {12, 320, 1, 64, 5};
@@ -93,7 +94,7 @@ static void route(struct route_problem *p, const struct gb_router *router)
 {
     struct gb_error error = {""};
     p->arguments.router = router;
-    if (gb_reference_router(&p->arguments, &error) != GB_OK)
+    if (fma32_router(&p->arguments, &error) != GB_OK)
         fail_msg("%s", error.message);
 }
 

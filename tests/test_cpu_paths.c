@@ -8,6 +8,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/problem.h"
 
 /* A number's own bits, and for NaN the one pattern that every path writes: fails the test otherwise. */
@@ -128,9 +129,9 @@ static void compare_rows(enum gb_cpu_path path, const struct gb_weights *weights
 {
     for (uint32_t row = 0; row < EXPERTS * ROWS; row++) {
         force(GB_CPU_PLAIN);
-        float expected = gb_dot(weights, row / ROWS, row % ROWS, x);
+        float expected = fma32_dot(weights, row / ROWS, row % ROWS, x);
         force(path);
-        assert_same_bits(expected, gb_dot(weights, row / ROWS, row % ROWS, x), "%s, %u columns, row %u",
+        assert_same_bits(expected, fma32_dot(weights, row / ROWS, row % ROWS, x), "%s, %u columns, row %u",
                          gb_format_name(weights->format), weights->columns, row);
         note(expected);
     }
@@ -225,19 +226,19 @@ static void every_code_with_every_scale(void **state)
             struct gb_weights nvfp4 = {GB_NVFP4, 1, 1, 32, 1, codes, scales, &one};
             struct gb_weights mxfp8 = {GB_MXFP8, 1, 1, 32, 1, codes, scales + 1, NULL};
             force(GB_CPU_PLAIN);
-            float expected[2] = {gb_dot(&nvfp4, 0, 0, x), gb_dot(&mxfp8, 0, 0, x)};
+            float expected[2] = {fma32_dot(&nvfp4, 0, 0, x), fma32_dot(&mxfp8, 0, 0, x)};
             force(path);
-            assert_same_bits(expected[0], gb_dot(&nvfp4, 0, 0, x), "nvfp4, code %02X, scale %02X", code, scale);
-            assert_same_bits(expected[1], gb_dot(&mxfp8, 0, 0, x), "mxfp8, code %02X, scale %02X", code, scale);
+            assert_same_bits(expected[0], fma32_dot(&nvfp4, 0, 0, x), "nvfp4, code %02X, scale %02X", code, scale);
+            assert_same_bits(expected[1], fma32_dot(&mxfp8, 0, 0, x), "mxfp8, code %02X, scale %02X", code, scale);
         }
     for (unsigned code = 0; code < 65536; code++) {
         gb_bf16 codes[32] = {{0}};
         codes[code % 32].bits = (uint16_t)code;
         struct gb_weights bf16 = {GB_BF16, 1, 1, 32, 1, codes, NULL, NULL};
         force(GB_CPU_PLAIN);
-        float expected = gb_dot(&bf16, 0, 0, x);
+        float expected = fma32_dot(&bf16, 0, 0, x);
         force(path);
-        assert_same_bits(expected, gb_dot(&bf16, 0, 0, x), "bf16, code %04X", code);
+        assert_same_bits(expected, fma32_dot(&bf16, 0, 0, x), "bf16, code %04X", code);
     }
 }
 
@@ -266,9 +267,9 @@ static void read_to_the_edge(enum gb_cpu_path path, enum gb_format format, uint3
     if (scale_bytes)
         edge.scales = memcpy(at_the_edge(scale_bytes), weights.scales, scale_bytes);
     force(GB_CPU_PLAIN);
-    float expected = gb_dot(&weights, 0, 0, x);
+    float expected = fma32_dot(&weights, 0, 0, x);
     force(path);
-    assert_same_bits(expected, gb_dot(&edge, 0, 0, x), "%s, %u columns", gb_format_name(format), columns);
+    assert_same_bits(expected, fma32_dot(&edge, 0, 0, x), "%s, %u columns", gb_format_name(format), columns);
     problem_weights_free(&weights);
 }
 
@@ -285,12 +286,12 @@ static void compare_layers(struct problem *expected, struct problem *problem, en
     size_t intermediates = (size_t)shape->tokens * shape->top_k * shape->intermediate;
 
     force(GB_CPU_PLAIN);
-    assert_int_equal(gb_reference_layer(&expected->arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&expected->arguments, NULL), GB_OK);
     force(path);
     for (int threads = 1; threads <= 2; threads++) {
         omp_set_num_threads(threads);
         problem_poison(problem);
-        assert_int_equal(gb_reference_layer(&problem->arguments, NULL), GB_OK);
+        assert_int_equal(fma32_layer(&problem->arguments, NULL), GB_OK);
         for (size_t i = 0; i < intermediates; i++)
             if (expected->intermediate[i].bits != problem->intermediate[i].bits || !one_nan(expected->intermediate[i]))
                 fail_msg("%d threads, intermediate of pair %zu, element %zu: expected %04X, got %04X", threads,
@@ -344,12 +345,12 @@ static void whole_routers(void **state)
             problem_weights(&router, GB_BF16, 1, EXPERTS_ROUTED, hidden[h], 1, kind, &random);
             problem_activations(x, (size_t)TOKENS * hidden[h], kind, &random);
             force(GB_CPU_PLAIN);
-            assert_int_equal(gb_reference_route(&shape, x, &router, run % 2, expected_ids, expected, NULL), GB_OK);
+            assert_int_equal(fma32_route(&shape, x, &router, run % 2, expected_ids, expected, NULL), GB_OK);
             force(path);
             omp_set_num_threads(1 + run / 2 % 2);
             memset(ids, 0xA5, sizeof ids);
             memset(weights, 0xA5, sizeof weights);
-            assert_int_equal(gb_reference_route(&shape, x, &router, run % 2, ids, weights, NULL), GB_OK);
+            assert_int_equal(fma32_route(&shape, x, &router, run % 2, ids, weights, NULL), GB_OK);
             for (unsigned i = 0; i < SLOTS; i++) {
                 assert_int_equal(expected_ids[i], ids[i]);
                 assert_same_bits(expected[i], weights[i], "%u columns, slot %u", hidden[h], i);

@@ -4,6 +4,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/oracle.h"
 #include "tests/problem.h"
 
@@ -34,7 +35,7 @@ static void check_rows(enum gb_format format, uint32_t columns, enum data data, 
     for (uint32_t expert = 0; expert < EXPERTS; expert++)
         for (uint32_t row = 0; row < ROWS; row++) {
             float expected = oracle_dot(&weights, expert, row, x);
-            assert_same_float(expected, gb_dot(&weights, expert, row, x), "%s, %u columns, expert %u, row %u",
+            assert_same_float(expected, fma32_dot(&weights, expert, row, x), "%s, %u columns, expert %u, row %u",
                               gb_format_name(format), columns, expert, row);
             note(seen, expected);
         }
@@ -125,7 +126,7 @@ static void ones_new(struct ones *ones, uint32_t columns, float global)
 
 static float ones_dot(const struct ones *ones)
 {
-    float value = gb_dot(&ones->weights, 0, 0, ones->x);
+    float value = fma32_dot(&ones->weights, 0, 0, ones->x);
     assert_same_float(oracle_dot(&ones->weights, 0, 0, ones->x), value, "%u columns", ones->weights.columns);
     return value;
 }

@@ -6,6 +6,7 @@
 #include "harness/judge_exact.h"
 #include "quant/quant.h"
 #include "tests/check.h"
+#include "tests/fma32.h"
 #include "tests/legal.h"
 
 static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK, GB_BF16};
@@ -127,7 +128,7 @@ static void all_orders_agree(const struct gb_shape *shape, enum gb_format format
     }
     p.arguments.output = malloc(sizeof(float) * outputs);
     p.arguments.intermediate = malloc(sizeof(gb_bf16) * inner);
-    ok(gb_reference_layer(&p.arguments, &error), &error);
+    ok(fma32_layer(&p.arguments, &error), &error);
     for (size_t i = 0; i < outputs; i++)
         assert_true((double)((float *)p.arguments.output)[i] == expected[i]);
     free(p.arguments.output);
@@ -234,7 +235,9 @@ static void bench_new(struct bench *b, const struct gb_shape *shape, enum gb_for
                                    .activations = GB_BF16,
                                    .output = GB_FP32,
                                    .accumulator_bits = 24};
-    ok(baseline_new(b->fixture, &b->baseline, &error), &error);
+    ok(baseline_new(b->fixture, gb_contract_find(b->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL, &b->baseline,
+                    &error),
+       &error);
     ok(gb_outputs_new(shape, 1, GB_FP32, false, false, &b->outputs, &error), &error);
 }
 
@@ -254,7 +257,7 @@ static enum verdict verdict_of(struct bench *b, bool exact)
     struct gb_error error;
     struct gate gate;
     a.output = b->outputs->layer[0].output;
-    ok(gb_reference_layer(&a, &error), &error);
+    ok(fma32_layer(&a, &error), &error);
     gate_preset(0, &gate);
     gate.exact = exact;
     ok(judge(&b->baseline, &b->kernel, b->outputs, NULL, &gate, &j, &error), &error);
@@ -343,7 +346,9 @@ static void false_claims_are_refused(void **state)
     assert_int_equal(exact_check(b.fixture, &error), GB_EINVAL);
     assert_non_null(strstr(error.message, "exact/1, but layer 0, token "));
     baseline_free(&b.baseline);
-    ok(baseline_new(b.fixture, &b.baseline, &error), &error);
+    ok(baseline_new(b.fixture, gb_contract_find(b.fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL, &b.baseline,
+                    &error),
+       &error);
     assert_int_equal(verdict_of(&b, true), VERDICT_BAD_INPUT);
     bench_free(&b);
 }

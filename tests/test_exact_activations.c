@@ -53,8 +53,10 @@ static void bench_new(struct bench *b, const struct gb_shape *asked, const struc
                                     .activations = c->activations,
                                     .output = GB_FP32,
                                     .accumulator_bits = 24};
-    ok(baseline_new(b->fixture, &b->plain, &error), &error);
-    ok(baseline_new_quantised(&b->plain, &b->baseline, &error), &error);
+    ok(baseline_new(b->fixture, gb_contract_find(b->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL, &b->plain,
+                    &error),
+       &error);
+    ok(baseline_new(b->plain.fixture, fixture_contract(b->plain.fixture), &b->plain, &b->baseline, &error), &error);
     ok(gb_outputs_new(shape, 1, GB_FP32, false, false, &b->outputs, &error), &error);
     quantised_new(&b->kernel, b->fixture);
     b->output = malloc(sizeof(double) * shape->tokens * shape->hidden);

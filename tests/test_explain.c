@@ -4,6 +4,7 @@
 
 #include "harness/faults.h"
 #include "tests/check.h"
+#include "tests/fma32.h"
 #include "tests/problem_fixture.h"
 
 struct scene {
@@ -30,9 +31,11 @@ static void scene_of(struct scene *s, struct gb_shape shape, enum gb_format form
     if (activations != GB_BF16)
         assert_int_equal(gb_fixture_quantise_activations(s->fixture, activations, NULL, NULL), GB_OK);
     struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
-    assert_int_equal(baseline_new(s->fixture, &s->baseline, NULL), GB_OK);
+    assert_int_equal(baseline_new(s->fixture, gb_contract_find(s->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL,
+                                  &s->baseline, NULL),
+                     GB_OK);
     assert_int_equal(baseline_bounds(&s->baseline, &points, false, NULL), GB_OK);
-    assert_int_equal(trace_new(&a, &s->trace, NULL), GB_OK);
+    assert_int_equal(trace_new(gb_contract_of(&a, GB_LAYER, GB_ORDER_FMA32), &a, &s->trace, NULL), GB_OK);
     assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
 }
 
@@ -199,7 +202,7 @@ static void offsets_of_ids_are_named(void **state)
             ids[i] = (a.ids[i] + rows[n].offset) % 6;
         a.ids = ids;
         a.output = s.subject->layer[0].output;
-        assert_int_equal(gb_reference_layer(&a, NULL), GB_OK);
+        assert_int_equal(fma32_layer(&a, NULL), GB_OK);
         expect_name(&s, rows[n].name);
         scene_free(&s);
     }
@@ -228,7 +231,8 @@ static void the_other_contract_is_named(void **state)
     (void)state;
     scene_of(&s, (struct gb_shape){8, 128, 128, 6, 2}, GB_NVFP4, GB_NVFP4, -1);
     size_t bytes = 8 * 128 * sizeof(float);
-    assert_int_equal(baseline_new_quantised(&s.baseline, &quantised, NULL), GB_OK);
+    assert_int_equal(
+        baseline_new(s.baseline.fixture, fixture_contract(s.baseline.fixture), &s.baseline, &quantised, NULL), GB_OK);
     assert_int_equal(baseline_bounds(&quantised, &points, false, NULL), GB_OK);
     memcpy(s.subject->layer[0].output, quantised.reference->layer[0].output, bytes);
     json_t *explanation = explained(&s, text);

@@ -47,11 +47,13 @@ static void faults_of_quantised_layers_are_named(void **state)
         assert_int_equal(gb_fixture_quantise_activations(fixture, contracts[c].activations, NULL, NULL), GB_OK);
         for (int i = 0; fixture->layer[0].activation_scales && i < 2; i++)
             fixture->layer[0].activation_scales[i] = 4.5f / 2688;
-        assert_int_equal(baseline_new(fixture, &plain, NULL), GB_OK);
-        assert_int_equal(baseline_new_quantised(&plain, &baseline, NULL), GB_OK);
+        assert_int_equal(
+            baseline_new(fixture, gb_contract_find(fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL, &plain, NULL),
+            GB_OK);
+        assert_int_equal(baseline_new(plain.fixture, fixture_contract(plain.fixture), &plain, &baseline, NULL), GB_OK);
         assert_int_equal(baseline_bounds(&baseline, &points, false, NULL), GB_OK);
         struct gb_arguments a = baseline_arguments(&baseline, 0);
-        assert_int_equal(trace_new(&a, &trace, NULL), GB_OK);
+        assert_int_equal(trace_new(gb_contract_of(&a, GB_LAYER, GB_ORDER_FMA32), &a, &trace, NULL), GB_OK);
         assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &subject, NULL), GB_OK);
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
             char text[1024] = "";

@@ -41,7 +41,8 @@ static void count_fixture(uint32_t n, uint32_t bits, struct alarms *a)
     if (n % 4 == 0)
         problem_empty_slots(&problem, 9, n);
     struct gb_fixture *fixture = problem_fixture(&problem);
-    if (baseline_new(fixture, &baseline, NULL) != GB_OK)
+    if (baseline_new(fixture, gb_contract_find(fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL, &baseline, NULL) !=
+        GB_OK)
         abort();
     alarm_subject_new(&s, &problem, &baseline, claim);
     snprintf(name, sizeof name, "fixture %u", n);

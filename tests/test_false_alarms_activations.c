@@ -143,8 +143,8 @@ static void count_fixture(uint32_t n, const char *kind, float factor, struct ala
     struct alarm_subject s;
     struct gb_error error = {""};
     char name[96];
-    ok(baseline_new(f, &plain, &error), &error);
-    ok(baseline_new_quantised(&plain, &quantised, &error), &error);
+    ok(baseline_new(f, gb_contract_find(f->weights, GB_BF16, GB_ORDER_FMA32), NULL, &plain, &error), &error);
+    ok(baseline_new(plain.fixture, fixture_contract(plain.fixture), &plain, &quantised, &error), &error);
     alarm_subject_new(&s, &p, &quantised, claim);
     snprintf(name, sizeof name, "fixture %u (%s, %s)", n, contracts[n % COUNT(contracts)].recipe, kind);
     for (uint32_t v = 0; v < VARIANTS; v++) {

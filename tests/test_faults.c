@@ -4,6 +4,7 @@
 #include "harness/faults_route.h"
 #include "quant/quant.h"
 #include "tests/check.h"
+#include "tests/fma32.h"
 #include "tests/problem.h"
 #include "tests/route_problem.h"
 
@@ -31,8 +32,10 @@ static void test_trace_is_the_reference(void **state)
                 problem_empty_slots(&problem, 5, 1);
             if (s == 2)
                 problem_extend(&problem, GB_SWIGLU_OAI, 7);
-            assert_int_equal(gb_reference_layer(&problem.arguments, &error), GB_OK);
-            assert_int_equal(trace_new(&problem.arguments, &trace, &error), GB_OK);
+            assert_int_equal(fma32_layer(&problem.arguments, &error), GB_OK);
+            assert_int_equal(trace_new(gb_contract_of(&problem.arguments, GB_LAYER, GB_ORDER_FMA32), &problem.arguments,
+                                       &trace, &error),
+                             GB_OK);
             for (size_t i = 0; i < outputs(&shapes[s]); i++)
                 assert_same_float(problem.output[i], trace.output[i], "format %d, shape %d, output %zu",
                                   (int)formats[f], s, i);
@@ -72,8 +75,10 @@ static void test_quantised_trace_is_the_reference(void **state)
         struct trace trace;
         problem_quantised(&problem, n, shape_quantised);
         problem_empty_slots(&problem, 5, 1);
-        assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
-        assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
+        assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+        assert_int_equal(
+            trace_new(gb_contract_of(&problem.arguments, GB_LAYER, GB_ORDER_FMA32), &problem.arguments, &trace, NULL),
+            GB_OK);
         for (size_t i = 0; i < outputs(&shape_quantised); i++)
             assert_same_float(problem.output[i], trace.output[i], "%s, %zu", quantised[n].recipe, i);
         trace_free(&trace);
@@ -91,7 +96,9 @@ static void test_codes_make_the_output(void **state)
         struct trace trace;
         problem_quantised(&problem, n / 2, shape_quantised);
         problem_empty_slots(&problem, 5, 2);
-        assert_int_equal(trace_new(&problem.arguments, &trace, NULL), GB_OK);
+        assert_int_equal(
+            trace_new(gb_contract_of(&problem.arguments, GB_LAYER, GB_ORDER_FMA32), &problem.arguments, &trace, NULL),
+            GB_OK);
         assert_int_equal(fault_run(&none, &trace, NULL, problem.output, NULL), GB_OK);
         for (size_t i = 0; i < outputs(&shape_quantised); i++)
             assert_same_float(trace.output[i], problem.output[i], "%s, %s, %zu", quantised[n / 2].recipe,
@@ -117,7 +124,9 @@ static void note_changes(const struct problem *problem, bool *changed)
     struct trace trace;
     size_t count;
     const struct fault *all = faults(&count);
-    assert_int_equal(trace_new(&problem->arguments, &trace, NULL), GB_OK);
+    assert_int_equal(
+        trace_new(gb_contract_of(&problem->arguments, GB_LAYER, GB_ORDER_FMA32), &problem->arguments, &trace, NULL),
+        GB_OK);
     float *output = malloc(outputs(&problem->arguments.shape) * sizeof *output); /* [tokens, hidden] */
     assert_non_null(output);
     for (size_t i = 0; i < count; i++)
@@ -210,11 +219,12 @@ static void test_every_fault_of_a_router_changes_it(void **state)
             p.arguments.router = &recipe[r].router;
             if (recipe[r].router.bias == GB_ROUTER_BIAS_NONE)
                 p.arguments.router_bias = NULL;
-            if (gb_reference_router(&p.arguments, NULL) == GB_OK) { /* as many experts go with it */
+            if (fma32_router(&p.arguments, NULL) == GB_OK) { /* as many experts go with it */
                 memcpy(p.expected_ids, p.ids, sizeof *p.ids * pairs);
                 memcpy(p.expected, p.weights, sizeof *p.weights * pairs);
                 struct gb_error error = {""};
-                if (route_fault_run(&all[i], &p.arguments, &applies, &error) != GB_OK)
+                if (route_fault_run(&all[i], gb_contract_of(&p.arguments, GB_ROUTE, GB_ORDER_FMA32), &p.arguments,
+                                    &applies, &error) != GB_OK)
                     fail_msg("%s, %s: %s", all[i].name, recipe[r].name, error.message);
                 if (applies && !memcmp(p.expected_ids, p.ids, sizeof *p.ids * pairs) &&
                     !memcmp(p.expected, p.weights, sizeof *p.weights * pairs))

@@ -263,8 +263,9 @@ static void contracts_are_found(void **state)
     for (size_t i = 0; i < count; i++) {
         const struct gb_contract *c = &contracts[i];
         char name[64];
-        assert_ptr_equal(gb_contract_find(c->weights, c->activations, c->order), c);
-        snprintf(name, sizeof name, "%s.%s.%s", gb_format_name(c->weights), gb_format_name(c->activations), c->order);
+        assert_ptr_equal(gb_contract_find(c->weights, c->activations, gb_order_name(c->order)), c);
+        snprintf(name, sizeof name, "%s.%s.%s", gb_format_name(c->weights), gb_format_name(c->activations),
+                 gb_order_name(c->order));
         assert_string_equal(c->name, name);
     }
     assert_null(gb_contract_find(GB_NVFP4, GB_BF16, "fma32/2"));

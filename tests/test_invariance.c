@@ -7,6 +7,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/problem.h"
 
 enum { MOST_THREADS = 3 };
@@ -49,7 +50,7 @@ static unsigned compare_ways(struct problem *all, struct problem *prefix)
 
     assert_int_equal(gb_cpu_path_set(GB_CPU_PLAIN, NULL), GB_OK);
     omp_set_num_threads(1);
-    assert_int_equal(gb_reference_layer(&all->arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&all->arguments, NULL), GB_OK);
     for (enum gb_cpu_path path = GB_CPU_PLAIN; gb_cpu_path_name(path); path++) {
         if (!gb_cpu_path_available(path))
             continue;
@@ -61,7 +62,7 @@ static unsigned compare_ways(struct problem *all, struct problem *prefix)
                 memset(prefix->output, 0xA5, sizeof(float) * tokens * all->arguments.shape.hidden);
                 memset(prefix->intermediate, 0xA5,
                        sizeof(gb_bf16) * tokens * all->arguments.shape.top_k * all->arguments.shape.intermediate);
-                assert_int_equal(gb_reference_layer(&prefix->arguments, NULL), GB_OK);
+                assert_int_equal(fma32_layer(&prefix->arguments, NULL), GB_OK);
                 compare(all, prefix, gb_cpu_path_name(path), threads);
             }
     }

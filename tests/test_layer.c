@@ -6,6 +6,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/oracle.h"
 #include "tests/problem.h"
 
@@ -81,26 +82,26 @@ static void check_operators(struct problem *problem)
     oracle_down(arguments, expected.intermediate, expected.output);
 
     arguments->output = NULL;
-    assert_int_equal(gb_reference_gate_up(arguments, NULL), GB_OK);
+    assert_int_equal(fma32_gate_up(arguments, NULL), GB_OK);
     expect_intermediate(problem, expected.intermediate, "gate_up");
 
     arguments->output = problem->output;
     problem_poison(problem);
     arguments->x = NULL;
     memcpy(problem->intermediate, expected.intermediate, intermediates(&arguments->shape) * sizeof(gb_bf16));
-    assert_int_equal(gb_reference_down(arguments, NULL), GB_OK);
+    assert_int_equal(fma32_down(arguments, NULL), GB_OK);
     expect_output(problem, expected.output, "down");
     expect_intermediate(problem, expected.intermediate, "down's input");
 
     arguments->x = problem->x;
     problem_poison(problem);
-    assert_int_equal(gb_reference_layer(arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(arguments, NULL), GB_OK);
     expect_intermediate(problem, expected.intermediate, "layer");
     expect_output(problem, expected.output, "layer");
 
     problem_poison(problem);
     arguments->intermediate = NULL;
-    assert_int_equal(gb_reference_layer(arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(arguments, NULL), GB_OK);
     expect_output(problem, expected.output, "layer without stage output");
     results_free(&expected);
 }
@@ -158,11 +159,11 @@ static void extensions(void **state)
     oracle_down(&problem.arguments, expected.intermediate, expected.output);
     problem_extend(&problem, GB_SWIGLU_OAI, 96);
     problem.arguments.size = offsetof(struct gb_arguments, activation);
-    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
     expect_output(&problem, expected.output, "an older caller");
     problem.arguments.size = sizeof problem.arguments;
     problem.arguments.activation = (enum gb_activation)2;
-    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_EINVAL);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_EINVAL);
     results_free(&expected);
     problem_free(&problem);
 }
@@ -189,9 +190,9 @@ static void weighed_inputs(void **state)
     struct problem problem;
     problem_new(&problem, (struct gb_shape){2, 32, 32, 3, 2}, GB_BF16, DATA_CODES, 195);
     problem.arguments.weighed_input = 1;
-    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_EINVAL);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_EINVAL);
     problem.arguments.size = offsetof(struct gb_arguments, weighed_input); /* an older caller has no such field */
-    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
     problem_free(&problem);
 }
 
@@ -226,7 +227,7 @@ static void all_slots_empty(void **state)
     (void)state;
     problem_new(&problem, (struct gb_shape){3, 32, 16, 4, 2}, GB_NVFP4, DATA_CODES, 80);
     problem_empty_slots(&problem, 1, 0);
-    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
     for (size_t i = 0; i < 3 * 32; i++)
         assert_same_float(0.0f, problem.output[i], "element %zu", i);
     for (size_t i = 0; i < 3 * 2 * 16; i++)
@@ -260,7 +261,7 @@ static void batch_invariance(void **state)
     (void)state;
     problem_new(&problem, shape, GB_NVFP4, DATA_CODES, 82);
     problem_empty_slots(&problem, 5, 1);
-    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
     struct results whole = results_new(&shape);
     memcpy(whole.output, problem.output, outputs(&shape) * sizeof(float));
     memcpy(whole.intermediate, problem.intermediate, intermediates(&shape) * sizeof(gb_bf16));
@@ -268,7 +269,7 @@ static void batch_invariance(void **state)
     for (uint32_t tokens = 1; tokens < TOKENS; tokens++) {
         problem_poison(&problem);
         problem.arguments.shape.tokens = tokens;
-        assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+        assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
         expect_output(&problem, whole.output, "prefix");
         expect_intermediate(&problem, whole.intermediate, "prefix");
         assert_int_equal(float_bits(problem.output[tokens * shape.hidden]), 0xA5A5A5A5);
@@ -280,7 +281,7 @@ static void batch_invariance(void **state)
         problem.arguments.x = problem.x + t * shape.hidden;
         problem.arguments.ids = problem.ids + t * shape.top_k;
         problem.arguments.routing_weights = problem.routing_weights + t * shape.top_k;
-        assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+        assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
         expect_output(&problem, whole.output + t * shape.hidden, "one token");
     }
     results_free(&whole);
@@ -297,13 +298,13 @@ static void thread_invariance(void **state)
     problem_new(&problem, shape, GB_NVFP4, DATA_CODES, 83);
     struct results alone = results_new(&shape);
     omp_set_num_threads(1);
-    assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
     memcpy(alone.output, problem.output, outputs(&shape) * sizeof(float));
     memcpy(alone.intermediate, problem.intermediate, intermediates(&shape) * sizeof(gb_bf16));
     for (int n = 2; n <= 7; n++) {
         omp_set_num_threads(n);
         problem_poison(&problem);
-        assert_int_equal(gb_reference_layer(&problem.arguments, NULL), GB_OK);
+        assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
         expect_output(&problem, alone.output, "threads");
         expect_intermediate(&problem, alone.intermediate, "threads");
     }

@@ -27,8 +27,11 @@ static void scene_new(struct scene *s, enum gb_format format, enum gb_format act
         s->fixture->layer[0].activation_scales[0] = 4.5f / 2688;
         s->fixture->layer[0].activation_scales[1] = 3.7f / 2688;
     }
-    assert_int_equal(baseline_new(s->fixture, &s->plain, NULL), GB_OK);
-    assert_int_equal(baseline_new_quantised(&s->plain, &s->baseline, NULL), GB_OK);
+    assert_int_equal(
+        baseline_new(s->fixture, gb_contract_find(s->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL, &s->plain, NULL),
+        GB_OK);
+    assert_int_equal(baseline_new(s->plain.fixture, fixture_contract(s->plain.fixture), &s->plain, &s->baseline, NULL),
+                     GB_OK);
     assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
     s->kernel = (struct gb_kernel){.name = "subject",
                                    .operation = GB_LAYER,

@@ -6,6 +6,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/oracle.h"
 #include "tests/route_problem.h"
 
@@ -13,7 +14,7 @@ static void route(struct route_problem *p, const struct gb_router *router)
 {
     struct gb_error error = {""};
     p->arguments.router = router;
-    if (gb_reference_router(&p->arguments, &error) != GB_OK)
+    if (fma32_router(&p->arguments, &error) != GB_OK)
         fail_msg("%s", error.message);
 }
 
@@ -222,7 +223,7 @@ static void bad_recipes_are_refused(void **state)
         a.x = change == 10 ? NULL : a.x;
         a.shape.top_k = change == 11 ? 17 : a.shape.top_k;
         a.size = change == 12 ? GB_ARGUMENTS_LEAST : a.size;
-        assert_int_equal(gb_reference_router(&a, &error), GB_EINVAL);
+        assert_int_equal(fma32_router(&a, &error), GB_EINVAL);
         assert_true(error.message[0] != '\0');
     }
     route_problem_free(&p);

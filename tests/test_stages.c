@@ -4,6 +4,7 @@
 
 #include "quant/quant.h"
 #include "tests/check.h"
+#include "tests/fma32.h"
 #include "tests/problem_fixture.h"
 
 /* The reference as a subject without an order, which hands out its intermediate. */
@@ -23,7 +24,9 @@ static void scene_new(struct scene *s, uint32_t accumulator_bits)
     memset(s, 0, sizeof *s);
     problem_new(&s->problem, shape, GB_NVFP4, DATA_GAUSSIAN, 31);
     s->fixture = problem_fixture(&s->problem);
-    assert_int_equal(baseline_new(s->fixture, &s->baseline, NULL), GB_OK);
+    assert_int_equal(baseline_new(s->fixture, gb_contract_find(s->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL,
+                                  &s->baseline, NULL),
+                     GB_OK);
     assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, true, false, &s->subject, NULL), GB_OK);
     s->kernel = (struct gb_kernel){.name = "subject",
                                    .operation = GB_LAYER,
@@ -69,7 +72,7 @@ static void complete(struct scene *s)
     struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
     a.intermediate = s->subject->layer[0].intermediate;
     a.output = s->subject->layer[0].output;
-    assert_int_equal(gb_reference_down(&a, NULL), GB_OK);
+    assert_int_equal(fma32_down(&a, NULL), GB_OK);
 }
 
 static void the_reference_has_its_own_codes(void **state)

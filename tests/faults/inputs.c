@@ -6,6 +6,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
+#include "tests/fma32.h"
 
 /* One projection's buffers, to be changed freely. */
 struct projection {
@@ -89,7 +90,7 @@ static enum gb_status run_planted(const struct gb_arguments *arguments, plant_fu
         planted.routing_weights = copy.routing_weights;
         planted.gate_up = projection_weights(&copy.gate_up, arguments->gate_up);
         planted.down = projection_weights(&copy.down, arguments->down);
-        status = gb_reference_layer(&planted, error);
+        status = fma32_layer(&planted, error);
     }
     projection_free(&copy.gate_up);
     projection_free(&copy.down);

@@ -10,6 +10,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 
 /* One projection's buffers, to be changed freely; codes NULL where the operation has none. */
 struct projection {
@@ -227,9 +228,9 @@ static enum gb_status run(const struct gb_arguments *arguments, void (*before)(s
     projection_new(&p.arguments.down, &arguments->down, &p.down);
     if (before)
         before(&p);
-    enum gb_status status = !p.gate_up.codes ? gb_reference_down(&p.arguments, error)
-                            : !p.down.codes  ? gb_reference_gate_up(&p.arguments, error)
-                                             : gb_reference_layer(&p.arguments, error);
+    enum gb_status status = !p.gate_up.codes ? fma32_down(&p.arguments, error)
+                            : !p.down.codes  ? fma32_gate_up(&p.arguments, error)
+                                             : fma32_layer(&p.arguments, error);
     if (after)
         after(&p);
     projection_free(&p.gate_up);

@@ -7,6 +7,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
+#include "tests/fma32.h"
 
 static size_t output_count(const struct gb_arguments *arguments)
 {
@@ -24,12 +25,12 @@ enum gb_status run_weighs_output(const struct gb_arguments *arguments, struct gb
 {
     struct gb_arguments a = *arguments;
     a.weighed_input = 0;
-    return gb_reference_layer(&a, error);
+    return fma32_layer(&a, error);
 }
 
 enum gb_status run_one_element(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     output_bits(arguments)[output_count(arguments) / 2] ^= 1;
     return status;
 }
@@ -37,7 +38,7 @@ enum gb_status run_one_element(const struct gb_arguments *arguments, struct gb_e
 /* An error that no single element shows. */
 enum gb_status run_scaled(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     for (size_t i = 0; i < output_count(arguments); i++)
         ((float *)arguments->output)[i] *= 1.0005f;
     return status;
@@ -45,7 +46,7 @@ enum gb_status run_scaled(const struct gb_arguments *arguments, struct gb_error 
 
 enum gb_status run_zero_output(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     memset(arguments->output, 0, output_count(arguments) * sizeof(float));
     return status;
 }
@@ -59,7 +60,7 @@ enum gb_status run_unwritten_row(const struct gb_arguments *arguments, struct gb
     if (!output)
         return gb_fail(error, GB_ENOMEM, "no memory for %zu outputs", count);
     elsewhere.output = output;
-    enum gb_status status = gb_reference_layer(&elsewhere, error);
+    enum gb_status status = fma32_layer(&elsewhere, error);
     memcpy(arguments->output, output, (count - arguments->shape.hidden) * sizeof(float));
     free(output);
     return status;
@@ -67,14 +68,14 @@ enum gb_status run_unwritten_row(const struct gb_arguments *arguments, struct gb
 
 enum gb_status run_writes_past_end(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     ((float *)arguments->output)[output_count(arguments)] = 1;
     return status;
 }
 
 enum gb_status run_changes_input(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     ((gb_bf16 *)arguments->x)[0].bits ^= 1;
     return status;
 }
@@ -82,7 +83,7 @@ enum gb_status run_changes_input(const struct gb_arguments *arguments, struct gb
 enum gb_status run_nondeterministic(const struct gb_arguments *arguments, struct gb_error *error)
 {
     static uint32_t runs;
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     output_bits(arguments)[0] ^= runs++ & 1;
     return status;
 }
@@ -91,7 +92,7 @@ enum gb_status run_nondeterministic(const struct gb_arguments *arguments, struct
 enum gb_status run_reads_unwritten(const struct gb_arguments *arguments, struct gb_error *error)
 {
     uint32_t before = output_bits(arguments)[0];
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     output_bits(arguments)[0] ^= before & 1;
     return status;
 }
@@ -105,7 +106,7 @@ enum gb_status run_does_nothing(const struct gb_arguments *arguments, struct gb_
 
 enum gb_status run_nan_output(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_layer(arguments, error);
+    enum gb_status status = fma32_layer(arguments, error);
     output_bits(arguments)[output_count(arguments) / 2] = 0x7FC00000;
     return status;
 }
@@ -114,7 +115,7 @@ enum gb_status run_crash(const struct gb_arguments *arguments, struct gb_error *
 {
     volatile uint32_t *volatile nowhere = NULL;
     *nowhere = 1;
-    return gb_reference_layer(arguments, error);
+    return fma32_layer(arguments, error);
 }
 
 enum gb_status run_hang(const struct gb_arguments *arguments, struct gb_error *error)

@@ -6,6 +6,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
+#include "tests/fma32.h"
 
 /* As the reference, but of experts that are equal the higher id ranks first: it is given the experts in reverse. */
 enum gb_status run_route_tie(const struct gb_arguments *arguments, struct gb_error *error)
@@ -24,7 +25,7 @@ enum gb_status run_route_tie(const struct gb_arguments *arguments, struct gb_err
     reverse.router_weights.codes = router;
     reverse.router_bias = arguments->router_bias ? bias : NULL;
     if (status == GB_OK)
-        status = gb_reference_router(&reverse, error);
+        status = fma32_router(&reverse, error);
     for (size_t i = 0; status == GB_OK && i < (size_t)shape->tokens * shape->top_k; i++)
         arguments->routed_ids[i] = (int32_t)shape->experts - 1 - arguments->routed_ids[i];
     free(router);
@@ -37,7 +38,7 @@ static enum gb_status run_by(const struct gb_arguments *arguments, const struct 
 {
     struct gb_arguments changed = *arguments;
     changed.router = router;
-    return gb_reference_router(&changed, error);
+    return fma32_router(&changed, error);
 }
 
 enum gb_status run_route_groups_ignored(const struct gb_arguments *arguments, struct gb_error *error)
@@ -66,7 +67,7 @@ enum gb_status run_route_unwritten(const struct gb_arguments *arguments, struct 
 {
     size_t last = (size_t)arguments->shape.tokens * arguments->shape.top_k - 1;
     int32_t found = arguments->routed_ids[last];
-    enum gb_status status = gb_reference_router(arguments, error);
+    enum gb_status status = fma32_router(arguments, error);
     arguments->routed_ids[last] = found;
     return status;
 }
@@ -74,14 +75,14 @@ enum gb_status run_route_unwritten(const struct gb_arguments *arguments, struct 
 /* By so little that the next run chooses the same. */
 enum gb_status run_route_changes_bias(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_router(arguments, error);
+    enum gb_status status = fma32_router(arguments, error);
     ((uint32_t *)arguments->router_bias)[0]++;
     return status;
 }
 
 enum gb_status run_route_writes_past_end(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    enum gb_status status = gb_reference_router(arguments, error);
+    enum gb_status status = fma32_router(arguments, error);
     arguments->routed_weights[(size_t)arguments->shape.tokens * arguments->shape.top_k] = 1;
     return status;
 }

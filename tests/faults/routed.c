@@ -7,6 +7,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
+#include "tests/fma32.h"
 
 typedef void change_function(const struct gb_arguments *arguments);
 
@@ -88,7 +89,7 @@ static void write_past_ids(const struct gb_arguments *a)
 
 enum gb_status run_routed(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, NULL, run_unordered, NULL, error);
+    return run(a, fma32_router, NULL, run_unordered, NULL, error);
 }
 
 enum gb_status run_routed_tie(const struct gb_arguments *a, struct gb_error *error)
@@ -98,22 +99,22 @@ enum gb_status run_routed_tie(const struct gb_arguments *a, struct gb_error *err
 
 enum gb_status run_routed_backwards(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, reverse_slots, run_unordered, NULL, error);
+    return run(a, fma32_router, reverse_slots, run_unordered, NULL, error);
 }
 
 enum gb_status run_routed_wrong_expert(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, exchange_expert, run_unordered, NULL, error);
+    return run(a, fma32_router, exchange_expert, run_unordered, NULL, error);
 }
 
 enum gb_status run_routed_wrong_ffn(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, NULL, run_unordered, scale_last_token, error);
+    return run(a, fma32_router, NULL, run_unordered, scale_last_token, error);
 }
 
 enum gb_status run_routed_wrong_both(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, exchange_expert, run_unordered, scale_last_token, error);
+    return run(a, fma32_router, exchange_expert, run_unordered, scale_last_token, error);
 }
 
 /* Weights over all experts where the recipe has them over the chosen. */
@@ -125,7 +126,7 @@ static enum gb_status route_unnormalised(const struct gb_arguments *a, struct gb
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN)
         router.weight = GB_ROUTER_WEIGHT_SOFTMAX_ALL;
     changed.router = &router;
-    return gb_reference_router(&changed, error);
+    return fma32_router(&changed, error);
 }
 
 enum gb_status run_routed_unnormalised(const struct gb_arguments *a, struct gb_error *error)
@@ -135,17 +136,17 @@ enum gb_status run_routed_unnormalised(const struct gb_arguments *a, struct gb_e
 
 enum gb_status run_routed_range(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, NULL, run_unordered, exceed_range, error);
+    return run(a, fma32_router, NULL, run_unordered, exceed_range, error);
 }
 
 enum gb_status run_routed_twice(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, NULL, run_unordered, repeat_expert, error);
+    return run(a, fma32_router, NULL, run_unordered, repeat_expert, error);
 }
 
 enum gb_status run_routed_writes_past_ids(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, NULL, run_unordered, write_past_ids, error);
+    return run(a, fma32_router, NULL, run_unordered, write_past_ids, error);
 }
 
 /* Before it routes, so that every run routes alike. */
@@ -172,7 +173,7 @@ enum gb_status run_routed_unwritten(const struct gb_arguments *arguments, struct
 enum gb_status run_routed_restless(const struct gb_arguments *a, struct gb_error *error)
 {
     static uint32_t runs;
-    return run(a, runs++ % 2 ? run_route_tie : gb_reference_router, NULL, run_unordered, NULL, error);
+    return run(a, runs++ % 2 ? run_route_tie : fma32_router, NULL, run_unordered, NULL, error);
 }
 
 /* Reads weights from copies that prepare made. */
@@ -228,10 +229,10 @@ enum gb_status run_routed_prepared(const struct gb_arguments *arguments, struct 
 
 enum gb_status run_routed_quantised(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, reverse_slots, run_quantised, NULL, error);
+    return run(a, fma32_router, reverse_slots, run_quantised, NULL, error);
 }
 
 enum gb_status run_routed_quantised_wrong_both(const struct gb_arguments *a, struct gb_error *error)
 {
-    return run(a, gb_reference_router, exchange_expert, run_quantised_next_scale, NULL, error);
+    return run(a, fma32_router, exchange_expert, run_quantised_next_scale, NULL, error);
 }

@@ -6,6 +6,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
+#include "tests/fma32.h"
 
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {
@@ -69,9 +70,9 @@ static enum gb_status supports_routed(const struct gb_problem *problem, struct g
     }
 
 static const struct gb_kernel kernels[] = {
-    ORDERED("none", gb_reference_layer),
-    KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, gb_reference_gate_up),
-    KERNEL("none-down", GB_DOWN, "fma32/1", 0, gb_reference_down),
+    ORDERED("none", fma32_layer),
+    KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, fma32_gate_up),
+    KERNEL("none-down", GB_DOWN, "fma32/1", 0, fma32_down),
     UNORDERED("none", run_unordered),
 
     ORDERED("nibble-order", run_nibble_order),
@@ -97,9 +98,9 @@ static const struct gb_kernel kernels[] = {
     DECLARED("routing-weight-bf16", run_routing_weight_bf16),
     DECLARED("routing-weight-truncated", run_routing_weight_truncated),
     DECLARED("routing-weight-missing", run_routing_weight_missing),
-    DECLARED("none", gb_reference_layer),
-    KERNEL("weighs-input", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, gb_reference_layer),
-    KERNEL("weighs-input-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, gb_reference_layer),
+    DECLARED("none", fma32_layer),
+    KERNEL("weighs-input", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, fma32_layer),
+    KERNEL("weighs-input-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, fma32_layer),
     KERNEL("weighs-output", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, run_weighs_output),
     KERNEL("weighs-output-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, run_weighs_output),
 
@@ -115,15 +116,15 @@ static const struct gb_kernel kernels[] = {
     ORDERED("hang", run_hang),
     ORDERED("exits", run_exits),
 
-    QUANTISED_KERNEL("reference", "fma32/1", GB_STAGE_OUTPUTS, gb_reference_layer),
+    QUANTISED_KERNEL("reference", "fma32/1", GB_STAGE_OUTPUTS, fma32_layer),
     QUANTISED("none", run_quantised),
     QUANTISED("next-scale", run_quantised_next_scale),
     QUANTISED("nibbles", run_quantised_nibbles),
     QUANTISED("recipe", run_quantised_recipe),
     QUANTISED("not", run_quantised_not),
 
-    ROUTER("none", "fma32/1", gb_reference_router),
-    ROUTER("none-unordered", NULL, gb_reference_router),
+    ROUTER("none", "fma32/1", fma32_router),
+    ROUTER("none-unordered", NULL, fma32_router),
     ROUTER("tie", "fma32/1", run_route_tie),
     ROUTER("tie-unordered", NULL, run_route_tie),
     ROUTER("groups-ignored-unordered", NULL, run_route_groups_ignored),
@@ -133,7 +134,7 @@ static const struct gb_kernel kernels[] = {
     ROUTER("changes-bias", "fma32/1", run_route_changes_bias),
     ROUTER("writes-past-end", "fma32/1", run_route_writes_past_end),
 
-    ROUTED("reference", GB_BF16, "fma32/1", 0, gb_reference_routed_layer),
+    ROUTED("reference", GB_BF16, "fma32/1", 0, fma32_routed_layer),
     ROUTED("none", GB_BF16, NULL, 0, run_routed),
     ROUTED("tie", GB_BF16, NULL, 0, run_routed_tie),
     ROUTED("tie-ordered", GB_BF16, "fma32/1", 0, run_routed_tie),

@@ -4,6 +4,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/check.h"
+#include "tests/fma32.h"
 #include "tests/gpu/problem.h"
 
 enum { CANARY = 0xC7, CANARY_BYTES = 256 };
@@ -226,7 +227,7 @@ bool problem_make(struct problem *p, const struct gb_shape *shape, enum gb_forma
     struct gb_arguments a = p->arguments;
     a.intermediate = (gb_bf16 *)p->intermediate;
     a.output = p->output;
-    if (gb_reference_layer(&a, &error) == GB_OK)
+    if (fma32_layer(&a, &error) == GB_OK)
         return true;
     fprintf(stderr, "reference: %s\n", error.message);
     return false;

@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/route_problem.cuh"
 #include "tests/provenance.h"
@@ -134,7 +135,7 @@ std::vector<unsigned char> expect(const struct problem &p, const struct layout &
     struct gb_error error;
     std::vector<unsigned char> expected = l.arena.image;
     struct gb_arguments a = l.arguments(p, recipe, expected.data());
-    check(gb_reference_router(&a, &error), error, "reference");
+    check(fma32_router(&a, &error), error, "reference");
     return expected;
 }
 

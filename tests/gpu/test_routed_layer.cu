@@ -14,6 +14,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/fma32.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/problem.h"
 
@@ -84,7 +85,7 @@ struct routed {
         problem_before(&problem, GB_LAYER, poison, before.data());
         after = before;
         struct gb_arguments a = arguments(after.data(), router.data(), bias.data(), ids.data(), weights.data());
-        check(gb_reference_routed_layer(&a, &error), error, "reference");
+        check(fma32_routed_layer(&a, &error), error, "reference");
     }
     ~routed()
     {

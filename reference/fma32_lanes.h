@@ -19,8 +19,8 @@
  * What does not exist must not count. Its code is read as +0 and its x is -0: fma(+0, -0, p) = p for every p, -0
  * included. A run that does not exist has p = +0 and the scale -0: fma(-0, +0, acc) = acc for every acc.
  */
-#ifndef GB_REFERENCE_LANES_H
-#define GB_REFERENCE_LANES_H
+#ifndef GB_REFERENCE_FMA32_LANES_H
+#define GB_REFERENCE_FMA32_LANES_H
 
 #include <stddef.h>
 #include <stdint.h>

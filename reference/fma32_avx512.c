@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fma32/1 on AVX-512 (F, BW, VL): teams of 16 chunks. The layout is drawn in reference/lanes.h.
+ * fma32/1 on AVX-512 (F, BW, VL): teams of 16 chunks. The layout is drawn in reference/fma32_lanes.h.
  *
  * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, so that the
  * CPU has more than one chain of fma to work on, each of which waits for its last.
  */
-#include "reference/lanes.h"
+#include "reference/fma32_lanes.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

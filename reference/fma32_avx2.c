@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fma32/1 on AVX2, FMA and F16C: teams of 8 chunks, four accumulators. The layout is drawn in reference/lanes.h. */
-#include "reference/lanes.h"
+/* fma32/1 on AVX2, FMA and F16C: teams of 8 chunks, four accumulators. The layout is drawn in reference/fma32_lanes.h.
+ */
+#include "reference/fma32_lanes.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
