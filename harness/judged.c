@@ -57,13 +57,20 @@ static void add_case(json_t *record, const struct case_request *r, const struct 
                 s->outputs->shape.tokens, j->verdict, j->reason, s->repro, j->lanes, j->metrics);
 }
 
-/* Adds to a failed case what its result looks like. */
-static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct judged *s,
+/* Adds to a failed case what its result looks like, where it is the result that fails. */
+static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct judged *s, bool wrong,
                                    struct gb_error *error)
 {
     json_t *one = last_case(record), *explanation;
     char text[768];
-    if (s->kernel.operation == GB_ROUTE || strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
+    if (strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
+        return GB_OK;
+    if (!wrong) {
+        json_object_set_new(one, "reason",
+                            json_sprintf("%s; its outputs pass every check", record_text(one, "reason", NULL)));
+        return GB_OK;
+    }
+    if (s->kernel.operation == GB_ROUTE)
         return GB_OK;
     progress("explaining", 0, 1);
     enum gb_status status = explain(b, s->kernel.operation, s->outputs, &explanation, text, sizeof text, error);
@@ -94,7 +101,7 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
     if (status != GB_OK)
         return status;
     add_case(record, r, s, &j);
-    return explain_case(record, b, s, error);
+    return explain_case(record, b, s, j.wrong, error);
 }
 
 /* Makes r->own the routing of these outputs, with the baseline that the kernel needs. */
@@ -157,7 +164,7 @@ static enum gb_status judge_rerouted(json_t *record, const struct case_request *
     uint32_t tokens = j.lanes ? rerouted_tokens(r->fixture, s->outputs) : 0;
     if (tokens)
         json_object_set_new(last_case(record), "rerouted_tokens", json_integer(tokens));
-    return explain_case(record, judged_baseline(&held, &s->kernel), s, error);
+    return explain_case(record, judged_baseline(&held, &s->kernel), s, j.wrong, error);
 }
 
 /* The router in a layer that routes. */
