@@ -48,14 +48,17 @@ enum gb_status report_write_by(report_writer *write, const char *path, const jso
     return status;
 }
 
-/* "fixture.h5 batch 8", "fixture.h5 batch 8 route": what tells cases of one subject apart. */
+/* "fixture.h5 batch 8", "fixture.h5 batch 8 route": what tells cases of one subject apart. A file that was refused has no
+ * batch. */
 static void case_name(const json_t *one, char *text, size_t bytes)
 {
     const char *path = record_text(one, "fixture", "path", NULL);
     const char *slash = strrchr(path, '/');
     bool route = !strcmp(record_text(one, "subject", "operator", NULL), "route");
-    snprintf(text, bytes, "%s batch %.0f%s", slash ? slash + 1 : path, record_number(one, "batch", NULL),
-             route ? " route" : "");
+    double batch = record_number(one, "batch", NULL);
+    size_t used = (size_t)snprintf(text, bytes, "%.400s", slash ? slash + 1 : path);
+    if (batch > 0)
+        snprintf(text + used, bytes - used, " batch %.0f%s", batch, route ? " route" : "");
 }
 
 static int count_verdicts(const json_t *cases, const char *a, const char *b)

@@ -166,19 +166,14 @@ static void down_line(FILE *stream, const json_t *down)
     fprintf(stream, "\n");
 }
 
-/* A fixture that was refused has no subject. */
-static void refused_block(FILE *stream, const json_t *one)
+/* Whether a file was refused, which standard error says when it happens. */
+static bool is_refused(const json_t *one)
 {
-    fprintf(stream, "\n%s\n  %s: %s\n", record_text(one, "fixture", "path", NULL), record_text(one, "verdict", NULL),
-            record_text(one, "reason", NULL));
+    return record_number(one, "batch", NULL) == 0 || !strcmp(record_text(one, "verdict", NULL), "BAD_INPUT");
 }
 
 static void case_block(FILE *stream, const json_t *one)
 {
-    if (!record_text(one, "subject", "name", NULL)[0]) {
-        refused_block(stream, one);
-        return;
-    }
     fprintf(stream, "\n%s on %s, batch %.0f", record_text(one, "subject", "name", NULL),
             record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
     const char *contract = record_text(one, "contract", NULL);
@@ -222,10 +217,17 @@ static void case_block(FILE *stream, const json_t *one)
 void report_table(FILE *stream, const json_t *record)
 {
     const json_t *cases = json_object_get(record, "cases");
+    size_t refused = 0;
     for (size_t i = 0; i < json_array_size(cases); i++)
-        case_block(stream, json_array_get(cases, i));
-    fprintf(stream, "\n%s: %.0f of %.0f cases passed", record_text(record, "verdict", NULL),
-            record_number(record, "summary", "passed", NULL), record_number(record, "summary", "cases", NULL));
+        if (is_refused(json_array_get(cases, i)))
+            refused++;
+        else
+            case_block(stream, json_array_get(cases, i));
+    fprintf(stream, "%s%s: %.0f of %.0f cases passed", refused < json_array_size(cases) ? "\n" : "",
+            record_text(record, "verdict", NULL), record_number(record, "summary", "passed", NULL),
+            record_number(record, "summary", "cases", NULL));
+    if (refused)
+        fprintf(stream, ", %zu refused", refused);
     double expected = record_number(record, "summary", "expected", NULL);
     if (!isnan(expected))
         fprintf(stream, ", %.0f judged, %.0f expected", record_number(record, "summary", "judged", NULL), expected);

@@ -66,7 +66,16 @@ expect(one["verdict"] == "BAD_INPUT" and one["exit_code"] == 2 and one["summary"
 expect("missing.h5: cannot open" in one["cases"][0]["reason"], one["cases"][0]["reason"])
 expect(one["cases"][0]["fixture"]["path"] == path("missing.h5"), str(one["cases"][0]))
 with open(path("r.xml")) as stream:
-    expect('errors="2"' in stream.read(), "JUnit has two errors")
+    text = stream.read()
+expect('errors="2"' in text and "batch 0" not in text, f"JUnit has two errors, of no batch: {text}")
+
+# What is refused is said once, and has no batch.
+for arguments in ([path("missing.h5")], [fixture, path("missing.h5")], [fixture, "--outputs", path("missing.npy")]):
+    done = run("verify", *arguments, "-o", path("r.md"), code=2)
+    with open(path("r.md")) as stream:
+        text = stream.read()
+    expect(done.stderr.count("\n") == 1 and (done.stdout + done.stderr).count("cannot") == 1, f"{done.stdout}{done.stderr}")
+    expect(", 1 refused" in done.stdout and "batch 0" not in done.stdout + text, done.stdout + text)
 
 refused("import", path("missing"), path("x.h5"))
 for arguments in (["--layers", "0-9"], ["--layers", "1-0"], ["--layers", "a"], ["--tokens", "0"],
