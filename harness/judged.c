@@ -92,6 +92,7 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
 {
     struct baseline *b = judged_baseline(r, &s->kernel);
     struct judgement j, again;
+    double began = record_clock();
     enum gb_status status = judge(b, &s->kernel, s->outputs, s->checks, r->gate, &j, error);
     if (status == GB_OK && s->second) {
         status = judge(b, &s->kernel, s->second, NULL, r->gate, &again, error);
@@ -101,7 +102,9 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
     if (status != GB_OK)
         return status;
     add_case(record, r, s, &j);
-    return explain_case(record, b, s, j.wrong, error);
+    status = explain_case(record, b, s, j.wrong, error);
+    record_seconds(record, s->seconds + record_clock() - began);
+    return status;
 }
 
 /* Makes r->own the routing of these outputs, with the baseline that the kernel needs. */
@@ -151,6 +154,7 @@ static enum gb_status judge_rerouted(json_t *record, const struct case_request *
 {
     struct case_request held;
     struct judgement j, again;
+    double began = record_clock();
     enum gb_status status = GB_OK;
     if (s->second)
         status = judge_under_own(r, s, s->second, NULL, &held, &again, error);
@@ -164,7 +168,9 @@ static enum gb_status judge_rerouted(json_t *record, const struct case_request *
     uint32_t tokens = j.lanes ? rerouted_tokens(r->fixture, s->outputs) : 0;
     if (tokens)
         json_object_set_new(last_case(record), "rerouted_tokens", json_integer(tokens));
-    return explain_case(record, judged_baseline(&held, &s->kernel), s, j.wrong, error);
+    status = explain_case(record, judged_baseline(&held, &s->kernel), s, j.wrong, error);
+    record_seconds(record, s->seconds + record_clock() - began);
+    return status;
 }
 
 /* The router in a layer that routes. */
@@ -176,6 +182,7 @@ static struct judged router_of(const struct judged *s)
     router.kernel.output = GB_FP32;
     router.kernel.roundings = (struct gb_stage_roundings){0}; /* they are the layer's */
     router.checks = s->routing;
+    router.seconds = s->kernel.operation == GB_ROUTE ? s->seconds : 0.0; /* the layer's run is the layer's time */
     return router;
 }
 

@@ -32,20 +32,14 @@ static void layers_table(FILE *stream, const json_t *one)
             "rel L2", "min cosine", "rel L2", "of bound");
     for (size_t l = 0; l < json_array_size(layers); l++) {
         const json_t *layer = json_array_get(layers, l);
-        const json_t *bits = json_object_get(layer, "subject_reference");
         const json_t *original = json_object_get(json_object_get(layer, "subject_truth"), "original");
-        double output = record_number(bits, "output", "mismatching", NULL);
-        double inner = record_number(bits, "intermediate", "mismatching", NULL);
-        double ratio = record_number(layer, "bound", "output", "limit_ratio", NULL);
-        fprintf(stream, "  %-5.0f %12.0f |", record_number(layer, "model_layer", NULL),
-                (isnan(output) ? 0 : output) + (isnan(inner) ? 0 : inner));
+        fprintf(stream, "  %-5.0f %12.0f |", record_number(layer, "model_layer", NULL), record_layer_mismatches(layer));
         figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
         fprintf(stream, " |");
         number(stream, 13, "%.9f", record_number(original, "cosine_min", NULL));
         number(stream, 10, "%.3e", record_number(original, "relative_l2", NULL));
         fprintf(stream, " |");
-        number(stream, 8, "%.3f",
-               isnan(ratio) ? record_number(layer, "bound", "intermediate", "limit_ratio", NULL) : ratio);
+        number(stream, 8, "%.3f", record_layer_bound_ratio(layer));
         fprintf(stream, "\n");
     }
 }
@@ -69,7 +63,7 @@ static void routing_table(FILE *stream, const json_t *one)
         fprintf(stream, " |");
         number(stream, 12, "%.3g", record_number(tokens, "largest_gap_ulp", NULL));
         fprintf(stream, " |");
-        number(stream, 8, "%.3f", record_number(layer, "bound", "weights", "limit_ratio", NULL));
+        number(stream, 8, "%.3f", record_layer_bound_ratio(layer));
         fprintf(stream, "\n");
     }
 }

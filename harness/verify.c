@@ -249,9 +249,11 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     struct baseline plain = {0}, quantised = {0};
     struct rerouted own = {0};
     size_t first = json_array_size(json_object_get(record, "cases"));
+    double began = record_clock();
     int code = input_fixture(path, o->timeout_s, &fixture, error);
     if (code != EXIT_PASS) {
         case_refused(record, path, code, error->message);
+        record_seconds(record, record_clock() - began);
         return GB_OK;
     }
     struct case_request request = {
@@ -359,6 +361,7 @@ int command_verify(int argc, char **argv)
     static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
     static struct catalogue catalogue;
     struct gb_error error;
+    double began = record_clock();
     json_t *record = record_new(argc, argv);
     o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
     if (!o.fixtures)
@@ -378,7 +381,7 @@ int command_verify(int argc, char **argv)
         json_decref(record);
         return command_error("verify", "%s", error.message);
     }
-    enum verdict verdict = record_finish(record, o.expect);
+    enum verdict verdict = record_finish(record, o.expect, record_clock() - began);
     report_table(stdout, record);
     if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
         record_number(record, "summary", "judged", NULL) > 0)
