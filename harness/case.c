@@ -9,6 +9,7 @@
 #include "harness/input.h"
 #include "harness/judged.h"
 #include "harness/minimise.h"
+#include "harness/progress.h"
 #include "harness/record.h"
 #include "harness/session.h"
 #include "harness/worker.h"
@@ -100,7 +101,10 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                                      .timeout_s = r->timeout_s};
     struct worker_result result;
     memcpy(request.batches, r->batches, sizeof request.batches);
+    char running[300];
     double began = record_clock(), unspent = 0.0;
+    snprintf(running, sizeof running, "running %s", s->kernel->name);
+    progress(running, 0.0);
     worker_run(&request, r->baseline->fixture, &result);
     unspent = record_clock() - began;
     for (uint32_t b = 0; b < r->batch_count; b++)
@@ -124,7 +128,9 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                                  .checks = &result.checks[b],
                                  .routing = &result.routing[b],
                                  .seconds = result.seconds[b] + (b ? 0.0 : unspent)}; /* which starting it took */
+        progress_enter((b + 1.0) / (r->batch_count + 1), (b + 2.0) / (r->batch_count + 1));
         status = judged_cases(record, r, &subject, error);
+        progress_leave();
         if (status == GB_OK)
             status = minimise_case(record, r, s, result.outputs[b], error);
     }

@@ -72,7 +72,7 @@ static enum gb_status explain_case(json_t *record, const struct baseline *b, con
     }
     if (s->kernel.operation == GB_ROUTE)
         return GB_OK;
-    progress("explaining", 0, 1);
+    progress("searching what the error looks like", 0.7);
     enum gb_status status = explain(b, s->kernel.operation, s->outputs, &explanation, text, sizeof text, error);
     if (status == GB_ENOMEM) { /* the verdict stands without */
         json_object_set_new(
@@ -93,7 +93,9 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
     struct baseline *b = judged_baseline(r, &s->kernel);
     struct judgement j, again;
     double began = record_clock();
+    progress_enter(0.0, 0.7);
     enum gb_status status = judge(b, &s->kernel, s->outputs, s->checks, r->gate, &j, error);
+    progress_leave();
     if (status == GB_OK && s->second) {
         status = judge(b, &s->kernel, s->second, NULL, r->gate, &again, error);
         if (status == GB_OK)

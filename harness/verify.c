@@ -182,8 +182,9 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
     uint32_t count = select_subjects(catalogue, o->patterns, o->pattern_count, &problem, selected);
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i < count; i++) {
-        progress("judging: subject", i, count);
+        progress_enter((double)i / count, (i + 1.0) / count);
         status = case_kernel(record, request, &selected[i], error);
+        progress_leave();
     }
     free(selected);
     return status;
@@ -193,8 +194,11 @@ static enum gb_status judge_outputs(json_t *record, const struct verify_options 
                                     struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++)
+    for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++) {
+        progress_enter((double)i / o->outputs_count, (i + 1.0) / o->outputs_count);
         status = case_outputs(record, request, o->outputs[i], &o->claim, error);
+        progress_leave();
+    }
     return status;
 }
 
@@ -207,7 +211,7 @@ static enum gb_status cover(json_t *record, const struct verify_options *o, cons
     char missing[2048];
     if (!tokens)
         return GB_OK;
-    progress("measuring coverage", 0, 1);
+    progress("measuring coverage", 0.96);
     enum gb_status status = coverage_measure(f, tokens, &coverage, error);
     if (status != GB_OK)
         return status;
@@ -234,7 +238,6 @@ static enum gb_status check_claim(const struct gb_fixture *f, struct claim *clai
 static enum gb_status compute_references(const struct gb_fixture *f, struct baseline *plain, struct baseline *quantised,
                                          struct case_request *request, struct gb_error *error)
 {
-    progress("computing the reference", 0, 1);
     enum gb_status status = baseline_new(f, plain, error);
     if (status != GB_OK || f->activations == GB_BF16)
         return status;
@@ -250,7 +253,9 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     struct rerouted own = {0};
     size_t first = json_array_size(json_object_get(record, "cases"));
     double began = record_clock();
+    progress_enter(0.0, 0.2);
     int code = input_fixture(path, o->timeout_s, &fixture, error);
+    progress_leave();
     if (code != EXIT_PASS) {
         case_refused(record, path, code, error->message);
         record_seconds(record, record_clock() - began);
@@ -276,16 +281,22 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         return GB_OK;
     }
     enum gb_status status = o->outputs_count ? check_claim(fixture, &o->claim, error) : GB_OK;
+    progress_enter(0.2, 0.3);
     if (status == GB_OK)
         status = compute_references(fixture, &plain, &quantised, &request, error);
+    progress_leave();
+    progress_enter(0.3, 0.5);
     enum gb_status truth = status == GB_OK ? truth_check(&plain, path, error) : GB_OK;
     if (truth == GB_OK && request.quantised)
         truth = truth_check(&quantised, path, error);
+    progress_leave();
+    progress_enter(0.5, 0.96);
     if (truth != GB_OK)
         case_refused(record, path, EXIT_USAGE, error->message);
     else if (status == GB_OK)
         status = o->outputs_count ? judge_outputs(record, o, &request, error)
                                   : judge_kernels(record, o, catalogue, &request, error);
+    progress_leave();
     if (status == GB_OK && truth == GB_OK)
         status = cover(record, o, fixture, path, first, error);
     if (status == GB_ENOMEM)
@@ -374,8 +385,11 @@ int command_verify(int argc, char **argv)
         json_object_set_new(record, "gate", gate_json(&o.gate));
         status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
     }
-    for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++)
+    for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++) {
+        progress_enter((double)i / o.fixture_count, (i + 1.0) / o.fixture_count);
         status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
+        progress_leave();
+    }
     free(o.fixtures);
     if (status != GB_OK) {
         json_decref(record);
