@@ -329,17 +329,6 @@ static enum gb_status check_targets(const struct verify_options *o, struct gb_er
     return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
 }
 
-/* What a run without --kernel, --subject and --outputs could have judged. */
-static void list_others(const struct catalogue *c)
-{
-    printf("\nWithout --kernel the reference itself was judged. There are also:\n");
-    for (uint32_t l = 0; l < c->count; l++)
-        for (uint32_t i = 0; i < c->library[l].table->count; i++)
-            printf("  --kernel %s\n", subject_kernel(&c->library[l], i)->name);
-    if (c->cuda_missing[0])
-        printf("  cuda/*: %s\n", c->cuda_missing);
-}
-
 /* --minimise wrote nothing although something failed. */
 static bool is_unminimised(const json_t *record)
 {
@@ -399,7 +388,7 @@ int command_verify(int argc, char **argv)
     report_table(stdout, record);
     if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
         record_number(record, "summary", "judged", NULL) > 0)
-        list_others(&catalogue);
+        printf("No --kernel, --subject or --outputs: the reference itself was judged. See gaugeblock list kernels.\n");
     if (o.minimal && is_unminimised(record))
         fprintf(stderr,
                 "gaugeblock verify: --minimise %s: not written; what failed has no part that fails alone "
