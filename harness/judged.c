@@ -138,7 +138,7 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
                                       "twice, or weights that are no numbers: no output is right for it"};
     if ((s->routing && s->routing->unwritten) || !can_be_rerouted(r->fixture, outputs))
         return GB_OK;
-    if (!rerouted_tokens(r->fixture, outputs))
+    if (!routing_difference(r->fixture, outputs, &(struct routing_difference){0}))
         return judge(judged_baseline(r, &s->kernel), &s->kernel, outputs, checks, r->gate, j, error);
     enum gb_status status = take_routing(r, s, outputs, error);
     held->baseline = &r->own->baseline;
@@ -149,6 +149,19 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
     if (status == GB_OK && outputs->stack)
         status = judge_drift(judged_baseline(r, &s->kernel), &s->kernel, outputs, j, error);
     return status;
+}
+
+/* How the subject's routing differs from the fixture's, if it does. */
+static void note_routing(json_t *one, const struct gb_fixture *f, const struct gb_outputs *outputs)
+{
+    struct routing_difference d;
+    uint32_t tokens = routing_difference(f, outputs, &d);
+    if (!tokens)
+        return;
+    json_object_set_new(one, "rerouted_tokens", json_integer(tokens));
+    json_object_set_new(one, "rerouted",
+                        json_pack("{s:i, s:i, s:i, s:I}", "expert_sets", (int)d.sets, "weights_only", (int)d.weights,
+                                  "slot_order_only", (int)d.order, "max_ulp", (json_int_t)d.max_ulp));
 }
 
 static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const struct judged *s,
@@ -167,9 +180,8 @@ static enum gb_status judge_rerouted(json_t *record, const struct case_request *
     if (s->second)
         keep_graver(&j, &again);
     add_case(record, r, s, &j);
-    uint32_t tokens = j.lanes ? rerouted_tokens(r->fixture, s->outputs) : 0;
-    if (tokens)
-        json_object_set_new(last_case(record), "rerouted_tokens", json_integer(tokens));
+    if (j.lanes)
+        note_routing(last_case(record), r->fixture, s->outputs);
     status = explain_case(record, judged_baseline(&held, &s->kernel), s, j.wrong, error);
     record_seconds(record, s->seconds + record_clock() - began);
     return status;

@@ -160,6 +160,30 @@ static void down_line(FILE *stream, const json_t *down)
     fprintf(stream, "\n");
 }
 
+/* How the routing that a layer chose differs from the fixture's. */
+static void routing_line(FILE *stream, const json_t *rerouted)
+{
+    double sets = record_number(rerouted, "expert_sets", NULL);
+    double weights = record_number(rerouted, "weights_only", NULL);
+    double order = record_number(rerouted, "slot_order_only", NULL);
+    const char *comma = "";
+    if (!rerouted)
+        return;
+    fprintf(stream, "  own routing: ");
+    if (sets > 0) {
+        fprintf(stream, "expert sets differ from the fixture's for %.0f tokens", sets);
+        comma = "; ";
+    }
+    if (weights > 0) {
+        fprintf(stream, "%ssame expert sets, routing weights differ by up to %.0f ulp for %.0f tokens", comma,
+                record_number(rerouted, "max_ulp", NULL), weights);
+        comma = "; ";
+    }
+    if (order > 0)
+        fprintf(stream, "%ssame experts and weights in other slots for %.0f tokens", comma, order);
+    fprintf(stream, "; the FFN was judged under it\n");
+}
+
 /* Whether a file was refused, which standard error says when it happens. */
 static bool is_refused(const json_t *one)
 {
@@ -181,10 +205,7 @@ static void case_block(FILE *stream, const json_t *one)
         drift_table(stream, drift);
     if (json_object_get(one, "lanes"))
         sums_line(stream, json_object_get(one, "lanes"));
-    if (json_object_get(one, "rerouted_tokens"))
-        fprintf(stream,
-                "  judged under the subject's own routing, which is another one than the fixture's for %.0f tokens\n",
-                record_number(one, "rerouted_tokens", NULL));
+    routing_line(stream, json_object_get(one, "rerouted"));
     codes_line(stream, json_object_get(json_object_get(one, "lanes"), "codes"));
     down_line(stream, json_object_get(json_object_get(one, "lanes"), "down"));
     exact_line(stream, json_object_get(json_object_get(one, "lanes"), "exact"));
