@@ -57,9 +57,37 @@ static void add_case(json_t *record, const struct case_request *r, const struct 
                 s->outputs->shape.tokens, j->verdict, j->reason, s->repro, j->lanes, j->metrics);
 }
 
+/* Whether bits differ that are to be the same, although every element is within its error bound. */
+static bool bits_alone(const json_t *lanes)
+{
+    return !strcmp(record_text(lanes, "bits", "result", NULL), "FAIL") &&
+           json_is_true(json_object_get(json_object_get(lanes, "bits"), "binding")) &&
+           !strcmp(record_text(lanes, "bound", "result", NULL), "PASS");
+}
+
+/* What to do about a failure that has no name, or whose smallest part was not looked for; NULL: nothing more. */
+static const char *next_step(const struct case_request *r, const struct judged *s, const json_t *one)
+{
+    bool named = record_text(one, "explanation", "name", NULL)[0] != '\0';
+    if (!named && bits_alone(json_object_get(one, "lanes")))
+        return "every element is within its error bound: if the order of the sums is another one than is claimed, "
+               "claim none";
+    if (s->library[0] && !(s->kernel.flags & GB_ROUTES))
+        return r->minimal ? NULL
+               : named    ? "add --minimise small.h5: it writes the smallest part that fails"
+                       : "add --minimise small.h5: it writes the smallest part that fails, which may show a known bug";
+    if (named)
+        return NULL;
+    if (s->library[0])
+        return "run the experts as a kernel without a router: --minimise then writes the smallest part that fails";
+    return s->outputs->layer[0].intermediate
+               ? "run the kernel itself with --subject: --minimise then writes the smallest part that fails"
+               : "write the intermediate beside the output (docs/kernels.md): gate_up and down are then checked apart";
+}
+
 /* Adds to a failed case what its result looks like, where it is the result that fails. */
-static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct judged *s, bool wrong,
-                                   struct gb_error *error)
+static enum gb_status explain_case(json_t *record, const struct case_request *r, const struct baseline *b,
+                                   const struct judged *s, bool wrong, struct gb_error *error)
 {
     json_t *one = last_case(record), *explanation;
     char text[768];
@@ -81,8 +109,12 @@ static enum gb_status explain_case(json_t *record, const struct baseline *b, con
     }
     if (status == GB_OK && explanation) {
         json_object_set_new(one, "explanation", explanation);
+        json_object_set_new(one, "diagnosis", record_string(text));
         json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));
     }
+    const char *next = next_step(r, s, one);
+    if (status == GB_OK && next)
+        json_object_set_new(one, "next", json_string(next));
     return status;
 }
 
@@ -104,7 +136,7 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
     if (status != GB_OK)
         return status;
     add_case(record, r, s, &j);
-    status = explain_case(record, b, s, j.wrong, error);
+    status = explain_case(record, r, b, s, j.wrong, error);
     record_seconds(record, s->seconds + record_clock() - began);
     return status;
 }
@@ -182,7 +214,7 @@ static enum gb_status judge_rerouted(json_t *record, const struct case_request *
     add_case(record, r, s, &j);
     if (j.lanes)
         note_routing(last_case(record), r->fixture, s->outputs);
-    status = explain_case(record, judged_baseline(&held, &s->kernel), s, j.wrong, error);
+    status = explain_case(record, r, judged_baseline(&held, &s->kernel), s, j.wrong, error);
     record_seconds(record, s->seconds + record_clock() - began);
     return status;
 }
