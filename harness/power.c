@@ -323,31 +323,33 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
     return status;
 }
 
+static const struct argp_option options[] = {
+    {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+     "of the contract that faults are planted in: bf16, or the fixture's format (default)", 0},
+    {"output", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
+    {0},
+};
+
+const struct argp power_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "FIXTURE",
+    .doc = "Show what a gate sees on a fixture: planted faults, and the smallest errors.\v"
+           "Exit code 4: zeros, a dropped expert or a wrong row would pass. 1: the reference would not.\n\n"
+           "Examples:\n"
+           "  gaugeblock power layer.h5\n"
+           "  gaugeblock power layer.h5 --gate policy.json -o power.json",
+};
+
 int command_power(int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
-        {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
-         "of the contract that faults are planted in: bf16, or the fixture's format (default)", 0},
-        {"output", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
-        {0},
-    };
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "FIXTURE",
-        .doc = "Show what a gate sees on a fixture: planted faults, and the smallest errors.\v"
-               "Exit code 4: zeros, a dropped expert or a wrong row would pass. 1: the reference would not.\n\n"
-               "Examples:\n"
-               "  gaugeblock power layer.h5\n"
-               "  gaugeblock power layer.h5 --gate policy.json -o power.json",
-    };
     struct power_options o = {0};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     enum verdict verdict = VERDICT_NOT_RUN;
     json_t *record = record_new(argc, argv);
-    command_parse(&argp, argc, argv, &o);
+    command_parse(&power_argp, argc, argv, &o);
     json_object_set_new(record, "schema", json_string("gaugeblock-power/1"));
     json_object_del(record, "cases");
     enum gb_status status =

@@ -344,20 +344,22 @@ static bool is_unminimised(const json_t *record)
     return failed;
 }
 
+const struct argp verify_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "FIXTURE...",
+    .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
+           "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
+           "Examples:\n"
+           "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 \\\n"
+           "      -o record.json -o junit.xml\n"
+           "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
+           "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
+           "  gaugeblock verify tiny.h5 --require-coverage gate.codes,experts.idle=2",
+};
+
 int command_verify(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "FIXTURE...",
-        .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
-               "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
-               "Examples:\n"
-               "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 -o record.json -o junit.xml\n"
-               "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
-               "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
-               "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --require-coverage gate.codes,experts.idle=2",
-    };
     static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
     static struct catalogue catalogue;
     struct gb_error error;
@@ -366,7 +368,7 @@ int command_verify(int argc, char **argv)
     o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
     if (!o.fixtures)
         return command_error("verify", "no memory for %d arguments", argc);
-    command_parse(&argp, argc, argv, &o);
+    command_parse(&verify_argp, argc, argv, &o);
     enum gb_status status = check_targets(&o, &error);
     if (status == GB_OK)
         status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);

@@ -19,13 +19,14 @@ for command in ("list", "make", "import", "info", "verify", "diff", "vectors", "
     expect("xample" in run(command, "--help").stdout, f"{command} --help has no example")
     expect("--no-such-flag" in refused(command, "--no-such-flag"), command)
     refused(command)
-    full(command, "--help")
+    for help in (["--help"], ["-h"], ["-?"]):
+        full(command, *help)
+    full("help", command)
 for which in ("formats", "recipes", "routers", "contracts", "kernels", "devices"):
     expect(len(run("list", which).stdout.splitlines()) > 1, which)
 expect("Example" in run("--help").stdout, "help")
-for arguments in (["--help"], ["--version"], ["list", "formats"], ["info", fixture]):
+for arguments in (["--help"], ["-h"], ["help"], ["--version"], ["list", "formats"], ["info", fixture]):
     full(*arguments)
-refused()
 refused("no-such-command")
 refused("list", "nonsense")
 
@@ -51,6 +52,10 @@ for arguments in (["verify", fixture, "--gate", "cosine-0.99", "--gate", "defaul
                   ["import", CHECKPOINT, path("x.h5"), "--tokens", "4", "--tokens", "5"],
                   ["identify", "a", "b", "-o", "c.json", "--output", "d.json"]):
     expect("is given twice" in refused(*arguments), str(arguments))
+# Nor is an option guessed from its beginning.
+for arguments in (["--exp", "1"], ["--exp=1"], ["--batc", "1"]):
+    expect("no such option; there is --" in refused("verify", fixture, *arguments), str(arguments))
+expect("no such option" in refused("make", path("x.h5"), "--shape", "8,3,96,48", "--gen"), "--gen")
 run("verify", fixture, "--kernel", "cpu/nvfp4-layer", "--kernel", "cpu/nvfp4-down", "-o", path("a.json"), "-o", path("b.md"))
 expect("either" in refused(*shape, "8,3,96,48", "--stored", "--generated"), "two ways to keep weights")
 expect("--router: name a rule" in refused(*shape, "8,3,96,48", "--router", ""), "a router without a name")
