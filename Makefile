@@ -9,7 +9,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 1)
 export DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check gpu-test exhaustive fuzz valgrind install format format-check clean
+.PHONY: help setup build demo test check gpu-test exhaustive fuzz valgrind install uninstall format format-check clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -51,6 +51,11 @@ valgrind: build ## memcheck over the tests of the codecs and the readers (valgri
 
 install: build ## install below PREFIX (/usr/local); DESTDIR is respected
 	cmake --install build --prefix $(PREFIX)
+	@cp build/install_manifest.txt build/installed.txt # a test that installs elsewhere writes the former anew
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
+
+uninstall: ## remove what the last `make install` installed; DESTDIR is respected
+	@cmake -DMANIFEST=build/installed.txt -P cmake/uninstall.cmake
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
 
 format: ## rewrite all C, C++ and CUDA files with clang-format-14

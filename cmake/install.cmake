@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` copies: the library, the program, the headers, and how others find them.
+# What `cmake --install` copies: the library, the program, its manual, the headers, and how others find them.
 #
 # The headers keep their paths below one folder, since they include each other as "gaugeblock.h".
 include(CMakePackageConfigHelpers)
@@ -25,6 +25,27 @@ endif()
 if(TARGET gaugeblock_cuda)
   install(TARGETS gaugeblock_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+
+# The program writes its manual pages and the shells' completions from its own options.
+if(TARGET gaugeblock_program AND NOT CMAKE_CROSSCOMPILING)
+  set(manual ${PROJECT_BINARY_DIR}/manual)
+  add_custom_command(OUTPUT ${manual}/man1/gaugeblock.1
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${manual}
+    COMMAND gaugeblock_program manual ${manual}
+    DEPENDS gaugeblock_program
+    VERBATIM)
+  add_custom_target(gaugeblock_manual ALL DEPENDS ${manual}/man1/gaugeblock.1)
+  # A build of the program alone has none.
+  install(DIRECTORY ${manual}/man1/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+  install(FILES ${manual}/bash/gaugeblock
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)
+  install(FILES ${manual}/zsh/_gaugeblock DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions OPTIONAL)
+  install(FILES ${manual}/fish/gaugeblock.fish
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d OPTIONAL)
+endif()
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md"
+  PATTERN results EXCLUDE)
 
 # Both kinds of package file name the prefix relative to themselves, so the installed tree can be moved.
 file(RELATIVE_PATH prefix_from_pkgconfig

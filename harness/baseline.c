@@ -7,6 +7,7 @@
 #include "harness/judge_exact.h"
 #include "harness/lanes.h"
 #include "harness/layer_inputs.h"
+#include "harness/progress.h"
 #include "harness/stack.h"
 #include "quant/quant.h"
 
@@ -59,6 +60,7 @@ static enum gb_status run(struct baseline *b, struct gb_error *error)
         status = gb_outputs_add_activations(b->reference, gb_fixture_activation_rules(fixture),
                                             (enum gb_activation_part)p, error);
     for (uint32_t l = 0; status == GB_OK && l < fixture->layers; l++) {
+        progress_item("computing the reference", l, fixture->layers);
         struct gb_arguments a = baseline_arguments(b, l);
         const struct gb_layer_outputs *out = &b->reference->layer[l];
         a.output = out->output;
@@ -310,8 +312,10 @@ enum gb_status baseline_bounds(struct baseline *b, const struct gb_rounding_poin
     enum gb_status status = GB_OK;
     if (!x || !routing_weights || !b->bounds)
         status = gb_fail(error, GB_ENOMEM, "no memory for bounds");
-    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++)
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        progress_item("computing bounds", l, f->layers);
         status = bound_one(b, l, x, routing_weights, error);
+    }
     free(x);
     free(routing_weights);
     return status;

@@ -145,8 +145,10 @@ static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const st
 {
     struct gb_layer *l = &f->layer[layer];
     layer_inputs(f, layer, GB_FP32, w->x, w->routing_weights);
+    progress("computing truth of the quantised weights", 0.4);
     enum gb_status status =
         gb_truth_layer(&f->shape, w->x, l->ids, w->routing_weights, quantised, l->truth_quantised, NULL, error);
+    progress("computing truth of the original weights", 0.6);
     if (status == GB_OK)
         status = gb_truth_layer(&f->shape, w->x, l->ids, w->routing_weights, original, l->truth_original, NULL, error);
     return status;
@@ -168,6 +170,7 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
         return status;
     const double *q = layer ? f->stack.truth_quantised + (layer - 1) * count : f->stack.residual;
     const double *r = layer ? f->stack.truth_original + (layer - 1) * count : f->stack.residual;
+    progress("computing truth of the residual stream", 0.8);
     status = stack_truth(f, layer, &quantised, q, f->stack.truth_quantised + layer * count, error);
     if (status == GB_OK)
         status = stack_truth(f, layer, &original, r, f->stack.truth_original + layer * count, error);
@@ -194,7 +197,8 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
     if (!o.values || !w.x || !w.routing_weights)
         status = gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
-        progress("quantising and computing truth: layer", l, f->layers);
+        progress_enter((double)l / f->layers, (l + 1.0) / f->layers);
+        progress("quantising the experts", 0.0);
         if (!routed)
             status = route(f, l, &w, error);
         if (status == GB_OK)
@@ -203,6 +207,7 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
             status = calibrate(f, l, error);
         if (status == GB_OK)
             status = all_truth(f, &o, l, &w, error);
+        progress_leave();
     }
     progress_done();
     free(o.values);

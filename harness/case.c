@@ -9,6 +9,7 @@
 #include "harness/input.h"
 #include "harness/judged.h"
 #include "harness/minimise.h"
+#include "harness/progress.h"
 #include "harness/record.h"
 #include "harness/session.h"
 #include "harness/worker.h"
@@ -100,9 +101,17 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                                      .timeout_s = r->timeout_s};
     struct worker_result result;
     memcpy(request.batches, r->batches, sizeof request.batches);
+    char running[300];
+    double began = record_clock(), unspent = 0.0;
+    snprintf(running, sizeof running, "running %s", s->kernel->name);
+    progress(running, 0.0);
     worker_run(&request, r->fixture, &result);
+    unspent = record_clock() - began;
+    for (uint32_t b = 0; b < r->batch_count; b++)
+        unspent -= result.seconds[b];
     if (result.verdict != VERDICT_PASS) {
         not_run(record, r, s, result.verdict, result.reason);
+        record_seconds(record, record_clock() - began);
         worker_result_free(&result);
         return GB_OK;
     }
@@ -117,8 +126,11 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                                  .second = result.second[b],
                                  .largest = result.outputs[r->batch_count - 1],
                                  .checks = &result.checks[b],
-                                 .routing = &result.routing[b]};
+                                 .routing = &result.routing[b],
+                                 .seconds = result.seconds[b] + (b ? 0.0 : unspent)}; /* which starting it took */
+        progress_enter((b + 1.0) / (r->batch_count + 1), (b + 2.0) / (r->batch_count + 1));
         status = judged_cases(record, r, &subject, error);
+        progress_leave();
         if (status == GB_OK)
             status = minimise_case(record, r, s, result.outputs[b], error);
     }
@@ -192,15 +204,21 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
     struct gb_outputs *outputs;
     char repro[9000];
     repro_outputs(repro, sizeof repro, r->path, outputs_path, f, claim);
+    double began = record_clock();
     int code = input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
+    double seconds = record_clock() - began;
     if (code != EXIT_PASS) {
         record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", NULL), "", 0, verdict_of(code),
                     error->message, repro, NULL, NULL);
+        record_seconds(record, seconds);
         command_error("verify", "%s", error->message);
         return GB_OK;
     }
-    struct judged subject = {
-        .kernel = kernel_of(f, outputs_path, claim, outputs), .library = "", .repro = repro, .outputs = outputs};
+    struct judged subject = {.kernel = kernel_of(f, outputs_path, claim, outputs),
+                             .library = "",
+                             .repro = repro,
+                             .outputs = outputs,
+                             .seconds = seconds};
     enum gb_status status = judged_cases(record, r, &subject, error);
     gb_outputs_free(outputs);
     return status;

@@ -53,6 +53,23 @@ struct parsing {
     bool given[64]; /* by the option's place */
 };
 
+/* An option that only begins as a name does is none: a script is to mean today's options with tomorrow's program too.
+ */
+static void refuse_abbreviation(const struct argp_option *options, int key, const char *argument,
+                                const struct argp_state *state)
+{
+    for (size_t i = 0; options && options[i].name; i++) {
+        if (options[i].key != key)
+            continue;
+        int behind = argument && argument == state->argv[state->next - 1]; /* as a word of its own */
+        const char *word = state->argv[state->next - 1 - behind];
+        size_t length = strlen(options[i].name);
+        if (!strncmp(word, "--", 2) &&
+            (strncmp(word + 2, options[i].name, length) || (word[2 + length] && word[2 + length] != '=')))
+            usage_error(state, "%.*s: no such option; there is --%s", (int)strcspn(word, "="), word, options[i].name);
+    }
+}
+
 /* Around a command's parser: argp itself prints nothing, and no value is silently replaced by a later one. */
 static error_t parse_once(int key, char *argument, struct argp_state *state)
 {
@@ -60,6 +77,7 @@ static error_t parse_once(int key, char *argument, struct argp_state *state)
     const struct argp_option *options = p->argp->options;
     if (key == ARGP_KEY_ERROR)
         usage_error(state, "%s: no such option, or its value is missing", state->argv[state->next - 1]);
+    refuse_abbreviation(options, key, argument, state);
     for (size_t i = 0; options && options[i].name && i < sizeof p->given / sizeof *p->given; i++)
         if (options[i].key == key && options[i].arg && !(options[i].flags & OPTION_REPEATABLE)) {
             if (p->given[i])
@@ -72,6 +90,19 @@ static error_t parse_once(int key, char *argument, struct argp_state *state)
     return status;
 }
 
+const struct argp_option help_option = {"help", 'h', NULL, 0, "print this help", 0};
+
+bool option_has_letter(const struct argp_option *option)
+{
+    return option->key > ' ' && option->key < 0x7f;
+}
+
+/* Whether the word asks for help. */
+static bool asks_for_help(const char *word)
+{
+    return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "-?");
+}
+
 void command_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
     char name[64];
@@ -82,7 +113,7 @@ void command_parse(const struct argp *argp, int argc, char **argv, void *input)
     snprintf(name, sizeof name, "gaugeblock %s", command);
     argv[0] = name;
     for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-?")) {
+        if (asks_for_help(argv[i])) {
             argp_help(argp, stdout, ARGP_HELP_STD_HELP, name);
             exit(command_finish(command, EXIT_PASS));
         }

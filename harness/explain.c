@@ -181,17 +181,17 @@ static void sort(struct window *w)
         }
 }
 
-/* "; tokens 3, 7 alone; columns 16 to 31 alone" */
+/* "; in tokens 3, 7 only; in columns 16 to 31 only" */
 static void append_place(const json_t *where, char *text, size_t bytes)
 {
     static const char *const keys[] = {"tokens", "columns"};
     size_t used = strlen(text);
     if (json_object_get(where, "expert") && used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, "; tokens of expert %d alone",
+        used += (size_t)snprintf(text + used, bytes - used, "; in tokens of expert %d only",
                                  (int)json_integer_value(json_object_get(where, "expert")));
     for (size_t i = json_object_get(where, "expert") ? 1 : 0; i < 2 && used < bytes; i++)
         if (json_object_get(where, keys[i]))
-            used += (size_t)snprintf(text + used, bytes - used, "; %s %s alone", keys[i],
+            used += (size_t)snprintf(text + used, bytes - used, "; in %s %s only", keys[i],
                                      json_string_value(json_object_get(where, keys[i])));
 }
 
@@ -232,10 +232,10 @@ static json_t *describe(const struct window *w, char *text, size_t bytes)
     if (named)
         write_name(w, text, bytes);
     else if (w->count && w->candidates[0].explains >= CLOSE)
-        snprintf(text, bytes, "looks like no fault known here; closest: %s (%.4g %% of the squared error)",
-                 w->candidates[0].name, 100.0 * w->candidates[0].explains);
+        snprintf(text, bytes, "no known bug fits it; closest: %s (%.4g %% of the squared error)", w->candidates[0].name,
+                 100.0 * w->candidates[0].explains);
     else
-        snprintf(text, bytes, "looks like no fault known here");
+        snprintf(text, bytes, "no known bug fits it");
     append_place(where, text, bytes);
     return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o}", "layer", (int)w->layer, "name",
                      named ? w->candidates[0].name : "", "kind", named ? w->candidates[0].kind : "", "explains",

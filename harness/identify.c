@@ -247,37 +247,40 @@ static int report(const struct options *options, json_t *record, const struct gb
     return (int)json_integer_value(json_object_get(record, "exit_code"));
 }
 
+static const struct argp_option options[] = {
+    {"scales", 's', "FILE", 0, "the scales, where OUTPUTS is a .npy file of codes", 0},
+    {"output", 'o', "FILE", 0, "also write the finding as .json", 0},
+    {0},
+};
+
+const struct argp identify_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "VECTORS OUTPUTS",
+    .doc =
+        "Name the recipe that a quantiser implements, from what it made of a block format's inputs. VECTORS is "
+        "the file of inputs. OUTPUTS is HDF5 or .safetensors with the arrays codes, scales and, if there are "
+        "any, global_scales; .npy with the codes; or a recipe's file of vectors.\v"
+        "Exit codes: 0 named, 1 unknown, 2 bad usage or input, 4 inputs that tell too little. docs/vectors.md describes the files.\n\n"
+        "Example:\n  gaugeblock identify fixtures/vectors/e4m3-1x32-e8m0.txt outputs.h5",
+};
+
 int command_identify(int argc, char **argv)
 {
-    static const struct argp_option known[] = {
-        {"scales", 's', "FILE", 0, "the scales, where OUTPUTS is a .npy file of codes", 0},
-        {"output", 'o', "FILE", 0, "also write the finding as .json", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = known,
-        .parser = parse,
-        .args_doc = "VECTORS OUTPUTS",
-        .doc =
-            "Name the recipe that a quantiser implements, from what it made of a block format's inputs. VECTORS is "
-            "the file of inputs. OUTPUTS is HDF5 or .safetensors with the arrays codes, scales and, if there are "
-            "any, global_scales; .npy with the codes; or a recipe's file of vectors.\v"
-            "Exit codes: 0 named, 1 unknown, 2 bad usage or input, 4 inputs that tell too little. docs/vectors.md describes the files.\n\n"
-            "Example:\n  gaugeblock identify fixtures/vectors/e4m3-1x32-e8m0.txt outputs.h5",
-    };
-    struct options options = {.vectors = NULL};
+    struct options o = {.vectors = NULL};
     struct gb_vectors *vectors;
     struct gb_vector_outputs *outputs;
     struct gb_error error;
-    command_parse(&argp, argc, argv, &options);
-    const char *const inputs[] = {options.vectors, options.outputs, options.scales};
-    if (options.record && target_check(options.record, inputs, 3, &error) != GB_OK)
+    command_parse(&identify_argp, argc, argv, &o);
+    const char *const inputs[] = {o.vectors, o.outputs, o.scales};
+    if (o.record && target_check(o.record, inputs, 3, &error) != GB_OK)
         return command_error("identify", "%s", error.message);
-    if (gb_vectors_read(options.vectors, &vectors, &error) != GB_OK)
+    if (gb_vectors_read(o.vectors, &vectors, &error) != GB_OK)
         return command_error("identify", "%s", error.message);
-    int code = input_vector_outputs(options.outputs, options.scales, options.vectors, vectors, &outputs, &error);
+    int code = input_vector_outputs(o.outputs, o.scales, o.vectors, vectors, &outputs, &error);
     if (code == EXIT_PASS) {
         json_t *record = record_begin(IDENTIFICATION_SCHEMA, argc, argv);
-        code = report(&options, record, vectors, outputs);
+        code = report(&o, record, vectors, outputs);
         json_decref(record);
         gb_vector_outputs_free(outputs);
     } else {

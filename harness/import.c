@@ -325,23 +325,24 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     return status == GB_OK ? build(o, checkpoint, capture, *fixture, error) : status;
 }
 
+const struct argp import_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "CHECKPOINT_DIR OUT.h5",
+    .doc = "Make a problem from a safetensors checkpoint in Hugging Face naming.\v"
+           "Example:\n"
+           "  gaugeblock import fixtures/data/tiny-qwen3-moe tiny.h5 --format nvfp4 \\\n"
+           "      --capture fixtures/data/tiny-qwen3-moe/capture.safetensors",
+};
+
 int command_import(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "CHECKPOINT_DIR OUT.h5",
-        .doc = "Make a problem from a safetensors checkpoint in Hugging Face naming.\v"
-               "Example:\n"
-               "  gaugeblock import fixtures/data/tiny-qwen3-moe tiny.h5 --format nvfp4 \\\n"
-               "      --capture fixtures/data/tiny-qwen3-moe/capture.safetensors",
-    };
     struct import_options o = {.activations = GB_BF16, .seed = 1};
     struct gb_checkpoint *checkpoint = NULL;
     struct gb_capture *capture = NULL;
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
-    command_parse(&argp, argc, argv, &o);
+    command_parse(&import_argp, argc, argv, &o);
     enum gb_status status = target_check_checkpoint(o.path, o.directory, &error);
     if (status == GB_OK)
         status = target_check(o.path, &o.capture, 1, &error);

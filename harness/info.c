@@ -105,21 +105,22 @@ static int describe_coverage(const struct gb_fixture *f)
     return EXIT_PASS;
 }
 
+const struct argp info_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "FIXTURE",
+    .doc = "Check a problem and describe it.\v"
+           "Examples:\n"
+           "  gaugeblock info layer.h5\n"
+           "  gaugeblock info layer.h5 --coverage",
+};
+
 int command_info(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "FIXTURE",
-        .doc = "Check a problem and describe it.\v"
-               "Examples:\n"
-               "  gaugeblock info layer.h5\n"
-               "  gaugeblock info layer.h5 --coverage",
-    };
     struct info_options o = {0};
     struct gb_fixture *fixture;
     struct gb_error error;
-    command_parse(&argp, argc, argv, &o);
+    command_parse(&info_argp, argc, argv, &o);
     int code = input_fixture(o.path, INPUT_TIMEOUT_S, &fixture, &error);
     if (code != EXIT_PASS) {
         command_error("info", "%s", error.message);

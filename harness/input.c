@@ -100,7 +100,7 @@ int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixt
 {
     char *argv[] = {"gaugeblock", "probe", (char *)path, NULL};
     *fixture = NULL;
-    progress("reading the fixture, generating its weights", 0, 1);
+    progress("reading the fixture, generating its weights", 0.0);
     int shared = memfd_create("fixture", MFD_CLOEXEC);
     int code = probe(path, argv, shared, timeout_s, error);
     if (code == EXIT_PASS && gb_fixture_receive(path, shared, fixture, error) != GB_OK) {

@@ -15,6 +15,7 @@
 #include "harness/judge_route.h"
 #include "harness/lanes.h"
 #include "harness/metrics.h"
+#include "harness/progress.h"
 #include "harness/session.h"
 #include "harness/statistics.h"
 #include "quant/quant.h"
@@ -333,7 +334,10 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     struct distances sum;
     json_t *layers = json_array();
     distances_start(&sum);
+    progress_enter(0.0, 0.5);
     enum gb_status status = baseline_bounds(b, &points, inner, error);
+    progress_leave();
+    progress_enter(0.5, 1.0);
     if (status == GB_OK && b->plain && output)
         status = baseline_bounds(b->plain, b->plain->bounds ? &b->plain->points : &points, b->plain->stages, error);
     if (status == GB_OK)
@@ -355,8 +359,10 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
         json_array_append_new(layers, object);
+        progress_item("checking the outputs", l, f->layers);
         status = judge_layer(b, l, outputs, output, &tally, &sum, object, j, error);
     }
+    progress_leave();
     if (lane_vacuous(&tally.bound))
         judgement_worsen(j, VERDICT_VACUOUS, "nothing was compared");
     judgement_of_sums(j, &tally.statistics, "", sums_bind(&tally, false), sums_bind(&tally, true));

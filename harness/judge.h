@@ -16,11 +16,12 @@
 struct judgement {
     enum verdict verdict;
     char reason[768]; /* one line; empty for PASS */
+    bool wrong;       /* what the subject wrote fails, not just how it behaved */
     json_t *lanes;    /* the case's "lanes" */
     json_t *metrics;  /* the case's "metrics" */
 };
 
-/* Keeps the gravest verdict and the reason that came with it first. */
+/* Keeps the gravest verdict and the reason that came with it first; of what the subject wrote. */
 void judgement_worsen(struct judgement *judgement, enum verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* What sums of errors showed, of the families that bind. of: what they are sums of, with ", " behind it, or "". */

@@ -59,15 +59,50 @@ static void add_case(json_t *record, const struct case_request *r, const struct 
                 j->metrics);
 }
 
-/* Adds to a failed case what its result looks like. */
-static enum gb_status explain_case(json_t *record, const struct baseline *b, const struct judged *s,
-                                   struct gb_error *error)
+/* Whether bits differ that are to be the same, although every element is within its error bound. */
+static bool bits_alone(const json_t *lanes)
+{
+    return !strcmp(record_text(lanes, "bits", "result", NULL), "FAIL") &&
+           json_is_true(json_object_get(json_object_get(lanes, "bits"), "binding")) &&
+           !strcmp(record_text(lanes, "bound", "result", NULL), "PASS");
+}
+
+/* What to do about a failure that has no name, or whose smallest part was not looked for; NULL: nothing more. */
+static const char *next_step(const struct case_request *r, const struct judged *s, const json_t *one)
+{
+    bool named = record_text(one, "explanation", "name", NULL)[0] != '\0';
+    if (!named && bits_alone(json_object_get(one, "lanes")))
+        return "every element is within its error bound: if the order of the sums is another one than is claimed, "
+               "claim none";
+    if (s->library[0] && !(s->kernel.flags & GB_ROUTES))
+        return r->minimal ? NULL
+               : named    ? "add --minimise small.h5: it writes the smallest part that fails"
+                       : "add --minimise small.h5: it writes the smallest part that fails, which may show a known bug";
+    if (named)
+        return NULL;
+    if (s->library[0])
+        return "run the experts as a kernel without a router: --minimise then writes the smallest part that fails";
+    return s->outputs->layer[0].intermediate
+               ? "run the kernel itself with --subject: --minimise then writes the smallest part that fails"
+               : "write the intermediate beside the output (docs/kernels.md): gate_up and down are then checked apart";
+}
+
+/* Adds to a failed case what its result looks like, where it is the result that fails. */
+static enum gb_status explain_case(json_t *record, const struct case_request *r, const struct baseline *b,
+                                   const struct judged *s, bool wrong, struct gb_error *error)
 {
     json_t *one = last_case(record), *explanation;
     char text[768];
-    if (s->kernel.operation == GB_ROUTE || strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
+    if (strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
         return GB_OK;
-    progress("explaining", 0, 1);
+    if (!wrong) {
+        json_object_set_new(one, "reason",
+                            json_sprintf("%s; its outputs pass every check", record_text(one, "reason", NULL)));
+        return GB_OK;
+    }
+    if (s->kernel.operation == GB_ROUTE)
+        return GB_OK;
+    progress("searching what the error looks like", 0.7);
     enum gb_status status = explain(b, s->kernel.operation, s->outputs, &explanation, text, sizeof text, error);
     if (status == GB_ENOMEM) { /* the verdict stands without */
         json_object_set_new(
@@ -76,8 +111,12 @@ static enum gb_status explain_case(json_t *record, const struct baseline *b, con
     }
     if (status == GB_OK && explanation) {
         json_object_set_new(one, "explanation", explanation);
+        json_object_set_new(one, "diagnosis", record_string(text));
         json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));
     }
+    const char *next = next_step(r, s, one);
+    if (status == GB_OK && next)
+        json_object_set_new(one, "next", json_string(next));
     return status;
 }
 
@@ -87,9 +126,12 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
 {
     struct baseline *b;
     struct judgement j, again;
+    double began = record_clock();
+    progress_enter(0.0, 0.7);
     enum gb_status status = baseline_of(r->baselines, &s->kernel, &b, error);
     if (status == GB_OK)
         status = judge(b, &s->kernel, s->outputs, s->checks, r->gate, &j, error);
+    progress_leave();
     if (status == GB_OK && s->second) {
         status = judge(b, &s->kernel, s->second, NULL, r->gate, &again, error);
         if (status == GB_OK)
@@ -98,7 +140,9 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
     if (status != GB_OK)
         return status;
     add_case(record, r, s, &j);
-    return explain_case(record, b, s, error);
+    status = explain_case(record, r, b, s, j.wrong, error);
+    record_seconds(record, s->seconds + record_clock() - began);
+    return status;
 }
 
 /* Makes r->own the routing of these outputs. */
@@ -134,7 +178,7 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
                                       "twice, or weights that are no numbers: no output is right for it"};
     if ((s->routing && s->routing->unwritten) || !can_be_rerouted(r->fixture, outputs))
         return GB_OK;
-    if (!rerouted_tokens(r->fixture, outputs))
+    if (!routing_difference(r->fixture, outputs, &(struct routing_difference){0}))
         return judge(given, &s->kernel, outputs, checks, r->gate, j, error);
     status = take_routing(r, s, outputs, error);
     if (status == GB_OK)
@@ -147,11 +191,25 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
     return status;
 }
 
+/* How the subject's routing differs from the fixture's, if it does. */
+static void note_routing(json_t *one, const struct gb_fixture *f, const struct gb_outputs *outputs)
+{
+    struct routing_difference d;
+    uint32_t tokens = routing_difference(f, outputs, &d);
+    if (!tokens)
+        return;
+    json_object_set_new(one, "rerouted_tokens", json_integer(tokens));
+    json_object_set_new(one, "rerouted",
+                        json_pack("{s:i, s:i, s:i, s:I}", "expert_sets", (int)d.sets, "weights_only", (int)d.weights,
+                                  "slot_order_only", (int)d.order, "max_ulp", (json_int_t)d.max_ulp));
+}
+
 static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const struct judged *s,
                                      struct gb_error *error)
 {
     struct baseline *held;
     struct judgement j, again;
+    double began = record_clock();
     enum gb_status status = GB_OK;
     if (s->second)
         status = judge_under_own(r, s, s->second, NULL, &held, &again, error);
@@ -162,10 +220,11 @@ static enum gb_status judge_rerouted(json_t *record, const struct case_request *
     if (s->second)
         keep_graver(&j, &again);
     add_case(record, r, s, &j);
-    uint32_t tokens = j.lanes ? rerouted_tokens(r->fixture, s->outputs) : 0;
-    if (tokens)
-        json_object_set_new(last_case(record), "rerouted_tokens", json_integer(tokens));
-    return explain_case(record, held, s, error);
+    if (j.lanes)
+        note_routing(last_case(record), r->fixture, s->outputs);
+    status = explain_case(record, r, held, s, j.wrong, error);
+    record_seconds(record, s->seconds + record_clock() - began);
+    return status;
 }
 
 /* The router in a layer that routes. */
@@ -177,6 +236,7 @@ static struct judged router_of(const struct judged *s)
     router.kernel.output = GB_FP32;
     router.kernel.roundings = (struct gb_stage_roundings){0}; /* they are the layer's */
     router.checks = s->routing;
+    router.seconds = s->kernel.operation == GB_ROUTE ? s->seconds : 0.0; /* the layer's run is the layer's time */
     return router;
 }
 

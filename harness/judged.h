@@ -13,6 +13,7 @@ struct judged {
     const struct gb_outputs *outputs, *second;    /* second: of another run, where the two may differ; otherwise NULL */
     const struct gb_outputs *largest;             /* of the same run and the most tokens; NULL: outputs */
     const struct worker_checks *checks, *routing; /* what watching it showed; NULL for a file */
+    double seconds;                               /* that it took to run it, or to read its file */
 };
 
 /* The contract's name; "" if no order is claimed. */

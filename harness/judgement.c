@@ -5,14 +5,32 @@
 #include "harness/judge.h"
 #include "harness/statistics.h"
 
-void judgement_worsen(struct judgement *j, enum verdict verdict, const char *format, ...)
+static void worsen(struct judgement *j, enum verdict verdict, const char *format, va_list list)
 {
     if (verdict_graver(verdict, j->verdict) == j->verdict)
         return;
-    va_list list;
-    va_start(list, format);
     j->verdict = verdict;
     vsnprintf(j->reason, sizeof j->reason, format, list);
+}
+
+void judgement_worsen(struct judgement *j, enum verdict verdict, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    j->wrong |= verdict == VERDICT_FAIL;
+    worsen(j, verdict, format, list);
+    va_end(list);
+}
+
+/* Of how the subject behaved. */
+static void misbehaved(struct judgement *j, enum verdict verdict, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void misbehaved(struct judgement *j, enum verdict verdict, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    worsen(j, verdict, format, list);
     va_end(list);
 }
 
@@ -33,13 +51,12 @@ void judgement_of_sums(struct judgement *j, const struct statistics *sums, const
 void judgement_watch(struct judgement *j, const struct gb_kernel *kernel, const struct worker_checks *checks)
 {
     if (checks->differing && !(kernel->flags & GB_NONDETERMINISTIC))
-        judgement_worsen(j, VERDICT_NONDETERMINISTIC,
-                         "%llu elements differ between two runs on the same inputs; first: %s",
-                         (unsigned long long)checks->differing, checks->where);
+        misbehaved(j, VERDICT_NONDETERMINISTIC, "%llu elements differ between two runs on the same inputs; first: %s",
+                   (unsigned long long)checks->differing, checks->where);
     if (checks->canary_broken)
-        judgement_worsen(j, VERDICT_FAIL, "wrote outside a buffer: %s", checks->where);
+        misbehaved(j, VERDICT_FAIL, "wrote outside a buffer: %s", checks->where);
     if (checks->input_changed)
-        judgement_worsen(j, VERDICT_FAIL, "changed an input: %s", checks->where);
+        misbehaved(j, VERDICT_FAIL, "changed an input: %s", checks->where);
     if (checks->unwritten)
         judgement_worsen(j, VERDICT_FAIL, "%llu elements were never written; first: %s",
                          (unsigned long long)checks->unwritten, checks->where);

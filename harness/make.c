@@ -306,16 +306,17 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
     return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;
 }
 
+const struct argp make_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "OUT.h5",
+    .doc = "Generate a problem: weights, inputs, routing and truth.\v"
+           "Example, one layer of Qwen3-Next's shape:\n"
+           "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
+};
+
 int command_make(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "OUT.h5",
-        .doc = "Generate a problem: weights, inputs, routing and truth.\v"
-               "Example, one layer of Qwen3-Next's shape:\n"
-               "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
-    };
     struct make_options o = {.format = GB_NVFP4,
                              .activations = GB_BF16,
                              .layers = 1,
@@ -325,7 +326,7 @@ int command_make(int argc, char **argv)
                              .shape = {.tokens = 8}};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
-    command_parse(&argp, argc, argv, &o);
+    command_parse(&make_argp, argc, argv, &o);
     enum gb_status status = make(&o, &fixture, &error);
     if (status == GB_OK)
         printf("%s: %s, sha256 %s\n", o.path, fixture->contract, fixture->sha256);

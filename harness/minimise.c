@@ -78,8 +78,10 @@ static enum gb_status try_part(struct search *s, const struct part *part, bool *
 {
     struct gb_fixture *fixture;
     struct gb_error refused;
+    char what[64];
     *fails = false;
-    progress("minimising: try", s->tries++, 100);
+    snprintf(what, sizeof what, "searching the smallest part that fails: try %u", ++s->tries);
+    progress(what, 0.0);
     enum gb_status status = part_new(s->request->fixture, part, &fixture, &refused);
     if (status == GB_OK) {
         struct gb_problem problem = session_problem(s->selected->kernel, fixture, fixture->shape.tokens);

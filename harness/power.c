@@ -116,15 +116,17 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
     enum gb_status status = traces ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct gb_arguments a = baseline_arguments(p->baseline, l);
-        progress("taking apart: layer", l, f->layers);
+        progress_item("computing every stage", l, f->layers);
         status = trace_new(p->baseline->contract, &a, &traces[l], error);
         if (status == GB_OK)
             status = make_noise(p, l, &traces[l], error);
     }
     for (size_t i = 0; status == GB_OK && i < count; i++) {
-        progress("planting: fault", (unsigned)i, (unsigned)count);
+        progress_enter((double)i / (double)count, (double)(i + 1) / (double)count);
+        progress("injecting bugs", 0.0);
         if (fault_applies(&all[i], &traces[0].arguments))
             status = plant(p, traces, &all[i], tallies, list, error);
+        progress_leave();
     }
     for (uint32_t l = 0; traces && l < f->layers; l++)
         trace_free(&traces[l]);
@@ -181,9 +183,13 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
     json_object_set_new(record, "faults", list);
     json_object_set_new(record, "gates", gates);
     copy_reference(p);
+    progress_enter(0.08, 0.1);
     enum gb_status status = power_look(p, reference, error);
+    progress_leave();
+    progress_enter(0.1, 0.5);
     if (status == GB_OK)
         status = plant_all(p, tallies, list, error);
+    progress_leave();
     if (status == GB_OK)
         status = power_route(p, record, error);
     for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
@@ -192,9 +198,11 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
         enum verdict v = judge_gate(p, g, &reference[g], &tallies[g], object);
         if (g == 0)
             *verdict = v;
-        progress("searching the smallest errors: gate", g, p->gate_count);
+        progress_enter(0.5 + 0.5 * g / p->gate_count, 0.5 + 0.5 * (g + 1.0) / p->gate_count);
+        progress("searching the smallest errors that a gate rejects", 0.0);
         if (!sight_caught(&reference[g]))
             status = power_floors(p, g, object, error);
+        progress_leave();
     }
     progress_done();
     return status;
@@ -269,8 +277,11 @@ static enum gb_status choose(const struct power_options *o, struct baselines *ba
     if (activations != GB_BF16 && activations != fixture->activations)
         return gb_fail(error, GB_EINVAL, "--activations %s: the fixture has %s; give that or bf16",
                        gb_format_name(activations), gb_format_name(fixture->activations));
-    return baselines_get(baselines, gb_contract_find(fixture->weights, activations, GB_ORDER_FMA32), &p->baseline,
-                         error);
+    progress_enter(0.03, 0.05);
+    enum gb_status status =
+        baselines_get(baselines, gb_contract_find(fixture->weights, activations, GB_ORDER_FMA32), &p->baseline, error);
+    progress_leave();
+    return status;
 }
 
 static enum gb_status run(const struct power_options *o, struct gb_fixture *fixture, json_t *record,
@@ -287,8 +298,10 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
         status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->outputs, error);
     if (status == GB_OK)
         status = gb_outputs_new(&fixture->shape, fixture->layers, GB_FP32, false, false, &p->noise, error);
+    progress_enter(0.05, 0.08);
     if (status == GB_OK)
         status = power_stages_new(p, error);
+    progress_leave();
     if (status == GB_OK) {
         json_object_set_new(record, "contract", json_string(p->baseline->contract->name));
         json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
@@ -305,36 +318,40 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
     return status;
 }
 
+static const struct argp_option options[] = {
+    {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+     "of the contract that faults are planted in: bf16, or the fixture's format (default)", 0},
+    {"output", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
+    {0},
+};
+
+const struct argp power_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "FIXTURE",
+    .doc = "Show what a gate sees on a fixture: planted faults, and the smallest errors.\v"
+           "Exit code 4: zeros, a dropped expert or a wrong row would pass. 1: the reference would not.\n\n"
+           "Examples:\n"
+           "  gaugeblock power layer.h5\n"
+           "  gaugeblock power layer.h5 --gate policy.json -o power.json",
+};
+
 int command_power(int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
-        {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
-         "of the contract that faults are planted in: bf16, or the fixture's format (default)", 0},
-        {"output", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
-        {0},
-    };
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "FIXTURE",
-        .doc = "Show what a gate sees on a fixture: planted faults, and the smallest errors.\v"
-               "Exit code 4: zeros, a dropped expert or a wrong row would pass. 1: the reference would not.\n\n"
-               "Examples:\n"
-               "  gaugeblock power layer.h5\n"
-               "  gaugeblock power layer.h5 --gate policy.json -o power.json",
-    };
     struct power_options o = {0};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     enum verdict verdict = VERDICT_NOT_RUN;
     json_t *record = record_new(argc, argv);
-    command_parse(&argp, argc, argv, &o);
+    command_parse(&power_argp, argc, argv, &o);
     json_object_set_new(record, "schema", json_string("gaugeblock-power/1"));
     json_object_del(record, "cases");
     enum gb_status status =
         o.report ? target_check(o.report, (const char *const[]){o.fixture, o.gate}, 2, &error) : GB_OK;
+    progress_enter(0.0, 0.03);
     int code = status == GB_OK ? input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error) : EXIT_USAGE;
+    progress_leave();
     if (code == EXIT_PASS && run(&o, fixture, record, &verdict, &error) != GB_OK)
         code = EXIT_USAGE;
     if (code == EXIT_PASS) {

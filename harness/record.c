@@ -189,7 +189,20 @@ static enum verdict verdict_of(const json_t *one)
     return VERDICT_CRASH;
 }
 
-enum verdict record_finish(json_t *record, long long expect)
+double record_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void record_seconds(json_t *record, double seconds)
+{
+    json_t *cases = json_object_get(record, "cases");
+    json_object_set_new(json_array_get(cases, json_array_size(cases) - 1), "seconds", json_real(seconds));
+}
+
+enum verdict record_finish(json_t *record, long long expect, double seconds)
 {
     enum verdict overall = VERDICT_PASS;
     const json_t *cases = json_object_get(record, "cases");
@@ -215,6 +228,7 @@ enum verdict record_finish(json_t *record, long long expect)
         }
     }
     json_object_set_new(summary, "reason", json_string(reason));
+    json_object_set_new(summary, "seconds", json_real(seconds));
     json_object_set_new(record, "summary", summary);
     json_object_set_new(record, "verdict", json_string(verdict_name(overall)));
     json_object_set_new(record, "exit_code", json_integer(verdict_exit_code(overall)));
@@ -244,4 +258,38 @@ double record_number(const json_t *object, ...)
     const json_t *value = walk(object, path);
     va_end(path);
     return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+double record_layer_bound_ratio(const json_t *layer)
+{
+    static const char *const outputs[] = {"output", "intermediate", "weights"};
+    const json_t *bound = json_object_get(layer, "bound");
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        if (json_object_get(bound, outputs[i])) {
+            double ratio = record_number(bound, outputs[i], "limit_ratio", NULL);
+            return isnan(ratio) ? INFINITY : ratio; /* which JSON has no number for */
+        }
+    return NAN;
+}
+
+double record_layer_mismatches(const json_t *layer)
+{
+    const char *name;
+    json_t *bits;
+    double count = 0.0;
+    json_object_foreach(json_object_get(layer, "subject_reference"), name, bits)
+    {
+        double mismatching = record_number(bits, "mismatching", NULL);
+        count += isnan(mismatching) ? 0.0 : mismatching;
+    }
+    return count;
+}
+
+double record_bound_ratio(const json_t *one)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    double largest = NAN;
+    for (size_t l = 0; l < json_array_size(layers); l++)
+        largest = fmax(largest, record_layer_bound_ratio(json_array_get(layers, l)));
+    return largest;
 }

@@ -32,8 +32,12 @@ void record_case(json_t *record, json_t *fixture, json_t *subject, const char *c
                  enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics);
 /* Appends what a fixture's cases exercised. Takes the reference to counts. */
 void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens, json_t *counts);
-/* Counts cases, checks --expect (negative: not given) and sets verdict and exit_code. */
-enum verdict record_finish(json_t *record, long long expect);
+/* Seconds on a clock that no one sets. */
+double record_clock(void);
+/* How long the case that was appended last took. */
+void record_seconds(json_t *record, double seconds);
+/* Counts cases, checks --expect (negative: not given), sets verdict, exit_code and how long the run took. */
+enum verdict record_finish(json_t *record, long long expect, double seconds);
 
 /* Whether `path` ends in .json, .xml or .md. */
 bool report_known(const char *path);
@@ -48,6 +52,13 @@ void report_table(FILE *stream, const json_t *record);
 bool report_junit(FILE *stream, const json_t *record);
 bool report_markdown(FILE *stream, const json_t *record);
 
+/* The largest error of a layer's output, or of what else it hands out, as a fraction of its bound; infinite for
+ * NaN; NaN: not judged. */
+double record_layer_bound_ratio(const json_t *layer);
+/* How many elements of all that a layer hands out differ from the reference in any bit. */
+double record_layer_mismatches(const json_t *layer);
+/* The largest of a case's layers. */
+double record_bound_ratio(const json_t *one);
 /* A string of the record, "" if it is not there. The path's last argument is NULL. */
 const char *record_text(const json_t *object, ...) __attribute__((sentinel));
 /* A number of the record, NaN if it is not there or null. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/layer_inputs.h"
+#include "harness/metrics.h"
 #include "quant/quant.h"
 
 /* No router gives more: a scaling factor of any published one is below 2^4. */
@@ -17,13 +18,53 @@ static bool same_routing(const struct gb_layer *l, const struct gb_layer_outputs
            !memcmp(l->routing_weights + at, out->routing_weights + at, pairs * sizeof *l->routing_weights);
 }
 
-uint32_t rerouted_tokens(const struct gb_fixture *f, const struct gb_outputs *outputs)
+static uint32_t filled(const int32_t *ids, uint32_t top_k)
 {
-    uint32_t top_k = f->shape.top_k, count = 0;
-    for (uint32_t l = 0; l < f->layers; l++)
-        for (uint32_t t = 0; t < outputs->shape.tokens; t++)
-            count += !same_routing(&f->layer[l], &outputs->layer[l], (size_t)t * top_k, top_k);
+    uint32_t count = 0;
+    for (uint32_t s = 0; s < top_k; s++)
+        count += ids[s] >= 0;
     return count;
+}
+
+/* The largest difference of the two weights of an expert, in ulp; -1: the experts are others. A token has an expert
+ * once. */
+static int64_t weights_apart(const struct gb_layer *l, const struct gb_layer_outputs *out, size_t at, uint32_t top_k)
+{
+    int64_t largest = 0;
+    if (filled(l->ids + at, top_k) != filled(out->ids + at, top_k))
+        return -1;
+    for (size_t a = at; a < at + top_k; a++) {
+        struct difference d;
+        size_t b = at;
+        while (b < at + top_k && l->ids[a] != out->ids[b])
+            b++;
+        if (b == at + top_k)
+            return -1;
+        if (l->ids[a] < 0)
+            continue;
+        difference_of(GB_FP32, &out->routing_weights[b], &l->routing_weights[a], 1, &d);
+        int64_t ulp = d.nan_mismatching ? UINT32_MAX : (int64_t)d.max_ulp;
+        largest = ulp > largest ? ulp : largest;
+    }
+    return largest;
+}
+
+uint32_t routing_difference(const struct gb_fixture *f, const struct gb_outputs *outputs, struct routing_difference *d)
+{
+    uint32_t top_k = f->shape.top_k;
+    *d = (struct routing_difference){0};
+    for (uint32_t l = 0; l < f->layers; l++)
+        for (uint32_t t = 0; t < outputs->shape.tokens; t++) {
+            size_t at = (size_t)t * top_k;
+            if (same_routing(&f->layer[l], &outputs->layer[l], at, top_k))
+                continue;
+            int64_t apart = weights_apart(&f->layer[l], &outputs->layer[l], at, top_k);
+            d->sets += apart < 0;
+            d->weights += apart > 0;
+            d->order += apart == 0;
+            d->max_ulp = apart > 0 && (uint64_t)apart > d->max_ulp ? (uint64_t)apart : d->max_ulp;
+        }
+    return d->sets + d->weights + d->order;
 }
 
 bool rerouted_covers(const struct rerouted *r, const struct gb_outputs *outputs)

@@ -11,9 +11,17 @@ struct rerouted {
     struct baselines baselines;
 };
 
-/* Tokens of all layers that were sent elsewhere or weighed otherwise than by the fixture, bit for bit, in slot order.
- * outputs: with routing. */
-uint32_t rerouted_tokens(const struct gb_fixture *fixture, const struct gb_outputs *outputs);
+/* Tokens of all layers by how their routing differs from the fixture's, each counted once. */
+struct routing_difference {
+    uint32_t sets;    /* other experts */
+    uint32_t weights; /* the same experts, other weights */
+    uint32_t order;   /* the same experts with the same weights, in other slots */
+    uint64_t max_ulp; /* of `weights`: the largest difference of an expert's two weights, in ulp of FP32 */
+};
+
+/* outputs: with routing. Returns how many tokens differ in any way. */
+uint32_t routing_difference(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
+                            struct routing_difference *difference);
 /* False if an id is no expert, or a token's twice, or a weight beyond what a router gives or, unless the fixture is
  * marked nonfinite, NaN. */
 bool can_be_rerouted(const struct gb_fixture *fixture, const struct gb_outputs *outputs);

@@ -32,20 +32,14 @@ static void layers_table(FILE *stream, const json_t *one)
             "rel L2", "min cosine", "rel L2", "of bound");
     for (size_t l = 0; l < json_array_size(layers); l++) {
         const json_t *layer = json_array_get(layers, l);
-        const json_t *bits = json_object_get(layer, "subject_reference");
         const json_t *original = json_object_get(json_object_get(layer, "subject_truth"), "original");
-        double output = record_number(bits, "output", "mismatching", NULL);
-        double inner = record_number(bits, "intermediate", "mismatching", NULL);
-        double ratio = record_number(layer, "bound", "output", "limit_ratio", NULL);
-        fprintf(stream, "  %-5.0f %12.0f |", record_number(layer, "model_layer", NULL),
-                (isnan(output) ? 0 : output) + (isnan(inner) ? 0 : inner));
+        fprintf(stream, "  %-5.0f %12.0f |", record_number(layer, "model_layer", NULL), record_layer_mismatches(layer));
         figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
         fprintf(stream, " |");
         number(stream, 13, "%.9f", record_number(original, "cosine_min", NULL));
         number(stream, 10, "%.3e", record_number(original, "relative_l2", NULL));
         fprintf(stream, " |");
-        number(stream, 8, "%.3f",
-               isnan(ratio) ? record_number(layer, "bound", "intermediate", "limit_ratio", NULL) : ratio);
+        number(stream, 8, "%.3f", record_layer_bound_ratio(layer));
         fprintf(stream, "\n");
     }
 }
@@ -69,7 +63,7 @@ static void routing_table(FILE *stream, const json_t *one)
         fprintf(stream, " |");
         number(stream, 12, "%.3g", record_number(tokens, "largest_gap_ulp", NULL));
         fprintf(stream, " |");
-        number(stream, 8, "%.3f", record_number(layer, "bound", "weights", "limit_ratio", NULL));
+        number(stream, 8, "%.3f", record_layer_bound_ratio(layer));
         fprintf(stream, "\n");
     }
 }
@@ -166,19 +160,38 @@ static void down_line(FILE *stream, const json_t *down)
     fprintf(stream, "\n");
 }
 
-/* A fixture that was refused has no subject. */
-static void refused_block(FILE *stream, const json_t *one)
+/* How the routing that a layer chose differs from the fixture's. */
+static void routing_line(FILE *stream, const json_t *rerouted)
 {
-    fprintf(stream, "\n%s\n  %s: %s\n", record_text(one, "fixture", "path", NULL), record_text(one, "verdict", NULL),
-            record_text(one, "reason", NULL));
+    double sets = record_number(rerouted, "expert_sets", NULL);
+    double weights = record_number(rerouted, "weights_only", NULL);
+    double order = record_number(rerouted, "slot_order_only", NULL);
+    const char *comma = "";
+    if (!rerouted)
+        return;
+    fprintf(stream, "  own routing: ");
+    if (sets > 0) {
+        fprintf(stream, "expert sets differ from the fixture's for %.0f tokens", sets);
+        comma = "; ";
+    }
+    if (weights > 0) {
+        fprintf(stream, "%ssame expert sets, routing weights differ by up to %.0f ulp for %.0f tokens", comma,
+                record_number(rerouted, "max_ulp", NULL), weights);
+        comma = "; ";
+    }
+    if (order > 0)
+        fprintf(stream, "%ssame experts and weights in other slots for %.0f tokens", comma, order);
+    fprintf(stream, "; the FFN was judged under it\n");
+}
+
+/* Whether a file was refused, which standard error says when it happens. */
+static bool is_refused(const json_t *one)
+{
+    return record_number(one, "batch", NULL) == 0 || !strcmp(record_text(one, "verdict", NULL), "BAD_INPUT");
 }
 
 static void case_block(FILE *stream, const json_t *one)
 {
-    if (!record_text(one, "subject", "name", NULL)[0]) {
-        refused_block(stream, one);
-        return;
-    }
     fprintf(stream, "\n%s on %s, batch %.0f", record_text(one, "subject", "name", NULL),
             record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
     const char *contract = record_text(one, "contract", NULL);
@@ -192,10 +205,7 @@ static void case_block(FILE *stream, const json_t *one)
         drift_table(stream, drift);
     if (json_object_get(one, "lanes"))
         sums_line(stream, json_object_get(one, "lanes"));
-    if (json_object_get(one, "rerouted_tokens"))
-        fprintf(stream,
-                "  judged under the subject's own routing, which is another one than the fixture's for %.0f tokens\n",
-                record_number(one, "rerouted_tokens", NULL));
+    routing_line(stream, json_object_get(one, "rerouted"));
     codes_line(stream, json_object_get(json_object_get(one, "lanes"), "codes"));
     down_line(stream, json_object_get(json_object_get(one, "lanes"), "down"));
     exact_line(stream, json_object_get(json_object_get(one, "lanes"), "exact"));
@@ -222,10 +232,17 @@ static void case_block(FILE *stream, const json_t *one)
 void report_table(FILE *stream, const json_t *record)
 {
     const json_t *cases = json_object_get(record, "cases");
+    size_t refused = 0;
     for (size_t i = 0; i < json_array_size(cases); i++)
-        case_block(stream, json_array_get(cases, i));
-    fprintf(stream, "\n%s: %.0f of %.0f cases passed", record_text(record, "verdict", NULL),
-            record_number(record, "summary", "passed", NULL), record_number(record, "summary", "cases", NULL));
+        if (is_refused(json_array_get(cases, i)))
+            refused++;
+        else
+            case_block(stream, json_array_get(cases, i));
+    fprintf(stream, "%s%s: %.0f of %.0f cases passed", refused < json_array_size(cases) ? "\n" : "",
+            record_text(record, "verdict", NULL), record_number(record, "summary", "passed", NULL),
+            record_number(record, "summary", "cases", NULL));
+    if (refused)
+        fprintf(stream, ", %zu refused", refused);
     double expected = record_number(record, "summary", "expected", NULL);
     if (!isnan(expected))
         fprintf(stream, ", %.0f judged, %.0f expected", record_number(record, "summary", "judged", NULL), expected);

@@ -84,7 +84,7 @@ static enum gb_status check_stack(const struct gb_fixture *f, const char *path, 
         struct gb_truth_quantised weights = {
             layer->gate_up, layer->down, {f->activation, layer->gate_up_bias, layer->down_bias}};
         struct gb_truth_source source = gb_truth_from_quantised(&weights);
-        progress("checking truth: layer", l, f->layers);
+        progress_item("checking truth", l, f->layers);
         status = stack_truth(f, l, &source, l ? stored - count : f->stack.residual, own, error);
         if (status == GB_OK)
             status = compare_stream(&f->shape, path, l, stored, own, error);

@@ -182,8 +182,9 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
     uint32_t count = select_subjects(catalogue, o->patterns, o->pattern_count, &problem, selected);
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i < count; i++) {
-        progress("judging: subject", i, count);
+        progress_enter((double)i / count, (i + 1.0) / count);
         status = case_kernel(record, request, &selected[i], error);
+        progress_leave();
     }
     free(selected);
     return status;
@@ -193,8 +194,11 @@ static enum gb_status judge_outputs(json_t *record, const struct verify_options 
                                     struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++)
+    for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++) {
+        progress_enter((double)i / o->outputs_count, (i + 1.0) / o->outputs_count);
         status = case_outputs(record, request, o->outputs[i], &o->claim, error);
+        progress_leave();
+    }
     return status;
 }
 
@@ -207,7 +211,7 @@ static enum gb_status cover(json_t *record, const struct verify_options *o, cons
     char missing[2048];
     if (!tokens)
         return GB_OK;
-    progress("measuring coverage", 0, 1);
+    progress("measuring coverage", 0.96);
     enum gb_status status = coverage_measure(f, tokens, &coverage, error);
     if (status != GB_OK)
         return status;
@@ -247,9 +251,13 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     struct baseline *reference;
     struct rerouted own = {0};
     size_t first = json_array_size(json_object_get(record, "cases"));
+    double began = record_clock();
+    progress_enter(0.0, 0.2);
     int code = input_fixture(path, o->timeout_s, &fixture, error);
+    progress_leave();
     if (code != EXIT_PASS) {
         case_refused(record, path, code, error->message);
+        record_seconds(record, record_clock() - began);
         return GB_OK;
     }
     baselines.fixture = fixture;
@@ -271,15 +279,20 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         return GB_OK;
     }
     enum gb_status status = o->outputs_count ? check_claim(fixture, &o->claim, error) : GB_OK;
-    progress("computing the reference", 0, 1);
+    progress_enter(0.2, 0.3);
     if (status == GB_OK)
         status = baselines_get(&baselines, fixture_contract(fixture), &reference, error);
+    progress_leave();
+    progress_enter(0.3, 0.5);
     enum gb_status truth = status == GB_OK ? check_truth(&baselines, path, error) : GB_OK;
+    progress_leave();
+    progress_enter(0.5, 0.96);
     if (truth != GB_OK)
         case_refused(record, path, EXIT_USAGE, error->message);
     else if (status == GB_OK)
         status = o->outputs_count ? judge_outputs(record, o, &request, error)
                                   : judge_kernels(record, o, catalogue, &request, error);
+    progress_leave();
     if (status == GB_OK && truth == GB_OK)
         status = cover(record, o, fixture, path, first, error);
     if (status == GB_ENOMEM)
@@ -311,17 +324,6 @@ static enum gb_status check_targets(const struct verify_options *o, struct gb_er
     return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
 }
 
-/* What a run without --kernel, --subject and --outputs could have judged. */
-static void list_others(const struct catalogue *c)
-{
-    printf("\nWithout --kernel the reference itself was judged. There are also:\n");
-    for (uint32_t l = 0; l < c->count; l++)
-        for (uint32_t i = 0; i < c->library[l].table->count; i++)
-            printf("  --kernel %s\n", subject_kernel(&c->library[l], i)->name);
-    if (c->cuda_missing[0])
-        printf("  cuda/*: %s\n", c->cuda_missing);
-}
-
 /* --minimise wrote nothing although something failed. */
 static bool is_unminimised(const json_t *record)
 {
@@ -337,28 +339,31 @@ static bool is_unminimised(const json_t *record)
     return failed;
 }
 
+const struct argp verify_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "FIXTURE...",
+    .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
+           "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
+           "Examples:\n"
+           "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 \\\n"
+           "      -o record.json -o junit.xml\n"
+           "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
+           "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
+           "  gaugeblock verify tiny.h5 --require-coverage gate.codes,experts.idle=2",
+};
+
 int command_verify(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .args_doc = "FIXTURE...",
-        .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
-               "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
-               "Examples:\n"
-               "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 -o record.json -o junit.xml\n"
-               "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
-               "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
-               "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --require-coverage gate.codes,experts.idle=2",
-    };
     static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
     static struct catalogue catalogue;
     struct gb_error error;
+    double began = record_clock();
     json_t *record = record_new(argc, argv);
     o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
     if (!o.fixtures)
         return command_error("verify", "no memory for %d arguments", argc);
-    command_parse(&argp, argc, argv, &o);
+    command_parse(&verify_argp, argc, argv, &o);
     enum gb_status status = check_targets(&o, &error);
     if (status == GB_OK)
         status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
@@ -366,18 +371,21 @@ int command_verify(int argc, char **argv)
         json_object_set_new(record, "gate", gate_json(&o.gate));
         status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
     }
-    for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++)
+    for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++) {
+        progress_enter((double)i / o.fixture_count, (i + 1.0) / o.fixture_count);
         status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
+        progress_leave();
+    }
     free(o.fixtures);
     if (status != GB_OK) {
         json_decref(record);
         return command_error("verify", "%s", error.message);
     }
-    enum verdict verdict = record_finish(record, o.expect);
+    enum verdict verdict = record_finish(record, o.expect, record_clock() - began);
     report_table(stdout, record);
     if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
         record_number(record, "summary", "judged", NULL) > 0)
-        list_others(&catalogue);
+        printf("No --kernel, --subject or --outputs: the reference itself was judged. See gaugeblock list kernels.\n");
     if (o.minimal && is_unminimised(record))
         fprintf(stderr,
                 "gaugeblock verify: --minimise %s: not written; what failed has no part that fails alone "

@@ -122,6 +122,7 @@ static void read_results(const struct worker_request *request, const struct gb_f
         snprintf(path, sizeof path, "%s/batch-%u.h5", folder, request->batches[b]);
         read_checks(json_array_get(json_object_get(report, "batches"), b), &result->checks[b]);
         read_checks(json_array_get(json_object_get(report, "routing"), b), &result->routing[b]);
+        result->seconds[b] = json_number_value(json_array_get(json_object_get(report, "seconds"), b));
         int code = input_outputs(path, fixture, request->timeout_s, &result->outputs[b], &error);
         snprintf(path, sizeof path, "%s/batch-%u-again.h5", folder, request->batches[b]);
         if (code == EXIT_PASS && access(path, R_OK) == 0)

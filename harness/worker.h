@@ -35,6 +35,7 @@ struct worker_result {
     struct gb_outputs *outputs[MAX_BATCHES];
     struct gb_outputs *second[MAX_BATCHES]; /* of the second run, where the kernel may differ between runs; else NULL */
     struct worker_checks checks[MAX_BATCHES];
+    double seconds[MAX_BATCHES];               /* that running it took */
     struct worker_checks routing[MAX_BATCHES]; /* the same of the routing, where the kernel is a layer that routes */
 };
 

@@ -29,6 +29,7 @@ struct worker {
     struct gb_outputs *outputs[MAX_BATCHES];
     struct gb_outputs *second[MAX_BATCHES]; /* of the second run; only for GB_NONDETERMINISTIC kernels */
     struct worker_checks checks[MAX_BATCHES], routing[MAX_BATCHES];
+    double seconds[MAX_BATCHES];
     double *state; /* [tokens, hidden], the residual stream; NULL: no drift */
 };
 
@@ -233,7 +234,9 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     }
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};
+        double began = record_clock();
         status = run_batch(w, &s, io, b, error);
+        w->seconds[b] += record_clock() - began;
     }
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);
@@ -339,13 +342,15 @@ int worker_main(int argc, char **argv)
     }
     child_set_up();
     enum gb_status status = work(&w, argv, &error);
-    json_t *batches = json_array(), *routing = json_array();
+    json_t *batches = json_array(), *routing = json_array(), *seconds = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++) {
+        json_array_append_new(seconds, json_real(w.seconds[b]));
         json_array_append_new(batches, checks_json(&w.checks[b]));
         json_array_append_new(routing, checks_json(&w.routing[b]));
     }
-    json_t *report = json_pack("{s:i, s:o, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
-                               "batches", batches, "routing", routing);
+    json_t *report =
+        json_pack("{s:i, s:o, s:o, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
+                  "batches", batches, "routing", routing, "seconds", seconds);
     bool failed = !report || !write_report(argv[5], report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {

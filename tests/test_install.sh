@@ -9,13 +9,29 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/moved
 
-cmake --install "$build" --prefix "$work/installed"
-mv "$work/installed" "$prefix"
-
 fail() {
     echo "test_install: $*" >&2
     exit 1
 }
+
+# What is removed is what was installed, and nothing beside it.
+source=$(dirname "$(dirname "$(realpath "$0")")")
+cmake --install "$build" --prefix "$work/gone" >"$work/log"
+cp "$build/install_manifest.txt" "$work/list"
+for file in share/man/man1/gaugeblock.1 share/man/man1/gaugeblock-verify.1 share/zsh/site-functions/_gaugeblock \
+    share/bash-completion/completions/gaugeblock share/fish/vendor_completions.d/gaugeblock.fish \
+    share/doc/gaugeblock/LICENSE share/doc/gaugeblock/docs/gates.md bin/gaugeblock; do
+    [ -s "$work/gone/$file" ] || fail "$file is not installed"
+done
+touch "$work/gone/share/doc/mine"
+cmake -DMANIFEST="$work/list" -P "$source/cmake/uninstall.cmake"
+left=$(find "$work/gone" ! -type d)
+[ "$left" = "$work/gone/share/doc/mine" ] || fail "left behind: $left"
+[ -z "$(find "$work/gone" -type d -name gaugeblock)" ] || fail "folders of gaugeblock are left behind"
+! cmake -DMANIFEST="$work/list" -P "$source/cmake/uninstall.cmake" 2>"$work/log" || fail "nothing to uninstall: exit 0"
+
+cmake --install "$build" --prefix "$work/installed"
+mv "$work/installed" "$prefix"
 
 cat >"$work/consumer.c" <<'END'
 #include "gaugeblock.h"

@@ -33,6 +33,7 @@ for fault, name in NAMED.items():
     found = case["explanation"]
     expect(found["name"].startswith(name) and found["explains"] > 0.99, f"{fault}: {found}")
     expect(f"looks like: {found['name']}" in case["reason"], case["reason"])
+    expect(("next" in case) == (not more) and "--minimise" in case.get("next", "--minimise"), case.get("next"))
     if not more:
         continue
     minimal = case["minimal"]
@@ -79,8 +80,18 @@ expect(judged(wrong)["explanation"]["where"]["expert"] == expert, "expert")
 
 rng = numpy.random.default_rng(5)
 case = judged(truth + rng.normal(size=truth.shape))
-expect(case["explanation"]["name"] == "" and "no fault known" in case["reason"], str(case["explanation"]))
+expect(case["explanation"]["name"] == "" and "; no known bug fits it" in case["reason"], str(case["explanation"]))
 expect("explanation" not in judged(truth, code=0), "nothing to explain")
+# Where nothing is named, the next step is said; the same step is no advice to who has taken it.
+expect("write the intermediate beside the output" in case["next"], case["next"])
+one = ["--subject", FAULTS, "--kernel", "faults/one-element"]
+case, = record(fixture, *one, code=1)["cases"]
+expect(case["explanation"]["name"] == "" and "claim none" in case["next"], str(case))
+case, = record(fixture, *one[:2], "--kernel", "faults/routing-weight-truncated-declared", code=1)["cases"]
+expect(case["explanation"]["name"] == "" and "which may show a known bug" in case["next"], str(case))
+case, = record(fixture, *one[:2], "--kernel", "faults/routing-weight-truncated-declared", "--minimise", path("one.h5"),
+               code=1)["cases"]
+expect("next" not in case and case["minimal"]["bytes"] == os.path.getsize(path("one.h5")), str(case))
 
 # Without an order, no file where nothing failed; and bad usage.
 case, = record(fixture, "--minimise", path("none.h5"))["cases"]

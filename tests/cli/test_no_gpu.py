@@ -6,7 +6,10 @@ from program import expect, path, record, run, small
 
 fixture = small()
 plain = run("verify", fixture)
-expect("There are also" in plain.stdout and "cpu/nvfp4-down" in plain.stdout, plain.stdout)
+# A run that judged no one's kernel says so, and where kernels are named: not all of them, nor any that cannot run.
+expect("the reference itself was judged. See gaugeblock list kernels" in plain.stdout.splitlines()[-1], plain.stdout)
+expect("cuda/" not in plain.stdout and "cpu/nvfp4-down" not in plain.stdout, plain.stdout)
+expect("the reference itself" not in run("verify", fixture, "--kernel", "cpu/nvfp4-layer").stdout, "a kernel was named")
 if not os.path.exists("/dev/nvidia0"):
     one = record(fixture, "--kernel", "cuda/*", code=3)
     expect(one["summary"]["judged"] == 0 and one["cases"][0]["verdict"] == "NOT_RUN", str(one["summary"]))

@@ -52,6 +52,22 @@ def backwards(i, w):
 
 route, layer = record(fixture, "--outputs", rerouted(fixture, "backwards.h5", backwards))["cases"]
 expect(layer["rerouted_tokens"] == 16 and layer["metrics"]["overall"]["subject_truth"]["original"]["cosine"] is None, layer)
+expect(layer["rerouted"] == {"expert_sets": 0, "weights_only": 0, "slot_order_only": 16, "max_ulp": 0}, layer["rerouted"])
+
+
+# Every expert is right, and only the last bits of some weights are others: that is said, and by how much.
+def last_bits(i, w):
+    w.view(np.uint32)[4, 1] += 3
+    w.view(np.uint32)[7, 0] -= 1
+    backwards(i[7:8], w[7:8])
+
+
+file = rerouted(fixture, "last-bits.h5", last_bits)
+layer = record(fixture, "--outputs", file)["cases"][1]
+expect(layer["rerouted"] == {"expert_sets": 0, "weights_only": 2, "slot_order_only": 0, "max_ulp": 3}, layer["rerouted"])
+printed = run("verify", fixture, "--outputs", file).stdout
+expect("same expert sets, routing weights differ by up to 3 ulp for 2 tokens; the FFN" in printed, printed)
+expect("expert sets differ" not in printed, printed)
 
 
 # A wrong expert is the router's fault alone. Where the routing is not handed out, the layer gets it.
@@ -63,6 +79,9 @@ file = rerouted(fixture, "wrong.h5", wrong)
 route, layer = record(fixture, "--outputs", file, code=1)["cases"]
 expect(route["verdict"] == "FAIL" and f"token 3 has expert {unused[0]}" in route["reason"], route["reason"])
 expect(layer["verdict"] == "PASS" and layer["rerouted_tokens"] == 1, layer["reason"])
+expect(layer["rerouted"] == {"expert_sets": 1, "weights_only": 0, "slot_order_only": 0, "max_ulp": 0}, layer["rerouted"])
+printed = run("verify", fixture, "--outputs", file, code=1).stdout
+expect("expert sets differ from the fixture's for 1 tokens; the FFN" in printed, printed)
 with h5py.File(file, "r+") as f:
     del f["layers/0/routing"]
 layer, = record(fixture, "--outputs", file, code=1)["cases"]

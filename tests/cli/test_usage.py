@@ -19,13 +19,14 @@ for command in ("list", "make", "import", "info", "verify", "diff", "vectors", "
     expect("xample" in run(command, "--help").stdout, f"{command} --help has no example")
     expect("--no-such-flag" in refused(command, "--no-such-flag"), command)
     refused(command)
-    full(command, "--help")
+    for help in (["--help"], ["-h"], ["-?"]):
+        full(command, *help)
+    full("help", command)
 for which in ("formats", "recipes", "routers", "contracts", "kernels", "devices"):
     expect(len(run("list", which).stdout.splitlines()) > 1, which)
 expect("Example" in run("--help").stdout, "help")
-for arguments in (["--help"], ["--version"], ["list", "formats"], ["info", fixture]):
+for arguments in (["--help"], ["-h"], ["help"], ["--version"], ["list", "formats"], ["info", fixture]):
     full(*arguments)
-refused()
 refused("no-such-command")
 refused("list", "nonsense")
 
@@ -51,6 +52,10 @@ for arguments in (["verify", fixture, "--gate", "cosine-0.99", "--gate", "defaul
                   ["import", CHECKPOINT, path("x.h5"), "--tokens", "4", "--tokens", "5"],
                   ["identify", "a", "b", "-o", "c.json", "--output", "d.json"]):
     expect("is given twice" in refused(*arguments), str(arguments))
+# Nor is an option guessed from its beginning.
+for arguments in (["--exp", "1"], ["--exp=1"], ["--batc", "1"]):
+    expect("no such option; there is --" in refused("verify", fixture, *arguments), str(arguments))
+expect("no such option" in refused("make", path("x.h5"), "--shape", "8,3,96,48", "--gen"), "--gen")
 run("verify", fixture, "--kernel", "cpu/nvfp4-layer", "--kernel", "cpu/nvfp4-down", "-o", path("a.json"), "-o", path("b.md"))
 expect("either" in refused(*shape, "8,3,96,48", "--stored", "--generated"), "two ways to keep weights")
 expect("--router: name a rule" in refused(*shape, "8,3,96,48", "--router", ""), "a router without a name")
@@ -66,7 +71,16 @@ expect(one["verdict"] == "BAD_INPUT" and one["exit_code"] == 2 and one["summary"
 expect("missing.h5: cannot open" in one["cases"][0]["reason"], one["cases"][0]["reason"])
 expect(one["cases"][0]["fixture"]["path"] == path("missing.h5"), str(one["cases"][0]))
 with open(path("r.xml")) as stream:
-    expect('errors="2"' in stream.read(), "JUnit has two errors")
+    text = stream.read()
+expect('errors="2"' in text and "batch 0" not in text, f"JUnit has two errors, of no batch: {text}")
+
+# What is refused is said once, and has no batch.
+for arguments in ([path("missing.h5")], [fixture, path("missing.h5")], [fixture, "--outputs", path("missing.npy")]):
+    done = run("verify", *arguments, "-o", path("r.md"), code=2)
+    with open(path("r.md")) as stream:
+        text = stream.read()
+    expect(done.stderr.count("\n") == 1 and (done.stdout + done.stderr).count("cannot") == 1, f"{done.stdout}{done.stderr}")
+    expect(", 1 refused" in done.stdout and "batch 0" not in done.stdout + text, done.stdout + text)
 
 refused("import", path("missing"), path("x.h5"))
 for arguments in (["--layers", "0-9"], ["--layers", "1-0"], ["--layers", "a"], ["--tokens", "0"],

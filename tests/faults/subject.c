@@ -107,6 +107,7 @@ static const struct gb_kernel kernels[] = {
     ORDERED("zero-output", run_zero_output),
     ORDERED("unwritten-row", run_unwritten_row),
     ORDERED("writes-past-end", run_writes_past_end),
+    UNORDERED("writes-past-end", run_writes_past_end_unordered),
     ORDERED("changes-input", run_changes_input),
     ORDERED("nondeterministic", run_nondeterministic),
     ORDERED("reads-unwritten", run_reads_unwritten),

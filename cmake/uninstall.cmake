@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# Removes what `cmake --install` copied, by its own list, and the folders of gaugeblock that are empty then.
+# Usage: cmake -DMANIFEST=build/installed.txt -P uninstall.cmake, with DESTDIR as it was.
+if(NOT EXISTS "${MANIFEST}")
+  message(FATAL_ERROR "gaugeblock: ${MANIFEST}: is not there; nothing was installed from this build")
+endif()
+file(STRINGS "${MANIFEST}" files)
+foreach(file IN LISTS files)
+  file(REMOVE "$ENV{DESTDIR}${file}")
+  get_filename_component(folder "$ENV{DESTDIR}${file}" DIRECTORY)
+  while(folder MATCHES "/gaugeblock(/|$)")
+    file(GLOB left LIST_DIRECTORIES true "${folder}/*")
+    if(left OR NOT EXISTS "${folder}")
+      break()
+    endif()
+    file(REMOVE_RECURSE "${folder}")
+    get_filename_component(folder "${folder}" DIRECTORY)
+  endwhile()
+endforeach()
+file(REMOVE "${MANIFEST}")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a terminal one line says how much of the whole run is done, and moves with it; elsewhere there is none."""
+import os
+import pty
+import re
+
+from program import PROGRAM, expect, path, run
+
+
+def percentages(*arguments):
+    """What the line showed, in turn, and what was left on the screen behind it."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(PROGRAM, [PROGRAM, *map(str, arguments)])
+    text = b""
+    while True:
+        try:
+            piece = os.read(terminal, 1 << 16)
+        except OSError:  # as Linux says the end of a terminal
+            break
+        if not piece:
+            break
+        text += piece
+    expect(os.waitpid(child, 0)[1] == 0, f"{arguments}: {text.decode()}")
+    lines = re.findall(r"\r\x1b\[K([^\r\n]*)", text.decode())
+    expect(" 0/" not in text.decode(), f"{arguments}: nothing is 0 of anything: {lines[:20]}")
+    expect(lines[-1] == "" or not re.match(" *[0-9]+ %", lines[-1]), f"{arguments}: the line stays: {lines[-1]}")
+    return [int(line.split()[0]) for line in lines if re.match(" *[0-9]+ %", line)]
+
+
+for layers in (1, 4):
+    fixture, shape = path(f"{layers}.h5"), ["--shape", "8,3,96,48", "--layers", layers]
+    for arguments, fewest in ((["make", fixture, *shape], 4 * layers), (["verify", fixture], 6 + 4 * (layers - 1)),
+                              (["verify", fixture, fixture, "--kernel", "cpu/nvfp4*", "--batch", "2,4,8"], 20),
+                              (["power", fixture], 20)):
+        shown = percentages(*arguments)
+        expect(shown == sorted(shown), f"{arguments}: goes back: {shown}")
+        expect(shown[0] <= 5 and shown[-1] >= 75 and max(shown) <= 100, f"{arguments}: from {shown[0]} to {shown[-1]}")
+        expect(len(set(shown)) >= fewest, f"{arguments}: {len(set(shown))} steps, not {fewest}: {shown}")
+expect("%" not in run("verify", path("1.h5")).stderr, "a line of progress that no one sees")
