@@ -251,7 +251,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     size_t first = json_array_size(json_object_get(record, "cases"));
     int code = input_fixture(path, o->timeout_s, &fixture, error);
     if (code != EXIT_PASS) {
-        case_refused(record, path, code, error->message);
+        case_refused(record, path, NULL, o->timeout_s, code, error->message);
         return GB_OK;
     }
     struct case_request request = {
@@ -261,6 +261,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         .baseline = &plain,
         .own = &own,
         .gate = &o->gate,
+        .gate_name = o->gate_name,
         .timeout_s = o->timeout_s,
         .minimal = o->minimal};
     request.batches[0] = fixture->shape.tokens;
@@ -269,7 +270,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error) != GB_OK) {
         char reason[sizeof error->message];
         snprintf(reason, sizeof reason, "%s: %.300s", path_end(path), error->message);
-        case_refused(record, path, EXIT_USAGE, reason);
+        case_refused(record, path, o->batches, o->timeout_s, EXIT_USAGE, reason);
         gb_fixture_free(fixture);
         return GB_OK;
     }
@@ -280,7 +281,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     if (truth == GB_OK && request.quantised)
         truth = truth_check(&quantised, path, error);
     if (truth != GB_OK)
-        case_refused(record, path, EXIT_USAGE, error->message);
+        case_refused(record, path, NULL, o->timeout_s, EXIT_USAGE, error->message);
     else if (status == GB_OK)
         status = o->outputs_count ? judge_outputs(record, o, &request, error)
                                   : judge_kernels(record, o, catalogue, &request, error);

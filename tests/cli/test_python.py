@@ -366,13 +366,13 @@ except ImportError:
     torch = None
 if torch:
     printed = {}
-    exec(block("python.md", "python").split("report =")[0], printed)
+    exec(block("python.md", "python", 2).split("report =")[0], printed)
     gaugeblock.verify(printed["moe"], fixture, framework="torch").check()
     gaugeblock.verify(lambda layer: printed["moe"](layer).bfloat16(), fixture, framework="torch").check()
     report = gaugeblock.verify(lambda layer: printed["moe"](layer) * 1.02, fixture, framework="torch")
     expect(report.verdict is Verdict.FAIL, str(report))
 
-    exec(block("python.md", "python", 1), printed)
+    exec(block("python.md", "python", 3), printed)
     report = gaugeblock.verify(printed["block"], fixture, framework="torch").check()
     expect([case.operator for case in report.cases] == ["route", "layer"], str(report))
     report = gaugeblock.verify(lambda layer: {**printed["block"](layer), "ids": layer.ids.flip(1)}, fixture, framework="torch")
