@@ -25,12 +25,13 @@ def make(
 ) -> str:
     """Writes a generated problem to the file at `path` and returns the path, which `verify` takes.
 
-    Give a model (a name of `gaugeblock list models`), or a shape: (experts, top_k, hidden, intermediate). The rest are the
-    options of `gaugeblock make` by their names; what is None is the program's default: 8 tokens, 1 layer, format "nvfp4",
-    activations "bf16", data "gaussian", routing "router", seed 1. generated: the file keeps only the seed, and the weights
-    of the experts in use are made on reading.
+    Give a model (a name of `gaugeblock list models`), or a shape: (experts, top_k, hidden, intermediate). The rest are
+    the options of `gaugeblock make` by their names; what is None is the program's default: 8 tokens, 1 layer, format
+    "nvfp4", activations "bf16", data "gaussian", routing "router", seed 1. generated: the file keeps only the seed, and
+    the weights of the experts in use are made on reading.
 
-    ValueError says what the program refused: an argument, or a path that cannot be written. FileNotFoundError: no gaugeblock."""
+    ValueError says what the program refused: an argument, or a path that cannot be written. FileNotFoundError: no gaugeblock.
+    """
     options = {
         "model": model,
         "shape": None if shape is None else ",".join(map(str, shape)),

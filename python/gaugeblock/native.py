@@ -18,7 +18,8 @@ MODULES = ("gaugeblock_quantiser.h", "gaugeblock.h", "quant/quant.h", "fixtures/
 
 
 def _installed(folder: pathlib.Path) -> bool:
-    """The program and the headers are there. A script of this package, which lies in a bin/ too, has no headers beside it."""
+    """The program and the headers are there. A script of this package, which lies in a bin/ too, has no headers beside
+    it."""
     return (folder / "bin" / "gaugeblock").exists() and (folder / "include" / "gaugeblock").is_dir()
 
 

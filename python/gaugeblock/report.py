@@ -41,8 +41,8 @@ GRAVEST_FIRST = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One batch of one subject. record: the case of the program's record (docs/gates.md#record), None if nothing could be
-    judged. operator: "layer"; a function that routes has a case "route" before it, too. subject: its name."""
+    """One batch of one subject. record: the case of the program's record (docs/gates.md#record), None if nothing could
+    be judged. operator: "layer"; a function that routes has a case "route" before it, too. subject: its name."""
 
     tokens: int
     verdict: Verdict
@@ -53,8 +53,8 @@ class Case:
 
     @property
     def reproduce(self) -> str:
-        """The command line that judges this case again; "" if nothing could be judged."""
-        return str(self.record["repro"]) if self.record else ""
+        """The command line that judges this case again, of one that does not pass; "" if nothing could be judged."""
+        return "" if self.record is None or self.verdict is Verdict.PASS else str(self.record["repro"])
 
 
 @dataclasses.dataclass(frozen=True)

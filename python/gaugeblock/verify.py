@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Python function on a fixture and has the program judge what it returned: the same judge as for every kernel."""
+"""Runs a Python function on a fixture and has the program judge what it returned, as it judges every kernel."""
 
 import contextlib
 import importlib
@@ -59,22 +59,23 @@ def verify(
     subject: a function, or the name of a kernel (`gaugeblock list kernels`), or several: a dictionary of such by name.
 
     function(layer) -> output, (output, intermediate), or a dictionary; layer a gaugeblock.Layer whose arrays belong to
-    `framework` ("numpy", "torch", "cupy") and lie on `device`. Names in the dictionary: output: float32, float64 or bf16
-    [tokens, hidden]; intermediate: bf16 [tokens, top_k, intermediate], +0 in empty slots; ids, routing_weights: int32 or
-    int64, and float32 or bf16 [tokens, top_k], of a function that routes by layer.router; then its routing is one case,
-    and its layer under that routing another; x_codes, x_scales, intermediate_codes, intermediate_scales: what
+    `framework` ("numpy", "torch", "cupy") and lie on `device`. Names in the dictionary: output: float32, float64 or
+    bf16 [tokens, hidden]; intermediate: bf16 [tokens, top_k, intermediate], +0 in empty slots; ids, routing_weights:
+    int32 or int64, and float32 or bf16 [tokens, top_k], of a function that routes by layer.router; then its routing is
+    one case, and its layer under that routing another; x_codes, x_scales, intermediate_codes, intermediate_scales: what
     layer.quantisation makes of x and the intermediate, as gaugeblock.h has them. It is called twice for every batch and
     layer, on fresh copies.
 
-    batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. arguments: more of the program's
-    arguments, such as ("-o", "junit.xml"). The rest is about functions; a kernel declares these things itself.
-    order: the order the function claims, such as "fma32/1", which makes every bit binding; None claims none. rounding: where
-    it rounds between stages, {"gate_up": "bf16", "routing_weight": "bf16"} and the like (docs/gates.md). accumulator_bits:
-    significand bits of its accumulators; None is 24, float32's. nondeterministic: two runs may differ, and each is judged.
-    isolate: each batch runs in a process of its own for at most timeout_s seconds, so that a segmentation fault, an exit()
-    or an endless loop costs one verdict; the function must be importable from its module.
-    keep: the folder that the files with what the functions returned are written to. By default those that do not pass are
-    kept in a new folder for temporary files, since the lines that reproduce their cases name them, and the others deleted.
+    batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. arguments: more of the
+    program's arguments, such as ("-o", "junit.xml"). The rest is about functions; a kernel declares these things
+    itself. order: the order the function claims, such as "fma32/1", which makes every bit binding; None claims none.
+    rounding: where it rounds between stages, {"gate_up": "bf16", "routing_weight": "bf16"} and the like
+    (docs/gates.md). accumulator_bits: significand bits of its accumulators; None is 24, float32's. nondeterministic:
+    two runs may differ, and each is judged. isolate: each batch runs in a process of its own for at most timeout_s
+    seconds, so that a segmentation fault, an exit() or an endless loop costs one verdict; the function must be
+    importable from its module. keep: the folder that the files with what the functions returned are written to. By
+    default those that do not pass are kept in a new folder for temporary files, since the lines that reproduce their
+    cases name them, and the others deleted.
 
     Verdicts beside the program's: CRASH if the function raises, UNSUPPORTED if it raises NotImplementedError, FAIL if it
     changes its inputs or returns another shape or type, or not one type for all layers, NONDETERMINISTIC if its two

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocks of code and of commands in a document, as printed, and a shell that runs commands as a reader would."""
+
 import dataclasses
 import os
 import re
 import subprocess
 
-from program import SOURCE
+from program import SOURCE, expect
 
 COMMANDS = "gaugeblock build/gaugeblock cc cmake cp ctest export git make mkdir nvcc pip python python3 sed sh sha256sum".split()
+KINDS = r"(?:not run|run instead|tested|file)(?=:)|prints$"  # of comments above a block: tests/cli/test_docs.py
+WRONG = ("not right above a block", "no comment that says what to do with a block (tests/cli/test_docs.py)")
 
 
 @dataclasses.dataclass
@@ -23,9 +26,9 @@ class Block:
         return words[0] if words else ""
 
     def kind(self):
-        for kind in ("not run", "run instead", "tested", "file", "prints"):
-            if re.match(rf"{kind}\b", self.marker):
-                return kind
+        marked = re.match(KINDS, self.marker)
+        if marked:
+            return marked[0]
         if self.language in ("sh", "bash", "console") or (not self.language and self.first_word() in COMMANDS):
             return "run"
         return "loose" if self.language in ("python", "c") else "text"
@@ -45,14 +48,18 @@ def blocks(document):
     while at < len(lines):
         above = lines[at - 1].strip() if at else ""
         marker = above[4:-3].strip() if above.startswith("<!--") and above.endswith("-->") else ""
+        known, block = re.match(KINDS, marker), lines[at].startswith(("    ", "```"))
+        expect(not marker or bool(known) == block, f"{document}, line {at}: <!-- {marker} --> is {WRONG[block]}")
         fence = re.match(r"```(\w*)", lines[at])
         if fence:
             end = next(i for i in range(at + 1, len(lines)) if lines[i].startswith("```"))
-            yield Block(at + 1, fence[1] or "none", marker, "\n".join([*lines[at + 1:end], ""]))
+            yield Block(at + 1, fence[1] or "none", marker, "\n".join([*lines[at + 1 : end], ""]))
             at = end
         elif lines[at].startswith("    ") and (not above or marker):
             end = at
-            while lines[end].startswith("    ") or (not lines[end] and end + 1 < len(lines) and lines[end + 1].startswith("    ")):
+            while lines[end].startswith("    ") or (
+                not lines[end] and end + 1 < len(lines) and lines[end + 1].startswith("    ")
+            ):
                 end += 1
             yield Block(at + 1, "", marker, "\n".join([*(line[4:] for line in lines[at:end]), ""]))
             at = end
@@ -60,7 +67,7 @@ def blocks(document):
 
 
 def run_commands(commands, folder, environment, state):
-    """Runs lines in a shell in this folder, with what was exported in it, and where it went, before: in the file `state`. Yields
+    """Runs lines in a shell in this folder, with what was exported and where it went before: in the file `state`. Yields
     the exit code and the output of each."""
     script = f". {state}\n" if os.path.exists(state) else ""
     for number, command in enumerate(commands):

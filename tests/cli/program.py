@@ -54,8 +54,8 @@ def record(*arguments, code=0):
 
 
 def reproduced(cases, **options):
-    """Runs the line of every case that does not pass, as a shell takes it: it ends with the gravest of the codes of the cases that
-    have it."""
+    """Runs the line of every case that does not pass, as a shell takes it: it ends with the gravest of the codes of
+    the cases that have it."""
     codes = {}
     for case in cases:
         codes.setdefault(case["repro"], set()).add(case["exit_code"])
@@ -67,7 +67,8 @@ def reproduced(cases, **options):
         if not line or not gravest:
             continue
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, **options)
-        expect(done.returncode == gravest, f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")
+        expect(done.returncode == gravest,
+               f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")
 
 
 def small(name="small.h5", *arguments):

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command of README.md and docs/*.md runs as printed, from top to bottom, in a folder of its document's own.
 
-A block of commands is one that is fenced as sh, or whose first word is one of COMMANDS in blocks.py. Each line must end with exit code 0, or with
-the N of `# exit code N` at its end. README.md runs in the clone (a folder that looks like one), every other document in an empty
-folder, with an installed gaugeblock on PATH. An HTML comment right above a block says what else there is to do with it:
+A block of commands is one that is fenced as sh, or whose first word is one of COMMANDS in blocks.py. Each line must end
+with exit code 0, or with the N of `# exit code N` at its end. README.md runs in the clone (a folder that looks like
+one), every other document in an empty folder, with an installed gaugeblock on PATH. An HTML comment right above a block
+says what else there is to do with it:
 
     <!-- not run: REASON -->                     it is skipped, by name
     <!-- run instead: COMMAND; since REASON -->  COMMAND is run in its place
     <!-- tested: FILE ... -->                    a test of its own runs it
     <!-- file: NAME -->                          it is what the reader saves as NAME
     <!-- prints -->                              what the commands before print has it; `...` stands for anything, numbers agree
-                                                 within 1 % (the last digits of truth are the BLAS's, and expf is the C library's)
+                                                 within 1 % (the last digits of truth are the BLAS's, and expf is the C
+                                                 library's)
 """
+
 import glob
 import os
 import re
@@ -38,7 +41,9 @@ def printed(expected, output):
     found = re.search("".join(pattern), output, re.DOTALL)
     if not found:
         return False
-    literal = re.compile("".join(part if part == ".*?" else part.replace(NUMBER, f"({NUMBER})") for part in pattern), re.DOTALL)
+    literal = re.compile(
+        "".join(part if part == ".*?" else part.replace(NUMBER, f"({NUMBER})") for part in pattern), re.DOTALL
+    )
     actual = literal.search(output).groups()
     return all(abs(float(a) - float(b)) <= 0.01 * abs(float(b)) for a, b in zip(actual, numbers))
 
@@ -55,15 +60,25 @@ def clone(folder):
 def installed():
     """The environment of someone who has installed gaugeblock and its Python package, and whose python3 has numpy."""
     prefix, tools = path("prefix"), path("tools")
-    subprocess.run(["cmake", "--install", os.environ["BUILD"], "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["cmake", "--install", os.environ["BUILD"], "--prefix", prefix], check=True, stdout=subprocess.DEVNULL
+    )
     os.mkdir(tools)
     os.mkdir(path("tmp"))
     os.symlink(os.environ["PYTHON"], os.path.join(tools, "python3"))
-    compiler = subprocess.run(["sh", "-c", f"command -v {os.environ['CC']}"], check=True, capture_output=True, text=True)
+    compiler = subprocess.run(
+        ["sh", "-c", f"command -v {os.environ['CC']}"], check=True, capture_output=True, text=True
+    )
     os.symlink(compiler.stdout.strip(), os.path.join(tools, "cc"))
-    pc, = glob.glob(os.path.join(prefix, "lib*/**/gaugeblock.pc"), recursive=True)
-    return {**os.environ, "PATH": os.pathsep.join([f"{prefix}/bin", tools, os.environ["PATH"]]), "TMPDIR": path("tmp"),
-            "PYTHONPATH": os.path.join(SOURCE, "python"), "PYTHONDONTWRITEBYTECODE": "1", "PKG_CONFIG_PATH": os.path.dirname(pc)}
+    (pc,) = glob.glob(os.path.join(prefix, "lib*/**/gaugeblock.pc"), recursive=True)
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([f"{prefix}/bin", tools, os.environ["PATH"]]),
+        "TMPDIR": path("tmp"),
+        "PYTHONPATH": os.path.join(SOURCE, "python"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PKG_CONFIG_PATH": os.path.dirname(pc),
+    }
 
 
 def follow(document, environment):
@@ -75,9 +90,16 @@ def follow(document, environment):
     ran, skipped, output = 0, [], ""
     for block in blocks(document):
         here, kind = f"{document}, line {block.line}", block.kind()
-        missing = [name for name in re.findall(r"tests/[\w/.]*\w", block.marker) if not os.path.exists(os.path.join(SOURCE, name))]
+        missing = [
+            name
+            for name in re.findall(r"tests/[\w/.]*\w", block.marker)
+            if not os.path.exists(os.path.join(SOURCE, name))
+        ]
         expect(not missing, f"{here}: the comment names {missing}, which is not there")
-        expect(kind != "loose", f"{here}: say above it what runs it: <!-- file: NAME -->, tested: or not run: (tests/cli/test_docs.py)")
+        expect(
+            kind != "loose",
+            f"{here}: say above it what runs it: <!-- file: NAME -->, tested: or not run: (tests/cli/test_docs.py)",
+        )
         if kind in ("not run", "tested"):
             skipped.append(f"{here}: {block.marker}")
         elif kind == "file":
@@ -92,8 +114,10 @@ def follow(document, environment):
                 skipped.append(f"{here}: {blank[0]} is the reader's to fill in")
                 continue
             for command in commands:
-                expect(kind == "run instead" or command.split()[0] not in NEVER,
-                       f"{here}: {command}: say above it why it cannot run, <!-- not run: REASON --> (tests/cli/test_docs.py)")
+                expect(
+                    kind == "run instead" or command.split()[0] not in NEVER,
+                    f"{here}: {command}: say above it why it cannot run, <!-- not run: REASON --> (tests/cli/test_docs.py)",
+                )
             output = ""
             for command, (code, said) in zip(commands, run_commands(commands, folder, environment, folder + ".state")):
                 asked = re.search(r"# exit code (\d)$", command)
@@ -113,7 +137,9 @@ def main():
     ):
         expect(printed(expected, output) == same, f"{expected!r} in {output!r}")
     environment = installed()
-    documents = sys.argv[1:] or ["README.md"] + sorted(f"docs/{os.path.basename(name)}" for name in glob.glob(f"{SOURCE}/docs/*.md"))
+    documents = sys.argv[1:] or ["README.md"] + sorted(
+        f"docs/{os.path.basename(name)}" for name in glob.glob(f"{SOURCE}/docs/*.md")
+    )
     total = 0
     for document in documents:
         ran, skipped = follow(document, environment)
