@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "harness/minimise.h"
 #include "harness/progress.h"
 #include "harness/record.h"
+#include "harness/repro.h"
 #include "harness/session.h"
 #include "harness/worker.h"
 #include "quant/quant.h"
@@ -18,50 +18,13 @@
 _Static_assert(sizeof((struct case_request){0}.batches) / sizeof(uint32_t) == MAX_BATCHES,
                "a request holds as many batches as a worker takes");
 
-/* A word of a shell command line: quoted where a shell would take it apart. */
-static const char *quoted(const char *word, char *buffer, size_t bytes)
-{
-    bool plain = word[0] && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                               "_-./=,:+@%")];
-    size_t n = 0;
-    if (plain)
-        return word;
-    buffer[n++] = '\'';
-    for (const char *c = word; *c && n + 6 < bytes; c++) {
-        if (*c == '\'') {
-            memcpy(buffer + n, "'\\''", 4);
-            n += 4;
-        } else {
-            buffer[n++] = *c;
-        }
-    }
-    buffer[n++] = '\'';
-    buffer[n] = '\0';
-    return buffer;
-}
-
-/* anywhere: the line is to work in every folder, not just in this one. */
-static void repro_kernel(char *text, size_t bytes, const char *path, const struct selected *s, uint32_t batch,
-                         bool anywhere)
-{
-    char fixture[4200], library[4200], full_path[PATH_MAX], full_library[PATH_MAX];
-    const char *subject = anywhere ? realpath(s->library->path, full_library) : s->library->path;
-    path = anywhere && realpath(path, full_path) ? full_path : path;
-    subject = subject ? subject : s->library->path;
-    bool third_party = strcmp(s->library->path, BUILTIN_LIBRARY) && !strstr(s->library->path, CUDA_LIBRARY);
-    int n = snprintf(text, bytes, "gaugeblock verify %s --kernel %s --batch %u", quoted(path, fixture, sizeof fixture),
-                     s->kernel->name, batch);
-    if (third_party && n > 0 && (size_t)n < bytes)
-        snprintf(text + n, bytes - (size_t)n, " --subject %s", quoted(subject, library, sizeof library));
-}
-
 static void not_run(json_t *record, const struct case_request *r, const struct selected *s, enum verdict verdict,
                     const char *reason)
 {
-    char repro[9000] = "";
+    char repro[REPRO_BYTES] = "";
     uint32_t batch = r->batches[r->batch_count - 1];
     if (s->kernel)
-        repro_kernel(repro, sizeof repro, r->path, s, batch, false);
+        repro_kernel(repro, r, r->path, s, batch, false);
     record_case(record, record_fixture(r->path, r->fixture),
                 record_subject(s->kernel ? s->kernel->name : s->pattern, s->library ? s->library->path : "", s->kernel),
                 s->kernel ? judged_contract(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
@@ -74,7 +37,7 @@ static enum gb_status minimise_case(json_t *record, struct case_request *r, cons
     json_t *cases = json_object_get(record, "cases"), *description;
     json_t *one = json_array_get(cases, json_array_size(cases) - 1);
     const char *path = r->minimal;
-    char repro[9000];
+    char repro[REPRO_BYTES];
     if (!path || s->kernel->flags & GB_ROUTES || strcmp(record_text(one, "verdict", NULL), "FAIL"))
         return GB_OK;
     enum gb_status status =
@@ -82,7 +45,7 @@ static enum gb_status minimise_case(json_t *record, struct case_request *r, cons
     if (status != GB_OK || !description)
         return status;
     r->minimal = NULL;
-    repro_kernel(repro, sizeof repro, path, s, (uint32_t)record_number(description, "tokens", NULL), true);
+    repro_kernel(repro, r, path, s, (uint32_t)record_number(description, "tokens", NULL), true);
     json_object_set_new(description, "repro", record_string(repro));
     json_object_set_new(one, "minimal", description);
     return GB_OK;
@@ -117,8 +80,8 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
     }
     enum gb_status status = GB_OK;
     for (uint32_t b = 0; status == GB_OK && b < r->batch_count; b++) {
-        char repro[9000];
-        repro_kernel(repro, sizeof repro, r->path, s, r->batches[b], false);
+        char repro[REPRO_BYTES];
+        repro_kernel(repro, r, r->path, s, r->batches[b], false);
         struct judged subject = {.kernel = *s->kernel,
                                  .library = s->library->path,
                                  .repro = repro,
@@ -143,10 +106,11 @@ static enum verdict verdict_of(int code)
     return code == EXIT_CRASH ? VERDICT_CRASH : VERDICT_BAD_INPUT;
 }
 
-void case_refused(json_t *record, const char *path, int code, const char *reason)
+void case_refused(json_t *record, const char *path, const char *batches, unsigned timeout_s, int code,
+                  const char *reason)
 {
-    char repro[4300], word[4200];
-    snprintf(repro, sizeof repro, "gaugeblock info %s", quoted(path, word, sizeof word));
+    char repro[REPRO_BYTES];
+    repro_refused(repro, path, batches, timeout_s);
     record_case(record, record_refused(path), record_subject("", "", NULL), "", 0, verdict_of(code), reason, repro,
                 NULL, NULL);
     command_error("verify", "%s", reason);
@@ -162,22 +126,6 @@ void case_report_bad_truth(const json_t *record, size_t first)
             return;
         }
     }
-}
-
-static void repro_outputs(char *text, size_t bytes, const char *path, const char *outputs, const struct gb_fixture *f,
-                          const struct claim *claim)
-{
-    char fixture[4200], file[4200];
-    int n = snprintf(text, bytes, "gaugeblock verify %s --outputs %s", quoted(path, fixture, sizeof fixture),
-                     quoted(outputs, file, sizeof file));
-    if (claim->order)
-        n += snprintf(text + n, bytes - (size_t)n, " --order %s", claim->order);
-    if (claim->activations != f->activations)
-        n += snprintf(text + n, bytes - (size_t)n, " --activations %s", gb_format_name(claim->activations));
-    if (claim->roundings_text)
-        n += snprintf(text + n, bytes - (size_t)n, " --rounding %s", claim->roundings_text);
-    if (claim->accumulator_bits != FP32_SIGNIFICAND_BITS)
-        snprintf(text + n, bytes - (size_t)n, " --accumulator-bits %u", claim->accumulator_bits);
 }
 
 /* What a file of outputs claims to be: a layer, with its routing or not, or a router alone. */
@@ -202,8 +150,8 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
 {
     const struct gb_fixture *f = r->fixture;
     struct gb_outputs *outputs;
-    char repro[9000];
-    repro_outputs(repro, sizeof repro, r->path, outputs_path, f, claim);
+    char repro[REPRO_BYTES];
+    repro_outputs(repro, r, outputs_path, claim);
     double began = record_clock();
     int code = input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
     double seconds = record_clock() - began;

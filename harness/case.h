@@ -17,6 +17,7 @@ struct case_request {
     struct baselines *baselines; /* of the fixture */
     struct rerouted *own;        /* the last routing of a subject's own, kept for others that route alike */
     const struct gate *gate;
+    const char *gate_name; /* as --gate has it; NULL: the default one */
     uint32_t batches[32];
     uint32_t batch_count;
     unsigned timeout_s;
@@ -32,8 +33,10 @@ uint32_t case_most_tokens(const json_t *record, size_t first);
 void case_not_exercised(json_t *record, size_t first, const char *missing, const char *demand);
 /* Of those that were judged and found the fixture's truth wrong, prints the first one's reason. */
 void case_report_bad_truth(const json_t *record, size_t first);
-/* A case that says why the fixture at `path` was refused; code: EXIT_USAGE or EXIT_CRASH. */
-void case_refused(json_t *record, const char *path, int code, const char *reason);
+/* A case that says why the fixture at `path` was refused, or --batch for it (batches; NULL: the fixture itself was);
+ * code: EXIT_USAGE or EXIT_CRASH. */
+void case_refused(json_t *record, const char *path, const char *batches, unsigned timeout_s, int code,
+                  const char *reason);
 /* Judges a file of outputs by what is claimed for it. */
 enum gb_status case_outputs(json_t *record, const struct case_request *request, const char *outputs_path,
                             const struct claim *claim, struct gb_error *error);

@@ -256,7 +256,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     int code = input_fixture(path, o->timeout_s, &fixture, error);
     progress_leave();
     if (code != EXIT_PASS) {
-        case_refused(record, path, code, error->message);
+        case_refused(record, path, NULL, o->timeout_s, code, error->message);
         record_seconds(record, record_clock() - began);
         return GB_OK;
     }
@@ -266,6 +266,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
                                    .baselines = &baselines,
                                    .own = &own,
                                    .gate = &o->gate,
+                                   .gate_name = o->gate_name,
                                    .timeout_s = o->timeout_s,
                                    .minimal = o->minimal};
     request.batches[0] = fixture->shape.tokens;
@@ -274,7 +275,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
         parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error) != GB_OK) {
         char reason[sizeof error->message];
         snprintf(reason, sizeof reason, "%s: %.300s", path_end(path), error->message);
-        case_refused(record, path, EXIT_USAGE, reason);
+        case_refused(record, path, o->batches, o->timeout_s, EXIT_USAGE, reason);
         gb_fixture_free(fixture);
         return GB_OK;
     }
@@ -288,7 +289,7 @@ static enum gb_status verify_fixture(json_t *record, struct verify_options *o, c
     progress_leave();
     progress_enter(0.5, 0.96);
     if (truth != GB_OK)
-        case_refused(record, path, EXIT_USAGE, error->message);
+        case_refused(record, path, NULL, o->timeout_s, EXIT_USAGE, error->message);
     else if (status == GB_OK)
         status = o->outputs_count ? judge_outputs(record, o, &request, error)
                                   : judge_kernels(record, o, catalogue, &request, error);

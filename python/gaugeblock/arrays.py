@@ -6,16 +6,18 @@ numpy has no bfloat16, E4M3 or E8M0: there these are uint16 and uint8 bits. torc
 
 import importlib
 import sys
+import typing
 
 import numpy as np
+import numpy.typing as npt
 
 
-def bf16_to_float32(bits):
+def bf16_to_float32(bits: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """bfloat16 bits as float32, exact. bits: uint16, any shape."""
     return (np.asarray(bits, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def float32_to_bf16(values):
+def float32_to_bf16(values: npt.ArrayLike) -> npt.NDArray[np.uint16]:
     """float32 rounded to the nearest bfloat16, ties to even, as uint16 bits. NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -44,14 +46,14 @@ def _numpy(array, element, device):
 FRAMEWORKS = {"numpy": _numpy, "torch": _torch, "cupy": _cupy}
 
 
-def give(array, element, framework, device):
+def give(array: typing.Any, element: typing.Optional[str], framework: str, device: typing.Any) -> typing.Any:
     """A copy of a numpy array for a framework. element: "bf16", "e4m3", "e8m0", or None where numpy has the type."""
     if array is None:
         return None
     return FRAMEWORKS[framework](array, element, device)
 
 
-def synchronise(framework, device):
+def synchronise(framework: str, device: typing.Any) -> None:
     """Waits for the work that a function may have left on a device. Raises what went wrong there."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
@@ -64,7 +66,7 @@ def _is_torch(value):
     return type(value).__module__.split(".")[0] == "torch"
 
 
-def take(value, name):
+def take(value: typing.Any, name: str) -> npt.NDArray[typing.Any]:
     """A numpy array with the bits of whatever a kernel returned, on any device; bfloat16 comes as uint16 bits.
 
     TypeError if it is no array. Understood: numpy, torch, everything with DLPack on the CPU, everything with

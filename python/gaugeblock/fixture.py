@@ -7,6 +7,7 @@ import types
 import typing
 
 import numpy as np
+import numpy.typing as npt
 
 from gaugeblock import native
 from gaugeblock.arrays import give
@@ -27,7 +28,7 @@ class Weights:
     codes: typing.Any
     scales: typing.Any
     global_scales: typing.Any
-    dequantise: typing.Callable  # (expert) -> float32 [rows, columns]: the weights' values, rounded once from float64
+    dequantise: typing.Callable[[int], npt.NDArray[np.float32]]  # (expert) -> float32 [rows, columns]: the weights' values, rounded once from float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Fixture:
     shape: tokens, hidden, intermediate, experts, top_k; layers: how many; format: of the weights; activations: a Layer's;
     sha256: of its inputs."""
 
-    def __init__(self, path):
+    def __init__(self, path: typing.Union[str, "os.PathLike[str]"]) -> None:
         ffi, lib = native.library()
         error = ffi.new("struct gb_error *")
         pointer = ffi.new("struct gb_fixture **")
@@ -119,20 +120,22 @@ class Fixture:
         self.activations = ffi.string(lib.gb_format_name(fixture.activations)).decode()
         self.sha256 = ffi.string(fixture.sha256).decode()
 
-    def __enter__(self):
+    def __enter__(self) -> "Fixture":
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Frees the fixture. Arrays made with framework="numpy" are copies and stay valid."""
         ffi, _ = native.library()
         if self._fixture is not None:
             ffi.release(self._fixture)
             self._fixture = None
 
-    def layer(self, index, tokens=None, framework="numpy", device="cpu"):
+    def layer(
+        self, index: int, tokens: typing.Optional[int] = None, framework: str = "numpy", device: str = "cpu"
+    ) -> Layer:
         """The inputs of layer `index` (0 .. layers-1) for the first `tokens` tokens (all by default), copied.
 
         framework: "numpy", "torch" or "cupy"; device: where torch puts them, such as "cuda"."""
@@ -172,12 +175,12 @@ class Fixture:
             router=self._router(index, array),
         )
 
-    def activation_rules(self):
+    def activation_rules(self) -> typing.Any:
         """The library's struct gb_quantiser of the activations; NULL for bf16."""
         _, lib = native.library()
         return lib.gb_fixture_activation_rules(self._fixture)
 
-    def activation_array(self, name, tokens):
+    def activation_array(self, name: str, tokens: int) -> typing.Tuple[typing.Dict[str, int], type]:
         """Axes and type of codes or scales of activations: "x_codes", "x_scales", "intermediate_codes",
         "intermediate_scales". ValueError where the fixture's activations are bf16."""
         ffi, lib = native.library()
@@ -232,7 +235,7 @@ class Fixture:
             columns = -(-w.columns // lib.gb_format_block(w.format))
             scales_shape = (w.experts, w.parts, scales // 4 // w.parts // columns, columns)
 
-        def dequantise(expert):
+        def dequantise(expert: int) -> npt.NDArray[np.float32]:
             w = getattr(arguments, projection)
             if self._fixture is None:
                 raise ValueError(f"{self.path} has been closed")

@@ -23,7 +23,7 @@ class Verdict(enum.Enum):
     NONDETERMINISTIC = 6
 
     @property
-    def exit_code(self):
+    def exit_code(self) -> int:
         return self.value if isinstance(self.value, int) else self.value[0]
 
 
@@ -41,19 +41,26 @@ GRAVEST_FIRST = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One batch of one function. record: the case of the program's record (docs/gates.md#record), None if nothing could be
-    judged. operator: "layer"; a function that routes has a case "route" before it, too."""
+    """One batch of one subject. record: the case of the program's record (docs/gates.md#record), None if nothing could
+    be judged. operator: "layer"; a function that routes has a case "route" before it, too. subject: its name."""
 
     tokens: int
     verdict: Verdict
     reason: str
-    record: typing.Optional[dict] = None
+    record: typing.Optional[typing.Dict[str, typing.Any]] = None
     operator: str = "layer"
+    subject: str = ""
+
+    @property
+    def reproduce(self) -> str:
+        """The command line that judges this case again, of one that does not pass; "" if nothing could be judged."""
+        return "" if self.record is None or self.verdict is Verdict.PASS else str(self.record["repro"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `verify` returns. verdict: the gravest of the cases'; text: the program's tables, for people."""
+    """What `verify` returns. subject: the name, or names; verdict: the gravest of the cases'; text: the program's tables,
+    for people."""
 
     subject: str
     fixture: str
@@ -61,24 +68,26 @@ class Report:
     text: str
 
     @property
-    def verdict(self):
+    def verdict(self) -> Verdict:
         found = {case.verdict for case in self.cases}
         return next((verdict for verdict in GRAVEST_FIRST if verdict in found), Verdict.NOT_RUN)
 
     @property
-    def passed(self):
+    def passed(self) -> bool:
         """True if something was judged and everything passed."""
         return self.verdict is Verdict.PASS
 
-    def check(self):
+    def check(self) -> "Report":
         """Returns the report, or raises VerificationError if the verdict is not PASS."""
         if not self.passed:
             raise VerificationError(str(self))
         return self
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"{self.subject} on {self.fixture}: {self.verdict.name}"]
+        several = len({case.subject for case in self.cases}) > 1
         for c in self.cases:
+            whose = f"{c.subject}, " if several else ""
             which = ", route" if c.operator == "route" else ""
-            lines.append(f"  batch {c.tokens}{which}: {c.verdict.name}{': ' if c.reason else ''}{c.reason}")
+            lines.append(f"  {whose}batch {c.tokens}{which}: {c.verdict.name}{': ' if c.reason else ''}{c.reason}")
         return "\n".join(lines + ([self.text.rstrip()] if self.text else []))

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Python function on a fixture and has the program judge what it returned: the same judge as for every kernel."""
+"""Runs a Python function on a fixture and has the program judge what it returned, as it judges every kernel."""
 
+import contextlib
 import importlib
 import json
 import operator
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import traceback
+import typing
 
 import numpy as np
 
 from gaugeblock import native
 from gaugeblock.arrays import FRAMEWORKS, give, synchronise, take
-from gaugeblock.fixture import Fixture
+from gaugeblock.fixture import Fixture, Layer
 from gaugeblock.report import Case, Report, Verdict
 from gaugeblock.returned import NAMES, bits, checked, kind, write
 
@@ -23,67 +27,133 @@ from gaugeblock.returned import NAMES, bits, checked, kind, write
 class _Stop(Exception):
     """A verdict that is certain before anything is judged."""
 
-    def __init__(self, verdict, reason):
+    def __init__(self, verdict: Verdict, reason: str) -> None:
         self.verdict = verdict
         self.reason = " ".join(reason.split())  # one line, whatever an exception's text was
         super().__init__(self.reason)
 
 
+Function = typing.Callable[[Layer], typing.Any]
+Subject = typing.Union[Function, str]
+Path = typing.Union[str, "os.PathLike[str]"]
+
+
 def verify(
-    function,
-    fixture,
+    subject: typing.Union[Subject, typing.Mapping[str, Subject]],
+    fixture: Path,
     *,
-    batches=None,
-    framework="numpy",
-    device="cpu",
-    order=None,
-    rounding=None,
-    accumulator_bits=None,
-    nondeterministic=False,
-    isolate=False,
-    timeout_s=600,
-    arguments=(),
-):
-    """Judges `function` on the fixture at the path `fixture` and returns a Report.
+    batches: typing.Optional[typing.Sequence[int]] = None,
+    framework: str = "numpy",
+    device: str = "cpu",
+    order: typing.Optional[str] = None,
+    rounding: typing.Optional[typing.Mapping[str, str]] = None,
+    accumulator_bits: typing.Optional[int] = None,
+    nondeterministic: bool = False,
+    isolate: bool = False,
+    timeout_s: float = 600,
+    keep: typing.Optional[Path] = None,
+    arguments: typing.Sequence[str] = (),
+) -> Report:
+    """Judges `subject` on the fixture at the path `fixture` and returns a Report.
+
+    subject: a function, or the name of a kernel (`gaugeblock list kernels`), or several: a dictionary of such by name.
 
     function(layer) -> output, (output, intermediate), or a dictionary; layer a gaugeblock.Layer whose arrays belong to
-    `framework` ("numpy", "torch", "cupy") and lie on `device`. Names in the dictionary: output: float32, float64 or bf16
-    [tokens, hidden]; intermediate: bf16 [tokens, top_k, intermediate], +0 in empty slots; ids, routing_weights: int32 or
-    int64, and float32 or bf16 [tokens, top_k], of a function that routes by layer.router; then its routing is one case,
-    and its layer under that routing another; x_codes, x_scales, intermediate_codes, intermediate_scales: what
+    `framework` ("numpy", "torch", "cupy") and lie on `device`. Names in the dictionary: output: float32, float64 or
+    bf16 [tokens, hidden]; intermediate: bf16 [tokens, top_k, intermediate], +0 in empty slots; ids, routing_weights:
+    int32 or int64, and float32 or bf16 [tokens, top_k], of a function that routes by layer.router; then its routing is
+    one case, and its layer under that routing another; x_codes, x_scales, intermediate_codes, intermediate_scales: what
     layer.quantisation makes of x and the intermediate, as gaugeblock.h has them. It is called twice for every batch and
     layer, on fresh copies.
 
-    batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. order: the order the function
-    claims, such as "fma32/1", which makes every bit binding; None claims none. rounding: where it rounds between
-    stages, {"gate_up": "bf16", "routing_weight": "bf16"} and the like (docs/gates.md). accumulator_bits: significand bits of its
-    accumulators; None is 24, float32's. nondeterministic: two runs may differ, and
-    each is judged. isolate: each batch runs in a process of its own for at most timeout_s seconds, so that a segmentation
-    fault, an exit() or an endless loop costs one verdict; the function must be importable from its module. arguments: more of the program's arguments, such as ("-o", "junit.xml").
+    batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. arguments: more of the
+    program's arguments, such as ("-o", "junit.xml"). The rest is about functions; a kernel declares these things
+    itself. order: the order the function claims, such as "fma32/1", which makes every bit binding; None claims none.
+    rounding: where it rounds between stages, {"gate_up": "bf16", "routing_weight": "bf16"} and the like
+    (docs/gates.md). accumulator_bits: significand bits of its accumulators; None is 24, float32's. nondeterministic:
+    two runs may differ, and each is judged. isolate: each batch runs in a process of its own for at most timeout_s
+    seconds, so that a segmentation fault, an exit() or an endless loop costs one verdict; the function must be
+    importable from its module. keep: the folder that the files with what the functions returned are written to. By
+    default those that do not pass are kept in a new folder for temporary files, since the lines that reproduce their
+    cases name them, and the others deleted.
 
     Verdicts beside the program's: CRASH if the function raises, UNSUPPORTED if it raises NotImplementedError, FAIL if it
     changes its inputs or returns another shape or type, or not one type for all layers, NONDETERMINISTIC if its two
     runs differ. ValueError or OSError: a bad fixture or argument. FileNotFoundError: no gaugeblock."""
     if framework not in FRAMEWORKS:
         raise ValueError(f"framework={framework!r}: it must be one of {', '.join(FRAMEWORKS)}")
-    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}".replace("/", ".")
-    cases, outputs, text = [], [], ""
-    if not isolate:
+    subjects = dict(subject) if isinstance(subject, typing.Mapping) else {_name(subject): subject}
+    if not subjects:
+        raise ValueError("subject: an empty dictionary; name at least one function or kernel")
+    for name, one in subjects.items():
+        if not callable(one) and not isinstance(one, str):
+            raise TypeError(f"subject {name}: a {type(one).__name__}; give a function, or a kernel's name")
+    functions = {name: one for name, one in subjects.items() if not isinstance(one, str)}
+    if functions and not isolate:
         give(np.zeros(1, np.float32), None, framework, device)  # no such framework or device: an argument, not a verdict
-    with Fixture(fixture) as problem, tempfile.TemporaryDirectory(prefix="gaugeblock-") as folder:
-        for tokens in _batches(batches, problem):
-            work = (os.fspath(fixture), tokens, framework, device, nondeterministic, os.path.join(folder, name))
-            try:
-                outputs += _isolated(function, timeout_s, work) if isolate else _outputs(function, *work, problem)
-            except _Stop as stop:
-                cases.append(Case(tokens, stop.verdict, stop.reason))
-        if outputs:
+    cases: typing.List[Case] = []
+    texts = []
+    with Fixture(fixture) as problem, _kept(keep) as folder:
+        numbers = _batches(batches, problem)
+        owners: typing.Dict[str, str] = {}
+        for number, (name, function) in enumerate(functions.items()):
+            stem = os.path.join(folder, f"{number}-" * (len(functions) > 1) + re.sub(r"[^\w.<>-]", ".", name))
+            for tokens in numbers:
+                work = (os.fspath(fixture), tokens, framework, device, nondeterministic, stem)
+                try:
+                    paths = _isolated(function, timeout_s, work) if isolate else _outputs(function, *work, problem)
+                    owners.update(dict.fromkeys(paths, name))
+                except _Stop as stop:
+                    cases.append(Case(tokens, stop.verdict, stop.reason, subject=name))
+        if owners:
             claim = _claim(order, rounding, accumulator_bits)
-            text, record = _judge(fixture, outputs, [*claim, *arguments], folder)
-            cases += [
-                Case(c["batch"], Verdict[c["verdict"]], c["reason"], c, c["subject"].get("operator", "layer")) for c in record["cases"]
-            ]
-    return Report(name, os.fspath(fixture), tuple(cases), text)
+            words = [word for path in owners for word in ("--outputs", path)]
+            text, judged = _judge(fixture, [*words, *claim, *arguments], owners)
+            texts.append(text)
+            cases += judged
+        if keep is None:
+            _delete_passed(folder, cases)
+        for name, one in subjects.items():
+            if not isinstance(one, str):
+                continue
+            words = ["--kernel", one, "--batch", ",".join(map(str, sorted(set(numbers)))), *arguments]
+            text, judged = _judge(fixture, words, {one: name})
+            texts.append(text)
+            cases += judged
+    return Report(", ".join(subjects), os.fspath(fixture), tuple(cases), "\n".join(texts))
+
+
+def _name(subject: Subject) -> str:
+    """What a report calls it."""
+    if isinstance(subject, str):
+        return subject
+    qualname = getattr(subject, "__qualname__", type(subject).__name__)
+    return f"{getattr(subject, '__module__', '?')}.{qualname}"
+
+
+@contextlib.contextmanager
+def _kept(keep: typing.Optional[Path]) -> typing.Iterator[str]:
+    """The folder of the files of outputs. A new one, for temporary files, is deleted if nothing is left in it."""
+    if keep is not None:
+        os.makedirs(keep, exist_ok=True)
+        yield os.fspath(keep)
+        return
+    folder = tempfile.mkdtemp(prefix="gaugeblock-")
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if not os.listdir(folder):
+        os.rmdir(folder)
+
+
+def _delete_passed(folder: str, cases: typing.Sequence[Case]) -> None:
+    """Leaves the files that reproducing lines name: those with a case that does not pass."""
+    needed = {case.record["subject"]["name"] for case in cases if case.record and case.verdict is not Verdict.PASS}
+    for name in os.listdir(folder):
+        if os.path.join(folder, name) not in needed:
+            os.unlink(os.path.join(folder, name))
 
 
 def _batches(batches, problem):
@@ -246,12 +316,24 @@ def _claim(order, rounding, accumulator_bits):
     return [*words, "--accumulator-bits", str(accumulator_bits)] if accumulator_bits is not None else words
 
 
-def _judge(fixture, outputs, arguments, folder):
-    """The program's table and record of the files of outputs."""
-    record = pathlib.Path(folder) / "record.json"
-    command = [native.program(), "verify", os.fspath(fixture), "-o", str(record)]
-    command += [word for path in outputs for word in ("--outputs", str(path))]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
-    if not record.exists():
-        raise ValueError(done.stderr.strip() or f"gaugeblock verify ended with {done.returncode}")
-    return done.stdout, json.loads(record.read_text(encoding="utf-8"))
+def _judge(
+    fixture: Path, words: typing.Sequence[str], owners: typing.Mapping[str, str]
+) -> typing.Tuple[str, typing.List[Case]]:
+    """The program's table, and its cases. owners: what to call the program's subjects."""
+    with tempfile.TemporaryDirectory(prefix="gaugeblock-") as folder:
+        path = pathlib.Path(folder) / "record.json"
+        done = native.run("verify", os.fspath(fixture), "-o", path, *words)
+        if not path.exists():
+            raise ValueError(done.stderr.strip() or f"gaugeblock verify ended with {done.returncode}")
+        record = json.loads(path.read_text(encoding="utf-8"))
+    return done.stdout, [
+        Case(
+            case["batch"],
+            Verdict[case["verdict"]],
+            case["reason"],
+            case,
+            case["subject"].get("operator", "layer"),
+            owners.get(case["subject"]["name"], case["subject"]["name"]),
+        )
+        for case in record["cases"]
+    ]

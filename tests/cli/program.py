@@ -42,13 +42,33 @@ def refused(*arguments, code=2, **options):
 
 
 def record(*arguments, code=0):
-    """Runs verify and returns its JSON record."""
+    """Runs verify and returns its JSON record, whose reproducing lines do reproduce."""
     file = path("record.json")
     if os.path.exists(file):
         os.remove(file)
     run("verify", *arguments, "-o", file, code=code)
     with open(file) as stream:
-        return json.load(stream)
+        one = json.load(stream)
+    reproduced(one["cases"])
+    return one
+
+
+def reproduced(cases, **options):
+    """Runs the line of every case that does not pass, as a shell takes it: it ends with the gravest of the codes of
+    the cases that have it."""
+    codes = {}
+    for case in cases:
+        codes.setdefault(case["repro"], set()).add(case["exit_code"])
+        if "minimal" in case:
+            codes.setdefault(case["minimal"]["repro"], set()).add(case["exit_code"])
+    environment = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(PROGRAM), os.environ["PATH"]])}
+    for line, found in codes.items():
+        gravest = next(code for code in (5, 2, 6, 1, 4, 3, 0) if code in found)
+        if not line or not gravest:
+            continue
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, **options)
+        expect(done.returncode == gravest,
+               f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")
 
 
 def small(name="small.h5", *arguments):

@@ -4,17 +4,20 @@ import dataclasses
 import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 
 from blocks import block
 from nvfp4 import quantise
-from program import SOURCE, expect, path, run, small
+from program import SOURCE, expect, path, reproduced, run, small
 from published import Published
 
 subprocess.run(["cmake", "--install", os.environ["BUILD"], "--prefix", path("prefix")], check=True, stdout=subprocess.DEVNULL)
 os.environ["GAUGEBLOCK_PREFIX"] = path("prefix")
 sys.path.insert(0, os.path.join(SOURCE, "python"))
+os.mkdir(path("temporary"))
+tempfile.tempdir = path("temporary")
 import gaugeblock  # noqa: E402
 from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16  # noqa: E402
 
@@ -77,6 +80,7 @@ expect("down_bias" in str(gaugeblock.verify(biased, path("oss.h5"))), "a changed
 def expect_verdict(function, verdict, words, **options):
     report = gaugeblock.verify(function, fixture, **options)
     expect(report.verdict is verdict and words in str(report), f"expected {verdict} and {words!r}:\n{report}")
+    reproduced([case.record for case in report.cases if case.record])
     try:
         report.check()
     except gaugeblock.VerificationError as error:
@@ -366,13 +370,13 @@ except ImportError:
     torch = None
 if torch:
     printed = {}
-    exec(block("python.md", "python").split("report =")[0], printed)
+    exec(block("python.md", "python", 2).split("report =")[0], printed)
     gaugeblock.verify(printed["moe"], fixture, framework="torch").check()
     gaugeblock.verify(lambda layer: printed["moe"](layer).bfloat16(), fixture, framework="torch").check()
     report = gaugeblock.verify(lambda layer: printed["moe"](layer) * 1.02, fixture, framework="torch")
     expect(report.verdict is Verdict.FAIL, str(report))
 
-    exec(block("python.md", "python", 1), printed)
+    exec(block("python.md", "python", 3), printed)
     report = gaugeblock.verify(printed["block"], fixture, framework="torch").check()
     expect([case.operator for case in report.cases] == ["route", "layer"], str(report))
     report = gaugeblock.verify(lambda layer: {**printed["block"](layer), "ids": layer.ids.flip(1)}, fixture, framework="torch")

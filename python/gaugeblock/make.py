@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures from Python: what `gaugeblock make` writes."""
+
+import os
+import typing
+
+from gaugeblock import native
+
+
+def make(
+    path: typing.Union[str, "os.PathLike[str]"],
+    *,
+    model: typing.Optional[str] = None,
+    shape: typing.Optional[typing.Sequence[int]] = None,
+    tokens: typing.Optional[int] = None,
+    layers: typing.Optional[int] = None,
+    format: typing.Optional[str] = None,
+    activations: typing.Optional[str] = None,
+    activation_recipe: typing.Optional[str] = None,
+    data: typing.Optional[str] = None,
+    routing: typing.Optional[str] = None,
+    router: typing.Optional[str] = None,
+    seed: typing.Optional[int] = None,
+    generated: bool = False,
+) -> str:
+    """Writes a generated problem to the file at `path` and returns the path, which `verify` takes.
+
+    Give a model (a name of `gaugeblock list models`), or a shape: (experts, top_k, hidden, intermediate). The rest are
+    the options of `gaugeblock make` by their names; what is None is the program's default: 8 tokens, 1 layer, format
+    "nvfp4", activations "bf16", data "gaussian", routing "router", seed 1. generated: the file keeps only the seed, and
+    the weights of the experts in use are made on reading.
+
+    ValueError says what the program refused: an argument, or a path that cannot be written. FileNotFoundError: no gaugeblock.
+    """
+    options = {
+        "model": model,
+        "shape": None if shape is None else ",".join(map(str, shape)),
+        "tokens": tokens,
+        "layers": layers,
+        "format": format,
+        "activations": activations,
+        "activation-recipe": activation_recipe,
+        "data": data,
+        "routing": routing,
+        "router": router,
+        "seed": seed,
+    }
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    words += ["--generated"] if generated else []
+    done = native.run("make", *words, "--", path)
+    if done.returncode:
+        raise ValueError(done.stderr.strip() or f"gaugeblock make ended with {done.returncode}")
+    return os.fspath(path)
