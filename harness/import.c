@@ -6,6 +6,7 @@
 
 #include "harness/baseline.h"
 #include "harness/build.h"
+#include "harness/captured.h"
 #include "harness/command.h"
 #include "harness/reading.h"
 #include "harness/target.h"
@@ -14,11 +15,12 @@
 #include "reference/reference.h"
 
 struct import_options {
-    const char *directory, *path, *capture;
+    const char *directory, *path, *capture, *map;
     enum gb_format format; /* 0: the checkpoint's, or NVFP4 if it holds values */
     enum gb_format activations;
     const char *activation_recipe; /* NULL: the default of activations */
     bool trust;                    /* whatever the codes look like */
+    bool round_router;             /* to bf16 */
     bool has_layers;
     uint32_t first, last; /* layers of the model */
     uint32_t tokens;      /* without a capture */
@@ -40,7 +42,9 @@ enum {
     OPTION_CAPTURE,
     OPTION_TOKENS,
     OPTION_SEED,
-    OPTION_TRUST
+    OPTION_TRUST,
+    OPTION_MAP,
+    OPTION_ROUND_ROUTER
 };
 
 static const struct argp_option options[] = {
@@ -50,7 +54,11 @@ static const struct argp_option options[] = {
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
     {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
      "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
-    {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default", 0},
+    {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default; those without experts are left out", 0},
+    {"map", OPTION_MAP, "FILE", 0, "names of tensors and the router of a model that is not known (docs/importing.md)",
+     0},
+    {"round-router", OPTION_ROUND_ROUTER, NULL, 0, "round a router's FP32 weights to bf16, which contracts route with",
+     0},
     {"capture", OPTION_CAPTURE, "FILE", 0,
      "activations of real tokens (docs/fixtures.md); without it they are generated", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens: the capture's first T, or generated ones (16 by default)", 0},
@@ -103,6 +111,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_TRUST:
         o->trust = true;
+        return 0;
+    case OPTION_MAP:
+        o->map = argument;
+        return 0;
+    case OPTION_ROUND_ROUTER:
+        o->round_router = true;
         return 0;
     case OPTION_SEED:
         if (!parse_number(argument, 0, UINT64_MAX, &o->seed))
@@ -184,9 +198,12 @@ static enum gb_status fill_inputs(struct gb_fixture *f, const struct gb_checkpoi
             status = gb_checkpoint_biases(checkpoint, index, &f->layer[l], error);
         if (status == GB_OK && capture)
             status = gb_capture_inputs(capture, index, &f->shape, f->layer[l].x, error);
-        if (status == GB_OK && capture && f->stack.residual)
-            status = gb_capture_residual(capture, index, &f->shape, l == 0 ? f->stack.residual : NULL,
-                                         f->stack.attention_delta + l * count, &present, error);
+        if (status == GB_OK && capture && f->stack.residual && l == 0)
+            status = gb_capture_residual(capture, index, &f->shape, f->stack.residual, f->stack.attention_delta,
+                                         &present, error);
+        else if (status == GB_OK && capture && f->stack.residual)
+            status = gb_capture_between(capture, f->layer[l - 1].index, index, &f->shape,
+                                        f->stack.attention_delta + l * count, &present, error);
     }
     if (status == GB_OK && !capture)
         status = gb_generate_x(f, error);
@@ -195,24 +212,32 @@ static enum gb_status fill_inputs(struct gb_fixture *f, const struct gb_checkpoi
     return status;
 }
 
-/* Whether the capture has the residual stream of every layer asked for. */
-static enum gb_status has_residual(const struct gb_capture *capture, uint32_t first, uint32_t layers,
+/* The layers of the model that are imported. */
+struct chosen {
+    uint32_t *layer; /* [count], ascending */
+    uint32_t count;
+};
+
+/* Whether the capture has the residual stream from the first of these layers to the last. */
+static enum gb_status has_residual(const struct gb_capture *capture, const struct chosen *chosen,
                                    const struct gb_shape *shape, bool *all, struct gb_error *error)
 {
     size_t count = (size_t)shape->tokens * shape->hidden;
     double *delta = malloc(sizeof(double) * count); /* [tokens, hidden] */
     enum gb_status status = delta ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %zu values", count);
     *all = true;
-    for (uint32_t l = 0; status == GB_OK && *all && l < layers; l++)
-        status = gb_capture_residual(capture, first + l, shape, NULL, delta, all, error);
+    for (uint32_t l = 0; status == GB_OK && *all && l < chosen->count; l++)
+        status = l == 0 ? gb_capture_residual(capture, chosen->layer[l], shape, NULL, delta, all, error)
+                        : gb_capture_between(capture, chosen->layer[l - 1], chosen->layer[l], shape, delta, all, error);
     free(delta);
     return status;
 }
 
 /* Everything about the fixture that is neither an input nor truth. */
-static void describe(const struct import_options *o, const struct gb_checkpoint *checkpoint, uint32_t first,
-                     struct gb_fixture *f)
+static void describe(const struct import_options *o, const struct gb_checkpoint *checkpoint,
+                     const struct chosen *chosen, struct gb_fixture *f)
 {
+    f->weighed_input = checkpoint->weighed_input;
     f->renormalise = checkpoint->renormalise;
     f->activation = checkpoint->activation;
     snprintf(f->router, sizeof f->router, "%s", checkpoint->router);
@@ -227,7 +252,7 @@ static void describe(const struct import_options *o, const struct gb_checkpoint 
     snprintf(f->source, sizeof f->source, "%s", checkpoint->name);
     snprintf(f->source_sha256, sizeof f->source_sha256, "%s", checkpoint->sha256);
     for (uint32_t l = 0; l < f->layers; l++)
-        f->layer[l].index = first + l;
+        f->layer[l].index = chosen->layer[l];
 }
 
 /* What the codes show, all experts together. */
@@ -271,6 +296,7 @@ static enum gb_status build(const struct import_options *o, const struct gb_chec
     struct imported imported = {checkpoint, f, o->trust};
     struct weight_source values = {&imported, matrix, expert}, published = {&imported, NULL, codes};
     double cosine = (double)NAN;
+    struct captured captured = {0};
     enum gb_status status = build_fixture(f, checkpoint->layout ? &published : &values, false, error);
     if (status == GB_OK && checkpoint->layout && capture && !o->trust)
         status = reading_check(f, capture, &cosine, error);
@@ -278,20 +304,106 @@ static enum gb_status build(const struct import_options *o, const struct gb_chec
         status = check_order(f, error);
     if (status == GB_OK)
         status = check_range(o, f, error);
+    if (status == GB_OK && capture && !o->trust)
+        status = captured_check(f, capture, &captured, error);
+    if (status == GB_OK && captured.layers)
+        printf("%u captured layers: the same experts for every token, outputs within %.1e (relative L2)\n",
+               captured.layers, captured.distance);
     if (status == GB_OK && !isnan(cosine))
         printf("the codes give the captured output with a cosine of %.6f or more\n", cosine);
     return status == GB_OK ? gb_fixture_write(o->path, f, error) : status;
 }
 
-static enum gb_status import(const struct import_options *o, const struct gb_checkpoint *checkpoint,
-                             const struct gb_capture *capture, struct gb_fixture **fixture, struct gb_error *error)
+/* "left out: WHAT of layers 0, 2-4 (WHY)"; nothing if it is so in no layer. */
+static void print_left_out(const struct gb_checkpoint *checkpoint, uint32_t first, uint32_t last, const char *what,
+                           const char *why, bool (*is)(const struct gb_checkpoint *checkpoint, uint32_t layer))
+{
+    bool any = false;
+    for (uint32_t l = first; l <= last; l++) {
+        uint32_t from = l;
+        if (!is(checkpoint, l))
+            continue;
+        while (l < last && is(checkpoint, l + 1))
+            l++;
+        if (any)
+            printf(", ");
+        else
+            printf("left out: %s ", what);
+        printf(l > from ? "%u-%u" : "%u", from, l);
+        any = true;
+    }
+    if (any)
+        printf(" (%s)\n", why);
+}
+
+static bool has_shared(const struct gb_checkpoint *checkpoint, uint32_t layer)
+{
+    char name[128];
+    return gb_checkpoint_has_experts(checkpoint, layer) && gb_checkpoint_shared(checkpoint, layer, name);
+}
+
+/* What is taken over otherwise than as it stands, or not at all. */
+static void print_words(const struct gb_checkpoint *checkpoint, uint32_t first, uint32_t last)
+{
+    if (checkpoint->guessed)
+        printf("model_type '%s' is not known: by its tensors %u experts of %u x %u, router %s\n", checkpoint->type,
+               checkpoint->shape.experts, checkpoint->shape.intermediate, checkpoint->shape.hidden, checkpoint->router);
+    print_left_out(checkpoint, first, last, "layers", "no experts", gb_checkpoint_is_dense);
+    print_left_out(checkpoint, first, last, "shared experts of layers", "they are not routed to", has_shared);
+}
+
+/* The layers of the range, but for those without experts. */
+static enum gb_status choose_layers(const struct import_options *o, const struct gb_checkpoint *checkpoint,
+                                    struct chosen *chosen, struct gb_error *error)
 {
     uint32_t first = o->has_layers ? o->first : 0, last = o->has_layers ? o->last : checkpoint->layers - 1;
-    struct gb_shape shape = checkpoint->shape;
-    bool residual = true;
     if (last >= checkpoint->layers)
         return gb_fail(error, GB_EINVAL, "--layers %u-%u: %s has layers 0-%u", first, last, o->directory,
                        checkpoint->layers - 1);
+    uint32_t count = 0;
+    enum gb_status status = GB_OK;
+    if (last - first >= gb_checkpoint_tensors(checkpoint)) /* more layers than tensors: none of the checkpoint's */
+        status = gb_checkpoint_check_size(checkpoint, last - first + 1, error);
+    for (uint32_t l = first; status == GB_OK && l <= last; l++)
+        count += !gb_checkpoint_is_dense(checkpoint, l);
+    if (status == GB_OK && !count)
+        status = gb_fail(error, GB_EFORMAT,
+                         "--layers %u-%u: %s has no experts in these layers; is it a "
+                         "Mixture-of-Experts model?",
+                         first, last, path_end(o->directory));
+    if (status == GB_OK)
+        status = gb_checkpoint_check_size(checkpoint, count, error);
+    if (status != GB_OK)
+        return status;
+    chosen->layer = malloc(sizeof *chosen->layer * count);
+    if (!chosen->layer)
+        return gb_fail(error, GB_ENOMEM, "no memory for %u layers", count);
+    for (uint32_t l = first; l <= last; l++)
+        if (!gb_checkpoint_is_dense(checkpoint, l))
+            chosen->layer[chosen->count++] = l;
+    print_words(checkpoint, first, last);
+    return GB_OK;
+}
+
+/* The parts that this checkpoint's layers have beside those that all have. */
+static enum gb_status add_parts(const struct gb_checkpoint *checkpoint, struct gb_fixture *f, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    if (gb_checkpoint_encodes(checkpoint))
+        status = gb_fixture_add(f, GB_EXTRA_ENCODE_SCALES, error);
+    if (status == GB_OK && checkpoint->biased)
+        status = gb_fixture_add(f, GB_EXTRA_BIASES, error);
+    if (status == GB_OK && checkpoint->router_biased)
+        status = gb_fixture_add(f, GB_EXTRA_ROUTER_BIAS, error);
+    return status;
+}
+
+static enum gb_status import(const struct import_options *o, const struct gb_checkpoint *checkpoint,
+                             const struct gb_capture *capture, struct chosen *chosen, struct gb_fixture **fixture,
+                             struct gb_error *error)
+{
+    struct gb_shape shape = checkpoint->shape;
+    bool residual = !checkpoint->streamless;
     shape.tokens = o->tokens ? o->tokens : capture ? gb_capture_tokens(capture) : 16;
     if (capture && shape.tokens > gb_capture_tokens(capture))
         return gb_fail(error, GB_EINVAL, "--tokens %u: %s has %u", shape.tokens, o->capture,
@@ -304,20 +416,16 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     if (shape.hidden % block || shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "%s: hidden %u and intermediate %u must be multiples of %u for %s",
                        o->directory, shape.hidden, shape.intermediate, block, gb_format_name(format));
-    status = gb_checkpoint_check_size(checkpoint, last - first + 1, error);
-    if (status == GB_OK && capture)
-        status = has_residual(capture, first, last - first + 1, &shape, &residual, error);
+    status = choose_layers(o, checkpoint, chosen, error);
+    if (status == GB_OK && capture && residual)
+        status = has_residual(capture, chosen, &shape, &residual, error);
     if (status == GB_OK)
-        status = gb_fixture_new(&shape, last - first + 1, format, true, residual, residual && capture, fixture, error);
-    if (status == GB_OK && gb_checkpoint_encodes(checkpoint))
-        status = gb_fixture_add(*fixture, GB_EXTRA_ENCODE_SCALES, error);
-    if (status == GB_OK && checkpoint->biased)
-        status = gb_fixture_add(*fixture, GB_EXTRA_BIASES, error);
-    if (status == GB_OK && checkpoint->biased)
-        status = gb_fixture_add(*fixture, GB_EXTRA_ROUTER_BIAS, error);
+        status = gb_fixture_new(&shape, chosen->count, format, true, residual, residual && capture, fixture, error);
+    if (status == GB_OK)
+        status = add_parts(checkpoint, *fixture, error);
     if (status != GB_OK)
         return status;
-    describe(o, checkpoint, first, *fixture);
+    describe(o, checkpoint, chosen, *fixture);
     if (o->activations != GB_BF16)
         status = activations_choose(*fixture, o->activations, o->activation_recipe, error);
     if (status == GB_OK)
@@ -341,20 +449,24 @@ int command_import(int argc, char **argv)
     struct gb_checkpoint *checkpoint = NULL;
     struct gb_capture *capture = NULL;
     struct gb_fixture *fixture = NULL;
+    struct chosen chosen = {0};
     struct gb_error error;
     command_parse(&import_argp, argc, argv, &o);
     enum gb_status status = target_check_checkpoint(o.path, o.directory, &error);
     if (status == GB_OK)
-        status = target_check(o.path, &o.capture, 1, &error);
+        status = target_check(o.path, (const char *[]){o.capture, o.map}, 2, &error);
     if (status == GB_OK)
-        status = gb_checkpoint_open(o.directory, &checkpoint, &error);
+        status = gb_checkpoint_open_mapped(o.directory, o.map, &checkpoint, &error);
+    if (status == GB_OK)
+        checkpoint->round_router = o.round_router;
     if (status == GB_OK && o.capture)
         status = gb_capture_open(o.capture, &capture, &error);
     if (status == GB_OK)
-        status = import(&o, checkpoint, capture, &fixture, &error);
+        status = import(&o, checkpoint, capture, &chosen, &fixture, &error);
     if (status == GB_OK)
         printf("%s: %u layers of %s, %s, sha256 %s\n", o.path, fixture->layers, fixture->source, fixture->contract,
                fixture->sha256);
+    free(chosen.layer);
     gb_fixture_free(fixture);
     gb_capture_close(capture);
     gb_checkpoint_close(checkpoint);

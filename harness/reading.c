@@ -118,6 +118,7 @@ static enum gb_status implied(const struct gb_fixture *f, const struct gb_captur
 {
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     uint32_t index = f->layer[layer].index;
+    bool shared = false;
     enum gb_status status = gb_capture_residual(capture, index, &f->shape, w->wanted, w->delta, present, error);
     for (size_t i = 0; status == GB_OK && *present && i < count; i++)
         w->wanted[i] = -(w->wanted[i] + w->delta[i]);
@@ -125,6 +126,10 @@ static enum gb_status implied(const struct gb_fixture *f, const struct gb_captur
         status = gb_capture_residual(capture, index + 1, &f->shape, w->next, w->delta, present, error);
     for (size_t i = 0; status == GB_OK && *present && i < count; i++)
         w->wanted[i] += w->next[i];
+    if (status == GB_OK && *present)
+        status = gb_capture_shared(capture, index, &f->shape, w->next, &shared, error);
+    for (size_t i = 0; status == GB_OK && shared && i < count; i++)
+        w->wanted[i] -= w->next[i];
     return status;
 }
 

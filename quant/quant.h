@@ -282,8 +282,12 @@ struct gb_router_recipe {
 };
 
 GB_API const struct gb_router_recipe *gb_router_recipes(size_t *count);
-/* NULL if there is no recipe of this name. */
+/* NULL if there is no recipe of this name. A model's own groups, kept groups, terms and scale may follow a row's name:
+ * "transformers.deepseek-v3/2;groups=1;kept=1;scale=2.446" (docs/numerics.md#route). */
 GB_API const struct gb_router_recipe *gb_router_recipe_find(const char *name);
+enum { GB_ROUTER_NAME = 64 }; /* bytes of a recipe's name */
+/* The name of the row with the router's groups, kept groups, terms and scale. false: no such row, no rule, no room. */
+GB_API bool gb_router_recipe_name(const char *row, const struct gb_router *router, char name[GB_ROUTER_NAME]);
 /* The recipe where none is named. renormalise: whether the chosen experts' weights sum to one. */
 GB_API const struct gb_router_recipe *gb_router_recipe_default(bool renormalise);
 
