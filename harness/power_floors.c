@@ -59,7 +59,7 @@ static enum gb_status search_new(struct power *p, struct search *s, struct gb_er
 static void scale(struct search *s, size_t rows, double factor)
 {
     for (size_t r = 0; r < rows; r++)
-        for (uint32_t i = 0; i < s->power->fixture->shape.hidden; i++)
+        for (uint32_t i = 0; i < s->power->baseline->fixture->shape.hidden; i++)
             s->rows[r].values[i] = (float)((double)s->rows[r].values[i] * factor);
 }
 
@@ -76,7 +76,7 @@ static void scale_row(struct search *s, double size)
 
 static void add_noise(struct search *s, double size)
 {
-    const struct gb_fixture *f = s->power->fixture;
+    const struct gb_fixture *f = s->power->baseline->fixture;
     for (uint32_t l = 0; l < f->layers; l++) {
         float *output = s->power->outputs->layer[l].output;
         const float *noise = s->power->noise->layer[l].output;
@@ -93,7 +93,7 @@ static void lose_rows(struct search *s, double size)
 /* Spread evenly. */
 static void lose_elements(struct search *s, double size)
 {
-    const struct gb_fixture *f = s->power->fixture;
+    const struct gb_fixture *f = s->power->baseline->fixture;
     uint64_t per_layer = (uint64_t)f->shape.tokens * f->shape.hidden;
     for (uint64_t n = 0; n < (uint64_t)size; n++) {
         uint64_t at = (uint64_t)((double)s->elements * ((double)n + 0.5) / size);
