@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "fixtures/fixtures.h"
+#include "harness/child.h"
 #include "harness/command.h"
 #include "harness/input.h"
 #include "harness/verdict.h"
@@ -25,6 +26,7 @@ static const struct {
     {"power", command_power, "what a gate sees on a problem: planted faults, smallest errors"},
     {"vectors", command_vectors, "write conformance vectors of recipes"},
     {"identify", command_identify, "name the recipe that a quantiser implements"},
+    {"guard", guard_main, NULL},
     {"worker", worker_main, NULL},
     {"probe", probe_main, NULL},
 };

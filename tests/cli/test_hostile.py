@@ -250,34 +250,6 @@ if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 
 else:
     print("skipped: a full disk (needs unshare)")
 
-# A killed make: the file is whole, or not there; what it leaves is hidden, named after it, and removed by the next.
-os.mkdir(path("killed"))
-target = path("killed/out.h5")
-arguments = [PROGRAM, "make", target, "--shape", "8,3,96,48", "--tokens", "9", "--layers", "2", "--seed", "5"]
-for delay in np.geomspace(0.002, 0.5, 40):
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        process.wait(delay)
-    except subprocess.TimeoutExpired:
-        process.send_signal(generator.choice((signal.SIGKILL, signal.SIGTERM)))
-        process.wait()
-    for name in os.listdir(path("killed")):
-        expect(name == "out.h5" or (name.startswith(".out.h5.") and name.endswith(".tmp")), name)
-    if os.path.exists(target):
-        with open(target, "rb") as stream:
-            expect(stream.read() == good, "half a file")
-        os.remove(target)
-write("killed/.out.h5.0123abcd.tmp", b"half")
-os.utime(path("killed/.out.h5.0123abcd.tmp"), (1, 1))
-subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
-left = [name for name in os.listdir(path("killed")) if name != "out.h5"]
-expect(".out.h5.0123abcd.tmp" not in left, "the next run removes what a killed one left")
-write("killed/.rep.json.0123abcd.tmp", b"half")
-os.utime(path("killed/.rep.json.0123abcd.tmp"), (1, 1))
-run("verify", target, "-o", path("killed/rep.json"))
-expect(sorted(os.listdir(path("killed")))[-2:] == ["out.h5", "rep.json"] and
-       ".rep.json.0123abcd.tmp" not in os.listdir(path("killed")), "nor what a killed report left")
-
 # Closed descriptors are none of the program's files.
 for closed in ("<&-", ">&-", "2>&-", "<&- 2>&-", "<&- >&-", "<&- >&- 2>&-"):
     done = subprocess.run(["sh", "-c", f"exec {PROGRAM} info {write('bad.h5', good[:1000])} {closed}"],
