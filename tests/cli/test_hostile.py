@@ -192,7 +192,7 @@ with open(path("checkpoint/config.json"), "w") as stream:
 expect("config.json" in refused("import", path("checkpoint"), path("x.h5")), "duplicate keys")
 expect(not os.path.exists(path("x.h5")), "a refused import leaves no file")
 
-# Nowhere to write: no permission, a full disk. What was there stays.
+# Nowhere to write: a limit, a full disk. What was there stays. (No permission: test_permissions.py.)
 shutil.copy(fixture, path("kept.h5"))
 MAKE = [PROGRAM, "make", path("kept.h5"), "--shape", "8,3,96,48"]
 
@@ -219,19 +219,6 @@ done = limited(100, [PROGRAM, "identify", vectors, os.path.join(SOURCE, "fixture
                      path("reports/finding.json")])
 expect(done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "File too large" in done.stderr, str(done))
 expect(not os.listdir(path("reports")), "a report that cannot be written leaves no file")
-if os.geteuid() == 0 and shutil.which("setpriv"):
-    os.chmod(path(""), 0o755)
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    unchanged(subprocess.run([*nobody, *MAKE], capture_output=True, text=True), "no permission")
-    os.chmod(fixture, 0o600)
-    done = subprocess.run([*nobody, PROGRAM, "info", fixture], capture_output=True, text=True)
-    expect(done.returncode == 2 and "good.h5: cannot open: Permission denied" in done.stderr, str(done))
-elif os.geteuid() != 0:
-    os.chmod(path(""), 0o555)
-    unchanged(subprocess.run(MAKE, capture_output=True, text=True), "no permission")
-    os.chmod(path(""), 0o755)
-else:
-    print("skipped: no permission (needs setpriv)")
 os.mkdir(path("disk"))
 mount = f"mount -t tmpfs -o size=64k none {path('disk')} && exec {PROGRAM} make {path('disk/kept.h5')} " \
         "--shape 8,3,96,48 --tokens 9 --layers 2"
