@@ -57,7 +57,7 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
         not_run(record, r, s, s->unsupported ? VERDICT_UNSUPPORTED : VERDICT_NOT_RUN, s->reason);
         return GB_OK;
     }
-    struct worker_request request = {.fixture = r->path,
+    struct worker_request request = {.fixture = -1, /* received */
                                      .library = s->library->path,
                                      .kernel = s->kernel->name,
                                      .batch_count = r->batch_count,

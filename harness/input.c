@@ -24,7 +24,7 @@ extern char **environ;
  * Starts a child without OpenBLAS's threads: the buffers that they ask for as they start, 128 MiB each, would count
  * against the child's memory, and where there is too little of it the child never ends. Returns 0 or an errno.
  */
-static int start(char *const *argv, int output, int shared, pid_t *child)
+static int start(char *const *argv, int output, int shared, struct child *child)
 {
     static char single[] = "OPENBLAS_NUM_THREADS=1";
     size_t count = 0, kept = 0, name = strcspn(single, "=") + 1;
@@ -38,7 +38,7 @@ static int start(char *const *argv, int output, int shared, pid_t *child)
             environment[kept++] = environ[i];
     environment[kept++] = single;
     environment[kept] = NULL;
-    int code = child_start(argv, environment, output, shared, child);
+    int code = child_start(argv, environment, output, &shared, shared >= 0, child);
     free(environment);
     return code;
 }
@@ -51,17 +51,17 @@ static void first_line(int descriptor, char *line, size_t bytes)
     line[strcspn(line, "\n")] = '\0';
 }
 
-/* Runs the child on argv. shared: what it writes to, or negative. Returns its judgement of the file. */
+/* Runs the child on argv. shared: what it writes to or reads, or negative. Returns its judgement of the file. */
 static int probe(const char *path, char *const *argv, int shared, unsigned timeout_s, struct gb_error *error)
 {
     char how[128];
     int status, said = memfd_create("probe", MFD_CLOEXEC);
-    pid_t child;
+    struct child child;
     int code = said < 0 ? errno : start(argv, said, shared, &child);
     if (code) {
         gb_fail(error, GB_EIO, "%s: cannot start a process to read it: %s", path, strerror(code));
         code = EXIT_USAGE;
-    } else if (child_wait(child, timeout_s, &status) != CHILD_ENDED) {
+    } else if (child_wait(&child, timeout_s, &status) != CHILD_ENDED) {
         gb_fail(error, GB_EIO, "%s: reading it took longer than %u s; make the file again", path, timeout_s);
         code = EXIT_CRASH;
     } else if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE) {
@@ -121,23 +121,39 @@ int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixt
 /* Sizes of a fixture as arguments, in this order. */
 enum { SIZES = 6 };
 
-int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
-                  struct gb_error *error)
+/* seen: the path by which the child has the file, whose descriptor `shared` is; the path itself, and negative. */
+static int read_outputs(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
+                        unsigned timeout_s, struct gb_outputs **outputs, struct gb_error *error)
 {
     const struct gb_shape *s = &fixture->shape;
     const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
     char texts[SIZES][16];
-    char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)path};
+    char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)seen};
     argv[3 + SIZES] = (char *)fixture->activation_recipe;
     for (int i = 0; i < SIZES; i++) {
         snprintf(texts[i], sizeof texts[i], "%u", sizes[i]);
         argv[3 + i] = texts[i];
     }
     *outputs = NULL;
-    int code = probe(path, argv, -1, timeout_s, error);
+    int code = probe(path, argv, shared, timeout_s, error);
     if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
         code = EXIT_USAGE;
     return code;
+}
+
+int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
+                  struct gb_error *error)
+{
+    return read_outputs(path, path, -1, fixture, timeout_s, outputs, error);
+}
+
+int input_shared_outputs(int descriptor, const struct gb_fixture *fixture, unsigned timeout_s,
+                         struct gb_outputs **outputs, struct gb_error *error)
+{
+    char here[32], there[32];
+    snprintf(here, sizeof here, "/proc/self/fd/%d", descriptor);
+    snprintf(there, sizeof there, "/proc/self/fd/%d", (int)CHILD_SHARED);
+    return read_outputs(here, there, descriptor, fixture, timeout_s, outputs, error);
 }
 
 int input_vector_outputs(const char *path, const char *scales, const char *vectors_path,
@@ -217,7 +233,6 @@ int probe_main(int argc, char **argv)
 {
     struct gb_error error;
     enum gb_status status = GB_EINVAL;
-    child_set_up();
 #if SANITISED
     __lsan_disable(); /* what libhdf5 leaks over damaged files says nothing of the file */
 #endif

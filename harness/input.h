@@ -15,6 +15,9 @@ enum { INPUT_TIMEOUT_S = 600 };
 int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error);
 int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
                   struct gb_error *error);
+/* The same of a file that has no name. */
+int input_shared_outputs(int descriptor, const struct gb_fixture *fixture, unsigned timeout_s,
+                         struct gb_outputs **outputs, struct gb_error *error);
 /* What a quantiser made of the vectors in the file vectors_path; scales: NULL, or of a .npy file. */
 int input_vector_outputs(const char *path, const char *scales, const char *vectors_path,
                          const struct gb_vectors *vectors, struct gb_vector_outputs **outputs, struct gb_error *error);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "fixtures/fixtures.h"
+#include "harness/child.h"
 #include "harness/command.h"
 #include "harness/input.h"
 #include "harness/manual.h"
@@ -22,6 +23,7 @@ static const struct command commands[] = {
     {"power", command_power, &power_argp, "what a gate sees on a problem: injected bugs, smallest errors"},
     {"vectors", command_vectors, &vectors_argp, "write conformance vectors of recipes"},
     {"identify", command_identify, &identify_argp, "name the recipe that a quantiser implements"},
+    {"guard", guard_main, NULL, NULL},
     {"worker", worker_main, NULL, NULL},
     {"probe", probe_main, NULL, NULL},
 };

@@ -19,7 +19,7 @@ struct search {
     const struct case_request *request;
     const struct selected *selected;
     const char *path; /* of the smallest part so far */
-    char trial[4400]; /* of the one being tried */
+    int trial;        /* descriptor of the one being tried */
     const char *kind; /* of the explanation that a part must keep; NULL: any failure will do */
     char name[160];   /* of the smallest part's explanation, or "" */
     struct part smallest;
@@ -91,14 +91,12 @@ static enum gb_status try_part(struct search *s, const struct part *part, bool *
         gb_fixture_free(fixture);
         return GB_OK;
     }
-    struct child_folder folder;
-    status = child_folder_open(&folder, error);
+    status = child_file(&s->trial, error);
     if (status == GB_OK) {
-        snprintf(s->trial, sizeof s->trial, "%s/trial.h5", folder.path);
-        status = gb_fixture_write(s->trial, fixture, error);
+        status = gb_fixture_put(s->trial, fixture, error);
         if (status == GB_OK)
             status = judge_trial(s, fixture, fails, error);
-        child_folder_close(&folder);
+        close(s->trial);
     }
     if (status == GB_OK && *fails) {
         s->smallest = *part;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/child.h"
@@ -29,14 +30,14 @@ static void fail(struct worker_result *r, enum verdict verdict, const char *form
 }
 
 /* The last line the worker printed, for the reason. */
-static void last_line(const char *folder, char *line, size_t bytes)
+static void last_line(int log, char *line, size_t bytes)
 {
-    char path[4200], text[256];
+    char text[256];
     line[0] = '\0';
-    snprintf(path, sizeof path, "%s/stderr", folder);
-    FILE *file = fopen(path, "r");
+    FILE *file = fdopen(dup(log), "r");
     if (!file)
         return;
+    rewind(file);
     while (fgets(text, sizeof text, file))
         if (text[0] != '\n') {
             text[strcspn(text, "\n")] = '\0';
@@ -45,37 +46,47 @@ static void last_line(const char *folder, char *line, size_t bytes)
     fclose(file);
 }
 
-/* An empty report with room for what the child will say in it. Returns 0 or an errno. */
-static int reserve_report(const char *folder)
+/* What parent and child share, in files that vanish with both. */
+struct files {
+    int log;                      /* what the child prints */
+    int shared[MAX_WORKER_FILES]; /* the first of them is the request's or the fixture's */
+    unsigned count;
+};
+
+static void close_files(struct files *f)
 {
-    char path[4200];
-    snprintf(path, sizeof path, "%s/report.json", folder);
-    int report = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (report < 0)
-        return errno;
-    int code = posix_fallocate(report, 0, WORKER_REPORT_BYTES);
-    close(report);
-    return code;
+    for (unsigned i = WORKER_REPORT; i < f->count; i++)
+        close(f->shared[i]);
+    if (f->log >= 0)
+        close(f->log);
 }
 
-/* shared: the fixture's segment; negative: the child reads the file. */
-static int start(const struct worker_request *request, int shared, const char *folder, pid_t *child)
+static enum gb_status open_files(struct files *f, int fixture, uint32_t batches, struct gb_error *error)
 {
-    const char *fixture = shared < 0 ? request->fixture : "";
-    char batches[16 * MAX_BATCHES] = "", log[4200];
+    unsigned wanted = WORKER_OUTPUTS + 2 * batches;
+    f->shared[WORKER_FIXTURE] = fixture;
+    f->count = WORKER_REPORT;
+    enum gb_status status = child_file(&f->log, error);
+    while (status == GB_OK && f->count < wanted && (status = child_file(&f->shared[f->count], error)) == GB_OK)
+        f->count++;
+    int code = status == GB_OK ? posix_fallocate(f->shared[WORKER_REPORT], 0, WORKER_REPORT_BYTES) : 0;
+    if (code)
+        status = gb_fail(error, GB_EIO, "%s: %s; set TMPDIR to a folder with room", child_folder(), strerror(code));
+    if (status != GB_OK)
+        close_files(f);
+    return status;
+}
+
+static int start(const struct worker_request *request, bool received, const struct files *files, struct child *child)
+{
+    char batches[16 * MAX_BATCHES] = "", fixture[32] = "";
+    if (!received)
+        snprintf(fixture, sizeof fixture, "/proc/self/fd/%d", CHILD_SHARED + WORKER_FIXTURE);
     for (uint32_t b = 0; b < request->batch_count; b++)
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
-    char *argv[] = {
-        "gaugeblock",   "worker", (char *)fixture, (char *)request->library, (char *)request->kernel, batches,
-        (char *)folder, NULL};
-    snprintf(log, sizeof log, "%s/stderr", folder);
-    int output = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (output < 0)
-        return errno;
-    int code = child_start(argv, environ, output, shared, child);
-    close(output);
-    return code;
+    char *argv[] = {"gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel, batches, NULL};
+    return child_start_guarded(argv, environ, files->log, files->shared, files->count, child);
 }
 
 static void read_checks(const json_t *object, struct worker_checks *c)
@@ -103,12 +114,21 @@ static enum verdict verdict_of_status(enum gb_status status)
     }
 }
 
-static void read_results(const struct worker_request *request, const struct gb_fixture *fixture, const char *folder,
-                         struct worker_result *result)
+/* Outputs that the worker left, if it did. */
+static int read_outputs(const struct worker_request *request, const struct gb_fixture *fixture, int file,
+                        struct gb_outputs **outputs, struct gb_error *error)
 {
-    char path[4200];
-    snprintf(path, sizeof path, "%s/report.json", folder);
-    json_t *report = json_load_file(path, 0, NULL);
+    struct stat about;
+    if (fstat(file, &about) == 0 && about.st_size == 0)
+        return EXIT_PASS;
+    return input_shared_outputs(file, fixture, request->timeout_s, outputs, error);
+}
+
+static void read_results(const struct worker_request *request, const struct gb_fixture *fixture,
+                         const struct files *files, struct worker_result *result)
+{
+    lseek(files->shared[WORKER_REPORT], 0, SEEK_SET);
+    json_t *report = json_loadfd(files->shared[WORKER_REPORT], 0, NULL);
     if (!report) {
         fail(result, VERDICT_CRASH, "the worker ended before the kernel was done, as if it had called exit()");
         return;
@@ -119,14 +139,13 @@ static void read_results(const struct worker_request *request, const struct gb_f
              json_string_value(json_object_get(report, "message")));
     for (uint32_t b = 0; status == GB_OK && b < request->batch_count; b++) {
         struct gb_error error;
-        snprintf(path, sizeof path, "%s/batch-%u.h5", folder, request->batches[b]);
+        const int *file = &files->shared[WORKER_OUTPUTS + 2 * b];
         read_checks(json_array_get(json_object_get(report, "batches"), b), &result->checks[b]);
         read_checks(json_array_get(json_object_get(report, "routing"), b), &result->routing[b]);
         result->seconds[b] = json_number_value(json_array_get(json_object_get(report, "seconds"), b));
-        int code = input_outputs(path, fixture, request->timeout_s, &result->outputs[b], &error);
-        snprintf(path, sizeof path, "%s/batch-%u-again.h5", folder, request->batches[b]);
-        if (code == EXIT_PASS && access(path, R_OK) == 0)
-            code = input_outputs(path, fixture, request->timeout_s, &result->second[b], &error);
+        int code = input_shared_outputs(file[0], fixture, request->timeout_s, &result->outputs[b], &error);
+        if (code == EXIT_PASS)
+            code = read_outputs(request, fixture, file[1], &result->second[b], &error);
         if (code != EXIT_PASS) {
             fail(result, VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
             break;
@@ -137,34 +156,29 @@ static void read_results(const struct worker_request *request, const struct gb_f
 
 void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result)
 {
-    struct child_folder folder;
+    struct files files;
     struct gb_error error;
+    struct child child;
     char line[300], how[128];
-    pid_t child;
     int status;
     memset(result, 0, sizeof *result);
-    if (child_folder_open(&folder, &error) != GB_OK) {
+    if (open_files(&files, fixture->segment ? fixture->descriptor : request->fixture, request->batch_count, &error) !=
+        GB_OK) {
         fail(result, VERDICT_NOT_RUN, "%s", error.message);
         return;
     }
-    int code = reserve_report(folder.path);
-    if (code) {
-        fail(result, VERDICT_NOT_RUN, "%s: %s; set TMPDIR to a folder with room", folder.path, strerror(code));
-        child_folder_close(&folder);
-        return;
-    }
-    code = start(request, fixture->segment ? fixture->descriptor : -1, folder.path, &child);
+    int code = start(request, fixture->segment, &files, &child);
     if (code) {
         fail(result, VERDICT_NOT_RUN, "cannot start the worker: %s", strerror(code));
-    } else if (child_wait(child, request->timeout_s, &status) != CHILD_ENDED) {
+    } else if (child_wait(&child, request->timeout_s, &status) != CHILD_ENDED) {
         fail(result, VERDICT_CRASH, "no result after %u s; --timeout allows more", request->timeout_s);
     } else if (child_describe(status, how, sizeof how)[0]) {
-        last_line(folder.path, line, sizeof line);
+        last_line(files.log, line, sizeof line);
         fail(result, VERDICT_CRASH, "%s%s", how, line);
     } else {
-        read_results(request, fixture, folder.path, result);
+        read_results(request, fixture, &files, result);
     }
-    child_folder_close(&folder);
+    close_files(&files);
 }
 
 void worker_result_free(struct worker_result *result)

@@ -12,7 +12,7 @@
 enum { MAX_BATCHES = 32 };
 
 struct worker_request {
-    const char *fixture; /* path, of a fixture that was not received (gb_fixture_receive) */
+    int fixture;         /* descriptor of a file with the fixture, where it was not received (gb_fixture_receive) */
     const char *library; /* path, or BUILTIN_LIBRARY */
     const char *kernel;
     uint32_t batches[MAX_BATCHES]; /* tokens of each, ascending */
@@ -43,13 +43,17 @@ struct worker_result {
 void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result);
 void worker_result_free(struct worker_result *result);
 
-/* The parent makes report.json with this room in it, so that a full TMPDIR is found before the kernel runs, and what
- * happened to it can be said. A report is one line per batch and one message. */
-enum { WORKER_REPORT_BYTES = 64 << 10 };
-
-/* Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... FOLDER`; FIXTURE "": what is shared with it. Leaves
- * report.json and batch-N.h5 in FOLDER. */
+/*
+ * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,...`. FIXTURE: path, or "" for what is shared with it. Its
+ * descriptors: what is shared; the report, JSON; and for each batch the outputs of the first run, and those of the
+ * second where the kernel may differ between runs, HDF5.
+ */
 int worker_main(int argc, char **argv);
+enum { WORKER_FIXTURE, WORKER_REPORT, WORKER_OUTPUTS, MAX_WORKER_FILES = WORKER_OUTPUTS + 2 * MAX_BATCHES };
+
+/* The report has this room from the start, so that a full TMPDIR is found before the kernel runs, and what happened to
+ * it can be said. A report is one line per batch and one message. */
+enum { WORKER_REPORT_BYTES = 64 << 10 };
 
 /* Comma-separated batch sizes: ascending and each 1 .. tokens. */
 enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,

@@ -250,10 +250,10 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
-    enum gb_status status =
-        argv[1][0] ? gb_fixture_read(argv[1], &w->fixture, error) : gb_fixture_attach(CHILD_SHARED, &w->fixture, error);
+    enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->fixture, error)
+                                       : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->fixture, error);
     if (!argv[1][0])
-        close(CHILD_SHARED);
+        close(CHILD_SHARED + WORKER_FIXTURE);
     if (status == GB_OK)
         status = subject_library_open(argv[2], &w->library, error);
     if (status != GB_OK)
@@ -281,16 +281,13 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     return status;
 }
 
-/* Writes outputs of one run to FOLDER/NAME.h5. */
-static enum gb_status leave(const char *folder, const char *name, const struct gb_outputs *outputs,
-                            struct gb_error *error)
+/* Leaves the outputs of one run in a file of ours. */
+static enum gb_status leave(unsigned file, const struct gb_outputs *outputs, struct gb_error *error)
 {
-    char path[4200];
     struct gb_error reason;
-    snprintf(path, sizeof path, "%s/%s.h5", folder, name);
-    enum gb_status status = gb_outputs_write(path, outputs, &reason);
+    enum gb_status status = gb_outputs_put(CHILD_SHARED + (int)file, outputs, &reason);
     const char *mend = status == GB_EIO ? "; set TMPDIR to a folder with room" : "";
-    return status == GB_OK ? GB_OK : gb_fail(error, status, "%.400s%s", reason.message, mend);
+    return status == GB_OK ? GB_OK : gb_fail(error, status, "%s: %.400s%s", child_folder(), reason.message, mend);
 }
 
 static enum gb_status work(struct worker *w, char **argv, struct gb_error *error)
@@ -303,22 +300,17 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
         status = run_layer(w, l, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        char name[32];
-        snprintf(name, sizeof name, "batch-%u", w->batches[b]);
-        status = leave(argv[5], name, w->outputs[b], error);
-        snprintf(name, sizeof name, "batch-%u-again", w->batches[b]);
+        status = leave(WORKER_OUTPUTS + 2 * b, w->outputs[b], error);
         if (status == GB_OK && w->second[b])
-            status = leave(argv[5], name, w->second[b], error);
+            status = leave(WORKER_OUTPUTS + 2 * b + 1, w->second[b], error);
     }
     return status;
 }
 
 /* Into the room that the parent reserved. */
-static bool write_report(const char *folder, const json_t *report)
+static bool write_report(const json_t *report)
 {
-    char path[4200];
-    snprintf(path, sizeof path, "%s/report.json", folder);
-    FILE *stream = fopen(path, "r+");
+    FILE *stream = fdopen(CHILD_SHARED + WORKER_REPORT, "r+");
     bool good = stream && json_dumpf(report, stream, JSON_INDENT(1)) == 0 && fflush(stream) == 0 &&
                 ftruncate(fileno(stream), ftell(stream)) == 0;
     if (stream && fclose(stream))
@@ -336,11 +328,10 @@ int worker_main(int argc, char **argv)
 {
     struct worker w = {0};
     struct gb_error error = {""};
-    if (argc != 6) {
+    if (argc != 5) {
         fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify\n");
         return EXIT_USAGE;
     }
-    child_set_up();
     enum gb_status status = work(&w, argv, &error);
     json_t *batches = json_array(), *routing = json_array(), *seconds = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++) {
@@ -351,7 +342,7 @@ int worker_main(int argc, char **argv)
     json_t *report =
         json_pack("{s:i, s:o, s:o, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
                   "batches", batches, "routing", routing, "seconds", seconds);
-    bool failed = !report || !write_report(argv[5], report);
+    bool failed = !report || !write_report(report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {
         gb_outputs_free(w.outputs[b]);

@@ -12,6 +12,7 @@ FAULTS = os.environ["FAULTS"]
 MISTAKES = os.environ["MISTAKES"]
 HDF5_FAULT = os.environ["HDF5_FAULT"]
 PROCESSORS = os.environ["PROCESSORS"]
+TMPFILE_FAULT = os.environ["TMPFILE_FAULT"]
 SANITISED = os.environ["SANITISED"] == "1"
 CHECKPOINT = os.path.join(SOURCE, "fixtures/data/tiny-qwen3-moe")
 CAPTURE = os.path.join(CHECKPOINT, "capture.safetensors")

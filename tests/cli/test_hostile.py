@@ -192,7 +192,7 @@ with open(path("checkpoint/config.json"), "w") as stream:
 expect("config.json" in refused("import", path("checkpoint"), path("x.h5")), "duplicate keys")
 expect(not os.path.exists(path("x.h5")), "a refused import leaves no file")
 
-# Nowhere to write: no permission, a full disk. What was there stays.
+# Nowhere to write: a limit, a full disk. What was there stays. (No permission: test_permissions.py.)
 shutil.copy(fixture, path("kept.h5"))
 MAKE = [PROGRAM, "make", path("kept.h5"), "--shape", "8,3,96,48"]
 
@@ -219,19 +219,6 @@ done = limited(100, [PROGRAM, "identify", vectors, os.path.join(SOURCE, "fixture
                      path("reports/finding.json")])
 expect(done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "File too large" in done.stderr, str(done))
 expect(not os.listdir(path("reports")), "a report that cannot be written leaves no file")
-if os.geteuid() == 0 and shutil.which("setpriv"):
-    os.chmod(path(""), 0o755)
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    unchanged(subprocess.run([*nobody, *MAKE], capture_output=True, text=True), "no permission")
-    os.chmod(fixture, 0o600)
-    done = subprocess.run([*nobody, PROGRAM, "info", fixture], capture_output=True, text=True)
-    expect(done.returncode == 2 and "good.h5: cannot open: Permission denied" in done.stderr, str(done))
-elif os.geteuid() != 0:
-    os.chmod(path(""), 0o555)
-    unchanged(subprocess.run(MAKE, capture_output=True, text=True), "no permission")
-    os.chmod(path(""), 0o755)
-else:
-    print("skipped: no permission (needs setpriv)")
 os.mkdir(path("disk"))
 mount = f"mount -t tmpfs -o size=64k none {path('disk')} && exec {PROGRAM} make {path('disk/kept.h5')} " \
         "--shape 8,3,96,48 --tokens 9 --layers 2"
@@ -249,34 +236,6 @@ if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 
         expect(path("disk") in one["reason"] and "No space left on device; set TMPDIR to" in one["reason"], str(one))
 else:
     print("skipped: a full disk (needs unshare)")
-
-# A killed make: the file is whole, or not there; what it leaves is hidden, named after it, and removed by the next.
-os.mkdir(path("killed"))
-target = path("killed/out.h5")
-arguments = [PROGRAM, "make", target, "--shape", "8,3,96,48", "--tokens", "9", "--layers", "2", "--seed", "5"]
-for delay in np.geomspace(0.002, 0.5, 40):
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        process.wait(delay)
-    except subprocess.TimeoutExpired:
-        process.send_signal(generator.choice((signal.SIGKILL, signal.SIGTERM)))
-        process.wait()
-    for name in os.listdir(path("killed")):
-        expect(name == "out.h5" or (name.startswith(".out.h5.") and name.endswith(".tmp")), name)
-    if os.path.exists(target):
-        with open(target, "rb") as stream:
-            expect(stream.read() == good, "half a file")
-        os.remove(target)
-write("killed/.out.h5.0123abcd.tmp", b"half")
-os.utime(path("killed/.out.h5.0123abcd.tmp"), (1, 1))
-subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
-left = [name for name in os.listdir(path("killed")) if name != "out.h5"]
-expect(".out.h5.0123abcd.tmp" not in left, "the next run removes what a killed one left")
-write("killed/.rep.json.0123abcd.tmp", b"half")
-os.utime(path("killed/.rep.json.0123abcd.tmp"), (1, 1))
-run("verify", target, "-o", path("killed/rep.json"))
-expect(sorted(os.listdir(path("killed")))[-2:] == ["out.h5", "rep.json"] and
-       ".rep.json.0123abcd.tmp" not in os.listdir(path("killed")), "nor what a killed report left")
 
 # Closed descriptors are none of the program's files.
 for closed in ("<&-", ">&-", "2>&-", "<&- 2>&-", "<&- >&-", "<&- >&- 2>&-"):

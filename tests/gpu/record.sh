@@ -70,11 +70,9 @@ step sanitizer-memcheck-silu-mul-quantise compute-sanitizer --tool memcheck --er
     "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so" --brief
 # The sanitizer watches the worker itself, which is where a kernel runs. sanitise TOOL FIXTURE KERNEL
 sanitise() {
-    mkdir "$work/$1-$2-$3"
-    : > "$work/$1-$2-$3/report.json" # the worker writes into the file that `verify` leaves for it
     step "sanitizer-$1-$2-$3" compute-sanitizer --tool "$1" --error-exitcode 9 "$program" worker "$work/$2.h5" \
-        "$build/libgaugeblock-cuda.so" "cuda/$3" 3 "$work/$1-$2-$3"
-    step "sanitizer-$1-$2-$3-ran" grep '"status": 0' "$work/$1-$2-$3/report.json"
+        "$build/libgaugeblock-cuda.so" "cuda/$3" 3 4<> "$work/$1-$2-$3.json" 5> "$work/$1-$2-$3.h5"
+    step "sanitizer-$1-$2-$3-ran" grep '"status": 0' "$work/$1-$2-$3.json"
     tail -n 1 "$out/sanitizer-$1-$2-$3.log"
 }
 for tool in memcheck racecheck initcheck synccheck; do
