@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers generated here, computed by the CPU reference here: the outputs have the hashes that the GPU's records of another
-machine hold. Usage: test_results.py [MODEL...]"""
+"""Layers generated here, computed by the CPU reference here: the outputs have the hashes that docs/results has of a GPU of
+another machine. Usage: test_results.py [MODEL...]"""
 import glob
 import json
 import os
@@ -8,26 +8,31 @@ import sys
 
 from program import SOURCE, expect, path, record, run
 
+sys.path.append(os.path.join(SOURCE, "tests"))
+import records  # noqa: E402
+
+results = glob.glob(os.path.join(SOURCE, "docs/results/*-h200-models.json"))
+expect(len(results) == 1, f"docs/results has {len(results)} files of published shapes")
+with open(results[0]) as stream:
+    fixtures = {fixture: (there["commit"], of) for there in json.load(stream)
+                for fixture, of in there["fixtures"].items()}
 hashes = 0
 for model in sys.argv[1:] or ["tiny-qwen3-moe"]:
-    results = glob.glob(os.path.join(SOURCE, f"docs/results/*-models-{model}-*.json"))
-    expect(results, f"docs/results has no record of {model}")
-    for name in results:
-        with open(name) as stream:
-            cases = json.load(stream)["cases"]
-        for fixture in dict.fromkeys(case["fixture"]["path"] for case in cases):
-            there = [case for case in cases if case["fixture"]["path"] == fixture]
-            form, data, routing = fixture.removesuffix(".h5").removeprefix(f"{model}-").split("-")
-            layer = path(f"{hashes}.h5")
-            run("make", layer, "--model", model, "--format", form, "--data", data, "--routing", routing,
-                "--tokens", there[0]["fixture"]["tokens"], "--generated")
-            batches = ",".join(str(case["batch"]) for case in there)
-            here = record(layer, "--kernel", f"cpu/{form}-layer", "--batch", batches)["cases"]
-            expect(len(here) == len(there), f"{fixture}: {len(here)} cases here, {len(there)} there")
-            layers = [[layer for case in cases for layer in case["metrics"]["layers"]] for cases in (here, there)]
-            for mine, theirs in zip(*layers):
-                for key in ("output_sha256", "intermediate_sha256"):
-                    expect(mine[key] == theirs[key], f"{name}, {fixture}: {key} is {mine[key]} here")
-                    hashes += 1
+    names = [name for name in fixtures if name.startswith(f"{model}-")]
+    expect(len(names) == 6, f"docs/results has {len(names)} fixtures of {model}, not 2 formats of 3 kinds")
+    for name in names:
+        commit, there = fixtures[name]
+        form, data, routing = name.removesuffix(".h5").removeprefix(f"{model}-").split("-")
+        layer = path(f"{hashes}.h5")
+        run("make", layer, "--model", model, "--format", form, "--data", data, "--routing", routing,
+            "--tokens", there["tokens"], "--generated")
+        judged = record(layer, "--kernel", f"cpu/{form}-layer", "--batch", ",".join(there["batches"]))
+        here = records.hashes(judged)[layer]["batches"]
+        expect(here.keys() == there["batches"].keys(), f"{name}: batches {list(here)} here")
+        for batch, found in here.items():
+            expect(found == there["batches"][batch], f"{name}, batch {batch}: {found} here, not the GPU's of {commit}")
+            hashes += len(found)
+        rows = [list(cells) for cells in records.layers(judged)]
+        expect(len(rows) == 1 and rows[0][2:4] == [len(here), f"{len(here)} PASS"], f"{name}: summed up as {rows}")
 expect(hashes > 0, "nothing was compared")
 print(f"{hashes} hashes are the same")
