@@ -57,6 +57,8 @@ MODELS = {
     "llama4_text": ("llama4_text", {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size": 64,
                                     "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2,
                                     "num_hidden_layers": 4}),
+    "llama4": ("llama4", {}),
+    "qwen3_vl_moe": ("qwen3_vl_moe", {}),
     "ernie4_5_moe": ("ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 64,
                                       "moe_num_shared_experts": 1, "moe_layer_start_index": 1}),
     "granitemoe": ("granitemoe", LOCAL),
@@ -74,6 +76,13 @@ MODELS = {
     "longcat_flash": ("longcat_flash", {**LATENT, "n_routed_experts": 8, "zero_expert_num": 2, "moe_topk": 2,
                                         "expert_ffn_hidden_size": 64, "ffn_hidden_size": 64, "num_layers": 2}),
 }
+
+# Models that read pictures too: what their text model has, in an object of config.json of its own.
+PICTURES = {"llama4": MODELS["llama4_text"][1], "qwen3_vl_moe": FEW}
+VISION = {"hidden_size": 32, "depth": 1, "num_hidden_layers": 1, "num_heads": 2, "num_attention_heads": 2,
+          "intermediate_size": 32, "out_hidden_size": 128, "image_size": 28, "patch_size": 14,
+          "deepstack_visual_indexes": [0], "vision_output_dim": 32, "projector_input_dim": 32,
+          "projector_output_dim": 32}
 
 
 def randomise(model):
@@ -125,10 +134,15 @@ def edit(folder, changes):
 
 def write(name, folder):
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     kind, changes = MODELS[name]
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SIZES, **changes}), dtype=torch.bfloat16)
+    if kind in PICTURES:
+        config = AutoConfig.for_model(kind, text_config={**SIZES, **PICTURES[kind]}, vision_config=VISION)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    else:
+        config = AutoConfig.for_model(kind, **{**SIZES, **changes})
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     randomise(model)
     model.save_pretrained(folder)
     if name.endswith("mxfp4"):
