@@ -19,7 +19,7 @@ LAYERS, EXPERTS = 2, 16
 
 def read(file):
     """Every tensor of a safetensors file: name -> [dtype, array of its bits]."""
-    types = {"F64": np.float64, "F32": np.float32, "BF16": np.uint16, "I32": np.int32}
+    types = {"F64": np.float64, "F32": np.float32, "BF16": np.uint16, "I32": np.int32, "I64": np.int64}
     with open(file, "rb") as stream:
         header = json.loads(stream.read(struct.unpack("<Q", stream.read(8))[0]))
         data = stream.read()
