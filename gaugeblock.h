@@ -339,6 +339,7 @@ struct gb_stage_roundings {
 
 /* The orders of accumulation that have a contract: docs/numerics.md. */
 #define GB_ORDER_FMA32 "fma32/1"
+#define GB_ORDER_MMA16_SM90 "mma16-sm90/1"
 
 struct gb_kernel {
     const char *name; /* unique in its table, printable ASCII without spaces: "vendor/kernel" */
@@ -347,7 +348,7 @@ struct gb_kernel {
     enum gb_format activations; /* what x and the intermediate are multiplied as: GB_BF16, GB_NVFP4, GB_MXFP8 or
                                    GB_FP8_BLOCK, whose blocks of activations are 1 x 128 */
     enum gb_format output;      /* GB_FP32 or GB_BF16 */
-    const char *order;          /* GB_ORDER_FMA32 or NULL */
+    const char *order;          /* GB_ORDER_..., or NULL */
     uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator; 24 for FP32 */
     uint32_t flags;             /* enum gb_kernel_flags */
 

@@ -17,6 +17,10 @@
     CONTRACT(WEIGHTS, WEIGHT_FORMAT, ACTIVATIONS, ACTIVATION_FORMAT, gb_fma32, GB_ORDER_FMA32,                         \
              WHAT "FP32 fma on 32 lanes, " LAYER)
 
+#define MMA16(WEIGHTS, WEIGHT_FORMAT, WHAT)                                                                            \
+    CONTRACT(WEIGHTS, WEIGHT_FORMAT, "bf16", GB_BF16, gb_mma16, GB_ORDER_MMA16_SM90,                                   \
+             WHAT "tensor cores of Hopper, m16n8k16 in four chains, " LAYER)
+
 static const struct gb_contract contracts[] = {
     FMA32("nvfp4", GB_NVFP4, "bf16", GB_BF16, "NVFP4 weights" BF16_ACTIVATIONS),
     FMA32("mxfp8", GB_MXFP8, "bf16", GB_BF16, "MXFP8 weights" BF16_ACTIVATIONS),
@@ -28,6 +32,9 @@ static const struct gb_contract contracts[] = {
     FMA32("mxfp4", GB_MXFP4, "mxfp8", GB_MXFP8, "MXFP4 weights, x and bf16 intermediate quantised to MXFP8, "),
     FMA32("fp8", GB_FP8_BLOCK, "fp8", GB_FP8_BLOCK,
           "FP8 weights in blocks of 128 x 128, x and bf16 intermediate quantised in blocks of 1 x 128, "),
+    MMA16("nvfp4", GB_NVFP4, "NVFP4 weights" BF16_ACTIVATIONS),
+    MMA16("mxfp8", GB_MXFP8, "MXFP8 weights" BF16_ACTIVATIONS),
+    MMA16("mxfp4", GB_MXFP4, "MXFP4 weights" BF16_ACTIVATIONS),
 };
 
 const struct gb_contract *gb_contracts(size_t *count)
@@ -57,5 +64,5 @@ const struct gb_contract *gb_contract_of(const struct gb_arguments *arguments, e
 
 const struct gb_contract *gb_contract_router(const struct gb_contract *contract)
 {
-    return gb_contract_find(GB_BF16, GB_BF16, contract->order->name);
+    return contract ? gb_contract_find(GB_BF16, GB_BF16, GB_ORDER_FMA32) : NULL;
 }

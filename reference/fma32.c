@@ -136,4 +136,4 @@ static void all_dots(const struct gb_product *product, struct gb_row *decoded, f
         lane_dots(product, dots);
 }
 
-const struct gb_order gb_fma32 = {GB_ORDER_FMA32, 24, path_of, vector_bytes, arrange, all_dots};
+const struct gb_order gb_fma32 = {GB_ORDER_FMA32, path_of, vector_bytes, arrange, all_dots};

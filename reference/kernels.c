@@ -10,11 +10,11 @@ static const struct gb_quantiser *activation_rules(const struct gb_problem *prob
     return problem->size < known ? NULL : problem->activation_rules;
 }
 
-static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+static enum gb_status supports(const struct gb_problem *problem, const char *order, struct gb_error *error)
 {
     const struct gb_quantiser *rules = activation_rules(problem);
     uint32_t multiple = gb_format_multiple(problem->weights), block = rules ? rules->block_columns : 1;
-    if (!gb_contract_find(problem->weights, rules ? gb_quantiser_activations(rules) : GB_BF16, GB_ORDER_FMA32))
+    if (!gb_contract_find(problem->weights, rules ? gb_quantiser_activations(rules) : GB_BF16, order))
         return gb_fail(error, GB_EUNSUPPORTED, "no contract for this weight format and these activations");
     if (problem->shape.hidden % block || problem->shape.intermediate % block)
         return gb_fail(error, GB_EUNSUPPORTED,
@@ -41,12 +41,6 @@ static enum gb_status supports_route(const struct gb_problem *problem, struct gb
     return check_router(problem, error);
 }
 
-static enum gb_status supports_routed(const struct gb_problem *problem, struct gb_error *error)
-{
-    enum gb_status status = check_router(problem, error);
-    return status == GB_OK ? supports(problem, error) : status;
-}
-
 static const struct gb_quantisation *asked_for(const struct gb_problem *problem)
 {
     return problem->size < offsetof(struct gb_problem, quantise) + sizeof problem->quantise ? NULL : problem->quantise;
@@ -62,17 +56,30 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
     return gb_quantise_check(asked_for(problem), GB_SILU_MUL_QUANTISE, error);
 }
 
-/* An operator as the kernels of the order fma32 run it. */
-#define FMA32(OPERATOR, OPERATION)                                                                                     \
-    static enum gb_status fma32_##OPERATOR(const struct gb_arguments *a, struct gb_error *error)                       \
+/* The operators as the kernels of an order run them: ORDER_layer and so on. */
+#define OPERATOR(ORDER, NAME, OPERATOR, OPERATION)                                                                     \
+    static enum gb_status ORDER##_##OPERATOR(const struct gb_arguments *a, struct gb_error *error)                     \
     {                                                                                                                  \
-        return gb_reference_##OPERATOR(gb_contract_of(a, OPERATION, GB_ORDER_FMA32), a, error);                        \
+        return gb_reference_##OPERATOR(gb_contract_of(a, OPERATION, NAME), a, error);                                  \
     }
-FMA32(layer, GB_LAYER)
-FMA32(routed_layer, GB_LAYER)
-FMA32(gate_up, GB_GATE_UP)
-FMA32(down, GB_DOWN)
-FMA32(router, GB_ROUTE)
+#define OPERATORS(ORDER, NAME)                                                                                         \
+    static enum gb_status ORDER##_supports(const struct gb_problem *problem, struct gb_error *error)                   \
+    {                                                                                                                  \
+        return supports(problem, NAME, error);                                                                         \
+    }                                                                                                                  \
+    static enum gb_status ORDER##_supports_routed(const struct gb_problem *problem, struct gb_error *error)            \
+    {                                                                                                                  \
+        enum gb_status status = check_router(problem, error);                                                          \
+        return status == GB_OK ? supports(problem, NAME, error) : status;                                              \
+    }                                                                                                                  \
+    OPERATOR(ORDER, NAME, layer, GB_LAYER)                                                                             \
+    OPERATOR(ORDER, NAME, routed_layer, GB_LAYER)                                                                      \
+    OPERATOR(ORDER, NAME, gate_up, GB_GATE_UP)                                                                         \
+    OPERATOR(ORDER, NAME, down, GB_DOWN)
+
+OPERATORS(fma32, GB_ORDER_FMA32)
+OPERATOR(fma32, GB_ORDER_FMA32, router, GB_ROUTE)
+OPERATORS(mma16, GB_ORDER_MMA16_SM90)
 
 /* Every recipe: the codes are determined by its rules, so there is no order and no weight format. */
 #define QUANTISER(NAME, OPERATION, SUPPORTS, RUN)                                                                      \
@@ -81,40 +88,43 @@ FMA32(router, GB_ROUTE)
         .supports = SUPPORTS, .run = RUN                                                                               \
     }
 
-#define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, FLAGS, SUPPORTS, RUN)                                            \
+#define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, ORDER, BITS, FLAGS, SUPPORTS, RUN)                               \
     {                                                                                                                  \
         .name = NAME, .operation = OPERATION, .weights = WEIGHTS, .activations = ACTIVATIONS, .output = GB_FP32,       \
-        .order = GB_ORDER_FMA32, .accumulator_bits = 24, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = SUPPORTS, \
+        .order = ORDER, .accumulator_bits = BITS, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = SUPPORTS,        \
         .run = RUN                                                                                                     \
     }
-#define ROW(NAME, OPERATION, WEIGHTS, FLAGS, RUN)                                                                      \
-    KERNEL(NAME, OPERATION, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT | (FLAGS), supports, RUN)
-/* A layer that routes by itself. */
-#define ROUTED(NAME, WEIGHTS, ACTIVATIONS, FLAGS)                                                                      \
-    KERNEL(NAME "-routed-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_ROUTES | GB_STAGE_OUTPUTS | (FLAGS),               \
-           supports_routed, fma32_routed_layer)
-/* The operators with bf16 activations: NAME-layer, NAME-gate-up, NAME-down, NAME-routed-layer. */
-#define PLAIN(NAME, WEIGHTS)                                                                                           \
-    ROW(NAME "-layer", GB_LAYER, WEIGHTS, GB_STAGE_OUTPUTS, fma32_layer),                                              \
-        ROW(NAME "-gate-up", GB_GATE_UP, WEIGHTS, 0, fma32_gate_up),                                                   \
-        ROW(NAME "-down", GB_DOWN, WEIGHTS, 0, fma32_down), ROUTED(NAME, WEIGHTS, GB_BF16, GB_WEIGHED_INPUT)
-/* The same with quantised ones. */
-#define QUANTISED(NAME, WEIGHTS, ACTIVATIONS)                                                                          \
-    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, fma32_layer),                    \
-        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, fma32_gate_up),          \
-        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, GB_STAGE_OUTPUTS, supports, fma32_down),                   \
-        ROUTED(NAME, WEIGHTS, ACTIVATIONS, 0)
+/* NAME-layer, NAME-gate-up, NAME-down, NAME-routed-layer. FLAGS: of all; STAGE_FLAGS: also of gate_up and down alone.
+ */
+#define KERNELS(NAME, WEIGHTS, ACTIVATIONS, ORDER, ORDER_NAME, BITS, FLAGS, STAGE_FLAGS)                               \
+    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS, GB_STAGE_OUTPUTS | (FLAGS),                \
+           ORDER##_supports, ORDER##_layer),                                                                           \
+        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS, (FLAGS) | (STAGE_FLAGS),           \
+               ORDER##_supports, ORDER##_gate_up),                                                                     \
+        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS, (FLAGS) | (STAGE_FLAGS),                 \
+               ORDER##_supports, ORDER##_down),                                                                        \
+        KERNEL(NAME "-routed-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS,                                 \
+               GB_ROUTES | GB_STAGE_OUTPUTS | (FLAGS), ORDER##_supports_routed, ORDER##_routed_layer)
+/* With bf16 activations, and with quantised ones, whose codes gate_up and down hand out. */
+#define FMA32(NAME, WEIGHTS) KERNELS(NAME, WEIGHTS, GB_BF16, fma32, GB_ORDER_FMA32, 24, GB_WEIGHED_INPUT, 0)
+#define FMA32_QUANTISED(NAME, WEIGHTS, ACTIVATIONS)                                                                    \
+    KERNELS(NAME, WEIGHTS, ACTIVATIONS, fma32, GB_ORDER_FMA32, 24, 0, GB_STAGE_OUTPUTS)
+/* Its sums are rounded toward zero: 23 bits. */
+#define MMA16(NAME, WEIGHTS) KERNELS(NAME, WEIGHTS, GB_BF16, mma16, GB_ORDER_MMA16_SM90, 23, GB_WEIGHED_INPUT, 0)
 
 static const struct gb_kernel kernels[] = {
-    PLAIN("cpu/nvfp4", GB_NVFP4),
-    PLAIN("cpu/mxfp8", GB_MXFP8),
-    PLAIN("cpu/mxfp4", GB_MXFP4),
-    PLAIN("cpu/fp8", GB_FP8_BLOCK),
-    PLAIN("cpu/bf16", GB_BF16),
-    QUANTISED("cpu/nvfp4-nvfp4", GB_NVFP4, GB_NVFP4),
-    QUANTISED("cpu/mxfp8-mxfp8", GB_MXFP8, GB_MXFP8),
-    QUANTISED("cpu/mxfp4-mxfp8", GB_MXFP4, GB_MXFP8),
-    QUANTISED("cpu/fp8-fp8", GB_FP8_BLOCK, GB_FP8_BLOCK),
+    FMA32("cpu/nvfp4", GB_NVFP4),
+    FMA32("cpu/mxfp8", GB_MXFP8),
+    FMA32("cpu/mxfp4", GB_MXFP4),
+    FMA32("cpu/fp8", GB_FP8_BLOCK),
+    FMA32("cpu/bf16", GB_BF16),
+    FMA32_QUANTISED("cpu/nvfp4-nvfp4", GB_NVFP4, GB_NVFP4),
+    FMA32_QUANTISED("cpu/mxfp8-mxfp8", GB_MXFP8, GB_MXFP8),
+    FMA32_QUANTISED("cpu/mxfp4-mxfp8", GB_MXFP4, GB_MXFP8),
+    FMA32_QUANTISED("cpu/fp8-fp8", GB_FP8_BLOCK, GB_FP8_BLOCK),
+    MMA16("cpu/nvfp4-mma16", GB_NVFP4),
+    MMA16("cpu/mxfp8-mma16", GB_MXFP8),
+    MMA16("cpu/mxfp4-mma16", GB_MXFP4),
     {.name = "cpu/route",
      .operation = GB_ROUTE,
      .weights = GB_BF16,

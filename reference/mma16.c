@@ -6,6 +6,12 @@
 #include "quant/quant.h"
 #include "reference/mma.h"
 #include "reference/mma16.h"
+#include "reference/order.h"
+
+#if !defined(__x86_64__)
+#define gb_mma16_dots_avx2 NULL
+#define gb_mma16_dots_avx512 NULL
+#endif
 
 bool gb_mma16_defined(enum gb_format format)
 {
@@ -43,7 +49,7 @@ void gb_mma16_arrange(enum gb_format format, uint32_t columns, const float *x, f
     const uint32_t all = padded(format, columns), exponent = 0x7F800000u;
     const uint32_t most = (127u + 20) << 23;
     uint32_t ordinary = 1;
-    memcpy(arranged, x, sizeof *x * columns);
+    memmove(arranged, x, sizeof *x * columns);
     memset(arranged + columns, 0, sizeof *x * (all - columns));
     for (uint32_t i = 0; i < all; i++) {
         const uint32_t field = bits_of(arranged[i]) & exponent;
@@ -90,8 +96,7 @@ static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
     const enum gb_format format = weights->format;
     const uint32_t step = gb_mma16_step(format), columns = weights->columns;
     const size_t index = (size_t)expert * weights->rows + row;
-    const uint8_t *codes =
-        (const uint8_t *)weights->codes + index * (format == GB_MXFP8 ? columns : columns / 2);
+    const uint8_t *codes = (const uint8_t *)weights->codes + index * (format == GB_MXFP8 ? columns : columns / 2);
     const uint8_t *scales = (const uint8_t *)weights->scales + index * (columns / block_of(format));
     const struct gb_mma_unit *unit = gb_mma_unit_find("sm_90");
     float chains[GB_MMA16_CHAINS] = {0};
@@ -118,3 +123,39 @@ void gb_mma16_dots(const struct gb_weights *weights, uint32_t expert, uint32_t r
         for (uint32_t i = 0; i < count; i++)
             out[(size_t)r * count + i] = dot(weights, expert, row + r, x[i]);
 }
+
+static enum gb_cpu_path path_of(enum gb_format weights)
+{
+    (void)weights;
+    return gb_cpu_path_get();
+}
+
+static size_t vector_bytes(enum gb_cpu_path path, enum gb_format weights, uint32_t columns)
+{
+    (void)path;
+    return (gb_mma16_arranged_floats(weights, columns) * sizeof(float) + 63) / 64 * 64;
+}
+
+static void arrange(enum gb_cpu_path path, enum gb_format weights, const gb_bf16 *x, uint32_t columns, void *values)
+{
+    float *to = values;
+    (void)path;
+    for (uint32_t i = 0; i < columns; i++)
+        to[i] = gb_bf16_decode(x[i]);
+    gb_mma16_arrange(weights, columns, to, to);
+}
+
+static void all_dots(const struct gb_product *product, struct gb_row *decoded, float *dots)
+{
+    static void (*const paths[])(const struct gb_weights *, uint32_t, uint32_t, uint32_t, uint32_t,
+                                 const float *const *, float *) = {
+        [GB_CPU_PLAIN] = gb_mma16_dots,
+        [GB_CPU_AVX2] = gb_mma16_dots_avx2,
+        [GB_CPU_AVX512] = gb_mma16_dots_avx512,
+    };
+    (void)decoded;
+    paths[product->path](product->weights, product->expert, product->row, product->rows, product->count,
+                         (const float *const *)product->x, dots);
+}
+
+const struct gb_order gb_mma16 = {GB_ORDER_MMA16_SM90, path_of, vector_bytes, arrange, all_dots};

@@ -15,8 +15,6 @@
 
 #include "gaugeblock.h"
 
-#define GB_MMA16_ORDER "mma16-sm90/1"
-
 enum { GB_MMA16_CHAINS = 4, GB_MMA16_CHUNKS = 4, GB_MMA16_COLUMNS = 16 };
 
 /* NVFP4, MXFP4 or MXFP8. */
@@ -44,8 +42,9 @@ static inline uint32_t gb_mma16_column(enum gb_format format, uint32_t instructi
 /* Floats that gb_mma16_arrange writes for an activation of so many columns. */
 size_t gb_mma16_arranged_floats(enum gb_format format, uint32_t columns);
 
-/* An activation [columns], numbers of bf16, as every path reads it: [columns] as they are and then +0 up to a whole step;
- * their exponents' bits; whether the vector paths take it. 64-byte aligned if `arranged` is. */
+/* An activation [columns], numbers of bf16, which may lie in `arranged` itself, as every path reads it: [columns] as
+ * they are and then +0 up to a whole step; their exponents' bits; whether the vector paths take it. 64-byte aligned if
+ * `arranged` is. */
 void gb_mma16_arrange(enum gb_format format, uint32_t columns, const float *x, float *arranged);
 
 /* Rows row .. row + rows - 1 of an expert times `count` arranged activations, complete with the global scale. The same

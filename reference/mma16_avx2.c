@@ -43,8 +43,8 @@ INLINE uint32_t row_of(const struct tile *tile, uint32_t r)
 INLINE void transpose(const uint8_t *const *rows, __m256i *dwords)
 {
     __m256i z[4];
-    UNROLL for (uint32_t q = 0; q < 4; q++) z[q] = _mm256_loadu2_m128i((const __m128i *)rows[4 + q],
-                                                                      (const __m128i *)rows[q]);
+    UNROLL for (uint32_t q = 0; q < 4; q++) z[q] =
+        _mm256_loadu2_m128i((const __m128i *)rows[4 + q], (const __m128i *)rows[q]);
     const __m256i a = _mm256_unpacklo_epi32(z[0], z[1]), b = _mm256_unpackhi_epi32(z[0], z[1]);
     const __m256i c = _mm256_unpacklo_epi32(z[2], z[3]), d = _mm256_unpackhi_epi32(z[2], z[3]);
     dwords[0] = _mm256_unpacklo_epi64(a, c);
@@ -108,8 +108,8 @@ INLINE bool load(const struct tile *tile, enum gb_format format, uint32_t s, str
     }
     if (format == GB_MXFP8) {
         const __m256i nan = _mm256_set1_epi8(0x7F);
-        UNROLL for (uint32_t i = 0; i < 16; i++) odd |= (uint32_t)_mm256_movemask_epi8(
-            _mm256_cmpeq_epi8(_mm256_and_si256(to->codes[i / 4][i % 4], nan), nan));
+        UNROLL for (uint32_t i = 0; i < 16; i++) odd |=
+            (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_and_si256(to->codes[i / 4][i % 4], nan), nan));
     }
     return !odd;
 }
@@ -132,8 +132,7 @@ INLINE void operands(enum gb_format format, const struct step *from, uint32_t i,
                     _mm256_and_si256(_mm256_srli_epi32(codes, (int)(8 * element)), _mm256_set1_epi32(0xFF));
                 w[4 * c + k] = _mm256_mul_ps(e4m3(byte, 0x1p120f), scale);
             } else {
-                const __m256 magnitude =
-                    _mm256_permutevar8x32_ps(e2m1, _mm256_srli_epi32(codes, (int)(4 * element)));
+                const __m256 magnitude = _mm256_permutevar8x32_ps(e2m1, _mm256_srli_epi32(codes, (int)(4 * element)));
                 const __m256i negative = _mm256_and_si256(_mm256_slli_epi32(codes, (int)(28 - 4 * element)), sign);
                 w[4 * c + k] = _mm256_mul_ps(_mm256_or_ps(magnitude, _mm256_castsi256_ps(negative)), scale);
             }
@@ -176,8 +175,8 @@ INLINE __m256 add_up(const __m256 *w, const float *x, const float *fields, const
     const __m256i tiny = _mm256_cmpeq_epi32(field, least);
     if (__builtin_expect(!_mm256_testz_si256(tiny, tiny), 0)) {
         __m256i any = start;
-        UNROLL for (uint32_t k = 0; k < TERMS; k++) any = _mm256_or_si256(
-            any, _mm256_castps_si256(_mm256_mul_ps(w[k], _mm256_broadcast_ss(&x[columns[k]]))));
+        UNROLL for (uint32_t k = 0; k < TERMS; k++) any =
+            _mm256_or_si256(any, _mm256_castps_si256(_mm256_mul_ps(w[k], _mm256_broadcast_ss(&x[columns[k]]))));
         *odd |= !_mm256_testz_si256(_mm256_and_si256(tiny, magnitude), any);
     }
     return _mm256_mul_ps(toward_zero(_mm256_add_epi32(sums[0], sums[1])), down);
@@ -237,8 +236,8 @@ static __attribute__((noinline)) bool run_mxfp8(const struct tile *tile, uint32_
     return run(tile, GB_MXFP8, columns, count, x, chains);
 }
 
-void gb_mma16_dots_avx2(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t rows,
-                        uint32_t count, const float *const *x, float *out)
+void gb_mma16_dots_avx2(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t rows, uint32_t count,
+                        const float *const *x, float *out)
 {
     const enum gb_format format = weights->format;
     const uint32_t columns = weights->columns, step = gb_mma16_step(format), all = (columns + step - 1) / step * step;

@@ -2,9 +2,9 @@
 /*
  * mma16-sm90/1 on AVX-512 (F, BW, VL): 16 rows at a time, a row in every lane.
  *
- * An instruction of the order is a sum of integers. With E the largest exponent of its terms, every term times 2^(25 - E),
- * converted to int32 toward zero, is what the instruction keeps of it: at most 3.75 * 2^25, so that 16 of them and the
- * accumulator stay below 2^31. The int32 sum is rounded toward zero to binary32 and scaled back, exactly.
+ * An instruction of the order is a sum of integers. With E the largest exponent of its terms, every term times 2^(25 -
+ * E), converted to int32 toward zero, is what the instruction keeps of it: at most 3.75 * 2^25, so that 16 of them and
+ * the accumulator stay below 2^31. The int32 sum is rounded toward zero to binary32 and scaled back, exactly.
  */
 #include "reference/mma16.h"
 
@@ -106,8 +106,8 @@ INLINE bool load(const struct tile *tile, enum gb_format format, uint32_t s, str
             break;
         const __m256i first = _mm512_cvtepi64_epi32(_mm512_srli_epi64(low, 8 * b));
         const __m256i second = _mm512_cvtepi64_epi32(_mm512_srli_epi64(high, 8 * b));
-        const __m512i bytes = _mm512_and_si512(_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1),
-                                               _mm512_set1_epi32(0xFF));
+        const __m512i bytes =
+            _mm512_and_si512(_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1), _mm512_set1_epi32(0xFF));
         if (format == GB_NVFP4) {
             odd |= _mm512_cmpeq_epi32_mask(_mm512_and_si512(bytes, _mm512_set1_epi32(0x7F)), _mm512_set1_epi32(0x7F));
             to->scales[b] = e4m3(bytes, 0x1p112f);
@@ -128,8 +128,8 @@ INLINE bool load(const struct tile *tile, enum gb_format format, uint32_t s, str
 /* The 16 operands of instruction i in every row. */
 INLINE void operands(enum gb_format format, const struct step *from, uint32_t i, __m512 *w)
 {
-    const __m512 e2m1 = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f,
-                                       -3.0f, -4.0f, -6.0f);
+    const __m512 e2m1 = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f,
+                                       -2.0f, -3.0f, -4.0f, -6.0f);
     UNROLL for (uint32_t c = 0; c < 4; c++)
     {
         const uint32_t dword = format == GB_MXFP8 ? i : i / 2;
@@ -142,8 +142,7 @@ INLINE void operands(enum gb_format format, const struct step *from, uint32_t i,
                 const __m512i byte = _mm512_and_si512(_mm512_srli_epi32(codes, 8 * element), _mm512_set1_epi32(0xFF));
                 w[4 * c + k] = _mm512_mul_ps(e4m3(byte, 0x1p120f), scale);
             } else {
-                w[4 * c + k] =
-                    _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4 * element), e2m1), scale);
+                w[4 * c + k] = _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4 * element), e2m1), scale);
             }
         }
     }
@@ -175,8 +174,8 @@ INLINE __m512 add_up(const __m512 *w, const float *x, const float *fields, const
     const __mmask16 tiny = _mm512_cmpeq_epi32_mask(field, least);
     if (__builtin_expect(tiny, 0)) {
         __m512i any = start;
-        UNROLL for (uint32_t k = 0; k < TERMS; k++) any = _mm512_or_si512(
-            any, _mm512_castps_si512(_mm512_mul_ps(w[k], _mm512_set1_ps(x[columns[k]]))));
+        UNROLL for (uint32_t k = 0; k < TERMS; k++) any =
+            _mm512_or_si512(any, _mm512_castps_si512(_mm512_mul_ps(w[k], _mm512_set1_ps(x[columns[k]]))));
         *odd |= _mm512_mask_test_epi32_mask(tiny, any, magnitude);
     }
     const __m512i sum = _mm512_add_epi32(sums[0], sums[1]);

@@ -96,7 +96,6 @@ uint32_t gb_rows_at_once(uint32_t rows, uint32_t experts, size_t dots);
 /* An order: in which sequence, with which roundings, a dot product is accumulated. Text: docs/numerics.md. */
 struct gb_order {
     const char *name;
-    uint32_t accumulator_bits; /* significand bits of its sums: 24 for FP32 */
     /* The fastest path up to that in force that computes with weights of this format. */
     enum gb_cpu_path (*path)(enum gb_format weights);
     /* Bytes of one activation vector [columns] as a path reads it, a multiple of 64; and the vector in that layout. */
@@ -107,6 +106,6 @@ struct gb_order {
     void (*dots)(const struct gb_product *product, struct gb_row *decoded, float *dots);
 };
 
-extern const struct gb_order gb_fma32;
+extern const struct gb_order gb_fma32, gb_mma16;
 
 #endif

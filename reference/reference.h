@@ -34,7 +34,7 @@ GB_API const struct gb_contract *gb_contract_find(enum gb_format weights, enum g
 /* That of an operator's arguments in this order; NULL if there is none. */
 GB_API const struct gb_contract *gb_contract_of(const struct gb_arguments *arguments, enum gb_operator operation,
                                                 const char *order);
-/* That of the router of layers in this contract, bf16 weights in the same order; NULL if there is none. */
+/* That of the router of layers in this contract: bf16 weights and fma32, whatever the order of the experts. */
 GB_API const struct gb_contract *gb_contract_router(const struct gb_contract *contract);
 
 /* Correctly rounded elementary functions of binary32, all 2^32 inputs. docs/numerics.md#silu, #sigmoid, #exp. */

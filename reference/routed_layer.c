@@ -5,7 +5,7 @@
 enum gb_status gb_reference_routed_layer(const struct gb_contract *contract, const struct gb_arguments *arguments,
                                          struct gb_error *error)
 {
-    enum gb_status status = gb_reference_router(contract ? gb_contract_router(contract) : NULL, arguments, error);
+    enum gb_status status = gb_reference_router(gb_contract_router(contract), arguments, error);
     if (status != GB_OK)
         return status;
     struct gb_arguments a = gb_arguments_known(arguments);
