@@ -65,6 +65,33 @@ for name, more, code in (("faults/expert-dropped-unordered", ["--subject", FAULT
     expect(cell["max err/bound"] == f"{largest:.3f}" and cell["max err/bound"] in done.stdout, f"{cell}\n{done.stdout}")
     expect(case["lanes"]["bound"]["limit_ratio"] > largest or code, "the intermediate is no nearer to its bound")
 
+# What failed stands before the figures, with what to do next.
+expect(text.index("**FAIL** faults/one-element, small.h5 batch 9: output of layer 0: 1 of") < text.index("| subject |"), text)
+expect(". Next: every element is within its error bound" in text, text)
+
+# For people: the verdict, the first wrong element, what it looks like, what to do, then figures; all of them with -v.
+number = r"-?[0-9.e+-]+"
+done = run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/one-element", "--record", path("one.json"), code=1)
+patterns = [rf"FAIL  faults/one-element  {fixture}  9 tokens  bits differ: 2 of 4320 elements",
+            rf"  first      layer 0, token 4, column 48: got 0x[0-9a-f]{{8}} \({number}\), reference 0x[0-9a-f]{{8}} \({number}\)",
+            r"  reason     output of layer 0: 1 of 864 elements differ from the reference; first at token 4, element 48: .*",
+            r"  diagnosis  no known bug fits it; in tokens 4 only; in columns 48 only",
+            r"  next       every element is within its error bound.*",
+            r"  reproduce  gaugeblock verify .*",
+            r"         vs reference    \| vs float64, same NVFP4 weights +\| vs original weights",
+            r"  layer  bit mismatches  \| max err/bound +min cos max \|err\| +rel L2  \| +min cos +rel L2",
+            *[rf"  {layer}                    1 \|( +{number}){{4}}  \|( +{number}){{2}}" for layer in range(2)], "",
+            r"Details \(residual stream, aggregate tests, detection limits\): -v", "FAIL: 0 of 1 cases passed"]
+lines = done.stdout.splitlines()
+for pattern, line in zip(patterns, lines):
+    expect(re.fullmatch(pattern, line), f"{pattern}\nis not\n{line}")
+expect(len(patterns) == len(lines), done.stdout)
+plain, verbose = run("verify", fixture).stdout, run("verify", fixture, "-v").stdout
+for words in ("Residual stream vs float64; tokens whose expert set differs", "Aggregate tests (statistic/limit): RMS 0.",
+              "(informational: bits decide)", "Detection limit, scale error: layer ", "bf16 intermediate: 2592/2592 bit-equal; "
+              "admissible differences 0 (expected <= ", "Stored as bf16: min cos "):
+    expect(words in verbose and words not in plain, f"{words}\n{plain}{verbose}")
+
 # Of a path that is too long the end is shown, and behind it the reason.
 long = path("d" * 250 + "/" + "e" * 240 + "/r.json")
 line = refused("verify", fixture, "-o", long)
