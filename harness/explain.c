@@ -209,7 +209,7 @@ static void write_name(const struct window *w, char *text, size_t bytes)
 {
     const struct candidate *first = &w->candidates[0];
     uint32_t count = alike(w);
-    size_t used = (size_t)snprintf(text, bytes, "looks like: %s (%.4g %% of the squared error)", first->name,
+    size_t used = (size_t)snprintf(text, bytes, "looks like: %s (explains %.4g %% of the squared error)", first->name,
                                    100.0 * first->explains);
     for (uint32_t i = 1; i < count && i < NAMED_ALIKE && used < bytes; i++)
         used += (size_t)snprintf(text + used, bytes - used, ", or: %s", w->candidates[i].name);
@@ -232,8 +232,8 @@ static json_t *describe(const struct window *w, char *text, size_t bytes)
     if (named)
         write_name(w, text, bytes);
     else if (w->count && w->candidates[0].explains >= CLOSE)
-        snprintf(text, bytes, "no known bug fits it; closest: %s (%.4g %% of the squared error)", w->candidates[0].name,
-                 100.0 * w->candidates[0].explains);
+        snprintf(text, bytes, "no known bug fits it; closest: %s (explains %.4g %% of the squared error)",
+                 w->candidates[0].name, 100.0 * w->candidates[0].explains);
     else
         snprintf(text, bytes, "no known bug fits it");
     append_place(where, text, bytes);

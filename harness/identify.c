@@ -249,7 +249,7 @@ static int report(const struct options *options, json_t *record, const struct gb
 
 static const struct argp_option options[] = {
     {"scales", 's', "FILE", 0, "the scales, where OUTPUTS is a .npy file of codes", 0},
-    {"output", 'o', "FILE", 0, "also write the finding as .json", 0},
+    {"record", 'o', "FILE", 0, "also write the finding as .json", 0},
     {0},
 };
 

@@ -113,11 +113,12 @@ static enum gb_status judge_intermediate_values(const struct baseline *b, uint32
         }
     }
     if (wrong)
-        judgement_worsen(j, VERDICT_FAIL,
-                         "intermediate_codes of layer %u: the values of %zu of %zu are none that legal flips lead to; "
-                         "first at token %zu, slot %zu, column %zu: %.9g, truth's code %.9g",
-                         layer, wrong, count, first / columns / shape->top_k, first / columns % shape->top_k,
-                         first % columns, values[first], expected);
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "intermediate_codes of layer %u: the values of %zu of %zu are none that admissible differences lead to; "
+            "first at token %zu, slot %zu, column %zu: %.9g, truth's code %.9g",
+            layer, wrong, count, first / columns / shape->top_k, first / columns % shape->top_k, first % columns,
+            values[first], expected);
     free(values);
     return status;
 }

@@ -59,14 +59,15 @@ static void report_illegal(const struct code_lane *lane, const struct baseline *
     double deviations = sqrt(2.0 * log(2.0 * (double)lane->elements / FALSE_ALARM_PROBABILITY));
     struct unrounded v = value_at(&b->bounds[layer], t->first, deviations);
     uint32_t columns = b->fixture->shape.intermediate, top_k = b->fixture->shape.top_k;
-    judgement_worsen(j, VERDICT_FAIL,
-                     "intermediate of layer %u: %llu of %llu codes are none that a value within the derived bound is "
-                     "rounded to; first at token %llu, slot %llu, column %llu: 0x%04x, reference 0x%04x, and only "
-                     "%.9g..%.9g is possible before rounding",
-                     layer, (unsigned long long)t->illegal, (unsigned long long)codes,
-                     (unsigned long long)(t->first / columns / top_k), (unsigned long long)(t->first / columns % top_k),
-                     (unsigned long long)(t->first % columns), subject[t->first].bits,
-                     b->reference->layer[layer].intermediate[t->first].bits, v.truth - v.limit, v.truth + v.limit);
+    judgement_worsen(
+        j, VERDICT_FAIL,
+        "intermediate of layer %u: %llu of %llu bf16 values are inadmissible, no value within the error bound "
+        "rounds to them; first at token %llu, slot %llu, column %llu: 0x%04x, reference 0x%04x, and only "
+        "%.9g..%.9g is possible before rounding",
+        layer, (unsigned long long)t->illegal, (unsigned long long)codes,
+        (unsigned long long)(t->first / columns / top_k), (unsigned long long)(t->first / columns % top_k),
+        (unsigned long long)(t->first % columns), subject[t->first].bits,
+        b->reference->layer[layer].intermediate[t->first].bits, v.truth - v.limit, v.truth + v.limit);
 }
 
 enum gb_status codes_judge(struct code_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,

@@ -90,9 +90,9 @@ static void judge_bound(struct down_lane *lane, const struct baseline *b, uint32
     lane_add_bound(&lane->bound, &r);
     if (lane->bound_binding && r.exceeding)
         judgement_worsen(j, VERDICT_FAIL,
-                         "down of layer %u: %llu of %llu elements lie outside the derived bound around what the "
-                         "intermediate that it was given makes; worst at token %llu, element %llu: %.9g, truth %.9g, "
-                         "%.3g times the bound",
+                         "down of layer %u: %llu of %llu elements exceed the error bound of the down projection, "
+                         "recomputed in float64 from the kernel's own intermediate; worst at token %llu, element %llu: "
+                         "%.9g, truth %.9g, %.3g times the bound",
                          layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
                          (unsigned long long)(r.at / hidden), (unsigned long long)(r.at % hidden), output[r.at],
                          e->bounds.output_truth[r.at], r.limit_ratio);
@@ -104,7 +104,7 @@ const char *down_without_sums(const struct gb_rounding_points *points, bool nonf
     if (nonfinite)
         return "some values are not finite";
     if (points->output == GB_BF16 || stages->slot == GB_BF16 || stages->weighted == GB_BF16)
-        return "roundings to bf16 of sums that one term of few bits makes most of are not independent";
+        return "bf16 rounding errors are correlated when one low-precision term dominates a sum";
     return NULL;
 }
 

@@ -322,7 +322,7 @@ static const struct argp_option options[] = {
     {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "of the contract that faults are planted in: bf16, or the fixture's format (default)", 0},
-    {"output", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
+    {"record", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
     {0},
 };
 

@@ -46,8 +46,8 @@ enum gb_status report_write(const char *path, const json_t *record, struct gb_er
 /* The same, but for what is written; false: it could not be. */
 typedef bool report_writer(FILE *stream, const char *path, const json_t *record);
 enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error);
-/* The table for people. */
-void report_table(FILE *stream, const json_t *record);
+/* For people; verbose: with all figures. */
+void report_table(FILE *stream, const json_t *record, bool verbose);
 /* JUnit XML and Markdown into an open stream; false if writing failed. */
 bool report_junit(FILE *stream, const json_t *record);
 bool report_markdown(FILE *stream, const json_t *record);

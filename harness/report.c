@@ -169,6 +169,16 @@ bool report_markdown(FILE *stream, const json_t *record)
 {
     const json_t *cases = json_object_get(record, "cases");
     fprintf(stream, "## gaugeblock verify: %s\n\n", record_text(record, "verdict", NULL));
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        char name[512];
+        const json_t *one = json_array_get(cases, i);
+        const char *next = record_text(one, "next", NULL);
+        case_name(one, name, sizeof name);
+        if (strcmp(record_text(one, "verdict", NULL), "PASS"))
+            fprintf(stream, "**%s** %s, %s: %s%s%s\n\n    %s\n\n", record_text(one, "verdict", NULL),
+                    record_text(one, "subject", "name", NULL), name, record_text(one, "reason", NULL),
+                    next[0] ? ". Next: " : "", next, record_text(one, "repro", NULL));
+    }
     fprintf(stream,
             "| subject | case | verdict | bit mismatches | min cosine | max abs | relative L2 | max err/bound |\n"
             "|---|---|---|---|---|---|---|---|\n");
@@ -186,12 +196,6 @@ bool report_markdown(FILE *stream, const json_t *record)
         markdown_number(stream, "%.3e", record_number(truth, "relative_l2", NULL));
         markdown_number(stream, "%.3f", record_bound_ratio(one));
         fprintf(stream, "\n");
-    }
-    for (size_t i = 0; i < json_array_size(cases); i++) {
-        const json_t *one = json_array_get(cases, i);
-        if (strcmp(record_text(one, "verdict", NULL), "PASS"))
-            fprintf(stream, "\n**%s** %s\n\n    %s\n", record_text(one, "verdict", NULL),
-                    record_text(one, "reason", NULL), record_text(one, "repro", NULL));
     }
     const char *reason = record_text(record, "summary", "reason", NULL);
     if (reason[0])

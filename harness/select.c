@@ -60,6 +60,12 @@ static void check(const struct gb_problem *problem, struct selected *s)
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s routes, but the fixture has no router in every layer",
                  s->kernel->name);
+    } else if (s->kernel->operation == GB_QUANTISE || s->kernel->operation == GB_SILU_MUL_QUANTISE) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason,
+                 "%s quantises activations alone; run a layer that does (gaugeblock make --activations nvfp4, then "
+                 "--kernel '%.4s*-nvfp4-layer'), or judge its codes with gaugeblock identify",
+                 s->kernel->name, s->kernel->name);
     } else if (!takes(s->kernel, problem)) {
         s->unsupported = true;
         const char *activations = gb_format_name(s->kernel->activations);

@@ -27,6 +27,7 @@ struct verify_options {
     struct gate gate;
     struct coverage_demand demand;
     long long expect; /* negative: not given */
+    bool verbose;
     unsigned timeout_s;
 };
 
@@ -71,8 +72,9 @@ static const struct argp_option options[] = {
     {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
      0},
-    {"output", 'o', "FILE", OPTION_REPEATABLE,
+    {"record", 'o', "FILE", OPTION_REPEATABLE,
      "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
+    {"verbose", 'v', NULL, 0, "print the residual stream, aggregate tests and detection limits too", 0},
     {0},
 };
 
@@ -137,6 +139,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!parse_number(argument, 1, 1 << 20, &value))
             usage_error(state, "--timeout %s: give a number of seconds from 1 to %d", argument, 1 << 20);
         o->timeout_s = (unsigned)value;
+        return 0;
+    case 'v':
+        o->verbose = true;
         return 0;
     case 'o':
         if (!report_known(argument))
@@ -383,7 +388,7 @@ int command_verify(int argc, char **argv)
         return command_error("verify", "%s", error.message);
     }
     enum verdict verdict = record_finish(record, o.expect, record_clock() - began);
-    report_table(stdout, record);
+    report_table(stdout, record, o.verbose);
     if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
         record_number(record, "summary", "judged", NULL) > 0)
         printf("No --kernel, --subject or --outputs: the reference itself was judged. See gaugeblock list kernels.\n");

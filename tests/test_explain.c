@@ -236,12 +236,14 @@ static void the_other_contract_is_named(void **state)
     assert_int_equal(baseline_bounds(&quantised, &points, false, NULL), GB_OK);
     memcpy(s.subject->layer[0].output, quantised.reference->layer[0].output, bytes);
     json_t *explanation = explained(&s, text);
-    assert_non_null(strstr(text, "looks like: the contract with nvfp4 activations (100 % of the squared error)"));
+    assert_non_null(
+        strstr(text, "looks like: the contract with nvfp4 activations (explains 100 % of the squared error)"));
     assert_non_null(strstr(text, "; if that is meant: --activations nvfp4, or so in the kernel's table"));
     json_decref(explanation);
     memcpy(s.subject->layer[0].output, s.baseline.reference->layer[0].output, bytes);
     assert_int_equal(explain(&quantised, GB_LAYER, s.subject, &explanation, text, sizeof text, NULL), GB_OK);
-    assert_non_null(strstr(text, "looks like: the contract with bf16 activations (100 % of the squared error)"));
+    assert_non_null(
+        strstr(text, "looks like: the contract with bf16 activations (explains 100 % of the squared error)"));
     assert_non_null(strstr(text, "; if that is meant: --activations bf16, or so in the kernel's table"));
     json_decref(explanation);
     baseline_free(&quantised);

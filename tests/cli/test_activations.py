@@ -144,8 +144,8 @@ def without_intermediate(code, change, *left):
 
 # Without the intermediate, values of codes and scales are judged by what legal flips can do; either alone is nothing.
 expect(without_intermediate(0, lambda values: values) == "", "right codes")
-expect("none that legal flips lead to" in without_intermediate(1, flipped), "another code")
-expect("none that legal flips lead to" in without_intermediate(1, np.zeros_like), "zeros")
+expect("none that admissible differences lead to" in without_intermediate(1, flipped), "another code")
+expect("none that admissible differences lead to" in without_intermediate(1, np.zeros_like), "zeros")
 for array, other in (("codes", "scales"), ("scales", "codes")):
     reason = without_intermediate(4, lambda values: values, f"intermediate_{other}")
     expect(f"intermediate_{array} of layer 0" in reason and f"hand out intermediate_{other}" in reason, reason)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trained model: import, truth against the capture's own, verify. Nothing outside the clone is read."""
+import os
+
 import h5py
 import numpy as np
 
-from program import CAPTURE, CHECKPOINT, expect, path, record, run
+from program import CAPTURE, CHECKPOINT, SOURCE, expect, folder, path, record, run
 
 
 def safetensors(file):
@@ -50,3 +52,12 @@ for weights in ("bf16", "nvfp4"):
     expect(overall["quantised"]["cosine_min"] > 0.999996, f"{weights}: cosine {overall['quantised']['cosine_min']}")
     expect(overall["quantised"]["cosine_min"] > overall["quantised_bf16_store"]["cosine_min"], "bf16 cannot gain")
     expect((overall["original"]["cosine_min"] < 0.999) == (weights == "nvfp4"), "NVFP4 loses, bf16 does not")
+
+# README shows what the demo prints.
+os.mkdir(path("build"))
+os.rename(path("nvfp4.h5"), path("build/demo.h5"))
+printed = run("verify", "build/demo.h5", cwd=folder.name).stdout
+with open(os.path.join(SOURCE, "README.md")) as stream:
+    readme = stream.read()
+block = "".join(f"    {line}".rstrip(" ") + "\n" if line else "\n" for line in printed.splitlines())
+expect(block in readme, f"README.md shows another output than\n{block}")

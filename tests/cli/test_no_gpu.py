@@ -14,6 +14,12 @@ if not os.path.exists("/dev/nvidia0"):
     one = record(fixture, "--kernel", "cuda/*", code=3)
     expect(one["summary"]["judged"] == 0 and one["cases"][0]["verdict"] == "NOT_RUN", str(one["summary"]))
 record(fixture, "--kernel", "no/such", code=3)
+# What verify cannot judge by itself says what can.
+case, = record(fixture, "--kernel", "cpu/quantise", code=3)["cases"]
+expect(case["verdict"] == "UNSUPPORTED" and "'cpu/*-nvfp4-layer'" in case["reason"] and "identify" in case["reason"],
+       case["reason"])
+run("make", path("quantised.h5"), "--shape", "8,3,128,64", "--activations", "nvfp4")
+record(path("quantised.h5"), "--kernel", "cpu/*-nvfp4-layer", "--expect", "1")
 record(fixture, "--kernel", "cpu/bf16-layer", code=3)
 record(fixture, "--expect", "1000", code=3)
 record(fixture, "--expect", "1")

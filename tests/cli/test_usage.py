@@ -50,10 +50,10 @@ for arguments in (["verify", fixture, "--gate", "cosine-0.99", "--gate", "defaul
                   ["power", fixture, "--gate", "default", "--gate", "cosine-0.99"], ["power", fixture, "-g", "default", "-gdefault"],
                   [*shape, "8,3,96,48", "--seed", "1", "--seed", "2"], [*shape, "8,3,96,48", "--shape", "8,3,96,48"],
                   ["import", CHECKPOINT, path("x.h5"), "--tokens", "4", "--tokens", "5"],
-                  ["identify", "a", "b", "-o", "c.json", "--output", "d.json"]):
+                  ["identify", "a", "b", "-o", "c.json", "--record", "d.json"]):
     expect("is given twice" in refused(*arguments), str(arguments))
 # Nor is an option guessed from its beginning.
-for arguments in (["--exp", "1"], ["--exp=1"], ["--batc", "1"]):
+for arguments in (["--exp", "1"], ["--exp=1"], ["--batc", "1"], ["--output", path("r.json")], ["--output=" + path("r.json")]):
     expect("no such option; there is --" in refused("verify", fixture, *arguments), str(arguments))
 expect("no such option" in refused("make", path("x.h5"), "--shape", "8,3,96,48", "--gen"), "--gen")
 run("verify", fixture, "--kernel", "cpu/nvfp4-layer", "--kernel", "cpu/nvfp4-down", "-o", path("a.json"), "-o", path("b.md"))
