@@ -4,7 +4,7 @@ Usage: records.py layers|outputs|power|hashes RECORD...
   layers   one row for each fixture and contract, over all kernels and batches
   outputs  one row for each case: files of outputs, which claim no order
   power    one row for each record: what every policy catches, and the smallest errors that the default one sees
-  hashes   JSON: the hashes of every case's outputs, by fixture and batch, which tests/cli/test_results.py finds again"""
+  hashes   JSON: the hashes of every case's outputs, by fixture and batch, for tests/cli/test_results.py"""
 import json
 import os
 import sys

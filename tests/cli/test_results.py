@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers generated here, computed by the CPU reference here: the outputs have the hashes that docs/results has of a GPU of
-another machine. Usage: test_results.py [MODEL...]"""
+"""Layers generated here, computed by the CPU reference here: the outputs have the hashes that docs/results has of a GPU
+of another machine. Usage: test_results.py [MODEL...]"""
 import glob
 import json
 import os
