@@ -56,17 +56,16 @@ def record(*arguments, code=0):
 
 def reproduced(cases, **options):
     """Runs the line of every case that does not pass, as a shell takes it: it ends with the gravest of the codes of
-    the cases that have it."""
+    the cases that have it. Of hundreds of lines 32 are run."""
     codes = {}
     for case in cases:
         codes.setdefault(case["repro"], set()).add(case["exit_code"])
         if "minimal" in case:
             codes.setdefault(case["minimal"]["repro"], set()).add(case["exit_code"])
     environment = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(PROGRAM), os.environ["PATH"]])}
-    for line, found in codes.items():
-        gravest = next(code for code in (5, 2, 6, 1, 4, 3, 0) if code in found)
-        if not line or not gravest:
-            continue
+    lines = [line for line, found in codes.items() if line and found != {0}]
+    for line in lines[:: 1 + len(lines) // 33]:
+        gravest = next(code for code in (5, 2, 6, 1, 4, 3) if code in codes[line])
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, **options)
         expect(done.returncode == gravest,
                f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")

@@ -7,7 +7,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as xml
 
-from program import FAULTS, SOURCE, expect, path, refused, run, small
+from program import FAULTS, SOURCE, expect, path, refused, reproduced, run, small
 
 fixture = small()
 names = ["faults/none", "faults/one-element", "faults/crash", "no/such"]
@@ -20,6 +20,7 @@ with open(path("r.json")) as stream:
     record = json.load(stream)
 expect(record["schema"] == "gaugeblock-record/1" and record["exit_code"] == 5, "the gravest verdict wins")
 expect([c["verdict"] for c in record["cases"]] == ["PASS", "FAIL", "CRASH", "NOT_RUN"], "verdicts")
+reproduced(record["cases"])
 for case in record["cases"]:
     expect({"fixture", "subject", "contract", "verdict", "exit_code", "repro"} <= set(case), "keys of a case")
     expect(len(case["fixture"]["sha256"]) == 64, "input hash")
