@@ -9,7 +9,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 1)
 export DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check gpu-test exhaustive fuzz valgrind install uninstall format format-check clean
+.PHONY: help setup build demo all test check gpu-test exhaustive fuzz valgrind install uninstall format format-check clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -17,15 +17,21 @@ help: ## list these targets
 setup: ## install the Debian or Ubuntu packages that are missing
 	@sh cmake/setup.sh
 
-build: setup ## build the library and the program in build/
+build: setup ## build what is installed in build/: the program, its library, CUDA kernels if nvcc is there
 	cmake --preset release
-	cmake --build --preset release
+	cmake --build --preset installed
 
-demo: build ## judge the NVFP4 layers of the trained model in the repository
+demo: setup ## judge the NVFP4 layers of the trained model in the repository, with the program alone built
+	cmake --preset release
+	cmake --build --preset program
 	build/gaugeblock import $(MODEL) build/demo.h5 --format nvfp4 --capture $(MODEL)/capture.safetensors
 	build/gaugeblock verify build/demo.h5
 
-test: build ## build, then run the quick tests that need no GPU
+all: setup
+	cmake --preset release
+	cmake --build --preset release
+
+test: all ## build all, then run the quick tests that need no GPU
 	ctest --preset release --parallel $(JOBS)
 
 check: setup ## the same tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build-dev/
@@ -38,7 +44,7 @@ gpu-test: setup ## the tests that need a GPU, in build-gpu/; fails where there i
 	cmake --build --preset gpu
 	ctest --preset gpu
 
-exhaustive: build ## the tests that run through whole input spaces
+exhaustive: all ## the tests that run through whole input spaces
 	ctest --preset exhaustive
 
 fuzz: ## run every fuzz target for its number of executions, in build-fuzz/ (clang-14 libclang-rt-14-dev libomp-14-dev)
@@ -46,7 +52,7 @@ fuzz: ## run every fuzz target for its number of executions, in build-fuzz/ (cla
 	cmake --build --preset fuzz
 	sh tests/fuzz/run_all.sh build-fuzz
 
-valgrind: build ## memcheck over the tests of the codecs and the readers (valgrind)
+valgrind: all ## memcheck over the tests of the codecs and the readers (valgrind)
 	sh tests/valgrind.sh build
 
 install: build ## install below PREFIX (/usr/local); DESTDIR is respected

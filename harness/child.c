@@ -79,7 +79,8 @@ static int start(struct start *s, struct child *child)
 int child_start(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
                 struct child *child)
 {
-    struct start s = {argv, environment, -1, output, shared, count, 0, {{0}}, 0};
+    struct start s = {
+        .argv = argv, .environment = environment, .input = -1, .output = output, .shared = shared, .count = count};
     child->lifeline = -1;
     return start(&s, child);
 }
@@ -88,13 +89,21 @@ int child_start_guarded(char *const *argv, char *const *environment, int output,
                         struct child *child)
 {
     enum { MAX_ARGUMENTS = 16 };
-    char *guarded[MAX_ARGUMENTS + 3] = {argv[0], "guard"};
+    char *guarded[MAX_ARGUMENTS + 1] = {argv[0], "guard"};
     int lifeline[2];
-    for (int i = 1; i < MAX_ARGUMENTS && argv[i]; i++)
+    for (unsigned i = 1; argv[i]; i++) {
+        if (i + 1 == MAX_ARGUMENTS)
+            return E2BIG;
         guarded[i + 1] = argv[i];
+    }
     if (pipe2(lifeline, O_CLOEXEC))
         return errno;
-    struct start s = {guarded, environment, lifeline[0], output, shared, count, 0, {{0}}, 0};
+    struct start s = {.argv = guarded,
+                      .environment = environment,
+                      .input = lifeline[0],
+                      .output = output,
+                      .shared = shared,
+                      .count = count};
     int code = start(&s, child);
     close(lifeline[0]);
     child->lifeline = lifeline[1];

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fixtures/: round trips of every format, the hash, and writes that fail or are killed. */
+#define _GNU_SOURCE /* O_TMPFILE */
 #include "tests/fixture_problem.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -270,7 +272,41 @@ static void failed_write_leaves_nothing(void **state)
     gb_fixture_free(f);
 }
 
-/* Whenever a writer is killed, the name holds the whole old or the whole new file. */
+/* Starts a process that writes the fixture to the path again and again, and kills it after so long. */
+static void kill_writer(struct gb_fixture *f, bool from_new, useconds_t delay)
+{
+    struct gb_error error;
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    while (child == 0) {
+        if (from_new)
+            unlink(path);
+        gb_fixture_write(path, f, &error);
+    }
+    usleep(delay);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+/* Whenever a writer is killed, there is no file but that of the name, where the file system has nameless ones. */
+static void killed_write_leaves_no_other_file(void **state)
+{
+    (void)state;
+    int nameless = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (nameless < 0)
+        skip();
+    close(nameless);
+    struct gb_fixture *f = new_fixture(GB_NVFP4, true, true, true);
+    for (useconds_t delay = 0; delay < 20000; delay += 1000) {
+        kill_writer(f, true, delay);
+        if (files_in_folder() > (access(path, F_OK) == 0))
+            fail_msg("killed after %u us: a temporary file is left", (unsigned)delay);
+    }
+    gb_fixture_free(f);
+}
+
+/* And the name holds the whole old or the whole new file. */
 static void killed_write_leaves_a_whole_file(void **state)
 {
     (void)state;
@@ -278,14 +314,7 @@ static void killed_write_leaves_a_whole_file(void **state)
     struct gb_error error = {""};
     assert_int_equal(gb_fixture_write(path, f, &error), GB_OK);
     for (useconds_t delay = 0; delay < 20000; delay += 1000) {
-        fflush(NULL);
-        pid_t child = fork();
-        assert_true(child >= 0);
-        while (child == 0)
-            gb_fixture_write(path, f, &error);
-        usleep(delay);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
+        kill_writer(f, false, delay);
         if (gb_fixture_read(path, &read, &error) != GB_OK)
             fail_msg("killed after %u us: %s", (unsigned)delay, error.message);
         same_fixture(f, read);
@@ -343,6 +372,7 @@ int main(void)
         cmocka_unit_test(layer_arguments),
         cmocka_unit_test(sizes_are_checked),
         cmocka_unit_test(failed_write_leaves_nothing),
+        cmocka_unit_test(killed_write_leaves_no_other_file),
         cmocka_unit_test(killed_write_leaves_a_whole_file),
         cmocka_unit_test(folders_are_checked),
     };

@@ -134,6 +134,7 @@ def kill(process, number, what):
 
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)  # nohup has it ignored
     expect(kill(started(HANG), number, signal.Signals(number).name) == -number, f"{number} must end it")
 for kill_number in range(KILLS):
     # The first of the two starts anywhere, also over files that an earlier one left; the second as its worker starts.
