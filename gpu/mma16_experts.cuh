@@ -7,7 +7,7 @@
  * memory, are cut into as many equal ranges as there are blocks. A block takes its range in groups of up to 8 tiles of one
  * item, and a group in slices of 4 steps of columns. Slices of weights and of activations pass through a ring in shared
  * memory, which producer warps fill across the ends of groups, so that loads are under way all the time; two consumer
- * warps share a tile, one has the order's first two chains and one the others.
+ * warps share a tile, one has the order's first two chains and one the others. Finisher warps make outputs of their sums.
  */
 #ifndef GB_GPU_MMA16_EXPERTS_CUH
 #define GB_GPU_MMA16_EXPERTS_CUH
@@ -33,6 +33,7 @@ struct gb_mma16_job {
 constexpr uint32_t gb_mma16_group_tiles = 8;
 constexpr uint32_t gb_mma16_slice = 4;       /* steps */
 constexpr uint32_t gb_mma16_consumers = 2 * gb_mma16_group_tiles; /* warps */
+constexpr uint32_t gb_mma16_finishers = 4;                        /* warps */
 
 /* A tile's slice in shared memory: codes [step][gate or up, first or last 8 rows][lane] of 16 bytes, and scales. */
 constexpr uint32_t gb_mma16_step_codes = 1024, gb_mma16_step_scales = 128;
@@ -44,6 +45,11 @@ constexpr uint32_t gb_mma16_stage_bytes = gb_mma16_group_tiles * gb_mma16_tile_b
 __host__ __device__ constexpr uint32_t gb_mma16_steps(uint32_t columns)
 {
     return (columns + gb_mma16_step - 1) / gb_mma16_step;
+}
+
+__device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
+{
+    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
 /* The row of a matrix that row r (0 .. 15) of a tile is. */
@@ -97,7 +103,7 @@ struct gb_mma16_records {
     /* Activations of eight columns in the pairs of the word. */
     static __device__ __forceinline__ uint4 activations(const uint4 &x)
     {
-        return make_uint4(x.x, x.z, x.y, x.w);
+        return x;
     }
 };
 
@@ -162,37 +168,44 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
     }
     static __device__ __forceinline__ uint4 activations(const uint4 &x)
     {
-        return make_uint4(__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632), __byte_perm(x.y, x.w, 0x5410),
-                          __byte_perm(x.y, x.w, 0x7632));
+        return make_uint4(__byte_perm(x.x, x.y, 0x5410), __byte_perm(x.x, x.y, 0x7632), __byte_perm(x.z, x.w, 0x5410),
+                          __byte_perm(x.z, x.w, 0x7632));
     }
 };
 
-/* One step of a tile: eight instructions. */
-template <class Layout>
-__device__ __forceinline__ void gb_mma16_multiply(const uint8_t *tile, const uint8_t *x, uint32_t step, float (&chain)[4])
+/* Steps first .. first + Steps - 1 of a tile, eight instructions each, side by side: they belong to different chains. */
+template <class Layout, uint32_t Steps>
+__device__ __forceinline__ void gb_mma16_multiply(const uint8_t *tile, const uint8_t *x, uint32_t first,
+                                                  float (&chain)[2][4])
 {
     const uint32_t lane = threadIdx.x % 32;
-    const uint8_t *codes = Layout::codes(tile, step);
-    const uint4 low = *(const uint4 *)(codes + 16 * lane), high = *(const uint4 *)(codes + 512 + 16 * lane);
-    const uint32_t scales = Layout::scales(tile, step, lane);
-    uint32_t scale[2][2]; /* [block][first or last 8 rows] */
-    gb_mma16_scales(scales & 0xFFFFu, &scale[0][0], &scale[1][0]);
-    gb_mma16_scales(scales >> 16, &scale[0][1], &scale[1][1]);
-    const uint32_t lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
+    uint4 low[Steps], high[Steps];
+    uint32_t scale[Steps][2][2]; /* [block][first or last 8 rows] */
 #pragma unroll
-    for (uint32_t d = 0; d < 4; d++) {
-        const uint4 b = Layout::activations(*(const uint4 *)(x + step * 2048 + d * 512 + 16 * lane));
-        uint32_t first[4], last[4];
-        Layout::word(lows[d], first);
-        Layout::word(highs[d], last);
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            first[i] = gb_mul_bf16x2(first[i], scale[d / 2][0]);
-            last[i] = gb_mul_bf16x2(last[i], scale[d / 2][1]);
-        }
-        gb_mma16(chain, first[0], last[0], first[1], last[1], b.x, b.y);
-        gb_mma16(chain, first[2], last[2], first[3], last[3], b.z, b.w);
+    for (uint32_t s = 0; s < Steps; s++) {
+        const uint8_t *codes = Layout::codes(tile, first + s);
+        low[s] = *(const uint4 *)(codes + 16 * lane);
+        high[s] = *(const uint4 *)(codes + 512 + 16 * lane);
+        const uint32_t scales = Layout::scales(tile, first + s, lane);
+        gb_mma16_scales(scales & 0xFFFFu, &scale[s][0][0], &scale[s][1][0]);
+        gb_mma16_scales(scales >> 16, &scale[s][0][1], &scale[s][1][1]);
     }
+#pragma unroll
+    for (uint32_t d = 0; d < 4; d++)
+#pragma unroll
+        for (uint32_t s = 0; s < Steps; s++) {
+            const uint4 b = Layout::activations(*(const uint4 *)(x + (first + s) * 2048 + d * 512 + 16 * lane));
+            uint32_t a[4], c[4];
+            Layout::word(gb_word_of4(low[s], d), a);
+            Layout::word(gb_word_of4(high[s], d), c);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                a[i] = gb_mul_bf16x2(a[i], scale[s][d / 2][0]);
+                c[i] = gb_mul_bf16x2(c[i], scale[s][d / 2][1]);
+            }
+            gb_mma16(chain[s], a[0], c[0], a[1], c[1], b.x, b.y);
+            gb_mma16(chain[s], a[2], c[2], a[3], c[3], b.z, b.w);
+        }
 }
 
 /* A dot product from the sums of the first two chains and the others: steps 4 and 5. */
@@ -201,14 +214,49 @@ __device__ __forceinline__ float gb_mma16_dot(float first, float second, float g
     return __fmul_rn(__fmul_rn(__fadd_rn(first, second), gb_mma16_nvfp4_factor), global);
 }
 
-template <class Layout> constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + Layout::producers);
+template <class Layout> constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + Layout::producers + gb_mma16_finishers);
 
 /* Shared memory beside the ring's stages. */
 struct gb_mma16_shared {
     gb_mma16_items items;
-    float2 exchange[2][gb_mma16_consumers][32]; /* by a group's parity */
-    uint64_t full[8], empty[8];
+    float4 sums[2][gb_mma16_consumers][32]; /* of a group's warps, by its parity */
+    uint64_t full[8], empty[8], summed[2], taken[2];
 };
+
+/*
+ * What is left of a group, by the finisher warps, while the consumers go on: outputs (tile, token, row) of the tile, rows
+ * side by side.
+ */
+template <bool GateUp>
+__device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma16_shared *shared, uint32_t group,
+                                                uint32_t finisher, uint32_t window, uint32_t item, uint32_t tile,
+                                                uint32_t tiles)
+{
+    const uint32_t lane = threadIdx.x % 32, box = group % 2;
+    const uint32_t expert = shared->items.expert[item], first = shared->items.first[item];
+    const uint32_t tokens = shared->items.pairs[item];
+    const float globals[2] = {job.global_scales[GateUp ? 2 * expert : expert],
+                              job.global_scales[GateUp ? 2 * expert + 1 : expert]};
+    gb_barrier_wait(&shared->summed[box], group / 2 & 1);
+    const float *sums = (const float *)shared->sums[box]; /* [warp][lane][4] */
+    for (uint32_t i = finisher * 32 + lane; i < tiles * tokens * 8; i += 32 * gb_mma16_finishers) {
+        const uint32_t row = i % 8, t = i / 8 % tokens, mine = i / 8 / tokens;
+        const float *at = sums + (2 * mine * 32 + row * 4 + t / 2) * 4 + t % 2;
+        const float low = gb_mma16_dot(at[0], at[128], globals[0]), high = gb_mma16_dot(at[2], at[130], globals[1]);
+        const size_t pair = window + shared->items.order[first + t];
+        if (GateUp) {
+            job.intermediate[pair * job.tiles * 8 + (tile + mine) * 8 + row] =
+                gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
+        } else {
+            float *to = job.dots + pair * job.tiles * 16 + (tile + mine) * 16 + row;
+            to[0] = low;
+            to[8] = high;
+        }
+    }
+    __syncwarp();
+    if (lane == 0)
+        gb_barrier_arrive(&shared->taken[box]);
+}
 
 template <class Layout, bool GateUp, uint32_t Stages>
 __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
@@ -224,6 +272,10 @@ __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
     if (threadIdx.x < Stages) {
         gb_barrier_start(&shared->full[threadIdx.x], Layout::arrivals);
         gb_barrier_start(&shared->empty[threadIdx.x], gb_mma16_consumers);
+        if (threadIdx.x < 2) {
+            gb_barrier_start(&shared->summed[threadIdx.x], gb_mma16_consumers);
+            gb_barrier_start(&shared->taken[threadIdx.x], gb_mma16_finishers);
+        }
         gb_barriers_started();
     }
     uint32_t slices = 0, groups = 0; /* so far */
@@ -242,7 +294,7 @@ __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
         for (uint32_t tiles; at < end; at += tiles, groups++) {
             tiles = min(min(gb_mma16_group_tiles, job.tiles - tile), end - at);
             const uint32_t expert = items->expert[item], first = items->first[item], tokens = items->pairs[item];
-            if (warp >= gb_mma16_consumers) {
+            if (warp >= gb_mma16_consumers && warp < gb_mma16_consumers + Layout::producers) {
                 const uint32_t producer = warp - gb_mma16_consumers;
                 const uint32_t pair = window + items->order[first + min(lane, tokens - 1)];
                 const uint64_t row = (uint64_t)(job.x + (size_t)(pair / job.share) * job.columns);
@@ -265,50 +317,37 @@ __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
                     }
                     gb_barrier_arrive_copied(&shared->full[slot]);
                 }
-            } else {
+            } else if (warp < gb_mma16_consumers) {
                 const uint32_t mine = warp / 2, half = warp % 2;
                 float chain[2][4] = {};
                 for (uint32_t step = 0; step < steps; step += gb_mma16_slice, slices++) {
                     const uint32_t slot = slices % Stages;
                     const uint8_t *stage = ring + slot * gb_mma16_stage_bytes;
                     gb_barrier_wait(&shared->full[slot], slices / Stages & 1);
-                    if (mine < tiles)
-#pragma unroll
-                        for (uint32_t c = 0; c < 2; c++)
-                            if (step + 2 * half + c < steps)
-                                gb_mma16_multiply<Layout>(stage + mine * gb_mma16_tile_bytes,
-                                                          stage + gb_mma16_group_tiles * gb_mma16_tile_bytes,
-                                                          2 * half + c, chain[c]);
+                    const uint8_t *weights = stage + mine * gb_mma16_tile_bytes;
+                    const uint8_t *x = stage + gb_mma16_group_tiles * gb_mma16_tile_bytes;
+                    if (mine < tiles && step + 2 * half + 1 < steps)
+                        gb_mma16_multiply<Layout, 2>(weights, x, 2 * half, chain);
+                    else if (mine < tiles && step + 2 * half < steps)
+                        gb_mma16_multiply<Layout, 1>(weights, x, 2 * half, chain);
                     __syncwarp();
                     if (lane == 0)
                         gb_barrier_arrive(&shared->empty[slot]);
                 }
-                if (mine < tiles) {
-                    /* Either warp finishes every second token. */
-                    float sum[4];
+                const uint32_t box = groups % 2;
+                if (groups >= 2)
+                    gb_barrier_wait(&shared->taken[box], groups / 2 + 1 & 1);
+                float sum[4];
 #pragma unroll
-                    for (uint32_t i = 0; i < 4; i++)
-                        sum[i] = __fadd_rn(chain[0][i], chain[1][i]);
-                    float2(*box)[32] = shared->exchange[groups & 1];
-                    box[warp][lane] = half ? make_float2(sum[0], sum[2]) : make_float2(sum[1], sum[3]);
-                    asm volatile("bar.sync %0, 64;" ::"r"(1 + mine) : "memory");
-                    const float2 other = box[warp ^ 1][lane];
-                    const float low = half ? sum[1] : sum[0], high = half ? sum[3] : sum[2];
-                    const uint32_t t = lane % 4 * 2 + half, group = lane / 4;
-                    if (t < tokens) {
-                        const size_t pair = window + items->order[first + t];
-                        if (GateUp) {
-                            const float gate = gb_mma16_dot(low, other.x, job.global_scales[2 * expert]);
-                            const float up = gb_mma16_dot(high, other.y, job.global_scales[2 * expert + 1]);
-                            job.intermediate[pair * job.tiles * 8 + (tile + mine) * 8 + group] =
-                                gb_bf16_round(__fmul_rn(gb_cuda_silu(gate), up));
-                        } else {
-                            float *to = job.dots + pair * job.tiles * 16 + (tile + mine) * 16 + group;
-                            to[0] = gb_mma16_dot(low, other.x, job.global_scales[expert]);
-                            to[8] = gb_mma16_dot(high, other.y, job.global_scales[expert]);
-                        }
-                    }
-                }
+                for (uint32_t i = 0; i < 4; i++)
+                    sum[i] = __fadd_rn(chain[0][i], chain[1][i]);
+                shared->sums[box][warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+                __syncwarp();
+                if (lane == 0)
+                    gb_barrier_arrive(&shared->summed[box]);
+            } else {
+                gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - Layout::producers, window, item,
+                                        tile, tiles);
             }
             tile += tiles;
             if (tile == job.tiles) {

@@ -6,7 +6,6 @@
 #include "gpu/mma16.cuh"
 
 constexpr uint32_t gb_mma16_window = 1024;     /* pairs that are grouped at a time */
-constexpr uint32_t gb_mma16_most_experts = 4096;
 
 /* An item: up to 8 pairs of one expert, which one pass over its weights serves. */
 struct gb_mma16_items {
@@ -20,8 +19,8 @@ struct gb_mma16_items {
 
 /*
  * Groups the pairs first .. first + count - 1, count at most the window, with all threads of the block, of which there
- * are at least 64 and a multiple of 32. starts: [experts], shared. Synchronises before it returns. The order of pairs
- * within an expert is any: no result depends on it.
+ * are at least 64 and a multiple of 32. starts: [experts], shared. Synchronises before it returns. An expert's pairs are in
+ * ascending order, so that all blocks cut them into the same items.
  */
 __device__ inline void gb_mma16_group(const int32_t *ids, uint32_t first, uint32_t count, uint32_t experts,
                                       gb_mma16_items *items, uint32_t *starts)
@@ -67,11 +66,19 @@ __device__ inline void gb_mma16_group(const int32_t *ids, uint32_t first, uint32
     if (thread == threads - 1)
         items->count = before >> 16;
     __syncthreads();
-    for (uint32_t p = thread; p < count; p += threads) {
-        const uint32_t e = (uint32_t)ids[first + p];
-        if (e < experts)
-            items->order[atomicAdd(&starts[e], 1u)] = (uint16_t)p;
-    }
+    if (warp == 0)
+        for (uint32_t base = 0; base < count; base += 32) {
+            const uint32_t p = base + lane, e = p < count ? (uint32_t)ids[first + p] : experts;
+            const uint32_t same = __match_any_sync(0xFFFFFFFFu, e);
+            const uint32_t at = e < experts ? starts[e] : 0;
+            __syncwarp();
+            if (e < experts) {
+                items->order[at + (uint32_t)__popc(same & ((1u << lane) - 1))] = (uint16_t)p;
+                if (lane == 31u - (uint32_t)__clz((int)same))
+                    starts[e] = at + (uint32_t)__popc(same);
+            }
+            __syncwarp();
+        }
     __syncthreads();
 }
 
