@@ -100,7 +100,7 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
     if (status != GB_OK)
         return status;
     return gb_cuda_launch(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
-                          dim3((unsigned)multiprocessors), gb_mma16_threads<Layout>, shared_bytes(job.experts), stream,
+                          dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes(job.experts), stream,
                           error, job);
 }
 

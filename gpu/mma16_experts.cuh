@@ -59,33 +59,45 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_row(uint32_t rows, uint32_
     return GateUp ? (r < 8 ? 0 : rows / 2) + tile * 8 + r % 8 : tile * 16 + r;
 }
 
-/* A slice of a group: which tiles, which steps. */
-struct gb_mma16_place {
-    uint32_t expert, tile, tiles, step, steps;
-};
+constexpr uint32_t gb_mma16_producers = 4; /* warps */
+
+/*
+ * A layout has a type that fetches the slices of a group, one after the other: made by every producer warp at the group's
+ * start, with what does not change from slice to slice worked out. `arrivals`: how often a full stage is arrived at for
+ * weights and activations together.
+ */
 
 /*
  * Records: [experts][tiles][steps], each the codes [2][32 lanes] of 16 bytes and the scales [32 lanes] of 4 bytes of 16
- * rows x 128 columns, so that a slice of a tile is one piece of memory.
+ * rows x 128 columns, so that a slice of a tile is one piece of memory. The first producer copies them all.
  */
 struct gb_mma16_records {
-    static constexpr uint32_t producers = 1;
-    static constexpr uint32_t arrivals = 33; /* on a full stage: the bulk copies', and every lane's copies of x */
+    static constexpr uint32_t arrivals = 32 * gb_mma16_producers + 1;
 
-    template <bool GateUp>
-    static __device__ __forceinline__ void fetch(const gb_mma16_job &job, const gb_mma16_place &at, uint32_t, uint8_t *to,
-                                                 uint64_t *full)
-    {
-        const uint32_t lane = threadIdx.x % 32, bytes = at.steps * gb_mma16_record;
-        if (lane == 0)
-            gb_barrier_expect(full, at.tiles * bytes);
-        __syncwarp();
-        if (lane < at.tiles) {
-            const size_t record =
-                ((size_t)at.expert * job.tiles + at.tile + lane) * gb_mma16_steps(job.columns) + at.step;
-            gb_copy_bulk(to + lane * gb_mma16_tile_bytes, job.codes + record * gb_mma16_record, bytes, full);
+    template <bool GateUp> struct fetch {
+        const uint8_t *from;
+        uint32_t lane, tiles;
+        bool mine;
+
+        __device__ __forceinline__ fetch(const gb_mma16_job &job, uint32_t expert, uint32_t tile, uint32_t tiles_,
+                                         uint32_t producer)
+            : lane(threadIdx.x % 32), tiles(tiles_), mine(producer == 0)
+        {
+            const size_t record = ((size_t)expert * job.tiles + tile + lane) * gb_mma16_steps(job.columns);
+            from = job.codes + record * gb_mma16_record;
         }
-    }
+        __device__ __forceinline__ void slice(uint32_t step, uint32_t steps, uint8_t *stage, uint64_t *full) const
+        {
+            if (!mine)
+                return;
+            if (lane == 0)
+                gb_barrier_expect(full, tiles * steps * gb_mma16_record);
+            __syncwarp();
+            if (lane < tiles)
+                gb_copy_bulk(stage + lane * gb_mma16_tile_bytes, from + step * gb_mma16_record, steps * gb_mma16_record,
+                             full);
+        }
+    };
 
     static __device__ __forceinline__ const uint8_t *codes(const uint8_t *tile, uint32_t step)
     {
@@ -109,49 +121,76 @@ struct gb_mma16_records {
 
 /*
  * The canonical layout: a row's codes are copied in pieces of Piece bytes, 16 or, where rows are no multiple of that, 8;
- * scales in pieces of ScalePiece, 16, 4 or 1.
+ * scales in pieces of ScalePiece, 16, 4 or 1. Every producer has every fourth tile.
  */
 template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
-    static constexpr uint32_t producers = 4;
-    static constexpr uint32_t arrivals = 32 * producers * (ScalePiece == 1 ? 2 : 1);
+    static constexpr uint32_t arrivals = 32 * gb_mma16_producers * (ScalePiece == 1 ? 2 : 1);
     static constexpr uint32_t scale_row = 8 * gb_mma16_slice; /* bytes of a row's slice */
+    static constexpr uint32_t of_row = 64 * gb_mma16_slice / Piece, of_scales = scale_row / ScalePiece; /* pieces */
+    static constexpr uint32_t tiles_each = gb_mma16_group_tiles / gb_mma16_producers;
+    static_assert(of_row % 16 == 0 && of_row <= 32, "a warp copies one or two rows at a time");
 
-    template <bool GateUp>
-    static __device__ __forceinline__ void fetch(const gb_mma16_job &job, const gb_mma16_place &at, uint32_t producer,
-                                                 uint8_t *to, uint64_t *full)
-    {
-        const uint32_t lane = threadIdx.x % 32, code_bytes = job.columns / 2, scale_bytes = job.columns / 16;
-        const uint32_t first = at.step * 64, first_scale = at.step * 8; /* bytes into a row */
-        for (uint32_t i = producer; i < at.tiles; i += producers) {
-            uint8_t *tile = to + i * gb_mma16_tile_bytes;
-            for (uint32_t piece = lane; piece < 16 * (64 * gb_mma16_slice / Piece); piece += 32) {
-                const uint32_t r = piece / (64 * gb_mma16_slice / Piece);
-                const uint32_t byte = piece % (64 * gb_mma16_slice / Piece) * Piece, chunk = byte / 16;
-                if (byte < at.steps * 64) {
-                    const size_t row = (size_t)at.expert * job.rows + gb_mma16_row<GateUp>(job.rows, at.tile + i, r);
-                    const bool exists = first + byte < code_bytes;
-                    gb_copy<Piece>(tile + chunk / 4 * gb_mma16_step_codes + r / 8 * 512 + (r % 8 * 4 + chunk % 4) * 16 +
-                                       byte % 16,
-                                   job.codes + row * code_bytes + (exists ? first + byte : 0), exists ? Piece : 0);
+    template <bool GateUp> struct fetch {
+        const uint8_t *codes[tiles_each][2], *scales[tiles_each][2]; /* [tile][first or last 8 rows], a lane's first piece */
+        uint32_t lane, tiles, producer, code_bytes, scale_bytes;
+
+        __device__ __forceinline__ fetch(const gb_mma16_job &job, uint32_t expert, uint32_t tile, uint32_t tiles_,
+                                         uint32_t producer_)
+            : lane(threadIdx.x % 32), tiles(tiles_), producer(producer_), code_bytes(job.columns / 2),
+              scale_bytes(job.columns / 16)
+        {
+#pragma unroll
+            for (uint32_t i = 0; i < tiles_each; i++)
+#pragma unroll
+                for (uint32_t half = 0; half < 2; half++) {
+                    const size_t row = (size_t)expert * job.rows +
+                                       gb_mma16_row<GateUp>(job.rows, tile + producer + i * gb_mma16_producers, 8 * half);
+                    codes[i][half] =
+                        job.codes + (row + lane / of_row) * code_bytes + lane % of_row * Piece;
+                    scales[i][half] =
+                        job.scales + (row + lane / of_scales) * scale_bytes + lane % of_scales * ScalePiece;
                 }
-            }
-            for (uint32_t piece = lane; piece < 16 * (scale_row / ScalePiece); piece += 32) {
-                const uint32_t r = piece / (scale_row / ScalePiece), byte = piece % (scale_row / ScalePiece) * ScalePiece;
-                if (byte < at.steps * 8) {
-                    const size_t row = (size_t)at.expert * job.rows + gb_mma16_row<GateUp>(job.rows, at.tile + i, r);
-                    const bool exists = first_scale + byte < scale_bytes;
-                    const uint8_t *from = job.scales + row * scale_bytes + (exists ? first_scale + byte : 0);
-                    uint8_t *scale = tile + gb_mma16_slice * gb_mma16_step_codes + r * scale_row + byte;
-                    if constexpr (ScalePiece == 1)
-                        *scale = exists ? __ldg(from) : 0;
-                    else
-                        gb_copy<ScalePiece>(scale, from, exists ? min(ScalePiece, scale_bytes - first_scale - byte) : 0);
-                }
-            }
         }
-        if (ScalePiece == 1)
-            gb_barrier_arrive(full);
-    }
+        /* How much of a piece at `byte` of a row of `bytes` exists. */
+        static __device__ __forceinline__ uint32_t part(uint32_t byte, uint32_t bytes, uint32_t piece)
+        {
+            return byte < bytes ? min(bytes - byte, piece) : 0;
+        }
+        __device__ __forceinline__ void slice(uint32_t step, uint32_t, uint8_t *stage, uint64_t *full) const
+        {
+            const uint32_t first = step * 64, first_scale = step * 8; /* bytes into a row */
+            const uint32_t byte = lane % of_row * Piece, scale_byte = lane % of_scales * ScalePiece;
+            const uint32_t exist = part(first + byte, code_bytes, Piece);
+            const uint32_t scales_exist = part(first_scale + scale_byte, scale_bytes, ScalePiece);
+            constexpr uint32_t rows = 32 / of_row, scale_rows = 32 / of_scales > 8 ? 8 : 32 / of_scales;
+#pragma unroll
+            for (uint32_t i = 0; i < tiles_each; i++) {
+                if (producer + i * gb_mma16_producers >= tiles)
+                    break;
+                uint8_t *tile = stage + (producer + i * gb_mma16_producers) * gb_mma16_tile_bytes;
+                uint8_t *to = tile + byte / 64 * gb_mma16_step_codes + lane / of_row * 64 + byte % 64;
+                uint8_t *scale = tile + gb_mma16_slice * gb_mma16_step_codes + lane / of_scales * scale_row + scale_byte;
+#pragma unroll
+                for (uint32_t half = 0; half < 2; half++) {
+                    const uint8_t *from = codes[i][half] + (exist ? first : 0);
+#pragma unroll
+                    for (uint32_t r = 0; r < 8; r += rows)
+                        gb_copy<Piece>(to + half * 512 + r * 64, from + r * code_bytes, exist);
+                    from = scales[i][half] + (scales_exist ? first_scale : 0);
+                    if (lane / of_scales >= 8)
+                        continue;
+#pragma unroll
+                    for (uint32_t r = 0; r < 8; r += scale_rows)
+                        if constexpr (ScalePiece == 1)
+                            scale[(half * 8 + r) * scale_row] = scales_exist ? __ldg(from + r * scale_bytes) : 0;
+                        else
+                            gb_copy<ScalePiece>(scale + (half * 8 + r) * scale_row, from + r * scale_bytes, scales_exist);
+                }
+            }
+            if (ScalePiece == 1)
+                gb_barrier_arrive(full);
+        }
+    };
 
     static __device__ __forceinline__ const uint8_t *codes(const uint8_t *tile, uint32_t step)
     {
@@ -172,6 +211,42 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
                           __byte_perm(x.z, x.w, 0x7632));
     }
 };
+
+/* A slice of a group's activations: producer p has the tokens p - 1, so that the first one is the last to have any, and
+ * p + 3. A lane has 8 columns of steps 0 and 2 of the slice, or of 1 and 3. */
+struct gb_mma16_fetch_x {
+    const uint16_t *from[2];
+    uint32_t column, columns, to;
+    bool exists[2];
+
+    __device__ __forceinline__ gb_mma16_fetch_x(const gb_mma16_job &job, const uint16_t *order, uint32_t window,
+                                                uint32_t tokens, uint32_t producer)
+        : column(threadIdx.x % 32 * 8), columns(job.columns)
+    {
+        const uint32_t lane = threadIdx.x % 32, t = (producer + gb_mma16_producers - 1) % gb_mma16_producers;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            exists[i] = t + 4 * i < tokens;
+            const uint32_t pair = window + order[exists[i] ? t + 4 * i : 0];
+            from[i] = job.x + (size_t)(pair / job.share) * columns + column;
+        }
+        to = lane / 16 * 2048 + lane % 4 * 512 + (4 * t + lane % 16 / 4) * 16;
+    }
+    __device__ __forceinline__ void slice(uint32_t step, uint32_t steps, uint8_t *x) const
+    {
+        const uint32_t first = step * gb_mma16_step;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            if (exists[i])
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++) {
+                    const bool inside = first + column + 256 * c < columns;
+                    if (2 * c < steps)
+                        gb_copy<16>(x + to + c * 4096 + i * 256, from[i] + (inside ? first + 256 * c : 0), inside ? 16 : 0);
+                }
+    }
+};
+static_assert(gb_mma16_producers == 4 && gb_mma16_slice == 4, "as gb_mma16_fetch_x has it");
 
 /* Steps first .. first + Steps - 1 of a tile, eight instructions each, side by side: they belong to different chains. */
 template <class Layout, uint32_t Steps>
@@ -214,7 +289,7 @@ __device__ __forceinline__ float gb_mma16_dot(float first, float second, float g
     return __fmul_rn(__fmul_rn(__fadd_rn(first, second), gb_mma16_nvfp4_factor), global);
 }
 
-template <class Layout> constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + Layout::producers + gb_mma16_finishers);
+constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + gb_mma16_producers + gb_mma16_finishers);
 
 /* Shared memory beside the ring's stages. */
 struct gb_mma16_shared {
@@ -259,7 +334,7 @@ __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma1
 }
 
 template <class Layout, bool GateUp, uint32_t Stages>
-__global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
+__global__ void __launch_bounds__(gb_mma16_threads, 1)
     gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     extern __shared__ uint4 dynamic[];
@@ -294,27 +369,17 @@ __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
         for (uint32_t tiles; at < end; at += tiles, groups++) {
             tiles = min(min(gb_mma16_group_tiles, job.tiles - tile), end - at);
             const uint32_t expert = items->expert[item], first = items->first[item], tokens = items->pairs[item];
-            if (warp >= gb_mma16_consumers && warp < gb_mma16_consumers + Layout::producers) {
+            if (warp >= gb_mma16_consumers && warp < gb_mma16_consumers + gb_mma16_producers) {
                 const uint32_t producer = warp - gb_mma16_consumers;
-                const uint32_t pair = window + items->order[first + min(lane, tokens - 1)];
-                const uint64_t row = (uint64_t)(job.x + (size_t)(pair / job.share) * job.columns);
+                const typename Layout::template fetch<GateUp> weights(job, expert, tile, tiles, producer);
+                const gb_mma16_fetch_x activations(job, items->order + first, window, tokens, producer);
                 for (uint32_t step = 0; step < steps; step += gb_mma16_slice, slices++) {
-                    const gb_mma16_place place = {expert, tile, tiles, step, min(gb_mma16_slice, steps - step)};
-                    const uint32_t slot = slices % Stages;
+                    const uint32_t slot = slices % Stages, now = min(gb_mma16_slice, steps - step);
                     uint8_t *stage = ring + slot * gb_mma16_stage_bytes;
-                    uint8_t *x = stage + gb_mma16_group_tiles * gb_mma16_tile_bytes;
                     if (slices >= Stages)
                         gb_barrier_wait(&shared->empty[slot], slices / Stages + 1 & 1);
-                    Layout::template fetch<GateUp>(job, place, producer, stage, &shared->full[slot]);
-                    for (uint32_t t = producer; t < tokens; t += Layout::producers) {
-                        const uint16_t *from = (const uint16_t *)__shfl_sync(0xFFFFFFFFu, row, t);
-                        for (uint32_t c = lane; c < 16 * place.steps; c += 32) {
-                            const uint32_t column = step * gb_mma16_step + 8 * c;
-                            const bool exists = column < job.columns;
-                            gb_copy<16>(x + (c / 16 * 4 + c % 4) * 512 + (4 * t + c % 16 / 4) * 16,
-                                        from + (exists ? column : 0), exists ? 16 : 0);
-                        }
-                    }
+                    weights.slice(step, now, stage, &shared->full[slot]);
+                    activations.slice(step, now, stage + gb_mma16_group_tiles * gb_mma16_tile_bytes);
                     gb_barrier_arrive_copied(&shared->full[slot]);
                 }
             } else if (warp < gb_mma16_consumers) {
@@ -346,7 +411,7 @@ __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
                 if (lane == 0)
                     gb_barrier_arrive(&shared->summed[box]);
             } else {
-                gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - Layout::producers, window, item,
+                gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - gb_mma16_producers, window, item,
                                         tile, tiles);
             }
             tile += tiles;
