@@ -356,10 +356,10 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1)
     uint32_t slices = 0, groups = 0; /* so far */
     for (uint32_t window = 0; window < job.pairs; window += gb_mma16_window) {
         const uint32_t pairs = min(gb_mma16_window, job.pairs - window);
-        gb_mma16_group(job.ids, window, pairs, job.experts, items, starts);
+        gb_mma16_group(job.ids + window, pairs, job.experts, items, starts);
         if (GateUp)
             for (uint32_t p = blockIdx.x; p < pairs; p += gridDim.x)
-                if ((uint32_t)job.ids[window + p] >= job.experts)
+                if (items->ids[p] == 0xFFFFu)
                     for (uint32_t i = threadIdx.x; i < job.tiles * 8; i += blockDim.x)
                         job.intermediate[(size_t)(window + p) * job.tiles * 8 + i] = 0;
         const uint64_t all = (uint64_t)items->count * job.tiles;
