@@ -126,33 +126,40 @@ size_t workspace(const struct gb_problem *problem)
     return weighs_input(problem) ? gb_cuda_weigh_workspace(&problem->shape) : 0;
 }
 
+/* What the caller has given is what the operator needs. */
 template <enum gb_operator Operator, enum gb_format Weights>
-enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
+enum gb_status check_arguments(const struct gb_arguments &a, struct gb_error *error)
 {
-    struct gb_arguments all;
-    enum gb_status status = known(given, &all, error);
-    if (status != GB_OK)
-        return status;
-    const struct gb_arguments *a = &all;
-    const struct gb_shape *s = &a->shape;
-    status = check_extension(a->activation, a->gate_up_bias || a->down_bias, a->weighed_input, s->top_k, error);
+    const struct gb_shape *s = &a.shape;
+    enum gb_status status =
+        check_extension(a.activation, a.gate_up_bias || a.down_bias, a.weighed_input, s->top_k, error);
     if (status == GB_OK)
         status = check_shape(s, Weights, error);
     if (status != GB_OK)
         return status;
-    if (!a->ids || !a->intermediate || (Operator != GB_DOWN && !a->x) || (Operator != GB_GATE_UP && !a->output) ||
-        ((Operator != GB_GATE_UP || a->weighed_input) && !a->routing_weights))
+    if (!a.ids || !a.intermediate || (Operator != GB_DOWN && !a.x) || (Operator != GB_GATE_UP && !a.output) ||
+        ((Operator != GB_GATE_UP || a.weighed_input) && !a.routing_weights))
         return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     if (Operator != GB_DOWN)
-        status = check_weights("gate_up", &a->gate_up, Weights, s->experts, 2 * s->intermediate, s->hidden, 2, error);
+        status = check_weights("gate_up", &a.gate_up, Weights, s->experts, 2 * s->intermediate, s->hidden, 2, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
-        status = check_weights("down", &a->down, Weights, s->experts, s->hidden, s->intermediate, 1, error);
-    if (status == GB_OK && a->weighed_input)
-        status = gb_cuda_weigh(&all, error);
+        status = check_weights("down", &a.down, Weights, s->experts, s->hidden, s->intermediate, 1, error);
+    return status;
+}
+
+template <enum gb_operator Operator, enum gb_format Weights>
+enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = check_arguments<Operator, Weights>(a, error);
+    if (status == GB_OK && a.weighed_input)
+        status = gb_cuda_weigh(&a, error);
     if (status == GB_OK && Operator != GB_DOWN)
-        status = gb_cuda_gate_up(a, error);
+        status = gb_cuda_gate_up(&a, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
-        status = gb_cuda_down(a, error);
+        status = gb_cuda_down(&a, error);
     return status;
 }
 
@@ -203,6 +210,77 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             NULL,
             NULL,
             run<Operator, Weights>,
+            {}};
+}
+
+/*
+ * The order mma16-sm90/1. Its kernels are for the architecture whose instruction the order describes.
+ */
+template <enum gb_operator Operator> enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error *error)
+{
+    enum gb_status status = supports<Operator, GB_NVFP4>(problem, error);
+    if (status != GB_OK)
+        return status;
+    if (problem->shape.experts > GB_CUDA_MMA16_MOST_EXPERTS)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "experts %u is more than %u", problem->shape.experts,
+                            GB_CUDA_MMA16_MOST_EXPERTS);
+    if (weighs_input(problem))
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "weighed_input; this kernel does not weigh x");
+    int device = 0, major = 0;
+    status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                               "cudaDeviceGetAttribute", error);
+    if (status == GB_OK && major != 9)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED,
+                            "compute capability %d; mma16-sm90/1 describes the tensor cores of 9", major);
+    return status == GB_OK ? check_device(gb_cuda_mma16_shared(&problem->shape), error) : status;
+}
+
+template <enum gb_operator Operator> size_t workspace_mma16(const struct gb_problem *problem)
+{
+    return Operator == GB_GATE_UP ? 0 : gb_cuda_mma16_workspace(&problem->shape);
+}
+
+template <enum gb_operator Operator>
+enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, struct gb_error *error)
+{
+    struct gb_arguments a;
+    const enum gb_status status = known(given, &a, error);
+    return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, prepared, error) : status;
+}
+
+template <enum gb_operator Operator>
+enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = check_arguments<Operator, GB_NVFP4>(a, error);
+    if (status == GB_OK && Operator != GB_GATE_UP && !a.workspace)
+        status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    if (status == GB_OK && Operator != GB_DOWN)
+        status = gb_cuda_mma16_gate_up(&a, error);
+    if (status == GB_OK && Operator != GB_GATE_UP)
+        status = gb_cuda_mma16_down(&a, error);
+    return status;
+}
+
+template <enum gb_operator Operator, bool Repacked> constexpr struct gb_kernel mma16(const char *name)
+{
+    return {name,
+            Operator,
+            GB_NVFP4,
+            GB_BF16,
+            GB_FP32,
+            "mma16-sm90/1",
+            24,
+            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
+            supports_mma16<Operator>,
+            workspace_mma16<Operator>,
+            Repacked ? prepare_mma16<Operator> : NULL,
+            Repacked ? gb_cuda_mma16_release : NULL,
+            run_mma16<Operator>,
             {}};
 }
 
@@ -362,6 +440,12 @@ const struct gb_kernel kernels[] = {
     quantised<GB_LAYER, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-layer"),
     quantised<GB_GATE_UP, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-gate-up"),
     quantised<GB_DOWN, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-down"),
+    mma16<GB_LAYER, false>("cuda/nvfp4-mma16-layer"),
+    mma16<GB_GATE_UP, false>("cuda/nvfp4-mma16-gate-up"),
+    mma16<GB_DOWN, false>("cuda/nvfp4-mma16-down"),
+    mma16<GB_LAYER, true>("cuda/nvfp4-mma16-repacked-layer"),
+    mma16<GB_GATE_UP, true>("cuda/nvfp4-mma16-repacked-gate-up"),
+    mma16<GB_DOWN, true>("cuda/nvfp4-mma16-repacked-down"),
     router,
     gb_routed_layer<router, layer<GB_NVFP4>>::kernel("cuda/nvfp4-routed-layer"),
     gb_routed_layer<router, layer<GB_MXFP8>>::kernel("cuda/mxfp8-routed-layer"),

@@ -6,6 +6,7 @@
 #include "gpu/device.cuh"
 
 #define GB_CUDA_MAX_TOP_K 16u
+#define GB_CUDA_MMA16_MOST_EXPERTS 4096u
 
 /* They launch on a->stream and return without waiting. The arguments have been checked. */
 enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *error);
@@ -40,6 +41,16 @@ size_t gb_cuda_weigh_workspace(const struct gb_shape *shape);
 size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router *router);
+
+/* The order mma16-sm90/1, NVFP4 weights: on what prepare returned, or on the canonical layout. */
+enum gb_status gb_cuda_mma16_gate_up(const struct gb_arguments *a, struct gb_error *error);
+enum gb_status gb_cuda_mma16_down(const struct gb_arguments *a, struct gb_error *error);
+enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
+                                     struct gb_error *error);
+void gb_cuda_mma16_release(void *prepared);
+size_t gb_cuda_mma16_shared(const struct gb_shape *shape);
+/* The complete dot products of down, [tokens, top_k, hidden]. */
+size_t gb_cuda_mma16_workspace(const struct gb_shape *shape);
 
 /* Bytes of workspace: the logits [tokens, experts]. */
 size_t gb_cuda_route_workspace(const struct gb_shape *shape);

@@ -73,19 +73,21 @@ __device__ __forceinline__ void gb_mma16_scales(uint32_t codes, uint32_t *first,
 }
 
 /*
- * The eight E2M1 codes of a word in bf16's fields, as the a operands of two instructions (columns 0 1 4 5 and 2 3 6 7 of
- * the word): pair[i] and pair[i + 1], i = 0 and 2. Plain: codes lie in a row; columns c and c + 4 share a register, as
- * their codes have the same place in the word's two halves.
+ * The eight E2M1 codes of a word in bf16's fields, as the a operands of two instructions: pair[0] and pair[1] are columns
+ * 0 to 3, pair[2] and pair[3] columns 4 to 7. Plain: codes lie in a row; columns 0 and 2 share a register, and 1 and 3.
  */
 __device__ __forceinline__ void gb_mma16_plain_word(uint32_t word, uint32_t (&pair)[4])
 {
-    pair[0] = (word << 12 & 0x80008000u) | (word << 6 & 0x01C001C0u);
-    pair[1] = (word << 8 & 0x80008000u) | (word << 2 & 0x01C001C0u);
-    pair[2] = (word << 4 & 0x80008000u) | (word >> 2 & 0x01C001C0u);
-    pair[3] = (word & 0x80008000u) | (word >> 6 & 0x01C001C0u);
+    /* two codes in the upper byte of either half */
+    const uint32_t spread[2] = {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        pair[2 * i] = (spread[i] << 4 & 0x80008000u) | (spread[i] >> 2 & 0x01C001C0u);
+        pair[2 * i + 1] = (spread[i] & 0x80008000u) | (spread[i] >> 6 & 0x01C001C0u);
+    }
 }
 
-/* Where gb_mma16_repack_word puts them: columns 0 1, 4 5, 2 3, 6 7 share registers. */
+/* Where gb_mma16_repack_word puts them: neighbours share registers. */
 __device__ __forceinline__ void gb_mma16_repacked_word(uint32_t word, uint32_t (&pair)[4])
 {
     pair[0] = word & 0x81C081C0u;
@@ -103,11 +105,9 @@ __device__ __forceinline__ uint32_t gb_mma16_field(uint32_t code)
 /* Moves the bits of a word of eight codes to where gb_mma16_repacked_word finds them. */
 __device__ __forceinline__ uint32_t gb_mma16_repack_word(uint32_t codes)
 {
-    const uint32_t first[4] = {0, 4, 2, 6};
     uint32_t word = 0;
     for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t pair = gb_mma16_field(codes >> 4 * first[i] & 15u) |
-                              gb_mma16_field(codes >> 4 * (first[i] + 1) & 15u) << 16;
+        const uint32_t pair = gb_mma16_field(codes >> 8 * i & 15u) | gb_mma16_field(codes >> (8 * i + 4) & 15u) << 16;
         if (i == 3)
             word |= __funnelshift_r(pair & 0x81808180u, pair & 0x81808180u, 10) |
                     __funnelshift_r(pair & 0x00400040u, pair & 0x00400040u, 2);

@@ -7,7 +7,7 @@
  * memory, are cut into as many equal ranges as there are blocks. A block takes its range in groups of up to 8 tiles of one
  * item, and a group in slices of 4 steps of columns. Slices of weights and of activations pass through a ring in shared
  * memory, which producer warps fill across the ends of groups, so that loads are under way all the time; two consumer
- * warps share a tile, one has the order's first two chains and one the others.
+ * warps share a tile, one has the order's first two chains and one the others. Finisher warps make outputs of their sums.
  */
 #ifndef GB_GPU_MMA16_EXPERTS_CUH
 #define GB_GPU_MMA16_EXPERTS_CUH
@@ -33,6 +33,7 @@ struct gb_mma16_job {
 constexpr uint32_t gb_mma16_group_tiles = 8;
 constexpr uint32_t gb_mma16_slice = 4;       /* steps */
 constexpr uint32_t gb_mma16_consumers = 2 * gb_mma16_group_tiles; /* warps */
+constexpr uint32_t gb_mma16_finishers = 4;                        /* warps */
 
 /* A tile's slice in shared memory: codes [step][gate or up, first or last 8 rows][lane] of 16 bytes, and scales. */
 constexpr uint32_t gb_mma16_step_codes = 1024, gb_mma16_step_scales = 128;
@@ -46,6 +47,11 @@ __host__ __device__ constexpr uint32_t gb_mma16_steps(uint32_t columns)
     return (columns + gb_mma16_step - 1) / gb_mma16_step;
 }
 
+__device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
+{
+    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
 /* The row of a matrix that row r (0 .. 15) of a tile is. */
 template <bool GateUp>
 __host__ __device__ __forceinline__ uint32_t gb_mma16_row(uint32_t rows, uint32_t tile, uint32_t r)
@@ -53,33 +59,45 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_row(uint32_t rows, uint32_
     return GateUp ? (r < 8 ? 0 : rows / 2) + tile * 8 + r % 8 : tile * 16 + r;
 }
 
-/* A slice of a group: which tiles, which steps. */
-struct gb_mma16_place {
-    uint32_t expert, tile, tiles, step, steps;
-};
+constexpr uint32_t gb_mma16_producers = 4; /* warps */
+
+/*
+ * A layout has a type that fetches the slices of a group, one after the other: made by every producer warp at the group's
+ * start, with what does not change from slice to slice worked out. `arrivals`: how often a full stage is arrived at for
+ * weights and activations together.
+ */
 
 /*
  * Records: [experts][tiles][steps], each the codes [2][32 lanes] of 16 bytes and the scales [32 lanes] of 4 bytes of 16
- * rows x 128 columns, so that a slice of a tile is one piece of memory.
+ * rows x 128 columns, so that a slice of a tile is one piece of memory. The first producer copies them all.
  */
 struct gb_mma16_records {
-    static constexpr uint32_t producers = 1;
-    static constexpr uint32_t arrivals = 33; /* on a full stage: the bulk copies', and every lane's copies of x */
+    static constexpr uint32_t arrivals = 32 * gb_mma16_producers + 1;
 
-    template <bool GateUp>
-    static __device__ __forceinline__ void fetch(const gb_mma16_job &job, const gb_mma16_place &at, uint32_t, uint8_t *to,
-                                                 uint64_t *full)
-    {
-        const uint32_t lane = threadIdx.x % 32, bytes = at.steps * gb_mma16_record;
-        if (lane == 0)
-            gb_barrier_expect(full, at.tiles * bytes);
-        __syncwarp();
-        if (lane < at.tiles) {
-            const size_t record =
-                ((size_t)at.expert * job.tiles + at.tile + lane) * gb_mma16_steps(job.columns) + at.step;
-            gb_copy_bulk(to + lane * gb_mma16_tile_bytes, job.codes + record * gb_mma16_record, bytes, full);
+    template <bool GateUp> struct fetch {
+        const uint8_t *from;
+        uint32_t lane, tiles;
+        bool mine;
+
+        __device__ __forceinline__ fetch(const gb_mma16_job &job, uint32_t expert, uint32_t tile, uint32_t tiles_,
+                                         uint32_t producer)
+            : lane(threadIdx.x % 32), tiles(tiles_), mine(producer == 0)
+        {
+            const size_t record = ((size_t)expert * job.tiles + tile + lane) * gb_mma16_steps(job.columns);
+            from = job.codes + record * gb_mma16_record;
         }
-    }
+        __device__ __forceinline__ void slice(uint32_t step, uint32_t steps, uint8_t *stage, uint64_t *full) const
+        {
+            if (!mine)
+                return;
+            if (lane == 0)
+                gb_barrier_expect(full, tiles * steps * gb_mma16_record);
+            __syncwarp();
+            if (lane < tiles)
+                gb_copy_bulk(stage + lane * gb_mma16_tile_bytes, from + step * gb_mma16_record, steps * gb_mma16_record,
+                             full);
+        }
+    };
 
     static __device__ __forceinline__ const uint8_t *codes(const uint8_t *tile, uint32_t step)
     {
@@ -97,55 +115,82 @@ struct gb_mma16_records {
     /* Activations of eight columns in the pairs of the word. */
     static __device__ __forceinline__ uint4 activations(const uint4 &x)
     {
-        return make_uint4(x.x, x.z, x.y, x.w);
+        return x;
     }
 };
 
 /*
  * The canonical layout: a row's codes are copied in pieces of Piece bytes, 16 or, where rows are no multiple of that, 8;
- * scales in pieces of ScalePiece, 16, 4 or 1.
+ * scales in pieces of ScalePiece, 16, 4 or 1. Every producer has every fourth tile.
  */
 template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
-    static constexpr uint32_t producers = 4;
-    static constexpr uint32_t arrivals = 32 * producers * (ScalePiece == 1 ? 2 : 1);
+    static constexpr uint32_t arrivals = 32 * gb_mma16_producers * (ScalePiece == 1 ? 2 : 1);
     static constexpr uint32_t scale_row = 8 * gb_mma16_slice; /* bytes of a row's slice */
+    static constexpr uint32_t of_row = 64 * gb_mma16_slice / Piece, of_scales = scale_row / ScalePiece; /* pieces */
+    static constexpr uint32_t tiles_each = gb_mma16_group_tiles / gb_mma16_producers;
+    static_assert(of_row % 16 == 0 && of_row <= 32, "a warp copies one or two rows at a time");
 
-    template <bool GateUp>
-    static __device__ __forceinline__ void fetch(const gb_mma16_job &job, const gb_mma16_place &at, uint32_t producer,
-                                                 uint8_t *to, uint64_t *full)
-    {
-        const uint32_t lane = threadIdx.x % 32, code_bytes = job.columns / 2, scale_bytes = job.columns / 16;
-        const uint32_t first = at.step * 64, first_scale = at.step * 8; /* bytes into a row */
-        for (uint32_t i = producer; i < at.tiles; i += producers) {
-            uint8_t *tile = to + i * gb_mma16_tile_bytes;
-            for (uint32_t piece = lane; piece < 16 * (64 * gb_mma16_slice / Piece); piece += 32) {
-                const uint32_t r = piece / (64 * gb_mma16_slice / Piece);
-                const uint32_t byte = piece % (64 * gb_mma16_slice / Piece) * Piece, chunk = byte / 16;
-                if (byte < at.steps * 64) {
-                    const size_t row = (size_t)at.expert * job.rows + gb_mma16_row<GateUp>(job.rows, at.tile + i, r);
-                    const bool exists = first + byte < code_bytes;
-                    gb_copy<Piece>(tile + chunk / 4 * gb_mma16_step_codes + r / 8 * 512 + (r % 8 * 4 + chunk % 4) * 16 +
-                                       byte % 16,
-                                   job.codes + row * code_bytes + (exists ? first + byte : 0), exists ? Piece : 0);
+    template <bool GateUp> struct fetch {
+        const uint8_t *codes[tiles_each][2], *scales[tiles_each][2]; /* [tile][first or last 8 rows], a lane's first piece */
+        uint32_t lane, tiles, producer, code_bytes, scale_bytes;
+
+        __device__ __forceinline__ fetch(const gb_mma16_job &job, uint32_t expert, uint32_t tile, uint32_t tiles_,
+                                         uint32_t producer_)
+            : lane(threadIdx.x % 32), tiles(tiles_), producer(producer_), code_bytes(job.columns / 2),
+              scale_bytes(job.columns / 16)
+        {
+#pragma unroll
+            for (uint32_t i = 0; i < tiles_each; i++)
+#pragma unroll
+                for (uint32_t half = 0; half < 2; half++) {
+                    const size_t row = (size_t)expert * job.rows +
+                                       gb_mma16_row<GateUp>(job.rows, tile + producer + i * gb_mma16_producers, 8 * half);
+                    codes[i][half] =
+                        job.codes + (row + lane / of_row) * code_bytes + lane % of_row * Piece;
+                    scales[i][half] =
+                        job.scales + (row + lane / of_scales) * scale_bytes + lane % of_scales * ScalePiece;
                 }
-            }
-            for (uint32_t piece = lane; piece < 16 * (scale_row / ScalePiece); piece += 32) {
-                const uint32_t r = piece / (scale_row / ScalePiece), byte = piece % (scale_row / ScalePiece) * ScalePiece;
-                if (byte < at.steps * 8) {
-                    const size_t row = (size_t)at.expert * job.rows + gb_mma16_row<GateUp>(job.rows, at.tile + i, r);
-                    const bool exists = first_scale + byte < scale_bytes;
-                    const uint8_t *from = job.scales + row * scale_bytes + (exists ? first_scale + byte : 0);
-                    uint8_t *scale = tile + gb_mma16_slice * gb_mma16_step_codes + r * scale_row + byte;
-                    if constexpr (ScalePiece == 1)
-                        *scale = exists ? __ldg(from) : 0;
-                    else
-                        gb_copy<ScalePiece>(scale, from, exists ? min(ScalePiece, scale_bytes - first_scale - byte) : 0);
-                }
-            }
         }
-        if (ScalePiece == 1)
-            gb_barrier_arrive(full);
-    }
+        /* How much of a piece at `byte` of a row of `bytes` exists. */
+        static __device__ __forceinline__ uint32_t part(uint32_t byte, uint32_t bytes, uint32_t piece)
+        {
+            return byte < bytes ? min(bytes - byte, piece) : 0;
+        }
+        __device__ __forceinline__ void slice(uint32_t step, uint32_t, uint8_t *stage, uint64_t *full) const
+        {
+            const uint32_t first = step * 64, first_scale = step * 8; /* bytes into a row */
+            const uint32_t byte = lane % of_row * Piece, scale_byte = lane % of_scales * ScalePiece;
+            const uint32_t exist = part(first + byte, code_bytes, Piece);
+            const uint32_t scales_exist = part(first_scale + scale_byte, scale_bytes, ScalePiece);
+            constexpr uint32_t rows = 32 / of_row, scale_rows = 32 / of_scales > 8 ? 8 : 32 / of_scales;
+#pragma unroll
+            for (uint32_t i = 0; i < tiles_each; i++) {
+                if (producer + i * gb_mma16_producers >= tiles)
+                    break;
+                uint8_t *tile = stage + (producer + i * gb_mma16_producers) * gb_mma16_tile_bytes;
+                uint8_t *to = tile + byte / 64 * gb_mma16_step_codes + lane / of_row * 64 + byte % 64;
+                uint8_t *scale = tile + gb_mma16_slice * gb_mma16_step_codes + lane / of_scales * scale_row + scale_byte;
+#pragma unroll
+                for (uint32_t half = 0; half < 2; half++) {
+                    const uint8_t *from = codes[i][half] + (exist ? first : 0);
+#pragma unroll
+                    for (uint32_t r = 0; r < 8; r += rows)
+                        gb_copy<Piece>(to + half * 512 + r * 64, from + r * code_bytes, exist);
+                    from = scales[i][half] + (scales_exist ? first_scale : 0);
+                    if (lane / of_scales >= 8)
+                        continue;
+#pragma unroll
+                    for (uint32_t r = 0; r < 8; r += scale_rows)
+                        if constexpr (ScalePiece == 1)
+                            scale[(half * 8 + r) * scale_row] = scales_exist ? __ldg(from + r * scale_bytes) : 0;
+                        else
+                            gb_copy<ScalePiece>(scale + (half * 8 + r) * scale_row, from + r * scale_bytes, scales_exist);
+                }
+            }
+            if (ScalePiece == 1)
+                gb_barrier_arrive(full);
+        }
+    };
 
     static __device__ __forceinline__ const uint8_t *codes(const uint8_t *tile, uint32_t step)
     {
@@ -162,37 +207,80 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
     }
     static __device__ __forceinline__ uint4 activations(const uint4 &x)
     {
-        return make_uint4(__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632), __byte_perm(x.y, x.w, 0x5410),
-                          __byte_perm(x.y, x.w, 0x7632));
+        return make_uint4(__byte_perm(x.x, x.y, 0x5410), __byte_perm(x.x, x.y, 0x7632), __byte_perm(x.z, x.w, 0x5410),
+                          __byte_perm(x.z, x.w, 0x7632));
     }
 };
 
-/* One step of a tile: eight instructions. */
-template <class Layout>
-__device__ __forceinline__ void gb_mma16_multiply(const uint8_t *tile, const uint8_t *x, uint32_t step, float (&chain)[4])
+/* A slice of a group's activations: producer p has the tokens p - 1, so that the first one is the last to have any, and
+ * p + 3. A lane has 8 columns of steps 0 and 2 of the slice, or of 1 and 3. */
+struct gb_mma16_fetch_x {
+    const uint16_t *from[2];
+    uint32_t column, columns, to;
+    bool exists[2];
+
+    __device__ __forceinline__ gb_mma16_fetch_x(const gb_mma16_job &job, const uint16_t *order, uint32_t window,
+                                                uint32_t tokens, uint32_t producer)
+        : column(threadIdx.x % 32 * 8), columns(job.columns)
+    {
+        const uint32_t lane = threadIdx.x % 32, t = (producer + gb_mma16_producers - 1) % gb_mma16_producers;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            exists[i] = t + 4 * i < tokens;
+            const uint32_t pair = window + order[exists[i] ? t + 4 * i : 0];
+            from[i] = job.x + (size_t)(pair / job.share) * columns + column;
+        }
+        to = lane / 16 * 2048 + lane % 4 * 512 + (4 * t + lane % 16 / 4) * 16;
+    }
+    __device__ __forceinline__ void slice(uint32_t step, uint32_t steps, uint8_t *x) const
+    {
+        const uint32_t first = step * gb_mma16_step;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            if (exists[i])
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++) {
+                    const bool inside = first + column + 256 * c < columns;
+                    if (2 * c < steps)
+                        gb_copy<16>(x + to + c * 4096 + i * 256, from[i] + (inside ? first + 256 * c : 0), inside ? 16 : 0);
+                }
+    }
+};
+static_assert(gb_mma16_producers == 4 && gb_mma16_slice == 4, "as gb_mma16_fetch_x has it");
+
+/* Steps first .. first + Steps - 1 of a tile, eight instructions each, side by side: they belong to different chains. */
+template <class Layout, uint32_t Steps>
+__device__ __forceinline__ void gb_mma16_multiply(const uint8_t *tile, const uint8_t *x, uint32_t first,
+                                                  float (&chain)[2][4])
 {
     const uint32_t lane = threadIdx.x % 32;
-    const uint8_t *codes = Layout::codes(tile, step);
-    const uint4 low = *(const uint4 *)(codes + 16 * lane), high = *(const uint4 *)(codes + 512 + 16 * lane);
-    const uint32_t scales = Layout::scales(tile, step, lane);
-    uint32_t scale[2][2]; /* [block][first or last 8 rows] */
-    gb_mma16_scales(scales & 0xFFFFu, &scale[0][0], &scale[1][0]);
-    gb_mma16_scales(scales >> 16, &scale[0][1], &scale[1][1]);
-    const uint32_t lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
+    uint4 low[Steps], high[Steps];
+    uint32_t scale[Steps][2][2]; /* [block][first or last 8 rows] */
 #pragma unroll
-    for (uint32_t d = 0; d < 4; d++) {
-        const uint4 b = Layout::activations(*(const uint4 *)(x + step * 2048 + d * 512 + 16 * lane));
-        uint32_t first[4], last[4];
-        Layout::word(lows[d], first);
-        Layout::word(highs[d], last);
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            first[i] = gb_mul_bf16x2(first[i], scale[d / 2][0]);
-            last[i] = gb_mul_bf16x2(last[i], scale[d / 2][1]);
-        }
-        gb_mma16(chain, first[0], last[0], first[1], last[1], b.x, b.y);
-        gb_mma16(chain, first[2], last[2], first[3], last[3], b.z, b.w);
+    for (uint32_t s = 0; s < Steps; s++) {
+        const uint8_t *codes = Layout::codes(tile, first + s);
+        low[s] = *(const uint4 *)(codes + 16 * lane);
+        high[s] = *(const uint4 *)(codes + 512 + 16 * lane);
+        const uint32_t scales = Layout::scales(tile, first + s, lane);
+        gb_mma16_scales(scales & 0xFFFFu, &scale[s][0][0], &scale[s][1][0]);
+        gb_mma16_scales(scales >> 16, &scale[s][0][1], &scale[s][1][1]);
     }
+#pragma unroll
+    for (uint32_t d = 0; d < 4; d++)
+#pragma unroll
+        for (uint32_t s = 0; s < Steps; s++) {
+            const uint4 b = Layout::activations(*(const uint4 *)(x + (first + s) * 2048 + d * 512 + 16 * lane));
+            uint32_t a[4], c[4];
+            Layout::word(gb_word_of4(low[s], d), a);
+            Layout::word(gb_word_of4(high[s], d), c);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                a[i] = gb_mul_bf16x2(a[i], scale[s][d / 2][0]);
+                c[i] = gb_mul_bf16x2(c[i], scale[s][d / 2][1]);
+            }
+            gb_mma16(chain[s], a[0], c[0], a[1], c[1], b.x, b.y);
+            gb_mma16(chain[s], a[2], c[2], a[3], c[3], b.z, b.w);
+        }
 }
 
 /* A dot product from the sums of the first two chains and the others: steps 4 and 5. */
@@ -201,17 +289,52 @@ __device__ __forceinline__ float gb_mma16_dot(float first, float second, float g
     return __fmul_rn(__fmul_rn(__fadd_rn(first, second), gb_mma16_nvfp4_factor), global);
 }
 
-template <class Layout> constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + Layout::producers);
+constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + gb_mma16_producers + gb_mma16_finishers);
 
 /* Shared memory beside the ring's stages. */
 struct gb_mma16_shared {
     gb_mma16_items items;
-    float2 exchange[2][gb_mma16_consumers][32]; /* by a group's parity */
-    uint64_t full[8], empty[8];
+    float4 sums[2][gb_mma16_consumers][32]; /* of a group's warps, by its parity */
+    uint64_t full[8], empty[8], summed[2], taken[2];
 };
 
+/*
+ * What is left of a group, by the finisher warps, while the consumers go on: outputs (tile, token, row) of the tile, rows
+ * side by side.
+ */
+template <bool GateUp>
+__device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma16_shared *shared, uint32_t group,
+                                                uint32_t finisher, uint32_t window, uint32_t item, uint32_t tile,
+                                                uint32_t tiles)
+{
+    const uint32_t lane = threadIdx.x % 32, box = group % 2;
+    const uint32_t expert = shared->items.expert[item], first = shared->items.first[item];
+    const uint32_t tokens = shared->items.pairs[item];
+    const float globals[2] = {job.global_scales[GateUp ? 2 * expert : expert],
+                              job.global_scales[GateUp ? 2 * expert + 1 : expert]};
+    gb_barrier_wait(&shared->summed[box], group / 2 & 1);
+    const float *sums = (const float *)shared->sums[box]; /* [warp][lane][4] */
+    for (uint32_t i = finisher * 32 + lane; i < tiles * tokens * 8; i += 32 * gb_mma16_finishers) {
+        const uint32_t row = i % 8, t = i / 8 % tokens, mine = i / 8 / tokens;
+        const float *at = sums + (2 * mine * 32 + row * 4 + t / 2) * 4 + t % 2;
+        const float low = gb_mma16_dot(at[0], at[128], globals[0]), high = gb_mma16_dot(at[2], at[130], globals[1]);
+        const size_t pair = window + shared->items.order[first + t];
+        if (GateUp) {
+            job.intermediate[pair * job.tiles * 8 + (tile + mine) * 8 + row] =
+                gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
+        } else {
+            float *to = job.dots + pair * job.tiles * 16 + (tile + mine) * 16 + row;
+            to[0] = low;
+            to[8] = high;
+        }
+    }
+    __syncwarp();
+    if (lane == 0)
+        gb_barrier_arrive(&shared->taken[box]);
+}
+
 template <class Layout, bool GateUp, uint32_t Stages>
-__global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
+__global__ void __launch_bounds__(gb_mma16_threads, 1)
     gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     extern __shared__ uint4 dynamic[];
@@ -224,15 +347,19 @@ __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
     if (threadIdx.x < Stages) {
         gb_barrier_start(&shared->full[threadIdx.x], Layout::arrivals);
         gb_barrier_start(&shared->empty[threadIdx.x], gb_mma16_consumers);
+        if (threadIdx.x < 2) {
+            gb_barrier_start(&shared->summed[threadIdx.x], gb_mma16_consumers);
+            gb_barrier_start(&shared->taken[threadIdx.x], gb_mma16_finishers);
+        }
         gb_barriers_started();
     }
     uint32_t slices = 0, groups = 0; /* so far */
     for (uint32_t window = 0; window < job.pairs; window += gb_mma16_window) {
         const uint32_t pairs = min(gb_mma16_window, job.pairs - window);
-        gb_mma16_group(job.ids, window, pairs, job.experts, items, starts);
+        gb_mma16_group(job.ids + window, pairs, job.experts, items, starts);
         if (GateUp)
             for (uint32_t p = blockIdx.x; p < pairs; p += gridDim.x)
-                if ((uint32_t)job.ids[window + p] >= job.experts)
+                if (items->ids[p] == 0xFFFFu)
                     for (uint32_t i = threadIdx.x; i < job.tiles * 8; i += blockDim.x)
                         job.intermediate[(size_t)(window + p) * job.tiles * 8 + i] = 0;
         const uint64_t all = (uint64_t)items->count * job.tiles;
@@ -242,73 +369,50 @@ __global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
         for (uint32_t tiles; at < end; at += tiles, groups++) {
             tiles = min(min(gb_mma16_group_tiles, job.tiles - tile), end - at);
             const uint32_t expert = items->expert[item], first = items->first[item], tokens = items->pairs[item];
-            if (warp >= gb_mma16_consumers) {
+            if (warp >= gb_mma16_consumers && warp < gb_mma16_consumers + gb_mma16_producers) {
                 const uint32_t producer = warp - gb_mma16_consumers;
-                const uint32_t pair = window + items->order[first + min(lane, tokens - 1)];
-                const uint64_t row = (uint64_t)(job.x + (size_t)(pair / job.share) * job.columns);
+                const typename Layout::template fetch<GateUp> weights(job, expert, tile, tiles, producer);
+                const gb_mma16_fetch_x activations(job, items->order + first, window, tokens, producer);
                 for (uint32_t step = 0; step < steps; step += gb_mma16_slice, slices++) {
-                    const gb_mma16_place place = {expert, tile, tiles, step, min(gb_mma16_slice, steps - step)};
-                    const uint32_t slot = slices % Stages;
+                    const uint32_t slot = slices % Stages, now = min(gb_mma16_slice, steps - step);
                     uint8_t *stage = ring + slot * gb_mma16_stage_bytes;
-                    uint8_t *x = stage + gb_mma16_group_tiles * gb_mma16_tile_bytes;
                     if (slices >= Stages)
                         gb_barrier_wait(&shared->empty[slot], slices / Stages + 1 & 1);
-                    Layout::template fetch<GateUp>(job, place, producer, stage, &shared->full[slot]);
-                    for (uint32_t t = producer; t < tokens; t += Layout::producers) {
-                        const uint16_t *from = (const uint16_t *)__shfl_sync(0xFFFFFFFFu, row, t);
-                        for (uint32_t c = lane; c < 16 * place.steps; c += 32) {
-                            const uint32_t column = step * gb_mma16_step + 8 * c;
-                            const bool exists = column < job.columns;
-                            gb_copy<16>(x + (c / 16 * 4 + c % 4) * 512 + (4 * t + c % 16 / 4) * 16,
-                                        from + (exists ? column : 0), exists ? 16 : 0);
-                        }
-                    }
+                    weights.slice(step, now, stage, &shared->full[slot]);
+                    activations.slice(step, now, stage + gb_mma16_group_tiles * gb_mma16_tile_bytes);
                     gb_barrier_arrive_copied(&shared->full[slot]);
                 }
-            } else {
+            } else if (warp < gb_mma16_consumers) {
                 const uint32_t mine = warp / 2, half = warp % 2;
                 float chain[2][4] = {};
                 for (uint32_t step = 0; step < steps; step += gb_mma16_slice, slices++) {
                     const uint32_t slot = slices % Stages;
                     const uint8_t *stage = ring + slot * gb_mma16_stage_bytes;
                     gb_barrier_wait(&shared->full[slot], slices / Stages & 1);
-                    if (mine < tiles)
-#pragma unroll
-                        for (uint32_t c = 0; c < 2; c++)
-                            if (step + 2 * half + c < steps)
-                                gb_mma16_multiply<Layout>(stage + mine * gb_mma16_tile_bytes,
-                                                          stage + gb_mma16_group_tiles * gb_mma16_tile_bytes,
-                                                          2 * half + c, chain[c]);
+                    const uint8_t *weights = stage + mine * gb_mma16_tile_bytes;
+                    const uint8_t *x = stage + gb_mma16_group_tiles * gb_mma16_tile_bytes;
+                    if (mine < tiles && step + 2 * half + 1 < steps)
+                        gb_mma16_multiply<Layout, 2>(weights, x, 2 * half, chain);
+                    else if (mine < tiles && step + 2 * half < steps)
+                        gb_mma16_multiply<Layout, 1>(weights, x, 2 * half, chain);
                     __syncwarp();
                     if (lane == 0)
                         gb_barrier_arrive(&shared->empty[slot]);
                 }
-                if (mine < tiles) {
-                    /* Either warp finishes every second token. */
-                    float sum[4];
+                const uint32_t box = groups % 2;
+                if (groups >= 2)
+                    gb_barrier_wait(&shared->taken[box], groups / 2 + 1 & 1);
+                float sum[4];
 #pragma unroll
-                    for (uint32_t i = 0; i < 4; i++)
-                        sum[i] = __fadd_rn(chain[0][i], chain[1][i]);
-                    float2(*box)[32] = shared->exchange[groups & 1];
-                    box[warp][lane] = half ? make_float2(sum[0], sum[2]) : make_float2(sum[1], sum[3]);
-                    asm volatile("bar.sync %0, 64;" ::"r"(1 + mine) : "memory");
-                    const float2 other = box[warp ^ 1][lane];
-                    const float low = half ? sum[1] : sum[0], high = half ? sum[3] : sum[2];
-                    const uint32_t t = lane % 4 * 2 + half, group = lane / 4;
-                    if (t < tokens) {
-                        const size_t pair = window + items->order[first + t];
-                        if (GateUp) {
-                            const float gate = gb_mma16_dot(low, other.x, job.global_scales[2 * expert]);
-                            const float up = gb_mma16_dot(high, other.y, job.global_scales[2 * expert + 1]);
-                            job.intermediate[pair * job.tiles * 8 + (tile + mine) * 8 + group] =
-                                gb_bf16_round(__fmul_rn(gb_cuda_silu(gate), up));
-                        } else {
-                            float *to = job.dots + pair * job.tiles * 16 + (tile + mine) * 16 + group;
-                            to[0] = gb_mma16_dot(low, other.x, job.global_scales[expert]);
-                            to[8] = gb_mma16_dot(high, other.y, job.global_scales[expert]);
-                        }
-                    }
-                }
+                for (uint32_t i = 0; i < 4; i++)
+                    sum[i] = __fadd_rn(chain[0][i], chain[1][i]);
+                shared->sums[box][warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+                __syncwarp();
+                if (lane == 0)
+                    gb_barrier_arrive(&shared->summed[box]);
+            } else {
+                gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - gb_mma16_producers, window, item,
+                                        tile, tiles);
             }
             tile += tiles;
             if (tile == job.tiles) {

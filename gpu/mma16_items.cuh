@@ -6,41 +6,98 @@
 #include "gpu/mma16.cuh"
 
 constexpr uint32_t gb_mma16_window = 1024;     /* pairs that are grouped at a time */
-constexpr uint32_t gb_mma16_most_experts = 4096;
 
 /* An item: up to 8 pairs of one expert, which one pass over its weights serves. */
 struct gb_mma16_items {
     uint32_t count;
-    uint32_t sums[32];                    /* of every warp */
-    uint16_t order[gb_mma16_window];      /* the window's pairs, those of an expert side by side */
+    uint32_t sums[32]; /* of every warp */
+    alignas(16) uint16_t ids[gb_mma16_window]; /* of the window's pairs; 0xFFFF: none */
+    uint16_t order[gb_mma16_window];      /* the window's pairs, those of an expert side by side and ascending */
     uint16_t expert[gb_mma16_window];     /* of an item */
     uint16_t first[gb_mma16_window];      /* of an item: its pairs are order[first ..] */
     uint8_t pairs[gb_mma16_window];       /* of an item: how many */
 };
 
+__device__ __forceinline__ uint32_t gb_mma16_items_of(uint32_t pairs)
+{
+    return (pairs + gb_mma16_tokens - 1) / gb_mma16_tokens;
+}
+
+/* Up to 32 pairs, by one warp: experts in the order in which they first occur. */
+__device__ inline void gb_mma16_group_few(const int32_t *ids, uint32_t count, uint32_t experts, gb_mma16_items *items)
+{
+    const uint32_t lane = threadIdx.x % 32, before = (1u << lane) - 1;
+    const uint32_t e = lane < count ? (uint32_t)ids[lane] : 0xFFFFu;
+    const uint32_t same = __match_any_sync(0xFFFFFFFFu, e < experts ? e : 0xFFFFu);
+    const uint32_t rank = (uint32_t)__popc(same & before), pairs = (uint32_t)__popc(same);
+    const bool leads = e < experts && rank == 0;
+    uint32_t sum = leads ? gb_mma16_items_of(pairs) << 16 | pairs : 0;
+    const uint32_t mine = sum;
+#pragma unroll
+    for (uint32_t m = 1; m < 32; m *= 2) {
+        const uint32_t other = __shfl_up_sync(0xFFFFFFFFu, sum, m);
+        sum += lane >= m ? other : 0;
+    }
+    const uint32_t start = __shfl_sync(0xFFFFFFFFu, sum - mine, __ffs((int)same) - 1) & 0xFFFF;
+    items->ids[lane] = (uint16_t)(e < experts ? e : 0xFFFFu);
+    if (e < experts)
+        items->order[start + rank] = (uint16_t)lane;
+    if (leads)
+        for (uint32_t done = 0, item = sum - mine >> 16; done < pairs; done += gb_mma16_tokens, item++) {
+            items->expert[item] = (uint16_t)e;
+            items->first[item] = (uint16_t)(start + done);
+            items->pairs[item] = (uint8_t)min(gb_mma16_tokens, pairs - done);
+        }
+    if (lane == 31)
+        items->count = sum >> 16;
+}
+
+/* How many of the pairs before p have the expert of p. */
+__device__ __forceinline__ uint32_t gb_mma16_rank(const uint16_t *ids, uint32_t p)
+{
+    const uint32_t mine = ids[p] * 0x10001u;
+    uint32_t bits = 0, q = 0;
+    for (; q + 8 <= p; q += 8) {
+        const uint4 words = *(const uint4 *)(ids + q);
+        bits += (uint32_t)__popc(__vcmpeq2(words.x, mine)) + (uint32_t)__popc(__vcmpeq2(words.y, mine)) +
+                (uint32_t)__popc(__vcmpeq2(words.z, mine)) + (uint32_t)__popc(__vcmpeq2(words.w, mine));
+    }
+    uint32_t rank = bits / 16;
+    for (; q < p; q++)
+        rank += ids[q] == ids[p];
+    return rank;
+}
+
 /*
- * Groups the pairs first .. first + count - 1, count at most the window, with all threads of the block, of which there
- * are at least 64 and a multiple of 32. starts: [experts], shared. Synchronises before it returns. The order of pairs
- * within an expert is any: no result depends on it.
+ * Groups `count` pairs, at most the window, with all threads of the block, at least 64 and a multiple of 32. starts:
+ * [experts], shared. Synchronises before it returns. The same result in every block.
  */
-__device__ inline void gb_mma16_group(const int32_t *ids, uint32_t first, uint32_t count, uint32_t experts,
-                                      gb_mma16_items *items, uint32_t *starts)
+__device__ inline void gb_mma16_group(const int32_t *ids, uint32_t count, uint32_t experts, gb_mma16_items *items,
+                                      uint32_t *starts)
 {
     const uint32_t thread = threadIdx.x, threads = blockDim.x, lane = thread % 32, warp = thread / 32;
+    if (count <= 32) {
+        if (warp == 0)
+            gb_mma16_group_few(ids, count, experts, items);
+        __syncthreads();
+        return;
+    }
+    for (uint32_t p = thread; p < count; p += threads) {
+        const uint32_t e = (uint32_t)ids[p];
+        items->ids[p] = (uint16_t)(e < experts ? e : 0xFFFFu);
+    }
     for (uint32_t e = thread; e < experts; e += threads)
         starts[e] = 0;
     __syncthreads();
-    for (uint32_t p = thread; p < count; p += threads) {
-        const uint32_t e = (uint32_t)ids[first + p];
-        if (e < experts)
-            atomicAdd(&starts[e], 1u);
-    }
+    for (uint32_t p = thread; p < count; p += threads)
+        if (items->ids[p] != 0xFFFFu)
+            atomicAdd(&starts[items->ids[p]], 1u);
     __syncthreads();
     /* a running sum over experts of (items, pairs), 16 bits each */
     const uint32_t each = (experts + threads - 1) / threads, from = thread * each, to = min(from + each, experts);
     uint32_t mine = 0;
     for (uint32_t e = from; e < to; e++)
-        mine += (starts[e] + gb_mma16_tokens - 1) / gb_mma16_tokens << 16 | starts[e];
+        mine += gb_mma16_items_of(starts[e]) << 16 | starts[e];
     uint32_t sum = mine;
 #pragma unroll
     for (uint32_t m = 1; m < 32; m *= 2) {
@@ -57,7 +114,7 @@ __device__ inline void gb_mma16_group(const int32_t *ids, uint32_t first, uint32
         const uint32_t pairs = starts[e];
         uint32_t item = before >> 16, at = before & 0xFFFF;
         starts[e] = at;
-        before += (pairs + gb_mma16_tokens - 1) / gb_mma16_tokens << 16 | pairs;
+        before += gb_mma16_items_of(pairs) << 16 | pairs;
         for (uint32_t done = 0; done < pairs; done += gb_mma16_tokens, item++) {
             items->expert[item] = (uint16_t)e;
             items->first[item] = (uint16_t)(at + done);
@@ -67,11 +124,9 @@ __device__ inline void gb_mma16_group(const int32_t *ids, uint32_t first, uint32
     if (thread == threads - 1)
         items->count = before >> 16;
     __syncthreads();
-    for (uint32_t p = thread; p < count; p += threads) {
-        const uint32_t e = (uint32_t)ids[first + p];
-        if (e < experts)
-            items->order[atomicAdd(&starts[e], 1u)] = (uint16_t)p;
-    }
+    for (uint32_t p = thread; p < count; p += threads)
+        if (items->ids[p] != 0xFFFFu)
+            items->order[starts[items->ids[p]] + gb_mma16_rank(items->ids, p)] = (uint16_t)p;
     __syncthreads();
 }
 

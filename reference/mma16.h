@@ -33,10 +33,7 @@ static inline uint32_t gb_mma16_step(enum gb_format format)
 /* The column, counted from the step's first, of an instruction's place: 0 .. 15. */
 static inline uint32_t gb_mma16_column(enum gb_format format, uint32_t instruction, uint32_t place)
 {
-    const uint32_t chunk = place / 4, element = place % 4;
-    if (format == GB_MXFP8)
-        return chunk * 16 + instruction * 4 + element;
-    return chunk * 32 + instruction / 2 * 8 + instruction % 2 * 2 + element / 2 * 4 + element % 2;
+    return place / 4 * gb_mma16_chunk(format) + instruction * 4 + place % 4;
 }
 
 /* Floats that gb_mma16_arrange writes for an activation of so many columns. */

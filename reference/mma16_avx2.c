@@ -126,7 +126,7 @@ INLINE void operands(enum gb_format format, const struct step *from, uint32_t i,
         const __m256 scale = from->scales[format == GB_NVFP4 ? 2 * c + dword / 2 : format == GB_MXFP4 ? c : c / 2];
         UNROLL for (uint32_t k = 0; k < 4; k++)
         {
-            const uint32_t element = format == GB_MXFP8 ? k : i % 2 * 2 + k / 2 * 4 + k % 2;
+            const uint32_t element = format == GB_MXFP8 ? k : i % 2 * 4 + k;
             if (format == GB_MXFP8) {
                 const __m256i byte =
                     _mm256_and_si256(_mm256_srli_epi32(codes, (int)(8 * element)), _mm256_set1_epi32(0xFF));

@@ -137,7 +137,7 @@ INLINE void operands(enum gb_format format, const struct step *from, uint32_t i,
         const __m512 scale = from->scales[format == GB_NVFP4 ? 2 * c + dword / 2 : format == GB_MXFP4 ? c : c / 2];
         UNROLL for (uint32_t k = 0; k < 4; k++)
         {
-            const uint32_t element = format == GB_MXFP8 ? k : i % 2 * 2 + k / 2 * 4 + k % 2;
+            const uint32_t element = format == GB_MXFP8 ? k : i % 2 * 4 + k;
             if (format == GB_MXFP8) {
                 const __m512i byte = _mm512_and_si512(_mm512_srli_epi32(codes, 8 * element), _mm512_set1_epi32(0xFF));
                 w[4 * c + k] = _mm512_mul_ps(e4m3(byte, 0x1p120f), scale);

@@ -70,9 +70,9 @@ static void what_an_instruction_keeps(void **state)
     gb_mma16_arrange(GB_NVFP4, 64, x, arranged);
     gb_mma16_dots(&weights, 0, 0, 1, 1, pointers, &out);
     assert_same_float(0x1p24f + 2, out, "%s", "2^24 + 3 toward zero");
-    codes[1] = 0xA0; /* column 3: -1, the next instruction */
+    codes[2] = 0x0A; /* column 4: -1, the next instruction */
     x[1] = 0.0f;
-    x[3] = 1.0f;
+    x[4] = 1.0f;
     gb_mma16_arrange(GB_NVFP4, 64, x, arranged);
     gb_mma16_dots(&weights, 0, 0, 1, 1, pointers, &out);
     assert_same_float(0x1p24f - 1, out, "%s", "2^24 - 1 is exact");

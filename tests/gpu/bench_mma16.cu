@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels of the order mma16-sm90/1: every output of many small problems against the CPU reference, and times of large
+ * ones beside a bare read of the same bytes in as many launches of the same kind of CUDA graph.
+ *
+ * usage: bench_mma16 LIBRARY check [SEED]
+ *        bench_mma16 LIBRARY time SHAPE [BATCH...]      SHAPE: qwen3-next, qwen3-30b, deepseek-v3 or E,K,HIDDEN,INTERMEDIATE
+ *        bench_mma16 LIBRARY once                       one small problem a kernel, for compute-sanitizer
+ */
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include "quant/quant.h"
+extern "C" {
+#include "reference/mma16.h"
+}
+#include "reference/reference.h"
+#include "tests/gpu/gpu.h"
+#include "tests/provenance.h"
+
+namespace
+{
+
+struct gb_error failure;
+
+void require_ok(enum gb_status status, const char *what)
+{
+    if (status != GB_OK) {
+        printf("FAILED %s: %s\n", what, failure.message);
+        exit(1);
+    }
+}
+
+__host__ __device__ inline uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15ull;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+float from_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+bool same(float a, float b)
+{
+    return (std::isnan(a) && std::isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
+}
+
+template <class T> T *on_device(size_t count)
+{
+    T *pointer = NULL;
+    require(cudaMalloc(&pointer, count * sizeof(T)));
+    return pointer;
+}
+
+template <class T> T *upload(const std::vector<T> &values)
+{
+    T *pointer = on_device<T>(values.size());
+    require(cudaMemcpy(pointer, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return pointer;
+}
+
+template <class T> std::vector<T> download(const T *pointer, size_t count)
+{
+    std::vector<T> values(count);
+    require(cudaMemcpy(values.data(), pointer, count * sizeof(T), cudaMemcpyDeviceToHost));
+    return values;
+}
+
+const struct gb_kernel *find(const struct gb_kernel_table *table, const std::string &name)
+{
+    for (uint32_t i = 0; i < table->count; i++)
+        if (name == table->kernels[i].name)
+            return &table->kernels[i];
+    printf("FAILED: the library has no kernel %s\n", name.c_str());
+    exit(1);
+}
+
+/* Weights in device memory. */
+struct matrix {
+    struct gb_weights device;
+    std::vector<float> globals;
+};
+
+/* edge: scales of every value but NaN's, among them subnormal ones. */
+__global__ void fill_kernel(uint8_t *bytes, size_t count, uint64_t seed, int scales, int edge)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+        const uint32_t r = (uint32_t)(mix(seed + i) >> 32);
+        bytes[i] = (uint8_t)(!scales ? r : edge ? (r & 0x7F) % 0x7F : 0x28 + (r & 0xFF) % 24);
+    }
+}
+
+void fill(void *bytes, size_t count, uint64_t seed, bool scales, bool edge)
+{
+    fill_kernel<<<1024, 256>>>((uint8_t *)bytes, count, seed, scales, edge);
+    require(cudaGetLastError());
+}
+
+matrix random_matrix(uint32_t experts, uint32_t rows, uint32_t columns, uint32_t parts, uint64_t seed, bool edge)
+{
+    matrix m;
+    const size_t weights = (size_t)experts * rows * columns;
+    uint8_t *codes = on_device<uint8_t>(weights / 2), *scales = on_device<uint8_t>(weights / 16);
+    fill(codes, weights / 2, seed, false, edge);
+    fill(scales, weights / 16, seed + 1, true, edge);
+    for (uint32_t i = 0; i < experts * parts; i++)
+        m.globals.push_back(0x1p-8f * (1.0f + (float)(mix(seed + i) % 1000) / 999.0f));
+    m.device = {GB_NVFP4, experts, rows, columns, parts, codes, scales, upload(m.globals)};
+    return m;
+}
+
+void release(matrix &m)
+{
+    cudaFree((void *)m.device.codes);
+    cudaFree((void *)m.device.scales);
+    cudaFree((void *)m.device.global_scales);
+}
+
+/* 0: gaussian-like. 1: 40 binades. 2: a few infinities, NaNs, zeros and subnormal numbers. */
+gb_bf16 activation(uint64_t r, int kind)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += (float)(mix(r + (uint64_t)i) % 2001) / 1000.0f - 1.0f;
+    if (kind == 1)
+        sum = ldexpf(sum, (int)(mix(r + 9) % 40) - 30);
+    if (kind == 2 && mix(r + 10) % 64 == 0) {
+        const uint64_t which = mix(r + 11) % 512;
+        const uint16_t bits[5] = {0x7F80, 0xFFC0, 0x0000, 0x8000, 0x0011};
+        return gb_bf16{bits[which < 3 ? which % 2 : 2 + which % 3]};
+    }
+    return gb_bf16_encode(sum);
+}
+
+enum routing { UNIFORM, SKEWED, HOLES };
+
+std::vector<int32_t> route(uint32_t tokens, uint32_t experts, uint32_t top_k, uint64_t seed, int kind)
+{
+    std::vector<int32_t> ids;
+    for (uint32_t t = 0; t < tokens; t++) {
+        std::vector<int32_t> chosen;
+        for (uint64_t r = seed + t * 1000003ull; chosen.size() < top_k; r = mix(r)) {
+            const int32_t id = (int32_t)(mix(r) % (kind == SKEWED ? top_k + 1 : experts));
+            if (std::find(chosen.begin(), chosen.end(), id) == chosen.end())
+                chosen.push_back(id);
+        }
+        for (int32_t id : chosen)
+            ids.push_back(kind == HOLES && mix(seed ^ (uint64_t)id * 77 ^ t) % 4 == 0 ? -1 : id);
+    }
+    return ids;
+}
+
+/* A row of device weights, as a matrix of one row. */
+struct one_row {
+    std::vector<uint8_t> codes, scales;
+    struct gb_weights weights;
+    one_row(const matrix &m, uint32_t expert, uint32_t row)
+    {
+        const struct gb_weights &w = m.device;
+        const size_t index = (size_t)expert * w.rows + row;
+        codes = download((const uint8_t *)w.codes + index * (w.columns / 2), w.columns / 2);
+        scales = download((const uint8_t *)w.scales + index * (w.columns / 16), w.columns / 16);
+        weights = {GB_NVFP4, 1, 1, w.columns, 1, codes.data(), scales.data(),
+                   &m.globals[expert * w.parts + row / (w.rows / w.parts)]};
+    }
+};
+
+struct arranged {
+    uint32_t columns;
+    size_t floats;
+    float *values;
+    std::vector<const float *> pointers;
+    arranged(const gb_bf16 *x, size_t count, uint32_t columns_) : columns(columns_)
+    {
+        floats = (gb_mma16_arranged_floats(GB_NVFP4, columns) + 15) / 16 * 16;
+        values = (float *)aligned_alloc(64, count * floats * sizeof(float));
+        pointers.resize(count);
+#pragma omp parallel for
+        for (size_t i = 0; i < count; i++) {
+            std::vector<float> row(columns);
+            for (uint32_t c = 0; c < columns; c++)
+                row[c] = from_bits((uint32_t)x[i * columns + c].bits << 16);
+            pointers[i] = values + i * floats;
+            gb_mma16_arrange(GB_NVFP4, columns, row.data(), values + i * floats);
+        }
+    }
+    ~arranged()
+    {
+        free(values);
+    }
+};
+
+void dots(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t rows, uint32_t count,
+          const float *const *x, float *out)
+{
+    if (gb_cpu_path_available(GB_CPU_AVX512))
+        gb_mma16_dots_avx512(weights, expert, row, rows, count, x, out);
+    else
+        gb_mma16_dots(weights, expert, row, rows, count, x, out);
+}
+
+uint16_t finished(float gate, float up)
+{
+    return gb_bf16_encode(gb_silu(gate) * up).bits;
+}
+
+/* The operators on the CPU. */
+std::vector<uint16_t> cpu_gate_up(const struct gb_shape &s, const struct gb_weights &w, const std::vector<int32_t> &ids,
+                                  const std::vector<gb_bf16> &x)
+{
+    const arranged at(x.data(), s.tokens, s.hidden);
+    std::vector<uint16_t> out(ids.size() * s.intermediate);
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t e = 0; e < s.experts; e++) {
+        std::vector<size_t> pairs;
+        std::vector<const float *> rows;
+        for (size_t p = 0; p < ids.size(); p++)
+            if (ids[p] == (int32_t)e) {
+                pairs.push_back(p);
+                rows.push_back(at.pointers[p / s.top_k]);
+            }
+        if (pairs.empty())
+            continue;
+        std::vector<float> gate(s.intermediate * pairs.size()), up(gate.size());
+        dots(&w, e, 0, s.intermediate, (uint32_t)pairs.size(), rows.data(), gate.data());
+        dots(&w, e, s.intermediate, s.intermediate, (uint32_t)pairs.size(), rows.data(), up.data());
+        for (uint32_t i = 0; i < s.intermediate; i++)
+            for (size_t n = 0; n < pairs.size(); n++)
+                out[pairs[n] * s.intermediate + i] = finished(gate[i * pairs.size() + n], up[i * pairs.size() + n]);
+    }
+    return out;
+}
+
+std::vector<float> cpu_down(const struct gb_shape &s, const struct gb_weights &w, const std::vector<int32_t> &ids,
+                            const std::vector<float> &routing, const std::vector<uint16_t> &intermediate)
+{
+    const arranged at((const gb_bf16 *)intermediate.data(), ids.size(), s.intermediate);
+    std::vector<float> all(ids.size() * s.hidden), out((size_t)s.tokens * s.hidden);
+#pragma omp parallel for schedule(dynamic)
+    for (size_t p = 0; p < ids.size(); p++)
+        if (ids[p] >= 0)
+            dots(&w, (uint32_t)ids[p], 0, s.hidden, 1, &at.pointers[p], &all[p * s.hidden]);
+#pragma omp parallel for
+    for (uint32_t t = 0; t < s.tokens; t++)
+        for (uint32_t h = 0; h < s.hidden; h++) {
+            float y = 0;
+            for (uint32_t j = 0; j < s.top_k; j++) {
+                const size_t p = (size_t)t * s.top_k + j;
+                if (ids[p] >= 0)
+                    y = fmaf(routing[p], all[p * s.hidden + h], y);
+            }
+            out[(size_t)t * s.hidden + h] = y;
+        }
+    return out;
+}
+
+/* A layer in device memory, and what the kernels of one layout need. */
+struct layer {
+    struct gb_shape shape;
+    matrix gate_up, down;
+    std::vector<gb_bf16> x;
+    std::vector<int32_t> ids;
+    std::vector<float> routing;
+    struct gb_arguments arguments;
+    size_t workspace;
+
+    layer(const struct gb_shape &s, const matrix &first, const matrix &second, uint64_t seed, int data, int kind)
+        : shape(s), gate_up(first), down(second), arguments()
+    {
+        for (size_t i = 0; i < (size_t)s.tokens * s.hidden; i++)
+            x.push_back(activation(seed + 16 * i, data));
+        ids = route(s.tokens, s.experts, s.top_k, seed, kind);
+        for (size_t i = 0; i < ids.size(); i++)
+            routing.push_back((float)(mix(seed + i) % 1000) / 1000.0f);
+        workspace = sizeof(float) * ids.size() * s.hidden;
+        arguments.size = sizeof arguments;
+        arguments.shape = s;
+        arguments.x = upload(x);
+        arguments.ids = upload(ids);
+        arguments.routing_weights = upload(routing);
+        arguments.gate_up = gate_up.device;
+        arguments.down = down.device;
+        arguments.intermediate = on_device<gb_bf16>(ids.size() * s.intermediate);
+        arguments.output = on_device<float>((size_t)s.tokens * s.hidden);
+        arguments.workspace = on_device<uint8_t>(workspace);
+        poison();
+    }
+    void poison()
+    {
+        require(cudaMemset(arguments.intermediate, 0xA5, ids.size() * shape.intermediate * 2));
+        require(cudaMemset(arguments.output, 0xA5, (size_t)shape.tokens * shape.hidden * 4));
+        require(cudaMemset(arguments.workspace, 0xA5, workspace));
+    }
+    void release()
+    {
+        cudaFree((void *)arguments.x);
+        cudaFree((void *)arguments.ids);
+        cudaFree((void *)arguments.routing_weights);
+        cudaFree(arguments.intermediate);
+        cudaFree(arguments.output);
+        cudaFree(arguments.workspace);
+    }
+    double bytes(bool first) const /* of the weights that are touched, once each */
+    {
+        std::vector<bool> seen(shape.experts);
+        size_t active = 0;
+        for (int32_t id : ids)
+            if (id >= 0 && !seen[id]) {
+                seen[id] = true;
+                active++;
+            }
+        const double weights = (double)active * shape.hidden * shape.intermediate * (first ? 2 : 1);
+        return weights * 0.5625;
+    }
+};
+
+const char *const layouts[2] = {"cuda/nvfp4-mma16-", "cuda/nvfp4-mma16-repacked-"};
+
+size_t mismatches(const std::vector<uint16_t> &a, const std::vector<uint16_t> &b)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < a.size(); i++)
+        wrong += !same(from_bits((uint32_t)a[i] << 16), from_bits((uint32_t)b[i] << 16));
+    return wrong;
+}
+
+size_t mismatches(const std::vector<float> &a, const std::vector<float> &b)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < a.size(); i++)
+        wrong += !same(a[i], b[i]);
+    return wrong;
+}
+
+int check(const struct gb_kernel_table *table, uint64_t seed)
+{
+    static const struct gb_shape shapes[] = {{0, 2048, 512, 64, 10},  {0, 2048, 768, 24, 8}, {0, 7168, 2048, 6, 4},
+                                             {0, 1552, 368, 12, 3},   {0, 1664, 416, 9, 5},  {0, 128, 64, 4, 2},
+                                             {0, 16, 16, 2, 1},       {0, 272, 1040, 5, 4},  {0, 64, 32, 600, 7}};
+    static const uint32_t batches[] = {1, 2, 5, 8, 9, 17, 33, 64, 200};
+    size_t cases = 0, outputs = 0, wrong = 0;
+    for (const struct gb_shape &base : shapes)
+        for (uint32_t tokens : batches) {
+            if ((size_t)base.hidden * base.intermediate * tokens > 100u << 20 && tokens > 17)
+                continue;
+            const int data = (int)(mix(seed + cases) % 3), kind = (int)(mix(seed + 3 * cases + 1) % 3);
+            struct gb_shape s = base;
+            s.tokens = tokens;
+            matrix first = random_matrix(s.experts, 2 * s.intermediate, s.hidden, 2, seed + cases * 7, data != 0);
+            matrix second = random_matrix(s.experts, s.hidden, s.intermediate, 1, seed + cases * 7 + 3, data != 0);
+            layer one(s, first, second, seed + cases, data, kind);
+            struct gb_weights host[2] = {first.device, second.device};
+            std::vector<uint8_t> bytes[4];
+            for (int i = 0; i < 2; i++) {
+                const size_t weights = (size_t)host[i].experts * host[i].rows * host[i].columns;
+                bytes[2 * i] = download((const uint8_t *)host[i].codes, weights / 2);
+                bytes[2 * i + 1] = download((const uint8_t *)host[i].scales, weights / 16);
+                host[i].codes = bytes[2 * i].data();
+                host[i].scales = bytes[2 * i + 1].data();
+                host[i].global_scales = (i ? second : first).globals.data();
+            }
+            const std::vector<uint16_t> intermediate = cpu_gate_up(s, host[0], one.ids, one.x);
+            const std::vector<float> output = cpu_down(s, host[1], one.ids, one.routing, intermediate);
+            for (const char *layout : layouts) {
+                size_t bad[3] = {0, 0, 0};
+                for (int operation = 0; operation < 3; operation++) {
+                    const char *names[3] = {"gate-up", "down", "layer"};
+                    const struct gb_kernel *kernel = find(table, layout + std::string(names[operation]));
+                    struct gb_arguments a = one.arguments;
+                    one.poison();
+                    if (operation == 1)
+                        require(cudaMemcpy(a.intermediate, intermediate.data(), intermediate.size() * 2,
+                                           cudaMemcpyHostToDevice));
+                    if (kernel->prepare)
+                        require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
+                    require_ok(kernel->run(&a, &failure), kernel->name);
+                    require(cudaDeviceSynchronize());
+                    if (operation != 1)
+                        bad[operation] += mismatches(
+                            intermediate, download((const uint16_t *)a.intermediate, intermediate.size()));
+                    if (operation != 0)
+                        bad[operation] += mismatches(output, download((const float *)a.output, output.size()));
+                    if (kernel->release)
+                        kernel->release(a.prepared);
+                    outputs += (operation != 1 ? intermediate.size() : 0) + (operation ? output.size() : 0);
+                }
+                wrong += bad[0] + bad[1] + bad[2];
+                cases++;
+                if (bad[0] + bad[1] + bad[2])
+                    printf("MISMATCH %slayer %u,%u,%u,%u batch %u data %d routing %d: gate_up %zu, down %zu, layer %zu\n",
+                           layout, s.experts, s.top_k, s.hidden, s.intermediate, tokens, data, kind, bad[0], bad[1],
+                           bad[2]);
+            }
+            one.release();
+            release(first);
+            release(second);
+        }
+    printf("check: %zu cases, %zu outputs, %zu mismatches\n", cases, outputs, wrong);
+    return wrong != 0;
+}
+
+/* Only reads: four loads of 16 bytes under way in a thread. */
+__global__ void __launch_bounds__(512) read_kernel(const uint4 *from, size_t count, uint32_t *sink)
+{
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    uint32_t sum = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += 4 * stride) {
+        uint4 words[4];
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            words[k] = i + k * stride < count ? __ldg(from + i + k * stride) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            sum ^= words[k].x ^ words[k].y ^ words[k].z ^ words[k].w;
+    }
+    if (sum == 0x12345678u)
+        *sink = sum;
+}
+
+/* Median microseconds of a launch, of 15 replays of a graph of all of them. */
+template <class Launch> double median_us(uint32_t launches, const Launch &launch)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cudaEvent_t start, stop;
+    require(cudaStreamCreate(&stream));
+    require(cudaEventCreate(&start));
+    require(cudaEventCreate(&stop));
+    require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (uint32_t i = 0; i < launches; i++)
+        launch(i, stream);
+    require(cudaStreamEndCapture(stream, &graph));
+    require(cudaGraphInstantiate(&executable, graph, 0));
+    std::vector<float> times;
+    for (int i = 0; i < 18; i++) {
+        float ms = 0;
+        require(cudaEventRecord(start, stream));
+        require(cudaGraphLaunch(executable, stream));
+        require(cudaEventRecord(stop, stream));
+        require(cudaEventSynchronize(stop));
+        require(cudaEventElapsedTime(&ms, start, stop));
+        if (i >= 3)
+            times.push_back(ms);
+    }
+    std::sort(times.begin(), times.end());
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+    cudaEventDestroy(start);
+    cudaEventDestroy(stop);
+    cudaStreamDestroy(stream);
+    return times[times.size() / 2] * 1e3 / launches;
+}
+
+/* Some outputs of a run of gate_up and down against the CPU. */
+size_t samples_wrong(const layer &one, uint64_t seed)
+{
+    const struct gb_shape &s = one.shape;
+    const std::vector<uint16_t> intermediate =
+        download((const uint16_t *)one.arguments.intermediate, one.ids.size() * s.intermediate);
+    const std::vector<float> output = download((const float *)one.arguments.output, (size_t)s.tokens * s.hidden);
+    size_t wrong = 0;
+    for (uint64_t i = 0; i < 48; i++) {
+        const size_t pair = mix(seed + i) % one.ids.size();
+        const uint32_t neuron = (uint32_t)(mix(seed + i + 1000) % s.intermediate);
+        const uint32_t expert = (uint32_t)one.ids[pair];
+        const one_row gate(one.gate_up, expert, neuron), up(one.gate_up, expert, s.intermediate + neuron);
+        const arranged x(&one.x[pair / s.top_k * s.hidden], 1, s.hidden);
+        float values[2];
+        dots(&gate.weights, 0, 0, 1, 1, x.pointers.data(), &values[0]);
+        dots(&up.weights, 0, 0, 1, 1, x.pointers.data(), &values[1]);
+        wrong += finished(values[0], values[1]) != intermediate[pair * s.intermediate + neuron];
+        const uint32_t token = (uint32_t)(pair / s.top_k), h = (uint32_t)(mix(seed + i + 2000) % s.hidden);
+        float y = 0;
+        for (uint32_t j = 0; j < s.top_k; j++) {
+            const size_t p = (size_t)token * s.top_k + j;
+            const one_row row(one.down, (uint32_t)one.ids[p], h);
+            const arranged m((const gb_bf16 *)&intermediate[p * s.intermediate], 1, s.intermediate);
+            dots(&row.weights, 0, 0, 1, 1, m.pointers.data(), &values[0]);
+            y = fmaf(one.routing[p], values[0], y);
+        }
+        wrong += !same(y, output[(size_t)token * s.hidden + h]);
+    }
+    return wrong;
+}
+
+int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::vector<uint32_t> &batches)
+{
+    matrix first = random_matrix(s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
+    matrix second = random_matrix(s.experts, s.hidden, s.intermediate, 1, 2, false);
+    const size_t arena = (size_t)1 << 32;
+    uint8_t *memory = on_device<uint8_t>(arena);
+    fill(memory, arena, 5, false, false);
+    uint32_t *sink = on_device<uint32_t>(1);
+    const char *kernels[] = {"cuda/nvfp4-mma16-", "cuda/nvfp4-mma16-repacked-", "cuda/nvfp4-"};
+    void *prepared[3] = {NULL, NULL, NULL};
+    size_t wrong = 0;
+    for (int k = 0; k < 3; k++) {
+        const struct gb_kernel *kernel = find(table, std::string(kernels[k]) + "layer");
+        struct gb_arguments a = {};
+        a.size = sizeof a;
+        a.shape = s;
+        a.shape.tokens = 1;
+        a.gate_up = first.device;
+        a.down = second.device;
+        if (kernel->prepare)
+            require_ok(kernel->prepare(&a, &prepared[k], &failure), kernel->name);
+    }
+    printf("%u experts, top %u, hidden %u, intermediate %u: us a launch (times the read)\n", s.experts, s.top_k, s.hidden,
+           s.intermediate);
+    for (uint32_t batch : batches) {
+        s.tokens = batch;
+        const uint32_t layers = batch <= 2 ? 24 : batch <= 8 ? 12 : 6;
+        std::vector<layer> all;
+        double bytes[3] = {0, 0, 0};
+        for (uint32_t i = 0; i < layers; i++) {
+            all.emplace_back(s, first, second, 100 + i, 0, UNIFORM);
+            bytes[0] += all[i].bytes(true) / layers;
+            bytes[1] += all[i].bytes(false) / layers;
+        }
+        bytes[2] = bytes[0] + bytes[1];
+        double read[3];
+        const auto reads = [&](double amount, uint32_t i, cudaStream_t stream) {
+            const size_t count = (size_t)amount / 16, spare = arena / 16 - count;
+            const size_t at = spare ? (size_t)(mix(i * 31 + (uint64_t)amount) % spare) / 64 * 64 : 0;
+            read_kernel<<<132 * 4, 512, 0, stream>>>((const uint4 *)memory + at, count, sink);
+        };
+        for (int i = 0; i < 2; i++)
+            read[i] = median_us(layers, [&](uint32_t n, cudaStream_t stream) { reads(bytes[i], n, stream); });
+        read[2] = median_us(layers, [&](uint32_t n, cudaStream_t stream) {
+            reads(bytes[0], n, stream);
+            reads(bytes[1], n + 1000, stream);
+        });
+        printf("batch %3u  %6.1f MB  read %.1f + %.1f, layer %.1f", batch, bytes[2] / 1e6, read[0], read[1], read[2]);
+        for (int k = 0; k < 3; k++) {
+            const char *names[3] = {"gate-up", "down", "layer"};
+            double us[3];
+            for (int o = 0; o < 3; o++) {
+                const struct gb_kernel *kernel = find(table, std::string(kernels[k]) + names[o]);
+                us[o] = median_us(layers, [&](uint32_t n, cudaStream_t stream) {
+                    struct gb_arguments a = all[n].arguments;
+                    a.stream = stream;
+                    a.prepared = prepared[k];
+                    require_ok(kernel->run(&a, &failure), kernel->name);
+                });
+                if (o == 2 && k < 2)
+                    for (uint32_t n = 0; n < layers; n += layers - 1)
+                        wrong += samples_wrong(all[n], 77 + n);
+            }
+            printf(" | %s %.1f (%.2f) %.1f (%.2f) %.1f (%.2f)", k == 0 ? "canonical" : k == 1 ? "repacked" : "fma32", us[0],
+                   us[0] / read[0], us[1], us[1] / read[1], us[2], us[2] / read[2]);
+        }
+        printf("%s\n", wrong ? "  WRONG" : "");
+        fflush(stdout);
+        for (layer &one : all)
+            one.release();
+    }
+    for (int k = 0; k < 3; k++)
+        if (prepared[k])
+            find(table, std::string(kernels[k]) + "layer")->release(prepared[k]);
+    release(first);
+    release(second);
+    cudaFree(memory);
+    cudaFree(sink);
+    if (wrong)
+        printf("%zu sampled outputs WRONG\n", wrong);
+    return wrong != 0;
+}
+
+int once(const struct gb_kernel_table *table)
+{
+    const struct gb_shape shapes[] = {{9, 2048, 512, 6, 4}, {3, 272, 80, 5, 2}, {5, 320, 192, 4, 2}};
+    for (const struct gb_shape &s : shapes) {
+        matrix first = random_matrix(s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
+        matrix second = random_matrix(s.experts, s.hidden, s.intermediate, 1, 2, false);
+        layer one(s, first, second, 3, 0, HOLES);
+        for (const char *layout : layouts) {
+            const struct gb_kernel *kernel = find(table, layout + std::string("layer"));
+            struct gb_arguments a = one.arguments;
+            if (kernel->prepare)
+                require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
+            require_ok(kernel->run(&a, &failure), kernel->name);
+            require(cudaDeviceSynchronize());
+            if (kernel->release)
+                kernel->release(a.prepared);
+        }
+        one.release();
+        release(first);
+        release(second);
+    }
+    printf("once: done\n");
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    if (argc < 3) {
+        fprintf(stderr, "usage: bench_mma16 LIBRARY check [SEED] | time SHAPE [BATCH...] | once\n");
+        return 2;
+    }
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+        return skip("no CUDA device");
+    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        printf("FAILED: %s\n", dlerror());
+        return 1;
+    }
+    const struct gb_kernel_table *table = ((gb_kernels_function)dlsym(library, GB_KERNELS_SYMBOL))();
+    const std::string mode = argv[2];
+    if (mode == "check")
+        return check(table, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
+    if (mode == "once")
+        return once(table);
+    struct gb_shape s = {1, 2048, 512, 512, 10};
+    if (argc > 3 && !strcmp(argv[3], "qwen3-30b"))
+        s = {1, 2048, 768, 128, 8};
+    else if (argc > 3 && !strcmp(argv[3], "deepseek-v3"))
+        s = {1, 7168, 2048, 256, 8};
+    else if (argc > 3 && strchr(argv[3], ','))
+        sscanf(argv[3], "%u,%u,%u,%u", &s.experts, &s.top_k, &s.hidden, &s.intermediate);
+    std::vector<uint32_t> batches;
+    for (int i = 4; i < argc; i++)
+        batches.push_back((uint32_t)strtoul(argv[i], NULL, 10));
+    if (batches.empty())
+        batches = {1, 2, 4, 8, 16, 32, 64};
+    return measure(table, s, batches);
+}
