@@ -216,7 +216,8 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
 /*
  * The order mma16-sm90/1. Its kernels are for the architecture whose instruction the order describes.
  */
-template <enum gb_operator Operator> enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error *error)
+template <enum gb_operator Operator>
+enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error *error)
 {
     enum gb_status status = supports<Operator, GB_NVFP4>(problem, error);
     if (status != GB_OK)
@@ -250,8 +251,7 @@ enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, 
     return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, prepared, error) : status;
 }
 
-template <enum gb_operator Operator>
-enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *error)
+template <enum gb_operator Operator> enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *error)
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);

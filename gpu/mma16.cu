@@ -60,8 +60,8 @@ enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void 
     if (status != GB_OK)
         return status;
     const uint32_t tiles = tiles_of(weights), steps = gb_mma16_steps(weights.columns);
-    return gb_cuda_launch("repack", repack_kernel<GateUp>, dim3(weights.experts * tiles * steps), gb_mma16_record / 4, 0,
-                          stream, error, weights, tiles, steps, *records);
+    return gb_cuda_launch("repack", repack_kernel<GateUp>, dim3(weights.experts * tiles * steps), gb_mma16_record / 4,
+                          0, stream, error, weights, tiles, steps, *records);
 }
 
 /* y = fma(routing weight, dot, y) over the slots: block (b, token), a thread four columns. */
@@ -100,8 +100,8 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
     if (status != GB_OK)
         return status;
     return gb_cuda_launch(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
-                          dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes(job.experts), stream,
-                          error, job);
+                          dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes(job.experts), stream, error,
+                          job);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */

@@ -2,9 +2,9 @@
 /*
  * The order mma16-sm90/1 on tensor cores: docs/numerics.md#mma16-sm90.
  *
- * An instruction multiplies 16 rows (a tile) by up to 8 activations. Lane l of a warp stands for row l / 4 of the tile's
- * first eight rows and of its last eight, and for chunk l % 4 of the step: its 16 bytes of codes of either row feed the
- * step's eight instructions, so no lane needs another's.
+ * An instruction multiplies 16 rows (a tile) by up to 8 activations. Lane l of a warp stands for row l / 4 of the
+ * tile's first eight rows and of its last eight, and for chunk l % 4 of the step: its 16 bytes of codes of either row
+ * feed the step's eight instructions, so no lane needs another's.
  */
 #ifndef GB_GPU_MMA16_CUH
 #define GB_GPU_MMA16_CUH
@@ -22,9 +22,9 @@
  * 2^118 is the largest power that keeps 448 finite with one to spare. Products are exact. */
 constexpr float gb_mma16_nvfp4_factor = 256.0f;
 
-constexpr uint32_t gb_mma16_tile = 16;   /* rows */
-constexpr uint32_t gb_mma16_tokens = 8;  /* activations of an instruction */
-constexpr uint32_t gb_mma16_step = 128;  /* columns of E2M1 codes: 4 chunks of 16 bytes */
+constexpr uint32_t gb_mma16_tile = 16;  /* rows */
+constexpr uint32_t gb_mma16_tokens = 8; /* activations of an instruction */
+constexpr uint32_t gb_mma16_step = 128; /* columns of E2M1 codes: 4 chunks of 16 bytes */
 constexpr uint32_t gb_mma16_chains = 4;
 
 /* d += a b */
@@ -73,8 +73,9 @@ __device__ __forceinline__ void gb_mma16_scales(uint32_t codes, uint32_t *first,
 }
 
 /*
- * The eight E2M1 codes of a word in bf16's fields, as the a operands of two instructions: pair[0] and pair[1] are columns
- * 0 to 3, pair[2] and pair[3] columns 4 to 7. Plain: codes lie in a row; columns 0 and 2 share a register, and 1 and 3.
+ * The eight E2M1 codes of a word in bf16's fields, as the a operands of two instructions: pair[0] and pair[1] are
+ * columns 0 to 3, pair[2] and pair[3] columns 4 to 7. Plain: codes lie in a row; columns 0 and 2 share a register, and
+ * 1 and 3.
  */
 __device__ __forceinline__ void gb_mma16_plain_word(uint32_t word, uint32_t (&pair)[4])
 {

@@ -4,10 +4,11 @@
  * mma16-sm90/1.
  *
  * The grid is persistent. All tiles of 16 rows of all items (gpu/mma16_items.cuh), one after the other as they lie in
- * memory, are cut into as many equal ranges as there are blocks. A block takes its range in groups of up to 8 tiles of one
- * item, and a group in slices of 4 steps of columns. Slices of weights and of activations pass through a ring in shared
- * memory, which producer warps fill across the ends of groups, so that loads are under way all the time; two consumer
- * warps share a tile, one has the order's first two chains and one the others. Finisher warps make outputs of their sums.
+ * memory, are cut into as many equal ranges as there are blocks. A block takes its range in groups of up to 8 tiles of
+ * one item, and a group in slices of 4 steps of columns. Slices of weights and of activations pass through a ring in
+ * shared memory, which producer warps fill across the ends of groups, so that loads are under way all the time; two
+ * consumer warps share a tile, one has the order's first two chains and one the others. Finisher warps make outputs of
+ * their sums.
  */
 #ifndef GB_GPU_MMA16_EXPERTS_CUH
 #define GB_GPU_MMA16_EXPERTS_CUH
@@ -20,18 +21,18 @@
 
 /* What is multiplied, and where it goes. gate_up: a tile is 8 neurons, their gate rows and then their up rows. */
 struct gb_mma16_job {
-    const int32_t *ids;           /* [pairs] */
-    const uint16_t *x;            /* bf16 [.., columns]: row pair / share */
-    const uint8_t *codes;         /* canonical [experts, rows, columns / 2], or gb_mma16_repack's records */
-    const uint8_t *scales;        /* canonical [experts, rows, columns / 16] */
-    const float *global_scales;   /* [experts, 2 or 1] */
-    uint16_t *intermediate;       /* gate_up: out [pairs, tiles * 8] */
-    float *dots;                  /* down: out [pairs, tiles * 16], complete dot products */
+    const int32_t *ids;         /* [pairs] */
+    const uint16_t *x;          /* bf16 [.., columns]: row pair / share */
+    const uint8_t *codes;       /* canonical [experts, rows, columns / 2], or gb_mma16_repack's records */
+    const uint8_t *scales;      /* canonical [experts, rows, columns / 16] */
+    const float *global_scales; /* [experts, 2 or 1] */
+    uint16_t *intermediate;     /* gate_up: out [pairs, tiles * 8] */
+    float *dots;                /* down: out [pairs, tiles * 16], complete dot products */
     uint32_t pairs, share, experts, rows, columns, tiles;
 };
 
 constexpr uint32_t gb_mma16_group_tiles = 8;
-constexpr uint32_t gb_mma16_slice = 4;       /* steps */
+constexpr uint32_t gb_mma16_slice = 4;                            /* steps */
 constexpr uint32_t gb_mma16_consumers = 2 * gb_mma16_group_tiles; /* warps */
 constexpr uint32_t gb_mma16_finishers = 4;                        /* warps */
 
@@ -62,9 +63,9 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_row(uint32_t rows, uint32_
 constexpr uint32_t gb_mma16_producers = 4; /* warps */
 
 /*
- * A layout has a type that fetches the slices of a group, one after the other: made by every producer warp at the group's
- * start, with what does not change from slice to slice worked out. `arrivals`: how often a full stage is arrived at for
- * weights and activations together.
+ * A layout has a type that fetches the slices of a group, one after the other: made by every producer warp at the
+ * group's start, with what does not change from slice to slice worked out. `arrivals`: how often a full stage is
+ * arrived at for weights and activations together.
  */
 
 /*
@@ -120,8 +121,8 @@ struct gb_mma16_records {
 };
 
 /*
- * The canonical layout: a row's codes are copied in pieces of Piece bytes, 16 or, where rows are no multiple of that, 8;
- * scales in pieces of ScalePiece, 16, 4 or 1. Every producer has every fourth tile.
+ * The canonical layout: a row's codes are copied in pieces of Piece bytes, 16 or, where rows are no multiple of that,
+ * 8; scales in pieces of ScalePiece, 16, 4 or 1. Every producer has every fourth tile.
  */
 template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
     static constexpr uint32_t arrivals = 32 * gb_mma16_producers * (ScalePiece == 1 ? 2 : 1);
@@ -131,7 +132,8 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
     static_assert(of_row % 16 == 0 && of_row <= 32, "a warp copies one or two rows at a time");
 
     template <bool GateUp> struct fetch {
-        const uint8_t *codes[tiles_each][2], *scales[tiles_each][2]; /* [tile][first or last 8 rows], a lane's first piece */
+        const uint8_t *codes[tiles_each][2],
+            *scales[tiles_each][2]; /* [tile][first or last 8 rows], a lane's first piece */
         uint32_t lane, tiles, producer, code_bytes, scale_bytes;
 
         __device__ __forceinline__ fetch(const gb_mma16_job &job, uint32_t expert, uint32_t tile, uint32_t tiles_,
@@ -143,10 +145,10 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
             for (uint32_t i = 0; i < tiles_each; i++)
 #pragma unroll
                 for (uint32_t half = 0; half < 2; half++) {
-                    const size_t row = (size_t)expert * job.rows +
-                                       gb_mma16_row<GateUp>(job.rows, tile + producer + i * gb_mma16_producers, 8 * half);
-                    codes[i][half] =
-                        job.codes + (row + lane / of_row) * code_bytes + lane % of_row * Piece;
+                    const size_t row =
+                        (size_t)expert * job.rows +
+                        gb_mma16_row<GateUp>(job.rows, tile + producer + i * gb_mma16_producers, 8 * half);
+                    codes[i][half] = job.codes + (row + lane / of_row) * code_bytes + lane % of_row * Piece;
                     scales[i][half] =
                         job.scales + (row + lane / of_scales) * scale_bytes + lane % of_scales * ScalePiece;
                 }
@@ -169,7 +171,8 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
                     break;
                 uint8_t *tile = stage + (producer + i * gb_mma16_producers) * gb_mma16_tile_bytes;
                 uint8_t *to = tile + byte / 64 * gb_mma16_step_codes + lane / of_row * 64 + byte % 64;
-                uint8_t *scale = tile + gb_mma16_slice * gb_mma16_step_codes + lane / of_scales * scale_row + scale_byte;
+                uint8_t *scale =
+                    tile + gb_mma16_slice * gb_mma16_step_codes + lane / of_scales * scale_row + scale_byte;
 #pragma unroll
                 for (uint32_t half = 0; half < 2; half++) {
                     const uint8_t *from = codes[i][half] + (exist ? first : 0);
@@ -184,7 +187,8 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
                         if constexpr (ScalePiece == 1)
                             scale[(half * 8 + r) * scale_row] = scales_exist ? __ldg(from + r * scale_bytes) : 0;
                         else
-                            gb_copy<ScalePiece>(scale + (half * 8 + r) * scale_row, from + r * scale_bytes, scales_exist);
+                            gb_copy<ScalePiece>(scale + (half * 8 + r) * scale_row, from + r * scale_bytes,
+                                                scales_exist);
                 }
             }
             if (ScalePiece == 1)
@@ -198,7 +202,8 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
     }
     static __device__ __forceinline__ uint32_t scales(const uint8_t *tile, uint32_t step, uint32_t lane)
     {
-        const uint8_t *row = tile + gb_mma16_slice * gb_mma16_step_codes + lane / 4 * scale_row + step * 8 + lane % 4 * 2;
+        const uint8_t *row =
+            tile + gb_mma16_slice * gb_mma16_step_codes + lane / 4 * scale_row + step * 8 + lane % 4 * 2;
         return *(const uint16_t *)row | (uint32_t) * (const uint16_t *)(row + 8 * scale_row) << 16;
     }
     static __device__ __forceinline__ void word(uint32_t codes, uint32_t (&pair)[4])
@@ -242,13 +247,15 @@ struct gb_mma16_fetch_x {
                 for (uint32_t c = 0; c < 2; c++) {
                     const bool inside = first + column + 256 * c < columns;
                     if (2 * c < steps)
-                        gb_copy<16>(x + to + c * 4096 + i * 256, from[i] + (inside ? first + 256 * c : 0), inside ? 16 : 0);
+                        gb_copy<16>(x + to + c * 4096 + i * 256, from[i] + (inside ? first + 256 * c : 0),
+                                    inside ? 16 : 0);
                 }
     }
 };
 static_assert(gb_mma16_producers == 4 && gb_mma16_slice == 4, "as gb_mma16_fetch_x has it");
 
-/* Steps first .. first + Steps - 1 of a tile, eight instructions each, side by side: they belong to different chains. */
+/* Steps first .. first + Steps - 1 of a tile, eight instructions each, side by side: they belong to different chains.
+ */
 template <class Layout, uint32_t Steps>
 __device__ __forceinline__ void gb_mma16_multiply(const uint8_t *tile, const uint8_t *x, uint32_t first,
                                                   float (&chain)[2][4])
@@ -299,8 +306,8 @@ struct gb_mma16_shared {
 };
 
 /*
- * What is left of a group, by the finisher warps, while the consumers go on: outputs (tile, token, row) of the tile, rows
- * side by side.
+ * What is left of a group, by the finisher warps, while the consumers go on: outputs (tile, token, row) of the tile,
+ * rows side by side.
  */
 template <bool GateUp>
 __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma16_shared *shared, uint32_t group,
@@ -334,8 +341,7 @@ __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma1
 }
 
 template <class Layout, bool GateUp, uint32_t Stages>
-__global__ void __launch_bounds__(gb_mma16_threads, 1)
-    gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
+__global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     extern __shared__ uint4 dynamic[];
     uint8_t *ring = (uint8_t *)dynamic;
@@ -411,8 +417,8 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1)
                 if (lane == 0)
                     gb_barrier_arrive(&shared->summed[box]);
             } else {
-                gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - gb_mma16_producers, window, item,
-                                        tile, tiles);
+                gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - gb_mma16_producers, window,
+                                        item, tile, tiles);
             }
             tile += tiles;
             if (tile == job.tiles) {

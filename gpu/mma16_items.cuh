@@ -5,17 +5,17 @@
 
 #include "gpu/mma16.cuh"
 
-constexpr uint32_t gb_mma16_window = 1024;     /* pairs that are grouped at a time */
+constexpr uint32_t gb_mma16_window = 1024; /* pairs that are grouped at a time */
 
 /* An item: up to 8 pairs of one expert, which one pass over its weights serves. */
 struct gb_mma16_items {
     uint32_t count;
-    uint32_t sums[32]; /* of every warp */
+    uint32_t sums[32];                         /* of every warp */
     alignas(16) uint16_t ids[gb_mma16_window]; /* of the window's pairs; 0xFFFF: none */
-    uint16_t order[gb_mma16_window];      /* the window's pairs, those of an expert side by side and ascending */
-    uint16_t expert[gb_mma16_window];     /* of an item */
-    uint16_t first[gb_mma16_window];      /* of an item: its pairs are order[first ..] */
-    uint8_t pairs[gb_mma16_window];       /* of an item: how many */
+    uint16_t order[gb_mma16_window];           /* the window's pairs, those of an expert side by side and ascending */
+    uint16_t expert[gb_mma16_window];          /* of an item */
+    uint16_t first[gb_mma16_window];           /* of an item: its pairs are order[first ..] */
+    uint8_t pairs[gb_mma16_window];            /* of an item: how many */
 };
 
 __device__ __forceinline__ uint32_t gb_mma16_items_of(uint32_t pairs)

@@ -71,8 +71,8 @@ template <uint32_t Bytes> __device__ __forceinline__ void gb_copy(void *to, cons
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(gb_shared_address(to)), "l"(from), "r"(exist)
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(gb_shared_address(to)), "l"(from), "n"(Bytes),
-                     "r"(exist)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(gb_shared_address(to)), "l"(from),
+                     "n"(Bytes), "r"(exist)
                      : "memory");
 }
 

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "quant/bits.h"
-#include "quant/clones.h"
+#include "quant/multiversion.h"
 #include "quant/codes.h"
 
 enum { E4M3_FRACTION = 3, E4M3_BIAS = 7, FLOAT_FRACTION = 23, FLOAT_BIAS = 127 };

@@ -2,7 +2,7 @@
 /* Formats of weights: names, sizes, and one row as numbers. */
 #include <string.h>
 
-#include "quant/clones.h"
+#include "quant/multiversion.h"
 #include "quant/elements.h"
 #include "quant/quant.h"
 

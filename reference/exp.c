@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* e^x, correctly rounded: one double evaluation rounded once. tests/exhaustive_exp.c proves it for every input. */
+/* e^x, correctly rounded: one double evaluation rounded once. tests/reference/exhaustive_exp.c proves it for every
+ * input. */
 #include <math.h>
 
 #include "reference/reference.h"

@@ -5,7 +5,7 @@
  * For small x the value is 1/2 + t with t = tanh(x/2)/2, and many x bring it close to a tie of binary32. t has a small
  * error beside 1/2, so only the sum's own rounding could go wrong: it is done to odd (the neighbour whose last bit is
  * 1, if the sum is inexact), after which rounding to binary32 is right. Elsewhere one double evaluation rounded once is
- * right. tests/exhaustive_sigmoid.c proves it for every input.
+ * right. tests/reference/exhaustive_sigmoid.c proves it for every input.
  */
 #include <math.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
  *
  * Where |x| < 2^-125 the result x/2 + x^2/4 - ... has x/2 exactly on a tie of binary32 for odd subnormals, and
  * the positive second term decides: a double just above x/2 rounds the right way. Elsewhere one double evaluation
- * rounded once is right; tests/exhaustive_silu.c proves it for every input.
+ * rounded once is right; tests/reference/exhaustive_silu.c proves it for every input.
  */
 #include <math.h>
 

@@ -20,7 +20,7 @@
 #include <cuda_fp8.h>
 
 #include "quant/quant.h"
-#include "tests/provenance.h"
+#include "tests/support/provenance.h"
 
 namespace
 {

@@ -32,20 +32,20 @@ only() {
 api='gaugeblock\.h'
 may "gaugeblock.h" 'gaugeblock_quantiser\.h'
 may "gaugeblock_quantiser.h" 'nothing'
-may "quant/*.[ch]" "$api|quant/[a-z0-9_]+\.h"
-may "reference/*.[ch]" "$api|quant/(quant|clones)\.h|reference/[a-z0-9_]+\.h"
-may "fixtures/*.[ch]" "$api|quant/(quant|clones)\.h|fixtures/[a-z0-9_]+\.h"
-may "harness/*.[ch]" "$api|(quant/quant|reference/reference|fixtures/fixtures|gpu/gpu)\.h|harness/[a-z0-9_]+\.h|gb_commit\.h"
-may "tests/oracle.c tests/oracle_*.c" "tests/oracle\.h"
-may "tests/oracle.h" "$api"
+may "quant/*.[ch] quant/*/*.[ch]" "$api|quant/[a-z0-9_/]+\.h"
+may "reference/*.[ch] reference/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|reference/[a-z0-9_/]+\.h"
+may "fixtures/*.[ch] fixtures/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|fixtures/[a-z0-9_/]+\.h"
+may "harness/*/*.[ch]" "$api|(quant/quant|reference/reference|fixtures/fixtures|gpu/gpu)\.h|harness/[a-z0-9_/]+\.h|gb_commit\.h"
+may "tests/oracle/*.c" 'tests/oracle/oracle\.h'
+may "tests/oracle/oracle.h" "$api"
 if [ -d gpu ]; then
     may "gpu/*" "$api|gpu/[a-z0-9_]+\.(h|cuh)"
 fi
 
-only 'fixtures/|tests/(test_|fuzz)' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
+only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
-only 'reference/truth(_route)?\.c|tests/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
-only 'tests/oracle_functions\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
+only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
+only 'tests/oracle/functions\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then
     exit 1

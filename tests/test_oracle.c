@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle's own arithmetic against the processor's: operands of close and far exponents, subnormals, specials. */
-#include "tests/check.h"
+#include "tests/support/check.h"
 
-#include "tests/oracle.h"
+#include "tests/oracle/oracle.h"
 
 static const uint32_t edges[] = {
     0x00000000, 0x00000001, 0x00000003, 0x007FFFFF, 0x00800000, 0x00800001, 0x00FFFFFF, 0x01000000,

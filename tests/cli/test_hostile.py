@@ -40,7 +40,7 @@ def any_refusal(*arguments):
     return done.returncode
 
 
-# Damage of any byte. tests/test_fixture_damage.c has thousands of places; here the whole program sees some.
+# Damage of any byte. tests/fixtures/test_fixture_damage.c has thousands of places; here the whole program sees some.
 for size in [0, 1, 8, 100, len(good) // 2, len(good) - 1] + [generator.randrange(len(good)) for _ in range(20)]:
     any_refusal("info", write("bad.h5", good[:size]))
 with h5py.File(fixture) as f:

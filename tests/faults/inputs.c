@@ -6,7 +6,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
-#include "tests/fma32.h"
+#include "tests/support/fma32.h"
 
 /* One projection's buffers, to be changed freely. */
 struct projection {

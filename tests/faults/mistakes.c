@@ -10,7 +10,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
-#include "tests/fma32.h"
+#include "tests/support/fma32.h"
 
 /* One projection's buffers, to be changed freely; codes NULL where the operation has none. */
 struct projection {

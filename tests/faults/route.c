@@ -6,7 +6,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
-#include "tests/fma32.h"
+#include "tests/support/fma32.h"
 
 /* As the reference, but of experts that are equal the higher id ranks first: it is given the experts in reverse. */
 enum gb_status run_route_tie(const struct gb_arguments *arguments, struct gb_error *error)

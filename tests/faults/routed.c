@@ -7,7 +7,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
-#include "tests/fma32.h"
+#include "tests/support/fma32.h"
 
 typedef void change_function(const struct gb_arguments *arguments);
 

@@ -6,7 +6,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
-#include "tests/fma32.h"
+#include "tests/support/fma32.h"
 
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/gate.h"
+#include "harness/judge/policy.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_line(const struct gb_error *error)

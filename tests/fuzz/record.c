@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/command.h"
-#include "harness/verdict.h"
+#include "harness/program/command.h"
+#include "harness/run/verdict.h"
 #include "tests/fuzz/fuzz.h"
 
 /* Two names on stderr are 2 x 200 bytes at most. */

@@ -4,8 +4,9 @@
  * ones beside a bare read of the same bytes in as many launches of the same kind of CUDA graph.
  *
  * usage: bench_mma16 LIBRARY check [SEED]
- *        bench_mma16 LIBRARY time SHAPE [BATCH...]      SHAPE: qwen3-next, qwen3-30b, deepseek-v3 or E,K,HIDDEN,INTERMEDIATE
- *        bench_mma16 LIBRARY once                       one small problem a kernel, for compute-sanitizer
+ *        bench_mma16 LIBRARY time SHAPE [BATCH...]      SHAPE: qwen3-next, qwen3-30b, deepseek-v3 or
+ * E,K,HIDDEN,INTERMEDIATE bench_mma16 LIBRARY once                       one small problem a kernel, for
+ * compute-sanitizer
  */
 #include <algorithm>
 #include <cmath>
@@ -22,7 +23,7 @@ extern "C" {
 }
 #include "reference/reference.h"
 #include "tests/gpu/gpu.h"
-#include "tests/provenance.h"
+#include "tests/support/provenance.h"
 
 namespace
 {
@@ -172,7 +173,13 @@ struct one_row {
         const size_t index = (size_t)expert * w.rows + row;
         codes = download((const uint8_t *)w.codes + index * (w.columns / 2), w.columns / 2);
         scales = download((const uint8_t *)w.scales + index * (w.columns / 16), w.columns / 16);
-        weights = {GB_NVFP4, 1, 1, w.columns, 1, codes.data(), scales.data(),
+        weights = {GB_NVFP4,
+                   1,
+                   1,
+                   w.columns,
+                   1,
+                   codes.data(),
+                   scales.data(),
                    &m.globals[expert * w.parts + row / (w.rows / w.parts)]};
     }
 };
@@ -346,9 +353,9 @@ size_t mismatches(const std::vector<float> &a, const std::vector<float> &b)
 
 int check(const struct gb_kernel_table *table, uint64_t seed)
 {
-    static const struct gb_shape shapes[] = {{0, 2048, 512, 64, 10},  {0, 2048, 768, 24, 8}, {0, 7168, 2048, 6, 4},
-                                             {0, 1552, 368, 12, 3},   {0, 1664, 416, 9, 5},  {0, 128, 64, 4, 2},
-                                             {0, 16, 16, 2, 1},       {0, 272, 1040, 5, 4},  {0, 64, 32, 600, 7}};
+    static const struct gb_shape shapes[] = {{0, 2048, 512, 64, 10}, {0, 2048, 768, 24, 8}, {0, 7168, 2048, 6, 4},
+                                             {0, 1552, 368, 12, 3},  {0, 1664, 416, 9, 5},  {0, 128, 64, 4, 2},
+                                             {0, 16, 16, 2, 1},      {0, 272, 1040, 5, 4},  {0, 64, 32, 600, 7}};
     static const uint32_t batches[] = {1, 2, 5, 8, 9, 17, 33, 64, 200};
     size_t cases = 0, outputs = 0, wrong = 0;
     for (const struct gb_shape &base : shapes)
@@ -388,8 +395,8 @@ int check(const struct gb_kernel_table *table, uint64_t seed)
                     require_ok(kernel->run(&a, &failure), kernel->name);
                     require(cudaDeviceSynchronize());
                     if (operation != 1)
-                        bad[operation] += mismatches(
-                            intermediate, download((const uint16_t *)a.intermediate, intermediate.size()));
+                        bad[operation] +=
+                            mismatches(intermediate, download((const uint16_t *)a.intermediate, intermediate.size()));
                     if (operation != 0)
                         bad[operation] += mismatches(output, download((const float *)a.output, output.size()));
                     if (kernel->release)
@@ -399,9 +406,10 @@ int check(const struct gb_kernel_table *table, uint64_t seed)
                 wrong += bad[0] + bad[1] + bad[2];
                 cases++;
                 if (bad[0] + bad[1] + bad[2])
-                    printf("MISMATCH %slayer %u,%u,%u,%u batch %u data %d routing %d: gate_up %zu, down %zu, layer %zu\n",
-                           layout, s.experts, s.top_k, s.hidden, s.intermediate, tokens, data, kind, bad[0], bad[1],
-                           bad[2]);
+                    printf(
+                        "MISMATCH %slayer %u,%u,%u,%u batch %u data %d routing %d: gate_up %zu, down %zu, layer %zu\n",
+                        layout, s.experts, s.top_k, s.hidden, s.intermediate, tokens, data, kind, bad[0], bad[1],
+                        bad[2]);
             }
             one.release();
             release(first);
@@ -518,8 +526,8 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
         if (kernel->prepare)
             require_ok(kernel->prepare(&a, &prepared[k], &failure), kernel->name);
     }
-    printf("%u experts, top %u, hidden %u, intermediate %u: us a launch (times the read)\n", s.experts, s.top_k, s.hidden,
-           s.intermediate);
+    printf("%u experts, top %u, hidden %u, intermediate %u: us a launch (times the read)\n", s.experts, s.top_k,
+           s.hidden, s.intermediate);
     for (uint32_t batch : batches) {
         s.tokens = batch;
         const uint32_t layers = batch <= 2 ? 24 : batch <= 8 ? 12 : 6;
@@ -559,8 +567,11 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
                     for (uint32_t n = 0; n < layers; n += layers - 1)
                         wrong += samples_wrong(all[n], 77 + n);
             }
-            printf(" | %s %.1f (%.2f) %.1f (%.2f) %.1f (%.2f)", k == 0 ? "canonical" : k == 1 ? "repacked" : "fma32", us[0],
-                   us[0] / read[0], us[1], us[1] / read[1], us[2], us[2] / read[2]);
+            printf(" | %s %.1f (%.2f) %.1f (%.2f) %.1f (%.2f)",
+                   k == 0   ? "canonical"
+                   : k == 1 ? "repacked"
+                            : "fma32",
+                   us[0], us[0] / read[0], us[1], us[1] / read[1], us[2], us[2] / read[2]);
         }
         printf("%s\n", wrong ? "  WRONG" : "");
         fflush(stdout);

@@ -22,7 +22,7 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/gpu/gpu.h"
-#include "tests/provenance.h"
+#include "tests/support/provenance.h"
 
 namespace
 {

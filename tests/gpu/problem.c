@@ -3,8 +3,8 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
-#include "tests/check.h"
-#include "tests/fma32.h"
+#include "tests/support/check.h"
+#include "tests/support/fma32.h"
 #include "tests/gpu/problem.h"
 
 enum { CANARY = 0xC7, CANARY_BYTES = 256 };

@@ -17,16 +17,31 @@
 
 #include "reference/mma.h"
 #include "tests/gpu/gpu.h"
-#include "tests/provenance.h"
+#include "tests/support/provenance.h"
 
 namespace
 {
 
 constexpr uint32_t m = 16, n = 8, k = 16, warps = 4, outputs = m * n;
 
-enum kind { NEAR, WIDE, ZEROS, SUBNORMAL, TINY, HUGE_NUMBERS, SPECIAL, SPARSE, CANCEL, BITS, LOW, WEIGHTS, PAIRS, KINDS };
-const char *const names[KINDS] = {"near",    "wide",   "zeros",  "subnormal", "tiny", "huge",    "special",
-                                  "sparse", "cancel", "bits", "low",  "weights", "pairs"};
+enum kind {
+    NEAR,
+    WIDE,
+    ZEROS,
+    SUBNORMAL,
+    TINY,
+    HUGE_NUMBERS,
+    SPECIAL,
+    SPARSE,
+    CANCEL,
+    BITS,
+    LOW,
+    WEIGHTS,
+    PAIRS,
+    KINDS
+};
+const char *const names[KINDS] = {"near",   "wide",   "zeros", "subnormal", "tiny",    "huge", "special",
+                                  "sparse", "cancel", "bits",  "low",       "weights", "pairs"};
 const char *const meanings[KINDS] = {
     "8 binades, c of 16",
     "40 binades (f16: 30), c of 100",
@@ -187,7 +202,8 @@ template <bool Bf16> __device__ void fill(int kind, uint64_t at, uint64_t seed, 
 {
     const uint64_t base = mix(seed + at * 1000003);
     for (uint32_t i = lane; i < m * k; i += 32)
-        out->a[i / k][i % k] = kind == PAIRS ? (uint16_t)(mix(base + i) & 0x8000) : operand<Bf16>(kind, 0, mix(base + i));
+        out->a[i / k][i % k] =
+            kind == PAIRS ? (uint16_t)(mix(base + i) & 0x8000) : operand<Bf16>(kind, 0, mix(base + i));
     for (uint32_t i = lane; i < n * k; i += 32)
         out->b[i / k][i % k] =
             kind == PAIRS ? (uint16_t)(mix(base + 256 + i) & 0x8000) : operand<Bf16>(kind, 1, mix(base + 256 + i));
@@ -251,17 +267,18 @@ template <bool Bf16>
 __device__ void multiply(const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4], float (&d)[4])
 {
     if (Bf16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                     "{%10, %11, %12, %13};"
-                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]),
-                       "f"(c[3]));
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%10, %11, %12, %13};"
+            : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+              "f"(c[3]));
     else
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                      "{%10, %11, %12, %13};"
                      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]),
-                       "f"(c[3]));
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
+                       "f"(c[2]), "f"(c[3]));
 }
 
 /* Instructions first .. first + count - 1 of a kind. kept: [count] or NULL. wrong: how many outputs differ from the
@@ -311,8 +328,8 @@ unsigned long long run(const device &on, bool bf16, int kind, uint64_t first, ui
 {
     unsigned long long wrong = 0;
     require(cudaMemset(on.wrong, 0, sizeof wrong));
-    (bf16 ? blocks_kernel<true> : blocks_kernel<false>)<<<132 * 8, warps * 32>>>(kind, 20261122u + (uint64_t)kind, first,
-                                                                               count, keep ? on.kept : NULL, on.wrong);
+    (bf16 ? blocks_kernel<true> : blocks_kernel<false>)<<<132 * 8, warps * 32>>>(
+        kind, 20261122u + (uint64_t)kind, first, count, keep ? on.kept : NULL, on.wrong);
     require(cudaGetLastError());
     require(cudaMemcpy(&wrong, on.wrong, sizeof wrong, cudaMemcpyDeviceToHost));
     return wrong;
@@ -407,10 +424,11 @@ int main(int argc, char **argv)
             const unsigned long long by_model = run(on, bf16, kind, first, count, false);
             run(on, bf16, kind, first + (count > on.most ? (count - on.most) / 2 : 0), on.most, true);
             const unsigned long long by_c = compare(fetch(on, on.most), bf16, names[kind]);
-            printf("  {\"operands\": \"%s\", \"kind\": \"%s\", \"data\": \"%s\", \"outputs\": %llu, \"mismatches\": %llu, "
-                   "\"outputs_in_c\": %llu, \"mismatches_in_c\": %llu}%s\n",
-                   bf16 ? "bf16" : "f16", names[kind], meanings[kind], (unsigned long long)(count * outputs), by_model,
-                   (unsigned long long)(on.most * outputs), by_c, bf16 || kind + 1 < KINDS ? "," : "");
+            printf(
+                "  {\"operands\": \"%s\", \"kind\": \"%s\", \"data\": \"%s\", \"outputs\": %llu, \"mismatches\": %llu, "
+                "\"outputs_in_c\": %llu, \"mismatches_in_c\": %llu}%s\n",
+                bf16 ? "bf16" : "f16", names[kind], meanings[kind], (unsigned long long)(count * outputs), by_model,
+                (unsigned long long)(on.most * outputs), by_c, bf16 || kind + 1 < KINDS ? "," : "");
             total += count * outputs;
             compared += on.most * outputs;
             wrong += by_model + by_c;

@@ -13,10 +13,10 @@
 #include <dlfcn.h>
 
 #include "reference/reference.h"
-#include "tests/fma32.h"
+#include "tests/support/fma32.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/route_problem.cuh"
-#include "tests/provenance.h"
+#include "tests/support/provenance.h"
 
 namespace
 {

@@ -14,7 +14,7 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
-#include "tests/fma32.h"
+#include "tests/support/fma32.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/problem.h"
 

@@ -18,7 +18,7 @@
 #include "reference/reference.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/quantise_data.cuh"
-#include "tests/provenance.h"
+#include "tests/support/provenance.h"
 
 namespace
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compare.py ml_dtypes|torch GB_CONVERT: a library's own conversions against the rows of quant/conversions.c that are
+"""compare.py ml_dtypes|torch GB_CONVERT: a library's own conversions against the rows of quant/recipes/conversions.c that are
 named after it (no bit may differ), and against our encoders (every difference has a rule)."""
 import subprocess
 import sys

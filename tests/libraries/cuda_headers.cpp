@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host path of CUDA's headers against the rows of quant/conversions.c that name them: every bf16 value and floats
- * by a stride. */
+/* The host path of CUDA's headers against the rows of quant/recipes/conversions.c that name them: every bf16 value and
+ * floats by a stride. */
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/explain/explain.h"
+#include "harness/explain/hypothesis.h"
+#include "quant/quant.h"
+
+enum { MOST_TOKENS = 32, SHOWN = 5, NAMED_ALIKE = 3 };
+
+/* So many products take about as long as a glance. */
+#define MOST_PRODUCTS (1u << 28)
+
+/* [tokens, ...] of what the operation writes: elements of one token. */
+static size_t per_token(const struct window *w)
+{
+    return (size_t)w->rows_per_token * w->width;
+}
+
+/* The layer and the token with the largest error, relative to the layer's largest value; false if there is none. */
+static bool find_worst(struct window *w, const struct gb_outputs *subject, const struct gb_outputs *reference,
+                       uint32_t *token)
+{
+    size_t count = subject->shape.tokens * per_token(w);
+    double worst = 0.0;
+    for (uint32_t l = 0; l < subject->layers; l++) {
+        double scale = 0.0;
+        for (size_t i = 0; i < count; i++) /* of two, the one that is no NaN */
+            scale = fmax(scale, fabs(window_value(w, &reference->layer[l], i)));
+        for (size_t i = 0; i < count; i++) {
+            double e = fabs(window_error(w, &subject->layer[l], &reference->layer[l], i));
+            double relative = isnan(e) ? INFINITY : e / scale;
+            if (e != 0.0 && relative > worst) {
+                worst = relative;
+                w->layer = l;
+                *token = (uint32_t)(i / per_token(w));
+            }
+        }
+    }
+    return worst > 0.0;
+}
+
+/* Neighbouring tokens are looked at together, since faults reach from one to the next. */
+static uint32_t tokens_of_window(const struct gb_shape *shape, uint32_t all)
+{
+    double products = 3.0 * shape->top_k * (double)shape->hidden * (double)shape->intermediate;
+    double affordable = fmax(4.0, fmin(MOST_TOKENS, MOST_PRODUCTS / products));
+    return all < affordable ? all : (uint32_t)affordable;
+}
+
+/* Which errors are more than rounding: 8 of its standard deviations; all of them if none is. */
+static enum gb_status place_errors(const struct baseline *b, struct window *w, struct gb_error *error)
+{
+    const struct gb_bounds *of = &b->bounds[w->layer].of;
+    size_t count = (size_t)w->rows * w->width, from = w->first * per_token(w), seen = 0;
+    const double *truth = (w->operation == GB_GATE_UP ? of->intermediate_truth : of->output_truth) + from;
+    const double *sigma = (w->operation == GB_GATE_UP ? of->intermediate_sigma : of->output_sigma) + from;
+    double *visible = malloc(count * sizeof *visible); /* [rows, width] */
+    if (!visible)
+        return gb_fail(error, GB_ENOMEM, "no memory to place %zu errors", count);
+    for (size_t i = 0; i < count; i++) {
+        double e = w->values[i] - truth[i];
+        visible[i] = fabs(e) <= 8.0 * sigma[i] ? 0.0 : w->errors[i];
+        seen += visible[i] != 0.0;
+    }
+    enum gb_status status =
+        place_new(seen ? visible : w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
+    w->place.rows_per_token = w->rows_per_token;
+    free(visible);
+    return status;
+}
+
+static enum gb_status window_fill(const struct baseline *b, const struct gb_outputs *subject, struct window *w,
+                                  struct gb_error *error)
+{
+    size_t count = (size_t)w->rows * w->width, from = w->first * per_token(w);
+    size_t parts = (size_t)w->tokens * b->fixture->shape.top_k * w->width;
+    w->errors = malloc(count * sizeof *w->errors);
+    w->values = malloc(count * sizeof *w->values);
+    w->squares = calloc(w->rows, sizeof *w->squares);
+    w->clean = malloc(count * sizeof *w->clean);
+    w->faulty = malloc(count * sizeof *w->faulty);
+    w->share = malloc(parts * sizeof *w->share);
+    w->change = malloc(parts * sizeof *w->change);
+    if (!w->errors || !w->values || !w->squares || !w->clean || !w->faulty || !w->share || !w->change)
+        return gb_fail(error, GB_ENOMEM, "no memory to explain the errors of %u tokens", w->tokens);
+    for (size_t i = 0; i < count; i++) {
+        w->values[i] = window_value(w, &subject->layer[w->layer], from + i);
+        w->clean[i] = (float)window_value(w, &b->reference->layer[w->layer], from + i);
+        w->errors[i] = window_error(w, &subject->layer[w->layer], &b->reference->layer[w->layer], from + i);
+        w->squares[i / w->width] += w->errors[i] * w->errors[i];
+    }
+    return GB_OK;
+}
+
+/* The trace with every slot a token of its own: what one slot gives to its token's output. */
+static enum gb_status pairs_new(struct window *w, struct gb_error *error)
+{
+    const struct gb_arguments *a = &w->trace.arguments;
+    uint32_t pairs = w->tokens * a->shape.top_k;
+    size_t hidden = a->shape.hidden;
+    w->pairs = w->trace;
+    w->pairs.x = malloc(pairs * hidden * sizeof *w->pairs.x);
+    w->pairs.output = malloc(pairs * hidden * sizeof *w->pairs.output);
+    if (!w->pairs.x || !w->pairs.output)
+        return gb_fail(error, GB_ENOMEM, "no memory to take %u slots apart", pairs);
+    for (size_t pair = 0; pair < pairs; pair++) {
+        memcpy(w->pairs.x + pair * hidden, a->x + pair / a->shape.top_k * hidden, hidden * sizeof *w->pairs.x);
+        for (size_t i = 0; i < hidden; i++)
+            w->pairs.output[pair * hidden + i] =
+                a->ids[pair] < 0 ? 0.0f : a->routing_weights[pair] * w->trace.slots[pair * hidden + i];
+    }
+    w->pairs.arguments.x = w->pairs.x;
+    w->pairs.arguments.shape.tokens = pairs;
+    w->pairs.arguments.shape.top_k = 1;
+    w->pairs.given = w->pairs.arguments;
+    for (size_t i = 0; i < (size_t)pairs * w->width; i++)
+        w->share[i] = w->operation == GB_GATE_UP ? gb_bf16_decode(w->trace.intermediate[i]) : w->pairs.output[i];
+    return GB_OK;
+}
+
+static enum gb_status window_new(const struct baseline *b, const struct gb_outputs *subject, uint32_t token,
+                                 struct window *w, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    struct gb_arguments a = baseline_arguments(b, w->layer);
+    uint32_t all = subject->shape.tokens;
+    w->tokens = tokens_of_window(&f->shape, all);
+    w->first = token < w->tokens / 2 ? 0 : token - w->tokens / 2;
+    w->first = w->first + w->tokens > all ? all - w->tokens : w->first;
+    w->rows = w->tokens * w->rows_per_token;
+    a.shape.tokens = w->tokens;
+    a.x += (size_t)w->first * f->shape.hidden;
+    a.ids += (size_t)w->first * a.shape.top_k;
+    a.routing_weights += (size_t)w->first * a.shape.top_k;
+    w->ids = a.ids;
+    enum gb_status status = window_fill(b, subject, w, error);
+    if (status == GB_OK)
+        status = trace_new(b->contract, &a, &w->trace, error);
+    w->trace.down_alone = w->operation == GB_DOWN;
+    if (status == GB_OK)
+        status = pairs_new(w, error);
+    return status == GB_OK ? place_errors(b, w, error) : status;
+}
+
+static void window_free(struct window *w)
+{
+    trace_free(&w->trace);
+    free(w->pairs.x);
+    free(w->pairs.output);
+    place_free(&w->place);
+    free(w->errors);
+    free(w->values);
+    free(w->squares);
+    free(w->clean);
+    free(w->faulty);
+    free(w->share);
+    free(w->change);
+}
+
+/* Whether a comes before b, `best` being what the best one explains. */
+static bool before(const struct candidate *a, const struct candidate *b, double best)
+{
+    bool a_fits = a->explains >= best - SAME, b_fits = b->explains >= best - SAME;
+    if (a_fits && b_fits)
+        return a->rank < b->rank;
+    return a_fits != b_fits ? a_fits : a->explains > b->explains;
+}
+
+/* The simplest of those that explain best first, then by what they explain; those alike in the order of entry. */
+static void sort(struct window *w)
+{
+    double best = window_best(w);
+    for (uint32_t i = 1; i < w->count; i++)
+        for (uint32_t j = i; j > 0 && before(&w->candidates[j], &w->candidates[j - 1], best); j--) {
+            struct candidate c = w->candidates[j];
+            w->candidates[j] = w->candidates[j - 1];
+            w->candidates[j - 1] = c;
+        }
+}
+
+/* "; in tokens 3, 7 only; in columns 16 to 31 only" */
+static void append_place(const json_t *where, char *text, size_t bytes)
+{
+    static const char *const keys[] = {"tokens", "columns"};
+    size_t used = strlen(text);
+    if (json_object_get(where, "expert") && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, "; in tokens of expert %d only",
+                                 (int)json_integer_value(json_object_get(where, "expert")));
+    for (size_t i = json_object_get(where, "expert") ? 1 : 0; i < 2 && used < bytes; i++)
+        if (json_object_get(where, keys[i]))
+            used += (size_t)snprintf(text + used, bytes - used, "; in %s %s only", keys[i],
+                                     json_string_value(json_object_get(where, keys[i])));
+}
+
+/* How many candidates explain as well as the first, which counts. */
+static uint32_t alike(const struct window *w)
+{
+    uint32_t count = 0;
+    while (count < w->count && w->candidates[count].explains >= window_best(w) - SAME)
+        count++;
+    return count;
+}
+
+/* The name, the share, what else fits, and what to do about it. */
+static void write_name(const struct window *w, char *text, size_t bytes)
+{
+    const struct candidate *first = &w->candidates[0];
+    uint32_t count = alike(w);
+    size_t used = (size_t)snprintf(text, bytes, "looks like: %s (explains %.4g %% of the squared error)", first->name,
+                                   100.0 * first->explains);
+    for (uint32_t i = 1; i < count && i < NAMED_ALIKE && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, ", or: %s", w->candidates[i].name);
+    if (count > NAMED_ALIKE && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, ", or %u more", count - NAMED_ALIKE);
+    if (!strcmp(first->kind, w->contract) && used < bytes)
+        snprintf(text + used, bytes - used, "; if that is meant: --activations %s, or so in the kernel's table",
+                 gb_format_name(w->activations));
+}
+
+static json_t *describe(const struct window *w, char *text, size_t bytes)
+{
+    bool named = w->count && w->candidates[0].explains >= EXPLAINED;
+    json_t *candidates = json_array(), *also = json_array(), *where = place_describe(&w->place, w->first);
+    for (uint32_t i = 0; i < w->count && i < SHOWN; i++)
+        json_array_append_new(
+            candidates, json_pack("{s:s, s:f}", "name", w->candidates[i].name, "explains", w->candidates[i].explains));
+    for (uint32_t i = 1; named && i < alike(w); i++)
+        json_array_append_new(also, json_string(w->candidates[i].name));
+    if (named)
+        write_name(w, text, bytes);
+    else if (w->count && w->candidates[0].explains >= CLOSE)
+        snprintf(text, bytes, "no known bug fits it; closest: %s (explains %.4g %% of the squared error)",
+                 w->candidates[0].name, 100.0 * w->candidates[0].explains);
+    else
+        snprintf(text, bytes, "no known bug fits it");
+    append_place(where, text, bytes);
+    return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o}", "layer", (int)w->layer, "name",
+                     named ? w->candidates[0].name : "", "kind", named ? w->candidates[0].kind : "", "explains",
+                     named ? w->candidates[0].explains : 0.0, "also_fits", also, "where", where, "candidates",
+                     candidates);
+}
+
+static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
+                              struct gb_error *error)
+{
+    try_nothing(w);
+    enum gb_status status = try_contract(w, b, error);
+    if (status == GB_OK)
+        status = try_offsets(w, b->fixture, error);
+    if (status == GB_OK)
+        status = try_faults(w, error);
+    if (status == GB_OK)
+        status = try_rows(w, &subject->layer[w->layer], &b->reference->layer[w->layer], subject->shape.tokens, error);
+    try_columns(w);
+    try_gains(w);
+    return status == GB_OK ? try_blocks(w, error) : status;
+}
+
+enum gb_status explain(const struct baseline *baseline, enum gb_operator operation, const struct gb_outputs *subject,
+                       json_t **explanation, char *text, size_t bytes, struct gb_error *error)
+{
+    const struct gb_shape *shape = &baseline->fixture->shape;
+    struct window *w = calloc(1, sizeof *w);
+    uint32_t token = 0;
+    *explanation = NULL;
+    text[0] = '\0';
+    if (!w)
+        return gb_fail(error, GB_ENOMEM, "no memory to explain an error");
+    w->operation = operation;
+    w->rows_per_token = operation == GB_GATE_UP ? shape->top_k : 1;
+    w->slots_of_row = operation == GB_GATE_UP ? 1 : shape->top_k;
+    w->width = operation == GB_GATE_UP ? shape->intermediate : shape->hidden;
+    enum gb_status status = GB_OK;
+    if (find_worst(w, subject, baseline->reference, &token)) {
+        status = window_new(baseline, subject, token, w, error);
+        if (status == GB_OK)
+            status = try_all(w, baseline, subject, error);
+        if (status == GB_OK) {
+            sort(w);
+            *explanation = describe(w, text, bytes);
+        }
+    }
+    window_free(w);
+    free(w);
+    return status;
+}

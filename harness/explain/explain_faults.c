@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an error may look like: no result at all, the other contract, a planted fault. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "harness/explain/hypothesis.h"
+#include "quant/quant.h"
+
+/* Faults that choose a token, slot, expert or element themselves; where another one is hit, a candidate with its place
+ * says so. */
+static bool particular(const struct fault *fault)
+{
+    static void (*const all[])(struct planted *) = {
+        plant_expert_dropped,      plant_last_expert_dropped,
+        plant_last_slot_dropped,   plant_last_pair_dropped,
+        plant_over_capacity,       plant_wrong_expert,
+        plant_slot_twice,          plant_slot_lost,
+        plant_output_row_zero,     plant_output_rows_exchanged,
+        plant_output_row_repeated, plant_output_columns_zero,
+        plant_output_sign,         plant_output_nan,
+        plant_output_stale,
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (fault->plant == all[i])
+            return true;
+    return false;
+}
+
+/* Whether a kernel of this operation can have it. */
+static bool possible(const struct fault *fault, enum gb_operator operation)
+{
+    if (fault->plant == plant_output_zero) /* try_nothing */
+        return false;
+    switch (fault->stage) {
+    case STAGE_INPUT:
+        return true;
+    case STAGE_ACT_QUANT:
+    case STAGE_GATE_UP:
+    case STAGE_PROJECTION:
+        return operation != GB_DOWN;
+    case STAGE_WEIGHTS:
+        return operation == GB_LAYER;
+    case STAGE_ACTIVATION:
+        return true;
+    default:
+        return operation != GB_GATE_UP;
+    }
+}
+
+/* results: [rows, width] of `trace`, [tokens, top_k, width] of `pairs`. */
+static enum gb_status run_fault(struct window *w, const struct fault *fault, const struct trace *trace, float *results,
+                                struct gb_error *error)
+{
+    const struct gb_shape *s = &trace->arguments.shape;
+    size_t count = (size_t)s->tokens * s->top_k * s->intermediate;
+    if (w->operation != GB_GATE_UP)
+        return fault_run(fault, trace, NULL, results, error);
+    gb_bf16 *intermediate = malloc(count * sizeof *intermediate);           /* [tokens, top_k, intermediate] */
+    float *output = malloc((size_t)s->tokens * s->hidden * sizeof *output); /* [tokens, hidden] */
+    enum gb_status status = intermediate && output
+                                ? fault_run_stages(fault, trace, NULL, output, intermediate, error)
+                                : gb_fail(error, GB_ENOMEM, "no memory for the fault \"%s\"", fault->name);
+    for (size_t i = 0; status == GB_OK && i < count; i++)
+        results[i] = gb_bf16_decode(intermediate[i]);
+    free(intermediate);
+    free(output);
+    return status;
+}
+
+/* Of a fault in the weights each slot by itself, since any of them may have it. */
+static enum gb_status try_fault(struct window *w, const struct fault *fault, struct gb_error *error)
+{
+    enum gb_status status =
+        run_fault(w, fault, fault->edit ? &w->pairs : &w->trace, fault->edit ? w->change : w->faulty, error);
+    if (status != GB_OK)
+        return status;
+    if (!fault->edit) {
+        window_enter_faulty(w, particular(fault) ? RANK_PARTICULAR : RANK_WHOLE, fault->name);
+        return GB_OK;
+    }
+    for (size_t i = 0; i < (size_t)w->tokens * w->trace.arguments.shape.top_k * w->width; i++)
+        w->change[i] = (float)window_difference((double)w->change[i], (double)w->share[i]);
+    window_enter_change(w, RANK_WHOLE, fault->name);
+    return GB_OK;
+}
+
+enum gb_status try_faults(struct window *w, struct gb_error *error)
+{
+    size_t count;
+    const struct fault *all = faults(&count);
+    enum gb_status status = GB_OK;
+    for (size_t i = 0; status == GB_OK && i < count; i++)
+        if (fault_applies(&all[i], &w->trace.arguments) && possible(&all[i], w->operation))
+            status = try_fault(w, &all[i], error);
+    return status;
+}
+
+/* Whether the subject has `wanted` in all these places; NaN and infinities are of one kind each. */
+static bool everywhere(const struct window *w, double wanted, unsigned places)
+{
+    for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
+        double value = w->values[i];
+        if (((places & PLACE_ROWS) && !w->place.token[i / w->width]) ||
+            ((places & PLACE_COLUMNS) && !w->place.column[i % w->width]))
+            continue;
+        if (!(isnan(wanted) ? isnan(value) : isinf(wanted) ? isinf(value) : value == wanted))
+            return false;
+    }
+    return true;
+}
+
+void try_nothing(struct window *w)
+{
+    static const struct {
+        double value;
+        const char *kind;
+    } all[] = {{0.0, "output zero"}, {NAN, "output NaN"}, {INFINITY, "output infinite"}};
+    for (int i = 0; i < 3; i++)
+        for (unsigned places = 0; places <= (PLACE_ROWS | PLACE_COLUMNS); places++) {
+            char name[160];
+            if (!everywhere(w, all[i].value, places))
+                continue;
+            window_name_partly(all[i].kind, places, name, sizeof name);
+            window_enter(w, RANK_NOTHING, all[i].kind, name, 1.0);
+            break;
+        }
+}
+
+static void enter_contract(struct window *w, enum gb_format activations)
+{
+    w->activations = activations;
+    snprintf(w->contract, sizeof w->contract, "the contract with %s activations", gb_format_name(activations));
+    window_enter(w, RANK_WHOLE, w->contract, w->contract, window_explained(w, NULL, NULL));
+}
+
+enum gb_status try_contract(struct window *w, const struct baseline *b, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    struct gb_arguments a = w->trace.given;
+    size_t count = (size_t)w->rows * w->width;
+    if (b->plain) {
+        for (size_t i = 0; i < count; i++)
+            w->faulty[i] =
+                (float)window_value(w, &b->plain->reference->layer[w->layer], w->first * (count / w->tokens) + i);
+        enter_contract(w, GB_BF16);
+        return GB_OK;
+    }
+    if (f->activations == GB_BF16)
+        return GB_OK;
+    gb_layer_activations(f, w->layer, f->activations, &a);
+    enum gb_status status = window_run(w, &a, NULL, w->faulty, error);
+    if (status == GB_OK)
+        enter_contract(w, f->activations);
+    return status;
+}

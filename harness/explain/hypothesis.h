@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to explain: the tokens around the worst error, and what has been found to fit it. */
+#ifndef GB_HARNESS_EXPLAIN_HYPOTHESIS_H
+#define GB_HARNESS_EXPLAIN_HYPOTHESIS_H
+
+#include "harness/judge/baseline.h"
+#include "harness/faults/faults.h"
+#include "harness/explain/localise.h"
+
+enum { MOST_CANDIDATES = 1024 };
+
+/* What a share of the error must be to be called an explanation. */
+#define EXPLAINED 0.9
+/* And to be worth a mention. */
+#define CLOSE 0.4
+/* Explanations that differ by less explain equally well. */
+#define SAME 1e-3
+
+/* Among explanations that fit equally well the simplest comes first: that with the fewest things left to choose. */
+enum rank {
+    RANK_NOTHING,    /* no result at all: zeros, NaN */
+    RANK_WHOLE,      /* one mistake everywhere, nothing to choose */
+    RANK_COORDINATE, /* a factor, or a place: which expert, slot, block */
+    RANK_PARTLY,     /* a mistake everywhere, made in some places alone */
+    RANK_PARTICULAR  /* a planted fault whose place is its own choice */
+};
+
+struct candidate {
+    char name[160];
+    char kind[160]; /* the name without the numbers of tokens, slots and experts, which a smaller problem renumbers */
+    double explains;
+    enum rank rank;
+};
+
+/*
+ * One layer of some tokens: the reference taken apart, and the subject's error. A row is what one token has of the
+ * subject's result: an output [hidden]; of GB_GATE_UP one slot's intermediate [intermediate].
+ */
+struct window {
+    enum gb_operator operation; /* GB_LAYER, GB_GATE_UP, GB_DOWN */
+    struct trace trace;
+    struct trace pairs; /* the same with every slot a token of its own; its arrays but x and output are trace's */
+    const int32_t *ids; /* [rows, slots_of_row], where subject and truth have their experts */
+    uint32_t layer, first, tokens; /* tokens first .. first + tokens - 1 of the fixture */
+    uint32_t rows, rows_per_token, slots_of_row, width;
+    double *errors;             /* [rows, width]: subject - reference */
+    double *squares;            /* [rows], of the errors, summed */
+    double *values;             /* [rows, width], the subject's */
+    float *clean;               /* [rows, width], the reference's */
+    float *faulty;              /* [rows, width], a fault's */
+    float *share;               /* [tokens, top_k, width]: each slot's part of clean */
+    float *change;              /* [tokens, top_k, width]: what a fault adds to each part */
+    struct place place;         /* of rows and columns */
+    char contract[64];          /* the kind of try_contract's candidate, and */
+    enum gb_format activations; /* what it would take */
+    struct candidate candidates[MOST_CANDIDATES];
+    uint32_t count;
+};
+
+/* Results of the subject, of the kind that `operation` writes: element i of the layer. */
+double window_value(const struct window *w, const struct gb_layer_outputs *layer, size_t i);
+/* value - right, where NaN for NaN is no error. */
+double window_difference(double value, double right);
+/* Of element i of the layer, against the reference as the subject stores it. */
+double window_error(const struct window *w, const struct gb_layer_outputs *subject,
+                    const struct gb_layer_outputs *reference, size_t i);
+/* Adds a candidate, unless it explains nothing. */
+void window_enter(struct window *w, enum rank rank, const char *kind, const char *name, double explains);
+/* The largest share of the error that a candidate so far explains. */
+double window_best(const struct window *w);
+/* 1 - |error - (faulty - clean)|^2 / |error|^2, over finite errors of the rows and columns asked for; NULL: of all. */
+double window_explained(const struct window *w, const bool *rows, const bool *columns);
+/* The kind, confined to the wrong rows, to the wrong columns, to both, or to nothing. */
+enum { PLACE_ROWS = 1, PLACE_COLUMNS = 2 };
+void window_name_partly(const char *kind, unsigned places, char *name, size_t bytes);
+/* Enters what `faulty` explains of everything, and what more it explains of the wrong rows and columns alone. */
+void window_enter_faulty(struct window *w, enum rank rank, const char *kind);
+/* Enters what `change` explains of everything, and what more it explains of the wrong rows, a slot or an expert alone.
+ */
+void window_enter_change(struct window *w, enum rank rank, const char *kind);
+/* The operation of the window on these arguments, whose outputs are NULL. results: [rows, width] for `trace`'s shape,
+ * [tokens, top_k, width] for that of `pairs`. intermediate: what GB_DOWN is given; NULL: the reference's. */
+enum gb_status window_run(struct window *w, const struct gb_arguments *arguments, const gb_bf16 *intermediate,
+                          float *results, struct gb_error *error);
+/* "token 3", "slot 1 of token 3" */
+void window_row_name(const struct window *w, int64_t row, char *name, size_t bytes);
+
+/* Planted faults. */
+enum gb_status try_faults(struct window *w, struct gb_error *error);
+/* Zeros, NaN: what the subject has wherever it is wrong. */
+void try_nothing(struct window *w);
+/* Wrong scales of the output, a slot, an expert, by least squares. */
+void try_gains(struct window *w);
+/* Rows that are the reference's of other tokens. subject, reference: of the layer, all `tokens` tokens. */
+enum gb_status try_rows(struct window *w, const struct gb_layer_outputs *subject,
+                        const struct gb_layer_outputs *reference, uint32_t tokens, struct gb_error *error);
+/* Wrong columns that are the reference's at another place of the row. */
+void try_columns(struct window *w);
+/* The layer with all ids off by the same number, where the fixture has those experts. */
+enum gb_status try_offsets(struct window *w, const struct gb_fixture *fixture, struct gb_error *error);
+/* Some columns of K left out, in gate and up, in down, or in both. */
+enum gb_status try_blocks(struct window *w, struct gb_error *error);
+/* The other contract of a fixture with quantised activations. */
+enum gb_status try_contract(struct window *w, const struct baseline *baseline, struct gb_error *error);
+
+#endif

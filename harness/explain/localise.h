@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to explain: which tokens, columns and experts an error is confined to. */
+#ifndef GB_HARNESS_EXPLAIN_LOCALISE_H
+#define GB_HARNESS_EXPLAIN_LOCALISE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "gaugeblock.h"
+
+/* Errors of [tokens, hidden]; those that are not finite count as the largest. Of intermediates, "tokens" are slots. */
+struct place {
+    uint32_t tokens, hidden;
+    uint32_t rows_per_token; /* 1, or top_k where "tokens" are slots */
+    bool *token, *column;    /* [tokens], [hidden]: whether there is an error in it */
+    uint32_t wrong_tokens, wrong_columns;
+    int32_t expert; /* the only one that all wrong tokens have and no other token has; -1: none */
+};
+
+enum gb_status place_new(const double *errors, uint32_t tokens, uint32_t hidden, const int32_t *ids, uint32_t top_k,
+                         struct place *place, struct gb_error *error);
+void place_free(struct place *place);
+/* "tokens", "columns", "expert" in words, each only where the error is confined. */
+json_t *place_describe(const struct place *place, uint32_t first_token);
+
+#endif

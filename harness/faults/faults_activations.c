@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults in quantised activations: other codes of the same values, and codes or scales taken for others. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/faults/faults.h"
+#include "quant/quant.h"
+
+static const struct gb_quantiser *rules_of(const struct planted *p)
+{
+    return p->clean->arguments.activation_rules;
+}
+
+static bool is_x(const struct planted *p)
+{
+    return p->fault->stage == STAGE_ACT_QUANT;
+}
+
+static size_t elements(const struct planted *p)
+{
+    return (size_t)p->coded.rows * p->coded.columns;
+}
+
+static size_t code_bytes(const struct planted *p)
+{
+    return elements(p) / (rules_of(p)->element == GB_E2M1 ? 2 : 1);
+}
+
+/* Scales of one row, and bytes of one scale. */
+static uint32_t blocks(const struct planted *p)
+{
+    return p->coded.columns / rules_of(p)->block_columns;
+}
+
+static size_t scale_bytes(const struct planted *p)
+{
+    return rules_of(p)->scale == GB_SCALE_FP32 ? sizeof(float) : 1;
+}
+
+/* The other stage's global scale. */
+static float other_global(const struct planted *p)
+{
+    return is_x(p) ? p->clean->arguments.intermediate_scale : p->clean->arguments.x_scale;
+}
+
+/* Values as gate_up or the recipe before it stores them, [rows, columns]; unrounded: the intermediate before that. */
+static float *values_of(const struct planted *p, bool unrounded)
+{
+    float *values = malloc(elements(p) * sizeof *values);
+    for (size_t i = 0; values && i < elements(p); i++)
+        values[i] = unrounded ? planted_gated(p->clean->arguments.activation, p->gate[i], p->up[i])
+                              : gb_bf16_decode(is_x(p) ? p->x[i] : p->intermediate[i]);
+    return values;
+}
+
+/* Quantises values, which it frees, by other rules or with another global scale; scales: [rows, blocks by these rules].
+ */
+static void quantise(struct planted *p, const struct gb_quantiser *rules, float d, float *values, void *scales)
+{
+    if (values)
+        gb_quantiser_run(rules, values, p->coded.rows, p->coded.columns,
+                         rules->global == GB_GLOBAL_DECODE ? d : 1.0f / d, INFINITY, p->coded.codes, scales, NULL);
+    free(values);
+}
+
+static float largest_of(const float *values, size_t count)
+{
+    float largest = 0.0f;
+    for (size_t i = 0; i < count; i++)
+        largest = fmaxf(largest, fabsf(values[i]));
+    return largest;
+}
+
+static void by_rules(struct planted *p, const struct gb_quantiser *rules)
+{
+    quantise(p, rules, p->coded.d, values_of(p, false), p->coded.scales);
+}
+
+void plant_codes_truncated(struct planted *p)
+{
+    struct gb_quantiser rules = *rules_of(p);
+    rules.rounding = GB_TRUNCATE;
+    by_rules(p, &rules);
+}
+
+void plant_codes_ties_to_zero(struct planted *p)
+{
+    struct gb_quantiser rules = *rules_of(p);
+    rules.rounding = GB_TIES_TO_ZERO;
+    by_rules(p, &rules);
+}
+
+/* Every value but a block's largest, which makes the scale, is a little larger, so that no tie is left. */
+void plant_codes_ties_away(struct planted *p)
+{
+    float *values = values_of(p, false);
+    uint32_t block = rules_of(p)->block_columns;
+    for (size_t first = 0; values && first < elements(p); first += block) {
+        float largest = largest_of(values + first, block);
+        for (size_t i = first; i < first + block; i++)
+            values[i] *= fabsf(values[i]) < largest ? 1.0f + 0x1p-16f : 1.0f;
+    }
+    quantise(p, rules_of(p), p->coded.d, values, p->coded.scales);
+}
+
+/* A division where the recipe multiplies with a reciprocal, and the other way round. */
+void plant_codes_reciprocal(struct planted *p)
+{
+    static const enum gb_quotient other[] = {[GB_QUOTIENT_DIVIDE] = GB_QUOTIENT_RECIPROCAL,
+                                             [GB_QUOTIENT_RECIPROCAL] = GB_QUOTIENT_DIVIDE,
+                                             [GB_QUOTIENT_POWER] = GB_QUOTIENT_POWER,
+                                             [GB_QUOTIENT_AMAX] = GB_QUOTIENT_DIVIDE,
+                                             [GB_QUOTIENT_DIVIDE_PRODUCT] = GB_QUOTIENT_DECODE,
+                                             [GB_QUOTIENT_DIVIDE_ENCODE] = GB_QUOTIENT_ENCODE_PRODUCT,
+                                             [GB_QUOTIENT_ENCODE_PRODUCT] = GB_QUOTIENT_DIVIDE_ENCODE,
+                                             [GB_QUOTIENT_ENCODE] = GB_QUOTIENT_DIVIDE_ENCODE,
+                                             [GB_QUOTIENT_DECODE] = GB_QUOTIENT_DIVIDE_PRODUCT};
+    struct gb_quantiser rules = *rules_of(p);
+    rules.quotient = other[rules.quotient];
+    by_rules(p, &rules);
+}
+
+/* E8M0: down where the recipe rounds up, and else up. */
+void plant_codes_scale_rounding(struct planted *p)
+{
+    struct gb_quantiser rules = *rules_of(p);
+    bool up = rules.scale_rounding == GB_SCALE_CEIL || rules.scale_rounding == GB_SCALE_CEIL_FRACTION;
+    rules.scale_rounding = up ? GB_SCALE_FLOOR : GB_SCALE_CEIL;
+    by_rules(p, &rules);
+}
+
+/* Two blocks share the scale of both. */
+void plant_codes_wide_block(struct planted *p)
+{
+    struct gb_quantiser rules = *rules_of(p);
+    size_t each = scale_bytes(p), count = (size_t)p->coded.rows * blocks(p);
+    uint8_t *wide = malloc(count * each), *scales = p->coded.scales;
+    rules.block_columns *= 2;
+    if (wide && p->coded.columns % rules.block_columns == 0) {
+        quantise(p, &rules, p->coded.d, values_of(p, false), wide);
+        for (size_t i = 0; i < count; i++)
+            memcpy(scales + i * each, wide + i / 2 * each, each);
+    }
+    free(wide);
+}
+
+/* The global scale, where codes are made and where products are multiplied. */
+void plant_codes_global(struct planted *p)
+{
+    p->coded.d *= (float)p->fault->amount;
+    by_rules(p, rules_of(p));
+}
+
+/* What the first row's largest magnitude makes of it, for all rows. */
+void plant_codes_first_global(struct planted *p)
+{
+    float *values = values_of(p, false), d = p->coded.d;
+    if (values)
+        d = largest_of(values, p->coded.columns) / rules_of(p)->global_largest;
+    p->coded.d = isnormal(d) && isnormal(1.0f / d) ? d : p->coded.d;
+    quantise(p, rules_of(p), p->coded.d, values, p->coded.scales);
+}
+
+void plant_codes_other_global(struct planted *p)
+{
+    p->coded.d = other_global(p);
+    by_rules(p, rules_of(p));
+}
+
+void plant_codes_plain(struct planted *p)
+{
+    p->coded.plain = true;
+}
+
+void plant_codes_of_fp32(struct planted *p)
+{
+    quantise(p, rules_of(p), p->coded.d, values_of(p, true), p->coded.scales);
+}
+
+/* What products are multiplied with alone. */
+void plant_codes_global_missing(struct planted *p)
+{
+    p->coded.d = 1.0f;
+}
+
+void plant_codes_other_alpha(struct planted *p)
+{
+    p->coded.d = other_global(p);
+}
+
+void plant_codes_nibbles(struct planted *p)
+{
+    for (size_t i = 0; i < code_bytes(p); i++)
+        p->coded.codes[i] = (uint8_t)(p->coded.codes[i] << 4 | p->coded.codes[i] >> 4);
+}
+
+void plant_codes_unsigned_odd(struct planted *p)
+{
+    for (size_t i = 0; i < code_bytes(p); i++)
+        p->coded.codes[i] &= 0x7F;
+}
+
+/* E4M3: 448 becomes NaN. */
+void plant_codes_no_saturation(struct planted *p)
+{
+    for (size_t i = 0; i < code_bytes(p); i++)
+        p->coded.codes[i] |= (p->coded.codes[i] & 0x7F) == 0x7E;
+}
+
+void plant_codes_fnuz(struct planted *p)
+{
+    for (size_t i = 0; i < code_bytes(p); i++)
+        p->coded.codes[i] = gb_e4m3_encode(gb_e4m3fnuz_decode((gb_e4m3fnuz){p->coded.codes[i]})).bits;
+}
+
+/* The last block of every row. */
+void plant_codes_tail(struct planted *p)
+{
+    size_t row = code_bytes(p) / p->coded.rows, block = row / blocks(p);
+    for (size_t end = row; end <= code_bytes(p); end += row)
+        memset(p->coded.codes + end - block, 0, block);
+}
+
+/* Every scale from where `place` has it, of linear ones. */
+static void move_scales(struct planted *p, size_t (*place)(const struct planted *p, uint32_t row, uint32_t block))
+{
+    size_t each = scale_bytes(p), count = (size_t)p->coded.rows * blocks(p);
+    uint8_t *clean = malloc(count * each), *scales = p->coded.scales;
+    if (clean)
+        memcpy(clean, scales, count * each);
+    for (uint32_t r = 0; clean && r < p->coded.rows; r++)
+        for (uint32_t b = 0; b < blocks(p); b++)
+            memcpy(scales + ((size_t)r * blocks(p) + b) * each, clean + place(p, r, b) % count * each, each);
+    free(clean);
+}
+
+static size_t next_block(const struct planted *p, uint32_t row, uint32_t block)
+{
+    return (size_t)row * blocks(p) + block + 1;
+}
+
+void plant_scales_next_block(struct planted *p)
+{
+    move_scales(p, next_block);
+}
+
+static size_t next_row(const struct planted *p, uint32_t row, uint32_t block)
+{
+    return (size_t)(row + 1) * blocks(p) + block;
+}
+
+void plant_scales_next_row(struct planted *p)
+{
+    move_scales(p, next_row);
+}
+
+static size_t first_block(const struct planted *p, uint32_t row, uint32_t block)
+{
+    (void)block;
+    return (size_t)row * blocks(p);
+}
+
+void plant_scales_first_block(struct planted *p)
+{
+    move_scales(p, first_block);
+}
+
+static size_t swizzled(const struct planted *p, uint32_t row, uint32_t block)
+{
+    struct gb_scales layout = {GB_LAYOUT_SWIZZLED_128X4, p->coded.rows, blocks(p), 1};
+    return gb_layout_offset(&layout, row, block);
+}
+
+void plant_scales_swizzled(struct planted *p)
+{
+    move_scales(p, swizzled);
+}
+
+static size_t transposed(const struct planted *p, uint32_t row, uint32_t block)
+{
+    return (size_t)block * p->coded.rows + row;
+}
+
+void plant_scales_transposed(struct planted *p)
+{
+    move_scales(p, transposed);
+}
+
+/* The stored scale is the next one up, for codes made by the right one; FP32: the next power of two. */
+void plant_scales_up(struct planted *p)
+{
+    size_t count = (size_t)p->coded.rows * blocks(p);
+    float *wide = p->coded.scales;
+    uint8_t *narrow = p->coded.scales;
+    uint8_t most = rules_of(p)->scale == GB_SCALE_E4M3 ? 0x7E : 0xFE;
+    for (size_t i = 0; i < count; i++)
+        if (rules_of(p)->scale == GB_SCALE_FP32)
+            wide[i] = exp2f(ceilf(log2f(wide[i])));
+        else
+            narrow[i] = (uint8_t)(narrow[i] + (narrow[i] < most));
+}
+
+/* E4M3 below 2^-6. */
+void plant_scales_subnormal_zero(struct planted *p)
+{
+    uint8_t *scales = p->coded.scales;
+    for (size_t i = 0; i < (size_t)p->coded.rows * blocks(p); i++)
+        scales[i] = scales[i] < 0x08 ? 0 : scales[i];
+}

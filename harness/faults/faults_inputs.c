@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults in what a layer is given: routing weights, experts' ids, activations. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/faults/faults.h"
+#include "quant/quant.h"
+
+static size_t pairs(const struct planted *p)
+{
+    return (size_t)p->shape.tokens * p->shape.top_k;
+}
+
+void plant_weights_missing(struct planted *p)
+{
+    if (p->clean->given.weighed_input)
+        memcpy(p->x, p->clean->given.x, (size_t)p->shape.tokens * p->shape.hidden * sizeof *p->x);
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] = 1.0f;
+}
+
+void plant_weights_uniform(struct planted *p)
+{
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] = 1.0f / (float)p->shape.top_k;
+}
+
+void plant_weights_squared(struct planted *p)
+{
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] *= p->routing_weights[i];
+}
+
+void plant_weights_scaled(struct planted *p)
+{
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] *= (float)p->fault->amount;
+}
+
+void plant_weights_bf16(struct planted *p)
+{
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] = gb_bf16_decode(gb_bf16_encode(p->routing_weights[i]));
+}
+
+void plant_weights_next_slot(struct planted *p)
+{
+    const float *clean = p->clean->arguments.routing_weights;
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] = clean[(i + 1) % p->shape.top_k ? i + 1 : i + 1 - p->shape.top_k];
+}
+
+void plant_weights_next_token(struct planted *p)
+{
+    const float *clean = p->clean->arguments.routing_weights;
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] = clean[(i + p->shape.top_k) % pairs(p)];
+}
+
+void plant_weights_reversed(struct planted *p)
+{
+    const float *clean = p->clean->arguments.routing_weights;
+    for (size_t i = 0; i < pairs(p); i++)
+        p->routing_weights[i] = clean[i - i % p->shape.top_k + (p->shape.top_k - 1 - i % p->shape.top_k)];
+}
+
+static void drop(struct planted *p, int32_t expert)
+{
+    for (size_t i = 0; i < pairs(p); i++)
+        if (p->ids[i] == expert)
+            p->ids[i] = -1;
+}
+
+/* The expert that the fewest pairs go to: the hardest to miss. */
+void plant_expert_dropped(struct planted *p)
+{
+    size_t fewest = SIZE_MAX;
+    int32_t dropped = -1;
+    for (uint32_t e = 0; e < p->shape.experts; e++) {
+        size_t load = 0;
+        for (size_t i = 0; i < pairs(p); i++)
+            load += p->ids[i] == (int32_t)e;
+        if (load && load < fewest) {
+            fewest = load;
+            dropped = (int32_t)e;
+        }
+    }
+    if (dropped >= 0)
+        drop(p, dropped);
+}
+
+void plant_last_expert_dropped(struct planted *p)
+{
+    int32_t last = -1;
+    for (size_t i = 0; i < pairs(p); i++)
+        last = p->ids[i] > last ? p->ids[i] : last;
+    if (last >= 0)
+        drop(p, last);
+}
+
+void plant_last_slot_dropped(struct planted *p)
+{
+    for (size_t i = p->shape.top_k - 1; i < pairs(p); i += p->shape.top_k)
+        p->ids[i] = -1;
+}
+
+/* Of each expert, the last of its pairs: the remainder of a tile of tokens. */
+void plant_last_pair_dropped(struct planted *p)
+{
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        for (size_t i = pairs(p); i-- > 0;)
+            if (p->ids[i] == (int32_t)e) {
+                p->ids[i] = -1;
+                break;
+            }
+}
+
+/* Pairs beyond an even share of each expert. */
+void plant_over_capacity(struct planted *p)
+{
+    size_t capacity = (pairs(p) + p->shape.experts - 1) / p->shape.experts;
+    for (uint32_t e = 0; e < p->shape.experts; e++) {
+        size_t load = 0;
+        for (size_t i = 0; i < pairs(p); i++)
+            if (p->ids[i] == (int32_t)e && load++ >= capacity)
+                p->ids[i] = -1;
+    }
+}
+
+/* The next expert in use. */
+static int32_t next_used(const struct planted *p, int32_t expert)
+{
+    uint32_t e = (uint32_t)expert;
+    do
+        e = (e + 1) % p->shape.experts;
+    while (!p->clean->used[e]);
+    return (int32_t)e;
+}
+
+/* One token's first expert. */
+void plant_wrong_expert(struct planted *p)
+{
+    int32_t *id = &p->ids[(size_t)(p->shape.tokens / 2) * p->shape.top_k];
+    if (*id >= 0)
+        *id = next_used(p, *id);
+}
+
+void plant_next_expert(struct planted *p)
+{
+    for (size_t i = 0; i < pairs(p); i++)
+        if (p->ids[i] >= 0)
+            p->ids[i] = next_used(p, p->ids[i]);
+}
+
+/* Ids without their weights. */
+void plant_slots_exchanged(struct planted *p)
+{
+    for (size_t i = 0; p->shape.top_k > 1 && i < pairs(p); i += p->shape.top_k) {
+        int32_t first = p->ids[i];
+        p->ids[i] = p->ids[i + 1];
+        p->ids[i + 1] = first;
+    }
+}
+
+void plant_expert_repeated(struct planted *p)
+{
+    for (size_t i = 0; p->shape.top_k > 1 && i < pairs(p); i += p->shape.top_k)
+        p->ids[i + 1] = p->ids[i];
+}
+
+void plant_x_next_token(struct planted *p)
+{
+    size_t row = p->shape.hidden;
+    memcpy(p->x, p->clean->arguments.x + row, (p->shape.tokens - 1) * row * sizeof *p->x);
+    memcpy(p->x + (p->shape.tokens - 1) * row, p->clean->arguments.x, row * sizeof *p->x);
+}
+
+/* The last 16 columns. */
+void plant_x_tail_zero(struct planted *p)
+{
+    uint32_t tail = p->shape.hidden < 16 ? p->shape.hidden : 16;
+    for (uint32_t t = 1; t <= p->shape.tokens; t++)
+        memset(p->x + (size_t)t * p->shape.hidden - tail, 0, tail * sizeof *p->x);
+}
+
+/* Through E4M3 with a scale for each token. */
+void plant_x_e4m3(struct planted *p)
+{
+    for (uint32_t t = 0; t < p->shape.tokens; t++) {
+        gb_bf16 *row = p->x + (size_t)t * p->shape.hidden;
+        float largest = 0.0f;
+        for (uint32_t i = 0; i < p->shape.hidden; i++)
+            largest = fmaxf(largest, fabsf(gb_bf16_decode(row[i])));
+        float scale = largest > 0.0f ? largest / 448.0f : 1.0f;
+        for (uint32_t i = 0; i < p->shape.hidden; i++)
+            row[i] = gb_bf16_encode(gb_e4m3_decode(gb_e4m3_encode(gb_bf16_decode(row[i]) / scale)) * scale);
+    }
+}
+
+/* Through E2M1 with a scale of E4M3 for 16 columns. */
+void plant_x_nvfp4(struct planted *p)
+{
+    for (size_t first = 0; first < (size_t)p->shape.tokens * p->shape.hidden; first += 16) {
+        float largest = 0.0f;
+        size_t end = first + 16 < (size_t)p->shape.tokens * p->shape.hidden ? first + 16
+                                                                            : (size_t)p->shape.tokens * p->shape.hidden;
+        for (size_t i = first; i < end; i++)
+            largest = fmaxf(largest, fabsf(gb_bf16_decode(p->x[i])));
+        float scale = gb_e4m3_decode(gb_e4m3_encode(largest / 6.0f));
+        for (size_t i = first; i < end; i++)
+            p->x[i] = gb_bf16_encode(
+                scale > 0.0f ? gb_e2m1_decode(gb_e2m1_encode(gb_bf16_decode(p->x[i]) / scale)) * scale : 0.0f);
+    }
+}
+
+/* The last significand bit. */
+void plant_x_truncated(struct planted *p)
+{
+    for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.hidden; i++)
+        p->x[i].bits &= 0xFFFE;
+}

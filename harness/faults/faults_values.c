@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults in arithmetic: sums, the activation, the combine. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/faults/faults.h"
+#include "quant/quant.h"
+
+static size_t inner(const struct planted *p)
+{
+    return (size_t)p->shape.tokens * p->shape.top_k * p->shape.intermediate;
+}
+
+static float bf16(float v)
+{
+    return gb_bf16_decode(gb_bf16_encode(v));
+}
+
+/* Toward zero, to `bits` significand bits. */
+static double truncated(double v, int bits)
+{
+    int exponent;
+    double significand = frexp(v, &exponent);
+    return ldexp(trunc(ldexp(significand, bits)), exponent - bits);
+}
+
+/* w . x with an accumulator of `bits` that truncates after each 32 products; the last `lost` columns are left out. */
+static float poor_dot(const double *w, const double *x, uint32_t columns, uint32_t lost, int bits)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i + lost < columns; i++) {
+        sum += w[i] * x[i];
+        if (i % 32 == 31)
+            sum = truncated(sum, bits);
+    }
+    return (float)sum;
+}
+
+/* Consecutive rows of one expert. */
+struct rows {
+    const struct gb_weights *weights;
+    const float *bias; /* [count]; NULL: none */
+    uint32_t expert, first, count;
+};
+
+/* Their products with one vector. results: [count]. */
+static void poor_rows(const struct rows *rows, const double *x, uint32_t lost, int bits, float *results)
+{
+    uint32_t columns = rows->weights->columns;
+    double *w = malloc(sizeof(double) * columns);
+    if (!w)
+        return;
+    for (uint32_t r = 0; r < rows->count; r++) {
+        gb_weights_row(rows->weights, rows->expert, rows->first + r, w);
+        results[r] = poor_dot(w, x, columns, lost, bits) + (rows->bias ? rows->bias[r] : 0.0f);
+    }
+    free(w);
+}
+
+static void poor_projection(struct planted *p, uint32_t lost, int bits)
+{
+    const struct gb_arguments *a = &p->clean->arguments;
+    uint32_t I = p->shape.intermediate, K = p->shape.top_k;
+    double *operand = planted_operand(p, GB_GATE_UP);
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t pair = 0; pair < p->shape.tokens * K; pair++) {
+        if (p->ids[pair] < 0 || !operand)
+            continue;
+        const double *x = operand + (size_t)(pair / K) * p->shape.hidden;
+        struct rows rows = {&a->gate_up, NULL, (uint32_t)p->ids[pair], 0, I};
+        rows.bias = a->gate_up_bias ? a->gate_up_bias + (size_t)rows.expert * 2 * I : NULL;
+        poor_rows(&rows, x, lost, bits, p->gate + (size_t)pair * I);
+        rows.first = I;
+        rows.bias = rows.bias ? rows.bias + I : NULL;
+        poor_rows(&rows, x, lost, bits, p->up + (size_t)pair * I);
+    }
+    free(operand);
+}
+
+void plant_projection_accumulator(struct planted *p)
+{
+    poor_projection(p, 0, (int)p->fault->amount);
+}
+
+/* The last quarter of the columns. */
+void plant_projection_split_lost(struct planted *p)
+{
+    poor_projection(p, p->shape.hidden / 4, 53);
+}
+
+void plant_projection_bf16(struct planted *p)
+{
+    for (size_t i = 0; i < inner(p); i++) {
+        p->gate[i] = bf16(p->gate[i]);
+        p->up[i] = bf16(p->up[i]);
+    }
+}
+
+/* Not of the output. Biases are not weighed. */
+void plant_weights_on_input(struct planted *p)
+{
+    uint32_t I = p->shape.intermediate;
+    const float *bias = p->clean->arguments.gate_up_bias;
+    for (size_t i = 0; i < inner(p); i++)
+        if (p->ids[i / I] >= 0) {
+            const float *own = bias ? bias + (size_t)p->ids[i / I] * 2 * I + i % I : NULL;
+            p->gate[i] += (p->gate[i] - (own ? own[0] : 0.0f)) * (p->routing_weights[i / I] - 1.0f);
+            p->up[i] += (p->up[i] - (own ? own[I] : 0.0f)) * (p->routing_weights[i / I] - 1.0f);
+        }
+    for (size_t pair = 0; pair < inner(p) / I; pair++)
+        p->routing_weights[pair] = 1.0f;
+}
+
+void plant_projection_bias_missing(struct planted *p)
+{
+    const float *bias = p->clean->arguments.gate_up_bias;
+    uint32_t I = p->shape.intermediate;
+    for (size_t i = 0; bias && i < inner(p); i++)
+        if (p->ids[i / I] >= 0) {
+            p->gate[i] -= bias[(size_t)p->ids[i / I] * 2 * I + i % I];
+            p->up[i] -= bias[(size_t)p->ids[i / I] * 2 * I + I + i % I];
+        }
+}
+
+/* h = bf16(function(gate, up)) */
+static void gated(struct planted *p, float (*function)(float gate, float up, float amount))
+{
+    for (size_t i = 0; i < inner(p); i++)
+        p->intermediate[i] = gb_bf16_encode(function(p->gate[i], p->up[i], (float)p->fault->amount));
+}
+
+static float hard_swish(float gate, float up, float amount)
+{
+    (void)amount;
+    return gate * fminf(fmaxf(gate + 3.0f, 0.0f), 6.0f) / 6.0f * up;
+}
+
+static float gelu(float gate, float up, float amount)
+{
+    (void)amount;
+    return gate * 0.5f * (1.0f + erff(gate * (float)M_SQRT1_2)) * up;
+}
+
+static float relu(float gate, float up, float amount)
+{
+    (void)amount;
+    return fmaxf(gate, 0.0f) * up;
+}
+
+static float alpha(float gate, float up, float amount)
+{
+    return gate * gb_sigmoid(amount * gate) * up;
+}
+
+static float clamped(float gate, float up, float amount)
+{
+    return gb_silu(fminf(gate, amount)) * fminf(fmaxf(up, -amount), amount);
+}
+
+static float of_up(float gate, float up, float amount)
+{
+    (void)amount;
+    return gb_silu(up) * gate;
+}
+
+static float silu_bf16(float gate, float up, float amount)
+{
+    (void)amount;
+    return bf16(gb_silu(gate)) * up;
+}
+
+static float plain(float gate, float up, float amount)
+{
+    (void)amount;
+    return gb_silu(gate) * up;
+}
+
+/* A sigmoid of `amount` bits, as an approximate tanh or a table gives it. */
+static float coarse(float gate, float up, float amount)
+{
+    return gate * (float)(rint((double)gb_sigmoid(gate) * exp2((double)amount)) / exp2((double)amount)) * up;
+}
+
+static float plus_one(float gate, float up, float amount)
+{
+    return gb_silu(gate) * (up + amount);
+}
+
+void plant_silu_hard_swish(struct planted *p)
+{
+    gated(p, hard_swish);
+}
+
+void plant_silu_gelu(struct planted *p)
+{
+    gated(p, gelu);
+}
+
+void plant_silu_relu(struct planted *p)
+{
+    gated(p, relu);
+}
+
+void plant_silu_alpha(struct planted *p)
+{
+    gated(p, alpha);
+}
+
+void plant_silu_clamped(struct planted *p)
+{
+    gated(p, clamped);
+}
+
+void plant_silu_of_up(struct planted *p)
+{
+    gated(p, of_up);
+}
+
+void plant_silu_bf16(struct planted *p)
+{
+    gated(p, silu_bf16);
+}
+
+void plant_silu_plain(struct planted *p)
+{
+    gated(p, plain);
+}
+
+void plant_silu_coarse(struct planted *p)
+{
+    gated(p, coarse);
+}
+
+void plant_up_plus_one(struct planted *p)
+{
+    gated(p, plus_one);
+}
+
+void plant_intermediate_truncated(struct planted *p)
+{
+    for (size_t i = 0; i < inner(p); i++) {
+        float h = planted_gated(p->clean->arguments.activation, p->gate[i], p->up[i]);
+        uint32_t bits;
+        memcpy(&bits, &h, sizeof bits);
+        p->intermediate[i].bits = (uint16_t)(bits >> 16);
+    }
+}
+
+/* Each run of `count` values through a format: encoded after division by largest / most, decoded again. */
+static void requantise(struct planted *p, size_t count, float most, float (*through)(float v))
+{
+    for (size_t first = 0; first < inner(p); first += count) {
+        size_t end = first + count < inner(p) ? first + count : inner(p);
+        float largest = 0.0f;
+        for (size_t i = first; i < end; i++)
+            largest = fmaxf(largest, fabsf(gb_bf16_decode(p->intermediate[i])));
+        float scale = largest > 0.0f ? largest / most : 1.0f;
+        for (size_t i = first; i < end; i++)
+            p->intermediate[i] = gb_bf16_encode(through(gb_bf16_decode(p->intermediate[i]) / scale) * scale);
+    }
+}
+
+static float through_e4m3(float v)
+{
+    return gb_e4m3_decode(gb_e4m3_encode(v));
+}
+
+static float through_e2m1(float v)
+{
+    return gb_e2m1_decode(gb_e2m1_encode(v));
+}
+
+void plant_intermediate_e4m3(struct planted *p)
+{
+    requantise(p, p->shape.intermediate, 448.0f, through_e4m3);
+}
+
+void plant_intermediate_nvfp4(struct planted *p)
+{
+    requantise(p, 16, 6.0f, through_e2m1);
+}
+
+/* The last 16 neurons. */
+void plant_intermediate_tail_zero(struct planted *p)
+{
+    uint32_t I = p->shape.intermediate, tail = I < 16 ? I : 16;
+    for (size_t row = I; row <= inner(p); row += I)
+        memset(p->intermediate + row - tail, 0, tail * sizeof *p->intermediate);
+}
+
+void plant_intermediate_next_slot(struct planted *p)
+{
+    size_t row = p->shape.intermediate, K = p->shape.top_k;
+    for (size_t pair = 0; pair < (size_t)p->shape.tokens * K; pair++) {
+        size_t next = (pair + 1) % K ? pair + 1 : pair + 1 - K;
+        memcpy(p->intermediate + pair * row, p->clean->intermediate + next * row, row * sizeof *p->intermediate);
+    }
+}
+
+/* A slot's dot products. */
+static float *slot(struct planted *p, uint32_t token, uint32_t k)
+{
+    return p->slots + ((size_t)token * p->shape.top_k + k) * p->shape.hidden;
+}
+
+void plant_slot_accumulator(struct planted *p)
+{
+    const struct gb_arguments *a = &p->clean->arguments;
+    uint32_t H = p->shape.hidden, I = p->shape.intermediate;
+    double *operand = planted_operand(p, GB_DOWN);
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t pair = 0; pair < p->shape.tokens * p->shape.top_k; pair++)
+        if (p->ids[pair] >= 0 && operand) {
+            struct rows rows = {&a->down, NULL, (uint32_t)p->ids[pair], 0, H};
+            rows.bias = a->down_bias ? a->down_bias + (size_t)rows.expert * H : NULL;
+            poor_rows(&rows, operand + (size_t)pair * I, 0, (int)p->fault->amount, p->slots + (size_t)pair * H);
+        }
+    free(operand);
+}
+
+void plant_slot_bf16(struct planted *p)
+{
+    for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.top_k * p->shape.hidden; i++)
+        p->slots[i] = bf16(p->slots[i]);
+}
+
+void plant_slot_fp16(struct planted *p)
+{
+    for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.top_k * p->shape.hidden; i++)
+        p->slots[i] = gb_fp16_decode(gb_fp16_encode(p->slots[i]));
+}
+
+void plant_slot_bias_missing(struct planted *p)
+{
+    const float *bias = p->clean->arguments.down_bias;
+    size_t H = p->shape.hidden;
+    for (size_t i = 0; bias && i < (size_t)p->shape.tokens * p->shape.top_k * H; i++)
+        if (p->ids[i / H] >= 0)
+            p->slots[i] -= bias[(size_t)p->ids[i / H] * H + i % H];
+}
+
+/* One slot of one token is added twice; one is not added. */
+void plant_slot_twice(struct planted *p)
+{
+    for (uint32_t i = 0; i < p->shape.hidden; i++)
+        slot(p, p->shape.tokens / 2, p->shape.top_k - 1)[i] *= 2.0f;
+}
+
+void plant_slot_lost(struct planted *p)
+{
+    memset(slot(p, p->shape.tokens / 2, p->shape.top_k - 1), 0, p->shape.hidden * sizeof *p->slots);
+}
+
+/* The sum over slots, rounded to bf16 after each. */
+void plant_combine_bf16(struct planted *p)
+{
+    for (uint32_t t = 0; t < p->shape.tokens; t++)
+        for (uint32_t row = 0; row < p->shape.hidden; row++) {
+            float y = 0.0f;
+            for (uint32_t k = 0; k < p->shape.top_k; k++)
+                if (p->ids[(size_t)t * p->shape.top_k + k] >= 0)
+                    y = bf16(fmaf(p->routing_weights[(size_t)t * p->shape.top_k + k], slot(p, t, k)[row], y));
+            p->output[(size_t)t * p->shape.hidden + row] = y;
+        }
+}
+
+void plant_residual_added(struct planted *p)
+{
+    for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.hidden; i++)
+        p->output[i] += gb_bf16_decode(p->x[i]);
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults in how weights are read: codes, scales, rows, experts. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/faults/faults.h"
+#include "quant/quant.h"
+
+/* For each row of each affected expert: `uint32_t e, r`. */
+#define EACH_ROW(p, w)                                                                                                 \
+    for (uint32_t e = 0; e < (p)->shape.experts; e++)                                                                  \
+        if ((p)->affected[e])                                                                                          \
+            for (uint32_t r = 0; r < (w)->weights.rows; r++)
+
+/* The weights as they were. */
+static const struct gb_weights *clean(const struct planted *p, const struct editable *w)
+{
+    return w == &p->gate_up ? &p->clean->arguments.gate_up : &p->clean->arguments.down;
+}
+
+static const uint8_t *clean_scales(const struct planted *p, const struct editable *w, uint32_t e, uint32_t r)
+{
+    return (const uint8_t *)clean(p, w)->scales + ((size_t)e * w->weights.rows + r) * w->row_scale_bytes;
+}
+
+static const uint8_t *clean_codes(const struct planted *p, const struct editable *w, uint32_t e, uint32_t r)
+{
+    return (const uint8_t *)clean(p, w)->codes + ((size_t)e * w->weights.rows + r) * w->row_code_bytes;
+}
+
+/* FP8's scales of one expert: parts of [blocks down, blocks across]. */
+struct blocks {
+    uint32_t parts, down, across;
+};
+
+static struct blocks blocks_of(const struct editable *w)
+{
+    return (struct blocks){w->weights.parts, (w->weights.rows / w->weights.parts + 127) / 128,
+                           (w->weights.columns + 127) / 128};
+}
+
+static float *block_scales(const struct editable *w, uint32_t expert, uint32_t part)
+{
+    struct blocks b = blocks_of(w);
+    return (float *)(void *)w->scales + ((size_t)expert * b.parts + part) * b.down * b.across;
+}
+
+void edit_nibbles_exchanged(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    {
+        uint8_t *codes = editable_codes(w, e, r);
+        for (size_t i = 0; i < w->row_code_bytes; i++)
+            codes[i] = (uint8_t)(codes[i] << 4 | codes[i] >> 4);
+    }
+}
+
+static size_t scales_of_expert(const struct editable *w)
+{
+    struct blocks b = blocks_of(w);
+    return w->weights.format == GB_FP8_BLOCK ? (size_t)b.parts * b.down * b.across
+                                             : (size_t)w->weights.rows * w->row_scale_bytes;
+}
+
+/* Scale i of an expert takes that at i + by, of the expert beside it where this one's end; its own, if nobody uses that
+ * one. */
+static void move_scales(struct planted *p, struct editable *w, int by)
+{
+    size_t one = w->weights.format == GB_FP8_BLOCK ? sizeof(float) : 1, count = scales_of_expert(w);
+    for (size_t e = 0; e < p->shape.experts; e++) {
+        const uint8_t *from = (const uint8_t *)clean(p, w)->scales + e * count * one;
+        bool outside = by > 0 ? e + 1 < p->shape.experts && p->clean->used[e + 1] : e > 0 && p->clean->used[e - 1];
+        if (!p->affected[e])
+            continue;
+        if (by > 0) {
+            memcpy(w->scales + e * count * one, from + one, (count - 1) * one);
+            memcpy(w->scales + ((e + 1) * count - 1) * one, outside ? from + count * one : from, one);
+        } else {
+            memcpy(w->scales + (e * count + 1) * one, from, (count - 1) * one);
+            memcpy(w->scales + e * count * one, outside ? from - one : from + (count - 1) * one, one);
+        }
+    }
+}
+
+/* A pointer into the scales advanced by one. */
+void edit_scales_next_block(struct planted *p, struct editable *w)
+{
+    move_scales(p, w, 1);
+}
+
+void edit_scales_previous_block(struct planted *p, struct editable *w)
+{
+    move_scales(p, w, -1);
+}
+
+/* An index that is clamped to the row. */
+void edit_scales_next_kept(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    memcpy(editable_scales(w, e, r), clean_scales(p, w, e, r) + 1, w->row_scale_bytes - 1);
+}
+
+/* An index that is taken modulo the row. */
+void edit_scales_next_wrapped(struct planted *p, struct editable *w)
+{
+    edit_scales_next_kept(p, w);
+    EACH_ROW(p, w)
+    editable_scales(w, e, r)[w->row_scale_bytes - 1] = clean_scales(p, w, e, r)[0];
+}
+
+void edit_scales_next_row(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    memcpy(editable_scales(w, e, r), clean_scales(p, w, e, (r + 1) % w->weights.rows), w->row_scale_bytes);
+}
+
+/* Linear scales taken for swizzled ones: scale [r, b] from where the 128x4 layout has it. */
+void edit_scales_swizzled(struct planted *p, struct editable *w)
+{
+    struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)w->row_scale_bytes, 1};
+    size_t bytes = (size_t)w->weights.rows * w->row_scale_bytes;
+    EACH_ROW(p, w)
+    for (uint32_t b = 0; b < w->row_scale_bytes; b++)
+        editable_scales(w, e, r)[b] = clean_scales(p, w, e, 0)[gb_layout_offset(&linear, r, b) % bytes];
+}
+
+/* Swizzled scales taken for linear ones: what lies at place r * blocks + b of the 128x4 layout. */
+void edit_scales_unswizzled(struct planted *p, struct editable *w)
+{
+    struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)w->row_scale_bytes, 1};
+    size_t bytes = (size_t)w->weights.rows * w->row_scale_bytes;
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        for (uint32_t r = 0; p->affected[e] && r < w->weights.rows; r++)
+            for (uint32_t b = 0; b < w->row_scale_bytes; b++) {
+                size_t at = gb_layout_offset(&linear, r, b);
+                if (at < bytes)
+                    editable_scales(w, e, 0)[at] = clean_scales(p, w, e, r)[b];
+            }
+}
+
+/* [blocks, rows] taken for [rows, blocks]. */
+void edit_scales_of_columns(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
+        editable_scales(w, e, r)[b] = clean_scales(p, w, e, 0)[b * w->weights.rows + r];
+}
+
+void edit_scales_first_block(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    memset(editable_scales(w, e, r), clean_scales(p, w, e, r)[0], w->row_scale_bytes);
+}
+
+/* E4M3 without its significand. */
+void edit_scales_power_of_two(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
+        editable_scales(w, e, r)[b] &= 0xF8;
+}
+
+/* E4M3 below 2^-6. */
+void edit_scales_subnormal_zero(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
+        if (editable_scales(w, e, r)[b] < 8)
+            editable_scales(w, e, r)[b] = 0;
+}
+
+/* E8M0 with a bias of 126. */
+void edit_scales_bias(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    for (size_t b = 0; b < w->row_scale_bytes; b++)
+        if (editable_scales(w, e, r)[b] < 0xFE)
+            editable_scales(w, e, r)[b]++;
+}
+
+void edit_scales_inverse(struct planted *p, struct editable *w)
+{
+    struct blocks b = blocks_of(w);
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        for (size_t i = 0; p->affected[e] && i < (size_t)b.parts * b.down * b.across; i++)
+            block_scales(w, e, 0)[i] = 1.0f / block_scales(w, e, 0)[i];
+}
+
+/* [across, down] taken for [down, across]. */
+void edit_scales_transposed(struct planted *p, struct editable *w)
+{
+    struct blocks b = blocks_of(w);
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++) {
+            size_t at = ((size_t)e * b.parts + part) * b.down * b.across;
+            const float *from = (const float *)clean(p, w)->scales + at;
+            for (uint32_t r = 0; r < b.down; r++)
+                for (uint32_t c = 0; c < b.across; c++)
+                    block_scales(w, e, part)[(size_t)r * b.across + c] = from[(size_t)c * b.down + r];
+        }
+}
+
+void edit_scales_one(struct planted *p, struct editable *w)
+{
+    struct blocks b = blocks_of(w);
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++)
+            for (size_t i = 0; i < (size_t)b.down * b.across; i++)
+                block_scales(w, e, part)[i] = block_scales(w, e, part)[0];
+}
+
+void edit_global_missing(struct planted *p, struct editable *w)
+{
+    for (uint32_t i = 0; i < p->shape.experts * w->weights.parts; i++)
+        if (p->affected[i / w->weights.parts])
+            w->global_scales[i] = 1.0f;
+}
+
+void edit_global_next_expert(struct planted *p, struct editable *w)
+{
+    uint32_t parts = w->weights.parts;
+    const float *from = clean(p, w)->global_scales;
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        if (p->affected[e])
+            for (uint32_t next = (e + 1) % p->shape.experts; next != e; next = (next + 1) % p->shape.experts)
+                if (p->clean->used[next]) {
+                    memcpy(w->global_scales + e * parts, from + next * parts, parts * sizeof *from);
+                    break;
+                }
+}
+
+void edit_global_of_gate(struct planted *p, struct editable *w)
+{
+    for (uint32_t e = 0; e < p->shape.experts; e++)
+        if (p->affected[e])
+            w->global_scales[2 * e + 1] = w->global_scales[2 * e];
+}
+
+/* One row's codes and, where rows have their own, scales. */
+static void take_row(struct planted *p, struct editable *w, uint32_t e, uint32_t r, uint32_t from)
+{
+    memcpy(editable_codes(w, e, r), clean_codes(p, w, e, from), w->row_code_bytes);
+    if (w->row_scale_bytes)
+        memcpy(editable_scales(w, e, r), clean_scales(p, w, e, from), w->row_scale_bytes);
+}
+
+/* Gate and up, with everything that is theirs. */
+void edit_halves_exchanged(struct planted *p, struct editable *w)
+{
+    uint32_t half = w->weights.rows / 2;
+    EACH_ROW(p, w)
+    take_row(p, w, e, r, (r + half) % w->weights.rows);
+    for (uint32_t e = 0; e < p->shape.experts; e++) {
+        if (w->global_scales && p->affected[e]) {
+            w->global_scales[2 * e] = clean(p, w)->global_scales[2 * e + 1];
+            w->global_scales[2 * e + 1] = clean(p, w)->global_scales[2 * e];
+        }
+        if (w->weights.format == GB_FP8_BLOCK && p->affected[e]) {
+            size_t each = (size_t)blocks_of(w).down * blocks_of(w).across;
+            const float *from = (const float *)clean(p, w)->scales + 2 * e * each;
+            memcpy(block_scales(w, e, 0), from + each, each * sizeof *from);
+            memcpy(block_scales(w, e, 1), from, each * sizeof *from);
+        }
+    }
+}
+
+/* Rows taken for gate, up, gate, up, ... */
+void edit_interleaved(struct planted *p, struct editable *w)
+{
+    uint32_t half = w->weights.rows / 2;
+    EACH_ROW(p, w)
+    take_row(p, w, e, r, r < half ? 2 * r : 2 * (r - half) + 1);
+}
+
+/* Rows that lie as gate, up, gate, up, ... taken for gate, then up. */
+void edit_deinterleaved(struct planted *p, struct editable *w)
+{
+    uint32_t half = w->weights.rows / 2;
+    EACH_ROW(p, w)
+    take_row(p, w, e, r, r % 2 ? half + r / 2 : r / 2);
+}
+
+void edit_rows_next(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    take_row(p, w, e, r, (r + 1) % w->weights.rows);
+}
+
+/* Every expert has the weights of the first one in use. */
+void edit_first_expert(struct planted *p, struct editable *w)
+{
+    uint32_t first = 0;
+    size_t codes = w->weights.rows * w->row_code_bytes, scales = w->weights.rows * w->row_scale_bytes;
+    while (first < p->shape.experts && !p->clean->used[first])
+        first++;
+    for (uint32_t e = first + 1; e < p->shape.experts; e++)
+        if (p->affected[e]) {
+            memcpy(editable_codes(w, e, 0), clean_codes(p, w, first, 0), codes);
+            if (scales)
+                memcpy(editable_scales(w, e, 0), clean_scales(p, w, first, 0), scales);
+        }
+}
+
+/* The columns of the last scale; 16 where there are no scales. */
+void edit_last_block_dropped(struct planted *p, struct editable *w)
+{
+    uint32_t block = gb_format_block(w->weights.format), columns = w->weights.columns;
+    block = block > 1 ? block : 16;
+    size_t tail = gb_row_code_bytes(w->weights.format, columns % block ? columns % block : block);
+    EACH_ROW(p, w)
+    memset(editable_codes(w, e, r) + w->row_code_bytes - tail, 0, tail);
+}
+
+/* Each E2M1 code of both nibbles through a table. */
+static void map_e2m1(struct planted *p, struct editable *w, const uint8_t even[16], const uint8_t odd[16])
+{
+    EACH_ROW(p, w)
+    {
+        uint8_t *codes = editable_codes(w, e, r);
+        for (size_t i = 0; i < w->row_code_bytes; i++)
+            codes[i] = (uint8_t)(even[codes[i] & 15] | odd[codes[i] >> 4] << 4);
+    }
+}
+
+static const uint8_t same[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* The subnormal 0.5 becomes 0. */
+void edit_e2m1_no_half(struct planted *p, struct editable *w)
+{
+    static const uint8_t map[16] = {0, 0, 2, 3, 4, 5, 6, 7, 8, 8, 10, 11, 12, 13, 14, 15};
+    map_e2m1(p, w, map, map);
+}
+
+/* 6 is read as 4. */
+void edit_e2m1_no_six(struct planted *p, struct editable *w)
+{
+    static const uint8_t map[16] = {0, 1, 2, 3, 4, 5, 6, 6, 8, 9, 10, 11, 12, 13, 14, 14};
+    map_e2m1(p, w, map, map);
+}
+
+/* The odd element loses its sign. */
+void edit_e2m1_unsigned_odd(struct planted *p, struct editable *w)
+{
+    static const uint8_t map[16] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
+    map_e2m1(p, w, same, map);
+}
+
+/* Each E4M3 code through a function of its bits. */
+static void map_e4m3(struct planted *p, struct editable *w, float (*value)(uint8_t bits))
+{
+    gb_e4m3 map[256];
+    for (unsigned i = 0; i < 256; i++)
+        map[i] = gb_e4m3_encode(value((uint8_t)i));
+    EACH_ROW(p, w)
+    for (size_t i = 0; i < w->row_code_bytes; i++)
+        editable_codes(w, e, r)[i] = map[editable_codes(w, e, r)[i]].bits;
+}
+
+static float as_fnuz(uint8_t bits)
+{
+    return bits == 0x80 ? 0.0f : gb_e4m3fnuz_decode((gb_e4m3fnuz){bits});
+}
+
+static float as_e5m2(uint8_t bits)
+{
+    return gb_e5m2_decode((gb_e5m2){bits});
+}
+
+static float as_normal(uint8_t bits)
+{
+    return (bits & 0x7F) < 8 ? 0.0f : gb_e4m3_decode((gb_e4m3){bits});
+}
+
+void edit_e4m3_fnuz(struct planted *p, struct editable *w)
+{
+    map_e4m3(p, w, as_fnuz);
+}
+
+void edit_e4m3_as_e5m2(struct planted *p, struct editable *w)
+{
+    map_e4m3(p, w, as_e5m2);
+}
+
+void edit_e4m3_subnormal_zero(struct planted *p, struct editable *w)
+{
+    map_e4m3(p, w, as_normal);
+}
+
+/* Significands of three bits. */
+void edit_bf16_as_e4m3(struct planted *p, struct editable *w)
+{
+    EACH_ROW(p, w)
+    {
+        gb_bf16 *row = (gb_bf16 *)(void *)editable_codes(w, e, r);
+        for (uint32_t i = 0; i < w->weights.columns; i++)
+            row[i].bits = (uint16_t)((row[i].bits + 8) & 0xFFF0);
+    }
+}

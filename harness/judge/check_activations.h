@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to the judge: codes and scales of quantised activations. docs/gates.md#quantised-activations. */
+#ifndef GB_HARNESS_JUDGE_CHECK_ACTIVATIONS_H
+#define GB_HARNESS_JUDGE_CHECK_ACTIVATIONS_H
+
+#include "harness/judge/baseline.h"
+#include "harness/judge/judge.h"
+#include "harness/judge/checks.h"
+
+/*
+ * One layer: what the subject hands out of them, bit for bit, whatever order its sums have: a recipe makes one code of
+ * a value. x is given; the intermediate is the reference's where an order is claimed, else the subject's own, or
+ * where that is not handed out truth's, give or take legal flips.
+ * GB_ENOMEM.
+ */
+enum gb_status judge_activations(const struct baseline *baseline, uint32_t layer, const struct gb_outputs *outputs,
+                                 bool ordered, json_t *object, struct lane *lane, struct judgement *judgement,
+                                 struct gb_error *error);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/judge/check_exact.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/run/layer_inputs.h"
+#include "quant/quant.h"
+
+/* The numbers of x's codes. x: [tokens, hidden]. */
+static enum gb_status quantised_inputs(const struct gb_arguments *a, double *x, struct gb_error *error)
+{
+    size_t count = (size_t)a->shape.tokens * a->shape.hidden;
+    void *codes = malloc(count), *scales = malloc(count * sizeof(float));
+    enum gb_status status = GB_OK;
+    if (!codes || !scales)
+        status = gb_fail(error, GB_ENOMEM, "no memory to quantise %u tokens", a->shape.tokens);
+    if (status == GB_OK)
+        status = gb_reference_quantise_activations(a, GB_GATE_UP, a->x, codes, scales, error);
+    if (status == GB_OK)
+        status = gb_reference_activation_values(a, GB_GATE_UP, codes, scales, x, error);
+    free(codes);
+    free(scales);
+    return status;
+}
+
+enum gb_status exact_examine(const struct gb_fixture *f, uint32_t layer, enum gb_format activations,
+                             const struct gb_rounding_points *declared, struct gb_exactness *exactness,
+                             struct gb_error *error)
+{
+    const struct gb_layer *l = &f->layer[layer];
+    size_t inputs = (size_t)f->shape.tokens * f->shape.hidden, pairs = (size_t)f->shape.tokens * f->shape.top_k;
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
+    struct gb_truth_source source = gb_truth_from_quantised(&weights);
+    struct gb_arguments a = gb_layer_arguments(f, layer, f->shape.tokens);
+    gb_layer_activations(f, layer, activations, &a);
+    struct gb_requantisation requantisation = {
+        .rules = a.activation_rules, .global = a.intermediate_scale, .x_global = a.x_scale};
+    struct gb_rounding_points points = *declared;
+    points.requantisation = activations == GB_BF16 ? NULL : &requantisation;
+    double *x = malloc(sizeof(double) * inputs);              /* [tokens, hidden] */
+    double *routing_weights = malloc(sizeof(double) * pairs); /* [tokens, top_k] */
+    enum gb_status status = GB_OK;
+    if (!x || !routing_weights)
+        status = gb_fail(error, GB_ENOMEM, "no memory to examine %u tokens", f->shape.tokens);
+    if (status == GB_OK)
+        layer_inputs(f, layer, GB_FP32, x, routing_weights);
+    if (status == GB_OK && activations != GB_BF16)
+        status = quantised_inputs(&a, x, error);
+    for (size_t i = 0; status == GB_OK && !f->weighed_input && i < pairs; i++)
+        routing_weights[i] = (double)l->routing_weights[i];
+    if (status == GB_OK)
+        status = gb_exact_layer(&f->shape, x, l->ids, routing_weights, &source, &points, exactness, error);
+    free(x);
+    free(routing_weights);
+    return status;
+}
+
+enum gb_status exact_check(const struct gb_fixture *f, struct gb_error *error)
+{
+    const struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    struct gb_exactness found;
+    enum gb_format activations = gb_generates_exact(f);
+    for (uint32_t l = 0; activations && l < f->layers; l++) {
+        enum gb_status status = exact_examine(f, l, activations, &points, &found, error);
+        if (status != GB_OK)
+            return status;
+        if (found.why)
+            return gb_fail(error, GB_EINVAL, "%s, but layer %u, token %u is not: %s; make a smaller shape",
+                           f->generator, l, found.token, found.why);
+    }
+    return GB_OK;
+}
+
+void exact_start(struct exact_lane *lane, const struct baseline *b, const struct gate *gate, struct judgement *j)
+{
+    struct gb_error error;
+    *lane = (struct exact_lane){.bits = 0.0};
+    for (uint32_t l = 0; l < b->fixture->layers; l++) {
+        const struct gb_exactness *e = &b->bounds[l].exactness;
+        lane->bits = fmax(lane->bits, e->bits);
+        if (!lane->why && e->why) {
+            lane->why = e->why;
+            lane->layer = l;
+            lane->token = e->token;
+        }
+    }
+    lane->binding = gate->exact && !lane->why;
+    if (lane->why && gate->exact && !gate->bound && !gate->rms && !gate->gain)
+        judgement_worsen(j, VERDICT_VACUOUS, "the lane exact does not bind: layer %u, token %u: %s", lane->layer,
+                         lane->token, lane->why);
+    if (lane->why && exact_check(b->fixture, &error) != GB_OK)
+        judgement_worsen(j, VERDICT_BAD_INPUT, "generator: is %s", error.message);
+}
+
+/* values: [tokens, per_token], the subject's. */
+static void compare(struct exact_lane *lane, const char *stage, uint32_t layer, size_t per_token, size_t i,
+                    double value, double reference, struct judgement *j)
+{
+    lane->compared++;
+    if (value == reference || (isnan(value) && isnan(reference)))
+        return;
+    if (!lane->mismatching++ && lane->binding)
+        judgement_worsen(j, VERDICT_FAIL,
+                         "%s of layer %u: every sum of this fixture is exact in any order, so all correct kernels give "
+                         "the same value, but token %zu, element %zu is %.9g, not %.9g",
+                         stage, layer, i / per_token, i % per_token, value, reference);
+}
+
+void exact_output(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
+                  const double *output, enum gb_format format, struct judgement *j)
+{
+    const float *reference = b->reference->layer[layer].output;
+    size_t hidden = b->fixture->shape.hidden;
+    for (size_t i = 0; !lane->why && i < tokens * hidden; i++) {
+        float stored = format == GB_FP32 ? reference[i] : gb_bf16_decode(gb_bf16_encode(reference[i]));
+        compare(lane, "output", layer, hidden, i, output[i], (double)stored, j);
+    }
+}
+
+void exact_intermediate(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
+                        const double *intermediate, struct judgement *j)
+{
+    const gb_bf16 *reference = b->reference->layer[layer].intermediate;
+    size_t per_token = (size_t)b->fixture->shape.top_k * b->fixture->shape.intermediate;
+    for (size_t i = 0; !lane->why && i < tokens * per_token; i++)
+        compare(lane, "intermediate", layer, per_token, i, intermediate[i], (double)gb_bf16_decode(reference[i]), j);
+}
+
+static double activation_value(const char *format, const void *array, size_t i)
+{
+    const uint8_t *bytes = array;
+    if (!strcmp(format, "e2m1x2"))
+        return (double)gb_e2m1_decode((gb_e2m1){(uint8_t)(bytes[i / 2] >> (i % 2 ? 4 : 0) & 0xF)});
+    if (!strcmp(format, "fp32"))
+        return (double)((const float *)array)[i];
+    return (double)(!strcmp(format, "e4m3") ? gb_e4m3_decode((gb_e4m3){bytes[i]})
+                                            : gb_e8m0_decode((gb_e8m0){bytes[i]}));
+}
+
+void exact_activations(struct exact_lane *lane, uint32_t layer, const struct baseline *b,
+                       const struct gb_outputs *outputs, struct judgement *j)
+{
+    const struct gb_quantiser *rules = outputs->activation_rules;
+    if (b->contract->activations == GB_BF16 || !rules)
+        return;
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
+        const void *mine = outputs->layer[layer].activations[p], *right = b->reference->layer[layer].activations[p];
+        struct gb_activation_array a = gb_activation_array(rules, &outputs->shape, (enum gb_activation_part)p);
+        size_t per_token = (size_t)a.slots * a.width * (strcmp(a.format, "e2m1x2") ? 1 : 2);
+        for (size_t i = 0; mine && !lane->why && i < outputs->shape.tokens * per_token; i++)
+            compare(lane, a.name, layer, per_token, i, activation_value(a.format, mine, i),
+                    activation_value(a.format, right, i), j);
+    }
+}
+
+json_t *exact_describe(const struct exact_lane *lane)
+{
+    if (lane->why)
+        return json_pack("{s:b, s:s, s:s, s:i, s:i}", "binding", false, "result", "NOT_RUN", "reason", lane->why,
+                         "at_layer", (int)lane->layer, "at_token", (int)lane->token);
+    return json_pack("{s:b, s:s, s:I, s:I, s:f}", "binding", lane->binding, "result",
+                     lane->mismatching ? "FAIL" : "PASS", "compared", (json_int_t)lane->compared, "mismatching",
+                     (json_int_t)lane->mismatching, "widest_sum_bits", lane->bits);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/judge/check_intermediate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "harness/report/to_json.h"
+#include "harness/judge/checks.h"
+#include "harness/judge/admissible.h"
+#include "harness/judge/aggregate_tests.h"
+
+/* What one layer's codes add up to. */
+struct tally {
+    uint64_t flips, illegal, counted, countable, first; /* first: place of the first illegal code */
+    double expected;
+};
+
+static struct unrounded value_at(const struct layer_bounds *b, size_t i, double deviations)
+{
+    double worst = b->of.unrounded_worst[i], bias = fabs(b->of.intermediate_bias[i]);
+    double typical = b->of.unrounded_typical[i];
+    return (struct unrounded){.truth = b->of.intermediate_truth[i],
+                              .limit = fmin(worst, deviations * b->of.unrounded_sigma[i] + bias),
+                              .worst = worst,
+                              .variance = typical * typical,
+                              .bias = bias};
+}
+
+/* repeats: [tokens]; such tokens err as an earlier one does, and are left out of what is counted. */
+static struct tally examine(const struct code_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                            const gb_bf16 *subject, const bool *repeats)
+{
+    const gb_bf16 *reference = b->reference->layer[layer].intermediate;
+    size_t per_token = (size_t)b->fixture->shape.top_k * b->fixture->shape.intermediate;
+    double deviations = sqrt(2.0 * log(2.0 * (double)lane->elements / FALSE_ALARM_PROBABILITY));
+    uint64_t flips = 0, illegal = 0, counted = 0, countable = 0, first = UINT64_MAX;
+    double expected = 0.0;
+#pragma omp parallel for schedule(static) reduction(+ : flips, illegal, counted, countable, expected)                  \
+    reduction(min : first)
+    for (uint32_t t = 0; t < tokens; t++)
+        for (size_t i = t * per_token; i < (t + 1) * per_token; i++) {
+            struct unrounded v = value_at(&b->bounds[layer], i, deviations);
+            enum legality found = legality_of(&rounding_bf16, subject[i].bits, reference[i].bits, &v);
+            flips += found == CODE_LEGAL;
+            illegal += found == CODE_ILLEGAL;
+            first = found == CODE_ILLEGAL && i < first ? i : first;
+            if (repeats[t])
+                continue;
+            countable++;
+            counted += found == CODE_LEGAL;
+            expected += flip_probability(&rounding_bf16, reference[i].bits, &v);
+        }
+    return (struct tally){flips, illegal, counted, countable, first, expected};
+}
+
+static void report_illegal(const struct code_lane *lane, const struct baseline *b, uint32_t layer,
+                           const struct tally *t, uint64_t codes, const gb_bf16 *subject, struct judgement *j)
+{
+    double deviations = sqrt(2.0 * log(2.0 * (double)lane->elements / FALSE_ALARM_PROBABILITY));
+    struct unrounded v = value_at(&b->bounds[layer], t->first, deviations);
+    uint32_t columns = b->fixture->shape.intermediate, top_k = b->fixture->shape.top_k;
+    judgement_worsen(
+        j, VERDICT_FAIL,
+        "intermediate of layer %u: %llu of %llu bf16 values are inadmissible, no value within the error bound "
+        "rounds to them; first at token %llu, slot %llu, column %llu: 0x%04x, reference 0x%04x, and only "
+        "%.9g..%.9g is possible before rounding",
+        layer, (unsigned long long)t->illegal, (unsigned long long)codes,
+        (unsigned long long)(t->first / columns / top_k), (unsigned long long)(t->first / columns % top_k),
+        (unsigned long long)(t->first % columns), subject[t->first].bits,
+        b->reference->layer[layer].intermediate[t->first].bits, v.truth - v.limit, v.truth + v.limit);
+}
+
+enum gb_status codes_judge(struct code_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                           const gb_bf16 *subject, struct judgement *j, struct gb_error *error)
+{
+    const struct gb_shape *shape = &b->fixture->shape;
+    uint64_t codes = (uint64_t)tokens * shape->top_k * shape->intermediate;
+    bool *repeats = calloc(tokens, sizeof *repeats); /* [tokens] */
+    if (!repeats)
+        return gb_fail(error, GB_ENOMEM, "no memory to judge %u tokens", tokens);
+    statistics_repeats(&b->fixture->layer[layer], tokens, shape->hidden, repeats);
+    struct tally t = examine(lane, b, layer, tokens, subject, repeats);
+    free(repeats);
+    uint64_t allowed = flips_allowed(t.expected, t.countable, FALSE_ALARM_PROBABILITY / b->fixture->layers);
+    lane->codes += codes;
+    lane->flips += t.flips;
+    lane->illegal += t.illegal;
+    lane->counted += t.counted;
+    lane->allowed += allowed;
+    lane->beyond += t.counted > allowed;
+    lane->expected += t.expected;
+    if (t.illegal && lane->binding)
+        report_illegal(lane, b, layer, &t, codes, subject, j);
+    if (t.counted > allowed && lane->flips_binding)
+        judgement_worsen(j, VERDICT_FAIL,
+                         "intermediate of layer %u: %llu codes differ from the reference's, each within its interval, "
+                         "but roundings before it make at most %.3g of them flip in the mean, and more than %llu with "
+                         "probability %g",
+                         layer, (unsigned long long)t.counted, t.expected, (unsigned long long)allowed,
+                         FALSE_ALARM_PROBABILITY / b->fixture->layers);
+    return GB_OK;
+}
+
+json_t *codes_describe(const struct code_lane *lane)
+{
+    bool failed = lane->illegal || (lane->beyond && lane->flips_binding);
+    if (!lane->codes)
+        return NULL;
+    return json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:f}", "binding", lane->binding, "result",
+                     failed ? "FAIL" : "PASS", "codes", (json_int_t)lane->codes, "same",
+                     (json_int_t)(lane->codes - lane->flips - lane->illegal), "legal_flips", (json_int_t)lane->flips,
+                     "illegal", (json_int_t)lane->illegal, "counted_flips", (json_int_t)lane->counted, "expected_flips",
+                     describe_number(lane->expected), "allowed_flips", (json_int_t)lane->allowed,
+                     "false_alarm_probability", FALSE_ALARM_PROBABILITY);
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/to_json.h"
+#include "harness/judge/check_route.h"
+#include "harness/judge/checks.h"
+#include "quant/quant.h"
+
+/* What a layer's routing is judged against, for the tokens of the outputs. */
+struct expected {
+    int32_t *ids;          /* [tokens, top_k], the reference's */
+    float *weights;        /* [tokens, top_k] */
+    double *x;             /* [tokens, hidden] */
+    double *low, *high;    /* [tokens, experts], gb_bound_router */
+    double *relative;      /* [tokens] */
+    double *truth_weights; /* [tokens, top_k], of the subject's experts */
+};
+
+/* Tokens by what became of their experts. */
+struct tally {
+    uint64_t same, swapped, wrong;
+    double gap_ulp;   /* largest gap between truths of two swapped experts */
+    uint64_t decided; /* tokens for which some set of experts would have been wrong */
+};
+
+static void expected_free(struct expected *e)
+{
+    free(e->ids);
+    free(e->weights);
+    free(e->x);
+    free(e->low);
+    free(e->high);
+    free(e->relative);
+    free(e->truth_weights);
+}
+
+static enum gb_status expected_new(const struct gb_contract *contract, const struct gb_fixture *f, uint32_t layer,
+                                   const struct gb_kernel *kernel, uint32_t tokens, struct expected *e,
+                                   struct gb_error *error)
+{
+    size_t pairs = (size_t)tokens * f->shape.top_k, choices = (size_t)tokens * f->shape.experts;
+    size_t inputs = (size_t)tokens * f->shape.hidden;
+    struct gb_arguments a = gb_route_arguments(f, layer, tokens);
+    *e = (struct expected){malloc(pairs * sizeof *e->ids),          malloc(pairs * sizeof *e->weights),
+                           malloc(inputs * sizeof *e->x),           malloc(choices * sizeof *e->low),
+                           malloc(choices * sizeof *e->high),       malloc(tokens * sizeof *e->relative),
+                           malloc(pairs * sizeof *e->truth_weights)};
+    if (!e->ids || !e->weights || !e->x || !e->low || !e->high || !e->relative || !e->truth_weights)
+        return gb_fail(error, GB_ENOMEM, "no memory to judge the routing of %u tokens", tokens);
+    if (!a.router_weights.codes)
+        return gb_fail(error, GB_EINVAL, "layer %u of the fixture has no router", layer);
+    a.routed_ids = e->ids;
+    a.routed_weights = e->weights;
+    for (size_t i = 0; i < inputs; i++)
+        e->x[i] = (double)gb_bf16_decode(a.x[i]);
+    enum gb_status status = gb_reference_router(contract, &a, error);
+    double deviations = sqrt(2.0 * log(2.0 * (double)choices * f->layers / FALSE_ALARM_PROBABILITY));
+    return status == GB_OK
+               ? gb_bound_router(&a, e->x, kernel->accumulator_bits, deviations, e->low, e->high, e->relative, error)
+               : status;
+}
+
+/* Every id is an expert, and no token has one twice. */
+static bool valid(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs, struct judgement *j)
+{
+    const int32_t *ids = outputs->layer[layer].ids;
+    for (uint32_t t = 0; t < outputs->shape.tokens; t++, ids += f->shape.top_k)
+        for (uint32_t s = 0; s < f->shape.top_k; s++) {
+            bool good = ids[s] >= 0 && (uint32_t)ids[s] < f->shape.experts;
+            for (uint32_t before = 0; before < s; before++)
+                good &= ids[before] != ids[s];
+            if (!good) {
+                judgement_worsen(j, VERDICT_FAIL, "layer %u: token %u, slot %u has expert %d, out of 0..%u or twice",
+                                 layer, t, s, ids[s], f->shape.experts - 1);
+                return false;
+            }
+        }
+    return true;
+}
+
+static bool has(const int32_t *ids, uint32_t top_k, uint32_t expert)
+{
+    for (uint32_t s = 0; s < top_k; s++)
+        if (ids[s] == (int32_t)expert)
+            return true;
+    return false;
+}
+
+/* Bits: experts in slot order, then weights. */
+static void judge_bits(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
+                       const struct expected *e, bool binding, json_t *object, struct lane *lane, struct judgement *j)
+{
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    uint32_t top_k = f->shape.top_k;
+    uint64_t pairs = (uint64_t)outputs->shape.tokens * top_k;
+    struct difference ids = {.compared = pairs}, weights;
+    for (uint64_t p = pairs; p-- > 0;)
+        if (out->ids[p] != e->ids[p]) {
+            ids.mismatching++;
+            ids.first = p;
+            ids.first_subject = (uint32_t)out->ids[p];
+            ids.first_reference = (uint32_t)e->ids[p];
+        }
+    difference_of(GB_FP32, out->routing_weights, e->weights, pairs, &weights);
+    describe_into(object, "subject_reference", "ids", describe_difference(&ids, GB_FP32, top_k));
+    describe_into(object, "subject_reference", "weights", describe_difference(&weights, GB_FP32, top_k));
+    describe_hash(object, "ids_sha256", out->ids, pairs * sizeof *out->ids);
+    describe_hash(object, "weights_sha256", out->routing_weights, pairs * sizeof *out->routing_weights);
+    lane_add_bits(lane, &ids);
+    lane_add_bits(lane, &weights);
+    if (binding && ids.mismatching)
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing of layer %u: %llu of %llu experts differ from the reference; first at token %llu, slot %llu: %d, "
+            "reference %d",
+            layer, (unsigned long long)ids.mismatching, (unsigned long long)pairs,
+            (unsigned long long)(ids.first / top_k), (unsigned long long)(ids.first % top_k),
+            (int32_t)ids.first_subject, (int32_t)ids.first_reference);
+    if (binding && weights.mismatching)
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing weights of layer %u: %llu of %llu differ from the reference; first at token %llu, slot %llu: "
+            "0x%08x, reference 0x%08x",
+            layer, (unsigned long long)weights.mismatching, (unsigned long long)pairs,
+            (unsigned long long)(weights.first / top_k), (unsigned long long)(weights.first % top_k),
+            weights.first_subject, weights.first_reference);
+}
+
+/* The gap between the middles of two intervals in ulp of FP32 there. */
+static double gap_ulp(const struct expected *e, size_t missing, size_t extra)
+{
+    double a = 0.5 * (e->low[missing] + e->high[missing]), b = 0.5 * (e->low[extra] + e->high[extra]);
+    double ulp = ldexp(1.0, ilogb(fmax(fmax(fabs(a), fabs(b)), (double)FLT_MIN)) - 23);
+    return isfinite(a) && isfinite(b) ? fabs(a - b) / ulp : 0.0;
+}
+
+/* One token: a set of experts is possible if none outside it must rank before one inside. */
+static void judge_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, const int32_t *ids,
+                        const struct expected *e, struct tally *tally, struct judgement *j)
+{
+    uint32_t experts = f->shape.experts, top_k = f->shape.top_k;
+    size_t first = (size_t)t * experts;
+    const int32_t *reference = e->ids + (size_t)t * top_k;
+    double lowest = INFINITY, highest = -INFINITY, smallest = INFINITY, above = -INFINITY;
+    size_t inside = 0, outside = 0;
+    bool same = true;
+    for (uint32_t i = 0; i < experts; i++) {
+        bool in = has(ids, top_k, i);
+        same &= in == has(reference, top_k, i);
+        smallest = fmin(smallest, e->high[first + i]);
+        above = fmax(above, e->low[first + i]);
+        if (in && e->high[first + i] <= lowest) {
+            lowest = e->high[first + i];
+            inside = first + i;
+        }
+        if (!in && e->low[first + i] >= highest) {
+            highest = e->low[first + i];
+            outside = first + i;
+        }
+    }
+    bool possible = top_k == experts || !(highest > lowest);
+    tally->decided += top_k < experts && above > smallest;
+    tally->same += same;
+    tally->swapped += !same && possible;
+    tally->wrong += !possible;
+    if (!same && possible)
+        for (uint32_t i = 0; i < experts; i++)
+            for (uint32_t s = 0; s < top_k; s++)
+                if (!has(ids, top_k, i) && has(reference, top_k, i) && !has(reference, top_k, (uint32_t)ids[s]))
+                    tally->gap_ulp = fmax(tally->gap_ulp, gap_ulp(e, first + i, first + (size_t)ids[s]));
+    if (!possible)
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing of layer %u: token %u has expert %zu and not %zu, whose value is %.6g ulp away, outside the "
+            "derived bound; %.9g..%.9g and %.9g..%.9g",
+            layer, t, inside - first, outside - first, gap_ulp(e, outside, inside), e->low[inside], e->high[inside],
+            e->low[outside], e->high[outside]);
+}
+
+/* Weights against truth's of the same experts. */
+static void judge_weights(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
+                          const struct expected *e, struct bound_result *r, struct judgement *j)
+{
+    const float *weights = outputs->layer[layer].routing_weights;
+    uint32_t top_k = f->shape.top_k;
+    memset(r, 0, sizeof *r);
+    r->elements = (uint64_t)outputs->shape.tokens * top_k;
+    for (uint64_t p = 0; p < r->elements; p++) {
+        double truth = e->truth_weights[p], wrong = fabs((double)weights[p] - truth);
+        if (isinf(e->relative[p / top_k]) || (isnan(truth) && isnan(weights[p])))
+            continue;
+        double limit = e->relative[p / top_k] * fabs(truth) + 0x1p-120, ratio = wrong / limit;
+        r->zero_exceeding += fabs(truth) > limit;
+        r->exceeding += !(wrong <= limit);
+        if (!(ratio <= r->limit_ratio) && !isnan(r->limit_ratio)) {
+            r->limit_ratio = r->worst_ratio = ratio;
+            r->at = p;
+        }
+    }
+    if (r->exceeding)
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "routing weights of layer %u: %llu of %llu lie outside the derived bound around truth; worst at token "
+            "%llu, slot %llu: %.9g, truth %.9g, %.3g times the bound",
+            layer, (unsigned long long)r->exceeding, (unsigned long long)r->elements,
+            (unsigned long long)(r->at / top_k), (unsigned long long)(r->at % top_k), (double)weights[r->at],
+            e->truth_weights[r->at], r->limit_ratio);
+}
+
+static enum gb_status judge_layer(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
+                                  bool ordered, struct expected *e, json_t *object, struct lane *bits,
+                                  struct lane *bound, struct judgement *j, struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    struct gb_arguments a = gb_route_arguments(f, layer, outputs->shape.tokens);
+    struct tally tally = {0};
+    struct bound_result r;
+    judge_bits(f, layer, outputs, e, ordered, object, bits, j);
+    if (!valid(f, layer, outputs, j))
+        return GB_OK;
+    enum gb_status status = gb_truth_routing_weights(&a, e->x, out->ids, e->truth_weights, error);
+    if (status != GB_OK)
+        return status;
+    for (uint32_t t = 0; t < outputs->shape.tokens; t++)
+        judge_token(f, layer, t, out->ids + (size_t)t * f->shape.top_k, e, &tally, j);
+    judge_weights(f, layer, outputs, e, &r, j);
+    describe_into(object, "bound", "weights", describe_bound(&r, f->shape.top_k));
+    json_object_set_new(object, "tokens",
+                        json_pack("{s:I, s:I, s:I, s:o}", "same_experts", (json_int_t)tally.same, "swapped",
+                                  (json_int_t)tally.swapped, "wrong", (json_int_t)tally.wrong, "largest_gap_ulp",
+                                  describe_number(tally.gap_ulp)));
+    lane_add_bound(bound, &r);
+    if (!ordered && ((!tally.decided && f->shape.top_k < f->shape.experts) || !r.zero_exceeding))
+        judgement_worsen(j, VERDICT_VACUOUS,
+                         "routing of layer %u: any experts, or any weights, would lie inside the bound", layer);
+    return GB_OK;
+}
+
+enum gb_status judge_route(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+                           struct judgement *j, struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    bool ordered = kernel->order != NULL;
+    struct lane bits = {0}, bound = {0};
+    json_t *layers = json_array();
+    enum gb_status status = GB_OK;
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        struct expected e;
+        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
+        json_array_append_new(layers, object);
+        status = expected_new(gb_contract_router(b->contract), f, l, kernel, outputs->shape.tokens, &e, error);
+        if (status == GB_OK)
+            status = judge_layer(f, l, outputs, ordered, &e, object, &bits, &bound, j, error);
+        expected_free(&e);
+    }
+    j->metrics = json_pack("{s:o}", "layers", layers);
+    j->lanes =
+        json_pack("{s:o, s:o}", "bits", describe_bits_lane(&bits, ordered), "bound", describe_bound_lane(&bound, true));
+    return status;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "harness/judge/checks.h"
+
+/* The larger of the two; NaN wins and stays. */
+static double larger(double a, double b)
+{
+    return isnan(a) || a >= b ? a : b;
+}
+
+/* Where truth is NaN, so is every way to compute it. */
+static void enter_nan(double subject, size_t i, struct bound_result *r)
+{
+    if (isnan(subject))
+        return;
+    r->exceeding++;
+    r->worst_ratio = larger(r->worst_ratio, INFINITY);
+    if (r->limit_ratio < INFINITY) {
+        r->limit_ratio = INFINITY;
+        r->at = i;
+    }
+}
+
+void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
+                   uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r)
+{
+    double lambda = sqrt(2.0 * log(2.0 * (double)elements_of_case / FALSE_ALARM_PROBABILITY));
+    memset(r, 0, sizeof *r);
+    r->elements = tokens * per_token;
+    for (uint32_t t = 0; t < tokens; t++) {
+        double squares = 0.0, predicted = 0.0;
+        for (size_t i = t * per_token; i < (t + 1) * per_token; i++) {
+            if (isnan(truth[i])) { /* and says nothing about zeros */
+                enter_nan(subject[i], i, r);
+                continue;
+            }
+            double error = fabs(subject[i] - truth[i]);
+            double limit = fmin(worst[i], lambda * sigma[i]);
+            double ratio = error == 0.0 ? 0.0 : error / limit;
+            r->exceeding += !(error <= limit);
+            r->zero_exceeding += !(fabs(truth[i]) <= limit);
+            r->worst_ratio = larger(r->worst_ratio, error == 0.0 ? 0.0 : error / worst[i]);
+            if (!(ratio <= r->limit_ratio) && !isnan(r->limit_ratio)) {
+                r->limit_ratio = ratio;
+                r->at = i;
+            }
+            squares += error * error;
+            predicted += sigma[i] * sigma[i];
+        }
+        r->rms_ratio = larger(r->rms_ratio, squares == 0.0 ? 0.0 : sqrt(squares / predicted));
+    }
+}
+
+void lane_add_bits(struct lane *lane, const struct difference *d)
+{
+    lane->compared += d->compared;
+    lane->mismatching += d->mismatching;
+    lane->max_ulp = d->max_ulp > lane->max_ulp ? d->max_ulp : lane->max_ulp;
+}
+
+void lane_add_bound(struct lane *lane, const struct bound_result *r)
+{
+    lane->elements += r->elements;
+    lane->exceeding += r->exceeding;
+    lane->worst_ratio = larger(lane->worst_ratio, r->worst_ratio);
+    lane->limit_ratio = larger(lane->limit_ratio, r->limit_ratio);
+    lane->rms_ratio = larger(lane->rms_ratio, r->rms_ratio);
+}
+
+bool lane_vacuous(const struct lane *lane)
+{
+    return lane->elements == 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to the judge: the bound around truth, and what each lane adds up over a case. */
+#ifndef GB_HARNESS_JUDGE_CHECKS_H
+#define GB_HARNESS_JUDGE_CHECKS_H
+
+#include <jansson.h>
+
+#include "harness/judge/metrics.h"
+
+/* The probability that a kernel within its rounding points is rejected in one case, under the bound's model. */
+#define FALSE_ALARM_PROBABILITY 1e-9
+
+/* One buffer against truth. */
+struct bound_result {
+    uint64_t elements;
+    uint64_t exceeding;      /* elements outside their limit; NaN counts */
+    uint64_t zero_exceeding; /* elements that an all-zero result would get wrong */
+    double worst_ratio;      /* largest |error| / worst-case theorem */
+    double limit_ratio;      /* largest |error| / limit */
+    double rms_ratio;        /* largest over tokens of rms error / predicted rms */
+    uint64_t at;             /* where limit_ratio is largest */
+};
+
+/*
+ * The limit of an element is the smaller of the theorem and the bound on a sum of independent rounding errors of
+ * variance sigma^2, each uniform and therefore sub-Gaussian with its variance as proxy (sinh(x)/x <= exp(x^2/6)):
+ * P(|error| > sigma sqrt(2 ln(2 N / p))) <= p / N, so that N = elements_of_case elements together raise a false alarm
+ * with probability at most p = FALSE_ALARM_PROBABILITY.
+ * subject, truth, worst, sigma: [tokens, per_token].
+ */
+void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
+                   uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r);
+
+struct lane {
+    uint64_t compared, mismatching, max_ulp; /* bits */
+    uint64_t elements, exceeding;            /* bound */
+    double worst_ratio, limit_ratio, rms_ratio;
+};
+
+void lane_add_bits(struct lane *lane, const struct difference *d);
+void lane_add_bound(struct lane *lane, const struct bound_result *r);
+/* Whether nothing was compared. */
+bool lane_vacuous(const struct lane *lane);
+
+#endif

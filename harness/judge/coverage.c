@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/program/command.h"
+#include "harness/judge/coverage.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+static const char *const weight_names[COVERAGE_WEIGHTS] = {
+    [COVER_CODES] = "codes",
+    [COVER_SCALES] = "scales",
+    [COVER_ZERO_BLOCKS] = "zero_blocks",
+    [COVER_ZERO_SCALES] = "zero_scales",
+    [COVER_SUBNORMAL_SCALES] = "subnormal_scales",
+    [COVER_LARGEST] = "largest",
+    [COVER_SUBNORMALS] = "subnormals",
+    [COVER_ZEROS] = "zeros",
+    [COVER_NEGATIVE_ZEROS] = "negative_zeros",
+};
+
+static const char *const names[COVERAGE_ITEMS] = {
+    [COVER_X_SUBNORMALS] = "x.subnormals",
+    [COVER_X_ZEROS] = "x.zeros",
+    [COVER_X_NEGATIVE_ZEROS] = "x.negative_zeros",
+    [COVER_X_REPEATED] = "x.repeated",
+    [COVER_SILU_UNDERFLOW] = "silu.underflow",
+    [COVER_SILU_EXP_OVERFLOW] = "silu.exp_overflow",
+    [COVER_SILU_TAIL] = "silu.tail",
+    [COVER_SILU_INTERIOR] = "silu.interior",
+    [COVER_SILU_HALF] = "silu.half",
+    [COVER_SILU_LINEAR] = "silu.linear",
+    [COVER_CLAMP_GATE] = "clamp.gate",
+    [COVER_CLAMP_UP] = "clamp.up",
+    [COVER_TIES] = "intermediate.ties",
+    [COVER_NEAR_TIES] = "intermediate.near_ties",
+    [COVER_INTERMEDIATE_SUBNORMALS] = "intermediate.subnormals",
+    [COVER_INTERMEDIATE_ZEROS] = "intermediate.zeros",
+    [COVER_INTERMEDIATE_NEGATIVE_ZEROS] = "intermediate.negative_zeros",
+    [COVER_EXPERTS_IDLE] = "experts.idle",
+    [COVER_EXPERTS_ONE] = "experts.one",
+    [COVER_EXPERTS_SEVERAL] = "experts.several",
+    [COVER_EXPERTS_ALL] = "experts.all",
+    [COVER_SLOTS_EMPTY] = "slots.empty",
+};
+
+const char *coverage_name(enum coverage_item item, char name[32])
+{
+    static const char *const projections[] = {"gate", "up", "down"};
+    if (item >= COVER_X_SUBNORMALS)
+        return names[item];
+    snprintf(name, 32, "%s.%s", projections[item / COVERAGE_WEIGHTS], weight_names[item % COVERAGE_WEIGHTS]);
+    return name;
+}
+
+/* Subnormals, zeros and, of those, negative ones, in this sequence in `of`. values: [count]. */
+static void count_values(const gb_bf16 *values, size_t count, struct coverage_count *of)
+{
+    uint64_t subnormals = 0, zeros = 0, negative_zeros = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t magnitude = values[i].bits & 0x7FFF;
+        zeros += magnitude == 0;
+        subnormals += magnitude > 0 && magnitude < 0x80;
+        negative_zeros += values[i].bits == 0x8000;
+    }
+    of[0].seen += subnormals;
+    of[1].seen += zeros;
+    of[2].seen += negative_zeros;
+}
+
+static int compare_rows(const void *a, const void *b, void *bytes)
+{
+    return memcmp(*(const gb_bf16 *const *)a, *(const gb_bf16 *const *)b, *(const size_t *)bytes);
+}
+
+/* x: [tokens, hidden]; row: scratch, [tokens]. */
+static uint64_t repeated_rows(const gb_bf16 *x, uint32_t tokens, uint32_t hidden, const gb_bf16 **row)
+{
+    size_t bytes = hidden * sizeof *x;
+    uint64_t count = 0;
+    for (uint32_t t = 0; t < tokens; t++)
+        row[t] = x + (size_t)t * hidden;
+    qsort_r(row, tokens, sizeof *row, compare_rows, &bytes);
+    for (uint32_t t = 1; t < tokens; t++)
+        count += memcmp(row[t - 1], row[t], bytes) == 0;
+    return count;
+}
+
+/* load: scratch, [experts]. */
+static void count_loads(const struct gb_fixture *f, uint32_t layer, uint32_t tokens, uint32_t *load,
+                        struct coverage_count *of)
+{
+    memset(load, 0, f->shape.experts * sizeof *load);
+    for (size_t p = 0; p < (size_t)tokens * f->shape.top_k; p++) {
+        int32_t id = f->layer[layer].ids[p];
+        if (id < 0)
+            of[COVER_SLOTS_EMPTY].seen++;
+        else
+            load[id]++;
+    }
+    for (uint32_t e = 0; e < f->shape.experts; e++) {
+        of[COVER_EXPERTS_IDLE].seen += load[e] == 0;
+        of[COVER_EXPERTS_ONE].seen += load[e] == 1;
+        of[COVER_EXPERTS_SEVERAL].seen += load[e] > 1;
+        of[COVER_EXPERTS_ALL].seen += load[e] == tokens;
+    }
+}
+
+/* Every gate that is a number lies in one region; docs/gates.md#coverage. */
+static enum coverage_item silu_region(float gate)
+{
+    const float minimum = -1.2784645f; /* of silu: where 1 + e^-x + x e^-x = 0 */
+    float silu = gb_silu(gate);
+    if (gate < minimum)
+        return silu == 0.0f ? COVER_SILU_UNDERFLOW : isinf(gb_exp(-gate)) ? COVER_SILU_EXP_OVERFLOW : COVER_SILU_TAIL;
+    if (silu == 0.5f * gate)
+        return COVER_SILU_HALF;
+    return silu == gate ? COVER_SILU_LINEAR : COVER_SILU_INTERIOR;
+}
+
+static void count_product(float product, struct coverage_count *of)
+{
+    uint32_t bits;
+    memcpy(&bits, &product, sizeof bits);
+    uint32_t dropped = bits & 0xFFFF; /* what bf16 does not keep: 0x8000 is half an ulp of it */
+    if (!isfinite(product))
+        return;
+    of[COVER_TIES].seen += dropped == 0x8000;
+    of[COVER_NEAR_TIES].seen += dropped == 0x7FFF || dropped == 0x8001;
+}
+
+static void count_gate_up(const struct gb_fixture *f, uint32_t layer, uint32_t tokens,
+                          const struct gb_gate_up_values *values, const gb_bf16 *intermediate,
+                          struct coverage_count *of)
+{
+    uint32_t width = f->shape.intermediate;
+    for (size_t p = 0; p < (size_t)tokens * f->shape.top_k; p++) {
+        if (f->layer[layer].ids[p] < 0)
+            continue;
+        count_values(intermediate + p * width, width, of + COVER_INTERMEDIATE_SUBNORMALS);
+        for (size_t i = p * width; i < (p + 1) * width; i++) {
+            float gate = values->gate[i];
+            count_product(values->product[i], of);
+            if (f->activation == GB_SWIGLU_OAI) {
+                of[COVER_CLAMP_GATE].seen += gate > 7.0f;
+                of[COVER_CLAMP_UP].seen += fabsf(values->up[i]) > 7.0f;
+            } else if (!isnan(gate)) {
+                of[silu_region(gate)].seen++;
+            }
+        }
+    }
+}
+
+/* Rounding and activation, from the reference's own values. */
+static enum gb_status measure_gate_up(const struct gb_fixture *f, uint32_t layer, uint32_t tokens,
+                                      struct coverage_count *of, struct gb_error *error)
+{
+    size_t count = (size_t)tokens * f->shape.top_k * f->shape.intermediate;
+    struct gb_arguments a = gb_layer_arguments(f, layer, tokens);
+    float *buffer = malloc(3 * count * sizeof *buffer);           /* [3, tokens, top_k, intermediate] */
+    gb_bf16 *intermediate = malloc(count * sizeof *intermediate); /* [tokens, top_k, intermediate] */
+    struct gb_gate_up_values values = {buffer, buffer + count, buffer + 2 * count};
+    a.intermediate = intermediate;
+    enum gb_status status =
+        buffer && intermediate
+            ? gb_reference_gate_up_values(gb_contract_of(&a, GB_GATE_UP, GB_ORDER_FMA32), &a, &values, error)
+            : gb_fail(error, GB_ENOMEM, "no memory for the coverage of %u tokens", tokens);
+    if (status == GB_OK)
+        count_gate_up(f, layer, tokens, &values, intermediate, of);
+    free(buffer);
+    free(intermediate);
+    return status;
+}
+
+enum gb_status coverage_measure(const struct gb_fixture *f, uint32_t tokens, struct coverage *c, struct gb_error *error)
+{
+    *c = (struct coverage){.tokens = tokens};
+    for (enum coverage_item i = COVER_X_SUBNORMALS; i < COVERAGE_ITEMS; i++)
+        c->of[i].applies = i == COVER_CLAMP_GATE || i == COVER_CLAMP_UP          ? f->activation == GB_SWIGLU_OAI
+                           : i >= COVER_SILU_UNDERFLOW && i <= COVER_SILU_LINEAR ? f->activation == GB_SILU
+                                                                                 : true;
+    uint32_t *load = malloc(f->shape.experts * sizeof *load); /* [experts] */
+    const gb_bf16 **row = malloc(tokens * sizeof *row);       /* [tokens] */
+    enum gb_status status = load && row ? coverage_measure_weights(f, tokens, c, error)
+                                        : gb_fail(error, GB_ENOMEM, "no memory for the coverage of %u tokens", tokens);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        const gb_bf16 *x = f->layer[l].x;
+        count_loads(f, l, tokens, load, c->of);
+        count_values(x, (size_t)tokens * f->shape.hidden, c->of + COVER_X_SUBNORMALS);
+        c->of[COVER_X_REPEATED].seen += repeated_rows(x, tokens, f->shape.hidden, row);
+        status = measure_gate_up(f, l, tokens, c->of, error);
+    }
+    free(load);
+    free(row);
+    return status;
+}
+
+json_t *coverage_json(const struct coverage *c)
+{
+    json_t *object = json_object();
+    char name[32];
+    for (enum coverage_item i = 0; i < COVERAGE_ITEMS; i++) {
+        if (!c->of[i].applies)
+            continue;
+        json_t *count = json_pack("{s:I}", "seen", (json_int_t)c->of[i].seen);
+        if (c->of[i].possible)
+            json_object_set_new(count, "possible", json_integer((json_int_t)c->of[i].possible));
+        json_object_set_new(object, coverage_name(i, name), count);
+    }
+    return object;
+}
+
+/* One NAME[=MINIMUM], or `all`. */
+static enum gb_status demand_one(const char *word, struct coverage_demand *d, struct gb_error *error)
+{
+    char name[32];
+    size_t length = strcspn(word, "=");
+    uint64_t minimum = 0;
+    if (word[length] && !parse_number(word + length + 1, 1, INT64_MAX, &minimum))
+        return gb_fail(error, GB_EINVAL, "--require-coverage %s: the minimum is a whole number from 1", word);
+    if (!strcmp(word, "all")) {
+        for (enum coverage_item i = 0; i < COVERAGE_ITEMS; i++)
+            d->of[i].all = true;
+        return GB_OK;
+    }
+    for (enum coverage_item i = 0; i < COVERAGE_ITEMS; i++)
+        if (strlen(coverage_name(i, name)) == length && !strncmp(coverage_name(i, name), word, length)) {
+            d->of[i].named = true;
+            d->of[i].minimum = minimum;
+            return GB_OK;
+        }
+    return gb_fail(error, GB_EINVAL,
+                   "--require-coverage %s: no such count; gaugeblock info FIXTURE --coverage has them", word);
+}
+
+enum gb_status coverage_demand_parse(const char *text, struct coverage_demand *d, struct gb_error *error)
+{
+    *d = (struct coverage_demand){.text = text};
+    for (const char *c = text;; c++) {
+        char word[64];
+        size_t length = strcspn(c, ",");
+        if (length == 0 || length >= sizeof word)
+            return gb_fail(error, GB_EINVAL, "--require-coverage %.100s: give NAME[=MINIMUM],... or all", text);
+        memcpy(word, c, length);
+        word[length] = '\0';
+        enum gb_status status = demand_one(word, d, error);
+        c += length;
+        if (status != GB_OK || !*c)
+            return status;
+    }
+}
+
+bool coverage_short(const struct coverage *c, const struct coverage_demand *d, char *text, size_t bytes)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (enum coverage_item i = 0; i < COVERAGE_ITEMS; i++) {
+        const struct coverage_count *count = &c->of[i];
+        uint64_t minimum = d->of[i].minimum ? d->of[i].minimum : count->possible ? count->possible : 1;
+        char name[32];
+        if (!(d->of[i].named || (d->of[i].all && count->applies)) || (count->applies && count->seen >= minimum))
+            continue;
+        int more = count->applies
+                       ? snprintf(text + n, bytes - n, "%s%s %llu of %llu", n ? ", " : "", coverage_name(i, name),
+                                  (unsigned long long)count->seen, (unsigned long long)minimum)
+                       : snprintf(text + n, bytes - n, "%s%s (not in this format or activation)", n ? ", " : "",
+                                  coverage_name(i, name));
+        n = n + (size_t)more < bytes ? n + (size_t)more : bytes - 1;
+    }
+    return n > 0;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/judge/coverage.h"
+#include "quant/quant.h"
+
+enum { CODES = 1 << 16, SCALES = 256 }; /* bf16 has the most codes, E4M3 and E8M0 scales are bytes */
+
+/* Of one projection, over all layers. */
+struct histogram {
+    uint64_t code[CODES]; /* E2M1: of pairs, the bytes */
+    uint64_t scale[SCALES];
+    uint64_t zero_blocks;
+};
+
+/* The rows of one projection of one expert: codes and scales lie without gaps. */
+struct matrix {
+    enum gb_format format;
+    uint32_t rows, columns;
+    const void *codes, *scales;
+};
+
+static struct matrix matrix_of(const struct gb_weights *w, uint32_t expert, uint32_t part)
+{
+    uint32_t rows = w->rows / w->parts;
+    size_t number = (size_t)expert * w->parts + part;
+    struct matrix m = {.format = w->format, .rows = rows, .columns = w->columns};
+    m.codes = (const uint8_t *)w->codes + number * rows * gb_row_code_bytes(w->format, w->columns);
+    if (w->scales)
+        m.scales = (const uint8_t *)w->scales + number * gb_part_scale_bytes(w->format, rows, w->columns);
+    return m;
+}
+
+/* Neighbouring bytes go to different tables: equal ones would wait for each other. */
+static void count_bytes(const uint8_t *bytes, size_t count, uint64_t *histogram)
+{
+    uint64_t table[4][256] = {0};
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4)
+        for (unsigned k = 0; k < 4; k++)
+            table[k][bytes[i + k]]++;
+    for (; i < count; i++)
+        table[0][bytes[i]]++;
+    for (unsigned b = 0; b < 256; b++)
+        histogram[b] += table[0][b] + table[1][b] + table[2][b] + table[3][b];
+}
+
+/* Whether all codes of `rows` rows x `bytes` bytes are +0 or -0; pitch: bytes of a whole row; magnitude: the bits of
+ * eight bytes that are not signs. */
+static bool zero_block(const uint8_t *codes, uint32_t rows, size_t bytes, size_t pitch, uint64_t magnitude)
+{
+    uint64_t any = 0;
+    for (uint32_t r = 0; r < rows && !any; r++)
+        for (size_t i = 0; i < bytes && !any; i += sizeof any) {
+            uint64_t some = 0;
+            memcpy(&some, codes + r * pitch + i, bytes - i < sizeof some ? bytes - i : sizeof some);
+            any = some & magnitude;
+        }
+    return !any;
+}
+
+static uint64_t zero_blocks(const struct matrix *m)
+{
+    uint32_t down = gb_format_block_rows(m->format);
+    size_t pitch = gb_row_code_bytes(m->format, m->columns);
+    bool pairs = m->format == GB_NVFP4 || m->format == GB_MXFP4;
+    size_t across = gb_format_block(m->format) / (pairs ? 2 : 1);
+    uint64_t count = 0;
+    for (uint32_t r = 0; r < m->rows; r += down)
+        for (size_t c = 0; c < pitch; c += across)
+            count += zero_block((const uint8_t *)m->codes + r * pitch + c, m->rows - r < down ? m->rows - r : down,
+                                pitch - c < across ? pitch - c : across, pitch,
+                                pairs ? 0x7777777777777777 : 0x7F7F7F7F7F7F7F7F);
+    return count;
+}
+
+static void count_matrix(const struct matrix *m, struct histogram *h)
+{
+    size_t bytes = m->rows * gb_row_code_bytes(m->format, m->columns);
+    if (m->format == GB_BF16) {
+        const uint16_t *codes = m->codes;
+        for (size_t i = 0; i < bytes / sizeof *codes; i++)
+            h->code[codes[i]]++;
+        return;
+    }
+    count_bytes(m->codes, bytes, h->code);
+    if (m->format != GB_FP8_BLOCK)
+        count_bytes(m->scales, gb_part_scale_bytes(m->format, m->rows, m->columns), h->scale);
+    h->zero_blocks += zero_blocks(m);
+}
+
+static void count_expert(const struct gb_layer *l, uint32_t expert, struct histogram h[3])
+{
+    const struct matrix matrices[3] = {matrix_of(&l->gate_up, expert, 0), matrix_of(&l->gate_up, expert, 1),
+                                       matrix_of(&l->down, expert, 0)};
+    for (unsigned p = 0; p < 3; p++)
+        count_matrix(&matrices[p], &h[p]);
+}
+
+static void add(struct histogram *to, const struct histogram *from)
+{
+    for (unsigned i = 0; i < CODES; i++)
+        to->code[i] += from->code[i];
+    for (unsigned i = 0; i < SCALES; i++)
+        to->scale[i] += from->scale[i];
+    to->zero_blocks += from->zero_blocks;
+}
+
+/* Pairs to codes. */
+static void split_pairs(uint64_t *code)
+{
+    uint64_t single[16] = {0};
+    for (unsigned b = 0; b < 256; b++) {
+        single[b & 15] += code[b];
+        single[b >> 4] += code[b];
+    }
+    memset(code, 0, 256 * sizeof *code);
+    memcpy(code, single, sizeof single);
+}
+
+/* Codes by magnitude: 0, then `subnormals` of them, up to `largest`; beyond it lie infinity and NaN. */
+struct element {
+    unsigned bits, subnormals, largest;
+};
+
+static struct element element_of(enum gb_format format)
+{
+    if (format == GB_NVFP4 || format == GB_MXFP4)
+        return (struct element){4, 1, 7};
+    if (format == GB_BF16)
+        return (struct element){16, 127, 0x7F7F};
+    return (struct element){8, 7, 0x7E};
+}
+
+static void reduce_codes(const uint64_t *code, struct element e, struct coverage_count *of)
+{
+    unsigned sign = 1u << (e.bits - 1);
+    of[COVER_CODES] = (struct coverage_count){true, 0, 2 * (e.largest + 1)};
+    for (unsigned m = 0; m <= e.largest; m++) {
+        of[COVER_CODES].seen += (code[m] > 0) + (code[sign | m] > 0);
+        if (m > 0 && m <= e.subnormals)
+            of[COVER_SUBNORMALS].seen += code[m] + code[sign | m];
+    }
+    of[COVER_LARGEST].seen = code[e.largest] + code[sign | e.largest];
+    of[COVER_ZEROS].seen = code[0] + code[sign];
+    of[COVER_NEGATIVE_ZEROS].seen = code[sign];
+    of[COVER_SUBNORMALS].applies = of[COVER_LARGEST].applies = true;
+    of[COVER_ZEROS].applies = of[COVER_NEGATIVE_ZEROS].applies = true;
+}
+
+/* E4M3 scales have no sign: 0 .. 0x7E, the first eight being 0 and the subnormals. E8M0: 0 .. 0xFE. */
+static void reduce_scales(const uint64_t *scale, enum gb_format format, struct coverage_count *of)
+{
+    bool e4m3 = format == GB_NVFP4;
+    of[COVER_SCALES] = (struct coverage_count){true, 0, e4m3 ? 0x7F : 0xFF};
+    for (unsigned s = 0; s < of[COVER_SCALES].possible; s++)
+        of[COVER_SCALES].seen += scale[s] > 0;
+    of[COVER_ZERO_SCALES].applies = of[COVER_SUBNORMAL_SCALES].applies = e4m3;
+    of[COVER_ZERO_SCALES].seen = e4m3 ? scale[0] : 0;
+    for (unsigned s = 1; s < 8 && e4m3; s++)
+        of[COVER_SUBNORMAL_SCALES].seen += scale[s];
+}
+
+static void reduce(struct histogram *h, enum gb_format format, struct coverage_count *of)
+{
+    struct element e = element_of(format);
+    if (e.bits == 4)
+        split_pairs(h->code);
+    reduce_codes(h->code, e, of);
+    of[COVER_ZERO_BLOCKS] = (struct coverage_count){format != GB_BF16, h->zero_blocks, 0};
+    if (format == GB_NVFP4 || format == GB_MXFP4 || format == GB_MXFP8)
+        reduce_scales(h->scale, format, of);
+}
+
+/* used: [experts]. */
+static void find_used(const struct gb_fixture *f, uint32_t layer, uint32_t tokens, bool *used)
+{
+    memset(used, 0, f->shape.experts * sizeof *used);
+    for (size_t p = 0; p < (size_t)tokens * f->shape.top_k; p++)
+        if (f->layer[layer].ids[p] >= 0)
+            used[f->layer[layer].ids[p]] = true;
+}
+
+enum gb_status coverage_measure_weights(const struct gb_fixture *f, uint32_t tokens, struct coverage *c,
+                                        struct gb_error *error)
+{
+    struct histogram *all = calloc(3, sizeof *all);       /* gate, up, down */
+    bool *used = malloc(f->shape.experts * sizeof *used); /* [experts] */
+    enum gb_status status = all && used ? GB_OK : GB_ENOMEM;
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        find_used(f, l, tokens, used);
+#pragma omp parallel
+        {
+            struct histogram *own = calloc(3, sizeof *own);
+#pragma omp for schedule(dynamic)
+            for (uint32_t e = 0; e < f->shape.experts; e++)
+                if (own && used[e])
+                    count_expert(&f->layer[l], e, own);
+#pragma omp critical
+            if (own)
+                for (unsigned p = 0; p < 3; p++)
+                    add(&all[p], &own[p]);
+            else
+                status = GB_ENOMEM;
+            free(own);
+        }
+    }
+    for (unsigned p = 0; status == GB_OK && p < 3; p++)
+        reduce(&all[p], f->weights, c->of + p * COVERAGE_WEIGHTS);
+    free(all);
+    free(used);
+    return status == GB_OK ? GB_OK
+                           : gb_fail(error, status, "no memory to count the codes of %u experts", f->shape.experts);
+}

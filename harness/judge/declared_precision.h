@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a file of outputs, which has no kernel table, is said to claim of the kernel that wrote it. */
+#ifndef GB_HARNESS_JUDGE_DECLARED_PRECISION_H
+#define GB_HARNESS_JUDGE_DECLARED_PRECISION_H
+
+#include "gaugeblock.h"
+
+enum { FP32_SIGNIFICAND_BITS = 24, ROUNDED_STAGES = 5 };
+
+struct claim {
+    const char *order;          /* NULL: none */
+    enum gb_format activations; /* GB_BF16, or the fixture's; 0: not said, the fixture's */
+    uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator */
+    struct gb_stage_roundings roundings;
+    const char *roundings_text; /* as given; NULL: none */
+};
+
+/* The members of struct gb_stage_roundings: their names, and what is in them. i: below ROUNDED_STAGES. */
+const char *stage_name(uint32_t i);
+enum gb_format stage_rounding(const struct gb_stage_roundings *roundings, uint32_t i);
+
+/* Takes "STAGE=FORMAT,...": stages by name, each fp32 or bf16, each at most once. GB_EINVAL: says what is wrong. */
+enum gb_status claim_roundings(struct claim *claim, const char *text, struct gb_error *error);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One subject's outputs to cases of the record: one, or two where routing of its own comes with them. */
+#ifndef GB_HARNESS_JUDGE_EVALUATE_CASE_H
+#define GB_HARNESS_JUDGE_EVALUATE_CASE_H
+
+#include "harness/program/run_case.h"
+#include "harness/run/worker.h"
+
+struct judged {
+    struct gb_kernel kernel; /* what the subject is and claims to be */
+    const char *library;     /* its path; "" for a file of outputs */
+    const char *repro;
+    const struct gb_outputs *outputs, *second;    /* second: of another run, where the two may differ; otherwise NULL */
+    const struct gb_outputs *largest;             /* of the same run and the most tokens; NULL: outputs */
+    const struct worker_checks *checks, *routing; /* what watching it showed; NULL for a file */
+    double seconds;                               /* that it took to run it, or to read its file */
+};
+
+/* The contract's name; "" if no order is claimed. */
+const char *judged_contract(const struct gb_kernel *kernel);
+/* Where both ids and an output are there, the router is one case, and the layer under the subject's own routing
+ * another. A failed output is explained. */
+enum gb_status judged_cases(json_t *record, const struct case_request *request, const struct judged *subject,
+                            struct gb_error *error);
+
+#endif

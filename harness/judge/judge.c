@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/to_json.h"
+#include "harness/judge/drift.h"
+#include "harness/judge/judge.h"
+#include "harness/judge/check_activations.h"
+#include "harness/judge/check_intermediate.h"
+#include "harness/judge/distance.h"
+#include "harness/judge/check_down.h"
+#include "harness/judge/check_exact.h"
+#include "harness/judge/check_route.h"
+#include "harness/judge/checks.h"
+#include "harness/judge/metrics.h"
+#include "harness/run/progress.h"
+#include "harness/run/session.h"
+#include "harness/judge/aggregate_tests.h"
+#include "quant/quant.h"
+
+/* What the lanes add up over the layers of one case. */
+struct tally {
+    struct lane bits, bound;
+    struct statistics statistics;
+    struct exact_lane exact;
+    struct code_lane codes;
+    struct down_lane down;
+    const struct gate *gate;
+    struct closeness closeness; /* to the gate's thresholds */
+    uint64_t elements;          /* of the bound lane */
+    bool ordered;               /* bits are binding, and statistics are not */
+    bool quantised;             /* activations */
+    bool given;                 /* the subject is down alone, on the reference's intermediate */
+    const char *without_sums;   /* why sums of errors are not judged; NULL: they are */
+    bool bound_instead;         /* the bound is binding in their place, of some tokens at least */
+};
+
+/* The bits lane of one buffer of one layer. */
+static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, enum gb_format format,
+                       const void *subject, const void *reference, bool binding, json_t *object, struct lane *lane,
+                       struct judgement *j)
+{
+    struct difference d;
+    difference_of(format, subject, reference, tokens * per_token, &d);
+    describe_into(object, "subject_reference", stage, describe_difference(&d, format, per_token));
+    lane_add_bits(lane, &d);
+    if (binding && d.mismatching)
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "%s of layer %u: %llu of %llu elements differ from the reference; first at token %llu, element %llu: "
+            "0x%0*x, reference 0x%0*x",
+            stage, layer, (unsigned long long)d.mismatching, (unsigned long long)d.compared,
+            (unsigned long long)(d.first / per_token), (unsigned long long)(d.first % per_token),
+            format == GB_FP32 ? 8 : 4, d.first_subject, format == GB_FP32 ? 8 : 4, d.first_reference);
+}
+
+static bool bound_binds(const struct tally *tally)
+{
+    return tally->gate->bound || (tally->bound_instead && (tally->gate->rms || tally->gate->gain));
+}
+
+static bool sums_bind(const struct tally *tally, bool gain)
+{
+    return !tally->ordered && !tally->without_sums && (gain ? tally->gate->gain : tally->gate->rms);
+}
+
+/* Whether zeros would pass. Where a recipe leaves codes of quantised activations open, bits are what verifies. */
+static bool zeros_pass(const struct tally *tally, const struct bound_result *r, const double *truth)
+{
+    bool all_zero = true;
+    for (uint64_t i = 0; i < r->elements; i++)
+        all_zero &= truth[i] == 0.0;
+    return r->zero_exceeding == 0 && (all_zero || !tally->ordered || !tally->quantised);
+}
+
+/* The bound lane of one buffer of one layer. */
+static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
+                        const double *truth, const double *worst, const double *sigma, struct tally *tally,
+                        json_t *object, struct judgement *j)
+{
+    struct bound_result r;
+    bound_compare(subject, truth, worst, sigma, tokens, per_token, tally->elements, &r);
+    describe_into(object, "bound", stage, describe_bound(&r, per_token));
+    lane_add_bound(&tally->bound, &r);
+    if (!bound_binds(tally))
+        return;
+    if (zeros_pass(tally, &r, truth))
+        judgement_worsen(j, VERDICT_VACUOUS,
+                         "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage, layer);
+    if (r.exceeding)
+        judgement_worsen(
+            j, VERDICT_FAIL,
+            "%s of layer %u: %llu of %llu elements lie outside the derived bound around truth; worst at token %llu, "
+            "element %llu: %.9g, truth %.9g, %.3g times the bound",
+            stage, layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
+            (unsigned long long)(r.at / per_token), (unsigned long long)(r.at % per_token), subject[r.at], truth[r.at],
+            r.limit_ratio);
+}
+
+/* Whether zeros would pass every lane that binds, of a gate without the bound. before: how many sums, rms and gain,
+ * zeros had exceeded before this buffer. */
+static void judge_zeros(const char *stage, uint32_t layer, const double *truth, size_t count, const uint64_t before[2],
+                        const struct tally *tally, struct judgement *j)
+{
+    bool all_zero = true, seen = false;
+    for (int gain = 0; gain < 2; gain++)
+        seen |= sums_bind(tally, gain) && statistics_zero_exceeding(&tally->statistics, gain) > before[gain];
+    if (bound_binds(tally) || !(tally->gate->exact || tally->gate->rms || tally->gate->gain))
+        return;
+    for (size_t i = 0; i < count; i++)
+        all_zero &= (float)truth[i] == 0.0f;
+    if (!seen && (all_zero || !(tally->ordered || tally->exact.binding)))
+        judgement_worsen(j, VERDICT_VACUOUS,
+                         "%s of layer %u: zeros would pass the lanes of the gate %s, so nothing was verified", stage,
+                         layer, tally->gate->name);
+}
+
+/* Truth is in no hash, so it may be of other inputs: then the reference itself, with bf16 activations, lies outside the
+ * bound. */
+static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint32_t tokens, struct judgement *j,
+                                  struct gb_error *error)
+{
+    struct widened ours;
+    struct bound_result r;
+    uint32_t hidden = b->fixture->shape.hidden;
+    enum gb_status status = widen(GB_FP32, b->reference->layer[layer].output, (size_t)tokens * hidden, &ours, error);
+    if (status == GB_OK) {
+        bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
+                      b->bounds[layer].of.output_sigma, tokens, hidden, (uint64_t)tokens * hidden, &r);
+        if (r.exceeding)
+            judgement_worsen(
+                j, VERDICT_BAD_INPUT,
+                "/layers/%u/truth/quantised: is not that of its inputs, or not finite: the reference lies outside the "
+                "bound around it in %llu elements, most at token %llu, element %llu; make the fixture again",
+                layer, (unsigned long long)r.exceeding, (unsigned long long)(r.at / hidden),
+                (unsigned long long)(r.at % hidden));
+    }
+    widened_free(&ours);
+    return status;
+}
+
+/* The last stage by itself. gb_bf16 codes: what it read, or NULL where that is not known. */
+static enum gb_status judge_down(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                 const gb_bf16 *codes, const double *values, struct tally *tally, json_t *object,
+                                 struct judgement *j, struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    uint32_t tokens = outputs->shape.tokens;
+    size_t bytes = sizeof(gb_bf16) * tokens * b->fixture->shape.top_k * b->fixture->shape.intermediate;
+    if (!codes)
+        return GB_OK;
+    if (!tally->ordered)
+        return down_judge(&tally->down, b, layer, tokens, codes, values, j, error);
+    if (!memcmp(codes, b->reference->layer[layer].intermediate, bytes))
+        return GB_OK; /* the output's bits have said it */
+    return down_compare(b, layer, tokens, codes, out->format, out->output, object, j, error);
+}
+
+static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                   struct tally *tally, json_t *object, struct judgement *j, struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &outputs->layer[layer];
+    uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
+    size_t count = (size_t)tokens * hidden;
+    const float *reference = b->reference->layer[layer].output;
+    struct widened subject = {0};
+    gb_bf16 *stored = malloc(sizeof *stored * count); /* [tokens, hidden] */
+    enum gb_status status = stored ? widen(out->format, out->output, count, &subject, error)
+                                   : gb_fail(error, GB_ENOMEM, "no memory to judge %zu values", count);
+    if (status == GB_OK) {
+        for (size_t i = 0; i < count; i++)
+            stored[i] = gb_bf16_encode(reference[i]);
+        judge_bits("output", layer, tokens, hidden, out->format, out->output,
+                   out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, object, &tally->bits, j);
+        exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
+        judge_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
+                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
+        gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
+        uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
+                              statistics_zero_exceeding(&tally->statistics, true)};
+        if (!tally->without_sums)
+            status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
+        judge_zeros("output", layer, b->bounds[layer].of.output_truth, count, before, tally, j);
+    }
+    if (status == GB_OK)
+        status =
+            judge_down(b, layer, outputs, tally->given ? b->reference->layer[layer].intermediate : out->intermediate,
+                       subject.value, tally, object, j, error);
+    if (status == GB_OK)
+        status = check_truth(b->plain ? b->plain : b, layer, tokens, j, error);
+    widened_free(&subject);
+    free(stored);
+    return status;
+}
+
+static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                         struct tally *tally, json_t *object, struct judgement *j,
+                                         struct gb_error *error)
+{
+    const struct gb_shape *shape = &b->fixture->shape;
+    const struct layer_bounds *lb = &b->bounds[layer];
+    uint32_t tokens = outputs->shape.tokens;
+    size_t per_token = (size_t)shape->top_k * shape->intermediate;
+    struct widened subject = {0};
+    enum gb_status status = widen(GB_BF16, outputs->layer[layer].intermediate, tokens * per_token, &subject, error);
+    if (status == GB_OK) {
+        judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
+                   b->reference->layer[layer].intermediate, tally->ordered, object, &tally->bits, j);
+        exact_intermediate(&tally->exact, layer, tokens, b, subject.value, j);
+        status = codes_judge(&tally->codes, b, layer, tokens, outputs->layer[layer].intermediate, j, error);
+    }
+    if (status == GB_OK) {
+        judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
+                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
+        uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
+                              statistics_zero_exceeding(&tally->statistics, true)};
+        if (!tally->without_sums)
+            statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
+        judge_zeros("intermediate", layer, lb->of.intermediate_truth, tokens * per_token, before, tally, j);
+    }
+    widened_free(&subject);
+    return status;
+}
+
+/* The gate's thresholds, where it has any. */
+static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
+{
+    json_t *checks = gate_describe(&tally->closeness);
+    const char *missed = gate_missed(&tally->closeness), *name = tally->gate->name;
+    const char *wrong = gate_vacuous(&tally->closeness);
+    if (!checks)
+        return NULL;
+    if (missed)
+        judgement_worsen(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
+    if (wrong)
+        judgement_worsen(j, VERDICT_VACUOUS, "%s would meet the thresholds of the gate %s, so nothing was verified",
+                         wrong, name);
+    return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", missed ? "FAIL" : "PASS", "gate", name,
+                     "checks", checks);
+}
+
+/* rms, or gain. */
+static json_t *describe_sums(const struct tally *tally, bool gain)
+{
+    json_t *object = describe_statistics(&tally->statistics, gain, sums_bind(tally, gain));
+    if (tally->without_sums) {
+        json_object_set_new(object, "result", json_string("NOT_RUN"));
+        json_object_set_new(object, "reason", json_string(tally->without_sums));
+    }
+    return object;
+}
+
+static json_t *describe_lanes(const struct tally *tally)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally->bits, tally->ordered), "exact",
+                     exact_describe(&tally->exact), "bound", describe_bound_lane(&tally->bound, bound_binds(tally)),
+                     "rms", describe_sums(tally, false), "gain", describe_sums(tally, true));
+}
+
+/* Whether sums of errors are judged. Those of quantised activations are down's alone, as those of the lane down. */
+static void choose_sums(struct tally *tally, const struct baseline *b, const struct gb_rounding_points *points,
+                        uint32_t tokens)
+{
+    uint64_t out = 0, all = 0;
+    for (uint32_t l = 0; b->plain && l < b->fixture->layers; l++) {
+        const struct gb_moments *m = &b->bounds[l].moments;
+        for (uint32_t t = 0; t < tokens && t < m->tokens; t++, all++)
+            out += m->open[t] == GB_LEFT_OUT;
+    }
+    if (!tally->without_sums && b->plain)
+        tally->without_sums =
+            out == all ? "too many codes of the intermediate are open" : down_without_sums(points, false);
+    tally->bound_instead = tally->without_sums || out;
+}
+
+/* How many elements the bound is checked on in this case: its false-alarm probability is spread over them. */
+static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs *outputs, bool output, bool inner)
+{
+    uint64_t per_token =
+        (output ? f->shape.hidden : 0) + (inner ? (uint64_t)f->shape.top_k * f->shape.intermediate : 0);
+    return per_token * outputs->shape.tokens * f->layers;
+}
+
+/* One layer: lanes, figures and hashes go into object. */
+static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool output,
+                                  struct tally *tally, struct distances *sum, json_t *object, struct judgement *j,
+                                  struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    if (outputs->layer[layer].intermediate)
+        status = judge_intermediate(b, layer, outputs, tally, object, j, error);
+    if (status == GB_OK)
+        status = judge_activations(b, layer, outputs, tally->ordered, object, &tally->bits, j, error);
+    if (status == GB_OK)
+        exact_activations(&tally->exact, layer, b, outputs, j);
+    if (status == GB_OK && output)
+        status = judge_output(b, layer, outputs, tally, object, j, error);
+    if (status == GB_OK && output)
+        status = distances_add(sum, b->fixture, layer, outputs, b->reference, object, error);
+    describe_hashes(object, &outputs->layer[layer], &outputs->shape, outputs->activation_rules, output);
+    return status;
+}
+
+enum gb_status judge_drift(const struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+                           struct judgement *j, struct gb_error *error)
+{
+    json_t *drift;
+    drift_judge(b, outputs, kernel->order && kernel->output == GB_FP32, j);
+    enum gb_status status = drift_describe(b, outputs, &drift, error);
+    json_object_set_new(j->metrics, "drift", drift);
+    return status;
+}
+
+enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+                     const struct worker_checks *checks, const struct gate *gate, struct judgement *j,
+                     struct gb_error *error)
+{
+    const struct gb_fixture *f = b->fixture;
+    *j = (struct judgement){.verdict = VERDICT_PASS};
+    if (checks)
+        judgement_watch(j, kernel, checks);
+    if (kernel->operation == GB_ROUTE)
+        return judge_route(b, kernel, outputs, j, error);
+    bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
+    struct tally tally = {.gate = gate,
+                          .elements = elements_of(f, outputs, output, inner),
+                          .ordered = kernel->order != NULL,
+                          .quantised = b->plain != NULL,
+                          .given = kernel->operation == GB_DOWN,
+                          .without_sums = f->nonfinite ? "some values are not finite" : NULL};
+    struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};
+    struct distances sum;
+    json_t *layers = json_array();
+    distances_start(&sum);
+    progress_enter(0.0, 0.5);
+    enum gb_status status = baseline_bounds(b, &points, inner, error);
+    progress_leave();
+    progress_enter(0.5, 1.0);
+    if (status == GB_OK && b->plain && output)
+        status = baseline_bounds(b->plain, b->plain->bounds ? &b->plain->points : &points, b->plain->stages, error);
+    if (status == GB_OK)
+        exact_start(&tally.exact, b, gate, j);
+    gate_start(gate, &tally.closeness);
+    if (status == GB_OK)
+        choose_sums(&tally, b, &points, outputs->shape.tokens);
+    tally.codes = (struct code_lane){.binding = bound_binds(&tally),
+                                     .flips_binding = sums_bind(&tally, false),
+                                     .elements = elements_of(f, outputs, false, true)};
+    tally.down = (struct down_lane){.bound_binding = bound_binds(&tally),
+                                    .rms_binding = !tally.ordered && !f->nonfinite && gate->rms,
+                                    .gain_binding = !tally.ordered && !f->nonfinite && gate->gain,
+                                    .why = down_without_sums(&points, f->nonfinite),
+                                    .elements = elements_of(f, outputs, true, false)};
+    if (status == GB_OK)
+        statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !tally.without_sums,
+                         inner && !tally.without_sums, FALSE_ALARM_PROBABILITY);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
+        json_array_append_new(layers, object);
+        progress_item("checking the outputs", l, f->layers);
+        status = judge_layer(b, l, outputs, output, &tally, &sum, object, j, error);
+    }
+    progress_leave();
+    if (lane_vacuous(&tally.bound))
+        judgement_worsen(j, VERDICT_VACUOUS, "nothing was compared");
+    judgement_of_sums(j, &tally.statistics, "", sums_bind(&tally, false), sums_bind(&tally, true));
+    j->metrics = json_pack("{s:o}", "layers", layers);
+    if (output)
+        json_object_set_new(j->metrics, "overall", distances_describe(&sum));
+    if (status == GB_OK && outputs->stack)
+        status = judge_drift(b, kernel, outputs, j, error);
+    j->lanes = describe_lanes(&tally);
+    json_t *codes = codes_describe(&tally.codes), *down = down_describe(&tally.down);
+    if (codes)
+        json_object_set_new(j->lanes, "codes", codes);
+    if (down)
+        json_object_set_new(j->lanes, "down", down);
+    json_t *thresholds = output ? judge_thresholds(&tally, j) : NULL;
+    if (thresholds)
+        json_object_set_new(j->lanes, "thresholds", thresholds);
+    return status;
+}

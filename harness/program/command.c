@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/program/command.h"
+#include "harness/run/verdict.h"
+
+int command_finish(const char *command, int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    fprintf(stderr, "gaugeblock%s%s: standard output: %s\n", *command ? " " : "", command, strerror(errno));
+    return code ? code : EXIT_USAGE;
+}
+
+enum { LINE = 8192 };
+
+/* The message as one line, whatever the arguments and files hold that it quotes. */
+static const char *one_line(char line[LINE], const char *format, va_list list)
+{
+    vsnprintf(line, LINE, format, list);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    return line;
+}
+
+const char *path_end(const char *path)
+{
+    enum { SHOWN = 160 };
+    size_t length = strlen(path);
+    return length > SHOWN ? path + length - SHOWN : path;
+}
+
+void usage_error(const struct argp_state *state, const char *format, ...)
+{
+    char line[LINE];
+    va_list list;
+    va_start(list, format);
+    fprintf(stderr, "%s: %s; see %s --help\n", state->name, one_line(line, format, list), state->name);
+    va_end(list);
+    exit(EXIT_USAGE);
+}
+
+/* A command's parser and what it was given so far. */
+struct parsing {
+    const struct argp *argp;
+    void *input;
+    bool given[64]; /* by the option's place */
+};
+
+/* An option that only begins as a name does is none: a script is to mean today's options with tomorrow's program too.
+ */
+static void refuse_abbreviation(const struct argp_option *options, int key, const char *argument,
+                                const struct argp_state *state)
+{
+    for (size_t i = 0; options && options[i].name; i++) {
+        if (options[i].key != key)
+            continue;
+        int behind = argument && argument == state->argv[state->next - 1]; /* as a word of its own */
+        const char *word = state->argv[state->next - 1 - behind];
+        size_t length = strlen(options[i].name);
+        if (!strncmp(word, "--", 2) &&
+            (strncmp(word + 2, options[i].name, length) || (word[2 + length] && word[2 + length] != '=')))
+            usage_error(state, "%.*s: no such option; there is --%s", (int)strcspn(word, "="), word, options[i].name);
+    }
+}
+
+/* Around a command's parser: argp itself prints nothing, and no value is silently replaced by a later one. */
+static error_t parse_once(int key, char *argument, struct argp_state *state)
+{
+    struct parsing *p = state->input;
+    const struct argp_option *options = p->argp->options;
+    if (key == ARGP_KEY_ERROR)
+        usage_error(state, "%s: no such option, or its value is missing", state->argv[state->next - 1]);
+    refuse_abbreviation(options, key, argument, state);
+    for (size_t i = 0; options && options[i].name && i < sizeof p->given / sizeof *p->given; i++)
+        if (options[i].key == key && options[i].arg && !(options[i].flags & OPTION_REPEATABLE)) {
+            if (p->given[i])
+                usage_error(state, "--%s is given twice", options[i].name);
+            p->given[i] = true;
+        }
+    state->input = p->input;
+    error_t status = p->argp->parser(key, argument, state);
+    state->input = p;
+    return status;
+}
+
+const struct argp_option help_option = {"help", 'h', NULL, 0, "print this help", 0};
+
+bool option_has_letter(const struct argp_option *option)
+{
+    return option->key > ' ' && option->key < 0x7f;
+}
+
+/* Whether the word asks for help. */
+static bool asks_for_help(const char *word)
+{
+    return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "-?");
+}
+
+void command_parse(const struct argp *argp, int argc, char **argv, void *input)
+{
+    char name[64];
+    struct parsing parsing = {.argp = argp, .input = input};
+    struct argp once = *argp;
+    const char *command = argv[0];
+    once.parser = parse_once;
+    snprintf(name, sizeof name, "gaugeblock %s", command);
+    argv[0] = name;
+    for (int i = 1; i < argc; i++)
+        if (asks_for_help(argv[i])) {
+            argp_help(argp, stdout, ARGP_HELP_STD_HELP, name);
+            exit(command_finish(command, EXIT_PASS));
+        }
+    if (argp_parse(&once, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, NULL, &parsing))
+        exit(EXIT_USAGE);
+}
+
+int command_error(const char *command, const char *format, ...)
+{
+    char line[LINE];
+    va_list list;
+    va_start(list, format);
+    fprintf(stderr, "gaugeblock %s: %s\n", command, one_line(line, format, list));
+    va_end(list);
+    return EXIT_USAGE;
+}
+
+int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || n < low || n > high)
+        return 0;
+    *value = n;
+    return 1;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fixtures/fixtures.h"
+#include "harness/run/child.h"
+#include "harness/program/command.h"
+#include "harness/run/probe.h"
+#include "harness/program/manual.h"
+#include "harness/run/verdict.h"
+#include "harness/run/worker.h"
+
+static const struct command commands[] = {
+    {"list", command_list, &list_argp, "what there is: formats, recipes, contracts, kernels, devices, gates"},
+    {"make", command_make, &make_argp, "generate a problem"},
+    {"import", command_import, &import_argp, "make a problem from a checkpoint"},
+    {"info", command_info, &info_argp, "describe a problem"},
+    {"verify", command_verify, &verify_argp, "judge kernels, or outputs, on problems"},
+    {"diff", command_diff, &diff_argp, "compare two records of verify"},
+    {"power", command_power, &power_argp, "what a gate sees on a problem: injected bugs, smallest errors"},
+    {"vectors", command_vectors, &vectors_argp, "write conformance vectors of recipes"},
+    {"identify", command_identify, &identify_argp, "name the recipe that a quantiser implements"},
+    {"guard", guard_main, NULL, NULL},
+    {"worker", worker_main, NULL, NULL},
+    {"probe", probe_main, NULL, NULL},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static const struct command *find(const char *name)
+{
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (!strcmp(name, commands[i].name))
+            return &commands[i];
+    return NULL;
+}
+
+static void usage(FILE *stream)
+{
+    fprintf(stream,
+            "Usage: gaugeblock COMMAND [OPTION...]\n"
+            "%c%s.\n\n",
+            PROGRAM_SUMMARY[0] - 'a' + 'A', PROGRAM_SUMMARY + 1);
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (commands[i].summary)
+            fprintf(stream, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    fprintf(stream, "\nExample:\n%s\n%s\ngaugeblock help COMMAND tells more.\n", PROGRAM_EXAMPLE, PROGRAM_EXIT_CODES);
+}
+
+/* gaugeblock help [COMMAND] */
+static int help(int argc, char **argv)
+{
+    const struct command *command = argc > 2 ? find(argv[2]) : NULL;
+    char *words[] = {argc > 2 ? argv[2] : NULL, "--help", NULL};
+    if (argc <= 2) {
+        usage(stdout);
+        return command_finish("", EXIT_PASS);
+    }
+    if (command && command->summary && argc == 3)
+        return command->run(2, words);
+    fprintf(stderr, "gaugeblock help: name one command; see gaugeblock --help\n");
+    return EXIT_USAGE;
+}
+
+/* Descriptors 0 to 2 that are closed would become files of ours: /dev/null takes their place, and still cannot be
+ * written. */
+static void open_standard(void)
+{
+    int descriptor;
+    do
+        descriptor = open("/dev/null", O_RDONLY);
+    while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+    if (descriptor >= 0)
+        close(descriptor);
+}
+
+int main(int argc, char **argv)
+{
+    open_standard();
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of write */
+    gb_hdf5_no_atexit();
+    if (argc < 2) { /* nothing was done: not an exit code of success */
+        usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "-?") || !strcmp(argv[1], "help"))
+        return help(!strcmp(argv[1], "help") ? argc : 2, argv);
+    if (!strcmp(argv[1], "--version")) {
+        printf("gaugeblock %s, kernel ABI %u\n", GB_VERSION, GB_ABI_VERSION);
+        return command_finish("", EXIT_PASS);
+    }
+    if (!strcmp(argv[1], "manual") && argc == 3) /* the build's: what is installed beside the program */
+        return manual_write(commands, COMMANDS, argv[2]);
+    const struct command *command = find(argv[1]);
+    if (command)
+        return command_finish(command->name, command->run(argc - 1, argv + 1));
+    fprintf(stderr, "gaugeblock: no command named '%s'; see gaugeblock --help\n", argv[1]);
+    return EXIT_USAGE;
+}

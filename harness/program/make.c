@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/run/compute_truth.h"
+#include "harness/program/command.h"
+#include "harness/judge/check_exact.h"
+#include "harness/program/models.h"
+#include "harness/run/verdict.h"
+#include "quant/quant.h"
+
+struct make_options {
+    const char *path;
+    const struct model *model; /* NULL: --shape */
+    struct gb_shape shape;
+    enum gb_format format, activations;
+    const char *activation_recipe; /* a name of gb_recipes; NULL: the default of activations */
+    const char *data;              /* a name of gb_generators, without its version or with it */
+    const char *routing;           /* a name of gb_routing_kinds */
+    const char *router;            /* a name of gb_router_recipes; NULL: the model's, or the default */
+    uint32_t layers;
+    uint64_t seed;
+    bool generated;
+    int kept; /* OPTION_STORED or OPTION_GENERATED, whichever was given; 0: neither */
+};
+
+enum {
+    OPTION_SHAPE = 256,
+    OPTION_FORMAT,
+    OPTION_ACTIVATIONS,
+    OPTION_ACTIVATION_RECIPE,
+    OPTION_LAYERS,
+    OPTION_TOKENS,
+    OPTION_SEED,
+    OPTION_DATA,
+    OPTION_STORED,
+    OPTION_MODEL,
+    OPTION_ROUTING,
+    OPTION_ROUTER,
+    OPTION_GENERATED
+};
+
+static const struct argp_option options[] = {
+    {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
+    {"shape", OPTION_SHAPE, "E,K,H,I", 0, "or: experts, top-k, hidden and intermediate size", 0},
+    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp4, mxfp8, fp8 or bf16", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+     "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
+    {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
+     "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
+    {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
+    {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
+    {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties, edge, nonfinite or exact (docs/fixtures.md)", 0},
+    {"routing", OPTION_ROUTING, "KIND", 0, "router (default), uniform, skewed, hot, half or holes", 0},
+    {"router", OPTION_ROUTER, "RECIPE", 0, "the router's rule (gaugeblock list routers); a model has its own", 0},
+    {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
+    {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
+    {"generated", OPTION_GENERATED, NULL, 0,
+     "keep only the seed, and make the weights of the experts in use on reading", 0},
+    {0},
+};
+
+static void parse_shape(struct argp_state *state, const char *text, struct gb_shape *shape)
+{
+    uint32_t *const fields[] = {&shape->experts, &shape->top_k, &shape->hidden, &shape->intermediate};
+    char copy[64];
+    if (strlen(text) >= sizeof copy)
+        usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+    snprintf(copy, sizeof copy, "%s", text);
+    char *at = copy;
+    for (int i = 0; i < 4; i++) {
+        uint64_t value;
+        char *comma = strchr(at, ',');
+        if ((comma != NULL) != (i < 3))
+            usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+        if (comma)
+            *comma = '\0';
+        if (!parse_number(at, 1, 1 << 20, &value))
+            usage_error(state, "--shape %s: '%s' is no number from 1 to %d", text, at, 1 << 20);
+        *fields[i] = (uint32_t)value;
+        at = comma ? comma + 1 : at;
+    }
+    if (shape->top_k > shape->experts)
+        usage_error(state, "--shape %s: top-k %u is larger than the number of experts %u", text, shape->top_k,
+                    shape->experts);
+}
+
+static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
+{
+    uint64_t value = 0;
+    if (!parse_number(text, low, high, &value))
+        usage_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
+                    (unsigned long long)high);
+    return value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct make_options *o = state->input;
+    switch (key) {
+    case OPTION_SHAPE:
+        parse_shape(state, argument, &o->shape);
+        return 0;
+    case OPTION_MODEL:
+        o->model = model_find(argument);
+        if (!o->model)
+            usage_error(state, "--model %s: unknown; see gaugeblock list models", argument);
+        return 0;
+    case OPTION_FORMAT:
+        if (!gb_format_parse(argument, &o->format))
+            usage_error(state, "--format %s: there are nvfp4, mxfp4, mxfp8, fp8 and bf16", argument);
+        return 0;
+    case OPTION_ACTIVATIONS:
+        if (!gb_format_parse(argument, &o->activations))
+            usage_error(state, "--activations %s: there are bf16, nvfp4, mxfp8 and fp8", argument);
+        return 0;
+    case OPTION_ACTIVATION_RECIPE:
+        o->activation_recipe = argument;
+        return 0;
+    case OPTION_LAYERS:
+        o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
+        return 0;
+    case OPTION_TOKENS:
+        o->shape.tokens = (uint32_t)number(state, "tokens", argument, 1, 1 << 16);
+        return 0;
+    case OPTION_SEED:
+        o->seed = number(state, "seed", argument, 0, UINT64_MAX);
+        return 0;
+    case OPTION_DATA:
+        o->data = argument;
+        return 0;
+    case OPTION_ROUTING:
+        o->routing = argument;
+        return 0;
+    case OPTION_ROUTER:
+        if (!argument[0])
+            usage_error(state, "--router: name a rule (gaugeblock list routers), or leave it out");
+        o->router = argument;
+        return 0;
+    case OPTION_STORED:
+    case OPTION_GENERATED:
+        if (o->kept && o->kept != key)
+            usage_error(state, "give either --stored or --generated");
+        o->kept = key;
+        o->generated = key == OPTION_GENERATED;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->path)
+            usage_error(state, "one file at a time");
+        o->path = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->path)
+            usage_error(state, "name the file to write");
+        if ((o->model != NULL) == (o->shape.experts != 0))
+            usage_error(state, "give either --model or --shape");
+        if (o->activations == GB_BF16 && o->activation_recipe)
+            usage_error(state, "--activation-recipe goes with --activations nvfp4, mxfp8 or fp8");
+        if (o->model) {
+            uint32_t tokens = o->shape.tokens;
+            o->shape = o->model->shape;
+            o->shape.tokens = tokens;
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The generator of this name, given with its version or without; `exact` depends on the activations. */
+static const struct gb_generator *find_generator(const struct make_options *o)
+{
+    const char *name = !strcmp(o->data, "exact") && o->activations != GB_BF16 ? "exact/2" : o->data;
+    size_t count, length = strlen(name);
+    const struct gb_generator *all = gb_generators(&count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(all[i].name, name) || (!strncmp(all[i].name, name, length) && all[i].name[length] == '/'))
+            return &all[i];
+    return NULL;
+}
+
+static bool routing_known(const char *name)
+{
+    size_t count;
+    const struct gb_routing_kind *all = gb_routing_kinds(&count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(all[i].name, name))
+            return true;
+    return false;
+}
+
+static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
+                             float *values, struct gb_error *error)
+{
+    return gb_generate_matrix(fixture, layer, expert, projection, values, error);
+}
+
+static enum gb_status expert(void *fixture, uint32_t layer, uint32_t e, struct gb_error *error)
+{
+    return gb_generate_expert(fixture, layer, e, error);
+}
+
+/* "": the default. */
+static const char *router_name(const struct make_options *o)
+{
+    return o->router ? o->router : o->model ? o->model->router : "";
+}
+
+/* The router's rule is known and fits the shape. */
+static enum gb_status check_router(const struct make_options *o, bool *weighs_input, struct gb_error *error)
+{
+    const char *name = router_name(o);
+    const struct gb_router_recipe *recipe = name[0] ? gb_router_recipe_find(name) : gb_router_recipe_default(true);
+    if (!recipe)
+        return gb_fail(error, GB_EINVAL, "--router %s: unknown; see gaugeblock list routers", name);
+    if (o->shape.experts % recipe->router.groups)
+        return gb_fail(error, GB_EINVAL, "--router %s: its %u groups do not divide %u experts", name,
+                       recipe->router.groups, o->shape.experts);
+    *weighs_input = recipe->router.side == GB_ROUTER_ON_INPUT;
+    if (*weighs_input && o->activations != GB_BF16)
+        return gb_fail(error, GB_EINVAL,
+                       "--router %s: it weighs the experts' input, which no contract with %s activations does", name,
+                       gb_format_name(o->activations));
+    if (*weighs_input && o->shape.top_k != 1)
+        return gb_fail(
+            error, GB_EINVAL,
+            "--router %s: it weighs the experts' input, so that several experts of a token would need inputs of "
+            "their own; top_k is %u, not 1",
+            name, o->shape.top_k);
+    return GB_OK;
+}
+
+static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, bool weighs_input,
+                           struct gb_error *error)
+{
+    bool routed = strcmp(o->routing, "router") != 0;
+    struct weight_source source = {f, matrix, expert};
+    f->weighed_input = weighs_input;
+    f->renormalise = o->model ? o->model->renormalise : true;
+    f->rms_norm_epsilon = 1e-6;
+    f->seed = o->seed;
+    snprintf(f->router, sizeof f->router, "%s", router_name(o));
+    const struct gb_router *router = gb_fixture_router(f);
+    if (f->router[0])
+        f->renormalise =
+            router->renormalise != GB_ROUTER_RENORMALISE_NONE || router->weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN;
+    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
+    snprintf(f->contract, sizeof f->contract, "%s.bf16." GB_ORDER_FMA32, gb_format_name(o->format));
+    snprintf(f->generator, sizeof f->generator, "%s", find_generator(o)->name);
+    if (o->model)
+        snprintf(f->source, sizeof f->source, "--model %s --routing %s", o->model->name, o->routing);
+    else
+        snprintf(f->source, sizeof f->source, "--shape %u,%u,%u,%u --routing %s", o->shape.experts, o->shape.top_k,
+                 o->shape.hidden, o->shape.intermediate, o->routing);
+    enum gb_status status = GB_OK;
+    if (o->activations != GB_BF16)
+        status = activations_choose(f, o->activations, o->activation_recipe, error);
+    if (status == GB_OK && router->bias != GB_ROUTER_BIAS_NONE)
+        status = gb_fixture_add(f, GB_EXTRA_ROUTER_BIAS, error);
+    if (status == GB_OK)
+        status = gb_generate_inputs(f, error);
+    if (status == GB_OK && routed)
+        status = gb_generate_routing(f, o->routing, error);
+    if (status == GB_OK)
+        status = build_fixture(f, &source, routed, error);
+    return status == GB_OK ? exact_check(f, error) : status;
+}
+
+static enum gb_status make(const struct make_options *o, struct gb_fixture **fixture, struct gb_error *error)
+{
+    uint32_t block = gb_format_multiple(o->format);
+    if (!gb_recipe_default(o->format))
+        return gb_fail(error, GB_EUNSUPPORTED, "--format %s: no recipe makes it; gaugeblock import takes codes over",
+                       gb_format_name(o->format));
+    if (o->shape.hidden % block || o->shape.intermediate % block)
+        return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
+                       o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
+    if (!find_generator(o))
+        return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties, edge, nonfinite and exact", o->data);
+    if (!routing_known(o->routing))
+        return gb_fail(error, GB_EINVAL, "--routing %s: there are router, uniform, skewed, hot, half and holes",
+                       o->routing);
+    if (!strcmp(find_generator(o)->name, "nonfinite/1") && !strcmp(o->routing, "router"))
+        return gb_fail(error, GB_EINVAL, "--data nonfinite: a router has no choice for NaN; add --routing uniform");
+    if (!strncmp(find_generator(o)->name, "exact/", 6) && !strcmp(o->routing, "router"))
+        return gb_fail(error, GB_EINVAL, "--data exact: a router's weights are not exact; add --routing uniform");
+    if (!strcmp(find_generator(o)->name, "exact/2") && o->activations == GB_BF16)
+        return gb_fail(error, GB_EINVAL,
+                       "--data exact/2: goes with --activations nvfp4, mxfp8 or fp8; exact/1 with bf16");
+    if (!strcmp(find_generator(o)->name, "exact/1") && o->activations != GB_BF16)
+        return gb_fail(error, GB_EINVAL, "--data exact/1: goes with bf16 activations; exact/2 with quantised ones");
+    if (!strcmp(find_generator(o)->name, "nonfinite/1") && o->activations != GB_BF16)
+        return gb_fail(error, GB_EINVAL, "--data nonfinite: goes with bf16 activations, codes of NaN differ by recipe");
+    /* The stack routes by the router, which other data kinds would drive into overflow. */
+    bool stack = !o->generated && !strcmp(find_generator(o)->name, "gaussian/1") && !strcmp(o->routing, "router");
+    bool weighs_input = false;
+    enum gb_status status = check_router(o, &weighs_input, error);
+    if (status != GB_OK)
+        return status;
+    stack &= !weighs_input; /* a stack's layers weigh their outputs */
+    status = o->generated ? gb_fixture_new_generated(&o->shape, o->layers, o->format, fixture, error)
+                          : gb_fixture_new(&o->shape, o->layers, o->format, true, stack, false, fixture, error);
+    if (status == GB_OK)
+        status = fill(*fixture, o, weighs_input, error);
+    return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;
+}
+
+const struct argp make_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "OUT.h5",
+    .doc = "Generate a problem: weights, inputs, routing and truth.\v"
+           "Example, one layer of Qwen3-Next's shape:\n"
+           "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
+};
+
+int command_make(int argc, char **argv)
+{
+    struct make_options o = {.format = GB_NVFP4,
+                             .activations = GB_BF16,
+                             .layers = 1,
+                             .seed = 1,
+                             .data = "gaussian",
+                             .routing = "router",
+                             .shape = {.tokens = 8}};
+    struct gb_fixture *fixture = NULL;
+    struct gb_error error;
+    command_parse(&make_argp, argc, argv, &o);
+    enum gb_status status = make(&o, &fixture, &error);
+    if (status == GB_OK)
+        printf("%s: %s, sha256 %s\n", o.path, fixture->contract, fixture->sha256);
+    gb_fixture_free(fixture);
+    return status == GB_OK ? EXIT_PASS : command_error("make", "%s", error.message);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gates see on one fixture: planted faults, and the smallest errors. docs/gates.md#power. */
+#ifndef GB_HARNESS_PROGRAM_POWER_H
+#define GB_HARNESS_PROGRAM_POWER_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "harness/judge/baseline.h"
+#include "harness/judge/policy.h"
+
+enum { MAX_GATES = 16 };
+
+struct power {
+    struct baseline *baseline;
+    gb_bf16 **codes;              /* [layers]: [tokens, top_k, intermediate], of the layer under a fault */
+    bool staged;                  /* they are handed out */
+    struct gate gates[MAX_GATES]; /* the one in question, then the presets */
+    uint32_t gate_count;
+    struct gb_outputs *outputs; /* of the layer under a fault: FP32, all tokens */
+    struct gb_outputs *noise;   /* what errors of the intermediate, each as large as its value and of a sign of its own,
+                                   make of the output */
+};
+
+/* How one gate took one set of outputs. */
+struct sight {
+    bool exact, bound, rms, gain; /* lanes that bind and were violated */
+    bool codes, down;             /* where the intermediate is handed out */
+    const char *missed;           /* the first threshold that was missed; NULL if none was */
+};
+bool sight_caught(const struct sight *sight);
+
+/* Judges power->outputs, without an order, by every gate. sights: [gate_count]. */
+enum gb_status power_look(struct power *power, struct sight *sights, struct gb_error *error);
+
+/* The lanes' results on power->outputs, whatever binds. */
+enum gb_status power_lanes(struct power *power, struct sight *lanes, struct gb_error *error);
+/* Room for power->codes; the reference's to begin with. power_stages_free in any case. */
+enum gb_status power_stages_new(struct power *power, struct gb_error *error);
+void power_stages_free(struct power *power);
+void power_stages_reset(struct power *power);
+/* What the stages' lanes see where the codes are handed out: "caught_by_stages" of a fault's object. Nothing if the
+ * gate in question has no lanes. */
+enum gb_status power_look_staged(struct power *power, json_t *object, struct gb_error *error);
+
+/* The smallest errors that a gate sees, as "floors" of its object. */
+enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, struct gb_error *error);
+
+/* The fixture's router under its own planted faults, as "routing_faults" of the record; none if it has no router. */
+enum gb_status power_route(struct power *power, json_t *record, struct gb_error *error);
+
+/* For people: a table on a terminal; Markdown. */
+void power_table(FILE *stream, const json_t *record);
+void power_markdown(FILE *stream, const json_t *record);
+
+#endif

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/program/run_case.h"
+#include "harness/program/command.h"
+#include "harness/judge/coverage.h"
+#include "harness/run/probe.h"
+#include "harness/explain/minimise.h"
+#include "harness/run/progress.h"
+#include "harness/report/record.h"
+#include "harness/run/output_guard.h"
+#include "harness/judge/truth_check.h"
+#include "harness/run/worker.h"
+#include "quant/quant.h"
+
+enum { MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = INPUT_TIMEOUT_S };
+
+struct verify_options {
+    const char **fixtures; /* [fixture_count] of argc */
+    const char *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
+    const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
+    uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
+    const char *batches, *gate_name, *minimal;
+    struct claim claim;
+    struct gate gate;
+    struct coverage_demand demand;
+    long long expect; /* negative: not given */
+    bool verbose;
+    unsigned timeout_s;
+};
+
+enum {
+    OPTION_KERNEL = 256,
+    OPTION_SUBJECT,
+    OPTION_OUTPUTS,
+    OPTION_ORDER,
+    OPTION_ACTIVATIONS,
+    OPTION_ROUNDING,
+    OPTION_BITS,
+    OPTION_BATCH,
+    OPTION_EXPECT,
+    OPTION_TIMEOUT,
+    OPTION_GATE,
+    OPTION_MINIMISE,
+    OPTION_COVERAGE
+};
+
+static const struct argp_option options[] = {
+    {"kernel", OPTION_KERNEL, "NAME", OPTION_REPEATABLE,
+     "judge this kernel; a glob such as 'cuda/*' judges all that match (repeatable)", 0},
+    {"subject", OPTION_SUBJECT, "LIB.so", OPTION_REPEATABLE,
+     "load kernels from this library (docs/kernels.md; repeatable)", 0},
+    {"outputs", OPTION_OUTPUTS, "FILE", OPTION_REPEATABLE,
+     "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
+    {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as " GB_ORDER_FMA32 "; none by default", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
+     "what wrote --outputs multiplies: bf16, or the fixture's format of activations (default)", 0},
+    {"rounding", OPTION_ROUNDING, "STAGE=FORMAT,...", 0,
+     "where what wrote --outputs rounds between stages: gate_up, silu, slot, routing_weight, weighted, each to bf16; "
+     "nowhere by default",
+     0},
+    {"accumulator-bits", OPTION_BITS, "N", 0, "significand bits of the accumulators of what wrote --outputs; 24", 0},
+    {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
+    {"gate", OPTION_GATE, "FILE", 0,
+     "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
+    {"minimise", OPTION_MINIMISE, "OUT.h5", 0,
+     "write the smallest part of the problem that the first failing kernel fails on", 0},
+    {"require-coverage", OPTION_COVERAGE, "NAME[=MINIMUM],...|all", 0,
+     "VACUOUS unless the fixture exercises these (docs/gates.md, gaugeblock info FIXTURE --coverage)", 0},
+    {"expect", OPTION_EXPECT, "N", 0, "exit non-zero unless exactly N cases were judged", 0},
+    {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that a subject, or the reading of a file, may take; 600 by default",
+     0},
+    {"record", 'o', "FILE", OPTION_REPEATABLE,
+     "also write the record: .json, .xml (JUnit) or .md, by extension (repeatable)", 0},
+    {"verbose", 'v', NULL, 0, "print the residual stream, aggregate tests and detection limits too", 0},
+    {0},
+};
+
+static void append(struct argp_state *state, const char *what, const char **list, uint32_t *count, uint32_t most,
+                   const char *value)
+{
+    if (*count == most)
+        usage_error(state, "at most %u times %s", most, what);
+    list[(*count)++] = value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct verify_options *o = state->input;
+    struct gb_error error;
+    uint64_t value;
+    switch (key) {
+    case OPTION_KERNEL:
+        append(state, "--kernel", o->patterns, &o->pattern_count, MAX_PATTERNS, argument);
+        return 0;
+    case OPTION_SUBJECT:
+        append(state, "--subject", o->subjects, &o->subject_count, MAX_LIBRARIES - 2, argument);
+        return 0;
+    case OPTION_OUTPUTS:
+        append(state, "--outputs", o->outputs, &o->outputs_count, MAX_OUTPUTS, argument);
+        return 0;
+    case OPTION_ORDER:
+        o->claim.order = argument;
+        return 0;
+    case OPTION_ACTIVATIONS:
+        if (!gb_format_parse(argument, &o->claim.activations))
+            usage_error(state, "--activations %s: give bf16, nvfp4, mxfp8 or fp8", argument);
+        return 0;
+    case OPTION_ROUNDING:
+        if (claim_roundings(&o->claim, argument, &error) != GB_OK)
+            usage_error(state, "%s", error.message);
+        return 0;
+    case OPTION_BITS:
+        if (!parse_number(argument, 8, 53, &value))
+            usage_error(state, "--accumulator-bits %s: give a whole number from 8 to 53", argument);
+        o->claim.accumulator_bits = (uint32_t)value;
+        return 0;
+    case OPTION_BATCH:
+        o->batches = argument;
+        return 0;
+    case OPTION_GATE:
+        o->gate_name = argument;
+        return 0;
+    case OPTION_MINIMISE:
+        o->minimal = argument;
+        return 0;
+    case OPTION_COVERAGE:
+        if (coverage_demand_parse(argument, &o->demand, &error) != GB_OK)
+            usage_error(state, "%s", error.message);
+        return 0;
+    case OPTION_EXPECT:
+        if (!parse_number(argument, 0, INT32_MAX, &value))
+            usage_error(state, "--expect %s: give a whole number", argument);
+        o->expect = (long long)value;
+        return 0;
+    case OPTION_TIMEOUT:
+        if (!parse_number(argument, 1, 1 << 20, &value))
+            usage_error(state, "--timeout %s: give a number of seconds from 1 to %d", argument, 1 << 20);
+        o->timeout_s = (unsigned)value;
+        return 0;
+    case 'v':
+        o->verbose = true;
+        return 0;
+    case 'o':
+        if (!report_known(argument))
+            usage_error(state, "-o %s: the extension must be .json, .xml or .md", argument);
+        append(state, "-o", o->reports, &o->report_count, MAX_REPORTS, argument);
+        return 0;
+    case ARGP_KEY_ARG:
+        o->fixtures[o->fixture_count++] = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->fixture_count)
+            usage_error(state, "name at least one fixture");
+        if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
+            usage_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
+        if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits || o->claim.activations) &&
+            !o->outputs_count)
+            usage_error(state, "--order, --activations, --rounding and --accumulator-bits go with --outputs");
+        if (o->minimal && (o->outputs_count || o->fixture_count > 1))
+            usage_error(state, "--minimise goes with one fixture, and without --outputs");
+        if (o->claim.order && (o->claim.roundings_text || o->claim.accumulator_bits))
+            usage_error(state, "--order claims every rounding of a contract: give it without --rounding and "
+                               "--accumulator-bits");
+        if (!o->claim.accumulator_bits)
+            o->claim.accumulator_bits = FP32_SIGNIFICAND_BITS;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static enum gb_status judge_kernels(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
+                                    struct case_request *request, struct gb_error *error)
+{
+    const struct gb_fixture *f = request->fixture;
+    struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
+    problem.router = gb_fixture_router(f);
+    for (uint32_t l = 0; l < f->layers; l++)
+        if (!f->layer[l].router.codes)
+            problem.router = NULL;
+    struct selected *selected = malloc(sizeof *selected * select_most(catalogue, o->pattern_count));
+    if (!selected)
+        return gb_fail(error, GB_ENOMEM, "no memory for the list of subjects");
+    uint32_t count = select_subjects(catalogue, o->patterns, o->pattern_count, &problem, selected);
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < count; i++) {
+        progress_enter((double)i / count, (i + 1.0) / count);
+        status = case_kernel(record, request, &selected[i], error);
+        progress_leave();
+    }
+    free(selected);
+    return status;
+}
+
+static enum gb_status judge_outputs(json_t *record, const struct verify_options *o, struct case_request *request,
+                                    struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++) {
+        progress_enter((double)i / o->outputs_count, (i + 1.0) / o->outputs_count);
+        status = case_outputs(record, request, o->outputs[i], &o->claim, error);
+        progress_leave();
+    }
+    return status;
+}
+
+/* Adds what the cases from `first` on exercised, and makes those VACUOUS that pass without what is asked for. */
+static enum gb_status cover(json_t *record, const struct verify_options *o, const struct gb_fixture *f,
+                            const char *path, size_t first, struct gb_error *error)
+{
+    uint32_t tokens = case_most_tokens(record, first);
+    struct coverage coverage;
+    char missing[2048];
+    if (!tokens)
+        return GB_OK;
+    progress("measuring coverage", 0.96);
+    enum gb_status status = coverage_measure(f, tokens, &coverage, error);
+    if (status != GB_OK)
+        return status;
+    record_coverage(record, path, f->sha256, tokens, coverage_json(&coverage));
+    if (coverage_short(&coverage, &o->demand, missing, sizeof missing))
+        case_not_exercised(record, first, missing, o->demand.text);
+    return GB_OK;
+}
+
+/* What --outputs claims fits the fixture; activations that are not said are its own. */
+static enum gb_status check_claim(const struct gb_fixture *f, struct claim *claim, struct gb_error *error)
+{
+    claim->activations = claim->activations ? claim->activations : f->activations;
+    if (claim->activations != GB_BF16 && claim->activations != f->activations)
+        return gb_fail(error, GB_EINVAL, "--activations %s: the fixture has %s; give that or bf16",
+                       gb_format_name(claim->activations), gb_format_name(f->activations));
+    if (claim->order && !gb_contract_find(f->weights, claim->activations, claim->order))
+        return gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
+                       claim->order, gb_format_name(f->weights));
+    return GB_OK;
+}
+
+/* The reference by the fixture's contract, and with bf16 activations; their truth is the inputs'. */
+static enum gb_status check_truth(struct baselines *baselines, const char *path, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (size_t i = 0; status == GB_OK && i < baselines->count; i++)
+        status = truth_check(baselines->of[i], path, error);
+    return status;
+}
+
+static enum gb_status verify_fixture(json_t *record, struct verify_options *o, const struct catalogue *catalogue,
+                                     const char *path, struct gb_error *error)
+{
+    struct gb_fixture *fixture;
+    struct baselines baselines = {0};
+    struct baseline *reference;
+    struct rerouted own = {0};
+    size_t first = json_array_size(json_object_get(record, "cases"));
+    double began = record_clock();
+    progress_enter(0.0, 0.2);
+    int code = input_fixture(path, o->timeout_s, &fixture, error);
+    progress_leave();
+    if (code != EXIT_PASS) {
+        case_refused(record, path, NULL, o->timeout_s, code, error->message);
+        record_seconds(record, record_clock() - began);
+        return GB_OK;
+    }
+    baselines.fixture = fixture;
+    struct case_request request = {.path = path,
+                                   .fixture = fixture,
+                                   .baselines = &baselines,
+                                   .own = &own,
+                                   .gate = &o->gate,
+                                   .gate_name = o->gate_name,
+                                   .timeout_s = o->timeout_s,
+                                   .minimal = o->minimal};
+    request.batches[0] = fixture->shape.tokens;
+    request.batch_count = 1;
+    if (o->batches &&
+        parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error) != GB_OK) {
+        char reason[sizeof error->message];
+        snprintf(reason, sizeof reason, "%s: %.300s", path_end(path), error->message);
+        case_refused(record, path, o->batches, o->timeout_s, EXIT_USAGE, reason);
+        gb_fixture_free(fixture);
+        return GB_OK;
+    }
+    enum gb_status status = o->outputs_count ? check_claim(fixture, &o->claim, error) : GB_OK;
+    progress_enter(0.2, 0.3);
+    if (status == GB_OK)
+        status = baselines_get(&baselines, fixture_contract(fixture), &reference, error);
+    progress_leave();
+    progress_enter(0.3, 0.5);
+    enum gb_status truth = status == GB_OK ? check_truth(&baselines, path, error) : GB_OK;
+    progress_leave();
+    progress_enter(0.5, 0.96);
+    if (truth != GB_OK)
+        case_refused(record, path, NULL, o->timeout_s, EXIT_USAGE, error->message);
+    else if (status == GB_OK)
+        status = o->outputs_count ? judge_outputs(record, o, &request, error)
+                                  : judge_kernels(record, o, catalogue, &request, error);
+    progress_leave();
+    if (status == GB_OK && truth == GB_OK)
+        status = cover(record, o, fixture, path, first, error);
+    if (status == GB_ENOMEM)
+        input_name(path, error);
+    progress_done();
+    case_report_bad_truth(record, first);
+    rerouted_free(&own);
+    baselines_free(&baselines);
+    gb_fixture_free(fixture);
+    return status;
+}
+
+/* Nothing that is read is written over. */
+static enum gb_status check_target(const struct verify_options *o, const char *path, struct gb_error *error)
+{
+    enum gb_status status = target_check(path, o->fixtures, o->fixture_count, error);
+    if (status == GB_OK)
+        status = target_check(path, o->outputs, o->outputs_count, error);
+    if (status == GB_OK)
+        status = target_check(path, o->subjects, o->subject_count, error);
+    return status == GB_OK ? target_check(path, &o->gate_name, 1, error) : status;
+}
+
+static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)
+{
+    enum gb_status status = o->minimal ? check_target(o, o->minimal, error) : GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < o->report_count; i++)
+        status = check_target(o, o->reports[i], error);
+    return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
+}
+
+/* --minimise wrote nothing although something failed. */
+static bool is_unminimised(const json_t *record)
+{
+    const json_t *one;
+    size_t i;
+    bool failed = false;
+    json_array_foreach(json_object_get(record, "cases"), i, one)
+    {
+        if (json_object_get(one, "minimal"))
+            return false;
+        failed |= !strcmp(record_text(one, "verdict", NULL), "FAIL");
+    }
+    return failed;
+}
+
+const struct argp verify_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "FIXTURE...",
+    .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
+           "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
+           "Examples:\n"
+           "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 \\\n"
+           "      -o record.json -o junit.xml\n"
+           "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
+           "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
+           "  gaugeblock verify tiny.h5 --require-coverage gate.codes,experts.idle=2",
+};
+
+int command_verify(int argc, char **argv)
+{
+    static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
+    static struct catalogue catalogue;
+    struct gb_error error;
+    double began = record_clock();
+    json_t *record = record_new(argc, argv);
+    o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
+    if (!o.fixtures)
+        return command_error("verify", "no memory for %d arguments", argc);
+    command_parse(&verify_argp, argc, argv, &o);
+    enum gb_status status = check_targets(&o, &error);
+    if (status == GB_OK)
+        status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
+    if (status == GB_OK) {
+        json_object_set_new(record, "gate", gate_json(&o.gate));
+        status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
+    }
+    for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++) {
+        progress_enter((double)i / o.fixture_count, (i + 1.0) / o.fixture_count);
+        status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
+        progress_leave();
+    }
+    free(o.fixtures);
+    if (status != GB_OK) {
+        json_decref(record);
+        return command_error("verify", "%s", error.message);
+    }
+    enum verdict verdict = record_finish(record, o.expect, record_clock() - began);
+    report_table(stdout, record, o.verbose);
+    if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
+        record_number(record, "summary", "judged", NULL) > 0)
+        printf("No --kernel, --subject or --outputs: the reference itself was judged. See gaugeblock list kernels.\n");
+    if (o.minimal && is_unminimised(record))
+        fprintf(stderr,
+                "gaugeblock verify: --minimise %s: not written; what failed has no part that fails alone "
+                "(routers, and layers that route, have none)\n",
+                o.minimal);
+    int code = verdict_exit_code(verdict);
+    for (uint32_t i = 0; i < o.report_count; i++)
+        if (report_write(o.reports[i], record, &error) != GB_OK)
+            code = command_error("verify", "%s", error.message);
+    json_decref(record);
+    return code;
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The record for people: of every case the verdict, the first wrong element, what it looks like, then figures. */
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/record.h"
+#include "quant/quant.h"
+
+static void number(FILE *stream, int width, const char *format, double value)
+{
+    char text[64];
+    if (isnan(value))
+        snprintf(text, sizeof text, "-");
+    else
+        snprintf(text, sizeof text, format, value);
+    fprintf(stream, " %*s", width, text);
+}
+
+/* Smallest cosine, largest error and relative L2 of one object of figures. */
+static void figures(FILE *stream, const json_t *m)
+{
+    number(stream, 12, "%.9f", record_number(m, "cosine_min", NULL));
+    number(stream, 9, "%.1e", record_number(m, "max_abs", NULL));
+    number(stream, 8, "%.1e", record_number(m, "relative_l2", NULL));
+}
+
+/* "same NVFP4 weights", what truth was computed from. */
+static void same_weights(const json_t *one, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "vs float64, same %s weights", record_text(one, "fixture", "weights", NULL));
+    for (char *c = text + strlen("vs float64, same "); *c && *c != ' '; c++)
+        *c = (char)toupper((unsigned char)*c);
+}
+
+static void layers_table(FILE *stream, const json_t *one)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    char truth[64];
+    same_weights(one, truth, sizeof truth);
+    fprintf(stream, "         %-15s | %-46s | %s\n", "vs reference", truth, "vs original weights");
+    fprintf(stream, "  layer  %-15s | %13s %12s %9s %8s  | %10s %8s\n", "bit mismatches", "max err/bound", "min cos",
+            "max |err|", "rel L2", "min cos", "rel L2");
+    for (size_t l = 0; l < json_array_size(layers); l++) {
+        const json_t *layer = json_array_get(layers, l);
+        const json_t *original = json_object_get(json_object_get(layer, "subject_truth"), "original");
+        fprintf(stream, "  %-5.0f  %15.0f |", record_number(layer, "model_layer", NULL),
+                record_layer_mismatches(layer));
+        number(stream, 13, "%.3f", record_layer_bound_ratio(layer));
+        figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
+        fprintf(stream, "  |");
+        number(stream, 10, "%.7f", record_number(original, "cosine_min", NULL));
+        number(stream, 8, "%.1e", record_number(original, "relative_l2", NULL));
+        fprintf(stream, "\n");
+    }
+}
+
+/* Of a router: its tokens by what became of their experts. */
+static void routing_table(FILE *stream, const json_t *one)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    fprintf(stream, "         %-22s | %-37s | %s\n", "vs reference, mismatches", "tokens by their set of experts",
+            "routing weights vs float64");
+    fprintf(stream, "  layer  %11s %12s | %8s %18s %8s  | %13s\n", "expert ids", "weights", "same", "swapped in bound",
+            "wrong", "max err/bound");
+    for (size_t l = 0; l < json_array_size(layers); l++) {
+        const json_t *layer = json_array_get(layers, l), *tokens = json_object_get(layer, "tokens");
+        const json_t *bits = json_object_get(layer, "subject_reference");
+        double gap = record_number(tokens, "largest_gap_ulp", NULL);
+        fprintf(stream, "  %-5.0f ", record_number(layer, "model_layer", NULL));
+        number(stream, 11, "%.0f", record_number(bits, "ids", "mismatching", NULL));
+        number(stream, 12, "%.0f", record_number(bits, "weights", "mismatching", NULL));
+        fprintf(stream, " |");
+        number(stream, 8, "%.0f", record_number(tokens, "same_experts", NULL));
+        number(stream, 18, "%.0f", record_number(tokens, "swapped", NULL));
+        number(stream, 8, "%.0f", record_number(tokens, "wrong", NULL));
+        fprintf(stream, "  |");
+        number(stream, 13, "%.3f", record_layer_bound_ratio(layer));
+        if (gap > 0)
+            fprintf(stream, "  swapped experts are up to %.3g ulp apart", gap);
+        fprintf(stream, "\n");
+    }
+}
+
+/* The residual stream after each layer. */
+static void drift_table(FILE *stream, const json_t *drift)
+{
+    if (!drift)
+        return;
+    fprintf(stream, "  Residual stream vs float64; tokens whose expert set differs\n");
+    for (size_t l = 0; l < json_array_size(drift); l++) {
+        const json_t *layer = json_array_get(drift, l);
+        fprintf(stream, "  %-5.0f  %15s | %13s", record_number(layer, "model_layer", NULL), "", "");
+        figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
+        fprintf(stream, "  |");
+        number(stream, 10, "%.0f tokens", record_number(layer, "subject_routing_flips", NULL));
+        fprintf(stream, "\n");
+    }
+}
+
+/* Only where the fixture is exact. */
+static void exact_line(FILE *stream, const json_t *exact)
+{
+    double bits = record_number(exact, "widest_sum_bits", NULL);
+    if (isnan(bits))
+        return;
+    fprintf(stream, "  Every sum is exact in any order, the widest in %.1f bits: %.0f of %.0f values differ%s\n", bits,
+            record_number(exact, "mismatching", NULL), record_number(exact, "compared", NULL),
+            json_is_true(json_object_get(exact, "binding")) ? "" : " (informational)");
+}
+
+/* Only of a subject that hands out its intermediate. */
+static void codes_line(FILE *stream, const json_t *codes)
+{
+    if (!codes)
+        return;
+    fprintf(stream, "  bf16 intermediate: %.0f/%.0f bit-equal; admissible differences %.0f",
+            record_number(codes, "same", NULL), record_number(codes, "codes", NULL),
+            record_number(codes, "legal_flips", NULL));
+    fprintf(stream, " (expected <= %.0f, limit %.0f); inadmissible %.0f\n",
+            ceil(record_number(codes, "expected_flips", NULL)), record_number(codes, "allowed_flips", NULL),
+            record_number(codes, "illegal", NULL));
+}
+
+/* A family of sums by its name; NULL if the case has none. */
+static const json_t *find_family(const json_t *lane, const char *name)
+{
+    const json_t *families = json_object_get(lane, "families");
+    for (size_t i = 0; i < json_array_size(families); i++)
+        if (!strcmp(record_text(json_array_get(families, i), "name", NULL), name))
+            return json_array_get(families, i);
+    return NULL;
+}
+
+/* The smallest wrong scale that the sums would have shown. */
+static void put_detection_limit(FILE *stream, const char *before, const json_t *gain)
+{
+    fprintf(stream, "%s limit, scale error: layer", before);
+    number(stream, 0, "%.1e", record_number(find_family(gain, "gain of the layer"), "detection_floor_worst", NULL));
+    fprintf(stream, ", one token");
+    number(stream, 0, "%.1e", record_number(find_family(gain, "gain of a token"), "detection_floor_worst", NULL));
+    fprintf(stream, "\n");
+}
+
+/* Sums of errors: how near to their limits, and what they would see. */
+static void sums_lines(FILE *stream, const json_t *lanes)
+{
+    const json_t *gain = json_object_get(lanes, "gain"), *rms = json_object_get(lanes, "rms");
+    const char *reason = record_text(gain, "reason", NULL);
+    bool binding = json_is_true(json_object_get(gain, "binding"));
+    if (!gain) /* a router */
+        return;
+    if (*reason) {
+        fprintf(stream, "  Aggregate tests skipped: %s\n", reason);
+        return;
+    }
+    fprintf(stream, "  Aggregate tests (statistic/limit): RMS");
+    number(stream, 0, "%.2f", record_number(rms, "limit_ratio", NULL));
+    fprintf(stream, ", scale");
+    number(stream, 0, "%.2f", record_number(gain, "limit_ratio", NULL));
+    fprintf(stream, "%s\n",
+            binding                                                                    ? ""
+            : json_is_true(json_object_get(json_object_get(lanes, "bits"), "binding")) ? " (informational: bits decide)"
+                                                                                       : " (informational)");
+    if (find_family(gain, "gain of the layer"))
+        put_detection_limit(stream, "  Detection", gain);
+}
+
+/* Down by itself, on the intermediate that the subject handed out. */
+static void down_line(FILE *stream, const json_t *down)
+{
+    if (!down)
+        return;
+    fprintf(stream, "  Down projection on the kernel's own intermediate: max err/bound");
+    number(stream, 0, "%.3f", record_number(down, "bound", "limit_ratio", NULL));
+    fprintf(stream, ", RMS");
+    number(stream, 0, "%.2f", record_number(down, "rms", "limit_ratio", NULL));
+    fprintf(stream, ", scale");
+    number(stream, 0, "%.2f", record_number(down, "gain", "limit_ratio", NULL));
+    put_detection_limit(stream, "; detection", json_object_get(down, "gain"));
+}
+
+static void stored_line(FILE *stream, const json_t *overall)
+{
+    const json_t *stored = json_object_get(json_object_get(overall, "subject_truth"), "quantised_bf16_store");
+    if (!stored)
+        return;
+    fprintf(stream, "  Stored as bf16: min cos %.9f, max |err| %.1e; reference vs float64: min cos %.9f\n",
+            record_number(stored, "cosine_min", NULL), record_number(stored, "max_abs", NULL),
+            record_number(overall, "reference_truth", "quantised", "cosine_min", NULL));
+}
+
+static void details(FILE *stream, const json_t *one)
+{
+    const json_t *lanes = json_object_get(one, "lanes"), *metrics = json_object_get(one, "metrics");
+    drift_table(stream, json_object_get(metrics, "drift"));
+    sums_lines(stream, lanes);
+    codes_line(stream, json_object_get(lanes, "codes"));
+    down_line(stream, json_object_get(lanes, "down"));
+    exact_line(stream, json_object_get(lanes, "exact"));
+    stored_line(stream, json_object_get(metrics, "overall"));
+}
+
+/* How the routing that a layer chose differs from the fixture's. */
+static void routing_line(FILE *stream, const json_t *rerouted)
+{
+    double sets = record_number(rerouted, "expert_sets", NULL);
+    double weights = record_number(rerouted, "weights_only", NULL);
+    double order = record_number(rerouted, "slot_order_only", NULL);
+    const char *comma = "";
+    if (!rerouted)
+        return;
+    fprintf(stream, "  routing    ");
+    if (sets > 0) {
+        fprintf(stream, "expert sets differ from the fixture's for %.0f tokens", sets);
+        comma = "; ";
+    }
+    if (weights > 0) {
+        fprintf(stream, "%ssame expert sets, routing weights differ by up to %.0f ulp for %.0f tokens", comma,
+                record_number(rerouted, "max_ulp", NULL), weights);
+        comma = "; ";
+    }
+    if (order > 0)
+        fprintf(stream, "%ssame experts and weights in other slots for %.0f tokens", comma, order);
+    fprintf(stream, "; the FFN was evaluated with the kernel's routing\n");
+}
+
+static bool lane_fails(const json_t *lane)
+{
+    return json_is_true(json_object_get(lane, "binding")) && !strcmp(record_text(lane, "result", NULL), "FAIL");
+}
+
+/* "bound exceeded: 5 of 64 elements", of a lane that fails. */
+static bool put_count(FILE *stream, const json_t *lane, const char *what, const char *wrong, const char *all)
+{
+    if (!lane_fails(lane) || !(record_number(lane, wrong, NULL) > 0))
+        return false;
+    fprintf(stream, "%s: %.0f of %.0f elements", what, record_number(lane, wrong, NULL),
+            record_number(lane, all, NULL));
+    return true;
+}
+
+/* Why a case fails in a few words; false: its reason is as short. */
+static bool put_cause(FILE *stream, const json_t *lanes)
+{
+    static const char *const sums[][2] = {{"rms", "RMS error"}, {"gain", "scale error"}};
+    const json_t *down = json_object_get(lanes, "down");
+    if (put_count(stream, json_object_get(lanes, "bits"), "bits differ", "mismatching", "compared") ||
+        put_count(stream, json_object_get(lanes, "bound"), "bound exceeded", "exceeding", "elements") ||
+        put_count(stream, json_object_get(lanes, "codes"), "inadmissible rounding of the intermediate", "illegal",
+                  "codes") ||
+        put_count(stream, json_object_get(down, "bound"), "bound of the down projection exceeded", "exceeding",
+                  "elements"))
+        return true;
+    for (int i = 0; i < 2; i++)
+        if (lane_fails(json_object_get(lanes, sums[i][0])) || lane_fails(json_object_get(down, sums[i][0]))) {
+            fprintf(stream, "aggregate test fails: %s", sums[i][1]);
+            return true;
+        }
+    return false;
+}
+
+/* "0x3f9d1a00 (1.2273)": bf16 has four digits; the encoding of an expert's id is the id. */
+static void put_value(FILE *stream, const char *hex, bool is_id)
+{
+    uint32_t bits = (uint32_t)strtoul(hex, NULL, 16);
+    float value;
+    if (is_id) {
+        fprintf(stream, "expert %d", (int32_t)bits);
+        return;
+    }
+    bool half = strlen(hex) == strlen("0x0000");
+    bits = half ? bits << 16 : bits;
+    memcpy(&value, &bits, sizeof value);
+    fprintf(stream, "%s (%.*g)", hex, half ? 4 : 9, (double)value);
+}
+
+/* "layer 0, token 3, column 128"; of what has slots, the slot as well. */
+static void put_place(FILE *stream, const json_t *one, const json_t *layer, const char *output, double token,
+                      double element)
+{
+    double width = record_number(one, "fixture", "intermediate", NULL);
+    fprintf(stream, "layer %.0f, token %.0f, ", record_number(layer, "layer", NULL), token);
+    if (!strcmp(output, "ids") || !strcmp(output, "weights"))
+        fprintf(stream, "slot %.0f", element);
+    else if (!strcmp(output, "intermediate"))
+        fprintf(stream, "slot %.0f, column %.0f of the intermediate", floor(element / width), fmod(element, width));
+    else if (!strcmp(output, "output"))
+        fprintf(stream, "column %.0f", element);
+    else
+        fprintf(stream, "element %.0f of %s", element, output);
+}
+
+/* What is looked at first: what comes first in a layer is what the rest is computed from. */
+static const char *const outputs[] = {
+    "ids", "weights", "x_codes", "x_scales", "intermediate", "intermediate_codes", "intermediate_scales", "output"};
+enum { OUTPUTS = sizeof outputs / sizeof *outputs };
+
+/* The first element that differs from the reference where bits decide, otherwise the one furthest beyond its bound. */
+static void first_line(FILE *stream, const json_t *one)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    bool bits = lane_fails(json_object_get(json_object_get(one, "lanes"), "bits"));
+    for (size_t l = 0; l < json_array_size(layers); l++)
+        for (int i = 0; i < OUTPUTS; i++) {
+            const json_t *layer = json_array_get(layers, l);
+            const json_t *first =
+                json_object_get(json_object_get(json_object_get(layer, "subject_reference"), outputs[i]), "first");
+            const json_t *bound = json_object_get(json_object_get(layer, "bound"), outputs[i]);
+            if (bits && first) {
+                fprintf(stream, "  first      ");
+                put_place(stream, one, layer, outputs[i], record_number(first, "token", NULL),
+                          record_number(first, "element", NULL));
+                fprintf(stream, ": got ");
+                put_value(stream, record_text(first, "subject", NULL), !strcmp(outputs[i], "ids"));
+                fprintf(stream, ", reference ");
+                put_value(stream, record_text(first, "reference", NULL), !strcmp(outputs[i], "ids"));
+                fprintf(stream, "\n");
+                return;
+            }
+            if (!bits && record_number(bound, "exceeding", NULL) > 0) {
+                double ratio = record_number(bound, "limit_ratio", NULL);
+                fprintf(stream, "  worst      ");
+                put_place(stream, one, layer, outputs[i], record_number(bound, "at_token", NULL),
+                          record_number(bound, "at_element", NULL));
+                fprintf(stream, isnan(ratio) ? ": is NaN or infinite\n" : ": error is %.3g times its bound\n", ratio);
+                return;
+            }
+        }
+}
+
+/* The reason without the diagnosis that ends it. */
+static int reason_length(const char *reason, const char *diagnosis)
+{
+    size_t whole = strlen(reason), behind = strlen(diagnosis);
+    bool ends = behind && whole > behind + 2 && !strcmp(reason + whole - behind, diagnosis);
+    return (int)(ends ? whole - behind - 2 : whole);
+}
+
+static void minimal_line(FILE *stream, const json_t *minimal)
+{
+    const char *name = record_text(minimal, "name", NULL);
+    if (!minimal)
+        return;
+    fprintf(stream, "  smallest   part that fails%s, %.0f bytes: %s\n",
+            json_is_true(json_object_get(minimal, "explained_alike")) ? " alike" : "",
+            record_number(minimal, "bytes", NULL), record_text(minimal, "repro", NULL));
+    if (name[0] && !json_is_true(json_object_get(minimal, "explained_alike")))
+        fprintf(stream, "             where it looks like: %s\n", name);
+}
+
+/* What went wrong, and what to do about it. */
+static void explain_lines(FILE *stream, const json_t *one, bool reason_is_told)
+{
+    static const char prefix[] = "looks like: ";
+    const char *reason = record_text(one, "reason", NULL), *diagnosis = record_text(one, "diagnosis", NULL);
+    const char *next = record_text(one, "next", NULL), *repro = record_text(one, "repro", NULL);
+    if (!strcmp(record_text(one, "verdict", NULL), "FAIL"))
+        first_line(stream, one);
+    if (!reason_is_told)
+        fprintf(stream, "  reason     %.*s\n", reason_length(reason, diagnosis), reason);
+    if (diagnosis[0])
+        fprintf(stream, "  diagnosis  %s\n",
+                strncmp(diagnosis, prefix, strlen(prefix)) ? diagnosis : diagnosis + strlen(prefix));
+    if (next[0])
+        fprintf(stream, "  next       %s\n", next);
+    minimal_line(stream, json_object_get(one, "minimal"));
+    if (reason[0] && repro[0])
+        fprintf(stream, "  reproduce  %s\n", repro);
+}
+
+/* Whether a file was refused, which standard error says when it happens. */
+static bool is_refused(const json_t *one)
+{
+    return record_number(one, "batch", NULL) == 0 || !strcmp(record_text(one, "verdict", NULL), "BAD_INPUT");
+}
+
+static void case_block(FILE *stream, const json_t *one, bool verbose)
+{
+    const char *verdict = record_text(one, "verdict", NULL), *reason = record_text(one, "reason", NULL);
+    const char *contract = record_text(one, "contract", NULL);
+    bool route = !strcmp(record_text(one, "subject", "operator", NULL), "route");
+    bool told = true;
+    fprintf(stream, "%s  %s  %s  %.0f tokens  ", verdict, record_text(one, "subject", "name", NULL),
+            record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
+    if (!reason[0])
+        fprintf(stream, contract[0] ? "contract %s" : "%sno order claimed", contract);
+    else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "lanes")))
+        told = false;
+    else
+        fprintf(stream, "%.*s", reason_length(reason, record_text(one, "diagnosis", NULL)), reason);
+    fprintf(stream, route ? ", of the router\n" : "\n");
+    if (reason[0])
+        explain_lines(stream, one, told);
+    routing_line(stream, json_object_get(one, "rerouted"));
+    if (!json_object_get(one, "metrics"))
+        return;
+    if (route)
+        routing_table(stream, one);
+    else
+        layers_table(stream, one);
+    if (verbose)
+        details(stream, one);
+}
+
+void report_table(FILE *stream, const json_t *record, bool verbose)
+{
+    const json_t *cases = json_object_get(record, "cases");
+    size_t refused = 0, measured = 0;
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        measured += json_object_get(one, "metrics") != NULL;
+        if (is_refused(one)) {
+            refused++;
+            continue;
+        }
+        case_block(stream, one, verbose);
+        fprintf(stream, "\n");
+    }
+    if (measured && !verbose)
+        fprintf(stream, "Details (residual stream, aggregate tests, detection limits): -v\n");
+    fprintf(stream, "%s: %.0f of %.0f cases passed", record_text(record, "verdict", NULL),
+            record_number(record, "summary", "passed", NULL), record_number(record, "summary", "cases", NULL));
+    if (refused)
+        fprintf(stream, ", %zu refused", refused);
+    double expected = record_number(record, "summary", "expected", NULL);
+    if (!isnan(expected))
+        fprintf(stream, ", %.0f judged, %.0f expected", record_number(record, "summary", "judged", NULL), expected);
+    const char *reason = record_text(record, "summary", "reason", NULL);
+    fprintf(stream, reason[0] ? "; %s\n" : "\n", reason);
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gb_commit.h"
+#include "harness/judge/declared_precision.h"
+#include "harness/report/to_json.h"
+#include "harness/judge/declared_precision.h"
+#include "harness/report/record.h"
+#include "harness/run/subject.h"
+#include "quant/quant.h"
+
+json_t *record_string(const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return json_string("?");
+    for (char *c = copy; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7F)
+            *c = *c == '\n' ? ' ' : '?';
+    json_t *string = json_string(copy);
+    for (char *c = copy; !string && *c; c++) /* not UTF-8 somewhere: keep what is ASCII */
+        if ((unsigned char)*c > 0x7F)
+            *c = '?';
+    if (!string)
+        string = json_string(copy);
+    free(copy);
+    return string;
+}
+
+static void cpu_model(char *text, size_t bytes)
+{
+    char line[512];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(text, bytes, "unknown");
+    while (file && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon)
+            continue;
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(text, bytes, "%s", colon + 2);
+        break;
+    }
+    if (file)
+        fclose(file);
+}
+
+static json_t *environment(void)
+{
+    char date[32], cpu[256];
+    struct utsname system;
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    cpu_model(cpu, sizeof cpu);
+    uname(&system);
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s+++, s:s}", "version", GB_VERSION, "commit", GB_COMMIT, "date", date,
+                     "cpu", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "system", system.sysname, " ",
+                     system.release, "", "machine", system.machine);
+}
+
+json_t *record_begin(const char *schema, int argc, char **argv)
+{
+    json_t *command = json_array();
+    json_array_append_new(command, json_string("gaugeblock"));
+    for (int i = 0; i < argc; i++)
+        json_array_append_new(command, record_string(argv[i]));
+    return json_pack("{s:s, s:o, s:o}", "schema", schema, "command", command, "environment", environment());
+}
+
+json_t *record_new(int argc, char **argv)
+{
+    json_t *record = record_begin(RECORD_SCHEMA, argc, argv);
+    json_object_set_new(record, "cases", json_array());
+    return record;
+}
+
+json_t *record_fixture(const char *path, const struct gb_fixture *f)
+{
+    return json_pack("{s:o, s:s, s:o, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i}", "path", record_string(path),
+                     "sha256", f->sha256, "source", record_string(f->source), "weights", gb_format_name(f->weights),
+                     "recipe", record_string(f->recipe), "router",
+                     record_string(f->router[0] ? f->router : gb_router_recipe_default(f->renormalise)->name), "layers",
+                     (int)f->layers, "tokens", (int)f->shape.tokens, "hidden", (int)f->shape.hidden, "intermediate",
+                     (int)f->shape.intermediate, "experts", (int)f->shape.experts, "top_k", (int)f->shape.top_k);
+}
+
+json_t *record_refused(const char *path)
+{
+    return json_pack("{s:o, s:s}", "path", record_string(path), "sha256", "");
+}
+
+/* SHA-256 of a file's bytes; nothing where it cannot be read. */
+static void hash_file(json_t *object, const char *name, const char *path)
+{
+    struct stat status;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
+        void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+        if (bytes != MAP_FAILED) {
+            describe_hash(object, name, bytes, (size_t)status.st_size);
+            munmap(bytes, (size_t)status.st_size);
+        }
+    }
+    if (file >= 0)
+        close(file);
+}
+
+static const char *rounding_name(enum gb_format format)
+{
+    return gb_format_name(format ? format : GB_FP32);
+}
+
+json_t *record_file(const char *path)
+{
+    json_t *file = json_pack("{s:o}", "path", record_string(path));
+    hash_file(file, "sha256", path);
+    return file;
+}
+
+json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
+{
+    const char *own = strstr(library, "/" CUDA_LIBRARY);
+    json_t *subject =
+        json_pack("{s:o, s:o}", "name", record_string(name), "library", record_string(own ? own + 1 : library));
+    if (strcmp(library, BUILTIN_LIBRARY)) /* what tells one build from another; the reference is the program's */
+        hash_file(subject, "library_sha256", library);
+    if (!k)
+        return subject;
+    json_object_set_new(subject, "operator", json_string(operator_name(k->operation)));
+    json_object_set_new(subject, "weights", json_string(kernel_weights_name(k)));
+    json_object_set_new(subject, "activations", json_string(gb_format_name(k->activations)));
+    json_object_set_new(subject, "output", json_string(gb_format_name(k->output)));
+    json_object_set_new(subject, "order", k->order ? record_string(k->order) : json_null());
+    json_object_set_new(subject, "accumulator_bits", json_integer(k->accumulator_bits));
+    json_t *roundings = json_object();
+    for (uint32_t i = 0; i < ROUNDED_STAGES; i++)
+        json_object_set_new(roundings, stage_name(i), json_string(rounding_name(stage_rounding(&k->roundings, i))));
+    json_object_set_new(subject, "roundings", roundings);
+    const struct gb_device *memory;
+    char device[256] = "host";
+    if ((k->flags & GB_DEVICE_POINTERS) && subject_memory(k, &memory, NULL) == GB_OK)
+        memory->describe(device, sizeof device, NULL);
+    json_object_set_new(subject, "device", record_string(device));
+    return subject;
+}
+
+void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
+                 enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics)
+{
+    json_t *one =
+        json_pack("{s:o, s:o, s:s, s:i, s:s, s:o, s:i, s:o}", "fixture", fixture, "subject", subject, "contract",
+                  contract, "batch", (int)batch, "verdict", verdict_name(verdict), "reason", record_string(reason),
+                  "exit_code", verdict_exit_code(verdict), "repro", record_string(repro));
+    if (!one) /* out of memory: a case must not be lost without a trace */
+        one =
+            json_pack("{s:s, s:s}", "verdict", verdict_name(VERDICT_CRASH), "reason", "the case could not be recorded");
+    if (lanes)
+        json_object_set_new(one, "lanes", lanes);
+    if (metrics)
+        json_object_set_new(one, "metrics", metrics);
+    json_array_append_new(json_object_get(record, "cases"), one);
+}
+
+void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens, json_t *counts)
+{
+    if (!json_object_get(record, "coverage"))
+        json_object_set_new(record, "coverage", json_array());
+    json_array_append_new(json_object_get(record, "coverage"),
+                          json_pack("{s:o, s:s, s:i, s:o}", "fixture", record_string(path), "sha256", sha256, "tokens",
+                                    (int)tokens, "counts", counts));
+}
+
+static enum verdict verdict_of(const json_t *one)
+{
+    const char *name = record_text(one, "verdict", NULL);
+    for (enum verdict v = VERDICT_PASS; v <= VERDICT_CRASH; v++)
+        if (!strcmp(verdict_name(v), name))
+            return v;
+    return VERDICT_CRASH;
+}
+
+double record_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void record_seconds(json_t *record, double seconds)
+{
+    json_t *cases = json_object_get(record, "cases");
+    json_object_set_new(json_array_get(cases, json_array_size(cases) - 1), "seconds", json_real(seconds));
+}
+
+enum verdict record_finish(json_t *record, long long expect, double seconds)
+{
+    enum verdict overall = VERDICT_PASS;
+    const json_t *cases = json_object_get(record, "cases");
+    long long judged = 0, passed = 0;
+    const char *reason = "";
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        enum verdict v = verdict_of(json_array_get(cases, i));
+        overall = verdict_graver(overall, v);
+        judged += v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED && v != VERDICT_BAD_INPUT;
+        passed += v == VERDICT_PASS;
+    }
+    json_t *summary = json_pack("{s:I, s:I, s:I}", "cases", (json_int_t)json_array_size(cases), "judged",
+                                (json_int_t)judged, "passed", (json_int_t)passed);
+    if (judged == 0) {
+        overall = verdict_graver(overall, VERDICT_NOT_RUN);
+        reason = "nothing was judged";
+    }
+    if (expect >= 0) {
+        json_object_set_new(summary, "expected", json_integer(expect));
+        if (judged != expect) {
+            overall = verdict_graver(overall, VERDICT_NOT_RUN);
+            reason = "the number of judged cases is not the expected one";
+        }
+    }
+    json_object_set_new(summary, "reason", json_string(reason));
+    json_object_set_new(summary, "seconds", json_real(seconds));
+    json_object_set_new(record, "summary", summary);
+    json_object_set_new(record, "verdict", json_string(verdict_name(overall)));
+    json_object_set_new(record, "exit_code", json_integer(verdict_exit_code(overall)));
+    return overall;
+}
+
+static const json_t *walk(const json_t *object, va_list path)
+{
+    for (const char *key; object && (key = va_arg(path, const char *));)
+        object = json_object_get(object, key);
+    return object;
+}
+
+const char *record_text(const json_t *object, ...)
+{
+    va_list path;
+    va_start(path, object);
+    const char *text = json_string_value(walk(object, path));
+    va_end(path);
+    return text ? text : "";
+}
+
+double record_number(const json_t *object, ...)
+{
+    va_list path;
+    va_start(path, object);
+    const json_t *value = walk(object, path);
+    va_end(path);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+double record_layer_bound_ratio(const json_t *layer)
+{
+    static const char *const outputs[] = {"output", "intermediate", "weights"};
+    const json_t *bound = json_object_get(layer, "bound");
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        if (json_object_get(bound, outputs[i])) {
+            double ratio = record_number(bound, outputs[i], "limit_ratio", NULL);
+            return isnan(ratio) ? INFINITY : ratio; /* which JSON has no number for */
+        }
+    return NAN;
+}
+
+double record_layer_mismatches(const json_t *layer)
+{
+    const char *name;
+    json_t *bits;
+    double count = 0.0;
+    json_object_foreach(json_object_get(layer, "subject_reference"), name, bits)
+    {
+        double mismatching = record_number(bits, "mismatching", NULL);
+        count += isnan(mismatching) ? 0.0 : mismatching;
+    }
+    return count;
+}
+
+double record_bound_ratio(const json_t *one)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    double largest = NAN;
+    for (size_t l = 0; l < json_array_size(layers); l++)
+        largest = fmax(largest, record_layer_bound_ratio(json_array_get(layers, l)));
+    return largest;
+}

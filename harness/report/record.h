@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The record of a run: JSON, from which every other report is drawn. docs/gates.md#record. */
+#ifndef GB_HARNESS_REPORT_RECORD_H
+#define GB_HARNESS_REPORT_RECORD_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "fixtures/fixtures.h"
+#include "harness/run/verdict.h"
+
+#define RECORD_SCHEMA "gaugeblock-record/1"
+
+/* A JSON string of any text: bytes that are not UTF-8, and control characters, become '?', line ends a space. */
+json_t *record_string(const char *text);
+
+/* Schema, command line and environment: what every JSON of the program begins with. */
+json_t *record_begin(const char *schema, int argc, char **argv);
+/* An empty record of the command `argv`. */
+json_t *record_new(int argc, char **argv);
+/* The fixture as a case names it. */
+json_t *record_fixture(const char *path, const struct gb_fixture *fixture);
+/* A fixture that was refused. */
+json_t *record_refused(const char *path);
+/* A file by its path and SHA-256. */
+json_t *record_file(const char *path);
+/* The subject as a case names it. */
+json_t *record_subject(const char *name, const char *library, const struct gb_kernel *kernel);
+/* Appends a case. Takes the references to fixture, subject, lanes and metrics; lanes and metrics may be NULL. */
+void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
+                 enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics);
+/* Appends what a fixture's cases exercised. Takes the reference to counts. */
+void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens, json_t *counts);
+/* Seconds on a clock that no one sets. */
+double record_clock(void);
+/* How long the case that was appended last took. */
+void record_seconds(json_t *record, double seconds);
+/* Counts cases, checks --expect (negative: not given), sets verdict, exit_code and how long the run took. */
+enum verdict record_finish(json_t *record, long long expect, double seconds);
+
+/* Whether `path` ends in .json, .xml or .md. */
+bool report_known(const char *path);
+/* Writes the record in the form its extension names. Temporary name, then rename. */
+enum gb_status report_write(const char *path, const json_t *record, struct gb_error *error);
+/* The same, but for what is written; false: it could not be. */
+typedef bool report_writer(FILE *stream, const char *path, const json_t *record);
+enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error);
+/* For people; verbose: with all figures. */
+void report_table(FILE *stream, const json_t *record, bool verbose);
+/* JUnit XML and Markdown into an open stream; false if writing failed. */
+bool report_junit(FILE *stream, const json_t *record);
+bool report_markdown(FILE *stream, const json_t *record);
+
+/* The largest error of a layer's output, or of what else it hands out, as a fraction of its bound; infinite for
+ * NaN; NaN: not judged. */
+double record_layer_bound_ratio(const json_t *layer);
+/* How many elements of all that a layer hands out differ from the reference in any bit. */
+double record_layer_mismatches(const json_t *layer);
+/* The largest of a case's layers. */
+double record_bound_ratio(const json_t *one);
+/* A string of the record, "" if it is not there. The path's last argument is NULL. */
+const char *record_text(const json_t *object, ...) __attribute__((sentinel));
+/* A number of the record, NaN if it is not there or null. */
+double record_number(const json_t *object, ...) __attribute__((sentinel));
+
+#endif

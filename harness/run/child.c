@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness/run/child.h"
+#include "quant/quant.h"
+
+struct start {
+    char *const *argv, *const *environment;
+    int input, output; /* input: negative for /dev/null */
+    const int *shared; /* [count] */
+    unsigned count;
+    pid_t parent;
+    sigset_t mask;
+    volatile int failure; /* errno of what failed */
+};
+
+/* Descriptors as the child is to have them: out of each other's way first, then each to its place. */
+static bool place_descriptors(const struct start *s)
+{
+    int aside[MAX_SHARED];
+    int input = s->input < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : s->input;
+    bool good = input >= 0 && dup2(input, STDIN_FILENO) >= 0 && dup2(s->output, STDOUT_FILENO) >= 0 &&
+                dup2(STDOUT_FILENO, STDERR_FILENO) >= 0;
+    for (unsigned i = 0; good && i < s->count; i++)
+        good = (aside[i] = fcntl(s->shared[i], F_DUPFD_CLOEXEC, CHILD_SHARED + (int)s->count)) >= 0;
+    for (unsigned i = 0; good && i < s->count; i++)
+        good = dup2(aside[i], CHILD_SHARED + (int)i) >= 0;
+    return good;
+}
+
+/* The child's part, in memory that it shares with its parent, which waits. A parent that ended before the first line
+ * could take effect is not the parent any more. */
+static _Noreturn void become(struct start *s)
+{
+    static const struct rlimit no_core = {0, 0};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != s->parent)
+        _exit(EXIT_FAILURE);
+    setpgid(0, 0);
+    setrlimit(RLIMIT_CORE, &no_core);
+    if (place_descriptors(s)) {
+        sigprocmask(SIG_SETMASK, &s->mask, NULL);
+        execve("/proc/self/exe", s->argv, s->environment);
+    }
+    s->failure = errno;
+    _exit(EXIT_FAILURE);
+}
+
+/* Not fork: this process may hold gigabytes, and threads. Signals wait, since handlers would run in the shared memory.
+ */
+static int start(struct start *s, struct child *child)
+{
+    sigset_t all;
+    int status;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &s->mask);
+    s->parent = getpid();
+    child->process = vfork();
+    if (child->process == 0)
+        become(s);
+    int code = child->process < 0 ? errno : s->failure;
+    pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
+    if (code && child->process > 0)
+        waitpid(child->process, &status, 0);
+    return code;
+}
+
+int child_start(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
+                struct child *child)
+{
+    struct start s = {
+        .argv = argv, .environment = environment, .input = -1, .output = output, .shared = shared, .count = count};
+    child->lifeline = -1;
+    return start(&s, child);
+}
+
+int child_start_guarded(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
+                        struct child *child)
+{
+    enum { MAX_ARGUMENTS = 16 };
+    char *guarded[MAX_ARGUMENTS + 1] = {argv[0], "guard"};
+    int lifeline[2];
+    for (unsigned i = 1; argv[i]; i++) {
+        if (i + 1 == MAX_ARGUMENTS)
+            return E2BIG;
+        guarded[i + 1] = argv[i];
+    }
+    if (pipe2(lifeline, O_CLOEXEC))
+        return errno;
+    struct start s = {.argv = guarded,
+                      .environment = environment,
+                      .input = lifeline[0],
+                      .output = output,
+                      .shared = shared,
+                      .count = count};
+    int code = start(&s, child);
+    close(lifeline[0]);
+    child->lifeline = lifeline[1];
+    if (code)
+        close(lifeline[1]);
+    return code;
+}
+
+/* Ends the child and what it started: a guarded one by its guard, unless that does not answer. */
+static void end(struct child *child, bool answers)
+{
+    if (child->lifeline >= 0)
+        close(child->lifeline);
+    else if (!answers)
+        kill(-child->process, SIGKILL);
+    child->lifeline = -1;
+}
+
+enum child_end child_wait(struct child *child, unsigned timeout_s, int *status)
+{
+    enum { SHORTEST_PAUSE_NS = 100 * 1000, LONGEST_PAUSE_NS = 5 * 1000 * 1000, GUARD_S = 10 };
+    struct timespec begin, now, pause = {0, SHORTEST_PAUSE_NS};
+    bool guarded = child->lifeline >= 0;
+    enum child_end how = CHILD_ENDED;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    while (waitpid(child->process, status, WNOHANG) != child->process) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        time_t seconds = now.tv_sec - begin.tv_sec;
+        if (seconds >= (time_t)timeout_s) {
+            how = CHILD_TIMED_OUT;
+            end(child, guarded && seconds < (time_t)timeout_s + GUARD_S);
+        }
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < LONGEST_PAUSE_NS)
+            pause.tv_nsec *= 2;
+    }
+    end(child, true);
+    return how;
+}
+
+const char *child_describe(int status, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (WIFSIGNALED(status))
+        snprintf(text, bytes, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else if (WEXITSTATUS(status))
+        snprintf(text, bytes, "ended with exit code %d", WEXITSTATUS(status));
+    return text;
+}
+
+const char *child_folder(void)
+{
+    const char *folder = getenv("TMPDIR");
+    return folder && folder[0] ? folder : "/tmp";
+}
+
+enum gb_status child_file(int *descriptor, struct gb_error *error)
+{
+    char name[4096];
+    *descriptor = open(child_folder(), O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC, 0600);
+    if (*descriptor >= 0)
+        return GB_OK;
+    /* A file system without nameless files: one that loses its name at once. */
+    snprintf(name, sizeof name, "%s/gaugeblock-XXXXXX", child_folder());
+    *descriptor = mkostemp(name, O_CLOEXEC);
+    if (*descriptor < 0)
+        return gb_fail(error, GB_EIO, "%s: %s; set TMPDIR to a writable folder", child_folder(), strerror(errno));
+    unlink(name);
+    return GB_OK;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/run/match_kernels.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+enum gb_status catalogue_open(const char *const *subjects, uint32_t count, struct catalogue *c, struct gb_error *error)
+{
+    char path[4096];
+    struct gb_error cuda;
+    memset(c, 0, sizeof *c);
+    enum gb_status status = subject_library_open(BUILTIN_LIBRARY, &c->library[c->count++], error);
+    if (status != GB_OK)
+        return status;
+    if (subject_cuda_path(path, sizeof path, &cuda) == GB_OK &&
+        subject_library_open(path, &c->library[c->count], &cuda) == GB_OK)
+        c->count++;
+    else
+        snprintf(c->cuda_missing, sizeof c->cuda_missing, "%s", cuda.message);
+    c->own = c->count;
+    for (uint32_t i = 0; i < count; i++) {
+        status = subject_library_open(subjects[i], &c->library[c->count++], error);
+        if (status != GB_OK)
+            return status;
+    }
+    return GB_OK;
+}
+
+static enum gb_format activations_of(const struct gb_problem *problem)
+{
+    return problem->activation_rules ? gb_quantiser_activations(problem->activation_rules) : GB_BF16;
+}
+
+static bool routes(const struct gb_kernel *kernel)
+{
+    return kernel->operation == GB_ROUTE || kernel->flags & GB_ROUTES;
+}
+
+/* Whether the kernel is for problems like this: one that routes for those with routers, all but a router for their
+ * weight format, and bf16 activations or theirs. */
+static bool takes(const struct gb_kernel *kernel, const struct gb_problem *problem)
+{
+    if (routes(kernel) && !problem->router)
+        return false;
+    if (kernel->operation == GB_ROUTE)
+        return true;
+    return kernel->weights == problem->weights &&
+           (kernel->activations == GB_BF16 || kernel->activations == activations_of(problem));
+}
+
+/* Fills in whether the kernel can run on this problem here. */
+static void check(const struct gb_problem *problem, struct selected *s)
+{
+    const struct gb_device *memory;
+    struct gb_error error = {""};
+    if (routes(s->kernel) && !problem->router) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s routes, but the fixture has no router in every layer",
+                 s->kernel->name);
+    } else if (s->kernel->operation == GB_QUANTISE || s->kernel->operation == GB_SILU_MUL_QUANTISE) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason,
+                 "%s quantises activations alone; run a layer that does (gaugeblock make --activations nvfp4, then "
+                 "--kernel '%.4s*-nvfp4-layer'), or judge its codes with gaugeblock identify",
+                 s->kernel->name, s->kernel->name);
+    } else if (!takes(s->kernel, problem)) {
+        s->unsupported = true;
+        const char *activations = gb_format_name(s->kernel->activations);
+        snprintf(s->reason, sizeof s->reason, "%s takes %s weights and %s activations, the fixture has %s and %s",
+                 s->kernel->name, kernel_weights_name(s->kernel), activations ? activations : "unknown",
+                 gb_format_name(problem->weights), gb_format_name(activations_of(problem)));
+    } else if (s->kernel->operation != GB_ROUTE && (problem->activation != GB_SILU || problem->biased) &&
+               !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s knows no biases and no activation but SiLU, which the fixture has",
+                 s->kernel->name);
+    } else if (s->kernel->operation != GB_ROUTE && problem->weighed_input && !(s->kernel->flags & GB_WEIGHED_INPUT)) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s weighs outputs, but the fixture's routing weights multiply the input",
+                 s->kernel->name);
+    } else if (s->kernel->order && !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s claims the order %s, which this version does not know",
+                 s->kernel->name, s->kernel->order);
+    } else if (subject_memory(s->kernel, &memory, &error) != GB_OK) {
+        snprintf(s->reason, sizeof s->reason, "%s: %s", s->kernel->name, error.message);
+    }
+}
+
+static uint32_t add(struct selected *selected, uint32_t count, const struct subject_library *library,
+                    const struct gb_kernel *kernel, const char *pattern)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (selected[i].library == library && selected[i].kernel == kernel)
+            return count;
+    struct selected *s = &selected[count];
+    memset(s, 0, sizeof *s);
+    s->library = library;
+    s->kernel = kernel;
+    snprintf(s->pattern, sizeof s->pattern, "%s", pattern);
+    return count + 1;
+}
+
+static uint32_t add_matching(const struct catalogue *c, const char *pattern, const struct gb_problem *problem,
+                             struct selected *selected, uint32_t count)
+{
+    uint32_t before = count;
+    const struct gb_kernel *other = NULL;
+    const struct subject_library *other_library = NULL;
+    for (uint32_t l = 0; l < c->count; l++)
+        for (uint32_t i = 0; i < c->library[l].table->count; i++) {
+            const struct gb_kernel *k = subject_kernel(&c->library[l], i);
+            if (fnmatch(pattern, k->name, 0))
+                continue;
+            if (takes(k, problem) || !strcmp(pattern, k->name)) {
+                count = add(selected, count, &c->library[l], k, pattern);
+            } else {
+                other = k;
+                other_library = &c->library[l];
+            }
+        }
+    if (count > before)
+        return count;
+    if (other)
+        return add(selected, count, other_library, other, pattern);
+    struct selected *s = &selected[count];
+    memset(s, 0, sizeof *s);
+    snprintf(s->pattern, sizeof s->pattern, "%s", pattern);
+    bool cuda = !strncmp(pattern, "cuda", 4) && c->cuda_missing[0];
+    snprintf(s->reason, sizeof s->reason, "no kernel matches %s%s%s", pattern,
+             cuda ? ": " : "; see gaugeblock list kernels", cuda ? c->cuda_missing : "");
+    return count + 1;
+}
+
+size_t select_most(const struct catalogue *c, uint32_t pattern_count)
+{
+    size_t most = pattern_count + 2;
+    for (uint32_t l = 0; l < c->count; l++)
+        most += c->library[l].table->count;
+    return most;
+}
+
+uint32_t select_subjects(const struct catalogue *c, const char *const *patterns, uint32_t pattern_count,
+                         const struct gb_problem *problem, struct selected *selected)
+{
+    uint32_t count = 0;
+    for (uint32_t p = 0; p < pattern_count; p++)
+        count = add_matching(c, patterns[p], problem, selected, count);
+    for (uint32_t l = c->own; !pattern_count && l < c->count; l++)
+        for (uint32_t i = 0; i < c->library[l].table->count; i++)
+            count = add(selected, count, &c->library[l], subject_kernel(&c->library[l], i), "--subject");
+    if (!pattern_count && c->count == c->own) {
+        const char *weights = gb_format_name(problem->weights), *activations = gb_format_name(activations_of(problem));
+        char name[64];
+        snprintf(name, sizeof name, "cpu/%s-layer", weights);
+        count = add_matching(c, name, problem, selected, count);
+        snprintf(name, sizeof name, "cpu/%s-%s-layer", weights, activations);
+        if (problem->activation_rules)
+            count = add_matching(c, name, problem, selected, count);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (selected[i].kernel)
+            check(problem, &selected[i]);
+    return count;
+}

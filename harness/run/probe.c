@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/judge/baseline.h"
+#include "harness/run/child.h"
+#include "harness/program/command.h"
+#include "harness/run/probe.h"
+#include "harness/run/progress.h"
+#include "harness/run/verdict.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+extern char **environ;
+
+/*
+ * Starts a child without OpenBLAS's threads: the buffers that they ask for as they start, 128 MiB each, would count
+ * against the child's memory, and where there is too little of it the child never ends. Returns 0 or an errno.
+ */
+static int start(char *const *argv, int output, int shared, struct child *child)
+{
+    static char single[] = "OPENBLAS_NUM_THREADS=1";
+    size_t count = 0, kept = 0, name = strcspn(single, "=") + 1;
+    while (environ[count])
+        count++;
+    char **environment = malloc((count + 2) * sizeof *environment);
+    if (!environment)
+        return ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], single, name))
+            environment[kept++] = environ[i];
+    environment[kept++] = single;
+    environment[kept] = NULL;
+    int code = child_start(argv, environment, output, &shared, shared >= 0, child);
+    free(environment);
+    return code;
+}
+
+/* What the child said, its first line. */
+static void first_line(int descriptor, char *line, size_t bytes)
+{
+    ssize_t count = pread(descriptor, line, bytes - 1, 0);
+    line[count > 0 ? count : 0] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+}
+
+/* Runs the child on argv. shared: what it writes to or reads, or negative. Returns its judgement of the file. */
+static int probe(const char *path, char *const *argv, int shared, unsigned timeout_s, struct gb_error *error)
+{
+    char how[128];
+    int status, said = memfd_create("probe", MFD_CLOEXEC);
+    struct child child;
+    int code = said < 0 ? errno : start(argv, said, shared, &child);
+    if (code) {
+        gb_fail(error, GB_EIO, "%s: cannot start a process to read it: %s", path, strerror(code));
+        code = EXIT_USAGE;
+    } else if (child_wait(&child, timeout_s, &status) != CHILD_ENDED) {
+        gb_fail(error, GB_EIO, "%s: reading it took longer than %u s; make the file again", path, timeout_s);
+        code = EXIT_CRASH;
+    } else if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE) {
+        first_line(said, error->message, sizeof error->message);
+        code = EXIT_USAGE;
+    } else if (child_describe(status, how, sizeof how)[0]) {
+        gb_fail(error, GB_EFORMAT, "%s: damaged, the process that read it was %s; make the file again", path, how);
+        code = EXIT_CRASH;
+    }
+    if (said >= 0)
+        close(said);
+    return code;
+}
+
+void input_name(const char *path, struct gb_error *error)
+{
+    char what[sizeof error->message];
+    if (strstr(error->message, path_end(path)))
+        return;
+    strcpy(what, error->message);
+    snprintf(error->message, sizeof error->message, "%.200s: %.300s", path_end(path), what);
+}
+
+/* Whether there is a contract that it can be a problem of. */
+static enum gb_status check_contract(const char *path, const struct gb_fixture *f, struct gb_error *error)
+{
+    if (fixture_contract(f))
+        return GB_OK;
+    return gb_fail(error, GB_EUNSUPPORTED,
+                   "%s: activations: no contract has %s with %s weights; write bf16, or others that gaugeblock list "
+                   "contracts prints",
+                   path_end(path), gb_format_name(f->activations), gb_format_name(f->weights));
+}
+
+int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error)
+{
+    char *argv[] = {"gaugeblock", "probe", (char *)path, NULL};
+    *fixture = NULL;
+    progress("reading the fixture, generating its weights", 0.0);
+    int shared = memfd_create("fixture", MFD_CLOEXEC);
+    int code = probe(path, argv, shared, timeout_s, error);
+    if (code == EXIT_PASS && gb_fixture_receive(path, shared, fixture, error) != GB_OK) {
+        input_name(path, error);
+        code = EXIT_USAGE;
+    }
+    progress_done();
+    if (!*fixture && shared >= 0)
+        close(shared);
+    if (code == EXIT_PASS && check_contract(path, *fixture, error) != GB_OK) {
+        gb_fixture_free(*fixture);
+        *fixture = NULL;
+        code = EXIT_USAGE;
+    }
+    return code;
+}
+
+/* Sizes of a fixture as arguments, in this order. */
+enum { SIZES = 6 };
+
+/* seen: the path by which the child has the file, whose descriptor `shared` is; the path itself, and negative. */
+static int read_outputs(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
+                        unsigned timeout_s, struct gb_outputs **outputs, struct gb_error *error)
+{
+    const struct gb_shape *s = &fixture->shape;
+    const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
+    char texts[SIZES][16];
+    char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)seen};
+    argv[3 + SIZES] = (char *)fixture->activation_recipe;
+    for (int i = 0; i < SIZES; i++) {
+        snprintf(texts[i], sizeof texts[i], "%u", sizes[i]);
+        argv[3 + i] = texts[i];
+    }
+    *outputs = NULL;
+    int code = probe(path, argv, shared, timeout_s, error);
+    if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
+}
+
+int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
+                  struct gb_error *error)
+{
+    return read_outputs(path, path, -1, fixture, timeout_s, outputs, error);
+}
+
+int input_shared_outputs(int descriptor, const struct gb_fixture *fixture, unsigned timeout_s,
+                         struct gb_outputs **outputs, struct gb_error *error)
+{
+    char here[32], there[32];
+    snprintf(here, sizeof here, "/proc/self/fd/%d", descriptor);
+    snprintf(there, sizeof there, "/proc/self/fd/%d", (int)CHILD_SHARED);
+    return read_outputs(here, there, descriptor, fixture, timeout_s, outputs, error);
+}
+
+int input_vector_outputs(const char *path, const char *scales, const char *vectors_path,
+                         const struct gb_vectors *vectors, struct gb_vector_outputs **outputs, struct gb_error *error)
+{
+    char *argv[] = {"gaugeblock", "probe", (char *)path, (char *)vectors_path, (char *)(scales ? scales : ""), NULL};
+    *outputs = NULL;
+    int code = probe(path, argv, -1, INPUT_TIMEOUT_S, error);
+    if (code == EXIT_PASS && gb_vector_outputs_read(path, scales, vectors, outputs, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
+}
+
+/* The child. */
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#define SANITISED 1 /* reserves terabytes of addresses */
+#else
+#define SANITISED 0
+#endif
+
+/* Twice the file and what its arrays become in memory (`arrays` bytes), and room for libhdf5's caches and chunks. */
+static void limit_memory(const char *path, uint64_t arrays)
+{
+    enum { ROOM = 1 << 30 };
+    struct stat about;
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    int got = file ? fscanf(file, "%llu", &pages) : 0;
+    if (file)
+        fclose(file);
+    if (SANITISED || got != 1 || stat(path, &about))
+        return;
+    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + ROOM + 2 * (rlim_t)about.st_size + 2 * arrays;
+    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
+}
+
+static enum gb_status probe_outputs(char **argv, struct gb_error *error)
+{
+    uint64_t sizes[SIZES];
+    for (int i = 0; i < SIZES; i++)
+        if (!parse_number(argv[2 + i], 1, INT32_MAX, &sizes[i]))
+            return gb_fail(error, GB_EINVAL, "%s: is no size", argv[2 + i]);
+    struct gb_fixture frame = {
+        .layers = (uint32_t)sizes[0],
+        .shape = {.tokens = (uint32_t)sizes[1],
+                  .hidden = (uint32_t)sizes[2],
+                  .intermediate = (uint32_t)sizes[3],
+                  .experts = (uint32_t)sizes[4],
+                  .top_k = (uint32_t)sizes[5]},
+    };
+    snprintf(frame.activation_recipe, sizeof frame.activation_recipe, "%s", argv[2 + SIZES]);
+    struct gb_outputs *outputs;
+    uint64_t layer = sizes[1] * (2 * sizeof(double) * sizes[2] + 2 * sizeof(gb_bf16) * sizes[5] * sizes[3]);
+    limit_memory(argv[1], sizes[0] * layer);
+    enum gb_status status = gb_outputs_read(argv[1], &frame, &outputs, error);
+    gb_outputs_free(outputs);
+    return status;
+}
+
+static enum gb_status probe_vector_outputs(char **argv, struct gb_error *error)
+{
+    struct gb_vectors *vectors;
+    struct gb_vector_outputs *outputs;
+    enum gb_status status = gb_vectors_read(argv[2], &vectors, error);
+    if (status != GB_OK)
+        return status;
+    limit_memory(argv[1], gb_vectors_code_bytes(vectors) + gb_vectors_all_scale_bytes(vectors));
+    status = gb_vector_outputs_read(argv[1], argv[3][0] ? argv[3] : NULL, vectors, &outputs, error);
+    gb_vector_outputs_free(outputs);
+    gb_vectors_free(vectors);
+    return status;
+}
+
+int probe_main(int argc, char **argv)
+{
+    struct gb_error error;
+    enum gb_status status = GB_EINVAL;
+#if SANITISED
+    __lsan_disable(); /* what libhdf5 leaks over damaged files says nothing of the file */
+#endif
+    if (argc == 2) {
+        limit_memory(argv[1], 0);
+        status = gb_fixture_send(argv[1], CHILD_SHARED, &error);
+    } else if (argc == 4) {
+        status = probe_vector_outputs(argv, &error);
+    } else if (argc == 3 + SIZES) {
+        status = probe_outputs(argv, &error);
+    } else {
+        gb_fail(&error, GB_EINVAL, "gaugeblock probe: is run by other commands");
+    }
+    if (status != GB_OK)
+        puts(error.message);
+    return status == GB_OK ? EXIT_PASS : EXIT_USAGE;
+}

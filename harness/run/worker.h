@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One kernel on one fixture in a process of its own, so that a crash, a hang or a lost CUDA context costs
+ * one verdict and not the run.
+ */
+#ifndef GB_HARNESS_RUN_WORKER_H
+#define GB_HARNESS_RUN_WORKER_H
+
+#include "fixtures/fixtures.h"
+#include "harness/run/verdict.h"
+
+enum { MAX_BATCHES = 32 };
+
+struct worker_request {
+    int fixture;         /* descriptor of a file with the fixture, where it was not received (gb_fixture_receive) */
+    const char *library; /* path, or BUILTIN_LIBRARY */
+    const char *kernel;
+    uint32_t batches[MAX_BATCHES]; /* tokens of each, ascending */
+    uint32_t batch_count;
+    unsigned timeout_s;
+};
+
+/* What watching the kernel showed for one batch. */
+struct worker_checks {
+    bool canary_broken;
+    bool input_changed;
+    uint64_t unwritten; /* elements that kept the poison of both runs */
+    uint64_t differing; /* elements whose bits differed between two runs */
+    char where[128];    /* the first of these */
+};
+
+struct worker_result {
+    enum verdict verdict; /* VERDICT_PASS: it ran, and outputs and checks are there */
+    char reason[768];
+    struct gb_outputs *outputs[MAX_BATCHES];
+    struct gb_outputs *second[MAX_BATCHES]; /* of the second run, where the kernel may differ between runs; else NULL */
+    struct worker_checks checks[MAX_BATCHES];
+    double seconds[MAX_BATCHES];               /* that running it took */
+    struct worker_checks routing[MAX_BATCHES]; /* the same of the routing, where the kernel is a layer that routes */
+};
+
+/* Parent: runs the kernel, reads what it left. Never fails: what went wrong is the verdict and the reason. */
+void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result);
+void worker_result_free(struct worker_result *result);
+
+/*
+ * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,...`. FIXTURE: path, or "" for what is shared with it. Its
+ * descriptors: what is shared; the report, JSON; and for each batch the outputs of the first run, and those of the
+ * second where the kernel may differ between runs, HDF5.
+ */
+int worker_main(int argc, char **argv);
+enum { WORKER_FIXTURE, WORKER_REPORT, WORKER_OUTPUTS, MAX_WORKER_FILES = WORKER_OUTPUTS + 2 * MAX_BATCHES };
+
+/* The report has this room from the start, so that a full TMPDIR is found before the kernel runs, and what happened to
+ * it can be said. A report is one line per batch and one message. */
+enum { WORKER_REPORT_BYTES = 64 << 10 };
+
+/* Comma-separated batch sizes: ascending and each 1 .. tokens. */
+enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
+                             struct gb_error *error);
+
+#endif

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The worker process: loads one kernel, runs it on every layer and batch, leaves outputs and a report. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/judge/baseline.h"
+#include "harness/run/child.h"
+#include "harness/report/record.h"
+#include "harness/run/session.h"
+#include "harness/run/residual_stream.h"
+#include "harness/run/subject.h"
+#include "quant/quant.h"
+#include "reference/reference.h"
+
+/* Two bytes whose repetition is a NaN in FP32 and bf16 (0xFF...) and an ordinary number (0x5A...). */
+static const uint8_t poisons[2] = {0xFF, 0x5A};
+
+struct worker {
+    struct gb_fixture *fixture;
+    struct subject_library library;
+    const struct gb_kernel *kernel;
+    const struct gb_device *memory;
+    uint32_t batches[MAX_BATCHES];
+    uint32_t batch_count;
+    struct gb_outputs *outputs[MAX_BATCHES];
+    struct gb_outputs *second[MAX_BATCHES]; /* of the second run; only for GB_NONDETERMINISTIC kernels */
+    struct worker_checks checks[MAX_BATCHES], routing[MAX_BATCHES];
+    double seconds[MAX_BATCHES];
+    double *state; /* [tokens, hidden], the residual stream; NULL: no drift */
+};
+
+enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
+                             struct gb_error *error)
+{
+    const char *at = text;
+    for (*count = 0; *count < MAX_BATCHES; (*count)++) {
+        char *end;
+        errno = 0;
+        unsigned long n = strtoul(at, &end, 10);
+        if (end == at || errno || at[0] == '-' || n < 1 || n > tokens || (*count && n <= batches[*count - 1]) ||
+            (*end != ',' && *end != '\0'))
+            return gb_fail(error, GB_EINVAL, "--batch %s: give ascending numbers from 1 to %u, separated by commas",
+                           text, tokens);
+        batches[*count] = (uint32_t)n;
+        if (*end == '\0') {
+            (*count)++;
+            return GB_OK;
+        }
+        at = end + 1;
+    }
+    return gb_fail(error, GB_EINVAL, "--batch %s: at most %d batches", text, (int)MAX_BATCHES);
+}
+
+static bool wants_stack(const struct worker *w)
+{
+    return w->kernel->operation == GB_LAYER && w->fixture->stack.residual;
+}
+
+/* Elements equal to both poisons were never written; any other difference is nondeterminism. */
+static void compare_runs(const void *first, const void *second, size_t count, size_t element, const char *name,
+                         uint32_t layer, struct worker_checks *checks)
+{
+    uint8_t poison[2][sizeof(float)];
+    memset(poison[0], poisons[0], sizeof poison[0]);
+    memset(poison[1], poisons[1], sizeof poison[1]);
+    for (size_t i = 0; i < count; i++) {
+        const char *a = (const char *)first + i * element, *b = (const char *)second + i * element;
+        if (!memcmp(a, b, element))
+            continue;
+        if (!checks->unwritten && !checks->differing)
+            snprintf(checks->where, sizeof checks->where, "element %zu of %s of layer %u", i, name, layer);
+        if (!memcmp(a, poison[0], element) && !memcmp(b, poison[1], element))
+            checks->unwritten++;
+        else
+            checks->differing++;
+    }
+}
+
+static enum gb_status new_outputs(const struct worker *w, uint32_t tokens, uint32_t layers, bool with_stack,
+                                  struct gb_outputs **outputs, struct gb_error *error)
+{
+    struct gb_shape shape = w->fixture->shape;
+    shape.tokens = tokens;
+    if (w->kernel->operation == GB_ROUTE)
+        return gb_outputs_new_routing(&shape, layers, outputs, error);
+    enum gb_status status = gb_outputs_new(&shape, layers, w->kernel->output, session_writes_intermediate(w->kernel),
+                                           with_stack, outputs, error);
+    if (status == GB_OK && session_routes(w->kernel))
+        status = gb_outputs_add_routing(*outputs, error);
+    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
+        if (session_writes_activations(w->kernel, (enum gb_activation_part)p))
+            status = gb_outputs_add_activations(*outputs, gb_fixture_activation_rules(w->fixture),
+                                                (enum gb_activation_part)p, error);
+    return status;
+}
+
+/* Where what watching the kernel's routing shows belongs. */
+static struct worker_checks *routing_checks(struct worker *w, uint32_t b)
+{
+    return w->kernel->operation == GB_ROUTE ? &w->checks[b] : &w->routing[b];
+}
+
+/* All that two runs of one layer wrote. */
+static void compare_layer(struct worker *w, const struct gb_layer_outputs *out, const struct gb_layer_outputs *again,
+                          uint32_t b, uint32_t layer)
+{
+    const struct gb_shape *s = &w->fixture->shape;
+    struct worker_checks *checks = &w->checks[b], *routing = routing_checks(w, b);
+    size_t tokens = w->batches[b], pairs = tokens * s->top_k;
+    if (session_writes_output(w->kernel))
+        compare_runs(out->output, again->output, tokens * s->hidden,
+                     out->format == GB_FP32 ? sizeof(float) : sizeof(gb_bf16), "output", layer, checks);
+    if (out->intermediate)
+        compare_runs(out->intermediate, again->intermediate, pairs * s->intermediate, sizeof *out->intermediate,
+                     "intermediate", layer, checks);
+    if (out->ids)
+        compare_runs(out->ids, again->ids, pairs, sizeof *out->ids, "routed ids", layer, routing);
+    if (out->routing_weights)
+        compare_runs(out->routing_weights, again->routing_weights, pairs, sizeof *out->routing_weights,
+                     "routed weights", layer, routing);
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
+        if (out->activations[p]) {
+            struct gb_activation_array a =
+                gb_activation_array(w->outputs[b]->activation_rules, s, (enum gb_activation_part)p);
+            compare_runs(out->activations[p], again->activations[p], tokens * a.slots * a.width, a.bytes, a.name, layer,
+                         checks);
+        }
+}
+
+/* Generates experts that the kernel chose and a generated fixture has no token for. *any: there were some. */
+static enum gb_status admit_chosen(struct worker *w, struct session *s, const int32_t *ids, size_t pairs, bool *any,
+                                   struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    *any = false;
+    for (size_t p = 0; status == GB_OK && p < pairs; p++) {
+        if (ids[p] < 0 || (uint32_t)ids[p] >= w->fixture->shape.experts || s->used[ids[p]])
+            continue;
+        *any = true;
+        status = gb_generate_expert(w->fixture, s->layer, (uint32_t)ids[p], error);
+        if (status == GB_OK)
+            status = session_admit(s, (uint32_t)ids[p], error);
+    }
+    return status;
+}
+
+/* One run, of a layer that routes once more for as long as it chooses experts that were not there. */
+static enum gb_status run_once(struct worker *w, struct session *s, const struct session_io *io, int poison, uint32_t b,
+                               struct gb_error *error)
+{
+    size_t pairs = (size_t)io->tokens * w->fixture->shape.top_k;
+    enum gb_status status = GB_OK;
+    bool again = true;
+    while (status == GB_OK && again) {
+        status = session_run(s, io, poisons[poison], &w->checks[b], routing_checks(w, b), error);
+        again = false;
+        if (status == GB_OK && w->kernel->flags & GB_ROUTES)
+            status = admit_chosen(w, s, io->out.ids, pairs, &again, error);
+    }
+    return status;
+}
+
+/* Two runs of one batch with different poison; the second one's outputs are kept where they are wanted. */
+static enum gb_status run_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
+                                struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
+    struct gb_outputs *second = NULL;
+    io.out = *out;
+    enum gb_status status = run_once(w, s, &io, 0, b, error);
+    if (status == GB_OK && !w->second[b])
+        status = new_outputs(w, io.tokens, 1, false, &second, error);
+    if (status == GB_OK) {
+        io.out = w->second[b] ? w->second[b]->layer[s->layer] : second->layer[0];
+        status = run_once(w, s, &io, 1, b, error);
+    }
+    if (status == GB_OK)
+        compare_layer(w, out, &io.out, b, s->layer);
+    gb_outputs_free(second);
+    return status;
+}
+
+/* The kernel's own residual stream through this layer, on the largest batch. */
+static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_error *error)
+{
+    const struct gb_shape *shape = &w->fixture->shape;
+    uint32_t last = w->batch_count - 1, tokens = w->batches[last];
+    size_t count = (size_t)tokens * shape->hidden, pairs = (size_t)tokens * shape->top_k;
+    gb_bf16 *x = malloc(count * sizeof *x);
+    int32_t *ids = malloc(pairs * sizeof *ids);
+    float *routing_weights = malloc(pairs * sizeof *routing_weights);
+    struct gb_outputs *own = NULL;
+    enum gb_status status = GB_OK;
+    if (!x || !ids || !routing_weights)
+        status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", tokens);
+    if (status == GB_OK)
+        status = new_outputs(w, tokens, 1, false, &own, error);
+    if (status == GB_OK)
+        status = stack_input(kernel_contract(w->fixture, w->kernel), w->fixture, s->layer, tokens, w->state, x, ids,
+                             routing_weights, error);
+    if (status == GB_OK) {
+        struct session_io io = {tokens, x, ids, routing_weights, NULL, own->layer[0]};
+        status = run_once(w, s, &io, 0, last, error);
+    }
+    if (status == GB_OK) {
+        stack_add(w->state, w->kernel->output, own->layer[0].output, count);
+        memcpy(w->outputs[last]->stack + s->layer * count, w->state, count * sizeof(double));
+    }
+    gb_outputs_free(own);
+    free(x);
+    free(ids);
+    free(routing_weights);
+    return status;
+}
+
+static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_error *error)
+{
+    const struct gb_layer *l = &w->fixture->layer[layer];
+    const struct gb_shape *shape = &w->fixture->shape;
+    struct session s;
+    gb_bf16 *inner = NULL;
+    enum gb_status status = session_open(w->kernel, w->memory, w->fixture, layer, &s, error);
+    if (status == GB_OK && w->kernel->operation == GB_DOWN) {
+        struct gb_arguments a = gb_layer_arguments(w->fixture, layer, shape->tokens);
+        inner = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
+        a.intermediate = inner;
+        gb_layer_activations(w->fixture, layer, w->kernel->activations, &a);
+        status = inner ? gb_reference_gate_up(kernel_contract(w->fixture, w->kernel), &a, error)
+                       : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
+    }
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};
+        double began = record_clock();
+        status = run_batch(w, &s, io, b, error);
+        w->seconds[b] += record_clock() - began;
+    }
+    if (status == GB_OK && w->state)
+        status = run_stack(w, &s, error);
+    struct gb_error ignored;
+    uint32_t last = w->batch_count - 1;
+    enum gb_status closed =
+        session_close(&s, &w->checks[last], routing_checks(w, last), status == GB_OK ? error : &ignored);
+    free(inner);
+    return status == GB_OK ? closed : status;
+}
+
+static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
+{
+    enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->fixture, error)
+                                       : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->fixture, error);
+    if (!argv[1][0])
+        close(CHILD_SHARED + WORKER_FIXTURE);
+    if (status == GB_OK)
+        status = subject_library_open(argv[2], &w->library, error);
+    if (status != GB_OK)
+        return status;
+    w->kernel = subject_find(&w->library, argv[3]);
+    if (!w->kernel)
+        return gb_fail(error, GB_EINVAL, "%s: no kernel named %s", argv[2], argv[3]);
+    status = subject_memory(w->kernel, &w->memory, error);
+    if (status == GB_OK)
+        status = parse_batches(argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
+    uint32_t layers = w->fixture->layers;
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        bool with_stack = wants_stack(w) && b == w->batch_count - 1;
+        status = new_outputs(w, w->batches[b], layers, with_stack, &w->outputs[b], error);
+        if (status == GB_OK && w->kernel->flags & GB_NONDETERMINISTIC)
+            status = new_outputs(w, w->batches[b], layers, false, &w->second[b], error);
+    }
+    if (status == GB_OK && wants_stack(w)) {
+        size_t bytes = sizeof(double) * w->batches[w->batch_count - 1] * w->fixture->shape.hidden;
+        w->state = malloc(bytes);
+        if (!w->state)
+            return gb_fail(error, GB_ENOMEM, "no memory for the residual stream");
+        memcpy(w->state, w->fixture->stack.residual, bytes);
+    }
+    return status;
+}
+
+/* Leaves the outputs of one run in a file of ours. */
+static enum gb_status leave(unsigned file, const struct gb_outputs *outputs, struct gb_error *error)
+{
+    struct gb_error reason;
+    enum gb_status status = gb_outputs_put(CHILD_SHARED + (int)file, outputs, &reason);
+    const char *mend = status == GB_EIO ? "; set TMPDIR to a folder with room" : "";
+    return status == GB_OK ? GB_OK : gb_fail(error, status, "%s: %.400s%s", child_folder(), reason.message, mend);
+}
+
+static enum gb_status work(struct worker *w, char **argv, struct gb_error *error)
+{
+    enum gb_status status = prepare(w, argv, error);
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        struct gb_problem problem = session_problem(w->kernel, w->fixture, w->batches[b]);
+        status = w->kernel->supports(&problem, error);
+    }
+    for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
+        status = run_layer(w, l, error);
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        status = leave(WORKER_OUTPUTS + 2 * b, w->outputs[b], error);
+        if (status == GB_OK && w->second[b])
+            status = leave(WORKER_OUTPUTS + 2 * b + 1, w->second[b], error);
+    }
+    return status;
+}
+
+/* Into the room that the parent reserved. */
+static bool write_report(const json_t *report)
+{
+    FILE *stream = fdopen(CHILD_SHARED + WORKER_REPORT, "r+");
+    bool good = stream && json_dumpf(report, stream, JSON_INDENT(1)) == 0 && fflush(stream) == 0 &&
+                ftruncate(fileno(stream), ftell(stream)) == 0;
+    if (stream && fclose(stream))
+        good = false;
+    return good;
+}
+
+static json_t *checks_json(const struct worker_checks *c)
+{
+    return json_pack("{s:b, s:b, s:I, s:I, s:s}", "canary_broken", c->canary_broken, "input_changed", c->input_changed,
+                     "unwritten", (json_int_t)c->unwritten, "differing", (json_int_t)c->differing, "where", c->where);
+}
+
+int worker_main(int argc, char **argv)
+{
+    struct worker w = {0};
+    struct gb_error error = {""};
+    if (argc != 5) {
+        fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify\n");
+        return EXIT_USAGE;
+    }
+    enum gb_status status = work(&w, argv, &error);
+    json_t *batches = json_array(), *routing = json_array(), *seconds = json_array();
+    for (uint32_t b = 0; b < w.batch_count; b++) {
+        json_array_append_new(seconds, json_real(w.seconds[b]));
+        json_array_append_new(batches, checks_json(&w.checks[b]));
+        json_array_append_new(routing, checks_json(&w.routing[b]));
+    }
+    json_t *report =
+        json_pack("{s:i, s:o, s:o, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
+                  "batches", batches, "routing", routing, "seconds", seconds);
+    bool failed = !report || !write_report(report);
+    json_decref(report);
+    for (uint32_t b = 0; b < w.batch_count; b++) {
+        gb_outputs_free(w.outputs[b]);
+        gb_outputs_free(w.second[b]);
+    }
+    gb_fixture_free(w.fixture);
+    free(w.state);
+    return failed ? EXIT_CRASH : EXIT_PASS;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private: what the bounds of a whole layer and of down alone have in common. docs/numerics.md#bounds. */
+#ifndef GB_REFERENCE_TRUTH_BOUNDS_H
+#define GB_REFERENCE_TRUTH_BOUNDS_H
+
+#include <math.h>
+
+#include "reference/operators.h"
+
+/* Roundings on a term's way beside the additions: weight * scale, * global, * x, and the last. */
+enum { EXTRA_ROUNDINGS = 4 };
+/* And of quantised activations: by their block scale, and of both global scales' product. */
+enum { QUANTISED_ROUNDINGS = 2 };
+
+static inline double gb_extra_roundings(const struct gb_rounding_points *points)
+{
+    return points->requantisation ? EXTRA_ROUNDINGS + QUANTISED_ROUNDINGS : EXTRA_ROUNDINGS;
+}
+
+/* n roundings of at most u relative each: (1 + u)^n - 1. */
+static inline double gamma_n(double n, double u)
+{
+    return expm1(n * log1p(u));
+}
+
+/* A value with its worst error, the variance of its error, its error where every rounding is toward zero, and the
+ * variance where partial sums are as large as terms of random signs make them. */
+struct spread {
+    double value, worst, variance, bias, typical;
+};
+
+/* What is summed over the slots of a token for one output element. */
+struct outputs {
+    double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
+};
+
+/* False: no memory. Zeroed. */
+bool gb_outputs_sums_new(const struct gb_shape *shape, struct outputs *out);
+void gb_outputs_sums_free(struct outputs *out);
+
+/* What the declared roundings of a slot add to an output. d: its dot product, which lies within d.worst + own of the
+ * kernel's; bias: what is added to it, rounded before that and after it, or NULL. */
+void gb_bound_slot(const struct gb_stage_roundings *stages, struct spread d, double own, const float *bias,
+                   double weight, double *worst, double *variance);
+/* What the down dot products' own roundings and the combine add: fills output_* of bounds. */
+void gb_bound_combine(const struct gb_shape *shape, const struct gb_rounding_points *points, bool biased,
+                      const struct outputs *out, const struct gb_bounds *bounds);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* down alone, on an intermediate that is given and therefore exact: docs/numerics.md#stages. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "reference/truth/bounds.h"
+#include "reference/truth/covariance.h"
+#include "reference/truth/sums.h"
+
+struct work {
+    const struct gb_shape *shape;
+    const struct gb_groups *groups;
+    const double *intermediate;    /* [tokens, top_k, intermediate] */
+    const double *routing_weights; /* [tokens, top_k] */
+    const struct gb_truth_quantised *weights;
+    const struct gb_rounding_points *points;
+    struct outputs out;
+    struct gb_moments *moments;
+    struct gb_open_codes open;
+};
+
+/* Adds one slot's share to output r. row: [intermediate], its weights; bias: NULL, or the output's. */
+static void add_slot(struct work *w, uint32_t pair, uint32_t r, const double *row, const float *bias)
+{
+    const uint32_t top_k = w->shape->top_k, I = w->shape->intermediate, token = pair / top_k;
+    double n = I + gb_extra_roundings(w->points) + (bias ? 1.0 : 0.0), weight = w->routing_weights[pair], absolute;
+    double u = ldexp(1.0, -(int)w->points->accumulator_bits);
+    size_t o = (size_t)token * w->shape->hidden + r;
+    struct spread d = {0};
+    gb_sum_products(row, w->intermediate + (size_t)pair * I, I, &d.value, &absolute);
+    absolute += bias ? fabs((double)*bias) : 0.0;
+    absolute += gb_open_codes_row(&w->open, w->moments, top_k, I, pair, r, row, weight);
+    gb_bound_slot(&w->points->stages, d, gamma_n(n, u) * absolute, bias, fabs(weight), &w->out.worst[o],
+                  &w->out.variance[o]);
+    d.value += bias ? (double)*bias : 0.0;
+    w->out.value[o] += weight * d.value;
+    w->out.absolute[o] += fabs(weight) * absolute;
+    if (token < w->moments->tokens)
+        gb_moments_slot(w->moments, token, pair % top_k)[r] = (float)(weight * d.value);
+}
+
+static void add_row(struct work *w, uint32_t r, double *row)
+{
+    for (uint32_t g = 0; g < w->groups->active; g++) {
+        const float *bias = gb_bias_of(w->weights->extension.down_bias, w->groups->expert[g], w->shape->hidden);
+        gb_weights_row(&w->weights->down, w->groups->expert[g], r, row);
+        for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++)
+            add_slot(w, w->groups->pair[n], r, row, bias ? bias + r : NULL);
+    }
+}
+
+static enum gb_status add_rows(struct work *w, struct gb_error *error)
+{
+    bool failed = false;
+#pragma omp parallel
+    {
+        double *row = malloc(sizeof *row * w->shape->intermediate); /* [intermediate] */
+        if (!row)
+#pragma omp atomic write
+            failed = true;
+#pragma omp for schedule(dynamic, 8)
+        for (uint32_t r = 0; r < w->shape->hidden; r++)
+            if (row)
+                add_row(w, r, row);
+        free(row);
+    }
+    return failed ? gb_fail(error, GB_ENOMEM, "no memory for a row of %u weights", w->shape->intermediate) : GB_OK;
+}
+
+enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const double *flips,
+                             const int32_t *ids, const double *routing_weights,
+                             const struct gb_truth_quantised *weights, const struct gb_rounding_points *points,
+                             const struct gb_bounds *bounds, struct gb_moments *moments, struct gb_error *error)
+{
+    struct gb_groups groups;
+    struct work w = {.shape = shape,
+                     .groups = &groups,
+                     .intermediate = intermediate,
+                     .routing_weights = routing_weights,
+                     .weights = weights,
+                     .points = points,
+                     .moments = moments};
+    *moments = (struct gb_moments){0};
+    enum gb_status status = gb_groups_new(shape, ids, &groups, error);
+    if (status != GB_OK)
+        return status;
+    status = gb_moments_start(shape, moments, error);
+    if (status == GB_OK)
+        status = gb_open_codes_new(shape, flips, moments, &w.open, error);
+    if (!gb_outputs_sums_new(shape, &w.out) && status == GB_OK)
+        status = gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
+    if (status == GB_OK)
+        status = add_rows(&w, error);
+    if (status == GB_OK) {
+        gb_bound_combine(shape, points, weights->extension.down_bias, &w.out, bounds);
+        status = gb_moments_independent(bounds->output_sigma, moments, error);
+    }
+    if (status != GB_OK)
+        gb_moments_free(moments);
+    gb_open_codes_free(&w.open);
+    gb_outputs_sums_free(&w.out);
+    gb_groups_free(&groups);
+    return status;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private: sums in float64 on eight lanes. Term i goes to lane i mod 8, and at the end the lanes are added in ascending
+ * order, so that every CPU and any number of threads give the same bits. */
+#ifndef GB_REFERENCE_TRUTH_SUMS_H
+#define GB_REFERENCE_TRUTH_SUMS_H
+
+#include <stdint.h>
+
+/* sum of a[i] * x[i] and of |a[i] * x[i]|. */
+void gb_sum_products(const double *a, const double *x, uint32_t count, double *sum, double *absolute);
+
+/* y[i] += factor * x[i]. */
+void gb_add_multiple(const double *x, double factor, uint32_t count, double *y);
+
+/* sum of (a[i] * x[i])^2. */
+double gb_sum_squared_products(const double *a, const double *x, uint32_t count);
+
+/* Values that carry errors, in arrays. */
+struct gb_spreads {
+    const double *value, *worst, *variance, *bias; /* [count] each */
+};
+
+/* Sums of what a row makes of them: row * value, |row| * (|value| + worst), |row| * worst, row^2 * variance,
+ * row * bias. */
+struct gb_spread_sums {
+    double value, absolute, worst, variance, bias;
+};
+void gb_sum_spreads(const double *row, const struct gb_spreads *h, uint32_t count, struct gb_spread_sums *sums);
+
+/* One column of B D^1/2, docs/numerics.md#moments: scaled[i] = weight * row[i] * sigma[i]. Returns the sum of
+ * row[i] * h[i]; *variance is that of scaled[i]^2. */
+double gb_sum_scaled(const double *row, const double *h, const double *sigma, double weight, uint32_t count,
+                     double *scaled, double *variance);
+
+/* c += a a^T in its lower triangle, rows first .. first + rows - 1. a: [first + rows, columns]; c: rows of `stride`. */
+void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c, uint32_t stride);
+
+/* c [m, n] += a [m, k] . b [k, n], over k in ascending order. a: rows of `stride`. */
+void gb_add_product(const float *a, uint32_t stride, uint32_t m, uint32_t k, const double *b, uint32_t n, double *c);
+
+#endif

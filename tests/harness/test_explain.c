@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* explain: every fault of the library is named by itself or by one that makes the same error, also in one expert. */
+#include "harness/explain/explain.h"
+
+#include "harness/faults/faults.h"
+#include "tests/support/check.h"
+#include "tests/support/fma32.h"
+#include "tests/support/layer_as_fixture.h"
+
+struct scene {
+    struct problem problem;
+    struct gb_fixture *fixture;
+    struct baseline baseline;
+    struct trace trace;
+    struct gb_outputs *subject;
+};
+
+/* busy: an expert that every token has, in one of its slots; -1: none. activations: of the fixture. */
+static void scene_of(struct scene *s, struct gb_shape shape, enum gb_format format, enum gb_format activations,
+                     int32_t busy)
+{
+    static const struct gb_rounding_points points = {
+        .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    memset(s, 0, sizeof *s);
+    problem_new(&s->problem, shape, format, DATA_GAUSSIAN, 21);
+    for (uint32_t t = 0; busy >= 0 && t < shape.tokens; t++) {
+        s->problem.ids[2 * t + t % 2] = busy;
+        s->problem.ids[2 * t + 1 - t % 2] = (busy + 1 + (int32_t)t % 5) % 6;
+    }
+    s->fixture = problem_fixture(&s->problem);
+    if (activations != GB_BF16)
+        assert_int_equal(gb_fixture_quantise_activations(s->fixture, activations, NULL, NULL), GB_OK);
+    struct gb_arguments a = gb_layer_arguments(s->fixture, 0, shape.tokens);
+    assert_int_equal(baseline_new(s->fixture, gb_contract_find(s->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL,
+                                  &s->baseline, NULL),
+                     GB_OK);
+    assert_int_equal(baseline_bounds(&s->baseline, &points, false, NULL), GB_OK);
+    assert_int_equal(trace_new(gb_contract_of(&a, GB_LAYER, GB_ORDER_FMA32), &a, &s->trace, NULL), GB_OK);
+    assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
+}
+
+static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
+{
+    scene_of(s, (struct gb_shape){12, 128, 128, 6, 2}, format, GB_BF16, busy);
+}
+
+static void scene_new(struct scene *s, enum gb_format format)
+{
+    scene_with(s, format, -1);
+}
+
+static void scene_free(struct scene *s)
+{
+    trace_free(&s->trace);
+    baseline_free(&s->baseline);
+    gb_outputs_free(s->subject);
+    gb_fixture_free(s->fixture);
+    problem_free(&s->problem);
+}
+
+/* The best explanation of the subject's outputs. Owned by the caller; NULL: they are right. */
+static json_t *explained(struct scene *s, char *text)
+{
+    json_t *explanation;
+    struct gb_error error = {""};
+    if (explain(&s->baseline, GB_LAYER, s->subject, &explanation, text, 768, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return explanation;
+}
+
+static bool also_fits(const json_t *explanation, const char *start)
+{
+    const json_t *also = json_object_get(explanation, "also_fits");
+    for (size_t i = 0; i < json_array_size(also); i++)
+        if (!strncmp(json_string_value(json_array_get(also, i)), start, strlen(start)))
+            return true;
+    return false;
+}
+
+/* By itself, or beside what makes the same error: of each format every third, for time. */
+static void faults_are_explained(void **state)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_BF16, GB_MXFP4, GB_FP8_BLOCK};
+    size_t count;
+    const struct fault *all = faults(&count);
+    (void)state;
+    for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++) {
+        struct scene s;
+        scene_of(&s, (struct gb_shape){6, 128, 160, 6, 2}, formats[f], GB_BF16, -1);
+        for (size_t i = f % 3; i < count; i += 3) {
+            char text[768];
+            if (!fault_applies(&all[i], &s.trace.arguments) || !strcmp(all[i].name, "one NaN"))
+                continue;
+            assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
+            json_t *explanation = explained(&s, text);
+            const char *name = explanation ? json_string_value(json_object_get(explanation, "name")) : all[i].name;
+            if (explanation && !(json_number_value(json_object_get(explanation, "explains")) > 0.99))
+                fail_msg("%s: %s", all[i].name, text);
+            if (strncmp(name, all[i].name, strlen(all[i].name)) && !also_fits(explanation, all[i].name))
+                fail_msg("%s: %s", all[i].name, text);
+            json_decref(explanation);
+        }
+        scene_free(&s);
+    }
+}
+
+static void one_expert_is_named(void **state)
+{
+    bool affected[6] = {false, false, true};
+    size_t count, tried = 0;
+    const struct fault *all = faults(&count);
+    struct scene s;
+    (void)state;
+    scene_new(&s, GB_NVFP4);
+    for (size_t i = 0; i < count; i++) {
+        char text[768], name[128];
+        if (strcmp(all[i].name, "scales of the next block") && strcmp(all[i].name, "gate and up swapped") &&
+            strcmp(all[i].name, "nibbles of down exchanged"))
+            continue;
+        assert_int_equal(fault_run(&all[i], &s.trace, affected, s.subject->layer[0].output, NULL), GB_OK);
+        json_t *explanation = explained(&s, text);
+        snprintf(name, sizeof name, "%s, of expert 2 alone", all[i].name);
+        assert_string_equal(json_string_value(json_object_get(explanation, "name")), name);
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(explanation, "where"), "expert")), 2);
+        assert_non_null(strstr(text, "in tokens of expert 2 only"));
+        json_decref(explanation);
+        tried++;
+    }
+    assert_int_equal(tried, 3);
+    scene_free(&s);
+}
+
+static void expect_name(struct scene *s, const char *name)
+{
+    char text[768];
+    json_t *explanation = explained(s, text);
+    const char *found = json_string_value(json_object_get(explanation, "name"));
+    if (!found || strcmp(found, name))
+        fail_msg("'%s', not '%s': %s", found ? found : "", name, text);
+    if (!strstr(text, name))
+        fail_msg("%s", text);
+    json_decref(explanation);
+}
+
+static void rows_of_other_tokens_are_named(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, GB_NVFP4);
+    float *output = s.subject->layer[0].output;
+    const size_t row = 128 * sizeof *output;
+    memcpy(output, s.trace.output, 12 * row);
+    memcpy(output + 3 * 128, s.trace.output + 9 * 128, row);
+    memcpy(output + 9 * 128, s.trace.output + 3 * 128, row);
+    expect_name(&s, "token 3 and token 9 exchanged");
+    memcpy(output + 9 * 128, s.trace.output + 9 * 128, row);
+    expect_name(&s, "token 3 has the output of token 9");
+    memcpy(output + 4 * 128, s.trace.output + 3 * 128, row);
+    expect_name(&s, "token 3 has the output of token 9, token 4 that of token 3");
+    for (int t = 0; t < 12; t++)
+        memcpy(output + t * 128, s.trace.output + (t + 5) % 12 * 128, row);
+    expect_name(&s, "token 0 has the output of token 5, token 1 that of token 6, token 2 that of token 7 and 9 more");
+    scene_free(&s);
+}
+
+/* Every token is wrong, so that no place points at the expert. */
+static void a_busy_expert_is_named(void **state)
+{
+    bool affected[6] = {false, false, false, false, true};
+    size_t count;
+    const struct fault *all = faults(&count);
+    struct scene s;
+    (void)state;
+    scene_with(&s, GB_NVFP4, 4);
+    float *output = s.subject->layer[0].output;
+    for (size_t i = 0; i < 12 * 128; i++) {
+        size_t pair = i / 128 * 2 + i / 128 % 2;
+        output[i] = s.trace.output[i] + 0.375f * s.problem.routing_weights[pair] * s.trace.slots[pair * 128 + i % 128];
+    }
+    expect_name(&s, "expert 4 scaled by 1.375");
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(all[i].name, "global scale of the next expert in gate and up")) {
+            assert_int_equal(fault_run(&all[i], &s.trace, affected, output, NULL), GB_OK);
+            expect_name(&s, "global scale of the next expert in gate and up, of expert 4 alone");
+        }
+    scene_free(&s);
+}
+
+static void offsets_of_ids_are_named(void **state)
+{
+    static const struct {
+        int32_t offset;
+        const char *name;
+    } rows[] = {{1, "experts' ids off by 1"}, {5, "experts' ids off by -1"}, {3, "experts' ids off by 3"}};
+    (void)state;
+    for (unsigned n = 0; n < 3; n++) {
+        struct scene s;
+        int32_t ids[24];
+        scene_new(&s, GB_BF16);
+        struct gb_arguments a = gb_layer_arguments(s.fixture, 0, 12);
+        for (int i = 0; i < 24; i++)
+            ids[i] = (a.ids[i] + rows[n].offset) % 6;
+        a.ids = ids;
+        a.output = s.subject->layer[0].output;
+        assert_int_equal(fma32_layer(&a, NULL), GB_OK);
+        expect_name(&s, rows[n].name);
+        scene_free(&s);
+    }
+}
+
+static void right_outputs_need_none(void **state)
+{
+    struct scene s;
+    char text[768];
+    (void)state;
+    scene_new(&s, GB_MXFP8);
+    memcpy(s.subject->layer[0].output, s.trace.output, 12 * 128 * sizeof(float));
+    assert_null(explained(&s, text));
+    assert_string_equal(text, "");
+    scene_free(&s);
+}
+
+/* Either contract is named where the other is asked for, with what to say for it. */
+static void the_other_contract_is_named(void **state)
+{
+    static const struct gb_rounding_points points = {
+        .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    struct baseline quantised = {0};
+    struct scene s;
+    char text[768];
+    (void)state;
+    scene_of(&s, (struct gb_shape){8, 128, 128, 6, 2}, GB_NVFP4, GB_NVFP4, -1);
+    size_t bytes = 8 * 128 * sizeof(float);
+    assert_int_equal(
+        baseline_new(s.baseline.fixture, fixture_contract(s.baseline.fixture), &s.baseline, &quantised, NULL), GB_OK);
+    assert_int_equal(baseline_bounds(&quantised, &points, false, NULL), GB_OK);
+    memcpy(s.subject->layer[0].output, quantised.reference->layer[0].output, bytes);
+    json_t *explanation = explained(&s, text);
+    assert_non_null(
+        strstr(text, "looks like: the contract with nvfp4 activations (explains 100 % of the squared error)"));
+    assert_non_null(strstr(text, "; if that is meant: --activations nvfp4, or so in the kernel's table"));
+    json_decref(explanation);
+    memcpy(s.subject->layer[0].output, s.baseline.reference->layer[0].output, bytes);
+    assert_int_equal(explain(&quantised, GB_LAYER, s.subject, &explanation, text, sizeof text, NULL), GB_OK);
+    assert_non_null(
+        strstr(text, "looks like: the contract with bf16 activations (explains 100 % of the squared error)"));
+    assert_non_null(strstr(text, "; if that is meant: --activations bf16, or so in the kernel's table"));
+    json_decref(explanation);
+    baseline_free(&quantised);
+    scene_free(&s);
+}
+
+/* On few tokens much looks alike: the simplest is the name, and the rest is said. */
+static void the_simplest_that_fits_is_named(void **state)
+{
+    static const struct {
+        struct gb_shape shape;
+        const char *fault, *name, *also; /* also: how one of the others begins; NULL: there is none */
+    } rows[] = {
+        {{2, 128, 64, 4, 2}, "output zero", "output zero", NULL},
+        {{2, 128, 64, 4, 1}, "output zero", "output zero", "last slot dropped"},
+        {{1, 128, 64, 4, 1}, "output zero", "output zero", "one expert dropped"},
+        {{1, 128, 64, 4, 1}, "routing weight missing", "routing weight missing", "the output scaled by "},
+        {{1, 128, 64, 1, 1}, "routing weight missing", "routing weight missing", "routing weights uniform"},
+        {{1, 128, 64, 4, 2}, "one slot lost", "expert ", "slot 1 left out"},
+        {{1, 128, 64, 4, 1}, "gate and up swapped", "gate and up swapped", "SiLU of up"},
+        {{1, 128, 16, 4, 1}, "last K block of down dropped", "output zero", "last K block of down dropped"},
+        {{6, 128, 64, 4, 2}, "last K block of down dropped", "last K block of down dropped", "last 16 neurons zero"},
+        {{6, 128, 64, 4, 2}, "two rows exchanged", "token 0 and token 1 exchanged", "two rows exchanged"},
+    };
+    size_t count;
+    const struct fault *all = faults(&count);
+    (void)state;
+    for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct scene s;
+        char text[768];
+        scene_of(&s, rows[n].shape, GB_NVFP4, GB_BF16, -1);
+        for (size_t i = 0; i < count; i++)
+            if (!strcmp(all[i].name, rows[n].fault))
+                assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
+        json_t *explanation = explained(&s, text);
+        const char *name = json_string_value(json_object_get(explanation, "name"));
+        if (strncmp(name, rows[n].name, strlen(rows[n].name)))
+            fail_msg("row %u: '%s', not '%s': %s", n, name, rows[n].name, text);
+        if (rows[n].also ? !also_fits(explanation, rows[n].also)
+                         : json_array_size(json_object_get(explanation, "also_fits")) != 0)
+            fail_msg("row %u: '%s' is not among what fits alike: %s", n, rows[n].also ? rows[n].also : "", text);
+        if (rows[n].also && !strstr(text, ", or"))
+            fail_msg("row %u: %s", n, text);
+        json_decref(explanation);
+        scene_free(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faults_are_explained),           cmocka_unit_test(one_expert_is_named),
+        cmocka_unit_test(rows_of_other_tokens_are_named), cmocka_unit_test(a_busy_expert_is_named),
+        cmocka_unit_test(offsets_of_ids_are_named),       cmocka_unit_test(right_outputs_need_none),
+        cmocka_unit_test(the_other_contract_is_named),    cmocka_unit_test(the_simplest_that_fits_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

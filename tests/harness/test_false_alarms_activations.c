@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * As test_false_alarms, of layers with quantised activations: legal kernels that quantise twice, over contracts,
+ * recipes, shapes and kinds of data, with sums rounded toward zero and global scales early or late as well.
+ * `test_false_alarms_activations all` judges 2,560 of them. Scales that are wrong by a few 1e-4 must be rejected.
+ */
+#include "harness/run/compute_truth.h"
+#include "harness/judge/judge.h"
+#include "quant/quant.h"
+#include "tests/support/false_alarm.h"
+#include "tests/support/check.h"
+
+enum { ALL_FIXTURES = 320, SOME_FIXTURES = 32, VARIANTS = 8 };
+
+static const struct {
+    enum gb_format weights, activations;
+    const char *recipe;
+} contracts[] = {
+    {GB_NVFP4, GB_NVFP4, "nvfp4.trtllm/1"},
+    {GB_MXFP8, GB_MXFP8, "mxfp8.rceil/1"},
+    {GB_MXFP4, GB_MXFP8, "mxfp8.floor/1"},
+    {GB_FP8_BLOCK, GB_FP8_BLOCK, "fp8g128.vllm/1"},
+    {GB_NVFP4, GB_NVFP4, "nvfp4.modelopt/1"},
+    {GB_MXFP8, GB_MXFP8, "mxfp8.floor/1"},
+    {GB_FP8_BLOCK, GB_FP8_BLOCK, "fp8g128.deepseek/1"},
+};
+static const struct gb_shape shapes[] = {{8, 256, 128, 6, 3}, {5, 128, 256, 4, 4}, {3, 384, 128, 5, 1}};
+static const char *const kinds[] = {"gaussian/1", "ties/1", "edge/1", "gaussian/1", "exact/1"};
+static const char *const routings[] = {"uniform", "skewed", "holes", "hot"};
+
+static const struct gb_kernel claims[] = {
+    {.output = GB_FP32, .accumulator_bits = 24},
+    {.output = GB_FP32, .accumulator_bits = 24, .roundings = {.gate_up = GB_BF16}},
+    {.output = GB_BF16, .accumulator_bits = 24},
+    {.output = GB_FP32, .accumulator_bits = 24, .roundings = {.silu = GB_BF16, .routing_weight = GB_BF16}},
+    {.output = GB_FP32, .accumulator_bits = 24, .roundings = {.slot = GB_BF16}},
+    {.output = GB_FP32, .accumulator_bits = 23},
+    {.output = GB_FP32, .accumulator_bits = 20},
+    {.output = GB_FP32, .accumulator_bits = 23, .roundings = {.gate_up = GB_BF16}},
+};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void ok(enum gb_status status, const struct gb_error *error)
+{
+    if (status != GB_OK) {
+        fprintf(stderr, "%s\n", error->message);
+        abort();
+    }
+}
+
+static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
+                             float *values, struct gb_error *error)
+{
+    return gb_generate_matrix(fixture, layer, expert, projection, values, error);
+}
+
+static enum gb_status expert(void *fixture, uint32_t layer, uint32_t e, struct gb_error *error)
+{
+    return gb_generate_expert(fixture, layer, e, error);
+}
+
+/* As `gaugeblock make` makes it. */
+static struct gb_fixture *generate(uint32_t n, uint64_t seed, const char *kind)
+{
+    size_t c = n % COUNT(contracts);
+    struct gb_fixture *f;
+    struct gb_error error = {""};
+    ok(gb_fixture_new(&shapes[n % COUNT(shapes)], 1, contracts[c].weights, true, false, false, &f, &error), &error);
+    struct weight_source source = {f, matrix, expert};
+    f->renormalise = true;
+    f->rms_norm_epsilon = 1e-6;
+    f->seed = seed;
+    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(contracts[c].weights)->name);
+    snprintf(f->generator, sizeof f->generator, "%s", kind);
+    ok(activations_choose(f, contracts[c].activations, contracts[c].recipe, &error), &error);
+    ok(gb_generate_inputs(f, &error), &error);
+    ok(gb_generate_routing(f, routings[n % COUNT(routings)], &error), &error);
+    ok(build_fixture(f, &source, true, &error), &error);
+    return f;
+}
+
+/* Results below binary32's normal range are beyond the bounds (docs/numerics.md#bounds): other data of edge/1 then. */
+static struct gb_fixture *generate_normal(uint32_t n, const char *kind)
+{
+    for (uint64_t seed = n;; seed += ALL_FIXTURES) {
+        struct gb_fixture *f = generate(n, seed, kind);
+        bool normal = true;
+        for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
+            normal &= f->layer[0].truth_quantised[i] == 0 || fabs(f->layer[0].truth_quantised[i]) > 0x1p-110;
+        if (normal)
+            return f;
+        gb_fixture_free(f);
+    }
+}
+
+/* The fixture's inputs as a problem with its activations' rules; routing weights, which it owns, times `factor`. */
+static struct problem inputs_of(const struct gb_fixture *f, float factor)
+{
+    const struct gb_layer *l = &f->layer[0];
+    size_t pairs = (size_t)f->shape.tokens * f->shape.top_k;
+    struct problem p = {.arguments = gb_layer_arguments(f, 0, f->shape.tokens),
+                        .ids = l->ids,
+                        .routing_weights = malloc(sizeof *p.routing_weights * pairs),
+                        .x = l->x};
+    if (!p.routing_weights)
+        abort();
+    for (size_t i = 0; i < pairs; i++)
+        p.routing_weights[i] = l->routing_weights[i] * factor;
+    gb_layer_activations(f, 0, f->activations, &p.arguments);
+    return p;
+}
+
+/* Rounding toward zero costs a bit, which is declared. */
+static bool truncates(const struct gb_kernel *claim)
+{
+    return claim->accumulator_bits < 24;
+}
+
+/* One sum over all slots is none of those that are rounded toward zero (docs/numerics.md#moments), nor of slots that
+ * are stored. */
+static struct legal variant(uint32_t n, uint32_t v, const struct gb_kernel *claim)
+{
+    uint32_t way = v * 5 + n * 3;
+    bool truncate = truncates(claim) && (n + v) % 4;
+    return (struct legal){.order = (n + v) % LEGAL_ORDERS,
+                          .fma = way & 1,
+                          .scales_first = way & 2,
+                          .reciprocal = way & 4,
+                          .fold = (way & 8) && !claim->roundings.slot && !truncate,
+                          .truncate = truncate,
+                          .early = way & 16,
+                          .seed = n * VARIANTS + v};
+}
+
+/* Fixture n and its variants. factor: of their scales, 1 for legal ones. */
+static void count_fixture(uint32_t n, const char *kind, float factor, struct alarms *a)
+{
+    const struct gb_kernel *claim = &claims[factor == 1 ? n % COUNT(claims) : 0];
+    struct gb_fixture *f = generate_normal(n, kind);
+    struct problem p = inputs_of(f, factor);
+    struct baseline plain, quantised;
+    struct alarm_subject s;
+    struct gb_error error = {""};
+    char name[96];
+    ok(baseline_new(f, gb_contract_find(f->weights, GB_BF16, GB_ORDER_FMA32), NULL, &plain, &error), &error);
+    ok(baseline_new(plain.fixture, fixture_contract(plain.fixture), &plain, &quantised, &error), &error);
+    alarm_subject_new(&s, &p, &quantised, claim);
+    snprintf(name, sizeof name, "fixture %u (%s, %s)", n, contracts[n % COUNT(contracts)].recipe, kind);
+    for (uint32_t v = 0; v < VARIANTS; v++) {
+        struct legal legal = variant(n, v, claim);
+        alarms_run(&s, claim, &legal, claim->accumulator_bits + truncates(claim), n % 2, name, a);
+    }
+    alarm_subject_free(&s);
+    baseline_free(&quantised);
+    baseline_free(&plain);
+    gb_fixture_free(f);
+    free(p.routing_weights);
+}
+
+static struct alarms count(uint32_t fixtures, uint32_t stride, float factor)
+{
+    struct alarms sum = {0};
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t n = 0; n < fixtures; n++) {
+        struct alarms a = {0};
+        uint32_t m = n * stride;
+        count_fixture(m, factor == 1 ? kinds[m / COUNT(contracts) % COUNT(kinds)] : "gaussian/1", factor, &a);
+#pragma omp critical
+        alarms_add(&sum, &a);
+    }
+    return sum;
+}
+
+int main(int argc, char **argv)
+{
+    bool all = argc > 1 && !strcmp(argv[1], "all");
+    uint32_t fixtures = all ? ALL_FIXTURES : SOME_FIXTURES, stride = all ? 1 : 9;
+    struct alarms legal = count(fixtures, stride, 1), illegal = count(COUNT(contracts), 1, 1.0005f);
+    bool bad = alarms_bad(&legal) || legal.runs != (uint64_t)fixtures * VARIANTS;
+    bad |= legal.sums < legal.runs / 3 || legal.open_codes == 0;
+    bad |= illegal.alarms < illegal.runs; /* with scales that are wrong by 5e-4 */
+    alarms_print(stdout, &legal, all ? "test_false_alarms_activations all" : "test_false_alarms_activations", fixtures);
+    fprintf(stderr, "%llu of %llu kernels with a wrong scale rejected\n%s%s", (unsigned long long)illegal.alarms,
+            (unsigned long long)illegal.runs, legal.first, legal.first[0] ? "\n" : "");
+    return bad;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conformance vectors cover what they promise, every recipe is named from its outputs alone, and a recipe with one rule
+ * changed is not: a change that the vectors do not show must change nothing on a sweep of its whole domain either.
+ */
+#include "tests/support/check.h"
+
+#include "fixtures/vectors.h"
+#include "harness/judge/identification.h"
+
+static struct gb_error error;
+
+static const enum gb_codec codecs[] = {
+    [GB_E2M1] = GB_CODEC_E2M1, [GB_E4M3] = GB_CODEC_E4M3, [GB_E4M3FNUZ] = GB_CODEC_E4M3FNUZ,
+    [GB_E5M2] = GB_CODEC_E5M2, [GB_E3M2] = GB_CODEC_E3M2, [GB_E2M3] = GB_CODEC_E2M3,
+};
+
+static float magnitude_of(enum gb_element_format element, unsigned code)
+{
+    return element == GB_INT8 ? (float)code : gb_codec_decode(codecs[element], (uint16_t)code);
+}
+
+/* Made once for each block format. */
+static struct gb_vectors *made[32];
+
+static const struct gb_vectors *inputs_of(const struct gb_recipe *recipe)
+{
+    struct gb_block_format format = gb_block_format_of(&recipe->quantiser);
+    size_t i = 0;
+    while (i < 31 && made[i] && !gb_block_format_same(&made[i]->format, &format))
+        i++;
+    if (!made[i])
+        assert_int_equal(gb_vectors_make(&format, &made[i], &error), GB_OK);
+    return made[i];
+}
+
+static int free_inputs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        gb_vectors_free(made[i]);
+    return 0;
+}
+
+static struct gb_vector_outputs *outputs_of(const struct gb_vectors *v, const struct gb_quantiser *rules)
+{
+    struct gb_vector_outputs *o;
+    if (gb_vector_outputs_run(v, rules, &o, &error) != GB_OK)
+        fail_msg("%s: %s", v->name, error.message);
+    return o;
+}
+
+/* Every finite code up to the recipe's largest, both zeros' signs in the inputs, NaN and infinity, subnormal inputs. */
+static void vectors_cover(const struct gb_recipe *recipe, const struct gb_vectors *v)
+{
+    struct gb_vector_outputs *o = outputs_of(v, &recipe->quantiser);
+    size_t count = (size_t)v->cases * v->rows * v->columns;
+    bool codes[256] = {false};
+    size_t nan = 0, infinite = 0, zero = 0, minus_zero = 0, subnormal = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t magnitude = v->values[i].bits & 0x7FFF;
+        codes[gb_vectors_code(v, o, i / v->columns, (uint32_t)(i % v->columns))] = true;
+        nan += magnitude > 0x7F80;
+        infinite += magnitude == 0x7F80;
+        zero += v->values[i].bits == 0;
+        minus_zero += v->values[i].bits == 0x8000;
+        subnormal += magnitude && magnitude < 0x80;
+    }
+    assert_true(nan && infinite && zero && minus_zero && subnormal);
+    /* The power of two at or above the ratio to M's power of two leaves nothing above that. */
+    const struct gb_quantiser *rules = &recipe->quantiser;
+    bool ceil = rules->ratio == GB_RATIO_POWER && rules->scale_rounding == GB_SCALE_CEIL;
+    float largest = ceil ? ldexpf(1, ilogbf(rules->largest)) : rules->largest;
+    for (unsigned code = 0; code < 256; code++) {
+        bool wanted = v->format.element == GB_INT8;
+        if (wanted) {
+            wanted = code != 0x80;
+        } else if (code < 1u << gb_codec_bits(codecs[v->format.element])) {
+            float value = gb_codec_decode(codecs[v->format.element], (uint16_t)code);
+            wanted = fabsf(value) <= largest && !(value == 0 && code); /* -0: by zero_sign */
+        }
+        if (wanted && !codes[code])
+            fail_msg("%s: code %02X does not occur", recipe->name, code);
+    }
+    gb_vector_outputs_free(o);
+}
+
+static bool is_power_of_two(float value)
+{
+    int exponent;
+    return value > 0 && isfinite(value) && frexpf(value, &exponent) == 0.5f;
+}
+
+/* Marks the points +-p * 2^k that the block holds, if its maximum is M * 2^k. */
+static void mark_points(const struct gb_vectors *v, size_t row, uint32_t from, float largest, const float *points,
+                        uint32_t count, bool (*found)[2])
+{
+    uint32_t length = v->format.block_columns ? v->format.block_columns : v->columns;
+    uint32_t rows = v->format.block_rows > 1 ? v->rows : 1,
+             to = from + length < v->columns ? from + length : v->columns;
+    float amax = 0;
+    for (size_t i = row; i < row + rows; i++)
+        for (uint32_t j = from; j < to; j++)
+            amax = fmaxf(amax, fabsf(gb_bf16_decode(v->values[i * v->columns + j])));
+    if (!is_power_of_two(amax / largest))
+        return;
+    for (size_t i = row; i < row + rows; i++)
+        for (uint32_t j = from; j < to; j++) {
+            float x = gb_bf16_decode(v->values[i * v->columns + j]);
+            for (uint32_t p = 0; p < count; p++)
+                if (fabsf(x) == points[p] * (amax / largest))
+                    found[p][signbit(x) != 0] = true;
+        }
+}
+
+/* Every magnitude, every tie between neighbours, and the bf16 numbers beside the tie. */
+static void vectors_cover_every_tie(void **state)
+{
+    (void)state;
+    static const float largest[] = {[GB_E2M1] = 6,  [GB_E4M3] = 448,  [GB_E4M3FNUZ] = 240, [GB_E5M2] = 57344,
+                                    [GB_E3M2] = 28, [GB_E2M3] = 7.5f, [GB_INT8] = 127};
+    size_t count;
+    const struct gb_recipe *recipes = gb_recipes(&count);
+    for (size_t i = 0; i < count; i++) {
+        enum gb_element_format element = recipes[i].quantiser.element;
+        if (!element)
+            continue;
+        const struct gb_vectors *v = inputs_of(&recipes[i]);
+        uint32_t step = v->format.block_rows > 1 ? v->rows : 1, length = v->format.block_columns, points_count = 0;
+        float points[4 * 128];
+        bool found[4 * 128][2] = {{false}};
+        for (unsigned code = 0; magnitude_of(element, code) < largest[element]; code++) {
+            float here = magnitude_of(element, code), tie = (here + magnitude_of(element, code + 1)) / 2;
+            uint16_t bits = gb_bf16_encode(tie).bits;
+            points[points_count++] = here;
+            points[points_count++] = tie;
+            points[points_count++] = gb_bf16_decode((gb_bf16){(uint16_t)(bits - 1)});
+            points[points_count++] = gb_bf16_decode((gb_bf16){(uint16_t)(bits + 1)});
+        }
+        for (size_t row = 0; row < (size_t)v->cases * v->rows; row += step)
+            for (uint32_t from = 0; from < v->columns; from += length ? length : v->columns)
+                mark_points(v, row, from, largest[element], points, points_count, found);
+        for (uint32_t p = 0; p < points_count; p++)
+            if (!found[p][0] || !found[p][1])
+                fail_msg("%s: %a does not occur with both signs", v->name, (double)points[p]);
+    }
+}
+
+static void vectors_cover_every_code(void **state)
+{
+    (void)state;
+    size_t count;
+    const struct gb_recipe *recipes = gb_recipes(&count);
+    for (size_t i = 0; i < count; i++) {
+        if (!recipes[i].quantiser.element)
+            continue;
+        const struct gb_vectors *v = inputs_of(&recipes[i]);
+        vectors_cover(&recipes[i], v);
+    }
+}
+
+static void every_recipe_is_named(void **state)
+{
+    (void)state;
+    size_t count, named = 0;
+    const struct gb_recipe *recipes = gb_recipes(&count);
+    for (size_t i = 0; i < count; i++) {
+        if (!recipes[i].quantiser.element)
+            continue;
+        const struct gb_vectors *v = inputs_of(&recipes[i]);
+        struct gb_vector_outputs *o = outputs_of(v, &recipes[i].quantiser);
+        struct identification found;
+        free(o->globals);
+        o->globals = NULL;
+        assert_int_equal(identify_outputs(v, o, &found, &error), GB_OK);
+        if (found.equals != 1 || found.equal[0] != &recipes[i])
+            fail_msg("%s is named %s and %zu more", recipes[i].name, found.equals ? found.equal[0]->name : "unknown",
+                     found.equals);
+        named++;
+        gb_vector_outputs_free(o);
+    }
+    print_message("%zu recipes, each named from its codes and scales alone\n", named);
+}
+
+/* One block of zeros and one NaN-free half of the inputs, of which no recipe can be told. */
+static void little_names_nothing(void **state)
+{
+    (void)state;
+    const struct gb_recipe *recipe = gb_recipe_find("mxfp8.rceil/1");
+    const struct gb_vectors *full = inputs_of(recipe);
+    const uint32_t rows[] = {0, 1, full->rows / 2, full->rows};
+    gb_bf16 zeros[64] = {{0}};
+    assert_true(full->columns <= 64 && full->cases == 1);
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct gb_vectors some = *full;
+        struct identification found;
+        some.rows = rows[i] ? rows[i] : 1;
+        some.values = rows[i] ? full->values : zeros;
+        struct gb_vector_outputs *o = outputs_of(&some, &recipe->quantiser);
+        assert_int_equal(identify_outputs(&some, o, &found, &error), GB_OK);
+        assert_int_equal(identify_unseen(&some, full, o, &found, &error), GB_OK);
+        assert_true((found.equals == 1 && !found.unseen_count) == (rows[i] == full->rows));
+        gb_vector_outputs_free(o);
+    }
+}
+
+/* Every how manieth bf16 number is a block's maximum: 1 in the exhaustive test. */
+static uint32_t stride = 211;
+
+/*
+ * Pairs of a block's maximum and an element below it, both bf16, with no global scale or with some: the maxima by
+ * `stride`, and elements that lie less than 20 binades below. True: no code and no scale differs.
+ */
+static bool same_on_the_domain(const struct gb_quantiser *a, const struct gb_quantiser *b)
+{
+    enum { WIDTH = 130 };
+    static const float globals[] = {1, 2688, 3.7e-3f, 1.9e20f};
+    float values[WIDTH], scales[2];
+    uint8_t codes[2][WIDTH];
+    struct gb_quantiser rules[2] = {*a, *b};
+    uint64_t state = 7;
+    for (int g = 0; g < (a->global == GB_GLOBAL_NONE ? 1 : 4); g++)
+        for (uint32_t amax = 0; amax < 0x7F80; amax += stride) {
+            float global[2];
+            values[0] = gb_bf16_decode((gb_bf16){(uint16_t)amax});
+            if ((a->global != GB_GLOBAL_NONE && values[0] > globals[g]) ||
+                gb_quantiser_global(a, globals[g], &global[0], NULL) != GB_OK ||
+                gb_quantiser_global(b, globals[g], &global[1], NULL) != GB_OK)
+                continue;
+            for (uint32_t i = 1; i < WIDTH; i++) {
+                uint32_t below = random_below(&state, amax + 1 < 2560 ? amax + 1 : 2560);
+                values[i] = gb_bf16_decode((gb_bf16){(uint16_t)(amax - below)}) * (i % 2 ? 1.0f : -1.0f);
+            }
+            for (int r = 0; r < 2; r++) {
+                rules[r].block_rows = 1;
+                rules[r].block_columns = WIDTH;
+                memset(codes[r], 0, WIDTH);
+                scales[r] = 0;
+                assert_int_equal(
+                    gb_quantiser_run(&rules[r], values, 1, WIDTH, global[r], INFINITY, codes[r], &scales[r], &error),
+                    GB_OK);
+            }
+            if (memcmp(&scales[0], &scales[1], sizeof(float)) || memcmp(codes[0], codes[1], WIDTH))
+                return false;
+        }
+    return true;
+}
+
+struct tally {
+    size_t changes, seen, equivalent, holes, asked, recipes;
+};
+
+/* identify either knows the changed rules as another recipe or says which rule of which recipe they change. */
+static void is_explained(const struct gb_vectors *v, const struct gb_recipe *recipe, const struct rule_change *change,
+                         const struct gb_vector_outputs *theirs, struct tally *tally)
+{
+    struct identification found;
+    assert_int_equal(identify_outputs(v, theirs, &found, &error), GB_OK);
+    if (!found.equals && !found.change.rule)
+        fail_msg("%s with %s %s is unknown, closest %s", recipe->name, change->rule, change->to, found.closest->name);
+    for (size_t i = 0; i < found.equals; i++)
+        assert_ptr_not_equal(found.equal[i], recipe);
+    tally->asked++;
+    tally->recipes += found.equals > 0;
+}
+
+static void change_is_seen(const struct gb_vectors *v, const struct gb_recipe *recipe, const struct rule_change *change,
+                           const struct gb_vector_outputs *ours, struct tally *tally)
+{
+    struct gb_vector_outputs *theirs = outputs_of(v, &change->rules);
+    struct difference d;
+    difference_between(v, ours, theirs, &d);
+    tally->changes++;
+    if (d.blocks) {
+        if (tally->seen++ % (stride == 1 ? 1 : 60) == 0)
+            is_explained(v, recipe, change, theirs, tally);
+    } else if (same_on_the_domain(&recipe->quantiser, &change->rules)) {
+        tally->equivalent++;
+    } else {
+        tally->holes++;
+        print_message("%s: %s %s instead of %s is not seen\n", recipe->name, change->rule, change->to, change->from);
+    }
+    gb_vector_outputs_free(theirs);
+}
+
+/* Every rule of every recipe, one at a time. */
+static void a_changed_rule_is_seen(void **state)
+{
+    (void)state;
+    size_t count;
+    struct tally tally = {0};
+    const struct gb_recipe *recipes = gb_recipes(&count);
+    for (size_t i = 0; i < count; i++) {
+        if (!recipes[i].quantiser.element)
+            continue;
+        const struct gb_vectors *v = inputs_of(&recipes[i]);
+        struct gb_vector_outputs *ours = outputs_of(v, &recipes[i].quantiser);
+        struct rule_change change;
+        free(ours->globals);
+        ours->globals = NULL;
+        for (unsigned c = 0; rule_change_next(&recipes[i].quantiser, c, &change); c++)
+            change_is_seen(v, &recipes[i], &change, ours, &tally);
+        gb_vector_outputs_free(ours);
+    }
+    print_message("%zu changes of one rule: %zu seen, %zu change nothing, %zu holes; of %zu asked for, %zu are other "
+                  "recipes, the rest is explained\n",
+                  tally.changes, tally.seen, tally.equivalent, tally.holes, tally.asked, tally.recipes);
+    assert_int_equal(tally.holes, 0);
+}
+
+/* `test_identify all`: on every maximum. */
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "all"))
+        stride = 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vectors_cover_every_code), cmocka_unit_test(vectors_cover_every_tie),
+        cmocka_unit_test(little_names_nothing),     cmocka_unit_test(every_recipe_is_named),
+        cmocka_unit_test(a_changed_rule_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, free_inputs);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which codes an interval allows, against its definition on every pair of neighbouring codes; how many may flip,
+ * against the binomial distribution summed up. */
+#include "harness/judge/admissible.h"
+
+#include "tests/support/check.h"
+
+static const struct {
+    const char *name;
+    const struct rounding *rounding;
+    uint32_t largest; /* finite magnitude */
+} formats[] = {{"bf16", &rounding_bf16, 0x7F7F}, {"e4m3", &rounding_e4m3, 0x7E}, {"e2m1", &rounding_e2m1, 7}};
+
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+/* Whether the interval from truth - limit to truth + limit allows `code`, reference being another one. */
+static enum legality judged(const struct rounding *r, uint32_t code, uint32_t reference, double low, double high)
+{
+    struct unrounded v = {.truth = 0.5 * (low + high), .limit = 0.5 * (high - low)};
+    return legality_of(r, code, reference, &v);
+}
+
+/* Of neighbours a < b with the tie t between them: t itself goes to the even one, all that lies beyond to its side. */
+static void intervals_end_at_ties(void **state)
+{
+    (void)state;
+    for (int f = 0; f < FORMATS; f++) {
+        const struct rounding *r = formats[f].rounding;
+        for (uint32_t m = 1; m < formats[f].largest; m++)
+            for (uint32_t s = 0; s < 2; s++) {
+                uint32_t sign = s ? r->sign : 0, a = sign | m, b = sign | (m + 1);
+                double low = (double)r->decode(a), high = (double)r->decode(b), tie = 0.5 * (low + high);
+                double step = (high - low) * 0x1p-12, near = low + 0.25 * (high - low);
+                bool up = m % 2; /* the even one of the two is b */
+                assert_int_equal(judged(r, a, a, near, near), CODE_SAME);
+                assert_int_equal(judged(r, b, a, near - fabs(step), near + fabs(step)), CODE_ILLEGAL);
+                assert_int_equal(judged(r, b, a, tie, tie), up ? CODE_LEGAL : CODE_ILLEGAL);
+                assert_int_equal(judged(r, a, b, tie, tie), up ? CODE_ILLEGAL : CODE_LEGAL);
+                struct unrounded hardly = {.truth = tie, .limit = fabs(step) * 0x1p-20}; /* less than binary32 tells */
+                assert_int_equal(legality_of(r, b, a, &hardly), CODE_LEGAL);
+                assert_int_equal(legality_of(r, a, b, &hardly), CODE_LEGAL);
+                struct unrounded reaches = {.truth = tie - step, .limit = 1.5 * fabs(step)};
+                struct unrounded short_of = {.truth = tie - step, .limit = 0.5 * fabs(step)};
+                assert_int_equal(legality_of(r, b, a, &reaches), CODE_LEGAL);
+                assert_int_equal(legality_of(r, b, a, &short_of), CODE_ILLEGAL);
+            }
+    }
+}
+
+/* Several codes at once, and every one of E2M1's 16 against what values in the interval are rounded to. */
+static void wide_intervals_hold_all_between(void **state)
+{
+    const struct rounding *r = &rounding_e2m1;
+    (void)state;
+    for (double low = -7.0; low < 7.0; low += 0.109375)
+        for (double width = 0.015625; width < 6.0; width *= 1.75)
+            for (uint32_t code = 0; code < 16; code++) {
+                bool found = false;
+                for (int n = 0; n <= 256; n++)
+                    found |= r->decode(r->encode((float)(low + width * n / 256.0))) == r->decode(code);
+                uint32_t other = r->decode(code) == 6.0f ? 0xF : 7;
+                enum legality is = judged(r, code, other, low, low + width);
+                if (found ? is != CODE_LEGAL : is != CODE_ILLEGAL)
+                    fail_msg("code 0x%x in %g..%g: %d, found %d", code, low, low + width, (int)is, found);
+            }
+}
+
+static void zeros_and_nan(void **state)
+{
+    struct unrounded exact = {.truth = 0.0}, none = {.truth = NAN}, any = {.truth = 1.0, .limit = INFINITY};
+    (void)state;
+    assert_int_equal(legality_of(&rounding_bf16, 0x8000, 0, &exact), CODE_SAME);
+    assert_int_equal(legality_of(&rounding_bf16, 0x0001, 0, &exact), CODE_ILLEGAL);
+    assert_int_equal(legality_of(&rounding_bf16, 0x7FC0, 0x3F80, &any), CODE_ILLEGAL);
+    assert_int_equal(legality_of(&rounding_bf16, 0xFF80, 0x3F80, &any), CODE_LEGAL);
+    assert_int_equal(legality_of(&rounding_bf16, 0xFFC0, 0x7FC0, &none), CODE_SAME);
+    assert_int_equal(legality_of(&rounding_bf16, 0x3F80, 0x7FC0, &none), CODE_ILLEGAL);
+    assert_true(flip_probability(&rounding_bf16, 0x7FC0, &none) == 0.0);
+}
+
+/* A normal error is one of those that the bound is for. Without any, only a code on the wrong side is improbable. */
+static void flips_are_no_likelier_than_stated(void **state)
+{
+    const double one = 1.0, ulp = 0x1p-7; /* 0x3F80: from 1 - ulp / 4 to 1 + ulp / 2 */
+    (void)state;
+    for (double truth = one - ulp / 4.0; truth <= one + ulp / 2.0; truth += ulp / 64.0)
+        for (double sigma = ulp / 256.0; sigma < ulp; sigma *= 2.0)
+            for (int side = -1; side <= 1; side++) {
+                struct unrounded v = {truth, 1.0, 1.0, sigma * sigma, sigma};
+                double mean = truth + side * sigma, above = (one + ulp / 2.0 - mean) / sigma;
+                double below = (mean - one + ulp / 4.0) / sigma;
+                double flips = 0.5 * erfc(above / sqrt(2.0)) + 0.5 * erfc(below / sqrt(2.0));
+                if (!(flip_probability(&rounding_bf16, 0x3F80, &v) >= flips))
+                    fail_msg("truth %g, sigma %g: %g of %g", truth, sigma, flip_probability(&rounding_bf16, 0x3F80, &v),
+                             flips);
+            }
+    struct unrounded exact = {.truth = one + ulp / 8.0}, beyond = {.truth = one + ulp};
+    assert_true(flip_probability(&rounding_bf16, 0x3F80, &exact) == 0.0);
+    assert_true(flip_probability(&rounding_bf16, 0x3F80, &beyond) == 1.0);
+    struct unrounded within = {one, 1.0, ulp / 8.0, ulp * ulp, 0.0}; /* the theorem */
+    assert_true(flip_probability(&rounding_bf16, 0x3F80, &within) == 0.0);
+    struct unrounded largest = {.truth = 7.0, .worst = 1.0, .variance = 0.01};
+    assert_true(flip_probability(&rounding_e2m1, 7, &largest) < 0.01); /* saturates: nothing lies above */
+}
+
+/* P(more than k of n flip, each with probability p). */
+static double tail(uint64_t n, double p, uint64_t k)
+{
+    double sum = 0.0;
+    for (uint64_t i = k + 1; i <= n; i++)
+        sum += exp(lgamma((double)n + 1.0) - lgamma((double)i + 1.0) - lgamma((double)(n - i) + 1.0) +
+                   (double)i * log(p) + (double)(n - i) * log1p(-p));
+    return sum;
+}
+
+static void limits_are_those_of_the_binomial(void **state)
+{
+    static const uint64_t counts[] = {1, 20, 500, 5000};
+    static const double rates[] = {1e-9, 1e-6, 1e-3, 0.02, 0.2}, levels[] = {1e-9, 1e-3};
+    (void)state;
+    for (unsigned n = 0; n < 4; n++)
+        for (unsigned p = 0; p < 5; p++)
+            for (unsigned l = 0; l < 2; l++) {
+                double mean = (double)counts[n] * rates[p];
+                uint64_t allowed = flips_allowed(mean, counts[n], levels[l]), tight = allowed;
+                assert_true(tail(counts[n], rates[p], allowed) <= levels[l]);
+                while (tight > 0 && tail(counts[n], rates[p], tight - 1) <= levels[l])
+                    tight--;
+                if ((double)allowed > 3.0 + 1.35 * (double)tight) /* Chernoff gives little away */
+                    fail_msg("%llu codes, rate %g: %llu allowed, %llu would do", (unsigned long long)counts[n],
+                             rates[p], (unsigned long long)allowed, (unsigned long long)tight);
+            }
+    assert_int_equal(flips_allowed(0.0, 1000, 1e-9), 0);
+    assert_int_equal(flips_allowed(1000.0, 1000, 1e-9), 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(intervals_end_at_ties),
+        cmocka_unit_test(wide_intervals_hold_all_between),
+        cmocka_unit_test(zeros_and_nan),
+        cmocka_unit_test(flips_are_no_likelier_than_stated),
+        cmocka_unit_test(limits_are_those_of_the_binomial),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quant/bf16.c against the oracle: every code, every tie and its neighbours, floats by a stride. */
+#include "tests/support/check.h"
+
+#include "quant/quant.h"
+#include "tests/oracle/oracle.h"
+
+static void check_encode(float value)
+{
+    assert_same_code(oracle_encode(ORACLE_BF16, value), gb_bf16_encode(value).bits, value);
+}
+
+static void decode_every_code(void **state)
+{
+    (void)state;
+    for (unsigned code = 0; code < 65536; code++) {
+        float value = gb_bf16_decode((gb_bf16){(uint16_t)code});
+        assert_same_float((float)oracle_decode(ORACLE_BF16, code), value, "code %04X", code);
+        if (!isnan(value))
+            assert_int_equal(gb_bf16_encode(value).bits, code);
+    }
+}
+
+/* Half-way between two codes, and one binary32 ulp to either side; the last tie is the one with infinity. */
+static void encode_every_tie(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code < 65536; code++)
+        for (uint32_t low = 0x7FFF; low <= 0x8001; low++)
+            check_encode(bits_float(code << 16 | low));
+    assert_int_equal(gb_bf16_encode(0x1.01p0f).bits, 0x3F80);
+    assert_int_equal(gb_bf16_encode(0x1.03p0f).bits, 0x3F82);
+    assert_int_equal(gb_bf16_encode(bits_float(0x7F7F7FFF)).bits, 0x7F7F);
+    assert_int_equal(gb_bf16_encode(bits_float(0x7F7F8000)).bits, 0x7F80);
+    assert_int_equal(gb_bf16_encode(bits_float(0xFF7F8000)).bits, 0xFF80);
+}
+
+static void encode_specials(void **state)
+{
+    (void)state;
+    assert_int_equal(gb_bf16_encode(-0.0f).bits, 0x8000);
+    assert_int_equal(gb_bf16_encode(INFINITY).bits, 0x7F80);
+    assert_int_equal(gb_bf16_encode(-INFINITY).bits, 0xFF80);
+    assert_int_equal(gb_bf16_encode(bits_float(0x7F800001)).bits, 0x7FC0);
+    assert_int_equal(gb_bf16_encode(bits_float(0xFFFFFFFF)).bits, 0xFFC0);
+    assert_int_equal(gb_bf16_encode(-0x1p-149f).bits, 0x8000);
+    assert_int_equal(gb_bf16_encode(0x1p-133f).bits, 0x0001);
+}
+
+static void encode_strided_floats(void **state)
+{
+    (void)state;
+    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 107)
+        check_encode(bits_float((uint32_t)bits));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_every_code),
+        cmocka_unit_test(encode_every_tie),
+        cmocka_unit_test(encode_specials),
+        cmocka_unit_test(encode_strided_floats),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

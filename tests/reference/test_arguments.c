@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arguments that gate_up, down and layer of the reference refuse, with a message that says why. */
+#include "tests/support/check.h"
+
+#include "quant/quant.h"
+#include "reference/reference.h"
+#include "tests/support/fma32.h"
+#include "tests/support/problem.h"
+
+typedef enum gb_status operator_function(const struct gb_arguments *arguments, struct gb_error *error);
+
+static void refused(operator_function *function, const struct gb_arguments *arguments, const char *words)
+{
+    struct gb_error error = {""};
+
+    assert_int_equal(function(arguments, &error), GB_EINVAL);
+    if (!strstr(error.message, words) || strchr(error.message, '\n'))
+        fail_msg("\"%s\" does not say %s", error.message, words);
+}
+
+static void bad_arguments_are_refused(void **state)
+{
+    struct problem problem;
+    struct gb_arguments good, bad;
+
+    (void)state;
+    problem_new(&problem, (struct gb_shape){3, 32, 16, 4, 2}, GB_NVFP4, DATA_CODES, 84);
+    good = problem.arguments;
+    problem.ids[3] = 4;
+    refused(fma32_layer, &good, "expert id 4 of token 1, slot 1");
+    refused(fma32_gate_up, &good, "expert id 4");
+    refused(fma32_down, &good, "expert id 4");
+    problem.ids[3] = -2;
+    refused(fma32_layer, &good, "expert id -2");
+    problem.ids[3] = 1;
+    assert_int_equal(fma32_layer(&good, NULL), GB_OK);
+
+#define REFUSED(function, change, words)                                                                               \
+    do {                                                                                                               \
+        bad = good;                                                                                                    \
+        change;                                                                                                        \
+        refused(function, &bad, words);                                                                                \
+    } while (0)
+    REFUSED(fma32_layer, bad.size = 8, "8");
+    REFUSED(fma32_layer, bad.shape.tokens = 0, "at least 1");
+    REFUSED(fma32_layer, bad.shape.top_k = 5, "top_k");
+    REFUSED(fma32_layer, bad.shape.hidden = 48, "gate_up");
+    REFUSED(fma32_layer, bad.shape.experts = 3, "gate_up");
+    REFUSED(fma32_layer, bad.gate_up.parts = 1, "gate_up");
+    REFUSED(fma32_layer, bad.gate_up.scales = NULL, "gate_up");
+    REFUSED(fma32_layer, bad.down.rows = 16, "down");
+    REFUSED(fma32_layer, bad.down.global_scales = NULL, "down");
+    REFUSED(fma32_down, bad.down.columns = 32, "down");
+    REFUSED(fma32_layer, bad.x = NULL, "NULL");
+    REFUSED(fma32_layer, bad.ids = NULL, "NULL");
+    REFUSED(fma32_layer, bad.routing_weights = NULL, "NULL");
+    REFUSED(fma32_layer, bad.output = NULL, "NULL");
+    REFUSED(fma32_gate_up, bad.intermediate = NULL, "NULL");
+    REFUSED(fma32_down, bad.intermediate = NULL, "NULL");
+#undef REFUSED
+    problem_free(&problem);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bad_arguments_are_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gate_up, down and layer of the reference against the oracle, and what must not change a bit. */
+#include "tests/support/check.h"
+
+#include <omp.h>
+
+#include "quant/quant.h"
+#include "reference/reference.h"
+#include "tests/support/fma32.h"
+#include "tests/oracle/oracle.h"
+#include "tests/support/problem.h"
+
+/* tokens, hidden, intermediate, experts, top_k */
+static const struct gb_shape nvfp4_shapes[] = {
+    {1, 16, 16, 1, 1},   {3, 48, 16, 3, 2},  {5, 80, 48, 4, 3},   {7, 32, 112, 9, 4},
+    {1, 384, 192, 3, 2}, {1, 528, 16, 2, 2}, {1, 16, 1040, 1, 1}, {9, 64, 32, 2, 1},
+};
+static const struct gb_shape mxfp8_shapes[] = {
+    {1, 32, 32, 1, 1}, {3, 96, 32, 3, 2}, {5, 160, 96, 4, 3}, {1, 384, 192, 3, 2}, {1, 544, 32, 2, 2},
+};
+/* Parts of fewer than 128 rows, of 128, and of some more. */
+static const struct gb_shape fp8_shapes[] = {
+    {1, 1, 1, 1, 1}, {3, 129, 7, 3, 2}, {2, 40, 130, 3, 2}, {2, 264, 128, 2, 1}, {5, 130, 257, 2, 2},
+};
+static const struct gb_shape bf16_shapes[] = {
+    {1, 1, 1, 1, 1}, {3, 13, 7, 3, 2}, {2, 255, 9, 4, 4}, {6, 32, 8, 5, 3}, {1, 264, 263, 2, 2}, {1, 384, 192, 3, 2},
+};
+
+struct results {
+    gb_bf16 *intermediate;
+    float *output;
+};
+
+static size_t intermediates(const struct gb_shape *shape)
+{
+    return (size_t)shape->tokens * shape->top_k * shape->intermediate;
+}
+
+static size_t outputs(const struct gb_shape *shape)
+{
+    return (size_t)shape->tokens * shape->hidden;
+}
+
+static struct results results_new(const struct gb_shape *shape)
+{
+    struct results results = {malloc(intermediates(shape) * sizeof(gb_bf16)), malloc(outputs(shape) * sizeof(float))};
+    assert_non_null(results.intermediate);
+    assert_non_null(results.output);
+    return results;
+}
+
+static void results_free(struct results *results)
+{
+    free(results->intermediate);
+    free(results->output);
+}
+
+static void expect_intermediate(const struct problem *problem, const gb_bf16 *expected, const char *what)
+{
+    const struct gb_shape *shape = &problem->arguments.shape;
+    for (size_t i = 0; i < intermediates(shape); i++)
+        if (!same_bf16(expected[i], problem->intermediate[i]))
+            fail_msg("%s: intermediate of pair %zu, element %zu: expected %04X, got %04X", what,
+                     i / shape->intermediate, i % shape->intermediate, expected[i].bits, problem->intermediate[i].bits);
+}
+
+static void expect_output(const struct problem *problem, const float *expected, const char *what)
+{
+    const struct gb_shape *shape = &problem->arguments.shape;
+    for (size_t i = 0; i < outputs(shape); i++)
+        assert_same_float(expected[i], problem->output[i], "%s: output of token %zu, element %zu", what,
+                          i / shape->hidden, i % shape->hidden);
+}
+
+/* Each operator alone on the oracle's inputs, and the layer, with and without the stage output. */
+static void check_operators(struct problem *problem)
+{
+    struct gb_arguments *arguments = &problem->arguments;
+    struct results expected = results_new(&arguments->shape);
+
+    oracle_gate_up(arguments, expected.intermediate);
+    oracle_down(arguments, expected.intermediate, expected.output);
+
+    arguments->output = NULL;
+    assert_int_equal(fma32_gate_up(arguments, NULL), GB_OK);
+    expect_intermediate(problem, expected.intermediate, "gate_up");
+
+    arguments->output = problem->output;
+    problem_poison(problem);
+    arguments->x = NULL;
+    memcpy(problem->intermediate, expected.intermediate, intermediates(&arguments->shape) * sizeof(gb_bf16));
+    assert_int_equal(fma32_down(arguments, NULL), GB_OK);
+    expect_output(problem, expected.output, "down");
+    expect_intermediate(problem, expected.intermediate, "down's input");
+
+    arguments->x = problem->x;
+    problem_poison(problem);
+    assert_int_equal(fma32_layer(arguments, NULL), GB_OK);
+    expect_intermediate(problem, expected.intermediate, "layer");
+    expect_output(problem, expected.output, "layer");
+
+    problem_poison(problem);
+    arguments->intermediate = NULL;
+    assert_int_equal(fma32_layer(arguments, NULL), GB_OK);
+    expect_output(problem, expected.output, "layer without stage output");
+    results_free(&expected);
+}
+
+static void check_shape(struct gb_shape shape, enum gb_format format, enum data data, uint64_t seed)
+{
+    struct problem problem;
+
+    problem_new(&problem, shape, format, data, seed);
+    problem_empty_slots(&problem, 4, seed);
+    check_operators(&problem);
+    problem_free(&problem);
+}
+
+static void check_shapes(enum data data)
+{
+    for (unsigned i = 0; i < sizeof nvfp4_shapes / sizeof *nvfp4_shapes; i++)
+        check_shape(nvfp4_shapes[i], GB_NVFP4, data, 40 + i);
+    for (unsigned i = 0; i < sizeof mxfp8_shapes / sizeof *mxfp8_shapes; i++)
+        check_shape(mxfp8_shapes[i], GB_MXFP8, data, 50 + i);
+    for (unsigned i = 0; i < sizeof mxfp8_shapes / sizeof *mxfp8_shapes; i++)
+        check_shape(mxfp8_shapes[i], GB_MXFP4, data, 70 + i);
+    for (unsigned i = 0; i < sizeof fp8_shapes / sizeof *fp8_shapes; i++)
+        check_shape(fp8_shapes[i], GB_FP8_BLOCK, data, 80 + i);
+    for (unsigned i = 0; i < sizeof bf16_shapes / sizeof *bf16_shapes; i++)
+        check_shape(bf16_shapes[i], GB_BF16, data, 60 + i);
+}
+
+/* Biases, gpt-oss's activation, and both; a caller that does not know the fields has neither. */
+static void extensions(void **state)
+{
+    static const enum data kinds[] = {DATA_CODES, DATA_GAUSSIAN, DATA_NONFINITE};
+    static const enum gb_activation activations[] = {GB_SILU, GB_SWIGLU_OAI};
+    static const enum gb_format formats[] = {GB_MXFP4, GB_NVFP4, GB_FP8_BLOCK, GB_BF16};
+
+    (void)state;
+    for (unsigned k = 0; k < 3; k++)
+        for (unsigned f = 0; f < 4; f++)
+            for (unsigned a = 0; a < 2; a++) {
+                struct problem problem;
+                problem_new(&problem, (struct gb_shape){3, 96, 64, 3, 2}, formats[f], kinds[k], 90 + k);
+                problem_empty_slots(&problem, 4, k);
+                problem_extend(&problem, activations[a], 91 + k);
+                check_operators(&problem);
+                problem.arguments.intermediate = problem.intermediate;
+                problem.arguments.gate_up_bias = NULL;
+                check_operators(&problem);
+                problem_free(&problem);
+            }
+
+    struct problem problem;
+    problem_new(&problem, (struct gb_shape){2, 32, 32, 3, 2}, GB_MXFP4, DATA_CODES, 95);
+    struct results expected = results_new(&problem.arguments.shape);
+    oracle_gate_up(&problem.arguments, expected.intermediate);
+    oracle_down(&problem.arguments, expected.intermediate, expected.output);
+    problem_extend(&problem, GB_SWIGLU_OAI, 96);
+    problem.arguments.size = offsetof(struct gb_arguments, activation);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+    expect_output(&problem, expected.output, "an older caller");
+    problem.arguments.size = sizeof problem.arguments;
+    problem.arguments.activation = (enum gb_activation)2;
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_EINVAL);
+    results_free(&expected);
+    problem_free(&problem);
+}
+
+/* The routing weight on the input, where a token has one expert; with more it is refused. */
+static void weighed_inputs(void **state)
+{
+    static const enum data kinds[] = {DATA_CODES, DATA_GAUSSIAN, DATA_NONFINITE};
+    static const enum gb_format formats[] = {GB_MXFP4, GB_NVFP4, GB_MXFP8, GB_FP8_BLOCK, GB_BF16};
+
+    (void)state;
+    for (unsigned k = 0; k < 3; k++)
+        for (unsigned f = 0; f < 5; f++) {
+            struct problem problem;
+            problem_new(&problem, (struct gb_shape){5, 96, 64, 3, 1}, formats[f], kinds[k], 190 + k);
+            problem_empty_slots(&problem, 4, k);
+            for (unsigned t = 0; t < 5; t++)
+                problem.routing_weights[t] *= t % 2 ? -3.7f : 1; /* no power of two, and either sign */
+            problem.arguments.weighed_input = 1;
+            check_operators(&problem);
+            problem_free(&problem);
+        }
+
+    struct problem problem;
+    problem_new(&problem, (struct gb_shape){2, 32, 32, 3, 2}, GB_BF16, DATA_CODES, 195);
+    problem.arguments.weighed_input = 1;
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_EINVAL);
+    problem.arguments.size = offsetof(struct gb_arguments, weighed_input); /* an older caller has no such field */
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+    problem_free(&problem);
+}
+
+static void every_code_and_scale(void **state)
+{
+    (void)state;
+    check_shapes(DATA_CODES);
+}
+
+static void gaussian_weights(void **state)
+{
+    (void)state;
+    check_shapes(DATA_GAUSSIAN);
+}
+
+static void subnormal_sums(void **state)
+{
+    (void)state;
+    check_shapes(DATA_SUBNORMAL);
+}
+
+static void nan_and_infinity(void **state)
+{
+    (void)state;
+    check_shapes(DATA_NONFINITE);
+}
+
+static void all_slots_empty(void **state)
+{
+    struct problem problem;
+
+    (void)state;
+    problem_new(&problem, (struct gb_shape){3, 32, 16, 4, 2}, GB_NVFP4, DATA_CODES, 80);
+    problem_empty_slots(&problem, 1, 0);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+    for (size_t i = 0; i < 3 * 32; i++)
+        assert_same_float(0.0f, problem.output[i], "element %zu", i);
+    for (size_t i = 0; i < 3 * 2 * 16; i++)
+        assert_int_equal(problem.intermediate[i].bits, 0);
+    problem_free(&problem);
+}
+
+/* An expert may be chosen twice by one token, and weights may be negative or zero. */
+static void unusual_routing(void **state)
+{
+    static const float weights[] = {-0.5f, 0, 1.75f, -0.0f, 3, 0x1p-140f};
+    struct problem problem;
+
+    (void)state;
+    problem_new(&problem, (struct gb_shape){2, 48, 32, 3, 3}, GB_NVFP4, DATA_CODES, 81);
+    for (unsigned i = 0; i < 6; i++) {
+        problem.ids[i] = (int32_t)(i / 2 % 3);
+        problem.routing_weights[i] = weights[i];
+    }
+    check_operators(&problem);
+    problem_free(&problem);
+}
+
+/* The first tokens of a batch give the bits they give alone; a permuted batch gives permuted rows. */
+static void batch_invariance(void **state)
+{
+    enum { TOKENS = 13 };
+    const struct gb_shape shape = {TOKENS, 80, 48, 4, 3};
+    struct problem problem;
+
+    (void)state;
+    problem_new(&problem, shape, GB_NVFP4, DATA_CODES, 82);
+    problem_empty_slots(&problem, 5, 1);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+    struct results whole = results_new(&shape);
+    memcpy(whole.output, problem.output, outputs(&shape) * sizeof(float));
+    memcpy(whole.intermediate, problem.intermediate, intermediates(&shape) * sizeof(gb_bf16));
+
+    for (uint32_t tokens = 1; tokens < TOKENS; tokens++) {
+        problem_poison(&problem);
+        problem.arguments.shape.tokens = tokens;
+        assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+        expect_output(&problem, whole.output, "prefix");
+        expect_intermediate(&problem, whole.intermediate, "prefix");
+        assert_int_equal(float_bits(problem.output[tokens * shape.hidden]), 0xA5A5A5A5);
+        assert_int_equal(problem.intermediate[tokens * shape.top_k * shape.intermediate].bits, 0xA5A5);
+    }
+    problem.arguments.shape.tokens = 1;
+    for (uint32_t t = 0; t < TOKENS; t++) {
+        problem_poison(&problem);
+        problem.arguments.x = problem.x + t * shape.hidden;
+        problem.arguments.ids = problem.ids + t * shape.top_k;
+        problem.arguments.routing_weights = problem.routing_weights + t * shape.top_k;
+        assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+        expect_output(&problem, whole.output + t * shape.hidden, "one token");
+    }
+    results_free(&whole);
+    problem_free(&problem);
+}
+
+static void thread_invariance(void **state)
+{
+    const struct gb_shape shape = {6, 112, 64, 5, 3};
+    struct problem problem;
+    int threads = omp_get_max_threads();
+
+    (void)state;
+    problem_new(&problem, shape, GB_NVFP4, DATA_CODES, 83);
+    struct results alone = results_new(&shape);
+    omp_set_num_threads(1);
+    assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+    memcpy(alone.output, problem.output, outputs(&shape) * sizeof(float));
+    memcpy(alone.intermediate, problem.intermediate, intermediates(&shape) * sizeof(gb_bf16));
+    for (int n = 2; n <= 7; n++) {
+        omp_set_num_threads(n);
+        problem_poison(&problem);
+        assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
+        expect_output(&problem, alone.output, "threads");
+        expect_intermediate(&problem, alone.intermediate, "threads");
+    }
+    omp_set_num_threads(threads);
+    results_free(&alone);
+    problem_free(&problem);
+}
+
+static void the_kernel_table_runs_the_reference(void **state)
+{
+    const struct gb_kernel_table *table = gb_reference_kernels();
+    const struct gb_shape shape = {2, 96, 32, 3, 2};
+    unsigned seen[GB_FP8_BLOCK + 1] = {0}; /* by format: a bit per operator */
+
+    (void)state;
+    assert_int_equal(table->abi_version, GB_ABI_VERSION);
+    assert_int_equal(table->kernel_size, sizeof(struct gb_kernel));
+    for (uint32_t k = 0; k < table->count; k++) {
+        const struct gb_kernel *kernel = &table->kernels[k];
+        struct gb_problem question = {.size = sizeof question, .shape = shape, .weights = kernel->weights};
+        struct problem problem;
+
+        if (kernel->operation > GB_DOWN || kernel->flags & GB_ROUTES) /* the others have tests of their own */
+            continue;
+
+        assert_non_null(gb_contract_find(kernel->weights, kernel->activations, kernel->order));
+        assert_int_equal(kernel->flags & (GB_DEVICE_POINTERS | GB_NONDETERMINISTIC), 0);
+        assert_int_equal(kernel->output, GB_FP32);
+        assert_int_equal(kernel->supports(&question, NULL), GB_OK);
+        question.weights = GB_FP32;
+        assert_int_equal(kernel->supports(&question, NULL), GB_EUNSUPPORTED);
+
+        problem_new(&problem, shape, kernel->weights, DATA_CODES, 85);
+        struct results expected = results_new(&shape);
+        oracle_gate_up(&problem.arguments, expected.intermediate);
+        oracle_down(&problem.arguments, expected.intermediate, expected.output);
+        if (kernel->operation == GB_DOWN)
+            memcpy(problem.intermediate, expected.intermediate, intermediates(&shape) * sizeof(gb_bf16));
+        assert_int_equal(kernel->run(&problem.arguments, NULL), GB_OK);
+        expect_intermediate(&problem, expected.intermediate, kernel->name);
+        if (kernel->operation != GB_GATE_UP)
+            expect_output(&problem, expected.output, kernel->name);
+        seen[kernel->weights] |= 1u << kernel->operation;
+        results_free(&expected);
+        problem_free(&problem);
+    }
+    const unsigned all = 1u << GB_LAYER | 1u << GB_GATE_UP | 1u << GB_DOWN;
+    for (enum gb_format format = GB_BF16; format <= GB_FP8_BLOCK; format++)
+        assert_int_equal(seen[format], all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weighed_inputs),
+        cmocka_unit_test(extensions),
+        cmocka_unit_test(every_code_and_scale),
+        cmocka_unit_test(gaussian_weights),
+        cmocka_unit_test(subnormal_sums),
+        cmocka_unit_test(nan_and_infinity),
+        cmocka_unit_test(all_slots_empty),
+        cmocka_unit_test(unusual_routing),
+        cmocka_unit_test(batch_invariance),
+        cmocka_unit_test(thread_invariance),
+        cmocka_unit_test(the_kernel_table_runs_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

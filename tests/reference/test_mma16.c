@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tensor cores' sums against results of an H200, and the order mma16-sm90/1: its columns, and every path. */
+#include "tests/support/check.h"
+
+#include "quant/quant.h"
+#include "reference/mma.h"
+#include "reference/mma16.h"
+#include "reference/reference.h"
+#include "tests/support/problem.h"
+
+/* tests/mma_sm90.txt, which test_mma --vectors wrote: operands, 16 of a, 16 of b, c and the hardware's d. */
+static void an_h200s_results(void **state)
+{
+    const struct gb_mma_unit *unit = gb_mma_unit_find("sm_90");
+    unsigned lines = 0, other = 0;
+    char line[512];
+    (void)state;
+    FILE *file = fopen(GB_SOURCE_DIR "/tests/mma_sm90.txt", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        uint16_t a[16], b[16];
+        const enum gb_format format = strncmp(line, "bf16", 4) ? GB_FP16 : GB_BF16;
+        char *at = line + 4;
+        for (unsigned i = 0; i < 32; i++)
+            (i < 16 ? a : b)[i % 16] = (uint16_t)strtoul(at, &at, 16);
+        const float c = bits_float((uint32_t)strtoul(at, &at, 16));
+        const uint32_t d = (uint32_t)strtoul(at, &at, 16);
+        lines++;
+        if (float_bits(gb_mma(unit, format, a, b, 16, c)) != d)
+            fail_msg("line %u: hardware %08X, model %08X", lines, d, float_bits(gb_mma(unit, format, a, b, 16, c)));
+        other += float_bits(gb_mma(gb_mma_unit_find("sm_80"), format, a, b, 16, c)) != d;
+    }
+    fclose(file);
+    assert_true(lines >= 300);
+    assert_true(other > 50); /* so the blocks tell architectures apart */
+}
+
+static void every_column_once(void **state)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP4, GB_MXFP8};
+    (void)state;
+    for (unsigned f = 0; f < 3; f++) {
+        const uint32_t step = gb_mma16_step(formats[f]);
+        uint8_t seen[128] = {0};
+        for (uint32_t i = 0; i < step / 16; i++)
+            for (uint32_t place = 0; place < 16; place++)
+                seen[gb_mma16_column(formats[f], i, place)]++;
+        for (uint32_t c = 0; c < step; c++)
+            assert_int_equal(seen[c], 1);
+    }
+}
+
+/* Worked by hand: 2^24 and 1 in the same instruction lose nothing, 2^27 and 1 lose the 1 for want of a 26th bit. */
+static void what_an_instruction_keeps(void **state)
+{
+    float arranged[2 * 128 + 16] __attribute__((aligned(64)));
+    float x[64] = {0}, out;
+    const float *const pointers[1] = {arranged};
+    uint8_t codes[32] = {0}, scales[4] = {0x38, 0x38, 0x38, 0x38}; /* 1.0 */
+    const float global = 1.0f;
+    struct gb_weights weights = {GB_NVFP4, 1, 1, 64, 1, codes, scales, &global};
+    (void)state;
+    codes[0] = 0x22; /* columns 0 and 1: 1.0 each, one instruction */
+    x[0] = 0x1p24f;
+    x[1] = 1.0f;
+    gb_mma16_arrange(GB_NVFP4, 64, x, arranged);
+    gb_mma16_dots(&weights, 0, 0, 1, 1, pointers, &out);
+    assert_same_float(0x1p24f, out, "%s", "2^24 + 1 toward zero");
+    x[1] = 3.0f;
+    gb_mma16_arrange(GB_NVFP4, 64, x, arranged);
+    gb_mma16_dots(&weights, 0, 0, 1, 1, pointers, &out);
+    assert_same_float(0x1p24f + 2, out, "%s", "2^24 + 3 toward zero");
+    codes[2] = 0x0A; /* column 4: -1, the next instruction */
+    x[1] = 0.0f;
+    x[4] = 1.0f;
+    gb_mma16_arrange(GB_NVFP4, 64, x, arranged);
+    gb_mma16_dots(&weights, 0, 0, 1, 1, pointers, &out);
+    assert_same_float(0x1p24f - 1, out, "%s", "2^24 - 1 is exact");
+}
+
+typedef void path(const struct gb_weights *, uint32_t, uint32_t, uint32_t, uint32_t, const float *const *, float *);
+
+struct seen {
+    unsigned normal, nan, infinite, subnormal;
+};
+
+static void compare(path *vector, const char *name, enum gb_format format, uint32_t columns, enum data data,
+                    struct seen *seen)
+{
+    enum { EXPERTS = 2, ROWS = 42, COUNT = 11 };
+    uint64_t random = 31 * columns + (uint64_t)data;
+    const size_t floats = (gb_mma16_arranged_floats(format, columns) + 15) / 16 * 16;
+    struct gb_weights weights;
+    gb_bf16 *x = malloc(COUNT * columns * sizeof *x);
+    float *numbers = malloc(columns * sizeof *numbers),
+          *arranged = aligned_alloc(64, COUNT * floats * sizeof *arranged);
+    const float *pointers[COUNT];
+    float expected[ROWS * COUNT], actual[ROWS * COUNT];
+
+    assert_true(x && numbers && arranged);
+    problem_weights(&weights, format, EXPERTS, ROWS, columns, 1, data, &random);
+    problem_activations(x, COUNT * (size_t)columns, data, &random);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        for (uint32_t c = 0; c < columns; c++)
+            numbers[c] = gb_bf16_decode(x[i * columns + c]);
+        pointers[i] = arranged + i * floats;
+        gb_mma16_arrange(format, columns, numbers, arranged + i * floats);
+    }
+    gb_mma16_dots(&weights, 1, 0, ROWS, COUNT, pointers, expected);
+    memset(actual, 0xA5, sizeof actual);
+    vector(&weights, 1, 0, 17, COUNT, pointers, actual);
+    vector(&weights, 1, 17, ROWS - 17, COUNT, pointers, actual + 17 * COUNT);
+    for (uint32_t i = 0; i < ROWS * COUNT; i++) {
+        assert_same_float(expected[i], actual[i], "%s, %s, %u columns, data %d, row %u, activation %u", name,
+                          gb_format_name(format), columns, (int)data, i / COUNT, i % COUNT);
+        seen->normal += isnormal(expected[i]) != 0;
+        seen->nan += isnan(expected[i]) != 0;
+        seen->infinite += isinf(expected[i]) != 0;
+        seen->subnormal += fpclassify(expected[i]) == FP_SUBNORMAL;
+    }
+    vector(&weights, 1, 3, 1, 1, pointers + 2, actual);
+    assert_same_float(expected[3 * COUNT + 2], actual[0], "%s, %s, one row, one activation", name,
+                      gb_format_name(format));
+    free(x);
+    free(numbers);
+    free(arranged);
+    problem_weights_free(&weights);
+}
+
+static void every_path_the_same(path *vector, const char *name)
+{
+    static const uint32_t lengths[] = {32, 64, 96, 128, 160, 352, 512, 1552, 2048};
+    struct seen seen = {0};
+    for (int data = DATA_CODES; data <= DATA_NONFINITE; data++)
+        for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            compare(vector, name, GB_NVFP4, lengths[i] - (lengths[i] % 64 ? 16 : 0), (enum data)data, &seen);
+            compare(vector, name, GB_MXFP4, lengths[i] / 32 * 32, (enum data)data, &seen);
+            compare(vector, name, GB_MXFP8, lengths[i] / 32 * 32, (enum data)data, &seen);
+        }
+    assert_true(seen.normal > 10000 && seen.nan > 100 && seen.subnormal > 100);
+}
+
+static void avx512_as_plain(void **state)
+{
+    (void)state;
+    if (!gb_cpu_path_available(GB_CPU_AVX512))
+        skip();
+    every_path_the_same(gb_mma16_dots_avx512, "avx512");
+}
+
+static void avx2_as_plain(void **state)
+{
+    (void)state;
+    if (!gb_cpu_path_available(GB_CPU_AVX2))
+        skip();
+    every_path_the_same(gb_mma16_dots_avx2, "avx2");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_h200s_results),
+        cmocka_unit_test(every_column_once),
+        cmocka_unit_test(what_an_instruction_keeps),
+        cmocka_unit_test(avx512_as_plain),
+        cmocka_unit_test(avx2_as_plain),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
