@@ -8,7 +8,7 @@
 #include "harness/explain/hypothesis.h"
 #include "quant/quant.h"
 
-enum { MOST_TOKENS = 32, SHOWN = 5, NAMED_ALIKE = 3 };
+enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 
 /* So many products take about as long as a glance. */
 #define MOST_PRODUCTS (1u << 28)
@@ -182,17 +182,15 @@ static void sort(struct window *w)
 }
 
 /* "; in tokens 3, 7 only; in columns 16 to 31 only" */
-static void append_place(const json_t *where, char *text, size_t bytes)
+static void append_place(struct explanation *e)
 {
-    static const char *const keys[] = {"tokens", "columns"};
-    size_t used = strlen(text);
-    if (json_object_get(where, "expert") && used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, "; in tokens of expert %d only",
-                                 (int)json_integer_value(json_object_get(where, "expert")));
-    for (size_t i = json_object_get(where, "expert") ? 1 : 0; i < 2 && used < bytes; i++)
-        if (json_object_get(where, keys[i]))
-            used += (size_t)snprintf(text + used, bytes - used, "; in %s %s only", keys[i],
-                                     json_string_value(json_object_get(where, keys[i])));
+    size_t used = strlen(e->text), bytes = sizeof e->text;
+    if (e->expert >= 0 && used < bytes)
+        used += (size_t)snprintf(e->text + used, bytes - used, "; in tokens of expert %d only", e->expert);
+    else if (e->tokens[0] && used < bytes)
+        used += (size_t)snprintf(e->text + used, bytes - used, "; in tokens %s only", e->tokens);
+    if (e->columns[0] && used < bytes)
+        snprintf(e->text + used, bytes - used, "; in columns %s only", e->columns);
 }
 
 /* How many candidates explain as well as the first, which counts. */
@@ -220,27 +218,44 @@ static void write_name(const struct window *w, char *text, size_t bytes)
                  gb_format_name(w->activations));
 }
 
-static json_t *describe(const struct window *w, char *text, size_t bytes)
+static struct explained explained_of(const struct candidate *c)
+{
+    struct explained e = {.explains = c->explains};
+    memcpy(e.name, c->name, sizeof e.name);
+    return e;
+}
+
+/* NULL: no memory. */
+static struct explanation *conclude(const struct window *w)
 {
     bool named = w->count && w->candidates[0].explains >= EXPLAINED;
-    json_t *candidates = json_array(), *also = json_array(), *where = place_describe(&w->place, w->first);
-    for (uint32_t i = 0; i < w->count && i < SHOWN; i++)
-        json_array_append_new(
-            candidates, json_pack("{s:s, s:f}", "name", w->candidates[i].name, "explains", w->candidates[i].explains));
-    for (uint32_t i = 1; named && i < alike(w); i++)
-        json_array_append_new(also, json_string(w->candidates[i].name));
-    if (named)
-        write_name(w, text, bytes);
-    else if (w->count && w->candidates[0].explains >= CLOSE)
-        snprintf(text, bytes, "no known bug fits it; closest: %s (explains %.4g %% of the squared error)",
+    struct explanation *e = calloc(1, sizeof *e);
+    uint32_t count = named ? alike(w) - 1 : 0;
+    if (!e)
+        return NULL;
+    e->also = count ? calloc(count, sizeof *e->also) : NULL;
+    if (count && !e->also) {
+        free(e);
+        return NULL;
+    }
+    e->layer = w->layer;
+    place_name(&w->place, w->first, e);
+    for (; e->shown_count < w->count && e->shown_count < MOST_SHOWN; e->shown_count++)
+        e->shown[e->shown_count] = explained_of(&w->candidates[e->shown_count]);
+    for (; e->also_count < count; e->also_count++)
+        e->also[e->also_count] = explained_of(&w->candidates[e->also_count + 1]);
+    if (named) {
+        e->best = explained_of(&w->candidates[0]);
+        memcpy(e->kind, w->candidates[0].kind, sizeof e->kind);
+        write_name(w, e->text, sizeof e->text);
+    } else if (w->count && w->candidates[0].explains >= CLOSE) {
+        snprintf(e->text, sizeof e->text, "no known bug fits it; closest: %s (explains %.4g %% of the squared error)",
                  w->candidates[0].name, 100.0 * w->candidates[0].explains);
-    else
-        snprintf(text, bytes, "no known bug fits it");
-    append_place(where, text, bytes);
-    return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o}", "layer", (int)w->layer, "name",
-                     named ? w->candidates[0].name : "", "kind", named ? w->candidates[0].kind : "", "explains",
-                     named ? w->candidates[0].explains : 0.0, "also_fits", also, "where", where, "candidates",
-                     candidates);
+    } else {
+        snprintf(e->text, sizeof e->text, "no known bug fits it");
+    }
+    append_place(e);
+    return e;
 }
 
 static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
@@ -260,13 +275,12 @@ static enum gb_status try_all(struct window *w, const struct baseline *b, const 
 }
 
 enum gb_status explain(const struct baseline *baseline, enum gb_operator operation, const struct gb_outputs *subject,
-                       json_t **explanation, char *text, size_t bytes, struct gb_error *error)
+                       struct explanation **explanation, struct gb_error *error)
 {
     const struct gb_shape *shape = &baseline->fixture->shape;
     struct window *w = calloc(1, sizeof *w);
     uint32_t token = 0;
     *explanation = NULL;
-    text[0] = '\0';
     if (!w)
         return gb_fail(error, GB_ENOMEM, "no memory to explain an error");
     w->operation = operation;
@@ -280,7 +294,9 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
             status = try_all(w, baseline, subject, error);
         if (status == GB_OK) {
             sort(w);
-            *explanation = describe(w, text, bytes);
+            *explanation = conclude(w);
+            if (!*explanation)
+                status = gb_fail(error, GB_ENOMEM, "no memory to explain an error");
         }
     }
     window_free(w);

@@ -71,17 +71,16 @@ void place_free(struct place *p)
 }
 
 /* "3, 7, 9 and 4 more" */
-static json_t *list(const bool *set, uint32_t count, uint32_t first, uint32_t members)
+static void list(const bool *set, uint32_t count, uint32_t first, uint32_t members, char *text, size_t bytes)
 {
-    char text[128] = "";
     size_t used = 0;
     uint32_t shown = 0;
+    text[0] = '\0';
     for (uint32_t i = 0; i < count && shown < 8; i++)
         if (set[i])
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%u", shown++ ? ", " : "", first + i);
+            used += (size_t)snprintf(text + used, bytes - used, "%s%u", shown++ ? ", " : "", first + i);
     if (members > shown)
-        snprintf(text + used, sizeof text - used, " and %u more", members - shown);
-    return json_string(text);
+        snprintf(text + used, bytes - used, " and %u more", members - shown);
 }
 
 /* Whether exactly the columns with low <= column mod period < high are wrong, low and high being those seen. */
@@ -100,27 +99,33 @@ static bool periodic(const struct place *p, uint32_t period, uint32_t *low, uint
     return *high - *low < period;
 }
 
-/* NULL: there is no rule, and they are most of them. */
-static json_t *describe_columns(const struct place *p)
+/* Nothing where there is no rule, and they are most of them. */
+static void name_columns(const struct place *p, char *text, size_t bytes)
 {
     uint32_t first = 0, last = p->hidden - 1, low, high;
     while (!p->column[first])
         first++;
     while (!p->column[last])
         last--;
-    if (last - first + 1 == p->wrong_columns && p->wrong_columns > 1)
-        return json_sprintf("%u to %u", first, last);
-    if (periodic(p, 2, &low, &high))
-        return json_string(low ? "the odd ones" : "the even ones");
+    if (last - first + 1 == p->wrong_columns && p->wrong_columns > 1) {
+        snprintf(text, bytes, "%u to %u", first, last);
+        return;
+    }
+    if (periodic(p, 2, &low, &high)) {
+        snprintf(text, bytes, "%s", low ? "the odd ones" : "the even ones");
+        return;
+    }
     for (uint32_t period = 4; period <= 256 && period <= p->hidden / 2; period *= 2)
-        if (periodic(p, period, &low, &high))
-            return json_sprintf("%u to %u of every %u", low, high - 1, period);
-    return p->wrong_columns > p->hidden / 2 ? NULL : list(p->column, p->hidden, 0, p->wrong_columns);
+        if (periodic(p, period, &low, &high)) {
+            snprintf(text, bytes, "%u to %u of every %u", low, high - 1, period);
+            return;
+        }
+    if (p->wrong_columns <= p->hidden / 2)
+        list(p->column, p->hidden, 0, p->wrong_columns, text, bytes);
 }
 
-json_t *place_describe(const struct place *p, uint32_t first_token)
+void place_name(const struct place *p, uint32_t first_token, struct explanation *e)
 {
-    json_t *object = json_object();
     uint32_t wrong = 0, all = p->tokens / p->rows_per_token;
     bool *token = calloc(all, sizeof *token); /* [all] */
     for (uint32_t i = 0; token && i < p->tokens; i++)
@@ -128,12 +133,9 @@ json_t *place_describe(const struct place *p, uint32_t first_token)
     for (uint32_t t = 0; token && t < all; t++)
         wrong += token[t];
     if (wrong && wrong < all)
-        json_object_set_new(object, "tokens", list(token, all, first_token, wrong));
+        list(token, all, first_token, wrong, e->tokens, sizeof e->tokens);
     free(token);
-    if (p->expert >= 0)
-        json_object_set_new(object, "expert", json_integer(p->expert));
-    json_t *columns = p->wrong_columns && p->wrong_columns < p->hidden ? describe_columns(p) : NULL;
-    if (columns)
-        json_object_set_new(object, "columns", columns);
-    return object;
+    e->expert = p->expert;
+    if (p->wrong_columns && p->wrong_columns < p->hidden)
+        name_columns(p, e->columns, sizeof e->columns);
 }

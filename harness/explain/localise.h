@@ -3,10 +3,9 @@
 #ifndef GB_HARNESS_EXPLAIN_LOCALISE_H
 #define GB_HARNESS_EXPLAIN_LOCALISE_H
 
-#include <jansson.h>
 #include <stdbool.h>
 
-#include "gaugeblock.h"
+#include "harness/judge/case_result.h"
 
 /* Errors of [tokens, hidden]; those that are not finite count as the largest. Of intermediates, "tokens" are slots. */
 struct place {
@@ -20,7 +19,7 @@ struct place {
 enum gb_status place_new(const double *errors, uint32_t tokens, uint32_t hidden, const int32_t *ids, uint32_t top_k,
                          struct place *place, struct gb_error *error);
 void place_free(struct place *place);
-/* "tokens", "columns", "expert" in words, each only where the error is confined. */
-json_t *place_describe(const struct place *place, uint32_t first_token);
+/* Fills in tokens, columns and expert, each where the error is confined to some. */
+void place_name(const struct place *place, uint32_t first_token, struct explanation *explanation);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 #include "harness/explain/minimise.h"
 #include "harness/explain/subproblem.h"
 #include "harness/run/progress.h"
-#include "harness/report/record.h"
 #include "harness/run/session.h"
 #include "harness/run/worker.h"
 #include "quant/quant.h"
@@ -30,13 +30,12 @@ struct search {
 static enum gb_status explained_alike(struct search *s, const struct baseline *b, const struct gb_outputs *outputs,
                                       bool *alike, struct gb_error *error)
 {
-    json_t *explanation;
-    char text[256];
-    enum gb_status status = explain(b, s->selected->kernel->operation, outputs, &explanation, text, sizeof text, error);
-    *alike = status == GB_OK && (!s->kind || (explanation && !strcmp(record_text(explanation, "kind", NULL), s->kind)));
+    struct explanation *e;
+    enum gb_status status = explain(b, s->selected->kernel->operation, outputs, &e, error);
+    *alike = status == GB_OK && (!s->kind || (e && !strcmp(e->kind, s->kind)));
     if (*alike)
-        snprintf(s->name, sizeof s->name, "%s", explanation ? record_text(explanation, "name", NULL) : "");
-    json_decref(explanation);
+        snprintf(s->name, sizeof s->name, "%s", e ? e->best.name : "");
+    explanation_free(e);
     return status;
 }
 
@@ -51,7 +50,7 @@ static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, 
     struct worker_result result;
     struct baselines baselines = {.fixture = fixture};
     struct baseline *baseline = NULL;
-    struct judgement j;
+    struct case_result j = {0};
     worker_run(&request, fixture, &result);
     enum gb_status status = GB_OK;
     if (result.verdict == VERDICT_PASS) {
@@ -59,11 +58,9 @@ static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, 
         if (status == GB_OK)
             status =
                 judge(baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->gate, &j, error);
-        if (status == GB_OK) {
+        if (status == GB_OK)
             *fails = j.verdict == VERDICT_FAIL;
-            json_decref(j.lanes);
-            json_decref(j.metrics);
-        }
+        case_result_free(&j);
         if (status == GB_OK && *fails && s->selected->kernel->operation != GB_ROUTE)
             status = explained_alike(s, baseline, result.outputs[0], fails, error);
         baselines_free(&baselines);
@@ -159,17 +156,27 @@ static enum gb_status find_layer(struct search *s, uint32_t tokens, bool *fails,
     return status;
 }
 
-static json_t *describe(const struct search *s)
+/* NULL: no memory. */
+static struct minimal_part *describe(const struct search *s)
 {
     struct stat file;
     const struct part *p = &s->smallest;
-    if (stat(s->path, &file))
-        file.st_size = 0;
-    return json_pack("{s:s, s:I, s:s, s:b, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "path", s->path, "bytes",
-                     (json_int_t)file.st_size, "name", s->name, "explained_alike", s->kind != NULL, "layer",
-                     (int)p->layer, "first_token", (int)p->first_token, "tokens", (int)p->tokens, "first_slot",
-                     (int)p->first_slot, "slots", (int)p->slots, "hidden", (int)p->hidden, "intermediate",
-                     (int)p->intermediate, "tries", (int)s->tries);
+    struct minimal_part *m = calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    *m = (struct minimal_part){.path = s->path,
+                               .bytes = stat(s->path, &file) ? 0 : (long long)file.st_size,
+                               .explained_alike = s->kind != NULL,
+                               .layer = p->layer,
+                               .first_token = p->first_token,
+                               .tokens = p->tokens,
+                               .first_slot = p->first_slot,
+                               .slots = p->slots,
+                               .hidden = p->hidden,
+                               .intermediate = p->intermediate,
+                               .tries = s->tries};
+    memcpy(m->name, s->name, sizeof m->name);
+    return m;
 }
 
 enum gb_status minimise_check(const char *path, struct gb_error *error)
@@ -188,12 +195,12 @@ enum gb_status minimise_check(const char *path, struct gb_error *error)
 }
 
 enum gb_status minimise(const struct case_request *request, const struct selected *selected,
-                        const struct gb_outputs *outputs, const char *kind, const char *path, json_t **description,
-                        struct gb_error *error)
+                        const struct gb_outputs *outputs, const char *kind, const char *path,
+                        struct minimal_part **smallest, struct gb_error *error)
 {
     struct search s = {.request = request, .selected = selected, .path = path, .kind = kind[0] ? kind : NULL};
     bool fails;
-    *description = NULL;
+    *smallest = NULL;
     enum gb_status status = find_layer(&s, outputs->shape.tokens, &fails, error);
     if (status == GB_OK && !fails && s.kind) {
         s.kind = NULL;
@@ -207,8 +214,8 @@ enum gb_status minimise(const struct case_request *request, const struct selecte
             status = cut(&s, offsetof(struct part, intermediate), error);
         if (status == GB_OK)
             status = cut(&s, offsetof(struct part, hidden), error);
-        if (status == GB_OK)
-            *description = describe(&s);
+        if (status == GB_OK && !(*smallest = describe(&s)))
+            status = gb_fail(error, GB_ENOMEM, "no memory for the smallest part");
     }
     return status;
 }

@@ -5,13 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/to_json.h"
 #include "quant/quant.h"
 
 /* Codes by code: E2M1's are unpacked, so that an element is a value; FP32 scales keep their bits. */
 static enum gb_status judge_codes(const char *name, uint32_t layer, const struct gb_activation_array *a,
-                                  uint32_t tokens, const uint8_t *subject, const uint8_t *reference, json_t *object,
-                                  struct lane *lane, struct judgement *j)
+                                  uint32_t tokens, const uint8_t *subject, const uint8_t *reference,
+                                  struct layer_result *of_layer, struct lane *lane, struct case_result *j)
 {
     bool packed = !strcmp(a->format, "e2m1x2");
     size_t per_token = (size_t)a->slots * a->width * (packed ? 2 : 1);
@@ -27,16 +26,15 @@ static enum gb_status judge_codes(const char *name, uint32_t layer, const struct
             d.first_reference = right;
         }
     }
-    describe_into(object, "subject_reference", name, describe_difference(&d, GB_FP32, per_token));
+    layer_add_bits(of_layer, name, GB_FP32, per_token, &d);
     lane_add_bits(lane, &d);
     if (d.mismatching)
-        judgement_worsen(
-            j, VERDICT_FAIL,
-            "%s of layer %u: %llu of %llu are not what the recipe makes of the value; first at token %llu, "
-            "element %llu: 0x%x, reference 0x%x",
-            name, layer, (unsigned long long)d.mismatching, (unsigned long long)d.compared,
-            (unsigned long long)(d.first / per_token), (unsigned long long)(d.first % per_token), d.first_subject,
-            d.first_reference);
+        case_worsen(j, VERDICT_FAIL,
+                    "%s of layer %u: %llu of %llu are not what the recipe makes of the value; first at token %llu, "
+                    "element %llu: 0x%x, reference 0x%x",
+                    name, layer, (unsigned long long)d.mismatching, (unsigned long long)d.compared,
+                    (unsigned long long)(d.first / per_token), (unsigned long long)(d.first % per_token),
+                    d.first_subject, d.first_reference);
     return GB_OK;
 }
 
@@ -55,8 +53,8 @@ static enum gb_status requantise(const struct baseline *b, uint32_t layer, const
 /* What the intermediate codes are held against: the recipe's of the subject's own bf16 intermediate, if it hands that
  * out, since the values may differ legally, but not what the recipe makes of them. */
 static enum gb_status judge_intermediate_codes(const struct baseline *b, uint32_t layer,
-                                               const struct gb_outputs *outputs, json_t *object, struct lane *lane,
-                                               struct judgement *j, struct gb_error *error)
+                                               const struct gb_outputs *outputs, struct layer_result *of_layer,
+                                               struct lane *lane, struct case_result *j, struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     struct gb_outputs *own;
@@ -72,7 +70,7 @@ static enum gb_status judge_intermediate_codes(const struct baseline *b, uint32_
             struct gb_activation_array a =
                 gb_activation_array(outputs->activation_rules, &outputs->shape, (enum gb_activation_part)p);
             status = judge_codes(a.name, layer, &a, outputs->shape.tokens, out->activations[p],
-                                 own->layer->activations[p], object, lane, j);
+                                 own->layer->activations[p], of_layer, lane, j);
         }
     gb_outputs_free(own);
     return status;
@@ -81,7 +79,7 @@ static enum gb_status judge_intermediate_codes(const struct baseline *b, uint32_
 /* The same without that intermediate: values of codes, which lie around those of truth's codes as far away as legal
  * flips can take them; +0 in empty slots. */
 static enum gb_status judge_intermediate_values(const struct baseline *b, uint32_t layer,
-                                                const struct gb_outputs *outputs, struct judgement *j,
+                                                const struct gb_outputs *outputs, struct case_result *j,
                                                 struct gb_error *error)
 {
     const struct gb_shape *shape = &outputs->shape;
@@ -94,10 +92,9 @@ static enum gb_status judge_intermediate_values(const struct baseline *b, uint32
     double expected = 0.0;
     if (!codes || !scales) {
         if (b->bounds[layer].exactness.why) /* or the lane exact compares them */
-            judgement_worsen(
-                j, VERDICT_VACUOUS,
-                "intermediate_%s of layer %u: of what they are is not known; hand out intermediate_%s, too",
-                codes ? "codes" : "scales", layer, codes ? "scales" : "codes");
+            case_worsen(j, VERDICT_VACUOUS,
+                        "intermediate_%s of layer %u: of what they are is not known; hand out intermediate_%s, too",
+                        codes ? "codes" : "scales", layer, codes ? "scales" : "codes");
         return GB_OK;
     }
     gb_layer_activations(b->fixture, layer, b->contract->activations, &a);
@@ -113,7 +110,7 @@ static enum gb_status judge_intermediate_values(const struct baseline *b, uint32
         }
     }
     if (wrong)
-        judgement_worsen(
+        case_worsen(
             j, VERDICT_FAIL,
             "intermediate_codes of layer %u: the values of %zu of %zu are none that admissible differences lead to; "
             "first at token %zu, slot %zu, column %zu: %.9g, truth's code %.9g",
@@ -124,7 +121,7 @@ static enum gb_status judge_intermediate_values(const struct baseline *b, uint32
 }
 
 enum gb_status judge_activations(const struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                 bool ordered, json_t *object, struct lane *lane, struct judgement *j,
+                                 bool ordered, struct layer_result *of_layer, struct lane *lane, struct case_result *j,
                                  struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer], *reference = &b->reference->layer[layer];
@@ -136,11 +133,11 @@ enum gb_status judge_activations(const struct baseline *b, uint32_t layer, const
             struct gb_activation_array a =
                 gb_activation_array(outputs->activation_rules, &outputs->shape, (enum gb_activation_part)p);
             status = judge_codes(a.name, layer, &a, outputs->shape.tokens, out->activations[p],
-                                 reference->activations[p], object, lane, j);
+                                 reference->activations[p], of_layer, lane, j);
         }
     if (status != GB_OK || ordered ||
         !(out->activations[GB_INTERMEDIATE_CODES] || out->activations[GB_INTERMEDIATE_SCALES]))
         return status;
-    return out->intermediate ? judge_intermediate_codes(b, layer, outputs, object, lane, j, error)
+    return out->intermediate ? judge_intermediate_codes(b, layer, outputs, of_layer, lane, j, error)
                              : judge_intermediate_values(b, layer, outputs, j, error);
 }

@@ -14,7 +14,7 @@
  * GB_ENOMEM.
  */
 enum gb_status judge_activations(const struct baseline *baseline, uint32_t layer, const struct gb_outputs *outputs,
-                                 bool ordered, json_t *object, struct lane *lane, struct judgement *judgement,
-                                 struct gb_error *error);
+                                 bool ordered, struct layer_result *of_layer, struct lane *lane,
+                                 struct case_result *result, struct gb_error *error);
 
 #endif

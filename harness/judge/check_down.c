@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/to_json.h"
 #include "quant/quant.h"
 
 /* What down's output is held against. */
@@ -81,7 +80,7 @@ static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uin
 }
 
 static void judge_bound(struct down_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                        const struct expected *e, const double *output, struct judgement *j)
+                        const struct expected *e, const double *output, struct case_result *j)
 {
     uint32_t hidden = b->fixture->shape.hidden;
     struct bound_result r;
@@ -89,13 +88,13 @@ static void judge_bound(struct down_lane *lane, const struct baseline *b, uint32
                   lane->elements, &r);
     lane_add_bound(&lane->bound, &r);
     if (lane->bound_binding && r.exceeding)
-        judgement_worsen(j, VERDICT_FAIL,
-                         "down of layer %u: %llu of %llu elements exceed the error bound of the down projection, "
-                         "recomputed in float64 from the kernel's own intermediate; worst at token %llu, element %llu: "
-                         "%.9g, truth %.9g, %.3g times the bound",
-                         layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
-                         (unsigned long long)(r.at / hidden), (unsigned long long)(r.at % hidden), output[r.at],
-                         e->bounds.output_truth[r.at], r.limit_ratio);
+        case_worsen(j, VERDICT_FAIL,
+                    "down of layer %u: %llu of %llu elements exceed the error bound of the down projection, "
+                    "recomputed in float64 from the kernel's own intermediate; worst at token %llu, element %llu: "
+                    "%.9g, truth %.9g, %.3g times the bound",
+                    layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
+                    (unsigned long long)(r.at / hidden), (unsigned long long)(r.at % hidden), output[r.at],
+                    e->bounds.output_truth[r.at], r.limit_ratio);
 }
 
 const char *down_without_sums(const struct gb_rounding_points *points, bool nonfinite)
@@ -109,7 +108,7 @@ const char *down_without_sums(const struct gb_rounding_points *points, bool nonf
 }
 
 enum gb_status down_judge(struct down_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                          const gb_bf16 *codes, const double *output, struct judgement *j, struct gb_error *error)
+                          const gb_bf16 *codes, const double *output, struct case_result *j, struct gb_error *error)
 {
     struct expected e;
     enum gb_status status = expected_new(b, layer, tokens, codes, &e, error);
@@ -120,16 +119,16 @@ enum gb_status down_judge(struct down_lane *lane, const struct baseline *b, uint
             statistics_start_down(&lane->statistics, b, &e.moments, FALSE_ALARM_PROBABILITY);
         if (!lane->why)
             status = statistics_down(&lane->statistics, b, layer, &expected, output, error);
-        judgement_of_sums(j, &lane->statistics, "down on the intermediate that it was given, ", lane->rms_binding,
-                          lane->gain_binding);
+        case_of_sums(j, &lane->statistics, "down on the intermediate that it was given, ", lane->rms_binding,
+                     lane->gain_binding);
     }
     expected_free(&e);
     return status;
 }
 
 enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t tokens, const gb_bf16 *codes,
-                            enum gb_format format, const void *output, json_t *object, struct judgement *j,
-                            struct gb_error *error)
+                            enum gb_format format, const void *output, struct layer_result *of_layer,
+                            struct case_result *j, struct gb_error *error)
 {
     struct gb_arguments a = gb_layer_arguments(b->fixture, layer, tokens);
     gb_layer_activations(b->fixture, layer, b->contract->activations, &a);
@@ -150,7 +149,7 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
         for (size_t i = 0; i < count; i++)
             stored[i] = gb_bf16_encode(expected[i]);
         difference_of(format, output, format == GB_FP32 ? (const void *)expected : stored, count, &d);
-        describe_into(object, "subject_reference", "down", describe_difference(&d, format, a.shape.hidden));
+        layer_add_bits(of_layer, "down", format, a.shape.hidden, &d);
         if (j->verdict == VERDICT_FAIL && strlen(j->reason) + 96 < sizeof j->reason)
             snprintf(j->reason + strlen(j->reason), 96, "; down itself, on this intermediate, %s in layer %u",
                      d.mismatching ? "differs too" : "has the reference's bits", layer);
@@ -159,18 +158,4 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
     free(stored);
     free(a.intermediate);
     return status;
-}
-
-json_t *down_describe(const struct down_lane *lane)
-{
-    if (lane_vacuous(&lane->bound))
-        return NULL;
-    json_t *object = json_pack("{s:o}", "bound", describe_bound_lane(&lane->bound, lane->bound_binding));
-    if (lane->why)
-        json_object_set_new(object, "sums_not_run", json_string(lane->why));
-    else {
-        json_object_set_new(object, "rms", describe_statistics(&lane->statistics, false, lane->rms_binding));
-        json_object_set_new(object, "gain", describe_statistics(&lane->statistics, true, lane->gain_binding));
-    }
-    return object;
 }

@@ -3,31 +3,20 @@
 #ifndef GB_HARNESS_JUDGE_CHECK_DOWN_H
 #define GB_HARNESS_JUDGE_CHECK_DOWN_H
 
-#include "harness/judge/judge.h"
+#include "harness/judge/case_result.h"
 #include "harness/judge/checks.h"
 #include "harness/judge/aggregate_tests.h"
-
-/* Over all layers of a case. */
-struct down_lane {
-    bool bound_binding, rms_binding, gain_binding;
-    const char *why;   /* sums are not judged; NULL: they are */
-    uint64_t elements; /* of the case */
-    struct lane bound;
-    struct statistics statistics;
-};
 
 /* Why sums of errors say nothing of down alone; NULL: they do. */
 const char *down_without_sums(const struct gb_rounding_points *points, bool nonfinite);
 /* One layer. codes: [tokens, top_k, intermediate], what down read; output: [tokens, hidden], what it made of them. */
 enum gb_status down_judge(struct down_lane *lane, const struct baseline *baseline, uint32_t layer, uint32_t tokens,
-                          const gb_bf16 *codes, const double *output, struct judgement *judgement,
+                          const gb_bf16 *codes, const double *output, struct case_result *result,
                           struct gb_error *error);
 /* Of a subject that claims an order: the bits of the reference's down on the subject's codes, as subject_reference.down
- * of object. For a case that has failed: it says which stage is at fault. */
+ * of the layer's result. For a case that has failed: it says which stage is at fault. */
 enum gb_status down_compare(const struct baseline *baseline, uint32_t layer, uint32_t tokens, const gb_bf16 *codes,
-                            enum gb_format format, const void *output, json_t *object, struct judgement *judgement,
-                            struct gb_error *error);
-/* NULL if no layer was judged. */
-json_t *down_describe(const struct down_lane *lane);
+                            enum gb_format format, const void *output, struct layer_result *of_layer,
+                            struct case_result *result, struct gb_error *error);
 
 #endif

@@ -73,7 +73,7 @@ enum gb_status exact_check(const struct gb_fixture *f, struct gb_error *error)
     return GB_OK;
 }
 
-void exact_start(struct exact_lane *lane, const struct baseline *b, const struct gate *gate, struct judgement *j)
+void exact_start(struct exact_lane *lane, const struct baseline *b, const struct gate *gate, struct case_result *j)
 {
     struct gb_error error;
     *lane = (struct exact_lane){.bits = 0.0};
@@ -88,28 +88,28 @@ void exact_start(struct exact_lane *lane, const struct baseline *b, const struct
     }
     lane->binding = gate->exact && !lane->why;
     if (lane->why && gate->exact && !gate->bound && !gate->rms && !gate->gain)
-        judgement_worsen(j, VERDICT_VACUOUS, "the lane exact does not bind: layer %u, token %u: %s", lane->layer,
-                         lane->token, lane->why);
+        case_worsen(j, VERDICT_VACUOUS, "the lane exact does not bind: layer %u, token %u: %s", lane->layer,
+                    lane->token, lane->why);
     if (lane->why && exact_check(b->fixture, &error) != GB_OK)
-        judgement_worsen(j, VERDICT_BAD_INPUT, "generator: is %s", error.message);
+        case_worsen(j, VERDICT_BAD_INPUT, "generator: is %s", error.message);
 }
 
 /* values: [tokens, per_token], the subject's. */
 static void compare(struct exact_lane *lane, const char *stage, uint32_t layer, size_t per_token, size_t i,
-                    double value, double reference, struct judgement *j)
+                    double value, double reference, struct case_result *j)
 {
     lane->compared++;
     if (value == reference || (isnan(value) && isnan(reference)))
         return;
     if (!lane->mismatching++ && lane->binding)
-        judgement_worsen(j, VERDICT_FAIL,
-                         "%s of layer %u: every sum of this fixture is exact in any order, so all correct kernels give "
-                         "the same value, but token %zu, element %zu is %.9g, not %.9g",
-                         stage, layer, i / per_token, i % per_token, value, reference);
+        case_worsen(j, VERDICT_FAIL,
+                    "%s of layer %u: every sum of this fixture is exact in any order, so all correct kernels give "
+                    "the same value, but token %zu, element %zu is %.9g, not %.9g",
+                    stage, layer, i / per_token, i % per_token, value, reference);
 }
 
 void exact_output(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
-                  const double *output, enum gb_format format, struct judgement *j)
+                  const double *output, enum gb_format format, struct case_result *j)
 {
     const float *reference = b->reference->layer[layer].output;
     size_t hidden = b->fixture->shape.hidden;
@@ -120,7 +120,7 @@ void exact_output(struct exact_lane *lane, uint32_t layer, uint32_t tokens, cons
 }
 
 void exact_intermediate(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
-                        const double *intermediate, struct judgement *j)
+                        const double *intermediate, struct case_result *j)
 {
     const gb_bf16 *reference = b->reference->layer[layer].intermediate;
     size_t per_token = (size_t)b->fixture->shape.top_k * b->fixture->shape.intermediate;
@@ -140,7 +140,7 @@ static double activation_value(const char *format, const void *array, size_t i)
 }
 
 void exact_activations(struct exact_lane *lane, uint32_t layer, const struct baseline *b,
-                       const struct gb_outputs *outputs, struct judgement *j)
+                       const struct gb_outputs *outputs, struct case_result *j)
 {
     const struct gb_quantiser *rules = outputs->activation_rules;
     if (b->contract->activations == GB_BF16 || !rules)
@@ -153,14 +153,4 @@ void exact_activations(struct exact_lane *lane, uint32_t layer, const struct bas
             compare(lane, a.name, layer, per_token, i, activation_value(a.format, mine, i),
                     activation_value(a.format, right, i), j);
     }
-}
-
-json_t *exact_describe(const struct exact_lane *lane)
-{
-    if (lane->why)
-        return json_pack("{s:b, s:s, s:s, s:i, s:i}", "binding", false, "result", "NOT_RUN", "reason", lane->why,
-                         "at_layer", (int)lane->layer, "at_token", (int)lane->token);
-    return json_pack("{s:b, s:s, s:I, s:I, s:f}", "binding", lane->binding, "result",
-                     lane->mismatching ? "FAIL" : "PASS", "compared", (json_int_t)lane->compared, "mismatching",
-                     (json_int_t)lane->mismatching, "widest_sum_bits", lane->bits);
 }

@@ -3,15 +3,7 @@
 #ifndef GB_HARNESS_JUDGE_CHECK_EXACT_H
 #define GB_HARNESS_JUDGE_CHECK_EXACT_H
 
-#include "harness/judge/judge.h"
-
-struct exact_lane {
-    bool binding;
-    const char *why; /* it does not bind: what is not exact; NULL if everything is */
-    uint32_t layer, token;
-    double bits; /* of the widest sum */
-    uint64_t compared, mismatching;
-};
+#include "harness/judge/case_result.h"
 
 /* Examines one layer of the fixture, as kernels with these activations (GB_BF16, or the fixture's) get it. GB_ENOMEM.
  */
@@ -23,16 +15,15 @@ enum gb_status exact_check(const struct gb_fixture *fixture, struct gb_error *er
 
 /* What the baseline's rounding points make of the fixture. BAD_INPUT where it claims exactness falsely. */
 void exact_start(struct exact_lane *lane, const struct baseline *baseline, const struct gate *gate,
-                 struct judgement *judgement);
+                 struct case_result *result);
 /* One buffer of one layer, against the reference's values; zeros are equal. output: [tokens, hidden];
  * intermediate: [tokens, top_k, intermediate]. */
 void exact_output(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *baseline,
-                  const double *output, enum gb_format format, struct judgement *judgement);
+                  const double *output, enum gb_format format, struct case_result *result);
 void exact_intermediate(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *baseline,
-                        const double *intermediate, struct judgement *judgement);
+                        const double *intermediate, struct case_result *result);
 /* What is handed out of quantised activations: values of codes, values of scales. */
 void exact_activations(struct exact_lane *lane, uint32_t layer, const struct baseline *baseline,
-                       const struct gb_outputs *outputs, struct judgement *judgement);
-json_t *exact_describe(const struct exact_lane *lane);
+                       const struct gb_outputs *outputs, struct case_result *result);
 
 #endif

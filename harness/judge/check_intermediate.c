@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "harness/report/to_json.h"
 #include "harness/judge/checks.h"
 #include "harness/judge/admissible.h"
 #include "harness/judge/aggregate_tests.h"
@@ -54,24 +53,23 @@ static struct tally examine(const struct code_lane *lane, const struct baseline 
 }
 
 static void report_illegal(const struct code_lane *lane, const struct baseline *b, uint32_t layer,
-                           const struct tally *t, uint64_t codes, const gb_bf16 *subject, struct judgement *j)
+                           const struct tally *t, uint64_t codes, const gb_bf16 *subject, struct case_result *j)
 {
     double deviations = sqrt(2.0 * log(2.0 * (double)lane->elements / FALSE_ALARM_PROBABILITY));
     struct unrounded v = value_at(&b->bounds[layer], t->first, deviations);
     uint32_t columns = b->fixture->shape.intermediate, top_k = b->fixture->shape.top_k;
-    judgement_worsen(
-        j, VERDICT_FAIL,
-        "intermediate of layer %u: %llu of %llu bf16 values are inadmissible, no value within the error bound "
-        "rounds to them; first at token %llu, slot %llu, column %llu: 0x%04x, reference 0x%04x, and only "
-        "%.9g..%.9g is possible before rounding",
-        layer, (unsigned long long)t->illegal, (unsigned long long)codes,
-        (unsigned long long)(t->first / columns / top_k), (unsigned long long)(t->first / columns % top_k),
-        (unsigned long long)(t->first % columns), subject[t->first].bits,
-        b->reference->layer[layer].intermediate[t->first].bits, v.truth - v.limit, v.truth + v.limit);
+    case_worsen(j, VERDICT_FAIL,
+                "intermediate of layer %u: %llu of %llu bf16 values are inadmissible, no value within the error bound "
+                "rounds to them; first at token %llu, slot %llu, column %llu: 0x%04x, reference 0x%04x, and only "
+                "%.9g..%.9g is possible before rounding",
+                layer, (unsigned long long)t->illegal, (unsigned long long)codes,
+                (unsigned long long)(t->first / columns / top_k), (unsigned long long)(t->first / columns % top_k),
+                (unsigned long long)(t->first % columns), subject[t->first].bits,
+                b->reference->layer[layer].intermediate[t->first].bits, v.truth - v.limit, v.truth + v.limit);
 }
 
 enum gb_status codes_judge(struct code_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                           const gb_bf16 *subject, struct judgement *j, struct gb_error *error)
+                           const gb_bf16 *subject, struct case_result *j, struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     uint64_t codes = (uint64_t)tokens * shape->top_k * shape->intermediate;
@@ -92,24 +90,11 @@ enum gb_status codes_judge(struct code_lane *lane, const struct baseline *b, uin
     if (t.illegal && lane->binding)
         report_illegal(lane, b, layer, &t, codes, subject, j);
     if (t.counted > allowed && lane->flips_binding)
-        judgement_worsen(j, VERDICT_FAIL,
-                         "intermediate of layer %u: %llu codes differ from the reference's, each within its interval, "
-                         "but roundings before it make at most %.3g of them flip in the mean, and more than %llu with "
-                         "probability %g",
-                         layer, (unsigned long long)t.counted, t.expected, (unsigned long long)allowed,
-                         FALSE_ALARM_PROBABILITY / b->fixture->layers);
+        case_worsen(j, VERDICT_FAIL,
+                    "intermediate of layer %u: %llu codes differ from the reference's, each within its interval, "
+                    "but roundings before it make at most %.3g of them flip in the mean, and more than %llu with "
+                    "probability %g",
+                    layer, (unsigned long long)t.counted, t.expected, (unsigned long long)allowed,
+                    FALSE_ALARM_PROBABILITY / b->fixture->layers);
     return GB_OK;
-}
-
-json_t *codes_describe(const struct code_lane *lane)
-{
-    bool failed = lane->illegal || (lane->beyond && lane->flips_binding);
-    if (!lane->codes)
-        return NULL;
-    return json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:f}", "binding", lane->binding, "result",
-                     failed ? "FAIL" : "PASS", "codes", (json_int_t)lane->codes, "same",
-                     (json_int_t)(lane->codes - lane->flips - lane->illegal), "legal_flips", (json_int_t)lane->flips,
-                     "illegal", (json_int_t)lane->illegal, "counted_flips", (json_int_t)lane->counted, "expected_flips",
-                     describe_number(lane->expected), "allowed_flips", (json_int_t)lane->allowed,
-                     "false_alarm_probability", FALSE_ALARM_PROBABILITY);
 }

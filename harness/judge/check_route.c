@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/to_json.h"
 #include "harness/judge/check_route.h"
 #include "harness/judge/checks.h"
 #include "quant/quant.h"
@@ -18,13 +17,6 @@ struct expected {
     double *low, *high;    /* [tokens, experts], gb_bound_router */
     double *relative;      /* [tokens] */
     double *truth_weights; /* [tokens, top_k], of the subject's experts */
-};
-
-/* Tokens by what became of their experts. */
-struct tally {
-    uint64_t same, swapped, wrong;
-    double gap_ulp;   /* largest gap between truths of two swapped experts */
-    uint64_t decided; /* tokens for which some set of experts would have been wrong */
 };
 
 static void expected_free(struct expected *e)
@@ -65,7 +57,7 @@ static enum gb_status expected_new(const struct gb_contract *contract, const str
 }
 
 /* Every id is an expert, and no token has one twice. */
-static bool valid(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs, struct judgement *j)
+static bool valid(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs, struct case_result *j)
 {
     const int32_t *ids = outputs->layer[layer].ids;
     for (uint32_t t = 0; t < outputs->shape.tokens; t++, ids += f->shape.top_k)
@@ -74,8 +66,8 @@ static bool valid(const struct gb_fixture *f, uint32_t layer, const struct gb_ou
             for (uint32_t before = 0; before < s; before++)
                 good &= ids[before] != ids[s];
             if (!good) {
-                judgement_worsen(j, VERDICT_FAIL, "layer %u: token %u, slot %u has expert %d, out of 0..%u or twice",
-                                 layer, t, s, ids[s], f->shape.experts - 1);
+                case_worsen(j, VERDICT_FAIL, "layer %u: token %u, slot %u has expert %d, out of 0..%u or twice", layer,
+                            t, s, ids[s], f->shape.experts - 1);
                 return false;
             }
         }
@@ -92,7 +84,8 @@ static bool has(const int32_t *ids, uint32_t top_k, uint32_t expert)
 
 /* Bits: experts in slot order, then weights. */
 static void judge_bits(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
-                       const struct expected *e, bool binding, json_t *object, struct lane *lane, struct judgement *j)
+                       const struct expected *e, bool binding, struct layer_result *of_layer, struct lane *lane,
+                       struct case_result *j)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t top_k = f->shape.top_k;
@@ -106,14 +99,14 @@ static void judge_bits(const struct gb_fixture *f, uint32_t layer, const struct 
             ids.first_reference = (uint32_t)e->ids[p];
         }
     difference_of(GB_FP32, out->routing_weights, e->weights, pairs, &weights);
-    describe_into(object, "subject_reference", "ids", describe_difference(&ids, GB_FP32, top_k));
-    describe_into(object, "subject_reference", "weights", describe_difference(&weights, GB_FP32, top_k));
-    describe_hash(object, "ids_sha256", out->ids, pairs * sizeof *out->ids);
-    describe_hash(object, "weights_sha256", out->routing_weights, pairs * sizeof *out->routing_weights);
+    layer_add_bits(of_layer, "ids", GB_FP32, top_k, &ids);
+    layer_add_bits(of_layer, "weights", GB_FP32, top_k, &weights);
+    layer_add_hash(of_layer, "ids_sha256", out->ids, pairs * sizeof *out->ids);
+    layer_add_hash(of_layer, "weights_sha256", out->routing_weights, pairs * sizeof *out->routing_weights);
     lane_add_bits(lane, &ids);
     lane_add_bits(lane, &weights);
     if (binding && ids.mismatching)
-        judgement_worsen(
+        case_worsen(
             j, VERDICT_FAIL,
             "routing of layer %u: %llu of %llu experts differ from the reference; first at token %llu, slot %llu: %d, "
             "reference %d",
@@ -121,7 +114,7 @@ static void judge_bits(const struct gb_fixture *f, uint32_t layer, const struct 
             (unsigned long long)(ids.first / top_k), (unsigned long long)(ids.first % top_k),
             (int32_t)ids.first_subject, (int32_t)ids.first_reference);
     if (binding && weights.mismatching)
-        judgement_worsen(
+        case_worsen(
             j, VERDICT_FAIL,
             "routing weights of layer %u: %llu of %llu differ from the reference; first at token %llu, slot %llu: "
             "0x%08x, reference 0x%08x",
@@ -140,7 +133,7 @@ static double gap_ulp(const struct expected *e, size_t missing, size_t extra)
 
 /* One token: a set of experts is possible if none outside it must rank before one inside. */
 static void judge_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, const int32_t *ids,
-                        const struct expected *e, struct tally *tally, struct judgement *j)
+                        const struct expected *e, struct routed_tokens *tally, struct case_result *j)
 {
     uint32_t experts = f->shape.experts, top_k = f->shape.top_k;
     size_t first = (size_t)t * experts;
@@ -173,7 +166,7 @@ static void judge_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, 
                 if (!has(ids, top_k, i) && has(reference, top_k, i) && !has(reference, top_k, (uint32_t)ids[s]))
                     tally->gap_ulp = fmax(tally->gap_ulp, gap_ulp(e, first + i, first + (size_t)ids[s]));
     if (!possible)
-        judgement_worsen(
+        case_worsen(
             j, VERDICT_FAIL,
             "routing of layer %u: token %u has expert %zu and not %zu, whose value is %.6g ulp away, outside the "
             "derived bound; %.9g..%.9g and %.9g..%.9g",
@@ -183,7 +176,7 @@ static void judge_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, 
 
 /* Weights against truth's of the same experts. */
 static void judge_weights(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
-                          const struct expected *e, struct bound_result *r, struct judgement *j)
+                          const struct expected *e, struct bound_result *r, struct case_result *j)
 {
     const float *weights = outputs->layer[layer].routing_weights;
     uint32_t top_k = f->shape.top_k;
@@ -202,7 +195,7 @@ static void judge_weights(const struct gb_fixture *f, uint32_t layer, const stru
         }
     }
     if (r->exceeding)
-        judgement_worsen(
+        case_worsen(
             j, VERDICT_FAIL,
             "routing weights of layer %u: %llu of %llu lie outside the derived bound around truth; worst at token "
             "%llu, slot %llu: %.9g, truth %.9g, %.3g times the bound",
@@ -212,14 +205,14 @@ static void judge_weights(const struct gb_fixture *f, uint32_t layer, const stru
 }
 
 static enum gb_status judge_layer(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
-                                  bool ordered, struct expected *e, json_t *object, struct lane *bits,
-                                  struct lane *bound, struct judgement *j, struct gb_error *error)
+                                  bool ordered, struct expected *e, struct layer_result *of_layer, struct lane *bits,
+                                  struct lane *bound, struct case_result *j, struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     struct gb_arguments a = gb_route_arguments(f, layer, outputs->shape.tokens);
-    struct tally tally = {0};
+    struct routed_tokens tally = {0};
     struct bound_result r;
-    judge_bits(f, layer, outputs, e, ordered, object, bits, j);
+    judge_bits(f, layer, outputs, e, ordered, of_layer, bits, j);
     if (!valid(f, layer, outputs, j))
         return GB_OK;
     enum gb_status status = gb_truth_routing_weights(&a, e->x, out->ids, e->truth_weights, error);
@@ -228,37 +221,34 @@ static enum gb_status judge_layer(const struct gb_fixture *f, uint32_t layer, co
     for (uint32_t t = 0; t < outputs->shape.tokens; t++)
         judge_token(f, layer, t, out->ids + (size_t)t * f->shape.top_k, e, &tally, j);
     judge_weights(f, layer, outputs, e, &r, j);
-    describe_into(object, "bound", "weights", describe_bound(&r, f->shape.top_k));
-    json_object_set_new(object, "tokens",
-                        json_pack("{s:I, s:I, s:I, s:o}", "same_experts", (json_int_t)tally.same, "swapped",
-                                  (json_int_t)tally.swapped, "wrong", (json_int_t)tally.wrong, "largest_gap_ulp",
-                                  describe_number(tally.gap_ulp)));
+    layer_add_bound(of_layer, "weights", f->shape.top_k, &r);
+    of_layer->routed = true;
+    of_layer->tokens = tally;
     lane_add_bound(bound, &r);
     if (!ordered && ((!tally.decided && f->shape.top_k < f->shape.experts) || !r.zero_exceeding))
-        judgement_worsen(j, VERDICT_VACUOUS,
-                         "routing of layer %u: any experts, or any weights, would lie inside the bound", layer);
+        case_worsen(j, VERDICT_VACUOUS, "routing of layer %u: any experts, or any weights, would lie inside the bound",
+                    layer);
     return GB_OK;
 }
 
 enum gb_status judge_route(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                           struct judgement *j, struct gb_error *error)
+                           struct case_result *j, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     bool ordered = kernel->order != NULL;
     struct lane bits = {0}, bound = {0};
-    json_t *layers = json_array();
-    enum gb_status status = GB_OK;
+    enum gb_status status = case_result_layers(j, f, error);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct expected e;
-        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
-        json_array_append_new(layers, object);
         status = expected_new(gb_contract_router(b->contract), f, l, kernel, outputs->shape.tokens, &e, error);
         if (status == GB_OK)
-            status = judge_layer(f, l, outputs, ordered, &e, object, &bits, &bound, j, error);
+            status = judge_layer(f, l, outputs, ordered, &e, &j->layer[l], &bits, &bound, j, error);
         expected_free(&e);
     }
-    j->metrics = json_pack("{s:o}", "layers", layers);
-    j->lanes =
-        json_pack("{s:o, s:o}", "bits", describe_bits_lane(&bits, ordered), "bound", describe_bound_lane(&bound, true));
+    j->judged = j->router = true;
+    j->bits = bits;
+    j->bound = bound;
+    j->bits_binding = ordered;
+    j->bound_binding = true;
     return status;
 }

@@ -197,21 +197,6 @@ enum gb_status coverage_measure(const struct gb_fixture *f, uint32_t tokens, str
     return status;
 }
 
-json_t *coverage_json(const struct coverage *c)
-{
-    json_t *object = json_object();
-    char name[32];
-    for (enum coverage_item i = 0; i < COVERAGE_ITEMS; i++) {
-        if (!c->of[i].applies)
-            continue;
-        json_t *count = json_pack("{s:I}", "seen", (json_int_t)c->of[i].seen);
-        if (c->of[i].possible)
-            json_object_set_new(count, "possible", json_integer((json_int_t)c->of[i].possible));
-        json_object_set_new(object, coverage_name(i, name), count);
-    }
-    return object;
-}
-
 /* One NAME[=MINIMUM], or `all`. */
 static enum gb_status demand_one(const char *word, struct coverage_demand *d, struct gb_error *error)
 {

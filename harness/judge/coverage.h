@@ -4,7 +4,6 @@
 #ifndef GB_HARNESS_JUDGE_COVERAGE_H
 #define GB_HARNESS_JUDGE_COVERAGE_H
 
-#include <jansson.h>
 #include <stdbool.h>
 
 #include "fixtures/fixtures.h"
@@ -72,9 +71,6 @@ enum gb_status coverage_measure(const struct gb_fixture *fixture, uint32_t token
 /* The weights' part of it, from the experts that these tokens use. */
 enum gb_status coverage_measure_weights(const struct gb_fixture *fixture, uint32_t tokens, struct coverage *coverage,
                                         struct gb_error *error);
-
-/* {"gate.codes": {"seen": 16, "possible": 16}, ...}, of the counts that apply. */
-json_t *coverage_json(const struct coverage *coverage);
 
 /* What --require-coverage asks for. */
 struct coverage_demand {

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "harness/report/to_json.h"
 #include "quant/quant.h"
 
 enum gb_status widen(enum gb_format format, const void *output, size_t count, struct widened *w, struct gb_error *error)
@@ -36,8 +35,8 @@ void distances_start(struct distances *sum)
 }
 
 enum gb_status distances_add(struct distances *sum, const struct gb_fixture *f, uint32_t layer,
-                             const struct gb_outputs *outputs, const struct gb_outputs *reference, json_t *object,
-                             struct gb_error *error)
+                             const struct gb_outputs *outputs, const struct gb_outputs *reference,
+                             struct layer_result *result, struct gb_error *error)
 {
     const struct gb_layer *l = &f->layer[layer];
     const struct gb_layer_outputs *out = &outputs->layer[layer];
@@ -58,6 +57,7 @@ enum gb_status distances_add(struct distances *sum, const struct gb_fixture *f, 
             {"subject_truth", "original", subject.value, l->truth_original, &sum->subject_original},
             {"subject_truth", "quantised_bf16_store", subject.stored, l->truth_quantised, &sum->stored_quantised},
         };
+        _Static_assert(sizeof rows / sizeof *rows <= MOST_STAGE_DISTANCES, "a layer's result has room for them");
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             struct metrics m;
             if (!rows[i].truth) /* under a routing that nobody quantised weights for */
@@ -65,21 +65,10 @@ enum gb_status distances_add(struct distances *sum, const struct gb_fixture *f, 
             metrics_start(&m);
             metrics_add(&m, rows[i].values, rows[i].truth, tokens, hidden);
             metrics_add(rows[i].total, rows[i].values, rows[i].truth, tokens, hidden);
-            describe_into(object, rows[i].group, rows[i].name, describe_metrics(&m));
+            result->distance[result->distance_count++] = (struct stage_distance){rows[i].group, rows[i].name, m};
         }
     }
     widened_free(&subject);
     widened_free(&ours);
     return status;
-}
-
-json_t *distances_describe(const struct distances *sum)
-{
-    json_t *object = json_object();
-    describe_into(object, "reference_truth", "quantised", describe_metrics(&sum->reference_quantised));
-    describe_into(object, "reference_truth", "original", describe_metrics(&sum->reference_original));
-    describe_into(object, "subject_truth", "quantised", describe_metrics(&sum->subject_quantised));
-    describe_into(object, "subject_truth", "original", describe_metrics(&sum->subject_original));
-    describe_into(object, "subject_truth", "quantised_bf16_store", describe_metrics(&sum->stored_quantised));
-    return object;
 }

@@ -3,10 +3,8 @@
 #ifndef GB_HARNESS_JUDGE_DISTANCE_H
 #define GB_HARNESS_JUDGE_DISTANCE_H
 
-#include <jansson.h>
-
 #include "fixtures/fixtures.h"
-#include "harness/judge/metrics.h"
+#include "harness/judge/case_result.h"
 
 /* Values of a format widened to float64, and as stored in bf16. */
 struct widened {
@@ -19,17 +17,10 @@ enum gb_status widen(enum gb_format format, const void *output, size_t count, st
                      struct gb_error *error);
 void widened_free(struct widened *w);
 
-/* The figures that are accumulated over the layers of one case. */
-struct distances {
-    struct metrics reference_quantised, reference_original;
-    struct metrics subject_quantised, subject_original, stored_quantised;
-};
-
 void distances_start(struct distances *sum);
-/* The figures of one layer go into object, and into the sum. */
+/* The figures of one layer go into its result, and into the sum. */
 enum gb_status distances_add(struct distances *sum, const struct gb_fixture *fixture, uint32_t layer,
-                             const struct gb_outputs *outputs, const struct gb_outputs *reference, json_t *object,
-                             struct gb_error *error);
-json_t *distances_describe(const struct distances *sum);
+                             const struct gb_outputs *outputs, const struct gb_outputs *reference,
+                             struct layer_result *result, struct gb_error *error);
 
 #endif

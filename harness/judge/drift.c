@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/to_json.h"
 #include "harness/judge/drift.h"
 #include "harness/run/residual_stream.h"
 #include "quant/quant.h"
@@ -92,7 +91,7 @@ static enum gb_status flips(const struct baseline *b, const struct gb_shape *sha
     return status;
 }
 
-void drift_judge(const struct baseline *b, const struct gb_outputs *outputs, bool ordered, struct judgement *j)
+void drift_judge(const struct baseline *b, const struct gb_outputs *outputs, bool ordered, struct case_result *j)
 {
     const struct gb_fixture *f = b->fixture;
     const struct gb_outputs *reference = b->reference;
@@ -103,59 +102,60 @@ void drift_judge(const struct baseline *b, const struct gb_outputs *outputs, boo
             bool wrong = ordered ? memcmp(subject, right, sizeof *subject) != 0 : !isfinite(*subject);
             if (!wrong || (isnan(*subject) && isnan(*right)))
                 continue;
-            judgement_worsen(j, VERDICT_FAIL,
-                             "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g", l,
-                             i / f->shape.hidden, i % f->shape.hidden, *subject, *right);
+            case_worsen(j, VERDICT_FAIL,
+                        "residual stream after layer %u: token %zu, element %zu is %.17g, reference %.17g", l,
+                        i / f->shape.hidden, i % f->shape.hidden, *subject, *right);
             return;
         }
 }
 
-static json_t *distance(const double *state, const double *truth, const struct gb_shape *shape)
+static struct metrics distance(const double *state, const double *truth, const struct gb_shape *shape)
 {
     struct metrics m;
     metrics_start(&m);
     metrics_add(&m, state, truth, shape->tokens, shape->hidden);
-    return describe_metrics(&m);
+    return m;
 }
 
 static enum gb_status one_layer(const struct baseline *b, const struct gb_shape *shape, uint32_t layer,
-                                const struct gb_outputs *outputs, struct routing *r, json_t *object,
+                                const struct gb_outputs *outputs, struct routing *r, struct drift_result *d,
                                 struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     const struct {
-        const char *group, *flips;
         const struct gb_outputs *outputs;
-    } paths[] = {{"subject_truth", "subject_routing_flips", outputs},
-                 {"reference_truth", "reference_routing_flips", b->reference}};
+        struct metrics *quantised, *original;
+        uint32_t *flips;
+    } paths[] = {{outputs, &d->subject_quantised, &d->subject_original, &d->subject_flips},
+                 {b->reference, &d->reference_quantised, &d->reference_original, &d->reference_flips}};
     size_t all = (size_t)layer * f->shape.tokens * f->shape.hidden;
     enum gb_status status = route_truth(f, shape, layer, r, error);
     for (int p = 0; status == GB_OK && p < 2; p++) {
-        uint32_t count;
         const double *state = paths[p].outputs->stack + (size_t)layer * paths[p].outputs->shape.tokens * shape->hidden;
-        describe_into(object, paths[p].group, "quantised", distance(state, f->stack.truth_quantised + all, shape));
-        describe_into(object, paths[p].group, "original", distance(state, f->stack.truth_original + all, shape));
-        status = flips(b, shape, paths[p].outputs, layer, r, &count, error);
-        json_object_set_new(object, paths[p].flips, json_integer(status == GB_OK ? count : 0));
+        *paths[p].quantised = distance(state, f->stack.truth_quantised + all, shape);
+        *paths[p].original = distance(state, f->stack.truth_original + all, shape);
+        status = flips(b, shape, paths[p].outputs, layer, r, paths[p].flips, error);
     }
     return status;
 }
 
-enum gb_status drift_describe(const struct baseline *b, const struct gb_outputs *outputs, json_t **drift,
-                              struct gb_error *error)
+enum gb_status drift_measure(const struct baseline *b, const struct gb_outputs *outputs, struct drift_result **drift,
+                             struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     struct gb_shape shape = f->shape;
     struct routing r;
     shape.tokens = outputs->shape.tokens;
-    *drift = json_array();
+    *drift = calloc(f->layers, sizeof **drift);
+    if (!*drift)
+        return gb_fail(error, GB_ENOMEM, "no memory for the drift of %u layers", f->layers);
     enum gb_status status = routing_new(&shape, &r, error);
     if (status != GB_OK)
         return status;
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
-        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
-        json_array_append_new(*drift, object);
-        status = one_layer(b, &shape, l, outputs, &r, object, error);
+        (*drift)[l].layer = l;
+        (*drift)[l].model_layer = f->layer[l].index;
+        status = one_layer(b, &shape, l, outputs, &r, &(*drift)[l], error);
     }
     routing_free(&r);
     return status;

@@ -3,19 +3,18 @@
 #ifndef GB_HARNESS_JUDGE_DRIFT_H
 #define GB_HARNESS_JUDGE_DRIFT_H
 
-#include <jansson.h>
-
 #include "fixtures/fixtures.h"
 #include "harness/judge/judge.h"
 
 /*
- * One object a layer: the distance of both streams from truth, and how many tokens each routed to a set of experts
- * other than truth's. outputs: a prefix of the fixture's tokens; the baseline's are all of them; both with a stack.
+ * *drift, [layers] and allocated in any case: the distance of both streams from truth, and how many tokens each routed
+ * to a set of experts other than truth's. outputs: a prefix of the fixture's tokens; the baseline's are all of them;
+ * both with a stack.
  */
-enum gb_status drift_describe(const struct baseline *baseline, const struct gb_outputs *outputs, json_t **drift,
-                              struct gb_error *error);
+enum gb_status drift_measure(const struct baseline *baseline, const struct gb_outputs *outputs,
+                             struct drift_result **drift, struct gb_error *error);
 /* The residual stream: its bits if an order is claimed, and numbers in any case. */
 void drift_judge(const struct baseline *baseline, const struct gb_outputs *outputs, bool ordered,
-                 struct judgement *judgement);
+                 struct case_result *result);
 
 #endif

@@ -74,7 +74,7 @@ static bool same_scale(const struct gb_vectors *v, const uint8_t *a, const uint8
 }
 
 static void compare_block(const struct gb_vectors *v, const struct gb_vector_outputs *ours,
-                          const struct gb_vector_outputs *theirs, const struct block *b, struct difference *d)
+                          const struct gb_vector_outputs *theirs, const struct block *b, struct quantiser_difference *d)
 {
     enum block_class class = class_of_block(v, b);
     bool scale_differs = !same_scale(v, ours->scales + b->scale, theirs->scales + b->scale);
@@ -105,7 +105,7 @@ static void compare_block(const struct gb_vectors *v, const struct gb_vector_out
 }
 
 void difference_between(const struct gb_vectors *v, const struct gb_vector_outputs *ours,
-                        const struct gb_vector_outputs *theirs, struct difference *d)
+                        const struct gb_vector_outputs *theirs, struct quantiser_difference *d)
 {
     memset(d, 0, sizeof *d);
     for (uint32_t c = 0; c < v->cases; c++) {
@@ -120,7 +120,8 @@ void difference_between(const struct gb_vectors *v, const struct gb_vector_outpu
 }
 
 static enum gb_status try_rules(const struct gb_vectors *v, const struct gb_quantiser *rules,
-                                const struct gb_vector_outputs *theirs, struct difference *d, struct gb_error *error)
+                                const struct gb_vector_outputs *theirs, struct quantiser_difference *d,
+                                struct gb_error *error)
 {
     struct gb_vector_outputs *ours;
     enum gb_status status = gb_vector_outputs_run(v, rules, &ours, error);
@@ -143,7 +144,7 @@ static enum gb_status explain(const struct gb_vectors *v, const struct gb_recipe
                               struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    struct difference d;
+    struct quantiser_difference d;
     for (unsigned i = 0; status == GB_OK && rule_change_next(&recipe->quantiser, i, change); i++) {
         status = try_rules(v, &change->rules, theirs, &d, error);
         if (status == GB_OK && d.blocks + d.globals == 0)
@@ -157,7 +158,7 @@ static enum gb_status explain(const struct gb_vectors *v, const struct gb_recipe
 static enum gb_status shows(const struct gb_vectors *v, const struct gb_vector_outputs *outputs,
                             const struct rule_change *change, bool *shown, struct gb_error *error)
 {
-    struct difference d = {0};
+    struct quantiser_difference d = {0};
     enum gb_status status = try_rules(v, &change->rules, outputs, &d, error);
     *shown = d.blocks + d.globals > 0;
     return status;
@@ -204,7 +205,7 @@ enum gb_status identify_outputs(const struct gb_vectors *v, const struct gb_vect
     enum gb_status status = GB_OK;
     memset(found, 0, sizeof *found);
     for (size_t i = 0; i < count && status == GB_OK; i++) {
-        struct difference d;
+        struct quantiser_difference d;
         if (!of_format(v, &recipes[i]))
             continue;
         status = try_rules(v, &recipes[i].quantiser, theirs, &d, error);

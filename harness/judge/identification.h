@@ -18,7 +18,7 @@ enum element_class {
     ELEMENT_CLASSES
 };
 
-struct difference {
+struct quantiser_difference {
     size_t blocks;                 /* with another scale or another code */
     size_t scales[BLOCK_CLASSES];  /* of another value, by what the block is */
     size_t codes[ELEMENT_CLASSES]; /* by what the input is */
@@ -30,15 +30,15 @@ struct difference {
 
 /* Of `theirs` from `ours`. Global scales are compared where both have them. */
 void difference_between(const struct gb_vectors *vectors, const struct gb_vector_outputs *ours,
-                        const struct gb_vector_outputs *theirs, struct difference *difference);
+                        const struct gb_vector_outputs *theirs, struct quantiser_difference *difference);
 
 struct identification {
     enum { MOST_EQUAL = 64 } most;
     const struct gb_recipe *equal[MOST_EQUAL]; /* recipes whose every output is the same */
     size_t equals;
     const struct gb_recipe *closest; /* where there is none; NULL if the table has no recipe of the block format */
-    struct difference difference;    /* from the closest */
-    struct rule_change change;       /* rule NULL: no change of one rule explains the outputs */
+    struct quantiser_difference difference; /* from the closest */
+    struct rule_change change;              /* rule NULL: no change of one rule explains the outputs */
     enum { MOST_UNSEEN = 32 } room;
     const char *unseen[MOST_UNSEEN]; /* by identify_unseen */
     size_t unseen_count;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/to_json.h"
 #include "harness/judge/drift.h"
 #include "harness/judge/judge.h"
 #include "harness/judge/check_activations.h"
@@ -39,15 +38,15 @@ struct tally {
 
 /* The bits lane of one buffer of one layer. */
 static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, enum gb_format format,
-                       const void *subject, const void *reference, bool binding, json_t *object, struct lane *lane,
-                       struct judgement *j)
+                       const void *subject, const void *reference, bool binding, struct layer_result *of_layer,
+                       struct lane *lane, struct case_result *j)
 {
     struct difference d;
     difference_of(format, subject, reference, tokens * per_token, &d);
-    describe_into(object, "subject_reference", stage, describe_difference(&d, format, per_token));
+    layer_add_bits(of_layer, stage, format, per_token, &d);
     lane_add_bits(lane, &d);
     if (binding && d.mismatching)
-        judgement_worsen(
+        case_worsen(
             j, VERDICT_FAIL,
             "%s of layer %u: %llu of %llu elements differ from the reference; first at token %llu, element %llu: "
             "0x%0*x, reference 0x%0*x",
@@ -78,19 +77,19 @@ static bool zeros_pass(const struct tally *tally, const struct bound_result *r, 
 /* The bound lane of one buffer of one layer. */
 static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
                         const double *truth, const double *worst, const double *sigma, struct tally *tally,
-                        json_t *object, struct judgement *j)
+                        struct layer_result *of_layer, struct case_result *j)
 {
     struct bound_result r;
     bound_compare(subject, truth, worst, sigma, tokens, per_token, tally->elements, &r);
-    describe_into(object, "bound", stage, describe_bound(&r, per_token));
+    layer_add_bound(of_layer, stage, per_token, &r);
     lane_add_bound(&tally->bound, &r);
     if (!bound_binds(tally))
         return;
     if (zeros_pass(tally, &r, truth))
-        judgement_worsen(j, VERDICT_VACUOUS,
-                         "%s of layer %u: zeros would lie inside the bound, so nothing was verified", stage, layer);
+        case_worsen(j, VERDICT_VACUOUS, "%s of layer %u: zeros would lie inside the bound, so nothing was verified",
+                    stage, layer);
     if (r.exceeding)
-        judgement_worsen(
+        case_worsen(
             j, VERDICT_FAIL,
             "%s of layer %u: %llu of %llu elements lie outside the derived bound around truth; worst at token %llu, "
             "element %llu: %.9g, truth %.9g, %.3g times the bound",
@@ -102,7 +101,7 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
 /* Whether zeros would pass every lane that binds, of a gate without the bound. before: how many sums, rms and gain,
  * zeros had exceeded before this buffer. */
 static void judge_zeros(const char *stage, uint32_t layer, const double *truth, size_t count, const uint64_t before[2],
-                        const struct tally *tally, struct judgement *j)
+                        const struct tally *tally, struct case_result *j)
 {
     bool all_zero = true, seen = false;
     for (int gain = 0; gain < 2; gain++)
@@ -112,14 +111,14 @@ static void judge_zeros(const char *stage, uint32_t layer, const double *truth, 
     for (size_t i = 0; i < count; i++)
         all_zero &= (float)truth[i] == 0.0f;
     if (!seen && (all_zero || !(tally->ordered || tally->exact.binding)))
-        judgement_worsen(j, VERDICT_VACUOUS,
-                         "%s of layer %u: zeros would pass the lanes of the gate %s, so nothing was verified", stage,
-                         layer, tally->gate->name);
+        case_worsen(j, VERDICT_VACUOUS,
+                    "%s of layer %u: zeros would pass the lanes of the gate %s, so nothing was verified", stage, layer,
+                    tally->gate->name);
 }
 
 /* Truth is in no hash, so it may be of other inputs: then the reference itself, with bf16 activations, lies outside the
  * bound. */
-static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint32_t tokens, struct judgement *j,
+static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint32_t tokens, struct case_result *j,
                                   struct gb_error *error)
 {
     struct widened ours;
@@ -130,7 +129,7 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
         bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
                       b->bounds[layer].of.output_sigma, tokens, hidden, (uint64_t)tokens * hidden, &r);
         if (r.exceeding)
-            judgement_worsen(
+            case_worsen(
                 j, VERDICT_BAD_INPUT,
                 "/layers/%u/truth/quantised: is not that of its inputs, or not finite: the reference lies outside the "
                 "bound around it in %llu elements, most at token %llu, element %llu; make the fixture again",
@@ -143,8 +142,8 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
 
 /* The last stage by itself. gb_bf16 codes: what it read, or NULL where that is not known. */
 static enum gb_status judge_down(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                 const gb_bf16 *codes, const double *values, struct tally *tally, json_t *object,
-                                 struct judgement *j, struct gb_error *error)
+                                 const gb_bf16 *codes, const double *values, struct tally *tally,
+                                 struct layer_result *of_layer, struct case_result *j, struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t tokens = outputs->shape.tokens;
@@ -155,11 +154,12 @@ static enum gb_status judge_down(struct baseline *b, uint32_t layer, const struc
         return down_judge(&tally->down, b, layer, tokens, codes, values, j, error);
     if (!memcmp(codes, b->reference->layer[layer].intermediate, bytes))
         return GB_OK; /* the output's bits have said it */
-    return down_compare(b, layer, tokens, codes, out->format, out->output, object, j, error);
+    return down_compare(b, layer, tokens, codes, out->format, out->output, of_layer, j, error);
 }
 
 static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                   struct tally *tally, json_t *object, struct judgement *j, struct gb_error *error)
+                                   struct tally *tally, struct layer_result *of_layer, struct case_result *j,
+                                   struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
@@ -173,10 +173,11 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
         for (size_t i = 0; i < count; i++)
             stored[i] = gb_bf16_encode(reference[i]);
         judge_bits("output", layer, tokens, hidden, out->format, out->output,
-                   out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, object, &tally->bits, j);
+                   out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, of_layer, &tally->bits,
+                   j);
         exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
         judge_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
-                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, object, j);
+                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, of_layer, j);
         gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
         uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
                               statistics_zero_exceeding(&tally->statistics, true)};
@@ -187,7 +188,7 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
     if (status == GB_OK)
         status =
             judge_down(b, layer, outputs, tally->given ? b->reference->layer[layer].intermediate : out->intermediate,
-                       subject.value, tally, object, j, error);
+                       subject.value, tally, of_layer, j, error);
     if (status == GB_OK)
         status = check_truth(b->plain ? b->plain : b, layer, tokens, j, error);
     widened_free(&subject);
@@ -196,7 +197,7 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
 }
 
 static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                         struct tally *tally, json_t *object, struct judgement *j,
+                                         struct tally *tally, struct layer_result *of_layer, struct case_result *j,
                                          struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
@@ -207,13 +208,13 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     enum gb_status status = widen(GB_BF16, outputs->layer[layer].intermediate, tokens * per_token, &subject, error);
     if (status == GB_OK) {
         judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
-                   b->reference->layer[layer].intermediate, tally->ordered, object, &tally->bits, j);
+                   b->reference->layer[layer].intermediate, tally->ordered, of_layer, &tally->bits, j);
         exact_intermediate(&tally->exact, layer, tokens, b, subject.value, j);
         status = codes_judge(&tally->codes, b, layer, tokens, outputs->layer[layer].intermediate, j, error);
     }
     if (status == GB_OK) {
         judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
-                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, object, j);
+                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, of_layer, j);
         uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
                               statistics_zero_exceeding(&tally->statistics, true)};
         if (!tally->without_sums)
@@ -224,39 +225,19 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     return status;
 }
 
-/* The gate's thresholds, where it has any. */
-static json_t *judge_thresholds(const struct tally *tally, struct judgement *j)
+/* The policy's thresholds, where it has any. */
+static void judge_thresholds(const struct tally *tally, struct case_result *j)
 {
-    json_t *checks = gate_describe(&tally->closeness);
+    struct threshold_check checks[MOST_THRESHOLDS];
     const char *missed = gate_missed(&tally->closeness), *name = tally->gate->name;
     const char *wrong = gate_vacuous(&tally->closeness);
-    if (!checks)
-        return NULL;
+    if (!gate_checks(&tally->closeness, checks))
+        return;
     if (missed)
-        judgement_worsen(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
+        case_worsen(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
     if (wrong)
-        judgement_worsen(j, VERDICT_VACUOUS, "%s would meet the thresholds of the gate %s, so nothing was verified",
-                         wrong, name);
-    return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", missed ? "FAIL" : "PASS", "gate", name,
-                     "checks", checks);
-}
-
-/* rms, or gain. */
-static json_t *describe_sums(const struct tally *tally, bool gain)
-{
-    json_t *object = describe_statistics(&tally->statistics, gain, sums_bind(tally, gain));
-    if (tally->without_sums) {
-        json_object_set_new(object, "result", json_string("NOT_RUN"));
-        json_object_set_new(object, "reason", json_string(tally->without_sums));
-    }
-    return object;
-}
-
-static json_t *describe_lanes(const struct tally *tally)
-{
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bits", describe_bits_lane(&tally->bits, tally->ordered), "exact",
-                     exact_describe(&tally->exact), "bound", describe_bound_lane(&tally->bound, bound_binds(tally)),
-                     "rms", describe_sums(tally, false), "gain", describe_sums(tally, true));
+        case_worsen(j, VERDICT_VACUOUS, "%s would meet the thresholds of the gate %s, so nothing was verified", wrong,
+                    name);
 }
 
 /* Whether sums of errors are judged. Those of quantised activations are down's alone, as those of the lane down. */
@@ -283,44 +264,41 @@ static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs 
     return per_token * outputs->shape.tokens * f->layers;
 }
 
-/* One layer: lanes, figures and hashes go into object. */
+/* One layer: checks, figures and hashes. */
 static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool output,
-                                  struct tally *tally, struct distances *sum, json_t *object, struct judgement *j,
-                                  struct gb_error *error)
+                                  struct tally *tally, struct case_result *j, struct gb_error *error)
 {
+    struct layer_result *of_layer = &j->layer[layer];
     enum gb_status status = GB_OK;
     if (outputs->layer[layer].intermediate)
-        status = judge_intermediate(b, layer, outputs, tally, object, j, error);
+        status = judge_intermediate(b, layer, outputs, tally, of_layer, j, error);
     if (status == GB_OK)
-        status = judge_activations(b, layer, outputs, tally->ordered, object, &tally->bits, j, error);
+        status = judge_activations(b, layer, outputs, tally->ordered, of_layer, &tally->bits, j, error);
     if (status == GB_OK)
         exact_activations(&tally->exact, layer, b, outputs, j);
     if (status == GB_OK && output)
-        status = judge_output(b, layer, outputs, tally, object, j, error);
+        status = judge_output(b, layer, outputs, tally, of_layer, j, error);
     if (status == GB_OK && output)
-        status = distances_add(sum, b->fixture, layer, outputs, b->reference, object, error);
-    describe_hashes(object, &outputs->layer[layer], &outputs->shape, outputs->activation_rules, output);
+        status = distances_add(&j->overall, b->fixture, layer, outputs, b->reference, of_layer, error);
+    layer_add_hashes(of_layer, &outputs->layer[layer], &outputs->shape, outputs->activation_rules, output);
     return status;
 }
 
 enum gb_status judge_drift(const struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                           struct judgement *j, struct gb_error *error)
+                           struct case_result *j, struct gb_error *error)
 {
-    json_t *drift;
     drift_judge(b, outputs, kernel->order && kernel->output == GB_FP32, j);
-    enum gb_status status = drift_describe(b, outputs, &drift, error);
-    json_object_set_new(j->metrics, "drift", drift);
-    return status;
+    return drift_measure(b, outputs, &j->drift, error);
 }
 
 enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                     const struct worker_checks *checks, const struct gate *gate, struct judgement *j,
+                     const struct worker_checks *checks, const struct gate *gate, struct case_result *j,
                      struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
-    *j = (struct judgement){.verdict = VERDICT_PASS};
+    *j = (struct case_result){.verdict = VERDICT_PASS};
     if (checks)
-        judgement_watch(j, kernel, checks);
+        case_watch(j, kernel, checks);
     if (kernel->operation == GB_ROUTE)
         return judge_route(b, kernel, outputs, j, error);
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
@@ -331,11 +309,11 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
                           .given = kernel->operation == GB_DOWN,
                           .without_sums = f->nonfinite ? "some values are not finite" : NULL};
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};
-    struct distances sum;
-    json_t *layers = json_array();
-    distances_start(&sum);
+    distances_start(&j->overall);
     progress_enter(0.0, 0.5);
-    enum gb_status status = baseline_bounds(b, &points, inner, error);
+    enum gb_status status = case_result_layers(j, f, error);
+    if (status == GB_OK)
+        status = baseline_bounds(b, &points, inner, error);
     progress_leave();
     progress_enter(0.5, 1.0);
     if (status == GB_OK && b->plain && output)
@@ -357,28 +335,30 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
         statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !tally.without_sums,
                          inner && !tally.without_sums, FALSE_ALARM_PROBABILITY);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
-        json_t *object = json_pack("{s:i, s:i}", "layer", (int)l, "model_layer", (int)f->layer[l].index);
-        json_array_append_new(layers, object);
         progress_item("checking the outputs", l, f->layers);
-        status = judge_layer(b, l, outputs, output, &tally, &sum, object, j, error);
+        status = judge_layer(b, l, outputs, output, &tally, j, error);
     }
     progress_leave();
     if (lane_vacuous(&tally.bound))
-        judgement_worsen(j, VERDICT_VACUOUS, "nothing was compared");
-    judgement_of_sums(j, &tally.statistics, "", sums_bind(&tally, false), sums_bind(&tally, true));
-    j->metrics = json_pack("{s:o}", "layers", layers);
-    if (output)
-        json_object_set_new(j->metrics, "overall", distances_describe(&sum));
+        case_worsen(j, VERDICT_VACUOUS, "nothing was compared");
+    case_of_sums(j, &tally.statistics, "", sums_bind(&tally, false), sums_bind(&tally, true));
     if (status == GB_OK && outputs->stack)
         status = judge_drift(b, kernel, outputs, j, error);
-    j->lanes = describe_lanes(&tally);
-    json_t *codes = codes_describe(&tally.codes), *down = down_describe(&tally.down);
-    if (codes)
-        json_object_set_new(j->lanes, "codes", codes);
-    if (down)
-        json_object_set_new(j->lanes, "down", down);
-    json_t *thresholds = output ? judge_thresholds(&tally, j) : NULL;
-    if (thresholds)
-        json_object_set_new(j->lanes, "thresholds", thresholds);
+    if (output)
+        judge_thresholds(&tally, j);
+    j->judged = true;
+    j->output = output;
+    j->bits_binding = tally.ordered;
+    j->bound_binding = bound_binds(&tally);
+    j->rms_binding = sums_bind(&tally, false);
+    j->gain_binding = sums_bind(&tally, true);
+    j->bits = tally.bits;
+    j->bound = tally.bound;
+    j->exact = tally.exact;
+    j->statistics = tally.statistics;
+    j->without_sums = tally.without_sums;
+    j->codes = tally.codes;
+    j->down = tally.down;
+    j->closeness = tally.closeness;
     return status;
 }

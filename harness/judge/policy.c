@@ -5,9 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "harness/report/to_json.h"
 #include "harness/judge/policy.h"
-#include "harness/report/record.h"
 #include "quant/quant.h"
 
 #define GATE_SCHEMA "gaugeblock-gate/1"
@@ -227,7 +225,7 @@ json_t *gate_json(const struct gate *gate)
     if (gate->gain)
         json_array_append_new(lanes, json_string("gain"));
     json_t *object =
-        json_pack("{s:s, s:o, s:o}", "schema", GATE_SCHEMA, "name", record_string(gate->name), "lanes", lanes);
+        json_pack("{s:s, s:o, s:o}", "schema", GATE_SCHEMA, "name", json_string(gate->name), "lanes", lanes);
     for (size_t i = 0; i < sizeof thresholds / sizeof *thresholds; i++)
         if (!isnan(*threshold_of(&copy, &thresholds[i])))
             json_object_set_new(object, thresholds[i].key, json_real(*threshold_of(&copy, &thresholds[i])));
@@ -288,22 +286,13 @@ void gate_compare(struct closeness *c, const double *subject, const double *trut
     c->huge = multiple(&c->zeros, HUGE_FACTOR);
 }
 
-/* One threshold and the figure held against it. */
-struct check {
-    const char *name;
-    double value, limit;
-    bool at_least;
-};
-
-enum { MOST_CHECKS = 5 };
-
 /* Those that the gate has; NaN, as 0/0, meets none. */
 static size_t list_checks(const struct closeness *c, const struct metrics *m, uint64_t close,
-                          struct check checks[MOST_CHECKS])
+                          struct threshold_check checks[MOST_THRESHOLDS])
 {
     const struct gate *gate = c->gate;
     double energy = gate->by_subject ? m->subject_squares : m->truth_squares;
-    const struct check all[MOST_CHECKS] = {
+    const struct threshold_check all[MOST_THRESHOLDS] = {
         {"cosine", metrics_cosine(m), gate->cosine, true},
         {"cosine_min", m->cosine_min, gate->cosine_min, true},
         {"max_abs", m->elements ? m->max_abs : NAN, gate->max_abs, false},
@@ -311,33 +300,33 @@ static size_t list_checks(const struct closeness *c, const struct metrics *m, ui
         {"close", (double)close / (double)m->elements, isnan(gate->atol) ? NAN : gate->fraction, true},
     };
     size_t count = 0;
-    for (size_t i = 0; i < MOST_CHECKS; i++)
+    for (size_t i = 0; i < MOST_THRESHOLDS; i++)
         if (!isnan(all[i].limit))
             checks[count++] = all[i];
     return count;
 }
 
-static bool is_met(const struct check *check)
+bool threshold_met(const struct threshold_check *check)
 {
     return check->at_least ? check->value >= check->limit : check->value <= check->limit;
 }
 
 const char *gate_missed(const struct closeness *c)
 {
-    struct check checks[MOST_CHECKS];
+    struct threshold_check checks[MOST_THRESHOLDS];
     size_t count = list_checks(c, &c->subject, c->subject_close, checks);
     for (size_t i = 0; i < count; i++)
-        if (!is_met(&checks[i]))
+        if (!threshold_met(&checks[i]))
             return checks[i].name;
     return NULL;
 }
 
 static bool all_met(const struct closeness *c, const struct metrics *m, uint64_t close)
 {
-    struct check checks[MOST_CHECKS];
+    struct threshold_check checks[MOST_THRESHOLDS];
     size_t count = list_checks(c, m, close, checks), met = 0;
     for (size_t i = 0; i < count; i++)
-        met += is_met(&checks[i]);
+        met += threshold_met(&checks[i]);
     return count > 0 && met == count;
 }
 
@@ -352,14 +341,7 @@ const char *gate_vacuous(const struct closeness *c)
     return all_met(c, &c->huge, c->huge_close) ? "huge values" : NULL;
 }
 
-json_t *gate_describe(const struct closeness *c)
+size_t gate_checks(const struct closeness *c, struct threshold_check checks[MOST_THRESHOLDS])
 {
-    struct check checks[MOST_CHECKS];
-    size_t count = list_checks(c, &c->subject, c->subject_close, checks);
-    json_t *array = count ? json_array() : NULL;
-    for (size_t i = 0; i < count; i++)
-        json_array_append_new(array, json_pack("{s:s, s:o, s:f, s:s}", "name", checks[i].name, "value",
-                                               describe_number(checks[i].value), "limit", checks[i].limit, "result",
-                                               is_met(&checks[i]) ? "PASS" : "FAIL"));
-    return array;
+    return list_checks(c, &c->subject, c->subject_close, checks);
 }

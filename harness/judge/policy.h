@@ -42,7 +42,16 @@ const char *gate_missed(const struct closeness *c);
 /* What is wrong and would meet them all, if the gate has thresholds and nothing else: "zeros", "truth of the wrong
  * sign", or "huge values"; NULL if none would. */
 const char *gate_vacuous(const struct closeness *c);
-/* The thresholds as checks: "name", "value", "limit", "result"; NULL if the gate has none. */
-json_t *gate_describe(const struct closeness *c);
+/* One threshold and the figure held against it. */
+struct threshold_check {
+    const char *name;
+    double value, limit;
+    bool at_least;
+};
+enum { MOST_THRESHOLDS = 5 };
+/* The thresholds that the gate has; returns how many. */
+size_t gate_checks(const struct closeness *c, struct threshold_check checks[MOST_THRESHOLDS]);
+/* NaN meets none. */
+bool threshold_met(const struct threshold_check *check);
 
 #endif

@@ -50,7 +50,7 @@ static json_t *counts(const size_t *numbers, const char *const *names, unsigned 
     return object;
 }
 
-static json_t *difference(const struct difference *d)
+static json_t *difference(const struct quantiser_difference *d)
 {
     static const char *const blocks[] = {"non-finite blocks", "zero blocks", "blocks of subnormal maximum",
                                          "other blocks"};
@@ -76,7 +76,7 @@ static json_t *scale_at(const struct gb_vectors *v, const struct gb_vector_outpu
 
 /* The first block that differs: at most 16 columns of it, from the first code that differs. */
 static json_t *first(const struct gb_vectors *v, const struct gb_vector_outputs *expected,
-                     const struct gb_vector_outputs *found, const struct difference *d)
+                     const struct gb_vector_outputs *found, const struct quantiser_difference *d)
 {
     enum { SHOWN = 16 };
     uint32_t length = v->format.block_columns ? v->format.block_columns : v->columns, across = d->first_column / length;

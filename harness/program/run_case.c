@@ -6,10 +6,10 @@
 #include "harness/program/run_case.h"
 #include "harness/program/command.h"
 #include "harness/run/probe.h"
-#include "harness/judge/evaluate_case.h"
+#include "harness/program/evaluate_case.h"
 #include "harness/explain/minimise.h"
 #include "harness/run/progress.h"
-#include "harness/report/record.h"
+#include "harness/run/clock.h"
 #include "harness/program/repro.h"
 #include "harness/run/session.h"
 #include "harness/run/worker.h"
@@ -18,45 +18,63 @@
 _Static_assert(sizeof((struct case_request){0}.batches) / sizeof(uint32_t) == MAX_BATCHES,
                "a request holds as many batches as a worker takes");
 
-static void not_run(json_t *record, const struct case_request *r, const struct selected *s, enum verdict verdict,
-                    const char *reason)
+static enum gb_status no_memory(struct gb_error *error)
+{
+    return gb_fail(error, GB_ENOMEM, "no memory for the cases");
+}
+
+/* A case without a result. */
+static struct case_entry *add_verdict(struct case_list *cases, const char *subject, const char *library,
+                                      const struct gb_kernel *kernel, uint32_t batch, const char *repro,
+                                      enum verdict verdict, const char *reason)
+{
+    struct case_entry *e = case_list_add(cases, subject, library, kernel, batch, repro);
+    if (e) {
+        e->result.verdict = verdict;
+        snprintf(e->reason, sizeof e->reason, "%s", reason);
+    }
+    return e;
+}
+
+static enum gb_status not_run(struct case_list *cases, const struct case_request *r, const struct selected *s,
+                              enum verdict verdict, const char *reason, double seconds, struct gb_error *error)
 {
     char repro[REPRO_BYTES] = "";
     uint32_t batch = r->batches[r->batch_count - 1];
     if (s->kernel)
         repro_kernel(repro, r, r->path, s, batch, false);
-    record_case(record, record_fixture(r->path, r->fixture),
-                record_subject(s->kernel ? s->kernel->name : s->pattern, s->library ? s->library->path : "", s->kernel),
-                s->kernel ? judged_contract(s->kernel) : "", batch, verdict, reason, repro, NULL, NULL);
-}
-
-/* Looks for the smallest part that fails, once, if asked to. A part has no router. */
-static enum gb_status minimise_case(json_t *record, struct case_request *r, const struct selected *s,
-                                    const struct gb_outputs *outputs, struct gb_error *error)
-{
-    json_t *cases = json_object_get(record, "cases"), *description;
-    json_t *one = json_array_get(cases, json_array_size(cases) - 1);
-    const char *path = r->minimal;
-    char repro[REPRO_BYTES];
-    if (!path || s->kernel->flags & GB_ROUTES || strcmp(record_text(one, "verdict", NULL), "FAIL"))
-        return GB_OK;
-    enum gb_status status =
-        minimise(r, s, outputs, record_text(one, "explanation", "kind", NULL), path, &description, error);
-    if (status != GB_OK || !description)
-        return status;
-    r->minimal = NULL;
-    repro_kernel(repro, r, path, s, (uint32_t)record_number(description, "tokens", NULL), true);
-    json_object_set_new(description, "repro", record_string(repro));
-    json_object_set_new(one, "minimal", description);
+    struct case_entry *e = add_verdict(cases, s->kernel ? s->kernel->name : s->pattern,
+                                       s->library ? s->library->path : "", s->kernel, batch, repro, verdict, reason);
+    if (!e)
+        return no_memory(error);
+    e->contract = s->kernel ? judged_contract(s->kernel) : "";
+    e->seconds = seconds;
     return GB_OK;
 }
 
-enum gb_status case_kernel(json_t *record, struct case_request *r, const struct selected *s, struct gb_error *error)
+/* Looks for the smallest part that fails, once, if asked to. A part has no router. */
+static enum gb_status minimise_case(struct case_entry *one, struct case_request *r, const struct selected *s,
+                                    const struct gb_outputs *outputs, struct gb_error *error)
 {
-    if (s->reason[0]) {
-        not_run(record, r, s, s->unsupported ? VERDICT_UNSUPPORTED : VERDICT_NOT_RUN, s->reason);
+    const char *path = r->minimal;
+    char repro[REPRO_BYTES];
+    if (!path || s->kernel->flags & GB_ROUTES || one->result.verdict != VERDICT_FAIL)
         return GB_OK;
-    }
+    enum gb_status status =
+        minimise(r, s, outputs, one->explanation ? one->explanation->kind : "", path, &one->minimal, error);
+    if (status != GB_OK || !one->minimal)
+        return status;
+    r->minimal = NULL;
+    repro_kernel(repro, r, path, s, one->minimal->tokens, true);
+    one->minimal->repro = strdup(repro);
+    return one->minimal->repro ? GB_OK : no_memory(error);
+}
+
+enum gb_status case_kernel(struct case_list *cases, struct case_request *r, const struct selected *s,
+                           struct gb_error *error)
+{
+    if (s->reason[0])
+        return not_run(cases, r, s, s->unsupported ? VERDICT_UNSUPPORTED : VERDICT_NOT_RUN, s->reason, 0.0, error);
     struct worker_request request = {.fixture = -1, /* received */
                                      .library = s->library->path,
                                      .kernel = s->kernel->name,
@@ -65,18 +83,17 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
     struct worker_result result;
     memcpy(request.batches, r->batches, sizeof request.batches);
     char running[300];
-    double began = record_clock(), unspent = 0.0;
+    double began = clock_seconds(), unspent = 0.0;
     snprintf(running, sizeof running, "running %s", s->kernel->name);
     progress(running, 0.0);
     worker_run(&request, r->fixture, &result);
-    unspent = record_clock() - began;
+    unspent = clock_seconds() - began;
     for (uint32_t b = 0; b < r->batch_count; b++)
         unspent -= result.seconds[b];
     if (result.verdict != VERDICT_PASS) {
-        not_run(record, r, s, result.verdict, result.reason);
-        record_seconds(record, record_clock() - began);
+        enum gb_status added = not_run(cases, r, s, result.verdict, result.reason, clock_seconds() - began, error);
         worker_result_free(&result);
-        return GB_OK;
+        return added;
     }
     enum gb_status status = GB_OK;
     for (uint32_t b = 0; status == GB_OK && b < r->batch_count; b++) {
@@ -92,10 +109,10 @@ enum gb_status case_kernel(json_t *record, struct case_request *r, const struct 
                                  .routing = &result.routing[b],
                                  .seconds = result.seconds[b] + (b ? 0.0 : unspent)}; /* which starting it took */
         progress_enter((b + 1.0) / (r->batch_count + 1), (b + 2.0) / (r->batch_count + 1));
-        status = judged_cases(record, r, &subject, error);
+        status = judged_cases(cases, r, &subject, error);
         progress_leave();
         if (status == GB_OK)
-            status = minimise_case(record, r, s, result.outputs[b], error);
+            status = minimise_case(&cases->of[cases->count - 1], r, s, result.outputs[b], error);
     }
     worker_result_free(&result);
     return status;
@@ -106,26 +123,25 @@ static enum verdict verdict_of(int code)
     return code == EXIT_CRASH ? VERDICT_CRASH : VERDICT_BAD_INPUT;
 }
 
-void case_refused(json_t *record, const char *path, const char *batches, unsigned timeout_s, int code,
-                  const char *reason)
+enum gb_status case_refused(struct case_list *cases, const char *path, const char *batches, unsigned timeout_s,
+                            int code, const char *reason, struct gb_error *error)
 {
-    char repro[REPRO_BYTES];
+    char repro[REPRO_BYTES], text[sizeof error->message];
+    snprintf(text, sizeof text, "%s", reason);
     repro_refused(repro, path, batches, timeout_s);
-    record_case(record, record_refused(path), record_subject("", "", NULL), "", 0, verdict_of(code), reason, repro,
-                NULL, NULL);
-    command_error("verify", "%s", reason);
+    if (!add_verdict(cases, "", "", NULL, 0, repro, verdict_of(code), text))
+        return no_memory(error);
+    command_error("verify", "%s", text);
+    return GB_OK;
 }
 
-void case_report_bad_truth(const json_t *record, size_t first)
+void case_report_bad_truth(const struct case_list *cases)
 {
-    const json_t *cases = json_object_get(record, "cases");
-    for (size_t i = first; i < json_array_size(cases); i++) {
-        const json_t *one = json_array_get(cases, i);
-        if (json_object_get(one, "lanes") && !strcmp(record_text(one, "verdict", NULL), "BAD_INPUT")) {
-            command_error("verify", "%s", record_text(one, "reason", NULL));
+    for (size_t i = 0; i < cases->count; i++)
+        if (cases->of[i].result.judged && cases->of[i].result.verdict == VERDICT_BAD_INPUT) {
+            command_error("verify", "%s", cases->of[i].reason);
             return;
         }
-    }
 }
 
 /* What a file of outputs claims to be: a layer, with its routing or not, or a router alone. */
@@ -145,21 +161,22 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
     return kernel;
 }
 
-enum gb_status case_outputs(json_t *record, const struct case_request *r, const char *outputs_path,
+enum gb_status case_outputs(struct case_list *cases, const struct case_request *r, const char *outputs_path,
                             const struct claim *claim, struct gb_error *error)
 {
     const struct gb_fixture *f = r->fixture;
     struct gb_outputs *outputs;
     char repro[REPRO_BYTES];
     repro_outputs(repro, r, outputs_path, claim);
-    double began = record_clock();
+    double began = clock_seconds();
     int code = input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
-    double seconds = record_clock() - began;
+    double seconds = clock_seconds() - began;
     if (code != EXIT_PASS) {
-        record_case(record, record_fixture(r->path, f), record_subject(outputs_path, "", NULL), "", 0, verdict_of(code),
-                    error->message, repro, NULL, NULL);
-        record_seconds(record, seconds);
+        struct case_entry *e = add_verdict(cases, outputs_path, "", NULL, 0, repro, verdict_of(code), error->message);
         command_error("verify", "%s", error->message);
+        if (!e)
+            return no_memory(error);
+        e->seconds = seconds;
         return GB_OK;
     }
     struct judged subject = {.kernel = kernel_of(f, outputs_path, claim, outputs),
@@ -167,34 +184,34 @@ enum gb_status case_outputs(json_t *record, const struct case_request *r, const 
                              .repro = repro,
                              .outputs = outputs,
                              .seconds = seconds};
-    enum gb_status status = judged_cases(record, r, &subject, error);
+    enum gb_status status = judged_cases(cases, r, &subject, error);
     gb_outputs_free(outputs);
     return status;
 }
 
-uint32_t case_most_tokens(const json_t *record, size_t first)
+uint32_t case_most_tokens(const struct case_list *cases)
 {
-    const json_t *cases = json_object_get(record, "cases");
     uint32_t most = 0;
-    for (size_t i = first; i < json_array_size(cases); i++) {
-        const json_t *one = json_array_get(cases, i);
-        if (json_object_get(one, "lanes") && record_number(one, "batch", NULL) > most)
-            most = (uint32_t)record_number(one, "batch", NULL);
-    }
+    for (size_t i = 0; i < cases->count; i++)
+        if (cases->of[i].result.judged && cases->of[i].batch > most)
+            most = cases->of[i].batch;
     return most;
 }
 
-void case_not_exercised(json_t *record, size_t first, const char *missing, const char *demand)
+enum gb_status case_not_exercised(struct case_list *cases, const char *missing, const char *demand,
+                                  struct gb_error *error)
 {
-    json_t *cases = json_object_get(record, "cases");
-    for (size_t i = first; i < json_array_size(cases); i++) {
-        json_t *one = json_array_get(cases, i);
-        if (strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_PASS)))
+    for (size_t i = 0; i < cases->count; i++) {
+        struct case_entry *one = &cases->of[i];
+        char *repro;
+        if (one->result.verdict != VERDICT_PASS)
             continue;
-        json_object_set_new(one, "verdict", json_string(verdict_name(VERDICT_VACUOUS)));
-        json_object_set_new(one, "reason", json_sprintf("the fixture does not exercise %s", missing));
-        json_object_set_new(one, "exit_code", json_integer(verdict_exit_code(VERDICT_VACUOUS)));
-        json_object_set_new(one, "repro",
-                            json_sprintf("%s --require-coverage %s", record_text(one, "repro", NULL), demand));
+        if (asprintf(&repro, "%s --require-coverage %s", one->repro, demand) < 0)
+            return no_memory(error);
+        free(one->repro);
+        one->repro = repro;
+        one->result.verdict = VERDICT_VACUOUS;
+        snprintf(one->reason, sizeof one->reason, "the fixture does not exercise %s", missing);
     }
+    return GB_OK;
 }

@@ -8,6 +8,7 @@
 #include "harness/judge/coverage.h"
 #include "harness/run/probe.h"
 #include "harness/explain/minimise.h"
+#include "harness/run/clock.h"
 #include "harness/run/progress.h"
 #include "harness/report/record.h"
 #include "harness/run/output_guard.h"
@@ -172,8 +173,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-static enum gb_status judge_kernels(json_t *record, const struct verify_options *o, const struct catalogue *catalogue,
-                                    struct case_request *request, struct gb_error *error)
+static enum gb_status judge_kernels(struct case_list *cases, const struct verify_options *o,
+                                    const struct catalogue *catalogue, struct case_request *request,
+                                    struct gb_error *error)
 {
     const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
@@ -188,30 +190,30 @@ static enum gb_status judge_kernels(json_t *record, const struct verify_options 
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i < count; i++) {
         progress_enter((double)i / count, (i + 1.0) / count);
-        status = case_kernel(record, request, &selected[i], error);
+        status = case_kernel(cases, request, &selected[i], error);
         progress_leave();
     }
     free(selected);
     return status;
 }
 
-static enum gb_status judge_outputs(json_t *record, const struct verify_options *o, struct case_request *request,
-                                    struct gb_error *error)
+static enum gb_status judge_outputs(struct case_list *cases, const struct verify_options *o,
+                                    struct case_request *request, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++) {
         progress_enter((double)i / o->outputs_count, (i + 1.0) / o->outputs_count);
-        status = case_outputs(record, request, o->outputs[i], &o->claim, error);
+        status = case_outputs(cases, request, o->outputs[i], &o->claim, error);
         progress_leave();
     }
     return status;
 }
 
-/* Adds what the cases from `first` on exercised, and makes those VACUOUS that pass without what is asked for. */
-static enum gb_status cover(json_t *record, const struct verify_options *o, const struct gb_fixture *f,
-                            const char *path, size_t first, struct gb_error *error)
+/* Adds what the cases exercised, and makes those VACUOUS that pass without what is asked for. */
+static enum gb_status cover(json_t *record, struct case_list *cases, const struct verify_options *o,
+                            const struct gb_fixture *f, const char *path, struct gb_error *error)
 {
-    uint32_t tokens = case_most_tokens(record, first);
+    uint32_t tokens = case_most_tokens(cases);
     struct coverage coverage;
     char missing[2048];
     if (!tokens)
@@ -220,10 +222,10 @@ static enum gb_status cover(json_t *record, const struct verify_options *o, cons
     enum gb_status status = coverage_measure(f, tokens, &coverage, error);
     if (status != GB_OK)
         return status;
-    record_coverage(record, path, f->sha256, tokens, coverage_json(&coverage));
-    if (coverage_short(&coverage, &o->demand, missing, sizeof missing))
-        case_not_exercised(record, first, missing, o->demand.text);
-    return GB_OK;
+    record_coverage(record, path, f->sha256, tokens, &coverage);
+    return coverage_short(&coverage, &o->demand, missing, sizeof missing)
+               ? case_not_exercised(cases, missing, o->demand.text, error)
+               : GB_OK;
 }
 
 /* What --outputs claims fits the fixture; activations that are not said are its own. */
@@ -248,65 +250,85 @@ static enum gb_status check_truth(struct baselines *baselines, const char *path,
     return status;
 }
 
-static enum gb_status verify_fixture(json_t *record, struct verify_options *o, const struct catalogue *catalogue,
-                                     const char *path, struct gb_error *error)
+/* The reference, the fixture's truth, and then every subject. */
+static enum gb_status judge_fixture(json_t *record, struct case_list *cases, struct verify_options *o,
+                                    const struct catalogue *catalogue, struct case_request *request,
+                                    struct gb_error *error)
 {
-    struct gb_fixture *fixture;
-    struct baselines baselines = {0};
+    struct gb_fixture *f = request->fixture;
     struct baseline *reference;
+    enum gb_status status = o->outputs_count ? check_claim(f, &o->claim, error) : GB_OK;
+    progress_enter(0.2, 0.3);
+    if (status == GB_OK)
+        status = baselines_get(request->baselines, fixture_contract(f), &reference, error);
+    progress_leave();
+    if (status != GB_OK)
+        return status;
+    progress_enter(0.3, 0.5);
+    enum gb_status truth = check_truth(request->baselines, request->path, error);
+    progress_leave();
+    if (truth != GB_OK)
+        return case_refused(cases, request->path, NULL, o->timeout_s, EXIT_USAGE, error->message, error);
+    progress_enter(0.5, 0.96);
+    status =
+        o->outputs_count ? judge_outputs(cases, o, request, error) : judge_kernels(cases, o, catalogue, request, error);
+    progress_leave();
+    return status == GB_OK ? cover(record, cases, o, f, request->path, error) : status;
+}
+
+/* fixture: of gb_fixture_free, NULL where it was refused. */
+static enum gb_status verify_cases(json_t *record, struct case_list *cases, struct verify_options *o,
+                                   const struct catalogue *catalogue, const char *path, struct gb_fixture **fixture,
+                                   struct gb_error *error)
+{
     struct rerouted own = {0};
-    size_t first = json_array_size(json_object_get(record, "cases"));
-    double began = record_clock();
+    double began = clock_seconds();
     progress_enter(0.0, 0.2);
-    int code = input_fixture(path, o->timeout_s, &fixture, error);
+    int code = input_fixture(path, o->timeout_s, fixture, error);
     progress_leave();
     if (code != EXIT_PASS) {
-        case_refused(record, path, NULL, o->timeout_s, code, error->message);
-        record_seconds(record, record_clock() - began);
-        return GB_OK;
+        enum gb_status status = case_refused(cases, path, NULL, o->timeout_s, code, error->message, error);
+        if (status == GB_OK)
+            cases->of[0].seconds = clock_seconds() - began;
+        return status;
     }
-    baselines.fixture = fixture;
+    struct baselines baselines = {.fixture = *fixture};
     struct case_request request = {.path = path,
-                                   .fixture = fixture,
+                                   .fixture = *fixture,
                                    .baselines = &baselines,
                                    .own = &own,
                                    .gate = &o->gate,
                                    .gate_name = o->gate_name,
                                    .timeout_s = o->timeout_s,
-                                   .minimal = o->minimal};
-    request.batches[0] = fixture->shape.tokens;
-    request.batch_count = 1;
+                                   .minimal = o->minimal,
+                                   .batches = {(*fixture)->shape.tokens},
+                                   .batch_count = 1};
     if (o->batches &&
-        parse_batches(o->batches, fixture->shape.tokens, request.batches, &request.batch_count, error) != GB_OK) {
+        parse_batches(o->batches, request.batches[0], request.batches, &request.batch_count, error) != GB_OK) {
         char reason[sizeof error->message];
         snprintf(reason, sizeof reason, "%s: %.300s", path_end(path), error->message);
-        case_refused(record, path, o->batches, o->timeout_s, EXIT_USAGE, reason);
-        gb_fixture_free(fixture);
-        return GB_OK;
+        gb_fixture_free(*fixture);
+        *fixture = NULL;
+        return case_refused(cases, path, o->batches, o->timeout_s, EXIT_USAGE, reason, error);
     }
-    enum gb_status status = o->outputs_count ? check_claim(fixture, &o->claim, error) : GB_OK;
-    progress_enter(0.2, 0.3);
-    if (status == GB_OK)
-        status = baselines_get(&baselines, fixture_contract(fixture), &reference, error);
-    progress_leave();
-    progress_enter(0.3, 0.5);
-    enum gb_status truth = status == GB_OK ? check_truth(&baselines, path, error) : GB_OK;
-    progress_leave();
-    progress_enter(0.5, 0.96);
-    if (truth != GB_OK)
-        case_refused(record, path, NULL, o->timeout_s, EXIT_USAGE, error->message);
-    else if (status == GB_OK)
-        status = o->outputs_count ? judge_outputs(record, o, &request, error)
-                                  : judge_kernels(record, o, catalogue, &request, error);
-    progress_leave();
-    if (status == GB_OK && truth == GB_OK)
-        status = cover(record, o, fixture, path, first, error);
+    enum gb_status status = judge_fixture(record, cases, o, catalogue, &request, error);
     if (status == GB_ENOMEM)
         input_name(path, error);
     progress_done();
-    case_report_bad_truth(record, first);
+    case_report_bad_truth(cases);
     rerouted_free(&own);
     baselines_free(&baselines);
+    return status;
+}
+
+static enum gb_status verify_fixture(json_t *record, struct run_totals *totals, struct verify_options *o,
+                                     const struct catalogue *catalogue, const char *path, struct gb_error *error)
+{
+    struct case_list cases = {0};
+    struct gb_fixture *fixture = NULL;
+    enum gb_status status = verify_cases(record, &cases, o, catalogue, path, &fixture, error);
+    record_cases(record, path, fixture, &cases, totals);
+    case_list_free(&cases);
     gb_fixture_free(fixture);
     return status;
 }
@@ -330,21 +352,6 @@ static enum gb_status check_targets(const struct verify_options *o, struct gb_er
     return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
 }
 
-/* --minimise wrote nothing although something failed. */
-static bool is_unminimised(const json_t *record)
-{
-    const json_t *one;
-    size_t i;
-    bool failed = false;
-    json_array_foreach(json_object_get(record, "cases"), i, one)
-    {
-        if (json_object_get(one, "minimal"))
-            return false;
-        failed |= !strcmp(record_text(one, "verdict", NULL), "FAIL");
-    }
-    return failed;
-}
-
 const struct argp verify_argp = {
     .options = options,
     .parser = parse,
@@ -364,7 +371,8 @@ int command_verify(int argc, char **argv)
     static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
     static struct catalogue catalogue;
     struct gb_error error;
-    double began = record_clock();
+    struct run_totals totals = {0};
+    double began = clock_seconds();
     json_t *record = record_new(argc, argv);
     o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
     if (!o.fixtures)
@@ -379,7 +387,7 @@ int command_verify(int argc, char **argv)
     }
     for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++) {
         progress_enter((double)i / o.fixture_count, (i + 1.0) / o.fixture_count);
-        status = verify_fixture(record, &o, &catalogue, o.fixtures[i], &error);
+        status = verify_fixture(record, &totals, &o, &catalogue, o.fixtures[i], &error);
         progress_leave();
     }
     free(o.fixtures);
@@ -387,12 +395,11 @@ int command_verify(int argc, char **argv)
         json_decref(record);
         return command_error("verify", "%s", error.message);
     }
-    enum verdict verdict = record_finish(record, o.expect, record_clock() - began);
+    enum verdict verdict = record_finish(record, &totals, o.expect, clock_seconds() - began);
     report_table(stdout, record, o.verbose);
-    if (!o.pattern_count && !o.subject_count && !o.outputs_count &&
-        record_number(record, "summary", "judged", NULL) > 0)
+    if (!o.pattern_count && !o.subject_count && !o.outputs_count && totals.judged > 0)
         printf("No --kernel, --subject or --outputs: the reference itself was judged. See gaugeblock list kernels.\n");
-    if (o.minimal && is_unminimised(record))
+    if (o.minimal && totals.failed && !totals.minimised)
         fprintf(stderr,
                 "gaugeblock verify: --minimise %s: not written; what failed has no part that fails alone "
                 "(routers, and layers that route, have none)\n",

@@ -12,29 +12,11 @@
 
 #include "gb_commit.h"
 #include "harness/judge/declared_precision.h"
-#include "harness/report/to_json.h"
-#include "harness/judge/declared_precision.h"
 #include "harness/report/record.h"
+#include "harness/report/to_json.h"
+#include "harness/run/hash.h"
 #include "harness/run/subject.h"
 #include "quant/quant.h"
-
-json_t *record_string(const char *text)
-{
-    char *copy = strdup(text);
-    if (!copy)
-        return json_string("?");
-    for (char *c = copy; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7F)
-            *c = *c == '\n' ? ' ' : '?';
-    json_t *string = json_string(copy);
-    for (char *c = copy; !string && *c; c++) /* not UTF-8 somewhere: keep what is ASCII */
-        if ((unsigned char)*c > 0x7F)
-            *c = '?';
-    if (!string)
-        string = json_string(copy);
-    free(copy);
-    return string;
-}
 
 static void cpu_model(char *text, size_t bytes)
 {
@@ -94,7 +76,7 @@ json_t *record_fixture(const char *path, const struct gb_fixture *f)
                      (int)f->shape.intermediate, "experts", (int)f->shape.experts, "top_k", (int)f->shape.top_k);
 }
 
-json_t *record_refused(const char *path)
+static json_t *record_refused(const char *path)
 {
     return json_pack("{s:o, s:s}", "path", record_string(path), "sha256", "");
 }
@@ -107,7 +89,9 @@ static void hash_file(json_t *object, const char *name, const char *path)
     if (file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
         void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
         if (bytes != MAP_FAILED) {
-            describe_hash(object, name, bytes, (size_t)status.st_size);
+            char text[65];
+            hash_sha256(bytes, (size_t)status.st_size, text);
+            json_object_set_new(object, name, json_string(text));
             munmap(bytes, (size_t)status.st_size);
         }
     }
@@ -127,7 +111,7 @@ json_t *record_file(const char *path)
     return file;
 }
 
-json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
+static json_t *record_subject(const char *name, const char *library, const struct gb_kernel *k)
 {
     const char *own = strstr(library, "/" CUDA_LIBRARY);
     json_t *subject =
@@ -154,75 +138,92 @@ json_t *record_subject(const char *name, const char *library, const struct gb_ke
     return subject;
 }
 
-void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
-                 enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics)
+static json_t *describe_rerouted(const struct routing_difference *d)
 {
-    json_t *one =
-        json_pack("{s:o, s:o, s:s, s:i, s:s, s:o, s:i, s:o}", "fixture", fixture, "subject", subject, "contract",
-                  contract, "batch", (int)batch, "verdict", verdict_name(verdict), "reason", record_string(reason),
-                  "exit_code", verdict_exit_code(verdict), "repro", record_string(repro));
-    if (!one) /* out of memory: a case must not be lost without a trace */
-        one =
-            json_pack("{s:s, s:s}", "verdict", verdict_name(VERDICT_CRASH), "reason", "the case could not be recorded");
-    if (lanes)
-        json_object_set_new(one, "lanes", lanes);
-    if (metrics)
-        json_object_set_new(one, "metrics", metrics);
-    json_array_append_new(json_object_get(record, "cases"), one);
+    return json_pack("{s:i, s:i, s:i, s:I}", "expert_sets", (int)d->sets, "weights_only", (int)d->weights,
+                     "slot_order_only", (int)d->order, "max_ulp", (json_int_t)d->max_ulp);
 }
 
-void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens, json_t *counts)
+/* fixture: taken over. NULL: no memory. */
+static json_t *case_json(const struct case_entry *e, json_t *fixture)
+{
+    const struct case_result *r = &e->result;
+    json_t *one =
+        json_pack("{s:o, s:o, s:s, s:i, s:s, s:o, s:i, s:o}", "fixture", fixture, "subject",
+                  record_subject(e->subject, e->library, e->known ? &e->kernel : NULL), "contract", e->contract,
+                  "batch", (int)e->batch, "verdict", verdict_name(r->verdict), "reason", record_string(e->reason),
+                  "exit_code", verdict_exit_code(r->verdict), "repro", record_string(e->repro));
+    if (!one)
+        return NULL;
+    if (r->judged) {
+        json_object_set_new(one, "lanes", describe_checks(r));
+        json_object_set_new(one, "metrics", describe_figures(r));
+    }
+    if (e->rerouted_tokens) {
+        json_object_set_new(one, "rerouted_tokens", json_integer(e->rerouted_tokens));
+        json_object_set_new(one, "rerouted", describe_rerouted(&e->rerouted));
+    }
+    if (e->explanation) {
+        json_object_set_new(one, "explanation", describe_explanation(e->explanation));
+        json_object_set_new(one, "diagnosis", record_string(e->explanation->text));
+    }
+    if (e->next)
+        json_object_set_new(one, "next", json_string(e->next));
+    if (e->minimal)
+        json_object_set_new(one, "minimal", describe_minimal(e->minimal));
+    json_object_set_new(one, "seconds", json_real(e->seconds));
+    return one;
+}
+
+/* Whether the kernel was asked at all. */
+static bool was_judged(enum verdict v)
+{
+    return v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED && v != VERDICT_BAD_INPUT;
+}
+
+void record_cases(json_t *record, const char *path, const struct gb_fixture *fixture, const struct case_list *cases,
+                  struct run_totals *totals)
+{
+    for (size_t i = 0; i < cases->count; i++) {
+        const struct case_entry *e = &cases->of[i];
+        enum verdict v = e->result.verdict;
+        json_t *one = case_json(e, fixture ? record_fixture(path, fixture) : record_refused(path));
+        if (!one) { /* out of memory: a case must not be lost without a trace */
+            v = VERDICT_CRASH;
+            one = json_pack("{s:s, s:s}", "verdict", verdict_name(v), "reason", "the case could not be recorded");
+        }
+        json_array_append_new(json_object_get(record, "cases"), one);
+        totals->verdict = totals->cases++ ? verdict_graver(totals->verdict, v) : v;
+        totals->judged += was_judged(v);
+        totals->passed += v == VERDICT_PASS;
+        totals->failed += v == VERDICT_FAIL;
+        totals->minimised += e->minimal != NULL;
+    }
+}
+
+void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens,
+                     const struct coverage *coverage)
 {
     if (!json_object_get(record, "coverage"))
         json_object_set_new(record, "coverage", json_array());
     json_array_append_new(json_object_get(record, "coverage"),
                           json_pack("{s:o, s:s, s:i, s:o}", "fixture", record_string(path), "sha256", sha256, "tokens",
-                                    (int)tokens, "counts", counts));
+                                    (int)tokens, "counts", describe_coverage(coverage)));
 }
 
-static enum verdict verdict_of(const json_t *one)
+enum verdict record_finish(json_t *record, const struct run_totals *totals, long long expect, double seconds)
 {
-    const char *name = record_text(one, "verdict", NULL);
-    for (enum verdict v = VERDICT_PASS; v <= VERDICT_CRASH; v++)
-        if (!strcmp(verdict_name(v), name))
-            return v;
-    return VERDICT_CRASH;
-}
-
-double record_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-void record_seconds(json_t *record, double seconds)
-{
-    json_t *cases = json_object_get(record, "cases");
-    json_object_set_new(json_array_get(cases, json_array_size(cases) - 1), "seconds", json_real(seconds));
-}
-
-enum verdict record_finish(json_t *record, long long expect, double seconds)
-{
-    enum verdict overall = VERDICT_PASS;
-    const json_t *cases = json_object_get(record, "cases");
-    long long judged = 0, passed = 0;
+    enum verdict overall = totals->cases ? totals->verdict : VERDICT_PASS;
     const char *reason = "";
-    for (size_t i = 0; i < json_array_size(cases); i++) {
-        enum verdict v = verdict_of(json_array_get(cases, i));
-        overall = verdict_graver(overall, v);
-        judged += v != VERDICT_NOT_RUN && v != VERDICT_UNSUPPORTED && v != VERDICT_BAD_INPUT;
-        passed += v == VERDICT_PASS;
-    }
-    json_t *summary = json_pack("{s:I, s:I, s:I}", "cases", (json_int_t)json_array_size(cases), "judged",
-                                (json_int_t)judged, "passed", (json_int_t)passed);
-    if (judged == 0) {
+    json_t *summary = json_pack("{s:I, s:I, s:I}", "cases", (json_int_t)totals->cases, "judged",
+                                (json_int_t)totals->judged, "passed", (json_int_t)totals->passed);
+    if (totals->judged == 0) {
         overall = verdict_graver(overall, VERDICT_NOT_RUN);
         reason = "nothing was judged";
     }
     if (expect >= 0) {
         json_object_set_new(summary, "expected", json_integer(expect));
-        if (judged != expect) {
+        if ((long long)totals->judged != expect) {
             overall = verdict_graver(overall, VERDICT_NOT_RUN);
             reason = "the number of judged cases is not the expected one";
         }

@@ -8,12 +8,11 @@
 #include <stdio.h>
 
 #include "fixtures/fixtures.h"
-#include "harness/run/verdict.h"
+#include "harness/judge/case_result.h"
+#include "harness/judge/coverage.h"
+#include "harness/run/json_text.h"
 
 #define RECORD_SCHEMA "gaugeblock-record/1"
-
-/* A JSON string of any text: bytes that are not UTF-8, and control characters, become '?', line ends a space. */
-json_t *record_string(const char *text);
 
 /* Schema, command line and environment: what every JSON of the program begins with. */
 json_t *record_begin(const char *schema, int argc, char **argv);
@@ -21,23 +20,21 @@ json_t *record_begin(const char *schema, int argc, char **argv);
 json_t *record_new(int argc, char **argv);
 /* The fixture as a case names it. */
 json_t *record_fixture(const char *path, const struct gb_fixture *fixture);
-/* A fixture that was refused. */
-json_t *record_refused(const char *path);
 /* A file by its path and SHA-256. */
 json_t *record_file(const char *path);
-/* The subject as a case names it. */
-json_t *record_subject(const char *name, const char *library, const struct gb_kernel *kernel);
-/* Appends a case. Takes the references to fixture, subject, lanes and metrics; lanes and metrics may be NULL. */
-void record_case(json_t *record, json_t *fixture, json_t *subject, const char *contract, uint32_t batch,
-                 enum verdict verdict, const char *reason, const char *repro, json_t *lanes, json_t *metrics);
-/* Appends what a fixture's cases exercised. Takes the reference to counts. */
-void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens, json_t *counts);
-/* Seconds on a clock that no one sets. */
-double record_clock(void);
-/* How long the case that was appended last took. */
-void record_seconds(json_t *record, double seconds);
-/* Counts cases, checks --expect (negative: not given), sets verdict, exit_code and how long the run took. */
-enum verdict record_finish(json_t *record, long long expect, double seconds);
+/* What the cases of a run come to. */
+struct run_totals {
+    enum verdict verdict; /* the gravest */
+    size_t cases, judged, passed, failed, minimised;
+};
+/* Appends the cases of one fixture; NULL: it was refused. */
+void record_cases(json_t *record, const char *path, const struct gb_fixture *fixture, const struct case_list *cases,
+                  struct run_totals *totals);
+/* Appends what a fixture's cases exercised. */
+void record_coverage(json_t *record, const char *path, const char *sha256, uint32_t tokens,
+                     const struct coverage *coverage);
+/* Checks --expect (negative: not given) and sets summary, verdict and exit_code. */
+enum verdict record_finish(json_t *record, const struct run_totals *totals, long long expect, double seconds);
 
 /* Whether `path` ends in .json, .xml or .md. */
 bool report_known(const char *path);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <openssl/evp.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "harness/report/to_json.h"
 
-void describe_into(json_t *object, const char *group, const char *name, json_t *value)
+static void describe_into(json_t *object, const char *group, const char *name, json_t *value)
 {
     json_t *inner = json_object_get(object, group);
     if (!inner) {
@@ -20,7 +20,7 @@ json_t *describe_number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-json_t *describe_metrics(const struct metrics *m)
+static json_t *describe_metrics(const struct metrics *m)
 {
     return json_pack("{s:I, s:I, s:o, s:i, s:o, s:o, s:o, s:o}", "elements", (json_int_t)m->elements, "non_finite",
                      (json_int_t)m->non_finite, "cosine_min", describe_number(m->cosine_min), "cosine_min_token",
@@ -34,7 +34,7 @@ static json_t *hex(uint32_t bits, enum gb_format format)
     return json_sprintf("0x%0*x", format == GB_FP32 ? 8 : 4, bits);
 }
 
-json_t *describe_difference(const struct difference *d, enum gb_format format, size_t per_token)
+static json_t *describe_difference(const struct difference *d, enum gb_format format, size_t per_token)
 {
     json_t *object = json_pack("{s:I, s:I, s:I, s:I}", "compared", (json_int_t)d->compared, "mismatching",
                                (json_int_t)d->mismatching, "nan_mismatching", (json_int_t)d->nan_mismatching, "max_ulp",
@@ -47,7 +47,7 @@ json_t *describe_difference(const struct difference *d, enum gb_format format, s
     return object;
 }
 
-json_t *describe_bound(const struct bound_result *r, size_t per_token)
+static json_t *describe_bound(const struct bound_result *r, size_t per_token)
 {
     return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:I}", "elements", (json_int_t)r->elements, "exceeding",
                      (json_int_t)r->exceeding, "worst_case_ratio", describe_number(r->worst_ratio), "limit_ratio",
@@ -55,14 +55,14 @@ json_t *describe_bound(const struct bound_result *r, size_t per_token)
                      (json_int_t)(r->at / per_token), "at_element", (json_int_t)(r->at % per_token));
 }
 
-json_t *describe_bits_lane(const struct lane *lane, bool binding)
+static json_t *describe_bits_lane(const struct lane *lane, bool binding)
 {
     return json_pack("{s:b, s:s, s:I, s:I, s:I}", "binding", binding, "result", lane->mismatching ? "FAIL" : "PASS",
                      "compared", (json_int_t)lane->compared, "mismatching", (json_int_t)lane->mismatching, "max_ulp",
                      (json_int_t)lane->max_ulp);
 }
 
-json_t *describe_bound_lane(const struct lane *lane, bool binding)
+static json_t *describe_bound_lane(const struct lane *lane, bool binding)
 {
     return json_pack("{s:b, s:s, s:I, s:I, s:o, s:o, s:o, s:f}", "binding", binding, "result",
                      lane->exceeding ? "FAIL" : "PASS", "elements", (json_int_t)lane->elements, "exceeding",
@@ -81,7 +81,7 @@ static json_t *describe_family(enum family family, const struct family_result *r
                      describe_number(r->floor_smallest), "detection_floor_worst", describe_number(r->floor_worst));
 }
 
-json_t *describe_statistics(const struct statistics *s, bool gain, bool binding)
+static json_t *describe_statistics(const struct statistics *s, bool gain, bool binding)
 {
     json_t *families = json_array();
     uint64_t count = 0, exceeding = 0;
@@ -106,31 +106,188 @@ json_t *describe_statistics(const struct statistics *s, bool gain, bool binding)
     return object;
 }
 
-void describe_hash(json_t *object, const char *name, const void *data, size_t bytes)
+static json_t *describe_exact(const struct exact_lane *lane)
 {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    char text[2 * EVP_MAX_MD_SIZE + 1] = "";
-    unsigned length = 0;
-    if (EVP_Digest(data, bytes, digest, &length, EVP_sha256(), NULL))
-        for (unsigned i = 0; i < length; i++)
-            snprintf(text + 2 * i, 3, "%02x", digest[i]);
-    json_object_set_new(object, name, json_string(text));
+    if (lane->why)
+        return json_pack("{s:b, s:s, s:s, s:i, s:i}", "binding", false, "result", "NOT_RUN", "reason", lane->why,
+                         "at_layer", (int)lane->layer, "at_token", (int)lane->token);
+    return json_pack("{s:b, s:s, s:I, s:I, s:f}", "binding", lane->binding, "result",
+                     exact_violated(lane) ? "FAIL" : "PASS", "compared", (json_int_t)lane->compared, "mismatching",
+                     (json_int_t)lane->mismatching, "widest_sum_bits", lane->bits);
 }
 
-void describe_hashes(json_t *object, const struct gb_layer_outputs *outputs, const struct gb_shape *shape,
-                     const struct gb_quantiser *rules, bool with_output)
+static json_t *describe_codes(const struct code_lane *lane)
 {
-    size_t output = (size_t)shape->tokens * shape->hidden * (outputs->format == GB_FP32 ? 4 : 2);
-    size_t inner = (size_t)shape->tokens * shape->top_k * shape->intermediate * sizeof(gb_bf16);
-    if (with_output)
-        describe_hash(object, "output_sha256", outputs->output, output);
-    if (outputs->intermediate)
-        describe_hash(object, "intermediate_sha256", outputs->intermediate, inner);
-    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
-        if (rules && outputs->activations[p]) {
-            struct gb_activation_array a = gb_activation_array(rules, shape, (enum gb_activation_part)p);
-            char name[64];
-            snprintf(name, sizeof name, "%s_sha256", a.name);
-            describe_hash(object, name, outputs->activations[p], (size_t)shape->tokens * a.slots * a.width * a.bytes);
-        }
+    return json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:f}", "binding", lane->binding, "result",
+                     codes_violated(lane) ? "FAIL" : "PASS", "codes", (json_int_t)lane->codes, "same",
+                     (json_int_t)(lane->codes - lane->flips - lane->illegal), "legal_flips", (json_int_t)lane->flips,
+                     "illegal", (json_int_t)lane->illegal, "counted_flips", (json_int_t)lane->counted, "expected_flips",
+                     describe_number(lane->expected), "allowed_flips", (json_int_t)lane->allowed,
+                     "false_alarm_probability", FALSE_ALARM_PROBABILITY);
+}
+
+static json_t *describe_down(const struct down_lane *lane)
+{
+    json_t *object = json_pack("{s:o}", "bound", describe_bound_lane(&lane->bound, lane->bound_binding));
+    if (lane->why) {
+        json_object_set_new(object, "sums_not_run", json_string(lane->why));
+    } else {
+        json_object_set_new(object, "rms", describe_statistics(&lane->statistics, false, lane->rms_binding));
+        json_object_set_new(object, "gain", describe_statistics(&lane->statistics, true, lane->gain_binding));
+    }
+    return object;
+}
+
+/* rms, or gain. */
+static json_t *describe_sums(const struct case_result *r, bool gain)
+{
+    json_t *object = describe_statistics(&r->statistics, gain, gain ? r->gain_binding : r->rms_binding);
+    if (r->without_sums) {
+        json_object_set_new(object, "result", json_string("NOT_RUN"));
+        json_object_set_new(object, "reason", json_string(r->without_sums));
+    }
+    return object;
+}
+
+/* NULL: the policy has none. */
+static json_t *describe_thresholds(const struct closeness *c)
+{
+    struct threshold_check checks[MOST_THRESHOLDS];
+    size_t count = gate_checks(c, checks);
+    json_t *array = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(array, json_pack("{s:s, s:o, s:f, s:s}", "name", checks[i].name, "value",
+                                               describe_number(checks[i].value), "limit", checks[i].limit, "result",
+                                               threshold_met(&checks[i]) ? "PASS" : "FAIL"));
+    if (!count) {
+        json_decref(array);
+        return NULL;
+    }
+    return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", gate_missed(c) ? "FAIL" : "PASS", "gate",
+                     c->gate->name, "checks", array);
+}
+
+json_t *describe_checks(const struct case_result *r)
+{
+    json_t *checks = json_pack("{s:o}", "bits", describe_bits_lane(&r->bits, r->bits_binding));
+    if (!r->router)
+        json_object_set_new(checks, "exact", describe_exact(&r->exact));
+    json_object_set_new(checks, "bound", describe_bound_lane(&r->bound, r->bound_binding));
+    if (r->router)
+        return checks;
+    json_object_set_new(checks, "rms", describe_sums(r, false));
+    json_object_set_new(checks, "gain", describe_sums(r, true));
+    if (r->codes.codes)
+        json_object_set_new(checks, "codes", describe_codes(&r->codes));
+    if (!lane_vacuous(&r->down.bound))
+        json_object_set_new(checks, "down", describe_down(&r->down));
+    json_t *thresholds = r->output ? describe_thresholds(&r->closeness) : NULL;
+    if (thresholds)
+        json_object_set_new(checks, "thresholds", thresholds);
+    return checks;
+}
+
+static json_t *describe_tokens(const struct routed_tokens *t)
+{
+    return json_pack("{s:I, s:I, s:I, s:o}", "same_experts", (json_int_t)t->same, "swapped", (json_int_t)t->swapped,
+                     "wrong", (json_int_t)t->wrong, "largest_gap_ulp", describe_number(t->gap_ulp));
+}
+
+static json_t *describe_layer(const struct layer_result *l)
+{
+    json_t *object = json_pack("{s:i, s:i}", "layer", (int)l->layer, "model_layer", (int)l->model_layer);
+    for (uint32_t i = 0; i < l->bits_count; i++)
+        describe_into(object, "subject_reference", l->bits[i].stage,
+                      describe_difference(&l->bits[i].of, l->bits[i].format, l->bits[i].per_token));
+    for (uint32_t i = 0; i < l->bound_count; i++)
+        describe_into(object, "bound", l->bound[i].stage, describe_bound(&l->bound[i].of, l->bound[i].per_token));
+    for (uint32_t i = 0; i < l->distance_count; i++)
+        describe_into(object, l->distance[i].subject, l->distance[i].truth, describe_metrics(&l->distance[i].of));
+    for (uint32_t i = 0; i < l->hash_count; i++)
+        json_object_set_new(object, l->hash[i].name, json_string(l->hash[i].sha256));
+    if (l->routed)
+        json_object_set_new(object, "tokens", describe_tokens(&l->tokens));
+    return object;
+}
+
+static json_t *describe_distances(const struct distances *sum)
+{
+    json_t *object = json_object();
+    describe_into(object, "reference_truth", "quantised", describe_metrics(&sum->reference_quantised));
+    describe_into(object, "reference_truth", "original", describe_metrics(&sum->reference_original));
+    describe_into(object, "subject_truth", "quantised", describe_metrics(&sum->subject_quantised));
+    describe_into(object, "subject_truth", "original", describe_metrics(&sum->subject_original));
+    describe_into(object, "subject_truth", "quantised_bf16_store", describe_metrics(&sum->stored_quantised));
+    return object;
+}
+
+static json_t *describe_drift(const struct drift_result *d)
+{
+    json_t *object = json_pack("{s:i, s:i}", "layer", (int)d->layer, "model_layer", (int)d->model_layer);
+    describe_into(object, "subject_truth", "quantised", describe_metrics(&d->subject_quantised));
+    describe_into(object, "subject_truth", "original", describe_metrics(&d->subject_original));
+    json_object_set_new(object, "subject_routing_flips", json_integer(d->subject_flips));
+    describe_into(object, "reference_truth", "quantised", describe_metrics(&d->reference_quantised));
+    describe_into(object, "reference_truth", "original", describe_metrics(&d->reference_original));
+    json_object_set_new(object, "reference_routing_flips", json_integer(d->reference_flips));
+    return object;
+}
+
+json_t *describe_figures(const struct case_result *r)
+{
+    json_t *layers = json_array(), *metrics = json_pack("{s:o}", "layers", layers);
+    for (uint32_t l = 0; l < r->layers; l++)
+        json_array_append_new(layers, describe_layer(&r->layer[l]));
+    if (r->output)
+        json_object_set_new(metrics, "overall", describe_distances(&r->overall));
+    if (r->drift) {
+        json_t *drift = json_array();
+        for (uint32_t l = 0; l < r->layers; l++)
+            json_array_append_new(drift, describe_drift(&r->drift[l]));
+        json_object_set_new(metrics, "drift", drift);
+    }
+    return metrics;
+}
+
+json_t *describe_explanation(const struct explanation *e)
+{
+    json_t *candidates = json_array(), *also = json_array(), *where = json_object();
+    for (uint32_t i = 0; i < e->shown_count; i++)
+        json_array_append_new(candidates,
+                              json_pack("{s:s, s:f}", "name", e->shown[i].name, "explains", e->shown[i].explains));
+    for (uint32_t i = 0; i < e->also_count; i++)
+        json_array_append_new(also, json_string(e->also[i].name));
+    if (e->tokens[0])
+        json_object_set_new(where, "tokens", json_string(e->tokens));
+    if (e->expert >= 0)
+        json_object_set_new(where, "expert", json_integer(e->expert));
+    if (e->columns[0])
+        json_object_set_new(where, "columns", json_string(e->columns));
+    return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o}", "layer", (int)e->layer, "name", e->best.name, "kind",
+                     e->kind, "explains", e->best.explains, "also_fits", also, "where", where, "candidates",
+                     candidates);
+}
+
+json_t *describe_minimal(const struct minimal_part *m)
+{
+    return json_pack("{s:s, s:I, s:s, s:b, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "path", m->path, "bytes",
+                     (json_int_t)m->bytes, "name", m->name, "explained_alike", m->explained_alike, "layer",
+                     (int)m->layer, "first_token", (int)m->first_token, "tokens", (int)m->tokens, "first_slot",
+                     (int)m->first_slot, "slots", (int)m->slots, "hidden", (int)m->hidden, "intermediate",
+                     (int)m->intermediate, "tries", (int)m->tries, "repro", record_string(m->repro));
+}
+
+json_t *describe_coverage(const struct coverage *c)
+{
+    json_t *object = json_object();
+    char name[32];
+    for (enum coverage_item i = 0; i < COVERAGE_ITEMS; i++) {
+        if (!c->of[i].applies)
+            continue;
+        json_t *count = json_pack("{s:I}", "seen", (json_int_t)c->of[i].seen);
+        if (c->of[i].possible)
+            json_object_set_new(count, "possible", json_integer((json_int_t)c->of[i].possible));
+        json_object_set_new(object, coverage_name(i, name), count);
+    }
+    return object;
 }

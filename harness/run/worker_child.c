@@ -9,7 +9,8 @@
 
 #include "harness/judge/baseline.h"
 #include "harness/run/child.h"
-#include "harness/report/record.h"
+#include "harness/run/clock.h"
+#include "harness/run/json_text.h"
 #include "harness/run/session.h"
 #include "harness/run/residual_stream.h"
 #include "harness/run/subject.h"
@@ -234,9 +235,9 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     }
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};
-        double began = record_clock();
+        double began = clock_seconds();
         status = run_batch(w, &s, io, b, error);
-        w->seconds[b] += record_clock() - began;
+        w->seconds[b] += clock_seconds() - began;
     }
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);

@@ -5,6 +5,7 @@
  * output, without an order claimed.
  */
 #include "harness/judge/check_exact.h"
+#include "harness/judge/judge.h"
 #include "quant/quant.h"
 #include "tests/support/check.h"
 #include "tests/oracle/oracle.h"
@@ -77,7 +78,7 @@ static void bench_free(struct bench *b)
 /* Of b->output, with the lane or without it. */
 static enum verdict verdict_of(struct bench *b, bool exact, uint64_t *mismatching)
 {
-    struct judgement j;
+    struct case_result j;
     struct gb_error error;
     struct gate gate;
     const struct gb_shape *s = &b->fixture->shape;
@@ -86,11 +87,9 @@ static enum verdict verdict_of(struct bench *b, bool exact, uint64_t *mismatchin
     gate_preset(0, &gate);
     gate.exact = exact;
     ok(judge(&b->baseline, &b->subject, b->outputs, NULL, &gate, &j, &error), &error);
-    const json_t *lane = json_object_get(j.lanes, "exact");
-    assert_int_equal(json_is_true(json_object_get(lane, "binding")), exact);
-    *mismatching = (uint64_t)json_integer_value(json_object_get(lane, "mismatching"));
-    json_decref(j.lanes);
-    json_decref(j.metrics);
+    assert_int_equal(j.exact.binding, exact);
+    *mismatching = j.exact.mismatching;
+    case_result_free(&j);
     return j.verdict;
 }
 
@@ -308,7 +307,7 @@ static void breaches_are_seen(void **state)
 static void false_claims_are_refused(void **state)
 {
     struct bench b;
-    struct judgement j;
+    struct case_result j;
     struct gb_error error;
     struct gate gate;
     (void)state;
@@ -317,10 +316,9 @@ static void false_claims_are_refused(void **state)
     struct gb_kernel plain = b.subject;
     plain.activations = GB_BF16;
     ok(judge(&b.plain, &plain, b.plain.reference, NULL, &gate, &j, &error), &error);
-    assert_string_equal(json_string_value(json_object_get(json_object_get(j.lanes, "exact"), "result")), "NOT_RUN");
+    assert_non_null(j.exact.why);
     assert_int_equal(j.verdict, VERDICT_PASS);
-    json_decref(j.lanes);
-    json_decref(j.metrics);
+    case_result_free(&j);
 
     ok(exact_check(b.fixture, &error), &error);
     b.fixture->layer[0].activation_scales[1] *= 1.1f;
@@ -328,8 +326,7 @@ static void false_claims_are_refused(void **state)
     assert_non_null(strstr(error.message, "exact/2, but layer 0, token "));
     ok(judge(&b.baseline, &b.subject, b.baseline.reference, NULL, &gate, &j, &error), &error);
     assert_int_equal(j.verdict, VERDICT_BAD_INPUT);
-    json_decref(j.lanes);
-    json_decref(j.metrics);
+    case_result_free(&j);
     bench_free(&b);
 }
 

@@ -59,20 +59,19 @@ static void scene_free(struct scene *s)
 }
 
 /* The best explanation of the subject's outputs. Owned by the caller; NULL: they are right. */
-static json_t *explained(struct scene *s, char *text)
+static struct explanation *explained(struct scene *s)
 {
-    json_t *explanation;
+    struct explanation *explanation;
     struct gb_error error = {""};
-    if (explain(&s->baseline, GB_LAYER, s->subject, &explanation, text, 768, &error) != GB_OK)
+    if (explain(&s->baseline, GB_LAYER, s->subject, &explanation, &error) != GB_OK)
         fail_msg("%s", error.message);
     return explanation;
 }
 
-static bool also_fits(const json_t *explanation, const char *start)
+static bool also_fits(const struct explanation *explanation, const char *start)
 {
-    const json_t *also = json_object_get(explanation, "also_fits");
-    for (size_t i = 0; i < json_array_size(also); i++)
-        if (!strncmp(json_string_value(json_array_get(also, i)), start, strlen(start)))
+    for (size_t i = 0; explanation && i < explanation->also_count; i++)
+        if (!strncmp(explanation->also[i].name, start, strlen(start)))
             return true;
     return false;
 }
@@ -88,17 +87,16 @@ static void faults_are_explained(void **state)
         struct scene s;
         scene_of(&s, (struct gb_shape){6, 128, 160, 6, 2}, formats[f], GB_BF16, -1);
         for (size_t i = f % 3; i < count; i += 3) {
-            char text[768];
             if (!fault_applies(&all[i], &s.trace.arguments) || !strcmp(all[i].name, "one NaN"))
                 continue;
             assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
-            json_t *explanation = explained(&s, text);
-            const char *name = explanation ? json_string_value(json_object_get(explanation, "name")) : all[i].name;
-            if (explanation && !(json_number_value(json_object_get(explanation, "explains")) > 0.99))
-                fail_msg("%s: %s", all[i].name, text);
+            struct explanation *explanation = explained(&s);
+            const char *name = explanation ? explanation->best.name : all[i].name;
+            if (explanation && !(explanation->best.explains > 0.99))
+                fail_msg("%s: %s", all[i].name, explanation->text);
             if (strncmp(name, all[i].name, strlen(all[i].name)) && !also_fits(explanation, all[i].name))
-                fail_msg("%s: %s", all[i].name, text);
-            json_decref(explanation);
+                fail_msg("%s: %s", all[i].name, explanation->text);
+            explanation_free(explanation);
         }
         scene_free(&s);
     }
@@ -113,17 +111,17 @@ static void one_expert_is_named(void **state)
     (void)state;
     scene_new(&s, GB_NVFP4);
     for (size_t i = 0; i < count; i++) {
-        char text[768], name[128];
+        char name[128];
         if (strcmp(all[i].name, "scales of the next block") && strcmp(all[i].name, "gate and up swapped") &&
             strcmp(all[i].name, "nibbles of down exchanged"))
             continue;
         assert_int_equal(fault_run(&all[i], &s.trace, affected, s.subject->layer[0].output, NULL), GB_OK);
-        json_t *explanation = explained(&s, text);
+        struct explanation *explanation = explained(&s);
         snprintf(name, sizeof name, "%s, of expert 2 alone", all[i].name);
-        assert_string_equal(json_string_value(json_object_get(explanation, "name")), name);
-        assert_int_equal(json_integer_value(json_object_get(json_object_get(explanation, "where"), "expert")), 2);
-        assert_non_null(strstr(text, "in tokens of expert 2 only"));
-        json_decref(explanation);
+        assert_string_equal(explanation->best.name, name);
+        assert_int_equal(explanation->expert, 2);
+        assert_non_null(strstr(explanation->text, "in tokens of expert 2 only"));
+        explanation_free(explanation);
         tried++;
     }
     assert_int_equal(tried, 3);
@@ -132,14 +130,13 @@ static void one_expert_is_named(void **state)
 
 static void expect_name(struct scene *s, const char *name)
 {
-    char text[768];
-    json_t *explanation = explained(s, text);
-    const char *found = json_string_value(json_object_get(explanation, "name"));
-    if (!found || strcmp(found, name))
-        fail_msg("'%s', not '%s': %s", found ? found : "", name, text);
-    if (!strstr(text, name))
-        fail_msg("%s", text);
-    json_decref(explanation);
+    struct explanation *explanation = explained(s);
+    assert_non_null(explanation);
+    if (strcmp(explanation->best.name, name))
+        fail_msg("'%s', not '%s': %s", explanation->best.name, name, explanation->text);
+    if (!strstr(explanation->text, name))
+        fail_msg("%s", explanation->text);
+    explanation_free(explanation);
 }
 
 static void rows_of_other_tokens_are_named(void **state)
@@ -211,12 +208,10 @@ static void offsets_of_ids_are_named(void **state)
 static void right_outputs_need_none(void **state)
 {
     struct scene s;
-    char text[768];
     (void)state;
     scene_new(&s, GB_MXFP8);
     memcpy(s.subject->layer[0].output, s.trace.output, 12 * 128 * sizeof(float));
-    assert_null(explained(&s, text));
-    assert_string_equal(text, "");
+    assert_null(explained(&s));
     scene_free(&s);
 }
 
@@ -227,7 +222,6 @@ static void the_other_contract_is_named(void **state)
         .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
     struct baseline quantised = {0};
     struct scene s;
-    char text[768];
     (void)state;
     scene_of(&s, (struct gb_shape){8, 128, 128, 6, 2}, GB_NVFP4, GB_NVFP4, -1);
     size_t bytes = 8 * 128 * sizeof(float);
@@ -235,17 +229,17 @@ static void the_other_contract_is_named(void **state)
         baseline_new(s.baseline.fixture, fixture_contract(s.baseline.fixture), &s.baseline, &quantised, NULL), GB_OK);
     assert_int_equal(baseline_bounds(&quantised, &points, false, NULL), GB_OK);
     memcpy(s.subject->layer[0].output, quantised.reference->layer[0].output, bytes);
-    json_t *explanation = explained(&s, text);
-    assert_non_null(
-        strstr(text, "looks like: the contract with nvfp4 activations (explains 100 % of the squared error)"));
-    assert_non_null(strstr(text, "; if that is meant: --activations nvfp4, or so in the kernel's table"));
-    json_decref(explanation);
+    struct explanation *explanation = explained(&s);
+    assert_non_null(strstr(explanation->text,
+                           "looks like: the contract with nvfp4 activations (explains 100 % of the squared error)"));
+    assert_non_null(strstr(explanation->text, "; if that is meant: --activations nvfp4, or so in the kernel's table"));
+    explanation_free(explanation);
     memcpy(s.subject->layer[0].output, s.baseline.reference->layer[0].output, bytes);
-    assert_int_equal(explain(&quantised, GB_LAYER, s.subject, &explanation, text, sizeof text, NULL), GB_OK);
-    assert_non_null(
-        strstr(text, "looks like: the contract with bf16 activations (explains 100 % of the squared error)"));
-    assert_non_null(strstr(text, "; if that is meant: --activations bf16, or so in the kernel's table"));
-    json_decref(explanation);
+    assert_int_equal(explain(&quantised, GB_LAYER, s.subject, &explanation, NULL), GB_OK);
+    assert_non_null(strstr(explanation->text,
+                           "looks like: the contract with bf16 activations (explains 100 % of the squared error)"));
+    assert_non_null(strstr(explanation->text, "; if that is meant: --activations bf16, or so in the kernel's table"));
+    explanation_free(explanation);
     baseline_free(&quantised);
     scene_free(&s);
 }
@@ -273,21 +267,20 @@ static void the_simplest_that_fits_is_named(void **state)
     (void)state;
     for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
         struct scene s;
-        char text[768];
         scene_of(&s, rows[n].shape, GB_NVFP4, GB_BF16, -1);
         for (size_t i = 0; i < count; i++)
             if (!strcmp(all[i].name, rows[n].fault))
                 assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
-        json_t *explanation = explained(&s, text);
-        const char *name = json_string_value(json_object_get(explanation, "name"));
+        struct explanation *explanation = explained(&s);
+        const char *name = explanation->best.name;
         if (strncmp(name, rows[n].name, strlen(rows[n].name)))
-            fail_msg("row %u: '%s', not '%s': %s", n, name, rows[n].name, text);
-        if (rows[n].also ? !also_fits(explanation, rows[n].also)
-                         : json_array_size(json_object_get(explanation, "also_fits")) != 0)
-            fail_msg("row %u: '%s' is not among what fits alike: %s", n, rows[n].also ? rows[n].also : "", text);
-        if (rows[n].also && !strstr(text, ", or"))
-            fail_msg("row %u: %s", n, text);
-        json_decref(explanation);
+            fail_msg("row %u: '%s', not '%s': %s", n, name, rows[n].name, explanation->text);
+        if (rows[n].also ? !also_fits(explanation, rows[n].also) : explanation->also_count != 0)
+            fail_msg("row %u: '%s' is not among what fits alike: %s", n, rows[n].also ? rows[n].also : "",
+                     explanation->text);
+        if (rows[n].also && !strstr(explanation->text, ", or"))
+            fail_msg("row %u: %s", n, explanation->text);
+        explanation_free(explanation);
         scene_free(&s);
     }
 }

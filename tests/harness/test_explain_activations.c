@@ -56,16 +56,15 @@ static void faults_of_quantised_layers_are_named(void **state)
         assert_int_equal(trace_new(gb_contract_of(&a, GB_LAYER, GB_ORDER_FMA32), &a, &trace, NULL), GB_OK);
         assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &subject, NULL), GB_OK);
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-            char text[1024] = "";
-            json_t *explanation;
+            struct explanation *explanation;
             assert_int_equal(fault_run(find(names[n]), &trace, NULL, subject->layer[0].output, NULL), GB_OK);
-            assert_int_equal(explain(&baseline, GB_LAYER, subject, &explanation, text, sizeof text, NULL), GB_OK);
+            assert_int_equal(explain(&baseline, GB_LAYER, subject, &explanation, NULL), GB_OK);
             assert_non_null(explanation);
-            const char *name = json_string_value(json_object_get(explanation, "name"));
+            const char *name = explanation->best.name;
             if (strcmp(name, names[n]))
-                fail_msg("%d, %s: %s", (int)c, names[n], text);
-            assert_true(json_number_value(json_object_get(explanation, "explains")) > 0.999);
-            json_decref(explanation);
+                fail_msg("%d, %s: %s", (int)c, names[n], explanation->text);
+            assert_true(explanation->best.explains > 0.999);
+            explanation_free(explanation);
         }
         gb_outputs_free(subject);
         trace_free(&trace);

@@ -268,7 +268,7 @@ static void change_is_seen(const struct gb_vectors *v, const struct gb_recipe *r
                            const struct gb_vector_outputs *ours, struct tally *tally)
 {
     struct gb_vector_outputs *theirs = outputs_of(v, &change->rules);
-    struct difference d;
+    struct quantiser_difference d;
     difference_between(v, ours, theirs, &d);
     tally->changes++;
     if (d.blocks) {

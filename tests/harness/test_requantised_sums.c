@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms and gain of whole layers with quantised activations: a legal flip of a code passes, a wrong scale does not. */
 #include "harness/judge/judge.h"
+#include "harness/report/to_json.h"
 
 #include "quant/quant.h"
 #include "tests/support/check.h"
@@ -14,7 +15,8 @@ struct scene {
     struct baseline plain, baseline;
     struct gb_outputs *subject;
     struct gb_kernel kernel;
-    struct judgement judgement;
+    struct case_result result;
+    json_t *checks; /* of the result */
 };
 
 static void scene_new(struct scene *s, enum gb_format format, enum gb_format activations, const char *recipe)
@@ -45,8 +47,8 @@ static void scene_new(struct scene *s, enum gb_format format, enum gb_format act
 
 static void scene_free(struct scene *s)
 {
-    json_decref(s->judgement.lanes);
-    json_decref(s->judgement.metrics);
+    case_result_free(&s->result);
+    json_decref(s->checks);
     baseline_free(&s->baseline);
     baseline_free(&s->plain);
     gb_outputs_free(s->subject);
@@ -59,15 +61,16 @@ static void look(struct scene *s, const char *preset)
     struct gate gate;
     struct gb_error error = {""};
     assert_int_equal(gate_read(preset, &gate, &error), GB_OK);
-    json_decref(s->judgement.lanes);
-    json_decref(s->judgement.metrics);
-    if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->judgement, &error) != GB_OK)
+    case_result_free(&s->result);
+    json_decref(s->checks);
+    if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->result, &error) != GB_OK)
         fail_msg("%s", error.message);
+    s->checks = describe_checks(&s->result);
 }
 
 static const json_t *lane(const struct scene *s, const char *name)
 {
-    return json_object_get(s->judgement.lanes, name);
+    return json_object_get(s->checks, name);
 }
 
 /* Where the largest sum of a family is. */
@@ -95,14 +98,14 @@ static void a_wrong_scale_is_seen(void **state)
         struct scene s;
         scene_new(&s, contracts[c].format, contracts[c].activations, contracts[c].recipe);
         look(&s, "default");
-        assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+        assert_int_equal(s.result.verdict, VERDICT_PASS);
         assert_true(json_is_true(json_object_get(lane(&s, "gain"), "binding")));
         assert_int_equal(json_integer_value(json_object_get(lane(&s, "gain"), "tokens_left_out")), 0);
         float *row = (float *)s.subject->layer[0].output + 5 * shape.hidden;
         for (uint32_t i = 0; i < shape.hidden; i++)
             row[i] *= 1.00002f;
         look(&s, "default");
-        assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
+        assert_int_equal(s.result.verdict, VERDICT_FAIL);
         assert_string_equal(json_string_value(json_object_get(lane(&s, "gain"), "result")), "FAIL");
         assert_string_equal(place(&s, "gain", "gain of a token"), "token 5");
         scene_free(&s);
@@ -138,8 +141,8 @@ static void flips_are_told_from_errors(void **state)
                                                                                  row[i % shape.intermediate] * flip);
             }
             look(&s, "default");
-            if (s.judgement.verdict != (i == shut ? VERDICT_FAIL : VERDICT_PASS))
-                fail_msg("%s, code %zu: %s", contracts[c].recipe, i, s.judgement.reason);
+            if (s.result.verdict != (i == shut ? VERDICT_FAIL : VERDICT_PASS))
+                fail_msg("%s, code %zu: %s", contracts[c].recipe, i, s.result.reason);
             memcpy(output + token * shape.hidden, kept, sizeof kept);
             open += i != shut;
             if (open > 40 * (c + 1))
@@ -160,7 +163,7 @@ static void what_is_not_judged_is_said(void **state)
     scene_new(&s, GB_NVFP4, GB_NVFP4, "nvfp4.trtllm/1");
     s.kernel.roundings.slot = GB_BF16;
     look(&s, "default");
-    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_int_equal(s.result.verdict, VERDICT_PASS);
     for (int l = 0; l < 2; l++) {
         assert_string_equal(json_string_value(json_object_get(lane(&s, lanes[l]), "result")), "NOT_RUN");
         assert_non_null(
@@ -169,7 +172,7 @@ static void what_is_not_judged_is_said(void **state)
     scene_free(&s);
     scene_new(&s, GB_NVFP4, GB_NVFP4, "nvfp4.flashinfer-4over6-mae-448/1");
     look(&s, "default");
-    assert_int_equal(s.judgement.verdict, VERDICT_VACUOUS);
+    assert_int_equal(s.result.verdict, VERDICT_VACUOUS);
     assert_string_equal(json_string_value(json_object_get(lane(&s, "gain"), "reason")),
                         "too many codes of the intermediate are open");
     scene_free(&s);

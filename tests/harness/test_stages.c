@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stage by stage: what a subject hands out is judged by itself. */
 #include "harness/judge/judge.h"
+#include "harness/report/to_json.h"
 
 #include "quant/quant.h"
 #include "tests/support/check.h"
@@ -14,7 +15,8 @@ struct scene {
     struct baseline baseline;
     struct gb_outputs *subject;
     struct gb_kernel kernel;
-    struct judgement judgement;
+    struct case_result result;
+    json_t *checks; /* of the result */
 };
 
 static const struct gb_shape shape = {12, 256, 128, 6, 2};
@@ -41,29 +43,30 @@ static void scene_new(struct scene *s, uint32_t accumulator_bits)
 
 static void scene_free(struct scene *s)
 {
-    json_decref(s->judgement.lanes);
-    json_decref(s->judgement.metrics);
+    case_result_free(&s->result);
+    json_decref(s->checks);
     baseline_free(&s->baseline);
     gb_outputs_free(s->subject);
     gb_fixture_free(s->fixture);
     problem_free(&s->problem);
 }
 
-/* The default gate's judgement. */
+/* The default gate's result. */
 static void look(struct scene *s)
 {
     struct gate gate;
     struct gb_error error = {""};
     gate_preset(0, &gate);
-    json_decref(s->judgement.lanes);
-    json_decref(s->judgement.metrics);
-    if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->judgement, &error) != GB_OK)
+    case_result_free(&s->result);
+    json_decref(s->checks);
+    if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->result, &error) != GB_OK)
         fail_msg("%s", error.message);
+    s->checks = describe_checks(&s->result);
 }
 
 static json_int_t codes(const struct scene *s, const char *what)
 {
-    return json_integer_value(json_object_get(json_object_get(s->judgement.lanes, "codes"), what));
+    return json_integer_value(json_object_get(json_object_get(s->checks, "codes"), what));
 }
 
 /* Down, by the reference, from the subject's own codes. */
@@ -81,7 +84,7 @@ static void the_reference_has_its_own_codes(void **state)
     (void)state;
     scene_new(&s, 24);
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_int_equal(s.result.verdict, VERDICT_PASS);
     assert_int_equal(codes(&s, "codes"), 12 * 2 * 128);
     assert_int_equal(codes(&s, "same"), 12 * 2 * 128);
     assert_true(codes(&s, "allowed_flips") < 12 * 2 * 128 / 10);
@@ -97,10 +100,10 @@ static void an_illegal_code_is_named(void **state)
     s.subject->layer[0].intermediate[(7 * 2 + 1) * 128 + 93].bits ^= 1;
     complete(&s);
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
+    assert_int_equal(s.result.verdict, VERDICT_FAIL);
     assert_int_equal(codes(&s, "illegal"), 1);
-    assert_non_null(strstr(s.judgement.reason, "first at token 7, slot 1, column 93: 0x"));
-    assert_non_null(strstr(s.judgement.reason, "is possible before rounding"));
+    assert_non_null(strstr(s.result.reason, "first at token 7, slot 1, column 93: 0x"));
+    assert_non_null(strstr(s.result.reason, "is possible before rounding"));
     scene_free(&s);
 }
 
@@ -112,7 +115,7 @@ static void too_many_flips_are_seen(void **state)
     (void)state;
     scene_new(&s, 20);
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_int_equal(s.result.verdict, VERDICT_PASS);
     gb_bf16 *h = s.subject->layer[0].intermediate;
     for (size_t i = 0; i < (size_t)shape.tokens * shape.top_k * shape.intermediate; i++) {
         const struct layer_bounds *b = &s.baseline.bounds[0];
@@ -123,7 +126,7 @@ static void too_many_flips_are_seen(void **state)
             h[i] = other;
             if (!legal++) {
                 look(&s);
-                assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+                assert_int_equal(s.result.verdict, VERDICT_PASS);
                 assert_int_equal(codes(&s, "legal_flips"), 1);
             }
         }
@@ -133,14 +136,14 @@ static void too_many_flips_are_seen(void **state)
     assert_int_equal(codes(&s, "illegal"), 0);
     assert_int_equal(codes(&s, "legal_flips"), legal);
     assert_true(legal > codes(&s, "allowed_flips"));
-    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
-    assert_non_null(strstr(s.judgement.reason, "each within its interval, but roundings"));
+    assert_int_equal(s.result.verdict, VERDICT_FAIL);
+    assert_non_null(strstr(s.result.reason, "each within its interval, but roundings"));
     scene_free(&s);
 }
 
 static double ratio(const struct scene *s, const char *lane, const char *part)
 {
-    const json_t *of = json_object_get(s->judgement.lanes, lane);
+    const json_t *of = json_object_get(s->checks, lane);
     return json_number_value(json_object_get(part ? json_object_get(of, part) : of, "limit_ratio"));
 }
 
@@ -151,13 +154,13 @@ static void expect_seen_by_down(struct scene *s, const char *says)
     gb_bf16 *kept = s->subject->layer[0].intermediate;
     s->subject->layer[0].intermediate = NULL;
     look(s);
-    assert_int_equal(s->judgement.verdict, VERDICT_PASS);
-    assert_null(json_object_get(s->judgement.lanes, "down"));
+    assert_int_equal(s->result.verdict, VERDICT_PASS);
+    assert_null(json_object_get(s->checks, "down"));
     s->subject->layer[0].intermediate = kept;
     look(s);
-    assert_int_equal(s->judgement.verdict, VERDICT_FAIL);
-    if (!strstr(s->judgement.reason, says))
-        fail_msg("%s", s->judgement.reason);
+    assert_int_equal(s->result.verdict, VERDICT_FAIL);
+    if (!strstr(s->result.reason, says))
+        fail_msg("%s", s->result.reason);
 }
 
 static void down_is_judged_on_its_own_input(void **state)
@@ -167,7 +170,7 @@ static void down_is_judged_on_its_own_input(void **state)
     scene_new(&s, 24);
     float *output = s.subject->layer[0].output;
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_int_equal(s.result.verdict, VERDICT_PASS);
     assert_true(ratio(&s, "down", "bound") > 0 && ratio(&s, "down", "bound") < ratio(&s, "bound", NULL) / 10);
     assert_true(ratio(&s, "down", "rms") < ratio(&s, "rms", NULL) / 10);
     float right = output[5 * 256 + 77];
@@ -187,12 +190,12 @@ static void sums_of_rounded_outputs_are_not_judged(void **state)
     (void)state;
     scene_new(&s, 24);
     look(&s);
-    assert_null(json_object_get(json_object_get(s.judgement.lanes, "down"), "sums_not_run"));
+    assert_null(json_object_get(json_object_get(s.checks, "down"), "sums_not_run"));
     s.kernel.roundings.slot = GB_BF16;
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
-    assert_non_null(json_object_get(json_object_get(s.judgement.lanes, "down"), "sums_not_run"));
-    assert_null(json_object_get(json_object_get(s.judgement.lanes, "down"), "gain"));
+    assert_int_equal(s.result.verdict, VERDICT_PASS);
+    assert_non_null(json_object_get(json_object_get(s.checks, "down"), "sums_not_run"));
+    assert_null(json_object_get(json_object_get(s.checks, "down"), "gain"));
     scene_free(&s);
 }
 
@@ -206,12 +209,12 @@ static void down_alone_has_the_references_input(void **state)
     gb_bf16 *kept = s.subject->layer[0].intermediate;
     s.subject->layer[0].intermediate = NULL;
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_PASS);
+    assert_int_equal(s.result.verdict, VERDICT_PASS);
     float *output = s.subject->layer[0].output;
     output[77] += (float)(2.0 * s.baseline.bounds[0].of.output_sigma[77]);
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
-    assert_non_null(strstr(s.judgement.reason, "down of layer 0: 1 of 3072"));
+    assert_int_equal(s.result.verdict, VERDICT_FAIL);
+    assert_non_null(strstr(s.result.reason, "down of layer 0: 1 of 3072"));
     s.subject->layer[0].intermediate = kept;
     scene_free(&s);
 }
@@ -226,11 +229,11 @@ static void bits_say_which_stage_is_wrong(void **state)
     s.subject->layer[0].intermediate[3].bits ^= 1;
     complete(&s);
     look(&s);
-    assert_int_equal(s.judgement.verdict, VERDICT_FAIL);
-    assert_non_null(strstr(s.judgement.reason, "; down itself, on this intermediate, has the reference's bits"));
+    assert_int_equal(s.result.verdict, VERDICT_FAIL);
+    assert_non_null(strstr(s.result.reason, "; down itself, on this intermediate, has the reference's bits"));
     ((uint32_t *)s.subject->layer[0].output)[700] ^= 1;
     look(&s);
-    assert_non_null(strstr(s.judgement.reason, "; down itself, on this intermediate, differs too"));
+    assert_non_null(strstr(s.result.reason, "; down itself, on this intermediate, differs too"));
     scene_free(&s);
 }
 

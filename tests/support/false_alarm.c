@@ -87,7 +87,7 @@ void alarms_run(struct alarm_subject *s, const struct gb_kernel *claim, const st
                 bool inner, const char *name, struct alarms *a)
 {
     struct gb_kernel kernel = *claim;
-    struct judgement j;
+    struct case_result j;
     struct gb_error error = {""};
     struct gate gate;
     gb_bf16 *kept = s->outputs->layer[0].intermediate;
@@ -108,10 +108,9 @@ void alarms_run(struct alarm_subject *s, const struct gb_kernel *claim, const st
                  "%s, order %d, fma %d, scales first %d, reciprocal %d, fold %d, truncate %d, early %d: %s", name,
                  (int)legal->order, legal->fma, legal->scales_first, legal->reciprocal, legal->fold, legal->truncate,
                  legal->early, j.reason);
-    if (!json_object_get(json_object_get(j.lanes, "rms"), "reason"))
+    if (!j.without_sums)
         count_sums(s, inner, a);
-    json_decref(j.lanes);
-    json_decref(j.metrics);
+    case_result_free(&j);
 }
 
 void alarms_add(struct alarms *sum, const struct alarms *a)

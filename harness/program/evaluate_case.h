@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One subject's outputs to cases of the record: one, or two where routing of its own comes with them. */
-#ifndef GB_HARNESS_JUDGE_EVALUATE_CASE_H
-#define GB_HARNESS_JUDGE_EVALUATE_CASE_H
+/* One subject's outputs to cases: one, or two where routing of its own comes with them. */
+#ifndef GB_HARNESS_PROGRAM_EVALUATE_CASE_H
+#define GB_HARNESS_PROGRAM_EVALUATE_CASE_H
 
 #include "harness/program/run_case.h"
 #include "harness/run/worker.h"
@@ -20,7 +20,7 @@ struct judged {
 const char *judged_contract(const struct gb_kernel *kernel);
 /* Where both ids and an output are there, the router is one case, and the layer under the subject's own routing
  * another. A failed output is explained. */
-enum gb_status judged_cases(json_t *record, const struct case_request *request, const struct judged *subject,
+enum gb_status judged_cases(struct case_list *cases, const struct case_request *request, const struct judged *subject,
                             struct gb_error *error);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "harness/judge/evaluate_case.h"
+#include "harness/program/evaluate_case.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "harness/program/command.h"
 #include "harness/explain/explain.h"
 #include "harness/judge/judge.h"
+#include "harness/run/clock.h"
 #include "harness/run/progress.h"
-#include "harness/report/record.h"
 #include "harness/judge/reroute.h"
 #include "harness/run/session.h"
 
@@ -25,8 +25,8 @@ static enum gb_status baseline_of(struct baselines *all, const struct gb_kernel 
     return baselines_get(all, kernel_contract(all->fixture, kernel), b, error);
 }
 
-/* A judgement of the fixture itself names its file. */
-static void name_fixture(const struct case_request *r, struct judgement *j)
+/* A result about the fixture itself names its file. */
+static void name_fixture(const struct case_request *r, struct case_result *j)
 {
     char reason[sizeof j->reason];
     if (j->verdict != VERDICT_BAD_INPUT)
@@ -35,43 +35,44 @@ static void name_fixture(const struct case_request *r, struct judgement *j)
     snprintf(j->reason, sizeof j->reason, "%s: %.500s", path_end(r->path), reason);
 }
 
-/* Of two judgements the graver stays, the first of equal ones. */
-static void keep_graver(struct judgement *j, struct judgement *again)
+/* Of two results the graver stays, the first of equal ones. */
+static void keep_graver(struct case_result *j, struct case_result *again)
 {
-    struct judgement *less = verdict_graver(again->verdict, j->verdict) != j->verdict ? j : again;
-    json_decref(less->lanes);
-    json_decref(less->metrics);
+    struct case_result *less = verdict_graver(again->verdict, j->verdict) != j->verdict ? j : again;
+    case_result_free(less);
     if (less == j)
         *j = *again;
 }
 
-static json_t *last_case(json_t *record)
-{
-    json_t *cases = json_object_get(record, "cases");
-    return json_array_get(cases, json_array_size(cases) - 1);
-}
-
-static void add_case(json_t *record, const struct case_request *r, const struct judged *s, struct judgement *j)
+/* Takes the result over. NULL: no memory. */
+static struct case_entry *add_case(struct case_list *cases, const struct case_request *r, const struct judged *s,
+                                   struct case_result *j, struct gb_error *error)
 {
     name_fixture(r, j);
-    record_case(record, record_fixture(r->path, r->fixture), record_subject(s->kernel.name, s->library, &s->kernel),
-                judged_contract(&s->kernel), s->outputs->shape.tokens, j->verdict, j->reason, s->repro, j->lanes,
-                j->metrics);
+    struct case_entry *e =
+        case_list_add(cases, s->kernel.name, s->library, &s->kernel, s->outputs->shape.tokens, s->repro);
+    if (!e) {
+        case_result_free(j);
+        gb_fail(error, GB_ENOMEM, "no memory for the results of %s", s->kernel.name);
+        return NULL;
+    }
+    e->contract = judged_contract(&s->kernel);
+    e->result = *j;
+    snprintf(e->reason, sizeof e->reason, "%s", j->reason);
+    return e;
 }
 
 /* Whether bits differ that are to be the same, although every element is within its error bound. */
-static bool bits_alone(const json_t *lanes)
+static bool bits_alone(const struct case_result *j)
 {
-    return !strcmp(record_text(lanes, "bits", "result", NULL), "FAIL") &&
-           json_is_true(json_object_get(json_object_get(lanes, "bits"), "binding")) &&
-           !strcmp(record_text(lanes, "bound", "result", NULL), "PASS");
+    return j->judged && j->bits_binding && j->bits.mismatching && !j->bound.exceeding;
 }
 
 /* What to do about a failure that has no name, or whose smallest part was not looked for; NULL: nothing more. */
-static const char *next_step(const struct case_request *r, const struct judged *s, const json_t *one)
+static const char *next_step(const struct case_request *r, const struct judged *s, const struct case_entry *one)
 {
-    bool named = record_text(one, "explanation", "name", NULL)[0] != '\0';
-    if (!named && bits_alone(json_object_get(one, "lanes")))
+    bool named = one->explanation && one->explanation->best.name[0];
+    if (!named && bits_alone(&one->result))
         return "every element is within its error bound: if the order of the sums is another one than is claimed, "
                "claim none";
     if (s->library[0] && !(s->kernel.flags & GB_ROUTES))
@@ -87,46 +88,46 @@ static const char *next_step(const struct case_request *r, const struct judged *
                : "write the intermediate beside the output (docs/kernels.md): gate_up and down are then checked apart";
 }
 
-/* Adds to a failed case what its result looks like, where it is the result that fails. */
-static enum gb_status explain_case(json_t *record, const struct case_request *r, const struct baseline *b,
-                                   const struct judged *s, bool wrong, struct gb_error *error)
+static void append(struct case_entry *one, const char *text)
 {
-    json_t *one = last_case(record), *explanation;
-    char text[768];
-    if (strcmp(record_text(one, "verdict", NULL), verdict_name(VERDICT_FAIL)))
+    size_t used = strlen(one->reason);
+    snprintf(one->reason + used, sizeof one->reason - used, "; %s", text);
+}
+
+/* Adds to a failed case what its result looks like, where it is the result that fails. */
+static enum gb_status explain_case(struct case_entry *one, const struct case_request *r, const struct baseline *b,
+                                   const struct judged *s, struct gb_error *error)
+{
+    if (one->result.verdict != VERDICT_FAIL)
         return GB_OK;
-    if (!wrong) {
-        json_object_set_new(one, "reason",
-                            json_sprintf("%s; its outputs pass every check", record_text(one, "reason", NULL)));
+    if (!one->result.wrong) {
+        append(one, "its outputs pass every check");
         return GB_OK;
     }
     if (s->kernel.operation == GB_ROUTE)
         return GB_OK;
     progress("searching what the error looks like", 0.7);
-    enum gb_status status = explain(b, s->kernel.operation, s->outputs, &explanation, text, sizeof text, error);
+    enum gb_status status = explain(b, s->kernel.operation, s->outputs, &one->explanation, error);
     if (status == GB_ENOMEM) { /* the verdict stands without */
-        json_object_set_new(
-            one, "reason", json_sprintf("%s; not explained: %.200s", record_text(one, "reason", NULL), error->message));
+        char text[300];
+        snprintf(text, sizeof text, "not explained: %.200s", error->message);
+        append(one, text);
         return GB_OK;
     }
-    if (status == GB_OK && explanation) {
-        json_object_set_new(one, "explanation", explanation);
-        json_object_set_new(one, "diagnosis", record_string(text));
-        json_object_set_new(one, "reason", json_sprintf("%s; %s", record_text(one, "reason", NULL), text));
-    }
-    const char *next = next_step(r, s, one);
-    if (status == GB_OK && next)
-        json_object_set_new(one, "next", json_string(next));
+    if (status == GB_OK && one->explanation)
+        append(one, one->explanation->text);
+    if (status == GB_OK)
+        one->next = next_step(r, s, one);
     return status;
 }
 
 /* A subject that may differ between runs is judged on both. */
-static enum gb_status judge_plainly(json_t *record, const struct case_request *r, const struct judged *s,
+static enum gb_status judge_plainly(struct case_list *cases, const struct case_request *r, const struct judged *s,
                                     struct gb_error *error)
 {
     struct baseline *b;
-    struct judgement j, again;
-    double began = record_clock();
+    struct case_result j = {0}, again = {0};
+    double began = clock_seconds();
     progress_enter(0.0, 0.7);
     enum gb_status status = baseline_of(r->baselines, &s->kernel, &b, error);
     if (status == GB_OK)
@@ -137,11 +138,15 @@ static enum gb_status judge_plainly(json_t *record, const struct case_request *r
         if (status == GB_OK)
             keep_graver(&j, &again);
     }
-    if (status != GB_OK)
+    if (status != GB_OK) {
+        case_result_free(&j);
         return status;
-    add_case(record, r, s, &j);
-    status = explain_case(record, r, b, s, j.wrong, error);
-    record_seconds(record, s->seconds + record_clock() - began);
+    }
+    struct case_entry *one = add_case(cases, r, s, &j, error);
+    if (!one)
+        return GB_ENOMEM;
+    status = explain_case(one, r, b, s, error);
+    one->seconds = s->seconds + clock_seconds() - began;
     return status;
 }
 
@@ -165,7 +170,7 @@ static enum gb_status take_routing(const struct case_request *r, const struct ju
 /* One run's output under that run's own routing. held: what it was judged against, for how long r->own is kept. */
 static enum gb_status judge_under_own(const struct case_request *r, const struct judged *s,
                                       const struct gb_outputs *outputs, const struct worker_checks *checks,
-                                      struct baseline **held, struct judgement *j, struct gb_error *error)
+                                      struct baseline **held, struct case_result *j, struct gb_error *error)
 {
     struct gb_outputs without_stack = *outputs;
     struct baseline *given;
@@ -173,9 +178,10 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
     if (status != GB_OK)
         return status;
     *held = given;
-    *j = (struct judgement){.verdict = VERDICT_NOT_RUN,
-                            .reason = "its routing was not written in full, or has ids that are no experts, an expert "
-                                      "twice, or weights that are no numbers: no output is right for it"};
+    *j =
+        (struct case_result){.verdict = VERDICT_NOT_RUN,
+                             .reason = "its routing was not written in full, or has ids that are no experts, an expert "
+                                       "twice, or weights that are no numbers: no output is right for it"};
     if ((s->routing && s->routing->unwritten) || !can_be_rerouted(r->fixture, outputs))
         return GB_OK;
     if (!routing_difference(r->fixture, outputs, &(struct routing_difference){0}))
@@ -191,39 +197,31 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
     return status;
 }
 
-/* How the subject's routing differs from the fixture's, if it does. */
-static void note_routing(json_t *one, const struct gb_fixture *f, const struct gb_outputs *outputs)
-{
-    struct routing_difference d;
-    uint32_t tokens = routing_difference(f, outputs, &d);
-    if (!tokens)
-        return;
-    json_object_set_new(one, "rerouted_tokens", json_integer(tokens));
-    json_object_set_new(one, "rerouted",
-                        json_pack("{s:i, s:i, s:i, s:I}", "expert_sets", (int)d.sets, "weights_only", (int)d.weights,
-                                  "slot_order_only", (int)d.order, "max_ulp", (json_int_t)d.max_ulp));
-}
-
-static enum gb_status judge_rerouted(json_t *record, const struct case_request *r, const struct judged *s,
+static enum gb_status judge_rerouted(struct case_list *cases, const struct case_request *r, const struct judged *s,
                                      struct gb_error *error)
 {
     struct baseline *held;
-    struct judgement j, again;
-    double began = record_clock();
+    struct case_result j = {0}, again = {0};
+    double began = clock_seconds();
     enum gb_status status = GB_OK;
     if (s->second)
         status = judge_under_own(r, s, s->second, NULL, &held, &again, error);
     if (status == GB_OK)
         status = judge_under_own(r, s, s->outputs, s->checks, &held, &j, error);
-    if (status != GB_OK)
+    if (status != GB_OK) {
+        case_result_free(&j);
+        case_result_free(&again);
         return status;
+    }
     if (s->second)
         keep_graver(&j, &again);
-    add_case(record, r, s, &j);
-    if (j.lanes)
-        note_routing(last_case(record), r->fixture, s->outputs);
-    status = explain_case(record, r, held, s, j.wrong, error);
-    record_seconds(record, s->seconds + record_clock() - began);
+    struct case_entry *one = add_case(cases, r, s, &j, error);
+    if (!one)
+        return GB_ENOMEM;
+    if (j.judged)
+        one->rerouted_tokens = routing_difference(r->fixture, s->outputs, &one->rerouted);
+    status = explain_case(one, r, held, s, error);
+    one->seconds = s->seconds + clock_seconds() - began;
     return status;
 }
 
@@ -233,6 +231,7 @@ static struct judged router_of(const struct judged *s)
     struct judged router = *s;
     router.kernel.operation = GB_ROUTE;
     router.kernel.weights = router.kernel.activations = GB_BF16;
+    router.kernel.order = s->kernel.order ? GB_ORDER_FMA32 : NULL; /* which every contract's router has */
     router.kernel.output = GB_FP32;
     router.kernel.roundings = (struct gb_stage_roundings){0}; /* they are the layer's */
     router.checks = s->routing;
@@ -240,14 +239,14 @@ static struct judged router_of(const struct judged *s)
     return router;
 }
 
-enum gb_status judged_cases(json_t *record, const struct case_request *r, const struct judged *s,
+enum gb_status judged_cases(struct case_list *cases, const struct case_request *r, const struct judged *s,
                             struct gb_error *error)
 {
     struct judged router = router_of(s);
     if (s->kernel.operation == GB_ROUTE)
         router.checks = s->checks;
     else if (!s->outputs->layer[0].ids)
-        return judge_plainly(record, r, s, error);
-    enum gb_status status = judge_plainly(record, r, &router, error);
-    return status == GB_OK && s->kernel.operation == GB_LAYER ? judge_rerouted(record, r, s, error) : status;
+        return judge_plainly(cases, r, s, error);
+    enum gb_status status = judge_plainly(cases, r, &router, error);
+    return status == GB_OK && s->kernel.operation == GB_LAYER ? judge_rerouted(cases, r, s, error) : status;
 }

@@ -5,7 +5,6 @@
 #include "harness/faults/faults_route.h"
 #include "harness/judge/judge.h"
 #include "harness/program/power.h"
-#include "harness/report/record.h"
 
 static const struct gb_kernel router = {.name = "fault",
                                         .operation = GB_ROUTE,
@@ -29,20 +28,19 @@ static uint32_t changed_tokens(const struct gb_outputs *faulty, const struct gb_
 }
 
 /* What saw it: "ids", "weights", or "range" for ids that are no experts, or are there twice. */
-static json_t *seen_by(const struct judgement *j)
+static json_t *seen_by(const struct case_result *j)
 {
-    json_t *checks = json_array(), *layers = json_object_get(j->metrics, "layers");
+    json_t *checks = json_array();
     bool range = false, ids = false;
-    for (size_t l = 0; l < json_array_size(layers); l++) {
-        const json_t *tokens = json_object_get(json_array_get(layers, l), "tokens");
-        range |= !tokens;
-        ids |= record_number(tokens, "wrong", NULL) > 0;
+    for (uint32_t l = 0; l < j->layers; l++) {
+        range |= !j->layer[l].routed;
+        ids |= j->layer[l].tokens.wrong > 0;
     }
     if (range)
         json_array_append_new(checks, json_string("range"));
     if (ids)
         json_array_append_new(checks, json_string("ids"));
-    if (!strcmp(record_text(j->lanes, "bound", "result", NULL), "FAIL"))
+    if (j->bound.exceeding)
         json_array_append_new(checks, json_string("weights"));
     return checks;
 }
@@ -66,7 +64,7 @@ static enum gb_status run(const struct gb_contract *contract, const struct gb_fi
 static enum gb_status plant(struct power *p, const struct route_fault *fault, struct gb_outputs *faulty,
                             const struct gb_outputs *clean, json_t *list, struct gb_error *error)
 {
-    struct judgement j;
+    struct case_result j;
     bool applies;
     enum gb_status status =
         run(gb_contract_router(p->baseline->contract), p->baseline->fixture, fault, faulty, &applies, error);
@@ -79,11 +77,9 @@ static enum gb_status plant(struct power *p, const struct route_fault *fault, st
     if (!changed)
         return GB_OK;
     status = judge(p->baseline, &router, faulty, NULL, &p->gates[0], &j, error);
-    if (status == GB_OK) {
+    if (status == GB_OK)
         json_object_set_new(object, "caught_by", seen_by(&j));
-        json_decref(j.lanes);
-        json_decref(j.metrics);
-    }
+    case_result_free(&j);
     return status;
 }
 

@@ -5,7 +5,6 @@
 
 #include "harness/judge/judge.h"
 #include "harness/program/power.h"
-#include "harness/report/record.h"
 #include "quant/quant.h"
 
 static size_t codes_of(const struct gb_shape *s)
@@ -43,23 +42,6 @@ void power_stages_reset(struct power *p)
         memcpy(p->codes[l], p->baseline->reference->layer[l].intermediate, sizeof **p->codes * codes_of(&f->shape));
 }
 
-static bool violated(const json_t *lane)
-{
-    return !strcmp(record_text(lane, "result", NULL), "FAIL");
-}
-
-static void read_lanes(const json_t *lanes, struct sight *sight)
-{
-    const json_t *down = json_object_get(lanes, "down");
-    *sight = (struct sight){.exact = violated(json_object_get(lanes, "exact")),
-                            .bound = violated(json_object_get(lanes, "bound")),
-                            .rms = violated(json_object_get(lanes, "rms")),
-                            .gain = violated(json_object_get(lanes, "gain")),
-                            .codes = violated(json_object_get(lanes, "codes")),
-                            .down = violated(json_object_get(down, "bound")) ||
-                                    violated(json_object_get(down, "rms")) || violated(json_object_get(down, "gain"))};
-}
-
 enum gb_status power_lanes(struct power *p, struct sight *lanes, struct gb_error *error)
 {
     const struct gb_kernel kernel = {.name = "fault",
@@ -69,19 +51,22 @@ enum gb_status power_lanes(struct power *p, struct sight *lanes, struct gb_error
                                      .output = GB_FP32,
                                      .accumulator_bits = 24};
     struct gate all;
-    struct judgement j;
+    struct case_result j;
     gate_preset(0, &all);
     for (uint32_t l = 0; l < p->outputs->layers; l++)
         p->outputs->layer[l].intermediate = p->staged ? p->codes[l] : NULL;
     enum gb_status status = judge(p->baseline, &kernel, p->outputs, NULL, &all, &j, error);
     for (uint32_t l = 0; l < p->outputs->layers; l++)
         p->outputs->layer[l].intermediate = NULL; /* which the outputs do not own */
-    if (status != GB_OK)
-        return status;
-    read_lanes(j.lanes, lanes);
-    json_decref(j.lanes);
-    json_decref(j.metrics);
-    return GB_OK;
+    if (status == GB_OK)
+        *lanes = (struct sight){.exact = exact_violated(&j.exact),
+                                .bound = j.bound.exceeding,
+                                .rms = !j.without_sums && sums_violated(&j.statistics, false),
+                                .gain = !j.without_sums && sums_violated(&j.statistics, true),
+                                .codes = codes_violated(&j.codes),
+                                .down = !lane_vacuous(&j.down.bound) && down_violated(&j.down)};
+    case_result_free(&j);
+    return status;
 }
 
 enum gb_status power_look_staged(struct power *p, json_t *object, struct gb_error *error)
