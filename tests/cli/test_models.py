@@ -26,7 +26,7 @@ HEAD = ("| checkpoint | import: router | left out | capture | verify |\n|---|---
 LIMIT = 1e-6
 
 if subprocess.run([PYTHON, "-c", "import torch, transformers, safetensors"], capture_output=True).returncode:
-    print("skipped: no torch, transformers and safetensors here; GAUGEBLOCK_TRANSFORMERS_PYTHON names a Python that has "
+    print("skipped: no torch, transformers and safetensors here; GAUGEBLOCK_TRANSFORMERS_PYTHON names a Python with "
           "them")
     sys.exit(SKIPPED)
 
