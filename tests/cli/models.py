@@ -4,7 +4,7 @@ transformers and safetensors; test_models.py runs it:
 
     models.py FOLDER [MODEL...]
 
-writes FOLDER/MODEL/ and FOLDER/MODEL.safetensors, and prints one line of JSON for each: its name and what went wrong, or
+writes FOLDER/MODEL/ and FOLDER/MODEL.safetensors, and prints a line of JSON for each: its name, and what went wrong or
 null."""
 import importlib.util
 import json

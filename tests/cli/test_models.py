@@ -26,7 +26,7 @@ HEAD = ("| checkpoint | import: router | left out | capture | verify |\n|---|---
 LIMIT = 1e-6
 
 if subprocess.run([PYTHON, "-c", "import torch, transformers, safetensors"], capture_output=True).returncode:
-    print("skipped: no torch, transformers and safetensors here; GAUGEBLOCK_TRANSFORMERS_PYTHON names a Python that has "
+    print("skipped: no torch, transformers and safetensors here; GAUGEBLOCK_TRANSFORMERS_PYTHON names a Python with "
           "them")
     sys.exit(SKIPPED)
 
@@ -86,7 +86,7 @@ def measure(name, wrong):
     done = subprocess.run([PROGRAM, *common, "--format", "bf16"] if "mxfp4" not in name else [PROGRAM, *common],
                           capture_output=True, text=True)
     if done.returncode == 2:
-        expect(len(done.stderr.splitlines()) == 1, f"{name}: {done.stderr}")
+        expect(len(done.stderr.splitlines()) == 1 and "cannot be imported: " in done.stderr, f"{name}: {done.stderr}")
         return f"| {name} | no: {done.stderr.rsplit('cannot be imported: ', 1)[1].strip()} | | | |"
     expect(done.returncode == 0 and "the same experts for every token" in done.stdout,
            f"{name}: {done.stdout}{done.stderr}")
@@ -104,12 +104,36 @@ def measure(name, wrong):
     return f"| {name} | `{router}` | {', '.join(left_out)} | {with_stream} | PASS |"
 
 
+def command(*arguments):
+    """fixtures/capture.py on its own; its output, and whether it says more than a line on failure."""
+    done = subprocess.run([PYTHON, "-B", os.path.join(SOURCE, "fixtures/capture.py"), *arguments], capture_output=True,
+                          text=True)
+    expect("Traceback" not in done.stderr, f"{arguments}: {done.stderr}")
+    expect(done.returncode == 0 or len(done.stderr.splitlines()) == 1, f"{arguments}: {done.stderr}")
+    return done
+
+
+def capture_by_command(name):
+    """A text for a model without a tokenizer, in the checkpoint's own arithmetic; a folder that holds no model."""
+    with open(path("text.txt"), "w") as stream_:
+        stream_.write("Some text of which no tokenizer makes tokens.")
+    done = command(path(name), path("text.txt"), path("text.safetensors"), "--tokens", "16", "--layers", "1-2")
+    expect("no tokenizer" in done.stdout and "16 random token ids" in done.stdout, done.stdout + done.stderr)
+    run("import", path(name), path("text.h5"), "--layers", "1-2", "--capture", path("text.safetensors"))
+    for arguments, words in (((path("nothing"), path("x")), "cannot load"),
+                             ((path(name), path("nothing.txt"), path("x")), "No such file")):
+        done = command(*arguments)
+        expect(done.returncode == 1 and words in done.stderr, f"{arguments}: {done.stderr}")
+
+
 def main():
     names = [name for name in sys.argv[1:] if name != "--write"]
     made = subprocess.run([PYTHON, "-B", os.path.join(SOURCE, "tests/cli/models.py"), path(""), *names],
                           capture_output=True, text=True)
     rows = [measure(*json.loads(line)) for line in made.stdout.splitlines() if line.startswith("[")]
     expect(made.returncode == 0 and rows, made.stderr[-2000:])
+    if not names:
+        capture_by_command("gpt_oss")
     with open(DOCUMENT) as stream_:
         document = stream_.read()
     before, rest = document.split(BEGIN)

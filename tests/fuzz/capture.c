@@ -19,6 +19,20 @@ static void take(const struct gb_capture *capture, const struct gb_shape *shape,
     fuzz_check(status, &error);
     if (status == GB_OK && present)
         fuzz_touch(delta, count * sizeof *delta);
+    status = gb_capture_between(capture, layer / 2, layer, shape, delta, &present, &error);
+    fuzz_check(status, &error);
+    if (status == GB_OK && present)
+        fuzz_touch(delta, count * sizeof *delta);
+    status = gb_capture_output(capture, layer, shape, residual, &present, &error);
+    fuzz_check(status, &error);
+    if (status == GB_OK && present)
+        fuzz_touch(residual, count * sizeof *residual);
+    int32_t *ids = malloc((size_t)shape->tokens * shape->top_k * sizeof *ids);
+    status = gb_capture_ids(capture, layer, shape, ids, &present, &error);
+    fuzz_check(status, &error);
+    if (status == GB_OK && present)
+        fuzz_touch(ids, (size_t)shape->tokens * shape->top_k * sizeof *ids);
+    free(ids);
     free(x);
     free(residual);
     free(delta);
@@ -32,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     fuzz_check(status, &error);
     if (status != GB_OK)
         return 0;
-    struct gb_shape shape = {.tokens = gb_capture_tokens(capture), .hidden = 4};
+    struct gb_shape shape = {.tokens = gb_capture_tokens(capture), .hidden = 4, .experts = 8, .top_k = 2};
     for (uint32_t layer = 0; layer < 3; layer++)
         take(capture, &shape, layer);
     shape.tokens = 1;

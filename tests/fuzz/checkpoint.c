@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gb_checkpoint_open: config.json, a NUL, the index. The one shard, a.safetensors, is good: experts of a 4 x 4 model.
- */
+/* gb_checkpoint_open_mapped: config.json, a NUL, the index, and after another NUL, if there is one, the map. The one
+ * shard, a.safetensors, is good: experts of a 4 x 4 model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,9 +60,14 @@ static void take(const struct gb_checkpoint *checkpoint)
     if (checkpoint->shape.experts != EXPERTS)
         return;
     gb_bf16 codes[EXPERTS * SIZE];
-    float norm[SIZE];
+    float norm[SIZE], bias[EXPERTS];
     struct gb_layer layer = {.router = {.format = GB_BF16, .codes = codes, .rows = EXPERTS, .columns = SIZE},
+                             .router_bias = bias,
                              .norm = norm};
+    char name[128];
+    for (uint32_t l = 0; l < 2; l++)
+        if (!gb_checkpoint_is_dense(checkpoint, l))
+            gb_checkpoint_shared(checkpoint, l, name);
     fuzz_check(gb_checkpoint_router(checkpoint, 0, &layer, &error), &error);
 }
 
@@ -70,10 +75,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     const uint8_t *end = count ? memchr(bytes, 0, count) : NULL;
     size_t config = end ? (size_t)(end - bytes) : count, index = end ? count - config - 1 : 0;
-    const char *first = fuzz_file(0, bytes, config), *second = fuzz_file(1, bytes + count - index, index);
+    const uint8_t *next = end ? end + 1 : bytes, *more = index ? memchr(next, 0, index) : NULL;
+    size_t map = more ? index - (size_t)(more - next) - 1 : 0;
+    index = more ? (size_t)(more - next) : index;
+    const char *first = fuzz_file(0, bytes, config), *second = fuzz_file(1, next, index);
+    const char *third = more ? fuzz_file(2, more + 1, map) : NULL;
     struct gb_checkpoint *checkpoint;
     struct gb_error error;
-    enum gb_status status = gb_checkpoint_open(folder_of(first, second), &checkpoint, &error);
+    enum gb_status status = gb_checkpoint_open_mapped(folder_of(first, second), third, &checkpoint, &error);
     fuzz_check(status, &error);
     if (status == GB_OK) {
         take(checkpoint);

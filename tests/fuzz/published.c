@@ -49,8 +49,9 @@ static void take_codes(const struct gb_checkpoint *checkpoint)
     struct gb_layer *layer = fixture->layer;
     if (gb_checkpoint_encodes(checkpoint) && gb_fixture_add(fixture, GB_EXTRA_ENCODE_SCALES, &error) != GB_OK)
         abort();
-    if (checkpoint->biased && (gb_fixture_add(fixture, GB_EXTRA_BIASES, &error) != GB_OK ||
-                               gb_fixture_add(fixture, GB_EXTRA_ROUTER_BIAS, &error) != GB_OK))
+    if (checkpoint->biased && gb_fixture_add(fixture, GB_EXTRA_BIASES, &error) != GB_OK)
+        abort();
+    if (checkpoint->router_biased && gb_fixture_add(fixture, GB_EXTRA_ROUTER_BIAS, &error) != GB_OK)
         abort();
     for (uint32_t expert = 0; expert < shape.experts; expert++) {
         enum gb_status status = gb_checkpoint_codes(checkpoint, 0, expert, layer, &error);

@@ -109,6 +109,10 @@ layer = {"layer0.mlp_input_bf16": ("BF16", [3, 4]), "layer0.residual_in_f64": ("
 put("capture", "one", safetensors(layer))
 put("capture", "two", safetensors({**layer, "layer1.mlp_input_bf16": ("BF16", [3, 4]),
                                    "layer2.mlp_input_bf16": ("BF16", [3, 4]), "other": ("U8", [2])}))
+put("capture", "output", safetensors({**layer, "layer0.output_f64": ("F64", [3, 4]), "layer0.router_ids_i64": ("I64", [3, 2]),
+                                      "layer0.shared_output_f64": ("F32", [3, 4]),
+                                      "layer0.residual_out_f64": ("F64", [3, 4]),
+                                      **{name.replace("0", "2", 1): tensor for name, tensor in layer.items()}}))
 put("capture", "short", safetensors({"layer0.mlp_input_bf16": ("BF16", [1, 4])}))
 
 tensors = [f"model.layers.0.mlp.experts.{e}.{p}_proj.weight" for e in range(2) for p in ("gate", "up", "down")]
@@ -124,6 +128,17 @@ mixtral = {**config, "model_type": "mixtral", "num_local_experts": 2, "intermedi
 for key in ("num_experts", "moe_intermediate_size"):
     del mixtral[key]
 put("checkpoint", "mixtral", json.dumps(mixtral).encode() + b"\0" + index)
+deepseek = {**config, "model_type": "deepseek_v3", "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.446,
+            "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+for name, changes in (("kimi_k2", {"model_type": "kimi_k2", "n_group": 1}), ("deepseek_v3", {}), ("unknown", {"model_type": "x"})):
+    put("checkpoint", name, json.dumps({**deepseek, **changes}).encode() + b"\0" + index)
+names = {key: f"model.layers.{{layer}}.mlp.experts.{{expert}}.{key}_proj" for key in ("gate", "up", "down")}
+names.update(router=tensors[-2].replace("0", "{layer}"), norm=tensors[-1].replace("0", "{layer}"))
+put("checkpoint", "map", b"\0".join([json.dumps({**config, "model_type": "x"}).encode(), index, json.dumps(
+    {"router": "transformers.deepseek-v2/1;groups=2;kept=1;scale=1", "tensors": names, "experts": 2, "top_k": 1,
+     "rms_norm_eps": 1e-6, "norm_plus_one": True, "activation": "silu"}).encode()]))
+put("checkpoint", "like", b"\0".join([json.dumps({"text_config": {**config, "model_type": "x"}}).encode(), index,
+                                      b'{"like": "olmoe"}']))
 shards = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors", "c": "../a"}}
 put("checkpoint", "shards", json.dumps(config).encode() + b"\0" + json.dumps(shards).encode())
 

@@ -246,10 +246,76 @@ static void the_table(void **state)
     assert_string_equal(gb_router_recipe_default(false)->name, "gaugeblock.softmax/1");
 }
 
+/* A row with a model's own groups and factor: one name for one rule, and no other text is one. */
+static void names_with_parameters(void **state)
+{
+    (void)state;
+    static const char row[] = "transformers.deepseek-v3/2";
+    const struct gb_router base = gb_router_recipe_find(row)->router;
+    struct gb_router router = base;
+    char name[GB_ROUTER_NAME];
+    assert_true(gb_router_recipe_name(row, &router, name));
+    assert_string_equal(name, row);
+    router.groups = router.kept_groups = 1;
+    router.scale = 2.446f;
+    assert_true(gb_router_recipe_name(row, &router, name));
+    assert_string_equal(name, "transformers.deepseek-v3/2;groups=1;kept=1;scale=2.446");
+    const struct gb_router_recipe *found = gb_router_recipe_find(name);
+    assert_non_null(found);
+    assert_int_equal(found->router.groups, 1);
+    assert_int_equal(found->router.kept_groups, 1);
+    assert_int_equal(found->router.group_terms, base.group_terms);
+    assert_true(found->router.scale == 2.446f && found->router.bias == base.bias);
+    assert_string_equal(found->name, name);
+    assert_ptr_equal(gb_router_recipe_find(name), found);
+    router.scale = nextafterf(2.446f, 3.0f);
+    assert_true(gb_router_recipe_name(row, &router, name));
+    assert_true(gb_router_recipe_find(name)->router.scale == router.scale);
+    router = base;
+    router.group_terms = 3;
+    assert_true(gb_router_recipe_name(row, &router, name));
+    assert_int_equal(gb_router_recipe_find("transformers.deepseek-v3/2;terms=3")->router.group_terms, 3);
+    router.kept_groups = 9; /* of 8 */
+    assert_false(gb_router_recipe_name(row, &router, name));
+    router = base;
+    router.groups = router.kept_groups = router.group_terms = 1000000000;
+    router.scale = 16.0000019f; /* no room */
+    assert_false(gb_router_recipe_name(row, &router, name));
+    assert_false(gb_router_recipe_name("no/1", &base, name));
+    static const char *const wrong[] = {
+        ";",
+        ";groups=8",         /* what the row says */
+        ";groups=01",        /* other numbers than the shortest */
+        ";groups=+1;kept=1", /* a sign */
+        ";groups= 1;kept=1", /* a blank */
+        ";kept=1;groups=1",  /* another sequence */
+        ";groups=1",         /* 4 of 1 groups */
+        ";groups=0;kept=0",  /* none */
+        ";groups=4294967297;kept=1",
+        ";scale=1.0",
+        ";scale=0",
+        ";scale=-1",
+        ";scale=inf",
+        ";scale=nan",
+        ";scale=1e60",
+        ";scale=",
+        ";scale=2 ",
+        ";other=1",
+        ";groups=1;kept=1;groups=1",
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "%s%s", row, wrong[i]);
+        if (gb_router_recipe_find(text))
+            fail_msg("'%s' is no recipe's name", text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_recipe),
+        cmocka_unit_test(names_with_parameters),
         cmocka_unit_test(random_recipes),
         cmocka_unit_test(dropped_groups_at_zero_win),
         cmocka_unit_test(nan_at_flt_min_wins),
