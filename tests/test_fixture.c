@@ -272,11 +272,12 @@ static void failed_write_leaves_nothing(void **state)
     gb_fixture_free(f);
 }
 
-/* Starts a process that writes the fixture to the path again and again, and kills it after so long. */
+/* Starts a process that writes the fixture to the path again and again, and kills it so long after the first. */
 static void kill_writer(struct gb_fixture *f, bool from_new, useconds_t delay)
 {
     struct gb_error error;
     fflush(NULL);
+    unlink(path);
     pid_t child = fork();
     assert_true(child >= 0);
     while (child == 0) {
@@ -284,6 +285,8 @@ static void kill_writer(struct gb_fixture *f, bool from_new, useconds_t delay)
             unlink(path);
         gb_fixture_write(path, f, &error);
     }
+    for (int i = 0; i < 60000 && access(path, F_OK); i++)
+        usleep(1000);
     usleep(delay);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -298,7 +301,7 @@ static void killed_write_leaves_no_other_file(void **state)
         skip();
     close(nameless);
     struct gb_fixture *f = new_fixture(GB_NVFP4, true, true, true);
-    for (useconds_t delay = 0; delay < 20000; delay += 1000) {
+    for (useconds_t delay = 0; delay < 20000; delay += 500) {
         kill_writer(f, true, delay);
         if (files_in_folder() > (access(path, F_OK) == 0))
             fail_msg("killed after %u us: a temporary file is left", (unsigned)delay);
