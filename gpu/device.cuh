@@ -20,10 +20,11 @@ enum gb_status gb_cuda_present(struct gb_error *error);
 /* GB_OK if this library has code for the current device, or GB_EUNSUPPORTED with its compute capability. */
 enum gb_status gb_cuda_image(struct gb_error *error);
 
-/* Launches kernel(arguments...) on `stream` with `shared` bytes of dynamic shared memory. Does not synchronise. */
+/* Launches kernel(arguments...) on `stream` with `shared` bytes of dynamic shared memory. Does not synchronise. early:
+ * its blocks may start before the kernel in front of it has ended, if that lets them. */
 template <class... Formal, class... Actual>
-enum gb_status gb_cuda_launch(const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads, size_t shared,
-                              void *stream, struct gb_error *error, Actual... arguments)
+enum gb_status gb_cuda_launch_as(bool early, const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads,
+                                 size_t shared, void *stream, struct gb_error *error, Actual... arguments)
 {
     enum gb_status status = gb_cuda_check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name, error);
@@ -34,7 +35,26 @@ enum gb_status gb_cuda_launch(const char *name, void (*kernel)(Formal...), dim3 
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
     config.stream = (cudaStream_t)stream;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
     return gb_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), name, error);
+}
+
+template <class... Formal, class... Actual>
+enum gb_status gb_cuda_launch(const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads, size_t shared,
+                              void *stream, struct gb_error *error, Actual... arguments)
+{
+    return gb_cuda_launch_as(false, name, kernel, grid, threads, shared, stream, error, arguments...);
+}
+
+template <class... Formal, class... Actual>
+enum gb_status gb_cuda_launch_early(const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads,
+                                    size_t shared, void *stream, struct gb_error *error, Actual... arguments)
+{
+    return gb_cuda_launch_as(true, name, kernel, grid, threads, shared, stream, error, arguments...);
 }
 
 #endif

@@ -262,7 +262,7 @@ template <enum gb_operator Operator> enum gb_status run_mma16(const struct gb_ar
     if (status == GB_OK && Operator != GB_DOWN)
         status = gb_cuda_mma16_gate_up(&a, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
-        status = gb_cuda_mma16_down(&a, error);
+        status = gb_cuda_mma16_down(&a, Operator == GB_LAYER, error);
     return status;
 }
 
@@ -273,8 +273,8 @@ template <enum gb_operator Operator, bool Repacked> constexpr struct gb_kernel m
             GB_NVFP4,
             GB_BF16,
             GB_FP32,
-            "mma16-sm90/1",
-            24,
+            GB_ORDER_MMA16_SM90,
+            23,
             GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
             supports_mma16<Operator>,
             workspace_mma16<Operator>,

@@ -44,7 +44,8 @@ size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router
 
 /* The order mma16-sm90/1, NVFP4 weights: on what prepare returned, or on the canonical layout. */
 enum gb_status gb_cuda_mma16_gate_up(const struct gb_arguments *a, struct gb_error *error);
-enum gb_status gb_cuda_mma16_down(const struct gb_arguments *a, struct gb_error *error);
+/* after_gate_up: it follows gb_cuda_mma16_gate_up on the stream. */
+enum gb_status gb_cuda_mma16_down(const struct gb_arguments *a, bool after_gate_up, struct gb_error *error);
 enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
                                      struct gb_error *error);
 void gb_cuda_mma16_release(void *prepared);

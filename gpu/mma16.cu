@@ -70,6 +70,8 @@ __global__ void combine_kernel(const int32_t *ids, const float *routing_weights,
 {
     const uint32_t column = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
     const size_t first = (size_t)blockIdx.y * top_k;
+    gb_let_next_start();
+    gb_wait_for_previous();
     if (column >= hidden)
         return;
     float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -99,15 +101,15 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
                                "cudaDeviceGetAttribute", error);
     if (status != GB_OK)
         return status;
-    return gb_cuda_launch(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
-                          dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes(job.experts), stream, error,
-                          job);
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
+                                dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes(job.experts), stream,
+                                error, job);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
 template <bool GateUp>
 enum gb_status run(const struct gb_arguments &a, const struct gb_weights &weights, const uint8_t *records,
-                   struct gb_error *error)
+                   bool ids_ready, struct gb_error *error)
 {
     const struct gb_shape &s = a.shape;
     gb_mma16_job job = {};
@@ -124,6 +126,7 @@ enum gb_status run(const struct gb_arguments &a, const struct gb_weights &weight
     job.rows = weights.rows;
     job.columns = weights.columns;
     job.tiles = tiles_of(weights);
+    job.ids_ready = ids_ready;
     if (records)
         return launch<gb_mma16_records, GateUp>(job, a.stream, error);
     if (weights.columns % 256 == 0)
@@ -148,20 +151,20 @@ size_t gb_cuda_mma16_workspace(const struct gb_shape *shape)
 enum gb_status gb_cuda_mma16_gate_up(const struct gb_arguments *a, struct gb_error *error)
 {
     const gb_cuda_repacked *repacked = (const gb_cuda_repacked *)a->prepared;
-    return run<true>(*a, a->gate_up, repacked ? repacked->gate_up : NULL, error);
+    return run<true>(*a, a->gate_up, repacked ? repacked->gate_up : NULL, false, error);
 }
 
-enum gb_status gb_cuda_mma16_down(const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_cuda_mma16_down(const struct gb_arguments *a, bool after_gate_up, struct gb_error *error)
 {
     const gb_cuda_repacked *repacked = (const gb_cuda_repacked *)a->prepared;
-    const enum gb_status status = run<false>(*a, a->down, repacked ? repacked->down : NULL, error);
+    const enum gb_status status = run<false>(*a, a->down, repacked ? repacked->down : NULL, after_gate_up, error);
     if (status != GB_OK)
         return status;
     constexpr uint32_t threads = 128;
     const struct gb_shape &s = a->shape;
-    return gb_cuda_launch("combine", combine_kernel, dim3((s.hidden / 4 + threads - 1) / threads, s.tokens), threads, 0,
-                          a->stream, error, a->ids, a->routing_weights, (const float *)a->workspace, (float *)a->output,
-                          s.top_k, s.experts, s.hidden);
+    return gb_cuda_launch_early("combine", combine_kernel, dim3((s.hidden / 4 + threads - 1) / threads, s.tokens),
+                                threads, 0, a->stream, error, a->ids, a->routing_weights, (const float *)a->workspace,
+                                (float *)a->output, s.top_k, s.experts, s.hidden);
 }
 
 enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,

@@ -16,8 +16,6 @@
 
 #include "gaugeblock.h"
 
-#define GB_MMA16_ORDER "mma16-sm90/1"
-
 /* Operands of NVFP4 are divided by 2^8: E2M1's fields in those of bf16 are the code times 2^-126, and the scale times
  * 2^118 is the largest power that keeps 448 finite with one to spare. Products are exact. */
 constexpr float gb_mma16_nvfp4_factor = 256.0f;
@@ -93,8 +91,8 @@ __device__ __forceinline__ void gb_mma16_repacked_word(uint32_t word, uint32_t (
 {
     pair[0] = word & 0x81C081C0u;
     pair[1] = __funnelshift_l(word, word, 12) & 0x81C081C0u;
-    pair[2] = __funnelshift_l(word, word, 6) & 0x81C081C0u;
-    pair[3] = (__funnelshift_l(word, word, 10) & 0x81808180u) | (__funnelshift_l(word, word, 2) & 0x00400040u);
+    pair[2] = word << 6 & 0x81C081C0u;
+    pair[3] = (__funnelshift_l(word, word, 10) & 0x81808180u) | (word << 2 & 0x00400040u);
 }
 
 /* s ee m of a code at the bits of bf16's sign, exponent and mantissa, in the low half. */

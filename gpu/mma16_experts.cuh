@@ -6,9 +6,8 @@
  * The grid is persistent. All tiles of 16 rows of all items (gpu/mma16_items.cuh), one after the other as they lie in
  * memory, are cut into as many equal ranges as there are blocks. A block takes its range in groups of up to 8 tiles of
  * one item, and a group in slices of 4 steps of columns. Slices of weights and of activations pass through a ring in
- * shared memory, which producer warps fill across the ends of groups, so that loads are under way all the time; two
- * consumer warps share a tile, one has the order's first two chains and one the others. Finisher warps make outputs of
- * their sums.
+ * shared memory, which producer warps fill across the ends of groups, so that loads are under way all the time; a
+ * consumer warp has one of the order's chains of two tiles. Finisher warps make outputs of their sums.
  */
 #ifndef GB_GPU_MMA16_EXPERTS_CUH
 #define GB_GPU_MMA16_EXPERTS_CUH
@@ -29,12 +28,14 @@ struct gb_mma16_job {
     uint16_t *intermediate;     /* gate_up: out [pairs, tiles * 8] */
     float *dots;                /* down: out [pairs, tiles * 16], complete dot products */
     uint32_t pairs, share, experts, rows, columns, tiles;
+    bool ids_ready; /* the kernel before this one on the stream does not write the ids */
 };
 
 constexpr uint32_t gb_mma16_group_tiles = 8;
-constexpr uint32_t gb_mma16_slice = 4;                            /* steps */
-constexpr uint32_t gb_mma16_consumers = 2 * gb_mma16_group_tiles; /* warps */
-constexpr uint32_t gb_mma16_finishers = 4;                        /* warps */
+constexpr uint32_t gb_mma16_slice = 4;      /* steps */
+constexpr uint32_t gb_mma16_tiles_each = 2; /* of a consumer warp, one chain of each */
+constexpr uint32_t gb_mma16_consumers = gb_mma16_chains * gb_mma16_group_tiles / gb_mma16_tiles_each; /* warps */
+constexpr uint32_t gb_mma16_finishers = 4;                                                            /* warps */
 
 /* A tile's slice in shared memory: codes [step][gate or up, first or last 8 rows][lane] of 16 bytes, and scales. */
 constexpr uint32_t gb_mma16_step_codes = 1024, gb_mma16_step_scales = 128;
@@ -128,7 +129,7 @@ template <uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
     static constexpr uint32_t arrivals = 32 * gb_mma16_producers * (ScalePiece == 1 ? 2 : 1);
     static constexpr uint32_t scale_row = 8 * gb_mma16_slice; /* bytes of a row's slice */
     static constexpr uint32_t of_row = 64 * gb_mma16_slice / Piece, of_scales = scale_row / ScalePiece; /* pieces */
-    static constexpr uint32_t tiles_each = gb_mma16_group_tiles / gb_mma16_producers;
+    static constexpr uint32_t tiles_each = (gb_mma16_group_tiles + gb_mma16_producers - 1) / gb_mma16_producers;
     static_assert(of_row % 16 == 0 && of_row <= 32, "a warp copies one or two rows at a time");
 
     template <bool GateUp> struct fetch {
@@ -224,10 +225,11 @@ struct gb_mma16_fetch_x {
     uint32_t column, columns, to;
     bool exists[2];
 
-    __device__ __forceinline__ gb_mma16_fetch_x(const gb_mma16_job &job, const uint16_t *order, uint32_t window,
-                                                uint32_t tokens, uint32_t producer)
-        : column(threadIdx.x % 32 * 8), columns(job.columns)
+    __device__ __forceinline__ void start(const gb_mma16_job &job, const uint16_t *order, uint32_t window,
+                                          uint32_t tokens, uint32_t producer)
     {
+        column = threadIdx.x % 32 * 8;
+        columns = job.columns;
         const uint32_t lane = threadIdx.x % 32, t = (producer + gb_mma16_producers - 1) % gb_mma16_producers;
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
@@ -254,46 +256,52 @@ struct gb_mma16_fetch_x {
 };
 static_assert(gb_mma16_producers == 4 && gb_mma16_slice == 4, "as gb_mma16_fetch_x has it");
 
-/* Steps first .. first + Steps - 1 of a tile, eight instructions each, side by side: they belong to different chains.
- */
-template <class Layout, uint32_t Steps>
-__device__ __forceinline__ void gb_mma16_multiply(const uint8_t *tile, const uint8_t *x, uint32_t first,
-                                                  float (&chain)[2][4])
+/* A step of Tiles tiles side by side, eight instructions each: they share the activations. */
+template <class Layout, uint32_t Tiles>
+__device__ __forceinline__ void gb_mma16_multiply(const uint8_t *tile, const uint8_t *x, uint32_t step,
+                                                  float (&chain)[gb_mma16_tiles_each][4])
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint4 low[Steps], high[Steps];
-    uint32_t scale[Steps][2][2]; /* [block][first or last 8 rows] */
+    uint4 low[Tiles], high[Tiles];
+    uint32_t scale[Tiles][2][2]; /* [block][first or last 8 rows] */
 #pragma unroll
-    for (uint32_t s = 0; s < Steps; s++) {
-        const uint8_t *codes = Layout::codes(tile, first + s);
-        low[s] = *(const uint4 *)(codes + 16 * lane);
-        high[s] = *(const uint4 *)(codes + 512 + 16 * lane);
-        const uint32_t scales = Layout::scales(tile, first + s, lane);
-        gb_mma16_scales(scales & 0xFFFFu, &scale[s][0][0], &scale[s][1][0]);
-        gb_mma16_scales(scales >> 16, &scale[s][0][1], &scale[s][1][1]);
+    for (uint32_t i = 0; i < Tiles; i++) {
+        const uint8_t *codes = Layout::codes(tile + i * gb_mma16_tile_bytes, step);
+        low[i] = *(const uint4 *)(codes + 16 * lane);
+        high[i] = *(const uint4 *)(codes + 512 + 16 * lane);
+        const uint32_t scales = Layout::scales(tile + i * gb_mma16_tile_bytes, step, lane);
+        gb_mma16_scales(scales & 0xFFFFu, &scale[i][0][0], &scale[i][1][0]);
+        gb_mma16_scales(scales >> 16, &scale[i][0][1], &scale[i][1][1]);
     }
 #pragma unroll
-    for (uint32_t d = 0; d < 4; d++)
+    for (uint32_t d = 0; d < 4; d++) {
+        const uint4 b = Layout::activations(*(const uint4 *)(x + step * 2048 + d * 512 + 16 * lane));
+        uint32_t a[Tiles][4], c[Tiles][4];
 #pragma unroll
-        for (uint32_t s = 0; s < Steps; s++) {
-            const uint4 b = Layout::activations(*(const uint4 *)(x + (first + s) * 2048 + d * 512 + 16 * lane));
-            uint32_t a[4], c[4];
-            Layout::word(gb_word_of4(low[s], d), a);
-            Layout::word(gb_word_of4(high[s], d), c);
+        for (uint32_t i = 0; i < Tiles; i++) {
+            Layout::word(gb_word_of4(low[i], d), a[i]);
+            Layout::word(gb_word_of4(high[i], d), c[i]);
 #pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                a[i] = gb_mul_bf16x2(a[i], scale[s][d / 2][0]);
-                c[i] = gb_mul_bf16x2(c[i], scale[s][d / 2][1]);
+            for (uint32_t k = 0; k < 4; k++) {
+                a[i][k] = gb_mul_bf16x2(a[i][k], scale[i][d / 2][0]);
+                c[i][k] = gb_mul_bf16x2(c[i][k], scale[i][d / 2][1]);
             }
-            gb_mma16(chain[s], a[0], c[0], a[1], c[1], b.x, b.y);
-            gb_mma16(chain[s], a[2], c[2], a[3], c[3], b.z, b.w);
         }
+#pragma unroll
+        for (uint32_t i = 0; i < Tiles; i++)
+            gb_mma16(chain[i], a[i][0], c[i][0], a[i][1], c[i][1], b.x, b.y);
+#pragma unroll
+        for (uint32_t i = 0; i < Tiles; i++)
+            gb_mma16(chain[i], a[i][2], c[i][2], a[i][3], c[i][3], b.z, b.w);
+    }
 }
 
-/* A dot product from the sums of the first two chains and the others: steps 4 and 5. */
-__device__ __forceinline__ float gb_mma16_dot(float first, float second, float global)
+/* A dot product from its chains, which lie `stride` floats apart: steps 4 and 5. */
+__device__ __forceinline__ float gb_mma16_dot(const float *chains, uint32_t stride, float global)
 {
-    return __fmul_rn(__fmul_rn(__fadd_rn(first, second), gb_mma16_nvfp4_factor), global);
+    const float sum =
+        __fadd_rn(__fadd_rn(chains[0], chains[stride]), __fadd_rn(chains[2 * stride], chains[3 * stride]));
+    return __fmul_rn(__fmul_rn(sum, gb_mma16_nvfp4_factor), global);
 }
 
 constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + gb_mma16_producers + gb_mma16_finishers);
@@ -301,8 +309,14 @@ constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + gb_mma16_produc
 /* Shared memory beside the ring's stages. */
 struct gb_mma16_shared {
     gb_mma16_items items;
-    float4 sums[2][gb_mma16_consumers][32]; /* of a group's warps, by its parity */
-    uint64_t full[8], empty[8], summed[2], taken[2];
+    float4 sums[gb_mma16_group_tiles][gb_mma16_chains][32]; /* of a group */
+    uint64_t full[8], empty[8], summed, taken;
+};
+
+/* The global scales of an expert, gate's and up's or both down's. */
+struct gb_mma16_globals {
+    uint32_t expert;
+    float scale[2];
 };
 
 /*
@@ -312,19 +326,31 @@ struct gb_mma16_shared {
 template <bool GateUp>
 __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma16_shared *shared, uint32_t group,
                                                 uint32_t finisher, uint32_t window, uint32_t item, uint32_t tile,
-                                                uint32_t tiles)
+                                                uint32_t tiles, gb_mma16_globals *of)
 {
-    const uint32_t lane = threadIdx.x % 32, box = group % 2;
+    const uint32_t lane = threadIdx.x % 32, count = tiles * shared->items.pairs[item] * 8;
     const uint32_t expert = shared->items.expert[item], first = shared->items.first[item];
     const uint32_t tokens = shared->items.pairs[item];
-    const float globals[2] = {job.global_scales[GateUp ? 2 * expert : expert],
-                              job.global_scales[GateUp ? 2 * expert + 1 : expert]};
-    gb_barrier_wait(&shared->summed[box], group / 2 & 1);
-    const float *sums = (const float *)shared->sums[box]; /* [warp][lane][4] */
-    for (uint32_t i = finisher * 32 + lane; i < tiles * tokens * 8; i += 32 * gb_mma16_finishers) {
-        const uint32_t row = i % 8, t = i / 8 % tokens, mine = i / 8 / tokens;
-        const float *at = sums + (2 * mine * 32 + row * 4 + t / 2) * 4 + t % 2;
-        const float low = gb_mma16_dot(at[0], at[128], globals[0]), high = gb_mma16_dot(at[2], at[130], globals[1]);
+    if (expert != of->expert) {
+        of->expert = expert;
+        of->scale[0] = job.global_scales[GateUp ? 2 * expert : expert];
+        of->scale[1] = job.global_scales[GateUp ? 2 * expert + 1 : expert];
+    }
+    gb_barrier_wait(&shared->summed, group & 1);
+    const float *sums = (const float *)shared->sums; /* [tile][chain][lane][4] */
+    for (uint32_t base = finisher * 32; base < count || base == finisher * 32; base += 32 * gb_mma16_finishers) {
+        const uint32_t i = base + lane, row = i % 8, t = i / 8 % tokens, mine = i / 8 / tokens;
+        const float *at = sums + (mine * gb_mma16_chains * 32 + row * 4 + t / 2) * 4 + t % 2;
+        float low = 0.0f, high = 0.0f;
+        if (i < count) {
+            low = gb_mma16_dot(at, 128, of->scale[0]);
+            high = gb_mma16_dot(at + 2, 128, of->scale[1]);
+        }
+        __syncwarp();
+        if (base + 32 * gb_mma16_finishers >= count && lane == 0)
+            gb_barrier_arrive(&shared->taken);
+        if (i >= count)
+            continue;
         const size_t pair = window + shared->items.order[first + t];
         if (GateUp) {
             job.intermediate[pair * job.tiles * 8 + (tile + mine) * 8 + row] =
@@ -335,9 +361,19 @@ __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma1
             to[8] = high;
         }
     }
-    __syncwarp();
-    if (lane == 0)
-        gb_barrier_arrive(&shared->taken[box]);
+}
+
+/*
+ * Blocks' ranges start at multiples of so many tiles. At a whole group no item's end cuts a group in two, for the price
+ * of ranges that differ by a group; at one tile they are equal. `all` tiles, `tiles` of them an item.
+ */
+__device__ __forceinline__ uint32_t gb_mma16_unit(uint32_t all, uint32_t tiles)
+{
+    const uint32_t each = all / gridDim.x, groups = all / gb_mma16_group_tiles;
+    const uint32_t most = (groups + gridDim.x - 1) / gridDim.x * gb_mma16_group_tiles;
+    const bool whole = tiles % gb_mma16_group_tiles == 0 && each >= 2 * gb_mma16_group_tiles &&
+                       most <= each + gb_mma16_group_tiles / 2;
+    return whole ? gb_mma16_group_tiles : 1;
 }
 
 template <class Layout, bool GateUp, uint32_t Stages>
@@ -353,13 +389,18 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
     if (threadIdx.x < Stages) {
         gb_barrier_start(&shared->full[threadIdx.x], Layout::arrivals);
         gb_barrier_start(&shared->empty[threadIdx.x], gb_mma16_consumers);
-        if (threadIdx.x < 2) {
-            gb_barrier_start(&shared->summed[threadIdx.x], gb_mma16_consumers);
-            gb_barrier_start(&shared->taken[threadIdx.x], gb_mma16_finishers);
+        if (threadIdx.x == 0) {
+            gb_barrier_start(&shared->summed, gb_mma16_consumers);
+            gb_barrier_start(&shared->taken, gb_mma16_finishers);
         }
         gb_barriers_started();
     }
+    if (!job.ids_ready)
+        gb_wait_for_previous();
+    gb_let_next_start();
     uint32_t slices = 0, groups = 0; /* so far */
+    bool waited = !job.ids_ready;    /* a producer, for the activations */
+    gb_mma16_globals globals = {0xFFFFFFFFu, {0.0f, 0.0f}};
     for (uint32_t window = 0; window < job.pairs; window += gb_mma16_window) {
         const uint32_t pairs = min(gb_mma16_window, job.pairs - window);
         gb_mma16_group(job.ids + window, pairs, job.experts, items, starts);
@@ -368,9 +409,12 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
                 if (items->ids[p] == 0xFFFFu)
                     for (uint32_t i = threadIdx.x; i < job.tiles * 8; i += blockDim.x)
                         job.intermediate[(size_t)(window + p) * job.tiles * 8 + i] = 0;
+        if (window == 0 && warp >= gb_mma16_consumers + gb_mma16_producers)
+            gb_wait_for_previous();
         const uint64_t all = (uint64_t)items->count * job.tiles;
-        uint32_t at = (uint32_t)(all * blockIdx.x / gridDim.x);
-        const uint32_t end = (uint32_t)(all * (blockIdx.x + 1) / gridDim.x);
+        const uint32_t unit = gb_mma16_unit((uint32_t)all, job.tiles);
+        uint32_t at = (uint32_t)(all / unit * blockIdx.x / gridDim.x) * unit;
+        const uint32_t end = (uint32_t)(all / unit * (blockIdx.x + 1) / gridDim.x) * unit;
         uint32_t item = at / job.tiles, tile = at % job.tiles;
         for (uint32_t tiles; at < end; at += tiles, groups++) {
             tiles = min(min(gb_mma16_group_tiles, job.tiles - tile), end - at);
@@ -378,47 +422,52 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
             if (warp >= gb_mma16_consumers && warp < gb_mma16_consumers + gb_mma16_producers) {
                 const uint32_t producer = warp - gb_mma16_consumers;
                 const typename Layout::template fetch<GateUp> weights(job, expert, tile, tiles, producer);
-                const gb_mma16_fetch_x activations(job, items->order + first, window, tokens, producer);
+                gb_mma16_fetch_x activations;
                 for (uint32_t step = 0; step < steps; step += gb_mma16_slice, slices++) {
                     const uint32_t slot = slices % Stages, now = min(gb_mma16_slice, steps - step);
                     uint8_t *stage = ring + slot * gb_mma16_stage_bytes;
                     if (slices >= Stages)
                         gb_barrier_wait(&shared->empty[slot], slices / Stages + 1 & 1);
                     weights.slice(step, now, stage, &shared->full[slot]);
+                    if (step == 0)
+                        activations.start(job, items->order + first, window, tokens, producer);
+                    if (!waited && activations.exists[0]) {
+                        gb_wait_for_previous();
+                        waited = true;
+                    }
                     activations.slice(step, now, stage + gb_mma16_group_tiles * gb_mma16_tile_bytes);
                     gb_barrier_arrive_copied(&shared->full[slot]);
                 }
             } else if (warp < gb_mma16_consumers) {
-                const uint32_t mine = warp / 2, half = warp % 2;
-                float chain[2][4] = {};
+                const uint32_t mine = warp / gb_mma16_chains * gb_mma16_tiles_each, chain = warp % gb_mma16_chains;
+                float sums[gb_mma16_tiles_each][4] = {};
                 for (uint32_t step = 0; step < steps; step += gb_mma16_slice, slices++) {
                     const uint32_t slot = slices % Stages;
                     const uint8_t *stage = ring + slot * gb_mma16_stage_bytes;
-                    gb_barrier_wait(&shared->full[slot], slices / Stages & 1);
                     const uint8_t *weights = stage + mine * gb_mma16_tile_bytes;
                     const uint8_t *x = stage + gb_mma16_group_tiles * gb_mma16_tile_bytes;
-                    if (mine < tiles && step + 2 * half + 1 < steps)
-                        gb_mma16_multiply<Layout, 2>(weights, x, 2 * half, chain);
-                    else if (mine < tiles && step + 2 * half < steps)
-                        gb_mma16_multiply<Layout, 1>(weights, x, 2 * half, chain);
+                    gb_barrier_wait(&shared->full[slot], slices / Stages & 1);
+                    if (step + chain < steps) {
+                        if (gb_mma16_tiles_each == 2 && mine + 1 < tiles)
+                            gb_mma16_multiply<Layout, gb_mma16_tiles_each>(weights, x, chain, sums);
+                        else if (mine < tiles)
+                            gb_mma16_multiply<Layout, 1>(weights, x, chain, sums);
+                    }
                     __syncwarp();
                     if (lane == 0)
                         gb_barrier_arrive(&shared->empty[slot]);
                 }
-                const uint32_t box = groups % 2;
-                if (groups >= 2)
-                    gb_barrier_wait(&shared->taken[box], groups / 2 + 1 & 1);
-                float sum[4];
+                if (groups)
+                    gb_barrier_wait(&shared->taken, groups + 1 & 1);
 #pragma unroll
-                for (uint32_t i = 0; i < 4; i++)
-                    sum[i] = __fadd_rn(chain[0][i], chain[1][i]);
-                shared->sums[box][warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+                for (uint32_t i = 0; i < gb_mma16_tiles_each; i++)
+                    shared->sums[mine + i][chain][lane] = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
                 __syncwarp();
                 if (lane == 0)
-                    gb_barrier_arrive(&shared->summed[box]);
+                    gb_barrier_arrive(&shared->summed);
             } else {
                 gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - gb_mma16_producers, window,
-                                        item, tile, tiles);
+                                        item, tile, tiles, &globals);
             }
             tile += tiles;
             if (tile == job.tiles) {

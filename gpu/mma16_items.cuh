@@ -52,25 +52,9 @@ __device__ inline void gb_mma16_group_few(const int32_t *ids, uint32_t count, ui
         items->count = sum >> 16;
 }
 
-/* How many of the pairs before p have the expert of p. */
-__device__ __forceinline__ uint32_t gb_mma16_rank(const uint16_t *ids, uint32_t p)
-{
-    const uint32_t mine = ids[p] * 0x10001u;
-    uint32_t bits = 0, q = 0;
-    for (; q + 8 <= p; q += 8) {
-        const uint4 words = *(const uint4 *)(ids + q);
-        bits += (uint32_t)__popc(__vcmpeq2(words.x, mine)) + (uint32_t)__popc(__vcmpeq2(words.y, mine)) +
-                (uint32_t)__popc(__vcmpeq2(words.z, mine)) + (uint32_t)__popc(__vcmpeq2(words.w, mine));
-    }
-    uint32_t rank = bits / 16;
-    for (; q < p; q++)
-        rank += ids[q] == ids[p];
-    return rank;
-}
-
 /*
- * Groups `count` pairs, at most the window, with all threads of the block, at least 64 and a multiple of 32. starts:
- * [experts], shared. Synchronises before it returns. The same result in every block.
+ * Groups `count` pairs, at most the window, with all threads of the block, at least half as many and a multiple of 32.
+ * starts: [experts], shared. Synchronises before it returns. The same result in every block.
  */
 __device__ inline void gb_mma16_group(const int32_t *ids, uint32_t count, uint32_t experts, gb_mma16_items *items,
                                       uint32_t *starts)
@@ -107,13 +91,11 @@ __device__ inline void gb_mma16_group(const int32_t *ids, uint32_t count, uint32
     if (lane == 31)
         items->sums[warp] = sum;
     __syncthreads();
-    uint32_t before = sum - mine;
-    for (uint32_t w = 0; w < warp; w++)
-        before += items->sums[w];
+    uint32_t before = sum - mine + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? items->sums[lane] : 0);
     for (uint32_t e = from; e < to; e++) {
         const uint32_t pairs = starts[e];
         uint32_t item = before >> 16, at = before & 0xFFFF;
-        starts[e] = at;
+        starts[e] = pairs << 16 | at;
         before += gb_mma16_items_of(pairs) << 16 | pairs;
         for (uint32_t done = 0; done < pairs; done += gb_mma16_tokens, item++) {
             items->expert[item] = (uint16_t)e;
@@ -126,7 +108,30 @@ __device__ inline void gb_mma16_group(const int32_t *ids, uint32_t count, uint32
     __syncthreads();
     for (uint32_t p = thread; p < count; p += threads)
         if (items->ids[p] != 0xFFFFu)
-            items->order[starts[items->ids[p]] + gb_mma16_rank(items->ids, p)] = (uint16_t)p;
+            items->order[atomicAdd(&starts[items->ids[p]], 1u) & 0xFFFF] = (uint16_t)p;
+    __syncthreads();
+    /* An expert's pairs in one item may have any order. Those of several are put in ascending order, by counting. */
+    uint32_t places[2], kept = 0; /* of the thread's pairs */
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++) {
+        const uint32_t p = thread + k * threads;
+        places[k] = 0xFFFFFFFFu;
+        if (p >= count || items->ids[p] == 0xFFFFu)
+            continue;
+        const uint32_t state = starts[items->ids[p]], pairs = state >> 16, first = (state & 0xFFFF) - pairs;
+        if (pairs <= gb_mma16_tokens)
+            continue;
+        places[k] = first;
+        for (uint32_t q = 0; q < pairs; q++)
+            places[k] += items->order[first + q] < p;
+        kept++;
+    }
+    if (!__syncthreads_or((int)kept))
+        return;
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++)
+        if (places[k] != 0xFFFFFFFFu)
+            items->order[places[k]] = (uint16_t)(thread + k * threads);
     __syncthreads();
 }
 

@@ -12,6 +12,18 @@ __device__ __forceinline__ uint32_t gb_shared_address(const void *pointer)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
+/* Returns when the kernels before this one on the stream are complete, if it was launched by gb_cuda_launch_early. */
+__device__ __forceinline__ void gb_wait_for_previous()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* The next kernel's blocks may start where there is room, once every block of this one has said so or ended. */
+__device__ __forceinline__ void gb_let_next_start()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 __device__ __forceinline__ void gb_barrier_start(uint64_t *barrier, uint32_t arrivals)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gb_shared_address(barrier)), "r"(arrivals) : "memory");

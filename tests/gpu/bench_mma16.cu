@@ -504,7 +504,8 @@ size_t samples_wrong(const layer &one, uint64_t seed)
     return wrong;
 }
 
-int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::vector<uint32_t> &batches)
+int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::vector<uint32_t> &batches,
+            const char *command)
 {
     matrix first = random_matrix(s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
     matrix second = random_matrix(s.experts, s.hidden, s.intermediate, 1, 2, false);
@@ -526,8 +527,14 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
         if (kernel->prepare)
             require_ok(kernel->prepare(&a, &prepared[k], &failure), kernel->name);
     }
-    printf("%u experts, top %u, hidden %u, intermediate %u: us a launch (times the read)\n", s.experts, s.top_k,
-           s.hidden, s.intermediate);
+    cudaDeviceProp properties;
+    require(cudaGetDeviceProperties(&properties, 0));
+    printf("{");
+    print_provenance(stdout, "gaugeblock.mma16/1", command);
+    printf(
+        ", \"device\": \"%s\", \"experts\": %u, \"top_k\": %u, \"hidden\": %u, \"intermediate\": %u,\n"
+        " \"times\": \"microseconds a launch and times the bare read, of gate_up, down and layer\",\n \"batches\": [\n",
+        properties.name, s.experts, s.top_k, s.hidden, s.intermediate);
     for (uint32_t batch : batches) {
         s.tokens = batch;
         const uint32_t layers = batch <= 2 ? 24 : batch <= 8 ? 12 : 6;
@@ -551,7 +558,8 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
             reads(bytes[0], n, stream);
             reads(bytes[1], n + 1000, stream);
         });
-        printf("batch %3u  %6.1f MB  read %.1f + %.1f, layer %.1f", batch, bytes[2] / 1e6, read[0], read[1], read[2]);
+        printf("  {\"batch\": %u, \"megabytes\": %.1f, \"read\": [%.1f, %.1f, %.1f]", batch, bytes[2] / 1e6, read[0],
+               read[1], read[2]);
         for (int k = 0; k < 3; k++) {
             const char *names[3] = {"gate-up", "down", "layer"};
             double us[3];
@@ -567,13 +575,13 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
                     for (uint32_t n = 0; n < layers; n += layers - 1)
                         wrong += samples_wrong(all[n], 77 + n);
             }
-            printf(" | %s %.1f (%.2f) %.1f (%.2f) %.1f (%.2f)",
+            printf(", \"%s\": [%.1f, %.1f, %.1f, %.2f, %.2f, %.2f]",
                    k == 0   ? "canonical"
                    : k == 1 ? "repacked"
                             : "fma32",
-                   us[0], us[0] / read[0], us[1], us[1] / read[1], us[2], us[2] / read[2]);
+                   us[0], us[1], us[2], us[0] / read[0], us[1] / read[1], us[2] / read[2]);
         }
-        printf("%s\n", wrong ? "  WRONG" : "");
+        printf("}%s\n", batch == batches.back() ? "" : ",");
         fflush(stdout);
         for (layer &one : all)
             one.release();
@@ -585,8 +593,7 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
     release(second);
     cudaFree(memory);
     cudaFree(sink);
-    if (wrong)
-        printf("%zu sampled outputs WRONG\n", wrong);
+    printf(" ],\n \"sampled_outputs_wrong\": %zu}\n", wrong);
     return wrong != 0;
 }
 
@@ -649,5 +656,8 @@ int main(int argc, char **argv)
         batches.push_back((uint32_t)strtoul(argv[i], NULL, 10));
     if (batches.empty())
         batches = {1, 2, 4, 8, 16, 32, 64};
-    return measure(table, s, batches);
+    std::string command = "bench_mma16";
+    for (int i = 2; i < argc; i++)
+        command += std::string(" ") + argv[i];
+    return measure(table, s, batches, command.c_str());
 }
