@@ -166,14 +166,17 @@ struct case_entry *case_list_add(struct case_list *list, const char *subject, co
         return NULL;
     list->of = more;
     struct case_entry *entry = &more[list->count];
-    *entry = (struct case_entry){.subject = subject, .library = library, .batch = batch, .contract = ""};
+    *entry = (struct case_entry){.subject = strdup(subject), .library = library, .batch = batch, .contract = ""};
     if (kernel) {
         entry->kernel = *kernel;
         entry->known = true;
     }
     entry->repro = strdup(repro);
-    if (!entry->repro)
+    if (!entry->subject || !entry->repro) {
+        free(entry->subject);
+        free(entry->repro);
         return NULL;
+    }
     list->count++;
     return entry;
 }
@@ -182,6 +185,7 @@ void case_list_free(struct case_list *list)
 {
     for (size_t i = 0; i < list->count; i++) {
         struct case_entry *e = &list->of[i];
+        free(e->subject);
         free(e->repro);
         case_result_free(&e->result);
         explanation_free(e->explanation);

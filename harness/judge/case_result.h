@@ -181,7 +181,8 @@ struct minimal_part {
 
 /* One case of a run. */
 struct case_entry {
-    const char *subject, *library; /* names; library: "" for a file of outputs */
+    char *subject;       /* its name, allocated */
+    const char *library; /* "" for a file of outputs */
     struct gb_kernel kernel;
     bool known;           /* the kernel is */
     const char *contract; /* "" if no order is claimed */
@@ -202,7 +203,7 @@ struct case_list {
     struct case_entry *of; /* [count] */
     size_t count;
 };
-/* A new last entry, zeroed but for these; NULL: no memory. repro is copied. */
+/* A new last entry, zeroed but for these; NULL: no memory. subject and repro are copied. */
 struct case_entry *case_list_add(struct case_list *list, const char *subject, const char *library,
                                  const struct gb_kernel *kernel, uint32_t batch, const char *repro);
 void case_list_free(struct case_list *list);

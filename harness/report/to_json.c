@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "harness/report/to_json.h"
+#include "harness/run/json_text.h"
 
 static void describe_into(json_t *object, const char *group, const char *name, json_t *value)
 {

@@ -113,7 +113,7 @@ rehash(bare)
 for kernel in ("cpu/nvfp4-routed-layer", "faults/routed-none"):
     case, = record(bare, "--subject", FAULTS, "--kernel", kernel, code=3)["cases"]
     expect(case["verdict"] == "UNSUPPORTED" and "no router in every layer" in case["reason"], case)
-record(bare, "--kernel", "cpu/*", "--expect", "3")
+record(bare, "--kernel", "cpu/*", "--expect", "6")
 cases = both(fixture, "wrong-ffn", "--minimise", path("minimal.h5"), code=1)
 expect("minimal" not in cases[1], cases[1])
 done = run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/routed-wrong-ffn", "--minimise", path("minimal.h5"),
