@@ -35,13 +35,25 @@ may "gaugeblock_quantiser.h" 'nothing'
 may "quant/*.[ch] quant/*/*.[ch]" "$api|quant/[a-z0-9_/]+\.h"
 may "reference/*.[ch] reference/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|reference/[a-z0-9_/]+\.h"
 may "fixtures/*.[ch] fixtures/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|fixtures/[a-z0-9_/]+\.h"
-may "harness/*/*.[ch]" "$api|(quant/quant|reference/reference|fixtures/fixtures|gpu/gpu)\.h|harness/[a-z0-9_/]+\.h|gb_commit\.h"
+# harness: program -> explain, report -> judge -> run, faults.
+shared="$api|(quant/quant|reference/reference|fixtures/fixtures)\.h|gb_commit\.h"
+run='harness/run/[a-z0-9_]+\.h'
+faults='harness/faults/[a-z0-9_]+\.h'
+judge="$run|$faults|harness/judge/[a-z0-9_]+\.h"
+may "harness/run/*.[ch]" "$shared|$run"
+may "harness/faults/*.[ch]" "$shared|$faults"
+may "harness/judge/*.[ch]" "$shared|$judge"
+may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
+may "harness/report/*.[ch]" "$shared|$judge|harness/report/[a-z0-9_]+\.h"
+may "harness/program/*.[ch]" "$shared|$judge|harness/(explain|report|program)/[a-z0-9_]+\.h"
 may "tests/oracle/*.c" 'tests/oracle/oracle\.h'
 may "tests/oracle/oracle.h" "$api"
 if [ -d gpu ]; then
     may "gpu/*" "$api|gpu/[a-z0-9_]+\.(h|cuh)"
 fi
 
+# What judging finds are C structs: JSON is written in report/ and program/, and read where a file or a worker is.
+only 'harness/(report|program)/|harness/run/(worker|json_text)|harness/judge/policy|fixtures/|tests/' 'jansson' 'jansson, which is for report/'
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'

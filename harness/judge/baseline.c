@@ -135,16 +135,6 @@ enum gb_status baseline_new(const struct gb_fixture *fixture, const struct gb_co
     return run(b, error);
 }
 
-const struct gb_contract *fixture_contract(const struct gb_fixture *f)
-{
-    return gb_contract_find(f->weights, f->activations, GB_ORDER_FMA32);
-}
-
-const struct gb_contract *kernel_contract(const struct gb_fixture *f, const struct gb_kernel *kernel)
-{
-    return gb_contract_find(f->weights, kernel->activations, kernel->order ? kernel->order : GB_ORDER_FMA32);
-}
-
 /* Where the next one goes. */
 static enum gb_status append(struct baselines *all, struct baseline *b, struct gb_error *error)
 {

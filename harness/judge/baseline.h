@@ -4,6 +4,7 @@
 #define GB_HARNESS_JUDGE_BASELINE_H
 
 #include "fixtures/fixtures.h"
+#include "harness/run/contract.h"
 #include "reference/reference.h"
 
 /* What a subject's results for one layer, all tokens, are held against. */
@@ -23,12 +24,6 @@ struct baseline {
     bool stages;                      /* whether they have unrounded_typical */
     struct layer_bounds *bounds;      /* [layers]; NULL until baseline_bounds */
 };
-
-/* The contract that the fixture is a problem of; NULL if there is none. */
-const struct gb_contract *fixture_contract(const struct gb_fixture *fixture);
-/* The contract by which a kernel is judged: that of its activations and its order, GB_ORDER_FMA32 if it claims none;
- * NULL if there is none. */
-const struct gb_contract *kernel_contract(const struct gb_fixture *fixture, const struct gb_kernel *kernel);
 
 /* Runs the reference by this contract on every layer and, if there is one, on the stack. plain: the baseline with bf16
  * activations in the same order, which must live as long; NULL: these are they. GB_ENOMEM. */

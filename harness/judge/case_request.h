@@ -4,7 +4,7 @@
 #define GB_HARNESS_JUDGE_CASE_REQUEST_H
 
 #include "harness/judge/baseline.h"
-#include "harness/judge/declared_precision.h"
+#include "harness/run/declared_precision.h"
 #include "harness/judge/policy.h"
 #include "harness/judge/reroute.h"
 #include "harness/run/match_kernels.h"

@@ -3,8 +3,6 @@
 #ifndef GB_HARNESS_JUDGE_CHECKS_H
 #define GB_HARNESS_JUDGE_CHECKS_H
 
-#include <jansson.h>
-
 #include "harness/judge/metrics.h"
 
 /* The probability that a kernel within its rounding points is rejected in one case, under the bound's model. */

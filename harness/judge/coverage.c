@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/program/command.h"
+#include "harness/run/text.h"
 #include "harness/judge/coverage.h"
 #include "quant/quant.h"
 #include "reference/reference.h"

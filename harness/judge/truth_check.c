@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "harness/program/command.h"
+#include "harness/run/text.h"
 #include "harness/run/progress.h"
 #include "harness/run/residual_stream.h"
 #include "harness/judge/truth_check.h"

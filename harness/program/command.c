@@ -29,13 +29,6 @@ static const char *one_line(char line[LINE], const char *format, va_list list)
     return line;
 }
 
-const char *path_end(const char *path)
-{
-    enum { SHOWN = 160 };
-    size_t length = strlen(path);
-    return length > SHOWN ? path + length - SHOWN : path;
-}
-
 void usage_error(const struct argp_state *state, const char *format, ...)
 {
     char line[LINE];
@@ -129,15 +122,4 @@ int command_error(const char *command, const char *format, ...)
     fprintf(stderr, "gaugeblock %s: %s\n", command, one_line(line, format, list));
     va_end(list);
     return EXIT_USAGE;
-}
-
-int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
-{
-    char *end;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || errno || n < low || n > high)
-        return 0;
-    *value = n;
-    return 1;
 }

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "harness/run/text.h"
+
 int command_list(int argc, char **argv);
 int command_make(int argc, char **argv);
 int command_import(int argc, char **argv);
@@ -41,8 +43,6 @@ struct command {
 int list_differences(void);
 
 /* Ends the program's output: `code`, unless some of it could not be written, which it says. */
-/* Of a long path the end, so that the reason still fits behind it in a message. */
-const char *path_end(const char *path);
 int command_finish(const char *command, int code);
 /* A flag of struct argp_option, beside argp's: the option may be given more than once. */
 enum { OPTION_REPEATABLE = 0x1000 };
@@ -58,7 +58,5 @@ _Noreturn void usage_error(const struct argp_state *state, const char *format, .
 #pragma GCC poison argp_error argp_usage
 /* Prints "gaugeblock COMMAND: message" on stderr and returns EXIT_USAGE. */
 int command_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A whole number from low to high; false otherwise. */
-int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *value);
 
 #endif

@@ -10,6 +10,7 @@
 #include "harness/judge/judge.h"
 #include "harness/program/power.h"
 #include "harness/run/progress.h"
+#include "harness/report/power_report.h"
 #include "harness/report/record.h"
 #include "harness/run/output_guard.h"
 #include "quant/quant.h"

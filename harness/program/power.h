@@ -49,8 +49,4 @@ enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, 
 /* The fixture's router under its own planted faults, as "routing_faults" of the record; none if it has no router. */
 enum gb_status power_route(struct power *power, json_t *record, struct gb_error *error);
 
-/* For people: a table on a terminal; Markdown. */
-void power_table(FILE *stream, const json_t *record);
-void power_markdown(FILE *stream, const json_t *record);
-
 #endif

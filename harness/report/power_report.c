@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "harness/program/power.h"
+#include "harness/report/power_report.h"
 #include "harness/report/record.h"
 
 /* "codes, down" of a list of checks; "" if nothing saw a fault. */

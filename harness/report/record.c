@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "gb_commit.h"
-#include "harness/judge/declared_precision.h"
+#include "harness/run/declared_precision.h"
 #include "harness/report/record.h"
 #include "harness/report/to_json.h"
 #include "harness/run/hash.h"

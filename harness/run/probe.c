@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness/judge/baseline.h"
+#include "harness/run/contract.h"
 #include "harness/run/child.h"
-#include "harness/program/command.h"
+#include "harness/run/text.h"
 #include "harness/run/probe.h"
 #include "harness/run/progress.h"
 #include "harness/run/verdict.h"

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness/judge/declared_precision.h"
+#include "harness/run/declared_precision.h"
 #include "harness/run/subject.h"
 #include "quant/quant.h"
 #include "reference/reference.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/judge/baseline.h"
+#include "harness/run/contract.h"
 #include "harness/run/child.h"
 #include "harness/run/clock.h"
 #include "harness/run/json_text.h"

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "harness/judge/declared_precision.h"
+#include "harness/run/declared_precision.h"
 #include "quant/quant.h"
 
 static const struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a file of outputs, which has no kernel table, is said to claim of the kernel that wrote it. */
-#ifndef GB_HARNESS_JUDGE_DECLARED_PRECISION_H
-#define GB_HARNESS_JUDGE_DECLARED_PRECISION_H
+#ifndef GB_HARNESS_RUN_DECLARED_PRECISION_H
+#define GB_HARNESS_RUN_DECLARED_PRECISION_H
 
 #include "gaugeblock.h"
 
