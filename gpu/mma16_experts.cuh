@@ -306,11 +306,15 @@ __device__ __forceinline__ float gb_mma16_dot(const float *chains, uint32_t stri
 
 constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + gb_mma16_producers + gb_mma16_finishers);
 
+/* The block's barriers by which consumers hand sums to finishers, and finishers their place back. */
+constexpr uint32_t gb_mma16_summed = 1, gb_mma16_taken = 2;
+constexpr uint32_t gb_mma16_handing_over = 32 * (gb_mma16_consumers + gb_mma16_finishers); /* threads */
+
 /* Shared memory beside the ring's stages. */
 struct gb_mma16_shared {
     gb_mma16_items items;
     float4 sums[gb_mma16_group_tiles][gb_mma16_chains][32]; /* of a group */
-    uint64_t full[8], empty[8], summed, taken;
+    uint64_t full[8], empty[8];
 };
 
 /* The global scales of an expert, gate's and up's or both down's. */
@@ -324,9 +328,9 @@ struct gb_mma16_globals {
  * rows side by side.
  */
 template <bool GateUp>
-__device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma16_shared *shared, uint32_t group,
-                                                uint32_t finisher, uint32_t window, uint32_t item, uint32_t tile,
-                                                uint32_t tiles, gb_mma16_globals *of)
+__device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma16_shared *shared, uint32_t finisher,
+                                                uint32_t window, uint32_t item, uint32_t tile, uint32_t tiles,
+                                                gb_mma16_globals *of)
 {
     const uint32_t lane = threadIdx.x % 32, count = tiles * shared->items.pairs[item] * 8;
     const uint32_t expert = shared->items.expert[item], first = shared->items.first[item];
@@ -336,7 +340,7 @@ __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma1
         of->scale[0] = job.global_scales[GateUp ? 2 * expert : expert];
         of->scale[1] = job.global_scales[GateUp ? 2 * expert + 1 : expert];
     }
-    gb_barrier_wait(&shared->summed, group & 1);
+    gb_block_barrier_wait(gb_mma16_summed, gb_mma16_handing_over);
     const float *sums = (const float *)shared->sums; /* [tile][chain][lane][4] */
     for (uint32_t base = finisher * 32; base < count || base == finisher * 32; base += 32 * gb_mma16_finishers) {
         const uint32_t i = base + lane, row = i % 8, t = i / 8 % tokens, mine = i / 8 / tokens;
@@ -347,8 +351,8 @@ __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma1
             high = gb_mma16_dot(at + 2, 128, of->scale[1]);
         }
         __syncwarp();
-        if (base + 32 * gb_mma16_finishers >= count && lane == 0)
-            gb_barrier_arrive(&shared->taken);
+        if (base + 32 * gb_mma16_finishers >= count)
+            gb_block_barrier_arrive(gb_mma16_taken, gb_mma16_handing_over);
         if (i >= count)
             continue;
         const size_t pair = window + shared->items.order[first + t];
@@ -389,10 +393,6 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
     if (threadIdx.x < Stages) {
         gb_barrier_start(&shared->full[threadIdx.x], Layout::arrivals);
         gb_barrier_start(&shared->empty[threadIdx.x], gb_mma16_consumers);
-        if (threadIdx.x == 0) {
-            gb_barrier_start(&shared->summed, gb_mma16_consumers);
-            gb_barrier_start(&shared->taken, gb_mma16_finishers);
-        }
         gb_barriers_started();
     }
     if (!job.ids_ready)
@@ -458,16 +458,14 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
                         gb_barrier_arrive(&shared->empty[slot]);
                 }
                 if (groups)
-                    gb_barrier_wait(&shared->taken, groups + 1 & 1);
+                    gb_block_barrier_wait(gb_mma16_taken, gb_mma16_handing_over);
 #pragma unroll
                 for (uint32_t i = 0; i < gb_mma16_tiles_each; i++)
                     shared->sums[mine + i][chain][lane] = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-                __syncwarp();
-                if (lane == 0)
-                    gb_barrier_arrive(&shared->summed);
+                gb_block_barrier_arrive(gb_mma16_summed, gb_mma16_handing_over);
             } else {
-                gb_mma16_finish<GateUp>(job, shared, groups, warp - gb_mma16_consumers - gb_mma16_producers, window,
-                                        item, tile, tiles, &globals);
+                gb_mma16_finish<GateUp>(job, shared, warp - gb_mma16_consumers - gb_mma16_producers, window, item, tile,
+                                        tiles, &globals);
             }
             tile += tiles;
             if (tile == job.tiles) {
@@ -477,6 +475,8 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
         }
         __syncthreads(); /* nobody reads the items any more */
     }
+    if (groups && warp < gb_mma16_consumers)
+        gb_block_barrier_wait(gb_mma16_taken, gb_mma16_handing_over);
 }
 
 #endif

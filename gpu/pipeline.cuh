@@ -67,6 +67,16 @@ __device__ __forceinline__ void gb_barrier_wait(uint64_t *barrier, uint32_t pari
                  : "memory");
 }
 
+/* One of the block's own barriers: whole warps, `threads` of those that wait and those that arrive together. */
+__device__ __forceinline__ void gb_block_barrier_wait(uint32_t barrier, uint32_t threads)
+{
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void gb_block_barrier_arrive(uint32_t barrier, uint32_t threads)
+{
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /* Contiguous bytes, a multiple of 16, both ends aligned to 16. */
 __device__ __forceinline__ void gb_copy_bulk(void *to, const void *from, uint32_t bytes, uint64_t *barrier)
 {
