@@ -19,7 +19,7 @@ builds() {
     [ "$commands" = "cmake --build --preset $2" ] || fail "make $1: $commands"
     grep -q "\"name\": \"$2\"" "$source/CMakePresets.json" || fail "no preset $2"
     "$ninja" -C "$build" -t inputs "$3" >"$build/test_build.inputs"
-    grep -q 'harness/main\.c$' "$build/test_build.inputs" || fail "$3 does not build the program"
+    grep -q 'harness/program/main\.c$' "$build/test_build.inputs" || fail "$3 does not build the program"
     ! grep -E "$4" "$build/test_build.inputs" || fail "$3 builds what make $1 does not need"
     rm "$build/test_build.inputs"
 }

@@ -8,7 +8,7 @@ from program import expect, path, record, run, small
 
 fixture = small()
 one = record(fixture, "--kernel", "cpu/*", "--batch", "1,2,3,8,9")
-expect(len(one["cases"]) == 30 and one["verdict"] == "PASS", "five kernels, one of two cases, five batches")
+expect(len(one["cases"]) == 55 and one["verdict"] == "PASS", "nine kernels, two of them with two cases, five batches")
 
 names = set()
 for threads in ("1", "2", "3"):
