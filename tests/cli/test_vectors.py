@@ -24,7 +24,8 @@ def committed(name):
 os.mkdir(path("vectors"))
 run("vectors", path("vectors"))
 made = sorted(os.listdir(path("vectors")))
-expect(made == sorted(os.listdir(COMMITTED)), "fixtures/vectors: not the files that `gaugeblock vectors` writes")
+kept = sorted(name for name in os.listdir(COMMITTED) if not name.endswith((".c", ".h")))
+expect(made == kept, "fixtures/vectors: not the files that `gaugeblock vectors` writes")
 same, different, missing = filecmp.cmpfiles(path("vectors"), COMMITTED, made, shallow=False)
 expect(not different and not missing, f"fixtures/vectors: not what `gaugeblock vectors` writes: {different}")
 recipes = [line for line in run("list", "recipes").stdout.splitlines() if not line.startswith(" ")]

@@ -20,7 +20,7 @@ with h5py.File(fixture) as f:
 expect("multiplies x" in run("info", fixture).stdout, "info")
 
 # The reference, operator by operator, on the CPU; a kernel that does not know of it is not asked.
-cases = record(fixture, "--kernel", "cpu/nvfp4-*", "--expect", "5")["cases"]
+cases = record(fixture, "--kernel", "cpu/nvfp4-*", "--expect", "10")["cases"]
 expect(all(case["verdict"] == "PASS" for case in cases), str([case["reason"] for case in cases]))
 case, = record(fixture, "--subject", FAULTS, "--kernel", "faults/none", code=3)["cases"]
 expect(case["verdict"] == "UNSUPPORTED" and "weighs outputs" in case["reason"], case["reason"])
