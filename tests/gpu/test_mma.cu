@@ -365,21 +365,43 @@ std::vector<block> fetch(const device &on, uint64_t count)
     return blocks;
 }
 
+void print_vector(const block &one, bool bf16, uint32_t row, uint32_t column)
+{
+    printf("%s", bf16 ? "bf16" : "fp16");
+    for (uint32_t j = 0; j < k; j++)
+        printf(" %04X", one.a[row][j]);
+    for (uint32_t j = 0; j < k; j++)
+        printf(" %04X", one.b[column][j]);
+    printf(" %08X %08X\n", one.c[row][column], one.d[row][column]);
+}
+
+/* Whether another least exponent would give another result. */
+bool tells_least_exponent(const block &one, bool bf16, uint32_t row, uint32_t column, int32_t least)
+{
+    struct gb_mma_unit other = *gb_mma_unit_find("sm_90");
+    float c, d;
+    other.least_exponent = least;
+    memcpy(&c, &one.c[row][column], sizeof c);
+    d = gb_mma(&other, bf16 ? GB_BF16 : GB_FP16, one.a[row], one.b[column], k, c);
+    return memcmp(&d, &one.d[row][column], sizeof d) != 0;
+}
+
 void print_vectors(const device &on)
 {
     for (int bf16 = 1; bf16 >= 0; bf16--)
         for (int kind = 0; kind < KINDS; kind++) {
-            run(on, bf16, kind, kind == PAIRS ? 1000003 : 0, 12, true);
-            const std::vector<block> blocks = fetch(on, 12);
-            for (uint32_t i = 0; i < 12; i++) {
-                const uint32_t row = i % m, column = i % n;
-                printf("%s", bf16 ? "bf16" : "fp16");
-                for (uint32_t j = 0; j < k; j++)
-                    printf(" %04X", blocks[i].a[row][j]);
-                for (uint32_t j = 0; j < k; j++)
-                    printf(" %04X", blocks[i].b[column][j]);
-                printf(" %08X %08X\n", blocks[i].c[row][column], blocks[i].d[row][column]);
-            }
+            run(on, bf16, kind, kind == PAIRS ? 1000003 : 0, on.most, true);
+            const std::vector<block> blocks = fetch(on, on.most);
+            for (uint32_t i = 0; i < 12; i++)
+                print_vector(blocks[i], bf16, i % m, i % n);
+            for (int32_t least = -134; least <= -132; least += 2)
+                for (uint32_t i = 0, found = 0; found < 4 && i < blocks.size() * outputs; i++) {
+                    const uint32_t row = i / n % m, column = i % n;
+                    if (tells_least_exponent(blocks[i / outputs], bf16, row, column, least)) {
+                        print_vector(blocks[i / outputs], bf16, row, column);
+                        found++;
+                    }
+                }
         }
 }
 

@@ -31,7 +31,7 @@ static void an_h200s_results(void **state)
         other += float_bits(gb_mma(gb_mma_unit_find("sm_80"), format, a, b, 16, c)) != d;
     }
     fclose(file);
-    assert_true(lines >= 300);
+    assert_true(lines > 312);
     assert_true(other > 50); /* so the blocks tell architectures apart */
 }
 
