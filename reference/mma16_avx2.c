@@ -102,7 +102,9 @@ INLINE bool load(const struct tile *tile, enum gb_format format, uint32_t s, str
         } else {
             const __m256i most = _mm256_set1_epi32(47);
             good = _mm256_cmpeq_epi32(_mm256_max_epu32(_mm256_sub_epi32(wide, _mm256_set1_epi32(87)), most), most);
-            to->scales[b] = _mm256_castsi256_ps(_mm256_slli_epi32(wide, 23));
+            /* fields of E4M3 in those of binary32 are the code times 2^-120 */
+            const __m256 scale = _mm256_castsi256_ps(_mm256_slli_epi32(wide, 23));
+            to->scales[b] = format == GB_MXFP8 ? _mm256_mul_ps(scale, _mm256_set1_ps(0x1p120f)) : scale;
         }
         odd |= ~(uint32_t)_mm256_movemask_epi8(good);
     }
@@ -128,9 +130,10 @@ INLINE void operands(enum gb_format format, const struct step *from, uint32_t i,
         {
             const uint32_t element = format == GB_MXFP8 ? k : i % 2 * 4 + k;
             if (format == GB_MXFP8) {
-                const __m256i byte =
-                    _mm256_and_si256(_mm256_srli_epi32(codes, (int)(8 * element)), _mm256_set1_epi32(0xFF));
-                w[4 * c + k] = _mm256_mul_ps(e4m3(byte, 0x1p120f), scale);
+                /* the byte's sign and, four bits further down, its fields */
+                const __m256i top = _mm256_slli_epi32(codes, (int)(24 - 8 * element));
+                const __m256i fields = _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32((int)0x87F00000));
+                w[4 * c + k] = _mm256_mul_ps(_mm256_castsi256_ps(fields), scale);
             } else {
                 const __m256 magnitude = _mm256_permutevar8x32_ps(e2m1, _mm256_srli_epi32(codes, (int)(4 * element)));
                 const __m256i negative = _mm256_and_si256(_mm256_slli_epi32(codes, (int)(28 - 4 * element)), sign);
@@ -227,13 +230,13 @@ static __attribute__((noinline)) bool run_nvfp4(const struct tile *tile, uint32_
 static __attribute__((noinline)) bool run_mxfp4(const struct tile *tile, uint32_t columns, uint32_t count,
                                                 const float *const *x, __m256 *chains)
 {
-    return run(tile, GB_MXFP4, columns, count, x, chains);
+    return count == 1 ? run(tile, GB_MXFP4, columns, 1, x, chains) : run(tile, GB_MXFP4, columns, count, x, chains);
 }
 
 static __attribute__((noinline)) bool run_mxfp8(const struct tile *tile, uint32_t columns, uint32_t count,
                                                 const float *const *x, __m256 *chains)
 {
-    return run(tile, GB_MXFP8, columns, count, x, chains);
+    return count == 1 ? run(tile, GB_MXFP8, columns, 1, x, chains) : run(tile, GB_MXFP8, columns, count, x, chains);
 }
 
 void gb_mma16_dots_avx2(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t rows, uint32_t count,

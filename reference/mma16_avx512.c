@@ -114,7 +114,9 @@ INLINE bool load(const struct tile *tile, enum gb_format format, uint32_t s, str
         } else {
             const __m512i from = _mm512_sub_epi32(bytes, _mm512_set1_epi32(87));
             odd |= _mm512_cmpgt_epu32_mask(from, _mm512_set1_epi32(47));
-            to->scales[b] = _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23));
+            /* fields of E4M3 in those of binary32 are the code times 2^-120 */
+            const __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23));
+            to->scales[b] = format == GB_MXFP8 ? _mm512_mul_ps(scale, _mm512_set1_ps(0x1p120f)) : scale;
         }
     }
     if (format == GB_MXFP8) {
@@ -139,8 +141,10 @@ INLINE void operands(enum gb_format format, const struct step *from, uint32_t i,
         {
             const uint32_t element = format == GB_MXFP8 ? k : i % 2 * 4 + k;
             if (format == GB_MXFP8) {
-                const __m512i byte = _mm512_and_si512(_mm512_srli_epi32(codes, 8 * element), _mm512_set1_epi32(0xFF));
-                w[4 * c + k] = _mm512_mul_ps(e4m3(byte, 0x1p120f), scale);
+                /* the byte's sign and, four bits further down, its fields */
+                const __m512i top = _mm512_slli_epi32(codes, 24 - 8 * element);
+                const __m512i fields = _mm512_and_si512(_mm512_srai_epi32(top, 4), _mm512_set1_epi32((int)0x87F00000));
+                w[4 * c + k] = _mm512_mul_ps(_mm512_castsi512_ps(fields), scale);
             } else {
                 w[4 * c + k] = _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4 * element), e2m1), scale);
             }
@@ -227,13 +231,13 @@ static __attribute__((noinline)) bool run_nvfp4(const struct tile *tile, uint32_
 static __attribute__((noinline)) bool run_mxfp4(const struct tile *tile, uint32_t columns, uint32_t count,
                                                 const float *const *x, __m512 *chains)
 {
-    return run(tile, GB_MXFP4, columns, count, x, chains);
+    return count == 1 ? run(tile, GB_MXFP4, columns, 1, x, chains) : run(tile, GB_MXFP4, columns, count, x, chains);
 }
 
 static __attribute__((noinline)) bool run_mxfp8(const struct tile *tile, uint32_t columns, uint32_t count,
                                                 const float *const *x, __m512 *chains)
 {
-    return run(tile, GB_MXFP8, columns, count, x, chains);
+    return count == 1 ? run(tile, GB_MXFP8, columns, 1, x, chains) : run(tile, GB_MXFP8, columns, count, x, chains);
 }
 
 void gb_mma16_dots_avx512(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t rows,
