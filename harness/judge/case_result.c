@@ -44,7 +44,7 @@ void case_of_sums(struct case_result *j, const struct statistics *sums, const ch
         if ((family_is_gain(f) ? gain : rms) && r->exceeding)
             case_worsen(
                 j, VERDICT_FAIL,
-                "%s%s: %llu of %llu sums lie beyond what rounding makes of them with probability %g; largest at layer "
+                "%s%s: %llu of %llu aggregate tests exceed their limit (false-alarm probability %g); largest at layer "
                 "%u, %s: %.3g times the limit",
                 of, family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, sums->probability,
                 r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);

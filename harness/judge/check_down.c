@@ -119,8 +119,7 @@ enum gb_status down_judge(struct down_lane *lane, const struct baseline *b, uint
             statistics_start_down(&lane->statistics, b, &e.moments, FALSE_ALARM_PROBABILITY);
         if (!lane->why)
             status = statistics_down(&lane->statistics, b, layer, &expected, output, error);
-        case_of_sums(j, &lane->statistics, "down on the intermediate that it was given, ", lane->rms_binding,
-                     lane->gain_binding);
+        case_of_sums(j, &lane->statistics, "down projection by itself, ", lane->rms_binding, lane->gain_binding);
     }
     expected_free(&e);
     return status;

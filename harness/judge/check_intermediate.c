@@ -90,11 +90,11 @@ enum gb_status codes_judge(struct code_lane *lane, const struct baseline *b, uin
     if (t.illegal && lane->binding)
         report_illegal(lane, b, layer, &t, codes, subject, j);
     if (t.counted > allowed && lane->flips_binding)
-        case_worsen(j, VERDICT_FAIL,
-                    "intermediate of layer %u: %llu codes differ from the reference's, each within its interval, "
-                    "but roundings before it make at most %.3g of them flip in the mean, and more than %llu with "
-                    "probability %g",
-                    layer, (unsigned long long)t.counted, t.expected, (unsigned long long)allowed,
-                    FALSE_ALARM_PROBABILITY / b->fixture->layers);
+        case_worsen(
+            j, VERDICT_FAIL,
+            "intermediate of layer %u: %llu bf16 values differ from the reference, each admissible, but rounding "
+            "explains at most %.3g of them on average, and more than %llu only with probability %g",
+            layer, (unsigned long long)t.counted, t.expected, (unsigned long long)allowed,
+            FALSE_ALARM_PROBABILITY / b->fixture->layers);
     return GB_OK;
 }

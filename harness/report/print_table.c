@@ -39,7 +39,7 @@ static void layers_table(FILE *stream, const json_t *one)
     const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
     char truth[64];
     same_weights(one, truth, sizeof truth);
-    fprintf(stream, "         %-15s | %-46s | %s\n", "vs reference", truth, "vs original weights");
+    fprintf(stream, "         %-15s | %-46s | %s\n", "vs reference", truth, "vs float64, original weights");
     fprintf(stream, "  layer  %-15s | %13s %12s %9s %8s  | %10s %8s\n", "bit mismatches", "max err/bound", "min cos",
             "max |err|", "rel L2", "min cos", "rel L2");
     for (size_t l = 0; l < json_array_size(layers); l++) {
@@ -62,7 +62,7 @@ static void routing_table(FILE *stream, const json_t *one)
     const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
     fprintf(stream, "         %-22s | %-37s | %s\n", "vs reference, mismatches", "tokens by their set of experts",
             "routing weights vs float64");
-    fprintf(stream, "  layer  %11s %12s | %8s %18s %8s  | %13s\n", "expert ids", "weights", "same", "swapped in bound",
+    fprintf(stream, "  layer  %11s %12s | %8s %18s %8s  | %13s\n", "expert ids", "weights", "same", "admissible swap",
             "wrong", "max err/bound");
     for (size_t l = 0; l < json_array_size(layers); l++) {
         const json_t *layer = json_array_get(layers, l), *tokens = json_object_get(layer, "tokens");
@@ -105,9 +105,11 @@ static void exact_line(FILE *stream, const json_t *exact)
     double bits = record_number(exact, "widest_sum_bits", NULL);
     if (isnan(bits))
         return;
-    fprintf(stream, "  Every sum is exact in any order, the widest in %.1f bits: %.0f of %.0f values differ%s\n", bits,
-            record_number(exact, "mismatching", NULL), record_number(exact, "compared", NULL),
-            json_is_true(json_object_get(exact, "binding")) ? "" : " (informational)");
+    fprintf(
+        stream,
+        "  Every sum is exact in any order, the widest in %.1f bits: %.0f of %.0f values differ from the reference%s\n",
+        bits, record_number(exact, "mismatching", NULL), record_number(exact, "compared", NULL),
+        json_is_true(json_object_get(exact, "binding")) ? "" : " (informational)");
 }
 
 /* Only of a subject that hands out its intermediate. */
@@ -186,7 +188,8 @@ static void stored_line(FILE *stream, const json_t *overall)
     const json_t *stored = json_object_get(json_object_get(overall, "subject_truth"), "quantised_bf16_store");
     if (!stored)
         return;
-    fprintf(stream, "  Stored as bf16: min cos %.9f, max |err| %.1e; reference vs float64: min cos %.9f\n",
+    fprintf(stream,
+            "  Output rounded to bf16 vs float64: min cos %.9f, max |err| %.1e; reference vs float64: min cos %.9f\n",
             record_number(stored, "cosine_min", NULL), record_number(stored, "max_abs", NULL),
             record_number(overall, "reference_truth", "quantised", "cosine_min", NULL));
 }
@@ -324,7 +327,11 @@ static void first_line(FILE *stream, const json_t *one)
                 fprintf(stream, "  worst      ");
                 put_place(stream, one, layer, outputs[i], record_number(bound, "at_token", NULL),
                           record_number(bound, "at_element", NULL));
-                fprintf(stream, isnan(ratio) ? ": is NaN or infinite\n" : ": error is %.3g times its bound\n", ratio);
+                fprintf(stream,
+                        isnan(ratio)                    ? ": is NaN or infinite\n"
+                        : ratio >= 100.0 && ratio < 1e6 ? ": error is %.0f times its bound\n"
+                                                        : ": error is %.3g times its bound\n",
+                        ratio);
                 return;
             }
         }
