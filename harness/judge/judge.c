@@ -252,7 +252,7 @@ static void choose_sums(struct tally *tally, const struct baseline *b, const str
     }
     if (!tally->without_sums && b->plain)
         tally->without_sums =
-            out == all ? "too many codes of the intermediate are open" : down_without_sums(points, false);
+            out == all ? "too many codes of the intermediate are ambiguous" : down_without_sums(points, false);
     tally->bound_instead = tally->without_sums || out;
 }
 

@@ -13,7 +13,8 @@ with open(os.path.join(SOURCE, "docs/gates.md")) as stream:
 expect(len(workflows) == 2, "one for GitHub, one for GitLab")
 
 for workflow in workflows:
-    commands = [shlex.split(line.strip(" -")) for line in workflow.splitlines() if line.strip(" -").startswith("gaugeblock ")]
+    lines = re.sub(r"\\?\n +(?=-o )", " ", workflow).splitlines() # a command goes on where a line begins with -o
+    commands = [shlex.split(line.strip(" -")) for line in lines if line.strip(" -").startswith("gaugeblock ")]
     expect([command[1] for command in commands] == ["make", "verify"], str(commands))
     make, verify = (command[1:] for command in commands)
     expect(make[make.index("--model") + 1] in run("list", "models").stdout, "the model must exist")

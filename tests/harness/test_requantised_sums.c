@@ -173,7 +173,7 @@ static void what_is_not_judged_is_said(void **state)
     look(&s, "default");
     assert_int_equal(s.result.verdict, VERDICT_VACUOUS);
     assert_string_equal(json_string_value(json_object_get(lane(&s, "gain"), "reason")),
-                        "too many codes of the intermediate are open");
+                        "too many codes of the intermediate are ambiguous");
     scene_free(&s);
 }
 
