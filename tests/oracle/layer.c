@@ -40,7 +40,12 @@ static float tile_scale(const struct gb_weights *weights, uint32_t expert, uint3
     return scales[((size_t)matrix * down + row % part_rows / 128) * across + column / 128];
 }
 
-static float scale_at(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column)
+float oracle_weight_code(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column)
+{
+    return weight_at(weights, row_start(weights, expert, row) + column);
+}
+
+float oracle_weight_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column)
 {
     const uint8_t *scales = weights->scales;
     size_t index = row_start(weights, expert, row) + column;
@@ -58,7 +63,7 @@ static float scale_at(const struct gb_weights *weights, uint32_t expert, uint32_
     }
 }
 
-static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
+float oracle_global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
     if (weights->format != GB_NVFP4)
         return 1;
@@ -99,14 +104,14 @@ float oracle_dot_scaled(const struct gb_weights *weights, uint32_t expert, uint3
         bool run_ends = (i + 1) % run == 0 || i + 1 == weights->columns;
         if (run_ends) {
             float *lane = &lanes[i / chunk % 32];
-            float scale = scale_at(weights, expert, row, i);
+            float scale = oracle_weight_scale(weights, expert, row, i);
             if (x_scales)
                 scale = oracle_multiply(scale, x_scales[i / 128]);
             *lane = oracle_fma(scale, partial, *lane);
             partial = 0;
         }
     }
-    return oracle_multiply(butterfly(lanes), global_scale(weights, expert, row));
+    return oracle_multiply(butterfly(lanes), oracle_global_scale(weights, expert, row));
 }
 
 /* gpt-oss: g * sigmoid(1.702 g) * (u + 1), every step rounded; comparisons with NaN are false. */
@@ -133,12 +138,19 @@ static gb_bf16 expert_input(const struct gb_arguments *arguments, uint32_t token
     return x;
 }
 
-void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate)
+/* A dot product in `order`; x_scales as oracle_dot_scaled, fma32/1 only. */
+static float dot_in(const char *order, const struct gb_weights *weights, uint32_t expert, uint32_t row,
+                    const gb_bf16 *x, const float *x_scales)
 {
-    oracle_gate_up_scaled(arguments, NULL, intermediate);
+    if (strcmp(order, GB_ORDER_FMA32) == 0)
+        return oracle_dot_scaled(weights, expert, row, x, x_scales);
+    if (strcmp(order, GB_ORDER_MMA16_SM90) == 0 && !x_scales)
+        return oracle_dot_mma16(weights, expert, row, x);
+    abort();
 }
 
-void oracle_gate_up_scaled(const struct gb_arguments *arguments, const float *x_scales, gb_bf16 *intermediate)
+static void gate_up(const struct gb_arguments *arguments, const char *order, const float *x_scales,
+                    gb_bf16 *intermediate)
 {
     const struct gb_shape *shape = &arguments->shape;
 
@@ -153,8 +165,8 @@ void oracle_gate_up_scaled(const struct gb_arguments *arguments, const float *x_
                     x[c] = expert_input(arguments, t, slot, c);
                 if (expert >= 0) {
                     const float *scales = scales_of_row(x_scales, t, shape->hidden);
-                    float gate = oracle_dot_scaled(&arguments->gate_up, expert, i, x, scales);
-                    float up = oracle_dot_scaled(&arguments->gate_up, expert, shape->intermediate + i, x, scales);
+                    float gate = dot_in(order, &arguments->gate_up, expert, i, x, scales);
+                    float up = dot_in(order, &arguments->gate_up, expert, shape->intermediate + i, x, scales);
                     const float *bias = arguments->gate_up_bias;
                     if (bias) {
                         bias += (size_t)expert * 2 * shape->intermediate + i;
@@ -169,13 +181,18 @@ void oracle_gate_up_scaled(const struct gb_arguments *arguments, const float *x_
             }
 }
 
-void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermediate, float *output)
+void oracle_gate_up(const struct gb_arguments *arguments, const char *order, gb_bf16 *intermediate)
 {
-    oracle_down_scaled(arguments, intermediate, NULL, output);
+    gate_up(arguments, order, NULL, intermediate);
 }
 
-void oracle_down_scaled(const struct gb_arguments *arguments, const gb_bf16 *intermediate, const float *x_scales,
-                        float *output)
+void oracle_gate_up_scaled(const struct gb_arguments *arguments, const float *x_scales, gb_bf16 *intermediate)
+{
+    gate_up(arguments, GB_ORDER_FMA32, x_scales, intermediate);
+}
+
+static void down(const struct gb_arguments *arguments, const char *order, const gb_bf16 *intermediate,
+                 const float *x_scales, float *output)
 {
     const struct gb_shape *shape = &arguments->shape;
 
@@ -187,14 +204,25 @@ void oracle_down_scaled(const struct gb_arguments *arguments, const gb_bf16 *int
                 int32_t expert = arguments->ids[slot];
                 if (expert < 0)
                     continue;
-                float dot = oracle_dot_scaled(&arguments->down, expert, h, intermediate + slot * shape->intermediate,
-                                              scales_of_row(x_scales, slot, shape->intermediate));
+                float dot = dot_in(order, &arguments->down, expert, h, intermediate + slot * shape->intermediate,
+                                   scales_of_row(x_scales, slot, shape->intermediate));
                 if (arguments->down_bias)
                     dot = oracle_add(dot, arguments->down_bias[(size_t)expert * shape->hidden + h]);
                 y = oracle_fma(arguments->weighed_input ? 1 : arguments->routing_weights[slot], dot, y);
             }
             output[(size_t)t * shape->hidden + h] = y;
         }
+}
+
+void oracle_down(const struct gb_arguments *arguments, const char *order, const gb_bf16 *intermediate, float *output)
+{
+    down(arguments, order, intermediate, NULL, output);
+}
+
+void oracle_down_scaled(const struct gb_arguments *arguments, const gb_bf16 *intermediate, const float *x_scales,
+                        float *output)
+{
+    down(arguments, GB_ORDER_FMA32, intermediate, x_scales, output);
 }
 
 static bool ranks_before(const float *logits, uint32_t a, uint32_t b)

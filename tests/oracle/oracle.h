@@ -56,12 +56,22 @@ float oracle_exp(float x);
 float oracle_silu(float x);
 float oracle_sigmoid(float x);
 
+/* A weight's parts: its code without scales, its block's scale, and its row's global scale (1 where the format has none).
+ * oracle_layer.c */
+float oracle_weight_code(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column);
+float oracle_weight_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column);
+float oracle_global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row);
+
 /* The operators. oracle_layer.c */
+
+/* In the order fma32/1 */
 float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
-/* arguments->x, ids -> intermediate [tokens, top_k, intermediate] */
-void oracle_gate_up(const struct gb_arguments *arguments, gb_bf16 *intermediate);
+/* In the order mma16-sm90/1: NVFP4, MXFP4, MXFP8. oracle_mma16.c */
+float oracle_dot_mma16(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
+/* arguments->x, ids -> intermediate [tokens, top_k, intermediate]; order: GB_ORDER_... */
+void oracle_gate_up(const struct gb_arguments *arguments, const char *order, gb_bf16 *intermediate);
 /* arguments->ids, routing_weights and intermediate -> output [tokens, hidden] */
-void oracle_down(const struct gb_arguments *arguments, const gb_bf16 *intermediate, float *output);
+void oracle_down(const struct gb_arguments *arguments, const char *order, const gb_bf16 *intermediate, float *output);
 /* x [tokens, hidden]; router BF16 [experts, hidden] -> ids, routing_weights [tokens, top_k] */
 void oracle_route(const struct gb_shape *shape, const gb_bf16 *x, const struct gb_weights *router, bool renormalise,
                   int32_t *ids, float *routing_weights);
