@@ -111,8 +111,7 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
 {
     const struct gb_fixture *f = p->baseline->fixture;
     struct trace *traces = calloc(f->layers, sizeof *traces);
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     enum gb_status status = traces ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct gb_arguments a = baseline_arguments(p->baseline, l);
@@ -124,8 +123,8 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
     for (size_t i = 0; status == GB_OK && i < count; i++) {
         progress_enter((double)i / (double)count, (double)(i + 1) / (double)count);
         progress("injecting bugs", 0.0);
-        if (fault_applies(&all[i], &traces[0].arguments))
-            status = plant(p, traces, &all[i], tallies, list, error);
+        if (fault_applies(fault_at(i), &traces[0].arguments))
+            status = plant(p, traces, fault_at(i), tallies, list, error);
         progress_leave();
     }
     for (uint32_t l = 0; traces && l < f->layers; l++)
