@@ -7,20 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-int command_list(int argc, char **argv);
-int command_make(int argc, char **argv);
-int command_import(int argc, char **argv);
-int command_info(int argc, char **argv);
-int command_verify(int argc, char **argv);
-int command_diff(int argc, char **argv);
-int command_power(int argc, char **argv);
-int command_vectors(int argc, char **argv);
-int command_identify(int argc, char **argv);
-/* Their options and what their help says. */
-extern const struct argp list_argp, make_argp, import_argp, info_argp, verify_argp, diff_argp, power_argp, vectors_argp,
-    identify_argp;
-
-/* A command as main() knows it. */
+/* A command: the file of each defines one, command_NAME, and main.c lists it. */
 struct command {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -40,9 +27,9 @@ struct command {
 /* A list that is long enough for a file of its own; harness/program/list.c has the others. */
 int list_differences(void);
 
-/* Ends the program's output: `code`, unless some of it could not be written, which it says. */
 /* Of a long path the end, so that the reason still fits behind it in a message. */
 const char *path_end(const char *path);
+/* Ends the program's output: `code`, unless some of it could not be written, which it says. */
 int command_finish(const char *command, int code);
 /* A flag of struct argp_option, beside argp's: the option may be given more than once. */
 enum { OPTION_REPEATABLE = 0x1000 };

@@ -325,7 +325,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-const struct argp power_argp = {
+static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "FIXTURE",
@@ -336,14 +336,14 @@ const struct argp power_argp = {
            "  gaugeblock power layer.h5 --gate policy.json -o power.json",
 };
 
-int command_power(int argc, char **argv)
+static int run_power(int argc, char **argv)
 {
     struct power_options o = {0};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     enum verdict verdict = VERDICT_NOT_RUN;
     json_t *record = record_new(argc, argv);
-    command_parse(&power_argp, argc, argv, &o);
+    command_parse(&argp, argc, argv, &o);
     json_object_set_new(record, "schema", json_string("gaugeblock-power/1"));
     json_object_del(record, "cases");
     enum gb_status status =
@@ -367,3 +367,6 @@ int command_power(int argc, char **argv)
     json_decref(record);
     return code;
 }
+
+const struct command command_power = {"power", run_power, &argp,
+                                      "what a gate sees on a problem: injected bugs, smallest errors"};
