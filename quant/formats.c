@@ -8,45 +8,53 @@
 
 enum { NVFP4_BLOCK = 16, MX_BLOCK = 32, FP8_BLOCK = 128 };
 
-struct format_row {
-    enum gb_format format;
-    const char *name;
-    uint32_t block;      /* columns that share a scale */
-    uint32_t block_rows; /* rows of a part that share a scale */
-    bool edges;          /* whether the last blocks of a matrix may be smaller */
-    uint32_t bits_per_code;
-    uint32_t scale_bytes; /* of one scale; 0: no scales */
-    bool global;          /* whether parts have a global scale */
+/* Weights first, as `gaugeblock list formats` has them. */
+static const struct gb_format_row formats[] = {
+    {GB_BF16, "bf16", true, GB_CODEC_BF16, 0, 1, 1, false, false, 0.0f},
+    {GB_NVFP4, "nvfp4", true, GB_CODEC_E2M1, GB_SCALE_E4M3, NVFP4_BLOCK, 1, false, true, 6.0f},
+    {GB_MXFP8, "mxfp8", true, GB_CODEC_E4M3, GB_SCALE_E8M0, MX_BLOCK, 1, false, false, 224.0f},
+    {GB_MXFP4, "mxfp4", true, GB_CODEC_E2M1, GB_SCALE_E8M0, MX_BLOCK, 1, false, false, 3.0f},
+    {GB_FP8_BLOCK, "fp8", true, GB_CODEC_E4M3, GB_SCALE_FP32, FP8_BLOCK, FP8_BLOCK, true, false, 448.0f},
+    {GB_FP32, "fp32", false, 0, 0, 1, 1, false, false, 0.0f},
+    {GB_FP16, "fp16", false, GB_CODEC_FP16, 0, 1, 1, false, false, 0.0f},
 };
+enum { FORMATS = sizeof formats / sizeof *formats };
 
-static const struct format_row formats[] = {
-    {GB_FP32, "fp32", 1, 1, false, 32, 0, false},
-    {GB_BF16, "bf16", 1, 1, false, 16, 0, false},
-    {GB_NVFP4, "nvfp4", NVFP4_BLOCK, 1, false, 4, 1, true},
-    {GB_MXFP8, "mxfp8", MX_BLOCK, 1, false, 8, 1, false},
-    {GB_MXFP4, "mxfp4", MX_BLOCK, 1, false, 4, 1, false},
-    {GB_FP8_BLOCK, "fp8", FP8_BLOCK, FP8_BLOCK, true, 8, sizeof(float), false},
-    {GB_FP16, "fp16", 1, 1, false, 16, 0, false},
-};
-
-static const struct format_row *find(enum gb_format format)
+const struct gb_format_row *gb_format_find(enum gb_format format)
 {
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+    for (size_t i = 0; i < FORMATS; i++)
         if (formats[i].format == format)
             return &formats[i];
     return NULL;
 }
 
+const struct gb_format_row *gb_weight_formats(size_t *count)
+{
+    for (*count = 0; *count < FORMATS && formats[*count].weights;)
+        ++*count;
+    return formats;
+}
+
+size_t gb_scale_bytes(enum gb_scale scale)
+{
+    return scale == GB_SCALE_FP32 ? sizeof(float) : scale != 0;
+}
+
+static size_t code_bits(const struct gb_format_row *row)
+{
+    return row->codes ? gb_codec_bits(row->codes) : 32;
+}
+
 const char *gb_format_name(enum gb_format format)
 {
-    const struct format_row *row = find(format);
+    const struct gb_format_row *row = gb_format_find(format);
     return row ? row->name : NULL;
 }
 
 bool gb_format_parse(const char *name, enum gb_format *format)
 {
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (formats[i].format != GB_FP32 && formats[i].format != GB_FP16 && !strcmp(formats[i].name, name)) {
+    for (size_t i = 0; i < FORMATS; i++)
+        if (formats[i].weights && !strcmp(formats[i].name, name)) {
             *format = formats[i].format;
             return true;
         }
@@ -55,26 +63,26 @@ bool gb_format_parse(const char *name, enum gb_format *format)
 
 uint32_t gb_format_block(enum gb_format format)
 {
-    const struct format_row *row = find(format);
+    const struct gb_format_row *row = gb_format_find(format);
     return row ? row->block : 0;
 }
 
 uint32_t gb_format_block_rows(enum gb_format format)
 {
-    const struct format_row *row = find(format);
+    const struct gb_format_row *row = gb_format_find(format);
     return row ? row->block_rows : 0;
 }
 
 uint32_t gb_format_multiple(enum gb_format format)
 {
-    const struct format_row *row = find(format);
+    const struct gb_format_row *row = gb_format_find(format);
     return !row ? 0 : row->edges ? 1 : row->block;
 }
 
 size_t gb_row_code_bytes(enum gb_format format, uint32_t columns)
 {
-    const struct format_row *row = find(format);
-    return row ? (size_t)columns * row->bits_per_code / 8 : 0;
+    const struct gb_format_row *row = gb_format_find(format);
+    return row ? columns * code_bits(row) / 8 : 0;
 }
 
 static size_t divide_up(size_t count, size_t by)
@@ -84,20 +92,20 @@ static size_t divide_up(size_t count, size_t by)
 
 size_t gb_row_scale_bytes(enum gb_format format, uint32_t columns)
 {
-    const struct format_row *row = find(format);
-    return row ? divide_up(columns, row->block) * row->scale_bytes : 0;
+    const struct gb_format_row *row = gb_format_find(format);
+    return row ? divide_up(columns, row->block) * gb_scale_bytes(row->scales) : 0;
 }
 
 size_t gb_part_scale_bytes(enum gb_format format, uint32_t rows, uint32_t columns)
 {
-    const struct format_row *row = find(format);
+    const struct gb_format_row *row = gb_format_find(format);
     return row ? divide_up(rows, row->block_rows) * gb_row_scale_bytes(format, columns) : 0;
 }
 
 enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales, size_t *global_scales,
                                 struct gb_error *error)
 {
-    const struct format_row *row = find(weights->format);
+    const struct gb_format_row *row = gb_format_find(weights->format);
     if (!row)
         return gb_fail(error, GB_EINVAL, "unknown weight format %d", (int)weights->format);
     if (weights->columns == 0 || weights->columns % gb_format_multiple(weights->format))
@@ -139,7 +147,7 @@ struct row_at {
 /* Each part's blocks of rows begin at its first row. */
 static struct row_at row_at(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
-    const struct format_row *format = find(weights->format);
+    const struct gb_format_row *format = gb_format_find(weights->format);
     uint32_t rows = weights->rows / weights->parts;
     size_t scale_rows = divide_up(rows, format->block_rows), part = (size_t)expert * weights->parts + row / rows;
     return (struct row_at){
@@ -166,6 +174,13 @@ INLINE void e4m3_codes(const struct row_at *at, uint32_t first, uint32_t count, 
         codes[c] = e4m3_value(elements[c].bits);
 }
 
+INLINE void bf16_codes(const struct row_at *at, uint32_t first, uint32_t count, float *codes)
+{
+    const gb_bf16 *elements = (const gb_bf16 *)at->weights->codes + at->codes + first;
+    for (uint32_t c = 0; c < count; c++)
+        codes[c] = gb_bf16_decode(elements[c]);
+}
+
 INLINE void e4m3_scales(const struct row_at *at, size_t first, size_t count, float *scales)
 {
     const gb_e4m3 *bytes = (const gb_e4m3 *)at->weights->scales + at->scales + first;
@@ -184,35 +199,34 @@ INLINE void e8m0_scales(const struct row_at *at, size_t first, size_t count, flo
  */
 INLINE void decode(const struct row_at *at, uint32_t first, uint32_t count, float *codes, float *scales)
 {
-    uint32_t block = gb_format_block(at->weights->format);
-    size_t scale = first / block, blocks = divide_up(count, block);
-    switch (at->weights->format) {
-    case GB_NVFP4:
+    const struct gb_format_row *format = gb_format_find(at->weights->format);
+    size_t scale = first / format->block, blocks = divide_up(count, format->block);
+    switch (format->codes) {
+    case GB_CODEC_E2M1:
         e2m1_codes(at, first, count, codes);
-        e4m3_scales(at, scale, blocks, scales);
-        return;
-    case GB_MXFP4:
-        e2m1_codes(at, first, count, codes);
-        e8m0_scales(at, scale, blocks, scales);
-        return;
-    case GB_MXFP8:
-        e4m3_codes(at, first, count, codes);
-        e8m0_scales(at, scale, blocks, scales);
-        return;
-    case GB_FP8_BLOCK:
-        e4m3_codes(at, first, count, codes);
-        memcpy(scales, (const float *)at->weights->scales + at->scales + scale, blocks * sizeof *scales);
-        return;
-    case GB_BF16:
-    case GB_FP32:
-    case GB_FP16:
         break;
+    case GB_CODEC_E4M3:
+        e4m3_codes(at, first, count, codes);
+        break;
+    case GB_CODEC_BF16:
+        bf16_codes(at, first, count, codes);
+        break;
+    default:
+        memcpy(codes, (const float *)at->weights->codes + at->codes + first, count * sizeof *codes);
     }
-    for (uint32_t c = 0; c < count; c++) {
-        size_t i = at->codes + first + c;
-        codes[c] = at->weights->format == GB_BF16 ? gb_bf16_decode(((const gb_bf16 *)at->weights->codes)[i])
-                                                  : ((const float *)at->weights->codes)[i];
-        scales[c] = 1.0f;
+    switch (format->scales) {
+    case GB_SCALE_E4M3:
+        e4m3_scales(at, scale, blocks, scales);
+        break;
+    case GB_SCALE_E8M0:
+        e8m0_scales(at, scale, blocks, scales);
+        break;
+    case GB_SCALE_FP32:
+        memcpy(scales, (const float *)at->weights->scales + at->scales + scale, blocks * sizeof *scales);
+        break;
+    default:
+        for (size_t b = 0; b < blocks; b++)
+            scales[b] = 1.0f;
     }
 }
 

@@ -175,7 +175,28 @@ GB_API enum gb_status gb_layout_unpack(const struct gb_scales *scales, const voi
 
 /* Formats of weights. */
 
-/* "fp32", "bf16", "nvfp4", "mxfp8", "mxfp4", "fp8"; NULL for an unknown one. */
+/* What a format's codes and scales are. */
+struct gb_format_row {
+    enum gb_format format;
+    const char *name;     /* "nvfp4" */
+    bool weights;         /* whether weights may have it */
+    enum gb_codec codes;  /* 0: FP32 */
+    enum gb_scale scales; /* 0: it has none */
+    uint32_t block;       /* columns that share a scale; 1 where there are none */
+    uint32_t block_rows;  /* rows of a part that share a scale */
+    bool edges;           /* whether the last blocks of a matrix may be smaller */
+    bool global;          /* whether parts have a global scale */
+    float full_code;      /* the largest code of a block that is not zero is at least this, by every published scale
+                             rule; 0: without scales */
+};
+/* NULL for an unknown one. */
+GB_API const struct gb_format_row *gb_format_find(enum gb_format format);
+/* Those of weights. */
+GB_API const struct gb_format_row *gb_weight_formats(size_t *count);
+/* 0 for none. */
+GB_API size_t gb_scale_bytes(enum gb_scale scale);
+
+/* Its name; NULL for an unknown one. */
 GB_API const char *gb_format_name(enum gb_format format);
 /* False if no weight format has this name. */
 GB_API bool gb_format_parse(const char *name, enum gb_format *format);

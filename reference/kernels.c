@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference as subjects. */
+/* The reference as subjects: of each contract its operators, and what needs none. */
 #include "quant/quant.h"
+#include "reference/contracts.h"
 #include "reference/quantise.h"
-#include "reference/reference.h"
 
 static const struct gb_quantiser *activation_rules(const struct gb_problem *problem)
 {
@@ -77,9 +77,8 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
     OPERATOR(ORDER, NAME, gate_up, GB_GATE_UP)                                                                         \
     OPERATOR(ORDER, NAME, down, GB_DOWN)
 
-OPERATORS(fma32, GB_ORDER_FMA32)
+GB_ORDERS(OPERATORS)
 OPERATOR(fma32, GB_ORDER_FMA32, router, GB_ROUTE)
-OPERATORS(mma16, GB_ORDER_MMA16_SM90)
 
 /* Every recipe: the codes are determined by its rules, so there is no order and no weight format. */
 #define QUANTISER(NAME, OPERATION, SUPPORTS, RUN)                                                                      \
@@ -94,46 +93,28 @@ OPERATORS(mma16, GB_ORDER_MMA16_SM90)
         .order = ORDER, .accumulator_bits = BITS, .flags = GB_LAYER_EXTENSIONS | (FLAGS), .supports = SUPPORTS,        \
         .run = RUN                                                                                                     \
     }
-/* NAME-layer, NAME-gate-up, NAME-down, NAME-routed-layer. FLAGS: of all; STAGE_FLAGS: also of gate_up and down alone.
- */
-#define KERNELS(NAME, WEIGHTS, ACTIVATIONS, ORDER, ORDER_NAME, BITS, FLAGS, STAGE_FLAGS)                               \
-    KERNEL(NAME "-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS, GB_STAGE_OUTPUTS | (FLAGS),                \
-           ORDER##_supports, ORDER##_layer),                                                                           \
-        KERNEL(NAME "-gate-up", GB_GATE_UP, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS, (FLAGS) | (STAGE_FLAGS),           \
+#define ROUTER                                                                                                         \
+    {                                                                                                                  \
+        .name = "cpu/route", .operation = GB_ROUTE, .weights = GB_BF16, .activations = GB_BF16, .output = GB_FP32,     \
+        .order = GB_ORDER_FMA32, .accumulator_bits = 24, .supports = supports_route, .run = fma32_router               \
+    }
+/* PREFIX-layer, PREFIX-gate-up, PREFIX-down, PREFIX-routed-layer. Those with bf16 activations can weigh the input; of
+ * those with quantised ones, gate_up and down hand out the codes. */
+#define KERNELS(WEIGHTS, WEIGHT_FORMAT, ACTIVATIONS, ACTIVATION_FORMAT, ORDER, NAME, BITS, PREFIX, SUMMARY)            \
+    KERNEL(PREFIX "-layer", GB_LAYER, WEIGHT_FORMAT, ACTIVATION_FORMAT, NAME, BITS,                                    \
+           GB_STAGE_OUTPUTS | WEIGHS(ACTIVATION_FORMAT), ORDER##_supports, ORDER##_layer),                             \
+        KERNEL(PREFIX "-gate-up", GB_GATE_UP, WEIGHT_FORMAT, ACTIVATION_FORMAT, NAME, BITS, STAGE(ACTIVATION_FORMAT),  \
                ORDER##_supports, ORDER##_gate_up),                                                                     \
-        KERNEL(NAME "-down", GB_DOWN, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS, (FLAGS) | (STAGE_FLAGS),                 \
+        KERNEL(PREFIX "-down", GB_DOWN, WEIGHT_FORMAT, ACTIVATION_FORMAT, NAME, BITS, STAGE(ACTIVATION_FORMAT),        \
                ORDER##_supports, ORDER##_down),                                                                        \
-        KERNEL(NAME "-routed-layer", GB_LAYER, WEIGHTS, ACTIVATIONS, ORDER_NAME, BITS,                                 \
-               GB_ROUTES | GB_STAGE_OUTPUTS | (FLAGS), ORDER##_supports_routed, ORDER##_routed_layer)
-/* With bf16 activations, and with quantised ones, whose codes gate_up and down hand out. */
-#define FMA32(NAME, WEIGHTS) KERNELS(NAME, WEIGHTS, GB_BF16, fma32, GB_ORDER_FMA32, 24, GB_WEIGHED_INPUT, 0)
-#define FMA32_QUANTISED(NAME, WEIGHTS, ACTIVATIONS)                                                                    \
-    KERNELS(NAME, WEIGHTS, ACTIVATIONS, fma32, GB_ORDER_FMA32, 24, 0, GB_STAGE_OUTPUTS)
-/* Its sums are rounded toward zero: 23 bits. */
-#define MMA16(NAME, WEIGHTS) KERNELS(NAME, WEIGHTS, GB_BF16, mma16, GB_ORDER_MMA16_SM90, 23, GB_WEIGHED_INPUT, 0)
+        KERNEL(PREFIX "-routed-layer", GB_LAYER, WEIGHT_FORMAT, ACTIVATION_FORMAT, NAME, BITS,                         \
+               GB_ROUTES | GB_STAGE_OUTPUTS | WEIGHS(ACTIVATION_FORMAT), ORDER##_supports_routed,                      \
+               ORDER##_routed_layer),
+#define WEIGHS(ACTIVATION_FORMAT) ((ACTIVATION_FORMAT) == GB_BF16 ? GB_WEIGHED_INPUT : 0)
+#define STAGE(ACTIVATION_FORMAT) ((ACTIVATION_FORMAT) == GB_BF16 ? GB_WEIGHED_INPUT : GB_STAGE_OUTPUTS)
 
 static const struct gb_kernel kernels[] = {
-    FMA32("cpu/nvfp4", GB_NVFP4),
-    FMA32("cpu/mxfp8", GB_MXFP8),
-    FMA32("cpu/mxfp4", GB_MXFP4),
-    FMA32("cpu/fp8", GB_FP8_BLOCK),
-    FMA32("cpu/bf16", GB_BF16),
-    FMA32_QUANTISED("cpu/nvfp4-nvfp4", GB_NVFP4, GB_NVFP4),
-    FMA32_QUANTISED("cpu/mxfp8-mxfp8", GB_MXFP8, GB_MXFP8),
-    FMA32_QUANTISED("cpu/mxfp4-mxfp8", GB_MXFP4, GB_MXFP8),
-    FMA32_QUANTISED("cpu/fp8-fp8", GB_FP8_BLOCK, GB_FP8_BLOCK),
-    MMA16("cpu/nvfp4-mma16", GB_NVFP4),
-    MMA16("cpu/mxfp8-mma16", GB_MXFP8),
-    MMA16("cpu/mxfp4-mma16", GB_MXFP4),
-    {.name = "cpu/route",
-     .operation = GB_ROUTE,
-     .weights = GB_BF16,
-     .activations = GB_BF16,
-     .output = GB_FP32,
-     .order = GB_ORDER_FMA32,
-     .accumulator_bits = 24,
-     .supports = supports_route,
-     .run = fma32_router},
+    GB_CONTRACTS(KERNELS) ROUTER,
     QUANTISER("cpu/quantise", GB_QUANTISE, supports_quantise, gb_reference_quantise),
     QUANTISER("cpu/silu-mul-quantise", GB_SILU_MUL_QUANTISE, supports_silu_mul_quantise,
               gb_reference_silu_mul_quantise),

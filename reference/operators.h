@@ -32,8 +32,6 @@ static inline const float *gb_bias_of(const float *bias, uint32_t expert, uint32
 
 /* Whether the routing weight multiplies x, as far as the caller knows of it. */
 bool gb_weighs_input(const struct gb_arguments *arguments);
-/* silu(gate) * up, or another activation, in FP32: docs/numerics.md#gate_up. */
-float gb_gated(enum gb_activation activation, float gate, float up);
 
 /* The arguments; of a caller that does not know the last fields, zeros there. */
 struct gb_arguments gb_arguments_known(const struct gb_arguments *arguments);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private: what an order of accumulation is made of. An order is one file with one struct gb_order, listed in
- * contracts.c; the operators reach it through their contract alone.
+ * Private: what an order of accumulation is made of. An order is one file with one struct gb_order, its contracts are
+ * rows of contracts.h; the operators reach it through their contract alone.
  */
 #ifndef GB_REFERENCE_ORDER_H
 #define GB_REFERENCE_ORDER_H
@@ -106,6 +106,10 @@ struct gb_order {
     void (*dots)(const struct gb_product *product, struct gb_row *decoded, float *dots);
 };
 
-extern const struct gb_order gb_fma32, gb_mma16;
+/* ORDER(STEM, NAME) of each: struct gb_order gb_STEM. */
+#define GB_ORDERS(ORDER) ORDER(fma32, GB_ORDER_FMA32) ORDER(mma16, GB_ORDER_MMA16_SM90)
+
+#define GB_DECLARE_ORDER(STEM, NAME) extern const struct gb_order gb_##STEM;
+GB_ORDERS(GB_DECLARE_ORDER)
 
 #endif

@@ -40,6 +40,8 @@ GB_API const struct gb_contract *gb_contract_router(const struct gb_contract *co
 /* Correctly rounded elementary functions of binary32, all 2^32 inputs. docs/numerics.md#silu, #sigmoid, #exp. */
 GB_API float gb_silu(float x);
 GB_API float gb_sigmoid(float x);
+/* silu(gate) * up, or another activation, in FP32: docs/numerics.md#gate_up. */
+GB_API float gb_gated(enum gb_activation activation, float gate, float up);
 GB_API float gb_exp(float x);
 
 /* silu in one of its forms, binary32. docs/numerics.md#silu_mul. */

@@ -90,9 +90,9 @@ static void change_intermediate(struct search *s, size_t pair, const struct bloc
         const double *gate = s->sums + (size_t)i * stride, *up = s->sums + (size_t)(I + i) * stride;
         double h = (double)gb_bf16_decode(t->intermediate[pair * I + i]), changed = h;
         if (b->missing != MISSING_DOWN)
-            changed = (double)planted_gated(t->arguments.activation,
-                                            (float)((double)t->gate[pair * I + i] - (gate[to] - gate[from])),
-                                            (float)((double)t->up[pair * I + i] - (up[to] - up[from])));
+            changed = (double)gb_gated(t->arguments.activation,
+                                       (float)((double)t->gate[pair * I + i] - (gate[to] - gate[from])),
+                                       (float)((double)t->up[pair * I + i] - (up[to] - up[from])));
         if (b->missing != MISSING_GATE_UP && i >= b->first && i < b->first + b->columns)
             changed = 0.0;
         s->missing[i] = changed - h;

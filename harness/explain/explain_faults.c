@@ -7,30 +7,10 @@
 #include "harness/explain/hypothesis.h"
 #include "quant/quant.h"
 
-/* Faults that choose a token, slot, expert or element themselves; where another one is hit, a candidate with its place
- * says so. */
-static bool particular(const struct fault *fault)
-{
-    static void (*const all[])(struct planted *) = {
-        plant_expert_dropped,      plant_last_expert_dropped,
-        plant_last_slot_dropped,   plant_last_pair_dropped,
-        plant_over_capacity,       plant_wrong_expert,
-        plant_slot_twice,          plant_slot_lost,
-        plant_output_row_zero,     plant_output_rows_exchanged,
-        plant_output_row_repeated, plant_output_columns_zero,
-        plant_output_sign,         plant_output_nan,
-        plant_output_stale,
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (fault->plant == all[i])
-            return true;
-    return false;
-}
-
 /* Whether a kernel of this operation can have it. */
 static bool possible(const struct fault *fault, enum gb_operator operation)
 {
-    if (fault->plant == plant_output_zero) /* try_nothing */
+    if (fault->nothing) /* try_nothing */
         return false;
     switch (fault->stage) {
     case STAGE_INPUT:
@@ -76,7 +56,7 @@ static enum gb_status try_fault(struct window *w, const struct fault *fault, str
     if (status != GB_OK)
         return status;
     if (!fault->edit) {
-        window_enter_faulty(w, particular(fault) ? RANK_PARTICULAR : RANK_WHOLE, fault->name);
+        window_enter_faulty(w, fault->particular ? RANK_PARTICULAR : RANK_WHOLE, fault->name);
         return GB_OK;
     }
     for (size_t i = 0; i < (size_t)w->tokens * w->trace.arguments.shape.top_k * w->width; i++)
@@ -87,12 +67,11 @@ static enum gb_status try_fault(struct window *w, const struct fault *fault, str
 
 enum gb_status try_faults(struct window *w, struct gb_error *error)
 {
-    size_t count;
-    const struct fault *all = faults(&count);
     enum gb_status status = GB_OK;
-    for (size_t i = 0; status == GB_OK && i < count; i++)
-        if (fault_applies(&all[i], &w->trace.arguments) && possible(&all[i], w->operation))
-            status = try_fault(w, &all[i], error);
+    const struct fault *fault;
+    for (size_t i = 0; status == GB_OK && (fault = fault_at(i)); i++)
+        if (fault_applies(fault, &w->trace.arguments) && possible(fault, w->operation))
+            status = try_fault(w, fault, error);
     return status;
 }
 

@@ -78,16 +78,20 @@ enum fault_stage {
 struct fault {
     const char *name;
     enum fault_stage stage;
-    unsigned formats; /* bits 1 << enum gb_format of the weights, or of the activations whose codes it changes, that
-                         have it; 0: all */
+    unsigned formats; /* what of the weights', or of the activations' whose codes it changes, it needs (rows.h); 0:
+                         nothing */
     void (*plant)(struct planted *planted);
     void (*edit)(struct planted *planted, struct editable *weights); /* STAGE_GATE_UP, STAGE_DOWN, both */
     double amount;                                                   /* what the function makes of it */
     bool vital;                                                      /* a gate that lets it pass is worth nothing */
-    const char *resembles;                                           /* the public bug, or what makes it likely */
+    bool particular;       /* it chooses a token, slot, expert or element itself; another one may be hit */
+    bool nothing;          /* zeros */
+    const char *resembles; /* the public bug, or what makes it likely */
 };
 
-const struct fault *faults(size_t *count);
+/* Of every stage, in the order in which a layer is computed; NULL behind the last. */
+size_t fault_count(void);
+const struct fault *fault_at(size_t index);
 /* "input", "gate_up", ... */
 const char *fault_stage_name(enum fault_stage stage);
 /* Whether layers with such weights and activations have it. */
@@ -105,143 +109,5 @@ enum gb_status fault_run(const struct fault *fault, const struct trace *clean, c
 /* intermediate: also the codes that it goes through, [tokens, top_k, intermediate]. */
 enum gb_status fault_run_stages(const struct fault *fault, const struct trace *clean, const bool *affected,
                                 float *output, gb_bf16 *intermediate, struct gb_error *error);
-
-/* Rows and pairs, for those who plant. */
-uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_t row);
-uint8_t *editable_scales(const struct editable *weights, uint32_t expert, uint32_t row);
-float planted_gated(enum gb_activation activation, float gate, float up);
-/* What the dot products of GB_GATE_UP or GB_DOWN read, scales included: x [tokens, hidden], or the intermediate [pairs,
- * intermediate]. NULL: no memory. */
-double *planted_operand(const struct planted *p, enum gb_operator operation);
-
-/* harness/faults/faults_inputs.c */
-void plant_weights_missing(struct planted *p);
-void plant_weights_uniform(struct planted *p);
-void plant_weights_squared(struct planted *p);
-void plant_weights_scaled(struct planted *p);
-void plant_weights_bf16(struct planted *p);
-void plant_weights_next_slot(struct planted *p);
-void plant_weights_next_token(struct planted *p);
-void plant_weights_reversed(struct planted *p);
-void plant_expert_dropped(struct planted *p);
-void plant_last_expert_dropped(struct planted *p);
-void plant_last_slot_dropped(struct planted *p);
-void plant_last_pair_dropped(struct planted *p);
-void plant_over_capacity(struct planted *p);
-void plant_wrong_expert(struct planted *p);
-void plant_next_expert(struct planted *p);
-void plant_slots_exchanged(struct planted *p);
-void plant_expert_repeated(struct planted *p);
-void plant_x_next_token(struct planted *p);
-void plant_x_tail_zero(struct planted *p);
-void plant_x_e4m3(struct planted *p);
-void plant_x_nvfp4(struct planted *p);
-void plant_x_truncated(struct planted *p);
-
-/* harness/faults/faults_weights.c */
-void edit_nibbles_exchanged(struct planted *p, struct editable *w);
-void edit_scales_next_block(struct planted *p, struct editable *w);
-void edit_scales_previous_block(struct planted *p, struct editable *w);
-void edit_scales_next_kept(struct planted *p, struct editable *w);
-void edit_scales_next_wrapped(struct planted *p, struct editable *w);
-void edit_scales_next_row(struct planted *p, struct editable *w);
-void edit_scales_swizzled(struct planted *p, struct editable *w);
-void edit_scales_unswizzled(struct planted *p, struct editable *w);
-void edit_scales_of_columns(struct planted *p, struct editable *w);
-void edit_scales_first_block(struct planted *p, struct editable *w);
-void edit_scales_power_of_two(struct planted *p, struct editable *w);
-void edit_scales_subnormal_zero(struct planted *p, struct editable *w);
-void edit_scales_bias(struct planted *p, struct editable *w);
-void edit_scales_inverse(struct planted *p, struct editable *w);
-void edit_scales_transposed(struct planted *p, struct editable *w);
-void edit_scales_one(struct planted *p, struct editable *w);
-void edit_global_missing(struct planted *p, struct editable *w);
-void edit_global_next_expert(struct planted *p, struct editable *w);
-void edit_global_of_gate(struct planted *p, struct editable *w);
-void edit_halves_exchanged(struct planted *p, struct editable *w);
-void edit_interleaved(struct planted *p, struct editable *w);
-void edit_deinterleaved(struct planted *p, struct editable *w);
-void edit_rows_next(struct planted *p, struct editable *w);
-void edit_first_expert(struct planted *p, struct editable *w);
-void edit_last_block_dropped(struct planted *p, struct editable *w);
-void edit_e2m1_no_half(struct planted *p, struct editable *w);
-void edit_e2m1_no_six(struct planted *p, struct editable *w);
-void edit_e2m1_unsigned_odd(struct planted *p, struct editable *w);
-void edit_e4m3_fnuz(struct planted *p, struct editable *w);
-void edit_e4m3_as_e5m2(struct planted *p, struct editable *w);
-void edit_e4m3_subnormal_zero(struct planted *p, struct editable *w);
-void edit_bf16_as_e4m3(struct planted *p, struct editable *w);
-
-/* harness/faults/faults_values.c */
-void plant_projection_accumulator(struct planted *p);
-void plant_projection_bf16(struct planted *p);
-void plant_weights_on_input(struct planted *p);
-void plant_projection_bias_missing(struct planted *p);
-void plant_projection_split_lost(struct planted *p);
-void plant_silu_hard_swish(struct planted *p);
-void plant_silu_gelu(struct planted *p);
-void plant_silu_relu(struct planted *p);
-void plant_silu_alpha(struct planted *p);
-void plant_silu_clamped(struct planted *p);
-void plant_silu_of_up(struct planted *p);
-void plant_silu_bf16(struct planted *p);
-void plant_silu_plain(struct planted *p);
-void plant_silu_coarse(struct planted *p);
-void plant_up_plus_one(struct planted *p);
-void plant_intermediate_truncated(struct planted *p);
-void plant_intermediate_e4m3(struct planted *p);
-void plant_intermediate_nvfp4(struct planted *p);
-void plant_intermediate_tail_zero(struct planted *p);
-void plant_intermediate_next_slot(struct planted *p);
-void plant_slot_accumulator(struct planted *p);
-void plant_slot_bf16(struct planted *p);
-void plant_slot_bias_missing(struct planted *p);
-void plant_slot_fp16(struct planted *p);
-void plant_slot_twice(struct planted *p);
-void plant_slot_lost(struct planted *p);
-void plant_combine_bf16(struct planted *p);
-void plant_residual_added(struct planted *p);
-
-/* harness/faults/faults_activations.c */
-void plant_codes_truncated(struct planted *p);
-void plant_codes_ties_to_zero(struct planted *p);
-void plant_codes_ties_away(struct planted *p);
-void plant_codes_reciprocal(struct planted *p);
-void plant_codes_scale_rounding(struct planted *p);
-void plant_codes_wide_block(struct planted *p);
-void plant_codes_global(struct planted *p);
-void plant_codes_first_global(struct planted *p);
-void plant_codes_other_global(struct planted *p);
-void plant_codes_plain(struct planted *p);
-void plant_codes_of_fp32(struct planted *p);
-void plant_codes_global_missing(struct planted *p);
-void plant_codes_other_alpha(struct planted *p);
-void plant_codes_nibbles(struct planted *p);
-void plant_codes_unsigned_odd(struct planted *p);
-void plant_codes_no_saturation(struct planted *p);
-void plant_codes_fnuz(struct planted *p);
-void plant_codes_tail(struct planted *p);
-void plant_scales_next_block(struct planted *p);
-void plant_scales_next_row(struct planted *p);
-void plant_scales_first_block(struct planted *p);
-void plant_scales_swizzled(struct planted *p);
-void plant_scales_transposed(struct planted *p);
-void plant_scales_up(struct planted *p);
-void plant_scales_subnormal_zero(struct planted *p);
-
-/* harness/faults/faults_outputs.c */
-void plant_output_zero(struct planted *p);
-void plant_output_scaled(struct planted *p);
-void plant_output_row_zero(struct planted *p);
-void plant_output_rows_exchanged(struct planted *p);
-void plant_output_row_repeated(struct planted *p);
-void plant_output_columns_zero(struct planted *p);
-void plant_output_columns_exchanged(struct planted *p);
-void plant_output_columns_shifted(struct planted *p);
-void plant_output_tile_repeated(struct planted *p);
-void plant_output_truncated(struct planted *p);
-void plant_output_sign(struct planted *p);
-void plant_output_nan(struct planted *p);
-void plant_output_stale(struct planted *p);
 
 #endif

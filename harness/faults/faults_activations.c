@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/faults/faults.h"
+#include "harness/faults/rows.h"
 #include "quant/quant.h"
 
 static const struct gb_quantiser *rules_of(const struct planted *p)
@@ -49,7 +49,7 @@ static float *values_of(const struct planted *p, bool unrounded)
 {
     float *values = malloc(elements(p) * sizeof *values);
     for (size_t i = 0; values && i < elements(p); i++)
-        values[i] = unrounded ? planted_gated(p->clean->arguments.activation, p->gate[i], p->up[i])
+        values[i] = unrounded ? gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i])
                               : gb_bf16_decode(is_x(p) ? p->x[i] : p->intermediate[i]);
     return values;
 }
@@ -77,14 +77,14 @@ static void by_rules(struct planted *p, const struct gb_quantiser *rules)
     quantise(p, rules, p->coded.d, values_of(p, false), p->coded.scales);
 }
 
-void plant_codes_truncated(struct planted *p)
+static void plant_codes_truncated(struct planted *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     rules.rounding = GB_TRUNCATE;
     by_rules(p, &rules);
 }
 
-void plant_codes_ties_to_zero(struct planted *p)
+static void plant_codes_ties_to_zero(struct planted *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     rules.rounding = GB_TIES_TO_ZERO;
@@ -92,7 +92,7 @@ void plant_codes_ties_to_zero(struct planted *p)
 }
 
 /* Every value but a block's largest, which makes the scale, is a little larger, so that no tie is left. */
-void plant_codes_ties_away(struct planted *p)
+static void plant_codes_ties_away(struct planted *p)
 {
     float *values = values_of(p, false);
     uint32_t block = rules_of(p)->block_columns;
@@ -105,7 +105,7 @@ void plant_codes_ties_away(struct planted *p)
 }
 
 /* A division where the recipe multiplies with a reciprocal, and the other way round. */
-void plant_codes_reciprocal(struct planted *p)
+static void plant_codes_reciprocal(struct planted *p)
 {
     static const enum gb_quotient other[] = {[GB_QUOTIENT_DIVIDE] = GB_QUOTIENT_RECIPROCAL,
                                              [GB_QUOTIENT_RECIPROCAL] = GB_QUOTIENT_DIVIDE,
@@ -122,7 +122,7 @@ void plant_codes_reciprocal(struct planted *p)
 }
 
 /* E8M0: down where the recipe rounds up, and else up. */
-void plant_codes_scale_rounding(struct planted *p)
+static void plant_codes_scale_rounding(struct planted *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     bool up = rules.scale_rounding == GB_SCALE_CEIL || rules.scale_rounding == GB_SCALE_CEIL_FRACTION;
@@ -131,7 +131,7 @@ void plant_codes_scale_rounding(struct planted *p)
 }
 
 /* Two blocks share the scale of both. */
-void plant_codes_wide_block(struct planted *p)
+static void plant_codes_wide_block(struct planted *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     size_t each = scale_bytes(p), count = (size_t)p->coded.rows * blocks(p);
@@ -146,14 +146,14 @@ void plant_codes_wide_block(struct planted *p)
 }
 
 /* The global scale, where codes are made and where products are multiplied. */
-void plant_codes_global(struct planted *p)
+static void plant_codes_global(struct planted *p)
 {
     p->coded.d *= (float)p->fault->amount;
     by_rules(p, rules_of(p));
 }
 
 /* What the first row's largest magnitude makes of it, for all rows. */
-void plant_codes_first_global(struct planted *p)
+static void plant_codes_first_global(struct planted *p)
 {
     float *values = values_of(p, false), d = p->coded.d;
     if (values)
@@ -162,60 +162,60 @@ void plant_codes_first_global(struct planted *p)
     quantise(p, rules_of(p), p->coded.d, values, p->coded.scales);
 }
 
-void plant_codes_other_global(struct planted *p)
+static void plant_codes_other_global(struct planted *p)
 {
     p->coded.d = other_global(p);
     by_rules(p, rules_of(p));
 }
 
-void plant_codes_plain(struct planted *p)
+static void plant_codes_plain(struct planted *p)
 {
     p->coded.plain = true;
 }
 
-void plant_codes_of_fp32(struct planted *p)
+static void plant_codes_of_fp32(struct planted *p)
 {
     quantise(p, rules_of(p), p->coded.d, values_of(p, true), p->coded.scales);
 }
 
 /* What products are multiplied with alone. */
-void plant_codes_global_missing(struct planted *p)
+static void plant_codes_global_missing(struct planted *p)
 {
     p->coded.d = 1.0f;
 }
 
-void plant_codes_other_alpha(struct planted *p)
+static void plant_codes_other_alpha(struct planted *p)
 {
     p->coded.d = other_global(p);
 }
 
-void plant_codes_nibbles(struct planted *p)
+static void plant_codes_nibbles(struct planted *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] = (uint8_t)(p->coded.codes[i] << 4 | p->coded.codes[i] >> 4);
 }
 
-void plant_codes_unsigned_odd(struct planted *p)
+static void plant_codes_unsigned_odd(struct planted *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] &= 0x7F;
 }
 
 /* E4M3: 448 becomes NaN. */
-void plant_codes_no_saturation(struct planted *p)
+static void plant_codes_no_saturation(struct planted *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] |= (p->coded.codes[i] & 0x7F) == 0x7E;
 }
 
-void plant_codes_fnuz(struct planted *p)
+static void plant_codes_fnuz(struct planted *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] = gb_e4m3_encode(gb_e4m3fnuz_decode((gb_e4m3fnuz){p->coded.codes[i]})).bits;
 }
 
 /* The last block of every row. */
-void plant_codes_tail(struct planted *p)
+static void plant_codes_tail(struct planted *p)
 {
     size_t row = code_bytes(p) / p->coded.rows, block = row / blocks(p);
     for (size_t end = row; end <= code_bytes(p); end += row)
@@ -240,7 +240,7 @@ static size_t next_block(const struct planted *p, uint32_t row, uint32_t block)
     return (size_t)row * blocks(p) + block + 1;
 }
 
-void plant_scales_next_block(struct planted *p)
+static void plant_scales_next_block(struct planted *p)
 {
     move_scales(p, next_block);
 }
@@ -250,7 +250,7 @@ static size_t next_row(const struct planted *p, uint32_t row, uint32_t block)
     return (size_t)(row + 1) * blocks(p) + block;
 }
 
-void plant_scales_next_row(struct planted *p)
+static void plant_scales_next_row(struct planted *p)
 {
     move_scales(p, next_row);
 }
@@ -261,7 +261,7 @@ static size_t first_block(const struct planted *p, uint32_t row, uint32_t block)
     return (size_t)row * blocks(p);
 }
 
-void plant_scales_first_block(struct planted *p)
+static void plant_scales_first_block(struct planted *p)
 {
     move_scales(p, first_block);
 }
@@ -272,7 +272,7 @@ static size_t swizzled(const struct planted *p, uint32_t row, uint32_t block)
     return gb_layout_offset(&layout, row, block);
 }
 
-void plant_scales_swizzled(struct planted *p)
+static void plant_scales_swizzled(struct planted *p)
 {
     move_scales(p, swizzled);
 }
@@ -282,13 +282,13 @@ static size_t transposed(const struct planted *p, uint32_t row, uint32_t block)
     return (size_t)block * p->coded.rows + row;
 }
 
-void plant_scales_transposed(struct planted *p)
+static void plant_scales_transposed(struct planted *p)
 {
     move_scales(p, transposed);
 }
 
 /* The stored scale is the next one up, for codes made by the right one; FP32: the next power of two. */
-void plant_scales_up(struct planted *p)
+static void plant_scales_up(struct planted *p)
 {
     size_t count = (size_t)p->coded.rows * blocks(p);
     float *wide = p->coded.scales;
@@ -302,9 +302,46 @@ void plant_scales_up(struct planted *p)
 }
 
 /* E4M3 below 2^-6. */
-void plant_scales_subnormal_zero(struct planted *p)
+static void plant_scales_subnormal_zero(struct planted *p)
 {
     uint8_t *scales = p->coded.scales;
     for (size_t i = 0; i < (size_t)p->coded.rows * blocks(p); i++)
         scales[i] = scales[i] < 0x08 ? 0 : scales[i];
 }
+
+static const struct fault codes[] = {
+    CODES("not quantised", 0, codes_plain, 0, "SGLang #25493: weight-only where W4A4 is claimed"),
+    CODES("codes rounded toward zero", 0, codes_truncated, 0, "vLLM per_token_group_quant: a cast that truncates"),
+    CODES("ties to zero", 0, codes_ties_to_zero, 0, "llama.cpp best_index: the lower of two equally near codes"),
+    CODES("ties away from zero", 0, codes_ties_away, 0, "roundf in place of rintf"),
+    CODES("division for reciprocal, or the reverse", 0, codes_reciprocal, 0,
+          "vLLM packed per-group quantiser: x * (1/s)"),
+    CODES("scales rounded the other way", SCALES_E8M0, codes_scale_rounding, 0, "TE #2411; E8M0 floor against ceil"),
+    CODES("one scale for two blocks", 0, codes_wide_block, 0, "MX blocks of 32 in place of NVFP4's 16"),
+    CODES("scales of the next block", 0, scales_next_block, 0, "a scale pointer advanced before its use"),
+    CODES("scales of the next row", 0, scales_next_row, 0, "codes sorted by expert, their scales not"),
+    CODES("scale of the first block for the whole row", 0, scales_first_block, 0, "scale stride missing"),
+    CODES("linear scales read as swizzled", ROW_SCALES, scales_swizzled, 0, "modular #6600; vLLM #50084"),
+    CODES("scales read as transposed", 0, scales_transposed, 0, "vLLM, DeepGEMM: column-major scales of activations"),
+    CODES("stored scale one step up", 0, scales_up, 0, "FP32 scales packed as UE8M0 after the codes were made"),
+    CODES("last block zero", 0, codes_tail, 0, "CUTLASS #3536: K tail dropped"),
+    CODES("subnormal scales zero", SCALES_E4M3, scales_subnormal_zero, 0, "FlashInfer #3933, #2356"),
+    CODES("global scale missing", SCALES_E4M3, codes_global_missing, 0, "FlashInfer #3548: about 2400 times"),
+    CODES("alpha of the other product", SCALES_E4M3, codes_other_alpha, 0, "one alpha for both grouped products"),
+    CODES("global scale of the other product", SCALES_E4M3, codes_other_global, 0, "a1_gscale used for a2"),
+    CODES("global scale of the first token", SCALES_E4M3, codes_first_global, 0,
+          "a dynamic scale where a calibrated one is asked for"),
+    CODES("global scale half as large", SCALES_E4M3, codes_global, 0.5,
+          "one expert's input_scale in place of the largest"),
+    CODES("nibbles exchanged", E2M1, codes_nibbles, 0, "Triton #5197; torchao #2939"),
+    CODES("sign of odd nibbles lost", E2M1, codes_unsigned_odd, 0, "a mask without the high nibble's sign"),
+    CODES("448 becomes NaN", E4M3, codes_no_saturation, 0, "FlashInfer #3103: a conversion that does not saturate"),
+    CODES("E4M3 read as FNUZ", E4M3, codes_fnuz, 0, "vLLM #7210, #47201; SGLang #35111"),
+};
+const struct fault_table faults_codes = {codes, sizeof codes / sizeof *codes};
+
+static const struct fault requantised[] = {
+    PLANT("intermediate quantised from FP32", REQUANT, codes_of_fp32, 0,
+          "vLLM fused_silu_mul_block_quant: no bf16 in between"),
+};
+const struct fault_table faults_requantised = {requantised, sizeof requantised / sizeof *requantised};

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/faults/faults.h"
+#include "harness/faults/rows.h"
 #include "quant/quant.h"
 
 static size_t inner(const struct planted *p)
@@ -78,18 +78,18 @@ static void poor_projection(struct planted *p, uint32_t lost, int bits)
     free(operand);
 }
 
-void plant_projection_accumulator(struct planted *p)
+static void plant_projection_accumulator(struct planted *p)
 {
     poor_projection(p, 0, (int)p->fault->amount);
 }
 
 /* The last quarter of the columns. */
-void plant_projection_split_lost(struct planted *p)
+static void plant_projection_split_lost(struct planted *p)
 {
     poor_projection(p, p->shape.hidden / 4, 53);
 }
 
-void plant_projection_bf16(struct planted *p)
+static void plant_projection_bf16(struct planted *p)
 {
     for (size_t i = 0; i < inner(p); i++) {
         p->gate[i] = bf16(p->gate[i]);
@@ -98,7 +98,7 @@ void plant_projection_bf16(struct planted *p)
 }
 
 /* Not of the output. Biases are not weighed. */
-void plant_weights_on_input(struct planted *p)
+static void plant_weights_on_input(struct planted *p)
 {
     uint32_t I = p->shape.intermediate;
     const float *bias = p->clean->arguments.gate_up_bias;
@@ -112,7 +112,7 @@ void plant_weights_on_input(struct planted *p)
         p->routing_weights[pair] = 1.0f;
 }
 
-void plant_projection_bias_missing(struct planted *p)
+static void plant_projection_bias_missing(struct planted *p)
 {
     const float *bias = p->clean->arguments.gate_up_bias;
     uint32_t I = p->shape.intermediate;
@@ -187,60 +187,60 @@ static float plus_one(float gate, float up, float amount)
     return gb_silu(gate) * (up + amount);
 }
 
-void plant_silu_hard_swish(struct planted *p)
+static void plant_silu_hard_swish(struct planted *p)
 {
     gated(p, hard_swish);
 }
 
-void plant_silu_gelu(struct planted *p)
+static void plant_silu_gelu(struct planted *p)
 {
     gated(p, gelu);
 }
 
-void plant_silu_relu(struct planted *p)
+static void plant_silu_relu(struct planted *p)
 {
     gated(p, relu);
 }
 
-void plant_silu_alpha(struct planted *p)
+static void plant_silu_alpha(struct planted *p)
 {
     gated(p, alpha);
 }
 
-void plant_silu_clamped(struct planted *p)
+static void plant_silu_clamped(struct planted *p)
 {
     gated(p, clamped);
 }
 
-void plant_silu_of_up(struct planted *p)
+static void plant_silu_of_up(struct planted *p)
 {
     gated(p, of_up);
 }
 
-void plant_silu_bf16(struct planted *p)
+static void plant_silu_bf16(struct planted *p)
 {
     gated(p, silu_bf16);
 }
 
-void plant_silu_plain(struct planted *p)
+static void plant_silu_plain(struct planted *p)
 {
     gated(p, plain);
 }
 
-void plant_silu_coarse(struct planted *p)
+static void plant_silu_coarse(struct planted *p)
 {
     gated(p, coarse);
 }
 
-void plant_up_plus_one(struct planted *p)
+static void plant_up_plus_one(struct planted *p)
 {
     gated(p, plus_one);
 }
 
-void plant_intermediate_truncated(struct planted *p)
+static void plant_intermediate_truncated(struct planted *p)
 {
     for (size_t i = 0; i < inner(p); i++) {
-        float h = planted_gated(p->clean->arguments.activation, p->gate[i], p->up[i]);
+        float h = gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i]);
         uint32_t bits;
         memcpy(&bits, &h, sizeof bits);
         p->intermediate[i].bits = (uint16_t)(bits >> 16);
@@ -271,25 +271,25 @@ static float through_e2m1(float v)
     return gb_e2m1_decode(gb_e2m1_encode(v));
 }
 
-void plant_intermediate_e4m3(struct planted *p)
+static void plant_intermediate_e4m3(struct planted *p)
 {
     requantise(p, p->shape.intermediate, 448.0f, through_e4m3);
 }
 
-void plant_intermediate_nvfp4(struct planted *p)
+static void plant_intermediate_nvfp4(struct planted *p)
 {
     requantise(p, 16, 6.0f, through_e2m1);
 }
 
 /* The last 16 neurons. */
-void plant_intermediate_tail_zero(struct planted *p)
+static void plant_intermediate_tail_zero(struct planted *p)
 {
     uint32_t I = p->shape.intermediate, tail = I < 16 ? I : 16;
     for (size_t row = I; row <= inner(p); row += I)
         memset(p->intermediate + row - tail, 0, tail * sizeof *p->intermediate);
 }
 
-void plant_intermediate_next_slot(struct planted *p)
+static void plant_intermediate_next_slot(struct planted *p)
 {
     size_t row = p->shape.intermediate, K = p->shape.top_k;
     for (size_t pair = 0; pair < (size_t)p->shape.tokens * K; pair++) {
@@ -304,7 +304,7 @@ static float *slot(struct planted *p, uint32_t token, uint32_t k)
     return p->slots + ((size_t)token * p->shape.top_k + k) * p->shape.hidden;
 }
 
-void plant_slot_accumulator(struct planted *p)
+static void plant_slot_accumulator(struct planted *p)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     uint32_t H = p->shape.hidden, I = p->shape.intermediate;
@@ -319,19 +319,19 @@ void plant_slot_accumulator(struct planted *p)
     free(operand);
 }
 
-void plant_slot_bf16(struct planted *p)
+static void plant_slot_bf16(struct planted *p)
 {
     for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.top_k * p->shape.hidden; i++)
         p->slots[i] = bf16(p->slots[i]);
 }
 
-void plant_slot_fp16(struct planted *p)
+static void plant_slot_fp16(struct planted *p)
 {
     for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.top_k * p->shape.hidden; i++)
         p->slots[i] = gb_fp16_decode(gb_fp16_encode(p->slots[i]));
 }
 
-void plant_slot_bias_missing(struct planted *p)
+static void plant_slot_bias_missing(struct planted *p)
 {
     const float *bias = p->clean->arguments.down_bias;
     size_t H = p->shape.hidden;
@@ -341,19 +341,19 @@ void plant_slot_bias_missing(struct planted *p)
 }
 
 /* One slot of one token is added twice; one is not added. */
-void plant_slot_twice(struct planted *p)
+static void plant_slot_twice(struct planted *p)
 {
     for (uint32_t i = 0; i < p->shape.hidden; i++)
         slot(p, p->shape.tokens / 2, p->shape.top_k - 1)[i] *= 2.0f;
 }
 
-void plant_slot_lost(struct planted *p)
+static void plant_slot_lost(struct planted *p)
 {
     memset(slot(p, p->shape.tokens / 2, p->shape.top_k - 1), 0, p->shape.hidden * sizeof *p->slots);
 }
 
 /* The sum over slots, rounded to bf16 after each. */
-void plant_combine_bf16(struct planted *p)
+static void plant_combine_bf16(struct planted *p)
 {
     for (uint32_t t = 0; t < p->shape.tokens; t++)
         for (uint32_t row = 0; row < p->shape.hidden; row++) {
@@ -365,8 +365,52 @@ void plant_combine_bf16(struct planted *p)
         }
 }
 
-void plant_residual_added(struct planted *p)
-{
-    for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.hidden; i++)
-        p->output[i] += gb_bf16_decode(p->x[i]);
-}
+static const struct fault projections[] = {
+    PLANT("gate and up accumulated in bf16", PROJECTION, projection_accumulator, 8, "PyTorch #84402; DeepEP #176"),
+    PLANT("gate and up accumulated in fp16", PROJECTION, projection_accumulator, 11, "ONNX Runtime #29166"),
+    PLANT("gate and up accumulated in 14 bits", PROJECTION, projection_accumulator, 14,
+          "DeepGEMM #37, #50: Hopper's FP8"),
+    PLANT("split of K lost in gate and up", PROJECTION, projection_split_lost, 0,
+          "TensorRT-LLM #12686: split_k drops work"),
+    PLANT("gate and up rounded to bf16", PROJECTION, projection_bf16, 0,
+          "vLLM #48847: the reference's other precision"),
+    PLANT("bias of gate and up missing", PROJECTION, projection_bias_missing, 0, "a bias that this path does not read"),
+    PLANT("routing weight on the input", PROJECTION, weights_on_input, 0,
+          "TensorRT-LLM #3492, the other way: input-side weights where the output's are asked for"),
+};
+const struct fault_table faults_projections = {projections, sizeof projections / sizeof *projections};
+
+static const struct fault activated[] = {
+    PLANT("SiLU in place of the clamped activation", ACTIVATION, silu_plain, 0, "SGLang #39939; vLLM #43589"),
+    PLANT("hard swish", ACTIVATION, silu_hard_swish, 0, "a cheaper activation of the same shape"),
+    PLANT("GELU in place of SiLU", ACTIVATION, silu_gelu, 0, "SGLang #3170: the activation is a parameter"),
+    PLANT("ReLU in place of SiLU", ACTIVATION, silu_relu, 0, "an activation enumerator off by one"),
+    PLANT("sigmoid of 1.702 gate", ACTIVATION, silu_alpha, 1.702, "ONNX Runtime #28738: alpha of GPT-OSS for all"),
+    PLANT("gate and up clamped at 7", ACTIVATION, silu_clamped, 7, "ONNX Runtime #28738: limit of GPT-OSS for all"),
+    PLANT("gate and up clamped at 0.5", ACTIVATION, silu_clamped, 0.5, "SGLang #39939: a wrong swiglu_limit"),
+    PLANT("up plus one", ACTIVATION, up_plus_one, 1, "vLLM #45738: SwigluBias"),
+    PLANT("SiLU of up", ACTIVATION, silu_of_up, 0, "SGLang #25493: w13_swap_halves"),
+    PLANT("SiLU rounded to bf16", ACTIVATION, silu_bf16, 0, "vLLM #48847: bf16 SiLU against FP32 SiLU"),
+    PLANT("sigmoid of 10 bits", ACTIVATION, silu_coarse, 10, "tanh.approx, half precision exp"),
+    PLANT("intermediate truncated to bf16", ACTIVATION, intermediate_truncated, 0,
+          "the upper half of the bits, without rounding"),
+    PLANT("intermediate quantised to E4M3", ACTIVATION, intermediate_e4m3, 0,
+          "vLLM #45332: re-quantisation between the products"),
+    PLANT("intermediate quantised to NVFP4", ACTIVATION, intermediate_nvfp4, 0, "a W4A4 kernel where W4A16 is claimed"),
+    PLANT("last 16 neurons zero", ACTIVATION, intermediate_tail_zero, 0, "a tile of the intermediate not written"),
+    PLANT("intermediate of the next slot", ACTIVATION, intermediate_next_slot, 0, "inverse permutation off by one"),
+};
+const struct fault_table faults_activated = {activated, sizeof activated / sizeof *activated};
+
+static const struct fault slots[] = {
+    PLANT("down accumulated in bf16", SLOT, slot_accumulator, 8, "PyTorch #84402; DeepEP #176"),
+    PLANT("down accumulated in 14 bits", SLOT, slot_accumulator, 14, "DeepGEMM #37, #50: Hopper's FP8"),
+    PLANT("slots rounded to bf16", SLOT, slot_bf16, 0, "TIRx #208: each contribution in bf16"),
+    PLANT("slots rounded to fp16", SLOT, slot_fp16, 0, "an fp16 output of the second product"),
+    PLANT("bias of down missing", SLOT, slot_bias_missing, 0, "a bias that this path does not read"),
+    PLANT("one slot added twice", SLOT, slot_twice, 0, "an atomic add repeated", .particular = true),
+    PLANT("one slot lost", SLOT, slot_lost, 0, "vLLM #56887: atomic adds, a lost update", .particular = true),
+
+    PLANT("sum over slots in bf16", COMBINE, combine_bf16, 0, "vLLM #15045: moe_sum_kernel"),
+};
+const struct fault_table faults_slots = {slots, sizeof slots / sizeof *slots};

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/faults/faults.h"
+#include "harness/faults/rows.h"
 #include "quant/quant.h"
 
 static size_t pairs_of(const struct gb_shape *s)
@@ -49,15 +49,6 @@ static enum gb_status take_apart(struct trace *t, struct gb_error *error)
     free(product);
     free(ones);
     return status;
-}
-
-/* docs/numerics.md#silu, #swiglu-oai. */
-float planted_gated(enum gb_activation activation, float gate, float up)
-{
-    if (activation == GB_SILU)
-        return gb_silu(gate) * up;
-    float g = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
-    return g * gb_sigmoid(1.702f * g) * (u + 1.0f);
 }
 
 static void combine(const struct gb_shape *s, const int32_t *ids, const float *weights, const float *slots,
@@ -253,7 +244,7 @@ static void planted_free(struct planted *p)
 static void activate(struct planted *p)
 {
     for (size_t i = 0; i < pairs_of(&p->shape) * p->shape.intermediate; i++)
-        p->intermediate[i] = gb_bf16_encode(planted_gated(p->clean->arguments.activation, p->gate[i], p->up[i]));
+        p->intermediate[i] = gb_bf16_encode(gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i]));
 }
 
 double *planted_operand(const struct planted *p, enum gb_operator operation)

@@ -9,20 +9,7 @@
 
 #include "harness/run/text.h"
 
-int command_list(int argc, char **argv);
-int command_make(int argc, char **argv);
-int command_import(int argc, char **argv);
-int command_info(int argc, char **argv);
-int command_verify(int argc, char **argv);
-int command_diff(int argc, char **argv);
-int command_power(int argc, char **argv);
-int command_vectors(int argc, char **argv);
-int command_identify(int argc, char **argv);
-/* Their options and what their help says. */
-extern const struct argp list_argp, make_argp, import_argp, info_argp, verify_argp, diff_argp, power_argp, vectors_argp,
-    identify_argp;
-
-/* A command as main() knows it. */
+/* A command: the file of each defines one, command_NAME, and main.c lists it. */
 struct command {
     const char *name;
     int (*run)(int argc, char **argv);

@@ -67,7 +67,7 @@ static void bash_command(FILE *stream, const struct command *c)
     fputs("        ;;\n", stream);
 }
 
-void completion_bash(FILE *stream, const struct command *commands, size_t count)
+void completion_bash(FILE *stream, const struct command *const *commands, size_t count)
 {
     fputs(
         "# bash completion of gaugeblock, written by it\n"
@@ -82,12 +82,12 @@ void completion_bash(FILE *stream, const struct command *commands, size_t count)
         "        COMPREPLY=($(compgen -W '",
         stream);
     for (size_t i = 0; i < count; i++)
-        if (commands[i].summary)
-            fprintf(stream, "%s ", commands[i].name);
+        if (commands[i]->summary)
+            fprintf(stream, "%s ", commands[i]->name);
     fputs("help --help --version' -- \"$word\"))\n        return\n    fi\n    case ${COMP_WORDS[1]} in\n", stream);
     for (size_t i = 0; i < count; i++)
-        if (commands[i].summary)
-            bash_command(stream, &commands[i]);
+        if (commands[i]->summary)
+            bash_command(stream, commands[i]);
     fputs("    *) return ;;\n    esac\n"
           "    if [[ $word == -* ]]; then\n        COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
           "    elif [[ $words ]]; then\n        COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
@@ -117,7 +117,7 @@ static void zsh_option(FILE *stream, const struct argp_option *o)
     fputs("' \\\n", stream);
 }
 
-void completion_zsh(FILE *stream, const struct command *commands, size_t count)
+void completion_zsh(FILE *stream, const struct command *const *commands, size_t count)
 {
     fputs("#compdef gaugeblock\n"
           "# zsh completion of gaugeblock, written by it\n"
@@ -125,9 +125,9 @@ void completion_zsh(FILE *stream, const struct command *commands, size_t count)
           "    local -a commands=(\n",
           stream);
     for (size_t i = 0; i < count; i++)
-        if (commands[i].summary) {
-            fprintf(stream, "        '%s:", commands[i].name);
-            put_quoted(stream, commands[i].summary, "");
+        if (commands[i]->summary) {
+            fprintf(stream, "        '%s:", commands[i]->name);
+            put_quoted(stream, commands[i]->summary, "");
             fputs("'\n", stream);
         }
     fputs("        'help:tell more of a command'\n    )\n"
@@ -136,15 +136,15 @@ void completion_zsh(FILE *stream, const struct command *commands, size_t count)
           "    shift words\n    ((CURRENT--))\n    case $words[1] in\n",
           stream);
     for (size_t i = 0; i < count; i++) {
-        if (!commands[i].summary)
+        if (!commands[i]->summary)
             continue;
-        fprintf(stream, "    %s)\n        _arguments \\\n", commands[i].name);
-        for (const struct argp_option *o = commands[i].argp->options; o && o->name; o++)
+        fprintf(stream, "    %s)\n        _arguments \\\n", commands[i]->name);
+        for (const struct argp_option *o = commands[i]->argp->options; o && o->name; o++)
             zsh_option(stream, o);
         zsh_option(stream, &help_option);
-        if (choices_of(&commands[i])) {
+        if (choices_of(commands[i])) {
             fputs("            '1:which:(", stream);
-            put_words(stream, choices_of(&commands[i]));
+            put_words(stream, choices_of(commands[i]));
             fputs(")'\n", stream);
         } else {
             fputs("            '*:file:_files'\n", stream);
@@ -169,7 +169,7 @@ static void fish_option(FILE *stream, const char *command, const struct argp_opt
     fputs("'\n", stream);
 }
 
-void completion_fish(FILE *stream, const struct command *commands, size_t count)
+void completion_fish(FILE *stream, const struct command *const *commands, size_t count)
 {
     fputs("# fish completion of gaugeblock, written by it\n"
           "complete -c gaugeblock -f\n"
@@ -178,7 +178,7 @@ void completion_fish(FILE *stream, const struct command *commands, size_t count)
           "complete -c gaugeblock -n __fish_use_subcommand -a help -d 'tell more of a command'\n",
           stream);
     for (size_t i = 0; i < count; i++) {
-        const struct command *c = &commands[i];
+        const struct command *c = commands[i];
         if (!c->summary)
             continue;
         fprintf(stream, "complete -c gaugeblock -n __fish_use_subcommand -a %s -d '%s'\n", c->name, c->summary);

@@ -239,7 +239,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     return 0;
 }
 
-const struct argp diff_argp = {
+static const struct argp argp = {
     .parser = parse,
     .args_doc = "A.json B.json",
     .doc = "Compare two records of verify, case by case: same bits, changed bits, or different inputs.\v"
@@ -247,12 +247,12 @@ const struct argp diff_argp = {
            "is in one record only.\n\nExample:\n  gaugeblock diff last-week.json today.json",
 };
 
-int command_diff(int argc, char **argv)
+static int run_diff(int argc, char **argv)
 {
     const char *paths[2] = {NULL, NULL};
     json_t *records[2] = {NULL, NULL};
     struct gb_error error;
-    command_parse(&diff_argp, argc, argv, paths);
+    command_parse(&argp, argc, argv, paths);
     enum gb_status status = read_record(paths[0], &records[0], &error);
     if (status == GB_OK)
         status = read_record(paths[1], &records[1], &error);
@@ -261,3 +261,5 @@ int command_diff(int argc, char **argv)
     json_decref(records[1]);
     return code;
 }
+
+const struct command command_diff = {"diff", run_diff, &argp, "compare two records of verify"};

@@ -253,7 +253,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-const struct argp identify_argp = {
+static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "VECTORS OUTPUTS",
@@ -265,13 +265,13 @@ const struct argp identify_argp = {
         "Example:\n  gaugeblock identify fixtures/vectors/e4m3-1x32-e8m0.txt outputs.h5",
 };
 
-int command_identify(int argc, char **argv)
+static int run_identify(int argc, char **argv)
 {
     struct options o = {.vectors = NULL};
     struct gb_vectors *vectors;
     struct gb_vector_outputs *outputs;
     struct gb_error error;
-    command_parse(&identify_argp, argc, argv, &o);
+    command_parse(&argp, argc, argv, &o);
     const char *const inputs[] = {o.vectors, o.outputs, o.scales};
     if (o.record && target_check(o.record, inputs, 3, &error) != GB_OK)
         return command_error("identify", "%s", error.message);
@@ -289,3 +289,6 @@ int command_identify(int argc, char **argv)
     gb_vectors_free(vectors);
     return code;
 }
+
+const struct command command_identify = {"identify", run_identify, &argp,
+                                         "name the recipe that a quantiser implements"};

@@ -433,7 +433,7 @@ static enum gb_status import(const struct import_options *o, const struct gb_che
     return status == GB_OK ? build(o, checkpoint, capture, *fixture, error) : status;
 }
 
-const struct argp import_argp = {
+static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "CHECKPOINT_DIR OUT.h5",
@@ -443,7 +443,7 @@ const struct argp import_argp = {
            "      --capture fixtures/data/tiny-qwen3-moe/capture.safetensors",
 };
 
-int command_import(int argc, char **argv)
+static int run_import(int argc, char **argv)
 {
     struct import_options o = {.activations = GB_BF16, .seed = 1};
     struct gb_checkpoint *checkpoint = NULL;
@@ -451,7 +451,7 @@ int command_import(int argc, char **argv)
     struct gb_fixture *fixture = NULL;
     struct chosen chosen = {0};
     struct gb_error error;
-    command_parse(&import_argp, argc, argv, &o);
+    command_parse(&argp, argc, argv, &o);
     enum gb_status status = target_check_checkpoint(o.path, o.directory, &error);
     if (status == GB_OK)
         status = target_check(o.path, (const char *[]){o.capture, o.map}, 2, &error);
@@ -472,3 +472,5 @@ int command_import(int argc, char **argv)
     gb_checkpoint_close(checkpoint);
     return status == GB_OK ? EXIT_PASS : command_error("import", "%s", error.message);
 }
+
+const struct command command_import = {"import", run_import, &argp, "make a problem from a checkpoint"};

@@ -105,7 +105,7 @@ static int describe_coverage(const struct gb_fixture *f)
     return EXIT_PASS;
 }
 
-const struct argp info_argp = {
+static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "FIXTURE",
@@ -115,12 +115,12 @@ const struct argp info_argp = {
            "  gaugeblock info layer.h5 --coverage",
 };
 
-int command_info(int argc, char **argv)
+static int run_info(int argc, char **argv)
 {
     struct info_options o = {0};
     struct gb_fixture *fixture;
     struct gb_error error;
-    command_parse(&info_argp, argc, argv, &o);
+    command_parse(&argp, argc, argv, &o);
     int code = input_fixture(o.path, INPUT_TIMEOUT_S, &fixture, &error);
     if (code != EXIT_PASS) {
         command_error("info", "%s", error.message);
@@ -132,3 +132,5 @@ int command_info(int argc, char **argv)
     gb_fixture_free(fixture);
     return code;
 }
+
+const struct command command_info = {"info", run_info, &argp, "describe a problem"};

@@ -175,16 +175,19 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     return 0;
 }
 
-const struct argp list_argp = {
+static const struct argp argp = {
     .parser = parse,
     .args_doc = "formats|recipes|differences|conversions|routers|contracts|models|kernels|devices|gates",
     .doc = "Print what this build knows.\v"
            "Example:\n  gaugeblock list kernels",
 };
 
-int command_list(int argc, char **argv)
+static int run_list(int argc, char **argv)
 {
     int (*list)(void) = NULL;
-    command_parse(&list_argp, argc, argv, &list);
+    command_parse(&argp, argc, argv, &list);
     return list();
 }
+
+const struct command command_list = {"list", run_list, &argp,
+                                     "what there is: formats, recipes, contracts, kernels, devices, gates"};

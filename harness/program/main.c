@@ -13,27 +13,25 @@
 #include "harness/run/verdict.h"
 #include "harness/run/worker.h"
 
-static const struct command commands[] = {
-    {"list", command_list, &list_argp, "what there is: formats, recipes, contracts, kernels, devices, gates"},
-    {"make", command_make, &make_argp, "generate a problem"},
-    {"import", command_import, &import_argp, "make a problem from a checkpoint"},
-    {"info", command_info, &info_argp, "describe a problem"},
-    {"verify", command_verify, &verify_argp, "judge kernels, or outputs, on problems"},
-    {"diff", command_diff, &diff_argp, "compare two records of verify"},
-    {"power", command_power, &power_argp, "what a gate sees on a problem: injected bugs, smallest errors"},
-    {"vectors", command_vectors, &vectors_argp, "write conformance vectors of recipes"},
-    {"identify", command_identify, &identify_argp, "name the recipe that a quantiser implements"},
-    {"guard", guard_main, NULL, NULL},
-    {"worker", worker_main, NULL, NULL},
-    {"probe", probe_main, NULL, NULL},
-};
+/* Those for people, in the order of the help; each is the struct command of its file. */
+#define COMMANDS_SHOWN(X) X(list) X(make) X(import) X(info) X(verify) X(diff) X(power) X(vectors) X(identify)
+
+#define DECLARE(NAME) extern const struct command command_##NAME;
+COMMANDS_SHOWN(DECLARE)
+
+static const struct command guard = {"guard", guard_main, NULL, NULL};
+static const struct command worker = {"worker", worker_main, NULL, NULL};
+static const struct command probe = {"probe", probe_main, NULL, NULL};
+
+#define ADDRESS(NAME) , &command_##NAME
+static const struct command *const commands[] = {&guard, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find(const char *name)
 {
     for (size_t i = 0; i < COMMANDS; i++)
-        if (!strcmp(name, commands[i].name))
-            return &commands[i];
+        if (!strcmp(name, commands[i]->name))
+            return commands[i];
     return NULL;
 }
 
@@ -44,8 +42,8 @@ static void usage(FILE *stream)
             "%c%s.\n\n",
             PROGRAM_SUMMARY[0] - 'a' + 'A', PROGRAM_SUMMARY + 1);
     for (size_t i = 0; i < COMMANDS; i++)
-        if (commands[i].summary)
-            fprintf(stream, "  %-9s %s\n", commands[i].name, commands[i].summary);
+        if (commands[i]->summary)
+            fprintf(stream, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(stream, "\nExample:\n%s\n%s\ngaugeblock help COMMAND tells more.\n", PROGRAM_EXAMPLE, PROGRAM_EXIT_CODES);
 }
 

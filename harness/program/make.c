@@ -306,7 +306,7 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
     return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;
 }
 
-const struct argp make_argp = {
+static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "OUT.h5",
@@ -315,7 +315,7 @@ const struct argp make_argp = {
            "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
 };
 
-int command_make(int argc, char **argv)
+static int run_make(int argc, char **argv)
 {
     struct make_options o = {.format = GB_NVFP4,
                              .activations = GB_BF16,
@@ -326,10 +326,12 @@ int command_make(int argc, char **argv)
                              .shape = {.tokens = 8}};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
-    command_parse(&make_argp, argc, argv, &o);
+    command_parse(&argp, argc, argv, &o);
     enum gb_status status = make(&o, &fixture, &error);
     if (status == GB_OK)
         printf("%s: %s, sha256 %s\n", o.path, fixture->contract, fixture->sha256);
     gb_fixture_free(fixture);
     return status == GB_OK ? EXIT_PASS : command_error("make", "%s", error.message);
 }
+
+const struct command command_make = {"make", run_make, &argp, "generate a problem"};

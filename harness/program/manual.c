@@ -102,15 +102,15 @@ void manual_command(FILE *stream, const struct command *c)
     fputs(".SH SEE ALSO\n\\fBgaugeblock\\fR(1)\n", stream);
 }
 
-void manual_program(FILE *stream, const struct command *commands, size_t count)
+void manual_program(FILE *stream, const struct command *const *commands, size_t count)
 {
     put_heading(stream, "gaugeblock", "GAUGEBLOCK");
     put(stream, PROGRAM_SUMMARY, strlen(PROGRAM_SUMMARY));
     fputs("\n.SH SYNOPSIS\n\\fBgaugeblock\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR...]\n.SH COMMANDS\n", stream);
     for (size_t i = 0; i < count; i++)
-        if (commands[i].summary) {
-            fprintf(stream, ".TP\n\\fBgaugeblock\\-%s\\fR(1)\n", commands[i].name);
-            put(stream, commands[i].summary, strlen(commands[i].summary));
+        if (commands[i]->summary) {
+            fprintf(stream, ".TP\n\\fBgaugeblock\\-%s\\fR(1)\n", commands[i]->name);
+            put(stream, commands[i]->summary, strlen(commands[i]->summary));
             fputc('\n', stream);
         }
     fputs(".SH EXIT STATUS\n", stream);
@@ -119,14 +119,15 @@ void manual_program(FILE *stream, const struct command *commands, size_t count)
     put(stream, PROGRAM_EXAMPLE, strlen(PROGRAM_EXAMPLE));
     fputs(".fi\n.SH SEE ALSO\n", stream);
     for (size_t i = 0, shown = 0; i < count; i++)
-        if (commands[i].summary)
-            fprintf(stream, "%s\\fBgaugeblock\\-%s\\fR(1)", shown++ ? ",\n" : "", commands[i].name);
+        if (commands[i]->summary)
+            fprintf(stream, "%s\\fBgaugeblock\\-%s\\fR(1)", shown++ ? ",\n" : "", commands[i]->name);
     fputc('\n', stream);
 }
 
 /* One file of the folder: what `write` writes, or the page of a command. */
-static enum gb_status write_file(const char *folder, const char *name, const struct command *commands, size_t count,
-                                 void (*write)(FILE *, const struct command *, size_t), struct gb_error *error)
+static enum gb_status write_file(const char *folder, const char *name, const struct command *const *commands,
+                                 size_t count, void (*write)(FILE *, const struct command *const *, size_t),
+                                 struct gb_error *error)
 {
     char path[4200], *text = NULL;
     size_t bytes = 0;
@@ -135,19 +136,19 @@ static enum gb_status write_file(const char *folder, const char *name, const str
     if (stream && write)
         write(stream, commands, count);
     else if (stream)
-        manual_command(stream, commands);
+        manual_command(stream, *commands);
     enum gb_status status = stream && fclose(stream) == 0 ? gb_file_write(path, text, bytes, error)
                                                           : gb_fail(error, GB_ENOMEM, "no memory for a page");
     free(text);
     return status;
 }
 
-int manual_write(const struct command *commands, size_t count, const char *folder)
+int manual_write(const struct command *const *commands, size_t count, const char *folder)
 {
     static const char *const parts[] = {"man1", "bash", "zsh", "fish"};
     static const struct {
         const char *name;
-        void (*write)(FILE *, const struct command *, size_t);
+        void (*write)(FILE *, const struct command *const *, size_t);
     } files[] = {{"man1/gaugeblock.1", manual_program},
                  {"bash/gaugeblock", completion_bash},
                  {"zsh/_gaugeblock", completion_zsh},
@@ -162,8 +163,8 @@ int manual_write(const struct command *commands, size_t count, const char *folde
     for (size_t i = 0; status == GB_OK && i < sizeof files / sizeof *files; i++)
         status = write_file(folder, files[i].name, commands, count, files[i].write, &error);
     for (size_t i = 0; status == GB_OK && i < count; i++) {
-        snprintf(path, sizeof path, "man1/gaugeblock-%s.1", commands[i].name);
-        if (commands[i].summary)
+        snprintf(path, sizeof path, "man1/gaugeblock-%s.1", commands[i]->name);
+        if (commands[i]->summary)
             status = write_file(folder, path, &commands[i], 1, NULL, &error);
     }
     return status == GB_OK ? EXIT_PASS : command_error("manual", "%s", error.message);

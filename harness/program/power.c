@@ -112,8 +112,7 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
 {
     const struct gb_fixture *f = p->baseline->fixture;
     struct trace *traces = calloc(f->layers, sizeof *traces);
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     enum gb_status status = traces ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct gb_arguments a = baseline_arguments(p->baseline, l);
@@ -125,8 +124,8 @@ static enum gb_status plant_all(struct power *p, struct tally *tallies, json_t *
     for (size_t i = 0; status == GB_OK && i < count; i++) {
         progress_enter((double)i / (double)count, (double)(i + 1) / (double)count);
         progress("injecting bugs", 0.0);
-        if (fault_applies(&all[i], &traces[0].arguments))
-            status = plant(p, traces, &all[i], tallies, list, error);
+        if (fault_applies(fault_at(i), &traces[0].arguments))
+            status = plant(p, traces, fault_at(i), tallies, list, error);
         progress_leave();
     }
     for (uint32_t l = 0; traces && l < f->layers; l++)
@@ -327,7 +326,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-const struct argp power_argp = {
+static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "FIXTURE",
@@ -338,14 +337,14 @@ const struct argp power_argp = {
            "  gaugeblock power layer.h5 --gate policy.json -o power.json",
 };
 
-int command_power(int argc, char **argv)
+static int run_power(int argc, char **argv)
 {
     struct power_options o = {0};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
     enum verdict verdict = VERDICT_NOT_RUN;
     json_t *record = record_new(argc, argv);
-    command_parse(&power_argp, argc, argv, &o);
+    command_parse(&argp, argc, argv, &o);
     json_object_set_new(record, "schema", json_string("gaugeblock-power/1"));
     json_object_del(record, "cases");
     enum gb_status status =
@@ -369,3 +368,6 @@ int command_power(int argc, char **argv)
     json_decref(record);
     return code;
 }
+
+const struct command command_power = {"power", run_power, &argp,
+                                      "what a gate sees on a problem: injected bugs, smallest errors"};

@@ -92,7 +92,7 @@ static enum gb_status write_format(const struct options *options, const struct g
     return status;
 }
 
-const struct argp vectors_argp = {
+static const struct argp argp = {
     .parser = parse,
     .args_doc = "FOLDER [RECIPE...]",
     .doc = "Write conformance vectors: what quantisers are given, a file for each block format, and what each "
@@ -100,13 +100,13 @@ const struct argp vectors_argp = {
            "Example:\n  mkdir vectors && gaugeblock vectors vectors nvfp4.modelopt/1",
 };
 
-int command_vectors(int argc, char **argv)
+static int run_vectors(int argc, char **argv)
 {
     struct options options = {NULL, NULL};
     size_t count;
     const struct gb_recipe *recipes = gb_recipes(&count);
     struct gb_error error;
-    command_parse(&vectors_argp, argc, argv, &options);
+    command_parse(&argp, argc, argv, &options);
     for (size_t i = 0; i < count; i++) {
         struct gb_block_format format = gb_block_format_of(&recipes[i].quantiser);
         bool first = format.element && wanted(&options, recipes[i].name);
@@ -119,3 +119,5 @@ int command_vectors(int argc, char **argv)
     }
     return EXIT_PASS;
 }
+
+const struct command command_vectors = {"vectors", run_vectors, &argp, "write conformance vectors of recipes"};

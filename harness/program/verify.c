@@ -352,7 +352,7 @@ static enum gb_status check_targets(const struct verify_options *o, struct gb_er
     return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
 }
 
-const struct argp verify_argp = {
+static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "FIXTURE...",
@@ -366,7 +366,7 @@ const struct argp verify_argp = {
            "  gaugeblock verify tiny.h5 --require-coverage gate.codes,experts.idle=2",
 };
 
-int command_verify(int argc, char **argv)
+static int run_verify(int argc, char **argv)
 {
     static struct verify_options o = {.expect = -1, .timeout_s = DEFAULT_TIMEOUT_S};
     static struct catalogue catalogue;
@@ -377,7 +377,7 @@ int command_verify(int argc, char **argv)
     o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
     if (!o.fixtures)
         return command_error("verify", "no memory for %d arguments", argc);
-    command_parse(&verify_argp, argc, argv, &o);
+    command_parse(&argp, argc, argv, &o);
     enum gb_status status = check_targets(&o, &error);
     if (status == GB_OK)
         status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
@@ -411,3 +411,5 @@ int command_verify(int argc, char **argv)
     json_decref(record);
     return code;
 }
+
+const struct command command_verify = {"verify", run_verify, &argp, "judge kernels, or outputs, on problems"};

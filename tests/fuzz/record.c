@@ -8,6 +8,8 @@
 #include "harness/run/verdict.h"
 #include "tests/fuzz/fuzz.h"
 
+extern const struct command command_diff;
+
 /* Two names on stderr are 2 x 200 bytes at most. */
 static char said[4096];
 
@@ -23,7 +25,7 @@ static int diff(const char *before, const char *now)
     stderr = fmemopen(said, sizeof said, "w");
     if (!stderr)
         abort();
-    int code = command_diff(3, argv);
+    int code = command_diff.run(3, argv);
     fclose(stderr);
     stdout = output;
     stderr = errors;

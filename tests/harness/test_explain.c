@@ -80,22 +80,22 @@ static bool also_fits(const struct explanation *explanation, const char *start)
 static void faults_are_explained(void **state)
 {
     static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_BF16, GB_MXFP4, GB_FP8_BLOCK};
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     (void)state;
     for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++) {
         struct scene s;
         scene_of(&s, (struct gb_shape){6, 128, 160, 6, 2}, formats[f], GB_BF16, -1);
         for (size_t i = f % 3; i < count; i += 3) {
-            if (!fault_applies(&all[i], &s.trace.arguments) || !strcmp(all[i].name, "one NaN"))
+            if (!fault_applies(fault_at(i), &s.trace.arguments) || !strcmp(fault_at(i)->name, "one NaN"))
                 continue;
-            assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
+            assert_int_equal(fault_run(fault_at(i), &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
             struct explanation *explanation = explained(&s);
-            const char *name = explanation ? explanation->best.name : all[i].name;
+            const char *name = explanation ? explanation->best.name : fault_at(i)->name;
             if (explanation && !(explanation->best.explains > 0.99))
-                fail_msg("%s: %s", all[i].name, explanation->text);
-            if (strncmp(name, all[i].name, strlen(all[i].name)) && !also_fits(explanation, all[i].name))
-                fail_msg("%s: %s", all[i].name, explanation->text);
+                fail_msg("%s: %s", fault_at(i)->name, explanation->text);
+            if (strncmp(name, fault_at(i)->name, strlen(fault_at(i)->name)) &&
+                !also_fits(explanation, fault_at(i)->name))
+                fail_msg("%s: %s", fault_at(i)->name, explanation->text);
             explanation_free(explanation);
         }
         scene_free(&s);
@@ -105,19 +105,19 @@ static void faults_are_explained(void **state)
 static void one_expert_is_named(void **state)
 {
     bool affected[6] = {false, false, true};
-    size_t count, tried = 0;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
+    size_t tried = 0;
     struct scene s;
     (void)state;
     scene_new(&s, GB_NVFP4);
     for (size_t i = 0; i < count; i++) {
         char name[128];
-        if (strcmp(all[i].name, "scales of the next block") && strcmp(all[i].name, "gate and up swapped") &&
-            strcmp(all[i].name, "nibbles of down exchanged"))
+        if (strcmp(fault_at(i)->name, "scales of the next block") && strcmp(fault_at(i)->name, "gate and up swapped") &&
+            strcmp(fault_at(i)->name, "nibbles of down exchanged"))
             continue;
-        assert_int_equal(fault_run(&all[i], &s.trace, affected, s.subject->layer[0].output, NULL), GB_OK);
+        assert_int_equal(fault_run(fault_at(i), &s.trace, affected, s.subject->layer[0].output, NULL), GB_OK);
         struct explanation *explanation = explained(&s);
-        snprintf(name, sizeof name, "%s, of expert 2 alone", all[i].name);
+        snprintf(name, sizeof name, "%s, of expert 2 alone", fault_at(i)->name);
         assert_string_equal(explanation->best.name, name);
         assert_int_equal(explanation->expert, 2);
         assert_non_null(strstr(explanation->text, "in tokens of expert 2 only"));
@@ -164,8 +164,7 @@ static void rows_of_other_tokens_are_named(void **state)
 static void a_busy_expert_is_named(void **state)
 {
     bool affected[6] = {false, false, false, false, true};
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     struct scene s;
     (void)state;
     scene_with(&s, GB_NVFP4, 4);
@@ -176,8 +175,8 @@ static void a_busy_expert_is_named(void **state)
     }
     expect_name(&s, "expert 4 scaled by 1.375");
     for (size_t i = 0; i < count; i++)
-        if (!strcmp(all[i].name, "global scale of the next expert in gate and up")) {
-            assert_int_equal(fault_run(&all[i], &s.trace, affected, output, NULL), GB_OK);
+        if (!strcmp(fault_at(i)->name, "global scale of the next expert in gate and up")) {
+            assert_int_equal(fault_run(fault_at(i), &s.trace, affected, output, NULL), GB_OK);
             expect_name(&s, "global scale of the next expert in gate and up, of expert 4 alone");
         }
     scene_free(&s);
@@ -262,15 +261,14 @@ static void the_simplest_that_fits_is_named(void **state)
         {{6, 128, 64, 4, 2}, "last K block of down dropped", "last K block of down dropped", "last 16 neurons zero"},
         {{6, 128, 64, 4, 2}, "two rows exchanged", "token 0 and token 1 exchanged", "two rows exchanged"},
     };
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     (void)state;
     for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
         struct scene s;
         scene_of(&s, rows[n].shape, GB_NVFP4, GB_BF16, -1);
         for (size_t i = 0; i < count; i++)
-            if (!strcmp(all[i].name, rows[n].fault))
-                assert_int_equal(fault_run(&all[i], &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
+            if (!strcmp(fault_at(i)->name, rows[n].fault))
+                assert_int_equal(fault_run(fault_at(i), &s.trace, NULL, s.subject->layer[0].output, NULL), GB_OK);
         struct explanation *explanation = explained(&s);
         const char *name = explanation->best.name;
         if (strncmp(name, rows[n].name, strlen(rows[n].name)))

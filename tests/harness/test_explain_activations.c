@@ -22,11 +22,10 @@ static const char *const names[] = {"scales of the next block in down",
 
 static const struct fault *find(const char *name)
 {
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     for (size_t i = 0; i < count; i++)
-        if (!strcmp(all[i].name, name))
-            return &all[i];
+        if (!strcmp(fault_at(i)->name, name))
+            return fault_at(i);
     fail_msg("no fault '%s'", name);
     return NULL;
 }

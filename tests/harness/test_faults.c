@@ -122,16 +122,15 @@ static bool changes(const struct fault *fault, const struct trace *trace, float 
 static void note_changes(const struct problem *problem, bool *changed)
 {
     struct trace trace;
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     assert_int_equal(
         trace_new(gb_contract_of(&problem->arguments, GB_LAYER, GB_ORDER_FMA32), &problem->arguments, &trace, NULL),
         GB_OK);
     float *output = malloc(outputs(&problem->arguments.shape) * sizeof *output); /* [tokens, hidden] */
     assert_non_null(output);
     for (size_t i = 0; i < count; i++)
-        if (fault_applies(&all[i], &trace.arguments))
-            changed[i] |= changes(&all[i], &trace, output);
+        if (fault_applies(fault_at(i), &trace.arguments))
+            changed[i] |= changes(fault_at(i), &trace, output);
     free(output);
     trace_free(&trace);
 }
@@ -140,8 +139,7 @@ static void note_changes(const struct problem *problem, bool *changed)
 static void test_every_fault_changes_the_output(void **state)
 {
     (void)state;
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     bool *changed = calloc(count, sizeof *changed);
     assert_non_null(changed);
     for (int f = 0; f < FORMATS; f++)
@@ -162,22 +160,21 @@ static void test_every_fault_changes_the_output(void **state)
     }
     for (size_t i = 0; i < count; i++)
         if (!changed[i])
-            fail_msg("'%s' changes nothing anywhere", all[i].name);
+            fail_msg("'%s' changes nothing anywhere", fault_at(i)->name);
     free(changed);
 }
 
 static void test_table(void **state)
 {
     (void)state;
-    size_t count;
-    const struct fault *all = faults(&count);
+    const size_t count = fault_count();
     for (size_t i = 0; i < count; i++) {
-        const struct fault *fault = &all[i];
+        const struct fault *fault = fault_at(i);
         bool weights = fault->stage >= STAGE_GATE_UP && fault->stage <= STAGE_WEIGHTS;
         if (!fault->resembles || !*fault->resembles || (fault->edit != NULL) != weights || !fault->plant != weights)
             fail_msg("row of '%s'", fault->name);
         for (size_t other = 0; other < i; other++)
-            if (!strcmp(all[other].name, fault->name))
+            if (!strcmp(fault_at(other)->name, fault->name))
                 fail_msg("two faults named '%s'", fault->name);
     }
     for (int f = 0; f < FORMATS + QUANTISED; f++) {
@@ -186,8 +183,8 @@ static void test_table(void **state)
             .gate_up.format = f < FORMATS ? formats[f] : quantised[f - FORMATS].weights,
             .activation_rules = f < FORMATS ? NULL : &gb_recipe_find(quantised[f - FORMATS].recipe)->quantiser};
         for (size_t i = 0; i < count; i++)
-            if (fault_applies(&all[i], &a)) {
-                stages[all[i].stage]++;
+            if (fault_applies(fault_at(i), &a)) {
+                stages[fault_at(i)->stage]++;
                 applies++;
             }
         assert_true(applies >= 60);
