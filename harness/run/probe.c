@@ -88,7 +88,7 @@ void input_name(const char *path, struct gb_error *error)
 /* Whether there is a contract that it can be a problem of. */
 static enum gb_status check_contract(const char *path, const struct gb_fixture *f, struct gb_error *error)
 {
-    if (fixture_contract(f))
+    if (gb_fixture_quantises(f) || fixture_contract(f))
         return GB_OK;
     return gb_fail(error, GB_EUNSUPPORTED,
                    "%s: activations: no contract has %s with %s weights; write bf16, or others that gaugeblock list "
