@@ -121,6 +121,9 @@ GB_API enum gb_status gb_reference_route(const struct gb_contract *contract, con
  */
 GB_API enum gb_status gb_reference_quantise(const struct gb_arguments *arguments, struct gb_error *error);
 GB_API enum gb_status gb_reference_silu_mul_quantise(const struct gb_arguments *arguments, struct gb_error *error);
+/* What these quantise, in binary32. values: [rows, columns]. */
+GB_API enum gb_status gb_reference_quantised_values(const struct gb_arguments *arguments, enum gb_operator operation,
+                                                    float *values, struct gb_error *error);
 
 /*
  * What GB_GATE_UP makes of x, or GB_DOWN of the intermediate, by arguments->activation_rules: values [rows, columns],
