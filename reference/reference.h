@@ -203,6 +203,9 @@ GB_API enum gb_status gb_truth_layer(const struct gb_shape *shape, const double 
 
 /* Bounds: how far from truth a kernel with given rounding points may be. docs/numerics.md#bounds. */
 
+/* How far an FP32 evaluation of silu(x) by any published form is from it, at most. docs/numerics.md#bounds. */
+GB_API double gb_silu_error(double x);
+
 /* How a kernel quantises its intermediate a second time. */
 struct gb_requantisation {
     const struct gb_quantiser *rules;

@@ -263,7 +263,7 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
 {
     const struct operator_row *row = operator_find(w->kernel->operation);
     struct gb_outputs *runs[2] = {w->outputs[b], w->second[b]}, *extra = NULL;
-    double began = record_clock();
+    double began = clock_seconds();
     enum gb_status status = runs[1] ? GB_OK : new_outputs(w, w->batches[b], 0, false, &extra, error);
     runs[1] = runs[1] ? runs[1] : extra;
     for (int i = 0; status == GB_OK && i < 2; i++)
@@ -278,7 +278,7 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
                          &w->checks[b]);
     }
     gb_outputs_free(extra);
-    w->seconds[b] = record_clock() - began;
+    w->seconds[b] = clock_seconds() - began;
     return status;
 }
 
