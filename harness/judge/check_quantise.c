@@ -196,24 +196,6 @@ static void check_row(const struct gb_quantisation *q, uint32_t row, const struc
     }
 }
 
-enum gb_status quantise_reference(const struct gb_fixture *f, uint32_t rows, struct gb_outputs **outputs,
-                                  struct gb_error *error)
-{
-    struct gb_quantisation q = gb_fixture_quantisation(f, rows);
-    struct gb_arguments a = {.size = sizeof a, .quantise = &q, .values = f->values};
-    enum gb_status status = gb_outputs_new_codes(&q, outputs, error);
-    if (status != GB_OK)
-        return status;
-    a.codes = (*outputs)->codes;
-    a.scales = (*outputs)->scales;
-    status = f->operation == GB_QUANTISE ? gb_reference_quantise(&a, error) : gb_reference_silu_mul_quantise(&a, error);
-    if (status != GB_OK) {
-        gb_outputs_free(*outputs);
-        *outputs = NULL;
-    }
-    return status;
-}
-
 enum gb_status check_quantise(const struct gb_fixture *f, const struct gb_outputs *reference,
                               const struct gb_outputs *outputs, bool open_silu, struct quantise_check *k,
                               struct gb_error *error)

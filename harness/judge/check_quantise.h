@@ -32,9 +32,6 @@ uint64_t array_wrong(const struct quantise_check *check, const struct array_chec
 uint8_t quantised_code(const struct gb_quantisation *q, const void *codes, uint32_t row, uint32_t column);
 size_t quantised_scale_place(const struct gb_quantisation *q, uint32_t row, uint32_t block);
 
-/* The reference's codes and scales of the first `rows` rows. GB_ENOMEM. */
-enum gb_status quantise_reference(const struct gb_fixture *fixture, uint32_t rows, struct gb_outputs **outputs,
-                                  struct gb_error *error);
 /* outputs, reference: of the same rows. GB_ENOMEM. */
 enum gb_status check_quantise(const struct gb_fixture *fixture, const struct gb_outputs *reference,
                               const struct gb_outputs *outputs, bool open_silu, struct quantise_check *check,

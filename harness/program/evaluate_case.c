@@ -6,6 +6,7 @@
 
 #include "harness/program/command.h"
 #include "harness/explain/explain.h"
+#include "harness/explain/operators.h"
 #include "harness/judge/judge.h"
 #include "harness/judge/operators.h"
 #include "harness/run/clock.h"
@@ -251,6 +252,25 @@ static enum gb_status judge_run(const struct operator_check *row, const struct c
     return row->judge(r->fixture, reference, &s->kernel, outputs, j, error);
 }
 
+/* As explain_case. */
+static enum gb_status explain_row(struct case_entry *one, const struct case_request *r, const struct judged *s,
+                                  struct gb_error *error)
+{
+    const struct operator_explainer *row = operator_explainer_find(s->kernel.operation);
+    if (one->result.verdict != VERDICT_FAIL)
+        return GB_OK;
+    if (!one->result.wrong) {
+        append(one, "its outputs pass every check");
+        return GB_OK;
+    }
+    progress("searching what the error looks like", 0.7);
+    enum gb_status status = row->explain(r->fixture, s->outputs, &one->explanation, error);
+    if (status == GB_OK && one->explanation)
+        append(one, one->explanation->text);
+    one->next = row->next(&one->result);
+    return status;
+}
+
 static enum gb_status judge_row(struct case_list *cases, const struct case_request *r, const struct judged *s,
                                 const struct operator_check *row, struct gb_error *error)
 {
@@ -269,6 +289,8 @@ static enum gb_status judge_row(struct case_list *cases, const struct case_reque
     if (status == GB_OK && !one)
         status = GB_ENOMEM;
     gb_outputs_free(reference);
+    if (one)
+        status = explain_row(one, r, s, error);
     if (one)
         one->seconds = s->seconds + clock_seconds() - began;
     return status;
