@@ -121,7 +121,7 @@ enum gb_status gb_quantise_rows(const struct gb_arguments *a, enum gb_operator o
     return status;
 }
 
-static void plain_row(const struct gb_quantisation *q, const void *input, uint32_t row, float *values)
+void gb_plain_row(const struct gb_quantisation *q, const void *input, uint32_t row, float *values)
 {
     for (uint32_t i = 0; i < q->columns; i++)
         values[i] = gb_input_value(q->input, input, (size_t)row * q->columns + i);
@@ -129,5 +129,15 @@ static void plain_row(const struct gb_quantisation *q, const void *input, uint32
 
 enum gb_status gb_reference_quantise(const struct gb_arguments *a, struct gb_error *error)
 {
-    return gb_quantise_rows(a, GB_QUANTISE, plain_row, error);
+    return gb_quantise_rows(a, GB_QUANTISE, gb_plain_row, error);
+}
+
+enum gb_status gb_reference_quantised_values(const struct gb_arguments *a, enum gb_operator operation, float *values,
+                                             struct gb_error *error)
+{
+    const struct gb_quantisation *q = a->quantise;
+    enum gb_status status = gb_quantise_check(q, operation, error);
+    for (uint32_t row = 0; status == GB_OK && row < q->rows; row++)
+        (operation == GB_QUANTISE ? gb_plain_row : gb_gated_row)(q, a->values, row, values + (size_t)row * q->columns);
+    return status;
 }

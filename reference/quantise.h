@@ -8,6 +8,10 @@
 /* Row `row` as binary32, as the operator quantises it. values: [columns]. */
 typedef void (*gb_row_function)(const struct gb_quantisation *q, const void *input, uint32_t row, float *values);
 
+/* Of GB_QUANTISE, and of GB_SILU_MUL_QUANTISE. */
+void gb_plain_row(const struct gb_quantisation *q, const void *input, uint32_t row, float *values);
+void gb_gated_row(const struct gb_quantisation *q, const void *input, uint32_t row, float *values);
+
 /* One bf16 or fp16 number of an array. */
 float gb_input_value(enum gb_format input, const void *array, size_t index);
 /* Rounded to bf16 or fp16; unchanged for GB_FP32. */

@@ -123,6 +123,9 @@ GB_API enum gb_status gb_reference_route(const struct gb_contract *contract, con
  */
 GB_API enum gb_status gb_reference_quantise(const struct gb_arguments *arguments, struct gb_error *error);
 GB_API enum gb_status gb_reference_silu_mul_quantise(const struct gb_arguments *arguments, struct gb_error *error);
+/* What these quantise, in binary32. values: [rows, columns]. */
+GB_API enum gb_status gb_reference_quantised_values(const struct gb_arguments *arguments, enum gb_operator operation,
+                                                    float *values, struct gb_error *error);
 
 /*
  * What GB_GATE_UP makes of x, or GB_DOWN of the intermediate, by arguments->activation_rules: values [rows, columns],
@@ -201,6 +204,9 @@ GB_API enum gb_status gb_truth_layer(const struct gb_shape *shape, const double 
                                      double *output, double *intermediate, struct gb_error *error);
 
 /* Bounds: how far from truth a kernel with given rounding points may be. docs/numerics.md#bounds. */
+
+/* How far an FP32 evaluation of silu(x) by any published form is from it, at most. docs/numerics.md#bounds. */
+GB_API double gb_silu_error(double x);
 
 /* How a kernel quantises its intermediate a second time. */
 struct gb_requantisation {

@@ -12,7 +12,7 @@ float gb_silu_as(enum gb_silu_form form, float x)
     return form == GB_SILU_DIVIDE ? x / denominator : x * (1.0f / denominator);
 }
 
-static void gated_row(const struct gb_quantisation *q, const void *input, uint32_t row, float *values)
+void gb_gated_row(const struct gb_quantisation *q, const void *input, uint32_t row, float *values)
 {
     size_t gates = (size_t)row * q->input_columns, ups = gates + q->columns;
     for (uint32_t i = 0; i < q->columns; i++) {
@@ -25,5 +25,5 @@ static void gated_row(const struct gb_quantisation *q, const void *input, uint32
 
 enum gb_status gb_reference_silu_mul_quantise(const struct gb_arguments *a, struct gb_error *error)
 {
-    return gb_quantise_rows(a, GB_SILU_MUL_QUANTISE, gated_row, error);
+    return gb_quantise_rows(a, GB_SILU_MUL_QUANTISE, gb_gated_row, error);
 }

@@ -7,6 +7,7 @@
 #define GB_HARNESS_JUDGE_CASE_RESULT_H
 
 #include "harness/judge/aggregate_tests.h"
+#include "harness/judge/check_quantise.h"
 #include "harness/judge/checks.h"
 #include "harness/judge/metrics.h"
 #include "harness/judge/policy.h"
@@ -106,6 +107,8 @@ struct case_result {
     bool wrong;       /* what the subject wrote fails, not just how it behaved */
     bool judged;      /* what follows is there */
     bool router;      /* and bits, bound and layers are all of it */
+    bool quantiser;   /* and `quantise` is all of it */
+    struct quantise_check quantise;
     bool output;      /* what the subject writes, so that thresholds and distances are there */
     bool bits_binding, bound_binding, rms_binding, gain_binding;
     struct lane bits, bound;

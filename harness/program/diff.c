@@ -52,7 +52,9 @@ static const char *const keys[] = {"output_sha256",
                                    "x_codes_sha256",
                                    "x_scales_sha256",
                                    "intermediate_codes_sha256",
-                                   "intermediate_scales_sha256"};
+                                   "intermediate_scales_sha256",
+                                   "codes_sha256",
+                                   "scales_sha256"};
 enum { KEYS = sizeof keys / sizeof *keys };
 
 /* Whether both wrote outputs and, of every layer, the hashes that both have agree: older records have fewer. */

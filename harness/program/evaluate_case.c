@@ -6,7 +6,9 @@
 
 #include "harness/program/command.h"
 #include "harness/explain/explain.h"
+#include "harness/explain/operators.h"
 #include "harness/judge/judge.h"
+#include "harness/judge/operators.h"
 #include "harness/run/clock.h"
 #include "harness/run/progress.h"
 #include "harness/judge/reroute.h"
@@ -239,9 +241,67 @@ static struct judged router_of(const struct judged *s)
     return router;
 }
 
+/* One run's outputs of an operator without layers. */
+static enum gb_status judge_run(const struct operator_check *row, const struct case_request *r, const struct judged *s,
+                                const struct gb_outputs *reference, const struct gb_outputs *outputs,
+                                const struct worker_checks *checks, struct case_result *j, struct gb_error *error)
+{
+    *j = (struct case_result){.verdict = VERDICT_PASS};
+    if (checks)
+        case_watch(j, &s->kernel, checks);
+    return row->judge(r->fixture, reference, &s->kernel, outputs, j, error);
+}
+
+/* As explain_case. */
+static enum gb_status explain_row(struct case_entry *one, const struct case_request *r, const struct judged *s,
+                                  struct gb_error *error)
+{
+    const struct operator_explainer *row = operator_explainer_find(s->kernel.operation);
+    if (one->result.verdict != VERDICT_FAIL)
+        return GB_OK;
+    if (!one->result.wrong) {
+        append(one, "its outputs pass every check");
+        return GB_OK;
+    }
+    progress("searching what the error looks like", 0.7);
+    enum gb_status status = row->explain(r->fixture, s->outputs, &one->explanation, error);
+    if (status == GB_OK && one->explanation)
+        append(one, one->explanation->text);
+    one->next = row->next(&one->result);
+    return status;
+}
+
+static enum gb_status judge_row(struct case_list *cases, const struct case_request *r, const struct judged *s,
+                                const struct operator_check *row, struct gb_error *error)
+{
+    struct gb_outputs *reference = NULL;
+    struct case_result j = {0}, again = {0};
+    double began = clock_seconds();
+    enum gb_status status = row->reference(r->fixture, s->outputs->shape.tokens, &reference, error);
+    if (status == GB_OK)
+        status = judge_run(row, r, s, reference, s->outputs, s->checks, &j, error);
+    if (status == GB_OK && s->second) {
+        status = judge_run(row, r, s, reference, s->second, NULL, &again, error);
+        if (status == GB_OK)
+            keep_graver(&j, &again);
+    }
+    struct case_entry *one = status == GB_OK ? add_case(cases, r, s, &j, error) : NULL;
+    if (status == GB_OK && !one)
+        status = GB_ENOMEM;
+    gb_outputs_free(reference);
+    if (one)
+        status = explain_row(one, r, s, error);
+    if (one)
+        one->seconds = s->seconds + clock_seconds() - began;
+    return status;
+}
+
 enum gb_status judged_cases(struct case_list *cases, const struct case_request *r, const struct judged *s,
                             struct gb_error *error)
 {
+    const struct operator_check *row = operator_check_find(s->kernel.operation);
+    if (row)
+        return judge_row(cases, r, s, row, error);
     struct judged router = router_of(s);
     if (s->kernel.operation == GB_ROUTE)
         router.checks = s->checks;

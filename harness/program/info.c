@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +7,7 @@
 #include "harness/program/command.h"
 #include "harness/judge/coverage.h"
 #include "harness/run/probe.h"
+#include "harness/run/subject.h"
 #include "harness/run/verdict.h"
 #include "quant/quant.h"
 
@@ -86,6 +88,38 @@ static int describe(const struct gb_fixture *f)
     return EXIT_PASS;
 }
 
+static const char *on_off(bool given, float value, char text[32])
+{
+    snprintf(text, 32, given ? "%.9g" : "none", (double)value);
+    return text;
+}
+
+static int describe_quantiser(const struct gb_fixture *f)
+{
+    const struct gb_quantisation *q = &f->quantisation;
+    char global[32], bound[32];
+    const struct gb_recipe *recipe = gb_recipe_find(f->recipe);
+    struct gb_code_arrays arrays = gb_code_arrays(q);
+    printf("operator        %s\n", operator_name(f->operation));
+    printf("recipe          %s%s%s\n", f->recipe, recipe ? ": " : "", recipe ? recipe->summary : "");
+    printf("source          %s%s%s\n", f->source, f->source_sha256[0] ? ", sha256 " : "", f->source_sha256);
+    printf("generator       %s, seed %llu\n", f->generator, (unsigned long long)f->seed);
+    printf("values          %s [%u, %u]%s\n", q->input == GB_FP16 ? "fp16" : "bf16", q->rows, q->input_columns,
+           f->operation == GB_SILU_MUL_QUANTISE ? ", gate, then up" : "");
+    if (f->operation == GB_SILU_MUL_QUANTISE)
+        printf("silu            %s, rounded to %s; its product with up to %s\n", gb_silu_form_name(q->silu),
+               gb_format_name(q->activated), gb_format_name(q->product));
+    printf("codes           %s [%u, %u]\n", arrays.code_format, q->rows, arrays.row_codes);
+    printf("scales          %s, one per %u columns, %s\n", arrays.scale_format, q->quantiser.block_columns,
+           gb_scale_layout_name(q->layout));
+    printf("global scale    %s\n", on_off(q->quantiser.global != GB_GLOBAL_NONE, q->global_scale, global));
+    printf("bound           %s\n", on_off(isfinite(q->bound), q->bound, bound));
+    if (f->nonfinite)
+        printf("nonfinite       NaN and infinities may occur\n");
+    printf("input sha256    %s\n", f->sha256);
+    return EXIT_PASS;
+}
+
 static int describe_coverage(const struct gb_fixture *f)
 {
     struct coverage coverage;
@@ -126,9 +160,12 @@ static int run_info(int argc, char **argv)
         command_error("info", "%s", error.message);
         return code;
     }
-    code = describe(fixture);
+    code = gb_fixture_quantises(fixture) ? describe_quantiser(fixture) : describe(fixture);
     if (code == EXIT_PASS && o.coverage)
-        code = describe_coverage(fixture);
+        code = gb_fixture_quantises(fixture)
+                   ? command_error("info", "%s: --coverage counts codes and experts of layers; this is a problem of %s",
+                                   path_end(o.path), operator_name(fixture->operation))
+                   : describe_coverage(fixture);
     gb_fixture_free(fixture);
     return code;
 }

@@ -6,7 +6,9 @@
 #include "harness/run/compute_truth.h"
 #include "harness/program/command.h"
 #include "harness/judge/check_exact.h"
+#include "harness/program/make_quantise.h"
 #include "harness/program/models.h"
+#include "harness/run/subject.h"
 #include "harness/run/verdict.h"
 #include "quant/quant.h"
 
@@ -14,6 +16,9 @@ struct make_options {
     const char *path;
     const struct model *model; /* NULL: --shape */
     struct gb_shape shape;
+    const char *shape_text;
+    struct make_quantise quantise;
+    const char *of_layers; /* the first option that was given and goes with layers alone */
     enum gb_format format, activations;
     const char *activation_recipe; /* a name of gb_recipes; NULL: the default of activations */
     const char *data;              /* a name of gb_generators, without its version or with it */
@@ -43,7 +48,8 @@ enum {
 
 static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
-    {"shape", OPTION_SHAPE, "E,K,H,I", 0, "or: experts, top-k, hidden and intermediate size", 0},
+    {"shape", OPTION_SHAPE, "E,K,H,I", 0,
+     "or: experts, top-k, hidden and intermediate size; of a quantiser: rows,columns, 64,512 by default", 0},
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp4, mxfp8, fp8 or bf16", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
@@ -58,6 +64,7 @@ static const struct argp_option options[] = {
     {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
     {"generated", OPTION_GENERATED, NULL, 0,
      "keep only the seed, and make the weights of the experts in use on reading", 0},
+    MAKE_QUANTISE_OPTIONS,
     {0},
 };
 
@@ -95,12 +102,22 @@ static uint64_t number(struct argp_state *state, const char *name, const char *t
     return value;
 }
 
+/* Remembers an option that a problem of a quantiser does not have. */
+static void note_layers(struct make_options *o, int key)
+{
+    for (size_t i = 0; options[i].name && !o->of_layers; i++)
+        if (options[i].key == key && key >= OPTION_SHAPE && key < MAKE_OPERATOR && key != OPTION_SHAPE &&
+            key != OPTION_DATA && key != OPTION_SEED)
+            o->of_layers = options[i].name;
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct make_options *o = state->input;
+    note_layers(o, key);
     switch (key) {
     case OPTION_SHAPE:
-        parse_shape(state, argument, &o->shape);
+        o->shape_text = argument;
         return 0;
     case OPTION_MODEL:
         o->model = model_find(argument);
@@ -153,6 +170,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->path)
             usage_error(state, "name the file to write");
+        make_quantise_check(state, &o->quantise);
+        if (o->quantise.operation && o->of_layers)
+            usage_error(state, "--%s goes with problems of layers, not with --operator", o->of_layers);
+        if (o->quantise.operation)
+            return 0;
+        if (o->shape_text)
+            parse_shape(state, o->shape_text, &o->shape);
         if ((o->model != NULL) == (o->shape.experts != 0))
             usage_error(state, "give either --model or --shape");
         if (o->activations == GB_BF16 && o->activation_recipe)
@@ -164,7 +188,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         }
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return make_quantise_parse(key, argument, state, &o->quantise);
     }
 }
 
@@ -310,9 +334,10 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "OUT.h5",
-    .doc = "Generate a problem: weights, inputs, routing and truth.\v"
-           "Example, one layer of Qwen3-Next's shape:\n"
-           "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated",
+    .doc = "Generate a problem: weights, inputs, routing and truth; or values for a quantiser.\v"
+           "Examples: one layer of Qwen3-Next's shape, and a quantiser of TensorRT-LLM's rules:\n"
+           "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
+           "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties",
 };
 
 static int run_make(int argc, char **argv)
@@ -326,9 +351,19 @@ static int run_make(int argc, char **argv)
                              .shape = {.tokens = 8}};
     struct gb_fixture *fixture = NULL;
     struct gb_error error;
+    enum gb_status status;
     command_parse(&argp, argc, argv, &o);
-    enum gb_status status = make(&o, &fixture, &error);
-    if (status == GB_OK)
+    if (o.quantise.operation) {
+        o.quantise.shape = o.shape_text;
+        status = make_quantise(&o.quantise, o.data, o.seed, &fixture, &error);
+        status = status == GB_OK ? gb_fixture_write(o.path, fixture, &error) : status;
+    } else {
+        status = make(&o, &fixture, &error);
+    }
+    if (status == GB_OK && o.quantise.operation)
+        printf("%s: %s by %s, sha256 %s\n", o.path, operator_name(fixture->operation), fixture->recipe,
+               fixture->sha256);
+    else if (status == GB_OK)
         printf("%s: %s, sha256 %s\n", o.path, fixture->contract, fixture->sha256);
     gb_fixture_free(fixture);
     return status == GB_OK ? EXIT_PASS : command_error("make", "%s", error.message);

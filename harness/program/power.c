@@ -288,6 +288,12 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
                           enum verdict *verdict, struct gb_error *error)
 {
     struct baselines baselines = {.fixture = fixture};
+    if (gb_fixture_quantises(fixture)) {
+        json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
+        if (o->gate || o->activations)
+            return gb_fail(error, GB_EINVAL, "%s: --gate and --activations go with problems of layers", o->fixture);
+        return power_quantise(fixture, record, verdict, error);
+    }
     struct power *p = calloc(1, sizeof *p);
     enum gb_status status = p ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory");
     if (status == GB_OK)

@@ -8,6 +8,7 @@
 
 #include "harness/judge/baseline.h"
 #include "harness/judge/policy.h"
+#include "harness/run/verdict.h"
 
 enum { MAX_GATES = 16 };
 
@@ -48,5 +49,9 @@ enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, 
 
 /* The fixture's router under its own planted faults, as "routing_faults" of the record; none if it has no router. */
 enum gb_status power_route(struct power *power, json_t *record, struct gb_error *error);
+
+/* The problem of a quantiser under injected bugs: "faults" of the record, whose checks are `codes` and `scales`. */
+enum gb_status power_quantise(const struct gb_fixture *fixture, json_t *record, enum verdict *verdict,
+                              struct gb_error *error);
 
 #endif

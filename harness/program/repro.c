@@ -87,6 +87,10 @@ void repro_outputs(char *text, const struct case_request *r, const char *outputs
         add_option(text, "--order", claim->order);
     if (claim->activations != r->fixture->activations)
         add_option(text, "--activations", gb_format_name(claim->activations));
+    if (claim->scales)
+        add_option(text, "--scales", claim->scales);
+    if (claim->open_silu)
+        add_word(text, "--open-silu");
     if (claim->roundings_text)
         add_option(text, "--rounding", claim->roundings_text);
     if (claim->accumulator_bits != FP32_SIGNIFICAND_BITS)

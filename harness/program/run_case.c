@@ -58,7 +58,7 @@ static enum gb_status minimise_case(struct case_entry *one, struct case_request 
 {
     const char *path = r->minimal;
     char repro[REPRO_BYTES];
-    if (!path || s->kernel->flags & GB_ROUTES || one->result.verdict != VERDICT_FAIL)
+    if (!path || s->kernel->flags & GB_ROUTES || gb_fixture_quantises(r->fixture) || one->result.verdict != VERDICT_FAIL)
         return GB_OK;
     enum gb_status status =
         minimise(r, s, outputs, one->explanation ? one->explanation->kind : "", path, &one->minimal, error);
@@ -150,10 +150,11 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
 {
     struct gb_kernel kernel = {
         .name = path,
-        .operation = outputs->layer[0].output ? GB_LAYER : GB_ROUTE,
+        .operation = gb_fixture_quantises(f) ? f->operation : outputs->layer[0].output ? GB_LAYER : GB_ROUTE,
         .weights = f->weights,
         .activations = claim->activations,
-        .output = outputs->layer[0].format,
+        .output = gb_fixture_quantises(f) ? GB_FP32 : outputs->layer[0].format,
+        .flags = claim->open_silu ? GB_OPEN_SILU : 0,
         .order = claim->order,
         .accumulator_bits = claim->accumulator_bits,
         .roundings = claim->roundings,
@@ -169,7 +170,8 @@ enum gb_status case_outputs(struct case_list *cases, const struct case_request *
     char repro[REPRO_BYTES];
     repro_outputs(repro, r, outputs_path, claim);
     double began = clock_seconds();
-    int code = input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
+    int code = gb_fixture_quantises(f) ? input_codes(outputs_path, claim->scales, f, r->timeout_s, &outputs, error)
+                                       : input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
     double seconds = clock_seconds() - began;
     if (code != EXIT_PASS) {
         struct case_entry *e = add_verdict(cases, outputs_path, "", NULL, 0, repro, verdict_of(code), error->message);

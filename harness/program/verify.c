@@ -45,7 +45,9 @@ enum {
     OPTION_TIMEOUT,
     OPTION_GATE,
     OPTION_MINIMISE,
-    OPTION_COVERAGE
+    OPTION_COVERAGE,
+    OPTION_SCALES,
+    OPTION_OPEN_SILU
 };
 
 static const struct argp_option options[] = {
@@ -63,6 +65,9 @@ static const struct argp_option options[] = {
      "nowhere by default",
      0},
     {"accumulator-bits", OPTION_BITS, "N", 0, "significand bits of the accumulators of what wrote --outputs; 24", 0},
+    {"scales", OPTION_SCALES, "FILE", 0, "of a quantiser: the scales, where --outputs is a .npy file of codes", 0},
+    {"open-silu", OPTION_OPEN_SILU, NULL, 0,
+     "of silu_mul_quantise: what wrote --outputs computes silu in FP32 in a form of its own (docs/gates.md)", 0},
     {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
     {"gate", OPTION_GATE, "FILE", 0,
      "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
@@ -118,6 +123,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "--accumulator-bits %s: give a whole number from 8 to 53", argument);
         o->claim.accumulator_bits = (uint32_t)value;
         return 0;
+    case OPTION_SCALES:
+        o->claim.scales = argument;
+        return 0;
+    case OPTION_OPEN_SILU:
+        o->claim.open_silu = true;
+        return 0;
     case OPTION_BATCH:
         o->batches = argument;
         return 0;
@@ -160,6 +171,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits || o->claim.activations) &&
             !o->outputs_count)
             usage_error(state, "--order, --activations, --rounding and --accumulator-bits go with --outputs");
+        if ((o->claim.scales || o->claim.open_silu) && o->outputs_count != 1)
+            usage_error(state, "--scales and --open-silu go with one --outputs");
         if (o->minimal && (o->outputs_count || o->fixture_count > 1))
             usage_error(state, "--minimise goes with one fixture, and without --outputs");
         if (o->claim.order && (o->claim.roundings_text || o->claim.accumulator_bits))
@@ -180,6 +193,7 @@ static enum gb_status judge_kernels(struct case_list *cases, const struct verify
     const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
     problem.router = gb_fixture_router(f);
+    problem.quantise = operator_of(f)->arrays ? &f->quantisation : NULL;
     for (uint32_t l = 0; l < f->layers; l++)
         if (!f->layer[l].router.codes)
             problem.router = NULL;
@@ -250,6 +264,31 @@ static enum gb_status check_truth(struct baselines *baselines, const char *path,
     return status;
 }
 
+/* Every subject, of an operator without layers: it has no contract, truth or coverage. */
+static enum gb_status judge_arrays(struct case_list *cases, struct verify_options *o, const struct catalogue *catalogue,
+                                   struct case_request *request, struct gb_error *error)
+{
+    const struct operator_row *row = operator_of(request->fixture);
+    const char *unfit = o->claim.order            ? "order"
+                        : o->claim.roundings_text ? "rounding"
+                        : o->claim.activations    ? "activations"
+                        : o->minimal              ? "minimise"
+                        : o->demand.text          ? "require-coverage"
+                                                  : NULL;
+    if (unfit)
+        return gb_fail(error, GB_EINVAL, "%s: --%s goes with problems of layers; this is one of %s",
+                       path_end(request->path), unfit, row->name);
+    if (o->claim.open_silu && request->fixture->operation != GB_SILU_MUL_QUANTISE)
+        return gb_fail(error, GB_EINVAL, "%s: --open-silu goes with silu_mul_quantise; this is a problem of %s",
+                       path_end(request->path), row->name);
+    o->claim.activations = GB_BF16;
+    progress_enter(0.2, 0.96);
+    enum gb_status status =
+        o->outputs_count ? judge_outputs(cases, o, request, error) : judge_kernels(cases, o, catalogue, request, error);
+    progress_leave();
+    return status;
+}
+
 /* The reference, the fixture's truth, and then every subject. */
 static enum gb_status judge_fixture(json_t *record, struct case_list *cases, struct verify_options *o,
                                     const struct catalogue *catalogue, struct case_request *request,
@@ -257,6 +296,10 @@ static enum gb_status judge_fixture(json_t *record, struct case_list *cases, str
 {
     struct gb_fixture *f = request->fixture;
     struct baseline *reference;
+    if (operator_of(f)->arrays)
+        return judge_arrays(cases, o, catalogue, request, error);
+    if (o->claim.scales || o->claim.open_silu)
+        return gb_fail(error, GB_EINVAL, "--scales and --open-silu go with problems of quantisers, not of layers");
     enum gb_status status = o->outputs_count ? check_claim(f, &o->claim, error) : GB_OK;
     progress_enter(0.2, 0.3);
     if (status == GB_OK)

@@ -72,8 +72,61 @@ static void route_markdown(FILE *stream, const json_t *faults)
     }
 }
 
+/* What is changed by an injected bug of a quantiser, and what of it stays wrong where the form of silu is open. */
+static const char *seen(const json_t *fault, char *text, size_t bytes)
+{
+    const json_t *open = json_object_get(fault, "caught_with_open_silu");
+    char checks[64];
+    listed(json_object_get(fault, "caught_by"), checks, sizeof checks);
+    snprintf(text, bytes, "%s%s", checks[0] ? checks : "no effect on this fixture",
+             checks[0] && open && json_array_size(open) == 0 ? "; admissible with --open-silu" : "");
+    return text;
+}
+
+static void quantise_table(FILE *stream, const json_t *record)
+{
+    const json_t *faults = json_object_get(record, "faults");
+    const char *reason = record_text(record, "reason", NULL);
+    char text[128];
+    fprintf(stream, "%s of %s\n\n%-62s %8s %8s  %s\n", record_text(record, "fixture", "operator", NULL),
+            record_text(record, "fixture", "path", NULL), "injected bug", "codes", "scales", "caught by");
+    for (size_t i = 0; i < json_array_size(faults); i++) {
+        const json_t *f = json_array_get(faults, i);
+        fprintf(stream, "%-62s %8.0f %8.0f  %s\n", record_text(f, "name", NULL), record_number(f, "codes", NULL),
+                record_number(f, "scales", NULL), seen(f, text, sizeof text));
+    }
+    fprintf(stream, "\n%.0f of %zu injected bugs are caught\n%s%s%s\n", record_number(record, "caught", NULL),
+            json_array_size(faults), record_text(record, "verdict", NULL), reason[0] ? ": " : "", reason);
+}
+
+static void quantise_markdown(FILE *stream, const json_t *record)
+{
+    const json_t *faults = json_object_get(record, "faults");
+    char text[128];
+    fprintf(stream,
+            "Fixture %s: %s by %s\n\n| injected bug | resembles | codes changed | scales changed | caught by |\n"
+            "|---|---|---|---|---|\n",
+            record_text(record, "fixture", "path", NULL), record_text(record, "fixture", "operator", NULL),
+            record_text(record, "fixture", "recipe", NULL));
+    for (size_t i = 0; i < json_array_size(faults); i++) {
+        const json_t *f = json_array_get(faults, i);
+        fprintf(stream, "| %s | %s | %.0f | %.0f | %s |\n", record_text(f, "name", NULL),
+                record_text(f, "resembles", NULL), record_number(f, "codes", NULL), record_number(f, "scales", NULL),
+                seen(f, text, sizeof text));
+    }
+}
+
+static bool of_quantiser(const json_t *record)
+{
+    return record_text(record, "fixture", "operator", NULL)[0] != '\0';
+}
+
 void power_table(FILE *stream, const json_t *record)
 {
+    if (of_quantiser(record)) {
+        quantise_table(stream, record);
+        return;
+    }
     const json_t *faults = json_object_get(record, "faults"), *gates = json_object_get(record, "gates");
     const char *gate = record_text(json_array_get(gates, 0), "name", NULL);
     char a[64], b[64], c[64], d[64], e[64];
@@ -117,6 +170,10 @@ void power_table(FILE *stream, const json_t *record)
 
 void power_markdown(FILE *stream, const json_t *record)
 {
+    if (of_quantiser(record)) {
+        quantise_markdown(stream, record);
+        return;
+    }
     const json_t *faults = json_object_get(record, "faults"), *gates = json_object_get(record, "gates");
     char a[64], b[64], c[64], d[64], e[64];
     fprintf(

@@ -363,7 +363,7 @@ static void explain_lines(FILE *stream, const json_t *one, bool reason_is_told)
     static const char prefix[] = "looks like: ";
     const char *reason = record_text(one, "reason", NULL), *diagnosis = record_text(one, "diagnosis", NULL);
     const char *next = record_text(one, "next", NULL), *repro = record_text(one, "repro", NULL);
-    if (!strcmp(record_text(one, "verdict", NULL), "FAIL"))
+    if (!strcmp(record_text(one, "verdict", NULL), "FAIL") && !record_text(one, "fixture", "operator", NULL)[0])
         first_line(stream, one);
     if (!reason_is_told)
         fprintf(stream, "  reason     %.*s\n", reason_length(reason, diagnosis), reason);
@@ -383,8 +383,77 @@ static bool is_refused(const json_t *one)
     return record_number(one, "batch", NULL) == 0 || !strcmp(record_text(one, "verdict", NULL), "BAD_INPUT");
 }
 
+/* The arrays of a quantiser against the reference's. */
+static const json_t *quantised(const json_t *one, const char *name)
+{
+    const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    return json_object_get(json_object_get(json_array_get(layers, 0), "subject_reference"), name);
+}
+
+/* "codes differ: 12 of 32768", of what another SiLU does not excuse; false: nothing differs. */
+static bool put_wrong(FILE *stream, const json_t *one)
+{
+    static const char *const names[] = {"codes", "scales"};
+    bool open = json_is_true(json_object_get(json_object_get(json_object_get(one, "lanes"), "bits"), "open_silu"));
+    bool any = false;
+    for (int i = 0; i < 2; i++) {
+        const json_t *a = quantised(one, names[i]);
+        double wrong =
+            record_number(a, "mismatching", NULL) - (open ? record_number(a, "admissible", NULL) : 0.0);
+        if (!(wrong > 0))
+            continue;
+        fprintf(stream, "%s%s differ: %.0f of %.0f", any ? ", " : "", names[i], wrong,
+                record_number(a, "compared", NULL));
+        any = true;
+    }
+    return any;
+}
+
+/* The scale or code that comes first, a scale before its block's codes. */
+static void first_code_line(FILE *stream, const json_t *one)
+{
+    const json_t *code = json_object_get(quantised(one, "codes"), "first");
+    const json_t *scale = json_object_get(quantised(one, "scales"), "first");
+    double rows = record_number(code, "row", NULL) - record_number(scale, "row", NULL);
+    double columns = record_number(code, "column", NULL) - record_number(scale, "column", NULL);
+    bool of_scale = scale && (!code || rows > 0 || (rows == 0 && columns >= 0));
+    const json_t *first = of_scale ? scale : code;
+    fprintf(stream, "  first      row %.0f, ", record_number(first, "row", NULL));
+    if (!of_scale)
+        fprintf(stream, "column %.0f of ", record_number(first, "column", NULL));
+    fprintf(stream, "block %.0f: got %s %s, reference %s\n", record_number(first, "block", NULL),
+            of_scale ? "scale" : "code", record_text(first, "subject", NULL), record_text(first, "reference", NULL));
+}
+
+static void quantiser_block(FILE *stream, const json_t *one)
+{
+    static const char *const names[] = {"codes", "scales"};
+    const char *verdict = record_text(one, "verdict", NULL), *reason = record_text(one, "reason", NULL);
+    fprintf(stream, "%s  %s  %s  %.0f rows  ", verdict, record_text(one, "subject", "name", NULL),
+            record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
+    bool wrong = !strcmp(verdict, "FAIL") && put_wrong(stream, one);
+    if (!reason[0])
+        fprintf(stream, "recipe %s", record_text(one, "fixture", "recipe", NULL));
+    else if (!wrong)
+        fprintf(stream, "%s", reason);
+    fprintf(stream, "\n");
+    if (wrong)
+        first_code_line(stream, one);
+    if (reason[0])
+        explain_lines(stream, one, !wrong || !strncmp(reason, "codes: ", 7) || !strncmp(reason, "scales: ", 8));
+    for (int i = 0; i < 2 && quantised(one, names[i]); i++)
+        fprintf(stream, "  %-9s  %.0f of %.0f differ from the reference, %.0f of them admissibly\n", names[i],
+                record_number(quantised(one, names[i]), "mismatching", NULL),
+                record_number(quantised(one, names[i]), "compared", NULL),
+                record_number(quantised(one, names[i]), "admissible", NULL));
+}
+
 static void case_block(FILE *stream, const json_t *one, bool verbose)
 {
+    if (record_text(one, "fixture", "operator", NULL)[0]) {
+        quantiser_block(stream, one);
+        return;
+    }
     const char *verdict = record_text(one, "verdict", NULL), *reason = record_text(one, "reason", NULL);
     const char *contract = record_text(one, "contract", NULL);
     bool route = !strcmp(record_text(one, "subject", "operator", NULL), "route");
@@ -417,7 +486,7 @@ void report_table(FILE *stream, const json_t *record, bool verbose)
     size_t refused = 0, measured = 0;
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *one = json_array_get(cases, i);
-        measured += json_object_get(one, "metrics") != NULL;
+        measured += json_object_get(one, "metrics") && !record_text(one, "fixture", "operator", NULL)[0];
         if (is_refused(one)) {
             refused++;
             continue;

@@ -66,8 +66,25 @@ json_t *record_new(int argc, char **argv)
     return record;
 }
 
+/* A problem of a quantiser. */
+static json_t *record_quantiser(const char *path, const struct gb_fixture *f)
+{
+    const struct gb_quantisation *q = &f->quantisation;
+    json_t *fixture = json_pack("{s:o, s:s, s:o, s:s, s:o, s:s, s:i, s:i, s:s}", "path", record_string(path), "sha256",
+                                f->sha256, "source", record_string(f->source), "operator", operator_name(f->operation),
+                                "recipe", record_string(f->recipe), "input", gb_format_name(q->input), "rows",
+                                (int)q->rows, "columns", (int)q->columns, "layout", gb_scale_layout_name(q->layout));
+    if (f->operation == GB_SILU_MUL_QUANTISE)
+        json_object_update_new(fixture, json_pack("{s:s, s:s, s:s}", "silu", gb_silu_form_name(q->silu), "activated",
+                                                  gb_format_name(q->activated), "product",
+                                                  gb_format_name(q->product)));
+    return fixture;
+}
+
 json_t *record_fixture(const char *path, const struct gb_fixture *f)
 {
+    if (gb_fixture_quantises(f))
+        return record_quantiser(path, f);
     return json_pack("{s:o, s:s, s:o, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i}", "path", record_string(path),
                      "sha256", f->sha256, "source", record_string(f->source), "weights", gb_format_name(f->weights),
                      "recipe", record_string(f->recipe), "router",

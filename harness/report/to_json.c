@@ -168,8 +168,42 @@ static json_t *describe_thresholds(const struct closeness *c)
                      c->gate->name, "checks", array);
 }
 
+/* Of a quantiser: codes, or scales. */
+static json_t *describe_array(const struct quantise_check *k, const struct array_check *a, uint32_t digits)
+{
+    json_t *object = json_pack("{s:I, s:I, s:I}", "compared", (json_int_t)a->compared, "mismatching",
+                               (json_int_t)a->mismatching, "admissible", (json_int_t)a->admissible);
+    if (a->mismatching)
+        json_object_set_new(object, "first",
+                            json_pack("{s:i, s:i, s:i, s:o, s:o}", "row", (int)a->row, "column", (int)a->column,
+                                      "block", (int)(a->column / k->block), "subject",
+                                      json_sprintf("0x%0*x", (int)digits, a->got), "reference",
+                                      json_sprintf("0x%0*x", (int)digits, a->reference)));
+    return object;
+}
+
+static json_t *describe_quantise_check(const struct quantise_check *k)
+{
+    uint64_t wrong = array_wrong(k, &k->codes) + array_wrong(k, &k->scales);
+    return json_pack("{s:{s:b, s:s, s:I, s:I, s:I, s:b}}", "bits", "binding", true, "result", wrong ? "FAIL" : "PASS",
+                     "compared", (json_int_t)(k->codes.compared + k->scales.compared), "mismatching",
+                     (json_int_t)(k->codes.mismatching + k->scales.mismatching), "admissible",
+                     (json_int_t)(k->codes.admissible + k->scales.admissible), "open_silu", k->open_silu);
+}
+
+/* In the form of one layer. */
+static json_t *describe_quantised(const struct quantise_check *k)
+{
+    return json_pack("{s:[{s:i, s:i, s:{s:o, s:o}, s:s, s:s}]}", "layers", "layer", 0, "model_layer", 0,
+                     "subject_reference", "codes", describe_array(k, &k->codes, k->code_digits), "scales",
+                     describe_array(k, &k->scales, k->scale_digits), "codes_sha256", k->codes_sha256, "scales_sha256",
+                     k->scales_sha256);
+}
+
 json_t *describe_checks(const struct case_result *r)
 {
+    if (r->quantiser)
+        return describe_quantise_check(&r->quantise);
     json_t *checks = json_pack("{s:o}", "bits", describe_bits_lane(&r->bits, r->bits_binding));
     if (!r->router)
         json_object_set_new(checks, "exact", describe_exact(&r->exact));
@@ -236,6 +270,8 @@ static json_t *describe_drift(const struct drift_result *d)
 
 json_t *describe_figures(const struct case_result *r)
 {
+    if (r->quantiser)
+        return describe_quantised(&r->quantise);
     json_t *layers = json_array(), *metrics = json_pack("{s:o}", "layers", layers);
     for (uint32_t l = 0; l < r->layers; l++)
         json_array_append_new(layers, describe_layer(&r->layer[l]));

@@ -39,10 +39,25 @@ static bool routes(const struct gb_kernel *kernel)
     return kernel->operation == GB_ROUTE || kernel->flags & GB_ROUTES;
 }
 
+/* Whether it is a problem of this quantiser. */
+static bool asks_for(enum gb_operator operation, const struct gb_problem *problem)
+{
+    const struct gb_quantisation *q = problem->quantise;
+    return q && operation == (q->input_columns == q->columns ? GB_QUANTISE : GB_SILU_MUL_QUANTISE);
+}
+
+/* The operator that a problem with `quantise` is one of. */
+static const struct operator_row *quantiser(const struct gb_problem *problem)
+{
+    return operator_find(asks_for(GB_QUANTISE, problem) ? GB_QUANTISE : GB_SILU_MUL_QUANTISE);
+}
+
 /* Whether the kernel is for problems like this: one that routes for those with routers, all but a router for their
  * weight format, and bf16 activations or theirs. */
 static bool takes(const struct gb_kernel *kernel, const struct gb_problem *problem)
 {
+    if (operator_find(kernel->operation)->arrays || problem->quantise)
+        return asks_for(kernel->operation, problem);
     if (routes(kernel) && !problem->router)
         return false;
     if (kernel->operation == GB_ROUTE)
@@ -56,16 +71,23 @@ static void check(const struct gb_problem *problem, struct selected *s)
 {
     const struct gb_device *memory;
     struct gb_error error = {""};
-    if (routes(s->kernel) && !problem->router) {
+    if (problem->quantise && !takes(s->kernel, problem)) {
+        s->unsupported = true;
+        snprintf(s->reason, sizeof s->reason, "%s is a kernel of %s; the fixture is a problem of %s", s->kernel->name,
+                 operator_name(s->kernel->operation), quantiser(problem)->name);
+    } else if (problem->quantise) {
+        if (subject_memory(s->kernel, &memory, &error) != GB_OK)
+            snprintf(s->reason, sizeof s->reason, "%s: %s", s->kernel->name, error.message);
+    } else if (routes(s->kernel) && !problem->router) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason, "%s routes, but the fixture has no router in every layer",
                  s->kernel->name);
-    } else if (s->kernel->operation == GB_QUANTISE || s->kernel->operation == GB_SILU_MUL_QUANTISE) {
+    } else if (operator_find(s->kernel->operation)->arrays) {
         s->unsupported = true;
         snprintf(s->reason, sizeof s->reason,
-                 "%s quantises activations alone; run a layer that does (gaugeblock make --activations nvfp4, then "
-                 "--kernel '%.4s*-nvfp4-layer'), or judge its codes with gaugeblock identify",
-                 s->kernel->name, s->kernel->name);
+                 "%s quantises values alone; make a problem of it (gaugeblock make q.h5 --operator %s --recipe "
+                 "nvfp4.trtllm/1), or judge its codes with gaugeblock identify",
+                 s->kernel->name, operator_name(s->kernel->operation));
     } else if (!takes(s->kernel, problem)) {
         s->unsupported = true;
         const char *activations = gb_format_name(s->kernel->activations);
@@ -152,7 +174,9 @@ uint32_t select_subjects(const struct catalogue *c, const char *const *patterns,
     for (uint32_t l = c->own; !pattern_count && l < c->count; l++)
         for (uint32_t i = 0; i < c->library[l].table->count; i++)
             count = add(selected, count, &c->library[l], subject_kernel(&c->library[l], i), "--subject");
-    if (!pattern_count && c->count == c->own) {
+    if (!pattern_count && c->count == c->own && problem->quantise) {
+        count = add_matching(c, quantiser(problem)->reference, problem, selected, count);
+    } else if (!pattern_count && c->count == c->own) {
         const char *weights = gb_format_name(problem->weights), *activations = gb_format_name(activations_of(problem));
         char name[64];
         snprintf(name, sizeof name, "cpu/%s-layer", weights);

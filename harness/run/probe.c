@@ -88,7 +88,7 @@ void input_name(const char *path, struct gb_error *error)
 /* Whether there is a contract that it can be a problem of. */
 static enum gb_status check_contract(const char *path, const struct gb_fixture *f, struct gb_error *error)
 {
-    if (fixture_contract(f))
+    if (gb_fixture_quantises(f) || fixture_contract(f))
         return GB_OK;
     return gb_fail(error, GB_EUNSUPPORTED,
                    "%s: activations: no contract has %s with %s weights; write bf16, or others that gaugeblock list "
@@ -121,11 +121,39 @@ int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixt
 /* Sizes of a fixture as arguments, in this order. */
 enum { SIZES = 6 };
 
+/* What of a quantiser's problem says how its outputs lie, as arguments in this order, with a word before them. */
+enum { CODES = 6 };
+static const char codes_word[] = "codes";
+
+/* As read_outputs, of a problem of a quantiser. scales: of a .npy file; NULL: there is none. */
+static int read_codes(const char *path, const char *seen, const char *scales, int shared,
+                      const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
+                      struct gb_error *error)
+{
+    const struct gb_quantisation *q = &fixture->quantisation;
+    const uint32_t numbers[CODES] = {
+        q->rows,         q->columns, (uint32_t)q->quantiser.element, (uint32_t)q->quantiser.scale, q->quantiser.block_columns,
+        (uint32_t)q->layout};
+    char texts[CODES][16];
+    char *argv[CODES + 6] = {"gaugeblock", "probe", (char *)seen, (char *)codes_word, (char *)(scales ? scales : "")};
+    for (int i = 0; i < CODES; i++) {
+        snprintf(texts[i], sizeof texts[i], "%u", numbers[i]);
+        argv[5 + i] = texts[i];
+    }
+    *outputs = NULL;
+    int code = probe(path, argv, shared, timeout_s, error);
+    if (code == EXIT_PASS && gb_outputs_read_codes(path, scales, fixture, outputs, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
+}
+
 /* seen: the path by which the child has the file, whose descriptor `shared` is; the path itself, and negative. */
 static int read_outputs(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
                         unsigned timeout_s, struct gb_outputs **outputs, struct gb_error *error)
 {
     const struct gb_shape *s = &fixture->shape;
+    if (gb_fixture_quantises(fixture))
+        return read_codes(path, seen, NULL, shared, fixture, timeout_s, outputs, error);
     const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
     char texts[SIZES][16];
     char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)seen};
@@ -145,6 +173,12 @@ int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned t
                   struct gb_error *error)
 {
     return read_outputs(path, path, -1, fixture, timeout_s, outputs, error);
+}
+
+int input_codes(const char *path, const char *scales, const struct gb_fixture *fixture, unsigned timeout_s,
+                struct gb_outputs **outputs, struct gb_error *error)
+{
+    return read_codes(path, path, scales, -1, fixture, timeout_s, outputs, error);
 }
 
 int input_shared_outputs(int descriptor, const struct gb_fixture *fixture, unsigned timeout_s,
@@ -215,6 +249,31 @@ static enum gb_status probe_outputs(char **argv, struct gb_error *error)
     return status;
 }
 
+static enum gb_status probe_codes(char **argv, struct gb_error *error)
+{
+    uint64_t numbers[CODES];
+    for (int i = 0; i < CODES; i++)
+        if (!parse_number(argv[4 + i], 0, INT32_MAX, &numbers[i]))
+            return gb_fail(error, GB_EINVAL, "%s: is no size", argv[4 + i]);
+    struct gb_quantisation q = {.rows = (uint32_t)numbers[0],
+                                .columns = (uint32_t)numbers[1],
+                                .quantiser = {.element = (enum gb_element_format)numbers[2],
+                                              .scale = (enum gb_scale)numbers[3],
+                                              .block_rows = 1,
+                                              .block_columns = (uint32_t)numbers[4]},
+                                .layout = (enum gb_scale_layout)numbers[5]};
+    const struct gb_fixture frame = {.operation = GB_QUANTISE, .quantisation = q};
+    struct gb_outputs *outputs;
+    size_t codes, scales;
+    enum gb_status status = gb_quantiser_bytes(&q.quantiser, q.rows, q.columns, &codes, &scales, error);
+    if (status != GB_OK)
+        return status;
+    limit_memory(argv[1], 2 * (codes + scales));
+    status = gb_outputs_read_codes(argv[1], argv[3][0] ? argv[3] : NULL, &frame, &outputs, error);
+    gb_outputs_free(outputs);
+    return status;
+}
+
 static enum gb_status probe_vector_outputs(char **argv, struct gb_error *error)
 {
     struct gb_vectors *vectors;
@@ -241,6 +300,8 @@ int probe_main(int argc, char **argv)
         status = gb_fixture_send(argv[1], CHILD_SHARED, &error);
     } else if (argc == 4) {
         status = probe_vector_outputs(argv, &error);
+    } else if (argc == 4 + CODES && !strcmp(argv[2], codes_word)) {
+        status = probe_codes(argv, &error);
     } else if (argc == 3 + SIZES) {
         status = probe_outputs(argv, &error);
     } else {

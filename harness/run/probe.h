@@ -15,6 +15,9 @@ enum { INPUT_TIMEOUT_S = 600 };
 int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error);
 int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
                   struct gb_error *error);
+/* The same of a quantiser's codes and scales. scales: their file where `path` is .npy; otherwise NULL. */
+int input_codes(const char *path, const char *scales, const struct gb_fixture *fixture, unsigned timeout_s,
+                struct gb_outputs **outputs, struct gb_error *error);
 /* The same of a file that has no name. */
 int input_shared_outputs(int descriptor, const struct gb_fixture *fixture, unsigned timeout_s,
                          struct gb_outputs **outputs, struct gb_error *error);
@@ -27,7 +30,8 @@ void input_name(const char *path, struct gb_error *error);
 
 /* Child: `gaugeblock probe FIXTURE`, `gaugeblock probe OUTPUTS VECTORS SCALES`, or
  * `gaugeblock probe OUTPUTS LAYERS TOKENS HIDDEN INTERMEDIATE EXPERTS TOP_K RECIPE`, the recipe of
- * activations or "". */
+ * activations or "", or `gaugeblock probe OUTPUTS codes SCALES ROWS COLUMNS ELEMENT SCALE BLOCK LAYOUT`, the numbers
+ * those of struct gb_quantisation. */
 int probe_main(int argc, char **argv);
 
 #endif

@@ -22,7 +22,7 @@ static bool known(const struct gb_kernel *k)
     for (uint32_t i = 0; i < ROUNDED_STAGES; i++)
         if (stage_rounding(&k->roundings, i) && !rounds(stage_rounding(&k->roundings, i)))
             return false;
-    return k->operation >= GB_LAYER && k->operation <= GB_SILU_MUL_QUANTISE &&
+    return operator_find(k->operation) &&
            (k->activations == GB_BF16 || gb_recipe_default_activations(k->activations)) && rounds(k->output) &&
            k->accumulator_bits >= 8 && k->accumulator_bits <= 53;
 }
@@ -99,25 +99,6 @@ const struct gb_kernel *subject_find(const struct subject_library *library, cons
         if (!strcmp(library->table->kernels[i].name, name))
             return &library->table->kernels[i];
     return NULL;
-}
-
-const char *operator_name(enum gb_operator operation)
-{
-    switch (operation) {
-    case GB_LAYER:
-        return "layer";
-    case GB_GATE_UP:
-        return "gate_up";
-    case GB_DOWN:
-        return "down";
-    case GB_ROUTE:
-        return "route";
-    case GB_QUANTISE:
-        return "quantise";
-    case GB_SILU_MUL_QUANTISE:
-        return "silu_mul_quantise";
-    }
-    return "unknown";
 }
 
 const char *kernel_weights_name(const struct gb_kernel *kernel)

@@ -4,6 +4,7 @@
 #define GB_HARNESS_RUN_SUBJECT_H
 
 #include "gaugeblock.h"
+#include "harness/run/operators.h"
 
 /* The reference is the library named BUILTIN_LIBRARY; our CUDA kernels live in CUDA_LIBRARY beside libgaugeblock. */
 #define BUILTIN_LIBRARY "builtin"
@@ -23,8 +24,6 @@ const struct gb_kernel *subject_kernel(const struct subject_library *library, ui
 /* By name; NULL if there is none. */
 const struct gb_kernel *subject_find(const struct subject_library *library, const char *name);
 
-/* "gate_up", "down", "layer", "route", "quantise", "silu_mul_quantise". */
-const char *operator_name(enum gb_operator operation);
 /* Of the weights it multiplies by; "none" for a kernel that has no weights. */
 const char *kernel_weights_name(const struct gb_kernel *kernel);
 /* Memory of the host through the same functions as memory of a device. */

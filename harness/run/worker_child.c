@@ -12,6 +12,7 @@
 #include "harness/run/clock.h"
 #include "harness/run/json_text.h"
 #include "harness/run/session.h"
+#include "harness/run/session_arrays.h"
 #include "harness/run/residual_stream.h"
 #include "harness/run/subject.h"
 #include "quant/quant.h"
@@ -61,10 +62,12 @@ static bool wants_stack(const struct worker *w)
     return w->kernel->operation == GB_LAYER && w->fixture->stack.residual;
 }
 
-/* Elements equal to both poisons were never written; any other difference is nondeterminism. */
+/* Elements equal to both poisons were never written; any other difference is nondeterminism. layer: negative without
+ * layers. */
 static void compare_runs(const void *first, const void *second, size_t count, size_t element, const char *name,
-                         uint32_t layer, struct worker_checks *checks)
+                         int64_t layer, struct worker_checks *checks)
 {
+    char of_layer[32] = "";
     uint8_t poison[2][sizeof(float)];
     memset(poison[0], poisons[0], sizeof poison[0]);
     memset(poison[1], poisons[1], sizeof poison[1]);
@@ -72,8 +75,11 @@ static void compare_runs(const void *first, const void *second, size_t count, si
         const char *a = (const char *)first + i * element, *b = (const char *)second + i * element;
         if (!memcmp(a, b, element))
             continue;
-        if (!checks->unwritten && !checks->differing)
-            snprintf(checks->where, sizeof checks->where, "element %zu of %s of layer %u", i, name, layer);
+        if (!checks->unwritten && !checks->differing) {
+            if (layer >= 0)
+                snprintf(of_layer, sizeof of_layer, " of layer %lld", (long long)layer);
+            snprintf(checks->where, sizeof checks->where, "element %zu of %s%s", i, name, of_layer);
+        }
         if (!memcmp(a, poison[0], element) && !memcmp(b, poison[1], element))
             checks->unwritten++;
         else
@@ -85,7 +91,10 @@ static enum gb_status new_outputs(const struct worker *w, uint32_t tokens, uint3
                                   struct gb_outputs **outputs, struct gb_error *error)
 {
     struct gb_shape shape = w->fixture->shape;
+    const struct operator_row *row = operator_find(w->kernel->operation);
     shape.tokens = tokens;
+    if (row->arrays)
+        return row->new_outputs(w->fixture, tokens, outputs, error);
     if (w->kernel->operation == GB_ROUTE)
         return gb_outputs_new_routing(&shape, layers, outputs, error);
     enum gb_status status = gb_outputs_new(&shape, layers, w->kernel->output, session_writes_intermediate(w->kernel),
@@ -249,6 +258,30 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     return status == GB_OK ? closed : status;
 }
 
+/* Two runs of one batch of an operator without layers. */
+static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *error)
+{
+    const struct operator_row *row = operator_find(w->kernel->operation);
+    struct gb_outputs *runs[2] = {w->outputs[b], w->second[b]}, *extra = NULL;
+    double began = clock_seconds();
+    enum gb_status status = runs[1] ? GB_OK : new_outputs(w, w->batches[b], 0, false, &extra, error);
+    runs[1] = runs[1] ? runs[1] : extra;
+    for (int i = 0; status == GB_OK && i < 2; i++)
+        status = session_run_arrays(w->kernel, w->memory, w->fixture, w->batches[b], poisons[i], runs[i], &w->checks[b],
+                                    error);
+    for (uint32_t i = 0; status == GB_OK && i < row->array_count; i++) {
+        const struct operator_array *a = &row->arrays[i];
+        size_t element, bytes = a->bytes(w->fixture, w->batches[b], &element);
+        if (a->written)
+            compare_runs(*(void *const *)((const char *)runs[0] + a->place),
+                         *(void *const *)((const char *)runs[1] + a->place), bytes / element, element, a->name, -1,
+                         &w->checks[b]);
+    }
+    gb_outputs_free(extra);
+    w->seconds[b] = clock_seconds() - began;
+    return status;
+}
+
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
     enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->fixture, error)
@@ -295,8 +328,17 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
 {
     enum gb_status status = prepare(w, argv, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct gb_problem problem = session_problem(w->kernel, w->fixture, w->batches[b]);
+        const struct operator_row *row = operator_find(w->kernel->operation);
+        struct gb_quantisation quantisation;
+        struct gb_problem problem;
+        struct gb_arguments arguments;
+        if (row->arrays)
+            row->ask(w->fixture, w->batches[b], &quantisation, &problem, &arguments);
+        else
+            problem = session_problem(w->kernel, w->fixture, w->batches[b]);
         status = w->kernel->supports(&problem, error);
+        if (status == GB_OK && row->arrays)
+            status = run_arrays(w, b, error);
     }
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
         status = run_layer(w, l, error);

@@ -14,7 +14,7 @@ docs/python.md has the whole interface.
 """
 
 from gaugeblock.arrays import bf16_to_float32, float32_to_bf16
-from gaugeblock.fixture import Fixture, Layer, Quantisation, Router, Weights
+from gaugeblock.fixture import Fixture, Layer, Quantisation, Router, Values, Weights
 from gaugeblock.make import make
 from gaugeblock.native import include
 from gaugeblock.report import Case, Report, Verdict, VerificationError
@@ -27,6 +27,7 @@ __all__ = [
     "Quantisation",
     "Report",
     "Router",
+    "Values",
     "Verdict",
     "VerificationError",
     "Weights",

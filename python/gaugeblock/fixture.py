@@ -85,6 +85,45 @@ class Layer:
     router: typing.Optional[Router] = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """What a quantiser is asked for, and its inputs: the first `rows` rows of the fixture, in the framework asked for.
+
+    operator: "quantise" or "silu_mul_quantise"; recipe: its name (`gaugeblock list recipes`), "" for none of them; rules:
+    the fields of struct gb_quantiser (gaugeblock_quantiser.h), enumerators as their names there; values: bf16 or fp16
+    [rows, columns], of silu_mul_quantise [rows, 2 * columns], the gates of a row, then its up values. silu: "exact",
+    "divide", "reciprocal"; activated, product: what silu(gate), and its product with up, are rounded to: "fp32", "bf16",
+    "fp16"; these three None for quantise. layout: of the scales, "linear" [rows, blocks] or "transposed" [blocks, rows].
+    bound: float or None; global_scale: float, or None where the recipe has none: encoding or decoding, as
+    rules.global_ says."""
+
+    rows: int
+    columns: int
+    operator: str
+    recipe: str
+    rules: types.SimpleNamespace
+    values: typing.Any
+    silu: typing.Optional[str]
+    activated: typing.Optional[str]
+    product: typing.Optional[str]
+    layout: str
+    bound: typing.Optional[float]
+    global_scale: typing.Optional[float]
+
+    @property
+    def tokens(self) -> int:
+        return self.rows
+
+
+def _quantiser_rules(ffi, quantiser):
+    """struct gb_quantiser, its enumerators as their names."""
+    rules = {}
+    for name, field in ffi.typeof("struct gb_quantiser").fields:
+        value = getattr(quantiser, name)
+        rules[name + "_" * (name == "global")] = field.type.elements[value] if field.type.kind == "enum" else value
+    return types.SimpleNamespace(**rules)
+
+
 def _rules(ffi, router):
     """struct gb_router, its enumerators as words."""
     rules = {}
@@ -101,8 +140,9 @@ def _rules(ffi, router):
 class Fixture:
     """A fixture in memory. `with Fixture(path) as f`, or close() it. ValueError or OSError say what is wrong with a file.
 
-    shape: tokens, hidden, intermediate, experts, top_k; layers: how many; format: of the weights; activations: a Layer's;
-    sha256: of its inputs."""
+    operator: "layer", or what a fixture of a quantiser is a problem of, "quantise" or "silu_mul_quantise", which has
+    values() and no layers. shape: tokens, hidden, intermediate, experts, top_k (of a quantiser: rows, columns); layers:
+    how many; format: of the weights; activations: a Layer's; sha256: of its inputs."""
 
     def __init__(self, path: typing.Union[str, "os.PathLike[str]"]) -> None:
         ffi, lib = native.library()
@@ -116,7 +156,10 @@ class Fixture:
             **{n: getattr(fixture.shape, n) for n in ("tokens", "hidden", "intermediate", "experts", "top_k")}
         )
         self.layers = fixture.layers
-        self.format = ffi.string(lib.gb_format_name(fixture.weights)).decode()
+        quantisers = {lib.GB_QUANTISE: "quantise", lib.GB_SILU_MUL_QUANTISE: "silu_mul_quantise"}
+        self.operator = quantisers.get(fixture.operation, "layer")
+        self.quantises = bool(lib.gb_fixture_quantises(fixture))
+        self.format = "none" if self.quantises else ffi.string(lib.gb_format_name(fixture.weights)).decode()
         self.activations = ffi.string(lib.gb_format_name(fixture.activations)).decode()
         self.sha256 = ffi.string(fixture.sha256).decode()
 
@@ -174,6 +217,62 @@ class Fixture:
             quantisation=self._quantisation(index),
             router=self._router(index, array),
         )
+
+    def inputs(self, index: int, tokens: int, framework: str = "numpy", device: str = "cpu") -> typing.Union[Layer, Values]:
+        """What a function gets of part `index`: a layer, or a quantiser's values, which are part 0."""
+        return self.values(tokens, framework, device) if self.quantises else self.layer(index, tokens, framework, device)
+
+    def values(
+        self, rows: typing.Optional[int] = None, framework: str = "numpy", device: str = "cpu"
+    ) -> Values:
+        """A quantiser's inputs, its first `rows` rows (all by default), copied."""
+        ffi, lib = native.library()
+        rows = self.shape.tokens if rows is None else rows
+        if not self.quantises:
+            raise ValueError(f"{self.path} is a problem of layers: use layer()")
+        if not 1 <= rows <= self.shape.tokens:
+            raise ValueError(f"{self.path} has {self.shape.tokens} rows, so rows={rows} is not possible")
+        q = self._fixture.quantisation
+        gated = self.operator == "silu_mul_quantise"
+        bits = np.frombuffer(ffi.buffer(self._fixture.values, 2 * rows * q.input_columns), np.uint16)
+        bits = bits.reshape(rows, q.input_columns)
+        half = q.input == lib.GB_FP16
+
+        def name(text):
+            return ffi.string(text).decode()
+
+        return Values(
+            rows=rows,
+            columns=q.columns,
+            operator=self.operator,
+            recipe=name(self._fixture.recipe),
+            rules=_quantiser_rules(ffi, q.quantiser),
+            values=give(bits.view(np.float16) if half else bits, None if half else "bf16", framework, device),
+            silu=name(lib.gb_silu_form_name(q.silu)) if gated else None,
+            activated=name(lib.gb_format_name(q.activated)) if gated else None,
+            product=name(lib.gb_format_name(q.product)) if gated else None,
+            layout=name(lib.gb_scale_layout_name(q.layout)),
+            bound=None if q.bound == float("inf") else q.bound,
+            global_scale=None if getattr(q.quantiser, "global") == lib.GB_GLOBAL_NONE else q.global_scale,
+        )
+
+    def quantisation(self, rows: int) -> typing.Any:
+        """The library's struct gb_quantisation of the first `rows` rows."""
+        _, lib = native.library()
+        return lib.gb_fixture_quantisation(self._fixture, rows)
+
+    def code_arrays(self, rows: int) -> typing.Dict[str, typing.Tuple[typing.Dict[str, int], type]]:
+        """Axes and type of a quantiser's "codes" and "scales"."""
+        ffi, lib = native.library()
+        q = ffi.new("struct gb_quantisation *", self.quantisation(rows))
+        a = lib.gb_code_arrays(q)
+        scales = {"rows": rows, "blocks": a.blocks}
+        if q.layout == lib.GB_SCALES_TRANSPOSED:
+            scales = {"blocks": a.blocks, "rows": rows}
+        return {
+            "codes": ({"rows": rows, "bytes of a row": a.row_codes}, np.uint8),
+            "scales": (scales, np.uint8 if a.scale_bytes == 1 else np.float32),
+        }
 
     def activation_rules(self) -> typing.Any:
         """The library's struct gb_quantiser of the activations; NULL for bf16."""

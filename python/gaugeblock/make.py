@@ -22,13 +22,24 @@ def make(
     router: typing.Optional[str] = None,
     seed: typing.Optional[int] = None,
     generated: bool = False,
+    operator: typing.Optional[str] = None,
+    recipe: typing.Optional[str] = None,
+    input: typing.Optional[str] = None,
+    silu: typing.Optional[str] = None,
+    activated: typing.Optional[str] = None,
+    product: typing.Optional[str] = None,
+    layout: typing.Optional[str] = None,
+    bound: typing.Optional[float] = None,
+    global_scale: typing.Optional[float] = None,
 ) -> str:
     """Writes a generated problem to the file at `path` and returns the path, which `verify` takes.
 
     Give a model (a name of `gaugeblock list models`), or a shape: (experts, top_k, hidden, intermediate). The rest are
     the options of `gaugeblock make` by their names; what is None is the program's default: 8 tokens, 1 layer, format
     "nvfp4", activations "bf16", data "gaussian", routing "router", seed 1. generated: the file keeps only the seed, and
-    the weights of the experts in use are made on reading.
+    the weights of the experts in use are made on reading. Or give an operator, "quantise" or "silu_mul_quantise", and a
+    recipe (`gaugeblock list recipes`): a problem of a quantiser, of shape (rows, columns); the options from `input` on
+    go with it.
 
     ValueError says what the program refused: an argument, or a path that cannot be written. FileNotFoundError: no gaugeblock.
     """
@@ -44,6 +55,15 @@ def make(
         "routing": routing,
         "router": router,
         "seed": seed,
+        "operator": operator,
+        "recipe": recipe,
+        "input": input,
+        "silu": silu,
+        "activated": activated,
+        "product": product,
+        "layout": layout,
+        "bound": bound,
+        "global-scale": global_scale,
     }
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     words += ["--generated"] if generated else []

@@ -9,12 +9,15 @@ from gaugeblock import native
 from gaugeblock.arrays import take
 
 CODES = ("x_codes", "x_scales", "intermediate_codes", "intermediate_scales")
-NAMES = ("output", "intermediate", "ids", "routing_weights", *CODES)
+NAMES = ("output", "intermediate", "ids", "routing_weights", *CODES, "codes", "scales")
+QUANTISED = ("codes", "scales")
 
 
 def checked(problem, layer, returned):
     """The arrays of one layer by name, in the order of NAMES: copies, since the function may return the same buffers for
     every layer and run. TypeError or ValueError: of another shape, type or name."""
+    if problem.quantises:
+        return _checked_codes(problem, layer, returned)
     given = _named(returned)
     arrays = {name: np.array(_array(problem, layer, name, given[name])) for name in NAMES if given.get(name) is not None}
     if ("ids" in arrays) != ("routing_weights" in arrays):
@@ -23,6 +26,20 @@ def checked(problem, layer, returned):
         raise ValueError("the function returned ids, but the fixture has no router: leave ids and routing_weights out")
     if "output" not in arrays and ("ids" not in arrays or len(arrays) > 2):
         raise ValueError("the function returned no output")
+    return arrays
+
+
+def _checked_codes(problem, values, returned):
+    """Codes and scales of a quantiser, from a dictionary or a pair."""
+    given = dict(zip(QUANTISED, returned)) if isinstance(returned, tuple) and len(returned) == 2 else returned
+    if not isinstance(given, dict) or sorted(given) != sorted(QUANTISED):
+        raise TypeError('the function returned neither (codes, scales) nor {"codes": ..., "scales": ...}')
+    arrays = {}
+    for name, (sizes, dtype) in problem.code_arrays(values.rows).items():
+        array = _shaped(_something(given[name]), name, sizes)
+        array = array.view(np.uint8) if dtype == np.uint8 and array.dtype == np.int8 else array
+        word = "bytes: uint8, int8, or torch's 8-bit types" if dtype == np.uint8 else "float32"
+        arrays[name] = np.array(_require(name, array, (dtype,), word))
     return arrays
 
 
@@ -112,6 +129,9 @@ def write(path, problem, tokens, run):
     shape.tokens = tokens
     pointer = ffi.new("struct gb_outputs **")
     first = run[0]
+    if problem.quantises:
+        _write_codes(path, problem, tokens, first)
+        return
     if "output" in first:
         form = lib.GB_BF16 if first["output"].dtype == np.uint16 else lib.GB_FP32
         status = lib.gb_outputs_new(shape, problem.layers, form, "intermediate" in first, False, pointer, error)
@@ -130,4 +150,16 @@ def write(path, problem, tokens, run):
         for name, array in arrays.items():
             to = layer.activations[parts[name]] if name in parts else getattr(layer, name)
             ffi.memmove(to, ffi.from_buffer(bits(array)), array.nbytes)
+    native.check(lib.gb_outputs_write(os.fsencode(path), outputs, error), error)
+
+
+def _write_codes(path, problem, rows, arrays):
+    ffi, lib = native.library()
+    error = ffi.new("struct gb_error *")
+    pointer = ffi.new("struct gb_outputs **")
+    quantisation = ffi.new("struct gb_quantisation *", problem.quantisation(rows))
+    native.check(lib.gb_outputs_new_codes(quantisation, pointer, error), error)
+    outputs = ffi.gc(pointer[0], lib.gb_outputs_free)
+    for name, array in arrays.items():
+        ffi.memmove(getattr(outputs, name), ffi.from_buffer(bits(array)), array.nbytes)
     native.check(lib.gb_outputs_write(os.fsencode(path), outputs, error), error)

@@ -19,7 +19,7 @@ import numpy as np
 
 from gaugeblock import native
 from gaugeblock.arrays import FRAMEWORKS, give, synchronise, take
-from gaugeblock.fixture import Fixture, Layer
+from gaugeblock.fixture import Fixture, Layer, Values
 from gaugeblock.report import Case, Report, Verdict
 from gaugeblock.returned import NAMES, bits, checked, kind, write
 
@@ -33,7 +33,7 @@ class _Stop(Exception):
         super().__init__(self.reason)
 
 
-Function = typing.Callable[[Layer], typing.Any]
+Function = typing.Union[typing.Callable[[Layer], typing.Any], typing.Callable[[Values], typing.Any]]
 Subject = typing.Union[Function, str]
 Path = typing.Union[str, "os.PathLike[str]"]
 
@@ -64,7 +64,8 @@ def verify(
     int32 or int64, and float32 or bf16 [tokens, top_k], of a function that routes by layer.router; then its routing is
     one case, and its layer under that routing another; x_codes, x_scales, intermediate_codes, intermediate_scales: what
     layer.quantisation makes of x and the intermediate, as gaugeblock.h has them. It is called twice for every batch and
-    layer, on fresh copies.
+    layer, on fresh copies. Of a quantiser's fixture it is function(values) -> (codes, scales), or a dictionary of them;
+    values a gaugeblock.Values; batches are numbers of rows.
 
     batches: numbers of tokens to judge, prefixes of the fixture's; all tokens by default. arguments: more of the
     program's arguments, such as ("-o", "junit.xml"). The rest is about functions; a kernel declares these things
@@ -222,10 +223,10 @@ def isolated_main(arguments):
 def _run(function, problem, tokens, framework, device):
     """Every layer's arrays by name, as numpy arrays."""
     results = []
-    for index in range(problem.layers):
+    for index in range(1 if problem.quantises else problem.layers):
         layer = _inputs(problem, index, tokens, framework, device)
         returned = _call(function, layer, index, framework, device)
-        _check_inputs(layer, problem.layer(index, tokens), index)
+        _check_inputs(layer, problem.inputs(index, tokens), index)
         try:
             results.append(checked(problem, layer, returned))
         except (TypeError, ValueError) as error:
@@ -243,7 +244,7 @@ def _run(function, problem, tokens, framework, device):
 def _inputs(problem, index, tokens, framework, device):
     """A layer's inputs; where an earlier call has lost the device, they cannot be put there."""
     try:
-        return problem.layer(index, tokens, framework, device)
+        return problem.inputs(index, tokens, framework, device)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise _Stop(Verdict.CRASH, f"layer {index}: its inputs cannot be put on {device}: {what}") from error
@@ -268,6 +269,9 @@ def _call(function, layer, index, framework, device):
 
 
 def _arrays(layer):
+    if isinstance(layer, Values):
+        yield "values", layer.values
+        return
     yield "x", layer.x
     yield "ids", layer.ids
     yield "routing_weights", layer.routing_weights

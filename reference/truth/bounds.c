@@ -77,6 +77,12 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
     return r;
 }
 
+double gb_silu_error(double x)
+{
+    double silu = x / (1.0 + exp(-x));
+    return (silu_roundings + silu_roundings_fast * fabs(x)) * 0x1p-24 * fabs(silu) + silu_floor;
+}
+
 /* What up is multiplied by, f(gate) = g * sigmoid(z): z = g = gate in SiLU, alpha * g with a clamped g in gpt-oss. */
 static struct spread gate_of(enum gb_activation activation, struct spread gate)
 {

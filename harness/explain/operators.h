@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How wrong outputs of operators without layers are explained, one row each; the others by harness/explain/explain.h. */
+#ifndef GB_HARNESS_EXPLAIN_OPERATORS_H
+#define GB_HARNESS_EXPLAIN_OPERATORS_H
+
+#include "harness/judge/case_result.h"
+
+struct operator_explainer {
+    enum gb_operator operation;
+    /* *explanation: NULL where nothing is found. GB_ENOMEM. */
+    enum gb_status (*explain)(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
+                              struct explanation **explanation, struct gb_error *error);
+    /* What to do about it; NULL: nothing more. */
+    const char *(*next)(const struct case_result *result);
+};
+
+/* NULL: it has layers. */
+const struct operator_explainer *operator_explainer_find(enum gb_operator operation);
+
+/* Names the recipe, the injected bug or the one changed rule whose outputs these are. */
+enum gb_status explain_quantise(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
+                                struct explanation **explanation, struct gb_error *error);
+
+#endif

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems of quantisers: made, described, judged bit by bit; wrong kernels and files fail with the rule named."""
+import json
+import os
+
+import h5py
+import numpy as np
+
+from nvfp4 import quantise, to_bf16
+from program import expect, path, record, refused, run
+
+QUANTISERS = os.environ["QUANTISERS"]
+OURS = {"quantise": "cpu/quantise", "silu_mul_quantise": "cpu/silu-mul-quantise"}
+
+
+def make(name, operator, recipe, *arguments):
+    run("make", path(name), "--operator", operator, "--recipe", recipe, "--shape", "24,256", *arguments)
+    return path(name)
+
+
+def cases(fixture, *arguments, code=0):
+    """The cases by the subject's name, and what the program printed."""
+    done = run("verify", fixture, *arguments, "-o", path("record.json"), code=code)
+    with open(path("record.json")) as stream:
+        return {case["subject"]["name"]: case for case in json.load(stream)["cases"]}, done.stdout
+
+
+# What a fixture says of itself, in the same bits everywhere.
+HASHES = {
+    ("quantise", "gaussian"): "789b606bf23ffcc10533200f8db101474464adab8174b0f9801c7d5174737ba7",
+    ("quantise", "ties"): "6b697f837a611f78fd39ea2ad555eb0330768d0da70bc73b78dc99ccf07658aa",
+    ("quantise", "edge"): "f9472591b88a5140f6e2769b72a9d93c7a9cfb23690fd9908084811cc157d34b",
+    ("quantise", "nonfinite"): "dfe656c0e8eff00cd11694d6235f52c44cb7d900adc8cca359762e7d445e7721",
+    ("silu_mul_quantise", "gaussian"): "2a405db8cf36a25dfb1dc09e1fd551f8a446476fd8c08945d32339f9c4a2c73a",
+    ("silu_mul_quantise", "ties"): "3fd1dcd82e43f60fe41af8c1faecfc28965c8f3f9cac22b55ddd1cb1f2a8b715",
+    ("silu_mul_quantise", "edge"): "72301d1c789da03c2050dbb9bb25931e5a34016e5606cc1152b0c27db14019da",
+    ("silu_mul_quantise", "nonfinite"): "5a97bd664d8e0cce0d8ece07f29ed6338225f4a71bc1e4e3e2cd872b70b711d8",
+}
+for (operator, data), sha256 in HASHES.items():
+    fixture = make("hash.h5", operator, "nvfp4.trtllm/1", "--data", data, "--seed", "7")
+    told = run("info", fixture).stdout
+    expect(sha256 in told, f"{operator}, {data}: {told}")
+    expect(all(word in told for word in (operator, "nvfp4.trtllm/1", f"{data}/1, seed 7", "e2m1x2 [24, 128]")), told)
+
+# The reference, by the rules of vLLM, TensorRT-LLM, Transformer Engine and others, on every kind of data.
+SYSTEMS = ("fp8g128.vllm/1", "fp8g64.vllm-fused/1", "int8g128.vllm/1", "mxfp4.vllm/1", "nvfp4.trtllm/1",
+           "fp8g128.trtllm/1", "mxfp8.rceil/1", "nvfp4.te/1", "mxfp8e5m2.te/1", "nvfp4.flashinfer-4over6-mae-448/1")
+for number, recipe in enumerate(SYSTEMS):
+    operator = list(OURS)[number % 2]
+    for kind, data in enumerate(("gaussian", "ties", "edge", "nonfinite")):
+        more = ("--input", "fp16") if kind == 1 else ("--layout", "transposed") if kind == 2 else ()
+        fixture = make("system.h5", operator, recipe, "--data", data, *more)
+        found, told = cases(fixture)
+        expect(list(found) == [OURS[operator]] and told.startswith("PASS"), f"{recipe}, {data}: {told}")
+
+# Kernels in C with a wrong rule each fail, and the rule is named. Per recipe: kind of data -> kernel -> words.
+TIES = {"ties_away": "ties are rounded away from zero", "truncated": "codes are truncated"}
+PLACES = {"next": "scales are those of the next block", "transposed": "scales are transposed", "truncated": TIES["truncated"]}
+NAN = {"nan": "NaN"}
+SWAPPED = {"swapped": "gate and up are exchanged"}
+POWER = {"power": "the scale's power of two is rounded the other way"}
+FLOOR = {"floor": "the scale is rounded down, not to the nearest"}
+DIVISION = {"division": "values: division and multiplication by a reciprocal exchanged"}
+SILU = {"silu": "silu is gate / (1 + exp(-gate))", "product": "silu(gate) * up is rounded elsewhere"}
+WRONG = {
+    "fp8g128.vllm/1": {"gaussian": {**PLACES, **SWAPPED, **SILU}, "ties": TIES, "nonfinite": NAN,
+                       "edge": {**DIVISION, "minimum": "the smallest scale is left out"}},
+    "nvfp4.trtllm/1": {"gaussian": {**PLACES, **SWAPPED, **FLOOR, "product": SILU["product"]}, "nonfinite": NAN,
+                       "ties": {**TIES, **DIVISION}, "edge": {"unsaturated": "codes are not saturated", **FLOOR}},
+    "mxfp8.rceil/1": {"gaussian": {**PLACES, **SWAPPED, **POWER, "product": SILU["product"]}, "ties": TIES,
+                      "nonfinite": NAN, "edge": POWER},
+    "nvfp4.te/1": {"gaussian": {**PLACES, **FLOOR}, "ties": {**TIES, **DIVISION}, "nonfinite": NAN,
+                   "edge": {"unsaturated": "codes are not saturated"}},
+}
+BEHAVIOUR = {"lost": (1, "never written"), "outside": (1, "wrote outside a buffer: beside codes"),
+             "input": (1, "changed an input: values"), "varying": (6, "differ between two runs"), "right": (0, "")}
+SYSTEM = {"fp8g128.vllm/1": "vLLM", "nvfp4.trtllm/1": "TensorRT-LLM"}
+named = {}
+for recipe, kinds in WRONG.items():
+    for data, kernels in kinds.items():
+        fixture = make("wrong.h5", "silu_mul_quantise", recipe, "--data", data)
+        words = [word for name in kernels for word in ("--kernel", f"silu_mul_quantise-{name}")]
+        found, told = cases(fixture, "--subject", QUANTISERS, *words, code=1)
+        for name, diagnosis in kernels.items():
+            case = found[f"silu_mul_quantise-{name}"]
+            expect(case["verdict"] == "FAIL" and diagnosis in case.get("diagnosis", ""),
+                   f"{recipe}, {data}, {name}: {case['verdict']}: {case['reason']}")
+            bits = case["metrics"]["layers"][0]["subject_reference"]
+            first = next(bits[array]["first"] for array in ("codes", "scales") if "first" in bits[array])
+            expect(f"first      row {first['row']}, " in told, f"{recipe}, {data}, {name}: {told}")
+            named.setdefault(SYSTEM.get(recipe, "Transformer Engine"), set()).add(name)
+expect(len(named) == 3 and all(len(names) >= 10 for names in named.values()), f"fewer than ten wrong rules: {named}")
+plain = make("plain.h5", "quantise", "nvfp4.trtllm/1", "--data", "ties")
+words = [word for name in (*BEHAVIOUR, "ties_away") for word in ("--kernel", f"quantise-{name}")]
+found, told = cases(plain, "--subject", QUANTISERS, *words, code=6)
+for name, (code, words) in BEHAVIOUR.items():
+    case = found[f"quantise-{name}"]
+    expect(case["exit_code"] == code and words in case["reason"], f"{name}: {case['reason']}")
+expect(TIES["ties_away"] in found["quantise-ties_away"]["diagnosis"], told)
+
+# A bound, which the recipe takes: left out, it is named.
+bounded = make("bound.h5", "quantise", "fp8g128.vllm-fused/1", "--bound", "0.002")
+found, told = cases(bounded, "--subject", QUANTISERS, "--kernel", "quantise-bound", "--kernel", "quantise-right", code=1)
+expect("the bound is left out" in found["quantise-bound"]["diagnosis"] and
+       found["quantise-right"]["verdict"] == "PASS", told)
+
+# A SiLU of the kernel's own is admissible where it says so, and nothing else is.
+gated = make("gated.h5", "silu_mul_quantise", "fp8g128.vllm/1")
+found, told = cases(gated, "--subject", QUANTISERS, *(w for n in ("silu", "truncated", "swapped", "next", "right")
+                                                      for w in ("--kernel", f"open-{n}")), code=1)
+expect([found[f"open-{n}"]["verdict"] for n in ("silu", "right")] == ["PASS", "PASS"], told)
+expect(all(found[f"open-{n}"]["verdict"] == "FAIL" for n in ("truncated", "swapped", "next")), told)
+expect(found["open-silu"]["lanes"]["bits"]["admissible"] > 0, told)
+closed, told = cases(gated, "--subject", QUANTISERS, "--kernel", "silu_mul_quantise-silu", code=1)
+expect("GB_OPEN_SILU" in closed["silu_mul_quantise-silu"]["next"], told)
+
+# Nothing but zeros verifies nothing.
+run("make", path("zeros.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "1,16", "--data", "edge",
+    "--seed", "1")  # whose only block is one of zeros, or of values that become zero
+cases(path("zeros.h5"), code=4)
+
+# Files of codes and scales: of the numpy quantiser, right and with wrong rules, in every kind of file.
+def wrong_codes(codes, scales):
+    yield "nibbles", "the two codes of a byte are exchanged", codes << 4 | codes >> 4, scales
+    yield "next", PLACES["next"], codes, np.roll(scales, -1, axis=1)
+    yield "row", "scales are those of the next row", codes, np.roll(scales, -1, axis=0)
+    yield "transposed", PLACES["transposed"], codes, scales.T.copy().reshape(scales.shape)
+    lost = codes.copy()
+    lost[:, -8:] = 0
+    yield "tail", "the last block of every row is not computed", lost, scales
+    short = codes.copy()
+    short[-1] = 0
+    yield "last", "the last row is not computed", short, scales
+
+
+def write(name, codes, scales):
+    with h5py.File(path(name), "w") as f:
+        f["codes"], f["scales"] = codes, scales
+    return path(name)
+
+
+with h5py.File(plain, "r") as f:
+    values, decoding = f["values"][:], 1 / np.float32(f.attrs["global_scale"])
+codes, scales, _ = quantise(values, decoding)
+for name, one in {"right": (codes, scales), "prefix": (codes[:5], scales[:5])}.items():
+    found, told = cases(plain, "--outputs", write(f"{name}.h5", *one))
+    expect(told.startswith("PASS") and f"{len(one[0])} rows" in told, told)
+for name, words, bad_codes, bad_scales in wrong_codes(codes, scales):
+    found, told = cases(plain, "--outputs", write("bad.h5", bad_codes.astype(np.uint8), bad_scales), code=1)
+    expect(words in told, f"{name}: {told}")
+# By wrong rules, as the numpy quantiser makes them.
+step = np.float32(1) / decoding
+for words, bad in {
+    "the global scale is left out": quantise(values, np.float32(1)),
+    "the global scale is inverted": quantise(values, step),
+    "values are read as the other 16-bit format": quantise(
+        to_bf16(values.view(np.float16).astype(np.float32)), decoding),
+    "codes are truncated": quantise(values, decoding, codes="truncate"),
+    "ties are rounded away from zero": quantise(values, decoding, codes="away"),
+    "the scale is rounded down, not to the nearest": quantise(values, decoding, scales="floor"),
+    "the block's largest value is taken with its sign": quantise(values, decoding, signed=True),
+}.items():
+    found, told = cases(plain, "--outputs", write("bad.h5", *bad[:2]), code=1)
+    expect(words in told, f"{words}: {told}")
+np.save(path("codes.npy"), codes)
+np.save(path("scales.npy"), scales)
+cases(plain, "--outputs", path("codes.npy"), "--scales", path("scales.npy"))
+header = json.dumps({"codes": {"dtype": "U8", "shape": codes.shape, "data_offsets": [0, codes.size]},
+                     "scales": {"dtype": "F8_E4M3", "shape": scales.shape,
+                                "data_offsets": [codes.size, codes.size + scales.size]}}).encode()
+with open(path("both.safetensors"), "wb") as f:
+    f.write(len(header).to_bytes(8, "little") + header + codes.tobytes() + scales.tobytes())
+cases(plain, "--outputs", path("both.safetensors"))
+
+# What the lines that reproduce do, and the comparison with another run's record.
+bad = write("bad.h5", np.zeros_like(codes), scales)
+before = record(plain, "--outputs", bad, code=1)
+record(plain, "--subject", QUANTISERS, "--kernel", "quantise-next", code=1)
+os.rename(path("record.json"), path("before.json"))
+record(plain, "--subject", QUANTISERS, "--kernel", "quantise-next", code=1)
+expect("same bits" in run("diff", path("before.json"), path("record.json")).stdout, "diff does not see the same bits")
+
+# What a fixture shows of injected bugs.
+shown = run("power", plain, "-o", path("power.json")).stdout
+with open(path("power.json")) as stream:
+    power = json.load(stream)
+effects = {fault["name"]: fault for fault in power["faults"]}
+expect(power["caught"] >= 14 and effects[TIES["ties_away"]]["caught_by"] == ["codes"], shown)
+expect(effects[PLACES["next"]]["caught_by"] == ["scales"] and not effects["NaN makes the block's largest magnitude NaN"]["codes"], shown)
+run("power", path("zeros.h5"), code=4)
+
+# What is refused, in a line.
+for arguments, words in {
+    ("make", path("no.h5"), "--operator", "quantise"): "--recipe",
+    ("make", path("no.h5"), "--operator", "layer", "--recipe", "nvfp4.trtllm/1"): "there are quantise",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--silu", "exact"): "silu_mul_quantise",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--tokens", "3"): "--tokens",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3,40"): "multiple of the block",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3"): "rows,columns",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--bound", "2"): "takes none",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "mxfp8.rceil/1", "--global-scale", "2"): "has none",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "fp8token.vllm/1"): "128",
+    ("make", path("no.h5"), "--shape", "4,2,64,64", "--recipe", "nvfp4.trtllm/1"): "--operator",
+    ("verify", plain, "--outputs", path("codes.npy")): "--scales",
+    ("verify", plain, "--outputs", bad, "--scales", path("scales.npy")): "no .npy",
+    ("verify", plain, "--outputs", plain): "is a fixture",
+    ("verify", plain, "--outputs", bad, "--open-silu"): "silu_mul_quantise",
+    ("verify", plain, "--outputs", bad, "--order", "fma32/1"): "--order",
+    ("info", plain, "--coverage"): "--coverage",
+    ("power", plain, "--gate", "default"): "--gate",
+}.items():
+    told = refused(*arguments)
+    expect(words in told, f"{arguments}: {told}")
+for kernel in ("cpu/nvfp4-layer", "cpu/silu-mul-quantise"):
+    expect("problem of quantise" in run("verify", plain, "--kernel", kernel, code=3).stdout, kernel)
+
+# Damaged fixtures name the field.
+
+
+def damaged(change, words):
+    with open(plain, "rb") as f, open(path("damaged.h5"), "wb") as to:
+        to.write(f.read())
+    with h5py.File(path("damaged.h5"), "r+") as f:
+        change(f)
+    told = refused("verify", path("damaged.h5"))
+    expect(words in told, f"{words} not in {told}")
+
+
+damaged(lambda f: f["values"].write_direct(np.roll(f["values"][:], 1)), "input_sha256")
+damaged(lambda f: f.attrs.modify("recipe", np.bytes_("nvfp4.te/1")), "rules")
+damaged(lambda f: f["rules"].attrs.modify("rounding", np.uint64(7)), "rounding")
+damaged(lambda f: f.attrs.modify("columns", np.uint64(128)), "values")
+damaged(lambda f: f.attrs.modify("layout", np.bytes_("diagonal")), "layout")
+damaged(lambda f: f.attrs.modify("global_scale", -1.0), "global_scale")
+damaged(lambda f: f.attrs.modify("operator", np.bytes_("dispatch")), "operator")
+damaged(lambda f: f.__delitem__("values"), "values")
