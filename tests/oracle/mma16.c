@@ -41,37 +41,38 @@ static float to_binary32(mpfr_t value)
     return mpfr_zero_p(value) ? 0 : mpfr_get_flt(value, MPFR_RNDZ);
 }
 
-/* mma(c; a, b) in row sm_90. a, b [PRODUCTS]: bf16 numbers. */
-static float mma(float c, const float *a, const float *b)
+/* E of step 3: c's exponent and those of the products, of what is neither zero nor infinite nor NaN. */
+static int largest_exponent(float c, const float *a, const float *b)
 {
-    mpfr_t terms[PRODUCTS + 1], sum;
     int largest = -133;
 
-    mpfr_init2(sum, 64); /* 17 terms below 2^27 units, each a multiple of the unit */
-    mpfr_set_zero(sum, 1);
-    for (unsigned i = 0; i <= PRODUCTS; i++) {
-        mpfr_init2(terms[i], 24);
-        mpfr_set_flt(terms[i], i < PRODUCTS ? a[i] : c, MPFR_RNDZ);
-        if (i < PRODUCTS) {
-            mpfr_t factor;
-            mpfr_init2(factor, 24);
-            mpfr_set_flt(factor, b[i], MPFR_RNDZ);
-            mpfr_mul(terms[i], terms[i], factor, MPFR_RNDZ);
-            mpfr_clear(factor);
-        }
-        if (mpfr_regular_p(terms[i])) {
-            int exponent = i < PRODUCTS ? encoded_exponent(a[i]) + encoded_exponent(b[i]) : encoded_exponent(c);
+    if (isfinite(c) && c != 0 && encoded_exponent(c) > largest)
+        largest = encoded_exponent(c);
+    for (unsigned i = 0; i < PRODUCTS; i++)
+        if (isfinite(a[i]) && isfinite(b[i]) && a[i] != 0 && b[i] != 0) {
+            int exponent = encoded_exponent(a[i]) + encoded_exponent(b[i]);
             largest = exponent > largest ? exponent : largest;
         }
+    return largest;
+}
+
+float oracle_mma_sm90(float c, const float *a, const float *b)
+{
+    long unit = largest_exponent(c, a, b) - FRACTION_BITS;
+    MPFR_DECL_INIT(sum, 64); /* 17 multiples of the unit, each below 2^27 units */
+    MPFR_DECL_INIT(term, 24);
+    MPFR_DECL_INIT(factor, 24);
+
+    mpfr_set_flt(sum, c, MPFR_RNDZ);
+    cut(sum, unit);
+    for (unsigned i = 0; i < PRODUCTS; i++) {
+        mpfr_set_flt(term, a[i], MPFR_RNDZ);
+        mpfr_set_flt(factor, b[i], MPFR_RNDZ);
+        mpfr_mul(term, term, factor, MPFR_RNDZ);
+        cut(term, unit);
+        mpfr_add(sum, sum, term, MPFR_RNDZ);
     }
-    for (unsigned i = 0; i <= PRODUCTS; i++) {
-        cut(terms[i], largest - FRACTION_BITS);
-        mpfr_add(sum, sum, terms[i], MPFR_RNDZ);
-        mpfr_clear(terms[i]);
-    }
-    float result = to_binary32(sum);
-    mpfr_clear(sum);
-    return result;
+    return to_binary32(sum);
 }
 
 /* An element's weight as the instruction takes it. */
@@ -101,7 +102,7 @@ float oracle_dot_mma16(const struct gb_weights *weights, uint32_t expert, uint32
                 }
             }
             float *chain = &chains[first / step % CHAINS];
-            *chain = mma(*chain, a, b);
+            *chain = oracle_mma_sm90(*chain, a, b);
         }
     float sum = oracle_add(oracle_add(chains[0], chains[1]), oracle_add(chains[2], chains[3]));
     if (weights->format != GB_NVFP4)

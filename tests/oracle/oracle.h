@@ -56,8 +56,8 @@ float oracle_exp(float x);
 float oracle_silu(float x);
 float oracle_sigmoid(float x);
 
-/* A weight's parts: its code without scales, its block's scale, and its row's global scale (1 where the format has none).
- * oracle_layer.c */
+/* A weight's parts: its code without scales, its block's scale, and its row's global scale (1 where the format has
+ * none). oracle_layer.c */
 float oracle_weight_code(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column);
 float oracle_weight_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column);
 float oracle_global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row);
@@ -68,6 +68,8 @@ float oracle_global_scale(const struct gb_weights *weights, uint32_t expert, uin
 float oracle_dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
 /* In the order mma16-sm90/1: NVFP4, MXFP4, MXFP8. oracle_mma16.c */
 float oracle_dot_mma16(const struct gb_weights *weights, uint32_t expert, uint32_t row, const gb_bf16 *x);
+/* An output element of the instruction that it is made of, c plus the products. a, b [16]: bf16 numbers. */
+float oracle_mma_sm90(float c, const float *a, const float *b);
 /* arguments->x, ids -> intermediate [tokens, top_k, intermediate]; order: GB_ORDER_... */
 void oracle_gate_up(const struct gb_arguments *arguments, const char *order, gb_bf16 *intermediate);
 /* arguments->ids, routing_weights and intermediate -> output [tokens, hidden] */

@@ -1,18 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensor cores' sums against results of an H200, and the order mma16-sm90/1: its columns, and every path. */
+/*
+ * The tensor cores' sums against results of an H200, and the order mma16-sm90/1: its columns, the plain definition
+ * against the oracle, and every path against that.
+ */
 #include "tests/support/check.h"
 
 #include "quant/quant.h"
 #include "reference/mma.h"
 #include "reference/mma16.h"
 #include "reference/reference.h"
+#include "tests/oracle/oracle.h"
 #include "tests/support/problem.h"
+
+/* The oracle's instruction, of bf16 bits. */
+static float oracle_of(const uint16_t *a, const uint16_t *b, float c)
+{
+    float x[16], y[16];
+    for (unsigned i = 0; i < 16; i++) {
+        x[i] = (float)oracle_decode(ORACLE_BF16, a[i]);
+        y[i] = (float)oracle_decode(ORACLE_BF16, b[i]);
+    }
+    return oracle_mma_sm90(c, x, y);
+}
 
 /* tests/mma_sm90.txt, which test_mma --vectors wrote: operands, 16 of a, 16 of b, c and the hardware's d. */
 static void an_h200s_results(void **state)
 {
     const struct gb_mma_unit *unit = gb_mma_unit_find("sm_90");
-    unsigned lines = 0, other = 0;
+    unsigned lines = 0, other = 0, bf16 = 0;
     char line[512];
     (void)state;
     FILE *file = fopen(GB_SOURCE_DIR "/tests/mma_sm90.txt", "r");
@@ -28,10 +43,14 @@ static void an_h200s_results(void **state)
         lines++;
         if (float_bits(gb_mma(unit, format, a, b, 16, c)) != d)
             fail_msg("line %u: hardware %08X, model %08X", lines, d, float_bits(gb_mma(unit, format, a, b, 16, c)));
+        if (format == GB_BF16) {
+            assert_same_float(bits_float(d), oracle_of(a, b, c), "line %u: the oracle", lines);
+            bf16++;
+        }
         other += float_bits(gb_mma(gb_mma_unit_find("sm_80"), format, a, b, 16, c)) != d;
     }
     fclose(file);
-    assert_true(lines > 312);
+    assert_true(lines > 312 && bf16 > 156);
     assert_true(other > 50); /* so the blocks tell architectures apart */
 }
 
@@ -78,11 +97,96 @@ static void what_an_instruction_keeps(void **state)
     assert_same_float(0x1p24f - 1, out, "%s", "2^24 - 1 is exact");
 }
 
-typedef void path(const struct gb_weights *, uint32_t, uint32_t, uint32_t, uint32_t, const float *const *, float *);
-
 struct seen {
     unsigned normal, nan, infinite, subnormal;
 };
+
+static void note(struct seen *seen, float value)
+{
+    seen->normal += isnormal(value) != 0;
+    seen->nan += isnan(value) != 0;
+    seen->infinite += isinf(value) != 0;
+    seen->subnormal += fpclassify(value) == FP_SUBNORMAL;
+}
+
+/* What products are spread around, powers of two: the ends of binary32, where the least exponent of a sum binds, what
+ * NVFP4's 2^-8 and 2^8 reach, and one. */
+static const int centres[] = {-158, -150, -140, -133, -126, -118, 0, 100, 112, 120, 126};
+
+/* Scales and activations whose products lie around 2^centre, with scales anywhere in their range. */
+static void spread(int centre, struct gb_weights *weights, gb_bf16 *x, size_t count, uint64_t *random)
+{
+    const uint32_t block = weights->format == GB_NVFP4 ? 16 : 32;
+    const size_t blocks = (size_t)weights->experts * weights->rows * weights->columns / block;
+    const int middle = weights->format == GB_NVFP4 ? 127 : 4 + (int)random_below(random, 248);
+    uint8_t *scales = (uint8_t *)weights->scales;
+    for (size_t i = 0; i < blocks; i++) {
+        const uint32_t near = (uint32_t)(middle - 4) + random_below(random, 9);
+        scales[i] = (uint8_t)(weights->format == GB_NVFP4 ? random_below(random, 127) : near);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const int near = centre + 254 - middle + (int)random_below(random, 9) - 4;
+        const uint32_t exponent = near < 0 ? 0 : near > 254 ? 254 : (uint32_t)near;
+        x[i].bits = (uint16_t)(exponent << 7 | random_below(random, 128) | random_below(random, 2) << 15);
+    }
+}
+
+/* Data of any kind, and beyond the last one spread around a centre. */
+static void compare_with_oracle(enum gb_format format, uint32_t columns, int data, struct seen *seen)
+{
+    enum { EXPERTS = 2, ROWS = 6, COUNT = 3, PARTS = 2 };
+    uint64_t random = 37 * columns + (uint64_t)data;
+    const size_t floats = (gb_mma16_arranged_floats(format, columns) + 15) / 16 * 16;
+    struct gb_weights weights;
+    gb_bf16 *x = malloc(COUNT * columns * sizeof *x);
+    float *numbers = malloc(columns * sizeof *numbers),
+          *arranged = aligned_alloc(64, COUNT * floats * sizeof *arranged);
+    const float *pointers[COUNT];
+    float actual[ROWS * COUNT];
+    const enum data kind = data > DATA_NONFINITE ? DATA_CODES : (enum data)data;
+
+    assert_true(x && numbers && arranged);
+    problem_weights(&weights, format, EXPERTS, ROWS, columns, PARTS, kind, &random);
+    problem_activations(x, COUNT * (size_t)columns, kind, &random);
+    if (data > DATA_NONFINITE)
+        spread(centres[data - DATA_NONFINITE - 1], &weights, x, COUNT * (size_t)columns, &random);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        for (uint32_t c = 0; c < columns; c++)
+            numbers[c] = gb_bf16_decode(x[i * columns + c]);
+        pointers[i] = arranged + i * floats;
+        gb_mma16_arrange(format, columns, numbers, arranged + i * floats);
+    }
+    memset(actual, 0xA5, sizeof actual);
+    gb_mma16_dots(&weights, 1, 0, ROWS, COUNT, pointers, actual);
+    for (uint32_t i = 0; i < ROWS * COUNT; i++) {
+        const float expected = oracle_dot_mma16(&weights, 1, i / COUNT, x + i % COUNT * columns);
+        assert_same_float(expected, actual[i], "%s, %u columns, data %d, row %u, activation %u", gb_format_name(format),
+                          columns, data, i / COUNT, i % COUNT);
+        note(seen, expected);
+    }
+    free(x);
+    free(numbers);
+    free(arranged);
+    problem_weights_free(&weights);
+}
+
+/* A short last chunk is of NVFP4, whose rows are multiples of 16; a short last step of all. */
+static void the_oracle_agrees(void **state)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP4, GB_MXFP8};
+    static const uint32_t lengths[] = {16, 32, 48, 64, 80, 96, 112, 128, 144, 256, 368, 384, 512, 544, 720, 1040};
+    (void)state;
+    for (unsigned f = 0; f < 3; f++) {
+        struct seen seen = {0};
+        for (int data = DATA_CODES; data <= DATA_NONFINITE + (int)(sizeof centres / sizeof *centres); data++)
+            for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++)
+                if (formats[f] == GB_NVFP4 || lengths[i] % 32 == 0)
+                    compare_with_oracle(formats[f], lengths[i], data, &seen);
+        assert_true(seen.normal > 1000 && seen.nan > 50 && seen.infinite > 20 && seen.subnormal > 20);
+    }
+}
+
+typedef void path(const struct gb_weights *, uint32_t, uint32_t, uint32_t, uint32_t, const float *const *, float *);
 
 static void compare(path *vector, const char *name, enum gb_format format, uint32_t columns, enum data data,
                     struct seen *seen)
@@ -113,10 +217,7 @@ static void compare(path *vector, const char *name, enum gb_format format, uint3
     for (uint32_t i = 0; i < ROWS * COUNT; i++) {
         assert_same_float(expected[i], actual[i], "%s, %s, %u columns, data %d, row %u, activation %u", name,
                           gb_format_name(format), columns, (int)data, i / COUNT, i % COUNT);
-        seen->normal += isnormal(expected[i]) != 0;
-        seen->nan += isnan(expected[i]) != 0;
-        seen->infinite += isinf(expected[i]) != 0;
-        seen->subnormal += fpclassify(expected[i]) == FP_SUBNORMAL;
+        note(seen, expected[i]);
     }
     vector(&weights, 1, 3, 1, 1, pointers + 2, actual);
     assert_same_float(expected[3 * COUNT + 2], actual[0], "%s, %s, one row, one activation", name,
@@ -159,11 +260,9 @@ static void avx2_as_plain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_h200s_results),
-        cmocka_unit_test(every_column_once),
-        cmocka_unit_test(what_an_instruction_keeps),
-        cmocka_unit_test(avx512_as_plain),
-        cmocka_unit_test(avx2_as_plain),
+        cmocka_unit_test(an_h200s_results),          cmocka_unit_test(every_column_once),
+        cmocka_unit_test(what_an_instruction_keeps), cmocka_unit_test(the_oracle_agrees),
+        cmocka_unit_test(avx512_as_plain),           cmocka_unit_test(avx2_as_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
