@@ -317,10 +317,10 @@ enum gb_kernel_flags {
                                       codes and scales of its quantised activations */
     GB_LAYER_EXTENSIONS = 1u << 4, /* reads `activation` and the biases; others are not asked for problems with them */
     GB_WEIGHED_INPUT = 1u << 5,    /* reads `weighed_input`; likewise */
-    GB_OPEN_SILU = 1u << 7,        /* a GB_SILU_MUL_QUANTISE kernel whose silu is an FP32 evaluation of its own, whatever
-                                      form is asked for: codes and scales may be any that this leaves open */
-    GB_ROUTES = 1u << 6 /* a GB_LAYER kernel that routes by itself: it reads the router, and writes routed_ids and
-                           routed_weights beside its outputs; only asked where every layer has a router */
+    GB_OPEN_SILU = 1u << 7, /* a GB_SILU_MUL_QUANTISE kernel whose silu is an FP32 evaluation of its own, whatever
+                               form is asked for: codes and scales may be any that this leaves open */
+    GB_ROUTES = 1u << 6     /* a GB_LAYER kernel that routes by itself: it reads the router, and writes routed_ids and
+                               routed_weights beside its outputs; only asked where every layer has a router */
 };
 
 /*

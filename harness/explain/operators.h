@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How wrong outputs of operators without layers are explained, one row each; the others by harness/explain/explain.h. */
+/* How wrong outputs of operators without layers are explained, one row each; the others by harness/explain/explain.h.
+ */
 #ifndef GB_HARNESS_EXPLAIN_OPERATORS_H
 #define GB_HARNESS_EXPLAIN_OPERATORS_H
 

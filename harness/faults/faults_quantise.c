@@ -92,7 +92,8 @@ static bool minimum_dropped(struct gb_quantisation *q, enum gb_operator operatio
 {
     struct gb_quantiser *r = &q->quantiser;
     (void)operation;
-    bool had = r->amax_start > 0.0f || r->ratio_min > 0.0f || r->ratio_if_zero > 0.0f || r->scale_min || r->scale_if_zero;
+    bool had =
+        r->amax_start > 0.0f || r->ratio_min > 0.0f || r->ratio_if_zero > 0.0f || r->scale_min || r->scale_if_zero;
     r->amax_start = r->ratio_min = r->ratio_if_zero = 0.0f;
     r->scale_min = r->scale_if_zero = 0;
     return had;
@@ -282,9 +283,9 @@ static uint8_t sign_of(enum gb_element_format element)
 
 static float magnitude_of(enum gb_element_format element, uint8_t code)
 {
-    static const enum gb_codec codecs[] = {[GB_E2M1] = GB_CODEC_E2M1,         [GB_E4M3] = GB_CODEC_E4M3,
-                                           [GB_E4M3FNUZ] = GB_CODEC_E4M3FNUZ, [GB_E5M2] = GB_CODEC_E5M2,
-                                           [GB_E3M2] = GB_CODEC_E3M2,         [GB_E2M3] = GB_CODEC_E2M3};
+    static const enum gb_codec codecs[] = {
+        [GB_E2M1] = GB_CODEC_E2M1, [GB_E4M3] = GB_CODEC_E4M3, [GB_E4M3FNUZ] = GB_CODEC_E4M3FNUZ,
+        [GB_E5M2] = GB_CODEC_E5M2, [GB_E3M2] = GB_CODEC_E3M2, [GB_E2M3] = GB_CODEC_E2M3};
     return element == GB_INT8 ? (float)code : gb_codec_decode(codecs[element], code);
 }
 
@@ -390,7 +391,8 @@ static bool floor_scale(struct quantised *r, const struct block *b)
 
 static bool scale_floored(struct quantised *r)
 {
-    return r->asked->quantiser.scale == GB_SCALE_E4M3 && r->asked->quantiser.bound == GB_BOUND_NONE && for_blocks(r, floor_scale);
+    return r->asked->quantiser.scale == GB_SCALE_E4M3 && r->asked->quantiser.bound == GB_BOUND_NONE &&
+           for_blocks(r, floor_scale);
 }
 
 static float itself(float value)

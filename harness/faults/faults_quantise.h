@@ -10,17 +10,17 @@
 /* A quantiser's results, with a mistake to be made in them. */
 struct quantised {
     const struct gb_quantisation *asked;
-    const float *values; /* [rows, columns], what is quantised */
+    const float *values;  /* [rows, columns], what is quantised */
     void *codes, *scales; /* the reference's */
 };
 
 /* Of these three at least one is not NULL, and they are made in this sequence. */
 struct quantise_fault {
-    const char *name; /* what the kernel does */
+    const char *name;                                                      /* what the kernel does */
     bool (*change)(struct gb_quantisation *q, enum gb_operator operation); /* what is asked; false: it has nothing to be
                                                                               mistaken about */
     bool (*input)(uint16_t *values, const struct gb_quantisation *q, enum gb_operator operation); /* what is read */
-    bool (*spoil)(struct quantised *results);                                                    /* or the results */
+    bool (*spoil)(struct quantised *results);                                                     /* or the results */
     bool vital;            /* no check may let it pass */
     const char *resembles; /* the public bug, or what makes it likely */
 };

@@ -109,7 +109,7 @@ struct case_result {
     bool router;      /* and bits, bound and layers are all of it */
     bool quantiser;   /* and `quantise` is all of it */
     struct quantise_check quantise;
-    bool output;      /* what the subject writes, so that thresholds and distances are there */
+    bool output; /* what the subject writes, so that thresholds and distances are there */
     bool bits_binding, bound_binding, rms_binding, gain_binding;
     struct lane bits, bound;
     struct exact_lane exact;

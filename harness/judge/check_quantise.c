@@ -52,9 +52,9 @@ static bool same_scale(const struct gb_quantisation *q, uint32_t a, uint32_t b)
 
 static float number_of(enum gb_element_format element, uint8_t code)
 {
-    static const enum gb_codec codecs[] = {[GB_E2M1] = GB_CODEC_E2M1,         [GB_E4M3] = GB_CODEC_E4M3,
-                                           [GB_E4M3FNUZ] = GB_CODEC_E4M3FNUZ, [GB_E5M2] = GB_CODEC_E5M2,
-                                           [GB_E3M2] = GB_CODEC_E3M2,         [GB_E2M3] = GB_CODEC_E2M3};
+    static const enum gb_codec codecs[] = {
+        [GB_E2M1] = GB_CODEC_E2M1, [GB_E4M3] = GB_CODEC_E4M3, [GB_E4M3FNUZ] = GB_CODEC_E4M3FNUZ,
+        [GB_E5M2] = GB_CODEC_E5M2, [GB_E3M2] = GB_CODEC_E3M2, [GB_E2M3] = GB_CODEC_E2M3};
     return element == GB_INT8 ? (float)(int8_t)code : gb_codec_decode(codecs[element], code);
 }
 
@@ -135,8 +135,8 @@ static bool scale_admissible(const struct gb_quantisation *q, const struct steps
     return got >= s->low.code && got <= s->high.code;
 }
 
-/* Codes grow with the value and, in magnitude, fall with the scale: the ends say between which. got_scale: the subject's,
- * which one of the ends may be out of question for. */
+/* Codes grow with the value and, in magnitude, fall with the scale: the ends say between which. got_scale: the
+ * subject's, which one of the ends may be out of question for. */
 static bool code_admissible(const struct gb_quantisation *q, const struct steps *s, const struct possible *p,
                             uint32_t column, uint8_t got, uint32_t got_scale)
 {
@@ -188,7 +188,8 @@ static void check_row(const struct gb_quantisation *q, uint32_t row, const struc
             s = find_steps(q, p, b * block);
         compare(&k->scales, differs, differs && scale_admissible(q, &s, got), row, b * block, got, expected);
         for (uint32_t c = b * block; c < (b + 1) * block; c++) {
-            uint8_t theirs = quantised_code(q, outputs->codes, row, c), ours = quantised_code(q, reference->codes, row, c);
+            uint8_t theirs = quantised_code(q, outputs->codes, row, c),
+                    ours = quantised_code(q, reference->codes, row, c);
             k->only_zeros &= number_of(q->quantiser.element, ours) == 0.0f;
             compare(&k->codes, theirs != ours, theirs != ours && code_admissible(q, &s, p, c, theirs, got), row, c,
                     theirs, ours);

@@ -18,7 +18,7 @@ struct array_check {
 };
 
 struct quantise_check {
-    bool open_silu; /* the subject's SiLU is none of the forms, so that admissible differences pass */
+    bool open_silu;  /* the subject's SiLU is none of the forms, so that admissible differences pass */
     bool only_zeros; /* the reference's codes */
     uint32_t block;  /* columns that share a scale */
     uint32_t code_digits, scale_digits; /* of an encoding in hexadecimal */

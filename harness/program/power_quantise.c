@@ -32,10 +32,9 @@ static enum gb_status plant(const struct gb_fixture *f, const struct gb_outputs 
     if (status != GB_OK)
         return status;
     uint64_t codes = k.codes.mismatching, scales = k.scales.mismatching;
-    json_t *object =
-        json_pack("{s:s, s:s, s:b, s:I, s:I, s:o}", "name", fault->name, "resembles", fault->resembles, "vital",
-                  fault->vital, "codes", (json_int_t)codes, "scales", (json_int_t)scales, "caught_by",
-                  checks_json(codes, scales));
+    json_t *object = json_pack("{s:s, s:s, s:b, s:I, s:I, s:o}", "name", fault->name, "resembles", fault->resembles,
+                               "vital", fault->vital, "codes", (json_int_t)codes, "scales", (json_int_t)scales,
+                               "caught_by", checks_json(codes, scales));
     if (f->operation == GB_SILU_MUL_QUANTISE)
         json_object_set_new(object, "caught_with_open_silu",
                             checks_json(array_wrong(&k, &k.codes), array_wrong(&k, &k.scales)));
@@ -46,8 +45,7 @@ static enum gb_status plant(const struct gb_fixture *f, const struct gb_outputs 
     return GB_OK;
 }
 
-enum gb_status power_quantise(const struct gb_fixture *f, json_t *record, enum verdict *verdict,
-                              struct gb_error *error)
+enum gb_status power_quantise(const struct gb_fixture *f, json_t *record, enum verdict *verdict, struct gb_error *error)
 {
     size_t count;
     const struct quantise_fault *all = quantise_faults(&count);

@@ -58,7 +58,8 @@ static enum gb_status minimise_case(struct case_entry *one, struct case_request 
 {
     const char *path = r->minimal;
     char repro[REPRO_BYTES];
-    if (!path || s->kernel->flags & GB_ROUTES || gb_fixture_quantises(r->fixture) || one->result.verdict != VERDICT_FAIL)
+    if (!path || s->kernel->flags & GB_ROUTES || gb_fixture_quantises(r->fixture) ||
+        one->result.verdict != VERDICT_FAIL)
         return GB_OK;
     enum gb_status status =
         minimise(r, s, outputs, one->explanation ? one->explanation->kind : "", path, &one->minimal, error);
@@ -150,7 +151,9 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
 {
     struct gb_kernel kernel = {
         .name = path,
-        .operation = gb_fixture_quantises(f) ? f->operation : outputs->layer[0].output ? GB_LAYER : GB_ROUTE,
+        .operation = gb_fixture_quantises(f)    ? f->operation
+                     : outputs->layer[0].output ? GB_LAYER
+                                                : GB_ROUTE,
         .weights = f->weights,
         .activations = claim->activations,
         .output = gb_fixture_quantises(f) ? GB_FP32 : outputs->layer[0].format,

@@ -398,8 +398,7 @@ static bool put_wrong(FILE *stream, const json_t *one)
     bool any = false;
     for (int i = 0; i < 2; i++) {
         const json_t *a = quantised(one, names[i]);
-        double wrong =
-            record_number(a, "mismatching", NULL) - (open ? record_number(a, "admissible", NULL) : 0.0);
+        double wrong = record_number(a, "mismatching", NULL) - (open ? record_number(a, "admissible", NULL) : 0.0);
         if (!(wrong > 0))
             continue;
         fprintf(stream, "%s%s differ: %.0f of %.0f", any ? ", " : "", names[i], wrong,

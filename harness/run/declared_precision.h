@@ -15,8 +15,8 @@ struct claim {
     uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator */
     struct gb_stage_roundings roundings;
     const char *roundings_text; /* as given; NULL: none */
-    bool open_silu;     /* of silu_mul_quantise: GB_OPEN_SILU */
-    const char *scales; /* of a quantiser: their file, where its codes are in a .npy; NULL */
+    bool open_silu;             /* of silu_mul_quantise: GB_OPEN_SILU */
+    const char *scales;         /* of a quantiser: their file, where its codes are in a .npy; NULL */
 };
 
 /* The members of struct gb_stage_roundings: their names, and what is in them. i: below ROUNDED_STAGES. */

@@ -41,11 +41,11 @@ static enum gb_status new_codes(const struct gb_fixture *f, uint32_t tokens, str
 
 #define READ(NAME, BYTES)                                                                                              \
     {                                                                                                                  \
-        #NAME, offsetof(struct gb_arguments, NAME), false, offsetof(struct gb_fixture, NAME), BYTES                    \
+#NAME, offsetof(struct gb_arguments, NAME), false, offsetof(struct gb_fixture, NAME), BYTES                    \
     }
 #define WRITTEN(NAME, BYTES)                                                                                           \
     {                                                                                                                  \
-        #NAME, offsetof(struct gb_arguments, NAME), true, offsetof(struct gb_outputs, NAME), BYTES                     \
+#NAME, offsetof(struct gb_arguments, NAME), true, offsetof(struct gb_outputs, NAME), BYTES                     \
     }
 
 static const struct operator_array of_quantisers[] = {

@@ -131,9 +131,12 @@ static int read_codes(const char *path, const char *seen, const char *scales, in
                       struct gb_error *error)
 {
     const struct gb_quantisation *q = &fixture->quantisation;
-    const uint32_t numbers[CODES] = {
-        q->rows,         q->columns, (uint32_t)q->quantiser.element, (uint32_t)q->quantiser.scale, q->quantiser.block_columns,
-        (uint32_t)q->layout};
+    const uint32_t numbers[CODES] = {q->rows,
+                                     q->columns,
+                                     (uint32_t)q->quantiser.element,
+                                     (uint32_t)q->quantiser.scale,
+                                     q->quantiser.block_columns,
+                                     (uint32_t)q->layout};
     char texts[CODES][16];
     char *argv[CODES + 6] = {"gaugeblock", "probe", (char *)seen, (char *)codes_word, (char *)(scales ? scales : "")};
     for (int i = 0; i < CODES; i++) {

@@ -94,8 +94,7 @@ enum gb_status session_run_arrays(const struct gb_kernel *kernel, const struct g
         status = compute(&r, memory, error);
     for (uint32_t i = 0; status == GB_OK && i < r.row->array_count; i++) {
         const struct operator_array *a = &r.row->arrays[i];
-        status =
-            inspect(&r.array[i], a->written ? NULL : pointer_at(fixture, a->place), a->name, checks, error);
+        status = inspect(&r.array[i], a->written ? NULL : pointer_at(fixture, a->place), a->name, checks, error);
         if (status == GB_OK && a->written)
             status = guarded_read(&r.array[i], pointer_at(outputs, a->place), error);
     }

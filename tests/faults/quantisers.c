@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantisers, right ones and ones with a mistake each. The wrong code of a value is found among all codes of the element
- * by its distance, which is no part of the library. */
+/* Quantisers, right ones and ones with a mistake each. The wrong code of a value is found among all codes of the
+ * element by its distance, which is no part of the library. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -160,8 +160,7 @@ static void recode(struct job *j, bool away, bool beyond)
             finite &= isfinite(x[i]) != 0;
             amax = fmaxf(amax, fabsf(x[i]));
         }
-        struct gb_quantiser_step step =
-            gb_quantiser_find_step(rules, amax, j->asked.global_scale, j->asked.bound);
+        struct gb_quantiser_step step = gb_quantiser_find_step(rules, amax, j->asked.global_scale, j->asked.bound);
         for (uint32_t i = 0; finite && i < rules->block_columns; i++) {
             float q = step.divides ? x[i] / step.operand : x[i] * step.operand;
             uint32_t sign = signbit(q) ? (narrow ? 8 : 0x80) : 0, code = nearest(j, fabsf(q), away, beyond) ^ sign;
@@ -245,8 +244,8 @@ static enum gb_status run(const struct gb_arguments *a, enum gb_operator operati
         before(&j);
     asked.quantise = &j.asked;
     asked.values = j.values;
-    enum gb_status status = operation == GB_QUANTISE ? gb_reference_quantise(&asked, error)
-                                                     : gb_reference_silu_mul_quantise(&asked, error);
+    enum gb_status status =
+        operation == GB_QUANTISE ? gb_reference_quantise(&asked, error) : gb_reference_silu_mul_quantise(&asked, error);
     j.numbers = status == GB_OK ? numbers_of(&j) : NULL;
     if (status == GB_OK && after && j.numbers)
         after(&j);

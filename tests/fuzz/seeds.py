@@ -213,6 +213,8 @@ for name, arguments in {"nvfp4": ("--shape", "2,1,16,16"), "mxfp8": ("--shape", 
                         "bf16": ("--shape", "2,1,8,8", "--format", "bf16", "--data", "ties"),
                         "generated": ("--shape", "2,1,16,16", "--generated", "--routing", "holes")}.items():
     put("fixture", name, fixture(*arguments, "--tokens", "1"))
+for operator in ("quantise", "silu_mul_quantise"):
+    put("fixture", operator, fixture("--operator", operator, "--recipe", "nvfp4.trtllm/1", "--shape", "1,16"))
 
 # Lists of edits (edits.c): what, object, then what the edit takes.
 put("edits", "none", b"")
