@@ -35,6 +35,7 @@ if(TARGET gaugeblock_program AND NOT CMAKE_CROSSCOMPILING)
     DEPENDS gaugeblock_program
     VERBATIM)
   add_custom_target(gaugeblock_manual ALL DEPENDS ${manual}/man1/gaugeblock.1)
+  add_dependencies(gaugeblock_installed gaugeblock_manual)
   # A build of the program alone has none.
   install(DIRECTORY ${manual}/man1/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
   install(FILES ${manual}/bash/gaugeblock
@@ -44,7 +45,7 @@ if(TARGET gaugeblock_program AND NOT CMAKE_CROSSCOMPILING)
     DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d OPTIONAL)
 endif()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md"
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md" PATTERN "*.c"
   PATTERN results EXCLUDE)
 
 # Both kinds of package file name the prefix relative to themselves, so the installed tree can be moved.

@@ -131,10 +131,10 @@ enum child_end child_wait(struct child *child, unsigned timeout_s, int *status)
     clock_gettime(CLOCK_MONOTONIC, &begin);
     while (waitpid(child->process, status, WNOHANG) != child->process) {
         clock_gettime(CLOCK_MONOTONIC, &now);
-        time_t seconds = now.tv_sec - begin.tv_sec;
-        if (seconds >= (time_t)timeout_s) {
+        double seconds = (double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec);
+        if (seconds >= (double)timeout_s) {
             how = CHILD_TIMED_OUT;
-            end(child, guarded && seconds < (time_t)timeout_s + GUARD_S);
+            end(child, guarded && seconds < (double)timeout_s + GUARD_S);
         }
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < LONGEST_PAUSE_NS)
