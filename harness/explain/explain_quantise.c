@@ -8,7 +8,7 @@
 #include "harness/explain/operators.h"
 #include "harness/faults/faults_quantise.h"
 #include "harness/judge/recipe_diff.h"
-#include "harness/run/quantise_as.h"
+#include "harness/faults/quantise_as.h"
 #include "quant/quant.h"
 
 /* Named where every bit is the same; or, of those that explain at least half of the differences, the closest. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/run/quantise_as.h"
+#include "harness/faults/quantise_as.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "harness/judge/check_quantise.h"
-#include "harness/run/quantise_as.h"
+#include "harness/faults/quantise_as.h"
 
 /* "codes: 3 of 64 differ from the reference; first at row 1, column 17, block 1: 0x5, reference 0x4" */
 static void worsen(struct case_result *j, const char *name, const struct array_check *a, uint64_t wrong, uint32_t block,

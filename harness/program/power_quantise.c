@@ -5,7 +5,7 @@
 #include "harness/judge/check_quantise.h"
 #include "harness/program/power.h"
 #include "harness/run/progress.h"
-#include "harness/run/quantise_as.h"
+#include "harness/faults/quantise_as.h"
 #include "quant/quant.h"
 
 static json_t *checks_json(uint64_t codes, uint64_t scales)

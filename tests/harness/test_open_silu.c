@@ -7,7 +7,7 @@
 
 #include "fixtures/fixtures.h"
 #include "harness/judge/check_quantise.h"
-#include "harness/run/quantise_as.h"
+#include "harness/faults/quantise_as.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/support/check.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "harness/run/quantise_as.h"
+#include "harness/faults/quantise_as.h"
 
 #include "reference/reference.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference's quantisers on values of a fixture, asked as it asks or otherwise. */
-#ifndef GB_HARNESS_RUN_QUANTISE_AS_H
-#define GB_HARNESS_RUN_QUANTISE_AS_H
+#ifndef GB_HARNESS_FAULTS_QUANTISE_AS_H
+#define GB_HARNESS_FAULTS_QUANTISE_AS_H
 
 #include "fixtures/fixtures.h"
 
