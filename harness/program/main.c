@@ -8,6 +8,7 @@
 #include "fixtures/fixtures.h"
 #include "harness/run/child.h"
 #include "harness/program/command.h"
+#include "harness/run/library.h"
 #include "harness/run/probe.h"
 #include "harness/program/manual.h"
 #include "harness/run/verdict.h"
@@ -24,6 +25,7 @@ static const struct command commands[] = {
     {"vectors", command_vectors, &vectors_argp, "write conformance vectors of recipes"},
     {"identify", command_identify, &identify_argp, "name the recipe that a quantiser implements"},
     {"guard", guard_main, NULL, NULL},
+    {"inspect", inspect_main, NULL, NULL},
     {"worker", worker_main, NULL, NULL},
     {"probe", probe_main, NULL, NULL},
 };
