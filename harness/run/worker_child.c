@@ -342,6 +342,7 @@ int worker_main(int argc, char **argv)
         return EXIT_USAGE;
     }
     enum gb_status status = work(&w, argv, &error);
+    error.message[sizeof error.message - 1] = '\0'; /* it may be the kernel's */
     json_t *batches = json_array(), *routing = json_array(), *seconds = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++) {
         json_array_append_new(seconds, json_real(w.seconds[b]));
