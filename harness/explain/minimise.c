@@ -43,7 +43,7 @@ static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, 
 {
     struct worker_request request = {.fixture = s->trial,
                                      .library = s->selected->library->path,
-                                     .kernel = s->selected->kernel->name,
+                                     .kernel = s->selected->kernel,
                                      .batches = {fixture->shape.tokens},
                                      .batch_count = 1,
                                      .timeout_s = s->request->timeout_s};
@@ -80,10 +80,6 @@ static enum gb_status try_part(struct search *s, const struct part *part, bool *
     snprintf(what, sizeof what, "searching the smallest part that fails: try %u", ++s->tries);
     progress(what, 0.0);
     enum gb_status status = part_new(s->request->fixture, part, &fixture, &refused);
-    if (status == GB_OK) {
-        struct gb_problem problem = session_problem(s->selected->kernel, fixture, fixture->shape.tokens);
-        status = s->selected->kernel->supports(&problem, &refused);
-    }
     if (status != GB_OK) {
         gb_fixture_free(fixture);
         return GB_OK;

@@ -193,6 +193,7 @@ struct case_entry {
     char *repro; /* allocated */
     double seconds;
     char reason[2048];
+    char note[256]; /* what else is to be known of the subject's run; "": nothing */
     struct case_result result;
     struct routing_difference rerouted; /* where the layer was judged under the subject's own routing */
     uint32_t rerouted_tokens;

@@ -61,6 +61,7 @@ static struct case_entry *add_case(struct case_list *cases, const struct case_re
     e->contract = judged_contract(&s->kernel);
     e->result = *j;
     snprintf(e->reason, sizeof e->reason, "%s", j->reason);
+    snprintf(e->note, sizeof e->note, "%s", s->note ? s->note : "");
     return e;
 }
 

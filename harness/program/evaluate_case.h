@@ -10,6 +10,7 @@ struct judged {
     struct gb_kernel kernel; /* what the subject is and claims to be */
     const char *library;     /* its path; "" for a file of outputs */
     const char *repro;
+    const char *note;                             /* what else is to be known of its run; NULL */
     const struct gb_outputs *outputs, *second;    /* second: of another run, where the two may differ; otherwise NULL */
     const struct gb_outputs *largest;             /* of the same run and the most tokens; NULL: outputs */
     const struct worker_checks *checks, *routing; /* what watching it showed; NULL for a file */

@@ -5,7 +5,9 @@
 #include "harness/program/command.h"
 #include "harness/judge/policy.h"
 #include "harness/program/models.h"
-#include "harness/run/subject.h"
+#include "harness/run/library.h"
+#include "harness/run/probe.h"
+#include "harness/run/text.h"
 #include "harness/run/verdict.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -91,56 +93,82 @@ static int list_models(void)
     return EXIT_PASS;
 }
 
+enum { MAX_SUBJECTS = 16 };
+
+struct list_options {
+    size_t list; /* of `lists` */
+    const char *subjects[MAX_SUBJECTS];
+    uint32_t subject_count;
+    unsigned timeout_s;
+};
+
 static void list_table(const struct subject_library *library)
 {
-    for (uint32_t i = 0; i < library->table->count; i++) {
-        const struct gb_kernel *k = subject_kernel(library, i);
-        const struct gb_device *memory;
+    for (uint32_t i = 0; i < library->count; i++) {
+        const struct gb_kernel *k = &library->kernels[i];
         struct gb_error error = {"available"};
-        subject_memory(k, &memory, &error);
+        char device[256];
+        if (k->flags & GB_DEVICE_POINTERS)
+            library_device(device, sizeof device, &error);
         printf("%-30s %-17s %-8s %-6s %-9s %s\n", k->name,
                k->flags & GB_ROUTES ? "route and layer" : operator_name(k->operation), kernel_weights_name(k),
                gb_format_name(k->output), k->order ? k->order : "none", error.message);
     }
 }
 
-static int list_kernels(void)
+static int list_library(const char *path, unsigned timeout_s)
 {
     struct subject_library library;
     struct gb_error error;
+    enum verdict verdict = VERDICT_BAD_INPUT;
+    if (library_read(path, timeout_s, &library, &error) != GB_OK) {
+        command_error("list", "%s", error.message);
+    } else if ((verdict = library.verdict) != VERDICT_PASS) {
+        command_error("list", "%s: %s", path_end(path), library.reason);
+    } else {
+        list_table(&library);
+        library_free(&library);
+    }
+    return verdict_exit_code(verdict);
+}
+
+static int list_kernels(const struct list_options *o)
+{
+    struct gb_error error;
     char path[4096];
+    int code = EXIT_PASS;
     printf("%-30s %-17s %-8s %-6s %-9s %s\n", "kernel", "operator", "weights", "output", "order", "status");
-    if (subject_library_open(BUILTIN_LIBRARY, &library, &error) == GB_OK)
-        list_table(&library);
-    enum gb_status status = subject_cuda_path(path, sizeof path, &error);
-    if (status == GB_OK)
-        status = subject_library_open(path, &library, &error);
-    if (status == GB_OK)
-        list_table(&library);
-    else
-        printf("%-30s %s\n", "cuda/*", error.message);
+    for (uint32_t i = 0; i < o->subject_count; i++) {
+        int one = list_library(o->subjects[i], o->timeout_s);
+        code = one > code ? one : code; /* a crash is graver than a library that is refused */
+    }
+    if (o->subject_count)
+        return code;
+    list_library(BUILTIN_LIBRARY, o->timeout_s);
+    if (library_cuda_path(path, sizeof path, &error) == GB_OK)
+        return list_library(path, o->timeout_s);
+    printf("%-30s %s\n", "cuda/*", error.message);
     return EXIT_PASS;
 }
 
 static int list_devices(void)
 {
-    struct subject_library library;
     struct gb_error error;
-    char path[4096], text[256];
+    char text[256];
     printf("host: always there\n");
-    enum gb_status status = subject_cuda_path(path, sizeof path, &error);
-    if (status == GB_OK)
-        status = subject_library_open(path, &library, &error);
-    const struct gb_device *device = NULL;
-    for (uint32_t i = 0; status == GB_OK && !device && i < library.table->count; i++)
-        if (subject_kernel(&library, i)->flags & GB_DEVICE_POINTERS)
-            status = subject_memory(subject_kernel(&library, i), &device, &error);
-    if (status == GB_OK && device)
-        status = device->describe(text, sizeof text, &error);
-    printf("cuda: %s\n", status == GB_OK ? text : error.message);
+    printf("cuda: %s\n", library_device(text, sizeof text, &error) == GB_OK ? text : error.message);
     return EXIT_PASS;
 }
 
+enum { OPTION_SUBJECT = 256, OPTION_TIMEOUT, MOST_WORDS = 256 };
+
+static const struct argp_option options[] = {
+    {"subject", OPTION_SUBJECT, "LIB.so", OPTION_REPEATABLE, "list this library's kernels instead (repeatable)", 0},
+    {"timeout", OPTION_TIMEOUT, "S", 0, "seconds that reading a library may take; 600 by default", 0},
+    {0},
+};
+
+/* "kernels" is the one that has options. */
 static const struct {
     const char *name;
     int (*list)(void);
@@ -148,45 +176,73 @@ static const struct {
     {"formats", list_formats},         {"recipes", list_recipes},
     {"differences", list_differences}, {"conversions", list_conversions},
     {"routers", list_routers},         {"contracts", list_contracts},
-    {"models", list_models},           {"kernels", list_kernels},
+    {"models", list_models},           {"kernels", NULL},
     {"devices", list_devices},         {"gates", list_gates},
 };
+enum { LISTS = sizeof lists / sizeof *lists };
+
+/* All of them, ", " between. */
+static const char *list_names(char *text, size_t bytes)
+{
+    text[0] = '\0';
+    for (size_t i = 0; i < LISTS; i++) {
+        size_t length = strlen(text);
+        snprintf(text + length, bytes - length, "%s%s", i ? ", " : "", lists[i].name);
+    }
+    return text;
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
-    int (**list)(void) = state->input;
-    if (key == ARGP_KEY_NO_ARGS)
-        usage_error(
-            state,
-            "name a list: formats, recipes, differences, conversions, routers, contracts, models, kernels, devices or gates");
-    if (key != ARGP_KEY_ARG)
-        return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
-    if (*list)
-        usage_error(state, "one list at a time");
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (!strcmp(lists[i].name, argument))
-            *list = lists[i].list;
-    if (!*list)
-        usage_error(
-            state,
-            "no list named '%s'; there are formats, recipes, differences, conversions, routers, contracts, models, "
-            "kernels, devices, gates",
-            argument);
-    return 0;
+    struct list_options *o = state->input;
+    char names[MOST_WORDS];
+    uint64_t value;
+    switch (key) {
+    case OPTION_SUBJECT:
+        if (o->subject_count == MAX_SUBJECTS)
+            usage_error(state, "at most %d times --subject", MAX_SUBJECTS);
+        o->subjects[o->subject_count++] = argument;
+        return 0;
+    case OPTION_TIMEOUT:
+        if (!parse_number(argument, 1, 1 << 20, &value))
+            usage_error(state, "--timeout %s: give a number of seconds from 1 to %d", argument, 1 << 20);
+        o->timeout_s = (unsigned)value;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        usage_error(state, "name a list: %s", list_names(names, sizeof names));
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->list < LISTS)
+            usage_error(state, "one list at a time");
+        for (o->list = 0; o->list < LISTS && strcmp(lists[o->list].name, argument);)
+            o->list++;
+        if (o->list == LISTS)
+            usage_error(state, "no list named '%s'; there are %s", argument, list_names(names, sizeof names));
+        return 0;
+    case ARGP_KEY_END:
+        if (o->subject_count && lists[o->list].list)
+            usage_error(state, "--subject goes with kernels");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static const struct argp argp = {
+    .options = options,
     .parser = parse,
     .args_doc = "formats|recipes|differences|conversions|routers|contracts|models|kernels|devices|gates",
     .doc = "Print what this build knows.\v"
-           "Example:\n  gaugeblock list kernels",
+           "Examples:\n"
+           "  gaugeblock list kernels\n"
+           "  gaugeblock list kernels --subject ./libmine.so",
 };
 
 static int run_list(int argc, char **argv)
 {
-    int (*list)(void) = NULL;
-    command_parse(&argp, argc, argv, &list);
-    return list();
+    struct list_options o = {.list = LISTS, .timeout_s = INPUT_TIMEOUT_S};
+    command_parse(&argp, argc, argv, &o);
+    return lists[o.list].list ? lists[o.list].list() : list_kernels(&o);
 }
 
 const struct command command_list = {"list", run_list, &argp,

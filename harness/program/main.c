@@ -8,6 +8,7 @@
 #include "fixtures/fixtures.h"
 #include "harness/run/child.h"
 #include "harness/program/command.h"
+#include "harness/run/library.h"
 #include "harness/run/probe.h"
 #include "harness/program/manual.h"
 #include "harness/run/verdict.h"
@@ -20,11 +21,12 @@
 COMMANDS_SHOWN(DECLARE)
 
 static const struct command guard = {"guard", guard_main, NULL, NULL};
+static const struct command inspect = {"inspect", inspect_main, NULL, NULL};
 static const struct command worker = {"worker", worker_main, NULL, NULL};
 static const struct command probe = {"probe", probe_main, NULL, NULL};
 
 #define ADDRESS(NAME) , &command_##NAME
-static const struct command *const commands[] = {&guard, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
+static const struct command *const commands[] = {&guard, &inspect, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find(const char *name)

@@ -72,7 +72,8 @@ void repro_kernel(char *text, const struct case_request *r, const char *path, co
     char full[PATH_MAX];
     const char *library = s->library->path;
     start(text, anywhere && realpath(path, full) ? full : path);
-    add_option(text, "--kernel", s->kernel->name);
+    if (s->kernel) /* otherwise its library alone */
+        add_option(text, "--kernel", s->kernel->name);
     add_number(text, "--batch", batch);
     if (strcmp(library, BUILTIN_LIBRARY) && !strstr(library, CUDA_LIBRARY))
         add_option(text, "--subject", anywhere && realpath(library, full) ? full : library);

@@ -37,11 +37,12 @@ static struct case_entry *add_verdict(struct case_list *cases, const char *subje
 }
 
 static enum gb_status not_run(struct case_list *cases, const struct case_request *r, const struct selected *s,
-                              enum verdict verdict, const char *reason, double seconds, struct gb_error *error)
+                              enum verdict verdict, const char *reason, const char *note, double seconds,
+                              struct gb_error *error)
 {
     char repro[REPRO_BYTES] = "";
     uint32_t batch = r->batches[r->batch_count - 1];
-    if (s->kernel)
+    if (s->kernel || s->library)
         repro_kernel(repro, r, r->path, s, batch, false);
     struct case_entry *e = add_verdict(cases, s->kernel ? s->kernel->name : s->pattern,
                                        s->library ? s->library->path : "", s->kernel, batch, repro, verdict, reason);
@@ -49,6 +50,7 @@ static enum gb_status not_run(struct case_list *cases, const struct case_request
         return no_memory(error);
     e->contract = s->kernel ? judged_contract(s->kernel) : "";
     e->seconds = seconds;
+    snprintf(e->note, sizeof e->note, "%s", note);
     return GB_OK;
 }
 
@@ -75,10 +77,10 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
                            struct gb_error *error)
 {
     if (s->reason[0])
-        return not_run(cases, r, s, s->unsupported ? VERDICT_UNSUPPORTED : VERDICT_NOT_RUN, s->reason, 0.0, error);
+        return not_run(cases, r, s, s->verdict, s->reason, "", 0.0, error);
     struct worker_request request = {.fixture = -1, /* received */
                                      .library = s->library->path,
-                                     .kernel = s->kernel->name,
+                                     .kernel = s->kernel,
                                      .batch_count = r->batch_count,
                                      .timeout_s = r->timeout_s};
     struct worker_result result;
@@ -92,7 +94,8 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
     for (uint32_t b = 0; b < r->batch_count; b++)
         unspent -= result.seconds[b];
     if (result.verdict != VERDICT_PASS) {
-        enum gb_status added = not_run(cases, r, s, result.verdict, result.reason, clock_seconds() - began, error);
+        enum gb_status added =
+            not_run(cases, r, s, result.verdict, result.reason, result.note, clock_seconds() - began, error);
         worker_result_free(&result);
         return added;
     }
@@ -103,6 +106,7 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
         struct judged subject = {.kernel = *s->kernel,
                                  .library = s->library->path,
                                  .repro = repro,
+                                 .note = result.note,
                                  .outputs = result.outputs[b],
                                  .second = result.second[b],
                                  .largest = result.outputs[r->batch_count - 1],

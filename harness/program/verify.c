@@ -426,14 +426,18 @@ static int run_verify(int argc, char **argv)
         status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
     if (status == GB_OK) {
         json_object_set_new(record, "gate", gate_json(&o.gate));
-        status = catalogue_open(o.subjects, o.subject_count, &catalogue, &error);
+        status = catalogue_open(o.subjects, o.subject_count, o.timeout_s, &catalogue, &error);
     }
+    for (uint32_t l = 0; status == GB_OK && l < catalogue.count; l++)
+        if (catalogue.library[l].verdict == VERDICT_BAD_INPUT)
+            command_error("verify", "%s", catalogue.library[l].reason);
     for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++) {
         progress_enter((double)i / o.fixture_count, (i + 1.0) / o.fixture_count);
         status = verify_fixture(record, &totals, &o, &catalogue, o.fixtures[i], &error);
         progress_leave();
     }
     free(o.fixtures);
+    catalogue_close(&catalogue);
     if (status != GB_OK) {
         json_decref(record);
         return command_error("verify", "%s", error.message);

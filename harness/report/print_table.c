@@ -468,6 +468,8 @@ static void case_block(FILE *stream, const json_t *one, bool verbose)
     fprintf(stream, route ? ", of the router\n" : "\n");
     if (reason[0])
         explain_lines(stream, one, told);
+    if (record_text(one, "note", NULL)[0])
+        fprintf(stream, "  note       %s\n", record_text(one, "note", NULL));
     routing_line(stream, json_object_get(one, "rerouted"));
     if (!json_object_get(one, "metrics"))
         return;

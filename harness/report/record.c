@@ -15,7 +15,7 @@
 #include "harness/report/record.h"
 #include "harness/report/to_json.h"
 #include "harness/run/hash.h"
-#include "harness/run/subject.h"
+#include "harness/run/library.h"
 #include "quant/quant.h"
 
 static void cpu_model(char *text, size_t bytes)
@@ -146,10 +146,10 @@ static json_t *record_subject(const char *name, const char *library, const struc
     for (uint32_t i = 0; i < ROUNDED_STAGES; i++)
         json_object_set_new(roundings, stage_name(i), json_string(rounding_name(stage_rounding(&k->roundings, i))));
     json_object_set_new(subject, "roundings", roundings);
-    const struct gb_device *memory;
+    struct gb_error none;
     char device[256] = "host";
-    if ((k->flags & GB_DEVICE_POINTERS) && subject_memory(k, &memory, NULL) == GB_OK)
-        memory->describe(device, sizeof device, NULL);
+    if (k->flags & GB_DEVICE_POINTERS)
+        library_device(device, sizeof device, &none);
     json_object_set_new(subject, "device", record_string(device));
     return subject;
 }
@@ -183,6 +183,8 @@ static json_t *case_json(const struct case_entry *e, json_t *fixture)
         json_object_set_new(one, "explanation", describe_explanation(e->explanation));
         json_object_set_new(one, "diagnosis", record_string(e->explanation->text));
     }
+    if (e->note[0])
+        json_object_set_new(one, "note", record_string(e->note));
     if (e->next)
         json_object_set_new(one, "next", json_string(e->next));
     if (e->minimal)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "harness/run/child.h"
+#include "harness/run/text.h"
 #include "quant/quant.h"
 
 struct start {
@@ -20,6 +22,8 @@ struct start {
     int input, output; /* input: negative for /dev/null */
     const int *shared; /* [count] */
     unsigned count;
+    const struct child_limits *limits; /* NULL: none */
+    long processors;
     pid_t parent;
     sigset_t mask;
     volatile int failure; /* errno of what failed */
@@ -39,16 +43,29 @@ static bool place_descriptors(const struct start *s)
     return good;
 }
 
+/* What a runaway may use: every processor for as long as it has, and no file that fills the disk. */
+static void limit(const struct start *s)
+{
+    enum { CPU_SPARE_S = 10 };
+    static const struct rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    if (!s->limits)
+        return;
+    rlim_t seconds = (rlim_t)s->limits->timeout_s * (rlim_t)s->processors + CPU_SPARE_S;
+    setrlimit(RLIMIT_CPU, &(struct rlimit){seconds, seconds});
+    rlim_t bytes = CHILD_FILE_BYTES + s->limits->file_bytes;
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){bytes, bytes});
+}
+
 /* The child's part, in memory that it shares with its parent, which waits. A parent that ended before the first line
  * could take effect is not the parent any more. */
 static _Noreturn void become(struct start *s)
 {
-    static const struct rlimit no_core = {0, 0};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != s->parent)
         _exit(EXIT_FAILURE);
-    setpgid(0, 0);
-    setrlimit(RLIMIT_CORE, &no_core);
+    setsid(); /* a group of its own, and no terminal to write to */
+    limit(s);
     if (place_descriptors(s)) {
         sigprocmask(SIG_SETMASK, &s->mask, NULL);
         execve("/proc/self/exe", s->argv, s->environment);
@@ -66,6 +83,7 @@ static int start(struct start *s, struct child *child)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &s->mask);
     s->parent = getpid();
+    s->processors = sysconf(_SC_NPROCESSORS_CONF);
     child->process = vfork();
     if (child->process == 0)
         become(s);
@@ -86,7 +104,7 @@ int child_start(char *const *argv, char *const *environment, int output, const i
 }
 
 int child_start_guarded(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
-                        struct child *child)
+                        const struct child_limits *limits, struct child *child)
 {
     enum { MAX_ARGUMENTS = 16 };
     char *guarded[MAX_ARGUMENTS + 1] = {argv[0], "guard"};
@@ -103,7 +121,8 @@ int child_start_guarded(char *const *argv, char *const *environment, int output,
                       .input = lifeline[0],
                       .output = output,
                       .shared = shared,
-                      .count = count};
+                      .count = count,
+                      .limits = limits};
     int code = start(&s, child);
     close(lifeline[0]);
     child->lifeline = lifeline[1];
@@ -173,4 +192,43 @@ enum gb_status child_file(int *descriptor, struct gb_error *error)
         return gb_fail(error, GB_EIO, "%s: %s; set TMPDIR to a writable folder", child_folder(), strerror(errno));
     unlink(name);
     return GB_OK;
+}
+
+int child_memory(const char *name, size_t bytes)
+{
+    int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file >= 0 && (ftruncate(file, (off_t)bytes) || fcntl(file, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK))) {
+        int code = errno;
+        close(file);
+        errno = code;
+        return -1;
+    }
+    return file;
+}
+
+enum gb_status child_read(int file, void *content, size_t bytes, struct gb_error *error)
+{
+    for (size_t at = 0; at < bytes;) {
+        ssize_t got = pread(file, (char *)content + at, bytes - at, (off_t)at);
+        if (got <= 0 && errno != EINTR)
+            return gb_fail(error, GB_EIO, "a memory file that a process left cannot be read");
+        at += got > 0 ? (size_t)got : 0;
+    }
+    return GB_OK;
+}
+
+const char *child_said(int log, char *text, size_t bytes)
+{
+    struct gb_error ignored;
+    char *said = malloc(CHILD_LOG + 1), *last = NULL, line[200];
+    text[0] = '\0';
+    if (said && child_read(log, said, CHILD_LOG, &ignored) == GB_OK) {
+        said[CHILD_LOG] = '\0';
+        for (char *at = strtok(said, "\n"); at; at = strtok(NULL, "\n"))
+            last = at;
+    }
+    if (last)
+        snprintf(text, bytes, "; its last line: %s", printable(last, line, sizeof line));
+    free(said);
+    return text;
 }

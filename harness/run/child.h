@@ -22,10 +22,18 @@ struct child {
  * errno. */
 int child_start(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
                 struct child *child);
+/* What the child and all that it starts may use: processors for timeout_s seconds each, and files of at most
+ * CHILD_FILE_BYTES + file_bytes. */
+struct child_limits {
+    unsigned timeout_s;
+    uint64_t file_bytes;
+};
+#define CHILD_FILE_BYTES (UINT64_C(1) << 30)
 /* The same, for code that is not ours: when the child ends, or this process does in whatever way, all that it started
- * ends too, what made itself a session of its own included. */
+ * ends too, what made itself a session of its own included. Where the kernel allows, it sees no processes but those
+ * (a PID namespace), so that it can end no other. */
 int child_start_guarded(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
-                        struct child *child);
+                        const struct child_limits *limits, struct child *child);
 /* The process in between: `gaugeblock guard COMMAND ARGUMENT...`, its standard input the lifeline. */
 int guard_main(int argc, char **argv);
 
@@ -35,6 +43,15 @@ enum child_end child_wait(struct child *child, unsigned timeout_s, int *status);
 
 /* "killed by signal 11 (Segmentation fault)" or "ended with exit code 3"; "" if it ended with exit code 0. */
 const char *child_describe(int status, char *text, size_t bytes);
+
+/* A file in memory of so many zero bytes, whose size nobody can change; negative, and errno: there is none. */
+int child_memory(const char *name, size_t bytes);
+/* Its content, once the child has ended. GB_EIO. */
+enum gb_status child_read(int file, void *content, size_t bytes, struct gb_error *error);
+/* What a child may print, into a file of child_memory: more is lost. */
+enum { CHILD_LOG = 1 << 20, CHILD_SAID = 256 };
+/* "; its last line: ...", printable, of what is in that file; "" if nothing is. text: [CHILD_SAID]. */
+const char *child_said(int log, char *text, size_t bytes);
 
 /* Where files for a child's use lie: TMPDIR, or /tmp. */
 const char *child_folder(void);

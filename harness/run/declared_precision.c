@@ -32,6 +32,11 @@ enum gb_format stage_rounding(const struct gb_stage_roundings *roundings, uint32
     return *stage_at(&copy, i);
 }
 
+void stage_round(struct gb_stage_roundings *roundings, uint32_t i, enum gb_format format)
+{
+    *stage_at(roundings, i) = format;
+}
+
 static enum gb_status take(struct gb_stage_roundings *roundings, const char *word, size_t length,
                            struct gb_error *error)
 {

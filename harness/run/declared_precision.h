@@ -22,6 +22,7 @@ struct claim {
 /* The members of struct gb_stage_roundings: their names, and what is in them. i: below ROUNDED_STAGES. */
 const char *stage_name(uint32_t i);
 enum gb_format stage_rounding(const struct gb_stage_roundings *roundings, uint32_t i);
+void stage_round(struct gb_stage_roundings *roundings, uint32_t i, enum gb_format format);
 
 /* Takes "STAGE=FORMAT,...": stages by name, each fp32 or bf16, each at most once. GB_EINVAL: says what is wrong. */
 enum gb_status claim_roundings(struct claim *claim, const char *text, struct gb_error *error);

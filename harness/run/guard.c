@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process between the program and code that is not ours. It adopts whatever that code starts and leaves, and ends
- * all of it with the code itself, or when the lifeline closes: the program gave up, or is gone, however it went.
+ * The process between the program and code that is not ours. It gives that code a PID namespace where the kernel
+ * allows; where it does not, it adopts whatever the code starts and leaves. All of it ends with the code itself, or
+ * when the lifeline closes: the program gave up, or is gone, however it went.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -100,25 +103,109 @@ static bool watch(pid_t child, int *status)
     }
 }
 
-int guard_main(int argc, char **argv)
+/* Runs the child until it or the lifeline ends. Returns 0 and how the child ended, otherwise EXIT_CRASH. */
+static int tend(char **argv, int *status)
 {
     struct child child;
-    int status;
-    if (argc < 2) {
-        fprintf(stderr, "gaugeblock guard: is run by gaugeblock verify\n");
-        return EXIT_USAGE;
-    }
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    prctl(PR_SET_PDEATHSIG, 0); /* from here on the lifeline tells */
     int code = listen_for_endings() ? child_start(argv, environ, STDERR_FILENO, NULL, 0, &child) : errno;
     if (code) {
         fprintf(stderr, "gaugeblock guard: cannot start a process: %s\n", strerror(code));
         return EXIT_CRASH;
     }
-    bool ended = watch(child.process, &status);
-    end_all();
-    if (!ended)
-        return EXIT_CRASH;
+    return watch(child.process, status) ? 0 : EXIT_CRASH;
+}
+
+static bool put(const char *path, const char *text)
+{
+    int file = open(path, O_WRONLY | O_CLOEXEC);
+    bool good = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
+    if (file >= 0)
+        close(file);
+    return good;
+}
+
+/* Whether children of this process begin a PID namespace: what is in it can signal nothing outside, and ends with the
+ * first of them. Who may not have one as he is may have it in a user namespace, where he stays who he is. */
+static bool unshare_processes(void)
+{
+    char user[64], group[64];
+    snprintf(user, sizeof user, "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
+    snprintf(group, sizeof group, "%u %u 1", (unsigned)getegid(), (unsigned)getegid());
+    return unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 ||
+           (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS) == 0 && put("/proc/self/uid_map", user) &&
+            put("/proc/self/setgroups", "deny") && put("/proc/self/gid_map", group));
+}
+
+/* A /proc of the namespace's own, without which libraries that look themselves up there find another (CUDA's driver
+ * does not start). */
+static bool mount_processes(void)
+{
+    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+}
+
+static void tell(int descriptor, int what)
+{
+    if (write(descriptor, &what, sizeof what) != (ssize_t)sizeof what)
+        _exit(EXIT_CRASH);
+}
+
+/* The first process of a namespace: no signal from within ends it, and its end ends all the others. It tells when it
+ * is ready and how the child ended, since it could not end by the same signal. */
+static _Noreturn void begin_namespace(char **argv, int descriptor)
+{
+    int status;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!mount_processes())
+        _exit(EXIT_CRASH);
+    tell(descriptor, 0);
+    if (tend(argv, &status) == 0)
+        tell(descriptor, status);
+    _exit(0);
+}
+
+/* Tends the child in a namespace. Returns false where the kernel gives none; *code and *status: as of tend. */
+static bool tend_apart(char **argv, int *code, int *status)
+{
+    int told[2], ready, ignored;
+    *code = EXIT_CRASH;
+    if (pipe2(told, O_CLOEXEC))
+        return false;
+    pid_t keeper = fork(); /* which alone is unshared: this process goes on where that fails */
+    if (keeper == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pid_t first = unshare_processes() ? fork() : -1;
+        if (first == 0)
+            begin_namespace(argv, told[1]);
+        close(told[1]);
+        _exit(first > 0 && waitpid(first, &ignored, 0) == first ? 0 : EXIT_CRASH);
+    }
+    close(told[1]);
+    bool apart = read(told[0], &ready, sizeof ready) == (ssize_t)sizeof ready;
+    if (apart && read(told[0], status, sizeof *status) == (ssize_t)sizeof *status)
+        *code = 0;
+    close(told[0]);
+    if (keeper > 0)
+        waitpid(keeper, &ignored, 0);
+    return apart;
+}
+
+int guard_main(int argc, char **argv)
+{
+    int status = 0;
+    if (argc < 2) {
+        fprintf(stderr, "gaugeblock guard: is run by gaugeblock verify\n");
+        return EXIT_USAGE;
+    }
+    int code;
+    prctl(PR_SET_PDEATHSIG, 0); /* from here on the lifeline tells */
+    if (!tend_apart(argv, &code, &status)) {
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        code = tend(argv, &status);
+        end_all();
+    }
+    if (code)
+        return code;
     if (WIFSIGNALED(status)) { /* ends as the child did */
         signal(WTERMSIG(status), SIG_DFL);
         raise(WTERMSIG(status));

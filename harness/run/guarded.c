@@ -29,6 +29,8 @@ enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, struct 
     memset(buffer, 0, sizeof *buffer);
     if (bytes == 0)
         return GB_OK;
+    if (bytes > SIZE_MAX - 2 * CANARY_BYTES)
+        return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
     void *base;
     enum gb_status status = memory->allocate(bytes + 2 * CANARY_BYTES, &base, error);
     if (status != GB_OK)

@@ -7,26 +7,36 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 
-enum gb_status catalogue_open(const char *const *subjects, uint32_t count, struct catalogue *c, struct gb_error *error)
+enum gb_status catalogue_open(const char *const *subjects, uint32_t count, unsigned timeout_s, struct catalogue *c,
+                              struct gb_error *error)
 {
     char path[4096];
     struct gb_error cuda;
     memset(c, 0, sizeof *c);
-    enum gb_status status = subject_library_open(BUILTIN_LIBRARY, &c->library[c->count++], error);
+    enum gb_status status = library_read(BUILTIN_LIBRARY, timeout_s, &c->library[c->count++], error);
     if (status != GB_OK)
         return status;
-    if (subject_cuda_path(path, sizeof path, &cuda) == GB_OK &&
-        subject_library_open(path, &c->library[c->count], &cuda) == GB_OK)
-        c->count++;
-    else
+    if (library_cuda_path(path, sizeof path, &cuda) != GB_OK ||
+        library_read(path, timeout_s, &c->library[c->count], &cuda) != GB_OK)
         snprintf(c->cuda_missing, sizeof c->cuda_missing, "%s", cuda.message);
+    else if (c->library[c->count].verdict != VERDICT_PASS)
+        snprintf(c->cuda_missing, sizeof c->cuda_missing, "%.500s", c->library[c->count].reason);
+    else
+        c->count++;
     c->own = c->count;
     for (uint32_t i = 0; i < count; i++) {
-        status = subject_library_open(subjects[i], &c->library[c->count++], error);
+        status = library_read(subjects[i], timeout_s, &c->library[c->count++], error);
         if (status != GB_OK)
             return status;
     }
     return GB_OK;
+}
+
+void catalogue_close(struct catalogue *c)
+{
+    for (uint32_t l = 0; l < c->count; l++)
+        library_free(&c->library[l]);
+    c->count = 0;
 }
 
 static enum gb_format activations_of(const struct gb_problem *problem)
@@ -69,45 +79,45 @@ static bool takes(const struct gb_kernel *kernel, const struct gb_problem *probl
 /* Fills in whether the kernel can run on this problem here. */
 static void check(const struct gb_problem *problem, struct selected *s)
 {
-    const struct gb_device *memory;
+    char device[256];
     struct gb_error error = {""};
     if (problem->quantise && !takes(s->kernel, problem)) {
-        s->unsupported = true;
+        s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s is a kernel of %s; the fixture is a problem of %s", s->kernel->name,
                  operator_name(s->kernel->operation), quantiser(problem)->name);
-    } else if (problem->quantise) {
-        if (subject_memory(s->kernel, &memory, &error) != GB_OK)
-            snprintf(s->reason, sizeof s->reason, "%s: %s", s->kernel->name, error.message);
-    } else if (routes(s->kernel) && !problem->router) {
-        s->unsupported = true;
+    } else if (!problem->quantise && routes(s->kernel) && !problem->router) {
+        s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s routes, but the fixture has no router in every layer",
                  s->kernel->name);
-    } else if (operator_find(s->kernel->operation)->arrays) {
-        s->unsupported = true;
+    } else if (!problem->quantise && operator_find(s->kernel->operation)->arrays) {
+        s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason,
                  "%s quantises values alone; make a problem of it (gaugeblock make q.h5 --operator %s --recipe "
                  "nvfp4.trtllm/1), or judge its codes with gaugeblock identify",
                  s->kernel->name, operator_name(s->kernel->operation));
     } else if (!takes(s->kernel, problem)) {
-        s->unsupported = true;
+        s->verdict = VERDICT_UNSUPPORTED;
         const char *activations = gb_format_name(s->kernel->activations);
         snprintf(s->reason, sizeof s->reason, "%s takes %s weights and %s activations, the fixture has %s and %s",
                  s->kernel->name, kernel_weights_name(s->kernel), activations ? activations : "unknown",
                  gb_format_name(problem->weights), gb_format_name(activations_of(problem)));
-    } else if (s->kernel->operation != GB_ROUTE && (problem->activation != GB_SILU || problem->biased) &&
-               !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
-        s->unsupported = true;
+    } else if (!problem->quantise && s->kernel->operation != GB_ROUTE &&
+               (problem->activation != GB_SILU || problem->biased) && !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
+        s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s knows no biases and no activation but SiLU, which the fixture has",
                  s->kernel->name);
-    } else if (s->kernel->operation != GB_ROUTE && problem->weighed_input && !(s->kernel->flags & GB_WEIGHED_INPUT)) {
-        s->unsupported = true;
+    } else if (!problem->quantise && s->kernel->operation != GB_ROUTE && problem->weighed_input &&
+               !(s->kernel->flags & GB_WEIGHED_INPUT)) {
+        s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s weighs outputs, but the fixture's routing weights multiply the input",
                  s->kernel->name);
-    } else if (s->kernel->order && !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
-        s->unsupported = true;
+    } else if (!problem->quantise && s->kernel->order &&
+               !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
+        s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s claims the order %s, which this version does not know",
                  s->kernel->name, s->kernel->order);
-    } else if (subject_memory(s->kernel, &memory, &error) != GB_OK) {
+    } else if (s->kernel->flags & GB_DEVICE_POINTERS && library_device(device, sizeof device, &error) != GB_OK) {
+        s->verdict = VERDICT_NOT_RUN;
         snprintf(s->reason, sizeof s->reason, "%s: %s", s->kernel->name, error.message);
     }
 }
@@ -133,8 +143,8 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
     const struct gb_kernel *other = NULL;
     const struct subject_library *other_library = NULL;
     for (uint32_t l = 0; l < c->count; l++)
-        for (uint32_t i = 0; i < c->library[l].table->count; i++) {
-            const struct gb_kernel *k = subject_kernel(&c->library[l], i);
+        for (uint32_t i = 0; i < c->library[l].count; i++) {
+            const struct gb_kernel *k = &c->library[l].kernels[i];
             if (fnmatch(pattern, k->name, 0))
                 continue;
             if (takes(k, problem) || !strcmp(pattern, k->name)) {
@@ -151,29 +161,43 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
     struct selected *s = &selected[count];
     memset(s, 0, sizeof *s);
     snprintf(s->pattern, sizeof s->pattern, "%s", pattern);
+    s->verdict = VERDICT_NOT_RUN;
     bool cuda = !strncmp(pattern, "cuda", 4) && c->cuda_missing[0];
     snprintf(s->reason, sizeof s->reason, "no kernel matches %s%s%s", pattern,
              cuda ? ": " : "; see gaugeblock list kernels", cuda ? c->cuda_missing : "");
     return count + 1;
 }
 
+/* A case for every library that could not be read, whatever it may have had. */
+static uint32_t add_unread(const struct catalogue *c, struct selected *selected, uint32_t count)
+{
+    for (uint32_t l = c->own; l < c->count; l++)
+        if (c->library[l].verdict != VERDICT_PASS) {
+            const char *path = c->library[l].path;
+            count = add(selected, count, &c->library[l], NULL, strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
+            selected[count - 1].verdict = c->library[l].verdict;
+            snprintf(selected[count - 1].reason, sizeof selected->reason, "%s", c->library[l].reason);
+        }
+    return count;
+}
+
 size_t select_most(const struct catalogue *c, uint32_t pattern_count)
 {
-    size_t most = pattern_count + 2;
+    size_t most = pattern_count + 2 + c->count;
     for (uint32_t l = 0; l < c->count; l++)
-        most += c->library[l].table->count;
+        most += c->library[l].count;
     return most;
 }
 
 uint32_t select_subjects(const struct catalogue *c, const char *const *patterns, uint32_t pattern_count,
                          const struct gb_problem *problem, struct selected *selected)
 {
-    uint32_t count = 0;
+    uint32_t count = add_unread(c, selected, 0);
     for (uint32_t p = 0; p < pattern_count; p++)
         count = add_matching(c, patterns[p], problem, selected, count);
     for (uint32_t l = c->own; !pattern_count && l < c->count; l++)
-        for (uint32_t i = 0; i < c->library[l].table->count; i++)
-            count = add(selected, count, &c->library[l], subject_kernel(&c->library[l], i), "--subject");
+        for (uint32_t i = 0; i < c->library[l].count; i++)
+            count = add(selected, count, &c->library[l], &c->library[l].kernels[i], "--subject");
     if (!pattern_count && c->count == c->own && problem->quantise) {
         count = add_matching(c, quantiser(problem)->reference, problem, selected, count);
     } else if (!pattern_count && c->count == c->own) {

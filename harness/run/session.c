@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/run/environment.h"
 #include "harness/run/session.h"
 #include "quant/quant.h"
 
@@ -118,12 +119,19 @@ static enum gb_status put_router(struct session *s, struct gb_error *error)
     return status;
 }
 
-static enum gb_status prepare(struct session *s, struct gb_error *error)
+static void release(struct session *s)
 {
     if (s->prepared && s->kernel->release)
         s->kernel->release(s->prepared);
     s->prepared = NULL;
+    s->environment |= environment_reset();
+}
+
+static enum gb_status prepare(struct session *s, struct gb_error *error)
+{
+    release(s);
     enum gb_status status = s->kernel->prepare ? s->kernel->prepare(&s->arguments, &s->prepared, error) : GB_OK;
+    s->environment |= environment_reset();
     s->arguments.prepared = s->prepared;
     return status;
 }
@@ -221,8 +229,7 @@ enum gb_status session_close(struct session *s, struct worker_checks *checks, st
                                                        "down codes",    "down scales",    "down global scales",
                                                        "gate_up bias",  "down bias"};
     enum gb_status status = GB_OK;
-    if (s->prepared && s->kernel->release)
-        s->kernel->release(s->prepared);
+    release(s);
     for (int i = 0; i < SESSION_WEIGHTS; i++) {
         if (status == GB_OK)
             status = inspect_weights(s, i, names[i], checks, error);
@@ -255,7 +262,14 @@ static size_t activation_bytes(const struct session *s, uint32_t tokens, enum gb
     return (size_t)tokens * a.slots * a.width * a.bytes;
 }
 
-static enum gb_status run_new(const struct session *s, const struct session_io *io, uint8_t poison, struct run *r,
+static size_t workspace_bytes(struct session *s, const struct gb_problem *problem)
+{
+    size_t bytes = s->kernel->workspace(problem);
+    s->environment |= environment_reset();
+    return bytes;
+}
+
+static enum gb_status run_new(struct session *s, const struct session_io *io, uint8_t poison, struct run *r,
                               struct gb_error *error)
 {
     const struct gb_kernel *k = s->kernel;
@@ -284,7 +298,7 @@ static enum gb_status run_new(const struct session *s, const struct session_io *
     if (status == GB_OK && routes)
         status = guarded_new(s->memory, pairs * sizeof(float), &r->routed_weights, error);
     if (status == GB_OK && k->workspace)
-        status = guarded_new(s->memory, k->workspace(&problem), &r->workspace, error);
+        status = guarded_new(s->memory, workspace_bytes(s, &problem), &r->workspace, error);
     if (status == GB_OK && session_writes_intermediate(k))
         status = guarded_poison(&r->intermediate, poison, error);
     if (status == GB_OK)
@@ -364,6 +378,7 @@ enum gb_status session_run(struct session *s, const struct session_io *io, uint8
         a.intermediate_codes = r.activations[GB_INTERMEDIATE_CODES].payload;
         a.intermediate_scales = r.activations[GB_INTERMEDIATE_SCALES].payload;
         status = s->kernel->run(&a, error);
+        s->environment |= environment_reset();
     }
     if (status == GB_OK)
         status = s->memory->synchronise(error);

@@ -20,6 +20,7 @@ struct session {
     bool *used;                         /* [experts], whether the fixture has the expert's weights */
     struct gb_arguments arguments;      /* with this layer's weights in the kernel's memory */
     void *prepared;
+    unsigned environment; /* enum environment_change, what the kernel's functions changed */
 };
 
 /* Host inputs of one run, and memory for what the kernel writes. */

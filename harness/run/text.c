@@ -12,6 +12,15 @@ const char *path_end(const char *path)
     return length > SHOWN ? path + length - SHOWN : path;
 }
 
+const char *printable(const char *text, char *copy, size_t bytes)
+{
+    size_t i = 0;
+    for (; text[i] && i + 1 < bytes; i++)
+        copy[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+    copy[i] = '\0';
+    return copy;
+}
+
 int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
 {
     char *end;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,10 @@
 #include <unistd.h>
 
 #include "harness/run/child.h"
+#include "harness/run/environment.h"
 #include "harness/run/probe.h"
+#include "harness/run/session.h"
+#include "harness/run/text.h"
 #include "harness/run/worker.h"
 #include "quant/quant.h"
 
@@ -29,22 +33,8 @@ static void fail(struct worker_result *r, enum verdict verdict, const char *form
     va_end(list);
 }
 
-/* The last line the worker printed, for the reason. */
-static void last_line(int log, char *line, size_t bytes)
-{
-    char text[256];
-    line[0] = '\0';
-    FILE *file = fdopen(dup(log), "r");
-    if (!file)
-        return;
-    rewind(file);
-    while (fgets(text, sizeof text, file))
-        if (text[0] != '\n') {
-            text[strcspn(text, "\n")] = '\0';
-            snprintf(line, bytes, ": %s", text);
-        }
-    fclose(file);
-}
+/* A TMPDIR without this room is found before the kernel runs. */
+enum { ROOM_BYTES = 8 << 10 };
 
 /* What parent and child share, in files that vanish with both. */
 struct files {
@@ -64,29 +54,78 @@ static void close_files(struct files *f)
 static enum gb_status open_files(struct files *f, int fixture, uint32_t batches, struct gb_error *error)
 {
     unsigned wanted = WORKER_OUTPUTS + 2 * batches;
+    enum gb_status status = GB_OK;
     f->shared[WORKER_FIXTURE] = fixture;
     f->count = WORKER_REPORT;
-    enum gb_status status = child_file(&f->log, error);
+    f->log = child_memory("said", CHILD_LOG);
+    if (f->log >= 0 && (f->shared[WORKER_REPORT] = child_memory("report", WORKER_REPORT_BYTES)) >= 0)
+        f->count++;
+    else
+        status = gb_fail(error, GB_EIO, "no memory file for the worker: %s", strerror(errno));
     while (status == GB_OK && f->count < wanted && (status = child_file(&f->shared[f->count], error)) == GB_OK)
         f->count++;
-    int code = status == GB_OK ? posix_fallocate(f->shared[WORKER_REPORT], 0, WORKER_REPORT_BYTES) : 0;
+    int code = status == GB_OK ? posix_fallocate(f->shared[WORKER_OUTPUTS], 0, ROOM_BYTES) : 0;
     if (code)
         status = gb_fail(error, GB_EIO, "%s: %s; set TMPDIR to a folder with room", child_folder(), strerror(code));
+    else if (status == GB_OK && ftruncate(f->shared[WORKER_OUTPUTS], 0))
+        status = gb_fail(error, GB_EIO, "%s: %s", child_folder(), strerror(errno));
     if (status != GB_OK)
         close_files(f);
     return status;
 }
 
-static int start(const struct worker_request *request, bool received, const struct files *files, struct child *child)
+/* What one file of outputs may come to, twice. */
+static uint64_t output_bytes(const struct gb_fixture *f, uint32_t tokens)
+{
+    const struct gb_shape *s = &f->shape;
+    uint64_t token =
+        (uint64_t)s->hidden * (2 * sizeof(double)) + (uint64_t)s->top_k * (4 * (uint64_t)s->intermediate + 16);
+    return 2 * f->layers * tokens * token;
+}
+
+/* The environment of code that is not ours: what malloc hands out is no zeros, but large as FP32 and as bf16. */
+static char **worker_environment(void)
+{
+    static char fill[] = "MALLOC_PERTURB_=129"; /* 0x81, whose complement 0x7E malloc fills with */
+    size_t count = 0;
+    while (environ[count])
+        count++;
+    char **environment = malloc((count + 2) * sizeof *environment);
+    if (!environment)
+        return NULL;
+    memcpy(environment, environ, count * sizeof *environment);
+    if (!getenv("MALLOC_PERTURB_"))
+        environment[count++] = fill;
+    environment[count] = NULL;
+    return environment;
+}
+
+static int start(const struct worker_request *request, const struct gb_fixture *f, const struct files *files,
+                 struct child *child)
 {
     char batches[16 * MAX_BATCHES] = "", fixture[32] = "";
-    if (!received)
+    uint32_t most = request->batches[request->batch_count - 1];
+    struct child_limits limits = {request->timeout_s, output_bytes(f, most)};
+    if (!f->segment)
         snprintf(fixture, sizeof fixture, "/proc/self/fd/%d", CHILD_SHARED + WORKER_FIXTURE);
     for (uint32_t b = 0; b < request->batch_count; b++)
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
-    char *argv[] = {"gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel, batches, NULL};
-    return child_start_guarded(argv, environ, files->log, files->shared, files->count, child);
+    char *argv[] = {"gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel->name,
+                    batches,      NULL};
+    char **environment = worker_environment();
+    if (!environment)
+        return ENOMEM;
+    int code = child_start_guarded(argv, environment, files->log, files->shared, files->count, &limits, child);
+    free(environment);
+    return code;
+}
+
+/* A number of the report that nothing below zero makes huge. */
+static uint64_t count_of(const json_t *object, const char *name)
+{
+    json_int_t value = json_integer_value(json_object_get(object, name));
+    return value > 0 ? (uint64_t)value : 0;
 }
 
 static void read_checks(const json_t *object, struct worker_checks *c)
@@ -94,9 +133,9 @@ static void read_checks(const json_t *object, struct worker_checks *c)
     const char *where = json_string_value(json_object_get(object, "where"));
     c->canary_broken = json_is_true(json_object_get(object, "canary_broken"));
     c->input_changed = json_is_true(json_object_get(object, "input_changed"));
-    c->unwritten = (uint64_t)json_integer_value(json_object_get(object, "unwritten"));
-    c->differing = (uint64_t)json_integer_value(json_object_get(object, "differing"));
-    snprintf(c->where, sizeof c->where, "%s", where ? where : "");
+    c->unwritten = count_of(object, "unwritten");
+    c->differing = count_of(object, "differing");
+    printable(where ? where : "", c->where, sizeof c->where);
 }
 
 static enum verdict verdict_of_status(enum gb_status status)
@@ -124,30 +163,79 @@ static int read_outputs(const struct worker_request *request, const struct gb_fi
     return input_shared_outputs(file, fixture, request->timeout_s, outputs, error);
 }
 
+/* Whether the worker handed out what such a kernel hands out for so many tokens, and nothing else. */
+static bool fits(const struct gb_kernel *k, const struct gb_outputs *o, uint32_t tokens)
+{
+    if (o->shape.tokens != tokens)
+        return false;
+    for (uint32_t l = 0; l < o->layers; l++) {
+        const struct gb_layer_outputs *layer = &o->layer[l];
+        bool output = k->operation != GB_ROUTE; /* room for one, which GB_GATE_UP leaves empty */
+        bool good = !layer->output == !output && !layer->intermediate == !session_writes_intermediate(k) &&
+                    !layer->ids == !session_routes(k) && !layer->routing_weights == !session_routes(k) &&
+                    (!output || layer->format == k->output);
+        for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
+            good &= !layer->activations[p] == !session_writes_activations(k, (enum gb_activation_part)p);
+        if (!good)
+            return false;
+    }
+    return true;
+}
+
+static double seconds_of(const json_t *value)
+{
+    double seconds = json_number_value(value);
+    return seconds >= 0 && isfinite(seconds) ? seconds : 0;
+}
+
+/* The report that the worker left; NULL: none, or nothing that a worker writes. */
+static json_t *load_report(int file)
+{
+    struct gb_error ignored;
+    char *text = malloc(WORKER_REPORT_BYTES);
+    json_t *report = NULL;
+    if (text && child_read(file, text, WORKER_REPORT_BYTES, &ignored) == GB_OK)
+        report = json_loadb(text, strnlen(text, WORKER_REPORT_BYTES), 0, NULL);
+    free(text);
+    if (!json_is_integer(json_object_get(report, "status")) || !json_is_string(json_object_get(report, "message"))) {
+        json_decref(report);
+        return NULL;
+    }
+    return report;
+}
+
 static void read_results(const struct worker_request *request, const struct gb_fixture *fixture,
                          const struct files *files, struct worker_result *result)
 {
-    lseek(files->shared[WORKER_REPORT], 0, SEEK_SET);
-    json_t *report = json_loadfd(files->shared[WORKER_REPORT], 0, NULL);
+    char message[sizeof((struct gb_error){0}.message)];
+    json_t *report = load_report(files->shared[WORKER_REPORT]);
     if (!report) {
         fail(result, VERDICT_CRASH, "the worker ended before the kernel was done, as if it had called exit()");
         return;
     }
+    environment_describe((unsigned)count_of(report, "loading_changed"), (unsigned)count_of(report, "calls_changed"),
+                         result->note, sizeof result->note);
     enum gb_status status = (enum gb_status)json_integer_value(json_object_get(report, "status"));
     if (status != GB_OK)
         fail(result, verdict_of_status(status), "%s: %s", gb_status_name(status),
-             json_string_value(json_object_get(report, "message")));
+             printable(json_string_value(json_object_get(report, "message")), message, sizeof message));
     for (uint32_t b = 0; status == GB_OK && b < request->batch_count; b++) {
         struct gb_error error;
         const int *file = &files->shared[WORKER_OUTPUTS + 2 * b];
         read_checks(json_array_get(json_object_get(report, "batches"), b), &result->checks[b]);
         read_checks(json_array_get(json_object_get(report, "routing"), b), &result->routing[b]);
-        result->seconds[b] = json_number_value(json_array_get(json_object_get(report, "seconds"), b));
+        result->seconds[b] = seconds_of(json_array_get(json_object_get(report, "seconds"), b));
         int code = input_shared_outputs(file[0], fixture, request->timeout_s, &result->outputs[b], &error);
         if (code == EXIT_PASS)
             code = read_outputs(request, fixture, file[1], &result->second[b], &error);
         if (code != EXIT_PASS) {
             fail(result, VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
+            break;
+        }
+        if (!fits(request->kernel, result->outputs[b], request->batches[b]) ||
+            (result->second[b] && !fits(request->kernel, result->second[b], request->batches[b]))) {
+            fail(result, VERDICT_CRASH, "the worker's outputs are not those of such a kernel on %u tokens",
+                 request->batches[b]);
             break;
         }
     }
@@ -159,7 +247,7 @@ void worker_run(const struct worker_request *request, const struct gb_fixture *f
     struct files files;
     struct gb_error error;
     struct child child;
-    char line[300], how[128];
+    char said[CHILD_SAID], how[128];
     int status;
     memset(result, 0, sizeof *result);
     if (open_files(&files, fixture->segment ? fixture->descriptor : request->fixture, request->batch_count, &error) !=
@@ -167,14 +255,13 @@ void worker_run(const struct worker_request *request, const struct gb_fixture *f
         fail(result, VERDICT_NOT_RUN, "%s", error.message);
         return;
     }
-    int code = start(request, fixture->segment, &files, &child);
+    int code = start(request, fixture, &files, &child);
     if (code) {
         fail(result, VERDICT_NOT_RUN, "cannot start the worker: %s", strerror(code));
     } else if (child_wait(&child, request->timeout_s, &status) != CHILD_ENDED) {
         fail(result, VERDICT_CRASH, "no result after %u s; --timeout allows more", request->timeout_s);
     } else if (child_describe(status, how, sizeof how)[0]) {
-        last_line(files.log, line, sizeof line);
-        fail(result, VERDICT_CRASH, "%s%s", how, line);
+        fail(result, VERDICT_CRASH, "%s%s", how, child_said(files.log, said, sizeof said));
     } else {
         read_results(request, fixture, &files, result);
     }

@@ -14,8 +14,8 @@ enum { MAX_BATCHES = 32 };
 struct worker_request {
     int fixture;         /* descriptor of a file with the fixture, where it was not received (gb_fixture_receive) */
     const char *library; /* path, or BUILTIN_LIBRARY */
-    const char *kernel;
-    uint32_t batches[MAX_BATCHES]; /* tokens of each, ascending */
+    const struct gb_kernel *kernel; /* as its library described it */
+    uint32_t batches[MAX_BATCHES];  /* tokens of each, ascending */
     uint32_t batch_count;
     unsigned timeout_s;
 };
@@ -37,6 +37,7 @@ struct worker_result {
     struct worker_checks checks[MAX_BATCHES];
     double seconds[MAX_BATCHES];               /* that running it took */
     struct worker_checks routing[MAX_BATCHES]; /* the same of the routing, where the kernel is a layer that routes */
+    char note[256]; /* what the library or the kernel did to the floating-point environment; "": nothing */
 };
 
 /* Parent: runs the kernel, reads what it left. Never fails: what went wrong is the verdict and the reason. */
@@ -51,8 +52,7 @@ void worker_result_free(struct worker_result *result);
 int worker_main(int argc, char **argv);
 enum { WORKER_FIXTURE, WORKER_REPORT, WORKER_OUTPUTS, MAX_WORKER_FILES = WORKER_OUTPUTS + 2 * MAX_BATCHES };
 
-/* The report has this room from the start, so that a full TMPDIR is found before the kernel runs, and what happened to
- * it can be said. A report is one line per batch and one message. */
+/* The report lies in memory and has this room: it is one line per batch and one message. Zeros follow it. */
 enum { WORKER_REPORT_BYTES = 64 << 10 };
 
 /* Comma-separated batch sizes: ascending and each 1 .. tokens. */

@@ -10,6 +10,7 @@
 #include "harness/run/contract.h"
 #include "harness/run/child.h"
 #include "harness/run/clock.h"
+#include "harness/run/environment.h"
 #include "harness/run/json_text.h"
 #include "harness/run/session.h"
 #include "harness/run/session_arrays.h"
@@ -23,7 +24,6 @@ static const uint8_t poisons[2] = {0xFF, 0x5A};
 
 struct worker {
     struct gb_fixture *fixture;
-    struct subject_library library;
     const struct gb_kernel *kernel;
     const struct gb_device *memory;
     uint32_t batches[MAX_BATCHES];
@@ -32,7 +32,8 @@ struct worker {
     struct gb_outputs *second[MAX_BATCHES]; /* of the second run; only for GB_NONDETERMINISTIC kernels */
     struct worker_checks checks[MAX_BATCHES], routing[MAX_BATCHES];
     double seconds[MAX_BATCHES];
-    double *state; /* [tokens, hidden], the residual stream; NULL: no drift */
+    double *state;                           /* [tokens, hidden], the residual stream; NULL: no drift */
+    unsigned loading_changed, calls_changed; /* enum environment_change */
 };
 
 enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
@@ -209,6 +210,7 @@ static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_e
         status = gb_fail(error, GB_ENOMEM, "no memory for the stack of %u tokens", tokens);
     if (status == GB_OK)
         status = new_outputs(w, tokens, 1, false, &own, error);
+    environment_reset_threads();
     if (status == GB_OK)
         status = stack_input(kernel_contract(w->fixture, w->kernel), w->fixture, s->layer, tokens, w->state, x, ids,
                              routing_weights, error);
@@ -239,6 +241,7 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         inner = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
         a.intermediate = inner;
         gb_layer_activations(w->fixture, layer, w->kernel->activations, &a);
+        environment_reset_threads();
         status = inner ? gb_reference_gate_up(kernel_contract(w->fixture, w->kernel), &a, error)
                        : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
@@ -254,6 +257,7 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     uint32_t last = w->batch_count - 1;
     enum gb_status closed =
         session_close(&s, &w->checks[last], routing_checks(w, last), status == GB_OK ? error : &ignored);
+    w->calls_changed |= s.environment;
     free(inner);
     return status == GB_OK ? closed : status;
 }
@@ -288,11 +292,14 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
                                        : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->fixture, error);
     if (!argv[1][0])
         close(CHILD_SHARED + WORKER_FIXTURE);
-    if (status == GB_OK)
-        status = subject_library_open(argv[2], &w->library, error);
+    if (status == GB_OK) {
+        const struct gb_kernel_table *table;
+        status = subject_open(argv[2], NULL, &table, error);
+        w->loading_changed = environment_reset();
+        w->kernel = status == GB_OK ? subject_find(table, argv[3]) : NULL;
+    }
     if (status != GB_OK)
         return status;
-    w->kernel = subject_find(&w->library, argv[3]);
     if (!w->kernel)
         return gb_fail(error, GB_EINVAL, "%s: no kernel named %s", argv[2], argv[3]);
     status = subject_memory(w->kernel, &w->memory, error);
@@ -337,6 +344,7 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
         else
             problem = session_problem(w->kernel, w->fixture, w->batches[b]);
         status = w->kernel->supports(&problem, error);
+        w->calls_changed |= environment_reset();
         if (status == GB_OK && row->arrays)
             status = run_arrays(w, b, error);
     }
@@ -353,11 +361,11 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
 /* Into the room that the parent reserved. */
 static bool write_report(const json_t *report)
 {
-    FILE *stream = fdopen(CHILD_SHARED + WORKER_REPORT, "r+");
-    bool good = stream && json_dumpf(report, stream, JSON_INDENT(1)) == 0 && fflush(stream) == 0 &&
-                ftruncate(fileno(stream), ftell(stream)) == 0;
-    if (stream && fclose(stream))
-        good = false;
+    char *text = json_dumps(report, JSON_INDENT(1));
+    size_t length = text ? strlen(text) : 0;
+    bool good = text && length < WORKER_REPORT_BYTES &&
+                pwrite(CHILD_SHARED + WORKER_REPORT, text, length, 0) == (ssize_t)length;
+    free(text);
     return good;
 }
 
@@ -376,15 +384,16 @@ int worker_main(int argc, char **argv)
         return EXIT_USAGE;
     }
     enum gb_status status = work(&w, argv, &error);
+    error.message[sizeof error.message - 1] = '\0'; /* it may be the kernel's */
     json_t *batches = json_array(), *routing = json_array(), *seconds = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++) {
         json_array_append_new(seconds, json_real(w.seconds[b]));
         json_array_append_new(batches, checks_json(&w.checks[b]));
         json_array_append_new(routing, checks_json(&w.routing[b]));
     }
-    json_t *report =
-        json_pack("{s:i, s:o, s:o, s:o, s:o}", "status", (int)status, "message", record_string(error.message),
-                  "batches", batches, "routing", routing, "seconds", seconds);
+    json_t *report = json_pack("{s:i, s:o, s:o, s:o, s:o, s:i, s:i}", "status", (int)status, "message",
+                               record_string(error.message), "batches", batches, "routing", routing, "seconds", seconds,
+                               "loading_changed", (int)w.loading_changed, "calls_changed", (int)w.calls_changed);
     bool failed = !report || !write_report(report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {

@@ -226,7 +226,7 @@ if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 
     done = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)
     expect(done.returncode == 2 and "No space left" in done.stderr and len(done.stderr.splitlines()) == 1, str(done))
     # A TMPDIR that is full before the worker starts, and one that its outputs fill: the kernel was not judged.
-    for size in (4, 68):
+    for size in (4, 12):
         mount = f"mount -t tmpfs -o size={size}k none {path('disk')} && TMPDIR={path('disk')} {PROGRAM} verify " \
                 f"{fixture} -o {path('full.json')} > {path('full.out')}; code=$?; ls -A {path('disk')}; exit $code"
         done = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)

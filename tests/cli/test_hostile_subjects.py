@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries that end, hang, kill, print, lie or change the state of the process they are loaded into: each costs its own
+case and no more. Every run has a good kernel beside them, a record and JUnit; no process is left, and nothing of what they
+print is on the terminal. An argument is a part of the names of those that are run."""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+from program import FAULTS, PROGRAM, expect, path, reproduced, run
+
+HOSTILE = os.environ["HOSTILE"]
+MARK = ("GAUGEBLOCK_TEST_MARK", f"{os.getpid()}.{random.getrandbits(64)}")
+ENVIRONMENT = {**os.environ, MARK[0]: MARK[1], "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+MOST = 15  # --subject at most 16 times
+fixture = path("tiny.h5")
+run("make", fixture, "--shape", "4,2,32,32", "--tokens", "2")
+
+# (WHEN, WHAT): the verdict, and a word of the reason or of the note.
+expected = {}
+FATAL = {"exit": "exit()", "abort": "signal 6", "segv": "signal 11", "fpe": "signal 8", "stack": "signal 11",
+         "exec": "exit()", "timer": "signal 14", "group": "signal 9", "closes": ""}
+for when in ("ctor", "table", "supports", "workspace", "prepare", "run", "release"):
+    for what, word in FATAL.items():
+        if what in ("exit", "abort", "segv", "closes") or when in ("ctor", "run"):
+            expected[when, what] = "CRASH", word
+    expected[when, "_exit"] = "CRASH", "exit()"
+    expected[when, "prints"] = expected[when, "forks"] = "PASS", ""
+for what in ("floods", "terminal", "thread", "grows", "limits", "folder", "mask", "clears", "signals"):
+    expected["ctor", what] = expected["run", what] = "PASS", ""
+expected["ctor", "scribbles"] = expected["run", "scribbles"] = "CRASH", "outputs cannot be read"
+# A destructor ends a process whose work is done: how it ended says the rest.
+for what, word in {"abort": "signal 6", "segv": "signal 11", "_exit1": "exit code 1", "group": "signal 9"}.items():
+    expected["dtor", what] = "CRASH", word
+for what in ("_exit", "prints", "forks"):
+    expected["dtor", what] = "PASS", ""
+# The floating-point environment is the default one in every call, and in what the worker computes; it is said.
+for what, word in {"rounding": "rounding mode", "traps": "traps", "flushes": "subnormals"}.items():
+    if what == "flushes" and os.uname().machine != "x86_64":
+        continue
+    for when in ("ctor", "supports", "prepare"):
+        expected[when, what] = "PASS", word
+expected["run", "rounding"] = "FAIL", "rounding mode"  # what it computes is wrong
+for what in ("abi", "size", "none", "many", "endless", "twice", "nameless", "empty", "unprintable", "long", "order", "operator",
+             "activations", "output", "bits", "rounding", "routes", "supports", "run"):
+    expected["field", what] = "BAD_INPUT", ""
+for what in ("address", "nowhere"):
+    expected["field", what] = "CRASH", "signal 11"
+expected["null", "table"] = "BAD_INPUT", ""
+for what in ("count", "name", "order", "unprintable", "operator", "rounding", "twice", "message"):
+    expected["forged", what] = "BAD_INPUT", ""
+expected["forged", "state"] = "CRASH", "exit()"
+expected["forged", "flags"] = expected["forged", "format"] = "CRASH", "not those of such a kernel"
+expected["report", "forged"] = "CRASH", "outputs cannot be read"
+expected["message", "escapes"] = expected["message", "endless"] = "UNSUPPORTED", ""
+expected["status", "unknown"] = "FAIL", "unknown status"
+expected["endless", "workspace"] = "NOT_RUN", "no memory"
+# In a namespace of its own it has no parent that it can signal, and no other process.
+apart = any(subprocess.run(["unshare", *how, "-pf", "--mount-proc", "true"], capture_output=True).returncode == 0
+            for how in ([], ["-U", "-r"]))
+if apart:
+    for when in ("ctor", "run"):
+        expected[when, "parent"] = expected[when, "all"] = "PASS", ""
+else:
+    print("skipped: killing the parent and all processes (needs a PID namespace)")
+HANGS = {("ctor", "hang"): "while it was loaded", ("table", "hang"): "gb_kernels()", ("supports", "hang"): "no result",
+         ("run", "stop"): "no result", ("dtor", "hang"): "as its process ended"}
+
+
+def library(when, what):
+    """One file for each, since a library is loaded once."""
+    name = path(f"hostile-{when}-{what}.so")
+    if not os.path.exists(name):
+        try:
+            os.link(HOSTILE, name)
+        except OSError:
+            os.symlink(HOSTILE, name)
+    return name
+
+
+def alive():
+    """Processes that carry the mark."""
+    found = []
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/environ", "rb") as stream:
+                if "=".join(MARK).encode() in stream.read().split(b"\0"):
+                    found.append(int(number))
+        except OSError:
+            pass
+    return found
+
+
+def judge(kinds, *options):
+    """One run of all these and a good kernel: the verdicts, the exit code, the reports, what is printed and left."""
+    words = [word for kind in kinds for word in ("--subject", library(*kind))]
+    for name in ("r.json", "r.xml"):
+        if os.path.exists(path(name)):
+            os.remove(path(name))
+    done = subprocess.run([PROGRAM, "verify", fixture, *words, "--subject", FAULTS, "--kernel", "faults/none", "--kernel",
+                           "hostile/*", "-o", path("r.json"), "-o", path("r.xml"), *options], capture_output=True,
+                          env=ENVIRONMENT, timeout=300)
+    left = alive()
+    for number in left:
+        os.kill(number, signal.SIGKILL)
+    expect(not left, f"{kinds}: {len(left)} processes are left")
+    expect(os.path.exists(path("r.json")), f"{kinds}: no record: {done}")
+    with open(path("r.json")) as stream:
+        one = json.load(stream)
+    printed = (done.stdout + done.stderr).decode()
+    expect(all(c.isprintable() or c == "\n" for c in printed), f"{kinds}: {printed!r}")
+    expect("PASS: 1 of 1" not in "\n".join(line for line in printed.splitlines() if "last line" not in line), printed)
+    good = [case for case in one["cases"] if case["subject"]["name"] == "faults/none"]
+    expect([case["verdict"] for case in good] == ["PASS"], f"{kinds}: the good kernel: {good}")
+    expect(done.returncode == one["exit_code"], f"{kinds}: exit {done.returncode}, the record has {one['exit_code']}")
+    suite = xml.etree.ElementTree.parse(path("r.xml")).getroot()
+    expect(len(list(suite.iter("testcase"))) == len(one["cases"]), "JUnit")
+    wrong = []
+    for when, what in kinds:
+        verdict, word = ("CRASH", HANGS[when, what]) if (when, what) in HANGS else expected[when, what]
+        names = (f"hostile/{when}-{what}", f"hostile-{when}-{what}.so")
+        cases = [case for case in one["cases"] if case["subject"]["name"] in names]
+        said = " ".join(case["reason"] + case.get("note", "") for case in cases)
+        if [case["verdict"] for case in cases] != [verdict] or word not in said:
+            wrong.append(f"{when}-{what}: {[case['verdict'] for case in cases]}, not {verdict}: {said!r}")
+    expect(not wrong, "\n".join(wrong))
+    codes = {case["exit_code"] for case in one["cases"]}
+    expect(done.returncode == next((code for code in (5, 2, 6, 1, 4, 3) if code in codes), 0), f"{kinds}: {codes}")
+    return one
+
+
+chosen = [kind for kind in expected if len(sys.argv) < 2 or sys.argv[1] in "-".join(kind)]
+for first in range(0, len(chosen), MOST):
+    judge(chosen[first:first + MOST])
+if len(sys.argv) < 2:
+    one = judge(list(HANGS), "--timeout", "8")
+    # Alone: the exit code is that library's.
+    for kind, code in ((("ctor", "exit"), 5), (("dtor", "_exit"), 0), (("field", "twice"), 2), (("ctor", "rounding"), 0)):
+        one = judge([kind])
+        expect(one["exit_code"] == code, f"{kind}: {one['exit_code']}")
+        done = subprocess.run([PROGRAM, "list", "kernels", "--subject", library(*kind)], capture_output=True, text=True)
+        expect(done.returncode == code and (code == 0) == ("hostile/" in done.stdout), f"list: {done}")
+        expect(len(done.stderr.splitlines()) == (code != 0), f"list: {done}")
+    reproduced(judge([("ctor", "abort"), ("run", "exit")])["cases"])
+print(f"{len(chosen)} libraries")

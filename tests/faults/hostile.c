@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A subject library that misbehaves as its file's name says: hostile-WHEN-WHAT.so does WHAT as it is loaded (ctor), in
+ * its table's function (table), in a function of its kernel (supports, workspace, prepare, run, release), or as its
+ * process ends (dtor). Its kernel, hostile/WHEN-WHAT, is the reference's NVFP4 layer otherwise.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fenv.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+#include "harness/run/table_wire.h"
+#include "reference/reference.h"
+
+enum { INSPECTED = 3, REPORT = 4 }; /* descriptors: harness/run/child.h */
+
+static char when[32], what[64], name[128];
+
+static void act(void);
+static void at(const char *now)
+{
+    if (!strcmp(now, when))
+        act();
+}
+
+static volatile int *volatile nowhere;
+static volatile int zero;
+
+static int deeper(int level)
+{
+    volatile char room[4096];
+    room[0] = (char)level;
+    return level < 0 ? 0 : deeper(level + 1) + room[0];
+}
+
+static void *turn(void *argument)
+{
+    for (;;)
+        usleep(1000);
+    return argument;
+}
+
+static void print(FILE *stream)
+{
+    for (int i = 0; i < 3; i++)
+        fprintf(stream, "\033[2J\033[HPASS: 1 of 1 cases passed\r\n");
+    fflush(stream);
+}
+
+/* Into whatever is open, but not behind what is written there later. */
+static void scribble(void)
+{
+    for (int descriptor = 3; descriptor < 40; descriptor++)
+        if (ftruncate(descriptor, 0) || lseek(descriptor, 0, SEEK_SET) < 0 || write(descriptor, "garbage", 7) != 7)
+            continue;
+}
+
+static void start_processes(void)
+{
+    if (fork())
+        return;
+    setsid();
+    for (int descriptor = 0; descriptor < 100; descriptor++)
+        close(descriptor);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    if (fork() == 0)
+        for (;;)
+            pause();
+    for (;;)
+        pause();
+}
+
+/* More than 2 MiB of output is more than is to be kept. */
+static void flood(void)
+{
+    static char block[1 << 16];
+    memset(block, 'x', sizeof block);
+    for (int i = 0; i < 32; i++)
+        if (write(STDOUT_FILENO, block, sizeof block) < 0)
+            return;
+    abort();
+}
+
+static void raise_limits(void)
+{
+    static const int limits[] = {RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE};
+    for (int i = 0; i < 3; i++)
+        setrlimit(limits[i], &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY});
+}
+
+/* What is left in memory files has the size that the judge gave them. */
+static void grow(void)
+{
+    char path[64];
+    raise_limits();
+    for (int descriptor = INSPECTED; descriptor <= REPORT; descriptor++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+        int again = open(path, O_RDWR);
+        if (again >= 0 && (ftruncate(again, (off_t)1 << 40) == 0 || ftruncate(again, 0) == 0))
+            abort();
+    }
+}
+
+/* Kills only where nothing is beside this library's processes: the first one is this program. */
+static void kill_all(void)
+{
+    struct stat first, own;
+    if (stat("/proc/1/exe", &first) || stat("/proc/self/exe", &own) || first.st_ino != own.st_ino || getppid() != 1)
+        abort();
+    kill(-1, SIGKILL);
+}
+
+static void act(void)
+{
+    if (!strcmp(what, "exit"))
+        exit(0);
+    if (!strcmp(what, "_exit"))
+        _exit(0);
+    if (!strcmp(what, "_exit1"))
+        _exit(1);
+    if (!strcmp(what, "abort"))
+        abort();
+    if (!strcmp(what, "segv"))
+        *nowhere = 1;
+    if (!strcmp(what, "fpe"))
+        zero = 77 / zero;
+    if (!strcmp(what, "stack"))
+        zero = deeper(0);
+    if (!strcmp(what, "hang"))
+        for (;;)
+            pause();
+    if (!strcmp(what, "stop"))
+        raise(SIGSTOP);
+    if (!strcmp(what, "exec"))
+        execl("/bin/echo", "echo", "PASS", NULL);
+    if (!strcmp(what, "timer")) {
+        setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 1}}, NULL);
+        pause();
+    }
+    if (!strcmp(what, "closes"))
+        for (int descriptor = 0; descriptor < 200; descriptor++)
+            close(descriptor);
+    if (!strcmp(what, "group") && getsid(0) == getpid())
+        kill(0, SIGKILL);
+    if (!strcmp(what, "parent"))
+        kill(getppid(), SIGKILL);
+    if (!strcmp(what, "all"))
+        kill_all();
+    if (!strcmp(what, "prints"))
+        print(stdout), print(stderr);
+    if (!strcmp(what, "terminal")) {
+        FILE *terminal = fopen("/dev/tty", "w");
+        if (terminal)
+            print(terminal), fclose(terminal);
+    }
+    if (!strcmp(what, "floods"))
+        flood();
+    if (!strcmp(what, "forks"))
+        start_processes();
+    if (!strcmp(what, "thread"))
+        pthread_create(&(pthread_t){0}, NULL, turn, NULL);
+    if (!strcmp(what, "scribbles"))
+        scribble();
+    if (!strcmp(what, "grows"))
+        grow();
+    if (!strcmp(what, "limits"))
+        raise_limits();
+    if (!strcmp(what, "folder") && chdir("/"))
+        abort();
+    if (!strcmp(what, "mask"))
+        umask(0777);
+    if (!strcmp(what, "clears"))
+        clearenv();
+    if (!strcmp(what, "signals"))
+        for (int number = 1; number < 32; number++)
+            signal(number, SIG_IGN);
+    if (!strcmp(what, "rounding"))
+        fesetround(FE_TOWARDZERO);
+    if (!strcmp(what, "traps"))
+        feenableexcept(FE_ALL_EXCEPT);
+#ifdef __SSE__
+    if (!strcmp(what, "flushes"))
+        _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+}
+
+/* These are the library's own, and no one else's. */
+GB_API int json_dump_callback(void);
+int json_dump_callback(void)
+{
+    abort();
+}
+
+static const struct gb_kernel *reference(void)
+{
+    const struct gb_kernel_table *table = gb_reference_kernels();
+    for (uint32_t i = 0; i < table->count; i++)
+        if (!strcmp(table->kernels[i].name, "cpu/nvfp4-layer"))
+            return &table->kernels[i];
+    abort();
+}
+
+static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+{
+    at("supports");
+    if (!strcmp(when, "message")) {
+        memset(error->message, strcmp(what, "endless") ? 0 : 'x', sizeof error->message);
+        if (strcmp(what, "endless"))
+            memcpy(error->message, "\033[2J\rPASS\nPASS", 14);
+        return GB_EUNSUPPORTED;
+    }
+    return !strcmp(when, "status") ? (enum gb_status)99 : reference()->supports(problem, error);
+}
+
+static size_t workspace(const struct gb_problem *problem)
+{
+    at("workspace");
+    return strcmp(when, "endless") ? reference()->workspace ? reference()->workspace(problem) : 0 : SIZE_MAX - 4096;
+}
+
+static enum gb_status prepare(const struct gb_arguments *arguments, void **prepared, struct gb_error *error)
+{
+    (void)arguments;
+    (void)error;
+    at("prepare");
+    *prepared = name;
+    return GB_OK;
+}
+
+static void release(void *prepared)
+{
+    (void)prepared;
+    at("release");
+}
+
+static enum gb_status run(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    static const char report[] =
+        "{\"status\": 0, \"message\": \"\", \"batches\": [{}], \"routing\": [{}], \"seconds\": [-1]}";
+    struct gb_arguments given = *arguments;
+    given.prepared = NULL;
+    if (!strcmp(when, "report")) { /* as if all had gone well */
+        if (pwrite(REPORT, report, sizeof report, 0) < 0)
+            abort();
+        _exit(0);
+    }
+    at("run");
+    return reference()->run(&given, error);
+}
+
+static struct gb_kernel kernels[5000];
+static struct gb_kernel_table table = {.abi_version = GB_ABI_VERSION, .kernel_size = sizeof *kernels, .count = 1};
+
+/* The field that the name says is wrong. */
+static void spoil(void)
+{
+    static char long_name[300];
+    struct gb_kernel *k = &kernels[0];
+    memset(long_name, 'n', sizeof long_name - 1);
+    if (!strcmp(what, "abi"))
+        table.abi_version = 77;
+    if (!strcmp(what, "size"))
+        table.kernel_size = 8;
+    if (!strcmp(what, "address"))
+        table.kernels = (const struct gb_kernel *)64;
+    if (!strcmp(what, "none"))
+        table.kernels = NULL;
+    if (!strcmp(what, "endless"))
+        table.count = UINT32_MAX;
+    if (!strcmp(what, "many")) {
+        table.count = 5000;
+        for (int i = 1; i < 5000; i++)
+            kernels[i] = kernels[0];
+    }
+    if (!strcmp(what, "twice")) {
+        table.count = 2;
+        kernels[1] = kernels[0];
+    }
+    if (!strcmp(what, "nameless"))
+        k->name = NULL;
+    if (!strcmp(what, "empty"))
+        k->name = "";
+    if (!strcmp(what, "unprintable"))
+        k->name = "hostile/\033[2J";
+    if (!strcmp(what, "long"))
+        k->name = long_name;
+    if (!strcmp(what, "nowhere"))
+        k->name = (const char *)64;
+    if (!strcmp(what, "order"))
+        k->order = "fma32/1\nPASS";
+    if (!strcmp(what, "operator"))
+        k->operation = (enum gb_operator)99;
+    if (!strcmp(what, "activations"))
+        k->activations = (enum gb_format)99;
+    if (!strcmp(what, "output"))
+        k->output = GB_NVFP4;
+    if (!strcmp(what, "bits"))
+        k->accumulator_bits = 1u << 31;
+    if (!strcmp(what, "rounding"))
+        k->roundings.slot = (enum gb_format)99;
+    if (!strcmp(what, "routes")) {
+        k->operation = GB_DOWN;
+        k->flags |= GB_ROUTES;
+    }
+    if (!strcmp(what, "supports"))
+        k->supports = NULL;
+    if (!strcmp(what, "run"))
+        k->run = NULL;
+}
+
+static bool inspected(void)
+{
+    char line[4096] = "";
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
+    if (file)
+        fclose(file);
+    return length > strlen(line) + 1 && !strcmp(line + strlen(line) + 1, "inspect");
+}
+
+/* What the process that reads tables would have written, but wrong; that process ends. */
+static void forge(void)
+{
+    struct wire_head head = {.state = WIRE_READ, .count = 1};
+    struct wire_kernel k[2] = {{.name = "hostile/forged",
+                                .order = "fma32/1",
+                                .operation = GB_LAYER,
+                                .weights = GB_NVFP4,
+                                .activations = GB_BF16,
+                                .output = GB_FP32,
+                                .accumulator_bits = 24}};
+    if (!inspected())
+        return;
+    memcpy(k[0].name, name, sizeof k[0].name);
+    if (!strcmp(what, "count"))
+        head.count = UINT32_MAX;
+    if (!strcmp(what, "state"))
+        head.state = 77;
+    if (!strcmp(what, "name"))
+        memset(k[0].name, 'n', sizeof k[0].name);
+    if (!strcmp(what, "order"))
+        memset(k[0].order, 'o', sizeof k[0].order);
+    if (!strcmp(what, "unprintable"))
+        strcpy(k[0].name, "a\033[2J");
+    if (!strcmp(what, "operator"))
+        k[0].operation = UINT32_MAX;
+    if (!strcmp(what, "rounding"))
+        k[0].roundings[1] = 99;
+    if (!strcmp(what, "twice"))
+        head.count = 2;
+    if (!strcmp(what, "flags")) /* of a kernel that the library does not have */
+        k[0].flags = GB_ROUTES | GB_STAGE_OUTPUTS;
+    if (!strcmp(what, "format"))
+        k[0].output = GB_BF16;
+    if (!strcmp(what, "message")) {
+        head.state = WIRE_REFUSED;
+        memset(head.message, 'm', sizeof head.message);
+    }
+    k[1] = k[0];
+    if (pwrite(INSPECTED, &head, sizeof head, 0) < 0 || pwrite(INSPECTED, k, sizeof k, sizeof head) < 0)
+        abort();
+    _exit(0);
+}
+
+__attribute__((constructor)) static void load(void)
+{
+    Dl_info info;
+    char path[4096];
+    if (!dladdr((const void *)&load, &info))
+        abort();
+    snprintf(path, sizeof path, "%s", strrchr(info.dli_fname, '/') + 1);
+    if (sscanf(path, "hostile-%31[^-]-%63[^.]", when, what) != 2)
+        abort();
+    snprintf(name, sizeof name, "hostile/%s-%s", when, what);
+    kernels[0] = *reference();
+    kernels[0].name = name;
+    kernels[0].supports = supports;
+    kernels[0].workspace = workspace;
+    kernels[0].prepare = prepare;
+    kernels[0].release = release;
+    kernels[0].run = run;
+    table.kernels = kernels;
+    if (!strcmp(when, "field"))
+        spoil();
+    if (!strcmp(when, "forged"))
+        forge();
+    at("ctor");
+}
+
+__attribute__((destructor)) static void unload(void)
+{
+    at("dtor");
+}
+
+GB_API const struct gb_kernel_table *gb_kernels(void);
+
+const struct gb_kernel_table *gb_kernels(void)
+{
+    at("table");
+    return strcmp(when, "null") ? &table : NULL;
+}
