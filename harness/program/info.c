@@ -7,7 +7,7 @@
 #include "harness/program/command.h"
 #include "harness/judge/coverage.h"
 #include "harness/run/probe.h"
-#include "harness/run/subject.h"
+#include "harness/run/operators.h"
 #include "harness/run/verdict.h"
 #include "quant/quant.h"
 

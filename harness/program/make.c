@@ -8,7 +8,7 @@
 #include "harness/judge/check_exact.h"
 #include "harness/program/make_quantise.h"
 #include "harness/program/models.h"
-#include "harness/run/subject.h"
+#include "harness/run/operators.h"
 #include "harness/run/verdict.h"
 #include "quant/quant.h"
 

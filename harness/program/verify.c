@@ -281,10 +281,11 @@ static enum gb_status judge_arrays(struct case_list *cases, struct verify_option
     if (o->claim.open_silu && request->fixture->operation != GB_SILU_MUL_QUANTISE)
         return gb_fail(error, GB_EINVAL, "%s: --open-silu goes with silu_mul_quantise; this is a problem of %s",
                        path_end(request->path), row->name);
-    o->claim.activations = GB_BF16;
+    struct verify_options plain = *o;
+    plain.claim.activations = GB_BF16;
     progress_enter(0.2, 0.96);
-    enum gb_status status =
-        o->outputs_count ? judge_outputs(cases, o, request, error) : judge_kernels(cases, o, catalogue, request, error);
+    enum gb_status status = o->outputs_count ? judge_outputs(cases, &plain, request, error)
+                                             : judge_kernels(cases, &plain, catalogue, request, error);
     progress_leave();
     return status;
 }

@@ -234,3 +234,8 @@ damaged(lambda f: f.attrs.modify("layout", np.bytes_("diagonal")), "layout")
 damaged(lambda f: f.attrs.modify("global_scale", -1.0), "global_scale")
 damaged(lambda f: f.attrs.modify("operator", np.bytes_("dispatch")), "operator")
 damaged(lambda f: f.__delitem__("values"), "values")
+
+# Several problems in one run: what one is asked for stays with it.
+for kind in ("gaussian", "ties"):
+    run("make", path(f"several-{kind}.h5"), "--operator", "quantise", "--recipe", "nvfp4.te/1", "--shape", "16,256", "--data", kind)
+run("verify", path("several-gaussian.h5"), path("several-ties.h5"), "--expect", "2")

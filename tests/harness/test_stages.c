@@ -137,7 +137,7 @@ static void too_many_flips_are_seen(void **state)
     assert_int_equal(codes(&s, "legal_flips"), legal);
     assert_true(legal > codes(&s, "allowed_flips"));
     assert_int_equal(s.result.verdict, VERDICT_FAIL);
-    assert_non_null(strstr(s.result.reason, "each within its interval, but roundings"));
+    assert_non_null(strstr(s.result.reason, "each admissible, but rounding explains"));
     scene_free(&s);
 }
 
