@@ -344,7 +344,7 @@ struct gb_stage_roundings {
 #define GB_ORDER_MMA16_SM90 "mma16-sm90/1"
 
 struct gb_kernel {
-    const char *name; /* unique in its table, printable ASCII without spaces: "vendor/kernel" */
+    const char *name; /* unique in its table, printable ASCII without spaces, at most 127: "vendor/kernel" */
     enum gb_operator operation;
     enum gb_format weights;
     enum gb_format activations; /* what x and the intermediate are multiplied as: GB_BF16, GB_NVFP4, GB_MXFP8 or
@@ -368,9 +368,9 @@ struct gb_kernel {
 };
 
 struct gb_kernel_table {
-    uint32_t abi_version; /* GB_ABI_VERSION of the header it was built with */
-    uint32_t kernel_size; /* sizeof(struct gb_kernel) it was built with */
-    uint32_t count;
+    uint32_t abi_version;            /* GB_ABI_VERSION of the header it was built with */
+    uint32_t kernel_size;            /* sizeof(struct gb_kernel) it was built with */
+    uint32_t count;                  /* at most 4096 */
     const struct gb_kernel *kernels; /* [count] */
 };
 

@@ -18,6 +18,7 @@ struct case_request {
     const char *gate_name; /* as --gate has it; NULL: the default one */
     uint32_t batches[32];
     uint32_t batch_count;
+    const char *batches_text; /* as --batch has it; NULL: all tokens */
     unsigned timeout_s;
     const char *minimal; /* where the smallest part that fails is written; NULL: not asked for */
 };

@@ -84,6 +84,8 @@ void repro_outputs(char *text, const struct case_request *r, const char *outputs
 {
     start(text, r->path);
     add_option(text, "--outputs", outputs);
+    if (r->batches_text)
+        add_option(text, "--batch", r->batches_text);
     if (claim->order)
         add_option(text, "--order", claim->order);
     if (claim->activations != r->fixture->activations)

@@ -12,6 +12,7 @@
 #include "harness/run/clock.h"
 #include "harness/program/repro.h"
 #include "harness/run/session.h"
+#include "harness/run/text.h"
 #include "harness/run/worker.h"
 #include "quant/quant.h"
 
@@ -169,6 +170,19 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
     return kernel;
 }
 
+/* Whether the file has as many tokens as were asked for: what is missing would not be judged. */
+static enum gb_status check_tokens(const struct case_request *r, const char *path, const struct gb_outputs *outputs,
+                                   struct gb_error *error)
+{
+    uint32_t tokens = outputs->shape.tokens, all = r->fixture->shape.tokens;
+    for (uint32_t b = 0; b < r->batch_count; b++)
+        if (r->batches[b] == tokens)
+            return GB_OK;
+    return gb_fail(error, GB_EINVAL, "%s: has outputs of %u of %u tokens; write %s", path_end(path), tokens, all,
+                   r->batches_text ? "as many as --batch says"
+                                   : "all of them, or say with --batch how many are judged");
+}
+
 enum gb_status case_outputs(struct case_list *cases, const struct case_request *r, const char *outputs_path,
                             const struct claim *claim, struct gb_error *error)
 {
@@ -180,6 +194,10 @@ enum gb_status case_outputs(struct case_list *cases, const struct case_request *
     int code = gb_fixture_quantises(f) ? input_codes(outputs_path, claim->scales, f, r->timeout_s, &outputs, error)
                                        : input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
     double seconds = clock_seconds() - began;
+    if (code == EXIT_PASS && check_tokens(r, outputs_path, outputs, error) != GB_OK) {
+        gb_outputs_free(outputs);
+        code = EXIT_USAGE;
+    }
     if (code != EXIT_PASS) {
         struct case_entry *e = add_verdict(cases, outputs_path, "", NULL, 0, repro, verdict_of(code), error->message);
         command_error("verify", "%s", error->message);

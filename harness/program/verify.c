@@ -68,7 +68,8 @@ static const struct argp_option options[] = {
     {"scales", OPTION_SCALES, "FILE", 0, "of a quantiser: the scales, where --outputs is a .npy file of codes", 0},
     {"open-silu", OPTION_OPEN_SILU, NULL, 0,
      "of silu_mul_quantise: what wrote --outputs computes silu in FP32 in a form of its own (docs/gates.md)", 0},
-    {"batch", OPTION_BATCH, "N,...", 0, "run the first N tokens, for each N; all tokens by default", 0},
+    {"batch", OPTION_BATCH, "N,...", 0,
+     "run the first N tokens, for each N; all tokens by default. With --outputs: files that have so many tokens", 0},
     {"gate", OPTION_GATE, "FILE", 0,
      "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
     {"minimise", OPTION_MINIMISE, "OUT.h5", 0,
@@ -166,8 +167,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->fixture_count)
             usage_error(state, "name at least one fixture");
-        if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count || o->batches))
-            usage_error(state, "--outputs goes with one fixture, and without --kernel, --subject and --batch");
+        if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count))
+            usage_error(state, "--outputs goes with one fixture, and without --kernel and --subject");
         if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits || o->claim.activations) &&
             !o->outputs_count)
             usage_error(state, "--order, --activations, --rounding and --accumulator-bits go with --outputs");
@@ -345,6 +346,7 @@ static enum gb_status verify_cases(json_t *record, struct case_list *cases, stru
                                    .gate_name = o->gate_name,
                                    .timeout_s = o->timeout_s,
                                    .minimal = o->minimal,
+                                   .batches_text = o->batches,
                                    .batches = {(*fixture)->shape.tokens},
                                    .batch_count = 1};
     if (o->batches &&

@@ -109,6 +109,7 @@ def verify(
         if owners:
             claim = _claim(order, rounding, accumulator_bits)
             words = [word for path in owners for word in ("--outputs", path)]
+            words += ["--batch", ",".join(map(str, sorted(set(numbers))))]
             text, judged = _judge(fixture, [*words, *claim, *arguments], owners)
             texts.append(text)
             cases += judged

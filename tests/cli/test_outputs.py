@@ -66,7 +66,14 @@ for value in (np.nan, np.inf, 0.0):
     record(fixture, "--outputs", path("changed.npy"), code=1)
 
 np.save(path("prefix.npy"), np.stack(layers)[:, :4])
-expect(record(fixture, "--outputs", path("prefix.npy"))["cases"][0]["batch"] == 4, "a prefix of the tokens is a batch")
+np.save(path("all.npy"), np.stack(layers))
+case, = record(fixture, "--outputs", path("prefix.npy"), code=2)["cases"]
+expect(case["verdict"] == "BAD_INPUT" and "has outputs of 4 of 9 tokens" in case["reason"], f"an incomplete file: {case}")
+for batch, code in (("4", 0), ("1,4,9", 0), ("3", 2), ("9", 2)):
+    case, = record(fixture, "--outputs", path("prefix.npy"), "--batch", batch, code=code)["cases"]
+    expect(code or case["batch"] == 4, f"--batch {batch}: {case}")
+case, = record(fixture, "--outputs", path("all.npy"), "--batch", "4", code=2)["cases"]
+expect("has outputs of 9 of 9 tokens; write as many as --batch says" in case["reason"], str(case))
 np.save(path("wrong.npy"), np.zeros((2, 9, 95), np.float32))
 expect("wrong.npy" in run("verify", fixture, "--outputs", path("wrong.npy"), code=2).stderr, "the file must be named")
 run("verify", fixture, "--outputs", path("missing.npy"), code=2)

@@ -204,6 +204,17 @@ int json_dump_callback(void)
     abort();
 }
 
+/* Whatever was done to it, every call begins in the default floating-point environment. */
+static void check_environment(void)
+{
+    bool good = fegetround() == FE_TONEAREST && !fegetexcept();
+#ifdef __SSE__
+    good = good && !(_mm_getcsr() & 0x8040);
+#endif
+    if (!good)
+        abort();
+}
+
 static const struct gb_kernel *reference(void)
 {
     const struct gb_kernel_table *table = gb_reference_kernels();
@@ -215,6 +226,7 @@ static const struct gb_kernel *reference(void)
 
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {
+    check_environment();
     at("supports");
     if (!strcmp(when, "message")) {
         memset(error->message, strcmp(what, "endless") ? 0 : 'x', sizeof error->message);
@@ -227,6 +239,7 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
 
 static size_t workspace(const struct gb_problem *problem)
 {
+    check_environment();
     at("workspace");
     return strcmp(when, "endless") ? reference()->workspace ? reference()->workspace(problem) : 0 : SIZE_MAX - 4096;
 }
@@ -235,6 +248,7 @@ static enum gb_status prepare(const struct gb_arguments *arguments, void **prepa
 {
     (void)arguments;
     (void)error;
+    check_environment();
     at("prepare");
     *prepared = name;
     return GB_OK;
@@ -243,6 +257,7 @@ static enum gb_status prepare(const struct gb_arguments *arguments, void **prepa
 static void release(void *prepared)
 {
     (void)prepared;
+    check_environment();
     at("release");
 }
 
@@ -257,6 +272,7 @@ static enum gb_status run(const struct gb_arguments *arguments, struct gb_error 
             abort();
         _exit(0);
     }
+    check_environment();
     at("run");
     return reference()->run(&given, error);
 }
