@@ -227,6 +227,32 @@ GB_API float gb_weights_global(const struct gb_weights *weights, uint32_t expert
 /* One row's values, exact in float64. values: [columns]. */
 GB_API void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t row, double *values);
 
+/* Activations: what gate and up become, act(g) * (u + offset), with g = min(gate, limit) and u = up within -limit ..
+ * limit. */
+
+/* act */
+enum gb_gate_kind {
+    GB_GATE_SILU = 1,   /* silu(g), correctly rounded */
+    GB_GATE_SIGMOID = 2 /* g * sigmoid(alpha * g), every step rounded */
+};
+
+struct gb_activation_row {
+    enum gb_activation activation;
+    const char *name; /* "silu" */
+    enum gb_gate_kind gate;
+    double alpha;  /* to be rounded to FP32; SiLU: 1 */
+    double limit;  /* exact in FP32; infinity: none */
+    double offset; /* exact in FP32; 0: nothing is added */
+    bool in_turns; /* checkpoints that have it hold rows of gate and up in turns, or in halves */
+};
+
+GB_API const struct gb_activation_row *gb_activation_rows(size_t *count);
+/* NULL for an unknown one. */
+GB_API const struct gb_activation_row *gb_activation_find(enum gb_activation activation);
+GB_API const char *gb_activation_name(enum gb_activation activation);
+/* GB_EINVAL names those known. */
+GB_API enum gb_status gb_activation_parse(const char *name, enum gb_activation *activation, struct gb_error *error);
+
 /* Recipes: every choice by which values become codes and scales. */
 
 struct gb_recipe {

@@ -128,7 +128,7 @@ enum gb_status gb_arguments_check(const struct gb_contract *contract, const stru
     if (gb_weighs_input(arguments) && !arguments->routing_weights)
         return gb_fail(error, GB_EINVAL, "routing weights, which multiply the input, are NULL");
     enum gb_activation activation = gb_arguments_extension(arguments).activation;
-    if (activation != GB_SILU && activation != GB_SWIGLU_OAI)
+    if (!gb_activation_find(activation))
         return gb_fail(error, GB_EINVAL, "unknown activation %d", (int)activation);
     enum gb_status status = GB_OK;
     if (operation != GB_DOWN)

@@ -8,11 +8,12 @@
 
 float gb_gated(enum gb_activation activation, float gate, float up)
 {
-    if (activation == GB_SILU)
-        return gb_silu(gate) * up;
-    float g = gate > 7.0f ? 7.0f : gate; /* NaN stays */
-    float u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
-    return g * gb_sigmoid(1.702f * g) * (u + 1.0f);
+    const struct gb_activation_row *row = gb_activation_find(activation);
+    const float limit = (float)row->limit;
+    float g = gate > limit ? limit : gate; /* NaN stays */
+    float u = up > limit ? limit : up < -limit ? -limit : up;
+    float f = row->gate == GB_GATE_SILU ? gb_silu(g) : g * gb_sigmoid((float)row->alpha * g);
+    return f * (row->offset != 0.0 ? u + (float)row->offset : u);
 }
 
 /* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. values:

@@ -131,13 +131,3 @@ enum gb_status gb_reference_quantise(const struct gb_arguments *a, struct gb_err
 {
     return gb_quantise_rows(a, GB_QUANTISE, gb_plain_row, error);
 }
-
-enum gb_status gb_reference_quantised_values(const struct gb_arguments *a, enum gb_operator operation, float *values,
-                                             struct gb_error *error)
-{
-    const struct gb_quantisation *q = a->quantise;
-    enum gb_status status = gb_quantise_check(q, operation, error);
-    for (uint32_t row = 0; status == GB_OK && row < q->rows; row++)
-        (operation == GB_QUANTISE ? gb_plain_row : gb_gated_row)(q, a->values, row, values + (size_t)row * q->columns);
-    return status;
-}

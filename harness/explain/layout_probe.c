@@ -137,7 +137,7 @@ static enum gb_status implied(const struct gb_fixture *f, const struct gb_captur
 static bool possible(const struct gb_fixture *f, const struct reading *reading, const struct gb_relaid *relaid)
 {
     return !(reading->nibbles && gb_row_code_bytes(f->weights, 64) != 32) &&
-           !(reading->rows == halves && f->activation != GB_SWIGLU_OAI) &&
+           !(reading->rows == halves && !gb_activation_find(f->activation)->in_turns) &&
            !(reading->scales != GB_LAYOUT_LINEAR && !relaid->scales[0] && !relaid->scales[1]);
 }
 

@@ -135,6 +135,7 @@ static void count_gate_up(const struct gb_fixture *f, uint32_t layer, uint32_t t
                           const struct gb_gate_up_values *values, const gb_bf16 *intermediate,
                           struct coverage_count *of)
 {
+    const struct gb_activation_row *row = gb_activation_find(f->activation);
     uint32_t width = f->shape.intermediate;
     for (size_t p = 0; p < (size_t)tokens * f->shape.top_k; p++) {
         if (f->layer[layer].ids[p] < 0)
@@ -143,12 +144,10 @@ static void count_gate_up(const struct gb_fixture *f, uint32_t layer, uint32_t t
         for (size_t i = p * width; i < (p + 1) * width; i++) {
             float gate = values->gate[i];
             count_product(values->product[i], of);
-            if (f->activation == GB_SWIGLU_OAI) {
-                of[COVER_CLAMP_GATE].seen += gate > 7.0f;
-                of[COVER_CLAMP_UP].seen += fabsf(values->up[i]) > 7.0f;
-            } else if (!isnan(gate)) {
+            of[COVER_CLAMP_GATE].seen += (double)gate > row->limit;
+            of[COVER_CLAMP_UP].seen += (double)fabsf(values->up[i]) > row->limit;
+            if (row->gate == GB_GATE_SILU && !isnan(gate))
                 of[silu_region(gate)].seen++;
-            }
         }
     }
 }
@@ -176,10 +175,11 @@ static enum gb_status measure_gate_up(const struct gb_fixture *f, uint32_t layer
 
 enum gb_status coverage_measure(const struct gb_fixture *f, uint32_t tokens, struct coverage *c, struct gb_error *error)
 {
+    const struct gb_activation_row *activation = gb_activation_find(f->activation);
     *c = (struct coverage){.tokens = tokens};
     for (enum coverage_item i = COVER_X_SUBNORMALS; i < COVERAGE_ITEMS; i++)
-        c->of[i].applies = i == COVER_CLAMP_GATE || i == COVER_CLAMP_UP          ? f->activation == GB_SWIGLU_OAI
-                           : i >= COVER_SILU_UNDERFLOW && i <= COVER_SILU_LINEAR ? f->activation == GB_SILU
+        c->of[i].applies = i == COVER_CLAMP_GATE || i == COVER_CLAMP_UP          ? isfinite(activation->limit)
+                           : i >= COVER_SILU_UNDERFLOW && i <= COVER_SILU_LINEAR ? activation->gate == GB_GATE_SILU
                                                                                  : true;
     uint32_t *load = malloc(f->shape.experts * sizeof *load); /* [experts] */
     const gb_bf16 **row = malloc(tokens * sizeof *row);       /* [tokens] */

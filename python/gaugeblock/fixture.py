@@ -59,8 +59,8 @@ class Layer:
     """The inputs of one layer for the first `tokens` tokens, in the framework that was asked for.
 
     x: bf16 [tokens, hidden]; ids: int32 [tokens, top_k], -1 is an empty slot; routing_weights: float32 [tokens, top_k];
-    gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows. activation: "silu" or
-    "swiglu-oai" (docs/numerics.md); gate_up_bias: float32 [experts, 2 * intermediate], down_bias: float32 [experts,
+    gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows. activation: its name
+    in docs/numerics.md, such as "silu"; gate_up_bias: float32 [experts, 2 * intermediate], down_bias: float32 [experts,
     hidden]; None where the layer has none. weighed_input: the routing weight multiplies x, rounded to bf16, and not the
     output. activations: what the fixture's contract multiplies x and the intermediate as: "bf16", or "nvfp4", "mxfp8",
     "fp8", which they are quantised to first. A function that does not know them raises NotImplementedError. quantisation: how, or None
@@ -207,7 +207,7 @@ class Fixture:
             routing_weights=array(a.routing_weights, np.float32, (tokens, s.top_k)),
             gate_up=self._weights(a, "gate_up", array),
             down=self._weights(a, "down", array),
-            activation={lib.GB_SILU: "silu", lib.GB_SWIGLU_OAI: "swiglu-oai"}[a.activation],
+            activation=ffi.string(lib.gb_activation_name(a.activation)).decode(),
             gate_up_bias=None
             if a.gate_up_bias == ffi.NULL
             else array(a.gate_up_bias, np.float32, (s.experts, 2 * s.intermediate)),

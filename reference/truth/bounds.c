@@ -20,7 +20,7 @@ static const double silu_roundings = 8.0, silu_roundings_fast = 2.4;
 static const double silu_floor = 0x1p-120;
 /* gpt-oss. f(g) = g * sigmoid(alpha g) = silu(alpha g) / alpha, so |f'| is below silu's slope. Rounding alpha and its
  * product moves f by at most 2^-23 max(z^2 sigmoid'(z)) / alpha, the maximum being 0.44. */
-static const double swiglu_alpha = 1.702, swiglu_limit = 7.0, swiglu_floor = 0x1p-24;
+static const double sigmoid_floor = 0x1p-24;
 /* No error is larger in standard deviations: P(|e| > 10 sigma) <= 2 e^-50. */
 static const double likely_deviations = 10.0;
 /* Flips of codes count in full: in as many standard deviations as any judge allows, sqrt(2 ln(2 / 1e-9)) = 6.5. */
@@ -83,15 +83,15 @@ double gb_silu_error(double x)
     return (silu_roundings + silu_roundings_fast * fabs(x)) * 0x1p-24 * fabs(silu) + silu_floor;
 }
 
-/* What up is multiplied by, f(gate) = g * sigmoid(z): z = g = gate in SiLU, alpha * g with a clamped g in gpt-oss. */
-static struct spread gate_of(enum gb_activation activation, struct spread gate)
+/* What up is multiplied by, f(gate) = g * sigmoid(z), z = alpha * g, g = gate up to the limit. */
+static struct spread gate_of(const struct gb_activation_row *row, struct spread gate)
 {
-    bool oai = activation == GB_SWIGLU_OAI, clamped = oai && gate.value > swiglu_limit;
-    double g = clamped ? swiglu_limit : gate.value, z = oai ? swiglu_alpha * g : g;
+    bool clamped = gate.value > row->limit;
+    double g = clamped ? row->limit : gate.value, z = row->alpha * g;
     double sigmoid = 1.0 / (1.0 + exp(-z)), slope = clamped ? 0.0 : sigmoid * (1.0 + z * (1.0 - sigmoid));
     struct spread f = {.value = g * sigmoid};
     double own = (silu_roundings + silu_roundings_fast * fabs(z)) * 0x1p-24 * fabs(f.value) + silu_floor;
-    own += oai ? swiglu_floor : 0.0;
+    own += row->gate == GB_GATE_SIGMOID ? sigmoid_floor : 0.0;
     f.worst = silu_slope * gate.worst + own;
     f.variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
     f.typical = squared(silu_slope) * gate.typical + squared(own) / 3.0;
@@ -99,26 +99,28 @@ static struct spread gate_of(enum gb_activation activation, struct spread gate)
     return f;
 }
 
-/* What it is multiplied with: up, or gpt-oss's clamped up and 1. */
-static struct spread up_of(enum gb_activation activation, struct spread up, double u)
+/* What it is multiplied with: up, or clamped up and the offset. */
+static struct spread up_of(const struct gb_activation_row *row, struct spread up, double u)
 {
-    if (activation != GB_SWIGLU_OAI)
+    bool clamped = fabs(up.value) > row->limit;
+    up.value = clamped ? copysign(row->limit, up.value) : up.value;
+    up.bias = clamped ? 0.0 : up.bias;
+    if (row->offset == 0.0)
         return up;
-    bool clamped = fabs(up.value) > swiglu_limit;
-    up.value = 1.0 + (clamped ? copysign(swiglu_limit, up.value) : up.value);
+    up.value += row->offset;
     double rounding = u * (fabs(up.value) + up.worst);
     up.worst += rounding;
     up.variance += squared(rounding) / 3.0;
     up.typical += squared(rounding) / 3.0;
-    up.bias = (clamped ? 0.0 : up.bias) + u * up.value;
+    up.bias += u * up.value;
     return up;
 }
 
 /* Their product, before it is rounded to the intermediate's format. */
-static struct spread gated(enum gb_activation activation, struct spread gate, struct spread plain_up, double u,
+static struct spread gated(const struct gb_activation_row *row, struct spread gate, struct spread plain_up, double u,
                            const struct gb_rounding_points *points)
 {
-    struct spread f = gate_of(activation, gate), up = up_of(activation, plain_up, u);
+    struct spread f = gate_of(row, gate), up = up_of(row, plain_up, u);
     round_to(points->stages.silu, &f);
     struct spread h = {.value = f.value * up.value};
     double product = u * (fabs(f.value) + f.worst) * (fabs(up.value) + up.worst);
@@ -248,7 +250,7 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
         const double *x = w->x + pair / w->shape->top_k * H;
         struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->points, typical);
         struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->points, typical);
-        struct spread h = gated(w->weights->extension.activation, gate, up, w->u, w->points);
+        struct spread h = gated(gb_activation_find(w->weights->extension.activation), gate, up, w->u, w->points);
         put(b->unrounded_worst, at, h.worst);
         put(b->unrounded_sigma, at, sqrt(h.variance));
         put(b->unrounded_typical, at, sqrt(h.typical));

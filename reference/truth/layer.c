@@ -77,12 +77,11 @@ static double bias_at(const float *bias, uint32_t i)
     return bias ? (double)bias[i] : 0.0;
 }
 
-static double gated(enum gb_activation activation, double gate, double up)
+static double gated(const struct gb_activation_row *row, double gate, double up)
 {
-    if (activation == GB_SILU)
-        return gate / (1.0 + exp(-gate)) * up;
-    double g = gate > 7.0 ? 7.0 : gate, u = up > 7.0 ? 7.0 : up < -7.0 ? -7.0 : up;
-    return g / (1.0 + exp(-1.702 * g)) * (u + 1.0);
+    double g = gate > row->limit ? row->limit : gate, u = up > row->limit ? row->limit : up;
+    u = up < -row->limit ? -row->limit : u;
+    return g / (1.0 + exp(-row->alpha * g)) * (row->offset != 0.0 ? u + row->offset : u);
 }
 
 /* Adds one expert's share to output [tokens, hidden]; fills its rows of intermediate (if not NULL). */
@@ -91,6 +90,7 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
                                  struct scratch *s, double *output, double *intermediate, struct gb_error *error)
 {
     uint32_t hidden = shape->hidden, inner = shape->intermediate;
+    const struct gb_activation_row *activation = gb_activation_find(source->extension.activation);
     const float *up_bias = gb_bias_of(source->extension.gate_up_bias, expert, 2 * inner);
     const float *down_bias = gb_bias_of(source->extension.down_bias, expert, hidden);
     for (uint32_t n = 0; n < count; n++)
@@ -102,8 +102,7 @@ static enum gb_status one_expert(const struct gb_shape *shape, uint32_t expert, 
     for (uint32_t n = 0; n < count; n++)
         for (uint32_t i = 0; i < inner; i++) {
             const double *row = s->gate_up + (size_t)n * 2 * inner;
-            double h = gated(source->extension.activation, row[i] + bias_at(up_bias, i),
-                             row[inner + i] + bias_at(up_bias, inner + i));
+            double h = gated(activation, row[i] + bias_at(up_bias, i), row[inner + i] + bias_at(up_bias, inner + i));
             s->h[(size_t)n * inner + i] = h;
             if (intermediate)
                 intermediate[(size_t)pairs[n] * inner + i] = h;
