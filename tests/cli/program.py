@@ -57,7 +57,7 @@ def record(*arguments, code=0):
     return one
 
 
-seen_options = set()
+forms = set()  # of lines that were run
 
 
 def reproduced(cases, **options):
@@ -73,10 +73,10 @@ def reproduced(cases, **options):
     lines = [line for line, found in codes.items() if line and found != {0}]
     for line in lines[:: 1 + len(lines) // 33]:
         gravest = next(code for code in (5, 2, 6, 1, 4, 3) if code in codes[line])
-        options = (gravest, tuple(word for word in line.split() if word.startswith("--")))
-        if options in seen_options and not ALL:
+        form = gravest, *(word for word in line.split() if word.startswith("--"))
+        if form in forms and not ALL:
             continue
-        seen_options.add(options)
+        forms.add(form)
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, **options)
         expect(done.returncode == gravest,
                f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")

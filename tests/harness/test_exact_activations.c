@@ -145,7 +145,7 @@ static void large_sums_fit(void **state)
 {
     (void)state;
     static const struct gb_shape deep = {2, 256, 2048, 8, 8};
-    for (int c = 0; c < CONTRACTS; c++) {
+    for (int c = 0; c < CONTRACTS; c += sparse) {
         struct gb_fixture *f = quantised_fixture(&deep, &contracts[c], "uniform", 5);
         struct gb_exactness found = examine(f, contracts[c].activations, 24);
         if (found.why)
@@ -179,7 +179,7 @@ static bool can_be(const struct contract *c, enum mistake m, bool x)
     }
 }
 
-/* Every mistake fails by this lane; how many pass all others is printed. */
+/* Every mistake fails by this lane; in the whole sweep it is printed how many pass all others. */
 static void mistakes_are_seen(void **state)
 {
     /* The first is long: of 65,536 elements a few show a division. */
@@ -204,7 +204,8 @@ static void mistakes_are_seen(void **state)
                          mistake_names[q->mistake], q->of_x ? "x" : "the intermediate", verdict_name(verdict),
                          (unsigned long long)mismatching);
             made++;
-            unseen += verdict_of(&b, false, &mismatching) != VERDICT_FAIL;
+            if (sparse == 1 || !unseen)
+                unseen += verdict_of(&b, false, &mismatching) != VERDICT_FAIL;
         }
         bench_free(&b);
     }
