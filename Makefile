@@ -9,7 +9,7 @@ JOBS := $(shell nproc 2>/dev/null || echo 1)
 export DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo all test check gpu-test exhaustive fuzz valgrind install uninstall format format-check clean
+.PHONY: help setup build demo all test test-all check gpu-test exhaustive fuzz valgrind install uninstall format format-check clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -33,6 +33,11 @@ all: setup
 
 test: all ## build all, then run the quick tests that need no GPU
 	ctest --preset release --parallel $(JOBS)
+
+test-all: all check ## every test that needs no GPU (hours), the sanitised ones, the GPU tests' compilation; fuzzing if clang-14 is there
+	cmake --build --preset gpu-tests
+	ctest --preset everything --parallel $(JOBS)
+	@if command -v clang-14 >/dev/null; then $(MAKE) fuzz; else echo "test-all: no clang-14 here, so nothing was fuzzed"; fi
 
 check: setup ## the same tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build-dev/
 	cmake --preset dev

@@ -17,6 +17,9 @@ SANITISED = os.environ["SANITISED"] == "1"
 CHECKPOINT = os.path.join(SOURCE, "fixtures/data/tiny-qwen3-moe")
 CAPTURE = os.path.join(CHECKPOINT, "capture.safetensors")
 
+# Whether nothing is left out: `test_name.py all`, which is test slow_name.
+ALL = sys.argv[1:] == ["all"]
+
 folder = tempfile.TemporaryDirectory(prefix="gaugeblock-test-")
 
 
@@ -54,9 +57,13 @@ def record(*arguments, code=0):
     return one
 
 
+forms = set()  # of lines that were run
+
+
 def reproduced(cases, **options):
     """Runs the line of every case that does not pass, as a shell takes it: it ends with the gravest of the codes of
-    the cases that have it. Of hundreds of lines 32 are run."""
+    the cases that have it. Of hundreds of lines 32 are run; of lines with the same options and code that a test has
+    run, none again unless ALL."""
     codes = {}
     for case in cases:
         codes.setdefault(case["repro"], set()).add(case["exit_code"])
@@ -66,6 +73,10 @@ def reproduced(cases, **options):
     lines = [line for line, found in codes.items() if line and found != {0}]
     for line in lines[:: 1 + len(lines) // 33]:
         gravest = next(code for code in (5, 2, 6, 1, 4, 3) if code in codes[line])
+        form = gravest, *(word for word in line.split() if word.startswith("--"))
+        if form in forms and not ALL:
+            continue
+        forms.add(form)
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, **options)
         expect(done.returncode == gravest,
                f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")

@@ -9,7 +9,7 @@ import numpy as np
 
 import program
 import published
-from program import CAPTURE, CHECKPOINT, expect, path, run
+from program import ALL, CAPTURE, CHECKPOINT, expect, path, run
 from published import EXPERTS, Published, bf16, trained
 
 ROUTER = "model.layers.{}.mlp.gate.weight"
@@ -112,7 +112,8 @@ for model, router, groups, kept, scale in (
             expect(np.allclose(layer["truth/routing_weights"][()], weights, rtol=1e-6), f"{model}: weights")
             name = f"model.layers.{n + 1}.mlp.experts.5.up_proj.weight"
             expect((layer["gate_up/codes"][5, 192:] == checkpoint.tensors[name][1]).all(), f"{model}: codes")
-    run("verify", path("deep.h5"))
+    if ALL or model == "kimi_k2":
+        run("verify", path("deep.h5"))
 
 # A range without experts, and one that goes around them.
 refused(path("kimi_k2"), "--layers 0-0", "no experts", options=["--layers", 0])

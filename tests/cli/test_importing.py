@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from blocks import block
-from program import CAPTURE, expect, path, run
+from program import ALL, CAPTURE, expect, path, run
 from published import EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published, refused, swapped
 
 CAPTURED = ["--capture", CAPTURE, "--tokens", 24]
@@ -64,7 +64,8 @@ for layout in LAYOUTS:
     cosine = float(done.stdout.split("cosine of ")[1].split()[0])
     expect(cosine > (.97 if "4" in layout.split("-")[1 if "modelopt" in layout else 0] else .999),
            f"{layout}: cosine {cosine}")
-    run("verify", path("out.h5"))
+    if ALL or layout in ("modelopt-nvfp4", "fp8-128x128"):
+        run("verify", path("out.h5"))
 
 # The documented hash covers the encoding scales.
 with open(path("hash.py"), "w") as stream:
@@ -88,7 +89,8 @@ def planted(layout, name, change, *words, capture=False):
     options = CAPTURED if capture else ["--tokens", 3]
     done = run("import", folder, path("planted.h5"), "--layers", 0, *options, code=2)
     expect(len(done.stderr.splitlines()) == 1 and all(w in done.stderr for w in words), f"{layout}, {name}: {done.stderr}")
-    run("import", folder, path("trusted.h5"), "--trust", "--layers", 0, *options)
+    if ALL or capture:
+        run("import", folder, path("trusted.h5"), "--trust", "--layers", 0, *options)
     if os.path.exists(os.path.join(folder, "hf_quant_config.json")):
         os.remove(os.path.join(folder, "hf_quant_config.json"))
 

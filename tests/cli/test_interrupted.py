@@ -13,7 +13,7 @@ import h5py
 
 from program import FAULTS, PROGRAM, SOURCE, TMPFILE_FAULT, expect, path, run, small
 
-KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 48
+KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 16
 SEED = random.randrange(1 << 32)
 MARK = f"GAUGEBLOCK_TEST_MARK={os.getpid()}.{SEED}"
 generator = random.Random(SEED)

@@ -17,6 +17,12 @@
 
 #include "gaugeblock.h"
 
+/* Whether a sweep leaves nothing out: `test_name all`, which is test slow_name. */
+static inline bool sweeps_are_whole(int argc, char **argv)
+{
+    return argc > 1 && !strcmp(argv[1], "all");
+}
+
 static inline uint32_t float_bits(float value)
 {
     uint32_t bits;
