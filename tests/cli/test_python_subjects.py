@@ -58,6 +58,7 @@ with gaugeblock.Fixture(gaugeblock.make(path("-odd name.h5"), model="olmoe-1b-7b
 for options, words in (
     ({}, "give either --model or --shape"),
     ({"shape": (8, 3, 96)}, "--shape 8,3,96: give experts,top_k,hidden,intermediate"),
+    ({"shape": "8,2,128,64"}, "shape='8,2,128,64': give numbers, such as (8, 2, 128, 64)"),
     ({"shape": (8, 3, 96, 47)}, "multiples of 16"),
     ({"model": "no"}, "--model no: unknown"),
     ({"shape": (8, 3, 96, 64), "seed": -1}, "--seed -1"),
