@@ -127,9 +127,10 @@ reproduced([case.record for case in report.cases if case.record], cwd="/")
 report = gaugeblock.verify("cpu/mxfp4-layer", made)
 case, = report.check().cases
 expect(case.subject == case.record["subject"]["name"] == "cpu/mxfp4-layer" and case.reproduce == "", str(report))
-report = gaugeblock.verify("no/such", made)
-expect(report.verdict is Verdict.NOT_RUN and report.cases[0].subject == "no/such", str(report))
-for subject, error in (({}, ValueError), ({"x": 3}, TypeError), (None, TypeError)):
+for name in ("no/such", "--help"):
+    report = gaugeblock.verify(name, made)
+    expect(report.verdict is Verdict.NOT_RUN and report.cases[0].subject == name, str(report))
+for subject, error in (({}, ValueError), ({"x": 3}, TypeError), ({1: moe}, TypeError), (None, TypeError)):
     try:
         gaugeblock.verify(subject, made)
     except error as raised:
