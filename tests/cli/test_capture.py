@@ -83,6 +83,35 @@ for output in (EARLIER, OUTPUT):
     capture.check_output(types.SimpleNamespace(output=output, text=TEXT))
 expect(content(EARLIER) == before and not os.path.exists(OUTPUT), "a check left its traces")
 
+
+class Failure(Exception):
+    pass
+
+
+def save(whole):
+    """In place of safetensors: a file that is written whole, or in part."""
+    def save_file(tensors, file, metadata):
+        with open(file, "w") as stream:
+            stream.write("half")
+        if not whole:
+            raise Failure("the disk is full")
+    return save_file
+
+
+sys.modules["safetensors"] = types.SimpleNamespace(SafetensorError=Failure)
+sys.modules["safetensors.torch"] = types.SimpleNamespace(save_file=save(False))
+files = os.listdir(path(""))
+try:
+    capture.write({}, EARLIER)
+except SystemExit as error:
+    expect(str(error) == f"{os.path.realpath(EARLIER)}: cannot be written: the disk is full", str(error))
+else:
+    sys.exit("half a capture was taken for one")
+expect(content(EARLIER) == before and os.listdir(path("")) == files, "half a capture was left, or an earlier one lost")
+sys.modules["safetensors.torch"] = types.SimpleNamespace(save_file=save(True))
+capture.write({}, EARLIER)
+expect(content(EARLIER) == b"half" and os.listdir(path("")) == files, "a capture was not made again")
+
 for ids, words in (([], "has no tokens; give a longer text"), ([1, 2], "has 2 tokens; give a longer text or --tokens 2")):
     try:
         capture.choose_tokens(types.SimpleNamespace(text=TEXT, tokens=64), ids, 256)
