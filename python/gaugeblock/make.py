@@ -43,6 +43,8 @@ def make(
 
     ValueError says what the program refused: an argument, or a path that cannot be written. FileNotFoundError: no gaugeblock.
     """
+    if isinstance(shape, str):
+        raise ValueError(f"shape={shape!r}: give numbers, such as (8, 2, 128, 64)")
     options = {
         "model": model,
         "shape": None if shape is None else ",".join(map(str, shape)),

@@ -24,6 +24,9 @@ from gaugeblock.report import Case, Report, Verdict
 from gaugeblock.returned import NAMES, bits, checked, kind, write
 
 
+GUARD_S = 10  # that a guard has to end what it guards
+
+
 class _Stop(Exception):
     """A verdict that is certain before anything is judged."""
 
@@ -87,11 +90,14 @@ def verify(
     if not subjects:
         raise ValueError("subject: an empty dictionary; name at least one function or kernel")
     for name, one in subjects.items():
+        if not isinstance(name, str):
+            raise TypeError(f"subject: the name {name!r} is a {type(name).__name__}; give a string")
         if not callable(one) and not isinstance(one, str):
             raise TypeError(f"subject {name}: a {type(one).__name__}; give a function, or a kernel's name")
     functions = {name: one for name, one in subjects.items() if not isinstance(one, str)}
     if functions and not isolate:
         give(np.zeros(1, np.float32), None, framework, device)  # no such framework or device: an argument, not a verdict
+    claim = _claim(order, rounding, accumulator_bits)
     cases: typing.List[Case] = []
     texts = []
     with Fixture(fixture) as problem, _kept(keep) as folder:
@@ -107,8 +113,7 @@ def verify(
                 except _Stop as stop:
                     cases.append(Case(tokens, stop.verdict, stop.reason, subject=name))
         if owners:
-            claim = _claim(order, rounding, accumulator_bits)
-            words = [word for path in owners for word in ("--outputs", path)]
+            words = [f"--outputs={path}" for path in owners]
             words += ["--batch", ",".join(map(str, sorted(set(numbers))))]
             text, judged = _judge(fixture, [*words, *claim, *arguments], owners)
             texts.append(text)
@@ -118,11 +123,19 @@ def verify(
         for name, one in subjects.items():
             if not isinstance(one, str):
                 continue
-            words = ["--kernel", one, "--batch", ",".join(map(str, sorted(set(numbers)))), *arguments]
+            words = [f"--kernel={one}", f"--batch={','.join(map(str, sorted(set(numbers))))}", *arguments]
             text, judged = _judge(fixture, words, {one: name})
             texts.append(text)
             cases += judged
     return Report(", ".join(subjects), os.fspath(fixture), tuple(cases), "\n".join(texts))
+
+
+def _said(error: BaseException) -> str:
+    """An exception's text, whatever its own code does when asked for it."""
+    try:
+        return str(error)
+    except (Exception, SystemExit) as another:
+        return f"(its text raises {type(another).__name__})"
 
 
 def _name(subject: Subject) -> str:
@@ -192,11 +205,15 @@ def _isolated(function, timeout_s, work):
         raise ValueError(f"isolate=True: {qualname} of {module} cannot be imported; define it at the top of a module")
     result = pathlib.Path(work[-1] + ".json")
     command = [sys.executable, "-m", "gaugeblock.isolated", str(result), module, qualname, json.dumps(work)]
+    guard = [sys.executable, "-I", os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    try:
-        code = subprocess.run(command, env=environment, timeout=timeout_s, check=False).returncode
-    except subprocess.TimeoutExpired:
-        raise _Stop(Verdict.CRASH, f"the function was not done after {timeout_s} s") from None
+    with subprocess.Popen([*guard, *command], env=environment, stdin=subprocess.PIPE) as guarded:
+        try:
+            code = guarded.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise _Stop(Verdict.CRASH, f"the function was not done after {timeout_s} s") from None
+        finally:
+            _end(guarded)
     if not result.exists():
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         raise _Stop(Verdict.CRASH, f"the function's process ended {how}")
@@ -205,6 +222,15 @@ def _isolated(function, timeout_s, work):
     if answer["verdict"]:
         raise _Stop(Verdict[answer["verdict"]], answer["reason"])
     return answer["outputs"]
+
+
+def _end(guarded):
+    """Has the guard end what it guards, and ends the guard itself if it does not answer."""
+    guarded.stdin.close()
+    try:
+        guarded.wait(GUARD_S)
+    except subprocess.TimeoutExpired:
+        guarded.kill()
 
 
 def isolated_main(arguments):
@@ -231,9 +257,9 @@ def _run(function, problem, tokens, framework, device):
         try:
             results.append(checked(problem, layer, returned))
         except (TypeError, ValueError) as error:
-            raise _Stop(Verdict.FAIL, f"layer {index}: {error}") from error
+            raise _Stop(Verdict.FAIL, f"layer {index}: {_said(error)}") from error
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {_said(error)}"
             raise _Stop(Verdict.FAIL, f"layer {index}: what it returned cannot be read: {what}") from error
         for name in NAMES:
             first, now = (kind(result.get(name)) for result in (results[0], results[-1]))
@@ -247,24 +273,36 @@ def _inputs(problem, index, tokens, framework, device):
     try:
         return problem.inputs(index, tokens, framework, device)
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {_said(error)}"
         raise _Stop(Verdict.CRASH, f"layer {index}: its inputs cannot be put on {device}: {what}") from error
+
+
+@contextlib.contextmanager
+def _same_folder() -> typing.Iterator[None]:
+    """Afterwards the working folder is what it was: paths may be relative to it, the caller's too."""
+    folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        os.fchdir(folder)
+        os.close(folder)
 
 
 def _call(function, layer, index, framework, device):
     """What the function returns, when all that it has started is done."""
     try:
-        returned = function(layer)
+        with _same_folder():
+            returned = function(layer)
     except NotImplementedError as error:
-        raise _Stop(Verdict.UNSUPPORTED, str(error) or "the function raised NotImplementedError") from error
+        raise _Stop(Verdict.UNSUPPORTED, _said(error) or "the function raised NotImplementedError") from error
     except (Exception, SystemExit) as error:  # sys.exit() is the function's end, not its caller's
         at = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(at.filename)}:{at.lineno}"
-        raise _Stop(Verdict.CRASH, f"layer {index}: {type(error).__name__} at {where}: {error}") from error
+        raise _Stop(Verdict.CRASH, f"layer {index}: {type(error).__name__} at {where}: {_said(error)}") from error
     try:
         synchronise(framework, device)
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {_said(error)}"
         raise _Stop(Verdict.CRASH, f"layer {index}: what it started on the device failed: {what}") from error
     return returned
 
@@ -315,10 +353,12 @@ def _compare(runs, nondeterministic):
 
 def _claim(order, rounding, accumulator_bits):
     """The program's arguments that say what the function claims."""
-    words = ["--order", order] if order is not None else []
+    if rounding is not None and not isinstance(rounding, typing.Mapping):
+        raise ValueError(f'rounding={rounding!r}: give a dictionary, such as {{"gate_up": "bf16"}}')
+    words = [f"--order={order}"] if order is not None else []
     if rounding:
-        words += ["--rounding", ",".join(f"{stage}={format}" for stage, format in rounding.items())]
-    return [*words, "--accumulator-bits", str(accumulator_bits)] if accumulator_bits is not None else words
+        words.append("--rounding=" + ",".join(f"{stage}={format}" for stage, format in rounding.items()))
+    return [*words, f"--accumulator-bits={accumulator_bits}"] if accumulator_bits is not None else words
 
 
 def _judge(
@@ -327,7 +367,7 @@ def _judge(
     """The program's table, and its cases. owners: what to call the program's subjects."""
     with tempfile.TemporaryDirectory(prefix="gaugeblock-") as folder:
         path = pathlib.Path(folder) / "record.json"
-        done = native.run("verify", os.fspath(fixture), "-o", path, *words)
+        done = native.run("verify", "-o", path, *words, "--", fixture)
         if not path.exists():
             raise ValueError(done.stderr.strip() or f"gaugeblock verify ended with {done.returncode}")
         record = json.loads(path.read_text(encoding="utf-8"))

@@ -120,8 +120,8 @@ def capture_by_command(name):
     done = command(path(name), path("text.txt"), path("text.safetensors"), "--tokens", "16", "--layers", "1-2")
     expect("no tokenizer" in done.stdout and "16 random token ids" in done.stdout, done.stdout + done.stderr)
     run("import", path(name), path("text.h5"), "--layers", "1-2", "--capture", path("text.safetensors"))
-    for arguments, words in (((path("nothing"), path("x")), "cannot load"),
-                             ((path(name), path("nothing.txt"), path("x")), "No such file")):
+    for arguments, words in (((path(""), path("x.safetensors")), "cannot load"),
+                             ((path(name), path("nothing.txt"), path("x.safetensors")), "No such file")):
         done = command(*arguments)
         expect(done.returncode == 1 and words in done.stderr, f"{arguments}: {done.stderr}")
 

@@ -2,9 +2,11 @@
 """The Python package on functions of numpy and, where it is installed, of torch: right ones pass, each fault gets its verdict."""
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 
@@ -305,7 +307,7 @@ expect(report.cases[1].record["rerouted_tokens"] == tokens and "codes" in report
 # In a process of its own a function may come to any grief. It is imported there, so it lies in a module.
 with open(path("grief.py"), "w") as stream:
     stream.write("""
-import ctypes, os, time
+import ctypes, os, signal, time
 import numpy as np
 def right(layer):
     raise NotImplementedError("never comes to it")
@@ -315,6 +317,23 @@ def leave(layer):
     os._exit(0)
 def loop(layer):
     time.sleep(60)
+def leave_behind(layer):
+    "Processes out of this one's group and session, and one whose parent is gone."
+    for number in range(2):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() and number:
+                os._exit(0)
+            time.sleep(600)
+    with open(os.environ["STARTED"], "w"):
+        pass
+    time.sleep(float(os.environ["SLEEP"]))
+    return zeros(layer)
+def fells_its_group(layer):
+    os.kill(0, signal.SIGKILL)
+def wanders(layer):
+    os.chdir("/")
+    return zeros(layer)
 def zeros(layer):
     return np.zeros((layer.tokens, layer.hidden), np.float32)
 def lone(layer):
@@ -328,10 +347,60 @@ import grief  # noqa: E402
 expect_verdict(grief.crash, Verdict.CRASH, "by signal 11", isolate=True)
 expect_verdict(grief.leave, Verdict.CRASH, "with exit code 0", isolate=True)
 expect_verdict(grief.loop, Verdict.CRASH, "after 2 s", isolate=True, timeout_s=2)
+expect_verdict(grief.fells_its_group, Verdict.CRASH, "by signal 9", isolate=True)
 expect_verdict(grief.right, Verdict.UNSUPPORTED, "never comes to it", isolate=True)
 expect_verdict(grief.zeros, Verdict.FAIL, "output of layer 0", isolate=True)
 expect_verdict(grief.lone, Verdict.FAIL, "returned a tuple of 1", isolate=True)
 expect_verdict(grief.huge, Verdict.FAIL, "the output is [1000000, 1000000]", isolate=True)
+
+
+# Nothing that it starts outlives it: neither the time that it has, nor its own end, nor its caller's, by whichever signal.
+def left():
+    """The processes that have this test's variable, and are not about to be gone."""
+    found = []
+    for number in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/environ", "rb") as stream:
+                if int(number) != os.getpid() and f"STARTED={path('started')}".encode() in stream.read().split(b"\0"):
+                    found.append(number)
+        except OSError:
+            pass
+    return found
+
+
+os.environ["STARTED"], os.environ["SLEEP"] = path("started"), "600"
+expect_verdict(grief.leave_behind, Verdict.CRASH, "after 5 s", isolate=True, timeout_s=5)
+expect(os.path.exists(path("started")) and not left(), f"left by a function out of time: {left()}")
+os.environ["SLEEP"] = "0"
+expect_verdict(grief.leave_behind, Verdict.FAIL, "output of layer 0", isolate=True)
+expect(not left(), f"left by a function that is done: {left()}")
+os.environ["SLEEP"] = "600"
+CALL = "import sys; sys.path[:0] = sys.argv[2:]; import gaugeblock, grief; gaugeblock.verify(grief.leave_behind, sys.argv[1], isolate=True)"
+for number in (signal.SIGKILL, signal.SIGINT):
+    os.remove(path("started"))
+    caller = subprocess.Popen([sys.executable, "-B", "-c", CALL, fixture, os.path.join(SOURCE, "python"), path("")],
+                              stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not os.path.exists(path("started")) and time.monotonic() < until:
+        time.sleep(0.01)
+    expect(len(left()) > 4, f"not all is started: {left()}")
+    caller.send_signal(number)
+    caller.wait(60)
+    until = time.monotonic() + 20
+    while left() and time.monotonic() < until:
+        time.sleep(0.01)
+    expect(not left(), f"left by a caller that was ended by signal {number}: {left()}")
+del os.environ["STARTED"], os.environ["SLEEP"]
+
+# Paths relative to the working folder hold wherever the function goes.
+here = os.getcwd()
+os.chdir(path(""))
+sys.path = [os.path.abspath(folder) for folder in sys.path]
+for isolate in (False, True):
+    report = gaugeblock.verify(grief.wanders, "small.h5", isolate=isolate, keep="wandered", arguments=("-o", "wandered.json"))
+    expect(report.verdict is Verdict.FAIL and "output of layer 0" in str(report), str(report))
+    expect(os.path.samefile(".", path("")), f"the caller is in {os.getcwd()}")
+os.chdir(here)
 
 try:
     gaugeblock.verify(moe, fixture, isolate=True)
@@ -342,6 +411,8 @@ else:
 for options, words in (
     ({"accumulator_bits": 0}, "--accumulator-bits 0"),
     ({"order": ""}, "--order"),
+    ({"order": "--help"}, "--order"),
+    ({"rounding": "gate_up=bf16"}, "rounding='gate_up=bf16': give a dictionary"),
     ({"batches": []}, "batches: empty"),
     ({"batches": 3}, "batches=3"),
     ({"batches": ["a"]}, "batches=['a']"),

@@ -50,9 +50,41 @@ def leaves(layer):
     sys.exit(0)
 
 
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("no text either")
+
+
+class SpeechlessValue(Speechless, ValueError):
+    pass
+
+
+class SpeechlessRefusal(Speechless, NotImplementedError):
+    pass
+
+
+def raises(error):
+    def function(layer):
+        raise error()
+    return function
+
+
+class Unreadable:
+    """An array whose shape cannot be asked for."""
+
+    @property
+    def shape(self):
+        raise SpeechlessValue
+
+
 fixture = small()
 gaugeblock.verify(moe, fixture).check()
 report = gaugeblock.verify(restless, fixture)
 expect(report.verdict is Verdict.NONDETERMINISTIC and "1 elements of the output differ" in str(report), str(report))
+for function, verdict, words in ((raises(Speechless), Verdict.CRASH, "Speechless at test_python_calls.py"),
+                                 (raises(SpeechlessRefusal), Verdict.UNSUPPORTED, "its text raises RuntimeError"),
+                                 (lambda layer: Unreadable(), Verdict.FAIL, "its text raises RuntimeError")):
+    report = gaugeblock.verify(function, fixture)
+    expect(report.verdict is verdict and words in str(report), str(report))
 report = gaugeblock.verify(leaves, fixture)
 expect(report.verdict is Verdict.CRASH and "SystemExit at test_python_calls.py" in str(report), str(report))

@@ -58,6 +58,7 @@ with gaugeblock.Fixture(gaugeblock.make(path("-odd name.h5"), model="olmoe-1b-7b
 for options, words in (
     ({}, "give either --model or --shape"),
     ({"shape": (8, 3, 96)}, "--shape 8,3,96: give experts,top_k,hidden,intermediate"),
+    ({"shape": "8,2,128,64"}, "shape='8,2,128,64': give numbers, such as (8, 2, 128, 64)"),
     ({"shape": (8, 3, 96, 47)}, "multiples of 16"),
     ({"model": "no"}, "--model no: unknown"),
     ({"shape": (8, 3, 96, 64), "seed": -1}, "--seed -1"),
@@ -126,9 +127,10 @@ reproduced([case.record for case in report.cases if case.record], cwd="/")
 report = gaugeblock.verify("cpu/mxfp4-layer", made)
 case, = report.check().cases
 expect(case.subject == case.record["subject"]["name"] == "cpu/mxfp4-layer" and case.reproduce == "", str(report))
-report = gaugeblock.verify("no/such", made)
-expect(report.verdict is Verdict.NOT_RUN and report.cases[0].subject == "no/such", str(report))
-for subject, error in (({}, ValueError), ({"x": 3}, TypeError), (None, TypeError)):
+for name in ("no/such", "--help"):
+    report = gaugeblock.verify(name, made)
+    expect(report.verdict is Verdict.NOT_RUN and report.cases[0].subject == name, str(report))
+for subject, error in (({}, ValueError), ({"x": 3}, TypeError), ({1: moe}, TypeError), (None, TypeError)):
     try:
         gaugeblock.verify(subject, made)
     except error as raised:
