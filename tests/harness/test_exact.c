@@ -147,7 +147,8 @@ static void orders_agree(void **state)
     static const struct gb_shape shapes[] = {{8, 128, 32, 8, 2}, {4, 384, 128, 6, 3}, {3, 640, 96, 4, 4}};
     for (int f = 0; f < FORMATS; f++)
         for (int s = 0; s < 3; s++)
-            all_orders_agree(&shapes[s], formats[f], s == 2 ? "holes" : "uniform", 1 + (uint64_t)s, sparse * (1 + 6 * s));
+            all_orders_agree(&shapes[s], formats[f], s == 2 ? "holes" : "uniform", 1 + (uint64_t)s,
+                             sparse * (1 + 6 * s));
 }
 
 /* As many terms as an output of the largest models has: top_k * intermediate = 16,384. */

@@ -137,7 +137,8 @@ static void orders_agree(void **state)
     (void)state;
     for (int c = 0; c < CONTRACTS; c++)
         for (int s = 0; s < 3; s++)
-            all_orders_agree(&shapes[s], &contracts[c], s == 2 ? "holes" : "uniform", 1 + (uint64_t)s, sparse * (3 + 4 * s));
+            all_orders_agree(&shapes[s], &contracts[c], s == 2 ? "holes" : "uniform", 1 + (uint64_t)s,
+                             sparse * (3 + 4 * s));
 }
 
 /* As many terms as an output of the largest models has: top_k * intermediate = 16,384. */
