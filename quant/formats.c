@@ -8,7 +8,8 @@
 
 enum { NVFP4_BLOCK = 16, MX_BLOCK = 32, FP8_BLOCK = 128 };
 
-/* Weights first, as `gaugeblock list formats` has them. */
+/* NVFP4: amax / 6 in E4M3 is off by at most 1/16, so that its largest code is 6; MX: rounded up, a scale leaves more
+ * than half of the largest code; FP8: amax / 448 in FP32. Weights first, as `gaugeblock list formats` has them. */
 static const struct gb_format_row formats[] = {
     {GB_BF16, "bf16", true, GB_CODEC_BF16, 0, 1, 1, false, false, 0.0f},
     {GB_NVFP4, "nvfp4", true, GB_CODEC_E2M1, GB_SCALE_E4M3, NVFP4_BLOCK, 1, false, true, 6.0f},

@@ -64,7 +64,7 @@ static uint64_t zero_blocks(const struct matrix *m)
 {
     uint32_t down = gb_format_block_rows(m->format);
     size_t pitch = gb_row_code_bytes(m->format, m->columns);
-    bool pairs = m->format == GB_NVFP4 || m->format == GB_MXFP4;
+    bool pairs = gb_format_find(m->format)->codes == GB_CODEC_E2M1;
     size_t across = gb_format_block(m->format) / (pairs ? 2 : 1);
     uint64_t count = 0;
     for (uint32_t r = 0; r < m->rows; r += down)
@@ -78,14 +78,15 @@ static uint64_t zero_blocks(const struct matrix *m)
 static void count_matrix(const struct matrix *m, struct histogram *h)
 {
     size_t bytes = m->rows * gb_row_code_bytes(m->format, m->columns);
-    if (m->format == GB_BF16) {
+    const struct gb_format_row *format = gb_format_find(m->format);
+    if (format->codes == GB_CODEC_BF16) {
         const uint16_t *codes = m->codes;
         for (size_t i = 0; i < bytes / sizeof *codes; i++)
             h->code[codes[i]]++;
         return;
     }
     count_bytes(m->codes, bytes, h->code);
-    if (m->format != GB_FP8_BLOCK)
+    if (gb_scale_bytes(format->scales) == 1)
         count_bytes(m->scales, gb_part_scale_bytes(m->format, m->rows, m->columns), h->scale);
     h->zero_blocks += zero_blocks(m);
 }
@@ -124,11 +125,11 @@ struct element {
     unsigned bits, subnormals, largest;
 };
 
-static struct element element_of(enum gb_format format)
+static struct element element_of(enum gb_codec codes)
 {
-    if (format == GB_NVFP4 || format == GB_MXFP4)
+    if (codes == GB_CODEC_E2M1)
         return (struct element){4, 1, 7};
-    if (format == GB_BF16)
+    if (codes == GB_CODEC_BF16)
         return (struct element){16, 127, 0x7F7F};
     return (struct element){8, 7, 0x7E};
 }
@@ -150,9 +151,9 @@ static void reduce_codes(const uint64_t *code, struct element e, struct coverage
 }
 
 /* E4M3 scales have no sign: 0 .. 0x7E, the first eight being 0 and the subnormals. E8M0: 0 .. 0xFE. */
-static void reduce_scales(const uint64_t *scale, enum gb_format format, struct coverage_count *of)
+static void reduce_scales(const uint64_t *scale, enum gb_scale type, struct coverage_count *of)
 {
-    bool e4m3 = format == GB_NVFP4;
+    bool e4m3 = type == GB_SCALE_E4M3;
     of[COVER_SCALES] = (struct coverage_count){true, 0, e4m3 ? 0x7F : 0xFF};
     for (unsigned s = 0; s < of[COVER_SCALES].possible; s++)
         of[COVER_SCALES].seen += scale[s] > 0;
@@ -162,15 +163,15 @@ static void reduce_scales(const uint64_t *scale, enum gb_format format, struct c
         of[COVER_SUBNORMAL_SCALES].seen += scale[s];
 }
 
-static void reduce(struct histogram *h, enum gb_format format, struct coverage_count *of)
+static void reduce(struct histogram *h, const struct gb_format_row *format, struct coverage_count *of)
 {
-    struct element e = element_of(format);
+    struct element e = element_of(format->codes);
     if (e.bits == 4)
         split_pairs(h->code);
     reduce_codes(h->code, e, of);
-    of[COVER_ZERO_BLOCKS] = (struct coverage_count){format != GB_BF16, h->zero_blocks, 0};
-    if (format == GB_NVFP4 || format == GB_MXFP4 || format == GB_MXFP8)
-        reduce_scales(h->scale, format, of);
+    of[COVER_ZERO_BLOCKS] = (struct coverage_count){format->scales != 0, h->zero_blocks, 0};
+    if (gb_scale_bytes(format->scales) == 1)
+        reduce_scales(h->scale, format->scales, of);
 }
 
 /* used: [experts]. */
@@ -207,7 +208,7 @@ enum gb_status coverage_measure_weights(const struct gb_fixture *f, uint32_t tok
         }
     }
     for (unsigned p = 0; status == GB_OK && p < 3; p++)
-        reduce(&all[p], f->weights, c->of + p * COVERAGE_WEIGHTS);
+        reduce(&all[p], gb_format_find(f->weights), c->of + p * COVERAGE_WEIGHTS);
     free(all);
     free(used);
     return status == GB_OK ? GB_OK

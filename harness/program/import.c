@@ -89,7 +89,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            usage_error(state, "--format %s: there are nvfp4, mxfp8, mxfp4, fp8 and bf16", argument);
+            usage_error(state, "--format %s: gaugeblock list formats prints those known", argument);
         return 0;
     case OPTION_ACTIVATIONS:
         if (!gb_format_parse(argument, &o->activations))

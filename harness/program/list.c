@@ -14,11 +14,12 @@
 
 static int list_formats(void)
 {
-    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK};
+    size_t count;
+    const struct gb_format_row *formats = gb_weight_formats(&count);
     printf("%-8s %-18s %s\n", "format", "columns per scale", "bytes of a row of 64");
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        printf("%-8s %-18u %zu\n", gb_format_name(formats[i]), gb_format_block(formats[i]),
-               gb_row_code_bytes(formats[i], 64) + gb_row_scale_bytes(formats[i], 64));
+    for (size_t i = 0; i < count; i++)
+        printf("%-8s %-18u %zu\n", formats[i].name, formats[i].block,
+               gb_row_code_bytes(formats[i].format, 64) + gb_row_scale_bytes(formats[i].format, 64));
     return EXIT_PASS;
 }
 

@@ -50,7 +50,7 @@ static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", 0,
      "or: experts, top-k, hidden and intermediate size; of a quantiser: rows,columns, 64,512 by default", 0},
-    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format: nvfp4 (default), mxfp4, mxfp8, fp8 or bf16", 0},
+    {"format", OPTION_FORMAT, "FORMAT", 0, "weight format (gaugeblock list formats); nvfp4 by default", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
     {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
@@ -126,7 +126,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_FORMAT:
         if (!gb_format_parse(argument, &o->format))
-            usage_error(state, "--format %s: there are nvfp4, mxfp4, mxfp8, fp8 and bf16", argument);
+            usage_error(state, "--format %s: gaugeblock list formats prints those known", argument);
         return 0;
     case OPTION_ACTIVATIONS:
         if (!gb_format_parse(argument, &o->activations))

@@ -12,9 +12,6 @@ import numpy.typing as npt
 from gaugeblock import native
 from gaugeblock.arrays import give
 
-SCALE_ELEMENT = {"nvfp4": "e4m3", "mxfp8": "e8m0", "mxfp4": "e8m0"}
-CODE_ELEMENT = {"bf16": "bf16", "mxfp8": "e4m3", "fp8": "e4m3"}
-
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
@@ -325,14 +322,16 @@ class Fixture:
         sizes = [ffi.new("size_t *") for _ in range(3)]
         error = ffi.new("struct gb_error *")
         native.check(lib.gb_weights_bytes(ffi.addressof(w), *sizes, error), error)
-        element = CODE_ELEMENT.get(self.format)
+        row = lib.gb_format_find(w.format)
+        element = {lib.GB_CODEC_BF16: "bf16", lib.GB_CODEC_E4M3: "e4m3"}.get(row.codes)
+        scale_element = {lib.GB_SCALE_E4M3: "e4m3", lib.GB_SCALE_E8M0: "e8m0"}.get(row.scales)
         codes_type = np.uint16 if element == "bf16" else np.uint8
-        scales_type = np.float32 if self.format == "fp8" else np.uint8
+        scales_type = np.float32 if row.scales == lib.GB_SCALE_FP32 else np.uint8
         codes, scales, _ = (size[0] // w.experts for size in sizes)
         scales_shape = (w.experts, w.rows, scales // w.rows)
-        if self.format == "fp8":
-            columns = -(-w.columns // lib.gb_format_block(w.format))
-            scales_shape = (w.experts, w.parts, scales // 4 // w.parts // columns, columns)
+        if row.block_rows > 1:
+            columns = -(-w.columns // row.block)
+            scales_shape = (w.experts, w.parts, scales // scales_type().itemsize // w.parts // columns, columns)
 
         def dequantise(expert: int) -> npt.NDArray[np.float32]:
             w = getattr(arguments, projection)
@@ -348,7 +347,7 @@ class Fixture:
         return Weights(
             format=self.format,
             codes=array(w.codes, codes_type, (w.experts, w.rows, codes // w.rows // codes_type().itemsize), element),
-            scales=None if not scales else array(w.scales, scales_type, scales_shape, SCALE_ELEMENT.get(self.format)),
+            scales=None if not scales else array(w.scales, scales_type, scales_shape, scale_element),
             global_scales=None
             if w.global_scales == ffi.NULL
             else array(w.global_scales, np.float32, (w.experts, w.parts)),
