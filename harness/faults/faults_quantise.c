@@ -216,7 +216,9 @@ static uint32_t blocks_of(const struct quantised *r)
 static uint8_t code_at(const struct quantised *r, size_t i)
 {
     const uint8_t *codes = r->codes;
-    return r->asked->quantiser.element == GB_E2M1 ? (uint8_t)(codes[i / 2] >> (i % 2 * 4) & 15) : codes[i];
+    if (r->asked->quantiser.element != GB_E2M1)
+        return codes[i];
+    return (uint8_t)((codes[i / 2] >> (i % 2 * 4)) & 15);
 }
 
 static void set_code(struct quantised *r, size_t i, uint8_t code)
@@ -368,7 +370,7 @@ static void quantise_block(struct quantised *r, const struct block *b, float ama
         memcpy((uint8_t *)r->scales + scale_at(r, b->row, b->number) * each, scale, each);
         for (uint32_t i = 0; i < rules->block_columns; i++)
             set_code(r, b->first + i,
-                     rules->element == GB_E2M1 ? (uint8_t)(codes[i / 2] >> (i % 2 * 4) & 15) : codes[i]);
+                     (uint8_t)(rules->element == GB_E2M1 ? codes[i / 2] >> (i % 2 * 4) & 15 : codes[i]));
     }
     free(values);
 }
