@@ -10,7 +10,7 @@ from program import SOURCE, expect
 # Files of an addition, without tests and documents; it may be over it by what TODAY says, and by no more.
 AIMS = {"a weight format": 10, "an activation function": 5, "an order": 5, "an operator": 8, "an injected bug": 1,
         "a command": 2, "a recipe": 1, "a kernel of ours": 4, "a kind of data": 5}
-TODAY = {"an operator": 29}
+TODAY = {"an operator": 30}
 # What names an example of the thing, in code.
 EXAMPLES = {"a weight format": r'\bGB_MXFP4\b|[" ]mxfp4[",]',
             "an activation function": r"\bGB_SWIGLU_OAI\b|swiglu-oai\b|gated\(enum gb_activation[^;{]*\{",
