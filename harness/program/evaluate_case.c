@@ -37,13 +37,20 @@ static void name_fixture(const struct case_request *r, struct case_result *j)
     snprintf(j->reason, sizeof j->reason, "%s: %.500s", path_end(r->path), reason);
 }
 
-/* Of two results the graver stays, the first of equal ones. */
-static void keep_graver(struct case_result *j, struct case_result *again)
+/* Of the first run's result and that of the moved one the graver stays, the first of equal ones. outputs: of the one
+ * that stays. */
+static void keep_graver(struct case_result *j, struct case_result *again, const struct judged *s,
+                        const struct gb_outputs **outputs)
 {
-    struct case_result *less = verdict_graver(again->verdict, j->verdict) != j->verdict ? j : again;
-    case_result_free(less);
-    if (less == j)
-        *j = *again;
+    char reason[sizeof j->reason];
+    bool moved = verdict_graver(again->verdict, j->verdict) != j->verdict;
+    case_result_free(moved ? j : again);
+    *outputs = moved ? s->second : s->outputs;
+    if (!moved)
+        return;
+    *j = *again;
+    strcpy(reason, j->reason);
+    snprintf(j->reason, sizeof j->reason, "run again, with tokens and experts in other places: %.690s", reason);
 }
 
 /* Takes the result over. NULL: no memory. */
@@ -124,11 +131,12 @@ static enum gb_status explain_case(struct case_entry *one, const struct case_req
     return status;
 }
 
-/* A subject that may differ between runs is judged on both. */
+/* A subject whose moved run differs from its first one is judged on both. */
 static enum gb_status judge_plainly(struct case_list *cases, const struct case_request *r, const struct judged *s,
                                     struct gb_error *error)
 {
     struct baseline *b;
+    struct judged kept = *s;
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();
     progress_enter(0.0, 0.7);
@@ -139,7 +147,7 @@ static enum gb_status judge_plainly(struct case_list *cases, const struct case_r
     if (status == GB_OK && s->second) {
         status = judge(b, &s->kernel, s->second, NULL, r->gate, &again, error);
         if (status == GB_OK)
-            keep_graver(&j, &again);
+            keep_graver(&j, &again, s, &kept.outputs);
     }
     if (status != GB_OK) {
         case_result_free(&j);
@@ -148,7 +156,7 @@ static enum gb_status judge_plainly(struct case_list *cases, const struct case_r
     struct case_entry *one = add_case(cases, r, s, &j, error);
     if (!one)
         return GB_ENOMEM;
-    status = explain_case(one, r, b, s, error);
+    status = explain_case(one, r, b, &kept, error);
     one->seconds = s->seconds + clock_seconds() - began;
     return status;
 }
@@ -204,6 +212,7 @@ static enum gb_status judge_rerouted(struct case_list *cases, const struct case_
                                      struct gb_error *error)
 {
     struct baseline *held;
+    struct judged kept = *s;
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();
     enum gb_status status = GB_OK;
@@ -217,13 +226,13 @@ static enum gb_status judge_rerouted(struct case_list *cases, const struct case_
         return status;
     }
     if (s->second)
-        keep_graver(&j, &again);
+        keep_graver(&j, &again, s, &kept.outputs);
     struct case_entry *one = add_case(cases, r, s, &j, error);
     if (!one)
         return GB_ENOMEM;
     if (j.judged)
         one->rerouted_tokens = routing_difference(r->fixture, s->outputs, &one->rerouted);
-    status = explain_case(one, r, held, s, error);
+    status = explain_case(one, r, held, &kept, error);
     one->seconds = s->seconds + clock_seconds() - began;
     return status;
 }

@@ -47,7 +47,7 @@ struct gb_problem session_problem(const struct gb_kernel *kernel, const struct g
 static enum gb_status put_expert(struct session *s, int slot, uint32_t e, struct gb_error *error)
 {
     size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
-    return guarded_put(&s->weights[slot], e * each, s->originals[slot] + e * each, each, error);
+    return guarded_put(&s->weights[slot], s->moved[e] * each, s->originals[slot] + e * each, each, error);
 }
 
 /* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied. */
@@ -146,6 +146,34 @@ enum gb_status session_admit(struct session *s, uint32_t expert, struct gb_error
     return status == GB_OK ? prepare(s, error) : status;
 }
 
+static void stay(struct session *s)
+{
+    for (uint32_t e = 0; e < s->fixture->shape.experts; e++)
+        s->moved[e] = e;
+}
+
+enum gb_status session_move(struct session *s, bool away, struct gb_error *error)
+{
+    uint32_t experts = s->fixture->shape.experts, next = experts;
+    enum gb_status status = GB_OK;
+    if (session_routes(s->kernel))
+        return GB_OK;
+    for (uint32_t e = 0; e < experts && next == experts; e++)
+        next = s->used[e] ? e : experts;
+    for (uint32_t e = experts; away && e-- > 0;)
+        if (s->used[e]) {
+            s->moved[e] = next;
+            next = e;
+        }
+    if (!away)
+        stay(s);
+    for (int slot = 0; slot < SESSION_WEIGHTS; slot++)
+        for (uint32_t e = 0; status == GB_OK && s->weights[slot].bytes && e < experts; e++)
+            if (s->used[e])
+                status = put_expert(s, slot, e, error);
+    return status == GB_OK ? prepare(s, error) : status;
+}
+
 enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
                             const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
 {
@@ -153,8 +181,10 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
     s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
     gb_layer_activations(fixture, layer, kernel->activations, &s->arguments);
     s->used = calloc(fixture->shape.experts, sizeof *s->used);
-    if (!s->used)
+    s->moved = calloc(fixture->shape.experts, sizeof *s->moved);
+    if (!s->used || !s->moved)
         return gb_fail(error, GB_ENOMEM, "no memory for %u experts", fixture->shape.experts);
+    stay(s);
     if (fixture->generated)
         gb_layer_mark_touched(fixture, layer, s->used);
     else
@@ -244,6 +274,7 @@ enum gb_status session_close(struct session *s, struct worker_checks *checks, st
     guarded_free(&s->router);
     guarded_free(&s->router_bias);
     free(s->used);
+    free(s->moved);
     return status;
 }
 

@@ -18,6 +18,7 @@ struct session {
     const char *originals[SESSION_WEIGHTS];
     struct guarded router, router_bias; /* of a kernel that routes */
     bool *used;                         /* [experts], whether the fixture has the expert's weights */
+    uint32_t *moved;                    /* [experts], where an expert's weights lie: at its own place or another's */
     struct gb_arguments arguments;      /* with this layer's weights in the kernel's memory */
     void *prepared;
     unsigned environment; /* enum environment_change, what the kernel's functions changed */
@@ -50,6 +51,9 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
                             struct gb_error *error);
 /* Puts the weights of an expert there that the fixture was generated without, and prepares anew. */
 enum gb_status session_admit(struct session *session, uint32_t expert, struct gb_error *error);
+/* Puts every used expert's weights at the place of the next one, or back, and prepares anew. Experts of a kernel that
+ * routes stay: ids are the router's. */
+enum gb_status session_move(struct session *session, bool away, struct gb_error *error);
 /* Reports whether weights were changed or their canaries broken since session_open; routing: those of the router. */
 enum gb_status session_close(struct session *session, struct worker_checks *checks, struct worker_checks *routing,
                              struct gb_error *error);

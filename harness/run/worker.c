@@ -83,19 +83,23 @@ static uint64_t output_bytes(const struct gb_fixture *f, uint32_t tokens)
     return 2 * f->layers * tokens * token;
 }
 
-/* The environment of code that is not ours: what malloc hands out is no zeros, but large as FP32 and as bf16. */
+/* The environment of code that is not ours: what malloc hands out is no zeros, but large as FP32 and as bf16. What
+ * threads keep for themselves would be handed out as it was freed. */
 static char **worker_environment(void)
 {
-    static char fill[] = "MALLOC_PERTURB_=129"; /* 0x81, whose complement 0x7E malloc fills with */
+    static char *const fill[] = {"MALLOC_PERTURB_=129", /* 0x81, whose complement 0x7E malloc fills with */
+                                 "GLIBC_TUNABLES=glibc.malloc.tcache_count=0"};
+    enum { FILLS = sizeof fill / sizeof *fill };
     size_t count = 0;
     while (environ[count])
         count++;
-    char **environment = malloc((count + 2) * sizeof *environment);
+    char **environment = malloc((count + FILLS + 1) * sizeof *environment);
     if (!environment)
         return NULL;
     memcpy(environment, environ, count * sizeof *environment);
-    if (!getenv("MALLOC_PERTURB_"))
-        environment[count++] = fill;
+    if (!getenv("MALLOC_PERTURB_") && !getenv("GLIBC_TUNABLES"))
+        for (size_t i = 0; i < FILLS; i++)
+            environment[count++] = fill[i];
     environment[count] = NULL;
     return environment;
 }

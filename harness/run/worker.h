@@ -33,7 +33,8 @@ struct worker_result {
     enum verdict verdict; /* VERDICT_PASS: it ran, and outputs and checks are there */
     char reason[768];
     struct gb_outputs *outputs[MAX_BATCHES];
-    struct gb_outputs *second[MAX_BATCHES]; /* of the second run, where the kernel may differ between runs; else NULL */
+    struct gb_outputs *second[MAX_BATCHES]; /* of the run with tokens and experts in other places, put back to where
+                                               the first has them, where the two differ in any bit; else NULL */
     struct worker_checks checks[MAX_BATCHES];
     double seconds[MAX_BATCHES];               /* that running it took */
     struct worker_checks routing[MAX_BATCHES]; /* the same of the routing, where the kernel is a layer that routes */
@@ -47,7 +48,7 @@ void worker_result_free(struct worker_result *result);
 /*
  * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,...`. FIXTURE: path, or "" for what is shared with it. Its
  * descriptors: what is shared; the report, JSON; and for each batch the outputs of the first run, and those of the
- * second where the kernel may differ between runs, HDF5.
+ * moved run where they differ, HDF5.
  */
 int worker_main(int argc, char **argv);
 enum { WORKER_FIXTURE, WORKER_REPORT, WORKER_OUTPUTS, MAX_WORKER_FILES = WORKER_OUTPUTS + 2 * MAX_BATCHES };

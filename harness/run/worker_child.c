@@ -29,7 +29,8 @@ struct worker {
     uint32_t batches[MAX_BATCHES];
     uint32_t batch_count;
     struct gb_outputs *outputs[MAX_BATCHES];
-    struct gb_outputs *second[MAX_BATCHES]; /* of the second run; only for GB_NONDETERMINISTIC kernels */
+    struct gb_outputs *moved[MAX_BATCHES]; /* of the run with tokens and experts in other places, put back */
+    bool moved_differs[MAX_BATCHES];       /* from the first run in any bit */
     struct worker_checks checks[MAX_BATCHES], routing[MAX_BATCHES];
     double seconds[MAX_BATCHES];
     double *state;                           /* [tokens, hidden], the residual stream; NULL: no drift */
@@ -116,11 +117,11 @@ static struct worker_checks *routing_checks(struct worker *w, uint32_t b)
 }
 
 /* All that two runs of one layer wrote. */
-static void compare_layer(struct worker *w, const struct gb_layer_outputs *out, const struct gb_layer_outputs *again,
-                          uint32_t b, uint32_t layer)
+static void compare_layer_into(const struct worker *w, const struct gb_layer_outputs *out,
+                               const struct gb_layer_outputs *again, uint32_t b, uint32_t layer,
+                               struct worker_checks *checks, struct worker_checks *routing)
 {
     const struct gb_shape *s = &w->fixture->shape;
-    struct worker_checks *checks = &w->checks[b], *routing = routing_checks(w, b);
     size_t tokens = w->batches[b], pairs = tokens * s->top_k;
     if (session_writes_output(w->kernel))
         compare_runs(out->output, again->output, tokens * s->hidden,
@@ -140,6 +141,12 @@ static void compare_layer(struct worker *w, const struct gb_layer_outputs *out, 
             compare_runs(out->activations[p], again->activations[p], tokens * a.slots * a.width, a.bytes, a.name, layer,
                          checks);
         }
+}
+
+static void compare_layer(struct worker *w, const struct gb_layer_outputs *out, const struct gb_layer_outputs *again,
+                          uint32_t b, uint32_t layer)
+{
+    compare_layer_into(w, out, again, b, layer, &w->checks[b], routing_checks(w, b));
 }
 
 /* Generates experts that the kernel chose and a generated fixture has no token for. *any: there were some. */
@@ -175,7 +182,7 @@ static enum gb_status run_once(struct worker *w, struct session *s, const struct
     return status;
 }
 
-/* Two runs of one batch with different poison; the second one's outputs are kept where they are wanted. */
+/* Two runs of one batch with different poison. */
 static enum gb_status run_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
                                 struct gb_error *error)
 {
@@ -183,15 +190,81 @@ static enum gb_status run_batch(struct worker *w, struct session *s, struct sess
     struct gb_outputs *second = NULL;
     io.out = *out;
     enum gb_status status = run_once(w, s, &io, 0, b, error);
-    if (status == GB_OK && !w->second[b])
+    if (status == GB_OK)
         status = new_outputs(w, io.tokens, 1, false, &second, error);
     if (status == GB_OK) {
-        io.out = w->second[b] ? w->second[b]->layer[s->layer] : second->layer[0];
+        io.out = second->layer[0];
         status = run_once(w, s, &io, 1, b, error);
     }
     if (status == GB_OK)
         compare_layer(w, out, &io.out, b, s->layer);
     gb_outputs_free(second);
+    return status;
+}
+
+/* Copies rows in reverse: token t is the last but t. */
+static void reverse(void *to, const void *from, uint32_t tokens, size_t row)
+{
+    for (uint32_t t = 0; from && t < tokens; t++)
+        memcpy((char *)to + t * row, (const char *)from + (tokens - 1 - t) * row, row);
+}
+
+/* Puts what the moved run wrote back to where the first run has it. */
+static void put_back(const struct worker *w, uint32_t b, uint32_t layer, const struct gb_layer_outputs *ran)
+{
+    const struct gb_shape *shape = &w->fixture->shape;
+    const struct gb_layer_outputs *out = &w->moved[b]->layer[layer];
+    uint32_t tokens = w->batches[b];
+    if (session_writes_output(w->kernel))
+        reverse(out->output, ran->output, tokens,
+                shape->hidden * (out->format == GB_FP32 ? sizeof(float) : sizeof(gb_bf16)));
+    reverse(out->intermediate, ran->intermediate, tokens, sizeof(gb_bf16) * shape->top_k * shape->intermediate);
+    reverse(out->ids, ran->ids, tokens, sizeof *out->ids * shape->top_k);
+    reverse(out->routing_weights, ran->routing_weights, tokens, sizeof *out->routing_weights * shape->top_k);
+    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
+        if (out->activations[p]) {
+            struct gb_activation_array a =
+                gb_activation_array(w->outputs[b]->activation_rules, shape, (enum gb_activation_part)p);
+            reverse(out->activations[p], ran->activations[p], tokens, a.slots * a.width * a.bytes);
+        }
+}
+
+/* One more run of a batch, whose tokens come in reverse and whose experts session_move has moved: every token's result
+ * is what it was, and whatever a kernel remembers by shape or by address is wrong. */
+static enum gb_status run_moved(struct worker *w, struct session *s, struct session_io io, uint32_t b,
+                                struct gb_error *error)
+{
+    const struct gb_shape *shape = &w->fixture->shape;
+    const struct gb_layer_outputs *first = &w->outputs[b]->layer[s->layer], *moved = &w->moved[b]->layer[s->layer];
+    size_t pairs = (size_t)io.tokens * shape->top_k, inner = sizeof(gb_bf16) * shape->top_k * shape->intermediate;
+    struct worker_checks differing = {0};
+    struct gb_outputs *ran = NULL;
+    gb_bf16 *x = malloc(sizeof *x * io.tokens * shape->hidden), *intermediate = malloc(inner * io.tokens);
+    int32_t *ids = malloc(pairs * sizeof *ids);
+    float *routing_weights = malloc(pairs * sizeof *routing_weights);
+    enum gb_status status = x && intermediate && ids && routing_weights
+                                ? new_outputs(w, io.tokens, 1, false, &ran, error)
+                                : gb_fail(error, GB_ENOMEM, "no memory for %u tokens in another order", io.tokens);
+    if (status == GB_OK) {
+        reverse(x, io.x, io.tokens, sizeof *x * shape->hidden);
+        reverse(intermediate, io.intermediate_in, io.tokens, inner);
+        reverse(ids, io.ids, io.tokens, sizeof *ids * shape->top_k);
+        reverse(routing_weights, io.routing_weights, io.tokens, sizeof *routing_weights * shape->top_k);
+        for (size_t p = 0; p < pairs; p++)
+            ids[p] = ids[p] < 0 ? ids[p] : (int32_t)s->moved[ids[p]];
+        struct session_io there = {io.tokens, x, ids, routing_weights, intermediate, ran->layer[0]};
+        status = run_once(w, s, &there, 0, b, error);
+    }
+    if (status == GB_OK) {
+        put_back(w, b, s->layer, &ran->layer[0]);
+        compare_layer_into(w, first, moved, b, s->layer, &differing, &differing);
+        w->moved_differs[b] |= differing.differing || differing.unwritten;
+    }
+    gb_outputs_free(ran);
+    free(x);
+    free(intermediate);
+    free(ids);
+    free(routing_weights);
     return status;
 }
 
@@ -251,6 +324,14 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = run_batch(w, &s, io, b, error);
         w->seconds[b] += clock_seconds() - began;
     }
+    if (status == GB_OK)
+        status = session_move(&s, true, error);
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};
+        status = run_moved(w, &s, io, b, error);
+    }
+    if (status == GB_OK)
+        status = session_move(&s, false, error);
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);
     struct gb_error ignored;
@@ -309,8 +390,8 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         bool with_stack = wants_stack(w) && b == w->batch_count - 1;
         status = new_outputs(w, w->batches[b], layers, with_stack, &w->outputs[b], error);
-        if (status == GB_OK && w->kernel->flags & GB_NONDETERMINISTIC)
-            status = new_outputs(w, w->batches[b], layers, false, &w->second[b], error);
+        if (status == GB_OK)
+            status = new_outputs(w, w->batches[b], layers, false, &w->moved[b], error);
     }
     if (status == GB_OK && wants_stack(w)) {
         size_t bytes = sizeof(double) * w->batches[w->batch_count - 1] * w->fixture->shape.hidden;
@@ -352,8 +433,8 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
         status = run_layer(w, l, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         status = leave(WORKER_OUTPUTS + 2 * b, w->outputs[b], error);
-        if (status == GB_OK && w->second[b])
-            status = leave(WORKER_OUTPUTS + 2 * b + 1, w->second[b], error);
+        if (status == GB_OK && w->moved_differs[b])
+            status = leave(WORKER_OUTPUTS + 2 * b + 1, w->moved[b], error);
     }
     return status;
 }
@@ -398,7 +479,7 @@ int worker_main(int argc, char **argv)
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {
         gb_outputs_free(w.outputs[b]);
-        gb_outputs_free(w.second[b]);
+        gb_outputs_free(w.moved[b]);
     }
     gb_fixture_free(w.fixture);
     free(w.state);

@@ -2,7 +2,8 @@
 /*
  * A subject library that misbehaves as its file's name says: hostile-WHEN-WHAT.so does WHAT as it is loaded (ctor), in
  * its table's function (table), in a function of its kernel (supports, workspace, prepare, run, release), or as its
- * process ends (dtor). Its kernel, hostile/WHEN-WHAT, is the reference's NVFP4 layer otherwise.
+ * process ends (dtor); stale and memory are kernels that remember, and that touch what is not theirs. Its kernel,
+ * hostile/WHEN-WHAT, is the reference's NVFP4 layer otherwise.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -261,6 +262,61 @@ static void release(void *prepared)
     at("release");
 }
 
+/* What the first call was given, in every call. */
+static void remember(const void **what_is, size_t bytes)
+{
+    static void *first;
+    if (!first && (first = malloc(bytes)))
+        memcpy(first, *what_is, bytes);
+    *what_is = first;
+}
+
+static void forget_nothing(struct gb_arguments *a)
+{
+    const struct gb_shape *s = &a->shape;
+    size_t pairs = (size_t)s->tokens * s->top_k, gate_up = (size_t)s->experts * a->gate_up.rows * a->gate_up.columns,
+           down = (size_t)s->experts * a->down.rows * a->down.columns;
+    if (!strcmp(what, "x"))
+        remember((const void **)&a->x, sizeof *a->x * s->tokens * s->hidden);
+    if (!strcmp(what, "ids"))
+        remember((const void **)&a->ids, sizeof *a->ids * pairs);
+    if (!strcmp(what, "routing"))
+        remember((const void **)&a->routing_weights, sizeof *a->routing_weights * pairs);
+    if (!strcmp(what, "codes"))
+        remember(&a->gate_up.codes, gate_up / 2);
+    if (!strcmp(what, "scales"))
+        remember(&a->gate_up.scales, gate_up / 16);
+    if (!strcmp(what, "globals"))
+        remember((const void **)&a->gate_up.global_scales, sizeof(float) * 2 * s->experts);
+    if (!strcmp(what, "down"))
+        remember(&a->down.codes, down / 2);
+}
+
+/* Memory faults that fresh pages of zeros and a narrow canary would hide; calls that are not alike. */
+static void spoil_output(const struct gb_arguments *a)
+{
+    static int calls;
+    size_t count = (size_t)a->shape.tokens * a->shape.hidden;
+    float *output = a->output, *sum = malloc(count * sizeof *sum);
+    calls++;
+    if (!strcmp(what, "output")) {
+        const void *first = output;
+        remember(&first, count * sizeof *output);
+        memcpy(output, first, count * sizeof *output);
+    }
+    if (!strcmp(what, "third") && calls > 2)
+        output[0] += 1.0f;
+    for (size_t i = 0; !strcmp(what, "heap") && i < count; i++)
+        output[i] += sum[i];
+    if (!strcmp(what, "past"))
+        memset((char *)(output + count) + 4352, 0, 1);
+    if (!strcmp(what, "before"))
+        memset((char *)output - 4352, 0, 1);
+    if (!strcmp(what, "reads")) /* a term that is to be nothing */
+        output[0] += 0.0f * output[count];
+    free(sum);
+}
+
 static enum gb_status run(const struct gb_arguments *arguments, struct gb_error *error)
 {
     static const char report[] =
@@ -274,7 +330,12 @@ static enum gb_status run(const struct gb_arguments *arguments, struct gb_error 
     }
     check_environment();
     at("run");
-    return reference()->run(&given, error);
+    if (!strcmp(when, "stale"))
+        forget_nothing(&given);
+    enum gb_status status = reference()->run(&given, error);
+    if (status == GB_OK && (!strcmp(when, "stale") || !strcmp(when, "memory")))
+        spoil_output(&given);
+    return status;
 }
 
 static struct gb_kernel kernels[5000];
