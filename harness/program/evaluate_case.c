@@ -50,7 +50,8 @@ static void keep_graver(struct case_result *j, struct case_result *again, const 
         return;
     *j = *again;
     strcpy(reason, j->reason);
-    snprintf(j->reason, sizeof j->reason, "run again, with tokens and experts in other places: %.690s", reason);
+    snprintf(j->reason, sizeof j->reason, "run again%s: %.690s",
+             operator_find(s->kernel.operation)->arrays ? "" : ", with tokens and experts in other places", reason);
 }
 
 /* Takes the result over. NULL: no memory. */
@@ -285,6 +286,7 @@ static enum gb_status judge_row(struct case_list *cases, const struct case_reque
                                 const struct operator_check *row, struct gb_error *error)
 {
     struct gb_outputs *reference = NULL;
+    struct judged kept = *s;
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();
     enum gb_status status = row->reference(r->fixture, s->outputs->shape.tokens, &reference, error);
@@ -293,14 +295,14 @@ static enum gb_status judge_row(struct case_list *cases, const struct case_reque
     if (status == GB_OK && s->second) {
         status = judge_run(row, r, s, reference, s->second, NULL, &again, error);
         if (status == GB_OK)
-            keep_graver(&j, &again);
+            keep_graver(&j, &again, s, &kept.outputs);
     }
     struct case_entry *one = status == GB_OK ? add_case(cases, r, s, &j, error) : NULL;
     if (status == GB_OK && !one)
         status = GB_ENOMEM;
     gb_outputs_free(reference);
     if (one)
-        status = explain_row(one, r, s, error);
+        status = explain_row(one, r, &kept, error);
     if (one)
         one->seconds = s->seconds + clock_seconds() - began;
     return status;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness/run/child.h"
@@ -182,8 +183,8 @@ static bool inspect(char *argument, unsigned timeout_s, char *wire, char *reason
             snprintf(reason, bytes, "the library took longer than %u s%s; --timeout allows more", timeout_s,
                      doing(head.state));
         else if (child_describe(status, how, sizeof how)[0])
-            snprintf(reason, bytes, "the library's process was %s%s%s", how, doing(head.state),
-                     child_said(log, said, sizeof said));
+            snprintf(reason, bytes, "the library's process %s%s%s%s", WIFSIGNALED(status) ? "was " : "", how,
+                     doing(head.state), child_said(log, said, sizeof said));
         else if (!got || (head.state != WIRE_READ && head.state != WIRE_REFUSED))
             snprintf(reason, bytes, "the library ended its process%s, as if it had called exit()", doing(head.state));
         else

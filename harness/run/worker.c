@@ -174,7 +174,7 @@ static bool fits(const struct gb_kernel *k, const struct gb_outputs *o, uint32_t
         return false;
     for (uint32_t l = 0; l < o->layers; l++) {
         const struct gb_layer_outputs *layer = &o->layer[l];
-        bool output = k->operation != GB_ROUTE; /* room for one, which GB_GATE_UP leaves empty */
+        bool output = session_writes_output(k) || session_writes_intermediate(k); /* room for one */
         bool good = !layer->output == !output && !layer->intermediate == !session_writes_intermediate(k) &&
                     !layer->ids == !session_routes(k) && !layer->routing_weights == !session_routes(k) &&
                     (!output || layer->format == k->output);
