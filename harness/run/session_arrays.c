@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/run/environment.h"
 #include "harness/run/session_arrays.h"
 
 #include <stdio.h>
@@ -41,8 +42,11 @@ static enum gb_status run_new(struct run *r, const struct gb_device *memory, con
             status = guarded_poison(&r->array[i], poison, error);
         memcpy((char *)&r->arguments + a->argument, &r->array[i].payload, sizeof r->array[i].payload);
     }
-    if (status == GB_OK && r->kernel->workspace)
-        status = guarded_new(memory, r->kernel->workspace(&r->problem), &r->workspace, error);
+    if (status == GB_OK && r->kernel->workspace) {
+        size_t bytes = r->kernel->workspace(&r->problem);
+        environment_reset();
+        status = guarded_new(memory, bytes, &r->workspace, error);
+    }
     r->arguments.workspace = r->workspace.payload;
     return status == GB_OK ? guarded_poison(&r->workspace, poison, error) : status;
 }
@@ -51,12 +55,15 @@ static enum gb_status compute(struct run *r, const struct gb_device *memory, str
 {
     const struct gb_kernel *k = r->kernel;
     enum gb_status status = k->prepare ? k->prepare(&r->arguments, &r->arguments.prepared, error) : GB_OK;
+    environment_reset();
     if (status == GB_OK)
         status = k->run(&r->arguments, error);
+    environment_reset();
     if (status == GB_OK)
         status = memory->synchronise(error);
     if (r->arguments.prepared && k->release)
         k->release(r->arguments.prepared);
+    environment_reset();
     return status;
 }
 

@@ -13,6 +13,7 @@
 
 #include "harness/run/child.h"
 #include "harness/run/environment.h"
+#include "harness/run/operators.h"
 #include "harness/run/probe.h"
 #include "harness/run/session.h"
 #include "harness/run/text.h"
@@ -170,8 +171,12 @@ static int read_outputs(const struct worker_request *request, const struct gb_fi
 /* Whether the worker handed out what such a kernel hands out for so many tokens, and nothing else. */
 static bool fits(const struct gb_kernel *k, const struct gb_outputs *o, uint32_t tokens)
 {
+    const struct operator_row *row = operator_find(k->operation);
     if (o->shape.tokens != tokens)
         return false;
+    for (uint32_t i = 0; i < row->array_count; i++)
+        if (row->arrays[i].written && !*(void *const *)((const char *)o + row->arrays[i].place))
+            return false;
     for (uint32_t l = 0; l < o->layers; l++) {
         const struct gb_layer_outputs *layer = &o->layer[l];
         bool output = session_writes_output(k) || session_writes_intermediate(k); /* room for one */
