@@ -71,9 +71,9 @@ static int list_contracts(void)
 /* Each as a gate file would have it. */
 static int list_gates(void)
 {
-    struct gate gate;
-    for (unsigned i = 0; gate_preset(i, &gate); i++) {
-        json_t *object = gate_json(&gate);
+    struct policy policy;
+    for (unsigned i = 0; policy_preset(i, &policy); i++) {
+        json_t *object = policy_json(&policy);
         json_dumpf(object, stdout, JSON_REAL_PRECISION(9));
         putchar('\n');
         json_decref(object);

@@ -172,7 +172,7 @@ static json_t *case_json(const struct case_entry *e, json_t *fixture)
     if (!one)
         return NULL;
     if (r->judged) {
-        json_object_set_new(one, "lanes", describe_checks(r));
+        json_object_set_new(one, "checks", describe_checks(r));
         json_object_set_new(one, "metrics", describe_figures(r));
     }
     if (e->rerouted_tokens) {

@@ -28,6 +28,16 @@ with open(path("1.json"), "w") as stream:
 done = run("diff", path("0.json"), path("1.json"), code=1)
 expect("another build of the kernel or another device" in done.stdout, done.stdout)
 
+# A record of the version before, whose checks are called lanes.
+with open(path("0.json")) as stream:
+    before = json.load(stream)
+before["schema"] = "gaugeblock-record/1"
+before["cases"][0]["lanes"] = before["cases"][0].pop("checks")
+with open(path("before.json"), "w") as stream:
+    json.dump(before, stream)
+expect("1 same bits" in run("diff", path("before.json"), path("0.json")).stdout, "a record of the version before")
+expect("max err/bound 0." in run("diff", path("before.json"), path("1.json"), code=1).stdout, "its bound")
+
 small("small.h5", "--seed", "2")
 run("verify", fixture, "-o", path("c.json"))
 done = run("diff", path("a.json"), path("c.json"), code=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planted faults: each gets its verdict and exit code, and the others of the run still get theirs."""
+"""Injected faults: each gets its verdict and exit code, and the others of the run still get theirs."""
 from program import CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
 
 run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0", "--tokens", "6")
@@ -49,11 +49,11 @@ SUBTLE.update({"routing-weight-bf16-declared": 0, "none-declared": 1})
 for name, code in SUBTLE.items():
     for fixture in [tiny, path("gaussian.h5")][code:]:
         case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)["cases"]
-        sums = [f for lane in ("rms", "gain") for f in case["lanes"][lane]["families"]]
+        sums = [f for check in ("rms", "scale") for f in case["checks"][check]["families"]]
         expect(all(f["statistics"] and (0 < f["limit_ratio"] < 1 or code) for f in sums) and len(sums) == 9, f"{name}: {sums}")
-        expect(case["lanes"]["gain"]["binding"] == (name != "none"), name)
-        expect(case["lanes"]["bound"]["result"] == "PASS", f"{name}: an element shows it, no sum is needed")
-        seen = [lane for lane in ("rms", "gain") if case["lanes"][lane]["result"] == "FAIL"]
+        expect(case["checks"]["scale"]["binding"] == (name != "none"), name)
+        expect(case["checks"]["bound"]["result"] == "PASS", f"{name}: an element shows it, no sum is needed")
+        seen = [check for check in ("rms", "scale") if case["checks"][check]["result"] == "FAIL"]
         expect(bool(seen) == bool(code), f"{name}: {seen}")
         # Where the intermediate is handed out, down by itself shows it, and in single elements too.
         expect(("down of layer 0" in case["reason"]) == bool(code), f"{name}: {case['reason']}")

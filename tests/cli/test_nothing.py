@@ -118,17 +118,17 @@ expect(case["metrics"]["overall"]["subject_truth"]["quantised"]["cosine"] is Non
 expect("zeros would lie inside" in case["reason"], case["reason"])
 for key, value in (("cosine", 1e-9), ("cosine_min", 1e-9), ("nmse", 1e300)):
     with open(path("gate.json"), "w") as stream:
-        json.dump({"schema": "gaugeblock-gate/1", key: value}, stream)
+        json.dump({"schema": "gaugeblock-gate/2", key: value}, stream)
     expect(never_green("verify", path("idle.h5"), "--gate", path("gate.json")) == 1, key)
 
 # So it is under gates without the bound: nothing but zeros is exact, and of no error is a sum too large.
-for lanes in (["exact"], ["rms"], ["gain"], ["exact", "rms", "gain"]):
+for checks in (["exact"], ["rms"], ["scale"], ["exact", "rms", "scale"]):
     with open(path("gate.json"), "w") as stream:
-        json.dump({"schema": "gaugeblock-gate/1", "lanes": lanes}, stream)
+        json.dump({"schema": "gaugeblock-gate/2", "checks": checks}, stream)
     case, = record(path("idle.h5"), "--gate", path("gate.json"), code=4)["cases"]
-    expect(case["verdict"] == "VACUOUS" and "zeros would pass the lanes of the gate" in case["reason"], case["reason"])
-    expect(never_green("verify", path("idle.h5"), "--outputs", path("o.npy"), "--gate", path("gate.json")) > 0, lanes)
-    if lanes != ["exact"]:
+    expect(case["verdict"] == "VACUOUS" and "zeros would pass the checks of the policy" in case["reason"], case["reason"])
+    expect(never_green("verify", path("idle.h5"), "--outputs", path("o.npy"), "--gate", path("gate.json")) > 0, checks)
+    if checks != ["exact"]:
         run("verify", fixture, "--gate", path("gate.json"))
 
 # Comparing records without cases, or without outputs, finds nothing the same.

@@ -34,7 +34,7 @@ done = record(path("tiny.h5"), "--kernel", "cpu/route*", "--batch", "1,5,12", "-
 for case in done["cases"]:
     expect(case["subject"]["name"] == "cpu/route" and case["subject"]["operator"] == "route", case["subject"])
     expect(case["fixture"]["router"] == "transformers.qwen3-moe/1", case["fixture"])
-    expect(case["lanes"]["bits"]["compared"] == 2 * 4 * case["batch"], case["lanes"])
+    expect(case["checks"]["bits"]["compared"] == 2 * 4 * case["batch"], case["checks"])
 
 # Outputs in a file: float64, without an order, lie within the bounds; claiming an order they do not.
 plain = path("plain.h5")
@@ -44,7 +44,7 @@ ours = write("ours.h5", ids, weights)
 case = record(plain, "--outputs", ours, "--expect", "1")["cases"][0]
 expect(case["metrics"]["layers"][0]["tokens"] == {"same_experts": 16, "swapped": 0, "wrong": 0, "largest_gap_ulp": 0.0},
        case["metrics"])
-expect(0 < case["lanes"]["bound"]["limit_ratio"] < 1, case["lanes"])
+expect(0 < case["checks"]["bound"]["limit_ratio"] < 1, case["checks"])
 backwards = write("backwards.h5", ids[:, ::-1], weights[:, ::-1])
 record(plain, "--outputs", backwards)                                   # slots are no matter of bounds
 expect("token 0, slot 0" in record(plain, "--outputs", backwards, "--order", "fma32/1", code=1)["cases"][0]["reason"],
@@ -94,7 +94,7 @@ for n, name in enumerate(names):
                                                        "ernie", "minimax"))
         expect(("bias" in f["layers/0/router"]) == lossy_or_choice, name)
     case, = record(path("recipe.h5"), "--kernel", "cpu/route", "--expect", "1")["cases"]
-    expect(case["fixture"]["router"] == name and case["lanes"]["bound"]["limit_ratio"] < 1, case)
+    expect(case["fixture"]["router"] == name and case["checks"]["bound"]["limit_ratio"] < 1, case)
 for flag, says in (("no/1", "unknown"), ("te.sigmoid/1", "do not divide")):
     expect(says in run("make", path("no.h5"), "--router", flag, "--shape", "9,3,96,48", code=2).stderr, flag)
 models = {line.split()[0]: line for line in run("list", "models").stdout.splitlines()}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private: the run functions of the planted faults. Host pointers; GB_LAYER on NVFP4 weights, and
+/* Private: the run functions of the injected faults. Host pointers; GB_LAYER on NVFP4 weights, and
  * GB_ROUTE. */
 #ifndef GB_TESTS_FAULTS_FAULTS_H
 #define GB_TESTS_FAULTS_FAULTS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A subject library of planted faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
+ * A subject library of injected faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
  * and is judged by bits; faults/NAME-unordered claims none and is judged by bounds.
  */
 #include "quant/quant.h"

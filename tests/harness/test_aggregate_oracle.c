@@ -102,18 +102,18 @@ static void near(const char *name, const char *what, double actual, long double 
         fail_msg("%s: %s is %.9g, by the text %.9Lg", name, what, actual, expected);
 }
 
-static void compare(const struct statistics *s, const struct oracle_aggregates *of)
+static void compare(const struct aggregate_tests *s, const struct oracle_aggregates *of)
 {
     static const enum oracle_sums kinds[FAMILIES] = {
         [RMS_TOKEN] = ORACLE_RMS_TOKEN,
         [RMS_COLUMNS] = ORACLE_RMS_TILE,
         [RMS_INTERMEDIATE] = ORACLE_RMS_INTERMEDIATE,
-        [GAIN_LAYER] = ORACLE_SCALE_ALL,
-        [GAIN_TOKEN] = ORACLE_SCALE_TOKEN,
-        [GAIN_COLUMN] = ORACLE_SCALE_COLUMN,
-        [GAIN_EXPERT] = ORACLE_SCALE_EXPERT,
-        [GAIN_SLOT] = ORACLE_SCALE_SLOT,
-        [GAIN_INTERMEDIATE] = ORACLE_SCALE_INTERMEDIATE,
+        [SCALE_LAYER] = ORACLE_SCALE_ALL,
+        [SCALE_TOKEN] = ORACLE_SCALE_TOKEN,
+        [SCALE_COLUMN] = ORACLE_SCALE_COLUMN,
+        [SCALE_EXPERT] = ORACLE_SCALE_EXPERT,
+        [SCALE_SLOT] = ORACLE_SCALE_SLOT,
+        [SCALE_INTERMEDIATE] = ORACLE_SCALE_INTERMEDIATE,
     };
     struct oracle_sum sums[ORACLE_SUMS];
     long double direction = oracle_aggregate(of, sums);
@@ -128,8 +128,8 @@ static void compare(const struct statistics *s, const struct oracle_aggregates *
                      (unsigned long long)r->count, (unsigned long long)r->exceeding,
                      (unsigned long long)r->zero_exceeding, e->count, e->above, e->zeros_above);
         near(name, "the largest sum over its limit", r->limit_ratio, e->ratio);
-        near(name, "the least detection limit", r->floor_smallest, e->least);
-        near(name, "the largest detection limit", r->floor_worst, e->most);
+        near(name, "the least detection limit", r->detection_smallest, e->least);
+        near(name, "the largest detection limit", r->detection_worst, e->most);
         if (r->layer || r->first != e->first || r->second != e->second)
             fail_msg("%s: the largest is at %u, %u, by the text at %u, %u", name, r->first, r->second, e->first,
                      e->second);
@@ -160,7 +160,7 @@ static void expect_layer(struct scene *s, bool inner)
                                              .bias_y = y->output_bias,
                                              .error = s->error,
                                              .width = s->of->plain ? b->of.flips : NULL,
-                                             .direction = b->moments.direction,
+                                             .direction = b->covariance.direction,
                                              .tile = s->of->plain ? s->problem.arguments.shape.hidden
                                                                   : tile_of(&s->problem.arguments.shape),
                                              .probability = (long double)probability};
@@ -177,14 +177,14 @@ static void judge_scene(struct scene *s, bool inner)
     expect_layer(s, inner);
     for (int n = 0; n < (shape->tokens > 50 ? 1 : 3); n++) {
         const struct layer_bounds *b = &s->of->bounds[0];
-        struct statistics statistics;
+        struct aggregate_tests statistics;
         subject_of(s->expected.y, s->expected.sigma_y, outputs, noise[n], gain[n], &random, s->subject, s->error);
         subject_of(b->of.intermediate_truth, b->of.intermediate_sigma, inners, noise[n], gain[n], &random, s->inner,
                    s->error_h);
-        statistics_start(&statistics, s->of, shape->tokens, true, inner, probability);
-        assert_int_equal(statistics_output(&statistics, s->of, 0, shape->tokens, s->subject, NULL), GB_OK);
+        aggregate_start(&statistics, s->of, shape->tokens, true, inner, probability);
+        assert_int_equal(aggregate_output(&statistics, s->of, 0, shape->tokens, s->subject, NULL), GB_OK);
         if (inner)
-            statistics_intermediate(&statistics, s->of, 0, shape->tokens, s->inner);
+            aggregate_intermediate(&statistics, s->of, 0, shape->tokens, s->inner);
         compare(&statistics, &s->expected);
     }
 }
@@ -227,7 +227,7 @@ static void sums_beside_ambiguous_codes_are_the_texts(void **state)
         scene_new(&s, (struct gb_shape){6, 128, 64, 4, 2}, cases[n].format, cases[n].bits, cases[n].recipe);
         judge_scene(&s, false);
         for (uint32_t t = 0; t < 6; t++)
-            ambiguous += s.of->bounds[0].moments.open[t];
+            ambiguous += s.of->bounds[0].covariance.open[t];
         scene_free(&s);
     }
     print_message("%u ambiguous codes\n", ambiguous);
@@ -250,7 +250,7 @@ static void sums_of_down_are_the_texts(void **state)
                              .output_sigma = doubles(outputs),
                              .output_bias = doubles(outputs),
                              .output_truth = doubles(outputs)};
-    struct gb_moments moments;
+    struct gb_covariance moments;
     for (size_t i = 0; i < (size_t)shape.tokens * shape.top_k * shape.intermediate; i++)
         s.inner[i] = (double)gb_bf16_decode(s.plain.reference->layer[0].intermediate[i]);
     assert_int_equal(
@@ -269,13 +269,13 @@ static void sums_of_down_are_the_texts(void **state)
                                             .probability = (long double)probability};
     for (int n = 0; n < 2; n++) {
         const struct prediction prediction = {down.output_truth, &down, &moments};
-        struct statistics statistics;
+        struct aggregate_tests statistics;
         subject_of(down.output_truth, down.output_sigma, outputs, n ? 1.5 : 0.7, 0, &random, s.subject, s.error);
-        statistics_start_down(&statistics, &s.plain, &moments, probability);
-        assert_int_equal(statistics_down(&statistics, &s.plain, 0, &prediction, s.subject, NULL), GB_OK);
+        aggregate_start_down(&statistics, &s.plain, &moments, probability);
+        assert_int_equal(aggregate_down(&statistics, &s.plain, 0, &prediction, s.subject, NULL), GB_OK);
         compare(&statistics, &s.expected);
     }
-    gb_moments_free(&moments);
+    gb_covariance_free(&moments);
     free(down.output_worst);
     free(down.output_sigma);
     free(down.output_bias);
@@ -293,7 +293,7 @@ static void numbers_of_differences_are_the_texts(void **state)
         for (size_t p = 0; p < 3; p++)
             for (uint64_t codes = 1; codes <= 4096; codes *= 8)
                 if (means[m] <= (double)codes)
-                    assert_int_equal(flips_allowed(means[m], codes, probabilities[p]),
+                    assert_int_equal(differences_allowed(means[m], codes, probabilities[p]),
                                      oracle_differences((long double)means[m], codes, (long double)probabilities[p]));
 }
 

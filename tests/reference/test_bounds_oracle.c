@@ -54,7 +54,7 @@ static struct oracle_declared declared_of(const struct gb_rounding_points *point
 /* Everything that gb_bound_layer and gb_bound_down compute. */
 struct computed {
     struct gb_bounds layer, down;
-    struct gb_moments moments;
+    struct gb_covariance moments;
     double *weights;      /* [tokens, top_k] */
     double *intermediate; /* [tokens, top_k, intermediate]: what down gets by itself */
 };
@@ -106,7 +106,7 @@ static void computed_free(struct computed *c)
     }
     free(c->weights);
     free(c->intermediate);
-    gb_moments_free(&c->moments);
+    gb_covariance_free(&c->moments);
 }
 
 /* open: NULL, or how many codes of a token are ambiguous. */
