@@ -207,7 +207,7 @@ def must(command, **arguments):
 
 
 # Children that leave by _exit write their counts, too.
-COVERED_EXIT = """#include <unistd.h>
+COVERED_EXIT = """extern void _exit(int) __attribute__((noreturn));
 extern void __gcov_dump(void);
 static inline __attribute__((unused, noreturn)) void gb_covered_exit(int status) { __gcov_dump(); _exit(status); }
 #define _exit gb_covered_exit

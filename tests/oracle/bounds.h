@@ -87,4 +87,9 @@ long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_s
 /* The number of admissible differences: the limit for `count` codes of mean number M. */
 uint64_t oracle_differences(long double M, uint64_t count, long double probability);
 
+/* #exact: whether all sums of the layer are exact in any order. x: [tokens, hidden]; weights: [tokens, top_k]. bits: of
+ * the widest sum, if they are. */
+bool oracle_exact(const struct gb_arguments *arguments, const double *x, const double *weights,
+                  const struct oracle_declared *declared, long double *bits);
+
 #endif
