@@ -17,7 +17,6 @@ import json
 import os
 import random
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -186,9 +185,9 @@ class Failed(Exception):
     pass
 
 
-def run(command, cwd=None, env=None, timeout=None, prefix=()):
+def run(command, cwd=None, env=None, timeout=None):
     """(exit status or None for a hang, output). The command's whole process group ends with it."""
-    child = subprocess.Popen([*prefix, *command], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         output, _ = child.communicate(timeout=timeout)
@@ -217,8 +216,8 @@ static inline __attribute__((unused, noreturn)) void gb_covered_exit(int status)
 class Tree:
     """The copies of the sources and their builds, below build/mutation."""
 
-    def __init__(self, root, where, prefix):
-        self.root, self.where, self.prefix = root, where, prefix
+    def __init__(self, root, where):
+        self.root, self.where = root, where
         self.source = os.path.join(where, "source")
         self.build = os.path.join(where, "build")
         self.map_build = os.path.join(where, "map-build")
@@ -249,10 +248,10 @@ class Tree:
 
     def configure(self, build, flags):
         must(["cmake", "-S", self.source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-              "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags], prefix=self.prefix)
+              "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags])
 
     def make(self, build, jobs):
-        return run(["cmake", "--build", build, "-j", str(jobs)], prefix=self.prefix)
+        return run(["cmake", "--build", build, "-j", str(jobs)])
 
     def tests(self, build, pattern, labels):
         """[(name, command, environment, working folder, skip code)] of what CTest would run."""
@@ -270,7 +269,7 @@ class Tree:
 
     def run_test(self, test, timeout, extra=None):
         env = {**os.environ, **test["env"], **(extra or {}), "OMP_NUM_THREADS": "1"}
-        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout, prefix=self.prefix)
+        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout)
 
 
 def lines_reached(tree, counts, hashes):
@@ -294,7 +293,7 @@ def lines_reached(tree, counts, hashes):
     return {name: {"hash": hashes.get(name), "lines": sorted(hit)} for name, hit in reached.items() if hit}
 
 
-def reach_map(tree, hashes, pattern, labels, options, say):
+def reach_map(tree, hashes, pattern, labels, options, say, time_is_up):
     """{test: {"seconds", "passes", "files": {file: {"hash", "lines"}}}}, kept in map.json test by test, so that an
     interrupted run goes on. Lines of a file that has changed since count as its file's; --fresh makes all anew."""
     path = os.path.join(tree.where, "map.json")
@@ -315,6 +314,8 @@ def reach_map(tree, hashes, pattern, labels, options, say):
     for number, test in enumerate(tests, 1):
         if test["name"] in known:
             continue
+        if time_is_up():
+            raise Failed(f"time is up: {len(known)} tests are known; the same command goes on")
         counts = os.path.join(tree.where, "counts")
         shutil.rmtree(counts, ignore_errors=True)
         os.makedirs(counts)
@@ -430,7 +431,6 @@ def arguments():
     parser.add_argument("--minutes", type=float, help="end after so many; the next run with this seed goes on")
     parser.add_argument("--least", type=float, metavar="PERCENT", help="fail below this score, of all and of each folder")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build")
-    parser.add_argument("--prefix", default="", help="a command in front of every build and test, such as nice")
     parser.add_argument("--work", help="where copies and builds are kept (build/mutation)")
     parser.add_argument("--fresh", action="store_true", help="find out anew which test reaches which line")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
@@ -442,8 +442,11 @@ def main():
     options = arguments()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     where = os.path.abspath(options.work or os.path.join(root, "build", "mutation"))
-    tree = Tree(root, where, shlex.split(options.prefix))
+    tree = Tree(root, where)
     began = time.monotonic()
+
+    def time_is_up():
+        return options.minutes and time.monotonic() - began > 60 * options.minutes
 
     def say(text):
         print(f"[{time.monotonic() - began:6.0f} s] {text}", file=sys.stderr, flush=True)
@@ -476,14 +479,14 @@ def main():
     if status != 0:
         raise Failed(output[-4000:])
     tests = {t["name"]: t for t in tree.tests(tree.build, options.tests, labels)}
-    reach = reach_map(tree, hashes, options.tests, labels, options, say)
+    reach = reach_map(tree, hashes, options.tests, labels, options, say, time_is_up)
     kills, done = {}, []
     for number, mutant in enumerate(drawn, 1):
         key = mutant["file"], mutant["line"], mutant["new"]
         if key in known:
             done.append(known[key])
             continue
-        if options.minutes and time.monotonic() - began > 60 * options.minutes:
+        if time_is_up():
             say(f"time is up: {len(done)} of {len(drawn)} mutants")
             break
         since = time.monotonic()

@@ -135,6 +135,7 @@ fault("groups-ignored-unordered", 1, "has expert")
 fault("bias-ignored-unordered", 1, "has expert")
 fault("unscaled-unordered", 1, "outside the derived bound around truth")
 fault("unwritten-unordered", 1, "never written; first: element 159 of routed ids of layer 0")
+fault("unwritten-weight-unordered", 1, "never written; first: element 159 of routed weights of layer 0")
 fault("changes-bias", 1, "changed an input: router bias")
 fault("writes-past-end", 1, "wrote outside a buffer: beside routed weights")
 
