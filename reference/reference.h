@@ -79,7 +79,7 @@ GB_API enum gb_status gb_reference_gate_up(const struct gb_contract *contract, c
                                            struct gb_error *error);
 GB_API enum gb_status gb_reference_down(const struct gb_contract *contract, const struct gb_arguments *arguments,
                                         struct gb_error *error);
-/* bf16(RN(routing_weight * x)): what a layer with weighed_input takes for x. */
+/* bf16(RN(routing_weight * x)): what a layer with apply_router_weight_on_input takes for x. */
 GB_API gb_bf16 gb_weigh(float routing_weight, gb_bf16 x);
 GB_API enum gb_status gb_reference_layer(const struct gb_contract *contract, const struct gb_arguments *arguments,
                                          struct gb_error *error);

@@ -14,7 +14,7 @@
 struct editable {
     struct gb_weights weights; /* of the buffers below */
     uint8_t *codes, *scales;
-    float *global_scales;                   /* [experts, parts], NVFP4 alone */
+    float *global_scales;                   /* [experts, halves], NVFP4 alone */
     size_t row_code_bytes, row_scale_bytes; /* FP8: the latter is 0, scales are per block of rows */
 };
 
@@ -22,10 +22,10 @@ struct editable {
 struct trace {
     const struct gb_contract *contract;
     struct gb_arguments
-        arguments;             /* with this layer's inputs; with weighed_input, those of the same layer without it */
+        arguments; /* with this layer's inputs; with apply_router_weight_on_input, those of the same layer without it */
     struct gb_arguments given; /* as they were */
     gb_bf16 *x;                /* [tokens, hidden], and */
-    float *ones;               /* [pairs]: what `arguments` has instead; NULL without weighed_input */
+    float *ones;               /* [pairs]: what `arguments` has instead; NULL without apply_router_weight_on_input */
     bool *used;                /* [experts] */
     float *gate, *up;          /* [pairs, intermediate], with their bias */
     gb_bf16 *intermediate;     /* [pairs, intermediate] */

@@ -14,7 +14,7 @@ static size_t pairs(const struct injected *p)
 
 static void plant_weights_missing(struct injected *p)
 {
-    if (p->clean->given.weighed_input)
+    if (p->clean->given.apply_router_weight_on_input)
         memcpy(p->x, p->clean->given.x, (size_t)p->shape.tokens * p->shape.hidden * sizeof *p->x);
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = 1.0f;

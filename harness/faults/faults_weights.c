@@ -28,21 +28,21 @@ static const uint8_t *clean_codes(const struct injected *p, const struct editabl
     return (const uint8_t *)clean(p, w)->codes + ((size_t)e * w->weights.rows + r) * w->row_code_bytes;
 }
 
-/* FP8's scales of one expert: parts of [blocks down, blocks across]. */
+/* FP8's scales of one expert: halves of [blocks down, blocks across]. */
 struct blocks {
-    uint32_t parts, down, across;
+    uint32_t halves, down, across;
 };
 
 static struct blocks blocks_of(const struct editable *w)
 {
-    return (struct blocks){w->weights.parts, (w->weights.rows / w->weights.parts + 127) / 128,
+    return (struct blocks){w->weights.halves, (w->weights.rows / w->weights.halves + 127) / 128,
                            (w->weights.columns + 127) / 128};
 }
 
 static float *block_scales(const struct editable *w, uint32_t expert, uint32_t part)
 {
     struct blocks b = blocks_of(w);
-    return (float *)(void *)w->scales + ((size_t)expert * b.parts + part) * b.down * b.across;
+    return (float *)(void *)w->scales + ((size_t)expert * b.halves + part) * b.down * b.across;
 }
 
 static void edit_nibbles_exchanged(struct injected *p, struct editable *w)
@@ -58,7 +58,7 @@ static void edit_nibbles_exchanged(struct injected *p, struct editable *w)
 static size_t scales_of_expert(const struct editable *w)
 {
     struct blocks b = blocks_of(w);
-    return w->weights.format == GB_FP8_BLOCK ? (size_t)b.parts * b.down * b.across
+    return w->weights.format == GB_FP8_BLOCK ? (size_t)b.halves * b.down * b.across
                                              : (size_t)w->weights.rows * w->row_scale_bytes;
 }
 
@@ -182,7 +182,7 @@ static void edit_scales_inverse(struct injected *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (size_t i = 0; p->affected[e] && i < (size_t)b.parts * b.down * b.across; i++)
+        for (size_t i = 0; p->affected[e] && i < (size_t)b.halves * b.down * b.across; i++)
             block_scales(w, e, 0)[i] = 1.0f / block_scales(w, e, 0)[i];
 }
 
@@ -191,8 +191,8 @@ static void edit_scales_transposed(struct injected *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++) {
-            size_t at = ((size_t)e * b.parts + part) * b.down * b.across;
+        for (uint32_t part = 0; p->affected[e] && part < b.halves; part++) {
+            size_t at = ((size_t)e * b.halves + part) * b.down * b.across;
             const float *from = (const float *)clean(p, w)->scales + at;
             for (uint32_t r = 0; r < b.down; r++)
                 for (uint32_t c = 0; c < b.across; c++)
@@ -204,21 +204,21 @@ static void edit_scales_one(struct injected *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++)
+        for (uint32_t part = 0; p->affected[e] && part < b.halves; part++)
             for (size_t i = 0; i < (size_t)b.down * b.across; i++)
                 block_scales(w, e, part)[i] = block_scales(w, e, part)[0];
 }
 
 static void edit_global_missing(struct injected *p, struct editable *w)
 {
-    for (uint32_t i = 0; i < p->shape.experts * w->weights.parts; i++)
-        if (p->affected[i / w->weights.parts])
+    for (uint32_t i = 0; i < p->shape.experts * w->weights.halves; i++)
+        if (p->affected[i / w->weights.halves])
             w->global_scales[i] = 1.0f;
 }
 
 static void edit_global_next_expert(struct injected *p, struct editable *w)
 {
-    uint32_t parts = w->weights.parts;
+    uint32_t parts = w->weights.halves;
     const float *from = clean(p, w)->global_scales;
     for (uint32_t e = 0; e < p->shape.experts; e++)
         if (p->affected[e])

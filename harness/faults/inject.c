@@ -79,7 +79,7 @@ static enum gb_status weigh(struct trace *t, struct gb_error *error)
         t->ones[i] = 1.0f;
     a->x = t->x;
     a->routing_weights = t->ones;
-    a->weighed_input = 0;
+    a->apply_router_weight_on_input = 0;
     return GB_OK;
 }
 
@@ -104,7 +104,7 @@ enum gb_status trace_new(const struct gb_contract *contract, const struct gb_arg
     for (size_t i = 0; i < pairs; i++)
         if (arguments->ids[i] >= 0)
             t->used[arguments->ids[i]] = true;
-    enum gb_status status = arguments->weighed_input ? weigh(t, error) : GB_OK;
+    enum gb_status status = arguments->apply_router_weight_on_input ? weigh(t, error) : GB_OK;
     if (status != GB_OK)
         return status;
     status = take_apart(t, error);

@@ -89,9 +89,9 @@ void baseline_routing_weights(const struct baseline *b, uint32_t layer, uint32_t
     const float *given = f->layer[layer].routing_weights;
     bool rounded = b->points.stages.routing_weight == GB_BF16;
     for (size_t i = 0; i < (size_t)tokens * f->shape.top_k; i++)
-        routing_weights[i] = f->weighed_input ? 1.0
-                             : rounded        ? (double)gb_bf16_decode(gb_bf16_encode(given[i]))
-                                              : (double)given[i];
+        routing_weights[i] = f->apply_router_weight_on_input ? 1.0
+                             : rounded                       ? (double)gb_bf16_decode(gb_bf16_encode(given[i]))
+                                                             : (double)given[i];
 }
 
 static void bounds_free(struct baseline *b)

@@ -48,7 +48,7 @@ enum gb_status exact_examine(const struct gb_fixture *f, uint32_t layer, enum gb
         layer_inputs(f, layer, GB_FP32, x, routing_weights);
     if (status == GB_OK && activations != GB_BF16)
         status = quantised_inputs(&a, x, error);
-    for (size_t i = 0; status == GB_OK && !f->weighed_input && i < pairs; i++)
+    for (size_t i = 0; status == GB_OK && !f->apply_router_weight_on_input && i < pairs; i++)
         routing_weights[i] = (double)l->routing_weights[i];
     if (status == GB_OK)
         status = gb_exact_layer(&f->shape, x, l->ids, routing_weights, &source, &points, exactness, error);

@@ -12,7 +12,7 @@
 struct projection {
     uint8_t *codes;       /* [code_bytes] */
     uint8_t *scales;      /* [scale_bytes] */
-    float *global_scales; /* [experts, parts] */
+    float *global_scales; /* [experts, halves] */
     size_t code_bytes, scale_bytes;
     size_t row_code_bytes, row_scale_bytes, rows; /* rows: of all experts */
 };

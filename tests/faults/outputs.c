@@ -24,7 +24,7 @@ static uint32_t *output_bits(const struct gb_arguments *arguments)
 enum gb_status run_weighs_output(const struct gb_arguments *arguments, struct gb_error *error)
 {
     struct gb_arguments a = *arguments;
-    a.weighed_input = 0;
+    a.apply_router_weight_on_input = 0;
     return fma32_layer(&a, error);
 }
 

@@ -33,7 +33,7 @@ static struct gb_fixture *exact_fixture(const struct gb_shape *shape, enum gb_fo
     ok(gb_fixture_new(shape, 1, format, false, false, false, &f, &error), &error);
     strcpy(f->generator, "exact/1");
     f->seed = seed;
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     ok(gb_generate_inputs(f, &error), &error);
     ok(gb_generate_routing(f, routing, &error), &error);
     for (uint32_t e = 0; e < shape->experts; e++)

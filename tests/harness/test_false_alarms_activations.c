@@ -68,7 +68,7 @@ static struct gb_fixture *generate(uint32_t n, uint64_t seed, const char *kind)
     struct gb_error error = {""};
     ok(gb_fixture_new(&shapes[n % COUNT(shapes)], 1, contracts[c].weights, true, false, false, &f, &error), &error);
     struct weight_source source = {f, matrix, expert};
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = seed;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(contracts[c].weights)->name);

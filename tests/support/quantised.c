@@ -41,7 +41,7 @@ struct gb_fixture *quantised_fixture(const struct gb_shape *shape, const struct 
     struct weight_source source = {f, matrix, expert_of};
     strcpy(f->generator, "exact/2");
     f->seed = seed;
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     ok(activations_choose(f, c->activations, NULL, &error), &error);
     ok(gb_generate_inputs(f, &error), &error);
     ok(gb_generate_routing(f, routing, &error), &error);

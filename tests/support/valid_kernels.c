@@ -91,7 +91,8 @@ struct scratch {
 
 static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
-    return weights->global_scales ? weights->global_scales[expert * weights->parts + gb_weights_part(weights, row)] : 1;
+    return weights->global_scales ? weights->global_scales[expert * weights->halves + gb_weights_part(weights, row)]
+                                  : 1;
 }
 
 /* Row . values * late, added to start. Folded sums have the factors inside each term. */
