@@ -338,7 +338,7 @@ def check_original():
         errors = [m["relative_l2"] for m in one["matrices"]]
         expect(least < min(errors) <= max(errors) < most and "SQNR" in text, f"{layout}: {min(errors)}, {max(errors)}")
         expect(all(abs(m["sqnr_db"] + 20 * np.log10(m["relative_l2"])) < 1e-9 for m in one["matrices"]), layout)
-        expect(all(abs(m["gain"] - 1) < .02 for m in one["matrices"]), layout)
+        expect(all(abs(m["gain"] - 1) < .05 for m in one["matrices"]), layout)
     w = published.experts(published.trained())["model.layers.1.mlp.experts.5.down_proj"].astype(np.float64)
     one, _ = inspect(path("sound-fp8-128x128"), "--original", CHECKPOINT, "--layers", 1)
     tensors = sound("fp8-128x128").tensors
