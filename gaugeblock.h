@@ -105,20 +105,20 @@ struct gb_shape {
 /*
  * One projection of all experts.
  *   gate_up: rows = 2 * intermediate, the gate rows first, then the up rows; columns = hidden;
- *            parts = 2 (the gate rows and the up rows have a global scale each).
- *   down:    rows = hidden; columns = intermediate; parts = 1.
+ *            halves = 2 (the gate rows and the up rows have a global scale each).
+ *   down:    rows = hidden; columns = intermediate; halves = 1.
  * codes:         NVFP4, MXFP4: gb_e2m1x2 [experts, rows, columns / 2]; MXFP8, FP8: gb_e4m3 [experts, rows, columns];
  *                BF16: gb_bf16 [experts, rows, columns].
  * scales:        NVFP4: gb_e4m3 [experts, rows, columns / 16]; MXFP4, MXFP8: gb_e8m0 [experts, rows, columns / 32];
- *                FP8: float [experts, parts, ceil(rows / parts / 128), ceil(columns / 128)]; otherwise NULL.
- * global_scales: NVFP4: [experts, parts], the decoding scale (value = code * scale * global); otherwise NULL.
+ *                FP8: float [experts, halves, ceil(rows / halves / 128), ceil(columns / 128)]; otherwise NULL.
+ * global_scales: NVFP4: [experts, halves], the decoding scale (value = code * scale * global); otherwise NULL.
  */
 struct gb_weights {
     enum gb_format format;
     uint32_t experts;
     uint32_t rows;
     uint32_t columns;
-    uint32_t parts;
+    uint32_t halves;
     const void *codes;
     const void *scales;
     const float *global_scales;
@@ -248,7 +248,8 @@ struct gb_problem {
     const struct gb_quantisation
         *quantise; /* GB_QUANTISE, GB_SILU_MUL_QUANTISE; otherwise NULL. These ignore the rest */
     const struct gb_quantiser *activation_rules; /* of kernels whose activations are not GB_BF16; otherwise NULL */
-    uint32_t weighed_input; /* as in struct gb_arguments; not 0 only for kernels with GB_WEIGHED_INPUT */
+    uint32_t apply_router_weight_on_input;       /* as in struct gb_arguments; not 0 only for kernels with
+                                                    GB_APPLY_ROUTER_WEIGHT_ON_INPUT */
 };
 
 /* The least `size` a caller may give: the struct as ABI version 1 began. */
@@ -278,7 +279,7 @@ struct gb_arguments {
 
     /* For GB_ROUTE, and GB_LAYER kernels with GB_ROUTES; otherwise NULL. */
     const struct gb_router *router;   /* the recipe, always in host memory */
-    struct gb_weights router_weights; /* in; GB_BF16, experts = 1, rows = shape.experts, columns = hidden, parts = 1 */
+    struct gb_weights router_weights; /* in; GB_BF16, experts = 1, rows = shape.experts, columns = hidden, halves = 1 */
     const float *router_bias;         /* in  [experts]; NULL where the recipe has none */
     int32_t *routed_ids;              /* out [tokens, top_k] */
     float *routed_weights;            /* out [tokens, top_k] */
@@ -305,8 +306,9 @@ struct gb_arguments {
     void *intermediate_codes, *intermediate_scales; /* out [tokens, top_k, intermediate] */
 
     /* 1: the routing weight multiplies x before gate_up, and down's sum has none: docs/numerics.md#weighed-input. Then
-     * top_k is 1, and GB_GATE_UP has routing weights. Only for kernels with GB_WEIGHED_INPUT; otherwise 0. */
-    uint32_t weighed_input;
+     * top_k is 1, and GB_GATE_UP has routing weights. Only for kernels with GB_APPLY_ROUTER_WEIGHT_ON_INPUT; otherwise
+     * 0. */
+    uint32_t apply_router_weight_on_input;
 };
 
 enum gb_kernel_flags {
@@ -316,7 +318,7 @@ enum gb_kernel_flags {
     GB_STAGE_OUTPUTS = 1u << 3,    /* a GB_LAYER kernel that also writes `intermediate`; any kernel that also writes the
                                       codes and scales of its quantised activations */
     GB_LAYER_EXTENSIONS = 1u << 4, /* reads `activation` and the biases; others are not asked for problems with them */
-    GB_WEIGHED_INPUT = 1u << 5,    /* reads `weighed_input`; likewise */
+    GB_APPLY_ROUTER_WEIGHT_ON_INPUT = 1u << 5, /* reads `apply_router_weight_on_input`; likewise */
     GB_OPEN_SILU = 1u << 7, /* a GB_SILU_MUL_QUANTISE kernel whose silu is an FP32 evaluation of its own, whatever
                                form is asked for: codes and scales may be any that this leaves open */
     GB_ROUTES = 1u << 6     /* a GB_LAYER kernel that routes by itself: it reads the router, and writes routed_ids and

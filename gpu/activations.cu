@@ -153,7 +153,7 @@ enum gb_status gb_cuda_activations(enum gb_operator operation, struct gb_argumen
         status = rules->element == GB_E2M1 ? decode<GB_NVFP4>(from, a->stream, numbers, error)
                                            : decode<GB_MXFP8>(from, a->stream, numbers, error);
     if (status == GB_OK && rules->global != GB_GLOBAL_NONE) {
-        const uint32_t count = weights->experts * weights->parts;
+        const uint32_t count = weights->experts * weights->halves;
         status = gb_cuda_launch("scale", gb_scale_kernel, dim3((count + threads - 1) / threads), threads, 0, a->stream,
                                 error, weights->global_scales, from.global, count, scaled);
         weights->global_scales = scaled;

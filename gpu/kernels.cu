@@ -34,12 +34,12 @@ enum gb_status check_shape(const struct gb_shape *shape, enum gb_format weights,
 }
 
 /* What no kernel here computes. */
-enum gb_status check_extension(enum gb_activation activation, bool biased, uint32_t weighed_input, uint32_t top_k,
-                               struct gb_error *error)
+enum gb_status check_extension(enum gb_activation activation, bool biased, uint32_t apply_router_weight_on_input,
+                               uint32_t top_k, struct gb_error *error)
 {
-    if (weighed_input > 1 || (weighed_input && top_k != 1))
+    if (apply_router_weight_on_input > 1 || (apply_router_weight_on_input && top_k != 1))
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "weighed_input %u with top_k %u; it is 1 only where top_k is 1",
-                            weighed_input, top_k);
+                            apply_router_weight_on_input, top_k);
     if (activation != GB_SILU)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "activation %d; this kernel has SiLU", (int)activation);
     if (biased)
@@ -78,7 +78,7 @@ enum gb_status supports(const struct gb_problem *problem, struct gb_error *error
     struct gb_problem asked = {};
     memcpy(&asked, problem, problem->size < sizeof asked ? problem->size : sizeof asked);
     enum gb_status status =
-        check_extension(asked.activation, asked.biased, asked.weighed_input, asked.shape.top_k, error);
+        check_extension(asked.activation, asked.biased, asked.apply_router_weight_on_input, asked.shape.top_k, error);
     if (status == GB_OK)
         status = check_shape(&problem->shape, Weights, error);
     if (status != GB_OK)
@@ -92,13 +92,13 @@ enum gb_status supports(const struct gb_problem *problem, struct gb_error *error
 }
 
 enum gb_status check_weights(const char *name, const struct gb_weights *w, enum gb_format format, uint32_t experts,
-                             uint32_t rows, uint32_t columns, uint32_t parts, struct gb_error *error)
+                             uint32_t rows, uint32_t columns, uint32_t halves, struct gb_error *error)
 {
-    if (w->format != format || w->experts != experts || w->rows != rows || w->columns != columns || w->parts != parts)
+    if (w->format != format || w->experts != experts || w->rows != rows || w->columns != columns || w->halves != halves)
         return gb_cuda_fail(
             error, GB_EINVAL,
-            "%s: format %d, %u experts, %u rows, %u columns, %u parts; the shape needs %d, %u, %u, %u, %u", name,
-            (int)w->format, w->experts, w->rows, w->columns, w->parts, (int)format, experts, rows, columns, parts);
+            "%s: format %d, %u experts, %u rows, %u columns, %u halves; the shape needs %d, %u, %u, %u, %u", name,
+            (int)w->format, w->experts, w->rows, w->columns, w->halves, (int)format, experts, rows, columns, halves);
     if (!w->codes || (format != GB_BF16 && !w->scales) || (format == GB_NVFP4 && !w->global_scales))
         return gb_cuda_fail(error, GB_EINVAL, "%s lacks codes, scales or global scales", name);
     return GB_OK;
@@ -117,8 +117,9 @@ enum gb_status known(const struct gb_arguments *given, struct gb_arguments *a, s
 
 bool weighs_input(const struct gb_problem *problem)
 {
-    return problem->size >= offsetof(struct gb_problem, weighed_input) + sizeof problem->weighed_input &&
-           problem->weighed_input;
+    return problem->size >= offsetof(struct gb_problem, apply_router_weight_on_input) +
+                                sizeof problem->apply_router_weight_on_input &&
+           problem->apply_router_weight_on_input;
 }
 
 size_t workspace(const struct gb_problem *problem)
@@ -132,13 +133,13 @@ enum gb_status check_arguments(const struct gb_arguments &a, struct gb_error *er
 {
     const struct gb_shape *s = &a.shape;
     enum gb_status status =
-        check_extension(a.activation, a.gate_up_bias || a.down_bias, a.weighed_input, s->top_k, error);
+        check_extension(a.activation, a.gate_up_bias || a.down_bias, a.apply_router_weight_on_input, s->top_k, error);
     if (status == GB_OK)
         status = check_shape(s, Weights, error);
     if (status != GB_OK)
         return status;
     if (!a.ids || !a.intermediate || (Operator != GB_DOWN && !a.x) || (Operator != GB_GATE_UP && !a.output) ||
-        ((Operator != GB_GATE_UP || a.weighed_input) && !a.routing_weights))
+        ((Operator != GB_GATE_UP || a.apply_router_weight_on_input) && !a.routing_weights))
         return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     if (Operator != GB_DOWN)
         status = check_weights("gate_up", &a.gate_up, Weights, s->experts, 2 * s->intermediate, s->hidden, 2, error);
@@ -154,7 +155,7 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
         status = check_arguments<Operator, Weights>(a, error);
-    if (status == GB_OK && a.weighed_input)
+    if (status == GB_OK && a.apply_router_weight_on_input)
         status = gb_cuda_weigh(&a, error);
     if (status == GB_OK && Operator != GB_DOWN)
         status = gb_cuda_gate_up(&a, error);
@@ -203,7 +204,7 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             GB_FP32,
             GB_ORDER_FMA32,
             24,
-            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | GB_WEIGHED_INPUT |
+            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | GB_APPLY_ROUTER_WEIGHT_ON_INPUT |
                 (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
             supports<Operator, Weights>,
             workspace,
@@ -314,11 +315,12 @@ enum gb_status run_quantised(const struct gb_arguments *given, struct gb_error *
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
-        status = check_extension(a.activation, a.gate_up_bias || a.down_bias, a.weighed_input, a.shape.top_k, error);
+        status = check_extension(a.activation, a.gate_up_bias || a.down_bias, a.apply_router_weight_on_input,
+                                 a.shape.top_k, error);
     if (status == GB_OK)
         status = check_shape(&a.shape, Weights, error);
     if (status == GB_OK)
-        status = check_unweighed(a.weighed_input, error);
+        status = check_unweighed(a.apply_router_weight_on_input, error);
     if (status == GB_OK)
         status = gb_cuda_activations_check(Activations, a.activation_rules, &a.shape, error);
     if (status == GB_OK && Operator != GB_DOWN) {

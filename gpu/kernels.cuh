@@ -32,8 +32,8 @@ enum gb_status gb_cuda_activations_check(enum gb_format format, const struct gb_
 enum gb_status gb_cuda_activations(enum gb_operator operation, struct gb_arguments *a, struct gb_error *error);
 size_t gb_cuda_activations_workspace(const struct gb_shape *shape);
 
-/* Weighs x by the routing weights, for operators whose weighed_input is 1; then the arguments are the weighed x, which
- * lies in the workspace until the next call, and routing weights of 1. */
+/* Weighs x by the routing weights, for operators whose apply_router_weight_on_input is 1; then the arguments are the
+ * weighed x, which lies in the workspace until the next call, and routing weights of 1. */
 enum gb_status gb_cuda_weigh(struct gb_arguments *a, struct gb_error *error);
 size_t gb_cuda_weigh_workspace(const struct gb_shape *shape);
 

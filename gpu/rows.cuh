@@ -206,7 +206,7 @@ struct gb_cuda_bf16 {
 /* The global scale of a row's part; 1 where the format has none. */
 __device__ __forceinline__ float gb_cuda_global(const struct gb_weights &weights, uint32_t expert, uint32_t part)
 {
-    return weights.global_scales ? weights.global_scales[(size_t)expert * weights.parts + part] : 1.0f;
+    return weights.global_scales ? weights.global_scales[(size_t)expert * weights.halves + part] : 1.0f;
 }
 
 #endif

@@ -112,12 +112,12 @@ enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes,
     if (weights->columns == 0 || weights->columns % gb_format_multiple(weights->format))
         return gb_fail(error, GB_EINVAL, "%u columns are no whole number of %s blocks of %u", weights->columns,
                        row->name, row->block);
-    if (weights->parts == 0 || weights->rows % weights->parts)
-        return gb_fail(error, GB_EINVAL, "%u rows are not divided by %u parts", weights->rows, weights->parts);
-    size_t scale_rows = divide_up(weights->rows / weights->parts, row->block_rows) * weights->parts;
+    if (weights->halves == 0 || weights->rows % weights->halves)
+        return gb_fail(error, GB_EINVAL, "%u rows are not divided by %u parts", weights->rows, weights->halves);
+    size_t scale_rows = divide_up(weights->rows / weights->halves, row->block_rows) * weights->halves;
     if (!gb_bytes(weights->experts, weights->rows, gb_row_code_bytes(weights->format, weights->columns), 1, codes) ||
         !gb_bytes(weights->experts, scale_rows, gb_row_scale_bytes(weights->format, weights->columns), 1, scales) ||
-        !gb_bytes(weights->experts, weights->parts, row->global ? sizeof(float) : 0, 1, global_scales))
+        !gb_bytes(weights->experts, weights->halves, row->global ? sizeof(float) : 0, 1, global_scales))
         return gb_fail(error, GB_EINVAL, "%u x %u x %u weights do not fit in memory", weights->experts, weights->rows,
                        weights->columns);
     return GB_OK;
@@ -125,14 +125,14 @@ enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes,
 
 uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row)
 {
-    return row / (weights->rows / weights->parts);
+    return row / (weights->rows / weights->halves);
 }
 
 float gb_weights_global(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
     if (!weights->global_scales)
         return 1.0f;
-    return weights->global_scales[(size_t)expert * weights->parts + gb_weights_part(weights, row)];
+    return weights->global_scales[(size_t)expert * weights->halves + gb_weights_part(weights, row)];
 }
 
 /* Into each of the clones. */
@@ -149,8 +149,8 @@ struct row_at {
 static struct row_at row_at(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
     const struct gb_format_row *format = gb_format_find(weights->format);
-    uint32_t rows = weights->rows / weights->parts;
-    size_t scale_rows = divide_up(rows, format->block_rows), part = (size_t)expert * weights->parts + row / rows;
+    uint32_t rows = weights->rows / weights->halves;
+    size_t scale_rows = divide_up(rows, format->block_rows), part = (size_t)expert * weights->halves + row / rows;
     return (struct row_at){
         .weights = weights,
         .codes = ((size_t)expert * weights->rows + row) * weights->columns,

@@ -185,7 +185,7 @@ struct gb_format_row {
     uint32_t block;       /* columns that share a scale; 1 where there are none */
     uint32_t block_rows;  /* rows of a part that share a scale */
     bool edges;           /* whether the last blocks of a matrix may be smaller */
-    bool global;          /* whether parts have a global scale */
+    bool global;          /* whether halves have a global scale */
     float full_code;      /* the largest code of a block that is not zero is at least this, by every published scale
                              rule; 0: without scales */
 };
@@ -211,12 +211,12 @@ GB_API size_t gb_row_code_bytes(enum gb_format format, uint32_t columns);
 GB_API size_t gb_row_scale_bytes(enum gb_format format, uint32_t columns);
 /* Bytes of the scales of one part of `rows` rows. */
 GB_API size_t gb_part_scale_bytes(enum gb_format format, uint32_t rows, uint32_t columns);
-/* Bytes of the codes, scales and global scales of all experts; GB_EINVAL on overflow, on rows that the parts do not
+/* Bytes of the codes, scales and global scales of all experts; GB_EINVAL on overflow, on rows that the halves do not
  * divide, or a row that is no whole number of blocks. */
 GB_API enum gb_status gb_weights_bytes(const struct gb_weights *weights, size_t *codes, size_t *scales,
                                        size_t *global_scales, struct gb_error *error);
 
-/* Which global scale a row uses: 0 .. parts-1. */
+/* Which global scale a row uses: 0 .. halves-1. */
 GB_API uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row);
 /* One row's codes as numbers without any scale, and its block scales. codes: [columns]; scales: [columns / block],
  * rounded up, all 1 where the format has none. Both exact. */

@@ -66,7 +66,7 @@ static enum gb_status allocate(const struct gb_quantiser *rules, const struct so
     o->numbers = malloc(numbers);
     o->codes = from->codes ? NULL : malloc(codes);
     o->scales = from->scales ? NULL : malloc(scales);
-    o->globals = malloc(sizeof(float) * from->weights->experts * from->weights->parts);
+    o->globals = malloc(sizeof(float) * from->weights->experts * from->weights->halves);
     if (o->numbers && (from->codes || o->codes) && (from->scales || o->scales) && o->globals)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory to quantise %u x %u activations", from->rows, from->columns);
@@ -75,7 +75,7 @@ static enum gb_status allocate(const struct gb_quantiser *rules, const struct so
 /* g becomes RN(g * d). */
 static void scale_globals(const struct gb_weights *weights, float d, struct gb_operand *o)
 {
-    for (size_t i = 0; i < (size_t)weights->experts * weights->parts; i++)
+    for (size_t i = 0; i < (size_t)weights->experts * weights->halves; i++)
         o->globals[i] = weights->global_scales[i] * d;
     o->weights.global_scales = o->globals;
 }

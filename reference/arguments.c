@@ -59,9 +59,9 @@ static enum gb_status check_weights(const char *name, const struct gb_weights *w
                                     uint32_t columns, uint32_t parts, struct gb_error *error)
 {
     size_t codes, scales, global_scales;
-    if (weights->experts != experts || weights->rows != rows || weights->columns != columns || weights->parts != parts)
+    if (weights->experts != experts || weights->rows != rows || weights->columns != columns || weights->halves != parts)
         return gb_fail(error, GB_EINVAL, "%s is %u x %u x %u in %u parts; the shape needs %u x %u x %u in %u", name,
-                       weights->experts, weights->rows, weights->columns, weights->parts, experts, rows, columns,
+                       weights->experts, weights->rows, weights->columns, weights->halves, experts, rows, columns,
                        parts);
     enum gb_status status = gb_weights_bytes(weights, &codes, &scales, &global_scales, error);
     if (status != GB_OK)
@@ -87,7 +87,7 @@ struct gb_extension gb_arguments_extension(const struct gb_arguments *a)
 
 bool gb_weighs_input(const struct gb_arguments *a)
 {
-    return gb_arguments_known(a).weighed_input;
+    return gb_arguments_known(a).apply_router_weight_on_input;
 }
 
 /* Its weights and activations are the contract's. */
@@ -122,9 +122,9 @@ enum gb_status gb_arguments_check(const struct gb_contract *contract, const stru
         (operation != GB_GATE_UP && (!arguments->routing_weights || !arguments->output)) ||
         (operation != GB_LAYER && !arguments->intermediate))
         return gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
-    if (gb_weighs_input(arguments) && (shape->top_k != 1 || arguments->weighed_input != 1))
+    if (gb_weighs_input(arguments) && (shape->top_k != 1 || arguments->apply_router_weight_on_input != 1))
         return gb_fail(error, GB_EINVAL, "weighed_input %u with top_k %u; it is 0 or 1, and 1 only where top_k is 1",
-                       arguments->weighed_input, shape->top_k);
+                       arguments->apply_router_weight_on_input, shape->top_k);
     if (gb_weighs_input(arguments) && !arguments->routing_weights)
         return gb_fail(error, GB_EINVAL, "routing weights, which multiply the input, are NULL");
     enum gb_activation activation = gb_arguments_extension(arguments).activation;
@@ -137,7 +137,7 @@ enum gb_status gb_arguments_check(const struct gb_contract *contract, const stru
     if (status == GB_OK && operation != GB_GATE_UP)
         status = check_weights("down", &arguments->down, shape->experts, shape->hidden, shape->intermediate, 1, error);
     struct gb_arguments known = gb_arguments_known(arguments);
-    if (status == GB_OK && known.activation_rules && known.weighed_input)
+    if (status == GB_OK && known.activation_rules && known.apply_router_weight_on_input)
         return gb_fail(error, GB_EINVAL, "weighed_input with quantised activations; no contract has both");
     if (status == GB_OK && known.activation_rules)
         status = gb_activations_check(contract, &known, operation, error);

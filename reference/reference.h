@@ -79,7 +79,7 @@ GB_API enum gb_status gb_reference_gate_up(const struct gb_contract *contract, c
                                            struct gb_error *error);
 GB_API enum gb_status gb_reference_down(const struct gb_contract *contract, const struct gb_arguments *arguments,
                                         struct gb_error *error);
-/* bf16(RN(routing_weight * x)): what a layer with weighed_input takes for x. */
+/* bf16(RN(routing_weight * x)): what a layer with apply_router_weight_on_input takes for x. */
 GB_API gb_bf16 gb_weigh(float routing_weight, gb_bf16 x);
 GB_API enum gb_status gb_reference_layer(const struct gb_contract *contract, const struct gb_arguments *arguments,
                                          struct gb_error *error);
@@ -269,9 +269,9 @@ GB_API enum gb_status gb_exact_layer(const struct gb_shape *shape, const double 
 
 /*
  * How the errors of one token's outputs hang together, an error of the intermediate being spread over all of them, for
- * the first `tokens` tokens: what a sum of errors, or of their squares, may come to. docs/numerics.md#moments.
+ * the first `tokens` tokens: what a sum of errors, or of their squares, may come to. docs/numerics.md#error-covariance.
  */
-struct gb_moments {
+struct gb_covariance {
     uint32_t tokens;
     uint32_t directions; /* top_k + 1 */
     uint32_t tile;       /* columns of a tile, the last one may have fewer */
@@ -288,32 +288,33 @@ struct gb_moments {
     double **basis; /* [tokens]: [open, hidden], orthonormal: all that these codes may do, in units of deviation */
     double *kept;   /* [tokens, hidden]: the share of an output's variance that no such code touches */
 };
-/* Of gb_moments.open. */
+/* Of gb_covariance.open. */
 #define GB_LEFT_OUT UINT32_MAX
 
 /* ids, routing_weights: as gb_truth_layer; intermediate: truth's; bounds: with both sigmas. GB_EINVAL, GB_ENOMEM. */
-GB_API enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
-                                     const double *intermediate, const struct gb_truth_quantised *weights,
-                                     const struct gb_bounds *bounds, struct gb_moments *moments,
-                                     struct gb_error *error);
-GB_API void gb_moments_free(struct gb_moments *moments);
+GB_API enum gb_status gb_covariance_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
+                                        const double *intermediate, const struct gb_truth_quantised *weights,
+                                        const struct gb_bounds *bounds, struct gb_covariance *covariance,
+                                        struct gb_error *error);
+GB_API void gb_covariance_free(struct gb_covariance *covariance);
 /* values = L^-1 values; errors become uncorrelated, of variance 1. Where nothing may err the result is 0.
  * values: [count], count the columns of the tile. */
-GB_API void gb_moments_whiten(const struct gb_moments *moments, uint32_t token, uint32_t tile, uint32_t count,
-                              double *values);
+GB_API void gb_covariance_whiten(const struct gb_covariance *covariance, uint32_t token, uint32_t tile, uint32_t count,
+                                 double *values);
 /* Takes out of the errors of one token what codes that are open may have made of them. values: [hidden]. */
-GB_API void gb_moments_project(const struct gb_moments *moments, uint32_t token, double *values);
+GB_API void gb_covariance_project(const struct gb_covariance *covariance, uint32_t token, double *values);
 
 /*
  * down alone, by any order of summation, on an intermediate that is given and therefore exact: output_* of bounds, of
- * which output_sigma is needed, and the moments of its errors. intermediate: [tokens, top_k, intermediate];
+ * which output_sigma is needed, and the covariance of its errors. intermediate: [tokens, top_k, intermediate];
  * flips: NULL, or how far each value may be from there, in the same shape; routing_weights: as the kernel rounds them.
- * docs/numerics.md#stages, #moments. GB_EINVAL, GB_ENOMEM.
+ * docs/numerics.md#stages, #covariance. GB_EINVAL, GB_ENOMEM.
  */
 GB_API enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const double *flips,
                                     const int32_t *ids, const double *routing_weights,
                                     const struct gb_truth_quantised *weights, const struct gb_rounding_points *points,
-                                    const struct gb_bounds *bounds, struct gb_moments *moments, struct gb_error *error);
+                                    const struct gb_bounds *bounds, struct gb_covariance *covariance,
+                                    struct gb_error *error);
 
 /*
  * GB_ROUTE by any order of summation, docs/numerics.md#bounds: an expert's choice lies in low .. high, so that a set of

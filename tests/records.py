@@ -38,8 +38,8 @@ def distance(cases, truth, name, choose):
                    if case["metrics"].get("overall")])
 
 
-def lane(cases, name, key):
-    return most([case["lanes"][name].get(key) for case in cases if name in case.get("lanes", {})])
+def check(cases, name, key):
+    return most([case["checks"][name].get(key) for case in cases if name in case.get("checks", {})])
 
 
 def layers(record):
@@ -51,17 +51,17 @@ def layers(record):
                     for verdict in sorted({case["verdict"] for case in cases})}
         yield (fixture.removesuffix(".h5"), contract, len(cases),
                ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()),
-               sum(case["lanes"]["bits"]["compared"] for case in cases),
-               sum(case["lanes"]["bits"]["mismatching"] for case in cases),
-               figure(lane(cases, "bound", "limit_ratio")),
+               sum(case["checks"]["bits"]["compared"] for case in cases),
+               sum(case["checks"]["bits"]["mismatching"] for case in cases),
+               figure(check(cases, "bound", "limit_ratio")),
                figure(distance(cases, "quantised", "relative_l2", most)),
                figure(distance(cases, "original", "relative_l2", most)), *source(record))
 
 
 def detected(case, name):
-    for family in case["lanes"].get("gain", {}).get("families", []):
+    for family in case["checks"].get("scale", {}).get("families", []):
         if family["name"] == name:
-            return family["detection_floor_smallest"]
+            return family["detection_limit_smallest"]
     return None
 
 
@@ -70,19 +70,19 @@ def outputs(record):
         bound = [layer["bound"] for layer in case["metrics"]["layers"]]
         yield (case["fixture"]["path"].removesuffix(".h5"), case["batch"], case["verdict"],
                sum(part["exceeding"] for layer in bound for part in layer.values()),
-               *[figure(lane([case], name, "limit_ratio")) for name in ("bound", "rms", "gain")],
-               figure(detected(case, "gain of the layer")), *source(record))
+               *[figure(check([case], name, "limit_ratio")) for name in ("bound", "rms", "scale")],
+               figure(detected(case, "scale of the layer")), *source(record))
 
 
 def power(record):
     """A policy's cell: how many injected bugs it catches; R: it rejects the reference itself, V: it is VACUOUS."""
-    floors = record["gates"][0]["floors"]
-    changing = [fault for fault in record["faults"] if fault["changed"]]
-    routing = [fault for fault in record["routing_faults"] or [] if fault["changed_tokens"]]
+    limits = record["policies"][0]["detection_limits"]
+    changing = [fault for fault in record["injected_bugs"] if fault["changed"]]
+    routing = [fault for fault in record["router_bugs"] or [] if fault["changed_tokens"]]
     mark = {"PASS": "", "FAIL": " R", "VACUOUS": " V"}
-    yield (record["contract"], len(changing), *[f"{gate['caught']}{mark[gate['verdict']]}" for gate in record["gates"]],
+    yield (record["contract"], len(changing), *[f"{gate['caught']}{mark[gate['verdict']]}" for gate in record["policies"]],
            f"{sum(bool(fault['caught_by']) for fault in routing)} of {len(routing)}",
-           *[figure(floors.get(name)) for name in ("scale", "scale_of_a_row", "noise_of_the_intermediate",
+           *[figure(limits.get(name)) for name in ("scale", "scale_of_a_row", "noise_of_the_intermediate",
                                                    "scale_given_the_intermediate")],
            "; ".join(fault["name"] for fault in changing if not fault["caught_by"]["default"]) or "-", *source(record))
 

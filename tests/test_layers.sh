@@ -48,8 +48,8 @@ may "harness/study/*.[ch]" "$shared|$judge|$study"
 may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
 may "harness/report/*.[ch]" "$shared|$judge|$study|harness/report/[a-z0-9_]+\.h"
 may "harness/program/*.[ch]" "$shared|$judge|$study|harness/(explain|report|program)/[a-z0-9_]+\.h"
-may "tests/oracle/*.c" 'tests/oracle/oracle\.h'
-may "tests/oracle/oracle.h" "$api"
+may "tests/oracle/*.c" 'tests/oracle/[a-z]+\.h'
+may "tests/oracle/*.h" "$api|tests/oracle/oracle\.h"
 if [ -d gpu ]; then
     may "gpu/*" "$api|gpu/[a-z0-9_]+\.(h|cuh)"
 fi

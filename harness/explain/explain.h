@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a wrong output looks like: the planted fault, or the wrong scale, that fits its error best. docs/gates.md. */
+/* What a wrong output looks like: the injected fault, or the wrong scale, that fits its error best. docs/gates.md. */
 #ifndef GB_HARNESS_EXPLAIN_EXPLAIN_H
 #define GB_HARNESS_EXPLAIN_EXPLAIN_H
 

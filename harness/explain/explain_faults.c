@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an error may look like: no result at all, the other contract, a planted fault. */
+/* What an error may look like: no result at all, the other contract, a injected fault. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

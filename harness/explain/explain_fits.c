@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an error may look like beside the planted faults: wrong scales, rows of other tokens, ids with an offset. */
+/* What an error may look like beside the injected faults: wrong scales, rows of other tokens, ids with an offset. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@ enum rank {
     RANK_WHOLE,      /* one mistake everywhere, nothing to choose */
     RANK_COORDINATE, /* a factor, or a place: which expert, slot, block */
     RANK_PARTLY,     /* a mistake everywhere, made in some places alone */
-    RANK_PARTICULAR  /* a planted fault whose place is its own choice */
+    RANK_PARTICULAR  /* a injected fault whose place is its own choice */
 };
 
 struct candidate {
@@ -85,7 +85,7 @@ enum gb_status window_run(struct window *w, const struct gb_arguments *arguments
 /* "token 3", "slot 1 of token 3" */
 void window_row_name(const struct window *w, int64_t row, char *name, size_t bytes);
 
-/* Planted faults. */
+/* Injected faults. */
 enum gb_status try_faults(struct window *w, struct gb_error *error);
 /* Zeros, NaN: what the subject has wherever it is wrong. */
 void try_nothing(struct window *w);

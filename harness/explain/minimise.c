@@ -39,7 +39,7 @@ static enum gb_status explained_alike(struct search *s, const struct baseline *b
     return status;
 }
 
-static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, bool *fails, struct gb_error *error)
+static enum gb_status evaluate_trial(struct search *s, struct gb_fixture *fixture, bool *fails, struct gb_error *error)
 {
     struct worker_request request = {.fixture = s->trial,
                                      .library = s->selected->library->path,
@@ -56,8 +56,8 @@ static enum gb_status judge_trial(struct search *s, struct gb_fixture *fixture, 
     if (result.verdict == VERDICT_PASS) {
         status = baselines_get(&baselines, kernel_contract(fixture, s->selected->kernel), &baseline, error);
         if (status == GB_OK)
-            status =
-                judge(baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->gate, &j, error);
+            status = judge(baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->policy, &j,
+                           error);
         if (status == GB_OK)
             *fails = j.verdict == VERDICT_FAIL;
         case_result_free(&j);
@@ -88,7 +88,7 @@ static enum gb_status try_part(struct search *s, const struct part *part, bool *
     if (status == GB_OK) {
         status = gb_fixture_put(s->trial, fixture, error);
         if (status == GB_OK)
-            status = judge_trial(s, fixture, fails, error);
+            status = evaluate_trial(s, fixture, fails, error);
         close(s->trial);
     }
     if (status == GB_OK && *fails) {

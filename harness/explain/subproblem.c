@@ -41,25 +41,25 @@ static uint32_t blocks(uint32_t count)
 static void copy_blocks(const struct gb_weights *from, uint32_t from_expert, struct gb_weights *to, uint32_t to_expert,
                         uint32_t part)
 {
-    uint32_t down = blocks(from->rows / from->parts), across = blocks(from->columns);
-    uint32_t to_down = blocks(to->rows / to->parts), to_across = blocks(to->columns);
-    const float *source = (const float *)from->scales + ((size_t)from_expert * from->parts + part) * down * across;
-    float *target = (float *)(uintptr_t)to->scales + ((size_t)to_expert * to->parts + part) * to_down * to_across;
+    uint32_t down = blocks(from->rows / from->halves), across = blocks(from->columns);
+    uint32_t to_down = blocks(to->rows / to->halves), to_across = blocks(to->columns);
+    const float *source = (const float *)from->scales + ((size_t)from_expert * from->halves + part) * down * across;
+    float *target = (float *)(uintptr_t)to->scales + ((size_t)to_expert * to->halves + part) * to_down * to_across;
     for (uint32_t r = 0; r < to_down; r++)
         memcpy(target + (size_t)r * to_across, source + (size_t)r * across, to_across * sizeof *target);
 }
 
 static void copy_expert(const struct gb_weights *from, uint32_t from_expert, struct gb_weights *to, uint32_t to_expert)
 {
-    uint32_t rows = to->rows / to->parts;
-    for (uint32_t part = 0; part < to->parts; part++) {
-        copy_rows(from, from_expert, part * (from->rows / from->parts), to, to_expert, part * rows, rows);
+    uint32_t rows = to->rows / to->halves;
+    for (uint32_t part = 0; part < to->halves; part++) {
+        copy_rows(from, from_expert, part * (from->rows / from->halves), to, to_expert, part * rows, rows);
         if (to->format == GB_FP8_BLOCK)
             copy_blocks(from, from_expert, to, to_expert, part);
     }
     if (to->global_scales)
-        memcpy((float *)(uintptr_t)to->global_scales + to_expert * to->parts,
-               from->global_scales + from_expert * from->parts, to->parts * sizeof(float));
+        memcpy((float *)(uintptr_t)to->global_scales + to_expert * to->halves,
+               from->global_scales + from_expert * from->halves, to->halves * sizeof(float));
 }
 
 static void copy_biases(const struct gb_layer *from, uint32_t from_intermediate, uint32_t from_hidden, uint32_t e,
@@ -154,8 +154,8 @@ static enum gb_status truth(struct gb_fixture *f, struct gb_error *error)
 static void describe(const struct gb_fixture *f, const struct part *p, struct gb_fixture *to)
 {
     to->activation = f->activation;
-    to->weighed_input = f->weighed_input;
-    to->renormalise = f->renormalise;
+    to->apply_router_weight_on_input = f->apply_router_weight_on_input;
+    to->norm_topk_prob = f->norm_topk_prob;
     to->nonfinite = f->nonfinite;
     to->rms_norm_epsilon = f->rms_norm_epsilon;
     memcpy(to->recipe, f->recipe, sizeof to->recipe);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Planted faults: mistakes of real kernels, made by the reference on any fixture. What a gate makes of them is its
+ * Injected faults: mistakes of real kernels, made by the reference on any fixture. What a gate makes of them is its
  * power; how well one of them fits a subject's error explains that error. docs/gates.md#power.
  */
 #ifndef GB_HARNESS_FAULTS_FAULTS_H
@@ -14,7 +14,7 @@
 struct editable {
     struct gb_weights weights; /* of the buffers below */
     uint8_t *codes, *scales;
-    float *global_scales;                   /* [experts, parts], NVFP4 alone */
+    float *global_scales;                   /* [experts, halves], NVFP4 alone */
     size_t row_code_bytes, row_scale_bytes; /* FP8: the latter is 0, scales are per block of rows */
 };
 
@@ -22,10 +22,10 @@ struct editable {
 struct trace {
     const struct gb_contract *contract;
     struct gb_arguments
-        arguments;             /* with this layer's inputs; with weighed_input, those of the same layer without it */
+        arguments; /* with this layer's inputs; with apply_router_weight_on_input, those of the same layer without it */
     struct gb_arguments given; /* as they were */
     gb_bf16 *x;                /* [tokens, hidden], and */
-    float *ones;               /* [pairs]: what `arguments` has instead; NULL without weighed_input */
+    float *ones;               /* [pairs]: what `arguments` has instead; NULL without apply_router_weight_on_input */
     bool *used;                /* [experts] */
     float *gate, *up;          /* [pairs, intermediate], with their bias */
     gb_bf16 *intermediate;     /* [pairs, intermediate] */
@@ -44,7 +44,7 @@ struct coded {
 };
 
 /* The layer under a fault: copies, of which a fault changes those of the stage it enters at. */
-struct planted {
+struct injected {
     const struct trace *clean;
     const struct fault *fault;
     const bool *affected; /* [experts], whose weights are changed: those in use, or one of them */
@@ -80,13 +80,13 @@ struct fault {
     enum fault_stage stage;
     unsigned formats; /* what of the weights', or of the activations' whose codes it changes, it needs (rows.h); 0:
                          nothing */
-    void (*plant)(struct planted *planted);
-    void (*edit)(struct planted *planted, struct editable *weights); /* STAGE_GATE_UP, STAGE_DOWN, both */
-    double amount;                                                   /* what the function makes of it */
-    bool vital;                                                      /* a gate that lets it pass is worth nothing */
-    bool particular;       /* it chooses a token, slot, expert or element itself; another one may be hit */
-    bool nothing;          /* zeros */
-    const char *resembles; /* the public bug, or what makes it likely */
+    void (*plant)(struct injected *injected);
+    void (*edit)(struct injected *injected, struct editable *weights); /* STAGE_GATE_UP, STAGE_DOWN, both */
+    double amount;                                                     /* what the function makes of it */
+    bool must_catch;                                                   /* a gate that lets it pass is worth nothing */
+    bool particular;         /* it chooses a token, slot, expert or element itself; another one may be hit */
+    bool nothing;            /* zeros */
+    const char *modelled_on; /* the public bug, or what makes it likely */
 };
 
 /* Of every stage, in the order in which a layer is computed; NULL behind the last. */

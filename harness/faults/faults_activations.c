@@ -7,45 +7,45 @@
 #include "harness/faults/rows.h"
 #include "quant/quant.h"
 
-static const struct gb_quantiser *rules_of(const struct planted *p)
+static const struct gb_quantiser *rules_of(const struct injected *p)
 {
     return p->clean->arguments.activation_rules;
 }
 
-static bool is_x(const struct planted *p)
+static bool is_x(const struct injected *p)
 {
     return p->fault->stage == STAGE_ACT_QUANT;
 }
 
-static size_t elements(const struct planted *p)
+static size_t elements(const struct injected *p)
 {
     return (size_t)p->coded.rows * p->coded.columns;
 }
 
-static size_t code_bytes(const struct planted *p)
+static size_t code_bytes(const struct injected *p)
 {
     return elements(p) / (rules_of(p)->element == GB_E2M1 ? 2 : 1);
 }
 
 /* Scales of one row, and bytes of one scale. */
-static uint32_t blocks(const struct planted *p)
+static uint32_t blocks(const struct injected *p)
 {
     return p->coded.columns / rules_of(p)->block_columns;
 }
 
-static size_t scale_bytes(const struct planted *p)
+static size_t scale_bytes(const struct injected *p)
 {
     return rules_of(p)->scale == GB_SCALE_FP32 ? sizeof(float) : 1;
 }
 
 /* The other stage's global scale. */
-static float other_global(const struct planted *p)
+static float other_global(const struct injected *p)
 {
     return is_x(p) ? p->clean->arguments.intermediate_scale : p->clean->arguments.x_scale;
 }
 
 /* Values as gate_up or the recipe before it stores them, [rows, columns]; unrounded: the intermediate before that. */
-static float *values_of(const struct planted *p, bool unrounded)
+static float *values_of(const struct injected *p, bool unrounded)
 {
     float *values = malloc(elements(p) * sizeof *values);
     for (size_t i = 0; values && i < elements(p); i++)
@@ -56,7 +56,7 @@ static float *values_of(const struct planted *p, bool unrounded)
 
 /* Quantises values, which it frees, by other rules or with another global scale; scales: [rows, blocks by these rules].
  */
-static void quantise(struct planted *p, const struct gb_quantiser *rules, float d, float *values, void *scales)
+static void quantise(struct injected *p, const struct gb_quantiser *rules, float d, float *values, void *scales)
 {
     if (values)
         gb_quantiser_run(rules, values, p->coded.rows, p->coded.columns,
@@ -72,19 +72,19 @@ static float largest_of(const float *values, size_t count)
     return largest;
 }
 
-static void by_rules(struct planted *p, const struct gb_quantiser *rules)
+static void by_rules(struct injected *p, const struct gb_quantiser *rules)
 {
     quantise(p, rules, p->coded.d, values_of(p, false), p->coded.scales);
 }
 
-static void plant_codes_truncated(struct planted *p)
+static void plant_codes_truncated(struct injected *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     rules.rounding = GB_TRUNCATE;
     by_rules(p, &rules);
 }
 
-static void plant_codes_ties_to_zero(struct planted *p)
+static void plant_codes_ties_to_zero(struct injected *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     rules.rounding = GB_TIES_TO_ZERO;
@@ -92,7 +92,7 @@ static void plant_codes_ties_to_zero(struct planted *p)
 }
 
 /* Every value but a block's largest, which makes the scale, is a little larger, so that no tie is left. */
-static void plant_codes_ties_away(struct planted *p)
+static void plant_codes_ties_away(struct injected *p)
 {
     float *values = values_of(p, false);
     uint32_t block = rules_of(p)->block_columns;
@@ -105,7 +105,7 @@ static void plant_codes_ties_away(struct planted *p)
 }
 
 /* A division where the recipe multiplies with a reciprocal, and the other way round. */
-static void plant_codes_reciprocal(struct planted *p)
+static void plant_codes_reciprocal(struct injected *p)
 {
     static const enum gb_quotient other[] = {[GB_QUOTIENT_DIVIDE] = GB_QUOTIENT_RECIPROCAL,
                                              [GB_QUOTIENT_RECIPROCAL] = GB_QUOTIENT_DIVIDE,
@@ -122,7 +122,7 @@ static void plant_codes_reciprocal(struct planted *p)
 }
 
 /* E8M0: down where the recipe rounds up, and else up. */
-static void plant_codes_scale_rounding(struct planted *p)
+static void plant_codes_scale_rounding(struct injected *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     bool up = rules.scale_rounding == GB_SCALE_CEIL || rules.scale_rounding == GB_SCALE_CEIL_FRACTION;
@@ -131,7 +131,7 @@ static void plant_codes_scale_rounding(struct planted *p)
 }
 
 /* Two blocks share the scale of both. */
-static void plant_codes_wide_block(struct planted *p)
+static void plant_codes_wide_block(struct injected *p)
 {
     struct gb_quantiser rules = *rules_of(p);
     size_t each = scale_bytes(p), count = (size_t)p->coded.rows * blocks(p);
@@ -146,14 +146,14 @@ static void plant_codes_wide_block(struct planted *p)
 }
 
 /* The global scale, where codes are made and where products are multiplied. */
-static void plant_codes_global(struct planted *p)
+static void plant_codes_global(struct injected *p)
 {
     p->coded.d *= (float)p->fault->amount;
     by_rules(p, rules_of(p));
 }
 
 /* What the first row's largest magnitude makes of it, for all rows. */
-static void plant_codes_first_global(struct planted *p)
+static void plant_codes_first_global(struct injected *p)
 {
     float *values = values_of(p, false), d = p->coded.d;
     if (values)
@@ -162,60 +162,60 @@ static void plant_codes_first_global(struct planted *p)
     quantise(p, rules_of(p), p->coded.d, values, p->coded.scales);
 }
 
-static void plant_codes_other_global(struct planted *p)
+static void plant_codes_other_global(struct injected *p)
 {
     p->coded.d = other_global(p);
     by_rules(p, rules_of(p));
 }
 
-static void plant_codes_plain(struct planted *p)
+static void plant_codes_plain(struct injected *p)
 {
     p->coded.plain = true;
 }
 
-static void plant_codes_of_fp32(struct planted *p)
+static void plant_codes_of_fp32(struct injected *p)
 {
     quantise(p, rules_of(p), p->coded.d, values_of(p, true), p->coded.scales);
 }
 
 /* What products are multiplied with alone. */
-static void plant_codes_global_missing(struct planted *p)
+static void plant_codes_global_missing(struct injected *p)
 {
     p->coded.d = 1.0f;
 }
 
-static void plant_codes_other_alpha(struct planted *p)
+static void plant_codes_other_alpha(struct injected *p)
 {
     p->coded.d = other_global(p);
 }
 
-static void plant_codes_nibbles(struct planted *p)
+static void plant_codes_nibbles(struct injected *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] = (uint8_t)(p->coded.codes[i] << 4 | p->coded.codes[i] >> 4);
 }
 
-static void plant_codes_unsigned_odd(struct planted *p)
+static void plant_codes_unsigned_odd(struct injected *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] &= 0x7F;
 }
 
 /* E4M3: 448 becomes NaN. */
-static void plant_codes_no_saturation(struct planted *p)
+static void plant_codes_no_saturation(struct injected *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] |= (p->coded.codes[i] & 0x7F) == 0x7E;
 }
 
-static void plant_codes_fnuz(struct planted *p)
+static void plant_codes_fnuz(struct injected *p)
 {
     for (size_t i = 0; i < code_bytes(p); i++)
         p->coded.codes[i] = gb_e4m3_encode(gb_e4m3fnuz_decode((gb_e4m3fnuz){p->coded.codes[i]})).bits;
 }
 
 /* The last block of every row. */
-static void plant_codes_tail(struct planted *p)
+static void plant_codes_tail(struct injected *p)
 {
     size_t row = code_bytes(p) / p->coded.rows, block = row / blocks(p);
     for (size_t end = row; end <= code_bytes(p); end += row)
@@ -223,7 +223,7 @@ static void plant_codes_tail(struct planted *p)
 }
 
 /* Every scale from where `place` has it, of linear ones. */
-static void move_scales(struct planted *p, size_t (*place)(const struct planted *p, uint32_t row, uint32_t block))
+static void move_scales(struct injected *p, size_t (*place)(const struct injected *p, uint32_t row, uint32_t block))
 {
     size_t each = scale_bytes(p), count = (size_t)p->coded.rows * blocks(p);
     uint8_t *clean = malloc(count * each), *scales = p->coded.scales;
@@ -235,60 +235,60 @@ static void move_scales(struct planted *p, size_t (*place)(const struct planted 
     free(clean);
 }
 
-static size_t next_block(const struct planted *p, uint32_t row, uint32_t block)
+static size_t next_block(const struct injected *p, uint32_t row, uint32_t block)
 {
     return (size_t)row * blocks(p) + block + 1;
 }
 
-static void plant_scales_next_block(struct planted *p)
+static void plant_scales_next_block(struct injected *p)
 {
     move_scales(p, next_block);
 }
 
-static size_t next_row(const struct planted *p, uint32_t row, uint32_t block)
+static size_t next_row(const struct injected *p, uint32_t row, uint32_t block)
 {
     return (size_t)(row + 1) * blocks(p) + block;
 }
 
-static void plant_scales_next_row(struct planted *p)
+static void plant_scales_next_row(struct injected *p)
 {
     move_scales(p, next_row);
 }
 
-static size_t first_block(const struct planted *p, uint32_t row, uint32_t block)
+static size_t first_block(const struct injected *p, uint32_t row, uint32_t block)
 {
     (void)block;
     return (size_t)row * blocks(p);
 }
 
-static void plant_scales_first_block(struct planted *p)
+static void plant_scales_first_block(struct injected *p)
 {
     move_scales(p, first_block);
 }
 
-static size_t swizzled(const struct planted *p, uint32_t row, uint32_t block)
+static size_t swizzled(const struct injected *p, uint32_t row, uint32_t block)
 {
     struct gb_scales layout = {GB_LAYOUT_SWIZZLED_128X4, p->coded.rows, blocks(p), 1};
     return gb_layout_offset(&layout, row, block);
 }
 
-static void plant_scales_swizzled(struct planted *p)
+static void plant_scales_swizzled(struct injected *p)
 {
     move_scales(p, swizzled);
 }
 
-static size_t transposed(const struct planted *p, uint32_t row, uint32_t block)
+static size_t transposed(const struct injected *p, uint32_t row, uint32_t block)
 {
     return (size_t)block * p->coded.rows + row;
 }
 
-static void plant_scales_transposed(struct planted *p)
+static void plant_scales_transposed(struct injected *p)
 {
     move_scales(p, transposed);
 }
 
 /* The stored scale is the next one up, for codes made by the right one; FP32: the next power of two. */
-static void plant_scales_up(struct planted *p)
+static void plant_scales_up(struct injected *p)
 {
     size_t count = (size_t)p->coded.rows * blocks(p);
     float *wide = p->coded.scales;
@@ -302,7 +302,7 @@ static void plant_scales_up(struct planted *p)
 }
 
 /* E4M3 below 2^-6. */
-static void plant_scales_subnormal_zero(struct planted *p)
+static void plant_scales_subnormal_zero(struct injected *p)
 {
     uint8_t *scales = p->coded.scales;
     for (size_t i = 0; i < (size_t)p->coded.rows * blocks(p); i++)

@@ -7,65 +7,65 @@
 #include "harness/faults/rows.h"
 #include "quant/quant.h"
 
-static size_t pairs(const struct planted *p)
+static size_t pairs(const struct injected *p)
 {
     return (size_t)p->shape.tokens * p->shape.top_k;
 }
 
-static void plant_weights_missing(struct planted *p)
+static void plant_weights_missing(struct injected *p)
 {
-    if (p->clean->given.weighed_input)
+    if (p->clean->given.apply_router_weight_on_input)
         memcpy(p->x, p->clean->given.x, (size_t)p->shape.tokens * p->shape.hidden * sizeof *p->x);
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = 1.0f;
 }
 
-static void plant_weights_uniform(struct planted *p)
+static void plant_weights_uniform(struct injected *p)
 {
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = 1.0f / (float)p->shape.top_k;
 }
 
-static void plant_weights_squared(struct planted *p)
+static void plant_weights_squared(struct injected *p)
 {
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] *= p->routing_weights[i];
 }
 
-static void plant_weights_scaled(struct planted *p)
+static void plant_weights_scaled(struct injected *p)
 {
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] *= (float)p->fault->amount;
 }
 
-static void plant_weights_bf16(struct planted *p)
+static void plant_weights_bf16(struct injected *p)
 {
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = gb_bf16_decode(gb_bf16_encode(p->routing_weights[i]));
 }
 
-static void plant_weights_next_slot(struct planted *p)
+static void plant_weights_next_slot(struct injected *p)
 {
     const float *clean = p->clean->arguments.routing_weights;
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = clean[(i + 1) % p->shape.top_k ? i + 1 : i + 1 - p->shape.top_k];
 }
 
-static void plant_weights_next_token(struct planted *p)
+static void plant_weights_next_token(struct injected *p)
 {
     const float *clean = p->clean->arguments.routing_weights;
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = clean[(i + p->shape.top_k) % pairs(p)];
 }
 
-static void plant_weights_reversed(struct planted *p)
+static void plant_weights_reversed(struct injected *p)
 {
     const float *clean = p->clean->arguments.routing_weights;
     for (size_t i = 0; i < pairs(p); i++)
         p->routing_weights[i] = clean[i - i % p->shape.top_k + (p->shape.top_k - 1 - i % p->shape.top_k)];
 }
 
-static void drop(struct planted *p, int32_t expert)
+static void drop(struct injected *p, int32_t expert)
 {
     for (size_t i = 0; i < pairs(p); i++)
         if (p->ids[i] == expert)
@@ -73,7 +73,7 @@ static void drop(struct planted *p, int32_t expert)
 }
 
 /* The expert that the fewest pairs go to: the hardest to miss. */
-static void plant_expert_dropped(struct planted *p)
+static void plant_expert_dropped(struct injected *p)
 {
     size_t fewest = SIZE_MAX;
     int32_t dropped = -1;
@@ -90,7 +90,7 @@ static void plant_expert_dropped(struct planted *p)
         drop(p, dropped);
 }
 
-static void plant_last_expert_dropped(struct planted *p)
+static void plant_last_expert_dropped(struct injected *p)
 {
     int32_t last = -1;
     for (size_t i = 0; i < pairs(p); i++)
@@ -99,14 +99,14 @@ static void plant_last_expert_dropped(struct planted *p)
         drop(p, last);
 }
 
-static void plant_last_slot_dropped(struct planted *p)
+static void plant_last_slot_dropped(struct injected *p)
 {
     for (size_t i = p->shape.top_k - 1; i < pairs(p); i += p->shape.top_k)
         p->ids[i] = -1;
 }
 
 /* Of each expert, the last of its pairs: the remainder of a tile of tokens. */
-static void plant_last_pair_dropped(struct planted *p)
+static void plant_last_pair_dropped(struct injected *p)
 {
     for (uint32_t e = 0; e < p->shape.experts; e++)
         for (size_t i = pairs(p); i-- > 0;)
@@ -117,7 +117,7 @@ static void plant_last_pair_dropped(struct planted *p)
 }
 
 /* Pairs beyond an even share of each expert. */
-static void plant_over_capacity(struct planted *p)
+static void plant_over_capacity(struct injected *p)
 {
     size_t capacity = (pairs(p) + p->shape.experts - 1) / p->shape.experts;
     for (uint32_t e = 0; e < p->shape.experts; e++) {
@@ -129,7 +129,7 @@ static void plant_over_capacity(struct planted *p)
 }
 
 /* The next expert in use. */
-static int32_t next_used(const struct planted *p, int32_t expert)
+static int32_t next_used(const struct injected *p, int32_t expert)
 {
     uint32_t e = (uint32_t)expert;
     do
@@ -139,14 +139,14 @@ static int32_t next_used(const struct planted *p, int32_t expert)
 }
 
 /* One token's first expert. */
-static void plant_wrong_expert(struct planted *p)
+static void plant_wrong_expert(struct injected *p)
 {
     int32_t *id = &p->ids[(size_t)(p->shape.tokens / 2) * p->shape.top_k];
     if (*id >= 0)
         *id = next_used(p, *id);
 }
 
-static void plant_next_expert(struct planted *p)
+static void plant_next_expert(struct injected *p)
 {
     for (size_t i = 0; i < pairs(p); i++)
         if (p->ids[i] >= 0)
@@ -154,7 +154,7 @@ static void plant_next_expert(struct planted *p)
 }
 
 /* Ids without their weights. */
-static void plant_slots_exchanged(struct planted *p)
+static void plant_slots_exchanged(struct injected *p)
 {
     for (size_t i = 0; p->shape.top_k > 1 && i < pairs(p); i += p->shape.top_k) {
         int32_t first = p->ids[i];
@@ -163,13 +163,13 @@ static void plant_slots_exchanged(struct planted *p)
     }
 }
 
-static void plant_expert_repeated(struct planted *p)
+static void plant_expert_repeated(struct injected *p)
 {
     for (size_t i = 0; p->shape.top_k > 1 && i < pairs(p); i += p->shape.top_k)
         p->ids[i + 1] = p->ids[i];
 }
 
-static void plant_x_next_token(struct planted *p)
+static void plant_x_next_token(struct injected *p)
 {
     size_t row = p->shape.hidden;
     memcpy(p->x, p->clean->arguments.x + row, (p->shape.tokens - 1) * row * sizeof *p->x);
@@ -177,7 +177,7 @@ static void plant_x_next_token(struct planted *p)
 }
 
 /* Through E4M3 with a scale for each token. */
-static void plant_x_e4m3(struct planted *p)
+static void plant_x_e4m3(struct injected *p)
 {
     for (uint32_t t = 0; t < p->shape.tokens; t++) {
         gb_bf16 *row = p->x + (size_t)t * p->shape.hidden;
@@ -191,7 +191,7 @@ static void plant_x_e4m3(struct planted *p)
 }
 
 /* Through E2M1 with a scale of E4M3 for 16 columns. */
-static void plant_x_nvfp4(struct planted *p)
+static void plant_x_nvfp4(struct injected *p)
 {
     for (size_t first = 0; first < (size_t)p->shape.tokens * p->shape.hidden; first += 16) {
         float largest = 0.0f;
@@ -207,7 +207,7 @@ static void plant_x_nvfp4(struct planted *p)
 }
 
 /* The last significand bit. */
-static void plant_x_truncated(struct planted *p)
+static void plant_x_truncated(struct injected *p)
 {
     for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.hidden; i++)
         p->x[i].bits &= 0xFFFE;
@@ -227,14 +227,14 @@ static const struct fault inputs[] = {
     PLANT("routing weights of the next token", INPUT, weights_next_token, 0,
           "vLLM #52639: combine with other ids than dispatch"),
     PLANT("one expert dropped", INPUT, expert_dropped, 0, "FlashInfer #3547: experts of a shard give zero",
-          .vital = true, .particular = true),
+          .must_catch = true, .particular = true),
     PLANT("last expert dropped", INPUT, last_expert_dropped, 0, "an expert count one too small", .particular = true),
     PLANT("last slot dropped", INPUT, last_slot_dropped, 0, "a loop over top-k one too short", .particular = true),
     PLANT("last token of each expert dropped", INPUT, last_pair_dropped, 0, "vLLM-XPU #453: moe_align_block_size",
           .particular = true),
     PLANT("tokens over capacity dropped", INPUT, over_capacity, 0, "DeepSpeed #1492: capacity of an expert",
           .particular = true),
-    PLANT("one token with a wrong expert", INPUT, wrong_expert, 0, "llama.cpp #5473: another top-k", .vital = true,
+    PLANT("one token with a wrong expert", INPUT, wrong_expert, 0, "llama.cpp #5473: another top-k", .must_catch = true,
           .particular = true),
     PLANT("ids off by one expert", INPUT, next_expert, 0, "FlashInfer #3066: local_expert_offset dropped"),
     PLANT("ids exchanged between slots", INPUT, slots_exchanged, 0, "ids and weights permuted apart"),

@@ -21,8 +21,8 @@ struct quantise_fault {
                                                                               mistaken about */
     bool (*input)(uint16_t *values, const struct gb_quantisation *q, enum gb_operator operation); /* what is read */
     bool (*spoil)(struct quantised *results);                                                     /* or the results */
-    bool vital;            /* no check may let it pass */
-    const char *resembles; /* the public bug, or what makes it likely */
+    bool must_catch;         /* no check may let it pass */
+    const char *modelled_on; /* the public bug, or what makes it likely */
 };
 
 const struct quantise_fault *quantise_faults(size_t *count);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planted faults of routers, on any fixture that has one. docs/gates.md#power. */
+/* Injected faults of routers, on any fixture that has one. docs/gates.md#power. */
 #ifndef GB_HARNESS_FAULTS_FAULTS_ROUTE_H
 #define GB_HARNESS_FAULTS_FAULTS_ROUTE_H
 
@@ -20,7 +20,7 @@ struct route_fault {
     const char *name;
     bool (*change)(struct gb_router *router); /* the recipe; false: it has nothing to be mistaken about */
     bool (*spoil)(struct routed *routed);     /* or the results */
-    const char *resembles;                    /* the public bug, or what makes it likely */
+    const char *modelled_on;                  /* the public bug, or what makes it likely */
 };
 
 const struct route_fault *route_faults(size_t *count);

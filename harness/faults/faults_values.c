@@ -7,7 +7,7 @@
 #include "harness/faults/rows.h"
 #include "quant/quant.h"
 
-static size_t inner(const struct planted *p)
+static size_t inner(const struct injected *p)
 {
     return (size_t)p->shape.tokens * p->shape.top_k * p->shape.intermediate;
 }
@@ -58,11 +58,11 @@ static void poor_rows(const struct rows *rows, const double *x, uint32_t lost, i
     free(w);
 }
 
-static void poor_projection(struct planted *p, uint32_t lost, int bits)
+static void poor_projection(struct injected *p, uint32_t lost, int bits)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     uint32_t I = p->shape.intermediate, K = p->shape.top_k;
-    double *operand = planted_operand(p, GB_GATE_UP);
+    double *operand = injected_operand(p, GB_GATE_UP);
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t pair = 0; pair < p->shape.tokens * K; pair++) {
         if (p->ids[pair] < 0 || !operand)
@@ -78,18 +78,18 @@ static void poor_projection(struct planted *p, uint32_t lost, int bits)
     free(operand);
 }
 
-static void plant_projection_accumulator(struct planted *p)
+static void plant_projection_accumulator(struct injected *p)
 {
     poor_projection(p, 0, (int)p->fault->amount);
 }
 
 /* The last quarter of the columns. */
-static void plant_projection_split_lost(struct planted *p)
+static void plant_projection_split_lost(struct injected *p)
 {
     poor_projection(p, p->shape.hidden / 4, 53);
 }
 
-static void plant_projection_bf16(struct planted *p)
+static void plant_projection_bf16(struct injected *p)
 {
     for (size_t i = 0; i < inner(p); i++) {
         p->gate[i] = bf16(p->gate[i]);
@@ -98,7 +98,7 @@ static void plant_projection_bf16(struct planted *p)
 }
 
 /* Not of the output. Biases are not weighed. */
-static void plant_weights_on_input(struct planted *p)
+static void plant_weights_on_input(struct injected *p)
 {
     uint32_t I = p->shape.intermediate;
     const float *bias = p->clean->arguments.gate_up_bias;
@@ -112,7 +112,7 @@ static void plant_weights_on_input(struct planted *p)
         p->routing_weights[pair] = 1.0f;
 }
 
-static void plant_projection_bias_missing(struct planted *p)
+static void plant_projection_bias_missing(struct injected *p)
 {
     const float *bias = p->clean->arguments.gate_up_bias;
     uint32_t I = p->shape.intermediate;
@@ -124,7 +124,7 @@ static void plant_projection_bias_missing(struct planted *p)
 }
 
 /* h = bf16(function(gate, up)) */
-static void gated(struct planted *p, float (*function)(float gate, float up, float amount))
+static void gated(struct injected *p, float (*function)(float gate, float up, float amount))
 {
     for (size_t i = 0; i < inner(p); i++)
         p->intermediate[i] = gb_bf16_encode(function(p->gate[i], p->up[i], (float)p->fault->amount));
@@ -187,57 +187,57 @@ static float plus_one(float gate, float up, float amount)
     return gb_silu(gate) * (up + amount);
 }
 
-static void plant_silu_hard_swish(struct planted *p)
+static void plant_silu_hard_swish(struct injected *p)
 {
     gated(p, hard_swish);
 }
 
-static void plant_silu_gelu(struct planted *p)
+static void plant_silu_gelu(struct injected *p)
 {
     gated(p, gelu);
 }
 
-static void plant_silu_relu(struct planted *p)
+static void plant_silu_relu(struct injected *p)
 {
     gated(p, relu);
 }
 
-static void plant_silu_alpha(struct planted *p)
+static void plant_silu_alpha(struct injected *p)
 {
     gated(p, alpha);
 }
 
-static void plant_silu_clamped(struct planted *p)
+static void plant_silu_clamped(struct injected *p)
 {
     gated(p, clamped);
 }
 
-static void plant_silu_of_up(struct planted *p)
+static void plant_silu_of_up(struct injected *p)
 {
     gated(p, of_up);
 }
 
-static void plant_silu_bf16(struct planted *p)
+static void plant_silu_bf16(struct injected *p)
 {
     gated(p, silu_bf16);
 }
 
-static void plant_silu_plain(struct planted *p)
+static void plant_silu_plain(struct injected *p)
 {
     gated(p, plain);
 }
 
-static void plant_silu_coarse(struct planted *p)
+static void plant_silu_coarse(struct injected *p)
 {
     gated(p, coarse);
 }
 
-static void plant_up_plus_one(struct planted *p)
+static void plant_up_plus_one(struct injected *p)
 {
     gated(p, plus_one);
 }
 
-static void plant_intermediate_truncated(struct planted *p)
+static void plant_intermediate_truncated(struct injected *p)
 {
     for (size_t i = 0; i < inner(p); i++) {
         float h = gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i]);
@@ -248,7 +248,7 @@ static void plant_intermediate_truncated(struct planted *p)
 }
 
 /* Each run of `count` values through a format: encoded after division by largest / most, decoded again. */
-static void requantise(struct planted *p, size_t count, float most, float (*through)(float v))
+static void requantise(struct injected *p, size_t count, float most, float (*through)(float v))
 {
     for (size_t first = 0; first < inner(p); first += count) {
         size_t end = first + count < inner(p) ? first + count : inner(p);
@@ -271,25 +271,25 @@ static float through_e2m1(float v)
     return gb_e2m1_decode(gb_e2m1_encode(v));
 }
 
-static void plant_intermediate_e4m3(struct planted *p)
+static void plant_intermediate_e4m3(struct injected *p)
 {
     requantise(p, p->shape.intermediate, 448.0f, through_e4m3);
 }
 
-static void plant_intermediate_nvfp4(struct planted *p)
+static void plant_intermediate_nvfp4(struct injected *p)
 {
     requantise(p, 16, 6.0f, through_e2m1);
 }
 
 /* The last 16 neurons. */
-static void plant_intermediate_tail_zero(struct planted *p)
+static void plant_intermediate_tail_zero(struct injected *p)
 {
     uint32_t I = p->shape.intermediate, tail = I < 16 ? I : 16;
     for (size_t row = I; row <= inner(p); row += I)
         memset(p->intermediate + row - tail, 0, tail * sizeof *p->intermediate);
 }
 
-static void plant_intermediate_next_slot(struct planted *p)
+static void plant_intermediate_next_slot(struct injected *p)
 {
     size_t row = p->shape.intermediate, K = p->shape.top_k;
     for (size_t pair = 0; pair < (size_t)p->shape.tokens * K; pair++) {
@@ -299,16 +299,16 @@ static void plant_intermediate_next_slot(struct planted *p)
 }
 
 /* A slot's dot products. */
-static float *slot(struct planted *p, uint32_t token, uint32_t k)
+static float *slot(struct injected *p, uint32_t token, uint32_t k)
 {
     return p->slots + ((size_t)token * p->shape.top_k + k) * p->shape.hidden;
 }
 
-static void plant_slot_accumulator(struct planted *p)
+static void plant_slot_accumulator(struct injected *p)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     uint32_t H = p->shape.hidden, I = p->shape.intermediate;
-    double *operand = planted_operand(p, GB_DOWN);
+    double *operand = injected_operand(p, GB_DOWN);
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t pair = 0; pair < p->shape.tokens * p->shape.top_k; pair++)
         if (p->ids[pair] >= 0 && operand) {
@@ -319,19 +319,19 @@ static void plant_slot_accumulator(struct planted *p)
     free(operand);
 }
 
-static void plant_slot_bf16(struct planted *p)
+static void plant_slot_bf16(struct injected *p)
 {
     for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.top_k * p->shape.hidden; i++)
         p->slots[i] = bf16(p->slots[i]);
 }
 
-static void plant_slot_fp16(struct planted *p)
+static void plant_slot_fp16(struct injected *p)
 {
     for (size_t i = 0; i < (size_t)p->shape.tokens * p->shape.top_k * p->shape.hidden; i++)
         p->slots[i] = gb_fp16_decode(gb_fp16_encode(p->slots[i]));
 }
 
-static void plant_slot_bias_missing(struct planted *p)
+static void plant_slot_bias_missing(struct injected *p)
 {
     const float *bias = p->clean->arguments.down_bias;
     size_t H = p->shape.hidden;
@@ -341,19 +341,19 @@ static void plant_slot_bias_missing(struct planted *p)
 }
 
 /* One slot of one token is added twice; one is not added. */
-static void plant_slot_twice(struct planted *p)
+static void plant_slot_twice(struct injected *p)
 {
     for (uint32_t i = 0; i < p->shape.hidden; i++)
         slot(p, p->shape.tokens / 2, p->shape.top_k - 1)[i] *= 2.0f;
 }
 
-static void plant_slot_lost(struct planted *p)
+static void plant_slot_lost(struct injected *p)
 {
     memset(slot(p, p->shape.tokens / 2, p->shape.top_k - 1), 0, p->shape.hidden * sizeof *p->slots);
 }
 
 /* The sum over slots, rounded to bf16 after each. */
-static void plant_combine_bf16(struct planted *p)
+static void plant_combine_bf16(struct injected *p)
 {
     for (uint32_t t = 0; t < p->shape.tokens; t++)
         for (uint32_t row = 0; row < p->shape.hidden; row++) {

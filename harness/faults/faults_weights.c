@@ -13,39 +13,39 @@
             for (uint32_t r = 0; r < (w)->weights.rows; r++)
 
 /* The weights as they were. */
-static const struct gb_weights *clean(const struct planted *p, const struct editable *w)
+static const struct gb_weights *clean(const struct injected *p, const struct editable *w)
 {
     return w == &p->gate_up ? &p->clean->arguments.gate_up : &p->clean->arguments.down;
 }
 
-static const uint8_t *clean_scales(const struct planted *p, const struct editable *w, uint32_t e, uint32_t r)
+static const uint8_t *clean_scales(const struct injected *p, const struct editable *w, uint32_t e, uint32_t r)
 {
     return (const uint8_t *)clean(p, w)->scales + ((size_t)e * w->weights.rows + r) * w->row_scale_bytes;
 }
 
-static const uint8_t *clean_codes(const struct planted *p, const struct editable *w, uint32_t e, uint32_t r)
+static const uint8_t *clean_codes(const struct injected *p, const struct editable *w, uint32_t e, uint32_t r)
 {
     return (const uint8_t *)clean(p, w)->codes + ((size_t)e * w->weights.rows + r) * w->row_code_bytes;
 }
 
-/* FP8's scales of one expert: parts of [blocks down, blocks across]. */
+/* FP8's scales of one expert: halves of [blocks down, blocks across]. */
 struct blocks {
-    uint32_t parts, down, across;
+    uint32_t halves, down, across;
 };
 
 static struct blocks blocks_of(const struct editable *w)
 {
-    return (struct blocks){w->weights.parts, (w->weights.rows / w->weights.parts + 127) / 128,
+    return (struct blocks){w->weights.halves, (w->weights.rows / w->weights.halves + 127) / 128,
                            (w->weights.columns + 127) / 128};
 }
 
 static float *block_scales(const struct editable *w, uint32_t expert, uint32_t part)
 {
     struct blocks b = blocks_of(w);
-    return (float *)(void *)w->scales + ((size_t)expert * b.parts + part) * b.down * b.across;
+    return (float *)(void *)w->scales + ((size_t)expert * b.halves + part) * b.down * b.across;
 }
 
-static void edit_nibbles_exchanged(struct planted *p, struct editable *w)
+static void edit_nibbles_exchanged(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     {
@@ -58,13 +58,13 @@ static void edit_nibbles_exchanged(struct planted *p, struct editable *w)
 static size_t scales_of_expert(const struct editable *w)
 {
     struct blocks b = blocks_of(w);
-    return w->weights.format == GB_FP8_BLOCK ? (size_t)b.parts * b.down * b.across
+    return w->weights.format == GB_FP8_BLOCK ? (size_t)b.halves * b.down * b.across
                                              : (size_t)w->weights.rows * w->row_scale_bytes;
 }
 
 /* Scale i of an expert takes that at i + by, of the expert beside it where this one's end; its own, if nobody uses that
  * one. */
-static void move_scales(struct planted *p, struct editable *w, int by)
+static void move_scales(struct injected *p, struct editable *w, int by)
 {
     size_t one = w->weights.format == GB_FP8_BLOCK ? sizeof(float) : 1, count = scales_of_expert(w);
     for (size_t e = 0; e < p->shape.experts; e++) {
@@ -83,39 +83,39 @@ static void move_scales(struct planted *p, struct editable *w, int by)
 }
 
 /* A pointer into the scales advanced by one. */
-static void edit_scales_next_block(struct planted *p, struct editable *w)
+static void edit_scales_next_block(struct injected *p, struct editable *w)
 {
     move_scales(p, w, 1);
 }
 
-static void edit_scales_previous_block(struct planted *p, struct editable *w)
+static void edit_scales_previous_block(struct injected *p, struct editable *w)
 {
     move_scales(p, w, -1);
 }
 
 /* An index that is clamped to the row. */
-static void edit_scales_next_kept(struct planted *p, struct editable *w)
+static void edit_scales_next_kept(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     memcpy(editable_scales(w, e, r), clean_scales(p, w, e, r) + 1, w->row_scale_bytes - 1);
 }
 
 /* An index that is taken modulo the row. */
-static void edit_scales_next_wrapped(struct planted *p, struct editable *w)
+static void edit_scales_next_wrapped(struct injected *p, struct editable *w)
 {
     edit_scales_next_kept(p, w);
     EACH_ROW(p, w)
     editable_scales(w, e, r)[w->row_scale_bytes - 1] = clean_scales(p, w, e, r)[0];
 }
 
-static void edit_scales_next_row(struct planted *p, struct editable *w)
+static void edit_scales_next_row(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     memcpy(editable_scales(w, e, r), clean_scales(p, w, e, (r + 1) % w->weights.rows), w->row_scale_bytes);
 }
 
 /* Linear scales taken for swizzled ones: scale [r, b] from where the 128x4 layout has it. */
-static void edit_scales_swizzled(struct planted *p, struct editable *w)
+static void edit_scales_swizzled(struct injected *p, struct editable *w)
 {
     struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)w->row_scale_bytes, 1};
     size_t bytes = (size_t)w->weights.rows * w->row_scale_bytes;
@@ -125,7 +125,7 @@ static void edit_scales_swizzled(struct planted *p, struct editable *w)
 }
 
 /* Swizzled scales taken for linear ones: what lies at place r * blocks + b of the 128x4 layout. */
-static void edit_scales_unswizzled(struct planted *p, struct editable *w)
+static void edit_scales_unswizzled(struct injected *p, struct editable *w)
 {
     struct gb_scales linear = {GB_LAYOUT_SWIZZLED_128X4, w->weights.rows, (uint32_t)w->row_scale_bytes, 1};
     size_t bytes = (size_t)w->weights.rows * w->row_scale_bytes;
@@ -139,21 +139,21 @@ static void edit_scales_unswizzled(struct planted *p, struct editable *w)
 }
 
 /* [blocks, rows] taken for [rows, blocks]. */
-static void edit_scales_of_columns(struct planted *p, struct editable *w)
+static void edit_scales_of_columns(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     for (size_t b = 0; b < w->row_scale_bytes; b++)
         editable_scales(w, e, r)[b] = clean_scales(p, w, e, 0)[b * w->weights.rows + r];
 }
 
-static void edit_scales_first_block(struct planted *p, struct editable *w)
+static void edit_scales_first_block(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     memset(editable_scales(w, e, r), clean_scales(p, w, e, r)[0], w->row_scale_bytes);
 }
 
 /* E4M3 without its significand. */
-static void edit_scales_power_of_two(struct planted *p, struct editable *w)
+static void edit_scales_power_of_two(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     for (size_t b = 0; b < w->row_scale_bytes; b++)
@@ -161,7 +161,7 @@ static void edit_scales_power_of_two(struct planted *p, struct editable *w)
 }
 
 /* E4M3 below 2^-6. */
-static void edit_scales_subnormal_zero(struct planted *p, struct editable *w)
+static void edit_scales_subnormal_zero(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     for (size_t b = 0; b < w->row_scale_bytes; b++)
@@ -170,7 +170,7 @@ static void edit_scales_subnormal_zero(struct planted *p, struct editable *w)
 }
 
 /* E8M0 with a bias of 126. */
-static void edit_scales_bias(struct planted *p, struct editable *w)
+static void edit_scales_bias(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     for (size_t b = 0; b < w->row_scale_bytes; b++)
@@ -178,21 +178,21 @@ static void edit_scales_bias(struct planted *p, struct editable *w)
             editable_scales(w, e, r)[b]++;
 }
 
-static void edit_scales_inverse(struct planted *p, struct editable *w)
+static void edit_scales_inverse(struct injected *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (size_t i = 0; p->affected[e] && i < (size_t)b.parts * b.down * b.across; i++)
+        for (size_t i = 0; p->affected[e] && i < (size_t)b.halves * b.down * b.across; i++)
             block_scales(w, e, 0)[i] = 1.0f / block_scales(w, e, 0)[i];
 }
 
 /* [across, down] taken for [down, across]. */
-static void edit_scales_transposed(struct planted *p, struct editable *w)
+static void edit_scales_transposed(struct injected *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++) {
-            size_t at = ((size_t)e * b.parts + part) * b.down * b.across;
+        for (uint32_t part = 0; p->affected[e] && part < b.halves; part++) {
+            size_t at = ((size_t)e * b.halves + part) * b.down * b.across;
             const float *from = (const float *)clean(p, w)->scales + at;
             for (uint32_t r = 0; r < b.down; r++)
                 for (uint32_t c = 0; c < b.across; c++)
@@ -200,25 +200,25 @@ static void edit_scales_transposed(struct planted *p, struct editable *w)
         }
 }
 
-static void edit_scales_one(struct planted *p, struct editable *w)
+static void edit_scales_one(struct injected *p, struct editable *w)
 {
     struct blocks b = blocks_of(w);
     for (uint32_t e = 0; e < p->shape.experts; e++)
-        for (uint32_t part = 0; p->affected[e] && part < b.parts; part++)
+        for (uint32_t part = 0; p->affected[e] && part < b.halves; part++)
             for (size_t i = 0; i < (size_t)b.down * b.across; i++)
                 block_scales(w, e, part)[i] = block_scales(w, e, part)[0];
 }
 
-static void edit_global_missing(struct planted *p, struct editable *w)
+static void edit_global_missing(struct injected *p, struct editable *w)
 {
-    for (uint32_t i = 0; i < p->shape.experts * w->weights.parts; i++)
-        if (p->affected[i / w->weights.parts])
+    for (uint32_t i = 0; i < p->shape.experts * w->weights.halves; i++)
+        if (p->affected[i / w->weights.halves])
             w->global_scales[i] = 1.0f;
 }
 
-static void edit_global_next_expert(struct planted *p, struct editable *w)
+static void edit_global_next_expert(struct injected *p, struct editable *w)
 {
-    uint32_t parts = w->weights.parts;
+    uint32_t parts = w->weights.halves;
     const float *from = clean(p, w)->global_scales;
     for (uint32_t e = 0; e < p->shape.experts; e++)
         if (p->affected[e])
@@ -229,7 +229,7 @@ static void edit_global_next_expert(struct planted *p, struct editable *w)
                 }
 }
 
-static void edit_global_of_gate(struct planted *p, struct editable *w)
+static void edit_global_of_gate(struct injected *p, struct editable *w)
 {
     for (uint32_t e = 0; e < p->shape.experts; e++)
         if (p->affected[e])
@@ -237,7 +237,7 @@ static void edit_global_of_gate(struct planted *p, struct editable *w)
 }
 
 /* One row's codes and, where rows have their own, scales. */
-static void take_row(struct planted *p, struct editable *w, uint32_t e, uint32_t r, uint32_t from)
+static void take_row(struct injected *p, struct editable *w, uint32_t e, uint32_t r, uint32_t from)
 {
     memcpy(editable_codes(w, e, r), clean_codes(p, w, e, from), w->row_code_bytes);
     if (w->row_scale_bytes)
@@ -245,7 +245,7 @@ static void take_row(struct planted *p, struct editable *w, uint32_t e, uint32_t
 }
 
 /* Gate and up, with everything that is theirs. */
-static void edit_halves_exchanged(struct planted *p, struct editable *w)
+static void edit_halves_exchanged(struct injected *p, struct editable *w)
 {
     uint32_t half = w->weights.rows / 2;
     EACH_ROW(p, w)
@@ -265,7 +265,7 @@ static void edit_halves_exchanged(struct planted *p, struct editable *w)
 }
 
 /* Rows taken for gate, up, gate, up, ... */
-static void edit_interleaved(struct planted *p, struct editable *w)
+static void edit_interleaved(struct injected *p, struct editable *w)
 {
     uint32_t half = w->weights.rows / 2;
     EACH_ROW(p, w)
@@ -273,21 +273,21 @@ static void edit_interleaved(struct planted *p, struct editable *w)
 }
 
 /* Rows that lie as gate, up, gate, up, ... taken for gate, then up. */
-static void edit_deinterleaved(struct planted *p, struct editable *w)
+static void edit_deinterleaved(struct injected *p, struct editable *w)
 {
     uint32_t half = w->weights.rows / 2;
     EACH_ROW(p, w)
     take_row(p, w, e, r, r % 2 ? half + r / 2 : r / 2);
 }
 
-static void edit_rows_next(struct planted *p, struct editable *w)
+static void edit_rows_next(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     take_row(p, w, e, r, (r + 1) % w->weights.rows);
 }
 
 /* Every expert has the weights of the first one in use. */
-static void edit_first_expert(struct planted *p, struct editable *w)
+static void edit_first_expert(struct injected *p, struct editable *w)
 {
     uint32_t first = 0;
     size_t codes = w->weights.rows * w->row_code_bytes, scales = w->weights.rows * w->row_scale_bytes;
@@ -302,7 +302,7 @@ static void edit_first_expert(struct planted *p, struct editable *w)
 }
 
 /* The columns of the last scale; 16 where there are no scales. */
-static void edit_last_block_dropped(struct planted *p, struct editable *w)
+static void edit_last_block_dropped(struct injected *p, struct editable *w)
 {
     uint32_t block = gb_format_block(w->weights.format), columns = w->weights.columns;
     block = block > 1 ? block : 16;
@@ -312,7 +312,7 @@ static void edit_last_block_dropped(struct planted *p, struct editable *w)
 }
 
 /* The last 16 columns. */
-static void plant_x_tail_zero(struct planted *p)
+static void plant_x_tail_zero(struct injected *p)
 {
     uint32_t tail = p->shape.hidden < 16 ? p->shape.hidden : 16;
     for (uint32_t t = 1; t <= p->shape.tokens; t++)
@@ -320,7 +320,7 @@ static void plant_x_tail_zero(struct planted *p)
 }
 
 /* Each E2M1 code of both nibbles through a table. */
-static void map_e2m1(struct planted *p, struct editable *w, const uint8_t even[16], const uint8_t odd[16])
+static void map_e2m1(struct injected *p, struct editable *w, const uint8_t even[16], const uint8_t odd[16])
 {
     EACH_ROW(p, w)
     {
@@ -333,28 +333,28 @@ static void map_e2m1(struct planted *p, struct editable *w, const uint8_t even[1
 static const uint8_t same[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* The subnormal 0.5 becomes 0. */
-static void edit_e2m1_no_half(struct planted *p, struct editable *w)
+static void edit_e2m1_no_half(struct injected *p, struct editable *w)
 {
     static const uint8_t map[16] = {0, 0, 2, 3, 4, 5, 6, 7, 8, 8, 10, 11, 12, 13, 14, 15};
     map_e2m1(p, w, map, map);
 }
 
 /* 6 is read as 4. */
-static void edit_e2m1_no_six(struct planted *p, struct editable *w)
+static void edit_e2m1_no_six(struct injected *p, struct editable *w)
 {
     static const uint8_t map[16] = {0, 1, 2, 3, 4, 5, 6, 6, 8, 9, 10, 11, 12, 13, 14, 14};
     map_e2m1(p, w, map, map);
 }
 
 /* The odd element loses its sign. */
-static void edit_e2m1_unsigned_odd(struct planted *p, struct editable *w)
+static void edit_e2m1_unsigned_odd(struct injected *p, struct editable *w)
 {
     static const uint8_t map[16] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
     map_e2m1(p, w, same, map);
 }
 
 /* Each E4M3 code through a function of its bits. */
-static void map_e4m3(struct planted *p, struct editable *w, float (*value)(uint8_t bits))
+static void map_e4m3(struct injected *p, struct editable *w, float (*value)(uint8_t bits))
 {
     gb_e4m3 map[256];
     for (unsigned i = 0; i < 256; i++)
@@ -379,23 +379,23 @@ static float as_normal(uint8_t bits)
     return (bits & 0x7F) < 8 ? 0.0f : gb_e4m3_decode((gb_e4m3){bits});
 }
 
-static void edit_e4m3_fnuz(struct planted *p, struct editable *w)
+static void edit_e4m3_fnuz(struct injected *p, struct editable *w)
 {
     map_e4m3(p, w, as_fnuz);
 }
 
-static void edit_e4m3_as_e5m2(struct planted *p, struct editable *w)
+static void edit_e4m3_as_e5m2(struct injected *p, struct editable *w)
 {
     map_e4m3(p, w, as_e5m2);
 }
 
-static void edit_e4m3_subnormal_zero(struct planted *p, struct editable *w)
+static void edit_e4m3_subnormal_zero(struct injected *p, struct editable *w)
 {
     map_e4m3(p, w, as_normal);
 }
 
 /* Significands of three bits. */
-static void edit_bf16_as_e4m3(struct planted *p, struct editable *w)
+static void edit_bf16_as_e4m3(struct injected *p, struct editable *w)
 {
     EACH_ROW(p, w)
     {

@@ -79,7 +79,7 @@ static enum gb_status weigh(struct trace *t, struct gb_error *error)
         t->ones[i] = 1.0f;
     a->x = t->x;
     a->routing_weights = t->ones;
-    a->weighed_input = 0;
+    a->apply_router_weight_on_input = 0;
     return GB_OK;
 }
 
@@ -104,7 +104,7 @@ enum gb_status trace_new(const struct gb_contract *contract, const struct gb_arg
     for (size_t i = 0; i < pairs; i++)
         if (arguments->ids[i] >= 0)
             t->used[arguments->ids[i]] = true;
-    enum gb_status status = arguments->weighed_input ? weigh(t, error) : GB_OK;
+    enum gb_status status = arguments->apply_router_weight_on_input ? weigh(t, error) : GB_OK;
     if (status != GB_OK)
         return status;
     status = take_apart(t, error);
@@ -167,13 +167,13 @@ static void *duplicate(const void *from, size_t bytes)
     return copy;
 }
 
-static const struct gb_quantiser *rules_of(const struct planted *p)
+static const struct gb_quantiser *rules_of(const struct injected *p)
 {
     return p->clean->arguments.activation_rules;
 }
 
 /* What the stage under the fault quantises. */
-static enum gb_status coded_new(struct planted *p, struct gb_error *error)
+static enum gb_status coded_new(struct injected *p, struct gb_error *error)
 {
     bool requant = p->fault->stage == STAGE_REQUANT;
     struct gb_arguments a = p->clean->arguments;
@@ -193,13 +193,13 @@ static enum gb_status coded_new(struct planted *p, struct gb_error *error)
                                              c->codes, c->scales, error);
 }
 
-static enum gb_status planted_new(const struct fault *fault, const struct trace *t, const bool *affected,
-                                  struct planted *p, struct gb_error *error)
+static enum gb_status injected_new(const struct fault *fault, const struct trace *t, const bool *affected,
+                                   struct injected *p, struct gb_error *error)
 {
     const struct gb_arguments *a = &t->arguments;
     const struct gb_shape *s = &a->shape;
     size_t pairs = pairs_of(s), inner = pairs * s->intermediate, outer = (size_t)s->tokens * s->hidden;
-    *p = (struct planted){
+    *p = (struct injected){
         .clean = t,
         .fault = fault,
         .affected = affected ? affected : t->used,
@@ -225,7 +225,7 @@ static enum gb_status planted_new(const struct fault *fault, const struct trace 
     return status;
 }
 
-static void planted_free(struct planted *p)
+static void injected_free(struct injected *p)
 {
     editable_free(&p->gate_up);
     editable_free(&p->down);
@@ -241,13 +241,13 @@ static void planted_free(struct planted *p)
     free(p->output);
 }
 
-static void activate(struct planted *p)
+static void activate(struct injected *p)
 {
     for (size_t i = 0; i < pairs_of(&p->shape) * p->shape.intermediate; i++)
         p->intermediate[i] = gb_bf16_encode(gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i]));
 }
 
-double *planted_operand(const struct planted *p, enum gb_operator operation)
+double *injected_operand(const struct injected *p, enum gb_operator operation)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     const gb_bf16 *from = operation == GB_DOWN ? p->intermediate : p->x;
@@ -272,7 +272,7 @@ double *planted_operand(const struct planted *p, enum gb_operator operation)
 }
 
 /* gate_up or down on what the fault left of the codes. */
-static enum gb_status on_codes(const struct planted *p, struct gb_arguments a, struct gb_error *error)
+static enum gb_status on_codes(const struct injected *p, struct gb_arguments a, struct gb_error *error)
 {
     bool requant = p->fault->stage == STAGE_REQUANT;
     if (p->coded.plain)
@@ -292,7 +292,7 @@ static enum gb_status on_codes(const struct planted *p, struct gb_arguments a, s
 }
 
 /* What follows the stage that the fault entered at. */
-static enum gb_status complete(struct planted *p, struct gb_error *error)
+static enum gb_status complete(struct injected *p, struct gb_error *error)
 {
     const struct gb_contract *contract = p->clean->contract;
     struct gb_arguments a = p->clean->arguments;
@@ -332,8 +332,8 @@ enum gb_status fault_run(const struct fault *fault, const struct trace *clean, c
 enum gb_status fault_run_stages(const struct fault *fault, const struct trace *clean, const bool *affected,
                                 float *output, gb_bf16 *intermediate, struct gb_error *error)
 {
-    struct planted p;
-    enum gb_status status = planted_new(fault, clean, affected, &p, error);
+    struct injected p;
+    enum gb_status status = injected_new(fault, clean, affected, &p, error);
     if (status == GB_OK) {
         if (fault->plant)
             fault->plant(&p);
@@ -347,6 +347,6 @@ enum gb_status fault_run_stages(const struct fault *fault, const struct trace *c
         memcpy(output, p.output, sizeof *output * clean->arguments.shape.tokens * clean->arguments.shape.hidden);
     if (status == GB_OK && intermediate)
         memcpy(intermediate, p.intermediate, sizeof *intermediate * pairs_of(&p.shape) * p.shape.intermediate);
-    planted_free(&p);
+    injected_free(&p);
     return status;
 }

@@ -28,14 +28,14 @@ enum {
     SCALES = ROW_SCALES | SCALES_FP32
 };
 
-/* Behind the amount: what it resembles, then fields that few rows have, such as .vital = true. */
+/* Behind the amount: what it modelled_on, then fields that few rows have, such as .must_catch = true. */
 #define PLANT(NAME, STAGE, FUNCTION, AMOUNT, ...)                                                                      \
     {                                                                                                                  \
-        .name = NAME, .stage = STAGE_##STAGE, .plant = plant_##FUNCTION, .amount = AMOUNT, .resembles = __VA_ARGS__    \
+        .name = NAME, .stage = STAGE_##STAGE, .plant = plant_##FUNCTION, .amount = AMOUNT, .modelled_on = __VA_ARGS__  \
     }
 #define EDIT(NAME, STAGE, FORMATS, FUNCTION, RESEMBLES)                                                                \
     {                                                                                                                  \
-        .name = NAME, .stage = STAGE_##STAGE, .formats = FORMATS, .edit = edit_##FUNCTION, .resembles = RESEMBLES      \
+        .name = NAME, .stage = STAGE_##STAGE, .formats = FORMATS, .edit = edit_##FUNCTION, .modelled_on = RESEMBLES    \
     }
 
 /* Of the codes of x, and of the intermediate. */
@@ -45,16 +45,16 @@ enum {
      .formats = FORMATS,                                                                                               \
      .plant = plant_##FUNCTION,                                                                                        \
      .amount = AMOUNT,                                                                                                 \
-     .resembles = RESEMBLES},                                                                                          \
+     .modelled_on = RESEMBLES},                                                                                        \
     {                                                                                                                  \
         .name = "intermediate: " NAME, .stage = STAGE_REQUANT, .formats = FORMATS, .plant = plant_##FUNCTION,          \
-        .amount = AMOUNT, .resembles = RESEMBLES                                                                       \
+        .amount = AMOUNT, .modelled_on = RESEMBLES                                                                     \
     }
 
 uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_t row);
 uint8_t *editable_scales(const struct editable *weights, uint32_t expert, uint32_t row);
 /* What the dot products of GB_GATE_UP or GB_DOWN read, scales included: x [tokens, hidden], or the intermediate [pairs,
  * intermediate]. NULL: no memory. */
-double *planted_operand(const struct planted *p, enum gb_operator operation);
+double *injected_operand(const struct injected *p, enum gb_operator operation);
 
 #endif

@@ -48,16 +48,17 @@ static float rounded(const struct rounding *r, double value, float limit)
     return r->decode(r->encode(short_of_it ? nextafterf(near, limit) : near));
 }
 
-enum legality legality_of(const struct rounding *r, uint32_t subject, uint32_t reference, const struct unrounded *v)
+enum admissibility admissibility_of(const struct rounding *r, uint32_t subject, uint32_t reference,
+                                    const struct unrounded *v)
 {
     float value = r->decode(subject);
     if (value == r->decode(reference) || (isnan(value) && isnan(r->decode(reference))))
         return CODE_SAME;
     if (isnan(v->truth) || isnan(v->limit)) /* an infinite interval has any code in it */
-        return isnan(value) ? CODE_LEGAL : CODE_ILLEGAL;
+        return isnan(value) ? CODE_ADMISSIBLE : CODE_INADMISSIBLE;
     return value >= rounded(r, v->truth - v->limit, -INFINITY) && value <= rounded(r, v->truth + v->limit, INFINITY)
-               ? CODE_LEGAL
-               : CODE_ILLEGAL;
+               ? CODE_ADMISSIBLE
+               : CODE_INADMISSIBLE;
 }
 
 /* What lies half way from a code to the next one of smaller magnitude; below zero comes the other sign. */
@@ -99,7 +100,7 @@ double flip_probability(const struct rounding *r, uint32_t code, const struct un
 }
 
 /* Chernoff's bound: P(flips >= k) <= exp(-(k ln(k / m) - k + m)) for a sum of independent flips of mean m < k. */
-uint64_t flips_allowed(double expected, uint64_t codes, double probability)
+uint64_t differences_allowed(double expected, uint64_t codes, double probability)
 {
     double needed = log(1.0 / probability);
     uint64_t low = (uint64_t)expected, high = codes; /* low + 1 .. high + 1: where the first k that is improbable is */

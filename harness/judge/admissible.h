@@ -23,17 +23,17 @@ struct unrounded {
     double worst, variance, bias; /* of its error: the theorem, the variance, the mean of either sign */
 };
 
-/* CODE_SAME: the reference's value; zeros of either sign are. CODE_LEGAL: another one that some possible value is
+/* CODE_SAME: the reference's value; zeros of either sign are. CODE_ADMISSIBLE: another one that some possible value is
  * rounded to. */
-enum legality { CODE_SAME, CODE_LEGAL, CODE_ILLEGAL };
-enum legality legality_of(const struct rounding *rounding, uint32_t subject, uint32_t reference,
-                          const struct unrounded *value);
+enum admissibility { CODE_SAME, CODE_ADMISSIBLE, CODE_INADMISSIBLE };
+enum admissibility admissibility_of(const struct rounding *rounding, uint32_t subject, uint32_t reference,
+                                    const struct unrounded *value);
 
 /* A bound on the probability that the value is not rounded to `code`; 1 where truth is not. */
 double flip_probability(const struct rounding *rounding, uint32_t code, const struct unrounded *value);
 
 /* The most of `codes` independent codes that flip, but for a probability of at most `probability`; expected: the sum of
  * their probabilities, or a bound on it. */
-uint64_t flips_allowed(double expected, uint64_t codes, double probability);
+uint64_t differences_allowed(double expected, uint64_t codes, double probability);
 
 #endif

@@ -13,12 +13,12 @@ static const struct {
     [RMS_TOKEN] = {"rms of a token", "token", "tile"},
     [RMS_COLUMNS] = {"rms of columns", "tile", NULL},
     [RMS_INTERMEDIATE] = {"rms of an intermediate", "token", "slot"},
-    [GAIN_LAYER] = {"gain of the layer", NULL, NULL},
-    [GAIN_TOKEN] = {"gain of a token", "token", NULL},
-    [GAIN_COLUMN] = {"gain of a column", "column", NULL},
-    [GAIN_EXPERT] = {"gain of an expert", "expert", NULL},
-    [GAIN_SLOT] = {"gain of a slot", "token", "slot"},
-    [GAIN_INTERMEDIATE] = {"gain of an intermediate", "token", "slot"},
+    [SCALE_LAYER] = {"scale of the layer", NULL, NULL},
+    [SCALE_TOKEN] = {"scale of a token", "token", NULL},
+    [SCALE_COLUMN] = {"scale of a column", "column", NULL},
+    [SCALE_EXPERT] = {"scale of an expert", "expert", NULL},
+    [SCALE_SLOT] = {"scale of a slot", "token", "slot"},
+    [SCALE_INTERMEDIATE] = {"scale of an intermediate", "token", "slot"},
 };
 
 const char *family_name(enum family family)
@@ -26,16 +26,16 @@ const char *family_name(enum family family)
     return families[family].name;
 }
 
-bool family_is_gain(enum family family)
+bool family_is_scale(enum family family)
 {
-    return family >= GAIN_LAYER;
+    return family >= SCALE_LAYER;
 }
 
-uint64_t statistics_zero_exceeding(const struct statistics *s, bool gain)
+uint64_t aggregate_zero_exceeding(const struct aggregate_tests *s, bool scale)
 {
     uint64_t count = 0;
     for (int f = 0; f < FAMILIES; f++)
-        count += family_is_gain((enum family)f) == gain ? s->family[f].zero_exceeding : 0;
+        count += family_is_scale((enum family)f) == scale ? s->family[f].zero_exceeding : 0;
     return count;
 }
 
@@ -52,7 +52,7 @@ const char *family_place(enum family family, const struct family_result *r, char
 }
 
 /* A sum of errors along a direction u. */
-struct gain {
+struct scale_error {
     double along;    /* u . error */
     double signal;   /* u . what is to be scaled */
     double variance; /* of u . error */
@@ -71,7 +71,7 @@ static double squared(double v)
 }
 
 /* Enters one statistic. floor: the relative error that reaches the limit. */
-static void enter(struct statistics *s, enum family family, double statistic, double limit, double floor,
+static void enter(struct aggregate_tests *s, enum family family, double statistic, double limit, double floor,
                   uint32_t layer, uint32_t first, uint32_t second)
 {
     struct family_result *r = &s->family[family];
@@ -85,22 +85,23 @@ static void enter(struct statistics *s, enum family family, double statistic, do
         r->second = second;
     }
     if (isfinite(floor)) {
-        r->floor_smallest = r->floor_smallest == 0.0 || floor < r->floor_smallest ? floor : r->floor_smallest;
-        r->floor_worst = fmax(floor, r->floor_worst);
+        r->detection_smallest =
+            r->detection_smallest == 0.0 || floor < r->detection_smallest ? floor : r->detection_smallest;
+        r->detection_worst = fmax(floor, r->detection_worst);
     }
 }
 
 /* P(|u . e| > sqrt(2 V ln(2 / p))) <= p for sub-Gaussian errors. */
-static void enter_gain(struct statistics *s, enum family family, const struct gain *g, uint32_t layer, uint32_t first,
-                       uint32_t second)
+static void enter_scale(struct aggregate_tests *s, enum family family, const struct scale_error *g, uint32_t layer,
+                        uint32_t first, uint32_t second)
 {
-    double limit = sqrt(2.0 * g->variance * log(2.0 * (double)s->gain / s->probability)) + fabs(g->bias);
+    double limit = sqrt(2.0 * g->variance * log(2.0 * (double)s->scale / s->probability)) + fabs(g->bias);
     s->family[family].zero_exceeding += g->signal > limit;
     enter(s, family, fabs(g->along), limit, limit / g->signal, layer, first, second);
 }
 
 /* P(|e|^2 > n + 2 sqrt(n x) + 2 x) <= e^-x for n sub-Gaussian errors of variance 1. */
-static void enter_squares(struct statistics *s, enum family family, const struct squares *q, uint32_t layer,
+static void enter_squares(struct aggregate_tests *s, enum family family, const struct squares *q, uint32_t layer,
                           uint32_t first, uint32_t second)
 {
     double x = log((double)s->rms / s->probability);
@@ -110,8 +111,8 @@ static void enter_squares(struct statistics *s, enum family family, const struct
     enter(s, family, sqrt(q->errors), limit, floor, layer, first, second);
 }
 
-/* Sums independent gains, each with the weight that makes most of it. */
-static void add_gain(struct gain *sum, const struct gain *g)
+/* Sums independent scale errors, each with the weight that makes most of it. */
+static void add_scale(struct scale_error *sum, const struct scale_error *g)
 {
     double weight = g->variance > 0.0 ? g->signal / g->variance : 0.0;
     sum->along += weight * g->along;
@@ -121,8 +122,8 @@ static void add_gain(struct gain *sum, const struct gain *g)
 }
 
 /* One layer's output under the judge. */
-struct judged {
-    struct statistics *s;
+struct run_case {
+    struct aggregate_tests *s;
     const struct gb_layer *of;
     const struct prediction *expected;
     const double *errors, *truth, *bias; /* [tokens, hidden], without what open codes may do */
@@ -130,7 +131,7 @@ struct judged {
     bool *repeats; /* [tokens] */
 };
 
-void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t hidden, bool *repeats)
+void aggregate_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t hidden, bool *repeats)
 {
     size_t bytes = sizeof(gb_bf16) * hidden;
     for (uint32_t t = 1; t < tokens; t++)
@@ -138,18 +139,18 @@ void statistics_repeats(const struct gb_layer *layer, uint32_t tokens, uint32_t 
             repeats[t] = !memcmp(layer->x + (size_t)t * hidden, layer->x + (size_t)earlier * hidden, bytes);
 }
 
-static bool left_out(const struct judged *j, uint32_t token)
+static bool left_out(const struct run_case *j, uint32_t token)
 {
-    const uint32_t *open = j->expected->moments->open;
+    const uint32_t *open = j->expected->covariance->open;
     return open && open[token] == GB_LEFT_OUT;
 }
 
-static struct gain along_direction(const struct judged *j, uint32_t token, uint32_t direction)
+static struct scale_error along_direction(const struct run_case *j, uint32_t token, uint32_t direction)
 {
-    const struct gb_moments *m = j->expected->moments;
+    const struct gb_covariance *m = j->expected->covariance;
     size_t at = (size_t)token * m->directions + direction;
     const float *u = m->direction + at * j->hidden;
-    struct gain g = {.signal = m->signal[at], .variance = m->variance[at]};
+    struct scale_error g = {.signal = m->signal[at], .variance = m->variance[at]};
     for (uint32_t o = 0; o < j->hidden; o++) {
         size_t i = (size_t)token * j->hidden + o;
         g.along += (double)u[o] * j->errors[i];
@@ -159,69 +160,69 @@ static struct gain along_direction(const struct judged *j, uint32_t token, uint3
 }
 
 /* experts: scratch, [experts], zero. */
-static void judge_directions(const struct judged *j, struct gain *experts)
+static void test_directions(const struct run_case *j, struct scale_error *experts)
 {
-    struct gain all = {0};
+    struct scale_error all = {0};
     for (uint32_t t = 0; t < j->tokens; t++) {
         for (uint32_t k = 0; k < j->top_k && !left_out(j, t); k++) {
             int32_t expert = j->of->ids[(size_t)t * j->top_k + k];
             if (expert < 0)
                 continue;
-            struct gain slot = along_direction(j, t, k);
-            enter_gain(j->s, GAIN_SLOT, &slot, j->layer, t, k);
+            struct scale_error slot = along_direction(j, t, k);
+            enter_scale(j->s, SCALE_SLOT, &slot, j->layer, t, k);
             if (!j->repeats[t])
-                add_gain(&experts[expert], &slot);
+                add_scale(&experts[expert], &slot);
         }
         if (left_out(j, t))
             continue;
-        struct gain token = along_direction(j, t, j->top_k);
-        enter_gain(j->s, GAIN_TOKEN, &token, j->layer, t, 0);
+        struct scale_error token = along_direction(j, t, j->top_k);
+        enter_scale(j->s, SCALE_TOKEN, &token, j->layer, t, 0);
         if (!j->repeats[t])
-            add_gain(&all, &token);
+            add_scale(&all, &token);
     }
     for (uint32_t e = 0; e < j->experts; e++)
         if (experts[e].signal > 0.0)
-            enter_gain(j->s, GAIN_EXPERT, &experts[e], j->layer, e, 0);
-    enter_gain(j->s, GAIN_LAYER, &all, j->layer, 0, 0);
+            enter_scale(j->s, SCALE_EXPERT, &experts[e], j->layer, e, 0);
+    enter_scale(j->s, SCALE_LAYER, &all, j->layer, 0, 0);
 }
 
 /* Of an output's variance; below, what is left of it is the roundings of what was taken out. */
 static const double least_kept = 0x1p-20;
 
 /* Errors of one column in different tokens are independent. */
-static void judge_columns(const struct judged *j)
+static void test_columns(const struct run_case *j)
 {
     for (uint32_t o = 0; o < j->hidden; o++) {
-        struct gain column = {0};
+        struct scale_error column = {0};
         for (uint32_t t = 0; t < j->tokens; t++) {
             size_t i = (size_t)t * j->hidden + o;
-            double kept = j->expected->moments->kept ? j->expected->moments->kept[i] : 1.0;
-            struct gain g = {j->errors[i], kept * j->expected->truth[i],
-                             kept * squared(j->expected->of->output_sigma[i]), j->bias[i]};
+            double kept = j->expected->covariance->kept ? j->expected->covariance->kept[i] : 1.0;
+            struct scale_error g = {j->errors[i], kept * j->expected->truth[i],
+                                    kept * squared(j->expected->of->output_sigma[i]), j->bias[i]};
             if (!j->repeats[t] && !left_out(j, t) && kept > least_kept)
-                add_gain(&column, &g);
+                add_scale(&column, &g);
         }
-        enter_gain(j->s, GAIN_COLUMN, &column, j->layer, o, 0);
+        enter_scale(j->s, SCALE_COLUMN, &column, j->layer, o, 0);
     }
 }
 
-static double whitened_squares(const struct judged *j, uint32_t token, uint32_t tile, uint32_t count, double *values)
+static double whitened_squares(const struct run_case *j, uint32_t token, uint32_t tile, uint32_t count, double *values)
 {
     double sum = 0.0;
-    gb_moments_whiten(j->expected->moments, token, tile, count, values);
+    gb_covariance_whiten(j->expected->covariance, token, tile, count, values);
     for (uint32_t i = 0; i < count; i++)
         sum += squared(values[i]);
     return sum;
 }
 
 /* values: scratch, [hidden]. */
-static struct squares squares_of(const struct judged *j, uint32_t token, uint32_t tile, double *values)
+static struct squares squares_of(const struct run_case *j, uint32_t token, uint32_t tile, double *values)
 {
-    uint32_t width = j->expected->moments->tile, first = tile * width;
+    uint32_t width = j->expected->covariance->tile, first = tile * width;
     uint32_t count = j->hidden - first < width ? j->hidden - first : width;
     size_t at = (size_t)token * j->hidden + first;
     struct squares q = {.count = count};
-    q.count -= j->expected->moments->open ? j->expected->moments->open[token] : 0;
+    q.count -= j->expected->covariance->open ? j->expected->covariance->open[token] : 0;
     memcpy(values, j->errors + at, sizeof(double) * count);
     q.errors = whitened_squares(j, token, tile, count, values);
     memcpy(values, j->truth + at, sizeof(double) * count);
@@ -240,9 +241,9 @@ static void add_squares(struct squares *sum, const struct squares *q)
 }
 
 /* Errors of different tokens are independent. values: scratch, [hidden]. */
-static void judge_tiles(const struct judged *j, double *values)
+static void test_tiles(const struct run_case *j, double *values)
 {
-    for (uint32_t k = 0; k < j->expected->moments->tiles; k++) {
+    for (uint32_t k = 0; k < j->expected->covariance->tiles; k++) {
         struct squares all = {0};
         for (uint32_t t = 0; t < j->tokens; t++) {
             if (left_out(j, t))
@@ -256,8 +257,8 @@ static void judge_tiles(const struct judged *j, double *values)
     }
 }
 
-/* Each layer has the same sizes, hence the same number of statistics; experts that are not in use count too. */
-static void start(struct statistics *s, const struct baseline *b, const struct gb_moments *m, uint32_t tokens,
+/* Each layer has the same sizes, hence the same number of aggregate; experts that are not in use count too. */
+static void start(struct aggregate_tests *s, const struct baseline *b, const struct gb_covariance *m, uint32_t tokens,
                   bool output, bool inner, double probability)
 {
     const struct gb_shape *shape = &b->fixture->shape;
@@ -267,30 +268,30 @@ static void start(struct statistics *s, const struct baseline *b, const struct g
     s->tokens_judged = (uint32_t)judged;
     if (output) {
         s->rms += m->tiles * (judged + 1);
-        s->gain += 1 + judged * (1 + shape->top_k) + shape->hidden + shape->experts;
+        s->scale += 1 + judged * (1 + shape->top_k) + shape->hidden + shape->experts;
     }
     s->rms += inner ? pairs : 0;
-    s->gain += inner ? pairs : 0;
+    s->scale += inner ? pairs : 0;
     s->rms *= b->fixture->layers;
-    s->gain *= b->fixture->layers;
+    s->scale *= b->fixture->layers;
 }
 
-void statistics_start(struct statistics *s, const struct baseline *b, uint32_t tokens, bool output, bool inner,
-                      double probability)
+void aggregate_start(struct aggregate_tests *s, const struct baseline *b, uint32_t tokens, bool output, bool inner,
+                     double probability)
 {
-    start(s, b, &b->bounds[0].moments, tokens, output, inner, probability);
+    start(s, b, &b->bounds[0].covariance, tokens, output, inner, probability);
 }
 
-void statistics_start_down(struct statistics *s, const struct baseline *b, const struct gb_moments *moments,
-                           double probability)
+void aggregate_start_down(struct aggregate_tests *s, const struct baseline *b, const struct gb_covariance *covariance,
+                          double probability)
 {
-    start(s, b, moments, moments->tokens, true, false, probability);
+    start(s, b, covariance, covariance->tokens, true, false, probability);
 }
 
 /* Errors, truth and bias without what open codes may do: room has [3, tokens, hidden]. */
-static void project(struct judged *j, const double *subject, double *room)
+static void project(struct run_case *j, const double *subject, double *room)
 {
-    const struct gb_moments *m = j->expected->moments;
+    const struct gb_covariance *m = j->expected->covariance;
     size_t count = (size_t)j->tokens * j->hidden;
     double *errors = room, *truth = room + count, *bias = room + 2 * count;
     j->errors = errors;
@@ -302,36 +303,37 @@ static void project(struct judged *j, const double *subject, double *room)
     memcpy(bias, j->expected->of->output_bias, sizeof *bias * count);
     for (uint32_t t = 0; t < j->tokens && m->open; t++) {
         j->s->tokens_left_out += left_out(j, t);
-        j->s->open_codes += left_out(j, t) ? 0 : m->open[t];
+        j->s->ambiguous_codes += left_out(j, t) ? 0 : m->open[t];
         for (int of = 0; of < 3; of++)
-            gb_moments_project(m, t, room + of * count + (size_t)t * j->hidden);
+            gb_covariance_project(m, t, room + of * count + (size_t)t * j->hidden);
     }
 }
 
-static enum gb_status judge_layer(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                                  const struct prediction *expected, const double *subject, struct gb_error *error)
+static enum gb_status evaluate_layer(struct aggregate_tests *s, const struct baseline *b, uint32_t layer,
+                                     uint32_t tokens, const struct prediction *expected, const double *subject,
+                                     struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     uint32_t judged = tokens < s->tokens_judged ? tokens : s->tokens_judged;
-    struct judged j = {.s = s,
-                       .of = &b->fixture->layer[layer],
-                       .expected = expected,
-                       .layer = layer,
-                       .tokens = judged,
-                       .hidden = shape->hidden,
-                       .top_k = shape->top_k,
-                       .experts = shape->experts,
-                       .repeats = calloc(judged, sizeof(bool))};
-    struct gain *experts = calloc(shape->experts, sizeof *experts);             /* [experts] */
+    struct run_case j = {.s = s,
+                         .of = &b->fixture->layer[layer],
+                         .expected = expected,
+                         .layer = layer,
+                         .tokens = judged,
+                         .hidden = shape->hidden,
+                         .top_k = shape->top_k,
+                         .experts = shape->experts,
+                         .repeats = calloc(judged, sizeof(bool))};
+    struct scale_error *experts = calloc(shape->experts, sizeof *experts);      /* [experts] */
     double *values = malloc(sizeof(double) * shape->hidden);                    /* [hidden] */
     double *room = malloc(sizeof(double) * 3 * (size_t)judged * shape->hidden); /* [3, tokens, hidden] */
     bool good = experts && values && room && j.repeats;
     if (good) {
         project(&j, subject, room);
-        statistics_repeats(j.of, judged, shape->hidden, j.repeats);
-        judge_directions(&j, experts);
-        judge_columns(&j);
-        judge_tiles(&j, values);
+        aggregate_repeats(j.of, judged, shape->hidden, j.repeats);
+        test_directions(&j, experts);
+        test_columns(&j);
+        test_tiles(&j, values);
     }
     free(j.repeats);
     free(experts);
@@ -340,40 +342,40 @@ static enum gb_status judge_layer(struct statistics *s, const struct baseline *b
     return good ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to judge %u experts", shape->experts);
 }
 
-enum gb_status statistics_output(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                                 const double *subject, struct gb_error *error)
+enum gb_status aggregate_output(struct aggregate_tests *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                                const double *subject, struct gb_error *error)
 {
     const struct layer_bounds *bounds = &b->bounds[layer];
     const struct gb_bounds *of = b->contract->activations == GB_BF16 ? &bounds->of : &bounds->down;
-    struct prediction expected = {of->output_truth, of, &bounds->moments};
-    return judge_layer(s, b, layer, tokens, &expected, subject, error);
+    struct prediction expected = {of->output_truth, of, &bounds->covariance};
+    return evaluate_layer(s, b, layer, tokens, &expected, subject, error);
 }
 
-enum gb_status statistics_down(struct statistics *s, const struct baseline *b, uint32_t layer,
-                               const struct prediction *down, const double *subject, struct gb_error *error)
+enum gb_status aggregate_down(struct aggregate_tests *s, const struct baseline *b, uint32_t layer,
+                              const struct prediction *down, const double *subject, struct gb_error *error)
 {
-    return judge_layer(s, b, layer, s->tokens_judged, down, subject, error);
+    return evaluate_layer(s, b, layer, s->tokens_judged, down, subject, error);
 }
 
 /* Errors of the intermediate are independent. */
-void statistics_intermediate(struct statistics *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                             const double *subject)
+void aggregate_intermediate(struct aggregate_tests *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                            const double *subject)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     const struct layer_bounds *bounds = &b->bounds[layer];
     for (uint32_t pair = 0; pair < tokens * shape->top_k; pair++) {
-        struct gain sum = {0};
+        struct scale_error sum = {0};
         struct squares q = {0};
         for (size_t i = (size_t)pair * shape->intermediate; i < (size_t)(pair + 1) * shape->intermediate; i++) {
             double h = bounds->of.intermediate_truth[i], variance = squared(bounds->of.intermediate_sigma[i]);
-            struct gain g = {subject[i] - h, h, variance, bounds->of.intermediate_bias[i]};
+            struct scale_error g = {subject[i] - h, h, variance, bounds->of.intermediate_bias[i]};
             if (variance == 0.0)
                 continue;
-            add_gain(&sum, &g);
+            add_scale(&sum, &g);
             add_squares(&q, &(struct squares){1.0, squared(g.along) / variance, squared(h) / variance,
                                               squared(g.bias) / variance});
         }
-        enter_gain(s, GAIN_INTERMEDIATE, &sum, layer, pair / shape->top_k, pair % shape->top_k);
+        enter_scale(s, SCALE_INTERMEDIATE, &sum, layer, pair / shape->top_k, pair % shape->top_k);
         enter_squares(s, RMS_INTERMEDIATE, &q, layer, pair / shape->top_k, pair % shape->top_k);
     }
 }

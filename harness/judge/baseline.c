@@ -89,9 +89,9 @@ void baseline_routing_weights(const struct baseline *b, uint32_t layer, uint32_t
     const float *given = f->layer[layer].routing_weights;
     bool rounded = b->points.stages.routing_weight == GB_BF16;
     for (size_t i = 0; i < (size_t)tokens * f->shape.top_k; i++)
-        routing_weights[i] = f->weighed_input ? 1.0
-                             : rounded        ? (double)gb_bf16_decode(gb_bf16_encode(given[i]))
-                                              : (double)given[i];
+        routing_weights[i] = f->apply_router_weight_on_input ? 1.0
+                             : rounded                       ? (double)gb_bf16_decode(gb_bf16_encode(given[i]))
+                                                             : (double)given[i];
 }
 
 static void bounds_free(struct baseline *b)
@@ -115,7 +115,7 @@ static void bounds_free(struct baseline *b)
         free(bounds->down.output_worst);
         free(bounds->down.output_sigma);
         free(bounds->down.output_bias);
-        gb_moments_free(&bounds->moments);
+        gb_covariance_free(&bounds->covariance);
     }
     free(b->bounds);
     b->bounds = NULL;
@@ -230,7 +230,7 @@ static enum gb_status bound_codes(struct baseline *b, uint32_t layer, const stru
         return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", f->shape.tokens);
     baseline_routing_weights(b, layer, f->shape.tokens, routing_weights);
     return gb_bound_down(&f->shape, bounds->of.requantised, bounds->of.flips, f->layer[layer].ids, routing_weights,
-                         weights, points, &bounds->down, &bounds->moments, error);
+                         weights, points, &bounds->down, &bounds->covariance, error);
 }
 
 /* As bound_one, with quantised activations: x are the numbers of its codes, the intermediate's truth is of them, and
@@ -279,8 +279,8 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
     if (status == GB_OK && b->points.stages.routing_weight != GB_BF16) /* the fixture's may differ in its last bits */
         memcpy(bounds->of.output_truth, l->truth_quantised, sizeof(double) * f->shape.tokens * f->shape.hidden);
     if (status == GB_OK)
-        status = gb_moments_new(&f->shape, l->ids, routing_weights, bounds->of.intermediate_truth, &weights,
-                                &bounds->of, &bounds->moments, error);
+        status = gb_covariance_new(&f->shape, l->ids, routing_weights, bounds->of.intermediate_truth, &weights,
+                                   &bounds->of, &bounds->covariance, error);
     if (status == GB_OK)
         status = exact_examine(f, layer, GB_BF16, &b->points, &bounds->exactness, error);
     return status;

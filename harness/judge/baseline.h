@@ -11,7 +11,7 @@
 struct layer_bounds {
     struct gb_bounds of;
     struct gb_bounds down; /* with quantised activations: output_* of down by itself, on the codes that truth has */
-    struct gb_moments moments;
+    struct gb_covariance covariance;
     struct gb_exactness exactness;
 };
 

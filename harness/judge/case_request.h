@@ -14,8 +14,8 @@ struct case_request {
     struct gb_fixture *fixture;
     struct baselines *baselines; /* of the fixture */
     struct rerouted *own;        /* the last routing of a subject's own, kept for others that route alike */
-    const struct gate *gate;
-    const char *gate_name; /* as --gate has it; NULL: the default one */
+    const struct policy *policy;
+    const char *policy_name; /* as --gate has it; NULL: the default one */
     uint32_t batches[32];
     uint32_t batch_count;
     const char *batches_text; /* as --batch has it; NULL: all tokens */

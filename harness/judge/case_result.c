@@ -37,11 +37,11 @@ static void misbehaved(struct case_result *j, enum verdict verdict, const char *
     va_end(list);
 }
 
-void case_of_sums(struct case_result *j, const struct statistics *sums, const char *of, bool rms, bool gain)
+void case_of_sums(struct case_result *j, const struct aggregate_tests *sums, const char *of, bool rms, bool scale)
 {
     for (enum family f = 0; f < FAMILIES; f++) {
         const struct family_result *r = &sums->family[f];
-        if ((family_is_gain(f) ? gain : rms) && r->exceeding)
+        if ((family_is_scale(f) ? scale : rms) && r->exceeding)
             case_worsen(
                 j, VERDICT_FAIL,
                 "%s%s: %llu of %llu aggregate tests exceed their limit (false-alarm probability %g); largest at layer "
@@ -86,29 +86,29 @@ void case_result_free(struct case_result *r)
     r->drift = NULL;
 }
 
-bool exact_violated(const struct exact_lane *lane)
+bool exact_violated(const struct exact_result *check)
 {
-    return !lane->why && lane->mismatching;
+    return !check->why && check->mismatching;
 }
 
-bool codes_violated(const struct code_lane *lane)
+bool codes_violated(const struct codes_result *check)
 {
-    return lane->codes && (lane->illegal || (lane->beyond && lane->flips_binding));
+    return check->codes && (check->inadmissible || (check->beyond && check->differences_binding));
 }
 
-bool sums_violated(const struct statistics *s, bool gain)
+bool sums_violated(const struct aggregate_tests *s, bool scale)
 {
     uint64_t exceeding = 0;
     for (enum family f = 0; f < FAMILIES; f++)
-        if (family_is_gain(f) == gain)
+        if (family_is_scale(f) == scale)
             exceeding += s->family[f].exceeding;
     return exceeding;
 }
 
-bool down_violated(const struct down_lane *lane)
+bool down_violated(const struct down_result *check)
 {
-    return lane->bound.exceeding ||
-           (!lane->why && (sums_violated(&lane->statistics, false) || sums_violated(&lane->statistics, true)));
+    return check->bound.exceeding ||
+           (!check->why && (sums_violated(&check->aggregate, false) || sums_violated(&check->aggregate, true)));
 }
 
 void layer_add_bits(struct layer_result *layer, const char *stage, enum gb_format format, size_t per_token,

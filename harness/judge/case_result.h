@@ -16,7 +16,7 @@
 #include "harness/run/worker.h"
 
 /* The check `exact`, over all layers of a case. */
-struct exact_lane {
+struct exact_result {
     bool binding;
     const char *why; /* it does not bind: what is not exact; NULL if everything is */
     uint32_t layer, token;
@@ -25,22 +25,22 @@ struct exact_lane {
 };
 
 /* The check of the bf16 intermediate's values, over all layers. */
-struct code_lane {
-    bool binding, flips_binding;       /* what fails the case: an inadmissible value; too many admissible differences */
+struct codes_result {
+    bool binding, differences_binding; /* what fails the case: an inadmissible value; too many admissible differences */
     uint64_t elements;                 /* of the case, which the probability of a false alarm is spread over */
-    uint64_t codes, flips, illegal;    /* flips: other values than the reference's, but admissible ones */
-    uint64_t counted, allowed, beyond; /* flips of tokens whose input no earlier token has; the most there may be;
-                                          layers with more */
-    double expected;                   /* a bound on how many there are in the mean */
+    uint64_t codes, flips, inadmissible; /* flips: other values than the reference's, but admissible ones */
+    uint64_t counted, allowed, beyond;   /* flips of tokens whose input no earlier token has; the most there may be;
+                                            layers with more */
+    double expected;                     /* a bound on how many there are in the mean */
 };
 
 /* The check of down by itself, over all layers. */
-struct down_lane {
-    bool bound_binding, rms_binding, gain_binding;
+struct down_result {
+    bool bound_binding, rms_binding, scale_binding;
     const char *why;   /* aggregate tests are not made; NULL: they are */
     uint64_t elements; /* of the case */
-    struct lane bound;
-    struct statistics statistics;
+    struct check_result bound;
+    struct aggregate_tests aggregate;
 };
 
 /* Figures of the distance from truth. */
@@ -98,7 +98,7 @@ struct layer_result {
 struct drift_result {
     uint32_t layer, model_layer;
     struct metrics subject_quantised, subject_original, reference_quantised, reference_original;
-    uint32_t subject_flips, reference_flips;
+    uint32_t subject_changed, reference_changed;
 };
 
 struct case_result {
@@ -110,13 +110,13 @@ struct case_result {
     bool quantiser;   /* and `quantise` is all of it */
     struct quantise_check quantise;
     bool output; /* what the subject writes, so that thresholds and distances are there */
-    bool bits_binding, bound_binding, rms_binding, gain_binding;
-    struct lane bits, bound;
-    struct exact_lane exact;
-    struct statistics statistics;
+    bool bits_binding, bound_binding, rms_binding, scale_binding;
+    struct check_result bits, bound;
+    struct exact_result exact;
+    struct aggregate_tests aggregate;
     const char *without_sums; /* why aggregate tests are not made; NULL: they are */
-    struct code_lane codes;
-    struct down_lane down;
+    struct codes_result codes;
+    struct down_result down;
     struct closeness closeness; /* to the policy's thresholds */
     struct distances overall;
     struct layer_result *layer; /* [layers] */
@@ -128,10 +128,10 @@ struct case_result {
 enum gb_status case_result_layers(struct case_result *result, const struct gb_fixture *fixture, struct gb_error *error);
 void case_result_free(struct case_result *result);
 /* Whether check `exact`, and so on, was violated, binding or not. */
-bool exact_violated(const struct exact_lane *lane);
-bool codes_violated(const struct code_lane *lane);
-bool sums_violated(const struct statistics *s, bool gain);
-bool down_violated(const struct down_lane *lane);
+bool exact_violated(const struct exact_result *check);
+bool codes_violated(const struct codes_result *check);
+bool sums_violated(const struct aggregate_tests *s, bool scale);
+bool down_violated(const struct down_result *check);
 
 void layer_add_bits(struct layer_result *layer, const char *stage, enum gb_format format, size_t per_token,
                     const struct difference *difference);
@@ -147,7 +147,7 @@ void layer_add_hashes(struct layer_result *layer, const struct gb_layer_outputs 
 void case_worsen(struct case_result *result, enum verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* What aggregate tests showed, of the families that bind. of: what they are sums of, with ", " behind it, or "". */
-void case_of_sums(struct case_result *result, const struct statistics *sums, const char *of, bool rms, bool gain);
+void case_of_sums(struct case_result *result, const struct aggregate_tests *sums, const char *of, bool rms, bool scale);
 /* What watching the subject's process showed. */
 void case_watch(struct case_result *result, const struct gb_kernel *kernel, const struct worker_checks *checks);
 

@@ -8,9 +8,9 @@
 #include "quant/quant.h"
 
 /* Codes by code: E2M1's are unpacked, so that an element is a value; FP32 scales keep their bits. */
-static enum gb_status judge_codes(const char *name, uint32_t layer, const struct gb_activation_array *a,
+static enum gb_status check_codes(const char *name, uint32_t layer, const struct gb_activation_array *a,
                                   uint32_t tokens, const uint8_t *subject, const uint8_t *reference,
-                                  struct layer_result *of_layer, struct lane *lane, struct case_result *j)
+                                  struct layer_result *of_layer, struct check_result *check, struct case_result *j)
 {
     bool packed = !strcmp(a->format, "e2m1x2");
     size_t per_token = (size_t)a->slots * a->width * (packed ? 2 : 1);
@@ -27,7 +27,7 @@ static enum gb_status judge_codes(const char *name, uint32_t layer, const struct
         }
     }
     layer_add_bits(of_layer, name, GB_FP32, per_token, &d);
-    lane_add_bits(lane, &d);
+    check_add_bits(check, &d);
     if (d.mismatching)
         case_worsen(j, VERDICT_FAIL,
                     "%s of layer %u: %llu of %llu are not what the recipe makes of the value; first at token %llu, "
@@ -54,7 +54,8 @@ static enum gb_status requantise(const struct baseline *b, uint32_t layer, const
  * out, since the values may differ legally, but not what the recipe makes of them. */
 static enum gb_status judge_intermediate_codes(const struct baseline *b, uint32_t layer,
                                                const struct gb_outputs *outputs, struct layer_result *of_layer,
-                                               struct lane *lane, struct case_result *j, struct gb_error *error)
+                                               struct check_result *check, struct case_result *j,
+                                               struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     struct gb_outputs *own;
@@ -69,8 +70,8 @@ static enum gb_status judge_intermediate_codes(const struct baseline *b, uint32_
         if (out->activations[p]) {
             struct gb_activation_array a =
                 gb_activation_array(outputs->activation_rules, &outputs->shape, (enum gb_activation_part)p);
-            status = judge_codes(a.name, layer, &a, outputs->shape.tokens, out->activations[p],
-                                 own->layer->activations[p], of_layer, lane, j);
+            status = check_codes(a.name, layer, &a, outputs->shape.tokens, out->activations[p],
+                                 own->layer->activations[p], of_layer, check, j);
         }
     gb_outputs_free(own);
     return status;
@@ -91,7 +92,7 @@ static enum gb_status judge_intermediate_values(const struct baseline *b, uint32
     size_t wrong = 0, first = 0;
     double expected = 0.0;
     if (!codes || !scales) {
-        if (b->bounds[layer].exactness.why) /* or the lane exact compares them */
+        if (b->bounds[layer].exactness.why) /* or the check exact compares them */
             case_worsen(j, VERDICT_VACUOUS,
                         "intermediate_%s of layer %u: of what they are is not known; hand out intermediate_%s, too",
                         codes ? "codes" : "scales", layer, codes ? "scales" : "codes");
@@ -120,9 +121,9 @@ static enum gb_status judge_intermediate_values(const struct baseline *b, uint32
     return status;
 }
 
-enum gb_status judge_activations(const struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                 bool ordered, struct layer_result *of_layer, struct lane *lane, struct case_result *j,
-                                 struct gb_error *error)
+enum gb_status check_activations(const struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                 bool ordered, struct layer_result *of_layer, struct check_result *check,
+                                 struct case_result *j, struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer], *reference = &b->reference->layer[layer];
     enum gb_status status = GB_OK;
@@ -132,12 +133,12 @@ enum gb_status judge_activations(const struct baseline *b, uint32_t layer, const
         if (out->activations[p] && (p < GB_INTERMEDIATE_CODES || ordered)) {
             struct gb_activation_array a =
                 gb_activation_array(outputs->activation_rules, &outputs->shape, (enum gb_activation_part)p);
-            status = judge_codes(a.name, layer, &a, outputs->shape.tokens, out->activations[p],
-                                 reference->activations[p], of_layer, lane, j);
+            status = check_codes(a.name, layer, &a, outputs->shape.tokens, out->activations[p],
+                                 reference->activations[p], of_layer, check, j);
         }
     if (status != GB_OK || ordered ||
         !(out->activations[GB_INTERMEDIATE_CODES] || out->activations[GB_INTERMEDIATE_SCALES]))
         return status;
-    return out->intermediate ? judge_intermediate_codes(b, layer, outputs, of_layer, lane, j, error)
+    return out->intermediate ? judge_intermediate_codes(b, layer, outputs, of_layer, check, j, error)
                              : judge_intermediate_values(b, layer, outputs, j, error);
 }

@@ -10,11 +10,11 @@
 /*
  * One layer: what the subject hands out of them, bit for bit, whatever order its sums have: a recipe makes one code of
  * a value. x is given; the intermediate is the reference's where an order is claimed, else the subject's own, or
- * where that is not handed out truth's, give or take legal flips.
+ * where that is not handed out truth's, give or take admissible differences.
  * GB_ENOMEM.
  */
-enum gb_status judge_activations(const struct baseline *baseline, uint32_t layer, const struct gb_outputs *outputs,
-                                 bool ordered, struct layer_result *of_layer, struct lane *lane,
+enum gb_status check_activations(const struct baseline *baseline, uint32_t layer, const struct gb_outputs *outputs,
+                                 bool ordered, struct layer_result *of_layer, struct check_result *check,
                                  struct case_result *result, struct gb_error *error);
 
 #endif

@@ -12,7 +12,7 @@ struct expected {
     double *intermediate;    /* [tokens, top_k, intermediate] */
     double *routing_weights; /* [tokens, top_k] */
     struct gb_bounds bounds; /* output_*: [tokens, hidden] */
-    struct gb_moments moments;
+    struct gb_covariance covariance;
 };
 
 static void expected_free(struct expected *e)
@@ -23,7 +23,7 @@ static void expected_free(struct expected *e)
     free(e->bounds.output_worst);
     free(e->bounds.output_sigma);
     free(e->bounds.output_bias);
-    gb_moments_free(&e->moments);
+    gb_covariance_free(&e->covariance);
 }
 
 /* What down's dot products take of the intermediate: its values, or with quantised activations those of the codes that
@@ -75,19 +75,19 @@ static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uin
     points.requantisation = b->contract->activations == GB_BF16 ? NULL : &quantised;
     if (status == GB_OK)
         status = gb_bound_down(&shape, e->intermediate, NULL, l->ids, e->routing_weights, &weights, &points, &e->bounds,
-                               &e->moments, error);
+                               &e->covariance, error);
     return status;
 }
 
-static void judge_bound(struct down_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
+static void check_bound(struct down_result *check, const struct baseline *b, uint32_t layer, uint32_t tokens,
                         const struct expected *e, const double *output, struct case_result *j)
 {
     uint32_t hidden = b->fixture->shape.hidden;
     struct bound_result r;
     bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma, tokens, hidden,
-                  lane->elements, &r);
-    lane_add_bound(&lane->bound, &r);
-    if (lane->bound_binding && r.exceeding)
+                  check->elements, &r);
+    check_add_bound(&check->bound, &r);
+    if (check->bound_binding && r.exceeding)
         case_worsen(j, VERDICT_FAIL,
                     "down of layer %u: %llu of %llu elements exceed the error bound of the down projection, "
                     "recomputed in float64 from the kernel's own intermediate; worst at token %llu, element %llu: "
@@ -107,19 +107,19 @@ const char *down_without_sums(const struct gb_rounding_points *points, bool nonf
     return NULL;
 }
 
-enum gb_status down_judge(struct down_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
+enum gb_status check_down(struct down_result *check, const struct baseline *b, uint32_t layer, uint32_t tokens,
                           const gb_bf16 *codes, const double *output, struct case_result *j, struct gb_error *error)
 {
     struct expected e;
     enum gb_status status = expected_new(b, layer, tokens, codes, &e, error);
     if (status == GB_OK) {
-        struct prediction expected = {e.bounds.output_truth, &e.bounds, &e.moments};
-        judge_bound(lane, b, layer, tokens, &e, output, j);
-        if (!lane->statistics.gain)
-            statistics_start_down(&lane->statistics, b, &e.moments, FALSE_ALARM_PROBABILITY);
-        if (!lane->why)
-            status = statistics_down(&lane->statistics, b, layer, &expected, output, error);
-        case_of_sums(j, &lane->statistics, "down projection by itself, ", lane->rms_binding, lane->gain_binding);
+        struct prediction expected = {e.bounds.output_truth, &e.bounds, &e.covariance};
+        check_bound(check, b, layer, tokens, &e, output, j);
+        if (!check->aggregate.scale)
+            aggregate_start_down(&check->aggregate, b, &e.covariance, FALSE_ALARM_PROBABILITY);
+        if (!check->why)
+            status = aggregate_down(&check->aggregate, b, layer, &expected, output, error);
+        case_of_sums(j, &check->aggregate, "down projection by itself, ", check->rms_binding, check->scale_binding);
     }
     expected_free(&e);
     return status;
@@ -149,9 +149,10 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
             stored[i] = gb_bf16_encode(expected[i]);
         difference_of(format, output, format == GB_FP32 ? (const void *)expected : stored, count, &d);
         layer_add_bits(of_layer, "down", format, a.shape.hidden, &d);
-        if (j->verdict == VERDICT_FAIL && strlen(j->reason) + 96 < sizeof j->reason)
-            snprintf(j->reason + strlen(j->reason), 96, "; down itself, on this intermediate, %s in layer %u",
-                     d.mismatching ? "differs too" : "has the reference's bits", layer);
+        size_t used = strlen(j->reason);
+        if (j->verdict == VERDICT_FAIL && used + 128 < sizeof j->reason)
+            snprintf(j->reason + used, 128, "; from this intermediate, the down projection of layer %u %s", layer,
+                     d.mismatching ? "is wrong too" : "is the reference's in every bit");
     }
     free(expected);
     free(stored);

@@ -10,7 +10,7 @@
 /* Why sums of errors say nothing of down alone; NULL: they do. */
 const char *down_without_sums(const struct gb_rounding_points *points, bool nonfinite);
 /* One layer. codes: [tokens, top_k, intermediate], what down read; output: [tokens, hidden], what it made of them. */
-enum gb_status down_judge(struct down_lane *lane, const struct baseline *baseline, uint32_t layer, uint32_t tokens,
+enum gb_status check_down(struct down_result *check, const struct baseline *baseline, uint32_t layer, uint32_t tokens,
                           const gb_bf16 *codes, const double *output, struct case_result *result,
                           struct gb_error *error);
 /* Of a subject that claims an order: the bits of the reference's down on the subject's codes, as subject_reference.down

@@ -48,7 +48,7 @@ enum gb_status exact_examine(const struct gb_fixture *f, uint32_t layer, enum gb
         layer_inputs(f, layer, GB_FP32, x, routing_weights);
     if (status == GB_OK && activations != GB_BF16)
         status = quantised_inputs(&a, x, error);
-    for (size_t i = 0; status == GB_OK && !f->weighed_input && i < pairs; i++)
+    for (size_t i = 0; status == GB_OK && !f->apply_router_weight_on_input && i < pairs; i++)
         routing_weights[i] = (double)l->routing_weights[i];
     if (status == GB_OK)
         status = gb_exact_layer(&f->shape, x, l->ids, routing_weights, &source, &points, exactness, error);
@@ -73,59 +73,60 @@ enum gb_status exact_check(const struct gb_fixture *f, struct gb_error *error)
     return GB_OK;
 }
 
-void exact_start(struct exact_lane *lane, const struct baseline *b, const struct gate *gate, struct case_result *j)
+void exact_start(struct exact_result *check, const struct baseline *b, const struct policy *policy,
+                 struct case_result *j)
 {
     struct gb_error error;
-    *lane = (struct exact_lane){.bits = 0.0};
+    *check = (struct exact_result){.bits = 0.0};
     for (uint32_t l = 0; l < b->fixture->layers; l++) {
         const struct gb_exactness *e = &b->bounds[l].exactness;
-        lane->bits = fmax(lane->bits, e->bits);
-        if (!lane->why && e->why) {
-            lane->why = e->why;
-            lane->layer = l;
-            lane->token = e->token;
+        check->bits = fmax(check->bits, e->bits);
+        if (!check->why && e->why) {
+            check->why = e->why;
+            check->layer = l;
+            check->token = e->token;
         }
     }
-    lane->binding = gate->exact && !lane->why;
-    if (lane->why && gate->exact && !gate->bound && !gate->rms && !gate->gain)
-        case_worsen(j, VERDICT_VACUOUS, "the lane exact does not bind: layer %u, token %u: %s", lane->layer,
-                    lane->token, lane->why);
-    if (lane->why && exact_check(b->fixture, &error) != GB_OK)
+    check->binding = policy->exact && !check->why;
+    if (check->why && policy->exact && !policy->bound && !policy->rms && !policy->scale)
+        case_worsen(j, VERDICT_VACUOUS, "the check exact does not bind: layer %u, token %u: %s", check->layer,
+                    check->token, check->why);
+    if (check->why && exact_check(b->fixture, &error) != GB_OK)
         case_worsen(j, VERDICT_BAD_INPUT, "generator: is %s", error.message);
 }
 
 /* values: [tokens, per_token], the subject's. */
-static void compare(struct exact_lane *lane, const char *stage, uint32_t layer, size_t per_token, size_t i,
+static void compare(struct exact_result *check, const char *stage, uint32_t layer, size_t per_token, size_t i,
                     double value, double reference, struct case_result *j)
 {
-    lane->compared++;
+    check->compared++;
     if (value == reference || (isnan(value) && isnan(reference)))
         return;
-    if (!lane->mismatching++ && lane->binding)
+    if (!check->mismatching++ && check->binding)
         case_worsen(j, VERDICT_FAIL,
                     "%s of layer %u: every sum of this fixture is exact in any order, so all correct kernels give "
                     "the same value, but token %zu, element %zu is %.9g, not %.9g",
                     stage, layer, i / per_token, i % per_token, value, reference);
 }
 
-void exact_output(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
+void exact_output(struct exact_result *check, uint32_t layer, uint32_t tokens, const struct baseline *b,
                   const double *output, enum gb_format format, struct case_result *j)
 {
     const float *reference = b->reference->layer[layer].output;
     size_t hidden = b->fixture->shape.hidden;
-    for (size_t i = 0; !lane->why && i < tokens * hidden; i++) {
+    for (size_t i = 0; !check->why && i < tokens * hidden; i++) {
         float stored = format == GB_FP32 ? reference[i] : gb_bf16_decode(gb_bf16_encode(reference[i]));
-        compare(lane, "output", layer, hidden, i, output[i], (double)stored, j);
+        compare(check, "output", layer, hidden, i, output[i], (double)stored, j);
     }
 }
 
-void exact_intermediate(struct exact_lane *lane, uint32_t layer, uint32_t tokens, const struct baseline *b,
+void exact_intermediate(struct exact_result *check, uint32_t layer, uint32_t tokens, const struct baseline *b,
                         const double *intermediate, struct case_result *j)
 {
     const gb_bf16 *reference = b->reference->layer[layer].intermediate;
     size_t per_token = (size_t)b->fixture->shape.top_k * b->fixture->shape.intermediate;
-    for (size_t i = 0; !lane->why && i < tokens * per_token; i++)
-        compare(lane, "intermediate", layer, per_token, i, intermediate[i], (double)gb_bf16_decode(reference[i]), j);
+    for (size_t i = 0; !check->why && i < tokens * per_token; i++)
+        compare(check, "intermediate", layer, per_token, i, intermediate[i], (double)gb_bf16_decode(reference[i]), j);
 }
 
 static double activation_value(const char *format, const void *array, size_t i)
@@ -139,7 +140,7 @@ static double activation_value(const char *format, const void *array, size_t i)
                                             : gb_e8m0_decode((gb_e8m0){bytes[i]}));
 }
 
-void exact_activations(struct exact_lane *lane, uint32_t layer, const struct baseline *b,
+void exact_activations(struct exact_result *check, uint32_t layer, const struct baseline *b,
                        const struct gb_outputs *outputs, struct case_result *j)
 {
     const struct gb_quantiser *rules = outputs->activation_rules;
@@ -149,8 +150,8 @@ void exact_activations(struct exact_lane *lane, uint32_t layer, const struct bas
         const void *mine = outputs->layer[layer].activations[p], *right = b->reference->layer[layer].activations[p];
         struct gb_activation_array a = gb_activation_array(rules, &outputs->shape, (enum gb_activation_part)p);
         size_t per_token = (size_t)a.slots * a.width * (strcmp(a.format, "e2m1x2") ? 1 : 2);
-        for (size_t i = 0; mine && !lane->why && i < outputs->shape.tokens * per_token; i++)
-            compare(lane, a.name, layer, per_token, i, activation_value(a.format, mine, i),
+        for (size_t i = 0; mine && !check->why && i < outputs->shape.tokens * per_token; i++)
+            compare(check, a.name, layer, per_token, i, activation_value(a.format, mine, i),
                     activation_value(a.format, right, i), j);
     }
 }

@@ -10,7 +10,7 @@
 
 /* What one layer's codes add up to. */
 struct tally {
-    uint64_t flips, illegal, counted, countable, first; /* first: place of the first illegal code */
+    uint64_t flips, inadmissible, counted, countable, first; /* first: place of the first inadmissible code */
     double expected;
 };
 
@@ -26,70 +26,70 @@ static struct unrounded value_at(const struct layer_bounds *b, size_t i, double 
 }
 
 /* repeats: [tokens]; such tokens err as an earlier one does, and are left out of what is counted. */
-static struct tally examine(const struct code_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
+static struct tally examine(const struct codes_result *check, const struct baseline *b, uint32_t layer, uint32_t tokens,
                             const gb_bf16 *subject, const bool *repeats)
 {
     const gb_bf16 *reference = b->reference->layer[layer].intermediate;
     size_t per_token = (size_t)b->fixture->shape.top_k * b->fixture->shape.intermediate;
-    double deviations = sqrt(2.0 * log(2.0 * (double)lane->elements / FALSE_ALARM_PROBABILITY));
-    uint64_t flips = 0, illegal = 0, counted = 0, countable = 0, first = UINT64_MAX;
+    double deviations = sqrt(2.0 * log(2.0 * (double)check->elements / FALSE_ALARM_PROBABILITY));
+    uint64_t flips = 0, inadmissible = 0, counted = 0, countable = 0, first = UINT64_MAX;
     double expected = 0.0;
-#pragma omp parallel for schedule(static) reduction(+ : flips, illegal, counted, countable, expected)                  \
+#pragma omp parallel for schedule(static) reduction(+ : flips, inadmissible, counted, countable, expected)                  \
     reduction(min : first)
     for (uint32_t t = 0; t < tokens; t++)
         for (size_t i = t * per_token; i < (t + 1) * per_token; i++) {
             struct unrounded v = value_at(&b->bounds[layer], i, deviations);
-            enum legality found = legality_of(&rounding_bf16, subject[i].bits, reference[i].bits, &v);
-            flips += found == CODE_LEGAL;
-            illegal += found == CODE_ILLEGAL;
-            first = found == CODE_ILLEGAL && i < first ? i : first;
+            enum admissibility found = admissibility_of(&rounding_bf16, subject[i].bits, reference[i].bits, &v);
+            flips += found == CODE_ADMISSIBLE;
+            inadmissible += found == CODE_INADMISSIBLE;
+            first = found == CODE_INADMISSIBLE && i < first ? i : first;
             if (repeats[t])
                 continue;
             countable++;
-            counted += found == CODE_LEGAL;
+            counted += found == CODE_ADMISSIBLE;
             expected += flip_probability(&rounding_bf16, reference[i].bits, &v);
         }
-    return (struct tally){flips, illegal, counted, countable, first, expected};
+    return (struct tally){flips, inadmissible, counted, countable, first, expected};
 }
 
-static void report_illegal(const struct code_lane *lane, const struct baseline *b, uint32_t layer,
-                           const struct tally *t, uint64_t codes, const gb_bf16 *subject, struct case_result *j)
+static void report_inadmissible(const struct codes_result *check, const struct baseline *b, uint32_t layer,
+                                const struct tally *t, uint64_t codes, const gb_bf16 *subject, struct case_result *j)
 {
-    double deviations = sqrt(2.0 * log(2.0 * (double)lane->elements / FALSE_ALARM_PROBABILITY));
+    double deviations = sqrt(2.0 * log(2.0 * (double)check->elements / FALSE_ALARM_PROBABILITY));
     struct unrounded v = value_at(&b->bounds[layer], t->first, deviations);
     uint32_t columns = b->fixture->shape.intermediate, top_k = b->fixture->shape.top_k;
     case_worsen(j, VERDICT_FAIL,
                 "intermediate of layer %u: %llu of %llu bf16 values are inadmissible, no value within the error bound "
                 "rounds to them; first at token %llu, slot %llu, column %llu: 0x%04x, reference 0x%04x, and only "
                 "%.9g..%.9g is possible before rounding",
-                layer, (unsigned long long)t->illegal, (unsigned long long)codes,
+                layer, (unsigned long long)t->inadmissible, (unsigned long long)codes,
                 (unsigned long long)(t->first / columns / top_k), (unsigned long long)(t->first / columns % top_k),
                 (unsigned long long)(t->first % columns), subject[t->first].bits,
                 b->reference->layer[layer].intermediate[t->first].bits, v.truth - v.limit, v.truth + v.limit);
 }
 
-enum gb_status codes_judge(struct code_lane *lane, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                           const gb_bf16 *subject, struct case_result *j, struct gb_error *error)
+enum gb_status check_intermediate(struct codes_result *check, const struct baseline *b, uint32_t layer, uint32_t tokens,
+                                  const gb_bf16 *subject, struct case_result *j, struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     uint64_t codes = (uint64_t)tokens * shape->top_k * shape->intermediate;
     bool *repeats = calloc(tokens, sizeof *repeats); /* [tokens] */
     if (!repeats)
         return gb_fail(error, GB_ENOMEM, "no memory to judge %u tokens", tokens);
-    statistics_repeats(&b->fixture->layer[layer], tokens, shape->hidden, repeats);
-    struct tally t = examine(lane, b, layer, tokens, subject, repeats);
+    aggregate_repeats(&b->fixture->layer[layer], tokens, shape->hidden, repeats);
+    struct tally t = examine(check, b, layer, tokens, subject, repeats);
     free(repeats);
-    uint64_t allowed = flips_allowed(t.expected, t.countable, FALSE_ALARM_PROBABILITY / b->fixture->layers);
-    lane->codes += codes;
-    lane->flips += t.flips;
-    lane->illegal += t.illegal;
-    lane->counted += t.counted;
-    lane->allowed += allowed;
-    lane->beyond += t.counted > allowed;
-    lane->expected += t.expected;
-    if (t.illegal && lane->binding)
-        report_illegal(lane, b, layer, &t, codes, subject, j);
-    if (t.counted > allowed && lane->flips_binding)
+    uint64_t allowed = differences_allowed(t.expected, t.countable, FALSE_ALARM_PROBABILITY / b->fixture->layers);
+    check->codes += codes;
+    check->flips += t.flips;
+    check->inadmissible += t.inadmissible;
+    check->counted += t.counted;
+    check->allowed += allowed;
+    check->beyond += t.counted > allowed;
+    check->expected += t.expected;
+    if (t.inadmissible && check->binding)
+        report_inadmissible(check, b, layer, &t, codes, subject, j);
+    if (t.counted > allowed && check->differences_binding)
         case_worsen(
             j, VERDICT_FAIL,
             "intermediate of layer %u: %llu bf16 values differ from the reference, each admissible, but rounding "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to the judge: the lane of an intermediate's codes. docs/gates.md#stages. */
+/* Private to the judge: the check of an intermediate's codes. docs/gates.md#stages. */
 #ifndef GB_HARNESS_JUDGE_CHECK_INTERMEDIATE_H
 #define GB_HARNESS_JUDGE_CHECK_INTERMEDIATE_H
 
@@ -7,7 +7,8 @@
 #include "harness/judge/case_result.h"
 
 /* One layer. intermediate: [tokens, top_k, intermediate], the subject's. GB_ENOMEM. */
-enum gb_status codes_judge(struct code_lane *lane, const struct baseline *baseline, uint32_t layer, uint32_t tokens,
-                           const gb_bf16 *intermediate, struct case_result *result, struct gb_error *error);
+enum gb_status check_intermediate(struct codes_result *check, const struct baseline *baseline, uint32_t layer,
+                                  uint32_t tokens, const gb_bf16 *intermediate, struct case_result *result,
+                                  struct gb_error *error);
 
 #endif

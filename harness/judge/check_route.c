@@ -83,9 +83,9 @@ static bool has(const int32_t *ids, uint32_t top_k, uint32_t expert)
 }
 
 /* Bits: experts in slot order, then weights. */
-static void judge_bits(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
-                       const struct expected *e, bool binding, struct layer_result *of_layer, struct lane *lane,
-                       struct case_result *j)
+static void check_bits(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
+                       const struct expected *e, bool binding, struct layer_result *of_layer,
+                       struct check_result *check, struct case_result *j)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t top_k = f->shape.top_k;
@@ -103,8 +103,8 @@ static void judge_bits(const struct gb_fixture *f, uint32_t layer, const struct 
     layer_add_bits(of_layer, "weights", GB_FP32, top_k, &weights);
     layer_add_hash(of_layer, "ids_sha256", out->ids, pairs * sizeof *out->ids);
     layer_add_hash(of_layer, "weights_sha256", out->routing_weights, pairs * sizeof *out->routing_weights);
-    lane_add_bits(lane, &ids);
-    lane_add_bits(lane, &weights);
+    check_add_bits(check, &ids);
+    check_add_bits(check, &weights);
     if (binding && ids.mismatching)
         case_worsen(
             j, VERDICT_FAIL,
@@ -132,7 +132,7 @@ static double gap_ulp(const struct expected *e, size_t missing, size_t extra)
 }
 
 /* One token: a set of experts is possible if none outside it must rank before one inside. */
-static void judge_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, const int32_t *ids,
+static void check_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, const int32_t *ids,
                         const struct expected *e, struct routed_tokens *tally, struct case_result *j)
 {
     uint32_t experts = f->shape.experts, top_k = f->shape.top_k;
@@ -175,7 +175,7 @@ static void judge_token(const struct gb_fixture *f, uint32_t layer, uint32_t t, 
 }
 
 /* Weights against truth's of the same experts. */
-static void judge_weights(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
+static void check_weights(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
                           const struct expected *e, struct bound_result *r, struct case_result *j)
 {
     const float *weights = outputs->layer[layer].routing_weights;
@@ -204,45 +204,46 @@ static void judge_weights(const struct gb_fixture *f, uint32_t layer, const stru
             e->truth_weights[r->at], r->limit_ratio);
 }
 
-static enum gb_status judge_layer(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
-                                  bool ordered, struct expected *e, struct layer_result *of_layer, struct lane *bits,
-                                  struct lane *bound, struct case_result *j, struct gb_error *error)
+static enum gb_status evaluate_layer(const struct gb_fixture *f, uint32_t layer, const struct gb_outputs *outputs,
+                                     bool ordered, struct expected *e, struct layer_result *of_layer,
+                                     struct check_result *bits, struct check_result *bound, struct case_result *j,
+                                     struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     struct gb_arguments a = gb_route_arguments(f, layer, outputs->shape.tokens);
     struct routed_tokens tally = {0};
     struct bound_result r;
-    judge_bits(f, layer, outputs, e, ordered, of_layer, bits, j);
+    check_bits(f, layer, outputs, e, ordered, of_layer, bits, j);
     if (!valid(f, layer, outputs, j))
         return GB_OK;
     enum gb_status status = gb_truth_routing_weights(&a, e->x, out->ids, e->truth_weights, error);
     if (status != GB_OK)
         return status;
     for (uint32_t t = 0; t < outputs->shape.tokens; t++)
-        judge_token(f, layer, t, out->ids + (size_t)t * f->shape.top_k, e, &tally, j);
-    judge_weights(f, layer, outputs, e, &r, j);
+        check_token(f, layer, t, out->ids + (size_t)t * f->shape.top_k, e, &tally, j);
+    check_weights(f, layer, outputs, e, &r, j);
     layer_add_bound(of_layer, "weights", f->shape.top_k, &r);
     of_layer->routed = true;
     of_layer->tokens = tally;
-    lane_add_bound(bound, &r);
+    check_add_bound(bound, &r);
     if (!ordered && ((!tally.decided && f->shape.top_k < f->shape.experts) || !r.zero_exceeding))
         case_worsen(j, VERDICT_VACUOUS, "routing of layer %u: any experts, or any weights, would lie inside the bound",
                     layer);
     return GB_OK;
 }
 
-enum gb_status judge_route(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+enum gb_status check_route(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
                            struct case_result *j, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     bool ordered = kernel->order != NULL;
-    struct lane bits = {0}, bound = {0};
+    struct check_result bits = {0}, bound = {0};
     enum gb_status status = case_result_layers(j, f, error);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         struct expected e;
         status = expected_new(gb_contract_router(b->contract), f, l, kernel, outputs->shape.tokens, &e, error);
         if (status == GB_OK)
-            status = judge_layer(f, l, outputs, ordered, &e, &j->layer[l], &bits, &bound, j, error);
+            status = evaluate_layer(f, l, outputs, ordered, &e, &j->layer[l], &bits, &bound, j, error);
         expected_free(&e);
     }
     j->judged = j->router = true;

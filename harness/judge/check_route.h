@@ -7,7 +7,7 @@
 
 /* As judge(), for outputs with ids and routing weights; adds to the judgement. The bound binds; so do the bits if an
  * order is claimed. */
-enum gb_status judge_route(struct baseline *baseline, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+enum gb_status check_route(struct baseline *baseline, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
                            struct case_result *judgement, struct gb_error *error);
 
 #endif

@@ -53,23 +53,23 @@ void bound_compare(const double *subject, const double *truth, const double *wor
     }
 }
 
-void lane_add_bits(struct lane *lane, const struct difference *d)
+void check_add_bits(struct check_result *check, const struct difference *d)
 {
-    lane->compared += d->compared;
-    lane->mismatching += d->mismatching;
-    lane->max_ulp = d->max_ulp > lane->max_ulp ? d->max_ulp : lane->max_ulp;
+    check->compared += d->compared;
+    check->mismatching += d->mismatching;
+    check->max_ulp = d->max_ulp > check->max_ulp ? d->max_ulp : check->max_ulp;
 }
 
-void lane_add_bound(struct lane *lane, const struct bound_result *r)
+void check_add_bound(struct check_result *check, const struct bound_result *r)
 {
-    lane->elements += r->elements;
-    lane->exceeding += r->exceeding;
-    lane->worst_ratio = larger(lane->worst_ratio, r->worst_ratio);
-    lane->limit_ratio = larger(lane->limit_ratio, r->limit_ratio);
-    lane->rms_ratio = larger(lane->rms_ratio, r->rms_ratio);
+    check->elements += r->elements;
+    check->exceeding += r->exceeding;
+    check->worst_ratio = larger(check->worst_ratio, r->worst_ratio);
+    check->limit_ratio = larger(check->limit_ratio, r->limit_ratio);
+    check->rms_ratio = larger(check->rms_ratio, r->rms_ratio);
 }
 
-bool lane_vacuous(const struct lane *lane)
+bool check_vacuous(const struct check_result *check)
 {
-    return lane->elements == 0;
+    return check->elements == 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to the judge: the bound around truth, and what each lane adds up over a case. */
+/* Private to the judge: the bound around truth, and what each check adds up over a case. */
 #ifndef GB_HARNESS_JUDGE_CHECKS_H
 #define GB_HARNESS_JUDGE_CHECKS_H
 
@@ -29,15 +29,15 @@ struct bound_result {
 void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
                    uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r);
 
-struct lane {
+struct check_result {
     uint64_t compared, mismatching, max_ulp; /* bits */
     uint64_t elements, exceeding;            /* bound */
     double worst_ratio, limit_ratio, rms_ratio;
 };
 
-void lane_add_bits(struct lane *lane, const struct difference *d);
-void lane_add_bound(struct lane *lane, const struct bound_result *r);
+void check_add_bits(struct check_result *check, const struct difference *d);
+void check_add_bound(struct check_result *check, const struct bound_result *r);
 /* Whether nothing was compared. */
-bool lane_vacuous(const struct lane *lane);
+bool check_vacuous(const struct check_result *check);
 
 #endif

@@ -48,7 +48,7 @@ static const char *const names[COVERAGE_ITEMS] = {
 
 const char *coverage_name(enum coverage_item item, char name[32])
 {
-    static const char *const projections[] = {"gate", "up", "down"};
+    static const char *const projections[] = {"gate_proj", "up_proj", "down_proj"};
     if (item >= COVER_X_SUBNORMALS)
         return names[item];
     snprintf(name, 32, "%s.%s", projections[item / COVERAGE_WEIGHTS], weight_names[item % COVERAGE_WEIGHTS]);

@@ -62,7 +62,7 @@ struct coverage {
     struct coverage_count of[COVERAGE_ITEMS];
 };
 
-/* "gate.codes"; name: scratch. */
+/* "gate_proj.codes"; name: scratch. */
 const char *coverage_name(enum coverage_item item, char name[32]);
 
 /* Counts over all layers and their first `tokens` tokens. GB_ENOMEM. */
@@ -83,7 +83,7 @@ struct coverage_demand {
 
 /* NAME[=MINIMUM],... or `all` among them; what stands later holds. GB_EINVAL: one line. `text` is kept. */
 enum gb_status coverage_demand_parse(const char *text, struct coverage_demand *demand, struct gb_error *error);
-/* "gate.codes 15 of 16, ...": what falls short of the demand, cut to `bytes`. False: nothing does. */
+/* "gate_proj.codes 15 of 16, ...": what falls short of the demand, cut to `bytes`. False: nothing does. */
 bool coverage_short(const struct coverage *coverage, const struct coverage_demand *demand, char *text, size_t bytes);
 
 #endif

@@ -23,8 +23,8 @@ struct matrix {
 
 static struct matrix matrix_of(const struct gb_weights *w, uint32_t expert, uint32_t part)
 {
-    uint32_t rows = w->rows / w->parts;
-    size_t number = (size_t)expert * w->parts + part;
+    uint32_t rows = w->rows / w->halves;
+    size_t number = (size_t)expert * w->halves + part;
     struct matrix m = {.format = w->format, .rows = rows, .columns = w->columns};
     m.codes = (const uint8_t *)w->codes + number * rows * gb_row_code_bytes(w->format, w->columns);
     if (w->scales)

@@ -91,7 +91,7 @@ static enum gb_status flips(const struct baseline *b, const struct gb_shape *sha
     return status;
 }
 
-void drift_judge(const struct baseline *b, const struct gb_outputs *outputs, bool ordered, struct case_result *j)
+void drift_evaluate(const struct baseline *b, const struct gb_outputs *outputs, bool ordered, struct case_result *j)
 {
     const struct gb_fixture *f = b->fixture;
     const struct gb_outputs *reference = b->reference;
@@ -126,8 +126,8 @@ static enum gb_status one_layer(const struct baseline *b, const struct gb_shape 
         const struct gb_outputs *outputs;
         struct metrics *quantised, *original;
         uint32_t *flips;
-    } paths[] = {{outputs, &d->subject_quantised, &d->subject_original, &d->subject_flips},
-                 {b->reference, &d->reference_quantised, &d->reference_original, &d->reference_flips}};
+    } paths[] = {{outputs, &d->subject_quantised, &d->subject_original, &d->subject_changed},
+                 {b->reference, &d->reference_quantised, &d->reference_original, &d->reference_changed}};
     size_t all = (size_t)layer * f->shape.tokens * f->shape.hidden;
     enum gb_status status = route_truth(f, shape, layer, r, error);
     for (int p = 0; status == GB_OK && p < 2; p++) {

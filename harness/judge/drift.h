@@ -14,7 +14,7 @@
 enum gb_status drift_measure(const struct baseline *baseline, const struct gb_outputs *outputs,
                              struct drift_result **drift, struct gb_error *error);
 /* The residual stream: its bits if an order is claimed, and numbers in any case. */
-void drift_judge(const struct baseline *baseline, const struct gb_outputs *outputs, bool ordered,
-                 struct case_result *result);
+void drift_evaluate(const struct baseline *baseline, const struct gb_outputs *outputs, bool ordered,
+                    struct case_result *result);
 
 #endif

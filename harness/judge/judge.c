@@ -19,16 +19,16 @@
 #include "harness/judge/aggregate_tests.h"
 #include "quant/quant.h"
 
-/* What the lanes add up over the layers of one case. */
+/* What the checks add up over the layers of one case. */
 struct tally {
-    struct lane bits, bound;
-    struct statistics statistics;
-    struct exact_lane exact;
-    struct code_lane codes;
-    struct down_lane down;
-    const struct gate *gate;
-    struct closeness closeness; /* to the gate's thresholds */
-    uint64_t elements;          /* of the bound lane */
+    struct check_result bits, bound;
+    struct aggregate_tests aggregate;
+    struct exact_result exact;
+    struct codes_result codes;
+    struct down_result down;
+    const struct policy *policy;
+    struct closeness closeness; /* to the policy's thresholds */
+    uint64_t elements;          /* of the bound check */
     bool ordered;               /* bits are binding, and statistics are not */
     bool quantised;             /* activations */
     bool given;                 /* the subject is down alone, on the reference's intermediate */
@@ -36,15 +36,15 @@ struct tally {
     bool bound_instead;         /* the bound is binding in their place, of some tokens at least */
 };
 
-/* The bits lane of one buffer of one layer. */
-static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, enum gb_format format,
+/* The bits check of one buffer of one layer. */
+static void check_bits(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, enum gb_format format,
                        const void *subject, const void *reference, bool binding, struct layer_result *of_layer,
-                       struct lane *lane, struct case_result *j)
+                       struct check_result *check, struct case_result *j)
 {
     struct difference d;
     difference_of(format, subject, reference, tokens * per_token, &d);
     layer_add_bits(of_layer, stage, format, per_token, &d);
-    lane_add_bits(lane, &d);
+    check_add_bits(check, &d);
     if (binding && d.mismatching)
         case_worsen(
             j, VERDICT_FAIL,
@@ -57,12 +57,12 @@ static void judge_bits(const char *stage, uint32_t layer, uint32_t tokens, size_
 
 static bool bound_binds(const struct tally *tally)
 {
-    return tally->gate->bound || (tally->bound_instead && (tally->gate->rms || tally->gate->gain));
+    return tally->policy->bound || (tally->bound_instead && (tally->policy->rms || tally->policy->scale));
 }
 
-static bool sums_bind(const struct tally *tally, bool gain)
+static bool sums_bind(const struct tally *tally, bool scale)
 {
-    return !tally->ordered && !tally->without_sums && (gain ? tally->gate->gain : tally->gate->rms);
+    return !tally->ordered && !tally->without_sums && (scale ? tally->policy->scale : tally->policy->rms);
 }
 
 /* Whether zeros would pass. Where a recipe leaves codes of quantised activations open, bits are what verifies. */
@@ -74,15 +74,15 @@ static bool zeros_pass(const struct tally *tally, const struct bound_result *r, 
     return r->zero_exceeding == 0 && (all_zero || !tally->ordered || !tally->quantised);
 }
 
-/* The bound lane of one buffer of one layer. */
-static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
+/* The bound check of one buffer of one layer. */
+static void check_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
                         const double *truth, const double *worst, const double *sigma, struct tally *tally,
                         struct layer_result *of_layer, struct case_result *j)
 {
     struct bound_result r;
     bound_compare(subject, truth, worst, sigma, tokens, per_token, tally->elements, &r);
     layer_add_bound(of_layer, stage, per_token, &r);
-    lane_add_bound(&tally->bound, &r);
+    check_add_bound(&tally->bound, &r);
     if (!bound_binds(tally))
         return;
     if (zeros_pass(tally, &r, truth))
@@ -98,22 +98,22 @@ static void judge_bound(const char *stage, uint32_t layer, uint32_t tokens, size
             r.limit_ratio);
 }
 
-/* Whether zeros would pass every lane that binds, of a gate without the bound. before: how many sums, rms and gain,
+/* Whether zeros would pass every check that binds, of a policy without the bound. before: how many sums, rms and scale,
  * zeros had exceeded before this buffer. */
-static void judge_zeros(const char *stage, uint32_t layer, const double *truth, size_t count, const uint64_t before[2],
+static void check_zeros(const char *stage, uint32_t layer, const double *truth, size_t count, const uint64_t before[2],
                         const struct tally *tally, struct case_result *j)
 {
     bool all_zero = true, seen = false;
-    for (int gain = 0; gain < 2; gain++)
-        seen |= sums_bind(tally, gain) && statistics_zero_exceeding(&tally->statistics, gain) > before[gain];
-    if (bound_binds(tally) || !(tally->gate->exact || tally->gate->rms || tally->gate->gain))
+    for (int scale = 0; scale < 2; scale++)
+        seen |= sums_bind(tally, scale) && aggregate_zero_exceeding(&tally->aggregate, scale) > before[scale];
+    if (bound_binds(tally) || !(tally->policy->exact || tally->policy->rms || tally->policy->scale))
         return;
     for (size_t i = 0; i < count; i++)
         all_zero &= (float)truth[i] == 0.0f;
     if (!seen && (all_zero || !(tally->ordered || tally->exact.binding)))
         case_worsen(j, VERDICT_VACUOUS,
-                    "%s of layer %u: zeros would pass the lanes of the gate %s, so nothing was verified", stage, layer,
-                    tally->gate->name);
+                    "%s of layer %u: zeros would pass the checks of the policy %s, so nothing was verified", stage,
+                    layer, tally->policy->name);
 }
 
 /* Truth is in no hash, so it may be of other inputs: then the reference itself, with bf16 activations, lies outside the
@@ -141,9 +141,9 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
 }
 
 /* The last stage by itself. gb_bf16 codes: what it read, or NULL where that is not known. */
-static enum gb_status judge_down(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                 const gb_bf16 *codes, const double *values, struct tally *tally,
-                                 struct layer_result *of_layer, struct case_result *j, struct gb_error *error)
+static enum gb_status evaluate_down(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                    const gb_bf16 *codes, const double *values, struct tally *tally,
+                                    struct layer_result *of_layer, struct case_result *j, struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t tokens = outputs->shape.tokens;
@@ -151,15 +151,15 @@ static enum gb_status judge_down(struct baseline *b, uint32_t layer, const struc
     if (!codes)
         return GB_OK;
     if (!tally->ordered)
-        return down_judge(&tally->down, b, layer, tokens, codes, values, j, error);
+        return check_down(&tally->down, b, layer, tokens, codes, values, j, error);
     if (!memcmp(codes, b->reference->layer[layer].intermediate, bytes))
         return GB_OK; /* the output's bits have said it */
     return down_compare(b, layer, tokens, codes, out->format, out->output, of_layer, j, error);
 }
 
-static enum gb_status judge_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                   struct tally *tally, struct layer_result *of_layer, struct case_result *j,
-                                   struct gb_error *error)
+static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                      struct tally *tally, struct layer_result *of_layer, struct case_result *j,
+                                      struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &outputs->layer[layer];
     uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
@@ -172,23 +172,23 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
     if (status == GB_OK) {
         for (size_t i = 0; i < count; i++)
             stored[i] = gb_bf16_encode(reference[i]);
-        judge_bits("output", layer, tokens, hidden, out->format, out->output,
+        check_bits("output", layer, tokens, hidden, out->format, out->output,
                    out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, of_layer, &tally->bits,
                    j);
         exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
-        judge_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
+        check_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
                     b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, of_layer, j);
-        gate_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
-        uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
-                              statistics_zero_exceeding(&tally->statistics, true)};
+        policy_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
+        uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
+                              aggregate_zero_exceeding(&tally->aggregate, true)};
         if (!tally->without_sums)
-            status = statistics_output(&tally->statistics, b, layer, tokens, subject.value, error);
-        judge_zeros("output", layer, b->bounds[layer].of.output_truth, count, before, tally, j);
+            status = aggregate_output(&tally->aggregate, b, layer, tokens, subject.value, error);
+        check_zeros("output", layer, b->bounds[layer].of.output_truth, count, before, tally, j);
     }
     if (status == GB_OK)
         status =
-            judge_down(b, layer, outputs, tally->given ? b->reference->layer[layer].intermediate : out->intermediate,
-                       subject.value, tally, of_layer, j, error);
+            evaluate_down(b, layer, outputs, tally->given ? b->reference->layer[layer].intermediate : out->intermediate,
+                          subject.value, tally, of_layer, j, error);
     if (status == GB_OK)
         status = check_truth(b->plain ? b->plain : b, layer, tokens, j, error);
     widened_free(&subject);
@@ -196,9 +196,9 @@ static enum gb_status judge_output(struct baseline *b, uint32_t layer, const str
     return status;
 }
 
-static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
-                                         struct tally *tally, struct layer_result *of_layer, struct case_result *j,
-                                         struct gb_error *error)
+static enum gb_status evaluate_intermediate(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs,
+                                            struct tally *tally, struct layer_result *of_layer, struct case_result *j,
+                                            struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
     const struct layer_bounds *lb = &b->bounds[layer];
@@ -207,46 +207,46 @@ static enum gb_status judge_intermediate(struct baseline *b, uint32_t layer, con
     struct widened subject = {0};
     enum gb_status status = widen(GB_BF16, outputs->layer[layer].intermediate, tokens * per_token, &subject, error);
     if (status == GB_OK) {
-        judge_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
+        check_bits("intermediate", layer, tokens, per_token, GB_BF16, outputs->layer[layer].intermediate,
                    b->reference->layer[layer].intermediate, tally->ordered, of_layer, &tally->bits, j);
         exact_intermediate(&tally->exact, layer, tokens, b, subject.value, j);
-        status = codes_judge(&tally->codes, b, layer, tokens, outputs->layer[layer].intermediate, j, error);
+        status = check_intermediate(&tally->codes, b, layer, tokens, outputs->layer[layer].intermediate, j, error);
     }
     if (status == GB_OK) {
-        judge_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
+        check_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
                     lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, of_layer, j);
-        uint64_t before[2] = {statistics_zero_exceeding(&tally->statistics, false),
-                              statistics_zero_exceeding(&tally->statistics, true)};
+        uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
+                              aggregate_zero_exceeding(&tally->aggregate, true)};
         if (!tally->without_sums)
-            statistics_intermediate(&tally->statistics, b, layer, tokens, subject.value);
-        judge_zeros("intermediate", layer, lb->of.intermediate_truth, tokens * per_token, before, tally, j);
+            aggregate_intermediate(&tally->aggregate, b, layer, tokens, subject.value);
+        check_zeros("intermediate", layer, lb->of.intermediate_truth, tokens * per_token, before, tally, j);
     }
     widened_free(&subject);
     return status;
 }
 
 /* The policy's thresholds, where it has any. */
-static void judge_thresholds(const struct tally *tally, struct case_result *j)
+static void check_thresholds(const struct tally *tally, struct case_result *j)
 {
     struct threshold_check checks[MOST_THRESHOLDS];
-    const char *missed = gate_missed(&tally->closeness), *name = tally->gate->name;
-    const char *wrong = gate_vacuous(&tally->closeness);
-    if (!gate_checks(&tally->closeness, checks))
+    const char *missed = policy_missed(&tally->closeness), *name = tally->policy->name;
+    const char *wrong = policy_vacuous(&tally->closeness);
+    if (!policy_checks(&tally->closeness, checks))
         return;
     if (missed)
-        case_worsen(j, VERDICT_FAIL, "the threshold %s of the gate %s is missed", missed, name);
+        case_worsen(j, VERDICT_FAIL, "the threshold %s of the policy %s is missed", missed, name);
     if (wrong)
-        case_worsen(j, VERDICT_VACUOUS, "%s would meet the thresholds of the gate %s, so nothing was verified", wrong,
+        case_worsen(j, VERDICT_VACUOUS, "%s would meet the thresholds of the policy %s, so nothing was verified", wrong,
                     name);
 }
 
-/* Whether sums of errors are judged. Those of quantised activations are down's alone, as those of the lane down. */
+/* Whether sums of errors are judged. Those of quantised activations are down's alone, as those of the check down. */
 static void choose_sums(struct tally *tally, const struct baseline *b, const struct gb_rounding_points *points,
                         uint32_t tokens)
 {
     uint64_t out = 0, all = 0;
     for (uint32_t l = 0; b->plain && l < b->fixture->layers; l++) {
-        const struct gb_moments *m = &b->bounds[l].moments;
+        const struct gb_covariance *m = &b->bounds[l].covariance;
         for (uint32_t t = 0; t < tokens && t < m->tokens; t++, all++)
             out += m->open[t] == GB_LEFT_OUT;
     }
@@ -265,34 +265,34 @@ static uint64_t elements_of(const struct gb_fixture *f, const struct gb_outputs 
 }
 
 /* One layer: checks, figures and hashes. */
-static enum gb_status judge_layer(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool output,
-                                  struct tally *tally, struct case_result *j, struct gb_error *error)
+static enum gb_status evaluate_layer(struct baseline *b, uint32_t layer, const struct gb_outputs *outputs, bool output,
+                                     struct tally *tally, struct case_result *j, struct gb_error *error)
 {
     struct layer_result *of_layer = &j->layer[layer];
     enum gb_status status = GB_OK;
     if (outputs->layer[layer].intermediate)
-        status = judge_intermediate(b, layer, outputs, tally, of_layer, j, error);
+        status = evaluate_intermediate(b, layer, outputs, tally, of_layer, j, error);
     if (status == GB_OK)
-        status = judge_activations(b, layer, outputs, tally->ordered, of_layer, &tally->bits, j, error);
+        status = check_activations(b, layer, outputs, tally->ordered, of_layer, &tally->bits, j, error);
     if (status == GB_OK)
         exact_activations(&tally->exact, layer, b, outputs, j);
     if (status == GB_OK && output)
-        status = judge_output(b, layer, outputs, tally, of_layer, j, error);
+        status = evaluate_output(b, layer, outputs, tally, of_layer, j, error);
     if (status == GB_OK && output)
         status = distances_add(&j->overall, b->fixture, layer, outputs, b->reference, of_layer, error);
     layer_add_hashes(of_layer, &outputs->layer[layer], &outputs->shape, outputs->activation_rules, output);
     return status;
 }
 
-enum gb_status judge_drift(const struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                           struct case_result *j, struct gb_error *error)
+enum gb_status evaluate_drift(const struct baseline *b, const struct gb_kernel *kernel,
+                              const struct gb_outputs *outputs, struct case_result *j, struct gb_error *error)
 {
-    drift_judge(b, outputs, kernel->order && kernel->output == GB_FP32, j);
+    drift_evaluate(b, outputs, kernel->order && kernel->output == GB_FP32, j);
     return drift_measure(b, outputs, &j->drift, error);
 }
 
 enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                     const struct worker_checks *checks, const struct gate *gate, struct case_result *j,
+                     const struct worker_checks *checks, const struct policy *policy, struct case_result *j,
                      struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
@@ -300,9 +300,9 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     if (checks)
         case_watch(j, kernel, checks);
     if (kernel->operation == GB_ROUTE)
-        return judge_route(b, kernel, outputs, j, error);
+        return check_route(b, kernel, outputs, j, error);
     bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
-    struct tally tally = {.gate = gate,
+    struct tally tally = {.policy = policy,
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
                           .quantised = b->plain != NULL,
@@ -319,43 +319,43 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     if (status == GB_OK && b->plain && output)
         status = baseline_bounds(b->plain, b->plain->bounds ? &b->plain->points : &points, b->plain->stages, error);
     if (status == GB_OK)
-        exact_start(&tally.exact, b, gate, j);
-    gate_start(gate, &tally.closeness);
+        exact_start(&tally.exact, b, policy, j);
+    policy_start(policy, &tally.closeness);
     if (status == GB_OK)
         choose_sums(&tally, b, &points, outputs->shape.tokens);
-    tally.codes = (struct code_lane){.binding = bound_binds(&tally),
-                                     .flips_binding = sums_bind(&tally, false),
-                                     .elements = elements_of(f, outputs, false, true)};
-    tally.down = (struct down_lane){.bound_binding = bound_binds(&tally),
-                                    .rms_binding = !tally.ordered && !f->nonfinite && gate->rms,
-                                    .gain_binding = !tally.ordered && !f->nonfinite && gate->gain,
-                                    .why = down_without_sums(&points, f->nonfinite),
-                                    .elements = elements_of(f, outputs, true, false)};
+    tally.codes = (struct codes_result){.binding = bound_binds(&tally),
+                                        .differences_binding = sums_bind(&tally, false),
+                                        .elements = elements_of(f, outputs, false, true)};
+    tally.down = (struct down_result){.bound_binding = bound_binds(&tally),
+                                      .rms_binding = !tally.ordered && !f->nonfinite && policy->rms,
+                                      .scale_binding = !tally.ordered && !f->nonfinite && policy->scale,
+                                      .why = down_without_sums(&points, f->nonfinite),
+                                      .elements = elements_of(f, outputs, true, false)};
     if (status == GB_OK)
-        statistics_start(&tally.statistics, b, outputs->shape.tokens, output && !tally.without_sums,
-                         inner && !tally.without_sums, FALSE_ALARM_PROBABILITY);
+        aggregate_start(&tally.aggregate, b, outputs->shape.tokens, output && !tally.without_sums,
+                        inner && !tally.without_sums, FALSE_ALARM_PROBABILITY);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         progress_item("checking the outputs", l, f->layers);
-        status = judge_layer(b, l, outputs, output, &tally, j, error);
+        status = evaluate_layer(b, l, outputs, output, &tally, j, error);
     }
     progress_leave();
-    if (lane_vacuous(&tally.bound))
+    if (check_vacuous(&tally.bound))
         case_worsen(j, VERDICT_VACUOUS, "nothing was compared");
-    case_of_sums(j, &tally.statistics, "", sums_bind(&tally, false), sums_bind(&tally, true));
+    case_of_sums(j, &tally.aggregate, "", sums_bind(&tally, false), sums_bind(&tally, true));
     if (status == GB_OK && outputs->stack)
-        status = judge_drift(b, kernel, outputs, j, error);
+        status = evaluate_drift(b, kernel, outputs, j, error);
     if (output)
-        judge_thresholds(&tally, j);
+        check_thresholds(&tally, j);
     j->judged = true;
     j->output = output;
     j->bits_binding = tally.ordered;
     j->bound_binding = bound_binds(&tally);
     j->rms_binding = sums_bind(&tally, false);
-    j->gain_binding = sums_bind(&tally, true);
+    j->scale_binding = sums_bind(&tally, true);
     j->bits = tally.bits;
     j->bound = tally.bound;
     j->exact = tally.exact;
-    j->statistics = tally.statistics;
+    j->aggregate = tally.aggregate;
     j->without_sums = tally.without_sums;
     j->codes = tally.codes;
     j->down = tally.down;

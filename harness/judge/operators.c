@@ -17,9 +17,9 @@ static void worsen(struct case_result *j, const char *name, const struct array_c
                 (int)digits, a->got, (int)digits, a->reference);
 }
 
-static enum gb_status judge_quantise(const struct gb_fixture *f, const struct gb_outputs *reference,
-                                     const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                                     struct case_result *j, struct gb_error *error)
+static enum gb_status evaluate_quantise(const struct gb_fixture *f, const struct gb_outputs *reference,
+                                        const struct gb_kernel *kernel, const struct gb_outputs *outputs,
+                                        struct case_result *j, struct gb_error *error)
 {
     struct quantise_check *k = &j->quantise;
     enum gb_status status = check_quantise(f, reference, outputs, kernel->flags & GB_OPEN_SILU, k, error);
@@ -40,8 +40,8 @@ static enum gb_status judge_quantise(const struct gb_fixture *f, const struct gb
 }
 
 static const struct operator_check rows[] = {
-    {GB_QUANTISE, quantise_reference, judge_quantise},
-    {GB_SILU_MUL_QUANTISE, quantise_reference, judge_quantise},
+    {GB_QUANTISE, quantise_reference, evaluate_quantise},
+    {GB_SILU_MUL_QUANTISE, quantise_reference, evaluate_quantise},
 };
 
 const struct operator_check *operator_check_find(enum gb_operator operation)

@@ -8,7 +8,7 @@
 #include "harness/judge/policy.h"
 #include "quant/quant.h"
 
-#define GATE_SCHEMA "gaugeblock-gate/1"
+#define POLICY_SCHEMA "gaugeblock-gate/2"
 
 /* Times truth, an output that is right nowhere: an error relative to it is all but 1. */
 #define HUGE_FACTOR (-0x1p40)
@@ -16,30 +16,30 @@
 /* The thresholds by their keys, and what they may be: above a low of 0 where 0 would let anything pass. */
 static const struct threshold {
     const char *key;
-    size_t offset; /* of the double in struct gate */
+    size_t offset; /* of the double in struct policy */
     double low, high;
     bool above;
 } thresholds[] = {
-    {"cosine", offsetof(struct gate, cosine), 0.0, 1.0, true},
-    {"cosine_min", offsetof(struct gate, cosine_min), 0.0, 1.0, true},
-    {"max_abs", offsetof(struct gate, max_abs), 0.0, 1e308, false},
-    {"nmse", offsetof(struct gate, nmse), 0.0, 1e308, false},
-    {"atol", offsetof(struct gate, atol), 0.0, 1e308, false},
-    {"rtol", offsetof(struct gate, rtol), 0.0, 1e308, false},
-    {"fraction", offsetof(struct gate, fraction), 0.0, 1.0, true},
+    {"cosine", offsetof(struct policy, cosine), 0.0, 1.0, true},
+    {"cosine_min", offsetof(struct policy, cosine_min), 0.0, 1.0, true},
+    {"max_abs", offsetof(struct policy, max_abs), 0.0, 1e308, false},
+    {"nmse", offsetof(struct policy, nmse), 0.0, 1e308, false},
+    {"atol", offsetof(struct policy, atol), 0.0, 1e308, false},
+    {"rtol", offsetof(struct policy, rtol), 0.0, 1e308, false},
+    {"fraction", offsetof(struct policy, fraction), 0.0, 1.0, true},
 };
 
 /* Published rules, as the systems apply them to a result and a reference of their own. docs/gates.md#presets. */
 static const struct preset {
     const char *name;
-    bool lanes; /* all of them */
+    bool checks; /* all of them */
     struct {
         const char *key;
         double limit;
     } limits[3];
     bool either, by_subject;
 } presets[] = {
-    {.name = "default", .lanes = true},
+    {.name = "default", .checks = true},
     /* A report on NVFP4 kernels: the smallest cosine over tokens, and a max_abs of 2^-9. */
     {.name = "cosine-0.999996", .limits = {{"cosine_min", 0.999996}, {"max_abs", 0.001953125}}},
     {.name = "cosine-0.99", .limits = {{"cosine", 0.99}}},
@@ -61,9 +61,9 @@ static const struct threshold *threshold_find(const char *key)
     return NULL;
 }
 
-static double *threshold_of(struct gate *gate, const struct threshold *threshold)
+static double *threshold_of(struct policy *policy, const struct threshold *threshold)
 {
-    return (double *)(void *)((char *)gate + threshold->offset);
+    return (double *)(void *)((char *)policy + threshold->offset);
 }
 
 /* What a name is made of, so that tables and records stay whole: printable ASCII but the bar of tables. */
@@ -72,132 +72,133 @@ static bool name_holds(char c)
     return c >= ' ' && c <= '~' && c != '|';
 }
 
-static enum gb_status read_name(const char *path, const char *name, struct gate *gate, struct gb_error *error)
+static enum gb_status read_name(const char *path, const char *name, struct policy *policy, struct gb_error *error)
 {
-    struct gate preset;
-    bool good = name[0] && strlen(name) < sizeof gate->name;
+    struct policy preset;
+    bool good = name[0] && strlen(name) < sizeof policy->name;
     for (const char *c = name; *c; c++)
         good = good && name_holds(*c);
     if (!good)
         return gb_fail(error, GB_EFORMAT, "%s: name: give 1 to %zu printable ASCII characters, none of them |", path,
-                       sizeof gate->name - 1);
-    for (unsigned i = 0; gate_preset(i, &preset); i++)
+                       sizeof policy->name - 1);
+    for (unsigned i = 0; policy_preset(i, &preset); i++)
         if (!strcmp(preset.name, name))
             return gb_fail(error, GB_EFORMAT, "%s: name: '%s' is a preset's; give another", path, name);
-    snprintf(gate->name, sizeof gate->name, "%s", name);
+    snprintf(policy->name, sizeof policy->name, "%s", name);
     return GB_OK;
 }
 
-/* A gate that asks for nothing. */
-static void gate_clear(struct gate *gate, const char *name)
+/* A policy that asks for nothing. */
+static void policy_clear(struct policy *policy, const char *name)
 {
-    *gate = (struct gate){.bound = false};
-    snprintf(gate->name, sizeof gate->name, "%.63s", name);
-    for (char *c = gate->name; *c; c++)
+    *policy = (struct policy){.bound = false};
+    snprintf(policy->name, sizeof policy->name, "%.63s", name);
+    for (char *c = policy->name; *c; c++)
         if (!name_holds(*c))
             *c = '?';
     for (size_t i = 0; i < sizeof thresholds / sizeof *thresholds; i++)
-        *threshold_of(gate, &thresholds[i]) = NAN;
+        *threshold_of(policy, &thresholds[i]) = NAN;
 }
 
 /* Without a fraction, all elements must be close. */
-static void gate_complete(struct gate *gate)
+static void policy_complete(struct policy *policy)
 {
-    if (isnan(gate->fraction) && !isnan(gate->atol))
-        gate->fraction = 1.0;
+    if (isnan(policy->fraction) && !isnan(policy->atol))
+        policy->fraction = 1.0;
 }
 
-bool gate_preset(unsigned index, struct gate *gate)
+bool policy_preset(unsigned index, struct policy *policy)
 {
     if (index >= sizeof presets / sizeof *presets)
         return false;
     const struct preset *preset = &presets[index];
-    gate_clear(gate, preset->name);
-    gate->exact = gate->bound = gate->rms = gate->gain = preset->lanes;
-    gate->either = preset->either;
-    gate->by_subject = preset->by_subject;
+    policy_clear(policy, preset->name);
+    policy->exact = policy->bound = policy->rms = policy->scale = preset->checks;
+    policy->either = preset->either;
+    policy->by_subject = preset->by_subject;
     for (size_t i = 0; i < sizeof preset->limits / sizeof *preset->limits && preset->limits[i].key; i++)
-        *threshold_of(gate, threshold_find(preset->limits[i].key)) = preset->limits[i].limit;
-    gate_complete(gate);
+        *threshold_of(policy, threshold_find(preset->limits[i].key)) = preset->limits[i].limit;
+    policy_complete(policy);
     return true;
 }
 
-static enum gb_status read_lanes(const char *path, const json_t *lanes, struct gate *gate, struct gb_error *error)
+static enum gb_status read_checks(const char *path, const json_t *checks, struct policy *policy, struct gb_error *error)
 {
-    for (size_t i = 0; i < json_array_size(lanes); i++) {
-        const char *lane = json_string_value(json_array_get(lanes, i));
-        if (lane && !strcmp(lane, "exact"))
-            gate->exact = true;
-        else if (lane && !strcmp(lane, "bound"))
-            gate->bound = true;
-        else if (lane && !strcmp(lane, "rms"))
-            gate->rms = true;
-        else if (lane && !strcmp(lane, "gain"))
-            gate->gain = true;
+    for (size_t i = 0; i < json_array_size(checks); i++) {
+        const char *check = json_string_value(json_array_get(checks, i));
+        if (check && !strcmp(check, "exact"))
+            policy->exact = true;
+        else if (check && !strcmp(check, "bound"))
+            policy->bound = true;
+        else if (check && !strcmp(check, "rms"))
+            policy->rms = true;
+        else if (check && !strcmp(check, "scale"))
+            policy->scale = true;
         else
-            return gb_fail(error, GB_EFORMAT, "%s: lanes: there are \"exact\", \"bound\", \"rms\" and \"gain\"", path);
+            return gb_fail(error, GB_EFORMAT, "%s: checks: there are \"exact\", \"bound\", \"rms\" and \"scale\"",
+                           path);
     }
-    return json_is_array(lanes) ? GB_OK : gb_fail(error, GB_EFORMAT, "%s: lanes: give an array of names", path);
+    return json_is_array(checks) ? GB_OK : gb_fail(error, GB_EFORMAT, "%s: checks: give an array of names", path);
 }
 
-static enum gb_status read_key(const char *path, const char *key, const json_t *value, struct gate *gate,
+static enum gb_status read_key(const char *path, const char *key, const json_t *value, struct policy *policy,
                                struct gb_error *error)
 {
     const struct threshold *threshold = threshold_find(key);
     double number = json_number_value(value);
     if (threshold) {
-        *threshold_of(gate, threshold) = number;
+        *threshold_of(policy, threshold) = number;
         if (json_is_number(value) && number <= threshold->high &&
             (threshold->above ? number > threshold->low : number >= threshold->low))
             return GB_OK;
         return gb_fail(error, GB_EFORMAT, "%s: %s: give a number %s %g to %g", path, key,
                        threshold->above ? "above" : "from", threshold->low, threshold->high);
     }
-    if (!strcmp(key, "lanes"))
-        return read_lanes(path, value, gate, error);
+    if (!strcmp(key, "checks"))
+        return read_checks(path, value, policy, error);
     if (!strcmp(key, "either") && json_is_boolean(value))
-        gate->either = json_is_true(value);
+        policy->either = json_is_true(value);
     else if (!strcmp(key, "relative_to") && json_is_string(value) && !strcmp(json_string_value(value), "subject"))
-        gate->by_subject = true;
+        policy->by_subject = true;
     else if (!strcmp(key, "relative_to") && json_is_string(value) && !strcmp(json_string_value(value), "truth"))
-        gate->by_subject = false;
+        policy->by_subject = false;
     else if (!strcmp(key, "name") && json_is_string(value))
-        return read_name(path, json_string_value(value), gate, error);
-    else if (strcmp(key, "schema") || !json_is_string(value) || strcmp(json_string_value(value), GATE_SCHEMA))
+        return read_name(path, json_string_value(value), policy, error);
+    else if (strcmp(key, "schema") || !json_is_string(value) || strcmp(json_string_value(value), POLICY_SCHEMA))
         return gb_fail(error, GB_EFORMAT,
-                       "%s: '%.40s' is no key of a gate, or its value is of another type; see docs/gates.md", path,
+                       "%s: '%.40s' is no key of a policy, or its value is of another type; see docs/gates.md", path,
                        key);
     return GB_OK;
 }
 
-static enum gb_status read_object(const char *path, json_t *object, struct gate *gate, struct gb_error *error)
+static enum gb_status read_object(const char *path, json_t *object, struct policy *policy, struct gb_error *error)
 {
     const char *key;
     json_t *value;
     enum gb_status status = GB_OK;
     if (!json_is_object(object) || !json_object_get(object, "schema"))
-        return gb_fail(error, GB_EFORMAT, "%s: a gate is an object with \"schema\": \"gaugeblock-gate/1\"", path);
-    json_object_foreach(object, key, value) if (status == GB_OK) status = read_key(path, key, value, gate, error);
-    if (status == GB_OK && isnan(gate->atol) != isnan(gate->rtol))
+        return gb_fail(error, GB_EFORMAT, "%s: a policy is an object with \"schema\": \"" POLICY_SCHEMA "\"", path);
+    json_object_foreach(object, key, value) if (status == GB_OK) status = read_key(path, key, value, policy, error);
+    if (status == GB_OK && isnan(policy->atol) != isnan(policy->rtol))
         status = gb_fail(error, GB_EFORMAT, "%s: atol and rtol go together", path);
-    if (status == GB_OK && isnan(gate->atol) && (!isnan(gate->fraction) || gate->either))
+    if (status == GB_OK && isnan(policy->atol) && (!isnan(policy->fraction) || policy->either))
         status = gb_fail(error, GB_EFORMAT, "%s: fraction and either go with atol and rtol", path);
-    gate_complete(gate);
-    bool any = gate->exact || gate->bound || gate->rms || gate->gain || !isnan(gate->cosine) ||
-               !isnan(gate->cosine_min) || !isnan(gate->max_abs) || !isnan(gate->nmse) || !isnan(gate->atol);
+    policy_complete(policy);
+    bool any = policy->exact || policy->bound || policy->rms || policy->scale || !isnan(policy->cosine) ||
+               !isnan(policy->cosine_min) || !isnan(policy->max_abs) || !isnan(policy->nmse) || !isnan(policy->atol);
     if (status == GB_OK && !any)
-        status = gb_fail(error, GB_EFORMAT, "%s: a gate without lanes and thresholds lets everything pass", path);
+        status = gb_fail(error, GB_EFORMAT, "%s: a policy without checks and thresholds lets everything pass", path);
     return status;
 }
 
-enum gb_status gate_read(const char *path, struct gate *gate, struct gb_error *error)
+enum gb_status policy_read(const char *path, struct policy *policy, struct gb_error *error)
 {
     json_error_t problem;
     struct stat about;
-    for (unsigned i = 0; gate_preset(i, gate); i++)
-        if (!strcmp(gate->name, path))
+    for (unsigned i = 0; policy_preset(i, policy); i++)
+        if (!strcmp(policy->name, path))
             return GB_OK;
-    gate_clear(gate, path);
+    policy_clear(policy, path);
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
         return gb_fail(error, GB_EIO, "--gate %.200s: is no regular file", path);
     json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &problem);
@@ -207,38 +208,38 @@ enum gb_status gate_read(const char *path, struct gate *gate, struct gb_error *e
                              problem.text)
                    : gb_fail(error, GB_EFORMAT, "--gate %.200s: neither a preset nor JSON: line %d, column %d: %.160s",
                              path, problem.line, problem.column, problem.text);
-    enum gb_status status = read_object(path, object, gate, error);
+    enum gb_status status = read_object(path, object, policy, error);
     json_decref(object);
     return status;
 }
 
-json_t *gate_json(const struct gate *gate)
+json_t *policy_json(const struct policy *policy)
 {
-    struct gate copy = *gate;
-    json_t *lanes = json_array();
-    if (gate->exact)
-        json_array_append_new(lanes, json_string("exact"));
-    if (gate->bound)
-        json_array_append_new(lanes, json_string("bound"));
-    if (gate->rms)
-        json_array_append_new(lanes, json_string("rms"));
-    if (gate->gain)
-        json_array_append_new(lanes, json_string("gain"));
+    struct policy copy = *policy;
+    json_t *checks = json_array();
+    if (policy->exact)
+        json_array_append_new(checks, json_string("exact"));
+    if (policy->bound)
+        json_array_append_new(checks, json_string("bound"));
+    if (policy->rms)
+        json_array_append_new(checks, json_string("rms"));
+    if (policy->scale)
+        json_array_append_new(checks, json_string("scale"));
     json_t *object =
-        json_pack("{s:s, s:o, s:o}", "schema", GATE_SCHEMA, "name", json_string(gate->name), "lanes", lanes);
+        json_pack("{s:s, s:o, s:o}", "schema", POLICY_SCHEMA, "name", json_string(policy->name), "checks", checks);
     for (size_t i = 0; i < sizeof thresholds / sizeof *thresholds; i++)
         if (!isnan(*threshold_of(&copy, &thresholds[i])))
             json_object_set_new(object, thresholds[i].key, json_real(*threshold_of(&copy, &thresholds[i])));
-    if (gate->either)
+    if (policy->either)
         json_object_set_new(object, "either", json_true());
-    if (gate->by_subject)
+    if (policy->by_subject)
         json_object_set_new(object, "relative_to", json_string("subject"));
     return object;
 }
 
-void gate_start(const struct gate *gate, struct closeness *c)
+void policy_start(const struct policy *policy, struct closeness *c)
 {
-    *c = (struct closeness){.gate = gate};
+    *c = (struct closeness){.policy = policy};
     metrics_start(&c->subject);
     metrics_start(&c->zeros);
     metrics_start(&c->negated);
@@ -246,12 +247,12 @@ void gate_start(const struct gate *gate, struct closeness *c)
 }
 
 /* What is not finite is close to nothing, though infinity is within any share of itself. */
-static bool is_close(const struct gate *gate, double value, double truth)
+static bool is_close(const struct policy *policy, double value, double truth)
 {
     if (!isfinite(value))
         return false;
-    double error = fabs(value - truth), relative = gate->rtol * fabs(gate->by_subject ? value : truth);
-    return gate->either ? error <= gate->atol || error <= relative : error <= gate->atol + relative;
+    double error = fabs(value - truth), relative = policy->rtol * fabs(policy->by_subject ? value : truth);
+    return policy->either ? error <= policy->atol || error <= relative : error <= policy->atol + relative;
 }
 
 /* What the figures of zeros are for so many times truth, below 0. */
@@ -266,16 +267,16 @@ static struct metrics multiple(const struct metrics *zeros, double factor)
     return m;
 }
 
-void gate_compare(struct closeness *c, const double *subject, const double *truth, uint32_t tokens, uint32_t width)
+void policy_compare(struct closeness *c, const double *subject, const double *truth, uint32_t tokens, uint32_t width)
 {
     metrics_add(&c->subject, subject, truth, tokens, width);
     for (uint32_t t = 0; t < tokens; t++) {
         const double *row = truth + (size_t)t * width;
         for (uint32_t i = 0; i < width; i++) {
-            c->subject_close += is_close(c->gate, subject[(size_t)t * width + i], row[i]);
-            c->zeros_close += is_close(c->gate, 0.0, row[i]);
-            c->negated_close += is_close(c->gate, -row[i], row[i]);
-            c->huge_close += is_close(c->gate, HUGE_FACTOR * row[i], row[i]);
+            c->subject_close += is_close(c->policy, subject[(size_t)t * width + i], row[i]);
+            c->zeros_close += is_close(c->policy, 0.0, row[i]);
+            c->negated_close += is_close(c->policy, -row[i], row[i]);
+            c->huge_close += is_close(c->policy, HUGE_FACTOR * row[i], row[i]);
             c->zeros.max_abs = fmax(c->zeros.max_abs, fabs(row[i]));
             c->zeros.error_squares += row[i] * row[i];
         }
@@ -286,18 +287,18 @@ void gate_compare(struct closeness *c, const double *subject, const double *trut
     c->huge = multiple(&c->zeros, HUGE_FACTOR);
 }
 
-/* Those that the gate has; NaN, as 0/0, meets none. */
+/* Those that the policy has; NaN, as 0/0, meets none. */
 static size_t list_checks(const struct closeness *c, const struct metrics *m, uint64_t close,
                           struct threshold_check checks[MOST_THRESHOLDS])
 {
-    const struct gate *gate = c->gate;
-    double energy = gate->by_subject ? m->subject_squares : m->truth_squares;
+    const struct policy *policy = c->policy;
+    double energy = policy->by_subject ? m->subject_squares : m->truth_squares;
     const struct threshold_check all[MOST_THRESHOLDS] = {
-        {"cosine", metrics_cosine(m), gate->cosine, true},
-        {"cosine_min", m->cosine_min, gate->cosine_min, true},
-        {"max_abs", m->elements ? m->max_abs : NAN, gate->max_abs, false},
-        {"nmse", m->error_squares / energy, gate->nmse, false},
-        {"close", (double)close / (double)m->elements, isnan(gate->atol) ? NAN : gate->fraction, true},
+        {"cosine", metrics_cosine(m), policy->cosine, true},
+        {"cosine_min", m->cosine_min, policy->cosine_min, true},
+        {"max_abs", m->elements ? m->max_abs : NAN, policy->max_abs, false},
+        {"nmse", m->error_squares / energy, policy->nmse, false},
+        {"close", (double)close / (double)m->elements, isnan(policy->atol) ? NAN : policy->fraction, true},
     };
     size_t count = 0;
     for (size_t i = 0; i < MOST_THRESHOLDS; i++)
@@ -311,7 +312,7 @@ bool threshold_met(const struct threshold_check *check)
     return check->at_least ? check->value >= check->limit : check->value <= check->limit;
 }
 
-const char *gate_missed(const struct closeness *c)
+const char *policy_missed(const struct closeness *c)
 {
     struct threshold_check checks[MOST_THRESHOLDS];
     size_t count = list_checks(c, &c->subject, c->subject_close, checks);
@@ -330,9 +331,9 @@ static bool all_met(const struct closeness *c, const struct metrics *m, uint64_t
     return count > 0 && met == count;
 }
 
-const char *gate_vacuous(const struct closeness *c)
+const char *policy_vacuous(const struct closeness *c)
 {
-    if (c->gate->exact || c->gate->bound || c->gate->rms || c->gate->gain)
+    if (c->policy->exact || c->policy->bound || c->policy->rms || c->policy->scale)
         return NULL;
     if (all_met(c, &c->zeros, c->zeros_close))
         return "zeros";
@@ -341,7 +342,7 @@ const char *gate_vacuous(const struct closeness *c)
     return all_met(c, &c->huge, c->huge_close) ? "huge values" : NULL;
 }
 
-size_t gate_checks(const struct closeness *c, struct threshold_check checks[MOST_THRESHOLDS])
+size_t policy_checks(const struct closeness *c, struct threshold_check checks[MOST_THRESHOLDS])
 {
     return list_checks(c, &c->subject, c->subject_close, checks);
 }

@@ -11,10 +11,10 @@
 /* How one case of A relates to the case of B with the same subject, fixture name and batch. */
 enum relation {
     SAME_BITS,
-    LEGAL_VARIATION,
-    NEWLY_ILLEGAL,
-    NOW_LEGAL,
-    STILL_ILLEGAL,
+    CHANGED_PASSING,
+    NEWLY_FAILING,
+    NOW_PASSING,
+    STILL_FAILING,
     DIFFERENT_INPUTS,
     NOTHING,
     UNMATCHED
@@ -22,10 +22,10 @@ enum relation {
 
 static const char *const relation_names[] = {
     [SAME_BITS] = "same bits",
-    [LEGAL_VARIATION] = "changed bits, PASS before and now",
-    [NEWLY_ILLEGAL] = "changed bits, PASS before and not now",
-    [NOW_LEGAL] = "changed bits, PASS now and not before",
-    [STILL_ILLEGAL] = "changed bits, PASS neither before nor now",
+    [CHANGED_PASSING] = "changed bits, PASS before and now",
+    [NEWLY_FAILING] = "changed bits, PASS before and not now",
+    [NOW_PASSING] = "changed bits, PASS now and not before",
+    [STILL_FAILING] = "changed bits, PASS neither before nor now",
     [DIFFERENT_INPUTS] = "different inputs",
     [NOTHING] = "no outputs in either",
     [UNMATCHED] = "only in one record",
@@ -91,7 +91,7 @@ static enum relation relate(const json_t *a, const json_t *b)
     bool now = !strcmp(record_text(b, "verdict", NULL), "PASS");
     if (before == now && same_bits(a, b))
         return SAME_BITS;
-    return before ? (now ? LEGAL_VARIATION : NEWLY_ILLEGAL) : (now ? NOW_LEGAL : STILL_ILLEGAL);
+    return before ? (now ? CHANGED_PASSING : NEWLY_FAILING) : (now ? NOW_PASSING : STILL_FAILING);
 }
 
 /* The case of `other` that stands where case i of `cases` does: the n-th of its subject, fixture name and batch. */
@@ -126,17 +126,23 @@ static bool same_subject(const json_t *a, const json_t *b, const json_t *record_
            !strcmp(record_text(a, "subject", "device", NULL), record_text(b, "subject", "device", NULL));
 }
 
+/* The largest error over its bound; NaN: the bound was not checked. */
+static double bound_ratio(const json_t *one)
+{
+    const char *checks = json_object_get(one, "checks") ? "checks" : "lanes";
+    return record_number(one, checks, "bound", "limit_ratio", NULL);
+}
+
 /* Why bits may have changed, and how near the bound both are: a flake is nondeterminism, or a verdict at its edge. */
 static void print_cause(const json_t *a, const json_t *b, const json_t *record_a, const json_t *record_b)
 {
-    double before = record_number(a, "lanes", "bound", "limit_ratio", NULL);
-    double now = record_number(b, "lanes", "bound", "limit_ratio", NULL);
+    double before = bound_ratio(a), now = bound_ratio(b);
     printf("    %s", same_subject(a, b, record_a, record_b)
                          ? "same kernel, same inputs, same device: it is not deterministic"
                          : "another build of the kernel or another device");
     if (!isnan(before) && !isnan(now))
         printf("; max err/bound %.3f, now %.3f%s", before, now,
-               fmax(before, now) > 0.9 && fmin(before, now) < 1.1 ? ": at the edge" : "");
+               fmin(before, now) > 0.9 && fmax(before, now) < 1.1 ? ": at the edge" : "");
     printf("\n");
 }
 
@@ -149,7 +155,7 @@ static int compare(const json_t *a, const json_t *b)
         enum relation relation = other ? relate(one, other) : UNMATCHED;
         count[relation]++;
         print(one, relation);
-        if (relation >= LEGAL_VARIATION && relation <= STILL_ILLEGAL)
+        if (relation >= CHANGED_PASSING && relation <= STILL_FAILING)
             print_cause(one, other, a, b);
     }
     for (size_t i = 0; i < json_array_size(now); i++)
@@ -157,7 +163,7 @@ static int compare(const json_t *a, const json_t *b)
             count[UNMATCHED]++;
             print(json_array_get(now, i), UNMATCHED);
         }
-    size_t changed = count[LEGAL_VARIATION] + count[NEWLY_ILLEGAL] + count[NOW_LEGAL] + count[STILL_ILLEGAL];
+    size_t changed = count[CHANGED_PASSING] + count[NEWLY_FAILING] + count[NOW_PASSING] + count[STILL_FAILING];
     printf("%zu same bits, %zu changed bits, %zu different inputs, %zu only in one record\n", count[SAME_BITS], changed,
            count[DIFFERENT_INPUTS], count[UNMATCHED]);
     if (changed)
@@ -202,11 +208,18 @@ static bool check_case(const json_t *one, char *field, size_t bytes)
     return !name;
 }
 
+/* Whether its schema is one that diff reads: this version's, or the one before, whose checks are called "lanes". */
+static bool known_schema(const json_t *record)
+{
+    const char *schema = record_text(record, "schema", NULL);
+    return !strcmp(schema, RECORD_SCHEMA) || !strcmp(schema, RECORD_SCHEMA_BEFORE);
+}
+
 static enum gb_status check_record(const char *path, const json_t *record, struct gb_error *error)
 {
     char field[64];
     const json_t *cases = json_object_get(record, "cases");
-    if (strcmp(record_text(record, "schema", NULL), RECORD_SCHEMA) || !json_is_array(cases))
+    if (!known_schema(record) || !json_is_array(cases))
         return gb_fail(error, GB_EFORMAT, "%.200s: is no " RECORD_SCHEMA " record", path);
     for (size_t i = 0; i < json_array_size(cases); i++)
         if (!check_case(json_array_get(cases, i), field, sizeof field))

@@ -14,7 +14,7 @@
 #include "harness/judge/reroute.h"
 #include "harness/run/session.h"
 
-const char *judged_contract(const struct gb_kernel *kernel)
+const char *contract_name(const struct gb_kernel *kernel)
 {
     const struct gb_contract *contract = gb_contract_find(kernel->weights, kernel->activations, kernel->order);
     return contract ? contract->name : "";
@@ -39,7 +39,7 @@ static void name_fixture(const struct case_request *r, struct case_result *j)
 
 /* Of the first run's result and that of the moved one the graver stays, the first of equal ones. outputs: of the one
  * that stays. */
-static void keep_graver(struct case_result *j, struct case_result *again, const struct judged *s,
+static void keep_graver(struct case_result *j, struct case_result *again, const struct run_case *s,
                         const struct gb_outputs **outputs)
 {
     char reason[sizeof j->reason];
@@ -55,7 +55,7 @@ static void keep_graver(struct case_result *j, struct case_result *again, const 
 }
 
 /* Takes the result over. NULL: no memory. */
-static struct case_entry *add_case(struct case_list *cases, const struct case_request *r, const struct judged *s,
+static struct case_entry *add_case(struct case_list *cases, const struct case_request *r, const struct run_case *s,
                                    struct case_result *j, struct gb_error *error)
 {
     name_fixture(r, j);
@@ -66,7 +66,7 @@ static struct case_entry *add_case(struct case_list *cases, const struct case_re
         gb_fail(error, GB_ENOMEM, "no memory for the results of %s", s->kernel.name);
         return NULL;
     }
-    e->contract = judged_contract(&s->kernel);
+    e->contract = contract_name(&s->kernel);
     e->result = *j;
     snprintf(e->reason, sizeof e->reason, "%s", j->reason);
     snprintf(e->note, sizeof e->note, "%s", s->note ? s->note : "");
@@ -80,12 +80,15 @@ static bool bits_alone(const struct case_result *j)
 }
 
 /* What to do about a failure that has no name, or whose smallest part was not looked for; NULL: nothing more. */
-static const char *next_step(const struct case_request *r, const struct judged *s, const struct case_entry *one)
+static const char *next_step(const struct case_request *r, const struct run_case *s, const struct case_entry *one)
 {
     bool named = one->explanation && one->explanation->best.name[0];
     if (!named && bits_alone(&one->result))
-        return "every element is within its error bound: if the order of the sums is another one than is claimed, "
-               "claim none";
+        return one->result.bits.mismatching > one->result.bits.compared / 10
+                   ? "every element is within its error bound: if the kernel sums in another order than it claims, let "
+                     "it claim none"
+                   : "every element is within its error bound, and few differ: look for an edge tile, a race or one more "
+                     "rounding";
     if (s->library[0] && !(s->kernel.flags & GB_ROUTES))
         return r->minimal ? NULL
                : named    ? "add --minimise small.h5: it writes the smallest part that fails"
@@ -107,7 +110,7 @@ static void append(struct case_entry *one, const char *text)
 
 /* Adds to a failed case what its result looks like, where it is the result that fails. */
 static enum gb_status explain_case(struct case_entry *one, const struct case_request *r, const struct baseline *b,
-                                   const struct judged *s, struct gb_error *error)
+                                   const struct run_case *s, struct gb_error *error)
 {
     if (one->result.verdict != VERDICT_FAIL)
         return GB_OK;
@@ -133,20 +136,20 @@ static enum gb_status explain_case(struct case_entry *one, const struct case_req
 }
 
 /* A subject whose moved run differs from its first one is judged on both. */
-static enum gb_status judge_plainly(struct case_list *cases, const struct case_request *r, const struct judged *s,
-                                    struct gb_error *error)
+static enum gb_status evaluate_plainly(struct case_list *cases, const struct case_request *r, const struct run_case *s,
+                                       struct gb_error *error)
 {
     struct baseline *b;
-    struct judged kept = *s;
+    struct run_case kept = *s;
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();
     progress_enter(0.0, 0.7);
     enum gb_status status = baseline_of(r->baselines, &s->kernel, &b, error);
     if (status == GB_OK)
-        status = judge(b, &s->kernel, s->outputs, s->checks, r->gate, &j, error);
+        status = judge(b, &s->kernel, s->outputs, s->checks, r->policy, &j, error);
     progress_leave();
     if (status == GB_OK && s->second) {
-        status = judge(b, &s->kernel, s->second, NULL, r->gate, &again, error);
+        status = judge(b, &s->kernel, s->second, NULL, r->policy, &again, error);
         if (status == GB_OK)
             keep_graver(&j, &again, s, &kept.outputs);
     }
@@ -163,7 +166,7 @@ static enum gb_status judge_plainly(struct case_list *cases, const struct case_r
 }
 
 /* Makes r->own the routing of these outputs. */
-static enum gb_status take_routing(const struct case_request *r, const struct judged *s,
+static enum gb_status take_routing(const struct case_request *r, const struct run_case *s,
                                    const struct gb_outputs *outputs, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
@@ -180,9 +183,9 @@ static enum gb_status take_routing(const struct case_request *r, const struct ju
 }
 
 /* One run's output under that run's own routing. held: what it was judged against, for how long r->own is kept. */
-static enum gb_status judge_under_own(const struct case_request *r, const struct judged *s,
-                                      const struct gb_outputs *outputs, const struct worker_checks *checks,
-                                      struct baseline **held, struct case_result *j, struct gb_error *error)
+static enum gb_status evaluate_under_own(const struct case_request *r, const struct run_case *s,
+                                         const struct gb_outputs *outputs, const struct worker_checks *checks,
+                                         struct baseline **held, struct case_result *j, struct gb_error *error)
 {
     struct gb_outputs without_stack = *outputs;
     struct baseline *given;
@@ -197,30 +200,30 @@ static enum gb_status judge_under_own(const struct case_request *r, const struct
     if ((s->routing && s->routing->unwritten) || !can_be_rerouted(r->fixture, outputs))
         return GB_OK;
     if (!routing_difference(r->fixture, outputs, &(struct routing_difference){0}))
-        return judge(given, &s->kernel, outputs, checks, r->gate, j, error);
+        return judge(given, &s->kernel, outputs, checks, r->policy, j, error);
     status = take_routing(r, s, outputs, error);
     if (status == GB_OK)
         status = baseline_of(&r->own->baselines, &s->kernel, held, error);
     without_stack.stack = NULL; /* the stream has a routing of its own in every layer */
     if (status == GB_OK)
-        status = judge(*held, &s->kernel, &without_stack, checks, r->gate, j, error);
+        status = judge(*held, &s->kernel, &without_stack, checks, r->policy, j, error);
     if (status == GB_OK && outputs->stack)
-        status = judge_drift(given, &s->kernel, outputs, j, error);
+        status = evaluate_drift(given, &s->kernel, outputs, j, error);
     return status;
 }
 
-static enum gb_status judge_rerouted(struct case_list *cases, const struct case_request *r, const struct judged *s,
-                                     struct gb_error *error)
+static enum gb_status evaluate_rerouted(struct case_list *cases, const struct case_request *r, const struct run_case *s,
+                                        struct gb_error *error)
 {
     struct baseline *held;
-    struct judged kept = *s;
+    struct run_case kept = *s;
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();
     enum gb_status status = GB_OK;
     if (s->second)
-        status = judge_under_own(r, s, s->second, NULL, &held, &again, error);
+        status = evaluate_under_own(r, s, s->second, NULL, &held, &again, error);
     if (status == GB_OK)
-        status = judge_under_own(r, s, s->outputs, s->checks, &held, &j, error);
+        status = evaluate_under_own(r, s, s->outputs, s->checks, &held, &j, error);
     if (status != GB_OK) {
         case_result_free(&j);
         case_result_free(&again);
@@ -239,9 +242,9 @@ static enum gb_status judge_rerouted(struct case_list *cases, const struct case_
 }
 
 /* The router in a layer that routes. */
-static struct judged router_of(const struct judged *s)
+static struct run_case router_of(const struct run_case *s)
 {
-    struct judged router = *s;
+    struct run_case router = *s;
     router.kernel.operation = GB_ROUTE;
     router.kernel.weights = router.kernel.activations = GB_BF16;
     router.kernel.order = s->kernel.order ? GB_ORDER_FMA32 : NULL; /* which every contract's router has */
@@ -253,9 +256,10 @@ static struct judged router_of(const struct judged *s)
 }
 
 /* One run's outputs of an operator without layers. */
-static enum gb_status judge_run(const struct operator_check *row, const struct case_request *r, const struct judged *s,
-                                const struct gb_outputs *reference, const struct gb_outputs *outputs,
-                                const struct worker_checks *checks, struct case_result *j, struct gb_error *error)
+static enum gb_status evaluate_run(const struct operator_check *row, const struct case_request *r,
+                                   const struct run_case *s, const struct gb_outputs *reference,
+                                   const struct gb_outputs *outputs, const struct worker_checks *checks,
+                                   struct case_result *j, struct gb_error *error)
 {
     *j = (struct case_result){.verdict = VERDICT_PASS};
     if (checks)
@@ -264,7 +268,7 @@ static enum gb_status judge_run(const struct operator_check *row, const struct c
 }
 
 /* As explain_case. */
-static enum gb_status explain_row(struct case_entry *one, const struct case_request *r, const struct judged *s,
+static enum gb_status explain_row(struct case_entry *one, const struct case_request *r, const struct run_case *s,
                                   struct gb_error *error)
 {
     const struct operator_explainer *row = operator_explainer_find(s->kernel.operation);
@@ -282,18 +286,18 @@ static enum gb_status explain_row(struct case_entry *one, const struct case_requ
     return status;
 }
 
-static enum gb_status judge_row(struct case_list *cases, const struct case_request *r, const struct judged *s,
-                                const struct operator_check *row, struct gb_error *error)
+static enum gb_status evaluate_row(struct case_list *cases, const struct case_request *r, const struct run_case *s,
+                                   const struct operator_check *row, struct gb_error *error)
 {
     struct gb_outputs *reference = NULL;
-    struct judged kept = *s;
+    struct run_case kept = *s;
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();
     enum gb_status status = row->reference(r->fixture, s->outputs->shape.tokens, &reference, error);
     if (status == GB_OK)
-        status = judge_run(row, r, s, reference, s->outputs, s->checks, &j, error);
+        status = evaluate_run(row, r, s, reference, s->outputs, s->checks, &j, error);
     if (status == GB_OK && s->second) {
-        status = judge_run(row, r, s, reference, s->second, NULL, &again, error);
+        status = evaluate_run(row, r, s, reference, s->second, NULL, &again, error);
         if (status == GB_OK)
             keep_graver(&j, &again, s, &kept.outputs);
     }
@@ -308,17 +312,17 @@ static enum gb_status judge_row(struct case_list *cases, const struct case_reque
     return status;
 }
 
-enum gb_status judged_cases(struct case_list *cases, const struct case_request *r, const struct judged *s,
-                            struct gb_error *error)
+enum gb_status evaluate_cases(struct case_list *cases, const struct case_request *r, const struct run_case *s,
+                              struct gb_error *error)
 {
     const struct operator_check *row = operator_check_find(s->kernel.operation);
     if (row)
-        return judge_row(cases, r, s, row, error);
-    struct judged router = router_of(s);
+        return evaluate_row(cases, r, s, row, error);
+    struct run_case router = router_of(s);
     if (s->kernel.operation == GB_ROUTE)
         router.checks = s->checks;
     else if (!s->outputs->layer[0].ids)
-        return judge_plainly(cases, r, s, error);
-    enum gb_status status = judge_plainly(cases, r, &router, error);
-    return status == GB_OK && s->kernel.operation == GB_LAYER ? judge_rerouted(cases, r, s, error) : status;
+        return evaluate_plainly(cases, r, s, error);
+    enum gb_status status = evaluate_plainly(cases, r, &router, error);
+    return status == GB_OK && s->kernel.operation == GB_LAYER ? evaluate_rerouted(cases, r, s, error) : status;
 }

@@ -6,7 +6,7 @@
 #include "harness/program/run_case.h"
 #include "harness/run/worker.h"
 
-struct judged {
+struct run_case {
     struct gb_kernel kernel; /* what the subject is and claims to be */
     const char *library;     /* its path; "" for a file of outputs */
     const char *repro;
@@ -18,10 +18,10 @@ struct judged {
 };
 
 /* The contract's name; "" if no order is claimed. */
-const char *judged_contract(const struct gb_kernel *kernel);
+const char *contract_name(const struct gb_kernel *kernel);
 /* Where both ids and an output are there, the router is one case, and the layer under the subject's own routing
  * another. A failed output is explained. */
-enum gb_status judged_cases(struct case_list *cases, const struct case_request *request, const struct judged *subject,
-                            struct gb_error *error);
+enum gb_status evaluate_cases(struct case_list *cases, const struct case_request *request,
+                              const struct run_case *subject, struct gb_error *error);
 
 #endif

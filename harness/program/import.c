@@ -237,8 +237,8 @@ static enum gb_status has_residual(const struct gb_capture *capture, const struc
 static void describe(const struct import_options *o, const struct gb_checkpoint *checkpoint,
                      const struct chosen *chosen, struct gb_fixture *f)
 {
-    f->weighed_input = checkpoint->weighed_input;
-    f->renormalise = checkpoint->renormalise;
+    f->apply_router_weight_on_input = checkpoint->apply_router_weight_on_input;
+    f->norm_topk_prob = checkpoint->norm_topk_prob;
     f->activation = checkpoint->activation;
     snprintf(f->router, sizeof f->router, "%s", checkpoint->router);
     f->rms_norm_epsilon = checkpoint->rms_norm_epsilon;

@@ -65,9 +65,9 @@ static int describe(const struct gb_fixture *f)
     printf("generator       %s, seed %llu\n", f->generator, (unsigned long long)f->seed);
     printf("shape           %u layers, %u tokens, hidden %u, intermediate %u, %u experts, top-%u\n", f->layers,
            f->shape.tokens, f->shape.hidden, f->shape.intermediate, f->shape.experts, f->shape.top_k);
-    printf("router          %s, top-%u\n", f->router[0] ? f->router : gb_router_recipe_default(f->renormalise)->name,
+    printf("router          %s, top-%u\n", f->router[0] ? f->router : gb_router_recipe_default(f->norm_topk_prob)->name,
            f->shape.top_k);
-    if (f->weighed_input)
+    if (f->apply_router_weight_on_input)
         printf("weighed input   the routing weight multiplies x, not the output\n");
     printf("stack           %s\n", !f->stack.residual         ? "none"
                                    : f->stack.attention_delta ? "residual stream with attention deltas"

@@ -71,9 +71,9 @@ static int list_contracts(void)
 /* Each as a gate file would have it. */
 static int list_gates(void)
 {
-    struct gate gate;
-    for (unsigned i = 0; gate_preset(i, &gate); i++) {
-        json_t *object = gate_json(&gate);
+    struct policy policy;
+    for (unsigned i = 0; policy_preset(i, &policy); i++) {
+        json_t *object = policy_json(&policy);
         json_dumpf(object, stdout, JSON_REAL_PRECISION(9));
         putchar('\n');
         json_decref(object);
@@ -90,7 +90,7 @@ static int list_models(void)
     for (size_t i = 0; i < count; i++)
         printf("%-20s %8u %6u %8u %13u  %-26s %s\n", all[i].name, all[i].shape.experts, all[i].shape.top_k,
                all[i].shape.hidden, all[i].shape.intermediate,
-               all[i].router[0] ? all[i].router : gb_router_recipe_default(all[i].renormalise)->name, all[i].source);
+               all[i].router[0] ? all[i].router : gb_router_recipe_default(all[i].norm_topk_prob)->name, all[i].source);
     return EXIT_PASS;
 }
 

@@ -260,14 +260,14 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, b
 {
     bool routed = strcmp(o->routing, "router") != 0;
     struct weight_source source = {f, matrix, expert};
-    f->weighed_input = weighs_input;
-    f->renormalise = o->model ? o->model->renormalise : true;
+    f->apply_router_weight_on_input = weighs_input;
+    f->norm_topk_prob = o->model ? o->model->norm_topk_prob : true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = o->seed;
     snprintf(f->router, sizeof f->router, "%s", router_name(o));
     const struct gb_router *router = gb_fixture_router(f);
     if (f->router[0])
-        f->renormalise =
+        f->norm_topk_prob =
             router->renormalise != GB_ROUTER_RENORMALISE_NONE || router->weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(o->format)->name);
     snprintf(f->contract, sizeof f->contract, "%s.bf16." GB_ORDER_FMA32, gb_format_name(o->format));

@@ -10,8 +10,8 @@
 struct model {
     const char *name;
     struct gb_shape shape; /* of the routed experts of one MoE layer; tokens = 0 */
-    bool renormalise;      /* routing weights sum to one */
-    const char *router;    /* its recipe, of gb_router_recipes; "": the default by renormalise */
+    bool norm_topk_prob;   /* routing weights sum to one */
+    const char *router;    /* its recipe, of gb_router_recipes; "": the default by norm_topk_prob */
     const char *source;
 };
 

@@ -15,23 +15,23 @@
 #include "harness/run/output_guard.h"
 #include "quant/quant.h"
 
-/* Which checks of each gate saw it. */
-static json_t *describe_sights(const struct power *p, const struct sight *sights)
+/* Which checks of each policy saw it. */
+static json_t *describe_detections(const struct power *p, const struct detection *detections)
 {
     json_t *object = json_object();
-    for (uint32_t g = 0; g < p->gate_count; g++) {
+    for (uint32_t g = 0; g < p->policy_count; g++) {
         json_t *checks = json_array();
-        if (sights[g].exact)
+        if (detections[g].exact)
             json_array_append_new(checks, json_string("exact"));
-        if (sights[g].bound)
+        if (detections[g].bound)
             json_array_append_new(checks, json_string("bound"));
-        if (sights[g].rms)
+        if (detections[g].rms)
             json_array_append_new(checks, json_string("rms"));
-        if (sights[g].gain)
-            json_array_append_new(checks, json_string("gain"));
-        if (sights[g].missed)
-            json_array_append_new(checks, json_string(sights[g].missed));
-        json_object_set_new(object, p->gates[g].name, checks);
+        if (detections[g].scale)
+            json_array_append_new(checks, json_string("scale"));
+        if (detections[g].missed)
+            json_array_append_new(checks, json_string(detections[g].missed));
+        json_object_set_new(object, p->policies[g].name, checks);
     }
     return object;
 }
@@ -54,40 +54,40 @@ static void measure(const struct power *p, json_t *object)
     json_object_set_new(object, "relative_l2", describe_number(sqrt(errors / squares)));
 }
 
-/* What each gate made of all faults. */
+/* What each policy made of all faults. */
 struct tally {
     uint32_t caught, missed;
-    const char *vital; /* the first fault that must not pass and did */
+    const char *must_catch; /* the first fault that must not pass and did */
 };
 
 static enum gb_status plant(struct power *p, const struct trace *traces, const struct fault *fault,
                             struct tally *tallies, json_t *list, struct gb_error *error)
 {
-    struct sight sights[MAX_GATES];
+    struct detection detections[MAX_POLICIES];
     enum gb_status status = GB_OK;
     for (uint32_t l = 0; status == GB_OK && l < p->baseline->fixture->layers; l++)
         status = fault_run_stages(fault, &traces[l], NULL, p->outputs->layer[l].output, p->codes[l], error);
     if (status != GB_OK)
         return status;
     json_t *object = json_pack("{s:s, s:s, s:s, s:b}", "name", fault->name, "stage", fault_stage_name(fault->stage),
-                               "resembles", fault->resembles, "vital", fault->vital);
+                               "modelled_on", fault->modelled_on, "must_catch", fault->must_catch);
     json_array_append_new(list, object);
     measure(p, object);
     if (record_number(object, "changed", NULL) == 0)
         return GB_OK;
-    status = power_look(p, sights, error);
+    status = power_look(p, detections, error);
     if (status != GB_OK)
         return status;
-    json_object_set_new(object, "caught_by", describe_sights(p, sights));
+    json_object_set_new(object, "caught_by", describe_detections(p, detections));
     status = power_look_staged(p, object, error);
     if (status != GB_OK)
         return status;
-    for (uint32_t g = 0; g < p->gate_count; g++) {
-        bool caught = sight_caught(&sights[g]);
+    for (uint32_t g = 0; g < p->policy_count; g++) {
+        bool caught = detection_caught(&detections[g]);
         tallies[g].caught += caught;
         tallies[g].missed += !caught;
-        if (!caught && fault->vital && !tallies[g].vital)
-            tallies[g].vital = fault->name;
+        if (!caught && fault->must_catch && !tallies[g].must_catch)
+            tallies[g].must_catch = fault->name;
     }
     return GB_OK;
 }
@@ -145,22 +145,22 @@ static bool only_zeros(const struct power *p)
     return true;
 }
 
-/* One gate's object. A gate that rejects the reference catches everything and is of no use. */
-static enum verdict judge_gate(const struct power *p, uint32_t g, const struct sight *reference,
+/* One policy's object. A policy that rejects the reference catches everything and is of no use. */
+static enum verdict check_gate(const struct power *p, uint32_t g, const struct detection *reference,
                                const struct tally *tally, json_t *object)
 {
-    bool rejects = sight_caught(reference);
+    bool rejects = detection_caught(reference);
     bool zeros = only_zeros(p);
-    enum verdict v = rejects ? VERDICT_FAIL : tally->vital || zeros ? VERDICT_VACUOUS : VERDICT_PASS;
+    enum verdict v = rejects ? VERDICT_FAIL : tally->must_catch || zeros ? VERDICT_VACUOUS : VERDICT_PASS;
     char reason[256] = "";
     if (rejects)
-        snprintf(reason, sizeof reason, "the gate rejects the reference itself");
+        snprintf(reason, sizeof reason, "the policy rejects the reference itself");
     else if (zeros)
         snprintf(reason, sizeof reason, "the reference's outputs are zeros, so a result of zeros is right");
-    else if (tally->vital)
-        snprintf(reason, sizeof reason, "the gate lets pass: %s", tally->vital);
+    else if (tally->must_catch)
+        snprintf(reason, sizeof reason, "the policy lets pass: %s", tally->must_catch);
     json_t *content =
-        json_pack("{s:s, s:b, s:i, s:i, s:s, s:s}", "name", p->gates[g].name, "rejects_reference", rejects, "caught",
+        json_pack("{s:s, s:b, s:i, s:i, s:s, s:s}", "name", p->policies[g].name, "rejects_reference", rejects, "caught",
                   (int)tally->caught, "missed", (int)tally->missed, "verdict", verdict_name(v), "reason", reason);
     json_object_update(object, content);
     json_decref(content);
@@ -177,11 +177,11 @@ static void copy_reference(struct power *p)
 
 static enum gb_status examine(struct power *p, json_t *record, enum verdict *verdict, struct gb_error *error)
 {
-    struct sight reference[MAX_GATES];
-    struct tally tallies[MAX_GATES] = {{0}};
-    json_t *list = json_array(), *gates = json_array();
-    json_object_set_new(record, "faults", list);
-    json_object_set_new(record, "gates", gates);
+    struct detection reference[MAX_POLICIES];
+    struct tally tallies[MAX_POLICIES] = {{0}};
+    json_t *list = json_array(), *policies = json_array();
+    json_object_set_new(record, "injected_bugs", list);
+    json_object_set_new(record, "policies", policies);
     copy_reference(p);
     progress_enter(0.08, 0.1);
     enum gb_status status = power_look(p, reference, error);
@@ -192,16 +192,16 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
     progress_leave();
     if (status == GB_OK)
         status = power_route(p, record, error);
-    for (uint32_t g = 0; status == GB_OK && g < p->gate_count; g++) {
+    for (uint32_t g = 0; status == GB_OK && g < p->policy_count; g++) {
         json_t *object = json_object();
-        json_array_append_new(gates, object);
-        enum verdict v = judge_gate(p, g, &reference[g], &tallies[g], object);
+        json_array_append_new(policies, object);
+        enum verdict v = check_gate(p, g, &reference[g], &tallies[g], object);
         if (g == 0)
             *verdict = v;
-        progress_enter(0.5 + 0.5 * g / p->gate_count, 0.5 + 0.5 * (g + 1.0) / p->gate_count);
-        progress("searching the smallest errors that a gate rejects", 0.0);
-        if (!sight_caught(&reference[g]))
-            status = power_floors(p, g, object, error);
+        progress_enter(0.5 + 0.5 * g / p->policy_count, 0.5 + 0.5 * (g + 1.0) / p->policy_count);
+        progress("searching the smallest errors that a policy rejects", 0.0);
+        if (!detection_caught(&reference[g]))
+            status = power_detection_limits(p, g, object, error);
         progress_leave();
     }
     progress_done();
@@ -209,7 +209,7 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
 }
 
 struct power_options {
-    const char *fixture, *gate, *report;
+    const char *fixture, *policy, *report;
     enum gb_format activations; /* 0: the fixture's */
 };
 
@@ -221,7 +221,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     size_t length;
     switch (key) {
     case 'g':
-        o->gate = argument;
+        o->policy = argument;
         return 0;
     case 'o':
         length = strlen(argument);
@@ -248,14 +248,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* The gate in question first. */
-static enum gb_status read_gates(const char *name, struct power *p, struct gb_error *error)
+/* The policy in question first. */
+static enum gb_status read_policies(const char *name, struct power *p, struct gb_error *error)
 {
-    struct gate preset;
-    enum gb_status status = gate_read(name, &p->gates[p->gate_count++], error);
-    for (unsigned i = 0; status == GB_OK && p->gate_count < MAX_GATES && gate_preset(i, &preset); i++)
-        if (strcmp(preset.name, p->gates[0].name))
-            p->gates[p->gate_count++] = preset;
+    struct policy preset;
+    enum gb_status status = policy_read(name, &p->policies[p->policy_count++], error);
+    for (unsigned i = 0; status == GB_OK && p->policy_count < MAX_POLICIES && policy_preset(i, &preset); i++)
+        if (strcmp(preset.name, p->policies[0].name))
+            p->policies[p->policy_count++] = preset;
     return status;
 }
 
@@ -268,7 +268,7 @@ static bool write_report(FILE *stream, const char *path, const json_t *record)
     return !ferror(stream);
 }
 
-/* The contract that faults are planted in: the fixture's, or with bf16 activations. */
+/* The contract that faults are injected in: the fixture's, or with bf16 activations. */
 static enum gb_status choose(const struct power_options *o, struct baselines *baselines, struct power *p,
                              struct gb_error *error)
 {
@@ -290,14 +290,14 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
     struct baselines baselines = {.fixture = fixture};
     if (gb_fixture_quantises(fixture)) {
         json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
-        if (o->gate || o->activations)
+        if (o->policy || o->activations)
             return gb_fail(error, GB_EINVAL, "%s: --gate and --activations go with problems of layers", o->fixture);
         return power_quantise(fixture, record, verdict, error);
     }
     struct power *p = calloc(1, sizeof *p);
     enum gb_status status = p ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory");
     if (status == GB_OK)
-        status = read_gates(o->gate ? o->gate : "default", p, error);
+        status = read_policies(o->policy ? o->policy : "default", p, error);
     if (status == GB_OK)
         status = choose(o, &baselines, p, error);
     if (status == GB_OK)
@@ -311,7 +311,7 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
     if (status == GB_OK) {
         json_object_set_new(record, "contract", json_string(p->baseline->contract->name));
         json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
-        json_object_set_new(record, "gate", gate_json(&p->gates[0]));
+        json_object_set_new(record, "policy", policy_json(&p->policies[0]));
         status = examine(p, record, verdict, error);
     }
     if (p) {
@@ -325,9 +325,9 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
 }
 
 static const struct argp_option options[] = {
-    {"gate", 'g', "FILE", 0, "a gate file or a preset; the lanes by default (docs/gates.md)", 0},
+    {"gate", 'g', "FILE", 0, "a policy: a file or a preset; every check by default (docs/gates.md)", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
-     "of the contract that faults are planted in: bf16, or the fixture's format (default)", 0},
+     "of the contract that faults are injected in: bf16, or the fixture's format (default)", 0},
     {"record", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
     {0},
 };
@@ -336,7 +336,7 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "FIXTURE",
-    .doc = "Show what a gate sees on a fixture: planted faults, and the smallest errors.\v"
+    .doc = "Show what a policy sees on a fixture: injected bugs, and the smallest errors.\v"
            "Exit code 4: zeros, a dropped expert or a wrong row would pass. 1: the reference would not.\n\n"
            "Examples:\n"
            "  gaugeblock power layer.h5\n"
@@ -351,10 +351,10 @@ static int run_power(int argc, char **argv)
     enum verdict verdict = VERDICT_NOT_RUN;
     json_t *record = record_new(argc, argv);
     command_parse(&argp, argc, argv, &o);
-    json_object_set_new(record, "schema", json_string("gaugeblock-power/1"));
+    json_object_set_new(record, "schema", json_string("gaugeblock-power/2"));
     json_object_del(record, "cases");
     enum gb_status status =
-        o.report ? target_check(o.report, (const char *const[]){o.fixture, o.gate}, 2, &error) : GB_OK;
+        o.report ? target_check(o.report, (const char *const[]){o.fixture, o.policy}, 2, &error) : GB_OK;
     progress_enter(0.0, 0.03);
     int code = status == GB_OK ? input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error) : EXIT_USAGE;
     progress_leave();
@@ -376,4 +376,4 @@ static int run_power(int argc, char **argv)
 }
 
 const struct command command_power = {"power", run_power, &argp,
-                                      "what a gate sees on a problem: injected bugs, smallest errors"};
+                                      "what a policy sees on a problem: injected bugs, smallest errors"};

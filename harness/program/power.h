@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gates see on one fixture: planted faults, and the smallest errors. docs/gates.md#power. */
+/* What policies see on one fixture: injected bugs, and the smallest errors. docs/gates.md#power. */
 #ifndef GB_HARNESS_PROGRAM_POWER_H
 #define GB_HARNESS_PROGRAM_POWER_H
 
@@ -10,47 +10,48 @@
 #include "harness/judge/policy.h"
 #include "harness/run/verdict.h"
 
-enum { MAX_GATES = 16 };
+enum { MAX_POLICIES = 16 };
 
 struct power {
     struct baseline *baseline;
-    gb_bf16 **codes;              /* [layers]: [tokens, top_k, intermediate], of the layer under a fault */
-    bool staged;                  /* they are handed out */
-    struct gate gates[MAX_GATES]; /* the one in question, then the presets */
-    uint32_t gate_count;
+    gb_bf16 **codes;                      /* [layers]: [tokens, top_k, intermediate], of the layer under a fault */
+    bool staged;                          /* they are handed out */
+    struct policy policies[MAX_POLICIES]; /* the one in question, then the presets */
+    uint32_t policy_count;
     struct gb_outputs *outputs; /* of the layer under a fault: FP32, all tokens */
     struct gb_outputs *noise;   /* what errors of the intermediate, each as large as its value and of a sign of its own,
                                    make of the output */
 };
 
-/* How one gate took one set of outputs. */
-struct sight {
-    bool exact, bound, rms, gain; /* lanes that bind and were violated */
-    bool codes, down;             /* where the intermediate is handed out */
-    const char *missed;           /* the first threshold that was missed; NULL if none was */
+/* How one policy took one set of outputs. */
+struct detection {
+    bool exact, bound, rms, scale; /* checks that bind and were violated */
+    bool codes, down;              /* where the intermediate is handed out */
+    const char *missed;            /* the first threshold that was missed; NULL if none was */
 };
-bool sight_caught(const struct sight *sight);
+bool detection_caught(const struct detection *detection);
 
-/* Judges power->outputs, without an order, by every gate. sights: [gate_count]. */
-enum gb_status power_look(struct power *power, struct sight *sights, struct gb_error *error);
+/* Judges power->outputs, without an order, by every policy. detections: [policy_count]. */
+enum gb_status power_look(struct power *power, struct detection *detections, struct gb_error *error);
 
-/* The lanes' results on power->outputs, whatever binds. */
-enum gb_status power_lanes(struct power *power, struct sight *lanes, struct gb_error *error);
+/* The checks' results on power->outputs, whatever binds. */
+enum gb_status power_checks(struct power *power, struct detection *checks, struct gb_error *error);
 /* Room for power->codes; the reference's to begin with. power_stages_free in any case. */
 enum gb_status power_stages_new(struct power *power, struct gb_error *error);
 void power_stages_free(struct power *power);
 void power_stages_reset(struct power *power);
-/* What the stages' lanes see where the codes are handed out: "caught_by_stages" of a fault's object. Nothing if the
- * gate in question has no lanes. */
+/* What the stages' checks see where the codes are handed out: "caught_by_stages" of a fault's object. Nothing if the
+ * policy in question has no checks. */
 enum gb_status power_look_staged(struct power *power, json_t *object, struct gb_error *error);
 
-/* The smallest errors that a gate sees, as "floors" of its object. */
-enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, struct gb_error *error);
+/* The smallest errors that a policy sees, as "detection_limits" of its object. */
+enum gb_status power_detection_limits(struct power *power, uint32_t policy, json_t *object, struct gb_error *error);
 
-/* The fixture's router under its own planted faults, as "routing_faults" of the record; none if it has no router. */
+/* The fixture's router under its own injected bugs, as "router_bugs" of the record; none if it has no router. */
 enum gb_status power_route(struct power *power, json_t *record, struct gb_error *error);
 
-/* The problem of a quantiser under injected bugs: "faults" of the record, whose checks are `codes` and `scales`. */
+/* The problem of a quantiser under injected bugs: "injected_bugs" of the record, whose checks are `codes` and `scales`.
+ */
 enum gb_status power_quantise(const struct gb_fixture *fixture, json_t *record, enum verdict *verdict,
                               struct gb_error *error);
 

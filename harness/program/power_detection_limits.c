@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The smallest errors that a gate sees, by bisection: every error is made of the reference's outputs. */
+/* The smallest errors that a policy sees, by bisection: every error is made of the reference's outputs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ struct row {
 };
 
 struct search {
-    struct power *power; /* with one gate */
+    struct power *power; /* with one policy */
     struct row *rows;    /* [layers * tokens], the faintest first, rows of zeros left out */
     size_t row_count;
     uint64_t elements;
@@ -104,11 +104,11 @@ static void lose_elements(struct search *s, double size)
 static enum gb_status seen(struct search *s, void (*make)(struct search *, double), double size, bool *caught,
                            struct gb_error *error)
 {
-    struct sight sight;
+    struct detection detection;
     reset(s->power);
     make(s, size);
-    enum gb_status status = power_look(s->power, &sight, error);
-    *caught = status == GB_OK && sight_caught(&sight);
+    enum gb_status status = power_look(s->power, &detection, error);
+    *caught = status == GB_OK && detection_caught(&detection);
     return status;
 }
 
@@ -132,16 +132,16 @@ static enum gb_status bisect(struct search *s, void (*make)(struct search *, dou
     return status;
 }
 
-enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, struct gb_error *error)
+enum gb_status power_detection_limits(struct power *power, uint32_t policy, json_t *object, struct gb_error *error)
 {
     struct search s;
     struct power one = {.baseline = power->baseline,
                         .codes = power->codes,
-                        .gate_count = 1,
+                        .policy_count = 1,
                         .outputs = power->outputs,
                         .noise = power->noise};
     double all, row, noise, rows, elements, down = NAN, down_row = NAN;
-    one.gates[0] = power->gates[gate];
+    one.policies[0] = power->policies[policy];
     enum gb_status status = search_new(&one, &s, error);
     if (status == GB_OK)
         status = bisect(&s, scale_all, 0x1p-26, 0x1p4, false, &all, error);
@@ -154,13 +154,13 @@ enum gb_status power_floors(struct power *power, uint32_t gate, json_t *object, 
     if (status == GB_OK)
         status = bisect(&s, lose_elements, 0.0, (double)s.elements, true, &elements, error);
     power_stages_reset(power);
-    one.staged = one.gates[0].bound || one.gates[0].rms || one.gates[0].gain;
+    one.staged = one.policies[0].bound || one.policies[0].rms || one.policies[0].scale;
     if (status == GB_OK && one.staged)
         status = bisect(&s, scale_all, 0x1p-26, 0x1p4, false, &down, error);
     if (status == GB_OK && one.staged)
         status = bisect(&s, scale_row, 0x1p-26, 0x1p4, false, &down_row, error);
     if (status == GB_OK)
-        json_object_set_new(object, "floors",
+        json_object_set_new(object, "detection_limits",
                             json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "scale", describe_number(all),
                                       "scale_of_a_row", describe_number(row), "noise_of_the_intermediate",
                                       describe_number(noise), "lost_rows", describe_number(rows), "rows",

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planted faults of the fixture's router. A router is judged alike by every gate. */
+/* Injected faults of the fixture's router. A router is judged alike by every policy. */
 #include <string.h>
 
 #include "harness/faults/faults_route.h"
 #include "harness/judge/judge.h"
 #include "harness/program/power.h"
 
-static const struct gb_kernel router = {.name = "fault",
+static const struct gb_kernel router = {.name = "injected_bug",
                                         .operation = GB_ROUTE,
                                         .weights = GB_BF16,
                                         .activations = GB_BF16,
@@ -71,12 +71,12 @@ static enum gb_status plant(struct power *p, const struct route_fault *fault, st
     if (status != GB_OK || !applies)
         return status;
     uint32_t changed = changed_tokens(faulty, clean);
-    json_t *object = json_pack("{s:s, s:s, s:i}", "name", fault->name, "resembles", fault->resembles, "changed_tokens",
-                               (int)changed);
+    json_t *object = json_pack("{s:s, s:s, s:i}", "name", fault->name, "modelled_on", fault->modelled_on,
+                               "changed_tokens", (int)changed);
     json_array_append_new(list, object);
     if (!changed)
         return GB_OK;
-    status = judge(p->baseline, &router, faulty, NULL, &p->gates[0], &j, error);
+    status = judge(p->baseline, &router, faulty, NULL, &p->policies[0], &j, error);
     if (status == GB_OK)
         json_object_set_new(object, "caught_by", seen_by(&j));
     case_result_free(&j);
@@ -94,7 +94,7 @@ enum gb_status power_route(struct power *p, json_t *record, struct gb_error *err
         if (!f->layer[l].router.codes || !gb_fixture_router(f))
             return GB_OK;
     json_t *list = json_array();
-    json_object_set_new(record, "routing_faults", list);
+    json_object_set_new(record, "router_bugs", list);
     enum gb_status status = gb_outputs_new_routing(&f->shape, f->layers, &clean, error);
     if (status == GB_OK)
         status = gb_outputs_new_routing(&f->shape, f->layers, &faulty, error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the lanes see of the outputs under a fault, with the intermediate handed out or without. */
+/* What the checks see of the outputs under a fault, with the intermediate handed out or without. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,48 +42,48 @@ void power_stages_reset(struct power *p)
         memcpy(p->codes[l], p->baseline->reference->layer[l].intermediate, sizeof **p->codes * codes_of(&f->shape));
 }
 
-enum gb_status power_lanes(struct power *p, struct sight *lanes, struct gb_error *error)
+enum gb_status power_checks(struct power *p, struct detection *checks, struct gb_error *error)
 {
-    const struct gb_kernel kernel = {.name = "fault",
+    const struct gb_kernel kernel = {.name = "injected_bug",
                                      .operation = GB_LAYER,
                                      .weights = p->baseline->fixture->weights,
                                      .activations = p->baseline->contract->activations,
                                      .output = GB_FP32,
                                      .accumulator_bits = 24};
-    struct gate all;
+    struct policy all;
     struct case_result j;
-    gate_preset(0, &all);
+    policy_preset(0, &all);
     for (uint32_t l = 0; l < p->outputs->layers; l++)
         p->outputs->layer[l].intermediate = p->staged ? p->codes[l] : NULL;
     enum gb_status status = judge(p->baseline, &kernel, p->outputs, NULL, &all, &j, error);
     for (uint32_t l = 0; l < p->outputs->layers; l++)
         p->outputs->layer[l].intermediate = NULL; /* which the outputs do not own */
     if (status == GB_OK)
-        *lanes = (struct sight){.exact = exact_violated(&j.exact),
-                                .bound = j.bound.exceeding,
-                                .rms = !j.without_sums && sums_violated(&j.statistics, false),
-                                .gain = !j.without_sums && sums_violated(&j.statistics, true),
-                                .codes = codes_violated(&j.codes),
-                                .down = !lane_vacuous(&j.down.bound) && down_violated(&j.down)};
+        *checks = (struct detection){.exact = exact_violated(&j.exact),
+                                     .bound = j.bound.exceeding,
+                                     .rms = !j.without_sums && sums_violated(&j.aggregate, false),
+                                     .scale = !j.without_sums && sums_violated(&j.aggregate, true),
+                                     .codes = codes_violated(&j.codes),
+                                     .down = !check_vacuous(&j.down.bound) && down_violated(&j.down)};
     case_result_free(&j);
     return status;
 }
 
 enum gb_status power_look_staged(struct power *p, json_t *object, struct gb_error *error)
 {
-    const struct gate *gate = &p->gates[0];
-    struct sight lanes;
-    if (!gate->bound && !gate->rms && !gate->gain)
+    const struct policy *policy = &p->policies[0];
+    struct detection found;
+    if (!policy->bound && !policy->rms && !policy->scale)
         return GB_OK;
     p->staged = true;
-    enum gb_status status = power_lanes(p, &lanes, error);
+    enum gb_status status = power_checks(p, &found, error);
     p->staged = false;
     if (status != GB_OK)
         return status;
     json_t *checks = json_array();
-    if (lanes.codes)
+    if (found.codes)
         json_array_append_new(checks, json_string("codes"));
-    if (lanes.down)
+    if (found.down)
         json_array_append_new(checks, json_string("down"));
     json_object_set_new(object, "caught_by_stages", checks);
     return GB_OK;

@@ -102,7 +102,7 @@ static void print_fp8(void)
         multipliers += d.operand != m.operand;
     }
     printf("### FP8 with FP32 scales\n\n"
-           "`fp8g128.deepgemm/1` against `fp8g128.deepep/1`, their floors aside:\n\n"
+           "`fp8g128.deepgemm/1` against `fp8g128.deepep/1`, their limits aside:\n\n"
            "| | differ |\n|---|---|\n"
            "| scale: a / 448 against a * RN(1/448) | %u |\n"
            "| multiplier: 1 / (a / 448) against 448 / a | %u |\n\n",

@@ -53,17 +53,17 @@ static void start(char *text, const char *fixture)
     add_word(text, fixture);
 }
 
-/* What every line of a run needs: its time limit and its gate, where they are not the default ones. */
-static void add_common(char *text, unsigned timeout_s, const char *gate, bool anywhere)
+/* What every line of a run needs: its time limit and its policy, where they are not the default ones. */
+static void add_common(char *text, unsigned timeout_s, const char *policy, bool anywhere)
 {
     char full[PATH_MAX];
-    struct gate preset;
+    struct policy preset;
     if (timeout_s != INPUT_TIMEOUT_S)
         add_number(text, "--timeout", timeout_s);
-    for (unsigned i = 0; gate && gate_preset(i, &preset); i++)
-        anywhere = anywhere && strcmp(preset.name, gate);
-    if (gate)
-        add_option(text, "--gate", anywhere && realpath(gate, full) ? full : gate);
+    for (unsigned i = 0; policy && policy_preset(i, &preset); i++)
+        anywhere = anywhere && strcmp(preset.name, policy);
+    if (policy)
+        add_option(text, "--gate", anywhere && realpath(policy, full) ? full : policy);
 }
 
 void repro_kernel(char *text, const struct case_request *r, const char *path, const struct selected *s, uint32_t batch,
@@ -77,7 +77,7 @@ void repro_kernel(char *text, const struct case_request *r, const char *path, co
     add_number(text, "--batch", batch);
     if (strcmp(library, BUILTIN_LIBRARY) && !strstr(library, CUDA_LIBRARY))
         add_option(text, "--subject", anywhere && realpath(library, full) ? full : library);
-    add_common(text, r->timeout_s, r->gate_name, anywhere);
+    add_common(text, r->timeout_s, r->policy_name, anywhere);
 }
 
 void repro_outputs(char *text, const struct case_request *r, const char *outputs, const struct claim *claim)
@@ -98,7 +98,7 @@ void repro_outputs(char *text, const struct case_request *r, const char *outputs
         add_option(text, "--rounding", claim->roundings_text);
     if (claim->accumulator_bits != FP32_SIGNIFICAND_BITS)
         add_number(text, "--accumulator-bits", claim->accumulator_bits);
-    add_common(text, r->timeout_s, r->gate_name, false);
+    add_common(text, r->timeout_s, r->policy_name, false);
 }
 
 void repro_refused(char *text, const char *path, const char *batches, unsigned timeout_s)

@@ -49,7 +49,7 @@ static enum gb_status not_run(struct case_list *cases, const struct case_request
                                        s->library ? s->library->path : "", s->kernel, batch, repro, verdict, reason);
     if (!e)
         return no_memory(error);
-    e->contract = s->kernel ? judged_contract(s->kernel) : "";
+    e->contract = s->kernel ? contract_name(s->kernel) : "";
     e->seconds = seconds;
     snprintf(e->note, sizeof e->note, "%s", note);
     return GB_OK;
@@ -104,18 +104,18 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
     for (uint32_t b = 0; status == GB_OK && b < r->batch_count; b++) {
         char repro[REPRO_BYTES];
         repro_kernel(repro, r, r->path, s, r->batches[b], false);
-        struct judged subject = {.kernel = *s->kernel,
-                                 .library = s->library->path,
-                                 .repro = repro,
-                                 .note = result.note,
-                                 .outputs = result.outputs[b],
-                                 .second = result.second[b],
-                                 .largest = result.outputs[r->batch_count - 1],
-                                 .checks = &result.checks[b],
-                                 .routing = &result.routing[b],
-                                 .seconds = result.seconds[b] + (b ? 0.0 : unspent)}; /* which starting it took */
+        struct run_case subject = {.kernel = *s->kernel,
+                                   .library = s->library->path,
+                                   .repro = repro,
+                                   .note = result.note,
+                                   .outputs = result.outputs[b],
+                                   .second = result.second[b],
+                                   .largest = result.outputs[r->batch_count - 1],
+                                   .checks = &result.checks[b],
+                                   .routing = &result.routing[b],
+                                   .seconds = result.seconds[b] + (b ? 0.0 : unspent)}; /* which starting it took */
         progress_enter((b + 1.0) / (r->batch_count + 1), (b + 2.0) / (r->batch_count + 1));
-        status = judged_cases(cases, r, &subject, error);
+        status = evaluate_cases(cases, r, &subject, error);
         progress_leave();
         if (status == GB_OK)
             status = minimise_case(&cases->of[cases->count - 1], r, s, result.outputs[b], error);
@@ -206,12 +206,12 @@ enum gb_status case_outputs(struct case_list *cases, const struct case_request *
         e->seconds = seconds;
         return GB_OK;
     }
-    struct judged subject = {.kernel = kernel_of(f, outputs_path, claim, outputs),
-                             .library = "",
-                             .repro = repro,
-                             .outputs = outputs,
-                             .seconds = seconds};
-    enum gb_status status = judged_cases(cases, r, &subject, error);
+    struct run_case subject = {.kernel = kernel_of(f, outputs_path, claim, outputs),
+                               .library = "",
+                               .repro = repro,
+                               .outputs = outputs,
+                               .seconds = seconds};
+    enum gb_status status = evaluate_cases(cases, r, &subject, error);
     gb_outputs_free(outputs);
     return status;
 }

@@ -360,7 +360,7 @@ static enum gb_status run_case(struct plan *plan, uint32_t index, bool *stopped,
             const struct model *model = planned->input->model;
             struct study_generation g = {.name = c->name,
                                          .router = model ? model->router : "",
-                                         .renormalise = model ? model->renormalise : true,
+                                         .norm_topk_prob = model ? model->norm_topk_prob : true,
                                          .shape = c->shape,
                                          .layers = c->layers,
                                          .weights = planned->format,

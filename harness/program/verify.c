@@ -23,9 +23,9 @@ struct verify_options {
     const char *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
-    const char *batches, *gate_name, *minimal;
+    const char *batches, *policy_name, *minimal;
     struct claim claim;
-    struct gate gate;
+    struct policy policy;
     struct coverage_demand demand;
     long long expect; /* negative: not given */
     bool verbose;
@@ -71,7 +71,7 @@ static const struct argp_option options[] = {
     {"batch", OPTION_BATCH, "N,...", 0,
      "run the first N tokens, for each N; all tokens by default. With --outputs: files that have so many tokens", 0},
     {"gate", OPTION_GATE, "FILE", 0,
-     "which lanes bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
+     "which checks bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
     {"minimise", OPTION_MINIMISE, "OUT.h5", 0,
      "write the smallest part of the problem that the first failing kernel fails on", 0},
     {"require-coverage", OPTION_COVERAGE, "NAME[=MINIMUM],...|all", 0,
@@ -134,7 +134,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->batches = argument;
         return 0;
     case OPTION_GATE:
-        o->gate_name = argument;
+        o->policy_name = argument;
         return 0;
     case OPTION_MINIMISE:
         o->minimal = argument;
@@ -187,9 +187,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-static enum gb_status judge_kernels(struct case_list *cases, const struct verify_options *o,
-                                    const struct catalogue *catalogue, struct case_request *request,
-                                    struct gb_error *error)
+static enum gb_status evaluate_kernels(struct case_list *cases, const struct verify_options *o,
+                                       const struct catalogue *catalogue, struct case_request *request,
+                                       struct gb_error *error)
 {
     const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
@@ -212,8 +212,8 @@ static enum gb_status judge_kernels(struct case_list *cases, const struct verify
     return status;
 }
 
-static enum gb_status judge_outputs(struct case_list *cases, const struct verify_options *o,
-                                    struct case_request *request, struct gb_error *error)
+static enum gb_status evaluate_outputs(struct case_list *cases, const struct verify_options *o,
+                                       struct case_request *request, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++) {
@@ -266,7 +266,7 @@ static enum gb_status check_truth(struct baselines *baselines, const char *path,
 }
 
 /* Every subject, of an operator without layers: it has no contract, truth or coverage. */
-static enum gb_status judge_arrays(struct case_list *cases, struct verify_options *o, const struct catalogue *catalogue,
+static enum gb_status check_arrays(struct case_list *cases, struct verify_options *o, const struct catalogue *catalogue,
                                    struct case_request *request, struct gb_error *error)
 {
     const struct operator_row *row = operator_of(request->fixture);
@@ -285,21 +285,21 @@ static enum gb_status judge_arrays(struct case_list *cases, struct verify_option
     struct verify_options plain = *o;
     plain.claim.activations = GB_BF16;
     progress_enter(0.2, 0.96);
-    enum gb_status status = o->outputs_count ? judge_outputs(cases, &plain, request, error)
-                                             : judge_kernels(cases, &plain, catalogue, request, error);
+    enum gb_status status = o->outputs_count ? evaluate_outputs(cases, &plain, request, error)
+                                             : evaluate_kernels(cases, &plain, catalogue, request, error);
     progress_leave();
     return status;
 }
 
 /* The reference, the fixture's truth, and then every subject. */
-static enum gb_status judge_fixture(json_t *record, struct case_list *cases, struct verify_options *o,
-                                    const struct catalogue *catalogue, struct case_request *request,
-                                    struct gb_error *error)
+static enum gb_status evaluate_fixture(json_t *record, struct case_list *cases, struct verify_options *o,
+                                       const struct catalogue *catalogue, struct case_request *request,
+                                       struct gb_error *error)
 {
     struct gb_fixture *f = request->fixture;
     struct baseline *reference;
     if (operator_of(f)->arrays)
-        return judge_arrays(cases, o, catalogue, request, error);
+        return check_arrays(cases, o, catalogue, request, error);
     if (o->claim.scales || o->claim.open_silu)
         return gb_fail(error, GB_EINVAL, "--scales and --open-silu go with problems of quantisers, not of layers");
     enum gb_status status = o->outputs_count ? check_claim(f, &o->claim, error) : GB_OK;
@@ -315,8 +315,8 @@ static enum gb_status judge_fixture(json_t *record, struct case_list *cases, str
     if (truth != GB_OK)
         return case_refused(cases, request->path, NULL, o->timeout_s, EXIT_USAGE, error->message, error);
     progress_enter(0.5, 0.96);
-    status =
-        o->outputs_count ? judge_outputs(cases, o, request, error) : judge_kernels(cases, o, catalogue, request, error);
+    status = o->outputs_count ? evaluate_outputs(cases, o, request, error)
+                              : evaluate_kernels(cases, o, catalogue, request, error);
     progress_leave();
     return status == GB_OK ? cover(record, cases, o, f, request->path, error) : status;
 }
@@ -342,8 +342,8 @@ static enum gb_status verify_cases(json_t *record, struct case_list *cases, stru
                                    .fixture = *fixture,
                                    .baselines = &baselines,
                                    .own = &own,
-                                   .gate = &o->gate,
-                                   .gate_name = o->gate_name,
+                                   .policy = &o->policy,
+                                   .policy_name = o->policy_name,
                                    .timeout_s = o->timeout_s,
                                    .minimal = o->minimal,
                                    .batches_text = o->batches,
@@ -357,7 +357,7 @@ static enum gb_status verify_cases(json_t *record, struct case_list *cases, stru
         *fixture = NULL;
         return case_refused(cases, path, o->batches, o->timeout_s, EXIT_USAGE, reason, error);
     }
-    enum gb_status status = judge_fixture(record, cases, o, catalogue, &request, error);
+    enum gb_status status = evaluate_fixture(record, cases, o, catalogue, &request, error);
     if (status == GB_ENOMEM)
         input_name(path, error);
     progress_done();
@@ -387,7 +387,7 @@ static enum gb_status check_target(const struct verify_options *o, const char *p
         status = target_check(path, o->outputs, o->outputs_count, error);
     if (status == GB_OK)
         status = target_check(path, o->subjects, o->subject_count, error);
-    return status == GB_OK ? target_check(path, &o->gate_name, 1, error) : status;
+    return status == GB_OK ? target_check(path, &o->policy_name, 1, error) : status;
 }
 
 static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)
@@ -426,9 +426,9 @@ static int run_verify(int argc, char **argv)
     command_parse(&argp, argc, argv, &o);
     enum gb_status status = check_targets(&o, &error);
     if (status == GB_OK)
-        status = gate_read(o.gate_name ? o.gate_name : "default", &o.gate, &error);
+        status = policy_read(o.policy_name ? o.policy_name : "default", &o.policy, &error);
     if (status == GB_OK) {
-        json_object_set_new(record, "gate", gate_json(&o.gate));
+        json_object_set_new(record, "policy", policy_json(&o.policy));
         status = catalogue_open(o.subjects, o.subject_count, o.timeout_s, &catalogue, &error);
     }
     for (uint32_t l = 0; status == GB_OK && l < catalogue.count; l++)

@@ -94,7 +94,7 @@ static void drift_table(FILE *stream, const json_t *drift)
         fprintf(stream, "  %-5.0f  %15s | %13s", record_number(layer, "model_layer", NULL), "", "");
         figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
         fprintf(stream, "  |");
-        number(stream, 10, "%.0f tokens", record_number(layer, "subject_routing_flips", NULL));
+        number(stream, 10, "%.0f tokens", record_number(layer, "subject_changed_expert_sets", NULL));
         fprintf(stream, "\n");
     }
 }
@@ -119,16 +119,16 @@ static void codes_line(FILE *stream, const json_t *codes)
         return;
     fprintf(stream, "  bf16 intermediate: %.0f/%.0f bit-equal; admissible differences %.0f",
             record_number(codes, "same", NULL), record_number(codes, "codes", NULL),
-            record_number(codes, "legal_flips", NULL));
+            record_number(codes, "admissible_differences", NULL));
     fprintf(stream, " (expected <= %.0f, limit %.0f); inadmissible %.0f\n",
-            ceil(record_number(codes, "expected_flips", NULL)), record_number(codes, "allowed_flips", NULL),
-            record_number(codes, "illegal", NULL));
+            ceil(record_number(codes, "expected_differences", NULL)), record_number(codes, "allowed_differences", NULL),
+            record_number(codes, "inadmissible", NULL));
 }
 
 /* A family of sums by its name; NULL if the case has none. */
-static const json_t *find_family(const json_t *lane, const char *name)
+static const json_t *find_family(const json_t *check, const char *name)
 {
-    const json_t *families = json_object_get(lane, "families");
+    const json_t *families = json_object_get(check, "families");
     for (size_t i = 0; i < json_array_size(families); i++)
         if (!strcmp(record_text(json_array_get(families, i), "name", NULL), name))
             return json_array_get(families, i);
@@ -136,22 +136,22 @@ static const json_t *find_family(const json_t *lane, const char *name)
 }
 
 /* The smallest wrong scale that the sums would have shown. */
-static void put_detection_limit(FILE *stream, const char *before, const json_t *gain)
+static void put_detection_limit(FILE *stream, const char *before, const json_t *scale)
 {
     fprintf(stream, "%s limit, scale error: layer", before);
-    number(stream, 0, "%.1e", record_number(find_family(gain, "gain of the layer"), "detection_floor_worst", NULL));
+    number(stream, 0, "%.1e", record_number(find_family(scale, "scale of the layer"), "detection_limit_worst", NULL));
     fprintf(stream, ", one token");
-    number(stream, 0, "%.1e", record_number(find_family(gain, "gain of a token"), "detection_floor_worst", NULL));
+    number(stream, 0, "%.1e", record_number(find_family(scale, "scale of a token"), "detection_limit_worst", NULL));
     fprintf(stream, "\n");
 }
 
 /* Sums of errors: how near to their limits, and what they would see. */
-static void sums_lines(FILE *stream, const json_t *lanes)
+static void sums_lines(FILE *stream, const json_t *checks)
 {
-    const json_t *gain = json_object_get(lanes, "gain"), *rms = json_object_get(lanes, "rms");
-    const char *reason = record_text(gain, "reason", NULL);
-    bool binding = json_is_true(json_object_get(gain, "binding"));
-    if (!gain) /* a router */
+    const json_t *scale = json_object_get(checks, "scale"), *rms = json_object_get(checks, "rms");
+    const char *reason = record_text(scale, "reason", NULL);
+    bool binding = json_is_true(json_object_get(scale, "binding"));
+    if (!scale) /* a router */
         return;
     if (*reason) {
         fprintf(stream, "  Aggregate tests skipped: %s\n", reason);
@@ -160,13 +160,14 @@ static void sums_lines(FILE *stream, const json_t *lanes)
     fprintf(stream, "  Aggregate tests (statistic/limit): RMS");
     number(stream, 0, "%.2f", record_number(rms, "limit_ratio", NULL));
     fprintf(stream, ", scale");
-    number(stream, 0, "%.2f", record_number(gain, "limit_ratio", NULL));
+    number(stream, 0, "%.2f", record_number(scale, "limit_ratio", NULL));
     fprintf(stream, "%s\n",
-            binding                                                                    ? ""
-            : json_is_true(json_object_get(json_object_get(lanes, "bits"), "binding")) ? " (informational: bits decide)"
-                                                                                       : " (informational)");
-    if (find_family(gain, "gain of the layer"))
-        put_detection_limit(stream, "  Detection", gain);
+            binding ? ""
+            : json_is_true(json_object_get(json_object_get(checks, "bits"), "binding"))
+                ? " (informational: bits decide)"
+                : " (informational)");
+    if (find_family(scale, "scale of the layer"))
+        put_detection_limit(stream, "  Detection", scale);
 }
 
 /* Down by itself, on the intermediate that the subject handed out. */
@@ -179,8 +180,8 @@ static void down_line(FILE *stream, const json_t *down)
     fprintf(stream, ", RMS");
     number(stream, 0, "%.2f", record_number(down, "rms", "limit_ratio", NULL));
     fprintf(stream, ", scale");
-    number(stream, 0, "%.2f", record_number(down, "gain", "limit_ratio", NULL));
-    put_detection_limit(stream, "; detection", json_object_get(down, "gain"));
+    number(stream, 0, "%.2f", record_number(down, "scale", "limit_ratio", NULL));
+    put_detection_limit(stream, "; detection", json_object_get(down, "scale"));
 }
 
 static void stored_line(FILE *stream, const json_t *overall)
@@ -196,12 +197,12 @@ static void stored_line(FILE *stream, const json_t *overall)
 
 static void details(FILE *stream, const json_t *one)
 {
-    const json_t *lanes = json_object_get(one, "lanes"), *metrics = json_object_get(one, "metrics");
+    const json_t *checks = json_object_get(one, "checks"), *metrics = json_object_get(one, "metrics");
     drift_table(stream, json_object_get(metrics, "drift"));
-    sums_lines(stream, lanes);
-    codes_line(stream, json_object_get(lanes, "codes"));
-    down_line(stream, json_object_get(lanes, "down"));
-    exact_line(stream, json_object_get(lanes, "exact"));
+    sums_lines(stream, checks);
+    codes_line(stream, json_object_get(checks, "codes"));
+    down_line(stream, json_object_get(checks, "down"));
+    exact_line(stream, json_object_get(checks, "exact"));
     stored_line(stream, json_object_get(metrics, "overall"));
 }
 
@@ -229,35 +230,37 @@ static void routing_line(FILE *stream, const json_t *rerouted)
     fprintf(stream, "; the FFN was evaluated with the kernel's routing\n");
 }
 
-static bool lane_fails(const json_t *lane)
+static bool check_fails(const json_t *check)
 {
-    return json_is_true(json_object_get(lane, "binding")) && !strcmp(record_text(lane, "result", NULL), "FAIL");
+    return json_is_true(json_object_get(check, "binding")) && !strcmp(record_text(check, "result", NULL), "FAIL");
 }
 
-/* "bound exceeded: 5 of 64 elements", of a lane that fails. */
-static bool put_count(FILE *stream, const json_t *lane, const char *what, const char *wrong, const char *all)
+/* "; bound exceeded: 5 of 64 elements", of a check that fails; the first without "; ". */
+static bool put_count(FILE *stream, bool first, const json_t *check, const char *what, const char *wrong,
+                      const char *all)
 {
-    if (!lane_fails(lane) || !(record_number(lane, wrong, NULL) > 0))
+    if (!check_fails(check) || !(record_number(check, wrong, NULL) > 0))
         return false;
-    fprintf(stream, "%s: %.0f of %.0f elements", what, record_number(lane, wrong, NULL),
-            record_number(lane, all, NULL));
+    fprintf(stream, "%s%s: %.0f of %.0f elements", first ? "" : "; ", what, record_number(check, wrong, NULL),
+            record_number(check, all, NULL));
     return true;
 }
 
 /* Why a case fails in a few words; false: its reason is as short. */
-static bool put_cause(FILE *stream, const json_t *lanes)
+static bool put_cause(FILE *stream, const json_t *checks)
 {
-    static const char *const sums[][2] = {{"rms", "RMS error"}, {"gain", "scale error"}};
-    const json_t *down = json_object_get(lanes, "down");
-    if (put_count(stream, json_object_get(lanes, "bits"), "bits differ", "mismatching", "compared") ||
-        put_count(stream, json_object_get(lanes, "bound"), "bound exceeded", "exceeding", "elements") ||
-        put_count(stream, json_object_get(lanes, "codes"), "inadmissible rounding of the intermediate", "illegal",
-                  "codes") ||
-        put_count(stream, json_object_get(down, "bound"), "bound of the down projection exceeded", "exceeding",
+    static const char *const sums[][2] = {{"rms", "RMS error"}, {"scale", "scale error"}};
+    const json_t *down = json_object_get(checks, "down");
+    bool any = put_count(stream, true, json_object_get(checks, "bits"), "bits differ", "mismatching", "compared");
+    any |= put_count(stream, !any, json_object_get(checks, "bound"), "bound exceeded", "exceeding", "elements");
+    if (any ||
+        put_count(stream, true, json_object_get(checks, "codes"), "inadmissible rounding of the intermediate",
+                  "inadmissible", "codes") ||
+        put_count(stream, true, json_object_get(down, "bound"), "bound of the down projection exceeded", "exceeding",
                   "elements"))
         return true;
     for (int i = 0; i < 2; i++)
-        if (lane_fails(json_object_get(lanes, sums[i][0])) || lane_fails(json_object_get(down, sums[i][0]))) {
+        if (check_fails(json_object_get(checks, sums[i][0])) || check_fails(json_object_get(down, sums[i][0]))) {
             fprintf(stream, "aggregate test fails: %s", sums[i][1]);
             return true;
         }
@@ -290,7 +293,7 @@ static void put_place(FILE *stream, const json_t *one, const json_t *layer, cons
     else if (!strcmp(output, "intermediate"))
         fprintf(stream, "slot %.0f, column %.0f of the intermediate", floor(element / width), fmod(element, width));
     else if (!strcmp(output, "output"))
-        fprintf(stream, "column %.0f", element);
+        fprintf(stream, "column %.0f of the output", element);
     else
         fprintf(stream, "element %.0f of %s", element, output);
 }
@@ -304,7 +307,7 @@ enum { OUTPUTS = sizeof outputs / sizeof *outputs };
 static void first_line(FILE *stream, const json_t *one)
 {
     const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
-    bool bits = lane_fails(json_object_get(json_object_get(one, "lanes"), "bits"));
+    bool bits = check_fails(json_object_get(json_object_get(one, "checks"), "bits"));
     for (size_t l = 0; l < json_array_size(layers); l++)
         for (int i = 0; i < OUTPUTS; i++) {
             const json_t *layer = json_array_get(layers, l);
@@ -394,7 +397,7 @@ static const json_t *quantised(const json_t *one, const char *name)
 static bool put_wrong(FILE *stream, const json_t *one)
 {
     static const char *const names[] = {"codes", "scales"};
-    bool open = json_is_true(json_object_get(json_object_get(json_object_get(one, "lanes"), "bits"), "open_silu"));
+    bool open = json_is_true(json_object_get(json_object_get(json_object_get(one, "checks"), "bits"), "open_silu"));
     bool any = false;
     for (int i = 0; i < 2; i++) {
         const json_t *a = quantised(one, names[i]);
@@ -461,8 +464,10 @@ static void case_block(FILE *stream, const json_t *one, bool verbose)
             record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
     if (!reason[0])
         fprintf(stream, contract[0] ? "contract %s" : "%sno order claimed", contract);
-    else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "lanes")))
+    else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "checks"))) {
         told = false;
+        fprintf(stream, contract[0] ? "; contract %s" : "%s; no order claimed", contract);
+    }
     else
         fprintf(stream, "%.*s", reason_length(reason, record_text(one, "diagnosis", NULL)), reason);
     fprintf(stream, route ? ", of the router\n" : "\n");

@@ -12,7 +12,8 @@
 #include "harness/judge/coverage.h"
 #include "harness/run/json_text.h"
 
-#define RECORD_SCHEMA "gaugeblock-record/1"
+#define RECORD_SCHEMA "gaugeblock-record/2"
+#define RECORD_SCHEMA_BEFORE "gaugeblock-record/1"
 
 /* Schema, command line and environment: what every JSON of the program begins with. */
 json_t *record_begin(const char *schema, int argc, char **argv);

@@ -190,7 +190,7 @@ bool report_markdown(FILE *stream, const json_t *record)
         case_name(one, name, sizeof name);
         fprintf(stream, "| %s | %s | %s |", record_text(one, "subject", "name", NULL), name,
                 record_text(one, "verdict", NULL));
-        markdown_number(stream, "%.0f", record_number(one, "lanes", "bits", "mismatching", NULL));
+        markdown_number(stream, "%.0f", record_number(one, "checks", "bits", "mismatching", NULL));
         markdown_number(stream, "%.9f", record_number(truth, "cosine_min", NULL));
         markdown_number(stream, "%.3e", record_number(truth, "max_abs", NULL));
         markdown_number(stream, "%.3e", record_number(truth, "relative_l2", NULL));

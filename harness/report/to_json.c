@@ -48,7 +48,7 @@ static json_t *describe_difference(const struct difference *d, enum gb_format fo
     return object;
 }
 
-static json_t *describe_bound(const struct bound_result *r, size_t per_token)
+static json_t *describe_stage_bound(const struct bound_result *r, size_t per_token)
 {
     return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:I}", "elements", (json_int_t)r->elements, "exceeding",
                      (json_int_t)r->exceeding, "worst_case_ratio", describe_number(r->worst_ratio), "limit_ratio",
@@ -56,40 +56,40 @@ static json_t *describe_bound(const struct bound_result *r, size_t per_token)
                      (json_int_t)(r->at / per_token), "at_element", (json_int_t)(r->at % per_token));
 }
 
-static json_t *describe_bits_lane(const struct lane *lane, bool binding)
+static json_t *describe_bits(const struct check_result *check, bool binding)
 {
-    return json_pack("{s:b, s:s, s:I, s:I, s:I}", "binding", binding, "result", lane->mismatching ? "FAIL" : "PASS",
-                     "compared", (json_int_t)lane->compared, "mismatching", (json_int_t)lane->mismatching, "max_ulp",
-                     (json_int_t)lane->max_ulp);
+    return json_pack("{s:b, s:s, s:I, s:I, s:I}", "binding", binding, "result", check->mismatching ? "FAIL" : "PASS",
+                     "compared", (json_int_t)check->compared, "mismatching", (json_int_t)check->mismatching, "max_ulp",
+                     (json_int_t)check->max_ulp);
 }
 
-static json_t *describe_bound_lane(const struct lane *lane, bool binding)
+static json_t *describe_bound(const struct check_result *check, bool binding)
 {
     return json_pack("{s:b, s:s, s:I, s:I, s:o, s:o, s:o, s:f}", "binding", binding, "result",
-                     lane->exceeding ? "FAIL" : "PASS", "elements", (json_int_t)lane->elements, "exceeding",
-                     (json_int_t)lane->exceeding, "worst_case_ratio", describe_number(lane->worst_ratio), "limit_ratio",
-                     describe_number(lane->limit_ratio), "rms_ratio", describe_number(lane->rms_ratio),
+                     check->exceeding ? "FAIL" : "PASS", "elements", (json_int_t)check->elements, "exceeding",
+                     (json_int_t)check->exceeding, "worst_case_ratio", describe_number(check->worst_ratio),
+                     "limit_ratio", describe_number(check->limit_ratio), "rms_ratio", describe_number(check->rms_ratio),
                      "false_alarm_probability", FALSE_ALARM_PROBABILITY);
 }
 
 static json_t *describe_family(enum family family, const struct family_result *r)
 {
     char place[64];
-    return json_pack("{s:s, s:I, s:I, s:o, s:i, s:s, s:o, s:o}", "name", family_name(family), "statistics",
-                     (json_int_t)r->count, "exceeding", (json_int_t)r->exceeding, "limit_ratio",
-                     describe_number(r->limit_ratio), "at_layer", (int)r->layer, "at",
-                     family_place(family, r, place, sizeof place), "detection_floor_smallest",
-                     describe_number(r->floor_smallest), "detection_floor_worst", describe_number(r->floor_worst));
+    return json_pack(
+        "{s:s, s:I, s:I, s:o, s:i, s:s, s:o, s:o}", "name", family_name(family), "statistics", (json_int_t)r->count,
+        "exceeding", (json_int_t)r->exceeding, "limit_ratio", describe_number(r->limit_ratio), "at_layer",
+        (int)r->layer, "at", family_place(family, r, place, sizeof place), "detection_limit_smallest",
+        describe_number(r->detection_smallest), "detection_limit_worst", describe_number(r->detection_worst));
 }
 
-static json_t *describe_statistics(const struct statistics *s, bool gain, bool binding)
+static json_t *describe_aggregate(const struct aggregate_tests *s, bool scale, bool binding)
 {
     json_t *families = json_array();
     uint64_t count = 0, exceeding = 0;
     double largest = 0.0;
     for (enum family f = 0; f < FAMILIES; f++) {
         const struct family_result *r = &s->family[f];
-        if (family_is_gain(f) != gain || r->count == 0)
+        if (family_is_scale(f) != scale || r->count == 0)
             continue;
         json_array_append_new(families, describe_family(f, r));
         count += r->count;
@@ -100,49 +100,50 @@ static json_t *describe_statistics(const struct statistics *s, bool gain, bool b
                                exceeding ? "FAIL" : "PASS", "statistics", (json_int_t)count, "exceeding",
                                (json_int_t)exceeding, "limit_ratio", describe_number(largest),
                                "false_alarm_probability", s->probability, "tokens_judged", (int)s->tokens_judged);
-    if (s->open_codes || s->tokens_left_out)
-        json_object_update_new(object, json_pack("{s:I, s:I}", "open_codes", (json_int_t)s->open_codes,
+    if (s->ambiguous_codes || s->tokens_left_out)
+        json_object_update_new(object, json_pack("{s:I, s:I}", "ambiguous_codes", (json_int_t)s->ambiguous_codes,
                                                  "tokens_left_out", (json_int_t)s->tokens_left_out));
     json_object_set_new(object, "families", families);
     return object;
 }
 
-static json_t *describe_exact(const struct exact_lane *lane)
+static json_t *describe_exact(const struct exact_result *check)
 {
-    if (lane->why)
-        return json_pack("{s:b, s:s, s:s, s:i, s:i}", "binding", false, "result", "NOT_RUN", "reason", lane->why,
-                         "at_layer", (int)lane->layer, "at_token", (int)lane->token);
-    return json_pack("{s:b, s:s, s:I, s:I, s:f}", "binding", lane->binding, "result",
-                     exact_violated(lane) ? "FAIL" : "PASS", "compared", (json_int_t)lane->compared, "mismatching",
-                     (json_int_t)lane->mismatching, "widest_sum_bits", lane->bits);
+    if (check->why)
+        return json_pack("{s:b, s:s, s:s, s:i, s:i}", "binding", false, "result", "NOT_RUN", "reason", check->why,
+                         "at_layer", (int)check->layer, "at_token", (int)check->token);
+    return json_pack("{s:b, s:s, s:I, s:I, s:f}", "binding", check->binding, "result",
+                     exact_violated(check) ? "FAIL" : "PASS", "compared", (json_int_t)check->compared, "mismatching",
+                     (json_int_t)check->mismatching, "widest_sum_bits", check->bits);
 }
 
-static json_t *describe_codes(const struct code_lane *lane)
+static json_t *describe_codes(const struct codes_result *check)
 {
-    return json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:f}", "binding", lane->binding, "result",
-                     codes_violated(lane) ? "FAIL" : "PASS", "codes", (json_int_t)lane->codes, "same",
-                     (json_int_t)(lane->codes - lane->flips - lane->illegal), "legal_flips", (json_int_t)lane->flips,
-                     "illegal", (json_int_t)lane->illegal, "counted_flips", (json_int_t)lane->counted, "expected_flips",
-                     describe_number(lane->expected), "allowed_flips", (json_int_t)lane->allowed,
-                     "false_alarm_probability", FALSE_ALARM_PROBABILITY);
+    return json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:f}", "binding", check->binding, "result",
+                     codes_violated(check) ? "FAIL" : "PASS", "codes", (json_int_t)check->codes, "same",
+                     (json_int_t)(check->codes - check->flips - check->inadmissible), "admissible_differences",
+                     (json_int_t)check->flips, "inadmissible", (json_int_t)check->inadmissible, "counted_differences",
+                     (json_int_t)check->counted, "expected_differences", describe_number(check->expected),
+                     "allowed_differences", (json_int_t)check->allowed, "false_alarm_probability",
+                     FALSE_ALARM_PROBABILITY);
 }
 
-static json_t *describe_down(const struct down_lane *lane)
+static json_t *describe_down(const struct down_result *check)
 {
-    json_t *object = json_pack("{s:o}", "bound", describe_bound_lane(&lane->bound, lane->bound_binding));
-    if (lane->why) {
-        json_object_set_new(object, "sums_not_run", json_string(lane->why));
+    json_t *object = json_pack("{s:o}", "bound", describe_bound(&check->bound, check->bound_binding));
+    if (check->why) {
+        json_object_set_new(object, "aggregate_tests_not_run", json_string(check->why));
     } else {
-        json_object_set_new(object, "rms", describe_statistics(&lane->statistics, false, lane->rms_binding));
-        json_object_set_new(object, "gain", describe_statistics(&lane->statistics, true, lane->gain_binding));
+        json_object_set_new(object, "rms", describe_aggregate(&check->aggregate, false, check->rms_binding));
+        json_object_set_new(object, "scale", describe_aggregate(&check->aggregate, true, check->scale_binding));
     }
     return object;
 }
 
-/* rms, or gain. */
-static json_t *describe_sums(const struct case_result *r, bool gain)
+/* rms, or scale. */
+static json_t *describe_sums(const struct case_result *r, bool scale)
 {
-    json_t *object = describe_statistics(&r->statistics, gain, gain ? r->gain_binding : r->rms_binding);
+    json_t *object = describe_aggregate(&r->aggregate, scale, scale ? r->scale_binding : r->rms_binding);
     if (r->without_sums) {
         json_object_set_new(object, "result", json_string("NOT_RUN"));
         json_object_set_new(object, "reason", json_string(r->without_sums));
@@ -154,7 +155,7 @@ static json_t *describe_sums(const struct case_result *r, bool gain)
 static json_t *describe_thresholds(const struct closeness *c)
 {
     struct threshold_check checks[MOST_THRESHOLDS];
-    size_t count = gate_checks(c, checks);
+    size_t count = policy_checks(c, checks);
     json_t *array = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(array, json_pack("{s:s, s:o, s:f, s:s}", "name", checks[i].name, "value",
@@ -164,8 +165,8 @@ static json_t *describe_thresholds(const struct closeness *c)
         json_decref(array);
         return NULL;
     }
-    return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", gate_missed(c) ? "FAIL" : "PASS", "gate",
-                     c->gate->name, "checks", array);
+    return json_pack("{s:b, s:s, s:s, s:o}", "binding", true, "result", policy_missed(c) ? "FAIL" : "PASS", "gate",
+                     c->policy->name, "checks", array);
 }
 
 /* Of a quantiser: codes, or scales. */
@@ -204,17 +205,17 @@ json_t *describe_checks(const struct case_result *r)
 {
     if (r->quantiser)
         return describe_quantise_check(&r->quantise);
-    json_t *checks = json_pack("{s:o}", "bits", describe_bits_lane(&r->bits, r->bits_binding));
+    json_t *checks = json_pack("{s:o}", "bits", describe_bits(&r->bits, r->bits_binding));
     if (!r->router)
         json_object_set_new(checks, "exact", describe_exact(&r->exact));
-    json_object_set_new(checks, "bound", describe_bound_lane(&r->bound, r->bound_binding));
+    json_object_set_new(checks, "bound", describe_bound(&r->bound, r->bound_binding));
     if (r->router)
         return checks;
     json_object_set_new(checks, "rms", describe_sums(r, false));
-    json_object_set_new(checks, "gain", describe_sums(r, true));
+    json_object_set_new(checks, "scale", describe_sums(r, true));
     if (r->codes.codes)
         json_object_set_new(checks, "codes", describe_codes(&r->codes));
-    if (!lane_vacuous(&r->down.bound))
+    if (!check_vacuous(&r->down.bound))
         json_object_set_new(checks, "down", describe_down(&r->down));
     json_t *thresholds = r->output ? describe_thresholds(&r->closeness) : NULL;
     if (thresholds)
@@ -235,7 +236,7 @@ static json_t *describe_layer(const struct layer_result *l)
         describe_into(object, "subject_reference", l->bits[i].stage,
                       describe_difference(&l->bits[i].of, l->bits[i].format, l->bits[i].per_token));
     for (uint32_t i = 0; i < l->bound_count; i++)
-        describe_into(object, "bound", l->bound[i].stage, describe_bound(&l->bound[i].of, l->bound[i].per_token));
+        describe_into(object, "bound", l->bound[i].stage, describe_stage_bound(&l->bound[i].of, l->bound[i].per_token));
     for (uint32_t i = 0; i < l->distance_count; i++)
         describe_into(object, l->distance[i].subject, l->distance[i].truth, describe_metrics(&l->distance[i].of));
     for (uint32_t i = 0; i < l->hash_count; i++)
@@ -261,10 +262,10 @@ static json_t *describe_drift(const struct drift_result *d)
     json_t *object = json_pack("{s:i, s:i}", "layer", (int)d->layer, "model_layer", (int)d->model_layer);
     describe_into(object, "subject_truth", "quantised", describe_metrics(&d->subject_quantised));
     describe_into(object, "subject_truth", "original", describe_metrics(&d->subject_original));
-    json_object_set_new(object, "subject_routing_flips", json_integer(d->subject_flips));
+    json_object_set_new(object, "subject_changed_expert_sets", json_integer(d->subject_changed));
     describe_into(object, "reference_truth", "quantised", describe_metrics(&d->reference_quantised));
     describe_into(object, "reference_truth", "original", describe_metrics(&d->reference_original));
-    json_object_set_new(object, "reference_routing_flips", json_integer(d->reference_flips));
+    json_object_set_new(object, "reference_changed_expert_sets", json_integer(d->reference_changed));
     return object;
 }
 

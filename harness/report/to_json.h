@@ -10,7 +10,7 @@
 
 /* A number, or null where it is not finite. */
 json_t *describe_number(double value);
-/* "lanes" and "metrics" of a case that was judged. */
+/* "checks" and "metrics" of a case that was judged. */
 json_t *describe_checks(const struct case_result *result);
 json_t *describe_figures(const struct case_result *result);
 json_t *describe_explanation(const struct explanation *explanation);

@@ -68,7 +68,7 @@ static enum gb_status published(const struct gb_weights *w, const float *encode,
         double *row = matrix + (size_t)r * w->columns;
         gb_weights_row(&scaled, expert, r, row);
         for (uint32_t c = 0; encode && c < w->columns; c++)
-            row[c] /= (double)encode[(size_t)expert * w->parts + gb_weights_part(w, r)];
+            row[c] /= (double)encode[(size_t)expert * w->halves + gb_weights_part(w, r)];
     }
     return GB_OK;
 }

@@ -13,8 +13,8 @@ void layer_inputs(const struct gb_fixture *f, uint32_t layer, enum gb_format rou
         routing_weights[i] = rounded == GB_BF16 ? (double)gb_bf16_decode(gb_bf16_encode(l->routing_weights[i]))
                                                 : l->truth_routing_weights[i];
     for (size_t i = 0; i < f->shape.tokens * hidden; i++)
-        x[i] =
-            (double)gb_bf16_decode(f->weighed_input ? gb_weigh((float)routing_weights[i / hidden], l->x[i]) : l->x[i]);
-    for (size_t i = 0; f->weighed_input && i < pairs; i++)
+        x[i] = (double)gb_bf16_decode(
+            f->apply_router_weight_on_input ? gb_weigh((float)routing_weights[i / hidden], l->x[i]) : l->x[i]);
+    for (size_t i = 0; f->apply_router_weight_on_input && i < pairs; i++)
         routing_weights[i] = 1.0;
 }

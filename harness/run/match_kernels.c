@@ -106,8 +106,8 @@ static void check(const struct gb_problem *problem, struct selected *s)
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s knows no biases and no activation but SiLU, which the fixture has",
                  s->kernel->name);
-    } else if (!problem->quantise && s->kernel->operation != GB_ROUTE && problem->weighed_input &&
-               !(s->kernel->flags & GB_WEIGHED_INPUT)) {
+    } else if (!problem->quantise && s->kernel->operation != GB_ROUTE && problem->apply_router_weight_on_input &&
+               !(s->kernel->flags & GB_APPLY_ROUTER_WEIGHT_ON_INPUT)) {
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s weighs outputs, but the fixture's routing weights multiply the input",
                  s->kernel->name);

@@ -316,7 +316,7 @@ static enum gb_status run_new(struct session *s, const struct session_io *io, ui
         status = guarded_from(s->memory, io->ids, pairs * sizeof(int32_t), &r->ids, error);
     if (status == GB_OK && k->operation != GB_DOWN)
         status = guarded_from(s->memory, io->x, tokens * shape->hidden * sizeof(gb_bf16), &r->x, error);
-    if (status == GB_OK && !routes && (session_writes_output(k) || s->arguments.weighed_input))
+    if (status == GB_OK && !routes && (session_writes_output(k) || s->arguments.apply_router_weight_on_input))
         status = guarded_from(s->memory, io->routing_weights, pairs * sizeof(float), &r->routing_weights, error);
     if (status == GB_OK && k->operation == GB_DOWN)
         status = guarded_from(s->memory, io->intermediate_in, inner, &r->intermediate, error);

@@ -27,13 +27,16 @@ static const char *const usual[] = {"bf16.fma32",  "bf16.mma16-sm90", "bf16.fma3
                                     "mxfp8.fma32", "fp8.fma32",       "int8.fma32",
                                     "nvfp4.fma32", "mxfp4.fma32"};
 
-/* The order of this name without its version; NULL if there is none. */
+/* The order of this name without its version, of those that contracts have; NULL if there is none. */
 static const char *order_of(const char *name, size_t length)
 {
-    static const char *const orders[] = {GB_ORDER_FMA32, GB_ORDER_MMA16_SM90};
-    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
-        if (strlen(orders[i]) > length && !strncmp(orders[i], name, length) && orders[i][length] == '/')
-            return orders[i];
+    size_t count;
+    const struct gb_contract *contracts = gb_contracts(&count);
+    for (size_t i = 0; i < count; i++) {
+        const char *order = gb_order_name(contracts[i].order);
+        if (strlen(order) > length && !strncmp(order, name, length) && order[length] == '/')
+            return order;
+    }
     return NULL;
 }
 

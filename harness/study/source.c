@@ -67,7 +67,7 @@ enum gb_status study_source_generate(const struct study_generation *g, struct st
     if (status != GB_OK)
         return status;
     source->fixture = f;
-    f->renormalise = g->renormalise;
+    f->norm_topk_prob = g->norm_topk_prob;
     f->rms_norm_epsilon = 1e-6;
     f->seed = g->seed;
     snprintf(f->router, sizeof f->router, "%s", g->router);

@@ -59,8 +59,8 @@ struct study_source {
 };
 /* A stack of `layers` layers with generated weights. GB_EINVAL, GB_ENOMEM. */
 struct study_generation {
-    const char *name, *router; /* router: "": the default by renormalise */
-    bool renormalise;
+    const char *name, *router; /* router: "": the default by norm_topk_prob */
+    bool norm_topk_prob;
     struct gb_shape shape;
     uint32_t layers;
     enum gb_format weights;

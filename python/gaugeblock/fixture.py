@@ -19,7 +19,7 @@ class Weights:
 
     codes: nvfp4 uint8 [experts, rows, columns / 2], the even column in the low nibble; mxfp8 E4M3 [experts, rows, columns];
     mxfp4 as nvfp4, fp8 as mxfp8; bf16 [experts, rows, columns]. scales: nvfp4 E4M3 [experts, rows, columns / 16]; mxfp8 and
-    mxfp4 E8M0 [experts, rows, columns / 32]; fp8 float32 [experts, parts, row blocks, column blocks]; else None. global_scales: nvfp4 float32 [experts, parts], decoding scales; else None."""
+    mxfp4 E8M0 [experts, rows, columns / 32]; fp8 float32 [experts, halves, row blocks, column blocks]; else None. global_scales: nvfp4 float32 [experts, halves], decoding scales; else None."""
 
     format: str
     codes: typing.Any
@@ -58,7 +58,7 @@ class Layer:
     x: bf16 [tokens, hidden]; ids: int32 [tokens, top_k], -1 is an empty slot; routing_weights: float32 [tokens, top_k];
     gate_up: Weights of 2 * intermediate rows, the gate rows first; down: Weights of hidden rows. activation: its name
     in docs/numerics.md, such as "silu"; gate_up_bias: float32 [experts, 2 * intermediate], down_bias: float32 [experts,
-    hidden]; None where the layer has none. weighed_input: the routing weight multiplies x, rounded to bf16, and not the
+    hidden]; None where the layer has none. apply_router_weight_on_input: the routing weight multiplies x, rounded to bf16, and not the
     output. activations: what the fixture's contract multiplies x and the intermediate as: "bf16", or "nvfp4", "mxfp8",
     "fp8", which they are quantised to first. A function that does not know them raises NotImplementedError. quantisation: how, or None
     for "bf16". router: a Router, or None where the layer has none."""
@@ -76,7 +76,7 @@ class Layer:
     activation: str
     gate_up_bias: typing.Any
     down_bias: typing.Any
-    weighed_input: bool = False
+    apply_router_weight_on_input: bool = False
     activations: str = "bf16"
     quantisation: typing.Optional[Quantisation] = None
     router: typing.Optional[Router] = None
@@ -209,7 +209,7 @@ class Fixture:
             if a.gate_up_bias == ffi.NULL
             else array(a.gate_up_bias, np.float32, (s.experts, 2 * s.intermediate)),
             down_bias=None if a.down_bias == ffi.NULL else array(a.down_bias, np.float32, (s.experts, s.hidden)),
-            weighed_input=bool(a.weighed_input),
+            apply_router_weight_on_input=bool(a.apply_router_weight_on_input),
             activations=self.activations,
             quantisation=self._quantisation(index),
             router=self._router(index, array),
@@ -308,7 +308,7 @@ class Fixture:
         if a.router_weights.codes == ffi.NULL or a.router == ffi.NULL:
             return None
         named = ffi.string(self._fixture.router).decode()
-        recipe = lib.gb_router_recipe_default(self._fixture.renormalise)
+        recipe = lib.gb_router_recipe_default(self._fixture.norm_topk_prob)
         return Router(
             recipe=named or ffi.string(recipe.name).decode(),
             rules=_rules(ffi, a.router),
@@ -331,7 +331,7 @@ class Fixture:
         scales_shape = (w.experts, w.rows, scales // w.rows)
         if row.block_rows > 1:
             columns = -(-w.columns // row.block)
-            scales_shape = (w.experts, w.parts, scales // scales_type().itemsize // w.parts // columns, columns)
+            scales_shape = (w.experts, w.halves, scales // scales_type().itemsize // w.halves // columns, columns)
 
         def dequantise(expert: int) -> npt.NDArray[np.float32]:
             w = getattr(arguments, projection)
@@ -350,6 +350,6 @@ class Fixture:
             scales=None if not scales else array(w.scales, scales_type, scales_shape, scale_element),
             global_scales=None
             if w.global_scales == ffi.NULL
-            else array(w.global_scales, np.float32, (w.experts, w.parts)),
+            else array(w.global_scales, np.float32, (w.experts, w.halves)),
             dequantise=dequantise,
         )

@@ -15,7 +15,7 @@ struct work {
     const struct gb_truth_quantised *weights;
     const struct gb_rounding_points *points;
     struct outputs out;
-    struct gb_moments *moments;
+    struct gb_covariance *covariance;
     struct gb_open_codes open;
 };
 
@@ -29,14 +29,14 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, const double *ro
     struct spread d = {0};
     gb_sum_products(row, w->intermediate + (size_t)pair * I, I, &d.value, &absolute);
     absolute += bias ? fabs((double)*bias) : 0.0;
-    absolute += gb_open_codes_row(&w->open, w->moments, top_k, I, pair, r, row, weight);
+    absolute += gb_open_codes_row(&w->open, w->covariance, top_k, I, pair, r, row, weight);
     gb_bound_slot(&w->points->stages, d, gamma_n(n, u) * absolute, bias, fabs(weight), &w->out.worst[o],
                   &w->out.variance[o]);
     d.value += bias ? (double)*bias : 0.0;
     w->out.value[o] += weight * d.value;
     w->out.absolute[o] += fabs(weight) * absolute;
-    if (token < w->moments->tokens)
-        gb_moments_slot(w->moments, token, pair % top_k)[r] = (float)(weight * d.value);
+    if (token < w->covariance->tokens)
+        gb_covariance_slot(w->covariance, token, pair % top_k)[r] = (float)(weight * d.value);
 }
 
 static void add_row(struct work *w, uint32_t r, double *row)
@@ -70,7 +70,7 @@ static enum gb_status add_rows(struct work *w, struct gb_error *error)
 enum gb_status gb_bound_down(const struct gb_shape *shape, const double *intermediate, const double *flips,
                              const int32_t *ids, const double *routing_weights,
                              const struct gb_truth_quantised *weights, const struct gb_rounding_points *points,
-                             const struct gb_bounds *bounds, struct gb_moments *moments, struct gb_error *error)
+                             const struct gb_bounds *bounds, struct gb_covariance *covariance, struct gb_error *error)
 {
     struct gb_groups groups;
     struct work w = {.shape = shape,
@@ -79,24 +79,24 @@ enum gb_status gb_bound_down(const struct gb_shape *shape, const double *interme
                      .routing_weights = routing_weights,
                      .weights = weights,
                      .points = points,
-                     .moments = moments};
-    *moments = (struct gb_moments){0};
+                     .covariance = covariance};
+    *covariance = (struct gb_covariance){0};
     enum gb_status status = gb_groups_new(shape, ids, &groups, error);
     if (status != GB_OK)
         return status;
-    status = gb_moments_start(shape, moments, error);
+    status = gb_covariance_start(shape, covariance, error);
     if (status == GB_OK)
-        status = gb_open_codes_new(shape, flips, moments, &w.open, error);
+        status = gb_open_codes_new(shape, flips, covariance, &w.open, error);
     if (!gb_outputs_sums_new(shape, &w.out) && status == GB_OK)
         status = gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
     if (status == GB_OK)
         status = add_rows(&w, error);
     if (status == GB_OK) {
         gb_bound_combine(shape, points, weights->extension.down_bias, &w.out, bounds);
-        status = gb_moments_independent(bounds->output_sigma, moments, error);
+        status = gb_covariance_independent(bounds->output_sigma, covariance, error);
     }
     if (status != GB_OK)
-        gb_moments_free(moments);
+        gb_covariance_free(covariance);
     gb_open_codes_free(&w.open);
     gb_outputs_sums_free(&w.out);
     gb_groups_free(&groups);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the errors of a token's outputs hang together: docs/numerics.md#moments. */
+/* How the errors of a token's outputs hang together: docs/numerics.md#error-covariance. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ enum {
 };
 
 struct work {
-    struct gb_moments *m;
+    struct gb_covariance *m;
     const struct gb_shape *shape;
     const struct gb_groups *groups; /* the pairs of the first m->tokens tokens */
     const double *routing_weights;  /* [tokens, top_k] */
@@ -44,7 +44,7 @@ static uint32_t tile_rows(const struct work *w, uint32_t tile)
     return w->shape->hidden - first < w->m->tile ? w->shape->hidden - first : w->m->tile;
 }
 
-static double *tile_factor(const struct gb_moments *m, uint32_t token, uint32_t tile)
+static double *tile_factor(const struct gb_covariance *m, uint32_t token, uint32_t tile)
 {
     return m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
 }
@@ -102,7 +102,7 @@ static enum gb_status add_pairs(struct work *w, struct gb_error *error)
 }
 
 /* The sum of the slots' directions is the last one. */
-static void sum_directions(struct gb_moments *m, uint32_t hidden)
+static void sum_directions(struct gb_covariance *m, uint32_t hidden)
 {
     for (uint32_t t = 0; t < m->tokens; t++) {
         float *first = m->direction + (size_t)t * m->directions * hidden;
@@ -209,7 +209,7 @@ static void factorise(struct work *w, uint32_t token, uint32_t tile)
     }
 }
 
-void gb_moments_whiten(const struct gb_moments *m, uint32_t token, uint32_t tile, uint32_t count, double *values)
+void gb_covariance_whiten(const struct gb_covariance *m, uint32_t token, uint32_t tile, uint32_t count, double *values)
 {
     const double *l = m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
     for (uint32_t r = 0; r < count && m->factor; r++) {
@@ -223,7 +223,7 @@ void gb_moments_whiten(const struct gb_moments *m, uint32_t token, uint32_t tile
 }
 
 /* values = L^-T values. */
-static void unwhiten_transposed(const struct gb_moments *m, uint32_t token, uint32_t tile, uint32_t count,
+static void unwhiten_transposed(const struct gb_covariance *m, uint32_t token, uint32_t tile, uint32_t count,
                                 double *values)
 {
     const double *l = m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
@@ -238,7 +238,7 @@ static void unwhiten_transposed(const struct gb_moments *m, uint32_t token, uint
 /* A share of the output becomes the direction C^-1 share, tile by tile, of largest component 1. values: scratch. */
 static void weigh_direction(struct work *w, uint32_t token, uint32_t d, double *values)
 {
-    struct gb_moments *m = w->m;
+    struct gb_covariance *m = w->m;
     size_t at = (size_t)token * m->directions + d;
     uint32_t hidden = w->shape->hidden;
     float *u = m->direction + at * hidden;
@@ -247,7 +247,7 @@ static void weigh_direction(struct work *w, uint32_t token, uint32_t d, double *
         double *part = values + (size_t)k * m->tile;
         for (uint32_t o = 0; o < tile_rows(w, k); o++)
             part[o] = (double)u[(size_t)k * m->tile + o];
-        gb_moments_whiten(m, token, k, tile_rows(w, k), part);
+        gb_covariance_whiten(m, token, k, tile_rows(w, k), part);
         unwhiten_transposed(m, token, k, tile_rows(w, k), part);
     }
     for (uint32_t o = 0; o < hidden; o++)
@@ -287,7 +287,7 @@ static double *doubles(size_t count)
 
 static enum gb_status allocate(struct work *w, struct gb_error *error)
 {
-    struct gb_moments *m = w->m;
+    struct gb_covariance *m = w->m;
     size_t hidden = w->shape->hidden;
     m->direction = calloc((size_t)m->tokens * m->directions * hidden, sizeof(float));
     m->variance = doubles((size_t)m->tokens * m->directions);
@@ -297,12 +297,12 @@ static enum gb_status allocate(struct work *w, struct gb_error *error)
     w->projected = doubles((size_t)m->tokens * w->shape->top_k * m->directions);
     if (m->direction && m->variance && m->signal && m->factor && w->propagated && w->projected)
         return GB_OK;
-    return gb_fail(error, GB_ENOMEM, "no memory for the moments of %u tokens", m->tokens);
+    return gb_fail(error, GB_ENOMEM, "no memory for the covariance of %u tokens", m->tokens);
 }
 
-enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
-                              const double *intermediate, const struct gb_truth_quantised *weights,
-                              const struct gb_bounds *bounds, struct gb_moments *m, struct gb_error *error)
+enum gb_status gb_covariance_new(const struct gb_shape *shape, const int32_t *ids, const double *routing_weights,
+                                 const double *intermediate, const struct gb_truth_quantised *weights,
+                                 const struct gb_bounds *bounds, struct gb_covariance *m, struct gb_error *error)
 {
     double hidden = shape->hidden, pairs = (double)shape->top_k * shape->intermediate;
     struct gb_groups groups;
@@ -335,14 +335,14 @@ enum gb_status gb_moments_new(const struct gb_shape *shape, const int32_t *ids, 
     if (status == GB_OK)
         add_own_errors(&w);
     else
-        gb_moments_free(m);
+        gb_covariance_free(m);
     free(w.propagated);
     free(w.projected);
     gb_groups_free(&groups);
     return status;
 }
 
-void gb_moments_free(struct gb_moments *m)
+void gb_covariance_free(struct gb_covariance *m)
 {
     free(m->direction);
     free(m->variance);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What open codes of a re-quantised intermediate may do to sums of errors: docs/numerics.md#moments. */
+/* What open codes of a re-quantised intermediate may do to sums of errors: docs/numerics.md#error-covariance. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +27,8 @@ static uint32_t count_open(const double *flips, size_t count)
     return open;
 }
 
-/* moments->open, and room in the basis. Returns how many columns there are, or -1: no memory. */
-static int64_t choose(const struct gb_shape *shape, const double *flips, struct gb_moments *m)
+/* covariance->open, and room in the basis. Returns how many columns there are, or -1: no memory. */
+static int64_t choose(const struct gb_shape *shape, const double *flips, struct gb_covariance *m)
 {
     size_t per_token = (size_t)shape->top_k * shape->intermediate;
     double hidden = shape->hidden, values = 0.0, products = 0.0;
@@ -51,7 +51,7 @@ static int64_t choose(const struct gb_shape *shape, const double *flips, struct 
     return sum;
 }
 
-enum gb_status gb_open_codes_new(const struct gb_shape *shape, const double *flips, struct gb_moments *m,
+enum gb_status gb_open_codes_new(const struct gb_shape *shape, const double *flips, struct gb_covariance *m,
                                  struct gb_open_codes *o, struct gb_error *error)
 {
     size_t pairs = (size_t)shape->tokens * shape->top_k, at = 0;
@@ -85,7 +85,7 @@ void gb_open_codes_free(struct gb_open_codes *o)
     free(o->column);
 }
 
-double gb_open_codes_row(const struct gb_open_codes *o, struct gb_moments *m, uint32_t top_k, uint32_t intermediate,
+double gb_open_codes_row(const struct gb_open_codes *o, struct gb_covariance *m, uint32_t top_k, uint32_t intermediate,
                          uint32_t pair, uint32_t r, const double *row, double weight)
 {
     uint32_t token = pair / top_k;
@@ -132,7 +132,7 @@ static void orthonormalise(double *basis, uint32_t count, uint32_t hidden)
 }
 
 /* One token's columns, in units of deviation. */
-static void close(struct gb_moments *m, uint32_t token)
+static void close(struct gb_covariance *m, uint32_t token)
 {
     const double *sigma = m->deviation + (size_t)token * m->tile;
     double *kept = m->kept + (size_t)token * m->tile, *basis = m->basis[token];
@@ -148,7 +148,7 @@ static void close(struct gb_moments *m, uint32_t token)
     }
 }
 
-void gb_open_codes_close(struct gb_moments *m)
+void gb_open_codes_close(struct gb_covariance *m)
 {
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t t = 0; t < m->tokens; t++)
@@ -156,7 +156,7 @@ void gb_open_codes_close(struct gb_moments *m)
             close(m, t);
 }
 
-void gb_moments_project(const struct gb_moments *m, uint32_t token, double *values)
+void gb_covariance_project(const struct gb_covariance *m, uint32_t token, double *values)
 {
     if (!m->open || !m->basis[token])
         return;

@@ -27,7 +27,7 @@ struct gb_spread_sums {
 };
 void gb_sum_spreads(const double *row, const struct gb_spreads *h, uint32_t count, struct gb_spread_sums *sums);
 
-/* One column of B D^1/2, docs/numerics.md#moments: scaled[i] = weight * row[i] * sigma[i]. Returns the sum of
+/* One column of B D^1/2, docs/numerics.md#error-covariance: scaled[i] = weight * row[i] * sigma[i]. Returns the sum of
  * row[i] * h[i]; *variance is that of scaled[i]^2. */
 double gb_sum_scaled(const double *row, const double *h, const double *sigma, double weight, uint32_t count,
                      double *scaled, double *variance);

@@ -50,7 +50,7 @@ for options, word in {("--shape", "4,2,80,64", "--format", "mxfp8", "--activatio
     expect(word in refused("make", path("refused.h5"), *options), f"{options}: not {word}")
 refused("verify", path("nvfp4.h5"), "--outputs", path("none.h5"), "--activations", "mxfp8")
 
-# Planted faults, with and without an order, with and without stages.
+# Injected faults, with and without an order, with and without stages.
 FAULTY = ["next-scale", "nibbles", "recipe", "not"]
 fixture = path("nvfp4.h5")
 WRONG = {"reference": 0, "none": 1, "none-unordered": 0, "none-silent": 0}
@@ -58,14 +58,14 @@ WRONG.update({f + suffix: 1 for f in FAULTY for suffix in ("", "-unordered", "-s
 for name, code in WRONG.items():
     case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/quantised-{name}", code=code)["cases"]
     expect(case["exit_code"] == code, f"{name}: {case['verdict']}: {case['reason']}")
-    bound = case["lanes"]["bound"]
+    bound = case["checks"]["bound"]
     expect(0 < bound["limit_ratio"] < 1 or code, f"{name}: {bound}")
     expect("intermediate_codes" in case["reason"] or not name.startswith("recipe-un"), f"{name}: {case['reason']}")
     # What codes that may flip can do is taken out of sums of errors, so that these see a wrong scale all the same.
-    gain = case["lanes"]["gain"]
-    expect(gain["binding"] == name.endswith(("unordered", "silent")) and gain["tokens_left_out"] == 0 and
-           gain["open_codes"] > 0, f"{name}: {gain}")
-    expect(all(f["detection_floor_smallest"] < 1e-4 for f in gain["families"] if "intermediate" not in f["name"]), name)
+    scale = case["checks"]["scale"]
+    expect(scale["binding"] == name.endswith(("unordered", "silent")) and scale["tokens_left_out"] == 0 and
+           scale["ambiguous_codes"] > 0, f"{name}: {scale}")
+    expect(all(f["detection_limit_smallest"] < 1e-4 for f in scale["families"] if "intermediate" not in f["name"]), name)
 
 
 # Recipes that leave the bound open: bits are judged, and without an order nothing is verified.
@@ -143,7 +143,7 @@ def without_intermediate(code, change, *left):
     return case["reason"]
 
 
-# Without the intermediate, values of codes and scales are judged by what legal flips can do; either alone is nothing.
+# Without the intermediate, values of codes and scales are judged by what admissible differences can do; either alone is nothing.
 expect(without_intermediate(0, lambda values: values) == "", "right codes")
 expect("none that admissible differences lead to" in without_intermediate(1, flipped), "another code")
 expect("none that admissible differences lead to" in without_intermediate(1, np.zeros_like), "zeros")

@@ -48,7 +48,7 @@ def elements(codes, weights):
 def counted_weights(layers, weights):
     """The counts of gate, up and down by numpy."""
     counts = {}
-    for p, dataset, half in (("gate", "gate_up", 0), ("up", "gate_up", 1), ("down", "down", None)):
+    for p, dataset, half in (("gate_proj", "gate_up", 0), ("up_proj", "gate_up", 1), ("down_proj", "down", None)):
         codes, scales, zero_blocks = [], [], 0
         for layer in layers:
             for e in np.unique(layer["routing/ids"][()]):
@@ -121,10 +121,10 @@ for weights in LARGEST:
         found = shown(fixture)
         compare(found, counted, fixture)
         expect(sum(n for name, (n, _) in found.items() if name.startswith("silu.")) == gates, f"{fixture}: gates")
-        expect(weights == "bf16" or found["up.zero_blocks"][0] > 0, fixture)
+        expect(weights == "bf16" or found["up_proj.zero_blocks"][0] > 0, fixture)
 
-# Planted gates: each row of gate and up has one weight, so that its dot product is one exact product.
-fixture = path("planted.h5")
+# Injected gates: each row of gate and up has one weight, so that its dot product is one exact product.
+fixture = path("injected.h5")
 run("make", fixture, *SHAPE, "128", "--format", "bf16", "--routing", "holes")
 random = np.random.default_rng(1)
 
@@ -139,7 +139,7 @@ def widen(bits):
     return (bits.astype(np.uint32) << 16).view(f32)
 
 
-def planted_values(layer):
+def injected_values(layer):
     """gate and up of every slot in use, FP32 and exact."""
     x, codes, ids = widen(layer["x"][()]), widen(layer["gate_up/codes"][()]), layer["routing/ids"][()]
     t, k = np.nonzero(ids >= 0)
@@ -161,7 +161,7 @@ with h5py.File(fixture, "r+", libver="latest") as f:
 rehash(fixture)
 
 with h5py.File(fixture) as f, np.errstate(all="ignore"):
-    pairs = [planted_values(f[f"layers/{l}"]) for l in (0, 1)]
+    pairs = [injected_values(f[f"layers/{l}"]) for l in (0, 1)]
     gate, up = (np.concatenate([pair[i].ravel() for pair in pairs]) for i in (0, 1))
     wide = gate.astype(np.float64)
     silu = (wide / (1 + np.exp(-wide))).astype(f32)
@@ -177,8 +177,8 @@ with h5py.File(fixture) as f, np.errstate(all="ignore"):
                "intermediate.subnormals": (stored & 0x7FFF > 0) & (stored & 0x7FFF < 0x80),
                "intermediate.zeros": stored & 0x7FFF == 0, "intermediate.negative_zeros": stored == 0x8000}
     counted = {name: (np.sum(mask), None) for name, mask in counted.items()}
-expect(all(n > 0 for n, _ in counted.values()), f"the planted fixture lacks something: {counted}")
-compare(shown(fixture), counted, "planted")
+expect(all(n > 0 for n, _ in counted.values()), f"the injected fixture lacks something: {counted}")
+compare(shown(fixture), counted, "injected")
 
 with h5py.File(fixture, "r+", libver="latest") as f:
     f.attrs["activation"] = np.bytes_("swiglu-oai")
@@ -205,15 +205,15 @@ def asked(fixture, demand, missing, *arguments):
     return whole
 
 
-asked(edge, "gate.codes,up.scales=120,x.negative_zeros,slots.empty,down.subnormal_scales=10", "")
-asked(gaussian, "gate.codes,x.negative_zeros,intermediate.ties", "x.negative_zeros 0 of 1, intermediate.ties 0 of 1")
-asked(gaussian, "gate.codes=16", "")
-asked(gaussian, "gate.codes=17", "gate.codes 16 of 17")
+asked(edge, "gate_proj.codes,up_proj.scales=120,x.negative_zeros,slots.empty,down_proj.subnormal_scales=10", "")
+asked(gaussian, "gate_proj.codes,x.negative_zeros,intermediate.ties", "x.negative_zeros 0 of 1, intermediate.ties 0 of 1")
+asked(gaussian, "gate_proj.codes=16", "")
+asked(gaussian, "gate_proj.codes=17", "gate_proj.codes 16 of 17")
 asked(gaussian, "clamp.gate", "clamp.gate (not in this format or activation)")
 asked(one, "experts.all", "")
 asked(one, "experts.idle", "experts.idle 0 of 1")
-reason = record(one, "--require-coverage", "all,gate.scales=1", code=4)["cases"][0]["reason"]
-expect("up.scales" in reason and "gate.scales" not in reason and "clamp" not in reason, reason)
+reason = record(one, "--require-coverage", "all,gate_proj.scales=1", code=4)["cases"][0]["reason"]
+expect("up_proj.scales" in reason and "gate_proj.scales" not in reason and "clamp" not in reason, reason)
 
 # The record has the counts once a fixture, of the largest batch that was judged; failures stay failures.
 whole = asked(gaussian, "experts.several", "experts.several 0 of 1", "--batch", "1")
@@ -228,6 +228,6 @@ expect(list(coverage["counts"].items()) == [(name, {"seen": n} | ({"possible": o
 np.save(path("zeros.npy"), np.zeros((9, 96), f32))
 record(gaussian, "--outputs", path("zeros.npy"), "--require-coverage", "experts.idle=9", code=1)
 
-for bad in ("", "gate.code", "gate.codes=0", "gate.codes=x", "gate.codes,", ",all", "all=", "x" * 100, "ALL"):
+for bad in ("", "gate_proj.code", "gate_proj.codes=0", "gate_proj.codes=x", "gate_proj.codes,", ",all", "all=", "x" * 100, "ALL"):
     refused("verify", gaussian, "--require-coverage", bad)
 refused("verify", gaussian, "--require-coverage", "all", "--require-coverage", "all")

@@ -50,7 +50,7 @@ for weights in ("bf16", "nvfp4"):
     expect(len(case["metrics"]["drift"]) == 2, "drift by layer is missing")
     overall = case["metrics"]["overall"]["subject_truth"]
     expect(overall["quantised"]["cosine_min"] > 0.999996, f"{weights}: cosine {overall['quantised']['cosine_min']}")
-    expect(overall["quantised"]["cosine_min"] > overall["quantised_bf16_store"]["cosine_min"], "bf16 cannot gain")
+    expect(overall["quantised"]["cosine_min"] > overall["quantised_bf16_store"]["cosine_min"], "bf16 cannot scale")
     expect((overall["original"]["cosine_min"] < 0.999) == (weights == "nvfp4"), "NVFP4 loses, bf16 does not")
 
 # README shows what the demo prints.

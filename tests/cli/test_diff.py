@@ -28,6 +28,16 @@ with open(path("1.json"), "w") as stream:
 done = run("diff", path("0.json"), path("1.json"), code=1)
 expect("another build of the kernel or another device" in done.stdout, done.stdout)
 
+# A record of the version before, whose checks are called lanes.
+with open(path("0.json")) as stream:
+    before = json.load(stream)
+before["schema"] = "gaugeblock-record/1"
+before["cases"][0]["lanes"] = before["cases"][0].pop("checks")
+with open(path("before.json"), "w") as stream:
+    json.dump(before, stream)
+expect("1 same bits" in run("diff", path("before.json"), path("0.json")).stdout, "a record of the version before")
+expect("max err/bound 0." in run("diff", path("before.json"), path("1.json"), code=1).stdout, "its bound")
+
 small("small.h5", "--seed", "2")
 run("verify", fixture, "-o", path("c.json"))
 done = run("diff", path("a.json"), path("c.json"), code=3)
@@ -66,6 +76,20 @@ for case, field in ((1, "fixture.path"), ("x", "fixture.path"), (None, "fixture.
             json.dump({**hollow, "cases": cases}, stream)
         line = refused("diff", path("a.json"), path("hollow.json"))
         expect(f"hollow.json: cases[{len(cases) - 1}].{field}: " in line, line)
+# Hashes of different outputs compare nothing; and where one case has no outputs, not all is the same.
+with open(path("a.json")) as stream:
+    one = json.load(stream)
+both = [json.loads(json.dumps(one)) for _ in range(2)]
+for half, name in zip(both, ("output_sha256", "intermediate_sha256")):
+    for layer in half["cases"][0]["metrics"]["layers"]:
+        layer.pop(name)
+for name, whole in zip(("inner.json", "outer.json"), both):
+    with open(path(name), "w") as stream:
+        json.dump(whole, stream)
+expect("1 changed bits" in run("diff", path("inner.json"), path("outer.json"), code=1).stdout, "nothing was compared")
+run("verify", fixture, "--kernel", "cpu/nvfp4-layer", "--kernel", "no/such", "-o", path("beside.json"), code=3)
+done = run("diff", path("beside.json"), path("beside.json"), code=3)
+expect("1 same bits" in done.stdout and "no outputs in either" in done.stdout, done.stdout)
 run("verify", fixture, "--kernel", "no/such", "-o", path("none.json"), code=3)
 run("diff", path("none.json"), path("none.json"), code=3)
 os.mkdir(path("other"))

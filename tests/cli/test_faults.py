@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planted faults: each gets its verdict and exit code, and the others of the run still get theirs."""
+"""Injected faults: each gets its verdict and exit code, and the others of the run still get theirs."""
 from program import CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
 
 run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0", "--tokens", "6")
@@ -8,12 +8,15 @@ tiny = path("tiny.h5")
 WRONG = ["nibble-order", "scale-index", "gate-up-swapped", "expert-dropped", "routing-weight-missing",
          "last-block-dropped", "one-element"]
 CODES = {"none": 0, "none-gate-up": 0, "none-down": 0, "none-unordered": 0, "zero-output": 1, "unwritten-row": 1,
-         "writes-past-end": 1, "writes-past-end-unordered": 1, "changes-input": 1, "nan-output": 1, "crash": 5, "exits": 5, "nondeterministic": 6,
+         "writes-past-end": 1, "writes-past-end-unordered": 1, "changes-input": 1, "nan-output": 1,
+         "changes-last-weight": 1, "unwritten-once": 6, "device-error": 5, "crash": 5, "exits": 5,
+         "nondeterministic": 6,
          "reads-unwritten": 6, "does-nothing": 1}
 CODES.update({name: 1 for name in WRONG})
 CODES.update({f"{name}-unordered": 1 for name in WRONG[:6]})
 CODES.update({"routing-weight-missing-declared": 1, "routing-weight-truncated-declared": 1})
 SAYS = {"unwritten-row": "never written", "writes-past-end": "outside a buffer", "changes-input": "changed an input",
+        "changes-last-weight": "changed an input", "unwritten-once": "two runs", "device-error": "has had enough",
         "crash": "signal", "exits": "exit()", "nondeterministic": "two runs",
         "reads-unwritten": "two runs", "does-nothing": "never written"}
 
@@ -49,11 +52,11 @@ SUBTLE.update({"routing-weight-bf16-declared": 0, "none-declared": 1})
 for name, code in SUBTLE.items():
     for fixture in [tiny, path("gaussian.h5")][code:]:
         case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)["cases"]
-        sums = [f for lane in ("rms", "gain") for f in case["lanes"][lane]["families"]]
+        sums = [f for check in ("rms", "scale") for f in case["checks"][check]["families"]]
         expect(all(f["statistics"] and (0 < f["limit_ratio"] < 1 or code) for f in sums) and len(sums) == 9, f"{name}: {sums}")
-        expect(case["lanes"]["gain"]["binding"] == (name != "none"), name)
-        expect(case["lanes"]["bound"]["result"] == "PASS", f"{name}: an element shows it, no sum is needed")
-        seen = [lane for lane in ("rms", "gain") if case["lanes"][lane]["result"] == "FAIL"]
+        expect(case["checks"]["scale"]["binding"] == (name != "none"), name)
+        expect(case["checks"]["bound"]["result"] == "PASS", f"{name}: an element shows it, no sum is needed")
+        seen = [check for check in ("rms", "scale") if case["checks"][check]["result"] == "FAIL"]
         expect(bool(seen) == bool(code), f"{name}: {seen}")
         # Where the intermediate is handed out, down by itself shows it, and in single elements too.
         expect(("down of layer 0" in case["reason"]) == bool(code), f"{name}: {case['reason']}")

@@ -15,7 +15,7 @@ with h5py.File(fixture) as file:
 
 def gate(name="gate.json", **keys):
     with open(path(name), "w") as stream:
-        json.dump({"schema": "gaugeblock-gate/1", **keys}, stream)
+        json.dump({"schema": "gaugeblock-gate/2", **keys}, stream)
     return path(name)
 
 
@@ -41,11 +41,11 @@ for key, value in figures.items():
     strict = 1 if key.startswith("cosine") else -1
     easy = judge(wrong, gate(**{key: value - strict * 2e-6 * abs(value)}), 0)
     missed = judge(wrong, gate(**{key: value + strict * 2e-6 * abs(value)}), 1)
-    expect(f"threshold {key} of the gate" in missed["reason"], missed["reason"])
-    check, = easy["lanes"]["thresholds"]["checks"]
+    expect(f"threshold {key} of the policy" in missed["reason"], missed["reason"])
+    check, = easy["checks"]["thresholds"]["checks"]
     expect(check["name"] == key and abs(check["value"] - value) < 1e-6 * abs(value), f"{key}: {check} for {value}")
-    expect(easy["lanes"]["bound"] | {"binding": False, "result": "FAIL"} == easy["lanes"]["bound"], "no lane binds")
-expect("outside the derived bound" in judge(wrong, gate(lanes=["bound"], max_abs=peak), 1)["reason"], "a lane binds")
+    expect(easy["checks"]["bound"] | {"binding": False, "result": "FAIL"} == easy["checks"]["bound"], "no check binds")
+expect("outside the derived bound" in judge(wrong, gate(checks=["bound"], max_abs=peak), 1)["reason"], "a check binds")
 share = 1 - 1 / truth.size
 judge(wrong, gate(atol=1e-4, rtol=0, fraction=share), 0)
 judge(wrong, gate(atol=1e-4, rtol=0), 1)
@@ -62,7 +62,7 @@ judge(truth * 1.009 + 0.009, gate(atol=0.01, rtol=0.01), 0)
 # Zeros and undefined figures.
 vacuous = judge(truth, gate(atol=2 * peak, rtol=0), 4)
 expect("zeros would meet" in vacuous["reason"], vacuous["reason"])
-judge(truth, gate(atol=2 * peak, rtol=0, lanes=["bound"]), 0)
+judge(truth, gate(atol=2 * peak, rtol=0, checks=["bound"]), 0)
 judge(numpy.zeros_like(truth), gate(cosine=1e-9), 1)
 judge(numpy.zeros_like(truth), gate(nmse=3.9, relative_to="subject"), 1)
 vacuous = judge(truth, gate(nmse=4.1, relative_to="subject"), 4)
@@ -79,7 +79,7 @@ for keys in ({"cosine": 1e-9}, {"cosine_min": 1e-9}, {"max_abs": 1e300}, {"nmse"
 
 for preset in ("vllm-nvfp4-moe", "flashinfer-fp4-moe", "flashinfer-bench-moe"):
     infinite = judge(numpy.full_like(truth, numpy.inf), preset, 1)
-    expect(f"the threshold close of the gate {preset} is missed" in infinite["reason"], infinite["reason"])
+    expect(f"the threshold close of the policy {preset} is missed" in infinite["reason"], infinite["reason"])
 expect("looks like: the output left out" in judge(truth * 1e-35, "default", 1)["reason"], "all but zeros")
 
 # An order claimed: its bits bind under any gate.
@@ -88,28 +88,28 @@ _, = record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element-unorde
 
 # Presets are gate files, and give the same verdict as one.
 presets = [json.loads(line) for line in run("list", "gates").stdout.splitlines()]
-expect(presets[0]["name"] == "default" and presets[0]["lanes"] == ["exact", "bound", "rms", "gain"], presets[0])
+expect(presets[0]["name"] == "default" and presets[0]["checks"] == ["exact", "bound", "rms", "scale"], presets[0])
 for preset in presets:
     given = record(fixture, "--gate", preset["name"], code=1 if preset["name"] == "cosine-0.999996" else 0)
     with open(path("preset.json"), "w") as stream:
         json.dump({**preset, "name": "mine"}, stream)
     again = record(fixture, "--gate", path("preset.json"), code=given["exit_code"])
-    expect(given["gate"] == preset and again["gate"] == {**preset, "name": "mine"}, f"{given['gate']} {again['gate']}")
-    lanes = json.dumps(given["cases"][0]["lanes"]).replace(preset["name"], "mine")
-    expect(lanes == json.dumps(again["cases"][0]["lanes"]), preset["name"])
+    expect(given["policy"] == preset and again["policy"] == {**preset, "name": "mine"}, f"{given['policy']} {again['policy']}")
+    checks = json.dumps(given["cases"][0]["checks"]).replace(preset["name"], "mine")
+    expect(checks == json.dumps(again["cases"][0]["checks"]), preset["name"])
 
 # Refused, in one line that names the file and the key.
-for keys, word in (({}, "without lanes"), ({"lanes": ["all"]}, "lanes"), ({"cosine": 2}, "cosine"), ({"cosin": 1}, "cosin"),
+for keys, word in (({}, "without checks"), ({"checks": ["all"]}, "checks"), ({"cosine": 2}, "cosine"), ({"cosin": 1}, "cosin"),
                    ({"nmse": "0"}, "nmse"), ({"atol": 1}, "rtol"), ({"fraction": 1, "nmse": 1}, "fraction"),
                    ({"max_abs": -1}, "max_abs"), ({"cosine": -1}, "cosine"), ({"cosine_min": 0}, "cosine_min"),
                    ({"atol": 0.1, "rtol": -0.1}, "rtol"), ({"atol": 0.1, "rtol": 0, "fraction": 0}, "fraction"), ({"relative_to": "x", "nmse": 1}, "relative_to")):
     line = refused("verify", fixture, "--gate", gate(**keys))
     expect(word in line and "gate.json" in line, line)
-for text in ("", "{", "[]", '{"nmse": 1}', '{"schema": "gaugeblock-gate/2", "nmse": 1}'):
+for text in ("", "{", "[]", '{"nmse": 1}', '{"schema": "gaugeblock-gate/1", "nmse": 1}'):
     with open(path("bad.json"), "w") as stream:
         stream.write(text)
     expect("bad.json" in refused("verify", fixture, "--gate", path("bad.json")), text)
-for text in ('{"schema": "gaugeblock-gate/1",\n "nmse": 1,\n}', '{"schema": "gaugeblock-gate/1",\n "nmse":\n 1e999}'):
+for text in ('{"schema": "gaugeblock-gate/2",\n "nmse": 1,\n}', '{"schema": "gaugeblock-gate/2",\n "nmse":\n 1e999}'):
     with open(path("bad.json"), "w") as stream:
         stream.write(text)
     line = refused("verify", fixture, "--gate", path("bad.json"))

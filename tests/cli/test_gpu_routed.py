@@ -24,7 +24,7 @@ for weights in ("nvfp4", "mxfp8", "bf16"):
 for fixture, kernels in fixtures:
     done = record(fixture, "--kernel", "cuda/*-routed-layer", "--batch", "1,3,16", "--expect", 6 * kernels)
     for case in done["cases"]:
-        bits = case["lanes"]["bits"]
+        bits = case["checks"]["bits"]
         expect(bits["binding"] and bits["compared"] and not bits["mismatching"], f"{fixture}: {case['reason']}")
 if len(sys.argv) > 1:
     done = record(*(fixture for fixture, _ in fixtures), "--kernel", "cuda/*-routed-layer", "--batch", "1,3,16")

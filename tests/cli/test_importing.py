@@ -82,12 +82,12 @@ refused(folder, "nvfp4", "modelopt-nvfp4", "never quantised again", options=["--
 refused(path("fp8-128x128"), "fp8", "--format", options=["--format", "bf16"])
 
 
-def planted(layout, name, change, *words, capture=False):
+def injected(layout, name, change, *words, capture=False):
     checkpoint = Published(layout)
     change(checkpoint)
-    folder = checkpoint.write("planted")
+    folder = checkpoint.write("injected")
     options = CAPTURED if capture else ["--tokens", 3]
-    done = run("import", folder, path("planted.h5"), "--layers", 0, *options, code=2)
+    done = run("import", folder, path("injected.h5"), "--layers", 0, *options, code=2)
     expect(len(done.stderr.splitlines()) == 1 and all(w in done.stderr for w in words), f"{layout}, {name}: {done.stderr}")
     if ALL or capture:
         run("import", folder, path("trusted.h5"), "--trust", "--layers", 0, *options)
@@ -103,27 +103,27 @@ expect("layer 0" in done.stderr and "beyond binary32's range" in done.stderr, do
 expect(not os.path.exists(path("huge.h5")), "an unusable fixture was written")
 
 # Seen from the codes alone: the wrong direction of a scale, and codes packed across blocks.
-planted("modelopt-nvfp4", "encode", lambda c: c.change("weight_scale_2", np.reciprocal), "scales of gate", "encoding")
-planted("nvfp4-pack-quantized", "decode", lambda c: c.change("weight_global_scale", np.reciprocal), "scales of gate")
-planted("fp8-128x128", "inverse", lambda c: c.change("weight_scale_inv", np.reciprocal), "scales of gate")
+injected("modelopt-nvfp4", "encode", lambda c: c.change("weight_scale_2", np.reciprocal), "scales of gate", "encoding")
+injected("nvfp4-pack-quantized", "decode", lambda c: c.change("weight_global_scale", np.reciprocal), "scales of gate")
+injected("fp8-128x128", "inverse", lambda c: c.change("weight_scale_inv", np.reciprocal), "scales of gate")
 for mx in ("mxfp4-pack-quantized", "mxfp8-quantized"):
-    planted(mx, "inverse", lambda c: c.change("weight_scale", lambda v: 254 - v), "scales of gate")
-planted("modelopt-nvfp4", "halves", lambda c: c.change("weight", lambda v: np.concatenate(
+    injected(mx, "inverse", lambda c: c.change("weight_scale", lambda v: 254 - v), "scales of gate")
+injected("modelopt-nvfp4", "halves", lambda c: c.change("weight", lambda v: np.concatenate(
     [(v[:, :v.shape[1] // 2] & 15) | v[:, v.shape[1] // 2:] << 4, v[:, :v.shape[1] // 2] >> 4 | v[:, v.shape[1] // 2:] & 240],
     axis=1)), "blocks of gate")
-planted("modelopt-nvfp4", "columns moved by half a block",
+injected("modelopt-nvfp4", "columns moved by half a block",
         lambda c: c.change("weight", lambda v: np.roll(v, 4, axis=1)), "blocks of gate")
-planted("fp8-128x128", "rows moved by half a block",
+injected("fp8-128x128", "rows moved by half a block",
         lambda c: c.change("weight", lambda v: np.roll(v, 64, axis=0)), "blocks of")
 # Seen from what training leaves in the codes.
 INNER, GATE, UP = "up's rows and down's columns", "the norm and gate's columns", "the norm and up's columns"
 for layout in LAYOUTS:
-    planted(layout, "gate and up", lambda c: c.swap("gate_proj", "up_proj"), "order of gate and up", "swapped")
+    injected(layout, "gate and up", lambda c: c.swap("gate_proj", "up_proj"), "order of gate and up", "swapped")
 for layout in ("modelopt-nvfp4", "nvfp4-pack-quantized", "mxfp4-pack-quantized"):
     codes = CODES.get(layout, "weight")
     for part, what in (("", INNER), ("down_proj.", INNER), ("gate_proj.", GATE), ("up_proj.", UP)):
         suffix = part + codes
-        planted(layout, "nibbles of " + suffix, lambda c: c.change(suffix, swapped), "order of " + what,
+        injected(layout, "nibbles of " + suffix, lambda c: c.change(suffix, swapped), "order of " + what,
                 "even and odd elements exchanged")
 # Scales in another layout of the same size.
 def swizzled(tall):
@@ -145,10 +145,10 @@ def transposed(v):
 
 
 for layout in ("modelopt-nvfp4", "nvfp4-pack-quantized"):
-    planted(layout, "swizzled", lambda c: c.change("weight_scale", swizzled(8)), "order of " + INNER, "swizzled-8x4")
-    planted(layout, "packed", lambda c: c.change("weight_scale", packed), "order of " + INNER, "packed")
-    planted(layout, "transposed", lambda c: c.change("weight_scale", transposed), "order of " + INNER, "transposed")
-planted("mxfp4-pack-quantized", "swizzled", lambda c: c.change("up_proj.weight_scale", swizzled(8)), "order of " + INNER)
+    injected(layout, "swizzled", lambda c: c.change("weight_scale", swizzled(8)), "order of " + INNER, "swizzled-8x4")
+    injected(layout, "packed", lambda c: c.change("weight_scale", packed), "order of " + INNER, "packed")
+    injected(layout, "transposed", lambda c: c.change("weight_scale", transposed), "order of " + INNER, "transposed")
+injected("mxfp4-pack-quantized", "swizzled", lambda c: c.change("up_proj.weight_scale", swizzled(8)), "order of " + INNER)
 # Scales folded from up into down, as AWQ does, blur the traces; nothing is refused.
 checkpoint, exponents = Published("modelopt-nvfp4"), np.random.default_rng(5).integers(0, 4, 12).astype(np.uint8)
 checkpoint.change("up_proj.weight_scale", lambda v: np.maximum(v, 32) - 8 * np.repeat(exponents, 16)[:, None])
@@ -156,14 +156,14 @@ checkpoint.change("down_proj.weight_scale", lambda v: np.minimum(v, 94) + 8 * ex
 run("import", checkpoint.write("folded"), path("folded.h5"), "--tokens", 3)
 # Seen from what the model computed.
 for layout, suffix in (("modelopt-nvfp4", "weight"), ("mxfp4-pack-quantized", "weight_packed")):
-    planted(layout, "nibbles", lambda c: c.change(suffix, swapped), "even and odd elements swapped", capture=True)
+    injected(layout, "nibbles", lambda c: c.change(suffix, swapped), "even and odd elements swapped", capture=True)
 for layout in ("nvfp4-pack-quantized", "mxfp8-quantized", "fp8-128x128"):
-    planted(layout, "gate and up", lambda c: c.swap("gate_proj", "up_proj"), "gate and up swapped", capture=True)
+    injected(layout, "gate and up", lambda c: c.swap("gate_proj", "up_proj"), "gate and up swapped", capture=True)
 
 for layout, change, name in (("modelopt-nvfp4", swizzled(128), "scales swizzled-128x4"),
                              ("nvfp4-pack-quantized", swizzled(8), "scales swizzled-8x4"),
                              ("nvfp4-pack-quantized", packed, "scales packed")):
-    planted(layout, name, lambda c: c.change("down_proj.weight_scale", change), name, capture=True)
+    injected(layout, name, lambda c: c.change("down_proj.weight_scale", change), name, capture=True)
 
 # Hostile.
 FIRST = "model.layers.0.mlp.experts.0."

@@ -121,28 +121,28 @@ def change(part, suffixes, function):
     return apply
 
 
-def planted(change, *words, captured=None):
+def injected(change, *words, captured=None):
     """Refused from the codes alone with these words, if any, and with the capture; --trust takes it."""
     checkpoint = Published(OSS)
     change(checkpoint)
-    folder = checkpoint.write("planted")
+    folder = checkpoint.write("injected")
     if words:
         refused(folder, *words)
     else:
-        run("import", folder, path("planted.h5"), "--tokens", 3, "--layers", 0)
+        run("import", folder, path("injected.h5"), "--tokens", 3, "--layers", 0)
     refused(folder, *(captured or words), options=CAPTURED[:2])
-    run("import", folder, path("planted.h5"), "--trust", "--layers", 0, *CAPTURED)
+    run("import", folder, path("injected.h5"), "--trust", "--layers", 0, *CAPTURED)
 
 
 EVERY = ("blocks", "scales", "bias")
 SIZES = "order of up's rows and down's columns"
-planted(change("gate_up", EVERY, halves), SIZES, "gate and up in halves", captured=["gate and up in halves", "cosine"])
-planted(change("down", ["blocks"], swapped), SIZES, "even and odd elements exchanged",
+injected(change("gate_up", EVERY, halves), SIZES, "gate and up in halves", captured=["gate and up in halves", "cosine"])
+injected(change("down", ["blocks"], swapped), SIZES, "even and odd elements exchanged",
         captured=["even and odd elements swapped", "cosine"])
-planted(lambda c: [change(part, ["blocks"], swapped)(c) for part in ("gate_up", "down")], SIZES,
+injected(lambda c: [change(part, ["blocks"], swapped)(c) for part in ("gate_up", "down")], SIZES,
         "even and odd elements exchanged", captured=["even and odd elements swapped", "cosine"])
 # up + 1 has no sign to choose, so that gate and up are told apart by a capture alone.
-planted(change("gate_up", EVERY, lambda v: np.stack([v[:, 1::2], v[:, 0::2]], 2).reshape(v.shape)),
+injected(change("gate_up", EVERY, lambda v: np.stack([v[:, 1::2], v[:, 0::2]], 2).reshape(v.shape)),
         captured=["gate and up swapped", "cosine"])
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"

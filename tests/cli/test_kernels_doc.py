@@ -24,13 +24,13 @@ expect(len(one["cases"]) == 3 and one["cases"][0]["contract"] == "", "three case
 # With the router of the second block, which includes the first, the layer routes by itself.
 router = block("kernels.md", "c", 1)
 for fault, verdicts in (("", ["PASS", "PASS"]), ("weights[j] /= sum;", ["FAIL", "PASS"])):
-    expect(fault in router, "the fault was not planted")
+    expect(fault in router, "the fault was not injected")
     spoiled = router.replace(fault, ";") if fault else router
     cases = record(fixture, "--subject", build(spoiled, "block"), code=1 if fault else 0)["cases"]
     expect([case["verdict"] for case in cases] == verdicts, cases)
 
 wrong = text.replace("pair >> 4 : pair & 15", "pair & 15 : pair >> 4")
-expect(wrong != text, "the fault was not planted")
+expect(wrong != text, "the fault was not injected")
 record(fixture, "--subject", build(wrong, "wrong"), code=1)
 
 claims = text.replace(".order = NULL", '.order = "fma32/1"')

@@ -33,7 +33,7 @@ output = {"json": path("fixture.json"), "npy": path("outputs.json")}
 with h5py.File(fixture) as f, open(output["npy"], "wb") as stream:
     np.save(stream, np.stack([f[f"layers/{layer}/truth/quantised"][:].astype("f4") for layer in sorted(f["layers"])]))
 with open(path("own-gate.json"), "w") as stream:
-    json.dump({"schema": "gaugeblock-gate/1", "name": "own", "lanes": ["bound"]}, stream)
+    json.dump({"schema": "gaugeblock-gate/2", "name": "own", "checks": ["bound"]}, stream)
 shutil.copytree(CHECKPOINT, path("checkpoint"))
 shutil.copy(CAPTURE, path("capture.h5"))
 vectors = os.path.join(path("vectors"), "e4m3-1x32-e8m0.txt")
@@ -66,7 +66,7 @@ os.mkfifo(path("fifo"))
 for arguments in (("verify", fixture, "--gate"), ("verify", fixture, "--subject"), ("diff", path("fifo"))):
     line = refused(*arguments, path("fifo"), timeout=60)
     expect("fifo: is no regular file" in line, line)
-gate = {"schema": "gaugeblock-gate/1", "lanes": ["bound"]}
+gate = {"schema": "gaugeblock-gate/2", "checks": ["bound"]}
 for name in ("a\nPASS b", "a|b", "\xe9", "default", ""):
     with open(path("gate.json"), "w") as stream:
         json.dump({**gate, "name": name}, stream)
@@ -77,7 +77,7 @@ with open(odd, "w") as stream:
 run("power", fixture, "--gate", os.fsdecode(odd), "-o", path("power.json"))
 with open(path("power.json")) as stream:
     power = json.load(stream)
-expect(power["gates"][0]["name"] and power["gates"][0]["caught"] > 0, str(power["gates"][0]))
+expect(power["policies"][0]["name"] and power["policies"][0]["caught"] > 0, str(power["policies"][0]))
 
 # A batch that one fixture of several does not have costs that fixture's case.
 big = path("big.h5")

@@ -36,12 +36,12 @@ for weights in ("nvfp4", "bf16", "mxfp8", "mxfp4", "fp8")[:5 if ALL else 2]:
     for fixture in (stored, generated):
         for case in record(fixture, "--batch", "4,9")["cases"]:
             overall = case["metrics"]["overall"]["subject_truth"]["quantised"]
-            expect(case["verdict"] == "PASS" and case["lanes"]["bits"]["mismatching"] == 0, str(case["lanes"]))
+            expect(case["verdict"] == "PASS" and case["checks"]["bits"]["mismatching"] == 0, str(case["checks"]))
             expect(overall["cosine_min"] > .999 and overall["non_finite"] == 0, str(overall))
 
     # Without an order the bound judges: truth itself is right, and one NaN too few or too many is not.
     case = verdict(stored, "--outputs", outputs(truth))
-    expect(case["lanes"]["bound"]["binding"] and not case["lanes"]["gain"]["binding"], str(case["lanes"]))
+    expect(case["checks"]["bound"]["binding"] and not case["checks"]["scale"]["binding"], str(case["checks"]))
     for where, value in ((nan, 0), (~nan, np.nan), (~nan, np.inf), (~nan, 1e30)):
         wrong = truth.copy()
         first = tuple(np.argwhere(where)[0])

@@ -16,7 +16,7 @@ with open(path("outputs.py"), "w") as stream:
     stream.write(block("kernels.md", "python"))
 subprocess.run([os.environ["PYTHON"], path("outputs.py"), fixture, good], check=True)
 one = record(fixture, "--outputs", good)
-expect(one["cases"][0]["lanes"]["bound"]["elements"] == 2 * 9 * 96, "every element is checked")
+expect(one["cases"][0]["checks"]["bound"]["elements"] == 2 * 9 * 96, "every element is checked")
 
 with h5py.File(good) as f:
     layers = [f[f"layers/{i}/output"][:] for i in range(2)]
@@ -55,8 +55,8 @@ for words in (["gate=bf16"], ["silu"], ["silu=fp8"], ["silu="], ["silu=bf16,silu
 refused("verify", fixture, "--rounding", "silu=bf16")
 for bits in ("7", "54", "x"):
     refused("verify", fixture, "--outputs", good, "--accumulator-bits", bits)
-wide = record(fixture, "--outputs", good, "--accumulator-bits", "14")["cases"][0]["lanes"]["bound"]["worst_case_ratio"]
-narrow = record(fixture, "--outputs", good)["cases"][0]["lanes"]["bound"]["worst_case_ratio"]
+wide = record(fixture, "--outputs", good, "--accumulator-bits", "14")["cases"][0]["checks"]["bound"]["worst_case_ratio"]
+narrow = record(fixture, "--outputs", good)["cases"][0]["checks"]["bound"]["worst_case_ratio"]
 expect(wide < narrow, f"an accumulator of 14 bits: {wide} of the bound, of 24 bits: {narrow}")
 
 for value in (np.nan, np.inf, 0.0):

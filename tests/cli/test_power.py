@@ -13,7 +13,7 @@ def power(fixture, *arguments, code=0):
     run("power", fixture, *arguments, "-o", path("power.json"), code=code)
     with open(path("power.json")) as stream:
         record = json.load(stream)
-    expect(record["schema"] == "gaugeblock-power/1" and record["exit_code"] == code, "schema and exit code")
+    expect(record["schema"] == "gaugeblock-power/2" and record["exit_code"] == code, "schema and exit code")
     return record
 
 
@@ -22,7 +22,7 @@ for name, shape in (("nvfp4", "8,3,128,64"), ("bf16", "8,3,96,48"), ("mxfp8", "8
     fixture = path(f"{name}.h5")
     run("make", fixture, "--shape", shape, "--tokens", "12", "--format", name, "--seed", "3")
     record = power(fixture)
-    effective = [f for f in record["faults"] if f["changed"]]
+    effective = [f for f in record["injected_bugs"] if f["changed"]]
     expect(len(effective) >= 60, f"{name}: {len(effective)} faults")
     missed = {f["name"]: f["relative_l2"] for f in effective if not f["caught_by"]["default"]}
     expect(missed.keys() <= BENEATH and all(size < 2e-3 for size in missed.values()), f"{name}: {missed}")
@@ -39,21 +39,21 @@ for name, shape in (("nvfp4", "8,3,128,64"), ("bf16", "8,3,96,48"), ("mxfp8", "8
             continue
         expect(f["caught_by_stages"] == ["codes"] if before else f["caught_by_stages"] in (["down"], []) if after
                else f["caught_by_stages"], f"{name}: {f}")
-    default, *others = record["gates"]
+    default, *others = record["policies"]
     expect(default["caught"] == len(effective) - len(missed) and default["missed"] == len(missed), str(default))
-    floors = default["floors"]
-    expect(floors["lost_rows"] == 1 and floors["lost_elements"] <= 4, str(floors))
-    expect(1e-5 < floors["scale"] < floors["scale_of_a_row"] < 3e-3, str(floors))
-    expect(floors["scale_given_the_intermediate"] < floors["scale"] / 10 and
-           floors["scale_of_a_row_given_the_intermediate"] < floors["scale_of_a_row"] / 10, str(floors))
+    limits = default["detection_limits"]
+    expect(limits["lost_rows"] == 1 and limits["lost_elements"] <= 4, str(limits))
+    expect(1e-5 < limits["scale"] < limits["scale_of_a_row"] < 3e-3, str(limits))
+    expect(limits["scale_given_the_intermediate"] < limits["scale"] / 10 and
+           limits["scale_of_a_row_given_the_intermediate"] < limits["scale_of_a_row"] / 10, str(limits))
     for gate in others:
         if gate["rejects_reference"]:
-            expect(gate["verdict"] == "FAIL" and "floors" not in gate, str(gate))
+            expect(gate["verdict"] == "FAIL" and "detection_limits" not in gate, str(gate))
         else:
             expect(gate["missed"] > 15 and gate["missed"] > 8 * len(missed), str(gate))
     # A floor is what is seen, and a tenth less is not.
     rule = next(g for g in others if g["name"] == "flashinfer-bench-moe")
-    expect(0.008 < rule["floors"]["scale"] < 0.03, str(rule))
+    expect(0.008 < rule["detection_limits"]["scale"] < 0.03, str(rule))
 
 # Layers with quantised activations: the same, by what is left when codes that may flip are taken out, and faults of codes.
 # Powers of two as scales: blocks of 32 or 64 have the same values but below E4M3's range.
@@ -64,7 +64,7 @@ for weights, activations in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("mxfp4", "
         "--seed", "3")
     record = power(fixture)
     expect(record["contract"] == f"{weights}.{activations}.fma32/1", record["contract"])
-    effective = [f for f in record["faults"] if f["changed"]]
+    effective = [f for f in record["injected_bugs"] if f["changed"]]
     of_codes = [f for f in effective if f["stage"] in ("act_quant", "requant")]
     expect(len(effective) >= 90 and len(of_codes) >= 24, f"{weights}: {len(effective)}, {len(of_codes)} of codes")
     missed = {f["name"]: f["relative_l2"] for f in effective if not f["caught_by"]["default"]}
@@ -74,21 +74,21 @@ for weights, activations in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("mxfp4", "
         before, after = f["stage"] == "act_quant", f["caught_by_stages"] == []
         expect(f["caught_by_stages"] == (["codes"] if before else ["down"]) or f["relative_l2"] is None or
                (after and f["name"] in missed), f"{weights}: {f}")
-    floors = record["gates"][0]["floors"]
-    expect(floors["lost_rows"] == 1 and floors["lost_elements"] == 1, str(floors))
-    expect(1e-5 < floors["scale"] <= floors["scale_of_a_row"] < 1e-4, str(floors))
+    limits = record["policies"][0]["detection_limits"]
+    expect(limits["lost_rows"] == 1 and limits["lost_elements"] == 1, str(limits))
+    expect(1e-5 < limits["scale"] <= limits["scale_of_a_row"] < 1e-4, str(limits))
     plain = power(fixture, "--activations", "bf16")
     expect(plain["contract"] == f"{weights}.bf16.fma32/1", plain["contract"])
-    expect(not any(f["stage"] in ("act_quant", "requant") for f in plain["faults"]), "codes of bf16 activations")
-    expect(plain["gates"][0]["floors"]["scale"] > 5 * floors["scale"], "the bf16 intermediate hides more")
+    expect(not any(f["stage"] in ("act_quant", "requant") for f in plain["injected_bugs"]), "codes of bf16 activations")
+    expect(plain["policies"][0]["detection_limits"]["scale"] > 5 * limits["scale"], "the bf16 intermediate hides more")
 refused("power", fixture, "--activations", "fp8" if activations != "fp8" else "nvfp4")
 
 # Routers: all that their recipes can be mistaken about, and that changes a token.
 for name, least in (("transformers.deepseek-v3/1", 18), ("transformers.qwen3-moe/1", 9), ("transformers.gpt-oss/1", 8)):
     run("make", path("routed.h5"), "--router", name, "--shape", "64,5,96,48", "--tokens", "16")
-    faults = power(path("routed.h5"))["routing_faults"]
+    faults = power(path("routed.h5"))["router_bugs"]
     expect(len(faults) >= least and all(f["changed_tokens"] for f in faults), f"{name}: {faults}")
-    expect(all(f["caught_by"] and f["resembles"] for f in faults), f"{name}: {faults}")
+    expect(all(f["caught_by"] and f["modelled_on"] for f in faults), f"{name}: {faults}")
     by = {f["name"]: f["caught_by"] for f in faults}
     expect(by["weights in reverse"] == ["weights"] and by["expert twice"] == ["range"], str(by))
     expect("ids" in by["next best expert for the last one"], str(by))
@@ -98,18 +98,18 @@ fixture = path("nvfp4.h5")
 
 def gate(**keys):
     with open(path("gate.json"), "w") as stream:
-        json.dump({"schema": "gaugeblock-gate/1", "name": "ours", **keys}, stream)
+        json.dump({"schema": "gaugeblock-gate/2", "name": "ours", **keys}, stream)
     return path("gate.json")
 
 
 record = power(fixture, "--gate", gate(max_abs=1e6), code=4)
-expect(record["gates"][0]["reason"].startswith("the gate lets pass: one expert dropped"), str(record["gates"][0]))
-expect(record["gates"][0]["floors"]["lost_rows"] is None and record["gates"][1]["name"] == "default", "floors")
+expect(record["policies"][0]["reason"].startswith("the policy lets pass: one expert dropped"), str(record["policies"][0]))
+expect(record["policies"][0]["detection_limits"]["lost_rows"] is None and record["policies"][1]["name"] == "default", "detection_limits")
 power(fixture, "--gate", gate(max_abs=1e-12), code=1)
 power(fixture, "--gate", "llama.cpp-fp4", code=4)
-lanes = [power(fixture, "--gate", gate(lanes=[lane])) for lane in ("bound", "rms", "gain")]
-expect(all(f["caught_by"]["ours"] in ([], [lane]) for lane, record in zip(("bound", "rms", "gain"), lanes)
-           for f in record["faults"] if f["changed"]), "one lane alone")
+checks = [power(fixture, "--gate", gate(checks=[check])) for check in ("bound", "rms", "scale")]
+expect(all(f["caught_by"]["ours"] in ([], [check]) for check, record in zip(("bound", "rms", "scale"), checks)
+           for f in record["injected_bugs"] if f["changed"]), "one check alone")
 
 text = run("power", fixture).stdout
 expect("NOT CAUGHT" in text and text.rstrip().endswith("PASS"), text)

@@ -47,7 +47,7 @@ def moe(layer):
 fixture = small()
 report = gaugeblock.verify(moe, fixture, batches=[1, 4, 9]).check()
 expect([case.tokens for case in report.cases] == [1, 4, 9], str(report))
-expect(report.cases[2].record["lanes"]["bound"]["elements"] == 2 * 9 * (96 + 3 * 48), "output and intermediate are judged")
+expect(report.cases[2].record["checks"]["bound"]["elements"] == 2 * 9 * (96 + 3 * 48), "output and intermediate are judged")
 for form in ("mxfp8", "bf16"):
     run("make", path(f"{form}.h5"), "--shape", "8,3,96,64", "--format", form, "--generated")
     gaugeblock.verify(moe, path(f"{form}.h5")).check()
@@ -302,7 +302,7 @@ def routed_codes(layer):
 
 
 report = gaugeblock.verify(routed_codes, path("activations.h5")).check()
-expect(report.cases[1].record["rerouted_tokens"] == tokens and "codes" in report.cases[1].record["lanes"], str(report))
+expect(report.cases[1].record["rerouted_tokens"] == tokens and "codes" in report.cases[1].record["checks"], str(report))
 
 # In a process of its own a function may come to any grief. It is imported there, so it lies in a module.
 with open(path("grief.py"), "w") as stream:
@@ -464,7 +464,7 @@ if torch:
 
     # What a kernel started on the device fails after the function has returned, and everything after it.
     def lost(device=None):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        raise RuntimeError("CUDA error: an inadmissible memory access was encountered")
 
     initialised, synchronise = torch.cuda.is_initialized, torch.cuda.synchronize
     torch.cuda.is_initialized, torch.cuda.synchronize = lambda: True, lost
@@ -472,7 +472,7 @@ if torch:
         report = gaugeblock.verify(printed["moe"], fixture, framework="torch", batches=[1, 2])
     finally:
         torch.cuda.is_initialized, torch.cuda.synchronize = initialised, synchronise
-    expect([case.verdict for case in report.cases] == [Verdict.CRASH] * 2 and "illegal memory access" in str(report), str(report))
+    expect([case.verdict for case in report.cases] == [Verdict.CRASH] * 2 and "inadmissible memory access" in str(report), str(report))
 
 try:
     import pytest

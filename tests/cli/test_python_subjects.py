@@ -153,7 +153,7 @@ expect(kept() == before, f"a refused argument left {kept()}")
 
 # A gate and a claim are part of the line.
 with open(path("our gate.json"), "w") as stream:
-    stream.write('{"schema": "gaugeblock-gate/1", "lanes": ["bound"], "max_abs": 1e-9}')
+    stream.write('{"schema": "gaugeblock-gate/2", "checks": ["bound"], "max_abs": 1e-9}')
 report = gaugeblock.verify(moe, made, rounding={"gate_up": "bf16"}, arguments=("--gate", path("our gate.json")))
 expect(report.verdict is Verdict.FAIL and "--rounding gate_up=bf16 --gate '" in report.cases[0].reproduce, str(report))
 reproduced([case.record for case in report.cases])

@@ -110,7 +110,7 @@ found, told = cases(gated, "--subject", QUANTISERS, *(w for n in ("silu", "trunc
                                                       for w in ("--kernel", f"open-{n}")), code=1)
 expect([found[f"open-{n}"]["verdict"] for n in ("silu", "right")] == ["PASS", "PASS"], told)
 expect(all(found[f"open-{n}"]["verdict"] == "FAIL" for n in ("truncated", "swapped", "next")), told)
-expect(found["open-silu"]["lanes"]["bits"]["admissible"] > 0, told)
+expect(found["open-silu"]["checks"]["bits"]["admissible"] > 0, told)
 closed, told = cases(gated, "--subject", QUANTISERS, "--kernel", "silu_mul_quantise-silu", code=1)
 expect("GB_OPEN_SILU" in closed["silu_mul_quantise-silu"]["next"], told)
 
@@ -184,7 +184,7 @@ expect("same bits" in run("diff", path("before.json"), path("record.json")).stdo
 shown = run("power", plain, "-o", path("power.json")).stdout
 with open(path("power.json")) as stream:
     power = json.load(stream)
-effects = {fault["name"]: fault for fault in power["faults"]}
+effects = {fault["name"]: fault for fault in power["injected_bugs"]}
 expect(power["caught"] >= 14 and effects[TIES["ties_away"]]["caught_by"] == ["codes"], shown)
 expect(effects[PLACES["next"]]["caught_by"] == ["scales"] and not effects["NaN makes the block's largest magnitude NaN"]["codes"], shown)
 run("power", path("zeros.h5"), code=4)

@@ -18,7 +18,7 @@ run("verify", fixture, "--subject", FAULTS, *arguments, "-o", path("r.json"), "-
 took = time.monotonic() - began
 with open(path("r.json")) as stream:
     record = json.load(stream)
-expect(record["schema"] == "gaugeblock-record/1" and record["exit_code"] == 5, "the gravest verdict wins")
+expect(record["schema"] == "gaugeblock-record/2" and record["exit_code"] == 5, "the gravest verdict wins")
 expect([c["verdict"] for c in record["cases"]] == ["PASS", "FAIL", "CRASH", "NOT_RUN"], "verdicts")
 reproduced(record["cases"])
 for case in record["cases"]:
@@ -63,11 +63,11 @@ for name, more, code in (("faults/expert-dropped-unordered", ["--subject", FAULT
     with open(path("w.json")) as stream:
         case, = json.load(stream)["cases"]
     cell = dict(zip(heads, cells))
-    lane, layers = case["lanes"]["bits"], case["metrics"]["layers"]
-    expect(cell["bit mismatches"] == str(lane["mismatching"]) and (lane["mismatching"] > 10000) == code, str(cell))
+    check, layers = case["checks"]["bits"], case["metrics"]["layers"]
+    expect(cell["bit mismatches"] == str(check["mismatching"]) and (check["mismatching"] > 10000) == code, str(cell))
     largest = max(layer["bound"]["output"]["limit_ratio"] for layer in layers)
     expect(cell["max err/bound"] == f"{largest:.3f}" and cell["max err/bound"] in done.stdout, f"{cell}\n{done.stdout}")
-    expect(case["lanes"]["bound"]["limit_ratio"] > largest or code, "the intermediate is no nearer to its bound")
+    expect(case["checks"]["bound"]["limit_ratio"] > largest or code, "the intermediate is no nearer to its bound")
 
 # What failed stands before the figures, with what to do next.
 expect(text.index("**FAIL** faults/one-element, small.h5 batch 9: output of layer 0: 1 of") < text.index("| subject |"), text)
@@ -76,8 +76,8 @@ expect(". Next: every element is within its error bound" in text, text)
 # For people: the verdict, the first wrong element, what it looks like, what to do, then figures; all of them with -v.
 number = r"-?[0-9.e+-]+"
 done = run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/one-element", "--record", path("one.json"), code=1)
-patterns = [rf"FAIL  faults/one-element  {fixture}  9 tokens  bits differ: 2 of 4320 elements",
-            rf"  first      layer 0, token 4, column 48: got 0x[0-9a-f]{{8}} \({number}\), reference 0x[0-9a-f]{{8}} \({number}\)",
+patterns = [rf"FAIL  faults/one-element  {fixture}  9 tokens  bits differ: 2 of 4320 elements; contract nvfp4\.bf16\.fma32/1",
+            rf"  first      layer 0, token 4, column 48 of the output: got 0x[0-9a-f]{{8}} \({number}\), reference 0x[0-9a-f]{{8}} \({number}\)",
             r"  reason     output of layer 0: 1 of 864 elements differ from the reference; first at token 4, element 48: .*",
             r"  diagnosis  no known bug fits it; in tokens 4 only; in columns 48 only",
             r"  next       every element is within its error bound.*",

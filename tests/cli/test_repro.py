@@ -15,7 +15,7 @@ shutil.copy(FAULTS, "the library.so")
 for name, arguments in (("stored one.h5", ["--layers", "2"]), ("$generated.h5", ["--generated"])):
     run("make", name, "--shape", "8,3,96,48", "--tokens", "9", *arguments)
 with open("gate;.json", "w") as stream:
-    json.dump({"schema": "gaugeblock-gate/1", "lanes": ["bound"], "max_abs": 1e-9}, stream)
+    json.dump({"schema": "gaugeblock-gate/2", "checks": ["bound"], "max_abs": 1e-9}, stream)
 
 
 def lines(*arguments, code):

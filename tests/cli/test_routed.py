@@ -27,7 +27,7 @@ for weights in ("nvfp4", "mxfp8", "mxfp4", "fp8", "bf16"):
     run("make", path("made.h5"), "--shape", "32,4,128,128", "--tokens", "6", "--layers", "2", "--format", weights)
     cases = record(path("made.h5"), "--kernel", f"cpu/{weights}-routed-layer", "--batch", "1,6", "--expect", "4")["cases"]
     expect(all("drift" in c["metrics"] for c in cases[3:]), "the residual stream")
-    expect(all(c["lanes"]["bits"]["mismatching"] == 0 and c["lanes"]["bits"]["binding"] for c in cases), weights)
+    expect(all(c["checks"]["bits"]["mismatching"] == 0 and c["checks"]["bits"]["binding"] for c in cases), weights)
     expect({c["contract"] for c in cases} == {"bf16.bf16.fma32/1", f"{weights}.bf16.fma32/1"}, cases[1]["contract"])
 for weights, activations in CONTRACTS.items():
     run("make", path("made.h5"), "--shape", "16,3,256,128", "--tokens", "5", "--format", weights, "--activations", activations)

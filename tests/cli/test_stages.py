@@ -124,8 +124,8 @@ for made in ("stored.h5", "generated.h5"):
 
 # The intermediate's codes: one that rounding cannot give, and a fault of down that its rounding hides.
 good = compute(fixture, "good.h5")
-lanes = record(fixture, "--outputs", good)["cases"][0]["lanes"]
-expect("codes" not in lanes and "down" not in lanes, "no intermediate, no stages")
+checks = record(fixture, "--outputs", good)["cases"][0]["checks"]
+expect("codes" not in checks and "down" not in checks, "no intermediate, no stages")
 
 
 script = block("kernels.md", "python")
@@ -137,21 +137,21 @@ for line, more in (("y = np.zeros(x.shape)", "\n        hs = np.zeros(ids.shape 
 with open(path("outputs.py"), "w") as stream:
     stream.write(script)
 done = record(fixture, "--outputs", compute(fixture, "staged.h5"))["cases"][0]
-codes, down = done["lanes"]["codes"], done["lanes"]["down"]
-expect(codes["codes"] == 16 * 4 * 48 == codes["same"] + codes["legal_flips"] and codes["illegal"] == 0, codes)
-expect(codes["counted_flips"] <= codes["allowed_flips"] < codes["codes"] / 10, codes)
+codes, down = done["checks"]["codes"], done["checks"]["down"]
+expect(codes["codes"] == 16 * 4 * 48 == codes["same"] + codes["admissible_differences"] and codes["inadmissible"] == 0, codes)
+expect(codes["counted_differences"] <= codes["allowed_differences"] < codes["codes"] / 10, codes)
 
 
-def floor(lane, name):
-    return [f["detection_floor_worst"] for f in lane["families"] if f["name"] == name][0]
+def floor(check, name):
+    return [f["detection_limit_worst"] for f in check["families"] if f["name"] == name][0]
 
 
-token = "gain of a token"
-expect(floor(down["gain"], token) < floor(done["lanes"]["gain"], token) / 5, "down's floor is far smaller")
-shutil.copy(path("staged.h5"), path("illegal.h5"))
-with h5py.File(path("illegal.h5"), "r+") as f:
+token = "scale of a token"
+expect(floor(down["scale"], token) < floor(done["checks"]["scale"], token) / 5, "down's floor is far smaller")
+shutil.copy(path("staged.h5"), path("inadmissible.h5"))
+with h5py.File(path("inadmissible.h5"), "r+") as f:
     f["layers/0/intermediate"][7, 2, 31] ^= 1
-reason = record(fixture, "--outputs", path("illegal.h5"), code=1)["cases"][0]["reason"]
+reason = record(fixture, "--outputs", path("inadmissible.h5"), code=1)["cases"][0]["reason"]
 expect("1 of 3072 bf16 values are inadmissible" in reason and "token 7, slot 2, column 31: 0x" in reason, reason)
 shutil.copy(path("staged.h5"), path("scaled.h5"))
 with h5py.File(path("scaled.h5"), "r+") as f:

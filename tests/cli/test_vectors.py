@@ -103,7 +103,7 @@ for arguments in write(fp4, fp4_scales, global_scales=1 / encode)[:2]:
     expect(found["closest"] == "nvfp4.te/1" and found["difference"]["blocks"] == 0, text)
     expect("global scales: " in text and found["difference"]["global_scales"] > 0, text)
 
-# Planted: one code, one scale, a rule.
+# Injected: one code, one scale, a rule.
 changed = codes.copy()
 changed[5 * 32 + 7] ^= 1
 found, text = identify("e4m3-1x32-e8m0", write(changed, scales)[0], code=1)

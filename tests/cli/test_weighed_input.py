@@ -25,10 +25,10 @@ expect(all(case["verdict"] == "PASS" for case in cases), str([case["reason"] for
 case, = record(fixture, "--subject", FAULTS, "--kernel", "faults/none", code=3)["cases"]
 expect(case["verdict"] == "UNSUPPORTED" and "weighs outputs" in case["reason"], case["reason"])
 
-# Planted: the weight on the output. SiLU tells it in every lane.
+# Injected: the weight on the output. SiLU tells it in every check.
 for name, code in (("weighs-input", 0), ("weighs-input-unordered", 0), ("weighs-output", 1), ("weighs-output-unordered", 1)):
     case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)["cases"]
-    expect(case["lanes"]["bound"]["result"] == ("FAIL" if code else "PASS"), f"{name}: {case['reason']}")
+    expect(case["checks"]["bound"]["result"] == ("FAIL" if code else "PASS"), f"{name}: {case['reason']}")
 run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", "--minimise", path("least.h5"), code=1)
 with h5py.File(path("least.h5")) as f:
     expect(f.attrs["weighed_input"] == 1, "the smallest problem weighs its input, too")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults in how the inputs are read: the reference on a copy of the inputs with the mistake planted in it. */
+/* Faults in how the inputs are read: the reference on a copy of the inputs with the mistake injected in it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 struct projection {
     uint8_t *codes;       /* [code_bytes] */
     uint8_t *scales;      /* [scale_bytes] */
-    float *global_scales; /* [experts, parts] */
+    float *global_scales; /* [experts, halves] */
     size_t code_bytes, scale_bytes;
     size_t row_code_bytes, row_scale_bytes, rows; /* rows: of all experts */
 };
@@ -68,7 +68,7 @@ static struct gb_weights projection_weights(const struct projection *copy, struc
     return weights;
 }
 
-static enum gb_status run_planted(const struct gb_arguments *arguments, plant_function *plant, struct gb_error *error)
+static enum gb_status run_injected(const struct gb_arguments *arguments, plant_function *plant, struct gb_error *error)
 {
     size_t pairs = (size_t)arguments->shape.tokens * arguments->shape.top_k;
     struct copy copy = {
@@ -84,13 +84,13 @@ static enum gb_status run_planted(const struct gb_arguments *arguments, plant_fu
     if (status == GB_OK)
         status = projection_new(&arguments->down, &copy.down, error);
     if (status == GB_OK) {
-        struct gb_arguments planted = *arguments;
+        struct gb_arguments injected = *arguments;
         plant(&copy);
-        planted.ids = copy.ids;
-        planted.routing_weights = copy.routing_weights;
-        planted.gate_up = projection_weights(&copy.gate_up, arguments->gate_up);
-        planted.down = projection_weights(&copy.down, arguments->down);
-        status = fma32_layer(&planted, error);
+        injected.ids = copy.ids;
+        injected.routing_weights = copy.routing_weights;
+        injected.gate_up = projection_weights(&copy.gate_up, arguments->gate_up);
+        injected.down = projection_weights(&copy.down, arguments->down);
+        status = fma32_layer(&injected, error);
     }
     projection_free(&copy.gate_up);
     projection_free(&copy.down);
@@ -212,50 +212,50 @@ static void plant_last_block_of_x_dropped(struct copy *copy)
 
 enum gb_status run_nibble_order(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_nibble_order, error);
+    return run_injected(arguments, plant_nibble_order, error);
 }
 
 enum gb_status run_scale_index(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_scale_index, error);
+    return run_injected(arguments, plant_scale_index, error);
 }
 
 enum gb_status run_scale_clamped(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_scale_clamped, error);
+    return run_injected(arguments, plant_scale_clamped, error);
 }
 
 enum gb_status run_gate_up_swapped(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_gate_up_swapped, error);
+    return run_injected(arguments, plant_gate_up_swapped, error);
 }
 
 enum gb_status run_expert_dropped(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_expert_dropped, error);
+    return run_injected(arguments, plant_expert_dropped, error);
 }
 
 enum gb_status run_routing_weight_missing(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_routing_weight_missing, error);
+    return run_injected(arguments, plant_routing_weight_missing, error);
 }
 
 enum gb_status run_routing_weight_bf16(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_routing_weight_bf16, error);
+    return run_injected(arguments, plant_routing_weight_bf16, error);
 }
 
 enum gb_status run_routing_weight_truncated(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_routing_weight_truncated, error);
+    return run_injected(arguments, plant_routing_weight_truncated, error);
 }
 
 enum gb_status run_last_block_dropped(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_last_block_dropped, error);
+    return run_injected(arguments, plant_last_block_dropped, error);
 }
 
 enum gb_status run_last_block_of_x_dropped(const struct gb_arguments *arguments, struct gb_error *error)
 {
-    return run_planted(arguments, plant_last_block_of_x_dropped, error);
+    return run_injected(arguments, plant_last_block_of_x_dropped, error);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A subject library of planted faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
+ * A subject library of injected faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
  * and is judged by bits; faults/NAME-unordered claims none and is judged by bounds.
  */
 #include "quant/quant.h"
@@ -99,16 +99,20 @@ static const struct gb_kernel kernels[] = {
     DECLARED("routing-weight-truncated", run_routing_weight_truncated),
     DECLARED("routing-weight-missing", run_routing_weight_missing),
     DECLARED("none", fma32_layer),
-    KERNEL("weighs-input", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, fma32_layer),
-    KERNEL("weighs-input-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, fma32_layer),
-    KERNEL("weighs-output", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, run_weighs_output),
-    KERNEL("weighs-output-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_WEIGHED_INPUT, run_weighs_output),
+    KERNEL("weighs-input", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_APPLY_ROUTER_WEIGHT_ON_INPUT, fma32_layer),
+    KERNEL("weighs-input-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_APPLY_ROUTER_WEIGHT_ON_INPUT, fma32_layer),
+    KERNEL("weighs-output", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_APPLY_ROUTER_WEIGHT_ON_INPUT, run_weighs_output),
+    KERNEL("weighs-output-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_APPLY_ROUTER_WEIGHT_ON_INPUT,
+           run_weighs_output),
 
     ORDERED("zero-output", run_zero_output),
     ORDERED("unwritten-row", run_unwritten_row),
     ORDERED("writes-past-end", run_writes_past_end),
     UNORDERED("writes-past-end", run_writes_past_end_unordered),
     ORDERED("changes-input", run_changes_input),
+    ORDERED("changes-last-weight", run_changes_last_weight),
+    ORDERED("unwritten-once", run_unwritten_once),
+    ORDERED("device-error", run_device_error),
     ORDERED("nondeterministic", run_nondeterministic),
     ORDERED("reads-unwritten", run_reads_unwritten),
     ORDERED("does-nothing", run_does_nothing),
@@ -132,6 +136,7 @@ static const struct gb_kernel kernels[] = {
     ROUTER("bias-ignored-unordered", NULL, run_route_bias_ignored),
     ROUTER("unscaled-unordered", NULL, run_route_unscaled),
     ROUTER("unwritten-unordered", NULL, run_route_unwritten),
+    ROUTER("unwritten-weight-unordered", NULL, run_route_unwritten_weight),
     ROUTER("changes-bias", "fma32/1", run_route_changes_bias),
     ROUTER("writes-past-end", "fma32/1", run_route_writes_past_end),
 

@@ -39,7 +39,7 @@ static double dot(const struct gb_weights *weights, size_t row, const gb_bf16 *x
     double sum = 0;
     for (uint32_t i = weights->columns; i-- > 0;)
         sum += e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15] * e4m3(scales[i / 16]) * bf16(x[i]);
-    return sum * (double)weights->global_scales[row / (weights->rows / weights->parts)];
+    return sum * (double)weights->global_scales[row / (weights->rows / weights->halves)];
 }
 
 /* One token and slot: h [intermediate], then its share of sums [hidden]. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gate_read of any bytes; what it takes, written down by gate_json, is the same gate. */
+/* policy_read of any bytes; what it takes, written down by policy_json, is the same gate. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,18 +17,18 @@ static void check_line(const struct gb_error *error)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
-    struct gate gate, again;
+    struct policy gate, again;
     struct gb_error error;
-    enum gb_status status = gate_read(fuzz_file(0, bytes, count), &gate, &error);
+    enum gb_status status = policy_read(fuzz_file(0, bytes, count), &gate, &error);
     if (status != GB_OK) {
         check_line(&error);
         return 0;
     }
-    json_t *first = gate_json(&gate);
+    json_t *first = policy_json(&gate);
     char *text = json_dumps(first, 0);
-    if (!text || gate_read(fuzz_file(1, (const uint8_t *)text, strlen(text)), &again, &error) != GB_OK)
+    if (!text || policy_read(fuzz_file(1, (const uint8_t *)text, strlen(text)), &again, &error) != GB_OK)
         abort();
-    json_t *second = gate_json(&again);
+    json_t *second = policy_json(&again);
     if (!json_equal(first, second))
         abort();
     free(text);

@@ -189,10 +189,10 @@ put("published", "gpt-oss", json.dumps(said).encode() + b"\0\0" + safetensors(va
 
 def record(*changes):
     """What verify writes, as far as diff reads it."""
-    one = {"schema": "gaugeblock-record/1", "environment": {"commit": "c"}, "cases": [
+    one = {"schema": "gaugeblock-record/2", "environment": {"commit": "c"}, "cases": [
         {"fixture": {"path": "a/b.h5", "sha256": "s"}, "subject": {"name": "n", "library": "builtin"}, "batch": 2,
          "verdict": "PASS", "metrics": {"layers": [{"output_sha256": "o", "intermediate_sha256": "i"}]},
-         "lanes": {"bound": {"limit_ratio": 0.97}}}]}
+         "checks": {"bound": {"limit_ratio": 0.97}}}]}
     for change in changes:
         change(one["cases"][0])
     return json.dumps(one).encode()
@@ -203,11 +203,11 @@ put("record", "bits", record() + b"\0" + record(lambda c: c["metrics"]["layers"]
 put("record", "inputs", record() + b"\0" + record(lambda c: c["fixture"].update(sha256="t")))
 put("record", "subject", record() + b"\0" + record(lambda c: c["subject"].update(name="m", library_sha256="l")))
 
-for name, gate in {"lanes": {"name": "n", "lanes": ["bound", "rms", "gain"]},
+for name, gate in {"checks": {"name": "n", "checks": ["bound", "rms", "scale"]},
                    "close": {"atol": 0.1, "rtol": 1e-2, "fraction": 0.9, "either": True, "relative_to": "subject"},
                    "figures": {"cosine": 0.99, "cosine_min": -1, "max_abs": 1e-3, "nmse": 2, "relative_to": "truth"},
                    "nothing": {}}.items():
-    put("gate", name, json.dumps({"schema": "gaugeblock-gate/1", **gate}).encode())
+    put("gate", name, json.dumps({"schema": "gaugeblock-gate/2", **gate}).encode())
 
 for name, arguments in {"nvfp4": ("--shape", "2,1,16,16"), "mxfp8": ("--shape", "2,1,32,32", "--format", "mxfp8"),
                         "bf16": ("--shape", "2,1,8,8", "--format", "bf16", "--data", "ties"),

@@ -180,7 +180,7 @@ struct one_row {
                    1,
                    codes.data(),
                    scales.data(),
-                   &m.globals[expert * w.parts + row / (w.rows / w.parts)]};
+                   &m.globals[expert * w.halves + row / (w.rows / w.halves)]};
     }
 };
 

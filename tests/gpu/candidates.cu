@@ -150,7 +150,7 @@ void make_weights(struct gb_weights *w, uint32_t seed)
     w->codes = filled(weights / 2, seed, 0xFFFFFFFFu, 0);
     w->scales = filled(weights / 16, seed + 1, 0x0F0F0F0Fu, 0x30303030u); /* 0.5 .. 1.875 */
     w->global_scales =
-        (const float *)filled(4ull * w->experts * w->parts, seed + 2, 0x7FFFFFu, 0x3C800000u); /* 1/64 .. 1/32 */
+        (const float *)filled(4ull * w->experts * w->halves, seed + 2, 0x7FFFFFu, 0x3C800000u); /* 1/64 .. 1/32 */
 }
 
 bench make_bench(const model &m)

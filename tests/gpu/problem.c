@@ -151,8 +151,8 @@ static void fill_weights(struct problem *p, struct gb_weights *w, bool down, uin
                 codes[i] = (uint8_t)random_bits(state);
             for (size_t i = 0; i < w->rows * row_scales; i++)
                 scales[i] = scale_code(p->kind, e, state);
-            for (uint32_t part = 0; part < w->parts; part++)
-                ((float *)w->global_scales)[e * w->parts + part] = global_scale(p, e, w->columns, down, part, state);
+            for (uint32_t part = 0; part < w->halves; part++)
+                ((float *)w->global_scales)[e * w->halves + part] = global_scale(p, e, w->columns, down, part, state);
             continue;
         }
         gb_bf16 *codes = (gb_bf16 *)((uint8_t *)w->codes + e * w->rows * row_codes);

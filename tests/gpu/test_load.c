@@ -81,8 +81,10 @@ static void test_domain(const struct gb_kernel *kernel)
                                    .activation = GB_SWIGLU_OAI};
     expect(kernel->supports(&activated, &error) == GB_EUNSUPPORTED && strstr(error.message, "SiLU"),
            "another activation", error.message);
-    struct gb_problem weighed = {
-        .size = sizeof weighed, .shape = {1, 2048, 512, 32, 2}, .weights = kernel->weights, .weighed_input = 1};
+    struct gb_problem weighed = {.size = sizeof weighed,
+                                 .shape = {1, 2048, 512, 32, 2},
+                                 .weights = kernel->weights,
+                                 .apply_router_weight_on_input = 1};
     expect(kernel->supports(&weighed, &error) == GB_EUNSUPPORTED && strstr(error.message, "weighed_input"),
            "a weighed input of two experts", error.message);
     struct gb_problem small = {.size = sizeof small.size, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights};

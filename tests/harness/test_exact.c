@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data of kind `exact`: legal layers of every order give the reference's values, which are those of float64, and the
- * lane `exact` catches faults that the others let pass.
+ * Data of kind `exact`: valid layers of every order give the reference's values, which are those of float64, and the
+ * check `exact` catches faults that the others let pass.
  */
 #include "harness/judge/check_exact.h"
 #include "harness/judge/judge.h"
@@ -13,7 +13,7 @@
 static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK, GB_BF16};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
-/* Every how manieth variant of legal orders and fault is run; odd, so that all choices occur. */
+/* Every how manieth variant of valid orders and fault is run; odd, so that all choices occur. */
 static int sparse = 5;
 
 static const struct gb_shape small = {8, 128, 32, 8, 2}, large = {4, 128, 512, 4, 4};
@@ -33,7 +33,7 @@ static struct gb_fixture *exact_fixture(const struct gb_shape *shape, enum gb_fo
     ok(gb_fixture_new(shape, 1, format, false, false, false, &f, &error), &error);
     strcpy(f->generator, "exact/1");
     f->seed = seed;
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     ok(gb_generate_inputs(f, &error), &error);
     ok(gb_generate_routing(f, routing, &error), &error);
     for (uint32_t e = 0; e < shape->experts; e++)
@@ -119,14 +119,14 @@ static void all_orders_agree(const struct gb_shape *shape, enum gb_format format
     for (size_t i = 0; i < outputs; i++)
         nonzero += expected[i] != 0;
     assert_true(open > inner / 40 && nonzero > outputs / 2);
-    for (int v = 0; v < LEGAL_ORDERS * 16; v += stride) {
-        struct legal legal = {.order = v / 16,
-                              .fma = v & 1,
-                              .scales_first = v & 2,
-                              .reciprocal = v & 4,
-                              .fold = v & 8,
-                              .seed = (uint64_t)v};
-        legal_layer(&p, &legal, &points, output, h);
+    for (int v = 0; v < VALID_ORDERS * 16; v += stride) {
+        struct valid_kernel valid = {.order = v / 16,
+                                     .fma = v & 1,
+                                     .scales_first = v & 2,
+                                     .reciprocal = v & 4,
+                                     .fold = v & 8,
+                                     .seed = (uint64_t)v};
+        valid_layer(&p, &valid, &points, output, h);
         same_values(expected_h, h, inner, "intermediate", v);
         same_values(expected, output, outputs, "output", v);
     }
@@ -260,10 +260,10 @@ static enum verdict verdict_of(struct bench *b, bool exact)
     struct gb_arguments a = gb_layer_arguments(b->fixture, 0, shape->tokens);
     struct case_result j;
     struct gb_error error;
-    struct gate gate;
+    struct policy gate;
     a.output = b->outputs->layer[0].output;
     ok(fma32_layer(&a, &error), &error);
-    gate_preset(0, &gate);
+    policy_preset(0, &gate);
     gate.exact = exact;
     ok(judge(&b->baseline, &b->kernel, b->outputs, NULL, &gate, &j, &error), &error);
     assert_int_equal(exact_violated(&j.exact), memcmp(a.output, b->baseline.reference->layer[0].output,
@@ -273,7 +273,7 @@ static enum verdict verdict_of(struct bench *b, bool exact)
 }
 
 struct count {
-    int caught, unseen; /* by the lane; of those, by all others */
+    int caught, unseen; /* by the check; of those, by all others */
 };
 
 static void try_fault(struct bench *b, struct count *count)
@@ -326,7 +326,7 @@ static void faults_below_the_floors(void **state)
         l->routing_weights[i] = exact;
     }
     bench_free(&b);
-    print_message("caught (unseen by the other lanes): element %d (%d), scale %d (%d), weight %d (%d)\n",
+    print_message("caught (unseen by the other checks): element %d (%d), scale %d (%d), weight %d (%d)\n",
                   element.caught, element.unseen, scale.caught, scale.unseen, weight.caught, weight.unseen);
     assert_true(element.unseen > 0 && scale.unseen > 0 && weight.unseen > 0);
 }
@@ -338,7 +338,7 @@ static void false_claims_are_refused(void **state)
     struct bench b;
     bench_new(&b, &small, GB_BF16);
     assert_int_equal(verdict_of(&b, true), VERDICT_PASS);
-    b.kernel.accumulator_bits = 16; /* narrower than the data's sums: the lane does not bind */
+    b.kernel.accumulator_bits = 16; /* narrower than the data's sums: the check does not bind */
     assert_int_equal(verdict_of(&b, true), VERDICT_PASS);
     bench_free(&b);
     bench_new(&b, &small, GB_BF16);

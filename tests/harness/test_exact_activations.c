@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data of kind `exact` with quantised activations: layers of every order, with scales taken early or late, have the
- * reference's values; and what a kernel can do wrong where it quantises is seen by the lane `exact` alone, on its
+ * reference's values; and what a kernel can do wrong where it quantises is seen by the check `exact` alone, on its
  * output, without an order claimed.
  */
 #include "harness/judge/check_exact.h"
@@ -16,7 +16,7 @@ static const struct contract contracts[] = {
 static const struct gb_shape small = {8, 128, 32, 8, 2};
 enum { CONTRACTS = sizeof contracts / sizeof *contracts };
 
-/* Every how manieth variant of legal orders is run; odd, so that all choices occur. */
+/* Every how manieth variant of valid orders is run; odd, so that all choices occur. */
 static int sparse = 5;
 
 static void ok(enum gb_status status, const struct gb_error *error)
@@ -78,16 +78,16 @@ static void bench_free(struct bench *b)
     free(b->intermediate);
 }
 
-/* Of b->output, with the lane or without it. */
+/* Of b->output, with the check or without it. */
 static enum verdict verdict_of(struct bench *b, bool exact, uint64_t *mismatching)
 {
     struct case_result j;
     struct gb_error error;
-    struct gate gate;
+    struct policy gate;
     const struct gb_shape *s = &b->fixture->shape;
     for (size_t i = 0; i < (size_t)s->tokens * s->hidden; i++)
         ((float *)b->outputs->layer[0].output)[i] = (float)b->output[i];
-    gate_preset(0, &gate);
+    policy_preset(0, &gate);
     gate.exact = exact;
     ok(judge(&b->baseline, &b->subject, b->outputs, NULL, &gate, &j, &error), &error);
     assert_int_equal(j.exact.binding, exact);
@@ -117,11 +117,11 @@ static void all_orders_agree(const struct gb_shape *shape, const struct contract
     found = examine(b.fixture, c->activations, 24);
     if (found.why)
         fail_msg("%s %u: %s, token %u", gb_format_name(c->weights), shape->intermediate, found.why, found.token);
-    for (int v = 0; v < LEGAL_ORDERS * 32; v += stride) {
-        struct legal legal = {v / 32, v & 1, v & 2, v & 4, v & 8, (uint64_t)v, v % 5 > 2, false};
+    for (int v = 0; v < VALID_ORDERS * 32; v += stride) {
+        struct valid_kernel valid = {v / 32, v & 1, v & 2, v & 4, v & 8, (uint64_t)v, v % 5 > 2, false};
         uint64_t mismatching;
         b.kernel.late = v & 16;
-        quantised_layer(&b.kernel, b.fixture, &legal, b.output, b.intermediate);
+        quantised_layer(&b.kernel, b.fixture, &valid, b.output, b.intermediate);
         enum verdict verdict = verdict_of(&b, true, &mismatching);
         if (verdict != VERDICT_PASS || mismatching)
             fail_msg("%s, variant %d: %s, %llu values differ", gb_format_name(c->weights), v, verdict_name(verdict),
@@ -180,12 +180,12 @@ static bool can_be(const struct contract *c, enum mistake m, bool x)
     }
 }
 
-/* Every mistake fails by this lane; in the whole sweep it is printed how many pass all others. */
+/* Every mistake fails by this check; in the whole sweep it is printed how many pass all others. */
 static void mistakes_are_seen(void **state)
 {
     /* The first is long: of 65,536 elements a few show a division. */
     static const struct gb_shape shapes[] = {{32, 128, 512, 4, 4}, {8, 512, 256, 8, 4}};
-    const struct legal legal = {.order = LEGAL_FORWARD, .fma = true, .scales_first = true};
+    const struct valid_kernel valid = {.order = VALID_FORWARD, .fma = true, .scales_first = true};
     int made = 0, unseen = 0;
     (void)state;
     for (int c = 0; c < CONTRACTS; c++) {
@@ -198,7 +198,7 @@ static void mistakes_are_seen(void **state)
             q->of_x = n % 2;
             if (!can_be(&contracts[c], q->mistake, q->of_x))
                 continue;
-            quantised_layer(&b.kernel, b.fixture, &legal, b.output, b.intermediate);
+            quantised_layer(&b.kernel, b.fixture, &valid, b.output, b.intermediate);
             enum verdict verdict = verdict_of(&b, true, &mismatching);
             if (verdict != VERDICT_FAIL || !mismatching)
                 fail_msg("%s activations, %s of %s: %s, %llu values differ\n", gb_format_name(contracts[c].activations),
@@ -210,7 +210,7 @@ static void mistakes_are_seen(void **state)
         }
         bench_free(&b);
     }
-    print_message("%d mistakes, %d of them unseen by the other lanes\n", made, unseen);
+    print_message("%d mistakes, %d of them unseen by the other checks\n", made, unseen);
     assert_true(unseen > 0);
 }
 
@@ -314,10 +314,10 @@ static void false_claims_are_refused(void **state)
     struct bench b;
     struct case_result j;
     struct gb_error error;
-    struct gate gate;
+    struct policy gate;
     (void)state;
     bench_new(&b, &small, &contracts[0], "uniform", 1);
-    gate_preset(0, &gate);
+    policy_preset(0, &gate);
     struct gb_kernel plain = b.subject;
     plain.activations = GB_BF16;
     ok(judge(&b.plain, &plain, b.plain.reference, NULL, &gate, &j, &error), &error);

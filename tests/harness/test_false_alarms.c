@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How often the default gate rejects a correct kernel: legal layers of every order, with and without fma, over formats,
+ * How often the default gate rejects a correct kernel: valid layers of every order, with and without fma, over formats,
  * shapes, data, rounding points and seeds. `test_false_alarms all` judges 10,240 of them and prints a record; without
- * an argument a subset. At loosened levels the rms and gain lanes must raise no more alarms than they say.
+ * an argument a subset. At loosened levels the rms and scale checks must raise no more alarms than they say.
  */
 #include "tests/support/false_alarm.h"
 #include "tests/support/check.h"
@@ -48,14 +48,14 @@ static void count_fixture(uint32_t n, uint32_t bits, struct alarms *a)
     snprintf(name, sizeof name, "fixture %u", n);
     for (uint32_t v = 0; v < VARIANTS; v++) {
         uint32_t way = v + VARIANTS * (n % 2);
-        struct legal legal = {.order = (n + v) % LEGAL_ORDERS,
-                              .fma = way & 1,
-                              .scales_first = way & 2,
-                              .reciprocal = way & 4,
-                              .fold = way & 8,
-                              .seed = n * VARIANTS + v};
-        legal.fold &= !claim->roundings.slot && !claim->roundings.weighted; /* a stored slot is a sum of its own */
-        alarms_run(&s, claim, &legal, bits ? bits : claim->accumulator_bits, n % 2, name, a);
+        struct valid_kernel valid = {.order = (n + v) % VALID_ORDERS,
+                                     .fma = way & 1,
+                                     .scales_first = way & 2,
+                                     .reciprocal = way & 4,
+                                     .fold = way & 8,
+                                     .seed = n * VARIANTS + v};
+        valid.fold &= !claim->roundings.slot && !claim->roundings.weighted; /* a stored slot is a sum of its own */
+        alarms_run(&s, claim, &valid, bits ? bits : claim->accumulator_bits, n % 2, name, a);
     }
     alarm_subject_free(&s);
     baseline_free(&baseline);
@@ -80,12 +80,13 @@ int main(int argc, char **argv)
 {
     bool all = argc > 1 && !strcmp(argv[1], "all");
     uint32_t fixtures = all ? ALL_FIXTURES : SOME_FIXTURES, stride = ALL_FIXTURES / fixtures + !all;
-    struct alarms legal = count(fixtures, stride, 0);
-    struct alarms illegal = count(SOME_FIXTURES / 4, ALL_FIXTURES / SOME_FIXTURES * 4 + 1, 10);
-    bool bad = alarms_bad(&legal) || legal.runs != (uint64_t)fixtures * VARIANTS;
-    bad |= illegal.alarms < illegal.runs / 2; /* the same kernels, with accumulators of 10 bits */
-    alarms_print(stdout, &legal, all ? "test_false_alarms all" : "test_false_alarms", fixtures);
-    fprintf(stderr, "%llu of %llu kernels with 10-bit accumulators rejected\n%s%s", (unsigned long long)illegal.alarms,
-            (unsigned long long)illegal.runs, legal.first, legal.first[0] ? "\n" : "");
+    struct alarms valid = count(fixtures, stride, 0);
+    struct alarms inadmissible = count(SOME_FIXTURES / 4, ALL_FIXTURES / SOME_FIXTURES * 4 + 1, 10);
+    bool bad = alarms_bad(&valid) || valid.runs != (uint64_t)fixtures * VARIANTS;
+    bad |= inadmissible.alarms < inadmissible.runs / 2; /* the same kernels, with accumulators of 10 bits */
+    alarms_print(stdout, &valid, all ? "test_false_alarms all" : "test_false_alarms", fixtures);
+    fprintf(stderr, "%llu of %llu kernels with 10-bit accumulators rejected\n%s%s",
+            (unsigned long long)inadmissible.alarms, (unsigned long long)inadmissible.runs, valid.first,
+            valid.first[0] ? "\n" : "");
     return bad;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As test_false_alarms, of layers with quantised activations: legal kernels that quantise twice, over contracts,
+ * As test_false_alarms, of layers with quantised activations: valid kernels that quantise twice, over contracts,
  * recipes, shapes and kinds of data, with sums rounded toward zero and global scales early or late as well.
  * `test_false_alarms_activations all` judges 2,560 of them. Scales that are wrong by a few 1e-4 must be rejected.
  */
@@ -68,7 +68,7 @@ static struct gb_fixture *generate(uint32_t n, uint64_t seed, const char *kind)
     struct gb_error error = {""};
     ok(gb_fixture_new(&shapes[n % COUNT(shapes)], 1, contracts[c].weights, true, false, false, &f, &error), &error);
     struct weight_source source = {f, matrix, expert};
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = seed;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(contracts[c].weights)->name);
@@ -117,20 +117,20 @@ static bool truncates(const struct gb_kernel *claim)
     return claim->accumulator_bits < 24;
 }
 
-/* One sum over all slots is none of those that are rounded toward zero (docs/numerics.md#moments), nor of slots that
- * are stored. */
-static struct legal variant(uint32_t n, uint32_t v, const struct gb_kernel *claim)
+/* One sum over all slots is none of those that are rounded toward zero (docs/numerics.md#error-covariance), nor of
+ * slots that are stored. */
+static struct valid_kernel variant(uint32_t n, uint32_t v, const struct gb_kernel *claim)
 {
     uint32_t way = v * 5 + n * 3;
     bool truncate = truncates(claim) && (n + v) % 4;
-    return (struct legal){.order = (n + v) % LEGAL_ORDERS,
-                          .fma = way & 1,
-                          .scales_first = way & 2,
-                          .reciprocal = way & 4,
-                          .fold = (way & 8) && !claim->roundings.slot && !truncate,
-                          .truncate = truncate,
-                          .early = way & 16,
-                          .seed = n * VARIANTS + v};
+    return (struct valid_kernel){.order = (n + v) % VALID_ORDERS,
+                                 .fma = way & 1,
+                                 .scales_first = way & 2,
+                                 .reciprocal = way & 4,
+                                 .fold = (way & 8) && !claim->roundings.slot && !truncate,
+                                 .truncate = truncate,
+                                 .early = way & 16,
+                                 .seed = n * VARIANTS + v};
 }
 
 /* Fixture n and its variants. factor: of their scales, 1 for legal ones. */
@@ -148,8 +148,8 @@ static void count_fixture(uint32_t n, const char *kind, float factor, struct ala
     alarm_subject_new(&s, &p, &quantised, claim);
     snprintf(name, sizeof name, "fixture %u (%s, %s)", n, contracts[n % COUNT(contracts)].recipe, kind);
     for (uint32_t v = 0; v < VARIANTS; v++) {
-        struct legal legal = variant(n, v, claim);
-        alarms_run(&s, claim, &legal, claim->accumulator_bits + truncates(claim), n % 2, name, a);
+        struct valid_kernel valid = variant(n, v, claim);
+        alarms_run(&s, claim, &valid, claim->accumulator_bits + truncates(claim), n % 2, name, a);
     }
     alarm_subject_free(&s);
     baseline_free(&quantised);
@@ -176,12 +176,12 @@ int main(int argc, char **argv)
 {
     bool all = argc > 1 && !strcmp(argv[1], "all");
     uint32_t fixtures = all ? ALL_FIXTURES : SOME_FIXTURES, stride = all ? 1 : 9;
-    struct alarms legal = count(fixtures, stride, 1), illegal = count(COUNT(contracts), 1, 1.0005f);
-    bool bad = alarms_bad(&legal) || legal.runs != (uint64_t)fixtures * VARIANTS;
-    bad |= legal.sums < legal.runs / 3 || legal.open_codes == 0;
-    bad |= illegal.alarms < illegal.runs; /* with scales that are wrong by 5e-4 */
-    alarms_print(stdout, &legal, all ? "test_false_alarms_activations all" : "test_false_alarms_activations", fixtures);
-    fprintf(stderr, "%llu of %llu kernels with a wrong scale rejected\n%s%s", (unsigned long long)illegal.alarms,
-            (unsigned long long)illegal.runs, legal.first, legal.first[0] ? "\n" : "");
+    struct alarms valid = count(fixtures, stride, 1), inadmissible = count(COUNT(contracts), 1, 1.0005f);
+    bool bad = alarms_bad(&valid) || valid.runs != (uint64_t)fixtures * VARIANTS;
+    bad |= valid.sums < valid.runs / 3 || valid.ambiguous_codes == 0;
+    bad |= inadmissible.alarms < inadmissible.runs; /* with scales that are wrong by 5e-4 */
+    alarms_print(stdout, &valid, all ? "test_false_alarms_activations all" : "test_false_alarms_activations", fixtures);
+    fprintf(stderr, "%llu of %llu kernels with a wrong scale rejected\n%s%s", (unsigned long long)inadmissible.alarms,
+            (unsigned long long)inadmissible.runs, valid.first, valid.first[0] ? "\n" : "");
     return bad;
 }

@@ -171,7 +171,7 @@ static void test_table(void **state)
     for (size_t i = 0; i < count; i++) {
         const struct fault *fault = fault_at(i);
         bool weights = fault->stage >= STAGE_GATE_UP && fault->stage <= STAGE_WEIGHTS;
-        if (!fault->resembles || !*fault->resembles || (fault->edit != NULL) != weights || !fault->plant != weights)
+        if (!fault->modelled_on || !*fault->modelled_on || (fault->edit != NULL) != weights || !fault->plant != weights)
             fail_msg("row of '%s'", fault->name);
         for (size_t other = 0; other < i; other++)
             if (!strcmp(fault_at(other)->name, fault->name))
@@ -205,7 +205,7 @@ static void test_every_fault_of_a_router_changes_it(void **state)
     assert_true(count >= 20);
     for (size_t i = 0; i < count; i++) {
         uint32_t applied = 0;
-        assert_true(all[i].resembles && *all[i].resembles && !all[i].change != !all[i].spoil);
+        assert_true(all[i].modelled_on && *all[i].modelled_on && !all[i].change != !all[i].spoil);
         for (size_t other = 0; other < i; other++)
             assert_string_not_equal(all[other].name, all[i].name);
         for (size_t r = 0; r < recipes; r++) {

@@ -54,9 +54,9 @@ static void scene_free(struct scene *s)
 /* The default gate's result. */
 static void look(struct scene *s)
 {
-    struct gate gate;
+    struct policy gate;
     struct gb_error error = {""};
-    gate_preset(0, &gate);
+    policy_preset(0, &gate);
     case_result_free(&s->result);
     json_decref(s->checks);
     if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->result, &error) != GB_OK)
@@ -87,12 +87,12 @@ static void the_reference_has_its_own_codes(void **state)
     assert_int_equal(s.result.verdict, VERDICT_PASS);
     assert_int_equal(codes(&s, "codes"), 12 * 2 * 128);
     assert_int_equal(codes(&s, "same"), 12 * 2 * 128);
-    assert_true(codes(&s, "allowed_flips") < 12 * 2 * 128 / 10);
+    assert_true(codes(&s, "allowed_differences") < 12 * 2 * 128 / 10);
     scene_free(&s);
 }
 
-/* One code beside the right one, where nothing reaches over the tie between them: no other lane sees it. */
-static void an_illegal_code_is_named(void **state)
+/* One code beside the right one, where nothing reaches over the tie between them: no other check sees it. */
+static void an_inadmissible_code_is_named(void **state)
 {
     struct scene s;
     (void)state;
@@ -101,7 +101,7 @@ static void an_illegal_code_is_named(void **state)
     complete(&s);
     look(&s);
     assert_int_equal(s.result.verdict, VERDICT_FAIL);
-    assert_int_equal(codes(&s, "illegal"), 1);
+    assert_int_equal(codes(&s, "inadmissible"), 1);
     assert_non_null(strstr(s.result.reason, "first at token 7, slot 1, column 93: 0x"));
     assert_non_null(strstr(s.result.reason, "is possible before rounding"));
     scene_free(&s);
@@ -127,23 +127,23 @@ static void too_many_flips_are_seen(void **state)
             if (!legal++) {
                 look(&s);
                 assert_int_equal(s.result.verdict, VERDICT_PASS);
-                assert_int_equal(codes(&s, "legal_flips"), 1);
+                assert_int_equal(codes(&s, "admissible_differences"), 1);
             }
         }
     }
     complete(&s);
     look(&s);
-    assert_int_equal(codes(&s, "illegal"), 0);
-    assert_int_equal(codes(&s, "legal_flips"), legal);
-    assert_true(legal > codes(&s, "allowed_flips"));
+    assert_int_equal(codes(&s, "inadmissible"), 0);
+    assert_int_equal(codes(&s, "admissible_differences"), legal);
+    assert_true(legal > codes(&s, "allowed_differences"));
     assert_int_equal(s.result.verdict, VERDICT_FAIL);
     assert_non_null(strstr(s.result.reason, "each admissible, but rounding explains"));
     scene_free(&s);
 }
 
-static double ratio(const struct scene *s, const char *lane, const char *part)
+static double ratio(const struct scene *s, const char *check, const char *part)
 {
-    const json_t *of = json_object_get(s->checks, lane);
+    const json_t *of = json_object_get(s->checks, check);
     return json_number_value(json_object_get(part ? json_object_get(of, part) : of, "limit_ratio"));
 }
 
@@ -190,12 +190,12 @@ static void sums_of_rounded_outputs_are_not_judged(void **state)
     (void)state;
     scene_new(&s, 24);
     look(&s);
-    assert_null(json_object_get(json_object_get(s.checks, "down"), "sums_not_run"));
+    assert_null(json_object_get(json_object_get(s.checks, "down"), "aggregate_tests_not_run"));
     s.kernel.roundings.slot = GB_BF16;
     look(&s);
     assert_int_equal(s.result.verdict, VERDICT_PASS);
-    assert_non_null(json_object_get(json_object_get(s.checks, "down"), "sums_not_run"));
-    assert_null(json_object_get(json_object_get(s.checks, "down"), "gain"));
+    assert_non_null(json_object_get(json_object_get(s.checks, "down"), "aggregate_tests_not_run"));
+    assert_null(json_object_get(json_object_get(s.checks, "down"), "scale"));
     scene_free(&s);
 }
 
@@ -230,10 +230,10 @@ static void bits_say_which_stage_is_wrong(void **state)
     complete(&s);
     look(&s);
     assert_int_equal(s.result.verdict, VERDICT_FAIL);
-    assert_non_null(strstr(s.result.reason, "; down itself, on this intermediate, has the reference's bits"));
+    assert_non_null(strstr(s.result.reason, "; from this intermediate, the down projection of layer 0 is the reference's in every bit"));
     ((uint32_t *)s.subject->layer[0].output)[700] ^= 1;
     look(&s);
-    assert_non_null(strstr(s.result.reason, "; down itself, on this intermediate, differs too"));
+    assert_non_null(strstr(s.result.reason, "; from this intermediate, the down projection of layer 0 is wrong too"));
     scene_free(&s);
 }
 
@@ -245,7 +245,7 @@ int main(void)
         cmocka_unit_test(sums_of_rounded_outputs_are_not_judged),
         cmocka_unit_test(bits_say_which_stage_is_wrong),
         cmocka_unit_test(the_reference_has_its_own_codes),
-        cmocka_unit_test(an_illegal_code_is_named),
+        cmocka_unit_test(an_inadmissible_code_is_named),
         cmocka_unit_test(too_many_flips_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,7 @@ static struct study_source generated(enum gb_format weights, uint64_t seed)
 {
     struct study_generation g = {.name = "test",
                                  .router = "",
-                                 .renormalise = true,
+                                 .norm_topk_prob = true,
                                  .shape = shape,
                                  .layers = LAYERS,
                                  .weights = weights,

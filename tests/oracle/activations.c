@@ -52,7 +52,7 @@ static gb_bf16 *numbers_of(const struct gb_quantiser *rules, struct matrix m, co
 /* The weights' global scales times that of the activations. */
 static float *globals_of(const struct gb_weights *weights, float d)
 {
-    size_t count = (size_t)weights->experts * weights->parts;
+    size_t count = (size_t)weights->experts * weights->halves;
     float *globals = malloc(count * sizeof *globals);
     if (!globals)
         abort();

@@ -32,10 +32,10 @@ static float weight_at(const struct gb_weights *weights, size_t index)
 static float tile_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row, uint32_t column)
 {
     const float *scales = weights->scales;
-    uint32_t part_rows = weights->rows / weights->parts;
+    uint32_t part_rows = weights->rows / weights->halves;
     uint32_t down = part_rows / 128 + (part_rows % 128 != 0),
              across = weights->columns / 128 + (weights->columns % 128 != 0);
-    uint32_t matrix = expert * weights->parts + row / part_rows;
+    uint32_t matrix = expert * weights->halves + row / part_rows;
 
     return scales[((size_t)matrix * down + row % part_rows / 128) * across + column / 128];
 }
@@ -67,8 +67,8 @@ float oracle_global_scale(const struct gb_weights *weights, uint32_t expert, uin
 {
     if (weights->format != GB_NVFP4)
         return 1;
-    uint32_t part = row / (weights->rows / weights->parts);
-    return weights->global_scales[expert * weights->parts + part];
+    uint32_t part = row / (weights->rows / weights->halves);
+    return weights->global_scales[expert * weights->halves + part];
 }
 
 /* Halves the number of lanes: after step m, lanes l and l xor m hold the same sum. */
@@ -131,7 +131,7 @@ static const float *scales_of_row(const float *scales, size_t row, uint32_t colu
 static gb_bf16 expert_input(const struct gb_arguments *arguments, uint32_t token, size_t slot, uint32_t column)
 {
     gb_bf16 x = arguments->x[(size_t)token * arguments->shape.hidden + column];
-    if (arguments->weighed_input) {
+    if (arguments->apply_router_weight_on_input) {
         float value = (float)oracle_decode(ORACLE_BF16, x.bits);
         x.bits = (uint16_t)oracle_encode(ORACLE_BF16, oracle_multiply(arguments->routing_weights[slot], value));
     }
@@ -208,7 +208,7 @@ static void down(const struct gb_arguments *arguments, const char *order, const 
                                    scales_of_row(x_scales, slot, shape->intermediate));
                 if (arguments->down_bias)
                     dot = oracle_add(dot, arguments->down_bias[(size_t)expert * shape->hidden + h]);
-                y = oracle_fma(arguments->weighed_input ? 1 : arguments->routing_weights[slot], dot, y);
+                y = oracle_fma(arguments->apply_router_weight_on_input ? 1 : arguments->routing_weights[slot], dot, y);
             }
             output[(size_t)t * shape->hidden + h] = y;
         }

@@ -110,7 +110,7 @@ static void sizes_of_weights(void **state)
 {
     size_t codes = 1, scales = 1, globals = 1;
     struct gb_error error = {""};
-    struct gb_weights weights = {.format = GB_NVFP4, .experts = 3, .rows = 10, .columns = 48, .parts = 2};
+    struct gb_weights weights = {.format = GB_NVFP4, .experts = 3, .rows = 10, .columns = 48, .halves = 2};
 
     (void)state;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_OK);
@@ -131,14 +131,14 @@ static void sizes_of_weights(void **state)
     weights.columns = 0;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
     weights =
-        (struct gb_weights){.format = GB_BF16, .experts = UINT32_MAX, .rows = UINT32_MAX, .columns = 16, .parts = 1};
+        (struct gb_weights){.format = GB_BF16, .experts = UINT32_MAX, .rows = UINT32_MAX, .columns = 16, .halves = 1};
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
-    weights = (struct gb_weights){.format = GB_BF16, .experts = 2, .rows = 5, .columns = 7, .parts = 1};
+    weights = (struct gb_weights){.format = GB_BF16, .experts = 2, .rows = 5, .columns = 7, .halves = 1};
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_OK);
     assert_int_equal(codes, 2 * 5 * 7 * 2);
     assert_int_equal(scales, 0);
     assert_int_equal(globals, 0);
-    weights = (struct gb_weights){.format = GB_FP8_BLOCK, .experts = 2, .rows = 260, .columns = 130, .parts = 2};
+    weights = (struct gb_weights){.format = GB_FP8_BLOCK, .experts = 2, .rows = 260, .columns = 130, .halves = 2};
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_OK);
     assert_int_equal(codes, 2 * 260 * 130);
     assert_int_equal(scales, 2 * 2 * 2 * 2 * 4); /* each part of 130 rows has two rows of two blocks */
@@ -146,7 +146,7 @@ static void sizes_of_weights(void **state)
     weights.rows = 261;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
     assert_non_null(strstr(error.message, "261"));
-    weights.parts = 0;
+    weights.halves = 0;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
     weights.format = (enum gb_format)99;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);

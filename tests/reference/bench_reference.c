@@ -85,7 +85,7 @@ static void fill_weights(const struct bench *bench)
 #pragma omp parallel for
     for (size_t i = 0; i < bench->scale_bytes; i++)
         scales[i] = (uint8_t)(nvfp4 ? 0x30 + random_bits(~i) % 16 : 117 + random_bits(~i) % 3);
-    for (uint32_t i = 0; nvfp4 && i < weights->experts * weights->parts; i++)
+    for (uint32_t i = 0; nvfp4 && i < weights->experts * weights->halves; i++)
         ((float *)weights->global_scales)[i] = 0x1p-8f;
 #pragma omp parallel for
     for (size_t row = 0; row < (size_t)weights->experts * weights->rows; row++) {
@@ -139,7 +139,7 @@ static struct bench bench_new(enum gb_format format, bool down, size_t bytes)
     bench.weights.codes = allocate(bench.code_bytes);
     bench.weights.scales = allocate(bench.scale_bytes);
     if (format == GB_NVFP4)
-        bench.weights.global_scales = allocate(sizeof(float) * experts * bench.weights.parts);
+        bench.weights.global_scales = allocate(sizeof(float) * experts * bench.weights.halves);
     bench.fp32 = allocate(sizeof(float) * experts * rows * columns);
     bench.x = allocate(sizeof(float) * experts * columns);
     bench.y = allocate(sizeof(float) * experts * rows);

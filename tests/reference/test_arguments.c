@@ -46,7 +46,7 @@ static void bad_arguments_are_refused(void **state)
     REFUSED(fma32_layer, bad.shape.top_k = 5, "top_k");
     REFUSED(fma32_layer, bad.shape.hidden = 48, "gate_up");
     REFUSED(fma32_layer, bad.shape.experts = 3, "gate_up");
-    REFUSED(fma32_layer, bad.gate_up.parts = 1, "gate_up");
+    REFUSED(fma32_layer, bad.gate_up.halves = 1, "gate_up");
     REFUSED(fma32_layer, bad.gate_up.scales = NULL, "gate_up");
     REFUSED(fma32_layer, bad.down.rows = 16, "down");
     REFUSED(fma32_layer, bad.down.global_scales = NULL, "down");

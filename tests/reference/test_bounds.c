@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gb_bound_layer: every legal order of summation stays within `worst`, sigma predicts the spread that is seen, and
+ * gb_bound_layer: every valid order of summation stays within `worst`, sigma predicts the spread that is seen, and
  * kernels with something missing exceed both.
  */
 #include "tests/support/bounds_case.h"
@@ -35,7 +35,7 @@ static struct ratios every_order(enum gb_format format, enum data data, const st
 }
 
 /* An intermediate rounded to bf16 comes close to half an ulp, so its bound is nearly sharp. */
-static void legal_orders_stay_within(void **state)
+static void valid_orders_stay_within(void **state)
 {
     static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_BF16};
 
@@ -83,21 +83,21 @@ static void undeclared_roundings_are_seen(void **state)
     (void)state;
     for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
         struct gb_rounding_points does = {GB_BF16, GB_FP32, 24, stages[i], NULL};
-        struct legal legal = {.order = LEGAL_FORWARD};
+        struct valid_kernel valid = {.order = VALID_FORWARD};
         struct bounded b;
         bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 3}, GB_BF16, DATA_GAUSSIAN, 5);
         bound(&b, &points_bf16_fp32);
-        legal_layer(&b.problem, &legal, &does, b.output, b.intermediate);
+        valid_layer(&b.problem, &valid, &does, b.output, b.intermediate);
         assert_true(largest_ratio(b.intermediate, b.truth_h, b.worst_h, b.intermediates) > 1);
         bounded_free(&b);
     }
     for (unsigned i = 0; i < sizeof of_outputs / sizeof *of_outputs; i++) {
         struct gb_rounding_points does = {GB_FP32, GB_FP32, 24, of_outputs[i], NULL};
-        struct legal legal = {.order = LEGAL_FORWARD};
+        struct valid_kernel valid = {.order = VALID_FORWARD};
         struct bounded b;
         bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 1}, GB_BF16, DATA_GAUSSIAN, 5);
         bound(&b, &points_fp32_fp32);
-        legal_layer(&b.problem, &legal, &does, b.output, b.intermediate);
+        valid_layer(&b.problem, &valid, &does, b.output, b.intermediate);
         assert_true(largest_ratio(b.output, b.truth, b.worst, b.outputs) > 1);
         bounded_free(&b);
     }
@@ -234,7 +234,7 @@ static void fill_codes(struct gb_weights *weights, size_t first, size_t count, u
 static void one_sum_over_all_slots_stays_within(void **state)
 {
     enum { SLOTS = 4, WIDTH = 256 };
-    const struct legal legal = {.order = LEGAL_FORWARD, .fma = true, .fold = true};
+    const struct valid_kernel valid = {.order = VALID_FORWARD, .fma = true, .fold = true};
     struct ratios largest = {0, 0};
     struct bounded b;
 
@@ -253,7 +253,7 @@ static void one_sum_over_all_slots_stays_within(void **state)
     }
     fill_codes(down, 0, 1, 0x3F80);
     bound(&b, &points_fp32_fp32);
-    legal_layer(&b.problem, &legal, &points_fp32_fp32, b.output, b.intermediate);
+    valid_layer(&b.problem, &valid, &points_fp32_fp32, b.output, b.intermediate);
     assert_true(b.output[0] == 1 && b.truth[0] > 1 + 760 * 0x1p-24);
     expect_within(&b, "folded", &largest);
     bounded_free(&b);
@@ -289,7 +289,7 @@ static void empty_slots_have_no_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(legal_orders_stay_within),      cmocka_unit_test(rounded_stages_stay_within),
+        cmocka_unit_test(valid_orders_stay_within),      cmocka_unit_test(rounded_stages_stay_within),
         cmocka_unit_test(undeclared_roundings_are_seen), cmocka_unit_test(narrow_accumulators_stay_within),
         cmocka_unit_test(the_reference_stays_within),    cmocka_unit_test(sigma_predicts_the_spread),
         cmocka_unit_test(a_lost_slot_exceeds_the_bound), cmocka_unit_test(a_lost_block_exceeds_the_bound),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gb_bound_down: every legal order stays within, on the intermediate that it computed itself; truth and moments are
+/* gb_bound_down: every valid order stays within, on the intermediate that it computed itself; truth and covariance are
  * those of the definition; something missing in down exceeds the bound by far. */
 #include "quant/quant.h"
 #include "tests/support/bounds_case.h"
@@ -9,7 +9,7 @@
 struct down {
     double *weights; /* [tokens, top_k]: what kernels get */
     struct gb_bounds bounds;
-    struct gb_moments moments;
+    struct gb_covariance covariance;
 };
 
 static double *doubles(size_t count)
@@ -32,7 +32,7 @@ static void down_new(const struct bounded *b, const struct gb_rounding_points *p
     for (size_t i = 0; i < pairs; i++)
         d->weights[i] = (double)p->routing_weights[i];
     assert_int_equal(gb_bound_down(shape, b->intermediate, NULL, p->ids, d->weights, &b->weights, points, &d->bounds,
-                                   &d->moments, NULL),
+                                   &d->covariance, NULL),
                      GB_OK);
 }
 
@@ -43,7 +43,7 @@ static void down_free(struct down *d)
     free(d->bounds.output_worst);
     free(d->bounds.output_sigma);
     free(d->bounds.output_bias);
-    gb_moments_free(&d->moments);
+    gb_covariance_free(&d->covariance);
 }
 
 static void every_order_stays_within(void **state)
@@ -56,9 +56,9 @@ static void every_order_stays_within(void **state)
     (void)state;
     for (unsigned i = 0; i < sizeof points / sizeof *points; i++) {
         double largest = 0.0;
-        for (unsigned way = 0; way < LEGAL_WAYS; way++) {
-            struct legal legal = legal_way(way, way);
-            legal.fold &= !points[i].stages.slot;
+        for (unsigned way = 0; way < VALID_WAYS; way++) {
+            struct valid_kernel valid = valid_way(way, way);
+            valid.fold &= !points[i].stages.slot;
             struct bounded b;
             struct down d;
             bounded_new(&b, (struct gb_shape){3, 96, 64, 3, 3}, way % 3 ? GB_NVFP4 : GB_BF16,
@@ -66,7 +66,7 @@ static void every_order_stays_within(void **state)
             problem_empty_slots(&b.problem, 7, way);
             if (way % 4 == 3)
                 bounded_extend(&b, GB_SWIGLU_OAI, way);
-            legal_layer(&b.problem, &legal, &points[i], b.output, b.intermediate);
+            valid_layer(&b.problem, &valid, &points[i], b.output, b.intermediate);
             down_new(&b, &points[i], &d);
             largest = fmax(largest, largest_ratio(b.output, d.bounds.output_truth, d.bounds.output_worst, b.outputs));
             down_free(&d);
@@ -78,7 +78,7 @@ static void every_order_stays_within(void **state)
 }
 
 /* By the definition: a slot's share is r (W h + b), its direction share / sigma^2 up to a factor. */
-static void moments_are_those_of_independent_errors(void **state)
+static void covariance_are_those_of_independent_errors(void **state)
 {
     const struct gb_shape shape = {4, 96, 64, 5, 3};
     struct bounded b;
@@ -106,17 +106,17 @@ static void moments_are_those_of_independent_errors(void **state)
                 share[shape.top_k * shape.hidden + o] += d.weights[pair] * value;
             }
         for (uint32_t k = 0; k <= shape.top_k; k++) {
-            size_t at = (size_t)t * d.moments.directions + k;
+            size_t at = (size_t)t * d.covariance.directions + k;
             double signal = 0.0, variance = 0.0, best = 0.0;
             for (uint32_t o = 0; o < shape.hidden; o++) {
-                double u = (double)d.moments.direction[at * shape.hidden + o], s = share[k * shape.hidden + o];
+                double u = (double)d.covariance.direction[at * shape.hidden + o], s = share[k * shape.hidden + o];
                 double sigma = d.bounds.output_sigma[(size_t)t * shape.hidden + o];
                 signal += u * s;
                 variance += u * u * sigma * sigma;
                 best += s * s / (sigma * sigma);
             }
-            assert_true(fabs(d.moments.signal[at] - signal) <= 1e-5 * fabs(signal));
-            assert_true(fabs(d.moments.variance[at] - variance) <= 1e-5 * variance);
+            assert_true(fabs(d.covariance.signal[at] - signal) <= 1e-5 * fabs(signal));
+            assert_true(fabs(d.covariance.variance[at] - variance) <= 1e-5 * variance);
             assert_true(variance == 0.0 ? best == 0.0 : signal * signal / variance > 0.9999 * best);
         }
         for (uint32_t o = 0; o < shape.hidden; o++) {
@@ -127,7 +127,7 @@ static void moments_are_those_of_independent_errors(void **state)
         double *values = doubles(shape.hidden);
         for (uint32_t o = 0; o < shape.hidden; o++)
             values[o] = 3.0 * d.bounds.output_sigma[(size_t)t * shape.hidden + o];
-        gb_moments_whiten(&d.moments, t, 0, shape.hidden, values);
+        gb_covariance_whiten(&d.covariance, t, 0, shape.hidden, values);
         for (uint32_t o = 0; o < shape.hidden; o++)
             assert_true(fabs(values[o] - 3.0) < 1e-12);
         free(values);
@@ -142,13 +142,13 @@ static void moments_are_those_of_independent_errors(void **state)
 static void slots_in_bf16_are_seen(void **state)
 {
     const struct gb_rounding_points does = {GB_BF16, GB_FP32, 24, {.slot = GB_BF16}, NULL};
-    struct legal legal = {.order = LEGAL_FORWARD};
+    struct valid_kernel valid = {.order = VALID_FORWARD};
     struct bounded b;
     struct down d;
     (void)state;
     bounded_new(&b, (struct gb_shape){2, 96, 64, 3, 3}, GB_NVFP4, DATA_GAUSSIAN, 5);
     bound(&b, &points_bf16_fp32);
-    legal_layer(&b.problem, &legal, &does, b.output, b.intermediate);
+    valid_layer(&b.problem, &valid, &does, b.output, b.intermediate);
     assert_true(largest_ratio(b.output, b.truth, b.worst, b.outputs) < 1.0);
     down_new(&b, &points_bf16_fp32, &d);
     assert_true(largest_ratio(b.output, d.bounds.output_truth, d.bounds.output_worst, b.outputs) > 10.0);
@@ -160,7 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_order_stays_within),
-        cmocka_unit_test(moments_are_those_of_independent_errors),
+        cmocka_unit_test(covariance_are_those_of_independent_errors),
         cmocka_unit_test(slots_in_bf16_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gb_bound_layer with quantised activations: every legal order stays within `worst`, though codes of the intermediate
- * flip, and what is no legal way to compute the layer exceeds it.
+ * gb_bound_layer with quantised activations: every valid order stays within `worst`, though codes of the intermediate
+ * flip, and what is no valid way to compute the layer exceeds it.
  */
 #include "tests/support/bounds_case.h"
 
@@ -138,10 +138,10 @@ static void take_codes(struct subject *s)
 }
 
 /* The largest |output - centre| / worst. */
-static double run(struct subject *s, const struct legal *legal)
+static double run(struct subject *s, const struct valid_kernel *valid)
 {
     struct bounded *b = &s->b;
-    legal_layer_changed(&b->problem, legal, s->points, requantise, s, b->output, b->intermediate);
+    valid_layer_changed(&b->problem, valid, s->points, requantise, s, b->output, b->intermediate);
     return largest_ratio(b->output, s->centre, b->worst, b->outputs);
 }
 
@@ -149,10 +149,10 @@ static double run(struct subject *s, const struct legal *legal)
 static double every_way(struct subject *s, uint64_t seed, size_t *flips)
 {
     double largest = 0;
-    for (unsigned way = 0; way < LEGAL_WAYS; way++) {
-        struct legal legal = legal_way(way, seed + way);
+    for (unsigned way = 0; way < VALID_WAYS; way++) {
+        struct valid_kernel valid = valid_way(way, seed + way);
         s->flips = 0;
-        double ratio = run(s, &legal);
+        double ratio = run(s, &valid);
         if (!(ratio <= 1))
             fail_msg("order %u, way %u, seed %u: %g of the bound", way / 16, way % 16, (unsigned)seed, ratio);
         largest = ratio > largest ? ratio : largest;
@@ -164,7 +164,7 @@ static double every_way(struct subject *s, uint64_t seed, size_t *flips)
 }
 
 /* Enough that codes do flip, and that bounds are not far from what is seen. */
-static void legal_orders_stay_within(void **state)
+static void valid_orders_stay_within(void **state)
 {
     static const struct {
         enum gb_format format;
@@ -205,11 +205,11 @@ static void faults_exceed(void **state)
     s.points = &points_bf16_fp32;
     bound_quantised(&s);
     take_codes(&s);
-    struct legal legal = {.order = LEGAL_FORWARD};
-    assert_true(run(&s, &legal) <= 1);
+    struct valid_kernel valid = {.order = VALID_FORWARD};
+    assert_true(run(&s, &valid) <= 1);
     for (size_t i = 0; i < s.b.problem.arguments.shape.experts; i++) /* d is in them: the codes' part is undone */
         ((float *)(uintptr_t)s.b.problem.arguments.down.global_scales)[i] /= s.d[1];
-    legal_layer(&s.b.problem, &legal, s.points, s.b.output, s.b.intermediate);
+    valid_layer(&s.b.problem, &valid, s.points, s.b.output, s.b.intermediate);
     for (size_t i = 0; i < s.b.outputs; i++)
         beyond += fabs(s.b.output[i] - s.centre[i]) > s.b.worst[i];
     assert_true(beyond > s.b.outputs / 2);
@@ -300,7 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(intervals_hold),
         cmocka_unit_test(open_codes),
-        cmocka_unit_test(legal_orders_stay_within),
+        cmocka_unit_test(valid_orders_stay_within),
         cmocka_unit_test(faults_exceed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -187,7 +187,7 @@ static void tiny_weights(struct gb_weights *weights)
         memset((void *)weights->codes, weights->format == GB_NVFP4 ? 0x99 : 0x81, code_bytes);
     if (scale_bytes)
         memset((void *)weights->scales, weights->format == GB_NVFP4 ? 1 : 0, scale_bytes);
-    for (uint32_t i = 0; weights->global_scales && i < weights->experts * weights->parts; i++)
+    for (uint32_t i = 0; weights->global_scales && i < weights->experts * weights->halves; i++)
         ((float *)weights->global_scales)[i] = 0x1p-126f;
 }
 

@@ -179,7 +179,7 @@ static struct gb_fixture *generate(const struct golden *g, const char *routing)
 {
     struct gb_fixture *f;
     assert_int_equal(gb_fixture_new(&shape, LAYERS, g->format, true, false, false, &f, NULL), GB_OK);
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     f->rms_norm_epsilon = 0x1p-20;
     f->seed = 20;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(g->format)->name);

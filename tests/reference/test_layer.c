@@ -205,16 +205,17 @@ static void weighed_inputs(void **state)
             problem_empty_slots(&problem, 4, k);
             for (unsigned t = 0; t < 5; t++)
                 problem.routing_weights[t] *= t % 2 ? -3.7f : 1; /* no power of two, and either sign */
-            problem.arguments.weighed_input = 1;
+            problem.arguments.apply_router_weight_on_input = 1;
             check_operators(&problem);
             problem_free(&problem);
         }
 
     struct problem problem;
     problem_new(&problem, (struct gb_shape){2, 32, 32, 3, 2}, GB_BF16, DATA_CODES, 195);
-    problem.arguments.weighed_input = 1;
+    problem.arguments.apply_router_weight_on_input = 1;
     assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_EINVAL);
-    problem.arguments.size = offsetof(struct gb_arguments, weighed_input); /* an older caller has no such field */
+    problem.arguments.size =
+        offsetof(struct gb_arguments, apply_router_weight_on_input); /* an older caller has no such field */
     assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
     problem_free(&problem);
 }

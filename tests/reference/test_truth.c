@@ -23,10 +23,10 @@ static long double weight_at(const struct gb_weights *weights, uint32_t expert, 
                (long double)oracle_e8m0_decode(((const uint8_t *)weights->scales)[index / 32]);
     if (weights->format == GB_BF16)
         return (long double)oracle_decode(ORACLE_BF16, ((const gb_bf16 *)weights->codes)[index].bits);
-    uint32_t part_rows = weights->rows / weights->parts, part = row / part_rows;
+    uint32_t part_rows = weights->rows / weights->halves, part = row / part_rows;
     if (weights->format == GB_FP8_BLOCK) {
         size_t down = (part_rows + 127) / 128, across = (weights->columns + 127) / 128;
-        size_t block = ((expert * weights->parts + part) * down + row % part_rows / 128) * across + column / 128;
+        size_t block = ((expert * weights->halves + part) * down + row % part_rows / 128) * across + column / 128;
         return (long double)oracle_decode(ORACLE_E4M3, ((const uint8_t *)weights->codes)[index]) *
                (long double)((const float *)weights->scales)[block];
     }
@@ -37,7 +37,7 @@ static long double weight_at(const struct gb_weights *weights, uint32_t expert, 
                (long double)oracle_e8m0_decode(((const uint8_t *)weights->scales)[index / 32]);
     return (long double)oracle_decode(ORACLE_E2M1, code) *
            (long double)oracle_decode(ORACLE_E4M3, ((const uint8_t *)weights->scales)[index / 16]) *
-           (long double)weights->global_scales[expert * weights->parts + part];
+           (long double)weights->global_scales[expert * weights->halves + part];
 }
 
 static struct measured dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const double *x)
@@ -332,7 +332,7 @@ static void equal_logits_go_by_id(void **state)
     static const uint16_t rows[6] = {0x4000, 0x3F80, 0x4000, 0xBF80, 0x4040, 0x4000};
     const struct gb_shape shape = {1, 1, 1, 6, 5};
     const struct gb_weights router = {
-        .format = GB_BF16, .experts = 1, .rows = 6, .columns = 1, .parts = 1, .codes = rows};
+        .format = GB_BF16, .experts = 1, .rows = 6, .columns = 1, .halves = 1, .codes = rows};
     const double x = 1.5;
     static const int32_t order[5] = {4, 0, 2, 5, 1};
     int32_t ids[5];

@@ -123,11 +123,11 @@ void check_every_order(struct bounded *b, const struct gb_rounding_points *point
                        struct ratios *largest)
 {
     bound(b, points);
-    for (unsigned way = 0; way < LEGAL_WAYS; way++) {
-        struct legal legal = legal_way(way, seed + way);
+    for (unsigned way = 0; way < VALID_WAYS; way++) {
+        struct valid_kernel valid = valid_way(way, seed + way);
         char what[80];
         snprintf(what, sizeof what, "order %u, way %u, seed %u", way / 16, way % 16, (unsigned)seed);
-        legal_layer(&b->problem, &legal, points, b->output, b->intermediate);
+        valid_layer(&b->problem, &valid, points, b->output, b->intermediate);
         expect_within(b, what, largest);
     }
 }

@@ -40,7 +40,7 @@ void run_reference(struct bounded *b);
 double largest_ratio(const double *values, const double *truth, const double *limit, size_t count);
 /* The subject's results are within the bounds; `largest` becomes the largest ratio seen. */
 void expect_within(const struct bounded *b, const char *what, struct ratios *largest);
-/* All legal ways to compute one problem. */
+/* All valid ways to compute one problem. */
 void check_every_order(struct bounded *b, const struct gb_rounding_points *points, uint64_t seed,
                        struct ratios *largest);
 

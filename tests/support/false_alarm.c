@@ -38,11 +38,11 @@ void alarm_subject_free(struct alarm_subject *s)
 }
 
 /* The variant's results in the kernel's formats. */
-static void run(struct alarm_subject *s, const struct gb_kernel *claim, const struct legal *legal, uint32_t bits)
+static void run(struct alarm_subject *s, const struct gb_kernel *claim, const struct valid_kernel *valid, uint32_t bits)
 {
     const struct gb_shape *shape = &s->baseline->fixture->shape;
     struct gb_rounding_points points = {GB_BF16, claim->output, bits, claim->roundings, NULL};
-    legal_layer(s->problem, legal, &points, s->output, s->intermediate);
+    valid_layer(s->problem, valid, &points, s->output, s->intermediate);
     for (size_t i = 0; i < (size_t)shape->tokens * shape->hidden; i++)
         if (claim->output == GB_FP32)
             ((float *)s->outputs->layer[0].output)[i] = (float)s->output[i];
@@ -52,51 +52,51 @@ static void run(struct alarm_subject *s, const struct gb_kernel *claim, const st
         s->outputs->layer[0].intermediate[i] = gb_bf16_encode((float)s->intermediate[i]);
 }
 
-/* The statistics at one level, for both lanes. */
-static struct statistics loosen(struct alarm_subject *s, double level, bool inner)
+/* The statistics at one level, for both checks. */
+static struct aggregate_tests loosen(struct alarm_subject *s, double level, bool inner)
 {
-    struct statistics statistics;
+    struct aggregate_tests aggregate;
     struct gb_error error;
     uint32_t tokens = s->baseline->fixture->shape.tokens;
-    statistics_start(&statistics, s->baseline, tokens, true, inner, level);
-    ok(statistics_output(&statistics, s->baseline, 0, tokens, s->output, &error), &error);
+    aggregate_start(&aggregate, s->baseline, tokens, true, inner, level);
+    ok(aggregate_output(&aggregate, s->baseline, 0, tokens, s->output, &error), &error);
     if (inner)
-        statistics_intermediate(&statistics, s->baseline, 0, tokens, s->intermediate);
-    return statistics;
+        aggregate_intermediate(&aggregate, s->baseline, 0, tokens, s->intermediate);
+    return aggregate;
 }
 
 static void count_sums(struct alarm_subject *s, bool inner, struct alarms *a)
 {
-    struct statistics own = loosen(s, FALSE_ALARM_PROBABILITY, inner);
+    struct aggregate_tests own = loosen(s, FALSE_ALARM_PROBABILITY, inner);
     a->sums++;
-    a->open_codes += own.open_codes;
+    a->ambiguous_codes += own.ambiguous_codes;
     a->tokens_left_out += own.tokens_left_out;
     for (enum family f = 0; f < FAMILIES; f++)
         a->largest[f] = fmax(a->largest[f], own.family[f].limit_ratio);
     for (int level = 0; level < ALARM_LEVELS; level++) {
-        struct statistics loose = loosen(s, alarm_levels[level], inner);
+        struct aggregate_tests loose = loosen(s, alarm_levels[level], inner);
         bool seen[2] = {false, false};
         for (enum family f = 0; f < FAMILIES; f++)
-            seen[family_is_gain(f)] |= loose.family[f].exceeding > 0;
+            seen[family_is_scale(f)] |= loose.family[f].exceeding > 0;
         a->rms[level] += seen[0];
-        a->gain[level] += seen[1];
+        a->scale[level] += seen[1];
     }
 }
 
-void alarms_run(struct alarm_subject *s, const struct gb_kernel *claim, const struct legal *legal, uint32_t bits,
+void alarms_run(struct alarm_subject *s, const struct gb_kernel *claim, const struct valid_kernel *valid, uint32_t bits,
                 bool inner, const char *name, struct alarms *a)
 {
     struct gb_kernel kernel = *claim;
     struct case_result j;
     struct gb_error error = {""};
-    struct gate gate;
+    struct policy gate;
     gb_bf16 *kept = s->outputs->layer[0].intermediate;
-    run(s, claim, legal, bits);
+    run(s, claim, valid, bits);
     kernel.name = "legal";
     kernel.operation = GB_LAYER;
     kernel.weights = s->baseline->fixture->weights;
     kernel.activations = s->baseline->contract->activations;
-    gate_preset(0, &gate);
+    policy_preset(0, &gate);
     s->outputs->layer[0].intermediate = inner ? kept : NULL;
     ok(judge(s->baseline, &kernel, s->outputs, NULL, &gate, &j, &error), &error);
     s->outputs->layer[0].intermediate = kept;
@@ -106,8 +106,8 @@ void alarms_run(struct alarm_subject *s, const struct gb_kernel *claim, const st
     if (j.verdict != VERDICT_PASS && j.verdict != VERDICT_VACUOUS && !a->first[0])
         snprintf(a->first, sizeof a->first,
                  "%s, order %d, fma %d, scales first %d, reciprocal %d, fold %d, truncate %d, early %d: %s", name,
-                 (int)legal->order, legal->fma, legal->scales_first, legal->reciprocal, legal->fold, legal->truncate,
-                 legal->early, j.reason);
+                 (int)valid->order, valid->fma, valid->scales_first, valid->reciprocal, valid->fold, valid->truncate,
+                 valid->early, j.reason);
     if (!j.without_sums)
         count_sums(s, inner, a);
     case_result_free(&j);
@@ -119,11 +119,11 @@ void alarms_add(struct alarms *sum, const struct alarms *a)
     sum->alarms += a->alarms;
     sum->vacuous += a->vacuous;
     sum->sums += a->sums;
-    sum->open_codes += a->open_codes;
+    sum->ambiguous_codes += a->ambiguous_codes;
     sum->tokens_left_out += a->tokens_left_out;
     for (int level = 0; level < ALARM_LEVELS; level++) {
         sum->rms[level] += a->rms[level];
-        sum->gain[level] += a->gain[level];
+        sum->scale[level] += a->scale[level];
     }
     for (int f = 0; f < FAMILIES; f++)
         sum->largest[f] = fmax(sum->largest[f], a->largest[f]);
@@ -136,7 +136,7 @@ bool alarms_bad(const struct alarms *a)
     bool bad = a->alarms || a->vacuous > a->runs / 10;
     for (int level = 0; level < ALARM_LEVELS; level++)
         bad |= (double)a->rms[level] > alarm_levels[level] * (double)a->sums ||
-               (double)a->gain[level] > alarm_levels[level] * (double)a->sums;
+               (double)a->scale[level] > alarm_levels[level] * (double)a->sums;
     return bad;
 }
 
@@ -148,14 +148,14 @@ void alarms_print(FILE *stream, const struct alarms *a, const char *command, uin
             ",\n \"fixtures\": %u, \"runs\": %llu, \"alarms\": %llu, \"vacuous\": %llu,\n \"with_sums\": %llu, ",
             fixtures, (unsigned long long)a->runs, (unsigned long long)a->alarms, (unsigned long long)a->vacuous,
             (unsigned long long)a->sums);
-    fprintf(stream, "\"open_codes\": %llu, \"tokens_left_out\": %llu,\n \"largest_limit_ratio\": {",
-            (unsigned long long)a->open_codes, (unsigned long long)a->tokens_left_out);
+    fprintf(stream, "\"ambiguous_codes\": %llu, \"tokens_left_out\": %llu,\n \"largest_limit_ratio\": {",
+            (unsigned long long)a->ambiguous_codes, (unsigned long long)a->tokens_left_out);
     for (enum family f = 0; f < FAMILIES; f++)
         fprintf(stream, "%s\"%s\": %.4f", f ? ", " : "", family_name(f), a->largest[f]);
     fprintf(stream, "},\n \"loosened\": [");
     for (int level = 0; level < ALARM_LEVELS; level++)
-        fprintf(stream, "%s{\"probability\": %g, \"rms\": %.6f, \"gain\": %.6f}", level ? ", " : "",
+        fprintf(stream, "%s{\"probability\": %g, \"rms\": %.6f, \"scale\": %.6f}", level ? ", " : "",
                 alarm_levels[level], a->sums ? (double)a->rms[level] / (double)a->sums : 0.0,
-                a->sums ? (double)a->gain[level] / (double)a->sums : 0.0);
+                a->sums ? (double)a->scale[level] / (double)a->sums : 0.0);
     fprintf(stream, "]}\n");
 }

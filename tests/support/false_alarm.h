@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How often the default gate rejects legal kernels on a fixture, and its sums at loosened levels. */
+/* How often the default gate rejects valid kernels on a fixture, and its sums at loosened levels. */
 #ifndef GB_TESTS_SUPPORT_FALSE_ALARM_H
 #define GB_TESTS_SUPPORT_FALSE_ALARM_H
 
@@ -14,11 +14,11 @@ extern const double alarm_levels[ALARM_LEVELS]; /* probabilities */
 
 struct alarms {
     uint64_t runs, alarms, vacuous;
-    uint64_t sums;                                  /* runs whose output's sums were judged */
-    uint64_t open_codes, tokens_left_out;           /* of these */
-    uint64_t rms[ALARM_LEVELS], gain[ALARM_LEVELS]; /* runs with an alarm at the level */
-    double largest[FAMILIES];                       /* limit_ratio at the gate's own level */
-    char first[1024];                               /* the first alarm */
+    uint64_t sums;                                   /* runs whose output's sums were judged */
+    uint64_t ambiguous_codes, tokens_left_out;       /* of these */
+    uint64_t rms[ALARM_LEVELS], scale[ALARM_LEVELS]; /* runs with an alarm at the level */
+    double largest[FAMILIES];                        /* limit_ratio at the gate's own level */
+    char first[1024];                                /* the first alarm */
 };
 
 /* A subject on one layer of one fixture. */
@@ -34,10 +34,10 @@ void alarm_subject_new(struct alarm_subject *subject, const struct problem *prob
                        const struct gb_kernel *claim);
 void alarm_subject_free(struct alarm_subject *subject);
 
-/* A legal kernel with sums of `bits` bits, judged as what it claims. inner: it hands out its intermediate. name: of the
+/* A valid kernel with sums of `bits` bits, judged as what it claims. inner: it hands out its intermediate. name: of the
  * fixture, for an alarm. */
-void alarms_run(struct alarm_subject *subject, const struct gb_kernel *claim, const struct legal *legal, uint32_t bits,
-                bool inner, const char *name, struct alarms *alarms);
+void alarms_run(struct alarm_subject *subject, const struct gb_kernel *claim, const struct valid_kernel *valid,
+                uint32_t bits, bool inner, const char *name, struct alarms *alarms);
 
 void alarms_add(struct alarms *sum, const struct alarms *alarms);
 /* Alarms, too many zeros that would pass, or more alarms at a loosened level than it says. */

@@ -39,7 +39,7 @@ static void fill_nvfp4(struct gb_weights *weights, enum data data, uint64_t *ran
         codes[i] = (uint8_t)random_below(random, 256);
     for (size_t block = 0; block < elements / 16; block++)
         scales[block] = random_scale(data, random);
-    for (uint32_t i = 0; i < weights->experts * weights->parts; i++)
+    for (uint32_t i = 0; i < weights->experts * weights->halves; i++)
         globals[i] = random_global(weights->columns, data, random);
     for (size_t block = 1; data == DATA_CANCEL && block < elements / 16; block += 2) {
         for (unsigned i = 0; i < 8; i++)
@@ -106,8 +106,9 @@ static void fill_mxfp4(struct gb_weights *weights, enum data data, uint64_t *ran
 static void fill_fp8(struct gb_weights *weights, enum data data, uint64_t *random)
 {
     size_t elements = (size_t)weights->experts * weights->rows * weights->columns;
-    size_t blocks = weights->experts * weights->parts *
-                    gb_part_scale_bytes(GB_FP8_BLOCK, weights->rows / weights->parts, weights->columns) / sizeof(float);
+    size_t blocks = weights->experts * weights->halves *
+                    gb_part_scale_bytes(GB_FP8_BLOCK, weights->rows / weights->halves, weights->columns) /
+                    sizeof(float);
     uint8_t *codes = (uint8_t *)weights->codes;
     float *scales = (float *)weights->scales;
 
@@ -128,13 +129,13 @@ static void fill_fp8(struct gb_weights *weights, enum data data, uint64_t *rando
 /* Each part of each expert is a matrix of its own, so with a global scale of its own. */
 static void fill_gaussian(struct gb_weights *weights, uint64_t *random)
 {
-    uint32_t rows = weights->rows / weights->parts;
+    uint32_t rows = weights->rows / weights->halves;
     size_t count = (size_t)rows * weights->columns;
     size_t code_bytes = rows * gb_row_code_bytes(weights->format, weights->columns);
     size_t scale_bytes = gb_part_scale_bytes(weights->format, rows, weights->columns);
     float *values = allocate(count, sizeof(float));
 
-    for (uint32_t part = 0; part < weights->experts * weights->parts; part++) {
+    for (uint32_t part = 0; part < weights->experts * weights->halves; part++) {
         for (size_t i = 0; i < count; i++)
             values[i] = (float)(random_gaussian(random) / sqrt(weights->columns));
         if (gb_quantise(gb_recipe_default(weights->format), values, rows, weights->columns,
@@ -152,7 +153,7 @@ void problem_weights(struct gb_weights *weights, enum gb_format format, uint32_t
     size_t elements = (size_t)experts * rows * columns;
 
     *weights =
-        (struct gb_weights){.format = format, .experts = experts, .rows = rows, .columns = columns, .parts = parts};
+        (struct gb_weights){.format = format, .experts = experts, .rows = rows, .columns = columns, .halves = parts};
     if (format == GB_NVFP4) {
         weights->codes = allocate(elements / 2, sizeof(gb_e2m1x2));
         weights->scales = allocate(elements / 16, sizeof(gb_e4m3));

@@ -41,7 +41,7 @@ struct gb_fixture *quantised_fixture(const struct gb_shape *shape, const struct 
     struct weight_source source = {f, matrix, expert_of};
     strcpy(f->generator, "exact/2");
     f->seed = seed;
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     ok(activations_choose(f, c->activations, NULL, &error), &error);
     ok(gb_generate_inputs(f, &error), &error);
     ok(gb_generate_routing(f, routing, &error), &error);
@@ -166,7 +166,7 @@ static float *times(const float *globals, size_t count, double d)
     return copy;
 }
 
-void quantised_layer(struct quantised *k, const struct gb_fixture *f, const struct legal *legal, double *output,
+void quantised_layer(struct quantised *k, const struct gb_fixture *f, const struct valid_kernel *valid, double *output,
                      double *intermediate)
 {
     const struct gb_shape *s = &f->shape;
@@ -199,7 +199,7 @@ void quantised_layer(struct quantised *k, const struct gb_fixture *f, const stru
         a->gate_up.global_scales = globals[0] = times(a->gate_up.global_scales, 2 * s->experts, q->d[0]);
         a->down.global_scales = globals[1] = times(a->down.global_scales, s->experts, q->d[1]);
     }
-    legal_layer_changed(&k->problem, legal, &points, requantise, k, output, intermediate);
+    valid_layer_changed(&k->problem, valid, &points, requantise, k, output, intermediate);
     free(globals[0]);
     free(globals[1]);
     free(row);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers with quantised activations by any legal order, and with what a kernel can do wrong where it quantises. */
+/* Layers with quantised activations by any valid order, and with what a kernel can do wrong where it quantises. */
 #ifndef GB_TESTS_SUPPORT_QUANTISED_H
 #define GB_TESTS_SUPPORT_QUANTISED_H
 
@@ -61,7 +61,7 @@ struct quantised {
 /* With the elements, scales and global scales of the fixture. Everything else is zero. */
 void quantised_new(struct quantised *layer, const struct gb_fixture *fixture);
 /* output: [tokens, hidden]; intermediate: scratch, [tokens, top_k, intermediate]. */
-void quantised_layer(struct quantised *layer, const struct gb_fixture *fixture, const struct legal *legal,
+void quantised_layer(struct quantised *layer, const struct gb_fixture *fixture, const struct valid_kernel *valid,
                      double *output, double *intermediate);
 /* The reference's layer by the oracle, codes and all. output: [tokens, hidden]. */
 void quantised_oracle(const struct gb_fixture *fixture, float *output);

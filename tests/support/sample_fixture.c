@@ -54,7 +54,7 @@ struct gb_fixture *new_fixture(enum gb_format format, bool router, bool stack, b
     uint64_t state = 7;
     size_t values = (size_t)shape.tokens * shape.hidden, slots = shape.tokens * shape.top_k;
     assert_int_equal(gb_fixture_new(&shape, LAYERS, format, router, stack, attention, &f, &error), GB_OK);
-    f->renormalise = true;
+    f->norm_topk_prob = true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = UINT64_MAX - 1;
     strcpy(f->recipe, "a.recipe/1");
@@ -103,7 +103,7 @@ void same_weights(const struct gb_weights *a, const struct gb_weights *b)
     assert_int_equal(a->experts, b->experts);
     assert_int_equal(a->rows, b->rows);
     assert_int_equal(a->columns, b->columns);
-    assert_int_equal(a->parts, b->parts);
+    assert_int_equal(a->halves, b->halves);
     assert_int_equal(gb_weights_bytes(a, &codes, &scales, &global_scales, &error), GB_OK);
     same_bytes(a->codes, b->codes, codes);
     same_bytes(a->scales, b->scales, scales);
@@ -116,7 +116,7 @@ static void same_head(const struct gb_fixture *a, const struct gb_fixture *b)
     assert_memory_equal(&a->shape, &b->shape, sizeof a->shape);
     assert_int_equal(a->layers, b->layers);
     assert_int_equal(a->weights, b->weights);
-    assert_int_equal(a->renormalise, b->renormalise);
+    assert_int_equal(a->norm_topk_prob, b->norm_topk_prob);
     assert_memory_equal(&a->rms_norm_epsilon, &b->rms_norm_epsilon, sizeof(double));
     assert_string_equal(a->recipe, b->recipe);
     assert_string_equal(a->contract, b->contract);

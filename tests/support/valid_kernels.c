@@ -10,7 +10,7 @@ struct terms {
     const float *weights;  /* [count] */
     const float *values;   /* [count] */
     const uint32_t *order; /* [count], a permutation */
-    const struct legal *legal;
+    const struct valid_kernel *valid;
     uint32_t bits; /* of the accumulator */
 };
 
@@ -20,10 +20,10 @@ static float narrow(const struct terms *terms, double value)
     int exponent, bits = (int)terms->bits;
     double significand = frexp(value, &exponent);
 
-    if (!isfinite(value) || (bits >= 24 && !terms->legal->truncate))
+    if (!isfinite(value) || (bits >= 24 && !terms->valid->truncate))
         return (float)value;
     significand = ldexp(significand, bits);
-    return (float)ldexp(terms->legal->truncate ? trunc(significand) : rint(significand), exponent - bits);
+    return (float)ldexp(terms->valid->truncate ? trunc(significand) : rint(significand), exponent - bits);
 }
 
 static float term(const struct terms *terms, uint32_t n)
@@ -36,9 +36,9 @@ static float add_term(const struct terms *terms, uint32_t n, float sum)
 {
     uint32_t i = terms->order[n];
 
-    if (terms->bits < 24 || terms->legal->truncate)
+    if (terms->bits < 24 || terms->valid->truncate)
         return narrow(terms, (double)terms->weights[i] * (double)terms->values[i] + (double)sum);
-    return terms->legal->fma ? fmaf(terms->weights[i], terms->values[i], sum) : sum + term(terms, n);
+    return terms->valid->fma ? fmaf(terms->weights[i], terms->values[i], sum) : sum + term(terms, n);
 }
 
 static float pairwise(const struct terms *terms, uint32_t first, uint32_t count)
@@ -51,9 +51,9 @@ static float pairwise(const struct terms *terms, uint32_t first, uint32_t count)
 
 static float sum(const struct terms *terms, float start)
 {
-    if (terms->legal->order == LEGAL_PAIRWISE)
+    if (terms->valid->order == VALID_PAIRWISE)
         return start + pairwise(terms, 0, terms->count);
-    if (terms->legal->order == LEGAL_SPLIT) {
+    if (terms->valid->order == VALID_SPLIT) {
         for (uint32_t part = 0; part < 4; part++) {
             float share = 0;
             for (uint32_t n = part * terms->count / 4; n < (part + 1) * terms->count / 4; n++)
@@ -67,13 +67,13 @@ static float sum(const struct terms *terms, float start)
     return start;
 }
 
-static void fill_order(const struct legal *legal, uint32_t *order, uint32_t count)
+static void fill_order(const struct valid_kernel *valid, uint32_t *order, uint32_t count)
 {
-    uint64_t random = legal->seed;
+    uint64_t random = valid->seed;
 
     for (uint32_t i = 0; i < count; i++)
-        order[i] = legal->order == LEGAL_REVERSED ? count - 1 - i : i;
-    for (uint32_t i = count; legal->order == LEGAL_SHUFFLED && i > 1; i--) {
+        order[i] = valid->order == VALID_REVERSED ? count - 1 - i : i;
+    for (uint32_t i = count; valid->order == VALID_SHUFFLED && i > 1; i--) {
         uint32_t other = random_below(&random, i), swap = order[i - 1];
         order[i - 1] = order[other];
         order[other] = swap;
@@ -91,26 +91,27 @@ struct scratch {
 
 static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
-    return weights->global_scales ? weights->global_scales[expert * weights->parts + gb_weights_part(weights, row)] : 1;
+    return weights->global_scales ? weights->global_scales[expert * weights->halves + gb_weights_part(weights, row)]
+                                  : 1;
 }
 
 /* Row . values * late, added to start. Folded sums have the factors inside each term. */
 static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row, const float *values, float late,
-                 const struct legal *legal, uint32_t bits, float start, float factor, struct scratch *scratch)
+                 const struct valid_kernel *valid, uint32_t bits, float start, float factor, struct scratch *scratch)
 {
     float global = global_scale(weights, expert, row);
-    bool inside = legal->scales_first || factor != 1 || start != 0;
+    bool inside = valid->scales_first || factor != 1 || start != 0;
 
     gb_weights_row(weights, expert, row, scratch->row);
-    fill_order(legal, scratch->order, weights->columns);
+    fill_order(valid, scratch->order, weights->columns);
     for (uint32_t i = 0; i < weights->columns; i++)
         scratch->weights[i] =
             inside ? (float)scratch->row[i] * factor * late : (float)(scratch->row[i] / (double)global);
-    struct terms terms = {weights->columns, scratch->weights, values, scratch->order, legal, bits};
+    struct terms terms = {weights->columns, scratch->weights, values, scratch->order, valid, bits};
     float result = sum(&terms, start);
     if (inside)
         return result;
-    return legal->fma ? result * (global * late) : result * global * late;
+    return valid->fma ? result * (global * late) : result * global * late;
 }
 
 static float rounded(enum gb_format format, float value)
@@ -120,14 +121,14 @@ static float rounded(enum gb_format format, float value)
 
 /* With a bias, or NULL: the sum starts there, or it is added to the sum as stored in `format`. */
 static float biased(const struct gb_weights *weights, uint32_t expert, uint32_t row, const float *biases,
-                    const float *values, float late, const struct legal *legal, uint32_t bits, enum gb_format format,
-                    struct scratch *scratch)
+                    const float *values, float late, const struct valid_kernel *valid, uint32_t bits,
+                    enum gb_format format, struct scratch *scratch)
 {
     float bias = biases ? biases[(size_t)expert * weights->rows + row] : 0;
 
-    if (!biases || legal->scales_first)
-        return rounded(format, dot(weights, expert, row, values, late, legal, bits, bias, 1, scratch));
-    return rounded(format, rounded(format, dot(weights, expert, row, values, late, legal, bits, 0, 1, scratch)) + bias);
+    if (!biases || valid->scales_first)
+        return rounded(format, dot(weights, expert, row, values, late, valid, bits, bias, 1, scratch));
+    return rounded(format, rounded(format, dot(weights, expert, row, values, late, valid, bits, 0, 1, scratch)) + bias);
 }
 
 /* x * sigmoid(alpha x) */
@@ -143,7 +144,7 @@ static float activated(enum gb_activation activation, float gate, float up, enum
     return rounded(format, gate_of(fminf(gate, 7), 1.702f, reciprocal)) * (fmaxf(-7, fminf(up, 7)) + 1);
 }
 
-static void gate_up(const struct problem *problem, size_t pair, const struct legal *legal,
+static void gate_up(const struct problem *problem, size_t pair, const struct valid_kernel *valid,
                     const struct gb_rounding_points *points, struct scratch *scratch, double *h)
 {
     const struct gb_shape *shape = &problem->arguments.shape;
@@ -156,56 +157,56 @@ static void gate_up(const struct problem *problem, size_t pair, const struct leg
         if (expert < 0)
             continue;
         float gate = biased(&problem->arguments.gate_up, (uint32_t)expert, i, problem->gate_up_bias, values, late,
-                            legal, points->accumulator_bits, points->stages.gate_up, scratch);
+                            valid, points->accumulator_bits, points->stages.gate_up, scratch);
         float up = biased(&problem->arguments.gate_up, (uint32_t)expert, shape->intermediate + i, problem->gate_up_bias,
-                          values, late, legal, points->accumulator_bits, points->stages.gate_up, scratch);
-        float product = activated(problem->arguments.activation, gate, up, points->stages.silu, legal->reciprocal);
+                          values, late, valid, points->accumulator_bits, points->stages.gate_up, scratch);
+        float product = activated(problem->arguments.activation, gate, up, points->stages.silu, valid->reciprocal);
         h[i] = (double)rounded(points->intermediate, product);
     }
 }
 
-static float combine(const struct problem *problem, uint32_t token, uint32_t row, const struct legal *legal,
+static float combine(const struct problem *problem, uint32_t token, uint32_t row, const struct valid_kernel *valid,
                      const struct gb_rounding_points *points, struct scratch *scratch)
 {
     const struct gb_shape *shape = &problem->arguments.shape;
     float y = 0;
 
     for (uint32_t n = 0; n < shape->top_k; n++) {
-        uint32_t slot = legal->order == LEGAL_REVERSED ? shape->top_k - 1 - n : n;
+        uint32_t slot = valid->order == VALID_REVERSED ? shape->top_k - 1 - n : n;
         size_t pair = (size_t)token * shape->top_k + slot;
         int32_t expert = problem->ids[pair];
         float routing = rounded(points->stages.routing_weight, problem->routing_weights[pair]);
         if (expert < 0)
             continue;
         const float *values = scratch->h + pair * shape->intermediate;
-        if (legal->fold) {
-            y = dot(&problem->arguments.down, (uint32_t)expert, row, values, scratch->late, legal,
+        if (valid->fold) {
+            y = dot(&problem->arguments.down, (uint32_t)expert, row, values, scratch->late, valid,
                     points->accumulator_bits, y, routing, scratch);
             if (problem->down_bias)
                 y += routing * problem->down_bias[(uint32_t)expert * shape->hidden + row];
             continue;
         }
-        bool after = points->stages.slot == GB_BF16 && points->stages.weighted != GB_BF16 && legal->fma;
+        bool after = points->stages.slot == GB_BF16 && points->stages.weighted != GB_BF16 && valid->fma;
         float share = biased(&problem->arguments.down, (uint32_t)expert, row, problem->down_bias, values, scratch->late,
-                             legal, points->accumulator_bits, after ? GB_FP32 : points->stages.slot, scratch);
+                             valid, points->accumulator_bits, after ? GB_FP32 : points->stages.slot, scratch);
         if (after || points->stages.weighted == GB_BF16)
             y += rounded(GB_BF16, routing * share);
         else
-            y = legal->fma ? fmaf(routing, share, y) : y + routing * share;
+            y = valid->fma ? fmaf(routing, share, y) : y + routing * share;
     }
     return rounded(points->output, y);
 }
 
 /* values [count], as bf16 holds them, become those of their codes. Returns what is left to multiply products with. */
 static float quantised(const struct problem *problem, enum gb_operator operation, size_t count,
-                       const struct legal *legal, float *values)
+                       const struct valid_kernel *valid, float *values)
 {
     const struct gb_arguments *a = &problem->arguments;
     const struct gb_quantiser *rules = a->activation_rules;
     if (!rules)
         return 1;
     float d = rules->global == GB_GLOBAL_NONE ? 1 : operation == GB_DOWN ? a->intermediate_scale : a->x_scale;
-    float late = legal->early ? 1 : d;
+    float late = valid->early ? 1 : d;
     gb_bf16 *bits = malloc(count * sizeof *bits);
     uint8_t *codes = malloc(count);
     float *scales = malloc(count * sizeof *scales);
@@ -226,14 +227,14 @@ static float quantised(const struct problem *problem, enum gb_operator operation
     return late;
 }
 
-void legal_layer(const struct problem *problem, const struct legal *legal, const struct gb_rounding_points *points,
-                 double *output, double *intermediate)
+void valid_layer(const struct problem *problem, const struct valid_kernel *valid,
+                 const struct gb_rounding_points *points, double *output, double *intermediate)
 {
-    legal_layer_changed(problem, legal, points, NULL, NULL, output, intermediate);
+    valid_layer_changed(problem, valid, points, NULL, NULL, output, intermediate);
 }
 
-void legal_layer_changed(const struct problem *problem, const struct legal *legal,
-                         const struct gb_rounding_points *points, legal_change *change, void *context, double *output,
+void valid_layer_changed(const struct problem *problem, const struct valid_kernel *valid,
+                         const struct gb_rounding_points *points, valid_change *change, void *context, double *output,
                          double *intermediate)
 {
     const struct gb_shape *shape = &problem->arguments.shape;
@@ -252,17 +253,17 @@ void legal_layer_changed(const struct problem *problem, const struct legal *lega
         abort();
     for (size_t i = 0; i < inputs; i++)
         scratch.x[i] = gb_bf16_decode(problem->x[i]);
-    scratch.late_x = quantised(problem, GB_GATE_UP, inputs, legal, scratch.x);
+    scratch.late_x = quantised(problem, GB_GATE_UP, inputs, valid, scratch.x);
     for (size_t pair = 0; pair < inner / shape->intermediate; pair++)
-        gate_up(problem, pair, legal, points, &scratch, intermediate + pair * shape->intermediate);
+        gate_up(problem, pair, valid, points, &scratch, intermediate + pair * shape->intermediate);
     if (change)
         change(context, intermediate);
     for (size_t i = 0; i < inner; i++)
         scratch.h[i] = (float)intermediate[i];
-    scratch.late = quantised(problem, GB_DOWN, inner, legal, scratch.h);
+    scratch.late = quantised(problem, GB_DOWN, inner, valid, scratch.h);
     for (uint32_t t = 0; t < shape->tokens; t++)
         for (uint32_t row = 0; row < shape->hidden; row++)
-            output[(size_t)t * shape->hidden + row] = (double)combine(problem, t, row, legal, points, &scratch);
+            output[(size_t)t * shape->hidden + row] = (double)combine(problem, t, row, valid, points, &scratch);
     free(scratch.row);
     free(scratch.weights);
     free(scratch.order);
@@ -270,12 +271,12 @@ void legal_layer_changed(const struct problem *problem, const struct legal *lega
     free(scratch.h);
 }
 
-struct legal legal_way(unsigned way, uint64_t seed)
+struct valid_kernel valid_way(unsigned way, uint64_t seed)
 {
-    return (struct legal){.order = (enum legal_order)(way / 16),
-                          .fma = way & 1,
-                          .scales_first = way & 2,
-                          .reciprocal = way & 4,
-                          .fold = way & 8,
-                          .seed = seed};
+    return (struct valid_kernel){.order = (enum valid_order)(way / 16),
+                                 .fma = way & 1,
+                                 .scales_first = way & 2,
+                                 .reciprocal = way & 4,
+                                 .fold = way & 8,
+                                 .seed = seed};
 }

@@ -87,6 +87,6 @@ if __name__ == "__main__":
     print(json.dumps({
         "schema": "gaugeblock.torch-check/1", "command": "torch_check.py", "environment": judged["environment"],
         "torch": torch.__version__, "threads": torch.get_num_threads(), "fixture": judged["cases"][0]["fixture"],
-        "lanes": judged["cases"][0]["lanes"], "seconds": times, "median_seconds": medians,
+        "checks": judged["cases"][0]["checks"], "seconds": times, "median_seconds": medians,
         "torch_over_gaugeblock": round(medians["torch"] / medians["gaugeblock"], 2),
     }, indent=1))  # fmt: skip

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rms and gain of whole layers with quantised activations: a legal flip of a code passes, a wrong scale does not. */
+/* rms and scale of whole layers with quantised activations: a admissible difference of a code passes, a wrong scale
+ * does not. */
 #include "harness/judge/judge.h"
 #include "harness/report/to_json.h"
 
@@ -58,9 +59,9 @@ static void scene_free(struct scene *s)
 
 static void look(struct scene *s, const char *preset)
 {
-    struct gate gate;
+    struct policy gate;
     struct gb_error error = {""};
-    assert_int_equal(gate_read(preset, &gate, &error), GB_OK);
+    assert_int_equal(policy_read(preset, &gate, &error), GB_OK);
     case_result_free(&s->result);
     json_decref(s->checks);
     if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->result, &error) != GB_OK)
@@ -68,7 +69,7 @@ static void look(struct scene *s, const char *preset)
     s->checks = describe_checks(&s->result);
 }
 
-static const json_t *lane(const struct scene *s, const char *name)
+static const json_t *check(const struct scene *s, const char *name)
 {
     return json_object_get(s->checks, name);
 }
@@ -76,7 +77,7 @@ static const json_t *lane(const struct scene *s, const char *name)
 /* Where the largest sum of a family is. */
 static const char *place(const struct scene *s, const char *of, const char *family)
 {
-    const json_t *families = json_object_get(lane(s, of), "families"), *one;
+    const json_t *families = json_object_get(check(s, of), "families"), *one;
     size_t i;
     json_array_foreach(families, i, one) if (!strcmp(json_string_value(json_object_get(one, "name")),
                                                      family)) return json_string_value(json_object_get(one, "at"));
@@ -99,21 +100,21 @@ static void a_wrong_scale_is_seen(void **state)
         scene_new(&s, contracts[c].format, contracts[c].activations, contracts[c].recipe);
         look(&s, "default");
         assert_int_equal(s.result.verdict, VERDICT_PASS);
-        assert_true(json_is_true(json_object_get(lane(&s, "gain"), "binding")));
-        assert_int_equal(json_integer_value(json_object_get(lane(&s, "gain"), "tokens_left_out")), 0);
+        assert_true(json_is_true(json_object_get(check(&s, "scale"), "binding")));
+        assert_int_equal(json_integer_value(json_object_get(check(&s, "scale"), "tokens_left_out")), 0);
         float *row = (float *)s.subject->layer[0].output + 5 * shape.hidden;
         for (uint32_t i = 0; i < shape.hidden; i++)
             row[i] *= 1.00002f;
         look(&s, "default");
         assert_int_equal(s.result.verdict, VERDICT_FAIL);
-        assert_string_equal(json_string_value(json_object_get(lane(&s, "gain"), "result")), "FAIL");
-        assert_string_equal(place(&s, "gain", "gain of a token"), "token 5");
+        assert_string_equal(json_string_value(json_object_get(check(&s, "scale"), "result")), "FAIL");
+        assert_string_equal(place(&s, "scale", "scale of a token"), "token 5");
         scene_free(&s);
     }
 }
 
 /* Another value of the interval of a code that is open, in the layer of everything else: far more than rounding makes,
- * and legal. The same for a code that is not open is seen. */
+ * and valid. The same for a code that is not open is seen. */
 static void flips_are_told_from_errors(void **state)
 {
     size_t open = 0;
@@ -157,7 +158,7 @@ static void flips_are_told_from_errors(void **state)
  */
 static void what_is_not_judged_is_said(void **state)
 {
-    static const char *const lanes[] = {"rms", "gain"};
+    static const char *const checks[] = {"rms", "scale"};
     struct scene s;
     (void)state;
     scene_new(&s, GB_NVFP4, GB_NVFP4, "nvfp4.trtllm/1");
@@ -165,14 +166,14 @@ static void what_is_not_judged_is_said(void **state)
     look(&s, "default");
     assert_int_equal(s.result.verdict, VERDICT_PASS);
     for (int l = 0; l < 2; l++) {
-        assert_string_equal(json_string_value(json_object_get(lane(&s, lanes[l]), "result")), "NOT_RUN");
-        assert_non_null(strstr(json_string_value(json_object_get(lane(&s, lanes[l]), "reason")), "are correlated"));
+        assert_string_equal(json_string_value(json_object_get(check(&s, checks[l]), "result")), "NOT_RUN");
+        assert_non_null(strstr(json_string_value(json_object_get(check(&s, checks[l]), "reason")), "are correlated"));
     }
     scene_free(&s);
     scene_new(&s, GB_NVFP4, GB_NVFP4, "nvfp4.flashinfer-4over6-mae-448/1");
     look(&s, "default");
     assert_int_equal(s.result.verdict, VERDICT_VACUOUS);
-    assert_string_equal(json_string_value(json_object_get(lane(&s, "gain"), "reason")),
+    assert_string_equal(json_string_value(json_object_get(check(&s, "scale"), "reason")),
                         "too many codes of the intermediate are ambiguous");
     scene_free(&s);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gb_moments: against the covariance matrix of the whole row, summed up term by term. */
+/* gb_covariance: against the covariance matrix of the whole row, summed up term by term. */
 #include "tests/support/check.h"
 
 #include "quant/quant.h"
@@ -13,7 +13,7 @@ struct expected {
     struct gb_truth_quantised weights;
     struct gb_truth_source source;
     struct gb_bounds bounds;
-    struct gb_moments moments;
+    struct gb_covariance moments;
     double *truth, *intermediate; /* [tokens, hidden], [tokens, top_k, intermediate] */
     double *covariance;           /* [hidden, hidden], of one token */
     double *share;                /* [top_k + 1, hidden] */
@@ -48,14 +48,14 @@ static void expected_new(struct expected *e, struct gb_shape shape, enum gb_form
     assert_int_equal(gb_truth_layer(&shape, p->truth_x, p->ids, p->truth_routing_weights, &e->source, e->truth,
                                     e->intermediate, NULL),
                      GB_OK);
-    assert_int_equal(gb_moments_new(&shape, p->ids, p->truth_routing_weights, e->intermediate, &e->weights, &e->bounds,
-                                    &e->moments, NULL),
+    assert_int_equal(gb_covariance_new(&shape, p->ids, p->truth_routing_weights, e->intermediate, &e->weights,
+                                       &e->bounds, &e->moments, NULL),
                      GB_OK);
 }
 
 static void expected_free(struct expected *e)
 {
-    gb_moments_free(&e->moments);
+    gb_covariance_free(&e->moments);
     free(e->bounds.output_sigma);
     free(e->bounds.intermediate_sigma);
     free(e->truth);
@@ -108,7 +108,7 @@ static void expect_near(const char *what, size_t at, double got, double expected
 
 static void check_factor(const struct expected *e, uint32_t token)
 {
-    const struct gb_moments *m = &e->moments;
+    const struct gb_covariance *m = &e->moments;
     uint32_t hidden = e->problem.arguments.shape.hidden;
 
     for (uint32_t k = 0; k < m->tiles; k++) {
@@ -127,7 +127,7 @@ static void check_factor(const struct expected *e, uint32_t token)
 
 static void check_directions(const struct expected *e, uint32_t token)
 {
-    const struct gb_moments *m = &e->moments;
+    const struct gb_covariance *m = &e->moments;
     uint32_t hidden = e->problem.arguments.shape.hidden;
 
     for (uint32_t d = 0; d < m->directions; d++) {
@@ -192,7 +192,7 @@ static void empty_slots(void **state)
         assert_true(e.moments.signal[3 * t + 2] == 0 && e.moments.variance[3 * t + 2] == 0);
         for (unsigned i = 0; i < 64; i++)
             values[i] = i;
-        gb_moments_whiten(&e.moments, t, 0, 64, values);
+        gb_covariance_whiten(&e.moments, t, 0, 64, values);
         for (unsigned i = 0; i < 64; i++)
             assert_true(values[i] == 0);
     }

@@ -14,10 +14,10 @@ static const struct {
 enum { FORMATS = sizeof formats / sizeof *formats };
 
 /* Whether the interval from truth - limit to truth + limit allows `code`, reference being another one. */
-static enum legality judged(const struct rounding *r, uint32_t code, uint32_t reference, double low, double high)
+static enum admissibility judged(const struct rounding *r, uint32_t code, uint32_t reference, double low, double high)
 {
     struct unrounded v = {.truth = 0.5 * (low + high), .limit = 0.5 * (high - low)};
-    return legality_of(r, code, reference, &v);
+    return admissibility_of(r, code, reference, &v);
 }
 
 /* Of neighbours a < b with the tie t between them: t itself goes to the even one, all that lies beyond to its side. */
@@ -33,16 +33,16 @@ static void intervals_end_at_ties(void **state)
                 double step = (high - low) * 0x1p-12, near = low + 0.25 * (high - low);
                 bool up = m % 2; /* the even one of the two is b */
                 assert_int_equal(judged(r, a, a, near, near), CODE_SAME);
-                assert_int_equal(judged(r, b, a, near - fabs(step), near + fabs(step)), CODE_ILLEGAL);
-                assert_int_equal(judged(r, b, a, tie, tie), up ? CODE_LEGAL : CODE_ILLEGAL);
-                assert_int_equal(judged(r, a, b, tie, tie), up ? CODE_ILLEGAL : CODE_LEGAL);
+                assert_int_equal(judged(r, b, a, near - fabs(step), near + fabs(step)), CODE_INADMISSIBLE);
+                assert_int_equal(judged(r, b, a, tie, tie), up ? CODE_ADMISSIBLE : CODE_INADMISSIBLE);
+                assert_int_equal(judged(r, a, b, tie, tie), up ? CODE_INADMISSIBLE : CODE_ADMISSIBLE);
                 struct unrounded hardly = {.truth = tie, .limit = fabs(step) * 0x1p-20}; /* less than binary32 tells */
-                assert_int_equal(legality_of(r, b, a, &hardly), CODE_LEGAL);
-                assert_int_equal(legality_of(r, a, b, &hardly), CODE_LEGAL);
+                assert_int_equal(admissibility_of(r, b, a, &hardly), CODE_ADMISSIBLE);
+                assert_int_equal(admissibility_of(r, a, b, &hardly), CODE_ADMISSIBLE);
                 struct unrounded reaches = {.truth = tie - step, .limit = 1.5 * fabs(step)};
                 struct unrounded short_of = {.truth = tie - step, .limit = 0.5 * fabs(step)};
-                assert_int_equal(legality_of(r, b, a, &reaches), CODE_LEGAL);
-                assert_int_equal(legality_of(r, b, a, &short_of), CODE_ILLEGAL);
+                assert_int_equal(admissibility_of(r, b, a, &reaches), CODE_ADMISSIBLE);
+                assert_int_equal(admissibility_of(r, b, a, &short_of), CODE_INADMISSIBLE);
             }
     }
 }
@@ -59,8 +59,8 @@ static void wide_intervals_hold_all_between(void **state)
                 for (int n = 0; n <= 256; n++)
                     found |= r->decode(r->encode((float)(low + width * n / 256.0))) == r->decode(code);
                 uint32_t other = r->decode(code) == 6.0f ? 0xF : 7;
-                enum legality is = judged(r, code, other, low, low + width);
-                if (found ? is != CODE_LEGAL : is != CODE_ILLEGAL)
+                enum admissibility is = judged(r, code, other, low, low + width);
+                if (found ? is != CODE_ADMISSIBLE : is != CODE_INADMISSIBLE)
                     fail_msg("code 0x%x in %g..%g: %d, found %d", code, low, low + width, (int)is, found);
             }
 }
@@ -69,12 +69,12 @@ static void zeros_and_nan(void **state)
 {
     struct unrounded exact = {.truth = 0.0}, none = {.truth = NAN}, any = {.truth = 1.0, .limit = INFINITY};
     (void)state;
-    assert_int_equal(legality_of(&rounding_bf16, 0x8000, 0, &exact), CODE_SAME);
-    assert_int_equal(legality_of(&rounding_bf16, 0x0001, 0, &exact), CODE_ILLEGAL);
-    assert_int_equal(legality_of(&rounding_bf16, 0x7FC0, 0x3F80, &any), CODE_ILLEGAL);
-    assert_int_equal(legality_of(&rounding_bf16, 0xFF80, 0x3F80, &any), CODE_LEGAL);
-    assert_int_equal(legality_of(&rounding_bf16, 0xFFC0, 0x7FC0, &none), CODE_SAME);
-    assert_int_equal(legality_of(&rounding_bf16, 0x3F80, 0x7FC0, &none), CODE_ILLEGAL);
+    assert_int_equal(admissibility_of(&rounding_bf16, 0x8000, 0, &exact), CODE_SAME);
+    assert_int_equal(admissibility_of(&rounding_bf16, 0x0001, 0, &exact), CODE_INADMISSIBLE);
+    assert_int_equal(admissibility_of(&rounding_bf16, 0x7FC0, 0x3F80, &any), CODE_INADMISSIBLE);
+    assert_int_equal(admissibility_of(&rounding_bf16, 0xFF80, 0x3F80, &any), CODE_ADMISSIBLE);
+    assert_int_equal(admissibility_of(&rounding_bf16, 0xFFC0, 0x7FC0, &none), CODE_SAME);
+    assert_int_equal(admissibility_of(&rounding_bf16, 0x3F80, 0x7FC0, &none), CODE_INADMISSIBLE);
     assert_true(flip_probability(&rounding_bf16, 0x7FC0, &none) == 0.0);
 }
 
@@ -122,7 +122,7 @@ static void limits_are_those_of_the_binomial(void **state)
         for (unsigned p = 0; p < 5; p++)
             for (unsigned l = 0; l < 2; l++) {
                 double mean = (double)counts[n] * rates[p];
-                uint64_t allowed = flips_allowed(mean, counts[n], levels[l]), tight = allowed;
+                uint64_t allowed = differences_allowed(mean, counts[n], levels[l]), tight = allowed;
                 assert_true(tail(counts[n], rates[p], allowed) <= levels[l]);
                 while (tight > 0 && tail(counts[n], rates[p], tight - 1) <= levels[l])
                     tight--;
@@ -130,8 +130,8 @@ static void limits_are_those_of_the_binomial(void **state)
                     fail_msg("%llu codes, rate %g: %llu allowed, %llu would do", (unsigned long long)counts[n],
                              rates[p], (unsigned long long)allowed, (unsigned long long)tight);
             }
-    assert_int_equal(flips_allowed(0.0, 1000, 1e-9), 0);
-    assert_int_equal(flips_allowed(1000.0, 1000, 1e-9), 1000);
+    assert_int_equal(differences_allowed(0.0, 1000, 1e-9), 0);
+    assert_int_equal(differences_allowed(1000.0, 1000, 1e-9), 1000);
 }
 
 int main(void)

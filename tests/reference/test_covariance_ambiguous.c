@@ -17,7 +17,7 @@ struct scene {
     struct gb_truth_quantised weights;
     double *intermediate, *flips; /* [tokens, top_k, intermediate] */
     struct gb_bounds bounds;
-    struct gb_moments moments;
+    struct gb_covariance covariance;
 };
 
 static double *doubles(size_t count)
@@ -55,7 +55,7 @@ static void bound(struct scene *s)
 {
     const struct problem *p = &s->problem;
     assert_int_equal(gb_bound_down(&shape, s->intermediate, s->flips, p->ids, p->truth_routing_weights, &s->weights,
-                                   &points, &s->bounds, &s->moments, NULL),
+                                   &points, &s->bounds, &s->covariance, NULL),
                      GB_OK);
 }
 
@@ -68,7 +68,7 @@ static void scene_free(struct scene *s)
     free(s->bounds.output_worst);
     free(s->bounds.output_sigma);
     free(s->bounds.output_bias);
-    gb_moments_free(&s->moments);
+    gb_covariance_free(&s->covariance);
 }
 
 /* What a token's flips, [top_k, intermediate], make of its outputs. */
@@ -91,7 +91,7 @@ static double length(const struct scene *s, uint32_t token, const double *values
 {
     double sum = 0;
     for (uint32_t o = 0; o < shape.hidden; o++)
-        sum += pow(values[o] / s->moments.deviation[token * shape.hidden + o], 2);
+        sum += pow(values[o] / s->covariance.deviation[token * shape.hidden + o], 2);
     return sqrt(sum);
 }
 
@@ -110,10 +110,10 @@ static void flips_are_taken_out(void **state)
             open += s.flips[first + i] > 0;
             flips[i] = s.flips[first + i] * (double)((int)random_below(&random, 21) - 10) / 10;
         }
-        assert_int_equal(s.moments.open[t], open);
+        assert_int_equal(s.covariance.open[t], open);
         flipped(&s, t, flips, output);
         double before = length(&s, t, output);
-        gb_moments_project(&s.moments, t, output);
+        gb_covariance_project(&s.covariance, t, output);
         assert_true(t < 3 ? before > 1e3 && length(&s, t, output) < 1e-6 : before == 0);
     }
     scene_free(&s);
@@ -155,7 +155,7 @@ static void all_else_is_left(void **state)
     bound(&s);
     for (uint32_t t = 0; t < shape.tokens; t++) {
         size_t per_token = (size_t)shape.top_k * shape.intermediate;
-        const double *sigma = s.moments.deviation + (size_t)t * shape.hidden;
+        const double *sigma = s.covariance.deviation + (size_t)t * shape.hidden;
         double *columns = doubles(per_token * shape.hidden), values[96], expected[96], one[128], kept = 0;
         uint32_t count = 0;
         for (size_t i = 0; i < per_token; i++)
@@ -172,11 +172,11 @@ static void all_else_is_left(void **state)
             values[o] = expected[o] * sigma[o];
         }
         by_definition(columns, count, expected);
-        gb_moments_project(&s.moments, t, values);
+        gb_covariance_project(&s.covariance, t, values);
         for (uint32_t o = 0; o < shape.hidden; o++) {
             if (!(fabs(values[o] / sigma[o] - expected[o]) < 1e-9))
                 fail_msg("token %u, output %u: %g, expected %g", t, o, values[o] / sigma[o], expected[o]);
-            kept += s.moments.kept[(size_t)t * shape.hidden + o];
+            kept += s.covariance.kept[(size_t)t * shape.hidden + o];
         }
         assert_true(fabs(kept - (shape.hidden - count)) < 1e-9);
         free(columns);
@@ -192,7 +192,7 @@ static void flips_widen(void **state)
     scene_new(&s, 6);
     bound(&s);
     double with = s.bounds.output_sigma[7], untouched = s.bounds.output_sigma[3 * shape.hidden + 7];
-    gb_moments_free(&s.moments);
+    gb_covariance_free(&s.covariance);
     memset(s.flips, 0, sizeof *s.flips * inner());
     bound(&s);
     assert_true(with > s.bounds.output_sigma[7]);
@@ -214,7 +214,7 @@ static void columns_may_depend(void **state)
     for (uint32_t i = 0; i < 128; i++)
         flips[i] = s.flips[i] * (i % 3 ? 1 : -0.25);
     flipped(&s, 0, flips, output);
-    gb_moments_project(&s.moments, 0, output);
+    gb_covariance_project(&s.covariance, 0, output);
     assert_true(length(&s, 0, output) < 1e-6);
     scene_free(&s);
 }
@@ -229,8 +229,8 @@ static void some_tokens_are_left_out(void **state)
     for (size_t i = inner() / 2; i < inner() / 2 + 96; i++)
         s.flips[i] = 1;
     bound(&s);
-    assert_true(s.moments.open[0] < 96 && s.moments.open[3] == 0);
-    assert_true(s.moments.open[1] == GB_LEFT_OUT && s.moments.open[2] == GB_LEFT_OUT);
+    assert_true(s.covariance.open[0] < 96 && s.covariance.open[3] == 0);
+    assert_true(s.covariance.open[1] == GB_LEFT_OUT && s.covariance.open[2] == GB_LEFT_OUT);
     scene_free(&s);
 }
 
