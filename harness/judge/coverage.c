@@ -268,6 +268,11 @@ enum gb_status coverage_measure(const struct gb_fixture *f, uint32_t tokens, str
                                                                                  : true;
     for (size_t i = 0; i < COUNT(boundaries); i++)
         c->of[boundaries[i].item].applies = boundaries[i].id < f->shape.experts;
+    uint32_t multiple = gb_format_multiple(f->weights);
+    if (f->activations != GB_BF16 && gb_format_block(f->activations) > multiple)
+        multiple = gb_format_block(f->activations);
+    for (unsigned i = 0; i < 3; i++)
+        c->of[COVER_HIDDEN_64 + i].applies = c->of[COVER_INTERMEDIATE_64 + i].applies = multiple < 64u << i;
     uint32_t *load = malloc(f->shape.experts * sizeof *load); /* [experts] */
     const gb_bf16 **row = malloc(tokens * sizeof *row);       /* [tokens] */
     enum gb_status status = load && row ? coverage_measure_weights(f, tokens, c, error)

@@ -17,10 +17,10 @@
 #include "quant/quant.h"
 
 /* When a row is part of the suite. */
-enum condition { ALWAYS, BF16_ACTIVATIONS, EXACT_DATA };
+enum condition { ALWAYS, BF16_ACTIVATIONS, EXACT_DATA, SMALL_BLOCKS };
 
-/* A problem. Sizes of layers are `hidden` and `intermediate` columns, and so many blocks more, 16 columns or what the
- * formats take. */
+/* A problem. Sizes of layers are `hidden` and `intermediate` columns, and so many blocks more, of 16 columns or what
+ * the formats take, up to a multiple of it. */
 struct row {
     const char *file;
     uint32_t experts, top_k, hidden, hidden_blocks, intermediate, intermediate_blocks;
@@ -35,12 +35,12 @@ static const struct row layers[] = {
     {"wide.h5", 8, 3, 192, 0, 384, 0, "--data wide --routing equal --tokens 48 --generated", ALWAYS},
     {"sparse.h5", 8, 2, 512, 0, 256, 0, "--data sparse --routing half --tokens 24 --generated", ALWAYS},
     {"ties.h5", 8, 3, 384, 0, 256, 0, "--data ties --routing skewed --tokens 24 --generated", ALWAYS},
-    {"edge.h5", 8, 3, 256, 0, 128, 0, "--data edge --routing holes --tokens 48", ALWAYS},
+    {"edge.h5", 8, 3, 128, 0, 512, 0, "--data edge --routing holes --tokens 48 --generated", ALWAYS},
     {"exact.h5", 8, 2, 256, 0, 128, 0, "--data exact --routing hot --tokens 48 --generated", EXACT_DATA},
     {"long.h5", 4, 2, 1280, 1, 1152, 1, "--routing uniform --tokens 17 --generated", ALWAYS},
     {"one-token.h5", 32, 8, 128, 0, 128, 0, "--tokens 1 --generated", ALWAYS},
     {"experts-300.h5", 300, 4, 64, 0, 64, 0, "--routing boundary --tokens 24 --generated", ALWAYS},
-    {"experts-65537.h5", 65537, 4, 0, 1, 0, 1, "--routing boundary --tokens 18 --generated", ALWAYS},
+    {"experts-65537.h5", 65537, 4, 0, 1, 0, 1, "--routing boundary --tokens 18 --generated", SMALL_BLOCKS},
     {"nan.h5", 8, 2, 128, 0, 64, 0, "--data nonfinite --routing uniform --tokens 24 --generated", BF16_ACTIVATIONS},
 };
 
@@ -57,26 +57,47 @@ static const struct row quantisers[] = {
 enum { LAYERS = sizeof layers / sizeof *layers, QUANTISERS = sizeof quantisers / sizeof *quantisers };
 enum { MOST_WORDS = 16, OPTIONS = 256 };
 
-static bool wanted(const struct make_suite *s, const struct row *row)
+/* What sizes of layers are multiples of. */
+static uint32_t unit_of(const struct make_suite *s)
 {
-    return row->condition == EXACT_DATA ? s->exact : row->condition == ALWAYS || s->activations == GB_BF16;
+    uint32_t unit = gb_format_multiple(s->format) > 16 ? gb_format_multiple(s->format) : 16;
+    uint32_t activations = s->activations == GB_BF16 ? 1 : gb_format_block(s->activations);
+    return activations > unit ? activations : unit;
+}
+
+/* Why a row is no part of the suite; NULL: it is. */
+static const char *left_out(const struct make_suite *s, const struct row *row)
+{
+    switch (row->condition) {
+    case BF16_ACTIVATIONS:
+        return s->activations == GB_BF16 ? NULL : "codes of NaN differ by the recipe of activations";
+    case EXACT_DATA:
+        return s->exact ? NULL : "no data are exact by this recipe of activations";
+    case SMALL_BLOCKS:
+        return unit_of(s) <= 32 ? NULL : "so many experts of whole blocks take gigabytes";
+    default:
+        return NULL;
+    }
+}
+
+static uint32_t columns_of(uint32_t columns, uint32_t blocks, uint32_t unit)
+{
+    return (columns + unit - 1) / unit * unit + blocks * unit;
 }
 
 /* "--shape 8,2,144,80 --tokens 58 ...". */
 static void options_of(const struct make_suite *s, const struct row *row, char text[OPTIONS])
 {
-    uint32_t unit = 16;
     if (s->operation) {
         snprintf(text, OPTIONS, "--shape %u,%u %s", row->experts, row->hidden, row->options);
         return;
     }
-    unit = gb_format_multiple(s->format) > unit ? gb_format_multiple(s->format) : unit;
-    unit = gb_format_multiple(s->activations) > unit ? gb_format_multiple(s->activations) : unit;
     uint32_t groups = s->router->groups ? s->router->groups : 1;
     uint32_t experts = (row->experts + groups - 1) / groups * groups;
     uint32_t top_k = s->router->side == GB_ROUTER_ON_INPUT ? 1 : row->top_k;
-    snprintf(text, OPTIONS, "--shape %u,%u,%u,%u %s", experts, top_k, row->hidden + row->hidden_blocks * unit,
-             row->intermediate + row->intermediate_blocks * unit, row->options);
+    snprintf(text, OPTIONS, "--shape %u,%u,%u,%u %s", experts, top_k,
+             columns_of(row->hidden, row->hidden_blocks, unit_of(s)),
+             columns_of(row->intermediate, row->intermediate_blocks, unit_of(s)), row->options);
 }
 
 /* Whether a suite, of whatever formats, has a file of this name. */
@@ -126,7 +147,7 @@ static enum gb_status write_list(const struct make_suite *s, const struct row *r
                     "there: take its line out\n# if it is not to be judged.\n");
     for (size_t i = 0; i < count; i++) {
         options_of(s, &rows[i], options);
-        if (wanted(s, &rows[i]))
+        if (!left_out(s, &rows[i]))
             fprintf(stream, "%s %s\n", rows[i].file, options);
     }
     enum gb_status status = fclose(stream) ? gb_fail(error, GB_ENOMEM, "no memory for a list of fixtures") : GB_OK;
@@ -171,10 +192,8 @@ int make_suite(const struct make_suite *s)
     if (clear(s->folder, &error) != GB_OK || write_list(s, rows, count, &error) != GB_OK)
         return command_error("make", "%s", error.message);
     for (size_t i = 0; i < count; i++) {
-        if (!wanted(s, &rows[i])) {
-            printf("%s/%s: left out: %s\n", s->folder, rows[i].file,
-                   rows[i].condition == EXACT_DATA ? "no data are exact by this recipe of activations"
-                                                   : "codes of NaN differ by the recipe of activations");
+        if (left_out(s, &rows[i])) {
+            printf("%s/%s: left out: %s\n", s->folder, rows[i].file, left_out(s, &rows[i]));
             continue;
         }
         progress_enter((double)i / (double)count, (double)(i + 1) / (double)count);
