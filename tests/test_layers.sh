@@ -46,8 +46,8 @@ may "harness/judge/*.[ch]" "$shared|$judge"
 may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
 may "harness/report/*.[ch]" "$shared|$judge|harness/report/[a-z0-9_]+\.h"
 may "harness/program/*.[ch]" "$shared|$judge|harness/(explain|report|program)/[a-z0-9_]+\.h"
-may "tests/oracle/*.c" 'tests/oracle/oracle\.h'
-may "tests/oracle/oracle.h" "$api"
+may "tests/oracle/*.c" 'tests/oracle/[a-z]+\.h'
+may "tests/oracle/*.h" "$api|tests/oracle/oracle\.h"
 if [ -d gpu ]; then
     may "gpu/*" "$api|gpu/[a-z0-9_]+\.(h|cuh)"
 fi
