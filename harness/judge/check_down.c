@@ -84,17 +84,18 @@ static void check_bound(struct down_result *check, const struct baseline *b, uin
 {
     uint32_t hidden = b->fixture->shape.hidden;
     struct bound_result r;
-    bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma, tokens, hidden,
+    bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma,
+                  gb_may_truncate(b->points.accumulator_bits) ? e->bounds.output_bias : NULL, tokens, hidden,
                   check->elements, &r);
     check_add_bound(&check->bound, &r);
     if (check->bound_binding && r.exceeding)
         case_worsen(j, VERDICT_FAIL,
                     "down of layer %u: %llu of %llu elements exceed the error bound of the down projection, "
                     "recomputed in float64 from the kernel's own intermediate; worst at token %llu, element %llu: "
-                    "%.9g, truth %.9g, %.3g times the bound",
+                    "%.9g, truth %.9g, %.3g times the bound%s",
                     layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
                     (unsigned long long)(r.at / hidden), (unsigned long long)(r.at % hidden), output[r.at],
-                    e->bounds.output_truth[r.at], r.limit_ratio);
+                    e->bounds.output_truth[r.at], r.limit_ratio, uncovered_design(b));
 }
 
 const char *down_without_sums(const struct gb_rounding_points *points, bool nonfinite)
