@@ -262,6 +262,9 @@ struct gb_exactness {
     const char *why; /* NULL: they are. Otherwise the first reason against it, and its token */
     uint32_t token;
     double bits; /* of the widest sum: the accumulator it needs */
+    /* How far from zero a value of the intermediate whose gate is closed may be, and an output that is a zero, where
+     * exp's argument is clamped. */
+    double closed_intermediate, closed_output;
 };
 /* Inputs as gb_truth_layer; with quantised activations (points->requantisation) x are the numbers of its codes.
  * GB_ENOMEM. */

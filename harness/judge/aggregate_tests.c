@@ -258,13 +258,6 @@ static void test_tiles(const struct run_case *j, double *values)
 }
 
 /* Each layer has the same sizes, hence the same number of aggregate; experts that are not in use count too. */
-const char *uncovered_design(const struct baseline *b)
-{
-    return gb_may_truncate(b->points.accumulator_bits) && b->fixture->shape.top_k > 1
-               ? "; one truncating sum over all slots is not covered"
-               : "";
-}
-
 static void start(struct aggregate_tests *s, const struct baseline *b, const struct gb_covariance *m, uint32_t tokens,
                   bool output, bool inner, double probability)
 {
@@ -272,7 +265,6 @@ static void start(struct aggregate_tests *s, const struct baseline *b, const str
     uint64_t judged = tokens < m->tokens ? tokens : m->tokens, pairs = (uint64_t)tokens * shape->top_k;
     memset(s, 0, sizeof *s);
     s->probability = probability;
-    s->uncovered = uncovered_design(b);
     s->tokens_judged = (uint32_t)judged;
     if (output) {
         s->rms += m->tiles * (judged + 1);

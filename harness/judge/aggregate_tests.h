@@ -38,13 +38,8 @@ struct aggregate_tests {
     uint32_t tokens_judged; /* of each layer; fewer than there are where memory ends */
     uint64_t tokens_left_out,
         ambiguous_codes; /* of all layers, with re-quantised codes: docs/numerics.md#error-covariance */
-    const char *uncovered; /* uncovered_design of the case's baseline */
     struct family_result family[FAMILIES];
 };
-
-/* What the limits are not for, to be said where one is exceeded: of a kernel that may be one, "; one truncating sum over
- * all slots is not covered"; otherwise "". */
-const char *uncovered_design(const struct baseline *baseline);
 
 /* "rms of a token" and so on. */
 const char *family_name(enum family family);

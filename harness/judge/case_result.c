@@ -45,9 +45,9 @@ void case_of_sums(struct case_result *j, const struct aggregate_tests *sums, con
             case_worsen(
                 j, VERDICT_FAIL,
                 "%s%s: %llu of %llu aggregate tests exceed their limit (false-alarm probability %g); largest at layer "
-                "%u, %s: %.3g times the limit%s",
+                "%u, %s: %.3g times the limit",
                 of, family_name(f), (unsigned long long)r->exceeding, (unsigned long long)r->count, sums->probability,
-                r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio, sums->uncovered);
+                r->layer, family_place(f, r, (char[64]){0}, 64), r->limit_ratio);
     }
 }
 

@@ -92,10 +92,10 @@ static void check_bound(struct down_result *check, const struct baseline *b, uin
         case_worsen(j, VERDICT_FAIL,
                     "down of layer %u: %llu of %llu elements exceed the error bound of the down projection, "
                     "recomputed in float64 from the kernel's own intermediate; worst at token %llu, element %llu: "
-                    "%.9g, truth %.9g, %.3g times the bound%s",
+                    "%.9g, truth %.9g, %.3g times the bound",
                     layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
                     (unsigned long long)(r.at / hidden), (unsigned long long)(r.at % hidden), output[r.at],
-                    e->bounds.output_truth[r.at], r.limit_ratio, uncovered_design(b));
+                    e->bounds.output_truth[r.at], r.limit_ratio);
 }
 
 const char *down_without_sums(const struct gb_rounding_points *points, bool nonfinite)

@@ -16,8 +16,9 @@ static const double silu_slope = 1.1;
 /* An FP32 evaluation of silu by any published form: exp (2 ulp, and where it is a fast one another 1.173 |x|), 1 + e,
  * division, product. In units of 2^-24. */
 static const double silu_roundings = 8.0, silu_roundings_fast = 2.4;
-/* Where FP32's exp overflows or underflows, silu(x) is below this. */
-static const double silu_floor = 0x1p-120;
+/* Where FP32's exp overflows or underflows, silu(x) is below this, and below the second times |x| where exp's argument
+ * is clamped at 88.376, below the logarithm of the largest number. */
+static const double silu_floor = 0x1p-120, silu_clamped = 0x1p-127;
 /* gpt-oss. f(g) = g * sigmoid(alpha g) = silu(alpha g) / alpha, so |f'| is below silu's slope. Rounding alpha and its
  * product moves f by at most 2^-23 max(z^2 sigmoid'(z)) / alpha, the maximum being 0.44. */
 static const double sigmoid_floor = 0x1p-24;
@@ -78,7 +79,8 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
 double gb_silu_error(double x)
 {
     double silu = x / (1.0 + exp(-x));
-    return (silu_roundings + silu_roundings_fast * fabs(x)) * 0x1p-24 * fabs(silu) + silu_floor;
+    return (silu_roundings + silu_roundings_fast * fabs(x)) * 0x1p-24 * fabs(silu) + silu_floor +
+           silu_clamped * fabs(x);
 }
 
 /* What up is multiplied by, f(gate) = g * sigmoid(z), z = alpha * g, g = gate up to the limit. */
@@ -88,7 +90,8 @@ static struct spread gate_of(const struct gb_activation_row *row, struct spread 
     double g = clamped ? row->limit : gate.value, z = row->alpha * g;
     double sigmoid = 1.0 / (1.0 + exp(-z)), slope = clamped ? 0.0 : sigmoid * (1.0 + z * (1.0 - sigmoid));
     struct spread f = {.value = g * sigmoid};
-    double own = (silu_roundings + silu_roundings_fast * fabs(z)) * 0x1p-24 * fabs(f.value) + silu_floor;
+    double own = (silu_roundings + silu_roundings_fast * fabs(z)) * 0x1p-24 * fabs(f.value) + silu_floor +
+                 silu_clamped * fabs(g);
     own += row->gate == GB_GATE_SIGMOID ? sigmoid_floor : 0.0;
     f.worst = silu_slope * gate.worst + own;
     f.variance = gb_squared(silu_slope) * gate.variance + gb_squared(own) / 3.0;
@@ -187,7 +190,8 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread
     gb_bound_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute, bias, weight, worst, variance);
     d.value += added;
     if (gb_may_truncate(w->points->accumulator_bits))
-        w->out.order[o] += gb_squared(weight) * gb_order_variance(n, w->u, d.value, squares + gb_squared(added));
+        w->out.order[o] +=
+            gb_squared(weight) * gb_slot_order_variance(w->shape, n, w->u, d.value, squares + gb_squared(added));
     w->out.value[o] += routing_weight * d.value;
     *worst += weight * d.worst;
     *variance += gb_squared(weight) * d.variance;

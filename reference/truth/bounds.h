@@ -35,6 +35,15 @@ static inline double gb_order_variance(double n, double u, double sum, double sq
     return gb_squared((n + 1.0) * u) * (squares + gb_squared(sum) / 16.0) / 16.0;
 }
 
+/* The same of one sum over all slots, whose dot product and bias are `sum`, with its own order and that of the slots.
+ */
+static inline double gb_slot_order_variance(const struct gb_shape *shape, double n, double u, double sum,
+                                            double squares)
+{
+    double all = (shape->top_k + 1.0) * (shape->intermediate + 1.0);
+    return gb_order_variance(n, u, sum, squares) + gb_squared(all * u * sum) / 16.0;
+}
+
 /* V: of the roundings of a sum. square: (sum of magnitudes)^2; order: T, 0 where sums round to nearest. */
 static inline double gb_sum_variance(double n, double u, double square, double order)
 {

@@ -104,7 +104,8 @@ static struct oracle_error activated(bool oai, struct oracle_error gate, const s
     bool clamped = oai && gate.value > 7;
     long double g = clamped ? 7 : gate.value, z = oai ? 1.702L * g : g, sigmoid = 1 / (1 + expl(-z));
     struct oracle_error f = {.value = g * sigmoid};
-    long double w = (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f.value) + 0x1p-120L + (oai ? 0x1p-24L : 0);
+    long double w =
+        (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f.value) + 0x1p-120L + 0x1p-127L * fabsl(g) + (oai ? 0x1p-24L : 0);
     f.worst = 1.1L * gate.worst + w;
     f.variance = square(1.1L) * gate.variance + w * w / 3;
     f.typical = square(1.1L) * gate.typical + w * w / 3;
@@ -288,6 +289,8 @@ static void add_slot(const struct gb_arguments *a, uint32_t expert, uint32_t o, 
     slot_roundings(declared, a->down_bias, r, d, bias, E + gamma_of(n, u) * S, halves);
     sums->y += r * (d + bias);
     sums->T += r * r * order_of(declared->bits, n, d + bias, Q);
+    if (declared->bits < 24)
+        sums->T += square((a->shape.top_k + 1.0L) * (a->shape.intermediate + 1.0L) * u * r * (d + bias)) / 16;
     sums->S += fabsl(r) * S;
     sums->W_c += fabsl(r) * E + halves[0] + halves[1] + halves[2];
     sums->V_c += r * r * V + (square(halves[0]) + square(halves[1]) + square(halves[2])) / 3;
