@@ -171,9 +171,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!o->path)
             usage_error(state, "name the file to write");
         make_quantise_check(state, &o->quantise);
-        if (o->quantise.operation && o->of_layers)
+        if (o->quantise.operator&& o->of_layers)
             usage_error(state, "--%s goes with problems of layers, not with --operator", o->of_layers);
-        if (o->quantise.operation)
+        if (o->quantise.operator)
             return 0;
         if (o->shape_text)
             parse_shape(state, o->shape_text, &o->shape);
@@ -353,14 +353,14 @@ static int run_make(int argc, char **argv)
     struct gb_error error;
     enum gb_status status;
     command_parse(&argp, argc, argv, &o);
-    if (o.quantise.operation) {
+    if (o.quantise.operator) {
         o.quantise.shape = o.shape_text;
         status = make_quantise(&o.quantise, o.data, o.seed, &fixture, &error);
         status = status == GB_OK ? gb_fixture_write(o.path, fixture, &error) : status;
     } else {
         status = make(&o, &fixture, &error);
     }
-    if (status == GB_OK && o.quantise.operation)
+    if (status == GB_OK && o.quantise.operator)
         printf("%s: %s by %s, sha256 %s\n", o.path, operator_name(fixture->operation), fixture->recipe,
                fixture->sha256);
     else if (status == GB_OK)
