@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/faults/operators.h"
 #include "harness/faults/quantise_as.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -540,7 +541,7 @@ enum gb_status quantise_fault_run(const struct quantise_fault *fault, const stru
         applies = fault->input(values, &asked);
     }
     if (applies)
-        status = quantise_as(f->operation, &asked, values ? values : f->values, outputs, error);
+        status = quantise_as(&asked, values ? values : f->values, outputs, error);
     if (status == GB_EINVAL) { /* what the changed rules refuse, they cannot be mistaken for */
         status = GB_OK;
         applies = false;
@@ -556,3 +557,32 @@ enum gb_status quantise_fault_run(const struct quantise_fault *fault, const stru
     }
     return status;
 }
+
+static bool fault_of_quantiser(size_t index, struct operator_fault *fault)
+{
+    if (index >= sizeof faults / sizeof *faults)
+        return false;
+    *fault = (struct operator_fault){faults[index].name, faults[index].modelled_on, faults[index].must_catch};
+    return true;
+}
+
+static enum gb_status run_quantiser(int64_t index, const struct gb_contract *contract, const struct gb_fixture *f,
+                                    struct gb_outputs **outputs, struct gb_error *error)
+{
+    (void)contract;
+    return index < 0 ? quantise_reference(f, f->quantisation.rows, outputs, error)
+                     : quantise_fault_run(&faults[index], f, f->quantisation.rows, outputs, error);
+}
+
+static bool gated(const struct gb_fixture *f)
+{
+    return gb_quantisation_gated(&f->quantisation);
+}
+
+#define QUANTISER(OPERATION)                                                                                           \
+    {                                                                                                                  \
+        OPERATION, "injected_bugs", gb_fixture_quantises, fault_of_quantiser, run_quantiser, GB_OPEN_SILU,             \
+            "caught_with_open_silu", gated                                                                             \
+    }
+const struct operator_faults operator_faults_quantise = QUANTISER(GB_QUANTISE);
+const struct operator_faults operator_faults_silu_mul_quantise = QUANTISER(GB_SILU_MUL_QUANTISE);
