@@ -14,6 +14,9 @@
 extern "C" {
 #endif
 
+/* Every operator by name; other parts have a table with a row of each. */
+#define GB_OPERATORS(ROW) ROW(layer) ROW(gate_up) ROW(down) ROW(route) ROW(quantise) ROW(silu_mul_quantise)
+
 /* In which sequence, with which roundings, dot products are accumulated. */
 struct gb_order;
 GB_API const char *gb_order_name(const struct gb_order *order);

@@ -198,7 +198,7 @@ static enum gb_status evaluate_kernels(struct case_list *cases, const struct ver
     const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
     problem.router = gb_fixture_router(f);
-    problem.quantise = operator_of(f)->arrays ? &f->quantisation : NULL;
+    problem.quantise = operator_of(f)->layers ? NULL : &f->quantisation;
     for (uint32_t l = 0; l < f->layers; l++)
         if (!f->layer[l].router.codes)
             problem.router = NULL;
@@ -283,7 +283,7 @@ static enum gb_status check_arrays(struct case_list *cases, struct verify_option
     if (unfit)
         return gb_fail(error, GB_EINVAL, "%s: --%s goes with problems of layers; this is one of %s",
                        path_end(request->path), unfit, row->name);
-    if (o->claim.open_silu && request->fixture->operation != GB_SILU_MUL_QUANTISE)
+    if (o->claim.open_silu && !(row->flags & GB_OPEN_SILU))
         return gb_fail(error, GB_EINVAL, "%s: --open-silu goes with silu_mul_quantise; this is a problem of %s",
                        path_end(request->path), row->name);
     struct verify_options plain = *o;
@@ -302,7 +302,7 @@ static enum gb_status evaluate_fixture(json_t *record, struct case_list *cases, 
 {
     struct gb_fixture *f = request->fixture;
     struct baseline *reference;
-    if (operator_of(f)->arrays)
+    if (!operator_of(f)->layers)
         return check_arrays(cases, o, catalogue, request, error);
     if (o->claim.scales || o->claim.open_silu)
         return gb_fail(error, GB_EINVAL, "--scales and --open-silu go with problems of quantisers, not of layers");
