@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "harness/explain/effects.h"
+#include "harness/explain/invert.h"
 #include "harness/explain/places.h"
 #include "harness/explain/structure.h"
 #include "harness/run/clock.h"
@@ -32,7 +33,9 @@ struct search {
     uint32_t tokens;
     double **down;    /* [experts]: rows of down for the samples, [samples, intermediate]; NULL: not yet read */
     bool *asked;      /* [pairs] */
-    double *operand;  /* [pairs, intermediate] */
+    const struct observed *seen; /* rows of what down multiplies that are known; NULL: none */
+    bool *seen_pairs;            /* [pairs], which */
+    double *operand;             /* [pairs, intermediate] */
     double *response; /* [top_k, samples] */
     double *errors;   /* [samples] */
     double *alpha;    /* [pairs] */
@@ -70,6 +73,7 @@ static void search_free(struct search *q)
     free(q->column);
     free(q->token);
     free(q->asked);
+    free(q->seen_pairs);
     free(q->operand);
     free(q->response);
     free(q->errors);
@@ -89,13 +93,14 @@ static enum gb_status search_new(struct window *w, struct search *q)
     q->token = malloc(shape->tokens * sizeof *q->token);
     q->down = calloc(shape->experts, sizeof *q->down);
     q->asked = calloc(pairs, sizeof *q->asked);
+    q->seen_pairs = calloc(pairs, sizeof *q->seen_pairs);
     q->operand = malloc((size_t)pairs * shape->intermediate * sizeof *q->operand);
     q->response = malloc((size_t)shape->top_k * w->width * sizeof *q->response);
     q->errors = malloc(w->width * sizeof *q->errors);
     q->alpha = malloc(pairs * sizeof *q->alpha);
     q->weight = malloc(pairs * sizeof *q->weight);
     double *squares = calloc(shape->tokens, sizeof *squares);
-    if (!q->column || !q->token || !q->down || !q->asked || !q->operand || !q->response || !q->errors || !q->alpha ||
+    if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response || !q->errors || !q->alpha ||
         !q->weight || !squares) {
         free(squares);
         return gb_fail(q->error, GB_ENOMEM, "no memory to look for the structure of an error");
@@ -119,6 +124,47 @@ static enum gb_status search_new(struct window *w, struct search *q)
     return GB_OK;
 }
 
+/* The wrong columns as an axis: as they are; those of a period; from the first to the last. false: there is none. */
+static bool hull(const struct search *q, int n, struct finding_axis *axis)
+{
+    const struct window *w = q->w;
+    const bool *wrong = w->place.column;
+    bool *all = malloc(w->width * sizeof *all), found = false;
+    uint32_t first = 0, last = w->width - 1, low = UINT32_MAX, high = 0;
+    if (!all || !w->place.wrong_columns) {
+        free(all);
+        return false;
+    }
+    memset(all, true, w->width * sizeof *all);
+    while (!wrong[first])
+        first++;
+    while (!wrong[last])
+        last--;
+    if (n == 0)
+        found = axis_describe(wrong, all, w->width, axis);
+    for (uint32_t period = 2; n == 1 && !found && period <= 64; period *= 2) {
+        low = UINT32_MAX;
+        high = 0;
+        for (uint32_t j = 0; j < w->width; j++)
+            if (wrong[j]) {
+                low = j % period < low ? j % period : low;
+                high = j % period > high ? j % period : high;
+            }
+        *axis = (struct finding_axis){.kind = AXIS_MODULO, .first = low, .count = high - low + 1, .period = period};
+        found = axis->count < period && w->place.wrong_columns >= 8 * axis->count;
+    }
+    if (n == 2) {
+        *axis = (struct finding_axis){.kind = AXIS_RANGE, .first = first, .count = last - first + 1};
+        found = axis->count < w->width;
+    }
+    if (n == 3) {
+        *axis = (struct finding_axis){.kind = AXIS_ALL};
+        found = true;
+    }
+    free(all);
+    return found;
+}
+
 /* Plants the finding in the window and keeps it if it explains more, or as much and is simpler. */
 static void verify(struct search *q, const struct finding *f)
 {
@@ -136,6 +182,21 @@ static void verify(struct search *q, const struct finding *f)
                 f->amount, f->offset, f->type, finding_cost(f), explains);
     if (explains > 0.0 && (better || simpler || q->best.explains <= 0.0))
         q->best = (struct structure){*f, explains};
+}
+
+/* The same with the elements that the wrong columns show, where the stage's elements are columns of the results. */
+static void verify_places(struct search *q, const struct finding *f)
+{
+    bool shown = q->w->operation == GB_GATE_UP ? f->stage != FINDING_INPUT : f->stage == FINDING_DOWN;
+    if (!shown || f->elements.kind != AXIS_ALL) {
+        verify(q, f);
+        return;
+    }
+    for (int n = 0; n < 4 && !done(q); n++) {
+        struct finding one = *f;
+        if (hull(q, n, &one.elements))
+            verify(q, &one);
+    }
 }
 
 static const double *down_of(struct search *q, uint32_t expert)
@@ -160,7 +221,8 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
     const double *rows = stages_array(s, f->stage, &width);
     size_t first = (size_t)token * s->top_k;
     memset(q->response, 0, (size_t)s->top_k * q->samples * sizeof *q->response);
-    bool operand = f->stage < FINDING_DOWN || (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL);
+    bool expert = f->stage == FINDING_DOWN && f->effect == FINDING_EXPERT;
+    bool operand = f->stage < FINDING_DOWN || expert || (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL);
     if (operand && f->stage != FINDING_DOWN) {
         memset(q->asked, 0, s->pairs * sizeof *q->asked);
         memset(q->asked + first, true, s->top_k * sizeof *q->asked);
@@ -176,6 +238,8 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
             continue;
         }
         const double *down = operand ? down_of(q, (uint32_t)s->ids[p]) : NULL;
+        uint32_t neighbour = (uint32_t)(((int64_t)s->ids[p] + f->offset + s->experts) % s->experts);
+        const double *other = expert ? down_of(q, neighbour) : NULL;
         for (uint32_t j = 0; j < q->samples && q->status == GB_OK; j++) {
             double sum = 0.0;
             uint32_t c = q->column[j];
@@ -183,9 +247,12 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
                 const double *own = s->requant + p * I, *made = q->operand + p * I, *row = down + (size_t)j * I;
                 double factor = f->effect == FINDING_CONSTANT ? 0.0 : f->amount;
                 for (uint32_t i = 0; i < I; i++)
-                    sum += f->stage == FINDING_DOWN
-                               ? (finding_axis_has(&f->k, i) ? row[i] * own[i] * (factor - 1.0) : 0.0)
-                               : row[i] * (made[i] - own[i]);
+                    if (expert)
+                        sum += (other[(size_t)j * I + i] - row[i]) * own[i];
+                    else if (f->stage == FINDING_DOWN)
+                        sum += finding_axis_has(&f->k, i) ? row[i] * own[i] * (factor - 1.0) : 0.0;
+                    else
+                        sum += row[i] * (made[i] - own[i]);
                 sum *= s->weights[p];
             } else if (f->stage == FINDING_DOWN) {
                 sum = s->weights[p] *
@@ -235,6 +302,12 @@ static double error_at(const struct search *q, uint32_t token, uint32_t slot, ui
     return q->w->errors[row * q->w->width + q->column[sample]];
 }
 
+/* An effect of which a multiple is another one of its kind. */
+static bool is_linear(const struct finding *f)
+{
+    return (f->effect == FINDING_FACTOR || f->effect == FINDING_ADD) && f->stage >= FINDING_ACT;
+}
+
 /* How much of each slot's response the token's errors have: alpha and weight of its pairs. Returns the squares that are
  * left; *all: of the errors. */
 static double fit_token(struct search *q, uint32_t token, const struct finding *f, double *all)
@@ -263,7 +336,7 @@ static double fit_token(struct search *q, uint32_t token, const struct finding *
     }
     solve(gram, b, k);
     for (uint32_t u = 0; u < k; u++)
-        alpha[u] = b[u];
+        alpha[u] = is_linear(f) ? b[u] : b[u] > 0.5;
     for (uint32_t j = 0; j < n; j++)
         for (uint32_t row = 0; row < (apart ? k : 1); row++) {
             double e = error_at(q, token, row, j), rest = e;
@@ -273,14 +346,6 @@ static double fit_token(struct search *q, uint32_t token, const struct finding *
             *all += e * e;
         }
     return left;
-}
-
-/* An effect of which a multiple is another one of its kind. */
-static bool is_linear(const struct finding *f)
-{
-    return f->k.kind == AXIS_ALL && (f->effect == FINDING_FACTOR || f->effect == FINDING_ADD) &&
-           f->stage >= FINDING_ACT && !(f->stage == FINDING_ACT && f->effect == FINDING_ADD &&
-                                        false);
 }
 
 /* The pairs that have the effect, from alpha, and of a linear one its amount. */
@@ -326,14 +391,52 @@ static bool take_pairs(struct search *q, struct finding *f)
     return good;
 }
 
+/* What the effect explains of the wrong elements of the rows seen; q->operand: the rows under it. */
+static double promise_seen(struct search *q, const struct finding *f)
+{
+    const struct observed *o = q->seen;
+    double left = 0.0, all = 0.0;
+    q->status = stages_operand(&q->s, f, q->seen_pairs, q->operand, NULL, q->error);
+    for (uint32_t r = 0; r < o->rows; r++)
+        for (size_t i = 0; i < o->width; i++) {
+            double clean = o->clean[o->row[r] * o->width + i], seen = o->values[r * o->width + i];
+            double made = q->operand[o->row[r] * o->width + i];
+            if (fabs(seen - clean) <= o->tolerance + o->relative * fabs(clean))
+                continue;
+            left += (seen - made) * (seen - made);
+            all += (seen - clean) * (seen - clean);
+        }
+    return q->status == GB_OK && all > 0.0 ? 1.0 - left / all : 0.0;
+}
+
 /* What the effect everywhere explains of the worst token. */
 static double promise(struct search *q, const struct finding *f)
 {
     double all, left;
     if (late(q) || !q->tokens)
         return 0.0;
+    if (q->seen)
+        return promise_seen(q, f);
     left = fit_token(q, q->token[0], f, &all);
     return q->status == GB_OK && all > 0.0 && isfinite(left) ? 1.0 - left / all : 0.0;
+}
+
+static void settle(struct search *q, const struct finding *effect);
+
+/* An effect that makes what was seen of some rows: with the elements that have it, in the whole window. */
+static void settle_seen(struct search *q, const struct finding *effect)
+{
+    const struct observed *seen = q->seen;
+    struct finding f = *effect;
+    double *made = malloc(seen->rows * seen->width * sizeof *made);
+    for (uint32_t r = 0; made && r < seen->rows; r++)
+        memcpy(made + r * seen->width, q->operand + seen->row[r] * seen->width, seen->width * sizeof *made);
+    if (made && effect_fits(seen, made, &f)) {
+        q->seen = NULL;
+        settle(q, &f);
+        q->seen = seen;
+    }
+    free(made);
 }
 
 /* Finds the pairs that have the effect, and verifies. */
@@ -341,8 +444,12 @@ static void settle(struct search *q, const struct finding *effect)
 {
     struct finding f = *effect;
     double all = 0.0, left = 0.0, one;
-    if (done(q) || promise(q, &f) < PROMISING)
+    if (done(q) || (f.stage == FINDING_DOWN && f.effect == FINDING_ADD) || promise(q, &f) < PROMISING)
         return;
+    if (q->seen) {
+        settle_seen(q, &f);
+        return;
+    }
     for (uint32_t t = 0; t < q->s.tokens && !late(q); t++) {
         left += fit_token(q, t, &f, &one);
         all += one;
@@ -352,15 +459,7 @@ static void settle(struct search *q, const struct finding *effect)
     if (f.effect == FINDING_FACTOR && fabs(f.amount) < 1e-6)
         f = (struct finding){.stage = f.stage, .effect = FINDING_CONSTANT, .tokens = f.tokens, .slots = f.slots,
                              .experts = f.experts, .elements = f.elements, .k = f.k};
-    verify(q, &f);
-}
-
-/* The columns of wrong results as an axis of elements. */
-static struct finding_axis wrong_columns(const struct search *q)
-{
-    struct finding_axis axis;
-    const bool *wrong = q->w->place.column;
-    return axis_describe(wrong, wrong, q->w->width, &axis) ? axis : (struct finding_axis){.kind = AXIS_ALL};
+    verify_places(q, &f);
 }
 
 /* Calls `try` for each effect without an amount that a stage can have. */
@@ -506,7 +605,7 @@ static void each_amount(struct search *q, enum finding_stage stage, struct findi
 static void try_added(struct search *q)
 {
     const struct stages *s = &q->s;
-    struct finding f = {.stage = FINDING_DOWN, .effect = FINDING_ADD, .elements = wrong_columns(q)};
+    struct finding f = {.stage = FINDING_DOWN, .effect = FINDING_ADD};
     bool *is = calloc(s->pairs, sizeof *is);
     double *mean = calloc(s->tokens, sizeof *mean);
     for (uint32_t n = 0; is && mean && !done(q) && n <= s->top_k + s->experts; n++) {
@@ -550,7 +649,7 @@ static void try_added(struct search *q)
         for (size_t p = 0; would && p < s->pairs; p++)
             would[p] = s->ids[p] >= 0;
         if (would && pairs_describe(s, is, would, &one))
-            verify(q, &one);
+            verify_places(q, &one);
         free(would);
     }
     free(is);
@@ -634,9 +733,59 @@ static void try_single_slots(struct search *q)
     free(values);
 }
 
+/* What the worst token's rows of the intermediate must have been, by the outputs alone, and what made them so. */
+static void try_inverted(struct search *q)
+{
+    const struct stages *s = &q->s;
+    size_t I = s->intermediate, first = (size_t)q->token[0] * s->top_k;
+    double *values = malloc(s->top_k * I * sizeof *values), scale = typical_of(s->requant, s->pairs * I);
+    uint32_t *row = malloc(s->top_k * sizeof *row);
+    for (int grouping = 0; values && row && grouping < GROUPINGS && !done(q); grouping++) {
+        q->status = invert(s, q->token[0], (enum grouping)grouping, values, q->error);
+        if (q->status == GB_EUNSUPPORTED) {
+            q->status = GB_OK;
+            continue;
+        }
+        for (int n = 0; n < NOISES && !done(q); n++) {
+            uint32_t rows = 0;
+            double *some = malloc(s->top_k * I * sizeof *some);
+            memset(q->seen_pairs, 0, s->pairs * sizeof *q->seen_pairs);
+            for (uint32_t k = 0; some && k < s->top_k; k++) {
+                bool wrong = false;
+                for (size_t i = 0; i < I; i++)
+                    wrong |= fabs(values[k * I + i]) > 20.0 * noises[n] * scale;
+                if (!wrong)
+                    continue;
+                for (size_t i = 0; i < I; i++)
+                    some[rows * I + i] = s->requant[(first + k) * I + i] + values[k * I + i];
+                q->seen_pairs[first + k] = true;
+                row[rows++] = (uint32_t)(first + k);
+            }
+            struct observed o = {s->window->trace.arguments.activation_rules ? FINDING_REQUANT : FINDING_ACT,
+                                 s->requant, s->pairs, s->top_k, I, rows, row, some, 10.0 * noises[n] * scale,
+                                 10.0 * noises[n]};
+            struct finding found[MOST_EFFECTS];
+            uint32_t count = rows && some ? effects_infer(&o, found, MOST_EFFECTS) : 0;
+            for (uint32_t i = 0; i < count; i++)
+                settle(q, &found[i]);
+            if (rows && some && !done(q)) {
+                q->seen = &o;
+                for (int stage = FINDING_ACT; stage >= FINDING_GATE; stage--) {
+                    each_effect(q, (enum finding_stage)stage, (struct finding_axis){.kind = AXIS_ALL}, settle);
+                    each_amount(q, (enum finding_stage)stage, (struct finding_axis){.kind = AXIS_ALL});
+                }
+                q->seen = NULL;
+            }
+            free(some);
+        }
+    }
+    free(values);
+    free(row);
+}
+
 static void each_stage(struct search *q)
 {
-    static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN, FINDING_REQUANT, FINDING_ACT,
+    static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN, FINDING_ACT, FINDING_REQUANT,
                                                 FINDING_UP,             FINDING_GATE, FINDING_GATE_UP, FINDING_INPUT};
     bool down = q->w->operation == GB_DOWN, gate_up = q->w->operation == GB_GATE_UP;
     struct finding_axis all = {.kind = AXIS_ALL};
@@ -645,11 +794,9 @@ static void each_stage(struct search *q)
         if ((gate_up && stage > FINDING_ACT) || (down && stage < FINDING_ACT) ||
             (stage == FINDING_REQUANT && !q->w->trace.arguments.activation_rules))
             continue;
-        bool visible = stage == FINDING_DOWN || (gate_up && stage != FINDING_INPUT);
-        struct finding_axis elements = visible ? wrong_columns(q) : all;
-        each_effect(q, stage, elements, settle);
+        each_effect(q, stage, all, settle);
         if (stage != FINDING_ROUTING_WEIGHT && stage != FINDING_REQUANT && !done(q))
-            each_amount(q, stage, elements);
+            each_amount(q, stage, all);
         if (stage == FINDING_ACT && !done(q)) {
             struct finding added = {.stage = stage, .effect = FINDING_ADD, .amount = 1.0};
             settle(q, &added);
@@ -669,6 +816,8 @@ enum gb_status structure_search(struct window *w, double seconds, struct structu
     }
     if (q.status == GB_OK && q.tokens && !done(&q))
         each_stage(&q);
+    if (q.status == GB_OK && q.tokens && !done(&q) && w->operation != GB_GATE_UP)
+        try_inverted(&q);
     *best = q.best;
     search_free(&q);
     return q.status;
