@@ -22,12 +22,12 @@
 COMMANDS_SHOWN(DECLARE)
 
 static const struct command guard = {"guard", guard_main, NULL, NULL};
-static const struct command inspect = {"inspect", inspect_main, NULL, NULL};
+static const struct command table = {"table", table_main, NULL, NULL};
 static const struct command worker = {"worker", worker_main, NULL, NULL};
 static const struct command probe = {"probe", probe_main, NULL, NULL};
 
 #define ADDRESS(NAME) , &command_##NAME
-static const struct command *const commands[] = {&guard, &inspect, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
+static const struct command *const commands[] = {&guard, &table, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find(const char *name)
