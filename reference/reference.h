@@ -206,6 +206,10 @@ GB_API enum gb_status gb_truth_layer(const struct gb_shape *shape, const double 
                                      const double *routing_weights, const struct gb_truth_source *source,
                                      double *output, double *intermediate, struct gb_error *error);
 
+/* How many threads a matrix product of truth takes, for the whole process. With one, the last bits are the same for any
+ * number of OpenMP's threads, and several threads may compute truths side by side. */
+GB_API void gb_truth_threads(int threads);
+
 /* Bounds: how far from truth a kernel with given rounding points may be. docs/numerics.md#bounds. */
 
 /* How far an FP32 evaluation of silu(x) by any published form is from it, at most. docs/numerics.md#bounds. */

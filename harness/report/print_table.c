@@ -235,12 +235,13 @@ static bool check_fails(const json_t *check)
     return json_is_true(json_object_get(check, "binding")) && !strcmp(record_text(check, "result", NULL), "FAIL");
 }
 
-/* "bound exceeded: 5 of 64 elements", of a check that fails. */
-static bool put_count(FILE *stream, const json_t *check, const char *what, const char *wrong, const char *all)
+/* "; bound exceeded: 5 of 64 elements", of a check that fails; the first without "; ". */
+static bool put_count(FILE *stream, bool first, const json_t *check, const char *what, const char *wrong,
+                      const char *all)
 {
     if (!check_fails(check) || !(record_number(check, wrong, NULL) > 0))
         return false;
-    fprintf(stream, "%s: %.0f of %.0f elements", what, record_number(check, wrong, NULL),
+    fprintf(stream, "%s%s: %.0f of %.0f elements", first ? "" : "; ", what, record_number(check, wrong, NULL),
             record_number(check, all, NULL));
     return true;
 }
@@ -250,11 +251,12 @@ static bool put_cause(FILE *stream, const json_t *checks)
 {
     static const char *const sums[][2] = {{"rms", "RMS error"}, {"scale", "scale error"}};
     const json_t *down = json_object_get(checks, "down");
-    if (put_count(stream, json_object_get(checks, "bits"), "bits differ", "mismatching", "compared") ||
-        put_count(stream, json_object_get(checks, "bound"), "bound exceeded", "exceeding", "elements") ||
-        put_count(stream, json_object_get(checks, "codes"), "inadmissible rounding of the intermediate", "inadmissible",
-                  "codes") ||
-        put_count(stream, json_object_get(down, "bound"), "bound of the down projection exceeded", "exceeding",
+    bool any = put_count(stream, true, json_object_get(checks, "bits"), "bits differ", "mismatching", "compared");
+    any |= put_count(stream, !any, json_object_get(checks, "bound"), "bound exceeded", "exceeding", "elements");
+    if (any ||
+        put_count(stream, true, json_object_get(checks, "codes"), "inadmissible rounding of the intermediate",
+                  "inadmissible", "codes") ||
+        put_count(stream, true, json_object_get(down, "bound"), "bound of the down projection exceeded", "exceeding",
                   "elements"))
         return true;
     for (int i = 0; i < 2; i++)
@@ -291,7 +293,7 @@ static void put_place(FILE *stream, const json_t *one, const json_t *layer, cons
     else if (!strcmp(output, "intermediate"))
         fprintf(stream, "slot %.0f, column %.0f of the intermediate", floor(element / width), fmod(element, width));
     else if (!strcmp(output, "output"))
-        fprintf(stream, "column %.0f", element);
+        fprintf(stream, "column %.0f of the output", element);
     else
         fprintf(stream, "element %.0f of %s", element, output);
 }
@@ -462,8 +464,10 @@ static void case_block(FILE *stream, const json_t *one, bool verbose)
             record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
     if (!reason[0])
         fprintf(stream, contract[0] ? "contract %s" : "%sno order claimed", contract);
-    else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "checks")))
+    else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "checks"))) {
         told = false;
+        fprintf(stream, contract[0] ? "; contract %s" : "%s; no order claimed", contract);
+    }
     else
         fprintf(stream, "%.*s", reason_length(reason, record_text(one, "diagnosis", NULL)), reason);
     fprintf(stream, route ? ", of the router\n" : "\n");
