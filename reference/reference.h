@@ -233,6 +233,13 @@ struct gb_rounding_points {
     const struct gb_requantisation *requantisation; /* NULL: of bf16 activations */
 };
 
+/* Whether accumulators may round toward zero, so that limits have to leave room for the mean of their errors, *_bias of
+ * struct gb_bounds. FP32 ones that do so declare 23 bits. */
+static inline bool gb_may_truncate(uint32_t accumulator_bits)
+{
+    return accumulator_bits < 24;
+}
+
 /*
  * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; the others, unrounded_* of the
  * intermediate before it is rounded to its format: [tokens, top_k, intermediate].
@@ -262,6 +269,9 @@ struct gb_exactness {
     const char *why; /* NULL: they are. Otherwise the first reason against it, and its token */
     uint32_t token;
     double bits; /* of the widest sum: the accumulator it needs */
+    /* How far from zero a value of the intermediate whose gate is closed may be, and an output that is a zero, where
+     * exp's argument is clamped. */
+    double closed_intermediate, closed_output;
 };
 /* Inputs as gb_truth_layer; with quantised activations (points->requantisation) x are the numbers of its codes.
  * GB_ENOMEM. */

@@ -5,11 +5,17 @@
 #include <string.h>
 
 #include "harness/explain/explain.h"
+#include "harness/explain/finding_text.h"
 #include "harness/explain/hypothesis.h"
 #include "harness/run/operators.h"
+#include "harness/explain/structure.h"
 #include "quant/quant.h"
 
 enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
+
+/* What a finding must explain of the squared error to be named, and for how long one is looked for. */
+#define STRUCTURED 0.995
+#define SECONDS 8.0
 
 /* So many products take about as long as a glance. */
 #define MOST_PRODUCTS (1u << 28)
@@ -259,6 +265,29 @@ static struct explanation *conclude(const struct window *w)
     return e;
 }
 
+/* A finding as the name. NULL: no memory. */
+static struct explanation *conclude_structure(const struct window *w, const struct structure *found)
+{
+    struct explanation *e = calloc(1, sizeof *e);
+    const struct gb_shape *shape = &w->trace.arguments.shape;
+    enum finding_stage stage = found->finding.stage;
+    bool hidden = stage == FINDING_INPUT || stage == FINDING_DOWN || stage == FINDING_COMBINE;
+    uint32_t width = hidden ? shape->hidden : shape->intermediate;
+    if (!e)
+        return NULL;
+    e->layer = w->layer;
+    e->found_count = 1;
+    e->found[0] = found->finding;
+    place_name(&w->place, w->first, e);
+    e->best.explains = found->explains;
+    finding_name(&found->finding, width, e->best.name, sizeof e->best.name);
+    finding_kind(&found->finding, width, e->kind, sizeof e->kind);
+    e->shown[e->shown_count++] = e->best;
+    snprintf(e->text, sizeof e->text, "looks like: %s (explains %.4g %% of the squared error)", e->best.name,
+             100.0 * found->explains);
+    return e;
+}
+
 static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
                               struct gb_error *error)
 {
@@ -294,11 +323,15 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     enum gb_status status = GB_OK;
     if (find_worst(w, subject, baseline->reference, &token)) {
         status = window_new(baseline, subject, token, w, error);
+        struct structure found = {.explains = 0.0};
         if (status == GB_OK)
+            status = structure_search(w, SECONDS, &found, error);
+        bool structured = found.explains >= STRUCTURED;
+        if (status == GB_OK && !structured)
             status = try_all(w, baseline, subject, error);
         if (status == GB_OK) {
             sort(w);
-            *explanation = conclude(w);
+            *explanation = structured ? conclude_structure(w, &found) : conclude(w);
             if (!*explanation)
                 status = gb_fail(error, GB_ENOMEM, "no memory to explain an error");
         }

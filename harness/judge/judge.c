@@ -74,11 +74,11 @@ static bool zeros_pass(const struct tally *tally, const struct bound_result *r, 
 
 /* The bound check of one buffer of one layer. */
 static void check_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
-                        const double *truth, const double *worst, const double *sigma, struct tally *tally,
-                        struct layer_result *of_layer, struct case_result *j)
+                        const double *truth, const double *worst, const double *sigma, const double *bias,
+                        struct tally *tally, struct layer_result *of_layer, struct case_result *j)
 {
     struct bound_result r;
-    bound_compare(subject, truth, worst, sigma, tokens, per_token, tally->elements, &r);
+    bound_compare(subject, truth, worst, sigma, bias, tokens, per_token, tally->elements, &r);
     layer_add_bound(of_layer, stage, per_token, &r);
     check_add_bound(&tally->bound, &r);
     if (!bound_binds(tally))
@@ -125,7 +125,7 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
     enum gb_status status = widen(GB_FP32, b->reference->layer[layer].output, (size_t)tokens * hidden, &ours, error);
     if (status == GB_OK) {
         bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
-                      b->bounds[layer].of.output_sigma, tokens, hidden, (uint64_t)tokens * hidden, &r);
+                      b->bounds[layer].of.output_sigma, NULL, tokens, hidden, (uint64_t)tokens * hidden, &r);
         if (r.exceeding)
             case_worsen(
                 j, VERDICT_BAD_INPUT,
@@ -163,6 +163,7 @@ static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const 
     uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
     size_t count = (size_t)tokens * hidden;
     const float *reference = b->reference->layer[layer].output;
+    const bool truncates = gb_may_truncate(b->points.accumulator_bits);
     struct widened subject = {0};
     gb_bf16 *stored = malloc(sizeof *stored * count); /* [tokens, hidden] */
     enum gb_status status = stored ? widen(out->format, out->output, count, &subject, error)
@@ -175,7 +176,8 @@ static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const 
                    j);
         exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
         check_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
-                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, of_layer, j);
+                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma,
+                    truncates ? b->bounds[layer].of.output_bias : NULL, tally, of_layer, j);
         policy_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
         uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
                               aggregate_zero_exceeding(&tally->aggregate, true)};
@@ -212,7 +214,8 @@ static enum gb_status evaluate_intermediate(struct baseline *b, uint32_t layer, 
     }
     if (status == GB_OK) {
         check_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
-                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, of_layer, j);
+                    lb->of.intermediate_worst, lb->of.intermediate_sigma,
+                    gb_may_truncate(b->points.accumulator_bits) ? lb->of.intermediate_bias : NULL, tally, of_layer, j);
         uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
                               aggregate_zero_exceeding(&tally->aggregate, true)};
         if (!tally->without_sums)

@@ -4,12 +4,13 @@ import csv
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import h5py
 import numpy
 
-from program import CAPTURE, CHECKPOINT, PROGRAM, expect, path, record, refused, run
+from program import CAPTURE, CHECKPOINT, PROGRAM, SOURCE, expect, path, record, refused, run
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
 
@@ -60,6 +61,13 @@ with h5py.File(path("drift.h5")) as file:
                         expect(value("changed_tokens") == group["changed"][layer, p].sum(), name)
                         near(value("carried"), numpy.sqrt(group["carried2"][layer, p].sum() / right2[layer].sum()), name)
 
+# The block of docs/study.md.
+with open(os.path.join(SOURCE, "docs/study.md")) as stream:
+    block = stream.read().split("```python\n")[1].split("```")[0]
+done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=os.path.dirname(tiny))
+value = rows["open_loop", "original", "0", "bf16.fma32", "relative_l2"]["value"]
+expect(done.returncode == 0 and f"{float(value):.6f}"[:7] in done.stdout, done.stdout + done.stderr)
+
 # The path with bf16 activations is the reference that verify judges: the same figures.
 one = record(tiny, "--kernel", "cpu/nvfp4-layer")
 for layer in range(2):
@@ -81,6 +89,20 @@ expect(1.26 < closeness("original", "nvfp4.fma32") < 1.44 and closeness("origina
 # FP4 activations route some tokens to other experts, bf16 ones none.
 expect(float(rows["open_loop", "quantised", "1", "nvfp4.fma32", "changed_tokens"]["value"]) > 0, "changed")
 expect(float(rows["open_loop", "quantised", "1", "bf16.fma32", "changed_tokens"]["value"]) == 0, "changed")
+
+# docs/closeness.md has what the program writes.
+run("import", CHECKPOINT, path("tiny8.h5"), "--format", "mxfp8", "--capture", CAPTURE)
+run("study", "closeness", tiny, path("tiny8.h5"), "--paths", "mxfp8.fma32,fp8.fma32,int8.fma32,nvfp4.fma32,mxfp4.fma32",
+    "--table", path("closeness.md"))
+with open(path("closeness.md")) as stream, open(os.path.join(SOURCE, "docs/closeness.md")) as document:
+    written, document = stream.read(), document.read()
+cells = [[word for cell in line.split("|") for word in cell.split()] for line in written.splitlines()]
+known = [[word for cell in line.split("|") for word in cell.split()] for line in document.splitlines()]
+first = known.index(cells[0])
+expect(len(cells) == 22, written)
+for one, other in zip(cells[2:], known[first + 2:]):  # the last digits of truth are the BLAS's
+    expect(one[:4] == other[:4] and all(abs(float(a) - float(b)) <= 2e-3 * float(b) for a, b in
+           zip(one[4:], other[4:]) if a != ".."), f"docs/closeness.md has {other}, the program {one}")
 
 # Generated weights: several cases and seeds, the same results for any number of threads.
 generated = ["study", "closeness", "--shape", "8,2,256,128", "--format", "nvfp4", "--format", "mxfp8", "--layers", "3",
