@@ -17,7 +17,6 @@ import json
 import os
 import random
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -186,9 +185,9 @@ class Failed(Exception):
     pass
 
 
-def run(command, cwd=None, env=None, timeout=None, prefix=()):
+def run(command, cwd=None, env=None, timeout=None):
     """(exit status or None for a hang, output). The command's whole process group ends with it."""
-    child = subprocess.Popen([*prefix, *command], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         output, _ = child.communicate(timeout=timeout)
@@ -217,8 +216,8 @@ static inline __attribute__((unused, noreturn)) void gb_covered_exit(int status)
 class Tree:
     """The copies of the sources and their builds, below build/mutation."""
 
-    def __init__(self, root, where, prefix):
-        self.root, self.where, self.prefix = root, where, prefix
+    def __init__(self, root, where):
+        self.root, self.where = root, where
         self.source = os.path.join(where, "source")
         self.build = os.path.join(where, "build")
         self.map_build = os.path.join(where, "map-build")
@@ -245,14 +244,17 @@ class Tree:
                 with open(to, "wb") as file:
                     file.write(data)
                 shutil.copymode(path, to)
+        for name in filter(None, must(["git", "ls-files", "-z"], cwd=self.source).split("\0")):
+            if name not in hashes and os.path.isfile(os.path.join(self.source, name)):
+                os.remove(os.path.join(self.source, name))
         return digest.hexdigest(), hashes
 
     def configure(self, build, flags):
         must(["cmake", "-S", self.source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-              "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags], prefix=self.prefix)
+              "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags])
 
     def make(self, build, jobs):
-        return run(["cmake", "--build", build, "-j", str(jobs)], prefix=self.prefix)
+        return run(["cmake", "--build", build, "-j", str(jobs)])
 
     def tests(self, build, pattern, labels):
         """[(name, command, environment, working folder, skip code)] of what CTest would run."""
@@ -270,7 +272,7 @@ class Tree:
 
     def run_test(self, test, timeout, extra=None):
         env = {**os.environ, **test["env"], **(extra or {}), "OMP_NUM_THREADS": "1"}
-        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout, prefix=self.prefix)
+        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout)
 
 
 def lines_reached(tree, counts, hashes):
@@ -294,7 +296,7 @@ def lines_reached(tree, counts, hashes):
     return {name: {"hash": hashes.get(name), "lines": sorted(hit)} for name, hit in reached.items() if hit}
 
 
-def reach_map(tree, hashes, pattern, labels, options, say):
+def reach_map(tree, hashes, pattern, labels, options, say, time_is_up):
     """{test: {"seconds", "passes", "files": {file: {"hash", "lines"}}}}, kept in map.json test by test, so that an
     interrupted run goes on. Lines of a file that has changed since count as its file's; --fresh makes all anew."""
     path = os.path.join(tree.where, "map.json")
@@ -315,6 +317,8 @@ def reach_map(tree, hashes, pattern, labels, options, say):
     for number, test in enumerate(tests, 1):
         if test["name"] in known:
             continue
+        if time_is_up():
+            raise Failed(f"time is up: {len(known)} tests are known; the same command goes on")
         counts = os.path.join(tree.where, "counts")
         shutil.rmtree(counts, ignore_errors=True)
         os.makedirs(counts)
@@ -419,6 +423,42 @@ def report(done):
     return rows
 
 
+# Lines, and edits that must be among theirs; none of the last three.
+EXAMPLES = [
+    ("    if (a < b && !done)", ["    if (a <= b && !done)", "    if (a < b || !done)", "    if (a < b && done)",
+                                 "    if (false)", "    if (true)"]),
+    ("    r.worst = 1.1 * gate.worst + own;", ["    ;", "    r.worst = 1.1 / gate.worst + own;",
+                                               "    r.worst = 1.1 * gate.worst - own;",
+                                               "    r.worst = 2.2 * gate.worst + own;"]),
+    ("    for (uint32_t i = 0; i < w->shape->hidden; i++)", ["    for (uint32_t i = 1; i < w->shape->hidden; i++)",
+                                                             "    for (uint32_t i = 0; i <= w->shape->hidden; i++)",
+                                                             "    for (uint32_t i = 0; i < w->shape->intermediate; i++)"]),
+    ("    return fmin(worst, 0x1p-120);", ["    return fmax(worst, 0x1p-120);", "    return fmin(worst, 0x1p-119);"]),
+    ("    *value = rint(x); /* 3 < 4 */", ["    *value = trunc(x); /* 3 < 4 */"]),
+    ('#define N 3', []), ('    const char *text = "a < 3";', []), ("    /* a < 3 */", []),
+]
+
+
+def check_edits():
+    """Whether edits are what they are meant to be, and a seed always draws the same."""
+    for line, wanted in EXAMPLES:
+        made = [new for _, new in edits_of_line(line, False)]
+        missing = [new for new in wanted if new not in made]
+        if missing or line in made or (not wanted and made):
+            raise Failed(f"of {line!r} is made {made}, not {missing}")
+    text = "/* a\n 3 */\nint f(int a)\n{\n    return a + 3;\n}\n#define M \\\n 4\n"
+    if code_lines(text, False) != [3, 4, 5, 6, 9]:
+        raise Failed(f"lines of code: {code_lines(text, False)}")
+    python = ["    if x is None and y > 3:", "    total += count"]
+    if ("check", "    if False:") not in edits_of_line(python[0], True) or ("statement", "    pass") not in edits_of_line(
+            python[1], True):
+        raise Failed("edits of Python")
+    mutants = {"a.c": [(n, kind, line, new) for n, (line, _) in enumerate(EXAMPLES, 1)
+                       for kind, new in edits_of_line(line, False)]}
+    if draw(mutants, 5, 9) != draw(mutants, 5, 9) or draw(mutants, 5, 9) == draw(mutants, 6, 9):
+        raise Failed("a seed does not say what is drawn")
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (1)")
@@ -427,12 +467,13 @@ def arguments():
                         help="draw from files whose path begins so; may be repeated (all of " + ", ".join(FOLDERS) + ")")
     parser.add_argument("--tests", default=".", metavar="REGEX", help="only tests whose name matches")
     parser.add_argument("--labels", default="unit", help="labels of tests, commas between: unit is `make test` (unit)")
-    parser.add_argument("--minutes", type=float, help="end after so many; the next run with this seed goes on")
+    parser.add_argument("--minutes", type=float,
+                        help="end after so many, with exit code 3 unless --least is given; the next run goes on")
     parser.add_argument("--least", type=float, metavar="PERCENT", help="fail below this score, of all and of each folder")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build")
-    parser.add_argument("--prefix", default="", help="a command in front of every build and test, such as nice")
     parser.add_argument("--work", help="where copies and builds are kept (build/mutation)")
     parser.add_argument("--fresh", action="store_true", help="find out anew which test reaches which line")
+    parser.add_argument("--check", action="store_true", help="check what edits are made of a few lines, and no more")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument("--report", action="store_true", help="print what all runs on these sources found")
     return parser.parse_args()
@@ -440,10 +481,16 @@ def arguments():
 
 def main():
     options = arguments()
+    check_edits()
+    if options.check:
+        return 0
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     where = os.path.abspath(options.work or os.path.join(root, "build", "mutation"))
-    tree = Tree(root, where, shlex.split(options.prefix))
+    tree = Tree(root, where)
     began = time.monotonic()
+
+    def time_is_up():
+        return options.minutes and time.monotonic() - began > 60 * options.minutes
 
     def say(text):
         print(f"[{time.monotonic() - began:6.0f} s] {text}", file=sys.stderr, flush=True)
@@ -476,14 +523,14 @@ def main():
     if status != 0:
         raise Failed(output[-4000:])
     tests = {t["name"]: t for t in tree.tests(tree.build, options.tests, labels)}
-    reach = reach_map(tree, hashes, options.tests, labels, options, say)
+    reach = reach_map(tree, hashes, options.tests, labels, options, say, time_is_up)
     kills, done = {}, []
     for number, mutant in enumerate(drawn, 1):
         key = mutant["file"], mutant["line"], mutant["new"]
         if key in known:
             done.append(known[key])
             continue
-        if options.minutes and time.monotonic() - began > 60 * options.minutes:
+        if time_is_up():
             say(f"time is up: {len(done)} of {len(drawn)} mutants")
             break
         since = time.monotonic()
@@ -496,6 +543,8 @@ def main():
         say(f"{number} of {len(drawn)}: {mutant['file']}:{mutant['line']} {mutant['verdict']} "
             f"{mutant.get('by', '')} ({mutant['seconds']} s)")
     rows = report(done)
+    if len(done) < len(drawn) and options.least is None:
+        return 3
     if options.least is not None and any(100 * share < options.least for _, _, of, share in rows):
         print(f"mutate: below {options.least} %: see the survivors above", file=sys.stderr)
         return 1

@@ -35,17 +35,19 @@ may "gaugeblock_quantiser.h" 'nothing'
 may "quant/*.[ch] quant/*/*.[ch]" "$api|quant/[a-z0-9_/]+\.h"
 may "reference/*.[ch] reference/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|reference/[a-z0-9_/]+\.h"
 may "fixtures/*.[ch] fixtures/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|fixtures/[a-z0-9_/]+\.h"
-# harness: program -> explain, report -> judge -> run, faults.
+# harness: program -> explain, report -> study -> judge -> run, faults.
 shared="$api|(quant/quant|reference/reference|fixtures/fixtures)\.h|gb_commit\.h"
 run='harness/run/[a-z0-9_]+\.h'
 faults='harness/faults/[a-z0-9_]+\.h'
 judge="$run|$faults|harness/judge/[a-z0-9_]+\.h"
+study='harness/study/[a-z0-9_]+\.h'
 may "harness/run/*.[ch]" "$shared|$run"
 may "harness/faults/*.[ch]" "$shared|$faults"
 may "harness/judge/*.[ch]" "$shared|$judge"
+may "harness/study/*.[ch]" "$shared|$judge|$study"
 may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
-may "harness/report/*.[ch]" "$shared|$judge|harness/report/[a-z0-9_]+\.h"
-may "harness/program/*.[ch]" "$shared|$judge|harness/(explain|report|program)/[a-z0-9_]+\.h"
+may "harness/report/*.[ch]" "$shared|$judge|$study|harness/report/[a-z0-9_]+\.h"
+may "harness/program/*.[ch]" "$shared|$judge|$study|harness/(explain|report|program)/[a-z0-9_]+\.h"
 may "tests/oracle/*.c" 'tests/oracle/[a-z]+\.h'
 may "tests/oracle/*.h" "$api|tests/oracle/oracle\.h"
 if [ -d gpu ]; then
@@ -61,9 +63,20 @@ for file in $bad; do
     echo "test_layers: $file opens a library; harness/run/subject.c alone does" >&2
     failures=$((failures + 1))
 done
+# Which operator it is, the tables of operators know; other code asks their rows.
+names=$(sed -n '/^enum gb_operator {/,/^}/s/^ *\(GB_[A-Z_]*\) = .*/\1/p' gaugeblock.h | paste -sd'|')
+bad=$(grep -rnE "([!=]= *|case )($names)\>|operation *[!=]= |switch \(.*operation" harness fixtures python \
+    --include='*.[ch]' --include='*.py' |
+    grep -Ev '^(harness/(run|judge|faults|explain)/operators\.c|fixtures/quantise\.c):|H5FD_' || true)
+if [ -n "$bad" ] || [ -z "$names" ]; then
+    echo "test_layers: asks which operator it is, which is for tables of operators (docs/adding.md):
+${bad:-no names in gaugeblock.h}" >&2
+    failures=$((failures + 1))
+fi
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
+only 'harness/study/' 'gsl' 'GSL, which is for studies'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then

@@ -150,9 +150,10 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
             stored[i] = gb_bf16_encode(expected[i]);
         difference_of(format, output, format == GB_FP32 ? (const void *)expected : stored, count, &d);
         layer_add_bits(of_layer, "down", format, a.shape.hidden, &d);
-        if (j->verdict == VERDICT_FAIL && strlen(j->reason) + 96 < sizeof j->reason)
-            snprintf(j->reason + strlen(j->reason), 96, "; down itself, on this intermediate, %s in layer %u",
-                     d.mismatching ? "differs too" : "has the reference's bits", layer);
+        size_t used = strlen(j->reason);
+        if (j->verdict == VERDICT_FAIL && used + 128 < sizeof j->reason)
+            snprintf(j->reason + used, 128, "; from this intermediate, the down projection of layer %u %s", layer,
+                     d.mismatching ? "is wrong too" : "is the reference's in every bit");
     }
     free(expected);
     free(stored);

@@ -11,11 +11,9 @@
 #include "harness/judge/distance.h"
 #include "harness/judge/check_down.h"
 #include "harness/judge/check_exact.h"
-#include "harness/judge/check_route.h"
 #include "harness/judge/checks.h"
 #include "harness/judge/metrics.h"
 #include "harness/run/progress.h"
-#include "harness/run/session.h"
 #include "harness/judge/aggregate_tests.h"
 #include "quant/quant.h"
 
@@ -301,22 +299,18 @@ enum gb_status evaluate_drift(const struct baseline *b, const struct gb_kernel *
     return drift_measure(b, outputs, &j->drift, error);
 }
 
-enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                     const struct worker_checks *checks, const struct policy *policy, struct case_result *j,
-                     struct gb_error *error)
+static enum gb_status evaluate_layers(struct baseline *b, const struct gb_kernel *kernel,
+                                      const struct gb_outputs *outputs, const struct policy *policy,
+                                      struct case_result *j, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
-    *j = (struct case_result){.verdict = VERDICT_PASS};
-    if (checks)
-        case_watch(j, kernel, checks);
-    if (kernel->operation == GB_ROUTE)
-        return check_route(b, kernel, outputs, j, error);
-    bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
+    const uint32_t uses = operator_uses(kernel);
+    bool output = uses & WRITES_OUTPUT, inner = outputs->layer[0].intermediate != NULL;
     struct tally tally = {.policy = policy,
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
                           .quantised = b->plain != NULL,
-                          .given = kernel->operation == GB_DOWN,
+                          .given = uses & READS_INTERMEDIATE,
                           .without_sums = f->nonfinite ? "some values are not finite" : NULL};
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};
     distances_start(&j->overall);
@@ -372,3 +366,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     j->closeness = tally.closeness;
     return status;
 }
+
+const struct operator_check operator_check_layer = {GB_LAYER, baselines_of_kernel, evaluate_layers, NULL};
+const struct operator_check operator_check_gate_up = {GB_GATE_UP, baselines_of_kernel, evaluate_layers, NULL};
+const struct operator_check operator_check_down = {GB_DOWN, baselines_of_kernel, evaluate_layers, NULL};

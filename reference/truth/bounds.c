@@ -11,6 +11,11 @@
 #include "reference/truth/bounds_requantise.h"
 #include "reference/truth/sums.h"
 
+bool gb_may_truncate(uint32_t accumulator_bits)
+{
+    return accumulator_bits < 24;
+}
+
 /* |silu'(x)| <= 1.0998... for all x. */
 static const double silu_slope = 1.1;
 /* An FP32 evaluation of silu by any published form: exp (2 ulp, and where it is a fast one another 1.173 |x|), 1 + e,
