@@ -486,17 +486,88 @@ static void case_block(FILE *stream, const json_t *one, bool verbose)
         details(stream, one);
 }
 
+/* Whether cases of more than one fixture were not refused. */
+static bool of_several_fixtures(const json_t *cases)
+{
+    const char *first = NULL;
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        const char *path = record_text(one, "fixture", "path", NULL);
+        if (is_refused(one))
+            continue;
+        if (first && strcmp(first, path))
+            return true;
+        first = path;
+    }
+    return false;
+}
+
+/* Widths of the columns of text: of the heading, or of the widest text below it. */
+struct widths {
+    int verdict, fixture, subject;
+};
+
+static void widen(int *width, const char *text)
+{
+    *width = (int)strlen(text) > *width ? (int)strlen(text) : *width;
+}
+
+static struct widths widths_of(const json_t *cases)
+{
+    struct widths w = {(int)strlen("verdict"), (int)strlen("fixture"), (int)strlen("subject")};
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        if (is_refused(one))
+            continue;
+        widen(&w.verdict, record_text(one, "verdict", NULL));
+        widen(&w.fixture, record_text(one, "fixture", "path", NULL));
+        widen(&w.subject, record_text(one, "subject", "name", NULL));
+    }
+    return w;
+}
+
+/* A case in one line, which says so of a router. */
+static void case_line(FILE *stream, const json_t *one, const struct widths *w)
+{
+    const json_t *overall = json_object_get(json_object_get(one, "metrics"), "overall");
+    fprintf(stream, "%-*s  %-*s  %-*s ", w->verdict, record_text(one, "verdict", NULL), w->fixture,
+            record_text(one, "fixture", "path", NULL), w->subject, record_text(one, "subject", "name", NULL));
+    number(stream, 6, "%.0f", record_number(one, "batch", NULL));
+    number(stream, 14, "%.0f", record_number(one, "checks", "bits", "mismatching", NULL));
+    number(stream, 13, "%.3f", record_bound_ratio(one));
+    figures(stream, json_object_get(json_object_get(overall, "subject_truth"), "quantised"));
+    fprintf(stream, "%s\n", !strcmp(record_text(one, "subject", "operator", NULL), "route") ? "  router" : "");
+}
+
+/* Cases of several fixtures, a line each. */
+static void lines_table(FILE *stream, const json_t *cases)
+{
+    const struct widths w = widths_of(cases);
+    fprintf(stream, "%-*s  %-*s  %-*s  %6s %14s %13s %12s %9s %8s\n", w.verdict, "verdict", w.fixture, "fixture",
+            w.subject, "subject", "tokens", "bit mismatches", "max err/bound", "min cos", "max |err|", "rel L2");
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        if (!is_refused(json_array_get(cases, i)))
+            case_line(stream, json_array_get(cases, i), &w);
+    fprintf(stream, "\n");
+}
+
 void report_table(FILE *stream, const json_t *record, bool verbose)
 {
     const json_t *cases = json_object_get(record, "cases");
     size_t refused = 0, measured = 0;
+    bool in_lines = !verbose && of_several_fixtures(cases);
+    if (in_lines)
+        lines_table(stream, cases);
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *one = json_array_get(cases, i);
+        bool plain = !strcmp(record_text(one, "verdict", NULL), "PASS") && !record_text(one, "note", NULL)[0];
         measured += json_object_get(one, "metrics") && !record_text(one, "fixture", "operator", NULL)[0];
         if (is_refused(one)) {
             refused++;
             continue;
         }
+        if (in_lines && plain)
+            continue;
         case_block(stream, one, verbose);
         fprintf(stream, "\n");
     }

@@ -77,7 +77,8 @@ enum gb_status library_check_kernel(const char *path, uint32_t i, const struct g
         return gb_fail(error, GB_EINVAL,
                        "%s: kernel %s: an order is NULL, or printable ASCII without spaces, at most %d long", path,
                        k->name, ORDER_BYTES - 1);
-    if (k->flags & GB_ROUTES && k->operation != GB_LAYER)
+    const struct operator_row *row = operator_find(k->operation);
+    if (k->flags & GB_ROUTES && !(row && row->flags & GB_ROUTES))
         return gb_fail(error, GB_EINVAL, "%s: kernel %s: has GB_ROUTES, which is for GB_LAYER", path, k->name);
     if (!known(k))
         return gb_fail(error, GB_EINVAL,
