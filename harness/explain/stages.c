@@ -464,7 +464,7 @@ enum gb_status stages_plant(const struct stages *s, const struct finding *f, flo
         if (f->stage <= FINDING_ACT)
             status = intermediate_under(s, f, all, rows, error);
     }
-    if (status == GB_OK && s->window->operation == GB_GATE_UP) {
+    if (status == GB_OK && s->window->inner) {
         for (size_t i = 0; i < inner; i++)
             results[i] = gb_bf16_decode(rows[i]);
     } else if (status == GB_OK) {
