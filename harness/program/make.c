@@ -377,7 +377,7 @@ static int suite(const struct make_options *o, int argc, char **argv, int (*make
 static const struct argp argp = {
     .options = options,
     .parser = parse,
-    .args_doc = "OUT.h5|DIR",
+    .args_doc = "OUT.h5",
     .doc = "Generate a problem: weights, inputs, routing and truth; or values for a quantiser.\v"
            "Examples: one layer of Qwen3-Next's shape, and a quantiser of TensorRT-LLM's rules:\n"
            "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
