@@ -13,6 +13,9 @@ struct layer_bounds {
     struct gb_bounds down; /* with quantised activations: output_* of down by itself, on the codes that truth has */
     struct gb_covariance covariance;
     struct gb_exactness exactness;
+    uint64_t truth_differs; /* elements of the fixture's truth that are not what its inputs give */
+    size_t truth_first;     /* the first of them */
+    double truth_own;       /* what it should be */
 };
 
 /* What an operator makes of the first `tokens` of a fixture. */

@@ -383,7 +383,7 @@ static const struct argp argp = {
            "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
            "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
            "The problems that a kernel of MXFP4 weights should pass in CI, in a folder:\n"
-           "  gaugeblock make suite --suite --format mxfp4",
+           "  gaugeblock make suite --suite",
 };
 
 static int run_make(int argc, char **argv)

@@ -409,9 +409,10 @@ static enum gb_status check_targets(const struct verify_options *o, struct gb_er
 static const struct argp argp = {
     .options = options,
     .parser = parse,
-    .args_doc = "FIXTURE|DIR...",
+    .args_doc = "FIXTURE...",
     .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
-           "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
+           "A FIXTURE may be a folder: every fixture in it is judged. Without --kernel,\n"
+           "--subject and --outputs the reference itself is judged.\n\n"
            "Examples:\n"
            "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 \\\n"
            "      -o record.json -o junit.xml\n"
