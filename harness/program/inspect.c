@@ -234,8 +234,8 @@ static int run_inspect(int argc, char **argv)
     struct gb_inspection *found;
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);
-    if (o.record && (target_check_checkpoint(o.record, o.directory, &error) != GB_OK ||
-                     (o.inspect.original && target_check_checkpoint(o.record, o.inspect.original, &error) != GB_OK)))
+    if (o.record && (output_guard_checkpoint(o.record, o.directory, &error) != GB_OK ||
+                     (o.inspect.original && output_guard_checkpoint(o.record, o.inspect.original, &error) != GB_OK)))
         return command_error("inspect", "%s", error.message);
     enum gb_status status = gb_inspect(o.directory, &o.inspect, &found, &error);
     progress_done();
