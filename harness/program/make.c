@@ -382,7 +382,7 @@ static const struct argp argp = {
            "Examples: one layer of Qwen3-Next's shape, and a quantiser of TensorRT-LLM's rules:\n"
            "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
            "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
-           "The problems that a kernel of MXFP4 weights should pass in CI, in a folder:\n"
+           "The problems that a kernel should pass in CI, in a folder:\n"
            "  gaugeblock make suite --suite",
 };
 
