@@ -161,6 +161,9 @@ static void add_effect(struct words *w, const struct finding *f, uint32_t width)
     case FINDING_EXPERT:
         add(w, "with the weights of the %s expert", f->offset == 1 ? "next" : "previous");
         break;
+    case FINDING_SCALES:
+        add(w, "scales of the %s block", f->offset > 0 ? "next" : "previous");
+        break;
     default:
         add(w, "gate and up exchanged");
         break;
@@ -180,7 +183,7 @@ const char *finding_effect_name(const struct finding *f)
 {
     static const char *const names[] = {"multiplied", "added",      "constant",     "sign lost",   "saturated",
                                         "flushed",    "rounded",    "other column", "other column", "reversed",
-                                        "other token", "other slot", "other expert", "exchanged"};
+                                        "other token", "other slot", "other expert", "other scales", "exchanged"};
     if (f->effect == FINDING_CONSTANT && f->amount == 0.0)
         return f->k.kind == AXIS_ALL ? "zero" : "left out";
     return names[f->effect];

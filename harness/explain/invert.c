@@ -9,7 +9,7 @@
 /* Entries of the matrix at most, the share of the equations that unknowns may be, and what of the squared error may be
  * left. */
 #define MOST_ENTRIES (1u << 24)
-#define MOST_UNKNOWNS 0.8
+#define MOST_UNKNOWNS 0.95
 #define LEFT 1e-5
 
 /* The outputs' errors as the products of a matrix with the errors looked for. */

@@ -34,6 +34,7 @@ enum finding_effect {
     FINDING_TOKEN,    /* the row of the token `offset` further on, in the same slot; tokens are a ring */
     FINDING_SLOT,     /* the row of the slot `offset` further on, in the same token; slots are a ring */
     FINDING_EXPERT,   /* computed with the weights of the expert `offset` further on; experts are a ring */
+    FINDING_SCALES,   /* FINDING_REQUANT: codes with the scales of the block `offset` further on in the row, a ring */
     FINDING_SWAPPED,  /* gate for up and up for gate */
     FINDING_EFFECTS
 };

@@ -236,9 +236,8 @@ static void affect_codes(const struct layer_stages *s, const struct finding *f, 
                 continue;
             if (f->effect == FINDING_CONSTANT)
                 memset(codes + (p * I + b * block) / (nibbles ? 2 : 1), 0, block / (nibbles ? 2 : 1));
-            else if (f->effect == FINDING_ELEMENT)
-                memcpy(scales + i * each,
-                       clean + (p * blocks + ring(b, f->offset / (int32_t)block, blocks)) * each, each);
+            else if (f->effect == FINDING_SCALES)
+                memcpy(scales + i * each, clean + (p * blocks + ring(b, f->offset, blocks)) * each, each);
             else if (rules->scale == GB_SCALE_FP32) {
                 memcpy(&scale, clean + i * each, sizeof scale);
                 scale *= (float)f->amount;
@@ -562,12 +561,12 @@ void structured_fault_draw(const struct layer_stages *s, uint64_t seed, struct f
         f->offset = 1;
         f->type = random_below(&random, 2) ? FINDING_BF16 : FINDING_FP16;
     } else if (f->stage == FINDING_REQUANT) {
-        static const enum finding_effect effects[] = {FINDING_FACTOR, FINDING_CONSTANT, FINDING_ELEMENT};
+        static const enum finding_effect effects[] = {FINDING_FACTOR, FINDING_CONSTANT, FINDING_SCALES};
         uint32_t block = s->arguments.activation_rules->block_columns;
         f->elements = draw_elements(width, block, &random);
         f->effect = effects[random_below(&random, 3)];
         f->amount = f->effect == FINDING_FACTOR ? 0.5 * (1 + 3 * random_below(&random, 2)) : 0.0;
-        f->offset = (int32_t)block * (random_below(&random, 2) ? 1 : -1);
+        f->offset = random_below(&random, 2) ? 1 : -1;
     } else if (dots && random_below(&random, 4) == 0) {
         uint32_t K = f->stage == FINDING_DOWN ? shape->intermediate : shape->hidden;
         f->k = draw_range(K, 16u << random_below(&random, 3), &random);
