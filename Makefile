@@ -34,12 +34,15 @@ all: setup
 test: all ## build all, then run the quick tests that need no GPU
 	ctest --preset release --parallel $(JOBS)
 
-test-all: all check ## every test that needs no GPU (hours), the sanitised ones, the GPU tests' compilation; fuzzing if clang-14 is there
+test-all: all ## every test that needs no GPU (hours), the sanitised ones, the GPU tests' compilation; fuzzing if clang-14 is there
 	cmake --build --preset gpu-tests
 	ctest --preset everything --parallel $(JOBS)
+	cmake --preset dev
+	cmake --build --preset dev
+	ctest --preset dev-all --parallel $(JOBS)
 	@if command -v clang-14 >/dev/null; then $(MAKE) fuzz; else echo "test-all: no clang-14 here, so nothing was fuzzed"; fi
 
-check: setup ## the same tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build-dev/
+check: setup ## under AddressSanitizer and UndefinedBehaviorSanitizer, in build-dev/, the tests that are short there
 	cmake --preset dev
 	cmake --build --preset dev
 	ctest --preset dev --parallel $(JOBS)

@@ -14,6 +14,9 @@
 extern "C" {
 #endif
 
+/* Every operator by name; other parts have a table with a row of each. */
+#define GB_OPERATORS(ROW) ROW(layer) ROW(gate_up) ROW(down) ROW(route) ROW(quantise) ROW(silu_mul_quantise)
+
 /* In which sequence, with which roundings, dot products are accumulated. */
 struct gb_order;
 GB_API const char *gb_order_name(const struct gb_order *order);
@@ -203,6 +206,10 @@ GB_API enum gb_status gb_truth_layer(const struct gb_shape *shape, const double 
                                      const double *routing_weights, const struct gb_truth_source *source,
                                      double *output, double *intermediate, struct gb_error *error);
 
+/* How many threads a matrix product of truth takes, for the whole process. With one, the last bits are the same for any
+ * number of OpenMP's threads, and several threads may compute truths side by side. */
+GB_API void gb_truth_threads(int threads);
+
 /* Bounds: how far from truth a kernel with given rounding points may be. docs/numerics.md#bounds. */
 
 /* How far an FP32 evaluation of silu(x) by any published form is from it, at most. docs/numerics.md#bounds. */
@@ -225,6 +232,13 @@ struct gb_rounding_points {
     struct gb_stage_roundings stages;
     const struct gb_requantisation *requantisation; /* NULL: of bf16 activations */
 };
+
+/* Whether accumulators may round toward zero, so that limits have to leave room for the mean of their errors, *_bias of
+ * struct gb_bounds. FP32 ones that do so declare 23 bits. */
+static inline bool gb_may_truncate(uint32_t accumulator_bits)
+{
+    return accumulator_bits < 24;
+}
 
 /*
  * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; the others, unrounded_* of the
@@ -255,6 +269,9 @@ struct gb_exactness {
     const char *why; /* NULL: they are. Otherwise the first reason against it, and its token */
     uint32_t token;
     double bits; /* of the widest sum: the accumulator it needs */
+    /* How far from zero a value of the intermediate whose gate is closed may be, and an output that is a zero, where
+     * exp's argument is clamped. */
+    double closed_intermediate, closed_output;
 };
 /* Inputs as gb_truth_layer; with quantised activations (points->requantisation) x are the numbers of its codes.
  * GB_ENOMEM. */

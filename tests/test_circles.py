@@ -51,7 +51,8 @@ def main(nm, build, listed):
         objects = stream.read().split()
     graph = arrows(nm, build, objects)
     count = sum(map(len, graph.values()))
-    for known in (("reference/layer.c", "reference/gate_up.c"), ("harness/program/main.c", "harness/program/verify.c")):
+    for known in (("reference/layer.c", "reference/gate_up.c"), ("harness/program/main.c", "harness/program/verify.c"),
+                  ("harness/program/study.c", "harness/study/run.c")):
         if known[1] not in graph.get(known[0], {}):
             sys.exit(f"test_circles: {known[0]} does not use {known[1]}: the objects are not read as they are")
     found = min((way for way in (circle(graph, file) for file in graph) if way), key=len, default=None)

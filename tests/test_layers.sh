@@ -35,19 +35,21 @@ may "gaugeblock_quantiser.h" 'nothing'
 may "quant/*.[ch] quant/*/*.[ch]" "$api|quant/[a-z0-9_/]+\.h"
 may "reference/*.[ch] reference/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|reference/[a-z0-9_/]+\.h"
 may "fixtures/*.[ch] fixtures/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|fixtures/[a-z0-9_/]+\.h"
-# harness: program -> explain, report -> judge -> run, faults.
+# harness: program -> explain, report -> study -> judge -> run, faults.
 shared="$api|(quant/quant|reference/reference|fixtures/fixtures)\.h|gb_commit\.h"
 run='harness/run/[a-z0-9_]+\.h'
 faults='harness/faults/[a-z0-9_]+\.h'
 judge="$run|$faults|harness/judge/[a-z0-9_]+\.h"
+study='harness/study/[a-z0-9_]+\.h'
 may "harness/run/*.[ch]" "$shared|$run"
 may "harness/faults/*.[ch]" "$shared|$faults"
 may "harness/judge/*.[ch]" "$shared|$judge"
+may "harness/study/*.[ch]" "$shared|$judge|$study"
 may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
-may "harness/report/*.[ch]" "$shared|$judge|harness/report/[a-z0-9_]+\.h"
-may "harness/program/*.[ch]" "$shared|$judge|harness/(explain|report|program)/[a-z0-9_]+\.h"
-may "tests/oracle/*.c" 'tests/oracle/oracle\.h'
-may "tests/oracle/oracle.h" "$api"
+may "harness/report/*.[ch]" "$shared|$judge|$study|harness/report/[a-z0-9_]+\.h"
+may "harness/program/*.[ch]" "$shared|$judge|$study|harness/(explain|report|program)/[a-z0-9_]+\.h"
+may "tests/oracle/*.c" 'tests/oracle/[a-z]+\.h'
+may "tests/oracle/*.h" "$api|tests/oracle/oracle\.h"
 if [ -d gpu ]; then
     may "gpu/*" "$api|gpu/[a-z0-9_]+\.(h|cuh)"
 fi
@@ -64,6 +66,7 @@ done
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
+only 'harness/study/' 'gsl' 'GSL, which is for studies'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then

@@ -178,6 +178,39 @@ enum gb_status baselines_get(struct baselines *all, const struct gb_contract *co
     return status;
 }
 
+enum gb_status baselines_of_kernel(struct baselines *all, const struct gb_kernel *kernel, uint32_t tokens,
+                                   struct baseline **baseline, struct gb_error *error)
+{
+    (void)tokens;
+    return baselines_get(all, kernel_contract(all->fixture, kernel), baseline, error);
+}
+
+enum gb_status baselines_get_rows(struct baselines *all, uint32_t tokens,
+                                  enum gb_status (*compute)(const struct gb_fixture *, uint32_t, struct gb_outputs **,
+                                                            struct gb_error *),
+                                  struct baseline **baseline, struct gb_error *error)
+{
+    for (size_t i = 0; i < all->count; i++)
+        if (all->of[i]->reference->shape.tokens == tokens) {
+            *baseline = all->of[i];
+            return GB_OK;
+        }
+    struct baseline *b = calloc(1, sizeof *b);
+    if (!b)
+        return gb_fail(error, GB_ENOMEM, "no memory for a reference");
+    b->fixture = all->fixture;
+    enum gb_status status = compute(all->fixture, tokens, &b->reference, error);
+    if (status == GB_OK)
+        status = append(all, b, error);
+    if (status == GB_OK) {
+        *baseline = b;
+        return GB_OK;
+    }
+    baseline_free(b);
+    free(b);
+    return status;
+}
+
 void baselines_free(struct baselines *all)
 {
     while (all->count) {

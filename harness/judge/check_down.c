@@ -84,7 +84,8 @@ static void check_bound(struct down_result *check, const struct baseline *b, uin
 {
     uint32_t hidden = b->fixture->shape.hidden;
     struct bound_result r;
-    bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma, tokens, hidden,
+    bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma,
+                  gb_may_truncate(b->points.accumulator_bits) ? e->bounds.output_bias : NULL, tokens, hidden,
                   check->elements, &r);
     check_add_bound(&check->bound, &r);
     if (check->bound_binding && r.exceeding)
@@ -149,9 +150,10 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
             stored[i] = gb_bf16_encode(expected[i]);
         difference_of(format, output, format == GB_FP32 ? (const void *)expected : stored, count, &d);
         layer_add_bits(of_layer, "down", format, a.shape.hidden, &d);
-        if (j->verdict == VERDICT_FAIL && strlen(j->reason) + 96 < sizeof j->reason)
-            snprintf(j->reason + strlen(j->reason), 96, "; down itself, on this intermediate, %s in layer %u",
-                     d.mismatching ? "differs too" : "has the reference's bits", layer);
+        size_t used = strlen(j->reason);
+        if (j->verdict == VERDICT_FAIL && used + 128 < sizeof j->reason)
+            snprintf(j->reason + used, 128, "; from this intermediate, the down projection of layer %u %s", layer,
+                     d.mismatching ? "is wrong too" : "is the reference's in every bit");
     }
     free(expected);
     free(stored);

@@ -15,6 +15,7 @@ static const char *const weight_names[COVERAGE_WEIGHTS] = {
     [COVER_ZERO_BLOCKS] = "zero_blocks",
     [COVER_ZERO_SCALES] = "zero_scales",
     [COVER_SUBNORMAL_SCALES] = "subnormal_scales",
+    [COVER_SMALLEST_SCALES] = "smallest_scales",
     [COVER_LARGEST] = "largest",
     [COVER_SUBNORMALS] = "subnormals",
     [COVER_ZEROS] = "zeros",
@@ -26,6 +27,7 @@ static const char *const names[COVERAGE_ITEMS] = {
     [COVER_X_ZEROS] = "x.zeros",
     [COVER_X_NEGATIVE_ZEROS] = "x.negative_zeros",
     [COVER_X_REPEATED] = "x.repeated",
+    [COVER_X_SHARED_PREFIX] = "x.shared_prefix",
     [COVER_SILU_UNDERFLOW] = "silu.underflow",
     [COVER_SILU_EXP_OVERFLOW] = "silu.exp_overflow",
     [COVER_SILU_TAIL] = "silu.tail",
@@ -43,8 +45,41 @@ static const char *const names[COVERAGE_ITEMS] = {
     [COVER_EXPERTS_ONE] = "experts.one",
     [COVER_EXPERTS_SEVERAL] = "experts.several",
     [COVER_EXPERTS_ALL] = "experts.all",
+    [COVER_LOAD_7] = "experts.load_7",
+    [COVER_LOAD_8] = "experts.load_8",
+    [COVER_LOAD_9] = "experts.load_9",
+    [COVER_LOAD_16] = "experts.load_16",
+    [COVER_LOAD_17] = "experts.load_17",
+    [COVER_IDS_128] = "ids.at_128",
+    [COVER_IDS_256] = "ids.at_256",
+    [COVER_IDS_32768] = "ids.at_32768",
+    [COVER_IDS_65536] = "ids.at_65536",
     [COVER_SLOTS_EMPTY] = "slots.empty",
+    [COVER_EQUAL_WEIGHTS] = "slots.equal_weights",
+    [COVER_NEAR_WEIGHTS] = "slots.near_weights",
+    [COVER_HIDDEN_64] = "hidden.tail_64",
+    [COVER_HIDDEN_128] = "hidden.tail_128",
+    [COVER_HIDDEN_256] = "hidden.tail_256",
+    [COVER_INTERMEDIATE_64] = "intermediate.tail_64",
+    [COVER_INTERMEDIATE_128] = "intermediate.tail_128",
+    [COVER_INTERMEDIATE_256] = "intermediate.tail_256",
+    [COVER_LAYERS_FURTHER] = "layers.further",
+    [COVER_LAYERS_ROUTED] = "layers.routed",
 };
+
+/* Tokens of one expert, around tiles of 8 and 16. */
+static const struct {
+    enum coverage_item item;
+    uint32_t tokens;
+} loads[] = {{COVER_LOAD_7, 7}, {COVER_LOAD_8, 8}, {COVER_LOAD_9, 9}, {COVER_LOAD_16, 16}, {COVER_LOAD_17, 17}};
+
+/* Ids that need one bit more than those below. */
+static const struct {
+    enum coverage_item item;
+    uint32_t id;
+} boundaries[] = {{COVER_IDS_128, 128}, {COVER_IDS_256, 256}, {COVER_IDS_32768, 32768}, {COVER_IDS_65536, 65536}};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
 
 const char *coverage_name(enum coverage_item item, char name[32])
 {
@@ -88,6 +123,49 @@ static uint64_t repeated_rows(const gb_bf16 *x, uint32_t tokens, uint32_t hidden
     return count;
 }
 
+/* Tokens whose first half of x is an earlier token's, and the rest not. row: those that repeated_rows sorted. */
+static uint64_t shared_prefixes(const gb_bf16 *const *row, uint32_t tokens, uint32_t hidden)
+{
+    uint64_t count = 0;
+    for (uint32_t t = 1; t < tokens; t++)
+        count += hidden > 1 && memcmp(row[t - 1], row[t], hidden / 2 * sizeof **row) == 0 &&
+                 memcmp(row[t - 1], row[t], hidden * sizeof **row) != 0;
+    return count;
+}
+
+/* Pairs of slots of one token: those of equal weights, and those of weights that only bf16 makes equal. */
+static void count_weights(const struct gb_fixture *f, uint32_t layer, uint32_t tokens, struct coverage_count *of)
+{
+    const uint32_t top_k = f->shape.top_k;
+    for (uint32_t t = 0; t < tokens; t++) {
+        const float *weights = f->layer[layer].routing_weights + (size_t)t * top_k;
+        const int32_t *ids = f->layer[layer].ids + (size_t)t * top_k;
+        for (uint32_t a = 0; a < top_k; a++)
+            for (uint32_t b = a + 1; b < top_k; b++) {
+                if (ids[a] < 0 || ids[b] < 0 || gb_bf16_encode(weights[a]).bits != gb_bf16_encode(weights[b]).bits)
+                    continue;
+                of[weights[a] == weights[b] ? COVER_EQUAL_WEIGHTS : COVER_NEAR_WEIGHTS].seen++;
+            }
+    }
+}
+
+/* The largest power of two that divides the size tells what is left of a tile; from 256 on nothing is. */
+static void count_tail(uint32_t size, struct coverage_count *tail_64)
+{
+    if (size % 64)
+        tail_64[0].seen++;
+    else if (size % 256)
+        tail_64[size % 128 ? 1 : 2].seen++;
+}
+
+static void count_shape(const struct gb_fixture *f, uint32_t layer, struct coverage_count *of)
+{
+    count_tail(f->shape.hidden, of + COVER_HIDDEN_64);
+    count_tail(f->shape.intermediate, of + COVER_INTERMEDIATE_64);
+    of[COVER_LAYERS_FURTHER].seen += layer > 0;
+    of[COVER_LAYERS_ROUTED].seen += f->layer[layer].router.codes != NULL;
+}
+
 /* load: scratch, [experts]. */
 static void count_loads(const struct gb_fixture *f, uint32_t layer, uint32_t tokens, uint32_t *load,
                         struct coverage_count *of)
@@ -105,6 +183,13 @@ static void count_loads(const struct gb_fixture *f, uint32_t layer, uint32_t tok
         of[COVER_EXPERTS_ONE].seen += load[e] == 1;
         of[COVER_EXPERTS_SEVERAL].seen += load[e] > 1;
         of[COVER_EXPERTS_ALL].seen += load[e] == tokens;
+        for (size_t i = 0; i < COUNT(loads); i++)
+            of[loads[i].item].seen += load[e] == loads[i].tokens;
+    }
+    for (size_t i = 0; i < COUNT(boundaries); i++) {
+        uint32_t id = boundaries[i].id;
+        if (id < f->shape.experts && load[id] && load[id - 1])
+            of[boundaries[i].item].seen += load[id - 1] + load[id];
     }
 }
 
@@ -181,6 +266,13 @@ enum gb_status coverage_measure(const struct gb_fixture *f, uint32_t tokens, str
         c->of[i].applies = i == COVER_CLAMP_GATE || i == COVER_CLAMP_UP          ? isfinite(activation->limit)
                            : i >= COVER_SILU_UNDERFLOW && i <= COVER_SILU_LINEAR ? activation->gate == GB_GATE_SILU
                                                                                  : true;
+    for (size_t i = 0; i < COUNT(boundaries); i++)
+        c->of[boundaries[i].item].applies = boundaries[i].id < f->shape.experts;
+    uint32_t multiple = gb_format_multiple(f->weights);
+    if (f->activations != GB_BF16 && gb_format_block(f->activations) > multiple)
+        multiple = gb_format_block(f->activations);
+    for (unsigned i = 0; i < 3; i++)
+        c->of[COVER_HIDDEN_64 + i].applies = c->of[COVER_INTERMEDIATE_64 + i].applies = multiple < 64u << i;
     uint32_t *load = malloc(f->shape.experts * sizeof *load); /* [experts] */
     const gb_bf16 **row = malloc(tokens * sizeof *row);       /* [tokens] */
     enum gb_status status = load && row ? coverage_measure_weights(f, tokens, c, error)
@@ -190,6 +282,9 @@ enum gb_status coverage_measure(const struct gb_fixture *f, uint32_t tokens, str
         count_loads(f, l, tokens, load, c->of);
         count_values(x, (size_t)tokens * f->shape.hidden, c->of + COVER_X_SUBNORMALS);
         c->of[COVER_X_REPEATED].seen += repeated_rows(x, tokens, f->shape.hidden, row);
+        c->of[COVER_X_SHARED_PREFIX].seen += shared_prefixes(row, tokens, f->shape.hidden);
+        count_weights(f, l, tokens, c->of);
+        count_shape(f, l, c->of);
         status = measure_gate_up(f, l, tokens, c->of, error);
     }
     free(load);

@@ -146,7 +146,8 @@ static void reduce_codes(const uint64_t *code, struct element e, struct coverage
     of[COVER_LARGEST].seen = code[e.largest] + code[sign | e.largest];
     of[COVER_ZEROS].seen = code[0] + code[sign];
     of[COVER_NEGATIVE_ZEROS].seen = code[sign];
-    of[COVER_SUBNORMALS].applies = of[COVER_LARGEST].applies = true;
+    of[COVER_SUBNORMALS].applies = true;
+    of[COVER_LARGEST].applies = e.bits < 16; /* no scale brings values of bf16 there */
     of[COVER_ZEROS].applies = of[COVER_NEGATIVE_ZEROS].applies = true;
 }
 
@@ -159,6 +160,8 @@ static void reduce_scales(const uint64_t *scale, enum gb_scale type, struct cove
         of[COVER_SCALES].seen += scale[s] > 0;
     of[COVER_ZERO_SCALES].applies = of[COVER_SUBNORMAL_SCALES].applies = e4m3;
     of[COVER_ZERO_SCALES].seen = e4m3 ? scale[0] : 0;
+    of[COVER_SMALLEST_SCALES].applies = !e4m3;
+    of[COVER_SMALLEST_SCALES].seen = e4m3 ? 0 : scale[0];
     for (unsigned s = 1; s < 8 && e4m3; s++)
         of[COVER_SUBNORMAL_SCALES].seen += scale[s];
 }

@@ -142,7 +142,7 @@ static void print_cause(const json_t *a, const json_t *b, const json_t *record_a
                          : "another build of the kernel or another device");
     if (!isnan(before) && !isnan(now))
         printf("; max err/bound %.3f, now %.3f%s", before, now,
-               fmax(before, now) > 0.9 && fmin(before, now) < 1.1 ? ": at the edge" : "");
+               fmin(before, now) > 0.9 && fmax(before, now) < 1.1 ? ": at the edge" : "");
     printf("\n");
 }
 

@@ -7,6 +7,7 @@
 #include "harness/program/command.h"
 #include "harness/judge/check_exact.h"
 #include "harness/program/make_quantise.h"
+#include "harness/program/make_suite.h"
 #include "harness/program/models.h"
 #include "harness/run/operators.h"
 #include "harness/run/verdict.h"
@@ -27,7 +28,9 @@ struct make_options {
     uint32_t layers;
     uint64_t seed;
     bool generated;
-    int kept; /* OPTION_STORED or OPTION_GENERATED, whichever was given; 0: neither */
+    bool suite;
+    const char *of_one; /* the first option that was given and that every problem of a suite has for itself */
+    int kept;           /* OPTION_STORED or OPTION_GENERATED, whichever was given; 0: neither */
 };
 
 enum {
@@ -43,13 +46,16 @@ enum {
     OPTION_MODEL,
     OPTION_ROUTING,
     OPTION_ROUTER,
-    OPTION_GENERATED
+    OPTION_GENERATED,
+    OPTION_SUITE
 };
 
 static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", 0,
      "or: experts, top-k, hidden and intermediate size; of a quantiser: rows,columns, 64,512 by default", 0},
+    {"suite", OPTION_SUITE, NULL, 0,
+     "write a folder of small problems that exercise everything: what CI should run (docs/gates.md)", 0},
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format (gaugeblock list formats); nvfp4 by default", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
@@ -57,8 +63,10 @@ static const struct argp_option options[] = {
      "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
-    {"data", OPTION_DATA, "KIND", 0, "gaussian (default), ties, edge, nonfinite or exact (docs/fixtures.md)", 0},
-    {"routing", OPTION_ROUTING, "KIND", 0, "router (default), uniform, skewed, hot, half or holes", 0},
+    {"data", OPTION_DATA, "KIND", 0,
+     "gaussian (default), ties, edge, nonfinite, exact, wide, sparse or shared (docs/fixtures.md)", 0},
+    {"routing", OPTION_ROUTING, "KIND", 0,
+     "router (default), uniform, skewed, hot, half, holes, loads, boundary or equal", 0},
     {"router", OPTION_ROUTER, "RECIPE", 0, "the router's rule (gaugeblock list routers); a model has its own", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
     {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
@@ -107,14 +115,26 @@ static void note_layers(struct make_options *o, int key)
 {
     for (size_t i = 0; options[i].name && !o->of_layers; i++)
         if (options[i].key == key && key >= OPTION_SHAPE && key < MAKE_OPERATOR && key != OPTION_SHAPE &&
-            key != OPTION_DATA && key != OPTION_SEED)
+            key != OPTION_DATA && key != OPTION_SEED && key != OPTION_SUITE)
             o->of_layers = options[i].name;
+}
+
+/* Remembers an option that a suite does not take. */
+static void note_one(struct make_options *o, int key)
+{
+    static const int own[] = {OPTION_SHAPE, OPTION_MODEL,   OPTION_LAYERS, OPTION_TOKENS,
+                              OPTION_DATA,  OPTION_ROUTING, OPTION_STORED, OPTION_GENERATED};
+    for (size_t i = 0; i < sizeof own / sizeof *own && !o->of_one; i++)
+        for (size_t n = 0; options[n].name && own[i] == key; n++)
+            if (options[n].key == key)
+                o->of_one = options[n].name;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct make_options *o = state->input;
     note_layers(o, key);
+    note_one(o, key);
     switch (key) {
     case OPTION_SHAPE:
         o->shape_text = argument;
@@ -155,6 +175,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "--router: name a rule (gaugeblock list routers), or leave it out");
         o->router = argument;
         return 0;
+    case OPTION_SUITE:
+        o->suite = true;
+        return 0;
     case OPTION_STORED:
     case OPTION_GENERATED:
         if (o->kept && o->kept != key)
@@ -171,13 +194,15 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!o->path)
             usage_error(state, "name the file to write");
         make_quantise_check(state, &o->quantise);
-        if (o->quantise.operation && o->of_layers)
+        if (o->quantise.operator && o->of_layers)
             usage_error(state, "--%s goes with problems of layers, not with --operator", o->of_layers);
-        if (o->quantise.operation)
+        if (o->suite && o->of_one)
+            usage_error(state, "--%s: the problems of a suite have their own; give it without --suite", o->of_one);
+        if (o->quantise.operator)
             return 0;
         if (o->shape_text)
             parse_shape(state, o->shape_text, &o->shape);
-        if ((o->model != NULL) == (o->shape.experts != 0))
+        if (!o->suite && (o->model != NULL) == (o->shape.experts != 0))
             usage_error(state, "give either --model or --shape");
         if (o->activations == GB_BF16 && o->activation_recipe)
             usage_error(state, "--activation-recipe goes with --activations nvfp4, mxfp8 or fp8");
@@ -301,9 +326,11 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
     if (!find_generator(o))
-        return gb_fail(error, GB_EINVAL, "--data %s: there are gaussian, ties, edge, nonfinite and exact", o->data);
+        return gb_fail(error, GB_EINVAL,
+                       "--data %s: there are gaussian, ties, edge, nonfinite, exact, wide, sparse and shared", o->data);
     if (!routing_known(o->routing))
-        return gb_fail(error, GB_EINVAL, "--routing %s: there are router, uniform, skewed, hot, half and holes",
+        return gb_fail(error, GB_EINVAL,
+                       "--routing %s: there are router, uniform, skewed, hot, half, holes, loads, boundary and equal",
                        o->routing);
     if (!strcmp(find_generator(o)->name, "nonfinite/1") && !strcmp(o->routing, "router"))
         return gb_fail(error, GB_EINVAL, "--data nonfinite: a router has no choice for NaN; add --routing uniform");
@@ -330,14 +357,33 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
     return status == GB_OK ? gb_fixture_write(o->path, *fixture, error) : status;
 }
 
+/* The folder of o->path. The rule of a router that is unknown is refused with the first problem. */
+static int suite(const struct make_options *o, int argc, char **argv, int (*make_one)(int argc, char **argv))
+{
+    const struct gb_router_recipe *router = gb_router_recipe_find(router_name(o));
+    const struct gb_recipe *recipe = o->activation_recipe ? gb_recipe_find(o->activation_recipe) : NULL;
+    struct make_suite s = {.folder = o->path,
+                           .operation = o->quantise.operator ? o->quantise.operator->operation : (enum gb_operator)0,
+                           .format = o->format,
+                           .activations = o->activations,
+                           .exact = !o->activation_recipe || recipe == gb_recipe_default_activations(o->activations),
+                           .router = &(router ? router : gb_router_recipe_default(true))->router,
+                           .argc = argc,
+                           .argv = argv,
+                           .make = make_one};
+    return make_suite(&s);
+}
+
 static const struct argp argp = {
     .options = options,
     .parser = parse,
-    .args_doc = "OUT.h5",
+    .args_doc = "OUT.h5|DIR",
     .doc = "Generate a problem: weights, inputs, routing and truth; or values for a quantiser.\v"
            "Examples: one layer of Qwen3-Next's shape, and a quantiser of TensorRT-LLM's rules:\n"
            "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
-           "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties",
+           "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
+           "The problems that a kernel of MXFP4 weights should pass in CI, in a folder:\n"
+           "  gaugeblock make suite --suite --format mxfp4",
 };
 
 static int run_make(int argc, char **argv)
@@ -353,14 +399,16 @@ static int run_make(int argc, char **argv)
     struct gb_error error;
     enum gb_status status;
     command_parse(&argp, argc, argv, &o);
-    if (o.quantise.operation) {
+    if (o.suite)
+        return suite(&o, argc, argv, run_make);
+    if (o.quantise.operator) {
         o.quantise.shape = o.shape_text;
         status = make_quantise(&o.quantise, o.data, o.seed, &fixture, &error);
         status = status == GB_OK ? gb_fixture_write(o.path, fixture, &error) : status;
     } else {
         status = make(&o, &fixture, &error);
     }
-    if (status == GB_OK && o.quantise.operation)
+    if (status == GB_OK && o.quantise.operator)
         printf("%s: %s by %s, sha256 %s\n", o.path, operator_name(fixture->operation), fixture->recipe,
                fixture->sha256);
     else if (status == GB_OK)

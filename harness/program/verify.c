@@ -5,6 +5,7 @@
 
 #include "harness/program/run_case.h"
 #include "harness/program/command.h"
+#include "harness/program/fixture_list.h"
 #include "harness/judge/coverage.h"
 #include "harness/run/probe.h"
 #include "harness/explain/minimise.h"
@@ -19,10 +20,11 @@
 enum { MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = INPUT_TIMEOUT_S };
 
 struct verify_options {
-    const char **fixtures; /* [fixture_count] of argc */
+    const char **arguments; /* [argument_count] of argc: fixtures, and folders of them */
+    struct fixture_list fixtures;
     const char *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
-    uint32_t fixture_count, pattern_count, report_count, subject_count, outputs_count;
+    uint32_t argument_count, pattern_count, report_count, subject_count, outputs_count;
     const char *batches, *policy_name, *minimal;
     struct claim claim;
     struct policy policy;
@@ -162,20 +164,22 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         append(state, "-o", o->reports, &o->report_count, MAX_REPORTS, argument);
         return 0;
     case ARGP_KEY_ARG:
-        o->fixtures[o->fixture_count++] = argument;
+        o->arguments[o->argument_count++] = argument;
         return 0;
     case ARGP_KEY_END:
-        if (!o->fixture_count)
-            usage_error(state, "name at least one fixture");
-        if (o->outputs_count && (o->fixture_count > 1 || o->pattern_count || o->subject_count))
+        if (!o->argument_count)
+            usage_error(state, "name at least one fixture, or a folder of them");
+        if (fixture_list_new(o->arguments, o->argument_count, &o->fixtures, &error) != GB_OK)
+            usage_error(state, "%s", error.message);
+        if (o->outputs_count && (o->fixtures.count > 1 || o->pattern_count || o->subject_count))
             usage_error(state, "--outputs goes with one fixture, and without --kernel and --subject");
         if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits || o->claim.activations) &&
             !o->outputs_count)
             usage_error(state, "--order, --activations, --rounding and --accumulator-bits go with --outputs");
         if ((o->claim.scales || o->claim.open_silu) && o->outputs_count != 1)
             usage_error(state, "--scales and --open-silu go with one --outputs");
-        if (o->minimal && (o->outputs_count || o->fixture_count > 1))
-            usage_error(state, "--minimise goes with one fixture, and without --outputs");
+        if (o->minimal && o->outputs_count)
+            usage_error(state, "--minimise goes without --outputs");
         if (o->claim.order && (o->claim.roundings_text || o->claim.accumulator_bits))
             usage_error(state, "--order claims every rounding of a contract: give it without --rounding and "
                                "--accumulator-bits");
@@ -194,7 +198,7 @@ static enum gb_status evaluate_kernels(struct case_list *cases, const struct ver
     const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
     problem.router = gb_fixture_router(f);
-    problem.quantise = operator_of(f)->arrays ? &f->quantisation : NULL;
+    problem.quantise = operator_of(f)->layers ? NULL : &f->quantisation;
     for (uint32_t l = 0; l < f->layers; l++)
         if (!f->layer[l].router.codes)
             problem.router = NULL;
@@ -279,7 +283,7 @@ static enum gb_status check_arrays(struct case_list *cases, struct verify_option
     if (unfit)
         return gb_fail(error, GB_EINVAL, "%s: --%s goes with problems of layers; this is one of %s",
                        path_end(request->path), unfit, row->name);
-    if (o->claim.open_silu && request->fixture->operation != GB_SILU_MUL_QUANTISE)
+    if (o->claim.open_silu && !(row->flags & GB_OPEN_SILU))
         return gb_fail(error, GB_EINVAL, "%s: --open-silu goes with silu_mul_quantise; this is a problem of %s",
                        path_end(request->path), row->name);
     struct verify_options plain = *o;
@@ -298,7 +302,7 @@ static enum gb_status evaluate_fixture(json_t *record, struct case_list *cases, 
 {
     struct gb_fixture *f = request->fixture;
     struct baseline *reference;
-    if (operator_of(f)->arrays)
+    if (!operator_of(f)->layers)
         return check_arrays(cases, o, catalogue, request, error);
     if (o->claim.scales || o->claim.open_silu)
         return gb_fail(error, GB_EINVAL, "--scales and --open-silu go with problems of quantisers, not of layers");
@@ -368,11 +372,15 @@ static enum gb_status verify_cases(json_t *record, struct case_list *cases, stru
 }
 
 static enum gb_status verify_fixture(json_t *record, struct run_totals *totals, struct verify_options *o,
-                                     const struct catalogue *catalogue, const char *path, struct gb_error *error)
+                                     const struct catalogue *catalogue, uint32_t number, struct gb_error *error)
 {
+    const char *path = o->fixtures.path[number], *refused = o->fixtures.refused[number];
     struct case_list cases = {0};
     struct gb_fixture *fixture = NULL;
-    enum gb_status status = verify_cases(record, &cases, o, catalogue, path, &fixture, error);
+    if (totals->minimised)
+        o->minimal = NULL;
+    enum gb_status status = refused ? case_refused(&cases, path, NULL, o->timeout_s, EXIT_USAGE, refused, error)
+                                    : verify_cases(record, &cases, o, catalogue, path, &fixture, error);
     record_cases(record, path, fixture, &cases, totals);
     case_list_free(&cases);
     gb_fixture_free(fixture);
@@ -382,7 +390,7 @@ static enum gb_status verify_fixture(json_t *record, struct run_totals *totals, 
 /* Nothing that is read is written over. */
 static enum gb_status check_target(const struct verify_options *o, const char *path, struct gb_error *error)
 {
-    enum gb_status status = target_check(path, o->fixtures, o->fixture_count, error);
+    enum gb_status status = target_check(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
     if (status == GB_OK)
         status = target_check(path, o->outputs, o->outputs_count, error);
     if (status == GB_OK)
@@ -401,7 +409,7 @@ static enum gb_status check_targets(const struct verify_options *o, struct gb_er
 static const struct argp argp = {
     .options = options,
     .parser = parse,
-    .args_doc = "FIXTURE...",
+    .args_doc = "FIXTURE|DIR...",
     .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
            "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
            "Examples:\n"
@@ -409,7 +417,8 @@ static const struct argp argp = {
            "      -o record.json -o junit.xml\n"
            "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
            "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
-           "  gaugeblock verify tiny.h5 --require-coverage gate.codes,experts.idle=2",
+           "  gaugeblock verify suite --subject ./libmine.so --expect 13 -o record.json\n"
+           "  gaugeblock verify tiny.h5 --require-coverage gate_proj.codes,experts.idle=2",
 };
 
 static int run_verify(int argc, char **argv)
@@ -420,8 +429,8 @@ static int run_verify(int argc, char **argv)
     struct run_totals totals = {0};
     double began = clock_seconds();
     json_t *record = record_new(argc, argv);
-    o.fixtures = calloc((size_t)argc, sizeof *o.fixtures);
-    if (!o.fixtures)
+    o.arguments = calloc((size_t)argc, sizeof *o.arguments);
+    if (!o.arguments)
         return command_error("verify", "no memory for %d arguments", argc);
     command_parse(&argp, argc, argv, &o);
     enum gb_status status = check_targets(&o, &error);
@@ -434,12 +443,13 @@ static int run_verify(int argc, char **argv)
     for (uint32_t l = 0; status == GB_OK && l < catalogue.count; l++)
         if (catalogue.library[l].verdict == VERDICT_BAD_INPUT)
             command_error("verify", "%s", catalogue.library[l].reason);
-    for (uint32_t i = 0; status == GB_OK && i < o.fixture_count; i++) {
-        progress_enter((double)i / o.fixture_count, (i + 1.0) / o.fixture_count);
-        status = verify_fixture(record, &totals, &o, &catalogue, o.fixtures[i], &error);
+    for (uint32_t i = 0; status == GB_OK && i < o.fixtures.count; i++) {
+        progress_enter((double)i / o.fixtures.count, (i + 1.0) / o.fixtures.count);
+        status = verify_fixture(record, &totals, &o, &catalogue, i, &error);
         progress_leave();
     }
-    free(o.fixtures);
+    fixture_list_free(&o.fixtures);
+    free(o.arguments);
     catalogue_close(&catalogue);
     if (status != GB_OK) {
         json_decref(record);

@@ -235,12 +235,13 @@ static bool check_fails(const json_t *check)
     return json_is_true(json_object_get(check, "binding")) && !strcmp(record_text(check, "result", NULL), "FAIL");
 }
 
-/* "bound exceeded: 5 of 64 elements", of a check that fails. */
-static bool put_count(FILE *stream, const json_t *check, const char *what, const char *wrong, const char *all)
+/* "; bound exceeded: 5 of 64 elements", of a check that fails; the first without "; ". */
+static bool put_count(FILE *stream, bool first, const json_t *check, const char *what, const char *wrong,
+                      const char *all)
 {
     if (!check_fails(check) || !(record_number(check, wrong, NULL) > 0))
         return false;
-    fprintf(stream, "%s: %.0f of %.0f elements", what, record_number(check, wrong, NULL),
+    fprintf(stream, "%s%s: %.0f of %.0f elements", first ? "" : "; ", what, record_number(check, wrong, NULL),
             record_number(check, all, NULL));
     return true;
 }
@@ -250,11 +251,12 @@ static bool put_cause(FILE *stream, const json_t *checks)
 {
     static const char *const sums[][2] = {{"rms", "RMS error"}, {"scale", "scale error"}};
     const json_t *down = json_object_get(checks, "down");
-    if (put_count(stream, json_object_get(checks, "bits"), "bits differ", "mismatching", "compared") ||
-        put_count(stream, json_object_get(checks, "bound"), "bound exceeded", "exceeding", "elements") ||
-        put_count(stream, json_object_get(checks, "codes"), "inadmissible rounding of the intermediate", "inadmissible",
-                  "codes") ||
-        put_count(stream, json_object_get(down, "bound"), "bound of the down projection exceeded", "exceeding",
+    bool any = put_count(stream, true, json_object_get(checks, "bits"), "bits differ", "mismatching", "compared");
+    any |= put_count(stream, !any, json_object_get(checks, "bound"), "bound exceeded", "exceeding", "elements");
+    if (any ||
+        put_count(stream, true, json_object_get(checks, "codes"), "inadmissible rounding of the intermediate",
+                  "inadmissible", "codes") ||
+        put_count(stream, true, json_object_get(down, "bound"), "bound of the down projection exceeded", "exceeding",
                   "elements"))
         return true;
     for (int i = 0; i < 2; i++)
@@ -291,7 +293,7 @@ static void put_place(FILE *stream, const json_t *one, const json_t *layer, cons
     else if (!strcmp(output, "intermediate"))
         fprintf(stream, "slot %.0f, column %.0f of the intermediate", floor(element / width), fmod(element, width));
     else if (!strcmp(output, "output"))
-        fprintf(stream, "column %.0f", element);
+        fprintf(stream, "column %.0f of the output", element);
     else
         fprintf(stream, "element %.0f of %s", element, output);
 }
@@ -462,8 +464,10 @@ static void case_block(FILE *stream, const json_t *one, bool verbose)
             record_text(one, "fixture", "path", NULL), record_number(one, "batch", NULL));
     if (!reason[0])
         fprintf(stream, contract[0] ? "contract %s" : "%sno order claimed", contract);
-    else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "checks")))
+    else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "checks"))) {
         told = false;
+        fprintf(stream, contract[0] ? "; contract %s" : "%s; no order claimed", contract);
+    }
     else
         fprintf(stream, "%.*s", reason_length(reason, record_text(one, "diagnosis", NULL)), reason);
     fprintf(stream, route ? ", of the router\n" : "\n");
@@ -482,17 +486,88 @@ static void case_block(FILE *stream, const json_t *one, bool verbose)
         details(stream, one);
 }
 
+/* Whether cases of more than one fixture were not refused. */
+static bool of_several_fixtures(const json_t *cases)
+{
+    const char *first = NULL;
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        const char *path = record_text(one, "fixture", "path", NULL);
+        if (is_refused(one))
+            continue;
+        if (first && strcmp(first, path))
+            return true;
+        first = path;
+    }
+    return false;
+}
+
+/* Widths of the columns of text: of the heading, or of the widest text below it. */
+struct widths {
+    int verdict, fixture, subject;
+};
+
+static void widen(int *width, const char *text)
+{
+    *width = (int)strlen(text) > *width ? (int)strlen(text) : *width;
+}
+
+static struct widths widths_of(const json_t *cases)
+{
+    struct widths w = {(int)strlen("verdict"), (int)strlen("fixture"), (int)strlen("subject")};
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        if (is_refused(one))
+            continue;
+        widen(&w.verdict, record_text(one, "verdict", NULL));
+        widen(&w.fixture, record_text(one, "fixture", "path", NULL));
+        widen(&w.subject, record_text(one, "subject", "name", NULL));
+    }
+    return w;
+}
+
+/* A case in one line, which says so of a router. */
+static void case_line(FILE *stream, const json_t *one, const struct widths *w)
+{
+    const json_t *overall = json_object_get(json_object_get(one, "metrics"), "overall");
+    fprintf(stream, "%-*s  %-*s  %-*s ", w->verdict, record_text(one, "verdict", NULL), w->fixture,
+            record_text(one, "fixture", "path", NULL), w->subject, record_text(one, "subject", "name", NULL));
+    number(stream, 6, "%.0f", record_number(one, "batch", NULL));
+    number(stream, 14, "%.0f", record_number(one, "checks", "bits", "mismatching", NULL));
+    number(stream, 13, "%.3f", record_bound_ratio(one));
+    figures(stream, json_object_get(json_object_get(overall, "subject_truth"), "quantised"));
+    fprintf(stream, "%s\n", !strcmp(record_text(one, "subject", "operator", NULL), "route") ? "  router" : "");
+}
+
+/* Cases of several fixtures, a line each. */
+static void lines_table(FILE *stream, const json_t *cases)
+{
+    const struct widths w = widths_of(cases);
+    fprintf(stream, "%-*s  %-*s  %-*s  %6s %14s %13s %12s %9s %8s\n", w.verdict, "verdict", w.fixture, "fixture",
+            w.subject, "subject", "tokens", "bit mismatches", "max err/bound", "min cos", "max |err|", "rel L2");
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        if (!is_refused(json_array_get(cases, i)))
+            case_line(stream, json_array_get(cases, i), &w);
+    fprintf(stream, "\n");
+}
+
 void report_table(FILE *stream, const json_t *record, bool verbose)
 {
     const json_t *cases = json_object_get(record, "cases");
     size_t refused = 0, measured = 0;
+    bool in_lines = !verbose && of_several_fixtures(cases);
+    if (in_lines)
+        lines_table(stream, cases);
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *one = json_array_get(cases, i);
+        bool plain = !strcmp(record_text(one, "verdict", NULL), "PASS") && !record_text(one, "note", NULL)[0];
         measured += json_object_get(one, "metrics") && !record_text(one, "fixture", "operator", NULL)[0];
         if (is_refused(one)) {
             refused++;
             continue;
         }
+        if (in_lines && plain)
+            continue;
         case_block(stream, one, verbose);
         fprintf(stream, "\n");
     }

@@ -23,6 +23,34 @@ static inline double gamma_n(double n, double u)
     return expm1(n * log1p(u));
 }
 
+static inline double gb_squared(double v)
+{
+    return v * v;
+}
+
+/* T: what truncating sums of n roundings lose depends on the order, with this variance. sum: of the terms; squares: of
+ * their squares. */
+static inline double gb_order_variance(double n, double u, double sum, double squares)
+{
+    return gb_squared((n + 1.0) * u) * (squares + gb_squared(sum) / 16.0) / 16.0;
+}
+
+/* The same of one sum over all slots, whose dot product and bias are `sum`, with its own order and that of the slots.
+ */
+static inline double gb_slot_order_variance(const struct gb_shape *shape, double n, double u, double sum,
+                                            double squares)
+{
+    double all = (shape->top_k + 1.0) * (shape->intermediate + 1.0);
+    return gb_order_variance(n, u, sum, squares) + gb_squared(all * u * sum) / 16.0;
+}
+
+/* V: of the roundings of a sum. square: (sum of magnitudes)^2; order: T, 0 where sums round to nearest. */
+static inline double gb_sum_variance(double n, double u, double square, double order)
+{
+    double nearest = n * gb_squared(u) * square / 3.0;
+    return fmax(nearest, nearest / 4.0 + order);
+}
+
 /* A value with its worst error, the variance of its error, its error where every rounding is toward zero, and the
  * variance where partial sums are as large as terms of random signs make them. */
 struct spread {
@@ -31,7 +59,7 @@ struct spread {
 
 /* What is summed over the slots of a token for one output element. */
 struct outputs {
-    double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
+    double *value, *worst, *variance, *bias, *absolute, *order; /* [tokens, hidden] each */
 };
 
 /* False: no memory. Zeroed. */

@@ -32,6 +32,11 @@ struct gb_truth_source gb_truth_from_quantised(struct gb_truth_quantised *weight
     return (struct gb_truth_source){weights, quantised_gate_up, quantised_down, weights->extension};
 }
 
+void gb_truth_threads(int threads)
+{
+    openblas_set_num_threads(threads);
+}
+
 /* c [m, n] = a [m, k] . b [n, k]^T */
 static void product(uint32_t m, uint32_t n, uint32_t k, const double *a, const double *b, double *c)
 {

@@ -68,10 +68,11 @@ def counted_weights(layers, weights):
         code, magnitude = (np.concatenate(part) for part in zip(*codes))
         largest = LARGEST[weights]
         counts |= {f"{p}.codes": (len(np.unique(code[magnitude <= largest])), 2 * largest + 2),
-                   f"{p}.largest": (np.sum(magnitude == largest), None),
                    f"{p}.subnormals": (np.sum((magnitude > 0) & (magnitude <= SUBNORMALS[weights])), None),
                    f"{p}.zeros": (np.sum(magnitude == 0), None),
                    f"{p}.negative_zeros": (np.sum((magnitude == 0) & (code > 0)), None)}
+        if weights != "bf16":
+            counts[f"{p}.largest"] = (np.sum(magnitude == largest), None)
         if weights in BLOCK:
             counts[f"{p}.zero_blocks"] = (zero_blocks, None)
         if scales:
@@ -81,19 +82,42 @@ def counted_weights(layers, weights):
             if weights == "nvfp4":
                 counts |= {f"{p}.zero_scales": (np.sum(scale == 0), None),
                            f"{p}.subnormal_scales": (np.sum((scale > 0) & (scale < 8)), None)}
+            else:
+                counts[f"{p}.smallest_scales"] = (np.sum(scale == 0), None)
     return counts
+
+
+def narrow(value):
+    """The bits of an FP32 number rounded to bf16."""
+    bits = int(np.float32(value).view(np.uint32))
+    return bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 
 def counted_inputs(layers):
     x = np.stack([layer["x"][()] for layer in layers])
     ids = [layer["routing/ids"][()] for layer in layers]
-    loads = np.array([[np.sum(i == e) for e in range(8)] for i in ids])
+    experts = layers[0]["gate_up/codes"].shape[0]
+    inner = layers[0]["gate_up/codes"].shape[1] // 2
+    loads = np.array([np.bincount(i[i >= 0], minlength=experts) for i in ids])
+    half = [len(np.unique(rows, axis=0)) - len(np.unique(rows[:, :rows.shape[1] // 2], axis=0)) for rows in x]
+    pairs = [(w[t, a], w[t, b]) for i, w in zip(ids, (layer["routing/weights"][()] for layer in layers))
+             for t in range(len(i)) for b in range(i.shape[1]) for a in range(b) if i[t, a] >= 0 and i[t, b] >= 0]
     counts = {"x.subnormals": np.sum((x & 0x7FFF > 0) & (x & 0x7FFF < 0x80)), "x.zeros": np.sum(x & 0x7FFF == 0),
               "x.negative_zeros": np.sum(x == 0x8000),
               "x.repeated": sum(len(rows) - len(np.unique(rows, axis=0)) for rows in x),
               "experts.idle": np.sum(loads == 0), "experts.one": np.sum(loads == 1),
               "experts.several": np.sum(loads > 1), "experts.all": np.sum(loads == x.shape[1]),
-              "slots.empty": sum(np.sum(i < 0) for i in ids)}
+              "slots.empty": sum(np.sum(i < 0) for i in ids), "x.shared_prefix": sum(half),
+              "slots.equal_weights": sum(a == b for a, b in pairs),
+              "slots.near_weights": sum(a != b and narrow(a) == narrow(b) for a, b in pairs),
+              "layers.further": len(layers) - 1, "layers.routed": sum("router" in layer for layer in layers)}
+    counts |= {f"experts.load_{n}": np.sum(loads == n) for n in (7, 8, 9, 16, 17)}
+    counts |= {f"ids.at_{n}": sum(load[n - 1] + load[n] for load in loads if load[n - 1] and load[n])
+               for n in (128, 256, 32768, 65536) if n < experts}
+    for name, size in (("hidden", x.shape[2]), ("intermediate", inner)):
+        counts |= {f"{name}.tail_64": len(layers) * (size % 64 > 0),
+                   f"{name}.tail_128": len(layers) * (size % 128 == 64),
+                   f"{name}.tail_256": len(layers) * (size % 256 == 128)}
     return {name: (count, None) for name, count in counts.items()}
 
 
@@ -122,6 +146,30 @@ for weights in LARGEST:
         compare(found, counted, fixture)
         expect(sum(n for name, (n, _) in found.items() if name.startswith("silu.")) == gates, f"{fixture}: gates")
         expect(weights == "bf16" or found["up_proj.zero_blocks"][0] > 0, fixture)
+
+MADE_FOR = {"loads": ["experts.one", *(f"experts.load_{n}" for n in (7, 8, 9, 16, 17))],
+            "boundary": ["ids.at_128", "ids.at_256"],
+            "sparse": ["slots.equal_weights", "slots.near_weights", "gate_proj.zero_blocks", "down_proj.zero_blocks"],
+            "shared": ["x.shared_prefix", "x.repeated", "slots.equal_weights", "slots.near_weights", "layers.routed"],
+            "wide": ["silu.underflow", "silu.exp_overflow", "silu.linear", "intermediate.subnormals"]}
+
+# Loads, ids, prefixes, tails and weights of problems that are made for them.
+for number, arguments in enumerate((
+        ["--shape", "10,2,144,96", "--tokens", 58, "--routing", "loads"],
+        ["--shape", "300,3,64,384", "--tokens", 16, "--routing", "boundary", "--layers", 2],
+        ["--shape", "65537,2,16,16", "--tokens", 9, "--routing", "boundary"],
+        ["--shape", "8,3,192,64", "--tokens", 12, "--routing", "equal", "--data", "sparse"],
+        ["--shape", "16,4,128,256", "--tokens", 14, "--data", "shared"],
+        ["--shape", "16,4,320,128", "--tokens", 14, "--data", "wide"])):
+    fixture = path(f"made-{number}.h5")
+    run("make", fixture, *arguments, "--stored")
+    found = shown(fixture)
+    with h5py.File(fixture) as f:
+        counted = counted_inputs([f[f"layers/{l}"] for l in range(f.attrs["layers"])])
+    compare(found, counted, arguments)
+    expect(set(counted) <= set(found), f"{arguments}: {set(counted) - set(found)} are missing")
+    for name in MADE_FOR[arguments[-1] if arguments[-2] == "--data" else arguments[arguments.index("--routing") + 1]]:
+        expect(found[name][0] > 0, f"{arguments}: {name} is zero")
 
 # Injected gates: each row of gate and up has one weight, so that its dot product is one exact product.
 fixture = path("injected.h5")

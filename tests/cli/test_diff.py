@@ -76,6 +76,20 @@ for case, field in ((1, "fixture.path"), ("x", "fixture.path"), (None, "fixture.
             json.dump({**hollow, "cases": cases}, stream)
         line = refused("diff", path("a.json"), path("hollow.json"))
         expect(f"hollow.json: cases[{len(cases) - 1}].{field}: " in line, line)
+# Hashes of different outputs compare nothing; and where one case has no outputs, not all is the same.
+with open(path("a.json")) as stream:
+    one = json.load(stream)
+both = [json.loads(json.dumps(one)) for _ in range(2)]
+for half, name in zip(both, ("output_sha256", "intermediate_sha256")):
+    for layer in half["cases"][0]["metrics"]["layers"]:
+        layer.pop(name)
+for name, whole in zip(("inner.json", "outer.json"), both):
+    with open(path(name), "w") as stream:
+        json.dump(whole, stream)
+expect("1 changed bits" in run("diff", path("inner.json"), path("outer.json"), code=1).stdout, "nothing was compared")
+run("verify", fixture, "--kernel", "cpu/nvfp4-layer", "--kernel", "no/such", "-o", path("beside.json"), code=3)
+done = run("diff", path("beside.json"), path("beside.json"), code=3)
+expect("1 same bits" in done.stdout and "no outputs in either" in done.stdout, done.stdout)
 run("verify", fixture, "--kernel", "no/such", "-o", path("none.json"), code=3)
 run("diff", path("none.json"), path("none.json"), code=3)
 os.mkdir(path("other"))

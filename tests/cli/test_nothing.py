@@ -16,9 +16,9 @@ run("make", fixture, "--shape", "6,2,64,32", "--tokens", "5")
 run("make", path("mxfp8.h5"), "--shape", "6,2,64,32", "--tokens", "5", "--format", "mxfp8")
 
 
-def changed(name, change):
+def changed(name, change, of=fixture):
     """A copy with a change, and the hash of its inputs as the reader wants it."""
-    shutil.copy(fixture, path(name))
+    shutil.copy(of, path(name))
     with h5py.File(path(name), "r+") as file:
         change(file)
     done = subprocess.run([PROGRAM, "info", path(name)], capture_output=True, text=True)
@@ -130,6 +130,40 @@ for checks in (["exact"], ["rms"], ["scale"], ["exact", "rms", "scale"]):
     expect(never_green("verify", path("idle.h5"), "--outputs", path("o.npy"), "--gate", path("gate.json")) > 0, checks)
     if checks != ["exact"]:
         run("verify", fixture, "--gate", path("gate.json"))
+
+# One layer of zeros behind one that is judged.
+def second_idle(file):
+    file["layers/1/routing/ids"][...] = -1
+    for name in ("quantised", "original"):
+        file[f"layers/1/truth/{name}"][...] = 0
+    if "stack" in file:
+        del file["stack"]
+
+
+run("make", path("two.h5"), "--shape", "6,2,64,32", "--tokens", "5", "--layers", "2")
+second = changed("second.h5", second_idle, path("two.h5"))
+with h5py.File(second) as file:
+    numpy.save(path("two.npy"), numpy.stack([file[f"layers/{l}/truth/quantised"][...] for l in (0, 1)]).astype("f4"))
+for checks in (["bound"], ["exact"], ["rms"], ["scale"], ["exact", "rms", "scale"], ["exact", "bound"]):
+    with open(path("gate.json"), "w") as stream:
+        json.dump({"schema": "gaugeblock-gate/2", "checks": checks}, stream)
+    reason = record(second, "--outputs", path("two.npy"), "--gate", path("gate.json"), code=4)["cases"][0]["reason"]
+    expect("of layer 1: zeros would" in reason or checks == ["exact"], f"{checks}: {reason}")
+
+# Where no sums of errors can be tested since too many codes are ambiguous, the bound takes their place.
+run("make", path("codes.h5"), "--shape", "6,2,64,128", "--tokens", "5", "--activations", "nvfp4")
+with h5py.File(path("codes.h5")) as file:
+    truth = file["layers/0/truth/quantised"][...]
+for factor, code in ((1, 0), (100, 1)):
+    numpy.save(path("codes.npy"), (truth * factor).astype(numpy.float32))
+    for checks in (["rms"], ["scale"], ["rms", "scale"]):
+        with open(path("gate.json"), "w") as stream:
+            json.dump({"schema": "gaugeblock-gate/2", "checks": checks}, stream)
+        case, = record(path("codes.h5"), "--outputs", path("codes.npy"), "--gate", path("gate.json"),
+                       "--accumulator-bits", "13", "--activations", "nvfp4", code=code)["cases"]
+        sums = case["checks"][checks[0]]["result"]
+        expect(sums == "NOT_RUN" and case["checks"]["bound"]["binding"], f"{checks}: {sums}")
+        expect(("outside the derived bound" in case["reason"]) == (code == 1), case["reason"])
 
 # Comparing records without cases, or without outputs, finds nothing the same.
 for name, arguments in (("a.json", ("--kernel", "none/*")), ("b.json", ("--kernel", "none/*"))):

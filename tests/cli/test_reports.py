@@ -76,8 +76,8 @@ expect(". Next: every element is within its error bound" in text, text)
 # For people: the verdict, the first wrong element, what it looks like, what to do, then figures; all of them with -v.
 number = r"-?[0-9.e+-]+"
 done = run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/one-element", "--record", path("one.json"), code=1)
-patterns = [rf"FAIL  faults/one-element  {fixture}  9 tokens  bits differ: 2 of 4320 elements",
-            rf"  first      layer 0, token 4, column 48: got 0x[0-9a-f]{{8}} \({number}\), reference 0x[0-9a-f]{{8}} \({number}\)",
+patterns = [rf"FAIL  faults/one-element  {fixture}  9 tokens  bits differ: 2 of 4320 elements; contract nvfp4\.bf16\.fma32/1",
+            rf"  first      layer 0, token 4, column 48 of the output: got 0x[0-9a-f]{{8}} \({number}\), reference 0x[0-9a-f]{{8}} \({number}\)",
             r"  reason     output of layer 0: 1 of 864 elements differ from the reference; first at token 4, element 48: .*",
             r"  diagnosis  no known bug fits it; in tokens 4 only; in columns 48 only",
             r"  next       every element is within its error bound.*",

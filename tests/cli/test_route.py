@@ -66,6 +66,33 @@ for bad, what in ((weights * 1.001, "scaled"), (weights * 0, "zero"), (weights *
     reason = record(plain, "--outputs", write("bad.h5", ids, bad), code=1)["cases"][0]["reason"]
     expect("outside the derived bound" in reason, f"{what}: {reason}")
 
+# Small logits have small bounds: an expert that is wrong by less than 1e-5 is wrong.
+faint = path("faint.h5")
+run("make", faint, "--shape", "32,4,96,48", "--tokens", "64", "--seed", "3")
+with h5py.File(faint, "r+") as f:
+    x = f["layers/0/x"][:]
+    exponent = x >> 7 & 0xFF
+    replace(f["layers/0"], "x", np.where(exponent > 14, x - (14 << 7), x & 0x8000).astype(np.uint16), "bf16")
+    del f["stack"]
+rehash(faint)
+logits, ids, weights = softmax_route(faint, 5)
+gap = np.diff(-np.take_along_axis(logits, ids, 1), axis=1)[:, 3]
+right = softmax_route(faint, 4)
+record(faint, "--outputs", write("right.h5", *right[1:]))
+token = int(np.flatnonzero((gap > 1e-7) & (gap < 1e-5))[0])
+wrong = right[1].copy()
+wrong[token, 3] = ids[token, 4]
+reason = record(faint, "--outputs", write("wrong.h5", wrong, right[2]), code=1)["cases"][0]["reason"]
+expect(f"token {token} has expert {ids[token, 4]} and not {ids[token, 3]}" in reason, reason)
+
+# Where every expert is chosen, and any weights would do, nothing is verified.
+run("make", path("all.h5"), "--shape", "4,4,96,48", "--tokens", "8")
+chosen = softmax_route(path("all.h5"), 4)
+given = write("chosen.h5", *chosen[1:])
+record(path("all.h5"), "--outputs", given)
+reason = record(path("all.h5"), "--outputs", given, "--accumulator-bits", "8", code=4)["cases"][0]["reason"]
+expect("any experts, or any weights, would lie inside the bound" in reason, reason)
+
 # Two equal rows of the router tie in every token: either expert is within the bound, but only the lower id has the bits.
 tied = path("tied.h5")
 run("make", tied, "--shape", "8,1,96,48", "--tokens", "24", "--layers", "1")
@@ -135,6 +162,7 @@ fault("groups-ignored-unordered", 1, "has expert")
 fault("bias-ignored-unordered", 1, "has expert")
 fault("unscaled-unordered", 1, "outside the derived bound around truth")
 fault("unwritten-unordered", 1, "never written; first: element 159 of routed ids of layer 0")
+fault("unwritten-weight-unordered", 1, "never written; first: element 159 of routed weights of layer 0")
 fault("changes-bias", 1, "changed an input: router bias")
 fault("writes-past-end", 1, "wrote outside a buffer: beside routed weights")
 

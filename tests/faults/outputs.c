@@ -87,6 +87,21 @@ enum gb_status run_changes_input(const struct gb_arguments *arguments, struct gb
     return status;
 }
 
+/* The sign of the last zero of the last expert's down, E2M1, which changes no result. */
+enum gb_status run_changes_last_weight(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    size_t codes, scales, globals;
+    enum gb_status status = gb_weights_bytes(&arguments->down, &codes, &scales, &globals, error);
+    if (status == GB_OK)
+        status = fma32_layer(arguments, error);
+    for (uint8_t *code = (uint8_t *)arguments->down.codes; status == GB_OK && codes-- > 0;)
+        if ((code[codes] & 7) == 0) {
+            code[codes] ^= 8;
+            break;
+        }
+    return status;
+}
+
 enum gb_status run_nondeterministic(const struct gb_arguments *arguments, struct gb_error *error)
 {
     static uint32_t runs;
@@ -102,6 +117,19 @@ enum gb_status run_reads_unwritten(const struct gb_arguments *arguments, struct 
     enum gb_status status = fma32_layer(arguments, error);
     output_bits(arguments)[0] ^= before & 1;
     return status;
+}
+
+/* Leaves a row as it was in every second run, beginning with the first. */
+enum gb_status run_unwritten_once(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    static uint32_t runs;
+    return runs++ % 2 ? fma32_layer(arguments, error) : run_unwritten_row(arguments, error);
+}
+
+enum gb_status run_device_error(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    (void)arguments;
+    return gb_fail(error, GB_EDEVICE, "the device has had enough");
 }
 
 enum gb_status run_does_nothing(const struct gb_arguments *arguments, struct gb_error *error)

@@ -72,6 +72,16 @@ enum gb_status run_route_unwritten(const struct gb_arguments *arguments, struct 
     return status;
 }
 
+/* The last token's last weight keeps what was in the buffer. */
+enum gb_status run_route_unwritten_weight(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    size_t last = (size_t)arguments->shape.tokens * arguments->shape.top_k - 1;
+    float found = arguments->routed_weights[last];
+    enum gb_status status = fma32_router(arguments, error);
+    arguments->routed_weights[last] = found;
+    return status;
+}
+
 /* By so little that the next run chooses the same. */
 enum gb_status run_route_changes_bias(const struct gb_arguments *arguments, struct gb_error *error)
 {

@@ -110,6 +110,9 @@ static const struct gb_kernel kernels[] = {
     ORDERED("writes-past-end", run_writes_past_end),
     UNORDERED("writes-past-end", run_writes_past_end_unordered),
     ORDERED("changes-input", run_changes_input),
+    ORDERED("changes-last-weight", run_changes_last_weight),
+    ORDERED("unwritten-once", run_unwritten_once),
+    ORDERED("device-error", run_device_error),
     ORDERED("nondeterministic", run_nondeterministic),
     ORDERED("reads-unwritten", run_reads_unwritten),
     ORDERED("does-nothing", run_does_nothing),
@@ -133,6 +136,7 @@ static const struct gb_kernel kernels[] = {
     ROUTER("bias-ignored-unordered", NULL, run_route_bias_ignored),
     ROUTER("unscaled-unordered", NULL, run_route_unscaled),
     ROUTER("unwritten-unordered", NULL, run_route_unwritten),
+    ROUTER("unwritten-weight-unordered", NULL, run_route_unwritten_weight),
     ROUTER("changes-bias", "fma32/1", run_route_changes_bias),
     ROUTER("writes-past-end", "fma32/1", run_route_writes_past_end),
 

@@ -91,7 +91,7 @@ inline struct gb_router random_router(uint64_t &state)
     r.group_terms = random_below(state, 5);
     r.masked = masks[random_below(state, 5)];
     r.weight = (enum gb_router_weight)(1 + random_below(state, GB_ROUTER_WEIGHT_SIGMOID));
-    r.norm_topk_prob = (enum gb_router_renormalise)(1 + random_below(state, GB_ROUTER_RENORMALISE_SCALED_DIVIDE));
+    r.renormalise = (enum gb_router_renormalise)(1 + random_below(state, GB_ROUTER_RENORMALISE_SCALED_DIVIDE));
     r.renormalise_from = 1 + random_below(state, 3);
     r.zero_sum_is_one = random_below(state, 2);
     r.epsilon = epsilons[random_below(state, 3)];

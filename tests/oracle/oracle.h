@@ -85,6 +85,11 @@ void oracle_router(const struct gb_arguments *arguments, int32_t *ids, float *ro
 void oracle_quantise(const struct gb_quantiser *rules, const float *values, uint32_t rows, uint32_t columns,
                      float global, float bound, uint8_t *codes, uint8_t *scale_codes, float *scale_values);
 
+/* The scale of a block whose largest magnitude is A, and the value, code * scale * d, of a number v with that scale; d
+ * is the decoding global scale. */
+double oracle_quantised_scale(const struct gb_quantiser *rules, float A, float d);
+double oracle_quantised_number(const struct gb_quantiser *rules, float A, float v, float d);
+
 /*
  * gate_up and down with arguments->activation_rules. values [rows, columns]: x, or the intermediate; codes [rows,
  * columns], one a byte; scales [rows, blocks], their values. oracle_activations.c

@@ -341,6 +341,34 @@ static struct scale quantise_block(const struct gb_quantiser *rules, const float
     return scale;
 }
 
+/* r and the scale of a block whose largest magnitude is A. */
+static struct scale scale_of(const struct gb_quantiser *rules, float A, float d, float *global, float *r)
+{
+    *global = rules->global == GB_GLOBAL_DECODE ? d : oracle_divide(1, d);
+    *r = ratio(rules, fmaxf(rules->amax_start, A), *global, INFINITY);
+    return round_scale(rules, *r);
+}
+
+double oracle_quantised_scale(const struct gb_quantiser *rules, float A, float d)
+{
+    float global, r;
+    return (double)scale_of(rules, A, d, &global, &r).value;
+}
+
+double oracle_quantised_number(const struct gb_quantiser *rules, float A, float v, float d)
+{
+    static const enum oracle_format formats[] = {
+        [GB_E2M1] = ORACLE_E2M1, [GB_E4M3] = ORACLE_E4M3, [GB_E4M3FNUZ] = ORACLE_E4M3FNUZ,
+        [GB_E5M2] = ORACLE_E5M2, [GB_E3M2] = ORACLE_E3M2, [GB_E2M3] = ORACLE_E2M3,
+    };
+    float global, r, a = fmaxf(rules->amax_start, A);
+    struct scale scale = scale_of(rules, A, d, &global, &r);
+    unsigned code = code_of(rules, quotient(rules, v, a, r, global, scale), v);
+    double number = rules->element == GB_INT8 ? (double)(code < 128 ? (int)code : (int)code - 256)
+                                              : oracle_decode(formats[rules->element], code);
+    return number * (double)scale.value * (rules->global == GB_GLOBAL_NONE ? 1 : (double)d);
+}
+
 void oracle_quantise(const struct gb_quantiser *rules, const float *values, uint32_t rows, uint32_t columns,
                      float global, float bound, uint8_t *codes, uint8_t *scale_codes, float *scale_values)
 {

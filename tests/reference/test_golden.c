@@ -166,6 +166,51 @@ static const struct golden {
      "866a203c3d5a6ed69fd0f5e20207a984abbebfea60166fbb7f14cdd92185b6ab",
 
      GB_MXFP8},
+    {GB_NVFP4,
+     "wide/1",
+     {"b307a9337d34831ebbfefcbc531ed3b2e8cc7e6ceb8408603c11d52271364085",
+      "801d0d091f242d4c02692975bda1fd59677badeaba65de27aae18ff799fc368e",
+      "6dd1c66c9a06f5f20a2ce5bbdee2347ec5f29b38f56ce63ade7fd09d1576cc0c",
+      "61cb47f6ac8a85df95a31b5d2c65ca9d7de916b19f4dfb9968f24f2f404207d1",
+      "55fcbd693addb55bd85234b249a6a1c2bba428ab47a7f6dab8cd16c7e2292524"},
+     "39eed9e1829df30eb105acac0f6c63c62657f2e732ef1e25aee7ce0cd4176fdf",
+     0},
+    {GB_NVFP4,
+     "shared/1",
+     {"096274e133a721c9686db644d1f25a6c6312bacb4a6ded240ed211145a3278a1",
+      "c2bebf5c8228276f730d9c7fdfbaf398aab9c538b90e0ec6f288784bbcf2b977",
+      "2e5ea7b0817a00781e110a3e025e70a94078945727ae01f7d1e7d5bc8e1dea9b",
+      "22be7b095e8f5fc069e6e04519763fb5a8b87a73881d6c8fd17aa0965b74cce8",
+      "823d06481cb16636412428c4fff0926009771d0119b11a080a2fb98813be263d"},
+     "8eac6904422a5ab7927dbc1e898b10ec29f1cc7d0a1c4b860453a3511cd3f3bf",
+     0},
+    {GB_NVFP4,
+     "sparse/1",
+     {"eb2bba1f5c3eda8d7bd8d27d6a955a846f874ae923119f2c7954a7b6487bc4f2",
+      "513965601c4ff5e970f1ade14a766251a21c8bcdaac190aef4f3a07e89ce09e5",
+      "86011ca6a94fa1274fed25a4cf22ff13b74035694cfb46c1ae4d855ed0fb9078",
+      "d32f1abdad8748223161f5723a4f60b77ca19272fe36bc67f57a317919063160",
+      "075485c07b6acdea70c59d3662c43d20d1f9dbeac06ffee4a07d9336739afe7e"},
+     "4c39b419649e235f91d55af7d94c11eb34373da87164293da5c5703739047803",
+     0},
+    {GB_MXFP4,
+     "sparse/1",
+     {"27a6485fab008a3f2fc96f735f0b258770971b3562b02de3287a277e71a91941",
+      "dcdc64179479a01909bd4b0ba6d410e4acec9b4879eca1736bb484ed05a08252",
+      "99e936bd925125ddc96b53f563126bb07c98689fb50e884b46fb8ffd299de90d",
+      "1b1e78d1b63937294b2ec19de87f30b35fd524048a6d1eac893f249836eac080",
+      "d23ec3ff9403de99303f73055b4249c724fe15ab205adf6bd33216d68837f0da"},
+     "8371979f4807b9ae0af19d43546beace59128cec058e4a6ff9355afa5ae90da9",
+     0},
+    {GB_BF16,
+     "sparse/1",
+     {"ec5d9595fbc4877f704000bae08b21e5c623c28b42a4b022372f70eae27b29a8",
+      "227df417e79479a57a864dd16dee2c479cf885d51d928db1636bf34057f08832",
+      "90893d91fc7df9cb82600d0642f67c07decdaf320be285ac746c48b84051e770",
+      "f5defb2883d6715d85125c186ead897311de1a689884c70ea727d5b197033e7b",
+      "3fbd0fd1bce8511ac29c4af91f4bcbcbda1e7149313f7da3c7528a809252add3"},
+     "ca46d8b85ea5c61a678c2dcbff841e5bfb2c28255ac7820fa2be6d535819dcbb",
+     0},
 };
 
 /* What the reference computes from the layers of all routings; no padding. */
@@ -267,10 +312,53 @@ static void published_bits(void **state)
                 check_row(&golden[i], path, 1 + (int)path);
 }
 
+/* Routings that take more experts or tokens: the hash of the ids and weights of two layers. */
+static const struct {
+    const char *routing, *generator;
+    struct gb_shape shape;
+    const char *sha256;
+} routed[] = {
+    {"loads", "gaussian/1", {60, 32, 32, 9, 3}, "9a94bb76fcd697cb7a37a8ccb089064262c14193a85f7cee636b49f978205fc6"},
+    {"boundary",
+     "gaussian/1",
+     {20, 16, 16, 65600, 4},
+     "04b68db318f22d016ec4f6193300b875d62995c50cfaf5badcc5c7917a7dc5b7"},
+    {"equal", "gaussian/1", {20, 32, 32, 8, 3}, "7ccf513b0633a2e4fd768681ed02a8077da6a9f6fb0e89eaf30ebbf86345c48c"},
+    {"equal", "exact/1", {20, 32, 32, 8, 3}, "5672ac774f5d858f88c9fe2cc40c57c082f725f5e1a6ae7ed522a51a5e0bf98b"},
+};
+
+static void published_routings(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof routed / sizeof *routed; i++) {
+        struct gb_fixture *f;
+        unsigned char digest[SHA256_DIGEST_LENGTH];
+        char digits[2 * SHA256_DIGEST_LENGTH + 1];
+        size_t pairs = (size_t)routed[i].shape.tokens * routed[i].shape.top_k;
+        assert_int_equal(gb_fixture_new_generated(&routed[i].shape, LAYERS, GB_NVFP4, &f, NULL), GB_OK);
+        f->seed = 20;
+        snprintf(f->generator, sizeof f->generator, "%s", routed[i].generator);
+        assert_int_equal(gb_generate_routing(f, routed[i].routing, NULL), GB_OK);
+        uint32_t *words = malloc(LAYERS * 2 * pairs * sizeof *words); /* [layers, ids and weights, tokens, top_k] */
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            memcpy(words + 2 * l * pairs, f->layer[l].ids, pairs * sizeof *words);
+            memcpy(words + (2 * l + 1) * pairs, f->layer[l].routing_weights, pairs * sizeof *words);
+        }
+        SHA256((const unsigned char *)words, LAYERS * 2 * pairs * sizeof *words, digest);
+        free(words);
+        for (int d = 0; d < SHA256_DIGEST_LENGTH; d++)
+            snprintf(digits + 2 * d, 3, "%02x", digest[d]);
+        if (strcmp(routed[i].sha256, digits))
+            fail_msg("%s of %s: ids and weights %s, but %s is published", routed[i].routing, routed[i].generator,
+                     digits, routed[i].sha256);
+        gb_fixture_free(f);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (sweeps_are_whole(argc, argv))
         on_every_path = true;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(published_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(published_bits), cmocka_unit_test(published_routings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

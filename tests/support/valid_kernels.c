@@ -132,16 +132,18 @@ static float biased(const struct gb_weights *weights, uint32_t expert, uint32_t 
 }
 
 /* x * sigmoid(alpha x) */
-static float gate_of(float x, float alpha, bool reciprocal)
+static float gate_of(float x, float alpha, const struct valid_kernel *valid)
 {
-    return reciprocal ? x * (1 / (1 + expf(-alpha * x))) : x / (1 + expf(-alpha * x));
+    float e = expf(valid->clamp ? fminf(-alpha * x, 88.376f) : -alpha * x);
+    return valid->reciprocal ? x * (1 / (1 + e)) : x / (1 + e);
 }
 
-static float activated(enum gb_activation activation, float gate, float up, enum gb_format format, bool reciprocal)
+static float activated(enum gb_activation activation, float gate, float up, enum gb_format format,
+                       const struct valid_kernel *valid)
 {
     if (activation == GB_SILU)
-        return rounded(format, gate_of(gate, 1, reciprocal)) * up;
-    return rounded(format, gate_of(fminf(gate, 7), 1.702f, reciprocal)) * (fmaxf(-7, fminf(up, 7)) + 1);
+        return rounded(format, gate_of(gate, 1, valid)) * up;
+    return rounded(format, gate_of(fminf(gate, 7), 1.702f, valid)) * (fmaxf(-7, fminf(up, 7)) + 1);
 }
 
 static void gate_up(const struct problem *problem, size_t pair, const struct valid_kernel *valid,
@@ -160,7 +162,7 @@ static void gate_up(const struct problem *problem, size_t pair, const struct val
                             valid, points->accumulator_bits, points->stages.gate_up, scratch);
         float up = biased(&problem->arguments.gate_up, (uint32_t)expert, shape->intermediate + i, problem->gate_up_bias,
                           values, late, valid, points->accumulator_bits, points->stages.gate_up, scratch);
-        float product = activated(problem->arguments.activation, gate, up, points->stages.silu, valid->reciprocal);
+        float product = activated(problem->arguments.activation, gate, up, points->stages.silu, valid);
         h[i] = (double)rounded(points->intermediate, product);
     }
 }

@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/program/command.h"
+#include "harness/program/models.h"
+#include "harness/report/study_report.h"
+#include "harness/run/clock.h"
+#include "harness/run/output_guard.h"
+#include "harness/run/probe.h"
+#include "harness/run/progress.h"
+#include "harness/run/verdict.h"
+#include "harness/study/study.h"
+
+enum { INPUTS = 32, FORMATS = 8 };
+
+/* A fixture, or a shape whose weights are generated. */
+struct study_input {
+    const char *path; /* NULL: generated */
+    const char *name;
+    struct gb_shape shape;
+    const struct model *model; /* NULL: --shape */
+};
+
+struct study_options {
+    const char *kind;
+    struct study_input input[INPUTS];
+    uint32_t inputs;
+    enum gb_format format[FORMATS];
+    uint32_t formats;
+    uint32_t layers, tokens, seeds;
+    bool generation; /* an option was given that goes with generated weights */
+    uint64_t seed;
+    const char *paths, *record, *csv, *table;
+    float outlier_factor, routing_skew;
+    bool resume;
+};
+
+enum {
+    OPTION_MODEL = 256,
+    OPTION_SHAPE,
+    OPTION_FORMAT,
+    OPTION_LAYERS,
+    OPTION_TOKENS,
+    OPTION_SEEDS,
+    OPTION_SEED,
+    OPTION_PATHS,
+    OPTION_OUTLIERS,
+    OPTION_SKEW,
+    OPTION_CSV,
+    OPTION_TABLE,
+    OPTION_RESUME
+};
+
+static const struct argp_option options[] = {
+    {"model", OPTION_MODEL, "NAME", OPTION_REPEATABLE,
+     "a published model's shape with generated weights (gaugeblock list models); may be repeated", 0},
+    {"shape", OPTION_SHAPE, "E,K,H,I", OPTION_REPEATABLE,
+     "or: experts, top-k, hidden and intermediate size; may be repeated", 0},
+    {"format", OPTION_FORMAT, "FORMAT", OPTION_REPEATABLE,
+     "format of generated weights, nvfp4 by default; may be repeated", 0},
+    {"layers", OPTION_LAYERS, "L", 0, "generated layers, 2 by default", 0},
+    {"tokens", OPTION_TOKENS, "T", 0, "generated tokens of a seed, 64 by default", 0},
+    {"seeds", OPTION_SEEDS, "N", 0, "how many seeds of generated weights and tokens, 1 by default", 0},
+    {"seed", OPTION_SEED, "N", 0, "the first of them, 1 by default", 0},
+    {"paths", OPTION_PATHS, "LIST", 0,
+     "what is compared, ACTIVATIONS.ORDER[.prereducedN] with commas between (docs/study.md); all by default", 0},
+    {"outliers", OPTION_OUTLIERS, "FACTOR", 0, "one channel of 128 of generated activations is so many times larger",
+     0},
+    {"routing-skew", OPTION_SKEW, "FACTOR", 0,
+     "the router's first expert has logits so many times as wide as the last one's", 0},
+    {"record", 'o', "FILE", 0, "write the results, HDF5 (docs/study.md)", 0},
+    {"csv", OPTION_CSV, "FILE", 0, "write every figure as comma-separated values", 0},
+    {"table", OPTION_TABLE, "FILE", 0, "write the tables as Markdown", 0},
+    {"resume", OPTION_RESUME, NULL, 0, "go on with the --record that an interrupted run of the same command left", 0},
+    {0},
+};
+
+static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
+{
+    uint64_t value = 0;
+    if (!parse_number(text, low, high, &value))
+        usage_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
+                    (unsigned long long)high);
+    return value;
+}
+
+static float factor(struct argp_state *state, const char *name, const char *text)
+{
+    char *end;
+    float value = strtof(text, &end);
+    if (*end || end == text || !(value >= 1.0f) || value > 65536.0f)
+        usage_error(state, "--%s %s: give a number from 1 to 65536", name, text);
+    return value;
+}
+
+static struct study_input *new_input(struct argp_state *state, struct study_options *o)
+{
+    if (o->inputs == INPUTS)
+        usage_error(state, "more than %d inputs; split the study", (int)INPUTS);
+    return &o->input[o->inputs++];
+}
+
+static void add_model(struct argp_state *state, struct study_options *o, const char *name)
+{
+    const struct model *model = model_find(name);
+    if (!model)
+        usage_error(state, "--model %s: unknown; see gaugeblock list models", name);
+    *new_input(state, o) = (struct study_input){.name = name, .shape = model->shape, .model = model};
+}
+
+static void add_shape(struct argp_state *state, struct study_options *o, const char *text)
+{
+    struct gb_shape s = {0};
+    int end = 0;
+    if (sscanf(text, "%7u,%7u,%7u,%7u%n", &s.experts, &s.top_k, &s.hidden, &s.intermediate, &end) != 4 || text[end] ||
+        !s.experts || !s.top_k || !s.hidden || !s.intermediate || s.top_k > s.experts)
+        usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate, each at least 1", text);
+    *new_input(state, o) = (struct study_input){.name = text, .shape = s};
+}
+
+static void add_format(struct argp_state *state, struct study_options *o, const char *name)
+{
+    if (o->formats == FORMATS || !gb_format_parse(name, &o->format[o->formats]))
+        usage_error(state, "--format %s: gaugeblock list formats prints those known", name);
+    o->formats++;
+}
+
+static void check(struct argp_state *state, struct study_options *o)
+{
+    bool generated = false;
+    if (!o->kind || !o->inputs)
+        usage_error(state, "name drift or closeness, and a fixture, --model or --shape");
+    for (uint32_t i = 0; i < o->inputs; i++)
+        generated |= !o->input[i].path;
+    if (o->generation && !generated)
+        usage_error(state, "--format, --layers, --tokens, --seeds, --seed, --outliers and --routing-skew go with "
+                           "generated weights, --model or --shape");
+    if (o->resume && !o->record)
+        usage_error(state, "--resume goes with --record, the file to go on with");
+    if (!o->formats)
+        o->format[o->formats++] = GB_NVFP4;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct study_options *o = state->input;
+    o->generation |= key == OPTION_FORMAT || key == OPTION_LAYERS || key == OPTION_TOKENS || key == OPTION_SEEDS ||
+                     key == OPTION_SEED || key == OPTION_OUTLIERS || key == OPTION_SKEW;
+    switch (key) {
+    case OPTION_MODEL:
+        add_model(state, o, argument);
+        return 0;
+    case OPTION_SHAPE:
+        add_shape(state, o, argument);
+        return 0;
+    case OPTION_FORMAT:
+        add_format(state, o, argument);
+        return 0;
+    case OPTION_LAYERS:
+        o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
+        return 0;
+    case OPTION_TOKENS:
+        o->tokens = (uint32_t)number(state, "tokens", argument, 1, 4096);
+        return 0;
+    case OPTION_SEEDS:
+        o->seeds = (uint32_t)number(state, "seeds", argument, 1, 256);
+        return 0;
+    case OPTION_SEED:
+        o->seed = number(state, "seed", argument, 0, UINT64_MAX - 256);
+        return 0;
+    case OPTION_PATHS:
+        o->paths = argument;
+        return 0;
+    case OPTION_OUTLIERS:
+        o->outlier_factor = factor(state, "outliers", argument);
+        return 0;
+    case OPTION_SKEW:
+        o->routing_skew = factor(state, "routing-skew", argument);
+        return 0;
+    case 'o':
+        o->record = argument;
+        return 0;
+    case OPTION_CSV:
+        o->csv = argument;
+        return 0;
+    case OPTION_TABLE:
+        o->table = argument;
+        return 0;
+    case OPTION_RESUME:
+        o->resume = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->kind) {
+            *new_input(state, o) = (struct study_input){.path = argument};
+            return 0;
+        }
+        if (strcmp(argument, "drift") && strcmp(argument, "closeness"))
+            usage_error(state, "'%s' is no study; there are drift and closeness", argument);
+        o->kind = argument;
+        return 0;
+    case ARGP_KEY_END:
+        check(state, o);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* What a case is made of. */
+struct planned {
+    const struct study_input *input;
+    enum gb_format format;
+    struct gb_fixture *fixture; /* of a file */
+};
+
+struct plan {
+    const struct study_options *options;
+    struct study study;
+    struct planned of[INPUTS * FORMATS];
+    struct study_run run;
+    double saved; /* clock_seconds() of the last save */
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int signal_number)
+{
+    (void)signal_number;
+    interrupted = 1;
+}
+
+static enum gb_status plan_case(struct plan *plan, const struct study_input *input, enum gb_format format,
+                                struct gb_fixture *fixture, struct gb_error *error)
+{
+    const struct study_options *o = plan->options;
+    struct study_case *c = &plan->study.of[plan->study.cases];
+    plan->of[plan->study.cases] = (struct planned){input, format, fixture};
+    *c = (struct study_case){.shape = fixture ? fixture->shape : input->shape,
+                             .layers = fixture ? fixture->layers : o->layers,
+                             .seeds = fixture ? 1 : o->seeds,
+                             .first_seed = fixture ? 0 : o->seed,
+                             .outlier_factor = fixture ? 1.0 : (double)o->outlier_factor,
+                             .routing_skew = fixture ? 1.0 : (double)o->routing_skew};
+    if (!fixture)
+        c->shape.tokens = o->tokens;
+    c->samples = c->seeds * c->shape.tokens;
+    snprintf(c->name, sizeof c->name, "%.127s", fixture ? fixture->source : input->name);
+    snprintf(c->weights, sizeof c->weights, "%s", gb_format_name(format));
+    snprintf(c->recipe, sizeof c->recipe, "%s",
+             fixture                     ? fixture->recipe
+             : gb_recipe_default(format) ? gb_recipe_default(format)->name
+                                         : "");
+    snprintf(c->inputs, sizeof c->inputs, "%s", fixture ? fixture->sha256 : "");
+    plan->study.cases++; /* from here on it is freed with the study */
+    enum gb_status status = study_paths(o->paths, format, &c->shape, c->path, &c->paths, error);
+    if (status == GB_OK && c->paths < 2)
+        status = gb_fail(error, GB_EINVAL, "--paths: one path alone, bf16.fma32, leaves nothing to compare");
+    return status == GB_OK ? study_case_new(c, error) : status;
+}
+
+/* Reads a fixture and plans its case. */
+static enum gb_status plan_fixture(struct plan *plan, const struct study_input *input, struct gb_error *error)
+{
+    struct gb_fixture *fixture = NULL;
+    struct study_source source;
+    if (input_fixture(input->path, INPUT_TIMEOUT_S, &fixture, error) != EXIT_PASS)
+        return GB_EFORMAT;
+    enum gb_status status = study_source_fixture(fixture, &source, error);
+    if (status == GB_OK)
+        return plan_case(plan, input, fixture->weights, fixture, error);
+    input_name(input->path, error);
+    gb_fixture_free(fixture);
+    return status;
+}
+
+static enum gb_status make_plan(struct plan *plan, struct gb_error *error)
+{
+    const struct study_options *o = plan->options;
+    enum gb_status status = GB_OK;
+    plan->study.of = calloc(INPUTS * FORMATS, sizeof *plan->study.of);
+    if (!plan->study.of)
+        return gb_fail(error, GB_ENOMEM, "no memory for %u studies", o->inputs);
+    for (uint32_t i = 0; status == GB_OK && i < o->inputs; i++) {
+        if (o->input[i].path)
+            status = plan_fixture(plan, &o->input[i], error);
+        for (uint32_t f = 0; status == GB_OK && !o->input[i].path && f < o->formats; f++)
+            status = plan_case(plan, &o->input[i], o->format[f], NULL, error);
+    }
+    return status;
+}
+
+/* Whether both are the same question. */
+static bool same_case(const struct study_case *a, const struct study_case *b)
+{
+    bool same = !strcmp(a->name, b->name) && !strcmp(a->weights, b->weights) && !strcmp(a->recipe, b->recipe) &&
+                !strcmp(a->inputs, b->inputs) && !memcmp(&a->shape, &b->shape, sizeof a->shape) &&
+                a->layers == b->layers && a->seeds == b->seeds && a->paths == b->paths &&
+                a->first_seed == b->first_seed && a->outlier_factor == b->outlier_factor &&
+                a->routing_skew == b->routing_skew;
+    for (uint32_t p = 0; same && p < a->paths; p++)
+        same = !strcmp(a->path[p].name, b->path[p].name);
+    return same;
+}
+
+/* Takes over what an interrupted run left. */
+static enum gb_status resume(struct plan *plan, struct gb_error *error)
+{
+    const char *path = plan->options->record;
+    struct study left;
+    if (!plan->options->resume || access(path, F_OK))
+        return GB_OK;
+    enum gb_status status = study_read(path, &left, error);
+    if (status != GB_OK) {
+        input_name(path, error);
+        return status;
+    }
+    bool same = left.cases == plan->study.cases && !strcmp(left.kind, plan->study.kind);
+    for (uint32_t i = 0; same && i < left.cases; i++)
+        same = same_case(&left.of[i], &plan->study.of[i]);
+    for (uint32_t i = 0; same && i < left.cases; i++) {
+        memcpy(left.of[i].path, plan->study.of[i].path, sizeof left.of[i].path); /* contracts and recipes */
+        struct study_case own = plan->study.of[i];
+        plan->study.of[i] = left.of[i];
+        left.of[i] = own;
+    }
+    study_free(&left);
+    return same ? GB_OK
+                : gb_fail(error, GB_EINVAL, "%s: holds another study; repeat its command, or leave --resume out", path);
+}
+
+static enum gb_status save(void *context, struct gb_error *error)
+{
+    struct plan *plan = context;
+    double now = clock_seconds();
+    bool due = now - plan->saved > 1.0 || study_finished(&plan->study);
+    if (!plan->options->record || !due)
+        return GB_OK;
+    enum gb_status status = study_write(plan->options->record, &plan->study, error);
+    plan->saved = clock_seconds();
+    return status;
+}
+
+/* All seeds of one case. */
+static enum gb_status run_case(struct plan *plan, uint32_t index, bool *stopped, struct gb_error *error)
+{
+    struct study_case *c = &plan->study.of[index];
+    const struct planned *planned = &plan->of[index];
+    const struct study_options *o = plan->options;
+    struct study_source source;
+    enum gb_status status = GB_OK;
+    while (status == GB_OK && !*stopped && c->done < c->seeds * c->layers) {
+        if (planned->fixture) {
+            status = study_source_fixture(planned->fixture, &source, error);
+        } else {
+            const struct model *model = planned->input->model;
+            struct study_generation g = {.name = c->name,
+                                         .router = model ? model->router : "",
+                                         .norm_topk_prob = model ? model->norm_topk_prob : true,
+                                         .shape = c->shape,
+                                         .layers = c->layers,
+                                         .weights = planned->format,
+                                         .seed = c->first_seed + c->done / c->layers,
+                                         .outlier_factor = o->outlier_factor,
+                                         .routing_skew = o->routing_skew};
+            status = study_source_generate(&g, &source, error);
+        }
+        if (status == GB_OK)
+            status = study_case_run(c, &source, &plan->run, stopped, error);
+        if (!planned->fixture)
+            study_source_free(&source);
+    }
+    return status;
+}
+
+static enum gb_status run_all(struct plan *plan, bool *stopped, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    plan->run = (struct study_run){.stop = &interrupted, .save = save, .context = plan, .began = clock_seconds()};
+    for (uint32_t i = 0; i < plan->study.cases; i++) {
+        plan->run.all += plan->study.of[i].seeds * plan->study.of[i].layers;
+        plan->run.done += plan->study.of[i].done;
+    }
+    plan->run.resumed = plan->run.done;
+    if (plan->options->record) /* so that a first interruption leaves a file, and one that cannot be written costs
+                                  nothing */
+        status = study_write(plan->options->record, &plan->study, error);
+    plan->saved = clock_seconds();
+    for (uint32_t i = 0; status == GB_OK && !*stopped && i < plan->study.cases; i++)
+        status = run_case(plan, i, stopped, error);
+    progress_done();
+    if (status == GB_OK && *stopped && plan->options->record)
+        status = study_write(plan->options->record, &plan->study, error);
+    return status;
+}
+
+/* Text into a file, whole or not at all. */
+static enum gb_status write_text(const char *path, const struct study *study, bool csv, struct gb_error *error)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    enum gb_status status = stream ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %s", path);
+    if (status == GB_OK)
+        status = csv ? study_csv(stream, study, error) : study_print(stream, study, true, error);
+    if (stream && fclose(stream) && status == GB_OK)
+        status = gb_fail(error, GB_ENOMEM, "no memory for %s", path);
+    if (status == GB_OK)
+        status = gb_file_write(path, text, bytes, error);
+    free(text);
+    return status;
+}
+
+static enum gb_status results(const struct plan *plan, struct gb_error *error)
+{
+    const struct study_options *o = plan->options;
+    enum gb_status status = study_print(stdout, &plan->study, false, error);
+    if (status == GB_OK && o->csv)
+        status = write_text(o->csv, &plan->study, true, error);
+    if (status == GB_OK && o->table)
+        status = write_text(o->table, &plan->study, false, error);
+    return status;
+}
+
+/* No file that is written is one that is read. */
+static enum gb_status check_files(const struct study_options *o, struct gb_error *error)
+{
+    const char *const written[] = {o->record, o->csv, o->table};
+    const char *inputs[INPUTS];
+    uint32_t count = 0;
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; i < o->inputs; i++)
+        if (o->input[i].path)
+            inputs[count++] = o->input[i].path;
+    for (int i = 0; status == GB_OK && i < 3; i++)
+        if (written[i])
+            status = target_check(written[i], inputs, count, error);
+    return status;
+}
+
+static const struct argp argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "drift|closeness [FIXTURE...]",
+    .doc = "Measure what formats of activations, orders and places of rounding cost, layer after layer.\v"
+           "drift: the residual stream of every path against float64. closeness: how many times farther from float64\n"
+           "than bf16 activations. Ctrl-C leaves a file that --resume goes on with; the exit code is then 3.\n\n"
+           "Examples:\n"
+           "  gaugeblock study drift tiny.h5 -o drift.h5\n"
+           "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 --format mxfp8 --table closeness.md",
+};
+
+static void command_line(int argc, char **argv, char *text, size_t bytes)
+{
+    size_t used = (size_t)snprintf(text, bytes, "gaugeblock");
+    for (int i = 0; i < argc && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, " %s", argv[i]);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || (unsigned char)*c > '~')
+            *c = '?';
+}
+
+static int run_study(int argc, char **argv)
+{
+    struct study_options o = {
+        .layers = 2, .tokens = 64, .seeds = 1, .seed = 1, .outlier_factor = 1.0f, .routing_skew = 1.0f};
+    struct gb_error error;
+    bool stopped = false;
+    struct plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return command_error("study", "no memory");
+    command_line(argc, argv, plan->study.command, sizeof plan->study.command);
+    command_parse(&argp, argc, argv, &o);
+    plan->options = &o;
+    snprintf(plan->study.kind, sizeof plan->study.kind, "%s", o.kind);
+    enum gb_status status = check_files(&o, &error);
+    if (status == GB_OK)
+        status = make_plan(plan, &error);
+    if (status == GB_OK)
+        status = resume(plan, &error);
+    signal(SIGINT, interrupt);
+    signal(SIGTERM, interrupt);
+    if (status == GB_OK)
+        status = run_all(plan, &stopped, &error);
+    if (status == GB_OK && !stopped)
+        status = results(plan, &error);
+    int code = status != GB_OK ? command_error("study", "%s", error.message) : stopped ? EXIT_NOT_RUN : EXIT_PASS;
+    if (status == GB_OK && stopped && o.record)
+        fprintf(stderr, "gaugeblock study: interrupted after %.0f of %.0f layers; --resume goes on with %s\n",
+                plan->run.done, plan->run.all, o.record);
+    else if (status == GB_OK && stopped)
+        fprintf(stderr, "gaugeblock study: interrupted; nothing is kept without --record\n");
+    for (uint32_t i = 0; i < plan->study.cases; i++)
+        gb_fixture_free(plan->of[i].fixture);
+    study_free(&plan->study);
+    free(plan);
+    return code;
+}
+
+const struct command command_study = {"study", run_study, &argp, "what low precision costs, layer after layer"};

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Studies: paths against the contracts, statistics against known answers, runs against interrupted ones. */
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "harness/study/study.h"
+
+enum { TOKENS = 5, LAYERS = 3 };
+static const struct gb_shape shape = {TOKENS, 256, 128, 8, 3};
+
+static struct study_source generated(enum gb_format weights, uint64_t seed)
+{
+    struct study_generation g = {.name = "test",
+                                 .router = "",
+                                 .norm_topk_prob = true,
+                                 .shape = shape,
+                                 .layers = LAYERS,
+                                 .weights = weights,
+                                 .seed = seed,
+                                 .outlier_factor = 1.0f,
+                                 .routing_skew = 1.0f};
+    struct study_source source;
+    struct gb_error error;
+    if (study_source_generate(&g, &source, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return source;
+}
+
+/* Inputs of layer 0, every expert's weights made. */
+static struct study_batch inputs(struct study_source *source, int32_t *ids, float *weights)
+{
+    struct gb_fixture *f = source->fixture;
+    bool all[8] = {true, true, true, true, true, true, true, true};
+    struct gb_arguments a = gb_route_arguments(f, 0, TOKENS);
+    struct gb_error error;
+    assert_int_equal(study_source_load(source, 0, all, &error), GB_OK);
+    a.routed_ids = ids;
+    a.routed_weights = weights;
+    assert_int_equal(gb_reference_router(gb_contract_find(GB_BF16, GB_BF16, GB_ORDER_FMA32), &a, &error), GB_OK);
+    return (struct study_batch){TOKENS, f->layer[0].x, ids, weights};
+}
+
+static struct study_path path_named(const char *name, enum gb_format weights)
+{
+    struct study_path paths[STUDY_PATHS];
+    struct gb_error error;
+    uint32_t count;
+    if (study_paths(name, weights, &shape, paths, &count, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return paths[count - 1];
+}
+
+/* A power of two as scale is exact in bf16: quantised and dequantised, the layer has the bits of the contract that
+ * multiplies the codes. */
+static void dequantised_is_the_contract(void **state)
+{
+    static const enum gb_format formats[] = {GB_MXFP8, GB_MXFP4};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct study_source source = generated(formats[i], 3);
+        int32_t ids[TOKENS * 3];
+        float weights[TOKENS * 3], native[TOKENS * 256], emulated[TOKENS * 256], plain[TOKENS * 256];
+        const float global[2] = {1.0f, 1.0f};
+        struct study_batch batch = inputs(&source, ids, weights);
+        struct study_path path = path_named("mxfp8.fma32", formats[i]), bf16 = path_named("bf16.fma32", formats[i]);
+        assert_false(path.dequantised);
+        assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, native, NULL, NULL), GB_OK);
+        assert_int_equal(study_path_run(&bf16, source.fixture, 0, &batch, global, plain, NULL, NULL), GB_OK);
+        path.dequantised = true;
+        path.contract = bf16.contract;
+        assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, emulated, NULL, NULL), GB_OK);
+        assert_memory_equal(native, emulated, sizeof native);
+        assert_memory_not_equal(native, plain, sizeof native);
+        study_source_free(&source);
+    }
+}
+
+/* With NVFP4 weights and activations the dequantised form rounds once more, to bf16: far less than the codes do. */
+static void dequantised_nvfp4_is_near(void **state)
+{
+    struct study_source source = generated(GB_NVFP4, 3);
+    int32_t ids[TOKENS * 3];
+    float weights[TOKENS * 3], native[TOKENS * 256], emulated[TOKENS * 256], plain[TOKENS * 256];
+    const float global[2] = {0.013f, 0.0021f};
+    double apart = 0.0, cost = 0.0;
+    (void)state;
+    struct study_batch batch = inputs(&source, ids, weights);
+    struct study_path path = path_named("nvfp4.fma32", GB_NVFP4), bf16 = path_named("bf16.fma32", GB_NVFP4);
+    assert_false(path.dequantised);
+    assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, native, NULL, NULL), GB_OK);
+    assert_int_equal(study_path_run(&bf16, source.fixture, 0, &batch, global, plain, NULL, NULL), GB_OK);
+    path.dequantised = true;
+    path.contract = bf16.contract;
+    assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, emulated, NULL, NULL), GB_OK);
+    for (int i = 0; i < TOKENS * 256; i++) {
+        apart += pow((double)native[i] - (double)emulated[i], 2);
+        cost += pow((double)native[i] - (double)plain[i], 2);
+    }
+    assert_true(apart > 0.0 && apart < 2.5e-2 * cost); /* an extra 2^-9 may flip codes of the intermediate */
+    study_source_free(&source);
+}
+
+/* The sum over one rank's experts is the layer, rounded once; over as many ranks as experts, of rounded terms. */
+static void prereduced(void **state)
+{
+    struct study_source source = generated(GB_NVFP4, 5);
+    int32_t ids[TOKENS * 3], one[TOKENS * 3];
+    float weights[TOKENS * 3], whole[TOKENS * 256], reduced[TOKENS * 256], term[TOKENS * 256], sum[TOKENS * 256];
+    const float global[2] = {1.0f, 1.0f};
+    (void)state;
+    struct study_batch batch = inputs(&source, ids, weights), single = {TOKENS, batch.x, one, weights};
+    struct study_path bf16 = path_named("bf16.fma32", GB_NVFP4), path = path_named("bf16.fma32.prereduced8", GB_NVFP4);
+    assert_int_equal(path.ranks, 8);
+    assert_int_equal(study_path_run(&bf16, source.fixture, 0, &batch, global, whole, NULL, NULL), GB_OK);
+    assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, reduced, NULL, NULL), GB_OK);
+    for (int32_t e = 0; e < 8; e++) {
+        for (int i = 0; i < TOKENS * 3; i++)
+            one[i] = ids[i] == e ? e : -1;
+        assert_int_equal(study_path_run(&bf16, source.fixture, 0, &single, global, term, NULL, NULL), GB_OK);
+        for (int i = 0; i < TOKENS * 256; i++)
+            sum[i] = (e ? sum[i] : 0.0f) + gb_bf16_decode(gb_bf16_encode(term[i]));
+    }
+    assert_memory_equal(reduced, sum, sizeof sum);
+    path.ranks = 1;
+    assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, reduced, NULL, NULL), GB_OK);
+    for (int i = 0; i < TOKENS * 256; i++)
+        assert_true(reduced[i] == gb_bf16_decode(gb_bf16_encode(whole[i])));
+    study_source_free(&source);
+}
+
+static void names(void **state)
+{
+    static const char *const wrong[] = {
+        "bf16", "fp5.fma32", "bf16.sum", "bf16.fma32.prereduced1", "bf16.fma32.x", "bf16.fma32.prereduced4x"};
+    struct study_path paths[STUDY_PATHS];
+    struct gb_shape narrow = shape;
+    struct gb_error error;
+    uint32_t count;
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(study_paths(wrong[i], GB_NVFP4, &shape, paths, &count, &error), GB_EINVAL);
+    assert_int_equal(study_paths("mxfp8.mma16-sm90", GB_FP8_BLOCK, &shape, paths, &count, &error), GB_EUNSUPPORTED);
+    assert_int_equal(study_paths(NULL, GB_NVFP4, &shape, paths, &count, &error), GB_OK);
+    assert_int_equal(count, 8);
+    assert_int_equal(study_paths("bf16.fma32,int8.fma32,int8.fma32", GB_NVFP4, &shape, paths, &count, &error), GB_OK);
+    assert_int_equal(count, 2);
+    assert_string_equal(paths[1].recipe->name, "int8g128.vllm/1");
+    narrow.intermediate = 192; /* 128 does not divide it: blocks of 64 */
+    assert_int_equal(study_paths("fp8.fma32", GB_NVFP4, &narrow, paths, &count, &error), GB_OK);
+    assert_string_equal(paths[1].recipe->name, "fp8g64.vllm/1");
+    assert_true(paths[1].dequantised);
+}
+
+/* What a run of several seeds needs. */
+struct running {
+    struct study study;
+    struct study_run run;
+    volatile sig_atomic_t stop;
+    uint32_t layers; /* how many to do before it stops */
+};
+
+static enum gb_status count_down(void *context, struct gb_error *error)
+{
+    struct running *r = context;
+    (void)error;
+    if (r->layers && --r->layers == 0)
+        r->stop = 1;
+    return GB_OK;
+}
+
+static void start(struct running *r)
+{
+    struct gb_error error;
+    memset(r, 0, sizeof *r);
+    strcpy(r->study.kind, "drift");
+    r->study.of = calloc(1, sizeof *r->study.of);
+    r->study.cases = 1;
+    struct study_case *c = r->study.of;
+    *c = (struct study_case){.shape = shape,
+                             .layers = LAYERS,
+                             .seeds = 2,
+                             .samples = 2 * TOKENS,
+                             .first_seed = 7,
+                             .outlier_factor = 1.0,
+                             .routing_skew = 1.0};
+    strcpy(c->weights, "nvfp4");
+    assert_int_equal(study_paths(NULL, GB_NVFP4, &shape, c->path, &c->paths, &error), GB_OK);
+    assert_int_equal(study_case_new(c, &error), GB_OK);
+}
+
+/* Runs what is left, or until it stops. */
+static void go(struct running *r, uint32_t layers)
+{
+    struct study_case *c = r->study.of;
+    struct gb_error error;
+    bool stopped = false;
+    r->stop = 0;
+    r->layers = layers;
+    r->run = (struct study_run){.stop = &r->stop, .save = count_down, .context = r, .all = 1.0};
+    while (c->done < c->seeds * c->layers && !stopped) {
+        struct study_source source = generated(GB_NVFP4, c->first_seed + c->done / c->layers);
+        if (study_case_run(c, &source, &r->run, &stopped, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        study_source_free(&source);
+    }
+}
+
+static void whole_run(int threads, char *hash)
+{
+    struct running r;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    start(&r);
+    go(&r, 0);
+    study_hash(&r.study, hash);
+    omp_set_num_threads(before);
+    study_free(&r.study);
+}
+
+/* The same bits for any number of threads, and for a run that was interrupted after any layer, left in a file and gone
+ * on with. */
+static void threads_and_interruptions(void **state)
+{
+    char first[65], hash[65], file[] = "/tmp/gaugeblock-study-XXXXXX";
+    struct gb_error error;
+    (void)state;
+    whole_run(1, first);
+    whole_run(2, hash);
+    assert_string_equal(first, hash);
+    whole_run(5, hash);
+    assert_string_equal(first, hash);
+    close(mkstemp(file));
+    for (uint32_t layers = 1; layers < 2 * LAYERS; layers++) {
+        struct running r;
+        struct study_path paths[STUDY_PATHS];
+        start(&r);
+        memcpy(paths, r.study.of->path, sizeof paths);
+        go(&r, layers);
+        assert_int_equal(r.study.of->done, layers);
+        assert_int_equal(study_write(file, &r.study, &error), GB_OK);
+        study_free(&r.study);
+        if (study_read(file, &r.study, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(r.study.of->done, layers);
+        memcpy(r.study.of->path, paths, sizeof paths);
+        go(&r, 0);
+        study_hash(&r.study, hash);
+        assert_string_equal(first, hash);
+        study_free(&r.study);
+    }
+    unlink(file);
+}
+
+/* What is carried is nothing before the first layer has been, and afterwards not nothing; both truths are the same
+ * where the weights lose nothing. */
+static void decomposition(void **state)
+{
+    struct running r;
+    (void)state;
+    start(&r);
+    go(&r, 0);
+    const struct study_case *c = r.study.of;
+    for (uint32_t p = 0; p < c->paths; p++) {
+        struct study_figures f = study_figures_of(c, STUDY_OPEN_LOOP, STUDY_QUANTISED, 0, p);
+        assert_true(f.carried == 0.0 && f.relative_l2 == f.injected && f.changed <= c->samples);
+        f = study_figures_of(c, STUDY_OPEN_LOOP, STUDY_QUANTISED, LAYERS - 1, p);
+        assert_true(f.carried > 0.0 && f.injected > 0.0 && f.relative_l2 <= 1.0001 * (f.injected + f.carried));
+        double ulps = 0.0;
+        for (int b = 0; b < STUDY_BINS; b++)
+            ulps += c->measure[STUDY_LAYER][STUDY_ORIGINAL].ulps[((size_t)p) * STUDY_BINS + (size_t)b];
+        assert_true(ulps == (double)c->samples * shape.hidden);
+    }
+    /* bf16 activations are closest to the quantised weights' truth, FP4 ones farthest from it. */
+    struct study_figures bf16 = study_figures_of(c, STUDY_LAYER, STUDY_QUANTISED, 1, 0);
+    struct study_figures mxfp8 = study_figures_of(c, STUDY_LAYER, STUDY_QUANTISED, 1, 3);
+    struct study_figures mxfp4 = study_figures_of(c, STUDY_LAYER, STUDY_QUANTISED, 1, 7);
+    assert_string_equal(c->path[3].name, "mxfp8.fma32");
+    assert_string_equal(c->path[7].name, "mxfp4.fma32");
+    assert_true(4.0 * bf16.relative_l2 < mxfp8.relative_l2 && 2.0 * mxfp8.relative_l2 < mxfp4.relative_l2);
+    study_free(&r.study);
+}
+
+/* A heavy-tailed positive number of mean 1, and one from -1 to 1, from a generator of their own. */
+static uint64_t seed = 88172645463325252u;
+static double uniform(void)
+{
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return ((double)(seed >> 11) + 0.5) * 0x1p-53;
+}
+static double normal(void)
+{
+    return sqrt(-2.0 * log(uniform())) * cos(2.0 * 3.14159265358979323846 * uniform());
+}
+static double lognormal(double sigma)
+{
+    return exp(sigma * normal() - 0.5 * sigma * sigma);
+}
+
+/* Of simulated pairs of errors, whose true ratio is known, the share of intervals that hold it. */
+static double coverage(uint32_t seeds, uint32_t tokens, double seed_sigma, int trials)
+{
+    enum { MOST = 256 };
+    double a[MOST], b[MOST];
+    int covered = 0;
+    struct study_resamples r;
+    struct gb_error error;
+    assert_int_equal(study_resamples_new(seeds, tokens, &r, &error), GB_OK);
+    for (int n = 0; n < trials; n++) {
+        for (uint32_t s = 0; s < seeds; s++) {
+            double of_seed = lognormal(seed_sigma);
+            for (uint32_t t = 0; t < tokens; t++) {
+                double common = lognormal(0.5); /* what both share is a token's size */
+                a[s * tokens + t] = 1.96 * common * of_seed * lognormal(0.4);
+                b[s * tokens + t] = common * lognormal(0.4);
+            }
+        }
+        struct study_interval i = study_ratio(&r, a, b);
+        covered += i.low <= 1.4 && 1.4 <= i.high;
+    }
+    study_resamples_free(&r);
+    return (double)covered / trials;
+}
+
+static bool all; /* whether the simulation is to be long */
+
+/* 95 % as they say. The standard deviation of a share of n trials is 22 % / sqrt(n). */
+static void intervals_cover(void **state)
+{
+    static const struct {
+        uint32_t seeds, tokens;
+        double seed_sigma;
+    } rows[] = {{1, 64, 0.0}, {1, 128, 0.0}, {4, 32, 0.0}, {4, 32, 0.2}, {8, 16, 0.1}};
+    const int trials = all ? 4000 : 200;
+    const double off = all ? 0.02 : 0.045;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double share = coverage(rows[i].seeds, rows[i].tokens, rows[i].seed_sigma, trials);
+        print_message("%u seeds of %u tokens, seeds differ by %.1f: %.1f %% of the intervals hold the ratio\n",
+                      rows[i].seeds, rows[i].tokens, rows[i].seed_sigma, 100.0 * share);
+        assert_true(fabs(share - 0.95) <= off);
+    }
+}
+
+/* A ratio that every token has is known for certain. */
+static void known_ratio(void **state)
+{
+    double a[24], b[24];
+    struct study_resamples r;
+    struct gb_error error;
+    (void)state;
+    for (int i = 0; i < 24; i++) {
+        b[i] = 1.0 + i;
+        a[i] = 9.0 * b[i];
+    }
+    assert_int_equal(study_resamples_new(3, 8, &r, &error), GB_OK);
+    struct study_interval i = study_ratio(&r, a, b);
+    assert_true(fabs(i.value - 3.0) < 1e-12 && fabs(i.low - 3.0) < 1e-12 && fabs(i.high - 3.0) < 1e-12);
+    a[3] *= 1.5;
+    i = study_ratio(&r, a, b);
+    assert_true(i.low < i.value && i.value < i.high && i.high - i.low > 1e-3);
+    study_resamples_free(&r);
+}
+
+/* Errors that grow as the root of the depth, and as its 1.25th power with noise. */
+static void growth(void **state)
+{
+    enum { DEPTH = 20 };
+    struct study_case c = {.shape = shape, .layers = DEPTH, .seeds = 1, .samples = TOKENS, .paths = 1};
+    struct study_resamples r;
+    struct gb_error error;
+    (void)state;
+    assert_int_equal(study_case_new(&c, &error), GB_OK);
+    assert_int_equal(study_resamples_new(1, TOKENS, &r, &error), GB_OK);
+    for (int noisy = 0; noisy < 2; noisy++) {
+        const double exponent = noisy ? 1.25 : 0.5;
+        for (size_t l = 0; l < DEPTH; l++)
+            for (size_t n = 0; n < TOKENS; n++) {
+                double size = 2.0 + (double)n, off = noisy ? exp(0.05 * normal()) : 1.0;
+                c.stream2[STUDY_ORIGINAL][l * TOKENS + n] = size * size;
+                c.measure[STUDY_OPEN_LOOP][STUDY_ORIGINAL].error2[l * TOKENS + n] =
+                    pow(off * size * 1e-3 * pow((double)l + 1.0, exponent), 2.0);
+            }
+        struct study_growth g = study_growth_of(&c, &r, STUDY_ORIGINAL, 0);
+        if (!noisy)
+            assert_true(fabs(g.exponent.value - 0.5) < 1e-9 && g.error < 1e-9 && fabs(g.amplitude - 1e-3) < 1e-12);
+        else
+            assert_true(fabs(g.exponent.value - 1.25) < 4.0 * g.error && g.error > 1e-3 && g.error < 0.05 &&
+                        g.exponent.low < g.exponent.value && g.r2 > 0.98);
+    }
+    study_resamples_free(&r);
+    study_case_free(&c);
+}
+
+/* A file that says other than it holds is refused. */
+static void damaged_file(void **state)
+{
+    char file[] = "/tmp/gaugeblock-study-XXXXXX";
+    struct gb_error error;
+    struct running r;
+    struct study read;
+    (void)state;
+    close(mkstemp(file));
+    start(&r);
+    go(&r, 1);
+    assert_int_equal(study_write(file, &r.study, &error), GB_OK);
+    FILE *stream = fopen(file, "r+b");
+    assert_non_null(stream);
+    fseek(stream, 0, SEEK_END);
+    long size = ftell(stream);
+    for (long at = 0; at < size; at += size / 40 + 1) {
+        fseek(stream, at, SEEK_SET);
+        int byte = fgetc(stream);
+        fseek(stream, at, SEEK_SET);
+        fputc(byte ^ 0x10, stream);
+        fflush(stream);
+        char hash[2][65];
+        study_hash(&r.study, hash[0]);
+        if (study_read(file, &read, &error) == GB_OK) { /* a byte that nothing was read from */
+            study_hash(&read, hash[1]);
+            assert_string_equal(hash[0], hash[1]);
+            study_free(&read);
+        }
+        fseek(stream, at, SEEK_SET);
+        fputc(byte, stream);
+        fflush(stream);
+    }
+    fclose(stream);
+    assert_int_equal(study_read(file, &read, &error), GB_OK);
+    study_free(&read);
+    study_free(&r.study);
+    unlink(file);
+}
+
+int main(int argc, char **argv)
+{
+    all = argc > 1 && !strcmp(argv[1], "all");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dequantised_is_the_contract),
+        cmocka_unit_test(dequantised_nvfp4_is_near),
+        cmocka_unit_test(prereduced),
+        cmocka_unit_test(names),
+        cmocka_unit_test(threads_and_interruptions),
+        cmocka_unit_test(decomposition),
+        cmocka_unit_test(known_ratio),
+        cmocka_unit_test(intervals_cover),
+        cmocka_unit_test(growth),
+        cmocka_unit_test(damaged_file),
+    };
+    gb_hdf5_no_atexit();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,513 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Puts small mistakes into the code, one at a time, and counts those that the tests see.
+
+A mutant is one edit of one line: a constant, a comparison, an operator, a rounding, a stride, a dropped statement or
+check. Which ones is a matter of the seed alone. Work happens in copies of the tracked files below build/mutation: a
+build that records which test reaches which line (gcov), and one that the mutants are built in. A mutant is killed when a
+test that reaches its line fails or hangs; one whose object code is the original's is none at all.
+
+    python3 tests/mutate.py --seed 7 --count 50
+    python3 tests/mutate.py --seed 7 --count 50 --folder harness --minutes 20
+"""
+import argparse
+import glob
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+FOLDERS = ["quant", "reference", "fixtures", "harness", "python"]
+# Python is not traced: these are the tests that import the package.
+PYTHON_TESTS = re.compile("^cli_python|^cli_docs$")
+
+
+# Edits ---------------------------------------------------------------------------------------------------------------
+
+SWAPS = {
+    "<": ["<=", ">"], "<=": ["<", ">="], ">": [">=", "<"], ">=": [">", "<="], "==": ["!="], "!=": ["=="],
+    "+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"], "%": ["/"], "<<": [">>"], ">>": ["<<"],
+    "&&": ["||"], "||": ["&&"], "&": ["|"], "|": ["&"], "+=": ["-=", "="], "-=": ["+=", "="], "*=": ["="],
+    "|=": ["&=", "="], "&=": ["|=", "="], "and": ["or"], "or": ["and"], "is": ["is not"],
+}
+NAMES = {
+    "fmin": "fmax", "fmax": "fmin", "fminf": "fmaxf", "fmaxf": "fminf", "floor": "ceil", "ceil": "floor",
+    "rint": "trunc", "rintf": "truncf", "nearbyint": "trunc", "nearbyintf": "truncf", "isnan": "isinf",
+    "isinf": "isnan", "true": "false", "false": "true", "True": "False", "False": "True", "continue": "break",
+    "hidden": "intermediate", "intermediate": "hidden", "tokens": "top_k", "experts": "tokens", "rows": "columns",
+    "columns": "rows", "min": "max", "max": "min", "any": "all", "all": "any", "INFINITY": "0.0", "sqrt": "fabs",
+}
+TOKEN = re.compile(
+    r"(?P<number>\b0x[0-9A-Fa-f.]+(?:p[-+]?\d+)?[uUlLfF]*|\b\d+(?:\.\d*)?(?:[eE][-+]?\d+)?[uUlLfF]*)"
+    r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<operator><<=|>>=|<=|>=|==|!=|&&|\|\||<<|>>|\+=|-=|\*=|/=|\|=|&=|\+\+|--|->|[-+*/%<>&|!~^=?:;,.(){}\[\]])")
+
+
+def other_numbers(text):
+    """A literal off by one, or in floating point by a thirtieth and by a factor of two."""
+    digits = text.rstrip("uUlLfF") if not text.startswith("0x") or "p" in text else text.rstrip("uUlL")
+    suffix = text[len(digits):]
+    if digits.startswith("0x"):
+        if "p" in digits:
+            mantissa, exponent = digits.split("p")
+            return [f"{mantissa}p{int(exponent) + 1}{suffix}", f"{mantissa}p{int(exponent) - 1}{suffix}"]
+        value = int(digits, 16)
+        return [hex(value + 1) + suffix, hex(value - 1 if value else 2) + suffix]
+    if "." in digits or "e" in digits.lower():
+        value = float(digits)
+        return [repr(value * 0.97 if value else 1.0) + suffix, repr(value * 2 if value else -1.0) + suffix]
+    value = int(digits)
+    return [str(value + 1) + suffix, str(value - 1 if value else 2) + suffix]
+
+
+def edits_of_token(match, line, python):
+    """What one token may become."""
+    text, kind = match.group(), match.lastgroup
+    if kind == "number":
+        return [("constant", new) for new in other_numbers(text)]
+    if kind == "name" and text in ("and", "or", "is") and python:
+        return [("operator", new) for new in SWAPS[text]]
+    if kind == "name" and text in NAMES:
+        return [("name", NAMES[text])]
+    spaced = line[max(0, match.start() - 1)] == " " and line[match.end():match.end() + 1] == " "
+    if kind == "operator" and text in SWAPS and spaced and (text not in "*&" or operand_before(line, match.start())):
+        return [("operator", new) for new in SWAPS[text]]
+    if kind == "operator" and text == "!" and not python:
+        return [("negation", "")]
+    return []
+
+
+def operand_before(line, at):
+    """Whether * or & has an operand on its left, so that it is no pointer's."""
+    before = line[:at].rstrip()
+    return bool(before) and (before[-1] in ")]" or before[-1].isalnum()) and not re.search(
+        r"\b(const|struct \w+|float|double|char|void|u?int\d+_t|size_t|bool|json_t|gb_bf16|return)$", before)
+
+
+STATEMENT = re.compile(r"^(\s*)((?:[\w.>*\[\]()+\- ]|->|, )+ (?:=|\+=|-=|\|=|&=) .*;|[\w.]+\(.*\);|(?:\+\+|--)?\w+(?:\+\+|--)?;)\s*$")
+DECLARATION = re.compile(r"^\s*(?:static |const |struct |enum |unsigned |signed )*\w+ \**\w+(?:\[[^]]*\])* = ")
+CONDITION = re.compile(r"^(\s*(?:\} else )?if )\((.*)\)( \{)?\s*$")
+
+
+def edits_of_line(line, python):
+    """[(kind, new line)] of a line without comments and strings (those are blanks of the same length)."""
+    edits = []
+    code = blanked(line, python)
+    if not code.strip() or code.lstrip().startswith(("#", "@", "import ", "from ", "def ", "class ")):
+        return edits
+    for match in TOKEN.finditer(code):
+        for kind, new in edits_of_token(match, code, python):
+            edits.append((kind, line[:match.start()] + new + line[match.end():]))
+    condition = CONDITION.match(code) if not python else re.match(r"^(\s*(?:el)?if )(.*)(:)\s*$", code)
+    if condition and code.count("(") == code.count(")"):
+        start, end = condition.span(2)
+        for value in ("False", "True") if python else ("false", "true"):
+            edits.append(("check", line[:start] + value + line[end:]))
+    if not python and STATEMENT.match(code) and not DECLARATION.match(code) and code.count("(") == code.count(")"):
+        indent = code[:len(code) - len(code.lstrip())]
+        if not code.strip().startswith(("return", "case", "free(", "typedef", "goto")):
+            edits.append(("statement", indent + ";"))
+    if python and re.match(r"^\s+(?:[\w.\[\]]+ (?:=|\+=) .*|[\w.]+\(.*\)|raise .*|assert .*|continue)$", code) and \
+            code.count("(") == code.count(")") and code.count("[") == code.count("]"):
+        indent = code[:len(code) - len(code.lstrip())]
+        edits.append(("statement", indent + "pass"))
+    return [(kind, new) for kind, new in edits if new != line]
+
+
+def blanked(line, python):
+    """The line with strings, characters and comments as blanks."""
+    pattern = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'' + (r"|#.*" if python else r"|//.*|/\*.*?\*/")
+    return re.sub(pattern, lambda m: " " * len(m.group()), line)
+
+
+def code_lines(text, python):
+    """Numbers of lines that are no part of a long comment, docstring or continued macro."""
+    inside, numbers = False, []
+    marker = '"""' if python else "/*"
+    continued = False
+    for number, line in enumerate(text.split("\n"), 1):
+        before = inside
+        if python:
+            if line.count(marker) % 2:
+                inside = not inside
+        elif inside:
+            inside = "*/" not in line
+        elif marker in line and "*/" not in line[line.index(marker):]:
+            inside = True
+            before = not line[:line.index(marker)].strip()
+        macro = continued or (not python and line.lstrip().startswith("#"))
+        continued = macro and line.endswith("\\")
+        if not before and not inside and not macro and not (python and marker in line):
+            numbers.append(number)
+    return numbers
+
+
+def mutants_of(root, files):
+    """{file: [(line number, kind, old, new)]}"""
+    found = {}
+    for name in files:
+        with open(os.path.join(root, name), encoding="utf-8") as file:
+            text = file.read()
+        python, lines, found[name] = name.endswith(".py"), text.split("\n"), []
+        for number in code_lines(text, python):
+            line = lines[number - 1]
+            found[name] += [(number, kind, line, new) for kind, new in edits_of_line(line, python)]
+    return found
+
+
+def draw(mutants, seed, count):
+    """`count` different mutants: a line at random, one of its edits at random."""
+    rng = random.Random(seed)
+    lines = {}
+    for name in sorted(mutants):
+        for number, kind, old, new in mutants[name]:
+            lines.setdefault((name, number), []).append((kind, old, new))
+    places = sorted(lines)
+    drawn, seen = [], set()
+    while len(drawn) < count and len(seen) < sum(map(len, lines.values())):
+        name, number = rng.choice(places)
+        kind, old, new = rng.choice(lines[name, number])
+        if (name, number, new) not in seen:
+            seen.add((name, number, new))
+            drawn.append({"file": name, "line": number, "kind": kind, "old": old, "new": new})
+    return drawn
+
+
+# Builds and tests ----------------------------------------------------------------------------------------------------
+
+class Failed(Exception):
+    pass
+
+
+def run(command, cwd=None, env=None, timeout=None):
+    """(exit status or None for a hang, output). The command's whole process group ends with it."""
+    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        output, _ = child.communicate(timeout=timeout)
+        return child.returncode, output.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        return None, ""
+
+
+def must(command, **arguments):
+    status, output = run(command, **arguments)
+    if status != 0:
+        raise Failed(f"{' '.join(command)}: exit {status}\n{output[-4000:]}")
+    return output
+
+
+# Children that leave by _exit write their counts, too.
+COVERED_EXIT = """extern void _exit(int) __attribute__((noreturn));
+extern void __gcov_dump(void);
+static inline __attribute__((unused, noreturn)) void gb_covered_exit(int status) { __gcov_dump(); _exit(status); }
+#define _exit gb_covered_exit
+"""
+
+
+class Tree:
+    """The copies of the sources and their builds, below build/mutation."""
+
+    def __init__(self, root, where):
+        self.root, self.where = root, where
+        self.source = os.path.join(where, "source")
+        self.build = os.path.join(where, "build")
+        self.map_build = os.path.join(where, "map-build")
+
+    def copy(self):
+        """A clone with the working tree's tracked files, changed ones alone written anew. Returns a hash of all of them,
+        and {file: hash}."""
+        if not os.path.isdir(self.source):
+            os.makedirs(self.where, exist_ok=True)
+            must(["git", "clone", "--quiet", "--shared", self.root, self.source])
+        digest, hashes = hashlib.sha256(), {}
+        names = must(["git", "ls-files", "-z"], cwd=self.root).split("\0")
+        for name in filter(None, names):
+            path, to = os.path.join(self.root, name), os.path.join(self.source, name)
+            if not os.path.isfile(path):
+                continue
+            with open(path, "rb") as file:
+                data = file.read()
+            hashes[name] = hashlib.sha256(data).hexdigest()[:12]
+            digest.update(f"{name} {hashes[name]}\n".encode())
+            old = open(to, "rb").read() if os.path.isfile(to) else None
+            if old != data:
+                os.makedirs(os.path.dirname(to), exist_ok=True)
+                with open(to, "wb") as file:
+                    file.write(data)
+                shutil.copymode(path, to)
+        return digest.hexdigest(), hashes
+
+    def configure(self, build, flags):
+        must(["cmake", "-S", self.source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+              "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags])
+
+    def make(self, build, jobs):
+        return run(["cmake", "--build", build, "-j", str(jobs)])
+
+    def tests(self, build, pattern, labels):
+        """[(name, command, environment, working folder, skip code)] of what CTest would run."""
+        listed = json.loads(must(["ctest", "--show-only=json-v1"], cwd=build))["tests"]
+        found = []
+        for test in listed:
+            properties = {p["name"]: p["value"] for p in test.get("properties", [])}
+            if not set(properties.get("LABELS", [])) & labels or not re.search(pattern, test["name"]):
+                continue
+            found.append({"name": test["name"], "command": test["command"],
+                          "env": dict(v.split("=", 1) for v in properties.get("ENVIRONMENT", [])),
+                          "cwd": properties.get("WORKING_DIRECTORY", build),
+                          "skip": properties.get("SKIP_RETURN_CODE", 77)})
+        return found
+
+    def run_test(self, test, timeout, extra=None):
+        env = {**os.environ, **test["env"], **(extra or {}), "OMP_NUM_THREADS": "1"}
+        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout)
+
+
+def lines_reached(tree, counts, hashes):
+    """{file: {"hash", "lines"}} of the .gcda files below `counts`, of the folders that are mutated."""
+    files = list(glob.glob(counts + "/**/*.gcda", recursive=True))
+    reached = {}
+    for file in files: # gcov looks for the notes beside the counts
+        notes = file[len(counts):-5] + ".gcno"
+        if os.path.exists(notes) and not os.path.exists(file[:-5] + ".gcno"):
+            os.symlink(notes, file[:-5] + ".gcno")
+    for start in range(0, len(files), 40):
+        output = run(["gcov", "--stdout", "--json-format", *files[start:start + 40]], cwd=counts)[1]
+        for line in output.splitlines():
+            if not line.startswith("{"):
+                continue
+            for entry in json.loads(line)["files"]:
+                path = os.path.relpath(os.path.join(tree.map_build, entry["file"]), tree.source)
+                if path.split("/")[0] in FOLDERS:
+                    hit = reached.setdefault(path, set())
+                    hit.update(row["line_number"] for row in entry["lines"] if row["count"])
+    return {name: {"hash": hashes.get(name), "lines": sorted(hit)} for name, hit in reached.items() if hit}
+
+
+def reach_map(tree, hashes, pattern, labels, options, say, time_is_up):
+    """{test: {"seconds", "passes", "files": {file: {"hash", "lines"}}}}, kept in map.json test by test, so that an
+    interrupted run goes on. Lines of a file that has changed since count as its file's; --fresh makes all anew."""
+    path = os.path.join(tree.where, "map.json")
+    known = json.load(open(path)) if os.path.exists(path) and not options.fresh else {}
+    header = os.path.join(tree.where, "covered_exit.h")
+    if not os.path.exists(os.path.join(tree.map_build, "build.ninja")):
+        with open(header, "w") as file:
+            file.write(COVERED_EXIT)
+        tree.configure(tree.map_build, [f"-DCMAKE_C_FLAGS=--coverage -fprofile-update=atomic -include {header}",
+                                        "-DCMAKE_C_FLAGS_RELEASE=-O1 -DNDEBUG"])
+    listed = {t["name"] for t in tree.tests(tree.build, pattern, labels)}
+    if listed - known.keys():
+        say("building with coverage")
+        status, output = tree.make(tree.map_build, options.jobs)
+        if status != 0:
+            raise Failed(output[-4000:])
+    tests = [t for t in tree.tests(tree.map_build, pattern, labels) if t["name"] in listed]
+    for number, test in enumerate(tests, 1):
+        if test["name"] in known:
+            continue
+        if time_is_up():
+            raise Failed(f"time is up: {len(known)} tests are known; the same command goes on")
+        counts = os.path.join(tree.where, "counts")
+        shutil.rmtree(counts, ignore_errors=True)
+        os.makedirs(counts)
+        began = time.monotonic()
+        status, output = tree.run_test(test, 900, {"GCOV_PREFIX": counts})
+        seconds = time.monotonic() - began
+        if status not in (0, test["skip"]):
+            say(f"{test['name']} fails without any mistake, so it is left out: {output[-300:].strip()}")
+        known[test["name"]] = {"seconds": seconds, "passes": status == 0,
+                               "files": lines_reached(tree, counts, hashes) if status == 0 else {}}
+        say(f"{number} of {len(tests)}: {test['name']}, {seconds:.1f} s")
+        with open(path + ".new", "w") as file:
+            json.dump(known, file)
+        os.replace(path + ".new", path)
+    shutil.rmtree(os.path.join(tree.where, "counts"), ignore_errors=True)
+    return {t["name"]: known[t["name"]] for t in tests}
+
+
+def who_reaches(reach, mutant, hashes):
+    """Tests that run the line; where gcov saw none (a process that was killed) or the file has changed since, those that
+    run the file."""
+    name, line = mutant["file"], mutant["line"]
+    if name.endswith(".py"):
+        return [t for t in reach if PYTHON_TESTS.search(t) and reach[t]["passes"]]
+    of = {t: reach[t]["files"][name] for t in reach if name in reach[t]["files"]}
+    current = {t: set(of[t]["lines"]) for t in of if of[t]["hash"] == hashes[name]}
+    stale = [t for t in of if t not in current]
+    exact = [t for t in current if line in current[t]]
+    near = [t for t in current if current[t] & set(range(line - 3, line))] # a statement counts on its first line
+    return stale + exact or stale + near or list(of)
+
+
+def object_hash(tree, name):
+    files = sorted(glob.glob(f"{tree.build}/**/{os.path.basename(name)}.o", recursive=True))
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as data:
+            digest.update(data.read())
+    return digest.hexdigest()
+
+
+def try_mutant(tree, mutant, reach, hashes, tests, kills, jobs):
+    """Fills in `verdict`: killed, survived, equivalent or unbuildable."""
+    path = os.path.join(tree.source, mutant["file"])
+    with open(path, encoding="utf-8") as file:
+        original = file.read()
+    lines = original.split("\n")
+    if lines[mutant["line"] - 1] != mutant["old"]:
+        raise Failed(f"{path}:{mutant['line']} is not what was read")
+    before = object_hash(tree, mutant["file"])
+    lines[mutant["line"] - 1] = mutant["new"]
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines))
+        if not mutant["file"].endswith(".py"):
+            status, _ = tree.make(tree.build, jobs)
+            if status != 0:
+                mutant["verdict"] = "unbuildable"
+                return
+            if mutant["file"].endswith(".c") and object_hash(tree, mutant["file"]) == before:
+                mutant["verdict"] = "equivalent"
+                return
+        reaching = who_reaches(reach, mutant, hashes)
+        reaching.sort(key=lambda t: (1 + reach[t]["seconds"]) / (1 + kills.get((t, mutant["file"]), 0)))
+        mutant["tests"] = len(reaching)
+        for test in (tests[t] for t in reaching if t in tests):
+            status, output = tree.run_test(test, 10 + 4 * reach[test["name"]]["seconds"])
+            if status not in (0, test["skip"]):
+                mutant.update(verdict="killed", by=test["name"], hang=status is None)
+                kills[test["name"], mutant["file"]] = kills.get((test["name"], mutant["file"]), 0) + 1
+                return
+        mutant["verdict"] = "survived"
+    finally:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(original)
+
+
+# The record ----------------------------------------------------------------------------------------------------------
+
+def summary(done):
+    """[(folder, killed, counted, share)] and the survivors, of those that are mutants at all."""
+    rows = []
+    for folder in [*FOLDERS, "all"]:
+        of = [m for m in done if folder in ("all", m["file"].split("/")[0]) and m["verdict"] in ("killed", "survived")]
+        killed = sum(m["verdict"] == "killed" for m in of)
+        if of:
+            rows.append((folder, killed, len(of), killed / len(of)))
+    return rows, [m for m in done if m["verdict"] == "survived"]
+
+
+def report(done):
+    rows, survivors = summary(done)
+    print(f"{'folder':<12}{'killed':>8}{'of':>6}{'score':>8}")
+    for folder, killed, of, share in rows:
+        print(f"{folder:<12}{killed:>8}{of:>6}{100 * share:>7.1f}%")
+    equal = sum(m["verdict"] == "equivalent" for m in done)
+    unbuilt = sum(m["verdict"] == "unbuildable" for m in done)
+    print(f"not counted: {equal} with the original's object code, {unbuilt} that do not compile")
+    for m in survivors:
+        print(f"survived: {m['file']}:{m['line']} ({m['kind']}, {m.get('tests', 0)} tests reach it)\n"
+              f"  - {m['old'].strip()}\n  + {m['new'].strip()}")
+    return rows
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (1)")
+    parser.add_argument("--count", type=int, default=50, help="how many (50)")
+    parser.add_argument("--folder", action="append", metavar="PREFIX",
+                        help="draw from files whose path begins so; may be repeated (all of " + ", ".join(FOLDERS) + ")")
+    parser.add_argument("--tests", default=".", metavar="REGEX", help="only tests whose name matches")
+    parser.add_argument("--labels", default="unit", help="labels of tests, commas between: unit is `make test` (unit)")
+    parser.add_argument("--minutes", type=float, help="end after so many; the next run with this seed goes on")
+    parser.add_argument("--least", type=float, metavar="PERCENT", help="fail below this score, of all and of each folder")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build")
+    parser.add_argument("--work", help="where copies and builds are kept (build/mutation)")
+    parser.add_argument("--fresh", action="store_true", help="find out anew which test reaches which line")
+    parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
+    parser.add_argument("--report", action="store_true", help="print what all runs on these sources found")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    where = os.path.abspath(options.work or os.path.join(root, "build", "mutation"))
+    tree = Tree(root, where)
+    began = time.monotonic()
+
+    def time_is_up():
+        return options.minutes and time.monotonic() - began > 60 * options.minutes
+
+    def say(text):
+        print(f"[{time.monotonic() - began:6.0f} s] {text}", file=sys.stderr, flush=True)
+
+    digest, hashes = tree.copy()
+    names = must(["git", "ls-files", "-z", *FOLDERS], cwd=root).split("\0")
+    files = sorted(n for n in names if n.endswith((".c", ".py")) and "/faults/" not in n and
+                   any(n.startswith(p) for p in options.folder or FOLDERS))
+    drawn = draw(mutants_of(root, files), options.seed, options.count)
+    if options.list:
+        for m in drawn:
+            print(f"{m['file']}:{m['line']} {m['kind']}\n  - {m['old'].strip()}\n  + {m['new'].strip()}")
+        return 0
+    path = os.path.join(where, "results.jsonl")
+    known = {}
+    if os.path.exists(path):
+        for line in open(path):
+            m = json.loads(line)
+            same = m["digest"] == digest or m["verdict"] != "survived" # other tests can kill more, hardly less
+            if same and m["hash"] == hashes.get(m["file"]) and m["selection"] == [options.tests, options.labels]:
+                known[m["file"], m["line"], m["new"]] = m
+    if options.report:
+        report(list(known.values()))
+        return 0
+    labels = set(options.labels.split(","))
+    if not os.path.exists(os.path.join(tree.build, "build.ninja")):
+        tree.configure(tree.build, ["-DCMAKE_C_FLAGS_RELEASE=-O1 -DNDEBUG"])
+    say("building without any mistake")
+    status, output = tree.make(tree.build, options.jobs)
+    if status != 0:
+        raise Failed(output[-4000:])
+    tests = {t["name"]: t for t in tree.tests(tree.build, options.tests, labels)}
+    reach = reach_map(tree, hashes, options.tests, labels, options, say, time_is_up)
+    kills, done = {}, []
+    for number, mutant in enumerate(drawn, 1):
+        key = mutant["file"], mutant["line"], mutant["new"]
+        if key in known:
+            done.append(known[key])
+            continue
+        if time_is_up():
+            say(f"time is up: {len(done)} of {len(drawn)} mutants")
+            break
+        since = time.monotonic()
+        try_mutant(tree, mutant, reach, hashes, tests, kills, options.jobs)
+        mutant.update(digest=digest, hash=hashes[mutant["file"]], seed=options.seed, selection=[options.tests, options.labels],
+                      seconds=round(time.monotonic() - since, 1))
+        with open(path, "a") as file:
+            file.write(json.dumps(mutant) + "\n")
+        done.append(mutant)
+        say(f"{number} of {len(drawn)}: {mutant['file']}:{mutant['line']} {mutant['verdict']} "
+            f"{mutant.get('by', '')} ({mutant['seconds']} s)")
+    rows = report(done)
+    if options.least is not None and any(100 * share < options.least for _, _, of, share in rows):
+        print(f"mutate: below {options.least} %: see the survivors above", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failed as failure:
+        print(f"mutate: {failure}", file=sys.stderr)
+        sys.exit(2)
