@@ -273,6 +273,8 @@ GB_API const struct gb_recipe *gb_recipe_default(enum gb_format format);
 GB_API const struct gb_recipe *gb_recipe_default_activations(enum gb_format format);
 /* What rules make of activations: GB_NVFP4, GB_MXFP8, GB_FP8_BLOCK (1 x 128, FP32 scales); 0: none of these. */
 GB_API enum gb_format gb_quantiser_activations(const struct gb_quantiser *rules);
+/* Whether the values of a row are those of gate, then those of up. */
+GB_API bool gb_quantisation_gated(const struct gb_quantisation *quantisation);
 
 /*
  * Quantises one matrix that shares one global scale. values: [rows, columns], all finite.

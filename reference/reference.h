@@ -14,6 +14,9 @@
 extern "C" {
 #endif
 
+/* Every operator by name; other parts have a table with a row of each. */
+#define GB_OPERATORS(ROW) ROW(layer) ROW(gate_up) ROW(down) ROW(route) ROW(quantise) ROW(silu_mul_quantise)
+
 /* In which sequence, with which roundings, dot products are accumulated. */
 struct gb_order;
 GB_API const char *gb_order_name(const struct gb_order *order);
@@ -230,6 +233,10 @@ struct gb_rounding_points {
     const struct gb_requantisation *requantisation; /* NULL: of bf16 activations */
 };
 
+/* Whether accumulators may round toward zero, so that limits have to leave room for the mean of their errors, *_bias of
+ * struct gb_bounds. FP32 ones that do so declare 23 bits. */
+GB_API bool gb_may_truncate(uint32_t accumulator_bits);
+
 /*
  * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; the others, unrounded_* of the
  * intermediate before it is rounded to its format: [tokens, top_k, intermediate].
@@ -259,6 +266,9 @@ struct gb_exactness {
     const char *why; /* NULL: they are. Otherwise the first reason against it, and its token */
     uint32_t token;
     double bits; /* of the widest sum: the accumulator it needs */
+    /* How far from zero a value of the intermediate whose gate is closed may be, and an output that is a zero, where
+     * exp's argument is clamped. */
+    double closed_intermediate, closed_output;
 };
 /* Inputs as gb_truth_layer; with quantised activations (points->requantisation) x are the numbers of its codes.
  * GB_ENOMEM. */

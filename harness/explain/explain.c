@@ -5,10 +5,17 @@
 #include <string.h>
 
 #include "harness/explain/explain.h"
+#include "harness/explain/finding_text.h"
 #include "harness/explain/hypothesis.h"
+#include "harness/run/operators.h"
+#include "harness/explain/structure.h"
 #include "quant/quant.h"
 
 enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
+
+/* What a finding must explain of the squared error to be named, and for how long one is looked for. */
+#define STRUCTURED 0.995
+#define SECONDS 8.0
 
 /* So many products take about as long as a glance. */
 #define MOST_PRODUCTS (1u << 28)
@@ -55,8 +62,8 @@ static enum gb_status place_errors(const struct baseline *b, struct window *w, s
 {
     const struct gb_bounds *of = &b->bounds[w->layer].of;
     size_t count = (size_t)w->rows * w->width, from = w->first * per_token(w), seen = 0;
-    const double *truth = (w->operation == GB_GATE_UP ? of->intermediate_truth : of->output_truth) + from;
-    const double *sigma = (w->operation == GB_GATE_UP ? of->intermediate_sigma : of->output_sigma) + from;
+    const double *truth = (w->inner ? of->intermediate_truth : of->output_truth) + from;
+    const double *sigma = (w->inner ? of->intermediate_sigma : of->output_sigma) + from;
     double *visible = malloc(count * sizeof *visible); /* [rows, width] */
     if (!visible)
         return gb_fail(error, GB_ENOMEM, "no memory to place %zu errors", count);
@@ -117,7 +124,7 @@ static enum gb_status pairs_new(struct window *w, struct gb_error *error)
     w->pairs.arguments.shape.top_k = 1;
     w->pairs.given = w->pairs.arguments;
     for (size_t i = 0; i < (size_t)pairs * w->width; i++)
-        w->share[i] = w->operation == GB_GATE_UP ? gb_bf16_decode(w->trace.intermediate[i]) : w->pairs.output[i];
+        w->share[i] = w->inner ? gb_bf16_decode(w->trace.intermediate[i]) : w->pairs.output[i];
     return GB_OK;
 }
 
@@ -139,7 +146,7 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
     enum gb_status status = window_fill(b, subject, w, error);
     if (status == GB_OK)
         status = trace_new(b->contract, &a, &w->trace, error);
-    w->trace.down_alone = w->operation == GB_DOWN;
+    w->trace.down_alone = w->given;
     if (status == GB_OK)
         status = pairs_new(w, error);
     return status == GB_OK ? place_errors(b, w, error) : status;
@@ -258,6 +265,29 @@ static struct explanation *conclude(const struct window *w)
     return e;
 }
 
+/* A finding as the name. NULL: no memory. */
+static struct explanation *conclude_structure(const struct window *w, const struct structure *found)
+{
+    struct explanation *e = calloc(1, sizeof *e);
+    const struct gb_shape *shape = &w->trace.arguments.shape;
+    enum finding_stage stage = found->finding.stage;
+    bool hidden = stage == FINDING_INPUT || stage == FINDING_DOWN || stage == FINDING_COMBINE;
+    uint32_t width = hidden ? shape->hidden : shape->intermediate;
+    if (!e)
+        return NULL;
+    e->layer = w->layer;
+    e->found_count = 1;
+    e->found[0] = found->finding;
+    place_name(&w->place, w->first, e);
+    e->best.explains = found->explains;
+    finding_name(&found->finding, width, e->best.name, sizeof e->best.name);
+    finding_kind(&found->finding, width, e->kind, sizeof e->kind);
+    e->shown[e->shown_count++] = e->best;
+    snprintf(e->text, sizeof e->text, "looks like: %s (explains %.4g %% of the squared error)", e->best.name,
+             100.0 * found->explains);
+    return e;
+}
+
 static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
                               struct gb_error *error)
 {
@@ -278,23 +308,30 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
                        struct explanation **explanation, struct gb_error *error)
 {
     const struct gb_shape *shape = &baseline->fixture->shape;
+    const struct operator_row *row = operator_find(operation);
     struct window *w = calloc(1, sizeof *w);
     uint32_t token = 0;
     *explanation = NULL;
     if (!w)
         return gb_fail(error, GB_ENOMEM, "no memory to explain an error");
     w->operation = operation;
-    w->rows_per_token = operation == GB_GATE_UP ? shape->top_k : 1;
-    w->slots_of_row = operation == GB_GATE_UP ? 1 : shape->top_k;
-    w->width = operation == GB_GATE_UP ? shape->intermediate : shape->hidden;
+    w->inner = !(row->uses & WRITES_OUTPUT);
+    w->given = row->uses & READS_INTERMEDIATE;
+    w->rows_per_token = w->inner ? shape->top_k : 1;
+    w->slots_of_row = w->inner ? 1 : shape->top_k;
+    w->width = w->inner ? shape->intermediate : shape->hidden;
     enum gb_status status = GB_OK;
     if (find_worst(w, subject, baseline->reference, &token)) {
         status = window_new(baseline, subject, token, w, error);
+        struct structure found = {.explains = 0.0};
         if (status == GB_OK)
+            status = structure_search(w, SECONDS, &found, error);
+        bool structured = found.explains >= STRUCTURED;
+        if (status == GB_OK && !structured)
             status = try_all(w, baseline, subject, error);
         if (status == GB_OK) {
             sort(w);
-            *explanation = conclude(w);
+            *explanation = structured ? conclude_structure(w, &found) : conclude(w);
             if (!*explanation)
                 status = gb_fail(error, GB_ENOMEM, "no memory to explain an error");
         }

@@ -106,7 +106,7 @@ static void change_samples(struct search *s, size_t pair)
     uint32_t I = a->shape.intermediate, per_slot = s->samples / s->w->rows_per_token;
     for (uint32_t j = 0; j < s->samples; j++) {
         double sum = 0.0;
-        if (s->w->operation == GB_GATE_UP) {
+        if (s->w->inner) {
             sum = j / per_slot == pair % a->shape.top_k ? s->missing[j % per_slot] : 0.0;
         } else {
             for (uint32_t i = 0; i < I; i++)
@@ -147,8 +147,7 @@ static void each_block(struct search *s, size_t pair, bool last,
                        : m == MISSING_DOWN                   ? shape->intermediate
                        : shape->hidden < shape->intermediate ? shape->hidden
                                                              : shape->intermediate;
-        if ((m != MISSING_GATE_UP && s->w->operation == GB_GATE_UP) ||
-            (m != MISSING_DOWN && s->w->operation == GB_DOWN))
+        if ((m != MISSING_GATE_UP && s->w->inner) || (m != MISSING_DOWN && s->w->given))
             continue;
         for (uint32_t size = s->finest; size < all && size <= MOST_COLUMNS; size *= 2)
             for (uint32_t first = 0; first + size <= all / s->finest * s->finest; first += size)
@@ -175,9 +174,9 @@ static void search_blocks(struct search *s)
     const struct gb_arguments *a = &s->w->trace.arguments;
     for (uint32_t k = 0; k < a->shape.top_k; k++) {
         size_t pair = (size_t)s->token * a->shape.top_k + k;
-        if (a->ids[pair] >= 0 && s->w->operation != GB_DOWN)
+        if (a->ids[pair] >= 0 && !s->w->given)
             sum_blocks(s, (uint32_t)a->ids[pair]);
-        for (uint32_t j = 0; a->ids[pair] >= 0 && s->w->operation != GB_GATE_UP && j < s->samples; j++)
+        for (uint32_t j = 0; a->ids[pair] >= 0 && !s->w->inner && j < s->samples; j++)
             gb_weights_row(&a->down, (uint32_t)a->ids[pair], column_of(s, j),
                            s->down + (size_t)j * a->shape.intermediate);
         each_block(s, pair, k + 1 == a->shape.top_k, try_slot);
@@ -190,7 +189,7 @@ static enum gb_status search_new(struct window *w, struct search *s, struct bloc
     size_t I = shape->intermediate, H = shape->hidden;
     uint32_t results = w->rows_per_token * w->width;
     *s = (struct search){.w = w, .finest = finest_of(w->trace.arguments.gate_up.format), .best = best};
-    s->samples = w->operation == GB_GATE_UP || results < MOST_SAMPLES ? results : MOST_SAMPLES;
+    s->samples = w->inner || results < MOST_SAMPLES ? results : MOST_SAMPLES;
     size_t places = 2 * (H + 2 * I) / s->finest + MISSINGS; /* of all sizes, each half as many as the one before */
     s->errors = malloc(s->samples * sizeof *s->errors);
     s->predicted = calloc(places * s->samples, sizeof *s->predicted);
@@ -203,7 +202,7 @@ static enum gb_status search_new(struct window *w, struct search *s, struct bloc
         return gb_fail(error, GB_ENOMEM, "no memory to look for a missing block");
     worst_token(s);
     for (uint32_t j = 0; j < s->samples; j++)
-        s->errors[j] = w->errors[(size_t)s->token * results + (w->operation == GB_GATE_UP ? j : column_of(s, j))];
+        s->errors[j] = w->errors[(size_t)s->token * results + (w->inner ? j : column_of(s, j))];
     return GB_OK;
 }
 
@@ -254,9 +253,9 @@ static enum gb_status run_without(struct window *w, const struct block *b, gb_bf
     }
     if (b->missing != MISSING_GATE_UP)
         clear_columns(intermediate, pairs, a.shape.intermediate, b);
-    for (size_t i = 0; status == GB_OK && w->operation == GB_GATE_UP && i < inner; i++)
+    for (size_t i = 0; status == GB_OK && w->inner && i < inner; i++)
         w->change[i] = gb_bf16_decode(intermediate[i]);
-    if (status == GB_OK && w->operation != GB_GATE_UP)
+    if (status == GB_OK && !w->inner)
         status = window_run(w, &a, intermediate, w->change, error);
     if (status != GB_OK)
         return status;

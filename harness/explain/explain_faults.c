@@ -7,8 +7,8 @@
 #include "harness/explain/hypothesis.h"
 #include "quant/quant.h"
 
-/* Whether a kernel of this operation can have it. */
-static bool possible(const struct fault *fault, enum gb_operator operation)
+/* Whether a kernel of the window's operation can have it. */
+static bool possible(const struct window *w, const struct fault *fault)
 {
     if (fault->nothing) /* try_nothing */
         return false;
@@ -18,13 +18,13 @@ static bool possible(const struct fault *fault, enum gb_operator operation)
     case STAGE_ACT_QUANT:
     case STAGE_GATE_UP:
     case STAGE_PROJECTION:
-        return operation != GB_DOWN;
+        return !w->given;
     case STAGE_WEIGHTS:
-        return operation == GB_LAYER;
+        return !w->given && !w->inner;
     case STAGE_ACTIVATION:
         return true;
     default:
-        return operation != GB_GATE_UP;
+        return !w->inner;
     }
 }
 
@@ -34,13 +34,13 @@ static enum gb_status run_fault(struct window *w, const struct fault *fault, con
 {
     const struct gb_shape *s = &trace->arguments.shape;
     size_t count = (size_t)s->tokens * s->top_k * s->intermediate;
-    if (w->operation != GB_GATE_UP)
+    if (!w->inner)
         return fault_run(fault, trace, NULL, results, error);
     gb_bf16 *intermediate = malloc(count * sizeof *intermediate);           /* [tokens, top_k, intermediate] */
     float *output = malloc((size_t)s->tokens * s->hidden * sizeof *output); /* [tokens, hidden] */
     enum gb_status status = intermediate && output
                                 ? fault_run_stages(fault, trace, NULL, output, intermediate, error)
-                                : gb_fail(error, GB_ENOMEM, "no memory for the fault \"%s\"", fault->name);
+                                : gb_fail(error, GB_ENOMEM, "no memory for the injected bug \"%s\"", fault->name);
     for (size_t i = 0; status == GB_OK && i < count; i++)
         results[i] = gb_bf16_decode(intermediate[i]);
     free(intermediate);
@@ -70,7 +70,7 @@ enum gb_status try_faults(struct window *w, struct gb_error *error)
     enum gb_status status = GB_OK;
     const struct fault *fault;
     for (size_t i = 0; status == GB_OK && (fault = fault_at(i)); i++)
-        if (fault_applies(fault, &w->trace.arguments) && possible(fault, w->operation))
+        if (fault_applies(fault, &w->trace.arguments) && possible(w, fault))
             status = try_fault(w, fault, error);
     return status;
 }

@@ -80,7 +80,7 @@ static double distance(const struct window *w, const struct gb_layer_outputs *su
     double sum = 0.0;
     for (uint32_t i = 0; i < w->width; i++) {
         double right = window_value(w, reference, (size_t)other * w->width + i);
-        if (subject->format == GB_BF16 && w->operation != GB_GATE_UP)
+        if (subject->format == GB_BF16 && !w->inner)
             right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
         double d = window_difference(window_value(w, subject, (size_t)row * w->width + i), right);
         sum += d * d;

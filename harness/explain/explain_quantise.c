@@ -60,7 +60,7 @@ static enum gb_status try_recipes(struct search *s, struct gb_error *error)
         bool decodes = asked->global == GB_GLOBAL_DECODE, others = rules->global == GB_GLOBAL_DECODE;
         q.quantiser = *rules;
         q.global_scale = decodes == others ? q.global_scale : 1.0f / q.global_scale;
-        status = quantise_as(s->fixture->operation, &q, s->fixture->values, &made, error);
+        status = quantise_as(&q, s->fixture->values, &made, error);
         if (status == GB_EINVAL) {
             status = GB_OK; /* it takes no bound, for instance */
             continue;
@@ -95,7 +95,7 @@ static enum gb_status try_rules(struct search *s, struct gb_error *error)
         struct gb_quantisation q = gb_fixture_quantisation(s->fixture, s->outputs->shape.tokens);
         struct gb_outputs *made;
         q.quantiser = change.rules;
-        status = quantise_as(s->fixture->operation, &q, s->fixture->values, &made, error);
+        status = quantise_as(&q, s->fixture->values, &made, error);
         if (status == GB_EINVAL) {
             status = GB_OK;
             continue;

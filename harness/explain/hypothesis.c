@@ -9,7 +9,7 @@
 
 double window_value(const struct window *w, const struct gb_layer_outputs *l, size_t i)
 {
-    if (w->operation == GB_GATE_UP)
+    if (w->inner)
         return (double)gb_bf16_decode(l->intermediate[i]);
     return l->format == GB_FP32 ? (double)((const float *)l->output)[i]
                                 : (double)gb_bf16_decode(((const gb_bf16 *)l->output)[i]);
@@ -24,7 +24,7 @@ double window_error(const struct window *w, const struct gb_layer_outputs *subje
                     const struct gb_layer_outputs *reference, size_t i)
 {
     double right = window_value(w, reference, i);
-    if (w->operation != GB_GATE_UP && subject->format == GB_BF16)
+    if (!w->inner && subject->format == GB_BF16)
         right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
     return window_difference(window_value(w, subject, i), right);
 }
@@ -186,10 +186,10 @@ enum gb_status window_run(struct window *w, const struct gb_arguments *arguments
     a.output = results;
     const struct gb_contract *contract =
         gb_contract_of(&a, w->operation, gb_order_name(w->trace.contract->order)); /* of these activations */
-    enum gb_status status = intermediate || w->operation == GB_DOWN ? gb_reference_down(contract, &a, error)
-                            : w->operation == GB_GATE_UP            ? gb_reference_gate_up(contract, &a, error)
-                                                                    : gb_reference_layer(contract, &a, error);
-    for (size_t i = 0; status == GB_OK && w->operation == GB_GATE_UP && i < count; i++)
+    enum gb_status status = intermediate || w->given ? gb_reference_down(contract, &a, error)
+                            : w->inner               ? gb_reference_gate_up(contract, &a, error)
+                                                     : gb_reference_layer(contract, &a, error);
+    for (size_t i = 0; status == GB_OK && w->inner && i < count; i++)
         results[i] = gb_bf16_decode(inner[i]);
     free(inner);
     return status;

@@ -37,7 +37,9 @@ struct candidate {
  * subject's result: an output [hidden]; of GB_GATE_UP one slot's intermediate [intermediate].
  */
 struct window {
-    enum gb_operator operation; /* GB_LAYER, GB_GATE_UP, GB_DOWN */
+    enum gb_operator operation;
+    bool inner; /* it writes the intermediate, and no output */
+    bool given; /* it reads the intermediate */
     struct trace trace;
     struct trace pairs; /* the same with every slot a token of its own; its arrays but x and output are trace's */
     const int32_t *ids; /* [rows, slots_of_row], where subject and truth have their experts */

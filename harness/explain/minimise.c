@@ -6,12 +6,11 @@
 #include <unistd.h>
 
 #include "harness/run/child.h"
-#include "harness/explain/explain.h"
 #include "harness/judge/judge.h"
 #include "harness/explain/minimise.h"
+#include "harness/explain/operators.h"
 #include "harness/explain/subproblem.h"
 #include "harness/run/progress.h"
-#include "harness/run/session.h"
 #include "harness/run/worker.h"
 #include "quant/quant.h"
 
@@ -31,7 +30,8 @@ static enum gb_status explained_alike(struct search *s, const struct baseline *b
                                       bool *alike, struct gb_error *error)
 {
     struct explanation *e;
-    enum gb_status status = explain(b, s->selected->kernel->operation, outputs, &e, error);
+    enum gb_operator operation = s->selected->kernel->operation;
+    enum gb_status status = operator_explainer_find(operation)->explain(b, operation, outputs, &e, error);
     *alike = status == GB_OK && (!s->kind || (e && !strcmp(e->kind, s->kind)));
     if (*alike)
         snprintf(s->name, sizeof s->name, "%s", e ? e->best.name : "");
@@ -54,14 +54,14 @@ static enum gb_status evaluate_trial(struct search *s, struct gb_fixture *fixtur
     worker_run(&request, fixture, &result);
     enum gb_status status = GB_OK;
     if (result.verdict == VERDICT_PASS) {
-        status = baselines_get(&baselines, kernel_contract(fixture, s->selected->kernel), &baseline, error);
+        status = baselines_of_kernel(&baselines, s->selected->kernel, fixture->shape.tokens, &baseline, error);
         if (status == GB_OK)
             status = judge(baseline, s->selected->kernel, result.outputs[0], &result.checks[0], s->request->policy, &j,
                            error);
         if (status == GB_OK)
             *fails = j.verdict == VERDICT_FAIL;
         case_result_free(&j);
-        if (status == GB_OK && *fails && s->selected->kernel->operation != GB_ROUTE)
+        if (status == GB_OK && *fails && operator_explainer_find(s->selected->kernel->operation))
             status = explained_alike(s, baseline, result.outputs[0], fails, error);
         baselines_free(&baselines);
     }

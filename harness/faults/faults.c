@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All faults, stage after stage, and what has them. */
+#include "harness/faults/operators.h"
 #include "harness/faults/rows.h"
 #include "quant/quant.h"
 
@@ -51,3 +52,8 @@ bool fault_applies(const struct fault *fault, const struct gb_arguments *a)
     enum gb_format format = codes ? gb_quantiser_activations(a->activation_rules) : a->gate_up.format;
     return !fault->formats || fault->formats & has(format);
 }
+
+/* What a layer's stages can be mistaken about is all that these can. */
+const struct operator_faults operator_faults_layer = {.operation = GB_LAYER};
+const struct operator_faults operator_faults_gate_up = {.operation = GB_GATE_UP};
+const struct operator_faults operator_faults_down = {.operation = GB_DOWN};

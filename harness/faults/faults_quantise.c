@@ -5,54 +5,50 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/faults/operators.h"
 #include "harness/faults/quantise_as.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
 
 /* Mistaken rules. */
 
-static bool truncated(struct gb_quantisation *q, enum gb_operator operation)
+static bool truncated(struct gb_quantisation *q)
 {
-    (void)operation;
     bool rounds = q->quantiser.rounding != GB_TRUNCATE;
     q->quantiser.rounding = GB_TRUNCATE;
     return rounds;
 }
 
-static bool ties_to_zero(struct gb_quantisation *q, enum gb_operator operation)
+static bool ties_to_zero(struct gb_quantisation *q)
 {
-    (void)operation;
     bool even = q->quantiser.rounding == GB_TIES_TO_EVEN;
     q->quantiser.rounding = GB_TIES_TO_ZERO;
     return even;
 }
 
-static bool amax_drops_nan(struct gb_quantisation *q, enum gb_operator operation)
+static bool amax_drops_nan(struct gb_quantisation *q)
 {
-    (void)operation;
     bool kept = q->quantiser.amax_nan != GB_AMAX_DROPS_NAN;
     q->quantiser.amax_nan = GB_AMAX_DROPS_NAN;
     return kept;
 }
 
-static bool amax_propagates_nan(struct gb_quantisation *q, enum gb_operator operation)
+static bool amax_propagates_nan(struct gb_quantisation *q)
 {
-    (void)operation;
     bool dropped = q->quantiser.amax_nan != GB_AMAX_PROPAGATES_NAN;
     q->quantiser.amax_nan = GB_AMAX_PROPAGATES_NAN;
     return dropped;
 }
 
 /* E8M0: down where the recipe rounds up, and else up. */
-static bool power_rounded_otherwise(struct gb_quantisation *q, enum gb_operator operation)
+static bool power_rounded_otherwise(struct gb_quantisation *q)
 {
-    (void)operation;
     enum gb_scale_rounding *r = &q->quantiser.scale_rounding;
     *r = *r == GB_SCALE_FLOOR ? GB_SCALE_CEIL : GB_SCALE_FLOOR;
     return q->quantiser.scale == GB_SCALE_E8M0;
 }
 
-static bool quotient_otherwise(struct gb_quantisation *q, enum gb_operator operation)
+static bool quotient_otherwise(struct gb_quantisation *q)
 {
     static const enum gb_quotient other[] = {[GB_QUOTIENT_DIVIDE] = GB_QUOTIENT_RECIPROCAL,
                                              [GB_QUOTIENT_RECIPROCAL] = GB_QUOTIENT_DIVIDE,
@@ -64,12 +60,11 @@ static bool quotient_otherwise(struct gb_quantisation *q, enum gb_operator opera
                                              [GB_QUOTIENT_ENCODE] = GB_QUOTIENT_DIVIDE_ENCODE,
                                              [GB_QUOTIENT_DECODE] = GB_QUOTIENT_DIVIDE_PRODUCT};
     enum gb_quotient before = q->quantiser.quotient;
-    (void)operation;
     q->quantiser.quotient = other[before];
     return q->quantiser.quotient != before;
 }
 
-static bool ratio_otherwise(struct gb_quantisation *q, enum gb_operator operation)
+static bool ratio_otherwise(struct gb_quantisation *q)
 {
     static const enum gb_ratio other[] = {
         [GB_RATIO_POWER] = GB_RATIO_POWER,
@@ -83,15 +78,13 @@ static bool ratio_otherwise(struct gb_quantisation *q, enum gb_operator operatio
         [GB_RATIO_INVERSE] = GB_RATIO_DIVIDE,
     };
     enum gb_ratio before = q->quantiser.ratio;
-    (void)operation;
     q->quantiser.ratio = other[before];
     return q->quantiser.ratio != before;
 }
 
-static bool minimum_dropped(struct gb_quantisation *q, enum gb_operator operation)
+static bool minimum_dropped(struct gb_quantisation *q)
 {
     struct gb_quantiser *r = &q->quantiser;
-    (void)operation;
     bool had =
         r->amax_start > 0.0f || r->ratio_min > 0.0f || r->ratio_if_zero > 0.0f || r->scale_min || r->scale_if_zero;
     r->amax_start = r->ratio_min = r->ratio_if_zero = 0.0f;
@@ -99,89 +92,85 @@ static bool minimum_dropped(struct gb_quantisation *q, enum gb_operator operatio
     return had;
 }
 
-static bool bound_dropped(struct gb_quantisation *q, enum gb_operator operation)
+static bool bound_dropped(struct gb_quantisation *q)
 {
     bool had = isfinite(q->bound);
-    (void)operation;
     q->bound = INFINITY;
     return had;
 }
 
-static bool global_missing(struct gb_quantisation *q, enum gb_operator operation)
+static bool global_missing(struct gb_quantisation *q)
 {
     bool had = q->quantiser.global != GB_GLOBAL_NONE && q->global_scale != 1.0f;
-    (void)operation;
     q->global_scale = 1.0f;
     return had;
 }
 
-static bool global_inverted(struct gb_quantisation *q, enum gb_operator operation)
+static bool global_inverted(struct gb_quantisation *q)
 {
     bool had = q->quantiser.global != GB_GLOBAL_NONE && isnormal(1.0f / q->global_scale) && q->global_scale != 1.0f;
-    (void)operation;
     q->global_scale = had ? 1.0f / q->global_scale : q->global_scale;
     return had;
 }
 
-static bool layout_otherwise(struct gb_quantisation *q, enum gb_operator operation)
+static bool layout_otherwise(struct gb_quantisation *q)
 {
-    (void)operation;
     q->layout = q->layout == GB_SCALES_LINEAR ? GB_SCALES_TRANSPOSED : GB_SCALES_LINEAR;
     return q->rows > 1 && q->columns > q->quantiser.block_columns;
 }
 
-static bool silu_as(struct gb_quantisation *q, enum gb_operator operation, enum gb_silu_form form)
+static bool silu_as(struct gb_quantisation *q, enum gb_silu_form form)
 {
-    bool other = operation == GB_SILU_MUL_QUANTISE && q->silu != form;
+    bool other = gb_quantisation_gated(q) && q->silu != form;
     q->silu = form;
     return other;
 }
 
-static bool silu_exact(struct gb_quantisation *q, enum gb_operator operation)
+static bool silu_exact(struct gb_quantisation *q)
 {
-    return silu_as(q, operation, GB_SILU_EXACT);
+    return silu_as(q, GB_SILU_EXACT);
 }
 
-static bool silu_divided(struct gb_quantisation *q, enum gb_operator operation)
+static bool silu_divided(struct gb_quantisation *q)
 {
-    return silu_as(q, operation, GB_SILU_DIVIDE);
+    return silu_as(q, GB_SILU_DIVIDE);
 }
 
-static bool silu_by_reciprocal(struct gb_quantisation *q, enum gb_operator operation)
+static bool silu_by_reciprocal(struct gb_quantisation *q)
 {
-    return silu_as(q, operation, GB_SILU_RECIPROCAL);
+    return silu_as(q, GB_SILU_RECIPROCAL);
 }
 
-static bool activated_otherwise(struct gb_quantisation *q, enum gb_operator operation)
+static bool activated_otherwise(struct gb_quantisation *q)
 {
     q->activated = q->activated == GB_FP32 ? q->input : GB_FP32;
-    return operation == GB_SILU_MUL_QUANTISE;
+    return gb_quantisation_gated(q);
 }
 
-static bool product_otherwise(struct gb_quantisation *q, enum gb_operator operation)
+static bool product_otherwise(struct gb_quantisation *q)
 {
     q->product = q->product == GB_FP32 ? q->input : GB_FP32;
-    return operation == GB_SILU_MUL_QUANTISE;
+    return gb_quantisation_gated(q);
 }
 
 /* Mistaken inputs. */
 
-static bool swapped(uint16_t *values, const struct gb_quantisation *q, enum gb_operator operation)
+static bool swapped(uint16_t *values, const struct gb_quantisation *q)
 {
-    for (size_t row = 0; row < q->rows && operation == GB_SILU_MUL_QUANTISE; row++)
+    for (size_t row = 0; row < q->rows && gb_quantisation_gated(q); row++)
         for (uint32_t c = 0; c < q->columns; c++) {
             uint16_t *gate = &values[row * q->input_columns + c], *up = gate + q->columns, kept = *gate;
             *gate = *up;
             *up = kept;
         }
-    return operation == GB_SILU_MUL_QUANTISE;
+    return gb_quantisation_gated(q);
 }
 
 /* Gate and up of a column side by side, as some layouts have them. */
-static bool interleaved(uint16_t *values, const struct gb_quantisation *q, enum gb_operator operation)
+static bool interleaved(uint16_t *values, const struct gb_quantisation *q)
 {
     size_t bytes = sizeof *values * q->input_columns;
-    uint16_t *row = operation == GB_SILU_MUL_QUANTISE ? malloc(bytes) : NULL;
+    uint16_t *row = gb_quantisation_gated(q) ? malloc(bytes) : NULL;
     for (size_t r = 0; row && r < q->rows; r++) {
         uint16_t *at = values + r * q->input_columns;
         memcpy(row, at, bytes);
@@ -196,10 +185,9 @@ static bool interleaved(uint16_t *values, const struct gb_quantisation *q, enum 
 }
 
 /* bf16 read as fp16, or the other way round. */
-static bool other_type(struct gb_quantisation *q, enum gb_operator operation)
+static bool other_type(struct gb_quantisation *q)
 {
     enum gb_format other = q->input == GB_BF16 ? GB_FP16 : GB_BF16;
-    (void)operation;
     q->activated = q->activated == q->input ? other : q->activated;
     q->product = q->product == q->input ? other : q->product;
     q->input = other;
@@ -544,16 +532,16 @@ enum gb_status quantise_fault_run(const struct quantise_fault *fault, const stru
     uint16_t *values = NULL;
     enum gb_status status = GB_OK;
     *outputs = NULL;
-    bool applies = !fault->change || fault->change(&asked, f->operation);
+    bool applies = !fault->change || fault->change(&asked);
     if (applies && fault->input) {
         values = malloc(bytes);
         if (!values)
             return gb_fail(error, GB_ENOMEM, "no memory for %u rows", rows);
         memcpy(values, f->values, bytes);
-        applies = fault->input(values, &asked, f->operation);
+        applies = fault->input(values, &asked);
     }
     if (applies)
-        status = quantise_as(f->operation, &asked, values ? values : f->values, outputs, error);
+        status = quantise_as(&asked, values ? values : f->values, outputs, error);
     if (status == GB_EINVAL) { /* what the changed rules refuse, they cannot be mistaken for */
         status = GB_OK;
         applies = false;
@@ -569,3 +557,32 @@ enum gb_status quantise_fault_run(const struct quantise_fault *fault, const stru
     }
     return status;
 }
+
+static bool fault_of_quantiser(size_t index, struct operator_fault *fault)
+{
+    if (index >= sizeof faults / sizeof *faults)
+        return false;
+    *fault = (struct operator_fault){faults[index].name, faults[index].modelled_on, faults[index].must_catch};
+    return true;
+}
+
+static enum gb_status run_quantiser(int64_t index, const struct gb_contract *contract, const struct gb_fixture *f,
+                                    struct gb_outputs **outputs, struct gb_error *error)
+{
+    (void)contract;
+    return index < 0 ? quantise_reference(f, f->quantisation.rows, outputs, error)
+                     : quantise_fault_run(&faults[index], f, f->quantisation.rows, outputs, error);
+}
+
+static bool gated(const struct gb_fixture *f)
+{
+    return gb_quantisation_gated(&f->quantisation);
+}
+
+#define QUANTISER(OPERATION)                                                                                           \
+    {                                                                                                                  \
+        OPERATION, "injected_bugs", gb_fixture_quantises, fault_of_quantiser, run_quantiser, GB_OPEN_SILU,             \
+            "caught_with_open_silu", gated                                                                             \
+    }
+const struct operator_faults operator_faults_quantise = QUANTISER(GB_QUANTISE);
+const struct operator_faults operator_faults_silu_mul_quantise = QUANTISER(GB_SILU_MUL_QUANTISE);

@@ -16,13 +16,12 @@ struct quantised {
 
 /* Of these three at least one is not NULL, and they are made in this sequence. */
 struct quantise_fault {
-    const char *name;                                                      /* what the kernel does */
-    bool (*change)(struct gb_quantisation *q, enum gb_operator operation); /* what is asked; false: it has nothing to be
-                                                                              mistaken about */
-    bool (*input)(uint16_t *values, const struct gb_quantisation *q, enum gb_operator operation); /* what is read */
-    bool (*spoil)(struct quantised *results);                                                     /* or the results */
-    bool must_catch;         /* no check may let it pass */
-    const char *modelled_on; /* the public bug, or what makes it likely */
+    const char *name;                          /* what the kernel does */
+    bool (*change)(struct gb_quantisation *q); /* what is asked; false: it has nothing to be mistaken about */
+    bool (*input)(uint16_t *values, const struct gb_quantisation *q); /* what is read */
+    bool (*spoil)(struct quantised *results);                         /* or the results */
+    bool must_catch;                                                  /* no check may let it pass */
+    const char *modelled_on;                                          /* the public bug, or what makes it likely */
 };
 
 const struct quantise_fault *quantise_faults(size_t *count);

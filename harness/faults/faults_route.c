@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/faults/operators.h"
 #include "quant/quant.h"
 
 /* Mistaken recipes. */
@@ -310,3 +311,44 @@ enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_
     free(r.next);
     return status;
 }
+
+static bool has_routers(const struct gb_fixture *f)
+{
+    for (uint32_t l = 0; l < f->layers; l++)
+        if (!f->layer[l].router.codes || !gb_fixture_router(f))
+            return false;
+    return f->layers;
+}
+
+static bool fault_of_router(size_t index, struct operator_fault *fault)
+{
+    if (index >= sizeof table / sizeof *table)
+        return false;
+    *fault = (struct operator_fault){table[index].name, table[index].modelled_on, false};
+    return true;
+}
+
+static enum gb_status run_router(int64_t index, const struct gb_contract *contract, const struct gb_fixture *f,
+                                 struct gb_outputs **outputs, struct gb_error *error)
+{
+    const struct gb_contract *of_router = gb_contract_router(contract);
+    bool applies = index < 0, here;
+    enum gb_status status = gb_outputs_new_routing(&f->shape, f->layers, outputs, error);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        struct gb_arguments a = gb_route_arguments(f, l, f->shape.tokens);
+        a.routed_ids = (*outputs)->layer[l].ids;
+        a.routed_weights = (*outputs)->layer[l].routing_weights;
+        status = index < 0 ? gb_reference_router(of_router, &a, error)
+                           : route_fault_run(&table[index], of_router, &a, &here, error);
+        applies |= index >= 0 && status == GB_OK && here;
+    }
+    if (status != GB_OK || !applies) {
+        gb_outputs_free(*outputs);
+        *outputs = NULL;
+    }
+    return status;
+}
+
+const struct operator_faults operator_faults_route = {
+    GB_ROUTE, "router_bugs", has_routers, fault_of_router, run_router, 0, NULL, NULL,
+};

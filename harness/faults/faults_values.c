@@ -62,7 +62,7 @@ static void poor_projection(struct injected *p, uint32_t lost, int bits)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     uint32_t I = p->shape.intermediate, K = p->shape.top_k;
-    double *operand = injected_operand(p, GB_GATE_UP);
+    double *operand = injected_operand(p, false);
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t pair = 0; pair < p->shape.tokens * K; pair++) {
         if (p->ids[pair] < 0 || !operand)
@@ -308,7 +308,7 @@ static void plant_slot_accumulator(struct injected *p)
 {
     const struct gb_arguments *a = &p->clean->arguments;
     uint32_t H = p->shape.hidden, I = p->shape.intermediate;
-    double *operand = injected_operand(p, GB_DOWN);
+    double *operand = injected_operand(p, true);
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t pair = 0; pair < p->shape.tokens * p->shape.top_k; pair++)
         if (p->ids[pair] >= 0 && operand) {

@@ -214,7 +214,7 @@ static enum gb_status injected_new(const struct fault *fault, const struct trace
         .output = duplicate(t->output, outer * sizeof *p->output),
     };
     if (!p->ids || !p->routing_weights || !p->x || !p->gate || !p->up || !p->intermediate || !p->slots || !p->output)
-        return gb_fail(error, GB_ENOMEM, "no memory to plant a fault in %u tokens", s->tokens);
+        return gb_fail(error, GB_ENOMEM, "no memory to inject a bug into %u tokens", s->tokens);
     enum gb_status status = GB_OK;
     if (fault->stage == STAGE_GATE_UP || fault->stage == STAGE_WEIGHTS)
         status = editable_new(t, &a->gate_up, &p->gate_up, error);
@@ -247,12 +247,12 @@ static void activate(struct injected *p)
         p->intermediate[i] = gb_bf16_encode(gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i]));
 }
 
-double *injected_operand(const struct injected *p, enum gb_operator operation)
+double *injected_operand(const struct injected *p, bool of_down)
 {
+    const enum gb_operator operation = of_down ? GB_DOWN : GB_GATE_UP;
     const struct gb_arguments *a = &p->clean->arguments;
-    const gb_bf16 *from = operation == GB_DOWN ? p->intermediate : p->x;
-    size_t count =
-        operation == GB_DOWN ? pairs_of(&p->shape) * p->shape.intermediate : (size_t)p->shape.tokens * p->shape.hidden;
+    const gb_bf16 *from = of_down ? p->intermediate : p->x;
+    size_t count = of_down ? pairs_of(&p->shape) * p->shape.intermediate : (size_t)p->shape.tokens * p->shape.hidden;
     double *values = malloc(count * sizeof *values);
     uint8_t *codes = malloc(count);
     float *scales = malloc(count * sizeof *scales);

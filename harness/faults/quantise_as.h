@@ -6,8 +6,8 @@
 #include "fixtures/fixtures.h"
 
 /* Codes and scales of `values` where `asked` is asked. GB_ENOMEM; GB_EINVAL: that is not defined. */
-enum gb_status quantise_as(enum gb_operator operation, const struct gb_quantisation *asked, const uint16_t *values,
-                           struct gb_outputs **outputs, struct gb_error *error);
+enum gb_status quantise_as(const struct gb_quantisation *asked, const uint16_t *values, struct gb_outputs **outputs,
+                           struct gb_error *error);
 /* Those of the fixture's first `rows` rows, as it asks. GB_ENOMEM. */
 enum gb_status quantise_reference(const struct gb_fixture *fixture, uint32_t rows, struct gb_outputs **outputs,
                                   struct gb_error *error);

@@ -53,8 +53,8 @@ enum {
 
 uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_t row);
 uint8_t *editable_scales(const struct editable *weights, uint32_t expert, uint32_t row);
-/* What the dot products of GB_GATE_UP or GB_DOWN read, scales included: x [tokens, hidden], or the intermediate [pairs,
- * intermediate]. NULL: no memory. */
-double *injected_operand(const struct injected *p, enum gb_operator operation);
+/* What the dot products of gate_up read, scales included: x [tokens, hidden]; or those of down: the intermediate
+ * [pairs, intermediate]. NULL: no memory. */
+double *injected_operand(const struct injected *p, bool of_down);
 
 #endif

@@ -84,7 +84,8 @@ static void check_bound(struct down_result *check, const struct baseline *b, uin
 {
     uint32_t hidden = b->fixture->shape.hidden;
     struct bound_result r;
-    bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma, tokens, hidden,
+    bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma,
+                  gb_may_truncate(b->points.accumulator_bits) ? e->bounds.output_bias : NULL, tokens, hidden,
                   check->elements, &r);
     check_add_bound(&check->bound, &r);
     if (check->bound_binding && r.exceeding)

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/faults/quantise_as.h"
+#include "harness/judge/operators.h"
 #include "harness/run/hash.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -83,7 +85,7 @@ static void find_possible(const struct gb_fixture *f, uint32_t row, const float 
         size_t at = (size_t)row * q->input_columns + c;
         float gate = input_at(f, at), up = input_at(f, at + q->columns);
         p->low[c] = p->high[c] = values[c];
-        if (!isfinite(gate) || !isfinite(up) || f->operation != GB_SILU_MUL_QUANTISE)
+        if (!isfinite(gate) || !isfinite(up) || !gb_quantisation_gated(q))
             continue;
         double silu = (double)gate / (1.0 + exp(-(double)gate)), error = gb_silu_error((double)gate);
         float a = nextafterf((float)(silu - error), -INFINITY), b = nextafterf((float)(silu + error), INFINITY);
@@ -204,7 +206,7 @@ enum gb_status check_quantise(const struct gb_fixture *f, const struct gb_output
     const struct gb_quantisation q = gb_fixture_quantisation(f, outputs->shape.tokens);
     struct gb_arguments a = {.size = sizeof a, .quantise = &q, .values = f->values};
     struct gb_code_arrays arrays = gb_code_arrays(&q);
-    bool gated = f->operation == GB_SILU_MUL_QUANTISE;
+    bool gated = gb_quantisation_gated(&q);
     size_t row = sizeof(float) * q.columns;
     float *values = gated ? malloc(row * q.rows) : NULL; /* [rows, columns] */
     struct possible p = {gated ? malloc(row) : NULL, gated ? malloc(row) : NULL};
@@ -244,3 +246,64 @@ uint64_t quantise_differences(const struct gb_outputs *a, const struct gb_output
     }
     return count;
 }
+
+static enum gb_status baseline_of_rows(struct baselines *all, const struct gb_kernel *kernel, uint32_t tokens,
+                                       struct baseline **baseline, struct gb_error *error)
+{
+    (void)kernel;
+    return baselines_get_rows(all, tokens, quantise_reference, baseline, error);
+}
+
+/* "codes: 3 of 64 differ from the reference; first at row 1, column 17, block 1: 0x5, reference 0x4" */
+static void worsen(struct case_result *j, const char *name, const struct array_check *a, uint64_t wrong, uint32_t block,
+                   uint32_t digits)
+{
+    case_worsen(j, VERDICT_FAIL,
+                "%s: %llu of %llu differ from the reference; first at row %u, column %u, block %u: 0x%0*x, reference "
+                "0x%0*x",
+                name, (unsigned long long)wrong, (unsigned long long)a->compared, a->row, a->column, a->column / block,
+                (int)digits, a->got, (int)digits, a->reference);
+}
+
+static enum gb_status evaluate_quantise(struct baseline *b, const struct gb_kernel *kernel,
+                                        const struct gb_outputs *outputs, const struct policy *policy,
+                                        struct case_result *j, struct gb_error *error)
+{
+    struct quantise_check *k = &j->quantise;
+    (void)policy; /* bits decide */
+    enum gb_status status = check_quantise(b->fixture, b->reference, outputs, kernel->flags & GB_OPEN_SILU, k, error);
+    if (status != GB_OK)
+        return status;
+    uint64_t codes = array_wrong(k, &k->codes), scales = array_wrong(k, &k->scales);
+    /* What is wrong first in a row is said: a scale before its block's codes. */
+    bool scale_first = scales && (!codes || k->scales.row < k->codes.row ||
+                                  (k->scales.row == k->codes.row && k->scales.column <= k->codes.column));
+    if (scale_first)
+        worsen(j, "scales", &k->scales, scales, k->block, k->scale_digits);
+    if (codes)
+        worsen(j, "codes", &k->codes, codes, k->block, k->code_digits);
+    if (k->only_zeros)
+        case_worsen(j, VERDICT_VACUOUS, "every code of the reference is zero, so nothing was verified");
+    j->judged = j->quantiser = true;
+    return GB_OK;
+}
+
+static void injected_quantise(const struct gb_outputs *outputs, const struct gb_outputs *clean,
+                              const struct case_result *j, struct injected_result *r)
+{
+    const struct array_check *arrays[] = {&j->quantise.codes, &j->quantise.scales};
+    static const char *const names[] = {"codes", "scales"};
+    (void)outputs;
+    (void)clean;
+    for (int i = 0; i < 2; i++) {
+        r->figure[r->figures].name = names[i];
+        r->figure[r->figures++].count = arrays[i]->mismatching;
+        if (array_wrong(&j->quantise, arrays[i]))
+            r->seen_by[r->seen++] = names[i];
+    }
+}
+
+const struct operator_check operator_check_quantise = {GB_QUANTISE, baseline_of_rows, evaluate_quantise,
+                                                       injected_quantise};
+const struct operator_check operator_check_silu_mul_quantise = {GB_SILU_MUL_QUANTISE, baseline_of_rows,
+                                                                evaluate_quantise, injected_quantise};

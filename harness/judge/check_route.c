@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The checks of a router: experts and weights against the reference's bits, and against what truth allows. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/judge/check_route.h"
 #include "harness/judge/checks.h"
+#include "harness/judge/operators.h"
 #include "quant/quant.h"
 
 /* What a layer's routing is judged against, for the tokens of the outputs. */
@@ -232,9 +233,12 @@ static enum gb_status evaluate_layer(const struct gb_fixture *f, uint32_t layer,
     return GB_OK;
 }
 
-enum gb_status check_route(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                           struct case_result *j, struct gb_error *error)
+/* The bound binds; so do the bits if an order is claimed. */
+static enum gb_status evaluate_routing(struct baseline *b, const struct gb_kernel *kernel,
+                                       const struct gb_outputs *outputs, const struct policy *policy,
+                                       struct case_result *j, struct gb_error *error)
 {
+    (void)policy; /* every one judges a router alike */
     const struct gb_fixture *f = b->fixture;
     bool ordered = kernel->order != NULL;
     struct check_result bits = {0}, bound = {0};
@@ -253,3 +257,31 @@ enum gb_status check_route(struct baseline *b, const struct gb_kernel *kernel, c
     j->bound_binding = true;
     return status;
 }
+
+/* Tokens, of all layers, whose ids or weights a bug changes; and what saw it: "ids", "weights", or "range" for ids that
+ * are no experts, or are there twice. */
+static void injected_routing(const struct gb_outputs *outputs, const struct gb_outputs *clean,
+                             const struct case_result *j, struct injected_result *r)
+{
+    uint32_t top_k = clean->shape.top_k;
+    bool range = false, ids = false;
+    r->figure[0].name = "changed_tokens";
+    r->figures = 1;
+    for (uint32_t l = 0; l < clean->layers; l++) {
+        const struct gb_layer_outputs *a = &outputs->layer[l], *b = &clean->layer[l];
+        for (size_t t = 0; t < clean->shape.tokens; t++)
+            r->figure[0].count += memcmp(a->ids + t * top_k, b->ids + t * top_k, sizeof *a->ids * top_k) ||
+                                  memcmp(a->routing_weights + t * top_k, b->routing_weights + t * top_k,
+                                         sizeof *a->routing_weights * top_k);
+        range |= !j->layer[l].routed;
+        ids |= j->layer[l].tokens.wrong > 0;
+    }
+    if (range)
+        r->seen_by[r->seen++] = "range";
+    if (ids)
+        r->seen_by[r->seen++] = "ids";
+    if (j->bound.exceeding)
+        r->seen_by[r->seen++] = "weights";
+}
+
+const struct operator_check operator_check_route = {GB_ROUTE, baselines_of_kernel, evaluate_routing, injected_routing};

@@ -24,7 +24,8 @@ static void enter_nan(double subject, size_t i, struct bound_result *r)
 }
 
 void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
-                   uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r)
+                   const double *bias, uint32_t tokens, size_t per_token, uint64_t elements_of_case,
+                   struct bound_result *r)
 {
     double lambda = sqrt(2.0 * log(2.0 * (double)elements_of_case / FALSE_ALARM_PROBABILITY));
     memset(r, 0, sizeof *r);
@@ -37,7 +38,7 @@ void bound_compare(const double *subject, const double *truth, const double *wor
                 continue;
             }
             double error = fabs(subject[i] - truth[i]);
-            double limit = fmin(worst[i], lambda * sigma[i]);
+            double limit = fmin(worst[i], lambda * sigma[i] + (bias ? fabs(bias[i]) : 0.0));
             double ratio = error == 0.0 ? 0.0 : error / limit;
             r->exceeding += !(error <= limit);
             r->zero_exceeding += !(fabs(truth[i]) <= limit);

@@ -24,10 +24,12 @@ struct bound_result {
  * variance sigma^2, each uniform and therefore sub-Gaussian with its variance as proxy (sinh(x)/x <= exp(x^2/6)):
  * P(|error| > sigma sqrt(2 ln(2 N / p))) <= p / N, so that N = elements_of_case elements together raise a false alarm
  * with probability at most p = FALSE_ALARM_PROBABILITY.
- * subject, truth, worst, sigma: [tokens, per_token].
+ * Where sums may truncate (gb_may_truncate), the mean of their errors is added: bias; NULL: they do not.
+ * subject, truth, worst, sigma, bias: [tokens, per_token].
  */
 void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
-                   uint32_t tokens, size_t per_token, uint64_t elements_of_case, struct bound_result *r);
+                   const double *bias, uint32_t tokens, size_t per_token, uint64_t elements_of_case,
+                   struct bound_result *r);
 
 struct check_result {
     uint64_t compared, mismatching, max_ulp; /* bits */

@@ -11,11 +11,9 @@
 #include "harness/judge/distance.h"
 #include "harness/judge/check_down.h"
 #include "harness/judge/check_exact.h"
-#include "harness/judge/check_route.h"
 #include "harness/judge/checks.h"
 #include "harness/judge/metrics.h"
 #include "harness/run/progress.h"
-#include "harness/run/session.h"
 #include "harness/judge/aggregate_tests.h"
 #include "quant/quant.h"
 
@@ -76,11 +74,11 @@ static bool zeros_pass(const struct tally *tally, const struct bound_result *r, 
 
 /* The bound check of one buffer of one layer. */
 static void check_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
-                        const double *truth, const double *worst, const double *sigma, struct tally *tally,
-                        struct layer_result *of_layer, struct case_result *j)
+                        const double *truth, const double *worst, const double *sigma, const double *bias,
+                        struct tally *tally, struct layer_result *of_layer, struct case_result *j)
 {
     struct bound_result r;
-    bound_compare(subject, truth, worst, sigma, tokens, per_token, tally->elements, &r);
+    bound_compare(subject, truth, worst, sigma, bias, tokens, per_token, tally->elements, &r);
     layer_add_bound(of_layer, stage, per_token, &r);
     check_add_bound(&tally->bound, &r);
     if (!bound_binds(tally))
@@ -124,10 +122,17 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
     struct widened ours;
     struct bound_result r;
     uint32_t hidden = b->fixture->shape.hidden;
+    const struct layer_bounds *lb = &b->bounds[layer];
     enum gb_status status = widen(GB_FP32, b->reference->layer[layer].output, (size_t)tokens * hidden, &ours, error);
+    if (lb->truth_differs)
+        case_worsen(j, VERDICT_BAD_INPUT,
+                    "/layers/%u/truth/quantised: is not that of its inputs: %llu elements differ, first token %zu, "
+                    "element %zu: %.17g, computed again %.17g; make the fixture again",
+                    layer, (unsigned long long)lb->truth_differs, lb->truth_first / hidden, lb->truth_first % hidden,
+                    b->fixture->layer[layer].truth_quantised[lb->truth_first], lb->truth_own);
     if (status == GB_OK) {
         bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
-                      b->bounds[layer].of.output_sigma, tokens, hidden, (uint64_t)tokens * hidden, &r);
+                      b->bounds[layer].of.output_sigma, NULL, tokens, hidden, (uint64_t)tokens * hidden, &r);
         if (r.exceeding)
             case_worsen(
                 j, VERDICT_BAD_INPUT,
@@ -165,6 +170,7 @@ static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const 
     uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
     size_t count = (size_t)tokens * hidden;
     const float *reference = b->reference->layer[layer].output;
+    const bool truncates = gb_may_truncate(b->points.accumulator_bits);
     struct widened subject = {0};
     gb_bf16 *stored = malloc(sizeof *stored * count); /* [tokens, hidden] */
     enum gb_status status = stored ? widen(out->format, out->output, count, &subject, error)
@@ -177,7 +183,8 @@ static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const 
                    j);
         exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
         check_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
-                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma, tally, of_layer, j);
+                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma,
+                    truncates ? b->bounds[layer].of.output_bias : NULL, tally, of_layer, j);
         policy_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
         uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
                               aggregate_zero_exceeding(&tally->aggregate, true)};
@@ -214,7 +221,8 @@ static enum gb_status evaluate_intermediate(struct baseline *b, uint32_t layer, 
     }
     if (status == GB_OK) {
         check_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
-                    lb->of.intermediate_worst, lb->of.intermediate_sigma, tally, of_layer, j);
+                    lb->of.intermediate_worst, lb->of.intermediate_sigma,
+                    gb_may_truncate(b->points.accumulator_bits) ? lb->of.intermediate_bias : NULL, tally, of_layer, j);
         uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
                               aggregate_zero_exceeding(&tally->aggregate, true)};
         if (!tally->without_sums)
@@ -291,22 +299,18 @@ enum gb_status evaluate_drift(const struct baseline *b, const struct gb_kernel *
     return drift_measure(b, outputs, &j->drift, error);
 }
 
-enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const struct gb_outputs *outputs,
-                     const struct worker_checks *checks, const struct policy *policy, struct case_result *j,
-                     struct gb_error *error)
+static enum gb_status evaluate_layers(struct baseline *b, const struct gb_kernel *kernel,
+                                      const struct gb_outputs *outputs, const struct policy *policy,
+                                      struct case_result *j, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
-    *j = (struct case_result){.verdict = VERDICT_PASS};
-    if (checks)
-        case_watch(j, kernel, checks);
-    if (kernel->operation == GB_ROUTE)
-        return check_route(b, kernel, outputs, j, error);
-    bool output = session_writes_output(kernel), inner = outputs->layer[0].intermediate != NULL;
+    const uint32_t uses = operator_uses(kernel);
+    bool output = uses & WRITES_OUTPUT, inner = outputs->layer[0].intermediate != NULL;
     struct tally tally = {.policy = policy,
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
                           .quantised = b->plain != NULL,
-                          .given = kernel->operation == GB_DOWN,
+                          .given = uses & READS_INTERMEDIATE,
                           .without_sums = f->nonfinite ? "some values are not finite" : NULL};
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};
     distances_start(&j->overall);
@@ -362,3 +366,7 @@ enum gb_status judge(struct baseline *b, const struct gb_kernel *kernel, const s
     j->closeness = tally.closeness;
     return status;
 }
+
+const struct operator_check operator_check_layer = {GB_LAYER, baselines_of_kernel, evaluate_layers, NULL};
+const struct operator_check operator_check_gate_up = {GB_GATE_UP, baselines_of_kernel, evaluate_layers, NULL};
+const struct operator_check operator_check_down = {GB_DOWN, baselines_of_kernel, evaluate_layers, NULL};

@@ -5,14 +5,11 @@
 #include <string.h>
 
 #include "harness/program/command.h"
-#include "harness/explain/explain.h"
 #include "harness/explain/operators.h"
 #include "harness/judge/judge.h"
-#include "harness/judge/operators.h"
 #include "harness/run/clock.h"
 #include "harness/run/progress.h"
 #include "harness/judge/reroute.h"
-#include "harness/run/session.h"
 
 const char *contract_name(const struct gb_kernel *kernel)
 {
@@ -21,10 +18,10 @@ const char *contract_name(const struct gb_kernel *kernel)
 }
 
 /* What a kernel is held against. */
-static enum gb_status baseline_of(struct baselines *all, const struct gb_kernel *kernel, struct baseline **b,
+static enum gb_status baseline_of(struct baselines *all, const struct run_case *s, struct baseline **b,
                                   struct gb_error *error)
 {
-    return baselines_get(all, kernel_contract(all->fixture, kernel), b, error);
+    return operator_check_find(s->kernel.operation)->baseline(all, &s->kernel, s->outputs->shape.tokens, b, error);
 }
 
 /* A result about the fixture itself names its file. */
@@ -50,8 +47,7 @@ static void keep_graver(struct case_result *j, struct case_result *again, const 
         return;
     *j = *again;
     strcpy(reason, j->reason);
-    snprintf(j->reason, sizeof j->reason, "run again%s: %.690s",
-             operator_find(s->kernel.operation)->arrays ? "" : ", with tokens and experts in other places", reason);
+    snprintf(j->reason, sizeof j->reason, "run again%s: %.690s", operator_find(s->kernel.operation)->again, reason);
 }
 
 /* Takes the result over. NULL: no memory. */
@@ -73,35 +69,6 @@ static struct case_entry *add_case(struct case_list *cases, const struct case_re
     return e;
 }
 
-/* Whether bits differ that are to be the same, although every element is within its error bound. */
-static bool bits_alone(const struct case_result *j)
-{
-    return j->judged && j->bits_binding && j->bits.mismatching && !j->bound.exceeding;
-}
-
-/* What to do about a failure that has no name, or whose smallest part was not looked for; NULL: nothing more. */
-static const char *next_step(const struct case_request *r, const struct run_case *s, const struct case_entry *one)
-{
-    bool named = one->explanation && one->explanation->best.name[0];
-    if (!named && bits_alone(&one->result))
-        return one->result.bits.mismatching > one->result.bits.compared / 10
-                   ? "every element is within its error bound: if the kernel sums in another order than it claims, let "
-                     "it claim none"
-                   : "every element is within its error bound, and few differ: look for an edge tile, a race or one more "
-                     "rounding";
-    if (s->library[0] && !(s->kernel.flags & GB_ROUTES))
-        return r->minimal ? NULL
-               : named    ? "add --minimise small.h5: it writes the smallest part that fails"
-                       : "add --minimise small.h5: it writes the smallest part that fails, which may show a known bug";
-    if (named)
-        return NULL;
-    if (s->library[0])
-        return "run the experts as a kernel without a router: --minimise then writes the smallest part that fails";
-    return s->outputs->layer[0].intermediate
-               ? "run the kernel itself with --subject: --minimise then writes the smallest part that fails"
-               : "write the intermediate beside the output (docs/kernels.md): gate_up and down are then checked apart";
-}
-
 static void append(struct case_entry *one, const char *text)
 {
     size_t used = strlen(one->reason);
@@ -112,16 +79,17 @@ static void append(struct case_entry *one, const char *text)
 static enum gb_status explain_case(struct case_entry *one, const struct case_request *r, const struct baseline *b,
                                    const struct run_case *s, struct gb_error *error)
 {
+    const struct operator_explainer *row = operator_explainer_find(s->kernel.operation);
     if (one->result.verdict != VERDICT_FAIL)
         return GB_OK;
     if (!one->result.wrong) {
         append(one, "its outputs pass every check");
         return GB_OK;
     }
-    if (s->kernel.operation == GB_ROUTE || (s->checks && s->checks->unwritten)) /* poison looks like nothing known */
+    if (!row || (s->checks && s->checks->unwritten)) /* poison looks like nothing known */
         return GB_OK;
     progress("searching what the error looks like", 0.7);
-    enum gb_status status = explain(b, s->kernel.operation, s->outputs, &one->explanation, error);
+    enum gb_status status = row->explain(b, s->kernel.operation, s->outputs, &one->explanation, error);
     if (status == GB_ENOMEM) { /* the verdict stands without */
         char text[300];
         snprintf(text, sizeof text, "not explained: %.200s", error->message);
@@ -131,7 +99,7 @@ static enum gb_status explain_case(struct case_entry *one, const struct case_req
     if (status == GB_OK && one->explanation)
         append(one, one->explanation->text);
     if (status == GB_OK)
-        one->next = next_step(r, s, one);
+        one->next = row->next(one, s->outputs, r->minimal != NULL);
     return status;
 }
 
@@ -144,7 +112,7 @@ static enum gb_status evaluate_plainly(struct case_list *cases, const struct cas
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();
     progress_enter(0.0, 0.7);
-    enum gb_status status = baseline_of(r->baselines, &s->kernel, &b, error);
+    enum gb_status status = baseline_of(r->baselines, s, &b, error);
     if (status == GB_OK)
         status = judge(b, &s->kernel, s->outputs, s->checks, r->policy, &j, error);
     progress_leave();
@@ -189,7 +157,7 @@ static enum gb_status evaluate_under_own(const struct case_request *r, const str
 {
     struct gb_outputs without_stack = *outputs;
     struct baseline *given;
-    enum gb_status status = baseline_of(r->baselines, &s->kernel, &given, error);
+    enum gb_status status = baseline_of(r->baselines, s, &given, error);
     if (status != GB_OK)
         return status;
     *held = given;
@@ -203,7 +171,7 @@ static enum gb_status evaluate_under_own(const struct case_request *r, const str
         return judge(given, &s->kernel, outputs, checks, r->policy, j, error);
     status = take_routing(r, s, outputs, error);
     if (status == GB_OK)
-        status = baseline_of(&r->own->baselines, &s->kernel, held, error);
+        status = baseline_of(&r->own->baselines, s, held, error);
     without_stack.stack = NULL; /* the stream has a routing of its own in every layer */
     if (status == GB_OK)
         status = judge(*held, &s->kernel, &without_stack, checks, r->policy, j, error);
@@ -241,88 +209,18 @@ static enum gb_status evaluate_rerouted(struct case_list *cases, const struct ca
     return status;
 }
 
-/* The router in a layer that routes. */
-static struct run_case router_of(const struct run_case *s)
-{
-    struct run_case router = *s;
-    router.kernel.operation = GB_ROUTE;
-    router.kernel.weights = router.kernel.activations = GB_BF16;
-    router.kernel.order = s->kernel.order ? GB_ORDER_FMA32 : NULL; /* which every contract's router has */
-    router.kernel.output = GB_FP32;
-    router.kernel.roundings = (struct gb_stage_roundings){0}; /* they are the layer's */
-    router.checks = s->routing;
-    router.seconds = s->kernel.operation == GB_ROUTE ? s->seconds : 0.0; /* the layer's run is the layer's time */
-    return router;
-}
-
-/* One run's outputs of an operator without layers. */
-static enum gb_status evaluate_run(const struct operator_check *row, const struct case_request *r,
-                                   const struct run_case *s, const struct gb_outputs *reference,
-                                   const struct gb_outputs *outputs, const struct worker_checks *checks,
-                                   struct case_result *j, struct gb_error *error)
-{
-    *j = (struct case_result){.verdict = VERDICT_PASS};
-    if (checks)
-        case_watch(j, &s->kernel, checks);
-    return row->judge(r->fixture, reference, &s->kernel, outputs, j, error);
-}
-
-/* As explain_case. */
-static enum gb_status explain_row(struct case_entry *one, const struct case_request *r, const struct run_case *s,
-                                  struct gb_error *error)
-{
-    const struct operator_explainer *row = operator_explainer_find(s->kernel.operation);
-    if (one->result.verdict != VERDICT_FAIL)
-        return GB_OK;
-    if (!one->result.wrong) {
-        append(one, "its outputs pass every check");
-        return GB_OK;
-    }
-    progress("searching what the error looks like", 0.7);
-    enum gb_status status = row->explain(r->fixture, s->outputs, &one->explanation, error);
-    if (status == GB_OK && one->explanation)
-        append(one, one->explanation->text);
-    one->next = row->next(&one->result);
-    return status;
-}
-
-static enum gb_status evaluate_row(struct case_list *cases, const struct case_request *r, const struct run_case *s,
-                                   const struct operator_check *row, struct gb_error *error)
-{
-    struct gb_outputs *reference = NULL;
-    struct run_case kept = *s;
-    struct case_result j = {0}, again = {0};
-    double began = clock_seconds();
-    enum gb_status status = row->reference(r->fixture, s->outputs->shape.tokens, &reference, error);
-    if (status == GB_OK)
-        status = evaluate_run(row, r, s, reference, s->outputs, s->checks, &j, error);
-    if (status == GB_OK && s->second) {
-        status = evaluate_run(row, r, s, reference, s->second, NULL, &again, error);
-        if (status == GB_OK)
-            keep_graver(&j, &again, s, &kept.outputs);
-    }
-    struct case_entry *one = status == GB_OK ? add_case(cases, r, s, &j, error) : NULL;
-    if (status == GB_OK && !one)
-        status = GB_ENOMEM;
-    gb_outputs_free(reference);
-    if (one)
-        status = explain_row(one, r, &kept, error);
-    if (one)
-        one->seconds = s->seconds + clock_seconds() - began;
-    return status;
-}
-
 enum gb_status evaluate_cases(struct case_list *cases, const struct case_request *r, const struct run_case *s,
                               struct gb_error *error)
 {
-    const struct operator_check *row = operator_check_find(s->kernel.operation);
-    if (row)
-        return evaluate_row(cases, r, s, row, error);
-    struct run_case router = router_of(s);
-    if (s->kernel.operation == GB_ROUTE)
-        router.checks = s->checks;
-    else if (!s->outputs->layer[0].ids)
+    bool whole = operator_uses(&s->kernel) & WRITES_RESULT;
+    struct run_case router = *s;
+    if (!s->outputs->layers || !s->outputs->layer[0].ids)
         return evaluate_plainly(cases, r, s, error);
+    router.kernel = operator_router(&s->kernel);
+    if (whole) { /* the layer's run is the layer's time */
+        router.checks = s->routing;
+        router.seconds = 0.0;
+    }
     enum gb_status status = evaluate_plainly(cases, r, &router, error);
-    return status == GB_OK && s->kernel.operation == GB_LAYER ? evaluate_rerouted(cases, r, s, error) : status;
+    return status == GB_OK && whole ? evaluate_rerouted(cases, r, s, error) : status;
 }

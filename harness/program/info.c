@@ -105,8 +105,8 @@ static int describe_quantiser(const struct gb_fixture *f)
     printf("source          %s%s%s\n", f->source, f->source_sha256[0] ? ", sha256 " : "", f->source_sha256);
     printf("generator       %s, seed %llu\n", f->generator, (unsigned long long)f->seed);
     printf("values          %s [%u, %u]%s\n", q->input == GB_FP16 ? "fp16" : "bf16", q->rows, q->input_columns,
-           f->operation == GB_SILU_MUL_QUANTISE ? ", gate, then up" : "");
-    if (f->operation == GB_SILU_MUL_QUANTISE)
+           gb_quantisation_gated(q) ? ", gate, then up" : "");
+    if (gb_quantisation_gated(q))
         printf("silu            %s, rounded to %s; its product with up to %s\n", gb_silu_form_name(q->silu),
                gb_format_name(q->activated), gb_format_name(q->product));
     printf("codes           %s [%u, %u]\n", arrays.code_format, q->rows, arrays.row_codes);

@@ -15,18 +15,19 @@
 #include "harness/run/worker.h"
 
 /* Those for people, in the order of the help; each is the struct command of its file. */
-#define COMMANDS_SHOWN(X) X(list) X(make) X(import) X(info) X(verify) X(diff) X(power) X(study) X(vectors) X(identify)
+#define COMMANDS_SHOWN(X)                                                                                              \
+    X(list) X(make) X(import) X(info) X(inspect) X(verify) X(diff) X(power) X(study) X(report) X(vectors) X(identify)
 
 #define DECLARE(NAME) extern const struct command command_##NAME;
 COMMANDS_SHOWN(DECLARE)
 
 static const struct command guard = {"guard", guard_main, NULL, NULL};
-static const struct command inspect = {"inspect", inspect_main, NULL, NULL};
+static const struct command table = {"table", table_main, NULL, NULL};
 static const struct command worker = {"worker", worker_main, NULL, NULL};
 static const struct command probe = {"probe", probe_main, NULL, NULL};
 
 #define ADDRESS(NAME) , &command_##NAME
-static const struct command *const commands[] = {&guard, &inspect, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
+static const struct command *const commands[] = {&guard, &table, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find(const char *name)

@@ -194,11 +194,11 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!o->path)
             usage_error(state, "name the file to write");
         make_quantise_check(state, &o->quantise);
-        if (o->quantise.operation && o->of_layers)
+        if (o->quantise.operator && o->of_layers)
             usage_error(state, "--%s goes with problems of layers, not with --operator", o->of_layers);
         if (o->suite && o->of_one)
             usage_error(state, "--%s: the problems of a suite have their own; give it without --suite", o->of_one);
-        if (o->quantise.operation)
+        if (o->quantise.operator)
             return 0;
         if (o->shape_text)
             parse_shape(state, o->shape_text, &o->shape);
@@ -363,7 +363,7 @@ static int suite(const struct make_options *o, int argc, char **argv, int (*make
     const struct gb_router_recipe *router = gb_router_recipe_find(router_name(o));
     const struct gb_recipe *recipe = o->activation_recipe ? gb_recipe_find(o->activation_recipe) : NULL;
     struct make_suite s = {.folder = o->path,
-                           .operation = o->quantise.operation,
+                           .operation = o->quantise.operator ? o->quantise.operator->operation : (enum gb_operator)0,
                            .format = o->format,
                            .activations = o->activations,
                            .exact = !o->activation_recipe || recipe == gb_recipe_default_activations(o->activations),
@@ -401,14 +401,14 @@ static int run_make(int argc, char **argv)
     command_parse(&argp, argc, argv, &o);
     if (o.suite)
         return suite(&o, argc, argv, run_make);
-    if (o.quantise.operation) {
+    if (o.quantise.operator) {
         o.quantise.shape = o.shape_text;
         status = make_quantise(&o.quantise, o.data, o.seed, &fixture, &error);
         status = status == GB_OK ? gb_fixture_write(o.path, fixture, &error) : status;
     } else {
         status = make(&o, &fixture, &error);
     }
-    if (status == GB_OK && o.quantise.operation)
+    if (status == GB_OK && o.quantise.operator)
         printf("%s: %s by %s, sha256 %s\n", o.path, operator_name(fixture->operation), fixture->recipe,
                fixture->sha256);
     else if (status == GB_OK)

@@ -47,10 +47,8 @@ error_t make_quantise_parse(int key, char *argument, struct argp_state *state, s
 {
     switch (key) {
     case MAKE_OPERATOR:
-        o->operation = !strcmp(argument, "quantise")            ? GB_QUANTISE
-                       : !strcmp(argument, "silu_mul_quantise") ? GB_SILU_MUL_QUANTISE
-                                                                : 0;
-        if (!o->operation)
+        o->operator= operator_named(argument);
+        if (!o->operator|| o->operator->layers)
             usage_error(state,
                         "--operator %s: there are quantise and silu_mul_quantise; without it a problem of layers "
                         "is made",
@@ -101,13 +99,13 @@ error_t make_quantise_parse(int key, char *argument, struct argp_state *state, s
 
 void make_quantise_check(struct argp_state *state, const struct make_quantise *o)
 {
-    if (!o->operation && o->first)
+    if (!o->operator&& o->first)
         usage_error(state, "--%s goes with --operator quantise or silu_mul_quantise", o->first);
-    if (o->operation && !o->recipe)
+    if (o->operator&& !o->recipe)
         usage_error(state, "--operator goes with --recipe, the rules of the quantiser (gaugeblock list recipes)");
-    if (o->operation == GB_QUANTISE && (o->silu || o->activated || o->product))
+    if (o->operator&& !(o->operator->flags & GB_OPEN_SILU) && (o->silu || o->activated || o->product))
         usage_error(state, "--silu, --activated and --product go with --operator silu_mul_quantise");
-    if (o->operation && o->global_scale > 0.0f && o->recipe->quantiser.global == GB_GLOBAL_NONE)
+    if (o->operator&& o->global_scale> 0.0f && o->recipe->quantiser.global == GB_GLOBAL_NONE)
         usage_error(state, "--global-scale: %s has none", o->recipe->name);
 }
 
@@ -155,21 +153,20 @@ enum gb_status make_quantise(const struct make_quantise *o, const char *data, ui
         return gb_fail(error, GB_EINVAL, "--data %s: of quantisers there are gaussian, ties, edge and nonfinite", data);
     enum gb_status status = o->shape ? parse_shape(o->shape, &q, error) : GB_OK;
     q.input_columns = q.columns;
-    if (o->operation == GB_SILU_MUL_QUANTISE) {
+    if (o->operator->flags & GB_OPEN_SILU) { /* gate and up */
         q.input_columns = 2 * q.columns;
         q.silu = o->silu ? o->silu : GB_SILU_EXACT;
         q.activated = o->activated ? o->activated : GB_FP32;
         q.product = o->product ? o->product : GB_FP32;
     }
     if (status == GB_OK)
-        status = gb_fixture_new_quantise(o->operation, &q, o->recipe->name, fixture, error);
+        status = gb_fixture_new_quantise(o->operator->operation, &q, o->recipe->name, fixture, error);
     if (status != GB_OK)
         return status;
     struct gb_fixture *f = *fixture;
     f->seed = seed;
     snprintf(f->generator, sizeof f->generator, "%s", generator->name);
-    snprintf(f->source, sizeof f->source, "--operator %s --shape %u,%u",
-             o->operation == GB_QUANTISE ? "quantise" : "silu_mul_quantise", q.rows, q.columns);
+    snprintf(f->source, sizeof f->source, "--operator %s --shape %u,%u", o->operator->name, q.rows, q.columns);
     status = gb_generate_values(f, error);
     if (o->global_scale > 0.0f)
         f->quantisation.global_scale = o->global_scale;

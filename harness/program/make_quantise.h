@@ -5,11 +5,11 @@
 
 #include <argp.h>
 
-#include "fixtures/fixtures.h"
+#include "harness/run/operators.h"
 
 /* As the options have them; 0 or NULL: not given. */
 struct make_quantise {
-    enum gb_operator operation;
+    const struct operator_row *operator;
     const struct gb_recipe *recipe;
     const char *shape; /* ROWS,COLUMNS */
     enum gb_format input, activated, product;

@@ -6,6 +6,7 @@
 #include "harness/program/command.h"
 #include "harness/report/to_json.h"
 #include "harness/faults/faults.h"
+#include "harness/run/operators.h"
 #include "harness/run/probe.h"
 #include "harness/judge/judge.h"
 #include "harness/program/power.h"
@@ -146,8 +147,8 @@ static bool only_zeros(const struct power *p)
 }
 
 /* One policy's object. A policy that rejects the reference catches everything and is of no use. */
-static enum verdict check_gate(const struct power *p, uint32_t g, const struct detection *reference,
-                               const struct tally *tally, json_t *object)
+static enum verdict check_policy(const struct power *p, uint32_t g, const struct detection *reference,
+                                 const struct tally *tally, json_t *object)
 {
     bool rejects = detection_caught(reference);
     bool zeros = only_zeros(p);
@@ -175,6 +176,18 @@ static void copy_reference(struct power *p)
                sizeof(float) * f->shape.tokens * f->shape.hidden);
 }
 
+/* Bugs of operators that are parts of a layer, where the fixture has a problem of them. */
+static enum gb_status inject_parts(struct power *p, json_t *record, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    struct power_operator found;
+    const struct operator_faults *row;
+    for (size_t i = 0; status == GB_OK && (row = operator_faults_at(i)); i++)
+        if (row->list && operator_find(row->operation)->layers && row->fits(p->baseline->fixture))
+            status = power_operator(row, p->baselines, p->baseline->contract, record, &found, error);
+    return status;
+}
+
 static enum gb_status examine(struct power *p, json_t *record, enum verdict *verdict, struct gb_error *error)
 {
     struct detection reference[MAX_POLICIES];
@@ -191,11 +204,11 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
         status = plant_all(p, tallies, list, error);
     progress_leave();
     if (status == GB_OK)
-        status = power_route(p, record, error);
+        status = inject_parts(p, record, error);
     for (uint32_t g = 0; status == GB_OK && g < p->policy_count; g++) {
         json_t *object = json_object();
         json_array_append_new(policies, object);
-        enum verdict v = check_gate(p, g, &reference[g], &tallies[g], object);
+        enum verdict v = check_policy(p, g, &reference[g], &tallies[g], object);
         if (g == 0)
             *verdict = v;
         progress_enter(0.5 + 0.5 * g / p->policy_count, 0.5 + 0.5 * (g + 1.0) / p->policy_count);
@@ -288,13 +301,18 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
                           enum verdict *verdict, struct gb_error *error)
 {
     struct baselines baselines = {.fixture = fixture};
-    if (gb_fixture_quantises(fixture)) {
+    if (!operator_of(fixture)->layers) {
         json_object_set_new(record, "fixture", record_fixture(o->fixture, fixture));
         if (o->policy || o->activations)
             return gb_fail(error, GB_EINVAL, "%s: --gate and --activations go with problems of layers", o->fixture);
-        return power_quantise(fixture, record, verdict, error);
+        enum gb_status status =
+            power_alone(operator_faults_find(fixture->operation), &baselines, record, verdict, error);
+        baselines_free(&baselines);
+        return status;
     }
     struct power *p = calloc(1, sizeof *p);
+    if (p)
+        p->baselines = &baselines;
     enum gb_status status = p ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory");
     if (status == GB_OK)
         status = read_policies(o->policy ? o->policy : "default", p, error);
@@ -327,7 +345,7 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
 static const struct argp_option options[] = {
     {"gate", 'g', "FILE", 0, "a policy: a file or a preset; every check by default (docs/gates.md)", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
-     "of the contract that faults are injected in: bf16, or the fixture's format (default)", 0},
+     "of the contract that bugs are injected in: bf16, or the fixture's format (default)", 0},
     {"record", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
     {0},
 };
@@ -354,7 +372,7 @@ static int run_power(int argc, char **argv)
     json_object_set_new(record, "schema", json_string("gaugeblock-power/2"));
     json_object_del(record, "cases");
     enum gb_status status =
-        o.report ? target_check(o.report, (const char *const[]){o.fixture, o.policy}, 2, &error) : GB_OK;
+        o.report ? output_guard(o.report, (const char *const[]){o.fixture, o.policy}, 2, &error) : GB_OK;
     progress_enter(0.0, 0.03);
     int code = status == GB_OK ? input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error) : EXIT_USAGE;
     progress_leave();

@@ -6,14 +6,17 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "harness/faults/operators.h"
 #include "harness/judge/baseline.h"
+#include "harness/judge/case_result.h"
 #include "harness/judge/policy.h"
 #include "harness/run/verdict.h"
 
 enum { MAX_POLICIES = 16 };
 
 struct power {
-    struct baseline *baseline;
+    struct baselines *baselines;
+    struct baseline *baseline;            /* of these, that of the contract in question */
     gb_bf16 **codes;                      /* [layers]: [tokens, top_k, intermediate], of the layer under a fault */
     bool staged;                          /* they are handed out */
     struct policy policies[MAX_POLICIES]; /* the one in question, then the presets */
@@ -47,12 +50,19 @@ enum gb_status power_look_staged(struct power *power, json_t *object, struct gb_
 /* The smallest errors that a policy sees, as "detection_limits" of its object. */
 enum gb_status power_detection_limits(struct power *power, uint32_t policy, json_t *object, struct gb_error *error);
 
-/* The fixture's router under its own injected bugs, as "router_bugs" of the record; none if it has no router. */
-enum gb_status power_route(struct power *power, json_t *record, struct gb_error *error);
-
-/* The problem of a quantiser under injected bugs: "injected_bugs" of the record, whose checks are `codes` and `scales`.
- */
-enum gb_status power_quantise(const struct gb_fixture *fixture, json_t *record, enum verdict *verdict,
+/* What became of an operator's own injected bugs. */
+struct power_operator {
+    uint32_t caught;
+    const char *missed;  /* the first that no check may let pass and that none saw; NULL */
+    enum verdict itself; /* of the operator's results without a bug, and why */
+    char reason[sizeof((struct case_result){0}.reason)];
+};
+/* Injects them, as row->list of the record. contract: of the fixture; NULL where it has none. */
+enum gb_status power_operator(const struct operator_faults *row, struct baselines *baselines,
+                              const struct gb_contract *contract, json_t *record, struct power_operator *found,
                               struct gb_error *error);
+/* The same of a fixture that is a problem of this operator alone, with "caught" and "reason". */
+enum gb_status power_alone(const struct operator_faults *row, struct baselines *baselines, json_t *record,
+                           enum verdict *verdict, struct gb_error *error);
 
 #endif

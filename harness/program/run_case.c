@@ -11,7 +11,6 @@
 #include "harness/run/progress.h"
 #include "harness/run/clock.h"
 #include "harness/program/repro.h"
-#include "harness/run/session.h"
 #include "harness/run/text.h"
 #include "harness/run/worker.h"
 #include "quant/quant.h"
@@ -156,9 +155,7 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
 {
     struct gb_kernel kernel = {
         .name = path,
-        .operation = gb_fixture_quantises(f)    ? f->operation
-                     : outputs->layer[0].output ? GB_LAYER
-                                                : GB_ROUTE,
+        .operation = operator_of_outputs(f, outputs)->operation,
         .weights = f->weights,
         .activations = claim->activations,
         .output = gb_fixture_quantises(f) ? GB_FP32 : outputs->layer[0].format,

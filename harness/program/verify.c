@@ -198,7 +198,7 @@ static enum gb_status evaluate_kernels(struct case_list *cases, const struct ver
     const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
     problem.router = gb_fixture_router(f);
-    problem.quantise = operator_of(f)->arrays ? &f->quantisation : NULL;
+    problem.quantise = operator_of(f)->layers ? NULL : &f->quantisation;
     for (uint32_t l = 0; l < f->layers; l++)
         if (!f->layer[l].router.codes)
             problem.router = NULL;
@@ -283,7 +283,7 @@ static enum gb_status check_arrays(struct case_list *cases, struct verify_option
     if (unfit)
         return gb_fail(error, GB_EINVAL, "%s: --%s goes with problems of layers; this is one of %s",
                        path_end(request->path), unfit, row->name);
-    if (o->claim.open_silu && request->fixture->operation != GB_SILU_MUL_QUANTISE)
+    if (o->claim.open_silu && !(row->flags & GB_OPEN_SILU))
         return gb_fail(error, GB_EINVAL, "%s: --open-silu goes with silu_mul_quantise; this is a problem of %s",
                        path_end(request->path), row->name);
     struct verify_options plain = *o;
@@ -302,7 +302,7 @@ static enum gb_status evaluate_fixture(json_t *record, struct case_list *cases, 
 {
     struct gb_fixture *f = request->fixture;
     struct baseline *reference;
-    if (operator_of(f)->arrays)
+    if (!operator_of(f)->layers)
         return check_arrays(cases, o, catalogue, request, error);
     if (o->claim.scales || o->claim.open_silu)
         return gb_fail(error, GB_EINVAL, "--scales and --open-silu go with problems of quantisers, not of layers");
@@ -390,12 +390,12 @@ static enum gb_status verify_fixture(json_t *record, struct run_totals *totals, 
 /* Nothing that is read is written over. */
 static enum gb_status check_target(const struct verify_options *o, const char *path, struct gb_error *error)
 {
-    enum gb_status status = target_check(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
+    enum gb_status status = output_guard(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
     if (status == GB_OK)
-        status = target_check(path, o->outputs, o->outputs_count, error);
+        status = output_guard(path, o->outputs, o->outputs_count, error);
     if (status == GB_OK)
-        status = target_check(path, o->subjects, o->subject_count, error);
-    return status == GB_OK ? target_check(path, &o->policy_name, 1, error) : status;
+        status = output_guard(path, o->subjects, o->subject_count, error);
+    return status == GB_OK ? output_guard(path, &o->policy_name, 1, error) : status;
 }
 
 static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)
@@ -411,8 +411,8 @@ static const struct argp argp = {
     .parser = parse,
     .args_doc = "FIXTURE...",
     .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
-           "A FIXTURE is a file, or a folder of them. "
-           "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
+           "A FIXTURE may be a folder: every fixture in it is judged. Without --kernel,\n"
+           "--subject and --outputs the reference itself is judged.\n\n"
            "Examples:\n"
            "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 \\\n"
            "      -o record.json -o junit.xml\n"

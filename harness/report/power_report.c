@@ -44,88 +44,118 @@ static bool staged(const json_t *fault)
     return json_array_size(json_object_get(fault, "caught_by_stages")) > 0;
 }
 
-static void route_table(FILE *stream, const json_t *faults)
+/* "changed tokens" of "changed_tokens". */
+static const char *words(const char *key, char *text, size_t bytes)
 {
-    char text[64];
-    if (json_array_size(faults))
-        fprintf(stream, "\n%-58s %17s  %s\n", "fault of the router", "tokens changed", "caught by");
-    for (size_t i = 0; i < json_array_size(faults); i++) {
-        const json_t *f = json_array_get(faults, i);
-        bool effect = record_number(f, "changed_tokens", NULL) > 0;
-        const char *checks = listed(json_object_get(f, "caught_by"), text, sizeof text);
-        fprintf(stream, "%-58s %17.0f  %s\n", record_text(f, "name", NULL), record_number(f, "changed_tokens", NULL),
-                !effect     ? "no effect on this fixture"
-                : checks[0] ? checks
-                            : "NOT CAUGHT");
-    }
+    snprintf(text, bytes, "%s", key);
+    for (char *c = text; *c; c++)
+        if (*c == '_')
+            *c = ' ';
+    return text;
 }
 
-static void route_markdown(FILE *stream, const json_t *faults)
+/* What saw an injected bug of an operator, and whether less of it is wrong where the form of silu is open. */
+static const char *seen(const json_t *bug, char *text, size_t bytes)
 {
-    char text[64];
-    if (json_array_size(faults))
-        fprintf(stream,
-                "\n| injected bug of the router | modelled on | tokens changed | caught by |\n|---|---|---|---|\n");
-    for (size_t i = 0; i < json_array_size(faults); i++) {
-        const json_t *f = json_array_get(faults, i);
-        fprintf(stream, "| %s | %s | %.0f | %s |\n", record_text(f, "name", NULL), record_text(f, "modelled_on", NULL),
-                record_number(f, "changed_tokens", NULL), listed(json_object_get(f, "caught_by"), text, sizeof text));
-    }
-}
-
-/* What is changed by an injected bug of a quantiser, and what of it stays wrong where the form of silu is open. */
-static const char *seen(const json_t *fault, char *text, size_t bytes)
-{
-    const json_t *open = json_object_get(fault, "caught_with_open_silu");
+    const json_t *open = json_object_get(bug, "caught_with_open_silu"), *count;
+    const char *key;
+    json_int_t changed = 0;
     char checks[64];
-    listed(json_object_get(fault, "caught_by"), checks, sizeof checks);
-    snprintf(text, bytes, "%s%s", checks[0] ? checks : "no effect on this fixture",
+    json_object_foreach((json_t *)bug, key, count) changed += json_integer_value(count);
+    listed(json_object_get(bug, "caught_by"), checks, sizeof checks);
+    snprintf(text, bytes, "%s%s",
+             !changed    ? "no effect on this fixture"
+             : checks[0] ? checks
+                         : "NOT CAUGHT",
              checks[0] && open && json_array_size(open) == 0 ? "; admissible with --open-silu" : "");
     return text;
 }
 
-static void quantise_table(FILE *stream, const json_t *record)
+/* Bugs of one operator, with how many of what each changes. of: " of the router", or "". */
+static void operator_table(FILE *stream, const json_t *bugs, const char *of)
 {
-    const json_t *faults = json_object_get(record, "injected_bugs");
+    const char *key;
+    json_t *value;
+    char text[128];
+    snprintf(text, sizeof text, "injected bug%s", of);
+    fprintf(stream, "\n%-62s", text);
+    json_object_foreach(json_array_get(bugs, 0), key, value) if (json_is_integer(value))
+        fprintf(stream, " %14s", words(key, text, sizeof text));
+    fprintf(stream, "  caught by\n");
+    for (size_t i = 0; i < json_array_size(bugs); i++) {
+        json_t *bug = json_array_get(bugs, i);
+        fprintf(stream, "%-62s", record_text(bug, "name", NULL));
+        json_object_foreach(bug, key, value) if (json_is_integer(value))
+            fprintf(stream, " %14lld", (long long)json_integer_value(value));
+        fprintf(stream, "  %s\n", seen(bug, text, sizeof text));
+    }
+}
+
+static void operator_markdown(FILE *stream, const json_t *bugs, const char *of)
+{
+    const char *key;
+    json_t *value;
+    char text[128], rule[64] = "|---|---|";
+    fprintf(stream, "\n| injected bug%s | modelled on |", of);
+    json_object_foreach(json_array_get(bugs, 0), key, value) if (json_is_integer(value))
+    {
+        fprintf(stream, " %s |", words(key, text, sizeof text));
+        strncat(rule, "---|", sizeof rule - strlen(rule) - 1);
+    }
+    fprintf(stream, " caught by |\n%s---|\n", rule);
+    for (size_t i = 0; i < json_array_size(bugs); i++) {
+        json_t *bug = json_array_get(bugs, i);
+        fprintf(stream, "| %s | %s |", record_text(bug, "name", NULL), record_text(bug, "modelled_on", NULL));
+        json_object_foreach(bug, key, value) if (json_is_integer(value))
+            fprintf(stream, " %lld |", (long long)json_integer_value(value));
+        fprintf(stream, " %s |\n", seen(bug, text, sizeof text));
+    }
+}
+
+/* Of operators that are parts of a layer: every list "<part>_bugs". */
+static void part_tables(FILE *stream, const json_t *record, void (*print)(FILE *, const json_t *, const char *))
+{
+    const char *key;
+    json_t *list;
+    json_object_foreach((json_t *)record, key, list)
+    {
+        size_t length = strlen(key);
+        char of[64];
+        if (length < 6 || strcmp(key + length - 5, "_bugs") || !strcmp(key, "injected_bugs") || !json_array_size(list))
+            continue;
+        snprintf(of, sizeof of, " of the %.*s", (int)(length - 5), key);
+        print(stream, list, of);
+    }
+}
+
+/* A fixture that is a problem of one operator alone. */
+static void alone_table(FILE *stream, const json_t *record)
+{
+    const json_t *bugs = json_object_get(record, "injected_bugs");
     const char *reason = record_text(record, "reason", NULL);
-    char text[128];
-    fprintf(stream, "%s of %s\n\n%-62s %8s %8s  %s\n", record_text(record, "fixture", "operator", NULL),
-            record_text(record, "fixture", "path", NULL), "injected bug", "codes", "scales", "caught by");
-    for (size_t i = 0; i < json_array_size(faults); i++) {
-        const json_t *f = json_array_get(faults, i);
-        fprintf(stream, "%-62s %8.0f %8.0f  %s\n", record_text(f, "name", NULL), record_number(f, "codes", NULL),
-                record_number(f, "scales", NULL), seen(f, text, sizeof text));
-    }
+    fprintf(stream, "%s of %s\n", record_text(record, "fixture", "operator", NULL),
+            record_text(record, "fixture", "path", NULL));
+    operator_table(stream, bugs, "");
     fprintf(stream, "\n%.0f of %zu injected bugs are caught\n%s%s%s\n", record_number(record, "caught", NULL),
-            json_array_size(faults), record_text(record, "verdict", NULL), reason[0] ? ": " : "", reason);
+            json_array_size(bugs), record_text(record, "verdict", NULL), reason[0] ? ": " : "", reason);
 }
 
-static void quantise_markdown(FILE *stream, const json_t *record)
+static void alone_markdown(FILE *stream, const json_t *record)
 {
-    const json_t *faults = json_object_get(record, "injected_bugs");
-    char text[128];
-    fprintf(stream,
-            "Fixture %s: %s by %s\n\n| injected bug | modelled on | codes changed | scales changed | caught by |\n"
-            "|---|---|---|---|---|\n",
-            record_text(record, "fixture", "path", NULL), record_text(record, "fixture", "operator", NULL),
-            record_text(record, "fixture", "recipe", NULL));
-    for (size_t i = 0; i < json_array_size(faults); i++) {
-        const json_t *f = json_array_get(faults, i);
-        fprintf(stream, "| %s | %s | %.0f | %.0f | %s |\n", record_text(f, "name", NULL),
-                record_text(f, "modelled_on", NULL), record_number(f, "codes", NULL), record_number(f, "scales", NULL),
-                seen(f, text, sizeof text));
-    }
+    fprintf(stream, "Fixture %s: %s by %s\n", record_text(record, "fixture", "path", NULL),
+            record_text(record, "fixture", "operator", NULL), record_text(record, "fixture", "recipe", NULL));
+    operator_markdown(stream, json_object_get(record, "injected_bugs"), "");
 }
 
-static bool of_quantiser(const json_t *record)
+static bool of_one_operator(const json_t *record)
 {
     return record_text(record, "fixture", "operator", NULL)[0] != '\0';
 }
 
 void power_table(FILE *stream, const json_t *record)
 {
-    if (of_quantiser(record)) {
-        quantise_table(stream, record);
+    if (of_one_operator(record)) {
+        alone_table(stream, record);
         return;
     }
     const json_t *faults = json_object_get(record, "injected_bugs"), *policies = json_object_get(record, "policies");
@@ -144,7 +174,7 @@ void power_table(FILE *stream, const json_t *record)
                 : staged(f) ? "NOT CAUGHT, but where the intermediate is handed out"
                             : "NOT CAUGHT");
     }
-    route_table(stream, json_object_get(record, "router_bugs"));
+    part_tables(stream, record, operator_table);
     fprintf(stream, "\n%-24s %-8s %6s %6s  %9s %9s %9s %9s %9s\n", "policy", "verdict", "caught", "missed", "scale",
             "of a row", "noise", "rows", "elements");
     for (size_t i = 0; i < json_array_size(policies); i++) {
@@ -171,8 +201,8 @@ void power_table(FILE *stream, const json_t *record)
 
 void power_markdown(FILE *stream, const json_t *record)
 {
-    if (of_quantiser(record)) {
-        quantise_markdown(stream, record);
+    if (of_one_operator(record)) {
+        alone_markdown(stream, record);
         return;
     }
     const json_t *faults = json_object_get(record, "injected_bugs"), *policies = json_object_get(record, "policies");
@@ -208,5 +238,5 @@ void power_markdown(FILE *stream, const json_t *record)
         fprintf(stream, " %s |", listed(json_object_get(f, "caught_by_stages"), b, sizeof b));
     }
     fprintf(stream, "\n");
-    route_markdown(stream, json_object_get(record, "router_bugs"));
+    part_tables(stream, record, operator_markdown);
 }

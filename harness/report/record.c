@@ -74,7 +74,7 @@ static json_t *record_quantiser(const char *path, const struct gb_fixture *f)
                                 f->sha256, "source", record_string(f->source), "operator", operator_name(f->operation),
                                 "recipe", record_string(f->recipe), "input", gb_format_name(q->input), "rows",
                                 (int)q->rows, "columns", (int)q->columns, "layout", gb_scale_layout_name(q->layout));
-    if (f->operation == GB_SILU_MUL_QUANTISE)
+    if (gb_quantisation_gated(q))
         json_object_update_new(fixture, json_pack("{s:s, s:s, s:s}", "silu", gb_silu_form_name(q->silu), "activated",
                                                   gb_format_name(q->activated), "product", gb_format_name(q->product)));
     return fixture;

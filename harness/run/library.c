@@ -77,7 +77,8 @@ enum gb_status library_check_kernel(const char *path, uint32_t i, const struct g
         return gb_fail(error, GB_EINVAL,
                        "%s: kernel %s: an order is NULL, or printable ASCII without spaces, at most %d long", path,
                        k->name, ORDER_BYTES - 1);
-    if (k->flags & GB_ROUTES && k->operation != GB_LAYER)
+    const struct operator_row *row = operator_find(k->operation);
+    if (k->flags & GB_ROUTES && !(row && row->flags & GB_ROUTES))
         return gb_fail(error, GB_EINVAL, "%s: kernel %s: has GB_ROUTES, which is for GB_LAYER", path, k->name);
     if (!known(k))
         return gb_fail(error, GB_EINVAL,
@@ -157,18 +158,18 @@ static const char *doing(uint32_t state)
 }
 
 /*
- * Starts the process, waits, and reads what it left into wire, [WIRE_BYTES]. argument: of `inspect`, or NULL. Returns
+ * Starts the process, waits, and reads what it left into wire, [WIRE_BYTES]. argument: of `table`, or NULL. Returns
  * whether it ended well; otherwise reason says how it ended.
  */
-static bool inspect(char *argument, unsigned timeout_s, char *wire, char *reason, size_t bytes)
+static bool ask_table(char *argument, unsigned timeout_s, char *wire, char *reason, size_t bytes)
 {
-    char *argv[] = {"gaugeblock", "inspect", argument, NULL};
+    char *argv[] = {"gaugeblock", "table", argument, NULL};
     char how[128], said[CHILD_SAID];
     struct child child;
     struct gb_error error;
     struct wire_head head = {0};
     bool good = false;
-    int status, file = child_memory("inspect", WIRE_BYTES), log = child_memory("said", CHILD_LOG);
+    int status, file = child_memory("table", WIRE_BYTES), log = child_memory("said", CHILD_LOG);
     int code = file < 0 || log < 0
                    ? errno
                    : child_start_guarded(argv, environ, log, &file, 1, &(struct child_limits){timeout_s, 0}, &child);
@@ -239,7 +240,7 @@ enum gb_status library_read(const char *path, unsigned timeout_s, struct subject
     if (!wire)
         return gb_fail(error, GB_ENOMEM, "no memory for the kernels of %s", path);
     enum gb_status status = GB_OK;
-    if (!inspect(library->path, timeout_s, wire, library->reason, sizeof library->reason)) {
+    if (!ask_table(library->path, timeout_s, wire, library->reason, sizeof library->reason)) {
         library->verdict = VERDICT_CRASH;
     } else if (((const struct wire_head *)wire)->state == WIRE_REFUSED) {
         library->verdict = VERDICT_BAD_INPUT;
@@ -283,7 +284,7 @@ enum gb_status library_device(char *text, size_t bytes, struct gb_error *error)
         char *wire = calloc(1, WIRE_BYTES);
         if (!wire)
             return gb_fail(error, GB_ENOMEM, "no memory for the device's description");
-        if (inspect(NULL, INPUT_TIMEOUT_S, wire, answer, sizeof answer)) {
+        if (ask_table(NULL, INPUT_TIMEOUT_S, wire, answer, sizeof answer)) {
             there = ((const struct wire_head *)wire)->state == WIRE_READ;
             take_message(wire, answer, sizeof answer);
         }

@@ -58,12 +58,12 @@ static enum gb_status read_table(const char *path, struct gb_error *error)
     return status;
 }
 
-int inspect_main(int argc, char **argv)
+int table_main(int argc, char **argv)
 {
     const struct gb_device *device;
     struct gb_error error = {""};
     if (argc > 2) {
-        fprintf(stderr, "gaugeblock inspect: is run by other commands\n");
+        fprintf(stderr, "gaugeblock table: is run by other commands\n");
         return EXIT_USAGE;
     }
     if (!leave(WIRE_LOADING))

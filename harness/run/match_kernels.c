@@ -44,33 +44,17 @@ static enum gb_format activations_of(const struct gb_problem *problem)
     return problem->activation_rules ? gb_quantiser_activations(problem->activation_rules) : GB_BF16;
 }
 
-static bool routes(const struct gb_kernel *kernel)
-{
-    return kernel->operation == GB_ROUTE || kernel->flags & GB_ROUTES;
-}
-
-/* Whether it is a problem of this quantiser. */
-static bool asks_for(enum gb_operator operation, const struct gb_problem *problem)
-{
-    const struct gb_quantisation *q = problem->quantise;
-    return q && operation == (q->input_columns == q->columns ? GB_QUANTISE : GB_SILU_MUL_QUANTISE);
-}
-
-/* The operator that a problem with `quantise` is one of. */
-static const struct operator_row *quantiser(const struct gb_problem *problem)
-{
-    return operator_find(asks_for(GB_QUANTISE, problem) ? GB_QUANTISE : GB_SILU_MUL_QUANTISE);
-}
-
-/* Whether the kernel is for problems like this: one that routes for those with routers, all but a router for their
- * weight format, and bf16 activations or theirs. */
+/* Whether the kernel is for problems like this: of this operator or, on layers, one that routes for those with routers,
+ * all but a router for their weight format, and bf16 activations or theirs. */
 static bool takes(const struct gb_kernel *kernel, const struct gb_problem *problem)
 {
-    if (operator_find(kernel->operation)->arrays || problem->quantise)
-        return asks_for(kernel->operation, problem);
-    if (routes(kernel) && !problem->router)
+    const struct operator_row *row = operator_find(kernel->operation), *asked = operator_asked(problem);
+    uint32_t uses = operator_uses(kernel);
+    if (!row->layers || !asked->layers)
+        return row == asked;
+    if (uses & READS_ROUTER && !problem->router)
         return false;
-    if (kernel->operation == GB_ROUTE)
+    if (!(uses & READS_EXPERTS))
         return true;
     return kernel->weights == problem->weights &&
            (kernel->activations == GB_BF16 || kernel->activations == activations_of(problem));
@@ -81,37 +65,36 @@ static void check(const struct gb_problem *problem, struct selected *s)
 {
     char device[256];
     struct gb_error error = {""};
-    if (problem->quantise && !takes(s->kernel, problem)) {
+    const struct operator_row *row = operator_find(s->kernel->operation), *asked = operator_asked(problem);
+    uint32_t uses = operator_uses(s->kernel);
+    if (!asked->layers && row != asked) {
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s is a kernel of %s; the fixture is a problem of %s", s->kernel->name,
-                 operator_name(s->kernel->operation), quantiser(problem)->name);
-    } else if (!problem->quantise && routes(s->kernel) && !problem->router) {
+                 row->name, asked->name);
+    } else if (row->layers && uses & READS_ROUTER && !problem->router) {
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s routes, but the fixture has no router in every layer",
                  s->kernel->name);
-    } else if (!problem->quantise && operator_find(s->kernel->operation)->arrays) {
+    } else if (asked->layers && !row->layers) {
         s->verdict = VERDICT_UNSUPPORTED;
-        snprintf(s->reason, sizeof s->reason,
-                 "%s quantises values alone; make a problem of it (gaugeblock make q.h5 --operator %s --recipe "
-                 "nvfp4.trtllm/1), or judge its codes with gaugeblock identify",
-                 s->kernel->name, operator_name(s->kernel->operation));
+        snprintf(s->reason, sizeof s->reason, "%s %s", s->kernel->name, row->instead);
     } else if (!takes(s->kernel, problem)) {
         s->verdict = VERDICT_UNSUPPORTED;
         const char *activations = gb_format_name(s->kernel->activations);
         snprintf(s->reason, sizeof s->reason, "%s takes %s weights and %s activations, the fixture has %s and %s",
                  s->kernel->name, kernel_weights_name(s->kernel), activations ? activations : "unknown",
                  gb_format_name(problem->weights), gb_format_name(activations_of(problem)));
-    } else if (!problem->quantise && s->kernel->operation != GB_ROUTE &&
-               (problem->activation != GB_SILU || problem->biased) && !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
+    } else if (uses & READS_EXPERTS && (problem->activation != GB_SILU || problem->biased) &&
+               !(s->kernel->flags & GB_LAYER_EXTENSIONS)) {
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s knows no biases and no activation but SiLU, which the fixture has",
                  s->kernel->name);
-    } else if (!problem->quantise && s->kernel->operation != GB_ROUTE && problem->apply_router_weight_on_input &&
+    } else if (uses & READS_EXPERTS && problem->apply_router_weight_on_input &&
                !(s->kernel->flags & GB_APPLY_ROUTER_WEIGHT_ON_INPUT)) {
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s weighs outputs, but the fixture's routing weights multiply the input",
                  s->kernel->name);
-    } else if (!problem->quantise && s->kernel->order &&
+    } else if (row->layers && s->kernel->order &&
                !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s claims the order %s, which this version does not know",
@@ -198,8 +181,9 @@ uint32_t select_subjects(const struct catalogue *c, const char *const *patterns,
     for (uint32_t l = c->own; !pattern_count && l < c->count; l++)
         for (uint32_t i = 0; i < c->library[l].count; i++)
             count = add(selected, count, &c->library[l], &c->library[l].kernels[i], "--subject");
-    if (!pattern_count && c->count == c->own && problem->quantise) {
-        count = add_matching(c, quantiser(problem)->reference, problem, selected, count);
+    const struct operator_row *asked = operator_asked(problem);
+    if (!pattern_count && c->count == c->own && asked->reference) {
+        count = add_matching(c, asked->reference, problem, selected, count);
     } else if (!pattern_count && c->count == c->own) {
         const char *weights = gb_format_name(problem->weights), *activations = gb_format_name(activations_of(problem));
         char name[64];

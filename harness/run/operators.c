@@ -1,82 +1,254 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/run/operators.h"
 
+#include <string.h>
+
 #include "quant/quant.h"
 
-static size_t bytes_of_values(const struct gb_fixture *f, uint32_t tokens, size_t *element)
+void *operator_pointer(const void *structure, size_t place)
 {
+    void *pointer;
+    memcpy(&pointer, (const char *)structure + place, sizeof pointer);
+    return pointer;
+}
+
+#define READ(NAME, ARGUMENT, USE, INPUTS, PLACE, BYTES)                                                                \
+    {                                                                                                                  \
+        NAME, USE, false, false, offsetof(struct gb_arguments, ARGUMENT), offsetof(struct INPUTS, PLACE), BYTES        \
+    }
+#define WRITTEN(NAME, ARGUMENT, USE, ROUTING, OUTPUTS, PLACE, BYTES)                                                   \
+    {                                                                                                                  \
+        NAME, USE, true, ROUTING, offsetof(struct gb_arguments, ARGUMENT), offsetof(struct OUTPUTS, PLACE), BYTES      \
+    }
+
+/* Operators on layers. */
+
+static size_t pairs_of(const struct gb_fixture *f, uint32_t tokens)
+{
+    return (size_t)tokens * f->shape.top_k;
+}
+
+static size_t bytes_of_x(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, size_t *element)
+{
+    (void)k;
+    *element = sizeof(gb_bf16);
+    return (size_t)tokens * f->shape.hidden * *element;
+}
+
+static size_t bytes_of_ids(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, size_t *element)
+{
+    (void)k;
+    *element = sizeof(int32_t);
+    return pairs_of(f, tokens) * *element;
+}
+
+static size_t bytes_of_routing_weights(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens,
+                                       size_t *element)
+{
+    (void)k;
+    *element = sizeof(float);
+    return pairs_of(f, tokens) * *element;
+}
+
+static size_t bytes_of_intermediate(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens,
+                                    size_t *element)
+{
+    (void)k;
+    *element = sizeof(gb_bf16);
+    return pairs_of(f, tokens) * f->shape.intermediate * *element;
+}
+
+static size_t bytes_of_output(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, size_t *element)
+{
+    *element = k->output == GB_FP32 ? sizeof(float) : sizeof(gb_bf16);
+    return (size_t)tokens * f->shape.hidden * *element;
+}
+
+static size_t bytes_of_activations(const struct gb_fixture *f, uint32_t tokens, enum gb_activation_part part,
+                                   size_t *element)
+{
+    struct gb_activation_array a = gb_activation_array(gb_fixture_activation_rules(f), &f->shape, part);
+    *element = a.bytes;
+    return (size_t)tokens * a.slots * a.width * *element;
+}
+
+#define ACTIVATIONS(NAME, PART)                                                                                        \
+    static size_t bytes_of_##NAME(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens,              \
+                                  size_t *element)                                                                     \
+    {                                                                                                                  \
+        (void)k;                                                                                                       \
+        return bytes_of_activations(f, tokens, PART, element);                                                         \
+    }
+ACTIVATIONS(x_codes, GB_X_CODES)
+ACTIVATIONS(x_scales, GB_X_SCALES)
+ACTIVATIONS(intermediate_codes, GB_INTERMEDIATE_CODES)
+ACTIVATIONS(intermediate_scales, GB_INTERMEDIATE_SCALES)
+
+#define LAYER_READ(NAME, ARGUMENT, USE) READ(NAME, ARGUMENT, USE, operator_inputs, ARGUMENT, bytes_of_##ARGUMENT)
+#define CODES_WRITTEN(NAME, USE, PART)                                                                                 \
+    WRITTEN(#NAME, NAME, USE, false, gb_layer_outputs, activations[PART], bytes_of_##NAME)
+
+static const struct operator_array of_layers[] = {
+    LAYER_READ("x", x, READS_X),
+    LAYER_READ("ids", ids, READS_ROUTING),
+    LAYER_READ("routing weights", routing_weights, READS_ROUTING_WEIGHTS),
+    LAYER_READ("intermediate", intermediate, READS_INTERMEDIATE),
+    WRITTEN("output", output, WRITES_OUTPUT, false, gb_layer_outputs, output, bytes_of_output),
+    WRITTEN("intermediate", intermediate, WRITES_INTERMEDIATE, false, gb_layer_outputs, intermediate,
+            bytes_of_intermediate),
+    WRITTEN("routed ids", routed_ids, WRITES_ROUTING, true, gb_layer_outputs, ids, bytes_of_ids),
+    WRITTEN("routed weights", routed_weights, WRITES_ROUTING, true, gb_layer_outputs, routing_weights,
+            bytes_of_routing_weights),
+    CODES_WRITTEN(x_codes, WRITES_X_CODES, GB_X_CODES),
+    CODES_WRITTEN(x_scales, WRITES_X_CODES, GB_X_SCALES),
+    CODES_WRITTEN(intermediate_codes, WRITES_INTERMEDIATE_CODES, GB_INTERMEDIATE_CODES),
+    CODES_WRITTEN(intermediate_scales, WRITES_INTERMEDIATE_CODES, GB_INTERMEDIATE_SCALES),
+};
+
+static struct gb_problem ask_layer(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                                   struct gb_quantisation *quantisation)
+{
+    struct gb_problem problem = gb_fixture_problem(fixture, tokens);
+    (void)quantisation;
+    if (kernel->activations == GB_BF16)
+        problem.activation_rules = NULL;
+    if (kernel->flags & GB_ROUTES)
+        problem.router = gb_fixture_router(fixture);
+    return problem;
+}
+
+static struct gb_problem ask_router(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                                    struct gb_quantisation *quantisation)
+{
+    (void)kernel;
+    (void)quantisation;
+    return (struct gb_problem){.size = sizeof(struct gb_problem),
+                               .shape = gb_fixture_problem(fixture, tokens).shape,
+                               .weights = GB_BF16,
+                               .router = gb_fixture_router(fixture)};
+}
+
+static enum gb_status new_routing(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                                  uint32_t layers, bool with_stack, struct gb_outputs **outputs, struct gb_error *error)
+{
+    struct gb_shape shape = fixture->shape;
+    (void)kernel;
+    (void)with_stack;
+    shape.tokens = tokens;
+    return gb_outputs_new_routing(&shape, layers, outputs, error);
+}
+
+static enum gb_status new_layers(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                                 uint32_t layers, bool with_stack, struct gb_outputs **outputs, struct gb_error *error)
+{
+    static const uint32_t of_part[GB_ACTIVATION_PARTS] = {
+        [GB_X_CODES] = WRITES_X_CODES,
+        [GB_X_SCALES] = WRITES_X_CODES,
+        [GB_INTERMEDIATE_CODES] = WRITES_INTERMEDIATE_CODES,
+        [GB_INTERMEDIATE_SCALES] = WRITES_INTERMEDIATE_CODES,
+    };
+    struct gb_shape shape = fixture->shape;
+    uint32_t uses = operator_uses(kernel);
+    shape.tokens = tokens;
+    enum gb_status status =
+        gb_outputs_new(&shape, layers, kernel->output, uses & WRITES_INTERMEDIATE, with_stack, outputs, error);
+    if (status == GB_OK && uses & WRITES_ROUTING)
+        status = gb_outputs_add_routing(*outputs, error);
+    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
+        if (uses & of_part[p])
+            status = gb_outputs_add_activations(*outputs, gb_fixture_activation_rules(fixture),
+                                                (enum gb_activation_part)p, error);
+    return status;
+}
+
+/* Quantisers. */
+
+static size_t bytes_of_values(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, size_t *element)
+{
+    (void)k;
     *element = sizeof *f->values;
     return (size_t)tokens * f->quantisation.input_columns * *element;
 }
 
-static size_t bytes_of_codes(const struct gb_fixture *f, uint32_t tokens, size_t *element)
+static size_t bytes_of_codes(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, size_t *element)
 {
     struct gb_quantisation q = gb_fixture_quantisation(f, tokens);
+    (void)k;
     *element = 1;
     return gb_code_arrays(&q).codes;
 }
 
-static size_t bytes_of_scales(const struct gb_fixture *f, uint32_t tokens, size_t *element)
+static size_t bytes_of_scales(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, size_t *element)
 {
     struct gb_quantisation q = gb_fixture_quantisation(f, tokens);
     struct gb_code_arrays a = gb_code_arrays(&q);
+    (void)k;
     *element = a.scale_bytes;
     return a.scales;
 }
 
-static void ask_quantise(const struct gb_fixture *f, uint32_t tokens, struct gb_quantisation *q,
-                         struct gb_problem *problem, struct gb_arguments *arguments)
+static struct gb_problem ask_quantiser(const struct gb_kernel *kernel, const struct gb_fixture *fixture,
+                                       uint32_t tokens, struct gb_quantisation *quantisation)
 {
-    *q = gb_fixture_quantisation(f, tokens);
-    *problem = (struct gb_problem){.size = sizeof *problem, .quantise = q};
-    *arguments = (struct gb_arguments){.size = sizeof *arguments, .quantise = q};
+    (void)kernel;
+    *quantisation = gb_fixture_quantisation(fixture, tokens);
+    return (struct gb_problem){.size = sizeof(struct gb_problem), .quantise = quantisation};
 }
 
-static enum gb_status new_codes(const struct gb_fixture *f, uint32_t tokens, struct gb_outputs **outputs,
-                                struct gb_error *error)
+static enum gb_status new_codes(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                                uint32_t layers, bool with_stack, struct gb_outputs **outputs, struct gb_error *error)
 {
-    struct gb_quantisation q = gb_fixture_quantisation(f, tokens);
+    struct gb_quantisation q = gb_fixture_quantisation(fixture, tokens);
+    (void)kernel;
+    (void)layers;
+    (void)with_stack;
     return gb_outputs_new_codes(&q, outputs, error);
 }
 
-#define READ(NAME, BYTES)                                                                                              \
-    {                                                                                                                  \
-#NAME, offsetof(struct gb_arguments, NAME), false, offsetof(struct gb_fixture, NAME), BYTES                    \
-    }
-#define WRITTEN(NAME, BYTES)                                                                                           \
-    {                                                                                                                  \
-#NAME, offsetof(struct gb_arguments, NAME), true, offsetof(struct gb_outputs, NAME), BYTES                     \
-    }
-
 static const struct operator_array of_quantisers[] = {
-    READ(values, bytes_of_values),
-    WRITTEN(codes, bytes_of_codes),
-    WRITTEN(scales, bytes_of_scales),
+    READ("values", values, 0, gb_fixture, values, bytes_of_values),
+    WRITTEN("codes", codes, 0, false, gb_outputs, codes, bytes_of_codes),
+    WRITTEN("scales", scales, 0, false, gb_outputs, scales, bytes_of_scales),
 };
 
-#define LAYERED(OPERATION, NAME)                                                                                       \
-    {                                                                                                                  \
-        .operation = OPERATION, .name = NAME, .tokens = "tokens"                                                       \
-    }
-#define QUANTISER(OPERATION, NAME, REFERENCE)                                                                          \
-    {                                                                                                                  \
-        OPERATION, NAME, "rows", REFERENCE, of_quantisers, sizeof of_quantisers / sizeof *of_quantisers, ask_quantise, \
-            new_codes                                                                                                  \
-    }
+#define COUNT(ARRAY) (sizeof(ARRAY) / sizeof *(ARRAY))
+#define ON_LAYERS                                                                                                      \
+    .tokens = "tokens", .again = ", with tokens and experts in other places", .layers = true, .arrays = of_layers,     \
+    .array_count = COUNT(of_layers)
+#define QUANTISER(NAME)                                                                                                \
+    .name = NAME, .tokens = "rows", .again = "", .arrays = of_quantisers, .array_count = COUNT(of_quantisers),         \
+    .ask = ask_quantiser, .new_outputs = new_codes,                                                                    \
+    .instead = "quantises values alone; make a problem of it (gaugeblock make q.h5 --operator " NAME                   \
+               " --recipe nvfp4.trtllm/1), or judge its codes with gaugeblock identify"
 
 static const struct operator_row rows[] = {
-    LAYERED(GB_LAYER, "layer"),
-    LAYERED(GB_GATE_UP, "gate_up"),
-    LAYERED(GB_DOWN, "down"),
-    LAYERED(GB_ROUTE, "route"),
-    QUANTISER(GB_QUANTISE, "quantise", "cpu/quantise"),
-    QUANTISER(GB_SILU_MUL_QUANTISE, "silu_mul_quantise", "cpu/silu-mul-quantise"),
+    {GB_LAYER, ON_LAYERS, .name = "layer", .flags = GB_ROUTES,
+     .uses = READS_X | READS_ROUTING | READS_ROUTING_WEIGHTS | READS_GATE_UP | READS_DOWN | WRITES_OUTPUT,
+     .stages = WRITES_INTERMEDIATE | WRITES_X_CODES | WRITES_INTERMEDIATE_CODES, .ask = ask_layer,
+     .new_outputs = new_layers},
+    {GB_GATE_UP, ON_LAYERS, .name = "gate_up", .uses = READS_X | READS_ROUTING | READS_GATE_UP | WRITES_INTERMEDIATE,
+     .stages = WRITES_X_CODES, .ask = ask_layer, .new_outputs = new_layers},
+    {GB_DOWN, ON_LAYERS, .name = "down",
+     .uses = READS_INTERMEDIATE | READS_ROUTING | READS_ROUTING_WEIGHTS | READS_DOWN | WRITES_OUTPUT,
+     .stages = WRITES_INTERMEDIATE_CODES, .ask = ask_layer, .new_outputs = new_layers},
+    {GB_ROUTE, ON_LAYERS, .name = "route", .uses = READS_X | READS_ROUTER | WRITES_ROUTING, .ask = ask_router,
+     .new_outputs = new_routing},
+    {GB_QUANTISE, QUANTISER("quantise"), .reference = "cpu/quantise"},
+    {GB_SILU_MUL_QUANTISE, QUANTISER("silu_mul_quantise"), .reference = "cpu/silu-mul-quantise", .flags = GB_OPEN_SILU},
 };
 
 const struct operator_row *operator_find(enum gb_operator operation)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < COUNT(rows); i++)
         if (rows[i].operation == operation)
+            return &rows[i];
+    return NULL;
+}
+
+const struct operator_row *operator_named(const char *name)
+{
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if (!strcmp(rows[i].name, name))
             return &rows[i];
     return NULL;
 }
@@ -86,8 +258,48 @@ const struct operator_row *operator_of(const struct gb_fixture *fixture)
     return operator_find(fixture->operation ? fixture->operation : GB_LAYER);
 }
 
+const struct operator_row *operator_asked(const struct gb_problem *problem)
+{
+    const struct gb_quantisation *q = problem->quantise;
+    return operator_find(!q ? GB_LAYER : q->input_columns == q->columns ? GB_QUANTISE : GB_SILU_MUL_QUANTISE);
+}
+
+const struct operator_row *operator_of_outputs(const struct gb_fixture *fixture, const struct gb_outputs *outputs)
+{
+    const struct operator_row *row = operator_of(fixture);
+    return row->layers && !outputs->layer[0].output ? operator_find(GB_ROUTE) : row;
+}
+
 const char *operator_name(enum gb_operator operation)
 {
     const struct operator_row *row = operator_find(operation);
     return row ? row->name : "unknown";
+}
+
+uint32_t operator_uses(const struct gb_kernel *kernel)
+{
+    const struct operator_row *row = operator_find(kernel->operation);
+    uint32_t uses = row->uses | (kernel->flags & GB_STAGE_OUTPUTS ? row->stages : 0);
+    if (kernel->activations == GB_BF16)
+        uses &= ~(uint32_t)(WRITES_X_CODES | WRITES_INTERMEDIATE_CODES);
+    if (kernel->flags & row->flags & GB_ROUTES)
+        uses = (uses & ~(uint32_t)(READS_ROUTING | READS_ROUTING_WEIGHTS)) | READS_ROUTER | WRITES_ROUTING;
+    return uses;
+}
+
+bool operator_is_whole(const struct gb_kernel *kernel)
+{
+    uint32_t uses = operator_uses(kernel);
+    return uses & READS_X && uses & WRITES_OUTPUT;
+}
+
+struct gb_kernel operator_router(const struct gb_kernel *kernel)
+{
+    struct gb_kernel router = *kernel;
+    router.operation = GB_ROUTE;
+    router.weights = router.activations = GB_BF16;
+    router.order = kernel->order ? GB_ORDER_FMA32 : NULL; /* which every contract's router has */
+    router.output = GB_FP32;
+    router.roundings = (struct gb_stage_roundings){0}; /* they are the layer's */
+    return router;
 }

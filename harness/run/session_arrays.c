@@ -1,93 +1,110 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "harness/run/environment.h"
 #include "harness/run/session_arrays.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "harness/run/guarded.h"
+#include "harness/run/environment.h"
 
-enum { MOST_ARRAYS = 8 };
-
-struct run {
-    const struct operator_row *row;
-    const struct gb_kernel *kernel;
-    struct guarded array[MOST_ARRAYS], workspace;
-    struct gb_quantisation quantisation;
-    struct gb_problem problem;
-    struct gb_arguments arguments;
-};
-
-/* The pointer at this place of a struct. */
-static void *pointer_at(const void *structure, size_t place)
+bool array_used(const struct operator_array *array, uint32_t uses)
 {
-    void *pointer;
-    memcpy(&pointer, (const char *)structure + place, sizeof pointer);
-    return pointer;
+    return !array->use || array->use & uses;
 }
 
-static enum gb_status run_new(struct run *r, const struct gb_device *memory, const struct gb_fixture *fixture,
-                              uint32_t tokens, uint8_t poison, struct gb_error *error)
+enum gb_status array_run_new(struct array_run *r, const struct gb_device *memory, const struct gb_fixture *fixture,
+                             uint32_t tokens, size_t workspace, uint8_t poison, struct gb_arguments *arguments,
+                             struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    r->row->ask(fixture, tokens, &r->quantisation, &r->problem, &r->arguments);
     for (uint32_t i = 0; status == GB_OK && i < r->row->array_count; i++) {
         const struct operator_array *a = &r->row->arrays[i];
-        size_t element, bytes = a->bytes(fixture, tokens, &element);
+        size_t element;
+        if (!array_used(a, r->uses))
+            continue;
+        size_t bytes = a->bytes(r->kernel, fixture, tokens, &element);
         if (a->written)
             status = guarded_new(memory, bytes, &r->array[i], error);
         else
-            status = guarded_from(memory, pointer_at(fixture, a->place), bytes, &r->array[i], error);
+            status = guarded_from(memory, operator_pointer(r->inputs, a->place), bytes, &r->array[i], error);
         if (status == GB_OK && a->written)
             status = guarded_poison(&r->array[i], poison, error);
-        memcpy((char *)&r->arguments + a->argument, &r->array[i].payload, sizeof r->array[i].payload);
+        memcpy((char *)arguments + a->argument, &r->array[i].payload, sizeof r->array[i].payload);
     }
-    if (status == GB_OK && r->kernel->workspace) {
-        size_t bytes = r->kernel->workspace(&r->problem);
-        environment_reset();
-        status = guarded_new(memory, bytes, &r->workspace, error);
-    }
-    r->arguments.workspace = r->workspace.payload;
+    if (status == GB_OK && workspace)
+        status = guarded_new(memory, workspace, &r->workspace, error);
+    arguments->workspace = r->workspace.payload;
     return status == GB_OK ? guarded_poison(&r->workspace, poison, error) : status;
 }
 
-static enum gb_status compute(struct run *r, const struct gb_device *memory, struct gb_error *error)
+void array_note(struct worker_checks *checks, bool *what, const char *where, const char *name, int64_t layer)
 {
-    const struct gb_kernel *k = r->kernel;
-    enum gb_status status = k->prepare ? k->prepare(&r->arguments, &r->arguments.prepared, error) : GB_OK;
-    environment_reset();
-    if (status == GB_OK)
-        status = k->run(&r->arguments, error);
-    environment_reset();
-    if (status == GB_OK)
-        status = memory->synchronise(error);
-    if (r->arguments.prepared && k->release)
-        k->release(r->arguments.prepared);
-    environment_reset();
-    return status;
-}
-
-/* Remembers what was seen first. */
-static void note(struct worker_checks *checks, bool *what, const char *where, const char *name)
-{
+    char of_layer[32] = "";
+    if (layer >= 0)
+        snprintf(of_layer, sizeof of_layer, " of layer %lld", (long long)layer);
     if (!checks->canary_broken && !checks->input_changed)
-        snprintf(checks->where, sizeof checks->where, "%s%s", where, name);
+        snprintf(checks->where, sizeof checks->where, "%s%s%s", where, name, of_layer);
     *what = true;
 }
 
-/* content: of an array that is read; otherwise NULL. */
-static enum gb_status inspect(const struct guarded *buffer, const void *content, const char *name,
-                              struct worker_checks *checks, struct gb_error *error)
+enum gb_status array_inspect(const struct guarded *buffer, const void *content, const char *name, int64_t layer,
+                             struct worker_checks *checks, struct gb_error *error)
 {
     bool good;
     enum gb_status status = guarded_intact(buffer, &good, error);
     if (status == GB_OK && !good)
-        note(checks, &checks->canary_broken, "beside ", name);
+        array_note(checks, &checks->canary_broken, "beside ", name, layer);
     if (status == GB_OK && content) {
         status = guarded_equals(buffer, 0, content, buffer->bytes, &good, error);
         if (status == GB_OK && !good)
-            note(checks, &checks->input_changed, "", name);
+            array_note(checks, &checks->input_changed, "", name, layer);
     }
+    return status;
+}
+
+enum gb_status array_run_inspect(const struct array_run *r, struct worker_checks *checks, struct worker_checks *routing,
+                                 struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < r->row->array_count; i++) {
+        const struct operator_array *a = &r->row->arrays[i];
+        if (array_used(a, r->uses))
+            status = array_inspect(&r->array[i], a->written ? NULL : operator_pointer(r->inputs, a->place), a->name,
+                                   r->layer, a->routing ? routing : checks, error);
+    }
+    return status == GB_OK ? array_inspect(&r->workspace, NULL, "workspace", r->layer, checks, error) : status;
+}
+
+enum gb_status array_run_read(const struct array_run *r, const void *outputs, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < r->row->array_count; i++) {
+        const struct operator_array *a = &r->row->arrays[i];
+        if (a->written && array_used(a, r->uses))
+            status = guarded_read(&r->array[i], operator_pointer(outputs, a->place), error);
+    }
+    return status;
+}
+
+void array_run_free(struct array_run *r)
+{
+    for (uint32_t i = 0; i < r->row->array_count; i++)
+        guarded_free(&r->array[i]);
+    guarded_free(&r->workspace);
+}
+
+static enum gb_status compute(const struct gb_kernel *k, const struct gb_device *memory, struct gb_arguments *arguments,
+                              struct gb_error *error)
+{
+    enum gb_status status = k->prepare ? k->prepare(arguments, &arguments->prepared, error) : GB_OK;
+    environment_reset();
+    if (status == GB_OK)
+        status = k->run(arguments, error);
+    environment_reset();
+    if (status == GB_OK)
+        status = memory->synchronise(error);
+    if (arguments->prepared && k->release)
+        k->release(arguments->prepared);
+    environment_reset();
     return status;
 }
 
@@ -95,20 +112,19 @@ enum gb_status session_run_arrays(const struct gb_kernel *kernel, const struct g
                                   const struct gb_fixture *fixture, uint32_t tokens, uint8_t poison,
                                   struct gb_outputs *outputs, struct worker_checks *checks, struct gb_error *error)
 {
-    struct run r = {.row = operator_find(kernel->operation), .kernel = kernel};
-    enum gb_status status = run_new(&r, memory, fixture, tokens, poison, error);
+    struct array_run r = {.row = operator_find(kernel->operation), .kernel = kernel, .layer = -1, .inputs = fixture};
+    struct gb_quantisation quantisation;
+    struct gb_problem problem = r.row->ask(kernel, fixture, tokens, &quantisation);
+    struct gb_arguments arguments = {.size = sizeof arguments, .quantise = problem.quantise};
+    size_t workspace = kernel->workspace ? kernel->workspace(&problem) : 0;
+    environment_reset();
+    enum gb_status status = array_run_new(&r, memory, fixture, tokens, workspace, poison, &arguments, error);
     if (status == GB_OK)
-        status = compute(&r, memory, error);
-    for (uint32_t i = 0; status == GB_OK && i < r.row->array_count; i++) {
-        const struct operator_array *a = &r.row->arrays[i];
-        status = inspect(&r.array[i], a->written ? NULL : pointer_at(fixture, a->place), a->name, checks, error);
-        if (status == GB_OK && a->written)
-            status = guarded_read(&r.array[i], pointer_at(outputs, a->place), error);
-    }
+        status = compute(kernel, memory, &arguments, error);
     if (status == GB_OK)
-        status = inspect(&r.workspace, NULL, "workspace", checks, error);
-    for (uint32_t i = 0; i < r.row->array_count; i++)
-        guarded_free(&r.array[i]);
-    guarded_free(&r.workspace);
+        status = array_run_inspect(&r, checks, checks, error);
+    if (status == GB_OK)
+        status = array_run_read(&r, outputs, error);
+    array_run_free(&r);
     return status;
 }

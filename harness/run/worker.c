@@ -15,7 +15,7 @@
 #include "harness/run/environment.h"
 #include "harness/run/operators.h"
 #include "harness/run/probe.h"
-#include "harness/run/session.h"
+#include "harness/run/session_arrays.h"
 #include "harness/run/text.h"
 #include "harness/run/worker.h"
 #include "quant/quant.h"
@@ -168,26 +168,29 @@ static int read_outputs(const struct worker_request *request, const struct gb_fi
     return input_shared_outputs(file, fixture, request->timeout_s, outputs, error);
 }
 
+/* Whether these are the arrays that such a kernel hands out, and no others. written: struct gb_layer_outputs, or struct
+ * gb_outputs. */
+static bool arrays_fit(const struct gb_kernel *k, const void *written)
+{
+    const struct operator_row *row = operator_find(k->operation);
+    uint32_t uses = operator_uses(k);
+    if (uses & WRITES_RESULT)
+        uses |= WRITES_OUTPUT; /* there is room for one */
+    for (uint32_t i = 0; i < row->array_count; i++)
+        if (row->arrays[i].written &&
+            !operator_pointer(written, row->arrays[i].place) == array_used(&row->arrays[i], uses))
+            return false;
+    return true;
+}
+
 /* Whether the worker handed out what such a kernel hands out for so many tokens, and nothing else. */
 static bool fits(const struct gb_kernel *k, const struct gb_outputs *o, uint32_t tokens)
 {
-    const struct operator_row *row = operator_find(k->operation);
-    if (o->shape.tokens != tokens)
+    if (o->shape.tokens != tokens || (!operator_find(k->operation)->layers && !arrays_fit(k, o)))
         return false;
-    for (uint32_t i = 0; i < row->array_count; i++)
-        if (row->arrays[i].written && !*(void *const *)((const char *)o + row->arrays[i].place))
+    for (uint32_t l = 0; l < o->layers; l++)
+        if (!arrays_fit(k, &o->layer[l]) || (o->layer[l].output && o->layer[l].format != k->output))
             return false;
-    for (uint32_t l = 0; l < o->layers; l++) {
-        const struct gb_layer_outputs *layer = &o->layer[l];
-        bool output = session_writes_output(k) || session_writes_intermediate(k); /* room for one */
-        bool good = !layer->output == !output && !layer->intermediate == !session_writes_intermediate(k) &&
-                    !layer->ids == !session_routes(k) && !layer->routing_weights == !session_routes(k) &&
-                    (!output || layer->format == k->output);
-        for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
-            good &= !layer->activations[p] == !session_writes_activations(k, (enum gb_activation_part)p);
-        if (!good)
-            return false;
-    }
     return true;
 }
 

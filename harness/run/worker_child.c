@@ -25,6 +25,8 @@ static const uint8_t poisons[2] = {0xFF, 0x5A};
 struct worker {
     struct gb_fixture *fixture;
     const struct gb_kernel *kernel;
+    const struct operator_row *row; /* of its operator */
+    uint32_t uses;                  /* enum operator_use of it */
     const struct gb_device *memory;
     uint32_t batches[MAX_BATCHES];
     uint32_t batch_count;
@@ -61,7 +63,7 @@ enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batche
 
 static bool wants_stack(const struct worker *w)
 {
-    return w->kernel->operation == GB_LAYER && w->fixture->stack.residual;
+    return operator_is_whole(w->kernel) && w->fixture->stack.residual;
 }
 
 /* Elements equal to both poisons were never written; any other difference is nondeterminism. layer: negative without
@@ -92,61 +94,28 @@ static void compare_runs(const void *first, const void *second, size_t count, si
 static enum gb_status new_outputs(const struct worker *w, uint32_t tokens, uint32_t layers, bool with_stack,
                                   struct gb_outputs **outputs, struct gb_error *error)
 {
-    struct gb_shape shape = w->fixture->shape;
-    const struct operator_row *row = operator_find(w->kernel->operation);
-    shape.tokens = tokens;
-    if (row->arrays)
-        return row->new_outputs(w->fixture, tokens, outputs, error);
-    if (w->kernel->operation == GB_ROUTE)
-        return gb_outputs_new_routing(&shape, layers, outputs, error);
-    enum gb_status status = gb_outputs_new(&shape, layers, w->kernel->output, session_writes_intermediate(w->kernel),
-                                           with_stack, outputs, error);
-    if (status == GB_OK && session_routes(w->kernel))
-        status = gb_outputs_add_routing(*outputs, error);
-    for (int p = 0; status == GB_OK && p < GB_ACTIVATION_PARTS; p++)
-        if (session_writes_activations(w->kernel, (enum gb_activation_part)p))
-            status = gb_outputs_add_activations(*outputs, gb_fixture_activation_rules(w->fixture),
-                                                (enum gb_activation_part)p, error);
-    return status;
+    return w->row->new_outputs(w->kernel, w->fixture, tokens, layers, with_stack, outputs, error);
 }
 
-/* Where what watching the kernel's routing shows belongs. */
+/* Where what watching the kernel's routing shows belongs: beside the rest where it is all that the kernel writes. */
 static struct worker_checks *routing_checks(struct worker *w, uint32_t b)
 {
-    return w->kernel->operation == GB_ROUTE ? &w->checks[b] : &w->routing[b];
+    return w->uses & WRITES_RESULT ? &w->routing[b] : &w->checks[b];
 }
 
-/* All that two runs of one layer wrote. */
-static void compare_layer_into(const struct worker *w, const struct gb_layer_outputs *out,
-                               const struct gb_layer_outputs *again, uint32_t b, uint32_t layer,
-                               struct worker_checks *checks, struct worker_checks *routing)
+/* All that two runs of a batch wrote: struct gb_layer_outputs, or struct gb_outputs and layer -1. */
+static void compare_written(const struct worker *w, const void *out, const void *again, uint32_t b, int64_t layer,
+                            struct worker_checks *checks, struct worker_checks *routing)
 {
-    const struct gb_shape *s = &w->fixture->shape;
-    size_t tokens = w->batches[b], pairs = tokens * s->top_k;
-    if (session_writes_output(w->kernel))
-        compare_runs(out->output, again->output, tokens * s->hidden,
-                     out->format == GB_FP32 ? sizeof(float) : sizeof(gb_bf16), "output", layer, checks);
-    if (out->intermediate)
-        compare_runs(out->intermediate, again->intermediate, pairs * s->intermediate, sizeof *out->intermediate,
-                     "intermediate", layer, checks);
-    if (out->ids)
-        compare_runs(out->ids, again->ids, pairs, sizeof *out->ids, "routed ids", layer, routing);
-    if (out->routing_weights)
-        compare_runs(out->routing_weights, again->routing_weights, pairs, sizeof *out->routing_weights,
-                     "routed weights", layer, routing);
-    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
-        if (out->activations[p]) {
-            struct gb_activation_array a =
-                gb_activation_array(w->outputs[b]->activation_rules, s, (enum gb_activation_part)p);
-            compare_runs(out->activations[p], again->activations[p], tokens * a.slots * a.width, a.bytes, a.name, layer,
-                         checks);
-        }
-}
-
-static void compare_layer(struct worker *w, const struct gb_layer_outputs *out, const struct gb_layer_outputs *again,
-                          uint32_t b, uint32_t layer)
-{
-    compare_layer_into(w, out, again, b, layer, &w->checks[b], routing_checks(w, b));
+    for (uint32_t i = 0; i < w->row->array_count; i++) {
+        const struct operator_array *a = &w->row->arrays[i];
+        size_t element;
+        if (!a->written || !array_used(a, w->uses))
+            continue;
+        size_t bytes = a->bytes(w->kernel, w->fixture, w->batches[b], &element);
+        compare_runs(operator_pointer(out, a->place), operator_pointer(again, a->place), bytes / element, element,
+                     a->name, layer, a->routing ? routing : checks);
+    }
 }
 
 /* Generates experts that the kernel chose and a generated fixture has no token for. *any: there were some. */
@@ -167,37 +136,35 @@ static enum gb_status admit_chosen(struct worker *w, struct session *s, const in
 }
 
 /* One run, of a layer that routes once more for as long as it chooses experts that were not there. */
-static enum gb_status run_once(struct worker *w, struct session *s, const struct session_io *io, int poison, uint32_t b,
-                               struct gb_error *error)
+static enum gb_status run_once(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                               const struct gb_layer_outputs *out, int poison, uint32_t b, struct gb_error *error)
 {
-    size_t pairs = (size_t)io->tokens * w->fixture->shape.top_k;
+    uint32_t tokens = w->batches[b];
+    size_t pairs = (size_t)tokens * w->fixture->shape.top_k;
     enum gb_status status = GB_OK;
     bool again = true;
     while (status == GB_OK && again) {
-        status = session_run(s, io, poisons[poison], &w->checks[b], routing_checks(w, b), error);
+        status = session_run(s, tokens, inputs, out, poisons[poison], &w->checks[b], routing_checks(w, b), error);
         again = false;
-        if (status == GB_OK && w->kernel->flags & GB_ROUTES)
-            status = admit_chosen(w, s, io->out.ids, pairs, &again, error);
+        if (status == GB_OK && w->uses & READS_EXPERTS && w->uses & WRITES_ROUTING)
+            status = admit_chosen(w, s, out->ids, pairs, &again, error);
     }
     return status;
 }
 
 /* Two runs of one batch with different poison. */
-static enum gb_status run_batch(struct worker *w, struct session *s, struct session_io io, uint32_t b,
+static enum gb_status run_batch(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
                                 struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
     struct gb_outputs *second = NULL;
-    io.out = *out;
-    enum gb_status status = run_once(w, s, &io, 0, b, error);
+    enum gb_status status = run_once(w, s, inputs, out, 0, b, error);
     if (status == GB_OK)
-        status = new_outputs(w, io.tokens, 1, false, &second, error);
-    if (status == GB_OK) {
-        io.out = second->layer[0];
-        status = run_once(w, s, &io, 1, b, error);
-    }
+        status = new_outputs(w, w->batches[b], 1, false, &second, error);
     if (status == GB_OK)
-        compare_layer(w, out, &io.out, b, s->layer);
+        status = run_once(w, s, inputs, &second->layer[0], 1, b, error);
+    if (status == GB_OK)
+        compare_written(w, out, &second->layer[0], b, s->layer, &w->checks[b], routing_checks(w, b));
     gb_outputs_free(second);
     return status;
 }
@@ -205,66 +172,75 @@ static enum gb_status run_batch(struct worker *w, struct session *s, struct sess
 /* Copies rows in reverse: token t is the last but t. */
 static void reverse(void *to, const void *from, uint32_t tokens, size_t row)
 {
-    for (uint32_t t = 0; from && t < tokens; t++)
+    for (uint32_t t = 0; t < tokens; t++)
         memcpy((char *)to + t * row, (const char *)from + (tokens - 1 - t) * row, row);
 }
 
 /* Puts what the moved run wrote back to where the first run has it. */
 static void put_back(const struct worker *w, uint32_t b, uint32_t layer, const struct gb_layer_outputs *ran)
 {
-    const struct gb_shape *shape = &w->fixture->shape;
-    const struct gb_layer_outputs *out = &w->moved[b]->layer[layer];
     uint32_t tokens = w->batches[b];
-    if (session_writes_output(w->kernel))
-        reverse(out->output, ran->output, tokens,
-                shape->hidden * (out->format == GB_FP32 ? sizeof(float) : sizeof(gb_bf16)));
-    reverse(out->intermediate, ran->intermediate, tokens, sizeof(gb_bf16) * shape->top_k * shape->intermediate);
-    reverse(out->ids, ran->ids, tokens, sizeof *out->ids * shape->top_k);
-    reverse(out->routing_weights, ran->routing_weights, tokens, sizeof *out->routing_weights * shape->top_k);
-    for (int p = 0; p < GB_ACTIVATION_PARTS; p++)
-        if (out->activations[p]) {
-            struct gb_activation_array a =
-                gb_activation_array(w->outputs[b]->activation_rules, shape, (enum gb_activation_part)p);
-            reverse(out->activations[p], ran->activations[p], tokens, a.slots * a.width * a.bytes);
-        }
+    for (uint32_t i = 0; i < w->row->array_count; i++) {
+        const struct operator_array *a = &w->row->arrays[i];
+        size_t element;
+        if (a->written && array_used(a, w->uses))
+            reverse(operator_pointer(&w->moved[b]->layer[layer], a->place), operator_pointer(ran, a->place), tokens,
+                    a->bytes(w->kernel, w->fixture, tokens, &element) / tokens);
+    }
+}
+
+static void inputs_free(const struct worker *w, const struct operator_inputs *inputs)
+{
+    for (uint32_t i = 0; i < w->row->array_count; i++)
+        if (!w->row->arrays[i].written)
+            free(operator_pointer(inputs, w->row->arrays[i].place));
+}
+
+/* The inputs that the kernel reads with their tokens in reverse and their experts where session_move has them.
+ * inputs_free in any case. */
+static enum gb_status move_inputs(const struct worker *w, const struct session *s, const struct operator_inputs *inputs,
+                                  uint32_t tokens, struct operator_inputs *moved, struct gb_error *error)
+{
+    *moved = (struct operator_inputs){0};
+    for (uint32_t i = 0; i < w->row->array_count; i++) {
+        const struct operator_array *a = &w->row->arrays[i];
+        size_t element;
+        if (a->written || !array_used(a, s->uses))
+            continue;
+        size_t bytes = a->bytes(w->kernel, w->fixture, tokens, &element);
+        void *copy = malloc(bytes);
+        if (!copy)
+            return gb_fail(error, GB_ENOMEM, "no memory for %u tokens in another order", tokens);
+        reverse(copy, operator_pointer(inputs, a->place), tokens, bytes / tokens);
+        memcpy((char *)moved + a->place, &copy, sizeof copy);
+    }
+    int32_t *ids = (int32_t *)moved->ids;
+    for (size_t p = 0; ids && p < (size_t)tokens * w->fixture->shape.top_k; p++)
+        ids[p] = ids[p] < 0 ? ids[p] : (int32_t)s->moved[ids[p]];
+    return GB_OK;
 }
 
 /* One more run of a batch, whose tokens come in reverse and whose experts session_move has moved: every token's result
  * is what it was, and whatever a kernel remembers by shape or by address is wrong. */
-static enum gb_status run_moved(struct worker *w, struct session *s, struct session_io io, uint32_t b,
+static enum gb_status run_moved(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
                                 struct gb_error *error)
 {
-    const struct gb_shape *shape = &w->fixture->shape;
-    const struct gb_layer_outputs *first = &w->outputs[b]->layer[s->layer], *moved = &w->moved[b]->layer[s->layer];
-    size_t pairs = (size_t)io.tokens * shape->top_k, inner = sizeof(gb_bf16) * shape->top_k * shape->intermediate;
     struct worker_checks differing = {0};
+    struct operator_inputs there;
     struct gb_outputs *ran = NULL;
-    gb_bf16 *x = malloc(sizeof *x * io.tokens * shape->hidden), *intermediate = malloc(inner * io.tokens);
-    int32_t *ids = malloc(pairs * sizeof *ids);
-    float *routing_weights = malloc(pairs * sizeof *routing_weights);
-    enum gb_status status = x && intermediate && ids && routing_weights
-                                ? new_outputs(w, io.tokens, 1, false, &ran, error)
-                                : gb_fail(error, GB_ENOMEM, "no memory for %u tokens in another order", io.tokens);
-    if (status == GB_OK) {
-        reverse(x, io.x, io.tokens, sizeof *x * shape->hidden);
-        reverse(intermediate, io.intermediate_in, io.tokens, inner);
-        reverse(ids, io.ids, io.tokens, sizeof *ids * shape->top_k);
-        reverse(routing_weights, io.routing_weights, io.tokens, sizeof *routing_weights * shape->top_k);
-        for (size_t p = 0; p < pairs; p++)
-            ids[p] = ids[p] < 0 ? ids[p] : (int32_t)s->moved[ids[p]];
-        struct session_io there = {io.tokens, x, ids, routing_weights, intermediate, ran->layer[0]};
-        status = run_once(w, s, &there, 0, b, error);
-    }
+    enum gb_status status = move_inputs(w, s, inputs, w->batches[b], &there, error);
+    if (status == GB_OK)
+        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    if (status == GB_OK)
+        status = run_once(w, s, &there, &ran->layer[0], 0, b, error);
     if (status == GB_OK) {
         put_back(w, b, s->layer, &ran->layer[0]);
-        compare_layer_into(w, first, moved, b, s->layer, &differing, &differing);
+        compare_written(w, &w->outputs[b]->layer[s->layer], &w->moved[b]->layer[s->layer], b, s->layer, &differing,
+                        &differing);
         w->moved_differs[b] |= differing.differing || differing.unwritten;
     }
     gb_outputs_free(ran);
-    free(x);
-    free(intermediate);
-    free(ids);
-    free(routing_weights);
+    inputs_free(w, &there);
     return status;
 }
 
@@ -288,8 +264,8 @@ static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_e
         status = stack_input(kernel_contract(w->fixture, w->kernel), w->fixture, s->layer, tokens, w->state, x, ids,
                              routing_weights, error);
     if (status == GB_OK) {
-        struct session_io io = {tokens, x, ids, routing_weights, NULL, own->layer[0]};
-        status = run_once(w, s, &io, 0, last, error);
+        struct operator_inputs inputs = {x, ids, routing_weights, NULL};
+        status = run_once(w, s, &inputs, &own->layer[0], 0, last, error);
     }
     if (status == GB_OK) {
         stack_add(w->state, w->kernel->output, own->layer[0].output, count);
@@ -309,7 +285,7 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     struct session s;
     gb_bf16 *inner = NULL;
     enum gb_status status = session_open(w->kernel, w->memory, w->fixture, layer, &s, error);
-    if (status == GB_OK && w->kernel->operation == GB_DOWN) {
+    if (status == GB_OK && w->uses & READS_INTERMEDIATE) {
         struct gb_arguments a = gb_layer_arguments(w->fixture, layer, shape->tokens);
         inner = malloc(sizeof(gb_bf16) * shape->tokens * shape->top_k * shape->intermediate);
         a.intermediate = inner;
@@ -318,18 +294,16 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = inner ? gb_reference_gate_up(kernel_contract(w->fixture, w->kernel), &a, error)
                        : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
+    const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, inner};
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};
         double began = clock_seconds();
-        status = run_batch(w, &s, io, b, error);
+        status = run_batch(w, &s, &inputs, b, error);
         w->seconds[b] += clock_seconds() - began;
     }
     if (status == GB_OK)
         status = session_move(&s, true, error);
-    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        struct session_io io = {w->batches[b], l->x, l->ids, l->routing_weights, inner, {0}};
-        status = run_moved(w, &s, io, b, error);
-    }
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
+        status = run_moved(w, &s, &inputs, b, error);
     if (status == GB_OK)
         status = session_move(&s, false, error);
     if (status == GB_OK && w->state)
@@ -346,7 +320,6 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
 /* Two runs of one batch of an operator without layers. */
 static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *error)
 {
-    const struct operator_row *row = operator_find(w->kernel->operation);
     struct gb_outputs *runs[2] = {w->outputs[b], w->moved[b]}; /* nothing moves: it is the second run */
     double began = clock_seconds();
     enum gb_status status = GB_OK;
@@ -354,14 +327,8 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
     for (int i = 0; status == GB_OK && i < 2; i++)
         status = session_run_arrays(w->kernel, w->memory, w->fixture, w->batches[b], poisons[i], runs[i], &w->checks[b],
                                     error);
-    for (uint32_t i = 0; status == GB_OK && i < row->array_count; i++) {
-        const struct operator_array *a = &row->arrays[i];
-        size_t element, bytes = a->bytes(w->fixture, w->batches[b], &element);
-        if (a->written)
-            compare_runs(*(void *const *)((const char *)runs[0] + a->place),
-                         *(void *const *)((const char *)runs[1] + a->place), bytes / element, element, a->name, -1,
-                         &w->checks[b]);
-    }
+    if (status == GB_OK)
+        compare_written(w, runs[0], runs[1], b, -1, &w->checks[b], &w->checks[b]);
     w->seconds[b] = clock_seconds() - began;
     return status;
 }
@@ -382,6 +349,8 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
         return status;
     if (!w->kernel)
         return gb_fail(error, GB_EINVAL, "%s: no kernel named %s", argv[2], argv[3]);
+    w->row = operator_find(w->kernel->operation);
+    w->uses = operator_uses(w->kernel);
     status = subject_memory(w->kernel, &w->memory, error);
     if (status == GB_OK)
         status = parse_batches(argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
@@ -415,17 +384,11 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
 {
     enum gb_status status = prepare(w, argv, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        const struct operator_row *row = operator_find(w->kernel->operation);
         struct gb_quantisation quantisation;
-        struct gb_problem problem;
-        struct gb_arguments arguments;
-        if (row->arrays)
-            row->ask(w->fixture, w->batches[b], &quantisation, &problem, &arguments);
-        else
-            problem = session_problem(w->kernel, w->fixture, w->batches[b]);
+        struct gb_problem problem = w->row->ask(w->kernel, w->fixture, w->batches[b], &quantisation);
         status = w->kernel->supports(&problem, error);
         w->calls_changed |= environment_reset();
-        if (status == GB_OK && row->arrays)
+        if (status == GB_OK && !w->row->layers)
             status = run_arrays(w, b, error);
     }
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)

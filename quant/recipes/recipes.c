@@ -78,6 +78,11 @@ const struct gb_recipe *gb_recipe_default_activations(enum gb_format format)
                                     : NULL;
 }
 
+bool gb_quantisation_gated(const struct gb_quantisation *q)
+{
+    return q->input_columns != q->columns;
+}
+
 enum gb_format gb_quantiser_activations(const struct gb_quantiser *rules)
 {
     static const struct {

@@ -11,13 +11,19 @@
 #include "reference/truth/bounds_requantise.h"
 #include "reference/truth/sums.h"
 
+bool gb_may_truncate(uint32_t accumulator_bits)
+{
+    return accumulator_bits < 24;
+}
+
 /* |silu'(x)| <= 1.0998... for all x. */
 static const double silu_slope = 1.1;
 /* An FP32 evaluation of silu by any published form: exp (2 ulp, and where it is a fast one another 1.173 |x|), 1 + e,
  * division, product. In units of 2^-24. */
 static const double silu_roundings = 8.0, silu_roundings_fast = 2.4;
-/* Where FP32's exp overflows or underflows, silu(x) is below this. */
-static const double silu_floor = 0x1p-120;
+/* Where FP32's exp overflows or underflows, silu(x) is below this, and below the second times |x| where exp's argument
+ * is clamped at 88.376, below the logarithm of the largest number. */
+static const double silu_floor = 0x1p-120, silu_clamped = 0x1p-127;
 /* gpt-oss. f(g) = g * sigmoid(alpha g) = silu(alpha g) / alpha, so |f'| is below silu's slope. Rounding alpha and its
  * product moves f by at most 2^-23 max(z^2 sigmoid'(z)) / alpha, the maximum being 0.44. */
 static const double sigmoid_floor = 0x1p-24;
@@ -36,11 +42,6 @@ static double half_ulp_bf16(double v)
     return ldexp(1.0, (exponent - 1 > -126 ? exponent - 1 : -126) - 8);
 }
 
-static double squared(double v)
-{
-    return v * v;
-}
-
 /* One rounding to `format` of a value that may be off by v->worst. */
 static void round_to(enum gb_format format, struct spread *v)
 {
@@ -48,8 +49,8 @@ static void round_to(enum gb_format format, struct spread *v)
         return;
     double half = half_ulp_bf16(fabs(v->value) + v->worst);
     v->worst += half;
-    v->variance += squared(half) / 3.0;
-    v->typical += squared(half) / 3.0;
+    v->variance += gb_squared(half) / 3.0;
+    v->typical += gb_squared(half) / 3.0;
 }
 
 /* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated in any order, rounded as
@@ -59,15 +60,18 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
 {
     struct spread r = {0};
     enum gb_format format = points->stages.gate_up;
-    double absolute, u = ldexp(1.0, -(int)points->accumulator_bits);
-    double n = count + gb_extra_roundings(points) + (bias ? 1.0 : 0.0);
+    double absolute, squares = 0.0, order = 0.0, u = ldexp(1.0, -(int)points->accumulator_bits);
+    double n = count + gb_extra_roundings(points) + (bias ? 1.0 : 0.0), added = bias ? (double)*bias : 0.0;
+    bool truncates = gb_may_truncate(points->accumulator_bits);
     gb_sum_products(row, x, count, &r.value, &absolute);
-    absolute += bias ? fabs((double)*bias) : 0.0;
+    absolute += fabs(added);
     r.worst = gamma_n(n, u) * absolute;
-    r.variance = n * squared(u * absolute) / 3.0;
-    if (typical)
-        r.typical = gb_sum_squared_products(row, x, count) + (bias ? squared((double)*bias) : 0.0);
-    r.typical = n * squared(u) * (squared(r.value + (bias ? (double)*bias : 0.0)) + r.typical) / 3.0;
+    if (typical || truncates)
+        squares = gb_sum_squared_products(row, x, count) + gb_squared(added);
+    if (truncates)
+        order = gb_order_variance(n, u, r.value + added, squares);
+    r.variance = gb_sum_variance(n, u, gb_squared(absolute), order);
+    r.typical = n * gb_squared(u) * (gb_squared(r.value + added) + squares) / 3.0;
     if (bias) {
         round_to(format, &r);
         r.value += (double)*bias;
@@ -80,7 +84,8 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
 double gb_silu_error(double x)
 {
     double silu = x / (1.0 + exp(-x));
-    return (silu_roundings + silu_roundings_fast * fabs(x)) * 0x1p-24 * fabs(silu) + silu_floor;
+    return (silu_roundings + silu_roundings_fast * fabs(x)) * 0x1p-24 * fabs(silu) + silu_floor +
+           silu_clamped * fabs(x);
 }
 
 /* What up is multiplied by, f(gate) = g * sigmoid(z), z = alpha * g, g = gate up to the limit. */
@@ -90,11 +95,12 @@ static struct spread gate_of(const struct gb_activation_row *row, struct spread 
     double g = clamped ? row->limit : gate.value, z = row->alpha * g;
     double sigmoid = 1.0 / (1.0 + exp(-z)), slope = clamped ? 0.0 : sigmoid * (1.0 + z * (1.0 - sigmoid));
     struct spread f = {.value = g * sigmoid};
-    double own = (silu_roundings + silu_roundings_fast * fabs(z)) * 0x1p-24 * fabs(f.value) + silu_floor;
+    double own = (silu_roundings + silu_roundings_fast * fabs(z)) * 0x1p-24 * fabs(f.value) + silu_floor +
+                 silu_clamped * fabs(g);
     own += row->gate == GB_GATE_SIGMOID ? sigmoid_floor : 0.0;
     f.worst = silu_slope * gate.worst + own;
-    f.variance = squared(silu_slope) * gate.variance + squared(own) / 3.0;
-    f.typical = squared(silu_slope) * gate.typical + squared(own) / 3.0;
+    f.variance = gb_squared(silu_slope) * gate.variance + gb_squared(own) / 3.0;
+    f.typical = gb_squared(silu_slope) * gate.typical + gb_squared(own) / 3.0;
     f.bias = slope * gate.bias + copysign(own, f.value);
     return f;
 }
@@ -110,8 +116,8 @@ static struct spread up_of(const struct gb_activation_row *row, struct spread up
     up.value += row->offset;
     double rounding = u * (fabs(up.value) + up.worst);
     up.worst += rounding;
-    up.variance += squared(rounding) / 3.0;
-    up.typical += squared(rounding) / 3.0;
+    up.variance += gb_squared(rounding) / 3.0;
+    up.typical += gb_squared(rounding) / 3.0;
     up.bias += u * up.value;
     return up;
 }
@@ -125,10 +131,10 @@ static struct spread gated(const struct gb_activation_row *row, struct spread ga
     struct spread h = {.value = f.value * up.value};
     double product = u * (fabs(f.value) + f.worst) * (fabs(up.value) + up.worst);
     h.worst = fabs(up.value) * f.worst + fabs(f.value) * up.worst + f.worst * up.worst + product;
-    h.variance = squared(up.value) * f.variance + squared(f.value) * up.variance + squared(product) / 3.0 +
-                 squared(likely_deviations) * f.variance * up.variance;
-    h.typical =
-        squared(up.value) * f.typical + squared(f.value) * up.typical + squared(product) / 3.0 + f.typical * up.typical;
+    h.variance = gb_squared(up.value) * f.variance + gb_squared(f.value) * up.variance + gb_squared(product) / 3.0 +
+                 gb_squared(likely_deviations) * f.variance * up.variance;
+    h.typical = gb_squared(up.value) * f.typical + gb_squared(f.value) * up.typical + gb_squared(product) / 3.0 +
+                f.typical * up.typical;
     h.bias = up.value * f.bias + f.value * up.bias + u * h.value;
     return h;
 }
@@ -170,24 +176,31 @@ void gb_bound_slot(const struct gb_stage_roundings *stages, struct spread d, dou
         halves[2] = half_ulp_bf16(weight * magnitude);
     for (int i = 0; i < 3; i++) {
         *worst += halves[i];
-        *variance += squared(halves[i]) / 3.0;
+        *variance += gb_squared(halves[i]) / 3.0;
     }
 }
 
-/* Adds one slot's share to one output element. bias: NULL, or the element's. */
-static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread_sums s, const float *bias)
+/* Adds one slot's share to one output element. squares: the sum of its squared terms, if sums may truncate; bias: NULL,
+ * or the element's. */
+static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread_sums s, double squares,
+                     const float *bias)
 {
     double n = w->shape->intermediate + gb_extra_roundings(w->points) + (bias ? 1.0 : 0.0);
     double routing_weight = w->routing_weights[pair], weight = fabs(routing_weight);
+    double added = bias ? (double)*bias : 0.0;
     struct spread d = {.value = s.value, .worst = s.worst, .variance = s.variance, .bias = s.bias};
     size_t o = (size_t)(pair / w->shape->top_k) * w->shape->hidden + r;
     double *worst = &w->out.worst[o], *variance = &w->out.variance[o];
-    s.absolute += bias ? fabs((double)*bias) : 0.0;
+    s.absolute += fabs(added);
     gb_bound_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute, bias, weight, worst, variance);
-    d.value += bias ? (double)*bias : 0.0;
+    d.value += added;
+    if (gb_may_truncate(w->points->accumulator_bits)) {
+        w->out.order[o] += gb_squared(weight) * gb_order_variance(n, w->u, d.value, squares + gb_squared(added));
+        w->out.squares[o] += gb_squared(weight * d.value);
+    }
     w->out.value[o] += routing_weight * d.value;
     *worst += weight * d.worst;
-    *variance += squared(weight) * d.variance;
+    *variance += gb_squared(weight) * d.variance;
     w->out.bias[o] += routing_weight * d.bias;
     w->out.absolute[o] += weight * s.absolute;
 }
@@ -196,6 +209,7 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread
 static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row)
 {
     const uint32_t I = w->shape->intermediate;
+    const bool truncates = gb_may_truncate(w->points->accumulator_bits);
     for (uint32_t g = 0; g < w->groups->active; g++) {
         uint32_t expert = w->groups->expert[g];
         const float *bias = gb_bias_of(w->weights->extension.down_bias, expert, w->shape->hidden);
@@ -205,7 +219,8 @@ static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row
                 const double *h = intermediate_of(w, n);
                 struct gb_spread_sums sums;
                 gb_sum_spreads(row, &(struct gb_spreads){h, h + I, h + 2 * (size_t)I, h + 3 * (size_t)I}, I, &sums);
-                add_slot(w, w->groups->pair[n], r, sums, bias ? bias + r : NULL);
+                add_slot(w, w->groups->pair[n], r, sums, truncates ? gb_sum_squared_products(row, h, I) : 0.0,
+                         bias ? bias + r : NULL);
             }
         }
     }
@@ -314,10 +329,12 @@ void gb_bound_combine(const struct gb_shape *shape, const struct gb_rounding_poi
     double u = ldexp(1.0, -(int)points->accumulator_bits);
     double terms = shape->intermediate + (biased ? 1.0 : 0.0);
     double n = (double)shape->top_k * (terms + 1.0) + gb_extra_roundings(points) + 2.0;
+    bool truncates = gb_may_truncate(points->accumulator_bits);
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
+        double order = truncates ? out->order[o] + gb_slots_variance(shape, u, out->value[o], out->squares[o]) : 0.0;
         struct spread y = {.value = out->value[o],
                            .worst = out->worst[o] + gamma_n(n, u) * out->absolute[o],
-                           .variance = out->variance[o] + n * squared(u * out->absolute[o]) / 3.0};
+                           .variance = out->variance[o] + gb_sum_variance(n, u, gb_squared(out->absolute[o]), order)};
         round_to(points->output, &y);
         put(bounds->output_worst, o, y.worst);
         put(bounds->output_sigma, o, sqrt(y.variance) + (points->requantisation ? out->worst[o] / FEWEST_SIGMAS : 0.0));
@@ -331,8 +348,9 @@ bool gb_outputs_sums_new(const struct gb_shape *shape, struct outputs *out)
     size_t outputs = (size_t)shape->tokens * shape->hidden;
     *out = (struct outputs){calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
                             calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
+                            calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
                             calloc(outputs, sizeof(double))};
-    return out->value && out->worst && out->variance && out->bias && out->absolute;
+    return out->value && out->worst && out->variance && out->bias && out->absolute && out->order && out->squares;
 }
 
 void gb_outputs_sums_free(struct outputs *out)
@@ -342,6 +360,8 @@ void gb_outputs_sums_free(struct outputs *out)
     free(out->variance);
     free(out->bias);
     free(out->absolute);
+    free(out->order);
+    free(out->squares);
 }
 
 static void work_free(struct work *w)

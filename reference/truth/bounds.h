@@ -23,6 +23,33 @@ static inline double gamma_n(double n, double u)
     return expm1(n * log1p(u));
 }
 
+static inline double gb_squared(double v)
+{
+    return v * v;
+}
+
+/* T: what truncating sums of n roundings lose depends on the order, with this variance. sum: of the terms; squares: of
+ * their squares. */
+static inline double gb_order_variance(double n, double u, double sum, double squares)
+{
+    return gb_squared((n + 1.0) * u) * (squares + gb_squared(sum) / 16.0) / 16.0;
+}
+
+/* What the order of a token's slots adds to that if one sum is over them all. squares: of the slots' shares of an
+ * output, whose sum is `sum`. */
+static inline double gb_slots_variance(const struct gb_shape *shape, double u, double sum, double squares)
+{
+    double n = (shape->top_k + 1.0) * (shape->intermediate + 1.0);
+    return gb_squared(n * u) * fmax(squares - gb_squared(sum) / shape->top_k, 0.0) / 16.0;
+}
+
+/* V: of the roundings of a sum. square: (sum of magnitudes)^2; order: T, 0 where sums round to nearest. */
+static inline double gb_sum_variance(double n, double u, double square, double order)
+{
+    double nearest = n * gb_squared(u) * square / 3.0;
+    return fmax(nearest, nearest / 4.0 + order);
+}
+
 /* A value with its worst error, the variance of its error, its error where every rounding is toward zero, and the
  * variance where partial sums are as large as terms of random signs make them. */
 struct spread {
@@ -32,6 +59,7 @@ struct spread {
 /* What is summed over the slots of a token for one output element. */
 struct outputs {
     double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
+    double *order, *squares;                            /* the same, if sums may truncate; of T, and of shares */
 };
 
 /* False: no memory. Zeroed. */

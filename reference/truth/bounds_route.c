@@ -6,6 +6,7 @@
 
 #include "reference/operators.h"
 #include "reference/route.h"
+#include "reference/truth/bounds.h"
 
 /* Of one token: logits and how far they may be, and what experts may be chosen by. All [experts] but the group's. */
 struct token {
@@ -34,16 +35,21 @@ static void token_free(struct token *t)
     free(t->row);
 }
 
-/* How far dot products may be: accumulators of relative rounding u, errors within so many standard deviations. */
+/* How far dot products may be: accumulators of relative rounding u, which may truncate, errors within so many standard
+ * deviations. */
 struct precision {
     double u, deviations;
+    bool truncates;
 };
 
-/* Of C exact terms, the sum of their magnitudes being s: n = C + 4 roundings on the way, each at most u s. Where s may
- * overflow, anything. */
-static double bound_dot(uint32_t hidden, double s, const struct precision *p)
+/* Of C exact terms, `sum`, the sum of their magnitudes being s and of their squares `squares`: n = C + 4 roundings on
+ * the way, each at most u s. Where s may overflow, anything. */
+static double bound_dot(uint32_t hidden, double sum, double s, double squares, const struct precision *p)
 {
-    double n = hidden + 4.0, worst = expm1(n * log1p(p->u)) * s, likely = p->deviations * p->u * s * sqrt(n / 3.0);
+    double n = hidden + 4.0, worst = gamma_n(n, p->u) * s;
+    double order = p->truncates ? gb_order_variance(n, p->u, sum, squares) : 0.0;
+    double bias = p->truncates ? n * p->u * fabs(sum) / 2.0 : 0.0;
+    double likely = p->deviations * sqrt(gb_sum_variance(n, p->u, gb_squared(s), order)) + bias;
     return s * (1.0 + n * p->u) < (double)FLT_MAX ? fmin(worst, likely) : INFINITY;
 }
 
@@ -52,13 +58,14 @@ static void bound_logits(const struct gb_arguments *a, const double *x, const st
                          struct token *t)
 {
     for (uint32_t e = 0; e < a->shape.experts; e++) {
-        double sum = 0.0, magnitudes = 0.0;
+        double sum = 0.0, magnitudes = 0.0, squares = 0.0;
         gb_weights_row(&a->router_weights, 0, e, t->row);
         for (uint32_t i = 0; i < a->shape.hidden; i++) {
             sum += t->row[i] * x[i];
             magnitudes += fabs(t->row[i] * x[i]);
+            squares += gb_squared(t->row[i] * x[i]);
         }
-        double error = bound_dot(a->shape.hidden, magnitudes, precision);
+        double error = bound_dot(a->shape.hidden, sum, magnitudes, squares, precision);
         if (a->router->bias == GB_ROUTER_BIAS_LOGIT) {
             sum += (double)a->router_bias[e];
             error += rounding * (fabs(sum) + error);
@@ -165,7 +172,8 @@ enum gb_status gb_bound_router(const struct gb_arguments *a, const double *x, ui
                                double deviations, double *low, double *high, double *relative, struct gb_error *error)
 {
     const struct gb_shape *shape = &a->shape;
-    const struct precision precision = {ldexp(1.0, -(int)accumulator_bits), deviations};
+    const struct precision precision = {ldexp(1.0, -(int)accumulator_bits), deviations,
+                                        gb_may_truncate(accumulator_bits)};
     enum gb_status status = gb_router_check(a->router, a->router_bias, shape, error);
     if (status != GB_OK)
         return status;

@@ -8,6 +8,8 @@
 
 /* Where silu(g) is g, and where it is zero, in every form. */
 static const double silu_open = 32.0, silu_closed = -110.0;
+/* What roundings, a scale rounded up among them, may make of a value, at most. */
+static const double rounded_up = 4.0;
 /* Sums and their units stay this far inside binary32's normal range. */
 static const double largest_sum = 0x1p100, smallest_unit = 0x1p-100;
 enum { FP32_BITS = 24, BF16_BITS = 8 };
@@ -52,6 +54,7 @@ struct work {
     gb_bf16 *rounded; /* the same, before it is quantised; NULL where it is not, as are the next two */
     void *codes, *scales;
     double *sum, *unit; /* [tokens, hidden]: of the terms of each output */
+    double *reach;      /* [tokens, hidden]: what an output is off if all of the intermediate is off by 1 */
     int accumulator;    /* significand bits, at most FP32's */
     struct gb_exactness *found;
 };
@@ -72,6 +75,7 @@ static void merge(struct work *w, const struct gb_exactness *found)
         if (found->why)
             refuse(w->found, found->token, found->why);
         w->found->bits = fmax(w->found->bits, found->bits);
+        w->found->closed_intermediate = fmax(w->found->closed_intermediate, found->closed_intermediate);
     }
 }
 
@@ -111,6 +115,8 @@ static double gated(const struct work *w, uint32_t token, double gate, double up
 {
     const struct gb_rounding_points *p = w->points;
     double h = gate <= silu_closed ? 0.0 : gate * up;
+    if (gate <= silu_closed)
+        found->closed_intermediate = fmax(found->closed_intermediate, rounded_up * gb_silu_error(gate) * fabs(up));
     if (gate != 0.0 && gate < silu_open && gate > silu_closed)
         refuse(found, token, "a gate lies where forms of SiLU differ");
     if (!has_bits(h, w->accumulator))
@@ -169,8 +175,10 @@ static void down(struct work *w, const uint32_t *pairs, uint32_t count, const do
 #pragma omp parallel for schedule(static)
     for (uint32_t r = 0; r < H; r++) {
         const double *row = w->matrix + (size_t)r * I;
-        double unit = unit_of_all(row, I);
+        double unit = unit_of_all(row, I), magnitudes = 0.0;
         struct gb_exactness found = {0};
+        for (uint32_t i = 0; i < I; i++)
+            magnitudes += fabs(row[i]);
         for (uint32_t n = 0; n < count; n++) {
             uint32_t token = pairs[n] / w->shape->top_k;
             const double *h = w->h + (size_t)n * I;
@@ -182,6 +190,7 @@ static void down(struct work *w, const uint32_t *pairs, uint32_t count, const do
             if (w->points->stages.routing_weight == GB_BF16 && !has_bits(weight, BF16_BITS))
                 refuse(&found, token, "a routing weight is not exact in bf16");
             w->sum[o] += fabs(weight) * absolute;
+            w->reach[o] += fabs(weight) * magnitudes;
             if (absolute != 0.0 && weight != 0.0)
                 w->unit[o] = fmin(w->unit[o], unit * unit_of(weight) * unit_of_all(h, I));
         }
@@ -220,6 +229,10 @@ static enum gb_status examine(struct work *w, const struct gb_groups *groups, co
         enter(w, (uint32_t)(o / w->shape->hidden), w->sum[o], w->unit[o],
               w->points->requantisation ? w->points->requantisation->global : 0,
               "the terms of an output have too many bits", w->found);
+    double reach = 0.0;
+    for (size_t o = 0; o < outputs; o++)
+        reach = fmax(reach, w->reach[o]);
+    w->found->closed_output = rounded_up * reach * w->found->closed_intermediate;
     return status;
 }
 
@@ -232,7 +245,8 @@ static enum gb_status allocate(struct work *w, const struct gb_groups *groups, s
     w->h = malloc(sizeof(double) * inner);
     w->sum = calloc(outputs, sizeof(double));
     w->unit = malloc(sizeof(double) * outputs);
-    bool all = w->matrix && w->h && w->sum && w->unit;
+    w->reach = calloc(outputs, sizeof(double));
+    bool all = w->matrix && w->h && w->sum && w->unit && w->reach;
     if (w->points->requantisation) {
         w->rounded = malloc(sizeof(gb_bf16) * inner);
         w->codes = malloc(inner);
@@ -270,6 +284,7 @@ enum gb_status gb_exact_layer(const struct gb_shape *shape, const double *x, con
     free(w.h);
     free(w.sum);
     free(w.unit);
+    free(w.reach);
     free(w.rounded);
     free(w.codes);
     free(w.scales);

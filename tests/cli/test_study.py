@@ -4,12 +4,13 @@ import csv
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import h5py
 import numpy
 
-from program import CAPTURE, CHECKPOINT, PROGRAM, expect, path, record, refused, run
+from program import CAPTURE, CHECKPOINT, PROGRAM, SOURCE, expect, path, record, refused, run
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
 
@@ -46,6 +47,10 @@ with h5py.File(path("drift.h5")) as file:
             error2, dot, self2 = (group[name][:] for name in ("error2", "dot", "self2"))
             for layer in range(2):
                 for p, name in enumerate(paths):
+                    bins = group["ulps"][layer, p]
+                    top, most = numpy.flatnonzero(bins)[-1], group["max_ulp"][layer, p]
+                    expect(bins.sum() == 64 * 384 and (most == 0 if top == 0 else 2**(top - 2) < most <= 2**(top - 1)),
+                           f"{name}: {most} ulp are not in bin {top}")
                     def value(figure):
                         return float(rows[mode, truth, str(layer), name, figure]["value"])
                     near(value("relative_l2"), numpy.sqrt(error2[layer, p].sum() / right2[layer].sum()), name)
@@ -59,6 +64,13 @@ with h5py.File(path("drift.h5")) as file:
                     if mode == "open_loop":
                         expect(value("changed_tokens") == group["changed"][layer, p].sum(), name)
                         near(value("carried"), numpy.sqrt(group["carried2"][layer, p].sum() / right2[layer].sum()), name)
+
+# The block of docs/study.md.
+with open(os.path.join(SOURCE, "docs/study.md")) as stream:
+    block = stream.read().split("```python\n")[1].split("```")[0]
+done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=os.path.dirname(tiny))
+value = rows["open_loop", "original", "0", "bf16.fma32", "relative_l2"]["value"]
+expect(done.returncode == 0 and f"{float(value):.6f}"[:7] in done.stdout, done.stdout + done.stderr)
 
 # The path with bf16 activations is the reference that verify judges: the same figures.
 one = record(tiny, "--kernel", "cpu/nvfp4-layer")
@@ -81,6 +93,20 @@ expect(1.26 < closeness("original", "nvfp4.fma32") < 1.44 and closeness("origina
 # FP4 activations route some tokens to other experts, bf16 ones none.
 expect(float(rows["open_loop", "quantised", "1", "nvfp4.fma32", "changed_tokens"]["value"]) > 0, "changed")
 expect(float(rows["open_loop", "quantised", "1", "bf16.fma32", "changed_tokens"]["value"]) == 0, "changed")
+
+# docs/closeness.md has what the program writes.
+run("import", CHECKPOINT, path("tiny8.h5"), "--format", "mxfp8", "--capture", CAPTURE)
+run("study", "closeness", tiny, path("tiny8.h5"), "--paths", "mxfp8.fma32,fp8.fma32,int8.fma32,nvfp4.fma32,mxfp4.fma32",
+    "--table", path("closeness.md"))
+with open(path("closeness.md")) as stream, open(os.path.join(SOURCE, "docs/closeness.md")) as document:
+    written, document = stream.read(), document.read()
+cells = [[word for cell in line.split("|") for word in cell.split()] for line in written.splitlines()]
+known = [[word for cell in line.split("|") for word in cell.split()] for line in document.splitlines()]
+first = known.index(cells[0])
+expect(len(cells) == 22, written)
+for one, other in zip(cells[2:], known[first + 2:]):  # the last digits of truth are the BLAS's
+    expect(one[:4] == other[:4] and all(abs(float(a) - float(b)) <= 2e-3 * float(b) for a, b in
+           zip(one[4:], other[4:]) if a != ".."), f"docs/closeness.md has {other}, the program {one}")
 
 # Generated weights: several cases and seeds, the same results for any number of threads.
 generated = ["study", "closeness", "--shape", "8,2,256,128", "--format", "nvfp4", "--format", "mxfp8", "--layers", "3",
@@ -107,28 +133,28 @@ with h5py.File(path("g.h5")) as skewed, h5py.File(path("plain.h5")) as file:
         expect(figures[0] > 1.3 * figures[1], f"outliers cost INT8 accuracy: {figures}")
 
 # Ctrl-C leaves a file that goes on: the same results as without it.
-long = ["study", "drift", "--shape", "16,4,512,256", "--layers", "30", "--tokens", "16",
+long = ["study", "drift", "--shape", "16,4,512,256", "--layers", "16", "--tokens", "8",
         "--paths", "mxfp8.fma32,nvfp4.fma32", "-o", path("long.h5")]
 process = subprocess.Popen([PROGRAM, *long], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 for _ in range(600):
     if os.path.exists(path("long.h5")):
         break
     time.sleep(0.02)
-time.sleep(0.4)
+time.sleep(0.2)
 process.send_signal(signal.SIGINT)
 out, err = process.communicate(timeout=60)
 expect(process.returncode == 3 and not out and "--resume goes on" in err and len(err.splitlines()) == 1,
        f"{process.returncode}: {out}{err}")
 with h5py.File(path("long.h5")) as file:
     done = file["cases/0"].attrs["done"]
-    expect(file.attrs["finished"] == 0 and 0 <= done < 30, str(done))
-    expect(file["cases/0/resume/state"].shape == (5, 16, 512), "streams")
+    expect(file.attrs["finished"] == 0 and 0 <= done < 16, str(done))
+    expect(file["cases/0/resume/state"].shape == (5, 8, 512), "streams")
     if done:
         expect(not numpy.isnan(file["cases/0/open_loop/original/error2"][:done]).any(), "what is done")
     expect(numpy.isnan(file["cases/0/open_loop/original/error2"][done:]).all(), "what is not")
-expect("holds another study" in refused(*[w.replace("30", "31") for w in long], "--resume"), "another study")
+expect("holds another study" in refused(*["17" if w == "16" else w for w in long], "--resume"), "another study")
 done = run(*long, "--resume")
-expect(not done.stderr and "16 tokens" in done.stdout, done.stderr)
+expect(not done.stderr and "8 tokens" in done.stdout, done.stderr)
 with h5py.File(path("long.h5")) as file:
     resumed = attribute(file, "content_sha256")
 run(*long)

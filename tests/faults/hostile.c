@@ -398,14 +398,14 @@ static void spoil(void)
         k->run = NULL;
 }
 
-static bool inspected(void)
+static bool table_asked(void)
 {
     char line[4096] = "";
     FILE *file = fopen("/proc/self/cmdline", "r");
     size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
     if (file)
         fclose(file);
-    return length > strlen(line) + 1 && !strcmp(line + strlen(line) + 1, "inspect");
+    return length > strlen(line) + 1 && !strcmp(line + strlen(line) + 1, "table");
 }
 
 /* What the process that reads tables would have written, but wrong; that process ends. */
@@ -419,7 +419,7 @@ static void forge(void)
                                 .activations = GB_BF16,
                                 .output = GB_FP32,
                                 .accumulator_bits = 24}};
-    if (!inspected())
+    if (!table_asked())
         return;
     memcpy(k[0].name, name, sizeof k[0].name);
     if (!strcmp(what, "count"))

@@ -272,6 +272,54 @@ static enum verdict verdict_of(struct bench *b, bool exact)
     return j.verdict;
 }
 
+/* exp's argument is clamped at 88.376: closed gates leave some 1e-36, and outputs that are zeros otherwise. */
+static void clamped_exponentials_pass(void **state)
+{
+    (void)state;
+    for (int f = 0; f < FORMATS; f++) {
+        const size_t outputs = (size_t)small.tokens * small.hidden;
+        const size_t inner = (size_t)small.tokens * small.top_k * small.intermediate;
+        const struct valid_kernel clamped = {.order = VALID_SPLIT, .clamp = true, .reciprocal = f % 2};
+        const struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+        double *output = malloc(sizeof *output * (outputs + inner)), *h = output + outputs;
+        struct bench b;
+        struct case_result j;
+        struct gb_error error;
+        struct policy gate;
+        size_t other = 0;
+        bench_new(&b, &small, formats[f]);
+        gb_outputs_free(b.outputs);
+        ok(gb_outputs_new(&small, 1, GB_FP32, true, false, &b.outputs, &error), &error);
+        struct problem p = {.arguments = gb_layer_arguments(b.fixture, 0, small.tokens),
+                            .ids = b.fixture->layer[0].ids,
+                            .routing_weights = b.fixture->layer[0].routing_weights,
+                            .x = b.fixture->layer[0].x};
+        gb_bf16 *code = b.outputs->layer[0].intermediate;
+        valid_layer(&p, &clamped, &points, output, h);
+        for (size_t i = 0; i < outputs; i++)
+            ((float *)b.outputs->layer[0].output)[i] = (float)output[i];
+        for (size_t i = 0; i < inner; i++) {
+            code[i] = gb_bf16_encode((float)h[i]);
+            other += h[i] != (double)gb_bf16_decode(b.baseline.reference->layer[0].intermediate[i]);
+        }
+        assert_true(other > 0);
+        policy_preset(0, &gate);
+        ok(judge(&b.baseline, &b.kernel, b.outputs, NULL, &gate, &j, &error), &error);
+        if (j.verdict != VERDICT_PASS || !j.exact.binding)
+            fail_msg("%s: %s", gb_format_name(formats[f]), j.reason);
+        case_result_free(&j);
+        for (size_t i = 0; i < inner; i++) /* more than any form leaves */
+            if (gb_bf16_decode(b.baseline.reference->layer[0].intermediate[i]) == 0.0f && h[i] != 0.0)
+                code[i] = gb_bf16_encode(0x1p-80f);
+        ok(judge(&b.baseline, &b.kernel, b.outputs, NULL, &gate, &j, &error), &error);
+        assert_int_equal(j.verdict, VERDICT_FAIL);
+        assert_true(j.exact.mismatching > 0);
+        case_result_free(&j);
+        free(output);
+        bench_free(&b);
+    }
+}
+
 struct count {
     int caught, unseen; /* by the check; of those, by all others */
 };
@@ -365,6 +413,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_sums_fit),
         cmocka_unit_test(data_is_varied),
         cmocka_unit_test(breaches_are_seen),
+        cmocka_unit_test(clamped_exponentials_pass),
         cmocka_unit_test(faults_below_the_floors),
         cmocka_unit_test(false_claims_are_refused),
     };

@@ -118,7 +118,7 @@ static void all_orders_agree(const struct gb_shape *shape, const struct contract
     if (found.why)
         fail_msg("%s %u: %s, token %u", gb_format_name(c->weights), shape->intermediate, found.why, found.token);
     for (int v = 0; v < VALID_ORDERS * 32; v += stride) {
-        struct valid_kernel valid = {v / 32, v & 1, v & 2, v & 4, v & 8, (uint64_t)v, v % 5 > 2, false};
+        struct valid_kernel valid = {v / 32, v & 1, v & 2, v & 4, v & 8, (uint64_t)v, v % 5 > 2, false, v % 5 < 2};
         uint64_t mismatching;
         b.kernel.late = v & 16;
         quantised_layer(&b.kernel, b.fixture, &valid, b.output, b.intermediate);

@@ -39,6 +39,19 @@ static long double half_ulp(long double v)
     return ldexpl(1, e - 8);
 }
 
+/* T of a sum of n roundings */
+static long double order_of(long double p, long double n, long double d, long double Q)
+{
+    return p < 24 ? square((n + 1) * ldexpl(1, -(int)p)) * (Q + d * d / 16) / 16 : 0;
+}
+
+/* V of a sum: n (u M)^2 / 3 where it rounds to nearest */
+static long double variance_of(long double p, long double n, long double square_of_M, long double T)
+{
+    long double u = ldexpl(1, -(int)p);
+    return p < 24 ? fmaxl(n * u * u * square_of_M / 3, n * u * u * square_of_M / 12 + T) : n * u * u * square_of_M / 3;
+}
+
 static void to_bf16(bool declared, struct oracle_error *v)
 {
     if (!declared)
@@ -74,7 +87,8 @@ static struct oracle_error projection(const struct gb_arguments *a, uint32_t exp
     Q += square(bias);
     struct oracle_error r = {.value = d, .scale = n * u * S};
     r.worst = gamma_of(n, u) * S;
-    r.variance = n * square(u * S) / 3;
+    long double T = order_of(declared->bits, n, d + bias, Q);
+    r.variance = variance_of(declared->bits, n, S * S, T);
     r.typical = n * square(u) * (square(d + bias) + Q) / 3;
     r.bias = n * u * (d + bias) / 2;
     if (a->gate_up_bias)
@@ -90,7 +104,8 @@ static struct oracle_error activated(bool oai, struct oracle_error gate, const s
     bool clamped = oai && gate.value > 7;
     long double g = clamped ? 7 : gate.value, z = oai ? 1.702L * g : g, sigmoid = 1 / (1 + expl(-z));
     struct oracle_error f = {.value = g * sigmoid};
-    long double w = (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f.value) + 0x1p-120L + (oai ? 0x1p-24L : 0);
+    long double w =
+        (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f.value) + 0x1p-120L + 0x1p-127L * fabsl(g) + (oai ? 0x1p-24L : 0);
     f.worst = 1.1L * gate.worst + w;
     f.variance = square(1.1L) * gate.variance + w * w / 3;
     f.typical = square(1.1L) * gate.typical + w * w / 3;
@@ -232,7 +247,7 @@ void oracle_bound_codes(const struct gb_arguments *a, const struct oracle_declar
 
 /* What the slots of one output add up to: "Output". */
 struct sums {
-    long double y, S, W_c, V_c, b, scale;
+    long double y, S, W_c, V_c, b, T, R, scale;
 };
 
 /* The declared roundings of slots: half-widths a, three at most. */
@@ -259,10 +274,11 @@ static void add_slot(const struct gb_arguments *a, uint32_t expert, uint32_t o, 
 {
     const long double q = declared->recipe ? 1 : 0, beta = a->down_bias ? 1 : 0, u = roundoff(declared);
     long double bias = a->down_bias ? (long double)a->down_bias[(size_t)expert * a->shape.hidden + o] : 0;
-    long double d = 0, S = fabsl(bias), E = 0, V = 0, b = 0, halves[3];
+    long double d = 0, S = fabsl(bias), Q = bias * bias, E = 0, V = 0, b = 0, halves[3];
     for (uint32_t i = 0; i < a->shape.intermediate; i++) {
         long double w = weight(&a->down, expert, o, i);
         d += w * h[i].value;
+        Q += square(w * h[i].value);
         S += fabsl(w) * (fabsl(h[i].value) + h[i].worst);
         E += given ? 0 : fabsl(w) * h[i].worst;
         V += given ? 0 : w * w * h[i].variance;
@@ -272,6 +288,8 @@ static void add_slot(const struct gb_arguments *a, uint32_t expert, uint32_t o, 
     long double n = a->shape.intermediate + 4 + 2 * q + beta;
     slot_roundings(declared, a->down_bias, r, d, bias, E + gamma_of(n, u) * S, halves);
     sums->y += r * (d + bias);
+    sums->T += r * r * order_of(declared->bits, n, d + bias, Q);
+    sums->R += square(r * (d + bias));
     sums->S += fabsl(r) * S;
     sums->W_c += fabsl(r) * E + halves[0] + halves[1] + halves[2];
     sums->V_c += r * r * V + (square(halves[0]) + square(halves[1]) + square(halves[2])) / 3;
@@ -292,11 +310,15 @@ void oracle_bound_output(const struct gb_arguments *a, const double *weights, co
                 add_slot(a, (uint32_t)a->ids[pair], (uint32_t)(at % shape->hidden), (long double)weights[pair],
                          declared, h + pair * shape->intermediate, given, &sums);
         }
-        output[at] = (struct oracle_error){.value = sums.y,
-                                           .worst = sums.W_c + gamma_of(n, u) * sums.S,
-                                           .variance = sums.V_c + n * square(u * sums.S) / 3,
-                                           .bias = sums.b + n * u * sums.y / 2,
-                                           .scale = sums.scale + n * u * sums.S};
+        if (declared->bits < 24)
+            sums.T += square((shape->top_k + 1.0L) * (shape->intermediate + 1.0L) * u) *
+                      fmaxl(sums.R - square(sums.y) / shape->top_k, 0) / 16;
+        output[at] =
+            (struct oracle_error){.value = sums.y,
+                                  .worst = sums.W_c + gamma_of(n, u) * sums.S,
+                                  .variance = sums.V_c + variance_of(declared->bits, n, sums.S * sums.S, sums.T),
+                                  .bias = sums.b + n * u * sums.y / 2,
+                                  .scale = sums.scale + n * u * sums.S};
         to_bf16(declared->output, &output[at]);
         above[at] = sums.W_c;
     }

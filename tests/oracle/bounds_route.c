@@ -18,13 +18,19 @@ static struct logit logit_of(const struct gb_arguments *a, uint32_t e, const dou
     const uint32_t H = a->shape.hidden;
     const long double u = ldexpl(1, -(int)bits), n = H + 4;
     struct logit r = {0, 0};
-    long double S = 0;
+    long double S = 0, Q = 0, V, b = 0;
     for (uint32_t i = 0; i < H; i++) {
         long double term = (long double)oracle_weight_code(&a->router_weights, 0, e, i) * (long double)x[i];
         r.l += term;
         S += fabsl(term);
+        Q += term * term;
     }
-    r.error = fminl((powl(1 + u, n) - 1) * S, lambda * u * S * sqrtl(n / 3));
+    V = n * u * u * S * S / 3;
+    if (bits < 24) {
+        V = fmaxl(V, n * u * u * S * S / 12 + (n + 1) * (n + 1) * u * u * (Q + r.l * r.l / 16) / 16);
+        b = n * u * fabsl(r.l) / 2;
+    }
+    r.error = fminl((powl(1 + u, n) - 1) * S, lambda * sqrtl(V) + b);
     if (S * (1 + n * u) > (long double)FLT_MAX || isnan(S))
         r.error = INFINITY;
     if (a->router->bias == GB_ROUTER_BIAS_LOGIT) {

@@ -333,12 +333,35 @@ static void routers_are_the_texts(void **state)
             }
 }
 
+/* Logits of zero, and groups whose scores are so near that the roundings of their sums decide what is possible. */
+static void near_groups_are_the_texts(void **state)
+{
+    const struct gb_shape shape = {1, 32, 1, 64, 8};
+    unsigned decided = 0, open = 0;
+    struct route_problem p;
+    double x[32] = {0}, low[64], high[64], relative;
+    (void)state;
+    route_problem_new(&p, shape, ROUTE_GAUSSIAN, 1);
+    p.arguments.router = &gb_router_recipe_find("transformers.deepseek-v3/2")->router;
+    for (unsigned k = 0; k < 200; k++) {
+        for (unsigned e = 0; e < 64; e++)
+            p.bias[e] = 0.125f - (e < 32 ? 0.0f : (float)k * 0x1p-26f);
+        compare_router("near groups", &p.arguments, x, 24, 8);
+        assert_int_equal(gb_bound_router(&p.arguments, x, 24, 8, low, high, &relative, NULL), GB_OK);
+        decided += isinf(high[63]) && !isinf(low[0]);
+        open += !isinf(high[63]);
+    }
+    assert_true(decided > 20 && open > 20);
+    route_problem_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_the_texts),
         cmocka_unit_test(quantised_layers_are_the_texts),
         cmocka_unit_test(routers_are_the_texts),
+        cmocka_unit_test(near_groups_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

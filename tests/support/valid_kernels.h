@@ -18,6 +18,7 @@ struct valid_kernel {
     uint64_t seed;     /* of the shuffle */
     bool truncate;     /* sums are rounded toward zero */
     bool early;        /* of quantised activations: their global scale is in the values, not in the product */
+    bool clamp;        /* exp's argument is at most 88.376, as in SIMD forms of it */
 };
 
 /* Every order, with and without fma, scales first, reciprocal and fold: way 0 .. VALID_WAYS - 1. */

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/explain/invert.h"
+#include "quant/quant.h"
+
+/* Entries of the matrix at most, the share of the equations that unknowns may be, and what of the squared error may be
+ * left. */
+#define MOST_ENTRIES (1u << 24)
+#define MOST_UNKNOWNS 0.8
+#define LEFT 1e-5
+
+/* The outputs' errors as the products of a matrix with the errors looked for. */
+struct system {
+    uint32_t equations, unknowns; /* top_k * intermediate */
+    float *matrix;                /* [unknowns, equations]: a row for each unknown */
+    double *rest;                 /* [equations], what is left of the errors */
+    double *basis;                /* [most, equations], orthonormal */
+    double *factor;               /* [most, most], upper triangular: the chosen rows in the basis */
+    double *along;                /* [most]: the errors in the basis */
+    uint32_t *chosen;             /* [most] */
+    uint32_t count, most;
+    bool *taken; /* [unknowns] */
+    double *power; /* [unknowns]: squares of the rows */
+};
+
+static void system_free(struct system *y)
+{
+    free(y->matrix);
+    free(y->rest);
+    free(y->basis);
+    free(y->factor);
+    free(y->along);
+    free(y->chosen);
+    free(y->taken);
+    free(y->power);
+}
+
+static enum gb_status system_new(const struct stages *s, uint32_t token, struct system *y, struct gb_error *error)
+{
+    const struct window *w = s->window;
+    uint32_t wrong = w->place.wrong_columns, I = s->intermediate;
+    uint32_t *column = malloc(wrong * sizeof *column), found = 0;
+    double *row = malloc(I * sizeof *row);
+    *y = (struct system){.unknowns = s->top_k * I};
+    y->equations = wrong < MOST_ENTRIES / y->unknowns ? wrong : MOST_ENTRIES / y->unknowns;
+    y->most = (uint32_t)(MOST_UNKNOWNS * y->equations);
+    y->most = y->most < y->unknowns ? y->most : y->unknowns;
+    size_t entries = (size_t)y->unknowns * y->equations;
+    y->matrix = calloc(entries ? entries : 1, sizeof *y->matrix);
+    y->rest = malloc((y->equations + 1) * sizeof *y->rest);
+    y->basis = malloc(((size_t)y->most * y->equations + 1) * sizeof *y->basis);
+    y->factor = calloc((size_t)y->most * y->most + 1, sizeof *y->factor);
+    y->along = malloc((y->most + 1) * sizeof *y->along);
+    y->chosen = malloc((y->most + 1) * sizeof *y->chosen);
+    y->taken = calloc(y->unknowns, sizeof *y->taken);
+    y->power = calloc(y->unknowns, sizeof *y->power);
+    bool memory = column && row && y->matrix && y->rest && y->basis && y->factor && y->along && y->chosen && y->taken &&
+                  y->power;
+    for (uint32_t j = 0; memory && j < w->width; j++)
+        if (w->place.column[j])
+            column[found++] = j;
+    for (uint32_t n = 0; memory && n < y->equations; n++) {
+        uint32_t j = column[(uint64_t)n * wrong / y->equations];
+        y->rest[n] = w->errors[(size_t)token * w->width + j];
+        for (uint32_t k = 0; k < s->top_k; k++) {
+            size_t p = (size_t)token * s->top_k + k;
+            if (s->ids[p] < 0)
+                continue;
+            gb_weights_row(&w->trace.arguments.down, (uint32_t)s->ids[p], j, row);
+            for (uint32_t i = 0; i < I; i++) {
+                float v = (float)(s->weights[p] * row[i]);
+                y->matrix[((size_t)k * I + i) * y->equations + n] = v;
+                y->power[(size_t)k * I + i] += (double)v * (double)v;
+            }
+        }
+    }
+    free(column);
+    free(row);
+    return memory ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to invert the down projection");
+}
+
+static double dot_row(const float *row, const double *v, uint32_t n)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)row[i] * v[i];
+    return sum;
+}
+
+static double dot(const double *a, const double *b, uint32_t n)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static uint32_t group_of(const struct stages *s, enum grouping grouping, uint32_t unknown)
+{
+    uint32_t k = unknown / s->intermediate, i = unknown % s->intermediate, blocks = (s->intermediate + 15) / 16;
+    switch (grouping) {
+    case GROUP_BLOCKS:
+        return k * blocks + i / 16;
+    case GROUP_COLUMNS:
+        return i / 16;
+    case GROUP_RESIDUES:
+        return i % 32;
+    default:
+        return k * 32 + i % 32;
+    }
+}
+
+/* The group along which most is left, per unknown. */
+static uint32_t choose(const struct stages *s, enum grouping grouping, const struct system *y, double *energy,
+                       double *power, uint32_t groups)
+{
+    uint32_t best = groups;
+    double most = 0.0;
+    memset(energy, 0, groups * sizeof *energy);
+    memset(power, 0, groups * sizeof *power);
+    for (uint32_t u = 0; u < y->unknowns; u++) {
+        if (y->taken[u] || y->power[u] == 0.0)
+            continue;
+        uint32_t g = group_of(s, grouping, u);
+        double c = dot_row(y->matrix + (size_t)u * y->equations, y->rest, y->equations);
+        energy[g] += c * c;
+        power[g] += y->power[u];
+    }
+    for (uint32_t g = 0; g < groups; g++)
+        if (power[g] > 0.0 && energy[g] / power[g] > most) {
+            most = energy[g] / power[g];
+            best = g;
+        }
+    return best;
+}
+
+/* Adds one unknown: by Gram and Schmidt, twice. */
+static void take(struct system *y, uint32_t unknown)
+{
+    double *q = y->basis + (size_t)y->count * y->equations;
+    const float *row = y->matrix + (size_t)unknown * y->equations;
+    y->taken[unknown] = true;
+    for (uint32_t n = 0; n < y->equations; n++)
+        q[n] = (double)row[n];
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t c = 0; c < y->count; c++) {
+            const double *other = y->basis + (size_t)c * y->equations;
+            double along = dot(other, q, y->equations);
+            y->factor[(size_t)c * y->most + y->count] += along;
+            for (uint32_t n = 0; n < y->equations; n++)
+                q[n] -= along * other[n];
+        }
+    double length = sqrt(dot(q, q, y->equations));
+    if (length < 1e-6 * sqrt(y->power[unknown])) {
+        for (uint32_t c = 0; c < y->count; c++)
+            y->factor[(size_t)c * y->most + y->count] = 0.0;
+        return;
+    }
+    for (uint32_t n = 0; n < y->equations; n++)
+        q[n] /= length;
+    y->factor[(size_t)y->count * y->most + y->count] = length;
+    y->along[y->count] = dot(q, y->rest, y->equations);
+    for (uint32_t n = 0; n < y->equations; n++)
+        y->rest[n] -= y->along[y->count] * q[n];
+    y->chosen[y->count++] = unknown;
+}
+
+static void solve(const struct system *y, double *delta)
+{
+    memset(delta, 0, y->unknowns * sizeof *delta);
+    for (uint32_t c = y->count; c-- > 0;) {
+        double sum = y->along[c];
+        for (uint32_t d = c + 1; d < y->count; d++)
+            sum -= y->factor[(size_t)c * y->most + d] * delta[y->chosen[d]];
+        delta[y->chosen[c]] = sum / y->factor[(size_t)c * y->most + c];
+    }
+}
+
+enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grouping, double *delta,
+                      struct gb_error *error)
+{
+    struct system y;
+    enum gb_status status = system_new(s, token, &y, error);
+    uint32_t groups = s->top_k * (s->intermediate > 512 ? s->intermediate : 512);
+    double *energy = malloc(groups * sizeof *energy), *power = malloc(groups * sizeof *power);
+    if (status == GB_OK && (!energy || !power))
+        status = gb_fail(error, GB_ENOMEM, "no memory to invert the down projection");
+    double all = status == GB_OK ? dot(y.rest, y.rest, y.equations) : 0.0;
+    while (status == GB_OK && dot(y.rest, y.rest, y.equations) > LEFT * all) {
+        uint32_t g = choose(s, grouping, &y, energy, power, groups), members = 0;
+        for (uint32_t u = 0; u < y.unknowns; u++)
+            members += !y.taken[u] && group_of(s, grouping, u) == g;
+        if (g == groups || y.count + members > y.most)
+            status = GB_EUNSUPPORTED;
+        for (uint32_t u = 0; status == GB_OK && u < y.unknowns; u++)
+            if (!y.taken[u] && y.power[u] > 0.0 && group_of(s, grouping, u) == g)
+                take(&y, u);
+    }
+    if (status == GB_OK)
+        solve(&y, delta);
+    system_free(&y);
+    free(energy);
+    free(power);
+    return status;
+}

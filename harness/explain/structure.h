@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to explain: the place, the effect and the stage that an error has, from its structure alone. */
+#ifndef GB_HARNESS_EXPLAIN_STRUCTURE_H
+#define GB_HARNESS_EXPLAIN_STRUCTURE_H
+
+#include "harness/explain/stages.h"
+
+struct structure {
+    struct finding finding;
+    double explains; /* the share of the squared error */
+};
+
+/* Looks for one finding that explains the window's errors, for at most `seconds`. explains 0: there is none. w->faulty
+ * is overwritten. GB_ENOMEM. */
+enum gb_status structure_search(struct window *window, double seconds, struct structure *best, struct gb_error *error);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is wrong with a kernel, as a structure: at which stage, in which elements, and what becomes of them. */
+#ifndef GB_HARNESS_JUDGE_FINDING_H
+#define GB_HARNESS_JUDGE_FINDING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* An array that a layer computes; all but x, routing weights and the output have a row for each slot of each token. */
+enum finding_stage {
+    FINDING_INPUT,          /* x [tokens, hidden], as gate_up reads it */
+    FINDING_GATE,           /* dot products of gate_proj [pairs, intermediate] */
+    FINDING_UP,             /* those of up_proj */
+    FINDING_GATE_UP,        /* both */
+    FINDING_ACT,            /* the bf16 intermediate [pairs, intermediate] */
+    FINDING_REQUANT,        /* its quantised numbers, code times scale */
+    FINDING_DOWN,           /* dot products of down_proj [pairs, hidden] */
+    FINDING_ROUTING_WEIGHT, /* [pairs], a row being one number */
+    FINDING_COMBINE,        /* the output [tokens, hidden] */
+    FINDING_STAGES
+};
+
+enum finding_effect {
+    FINDING_FACTOR,   /* amount times the value */
+    FINDING_ADD,      /* the value plus amount */
+    FINDING_CONSTANT, /* amount: 0, NaN, infinity */
+    FINDING_NEGATIVE, /* the magnitude: the sign is lost */
+    FINDING_SATURATE, /* at +-amount */
+    FINDING_FLUSH,    /* magnitudes below amount are 0 */
+    FINDING_ROUND,    /* to the type */
+    FINDING_ELEMENT,  /* the element `offset` further on in the row, the row being a ring */
+    FINDING_XOR,      /* the element whose index differs in the bits of `offset` */
+    FINDING_REVERSE,  /* the element as far from the end of the row */
+    FINDING_TOKEN,    /* the row of the token `offset` further on, in the same slot; tokens are a ring */
+    FINDING_SLOT,     /* the row of the slot `offset` further on, in the same token; slots are a ring */
+    FINDING_EXPERT,   /* computed with the weights of the expert `offset` further on; experts are a ring */
+    FINDING_SWAPPED,  /* gate for up and up for gate */
+    FINDING_EFFECTS
+};
+
+enum finding_type { FINDING_BF16, FINDING_BF16_TRUNCATED, FINDING_FP16, FINDING_E4M3, FINDING_E5M2, FINDING_TYPES };
+
+/* Some of the indices 0 .. size - 1. */
+struct finding_axis {
+    enum { AXIS_ALL, AXIS_RANGE, AXIS_MODULO, AXIS_LIST } kind;
+    uint32_t first, count; /* AXIS_RANGE: first .. first + count - 1; AXIS_MODULO: those of index mod period */
+    uint32_t period;
+    uint32_t list[16]; /* AXIS_LIST: [count], ascending */
+};
+
+struct finding {
+    enum finding_stage stage;
+    enum finding_effect effect;
+    double amount;
+    int32_t offset;
+    enum finding_type type;
+    struct finding_axis tokens, slots, experts;
+    struct finding_axis elements; /* of a row */
+    struct finding_axis k;        /* FACTOR and CONSTANT 0 of a dot product: of these columns of K alone */
+};
+
+static inline bool finding_axis_has(const struct finding_axis *axis, uint32_t index)
+{
+    bool found = false;
+    switch (axis->kind) {
+    case AXIS_RANGE:
+        return index >= axis->first && index - axis->first < axis->count;
+    case AXIS_MODULO:
+        return index % axis->period >= axis->first && index % axis->period - axis->first < axis->count;
+    case AXIS_LIST:
+        for (uint32_t i = 0; i < axis->count; i++)
+            found |= axis->list[i] == index;
+        return found;
+    default:
+        return true;
+    }
+}
+
+#endif

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Studies on the page: answers in words, then charts, then tables. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/html.h"
+#include "quant/quant.h"
+
+static const char *against(enum study_truth truth)
+{
+    return truth == STUDY_QUANTISED ? "float64 with the quantised weights" : "float64 with the original weights";
+}
+
+/* Shared by the parts of one case. */
+struct page {
+    FILE *stream;
+    const struct study_case *c;
+    struct study_resamples resamples;
+    const char *names[STUDY_PATHS];
+    double *layer; /* [layers] numbers in the model */
+    double *line;  /* [3, layers] scratch */
+};
+
+static struct study_figures last_figures(const struct page *p, enum study_truth truth, uint32_t path)
+{
+    return study_figures_of(p->c, STUDY_OPEN_LOOP, truth, p->c->layers - 1, path);
+}
+
+/* The layer that injects most into the path, and its share of the squared errors that all inject. */
+static uint32_t worst_layer(const struct page *p, enum study_truth truth, uint32_t path, double *part)
+{
+    double sum = 0.0, most = 0.0;
+    uint32_t worst = 0;
+    for (uint32_t l = 0; l < p->c->layers; l++) {
+        double injected = study_figures_of(p->c, STUDY_OPEN_LOOP, truth, l, path).injected;
+        sum += injected * injected;
+        if (injected > most) {
+            most = injected;
+            worst = l;
+        }
+    }
+    *part = most * most / sum;
+    return worst;
+}
+
+/* Whether a path cannot be told from the closest one, of whose error it has this ratio. */
+static bool equal(struct study_interval ratio)
+{
+    return ratio.low <= 1.0 || ratio.value < 1.005;
+}
+
+/* Which path is closest, by how much and how sure. */
+static void closest(const struct page *p, enum study_truth truth)
+{
+    const struct study_case *c = p->c;
+    uint32_t best = 0, second = 0;
+    double error = INFINITY, next = INFINITY;
+    for (uint32_t i = 0; i < c->paths; i++) {
+        double e = last_figures(p, truth, i).relative_l2;
+        if (e < error)
+            error = e, best = i;
+    }
+    const double *errors = c->measure[STUDY_OPEN_LOOP][truth].error2 + (size_t)(c->layers - 1) * c->paths * c->samples;
+    if (study_ratio(&p->resamples, errors, errors + (size_t)best * c->samples).value < 1.005)
+        best = 0; /* the plainest of equals */
+    struct study_interval of_best = study_relative_l2(c, &p->resamples, STUDY_OPEN_LOOP, truth, c->layers - 1, best);
+    fprintf(p->stream,
+            "<li><b>Closest to %s:</b> <code>%s</code>. Its residual stream ends %.3g %% off (95 %% interval %.3g to "
+            "%.3g %%).",
+            against(truth), p->names[best], 100.0 * of_best.value, 100.0 * of_best.low, 100.0 * of_best.high);
+    for (uint32_t i = 0; i < c->paths; i++) {
+        struct study_interval r =
+            study_ratio(&p->resamples, errors + (size_t)i * c->samples, errors + (size_t)best * c->samples);
+        if (i == best || equal(r) || r.value > next)
+            continue;
+        next = r.value;
+        second = i;
+    }
+    if (isfinite(next)) {
+        struct study_interval r =
+            study_ratio(&p->resamples, errors + (size_t)second * c->samples, errors + (size_t)best * c->samples);
+        fprintf(p->stream,
+                " The next one that differs from it, <code>%s</code>, is %.3g times as far (95 %% interval %.3g to "
+                "%.3g).",
+                p->names[second], r.value, r.low, r.high);
+    }
+    bool first = true;
+    for (uint32_t i = 0; i < c->paths; i++) {
+        struct study_interval r =
+            study_ratio(&p->resamples, errors + (size_t)i * c->samples, errors + (size_t)best * c->samples);
+        if (i == best || !equal(r))
+            continue;
+        fprintf(p->stream, "%s<code>%s</code>", first ? " Not told apart from it: " : ", ", p->names[i]);
+        first = false;
+    }
+    fputs(first ? "</li>\n" : ".</li>\n", p->stream);
+}
+
+static void answers(const struct page *p)
+{
+    const struct study_case *c = p->c;
+    fputs("<ul class=\"answers\">\n", p->stream);
+    for (int t = STUDY_TRUTHS; t-- > 0;)
+        closest(p, (enum study_truth)t);
+    double part;
+    uint32_t farthest = 0;
+    for (uint32_t i = 1; i < c->paths; i++)
+        if (last_figures(p, STUDY_ORIGINAL, i).relative_l2 > last_figures(p, STUDY_ORIGINAL, farthest).relative_l2)
+            farthest = i;
+    uint32_t worst = worst_layer(p, STUDY_ORIGINAL, 0, &part);
+    fprintf(
+        p->stream,
+        "<li><b>Layer that hurts most:</b> layer %.0f, which adds %.0f %% of what <code>%s</code> loses against the "
+        "original weights, all layers taken by themselves",
+        c->model_layer[worst], 100.0 * part, p->names[0]);
+    worst = worst_layer(p, STUDY_ORIGINAL, farthest, &part);
+    fprintf(p->stream, "; for <code>%s</code>, the farthest path, layer %.0f with %.0f %%.</li>\n", p->names[farthest],
+            c->model_layer[worst], 100.0 * part);
+    struct study_figures bf16 = last_figures(p, STUDY_ORIGINAL, 0), far = last_figures(p, STUDY_ORIGINAL, farthest);
+    fprintf(
+        p->stream,
+        "<li><b>Changed experts:</b> in layer %.0f, %.0f of %u tokens are routed to another set of experts than with "
+        "the original weights in float64 by <code>%s</code>, %.0f by <code>%s</code>.</li>\n</ul>\n",
+        c->model_layer[c->layers - 1], bf16.changed, c->samples, p->names[0], far.changed, p->names[farthest]);
+}
+
+/* Limits of an axis around positive values, to the next 1, 2 or 5. */
+static void around(double low, double high, double *from, double *to)
+{
+    *from = low / 1.15;
+    *to = high * 1.15;
+}
+
+typedef double figure_of(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path);
+
+static double relative_l2(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path)
+{
+    return study_figures_of(p->c, STUDY_OPEN_LOOP, truth, layer, path).relative_l2;
+}
+
+static double injected(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path)
+{
+    return study_figures_of(p->c, STUDY_OPEN_LOOP, truth, layer, path).injected;
+}
+
+static double changed(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path)
+{
+    return 100.0 * study_figures_of(p->c, STUDY_OPEN_LOOP, truth, layer, path).changed / p->c->samples;
+}
+
+/* One figure of every path by layer; band: with the interval of relative_l2. */
+static void by_layer(const struct page *p, const char *title, const char *words, enum study_truth truth,
+                     figure_of *figure, bool logarithmic, bool band)
+{
+    const struct study_case *c = p->c;
+    double low = INFINITY, high = 0.0, *value = p->line, *lows = value + c->layers, *highs = lows + c->layers;
+    for (uint32_t i = 0; i < c->paths; i++)
+        for (uint32_t l = 0; l < c->layers; l++) {
+            double v = figure(p, truth, l, i);
+            low = v < low && v > 0.0 ? v : low;
+            high = v > high ? v : high;
+        }
+    struct html_chart chart = {.stream = p->stream,
+                               .x0 = p->layer[0] - 0.25,
+                               .x1 = p->layer[c->layers - 1] + 0.25,
+                               .whole_x = true,
+                               .log_y = logarithmic && high > 0.0,
+                               .y1 = high > 0.0 ? 1.1 * high : 1.0,
+                               .height = 250.0};
+    if (chart.log_y)
+        around(low, high, &chart.y0, &chart.y1);
+    html_chart_begin(&chart, title, "layer", words);
+    for (uint32_t i = 0; i < c->paths; i++) {
+        for (uint32_t l = 0; l < c->layers; l++) {
+            value[l] = figure(p, truth, l, i);
+            if (!band)
+                continue;
+            struct study_interval r = study_relative_l2(c, &p->resamples, STUDY_OPEN_LOOP, truth, l, i);
+            lows[l] = r.low;
+            highs[l] = r.high;
+        }
+        if (band)
+            html_chart_band(&chart, (int)i, p->layer, lows, highs, (int)c->layers);
+        html_chart_line(&chart, (int)i, p->names[i], p->layer, value, (int)c->layers);
+    }
+    html_chart_end(&chart);
+}
+
+/* Ratios to path 0 of every path and both truths. */
+static void closeness(const struct page *p)
+{
+    const struct study_case *c = p->c;
+    char title[160];
+    double high = 1.0;
+    for (int t = 0; t < STUDY_TRUTHS; t++)
+        for (uint32_t i = 1; i < c->paths; i++) {
+            struct study_interval r = study_closeness(c, &p->resamples, (enum study_truth)t, i, c->layers);
+            high = r.high > high ? r.high : high;
+        }
+    for (int t = STUDY_TRUTHS; t-- > 0;) {
+        struct html_chart chart = {.stream = p->stream,
+                                   .x0 = 0.8,
+                                   .x1 = 1.2 * high,
+                                   .log_x = true,
+                                   .height = 60.0 + 20.0 * (c->paths - 1),
+                                   .rows = p->names + 1,
+                                   .row_count = (int)c->paths - 1};
+        snprintf(title, sizeof title, "Times farther than %s from %s, layers by themselves", p->names[0],
+                 against((enum study_truth)t));
+        html_chart_begin(&chart, title, "ratio of errors, with its 95 % interval", NULL);
+        html_chart_rule(&chart, 1.0);
+        for (uint32_t i = 1; i < c->paths; i++) {
+            struct study_interval r = study_closeness(c, &p->resamples, (enum study_truth)t, i, c->layers);
+            html_chart_interval(&chart, (int)i, (double)i - 1.0, p->names[i], r.value, r.low, r.high);
+        }
+        html_chart_end(&chart);
+    }
+}
+
+/* Elements of the residual stream after the last layer by how many bf16 ulp they are off, at most. */
+static void ulp_histogram(const struct page *p, enum study_truth truth)
+{
+    const struct study_case *c = p->c;
+    char title[160];
+    double ulp[STUDY_BINS], share[STUDY_BINS];
+    struct html_chart chart = {.stream = p->stream, .x0 = 0.4, .x1 = 0x1p17, .log_x = true, .y1 = 1.0, .height = 250.0};
+    snprintf(title, sizeof title, "Cumulative histogram of bf16 ulp from %s, after the last layer", against(truth));
+    for (int b = 0; b < STUDY_BINS; b++)
+        ulp[b] = ldexp(0.5, b);
+    html_chart_begin(&chart, title, "off by at most so many ulp (0.5: the same)", "share of elements");
+    for (uint32_t i = 0; i < c->paths; i++) {
+        size_t row = (size_t)(c->layers - 1) * c->paths + i;
+        const double *count = c->measure[STUDY_OPEN_LOOP][truth].ulps + row * STUDY_BINS;
+        for (int b = 0; b < STUDY_BINS; b++)
+            share[b] = (b ? share[b - 1] : 0.0) + count[b] / ((double)c->samples * c->shape.hidden);
+        html_chart_line(&chart, (int)i, p->names[i], ulp, share, STUDY_BINS);
+    }
+    html_chart_end(&chart);
+}
+
+enum { CELL = 64, COLUMNS = 10 };
+
+__attribute__((format(printf, 3, 4))) static void cell(char cells[COLUMNS][CELL], int i, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(cells[i], CELL, format, list);
+    va_end(list);
+}
+
+static void put(FILE *stream, char cells[COLUMNS][CELL], int columns)
+{
+    const char *row[COLUMNS];
+    for (int i = 0; i < columns; i++)
+        row[i] = cells[i];
+    html_row(stream, row, columns);
+}
+
+static void summary_table(const struct page *p, enum study_truth truth)
+{
+    static const char *const heads[] = {"path",        "relative L2",  "95 % interval", "min cosine", "SQNR, dB",
+                                        "max |error|", "max bf16 ulp", "changed",       "growth",     "times farther"};
+    const struct study_case *c = p->c;
+    char caption[160], cells[COLUMNS][CELL];
+    snprintf(caption, sizeof caption, "Residual stream after layer %.0f against %s", c->model_layer[c->layers - 1],
+             against(truth));
+    html_table_begin(p->stream, caption, heads, COLUMNS);
+    for (uint32_t i = 0; i < c->paths; i++) {
+        struct study_figures f = last_figures(p, truth, i);
+        struct study_interval r = study_relative_l2(c, &p->resamples, STUDY_OPEN_LOOP, truth, c->layers - 1, i);
+        struct study_growth g = study_growth_of(c, &p->resamples, truth, i);
+        struct study_interval times = study_closeness(c, &p->resamples, truth, i, c->layers);
+        cell(cells, 0, "%s", p->names[i]);
+        cell(cells, 1, "%.3e", r.value);
+        cell(cells, 2, "%.2e to %.2e", r.low, r.high);
+        cell(cells, 3, "%.8f", f.cosine_min);
+        cell(cells, 4, "%.1f", f.sqnr_db);
+        cell(cells, 5, "%.2e", f.max_abs);
+        cell(cells, 6, "%.0f", f.max_ulp);
+        cell(cells, 7, "%.0f", f.changed);
+        cell(cells, 8, isnan(g.exponent.value) ? "" : "%.2f \xc2\xb1 %.2f", g.exponent.value, g.error);
+        cell(cells, 9, i ? "%.3f (%.3f to %.3f)" : "1", times.value, times.low, times.high);
+        put(p->stream, cells, COLUMNS);
+    }
+    html_table_end(p->stream);
+}
+
+static void layer_table(const struct page *p, enum study_truth truth)
+{
+    static const char *const heads[] = {"path",      "layer",      "relative L2", "injected",      "carried",
+                                        "by itself", "min cosine", "max |error|", "changed tokens"};
+    enum { USED = sizeof heads / sizeof *heads };
+    const struct study_case *c = p->c;
+    char caption[160], cells[COLUMNS][CELL];
+    snprintf(caption, sizeof caption, "By layer, against %s", against(truth));
+    fprintf(p->stream, "<details><summary>%s</summary>", caption);
+    html_table_begin(p->stream, caption, heads, USED);
+    for (uint32_t i = 0; i < c->paths; i++)
+        for (uint32_t l = 0; l < c->layers; l++) {
+            struct study_figures f = study_figures_of(c, STUDY_OPEN_LOOP, truth, l, i);
+            cell(cells, 0, "%s", p->names[i]);
+            cell(cells, 1, "%.0f", c->model_layer[l]);
+            cell(cells, 2, "%.3e", f.relative_l2);
+            cell(cells, 3, "%.3e", f.injected);
+            cell(cells, 4, "%.3e", f.carried);
+            cell(cells, 5, "%.3e", study_figures_of(c, STUDY_LAYER, truth, l, i).relative_l2);
+            cell(cells, 6, "%.8f", f.cosine_min);
+            cell(cells, 7, "%.2e", f.max_abs);
+            cell(cells, 8, "%.0f", f.changed);
+            put(p->stream, cells, USED);
+        }
+    html_table_end(p->stream);
+    fputs("</details>\n", p->stream);
+}
+
+static void write_case(const struct page *p)
+{
+    const struct study_case *c = p->c;
+    char title[128];
+    fputs("<section><h3>", p->stream);
+    html_text(p->stream, c->name);
+    fprintf(p->stream, ", %s weights: %u layers, %u tokens</h3>\n", c->weights, c->layers, c->samples);
+    answers(p);
+    html_legend(p->stream, p->names, (int)c->paths);
+    fputs("<div class=\"charts\">\n", p->stream);
+    for (int t = STUDY_TRUTHS; t-- > 0;) {
+        snprintf(title, sizeof title, "Drift: error of the residual stream against %s", against((enum study_truth)t));
+        by_layer(p, title, "relative L2", (enum study_truth)t, relative_l2, true, true);
+    }
+    by_layer(p, "Injected by each layer, against float64 with the original weights", "relative L2", STUDY_ORIGINAL,
+             injected, true, false);
+    by_layer(p, "Tokens whose experts changed, against float64 with the original weights", "% of the tokens",
+             STUDY_ORIGINAL, changed, false, false);
+    closeness(p);
+    ulp_histogram(p, STUDY_QUANTISED);
+    ulp_histogram(p, STUDY_ORIGINAL);
+    fputs("</div>\n", p->stream);
+    for (int t = STUDY_TRUTHS; t-- > 0;)
+        summary_table(p, (enum study_truth)t);
+    for (int t = STUDY_TRUTHS; t-- > 0;)
+        layer_table(p, (enum study_truth)t);
+    fputs("</section>\n", p->stream);
+}
+
+static enum gb_status html_case(FILE *stream, const struct study_case *c, struct gb_error *error)
+{
+    struct page p = {.stream = stream, .c = c};
+    enum gb_status status = study_resamples_new(c->seeds, c->shape.tokens, &p.resamples, error);
+    if (status != GB_OK)
+        return status;
+    p.layer = c->model_layer;
+    p.line = malloc(sizeof *p.line * 3 * c->layers);
+    for (uint32_t i = 0; i < c->paths; i++)
+        p.names[i] = c->path[i].name;
+    if (p.line)
+        write_case(&p);
+    else
+        status = gb_fail(error, GB_ENOMEM, "no memory for %u layers", c->layers);
+    free(p.line);
+    study_resamples_free(&p.resamples);
+    return status;
+}
+
+static void words(FILE *stream)
+{
+    fputs(
+        "<details><summary>What the words mean</summary><ul>\n"
+        "<li><b>Path</b>: activations and order of a layer's dot products. <code>bf16.fma32</code> leaves activations "
+        "in bf16, as warp decode does; the others quantise them before each projection, as expert-centric kernels do. "
+        "<code>prereducedN</code>: each of N ranks rounds its partial sum to bf16.</li>\n"
+        "<li><b>Original</b> and <b>quantised weights</b>: what was lost in all, and what the kernel's own arithmetic "
+        "lost.</li>\n"
+        "<li><b>Injected</b>: the error of a layer that starts from the exact residual stream. <b>Carried</b>: what "
+        "came in from the layers before. <b>By itself</b>: of the layer's output alone, given the same bf16 "
+        "input.</li>\n"
+        "<li><b>Changed</b>: tokens that go to another set of experts than in float64. <b>Growth</b>: the error grows as depth to this power, with its standard error; 0.5 is what independent errors do.</li>\n"
+        "<li><b>95 % interval</b>: over tokens and seeds; it says nothing about other texts or models.</li>\n"
+        "</ul></details>\n",
+        stream);
+}
+
+enum gb_status html_study(FILE *stream, const char *name, const struct study *study, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    fputs("<h2>Study: ", stream);
+    html_text(stream, name);
+    fputs("</h2>\n<p class=\"dim\"><code>", stream);
+    html_text(stream, study->command);
+    fputs("</code></p>\n", stream);
+    words(stream);
+    for (uint32_t i = 0; status == GB_OK && i < study->cases; i++) {
+        const struct study_case *c = &study->of[i];
+        if (c->done == c->seeds * c->layers)
+            status = html_case(stream, c, error);
+        else
+            fprintf(stream, "<p>A case of %u layers is not finished.</p>\n", c->layers);
+    }
+    return status;
+}

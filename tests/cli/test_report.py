@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gaugeblock report: one page that needs nothing else, with the figures of its results. With `browser`: headless
+Chromium opens it at 1280 and 390 pixels without errors or horizontal scroll, and its tables sort."""
+import csv
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from program import CAPTURE, CHECKPOINT, SOURCE, expect, path, refused, run, small
+
+BROWSER = sys.argv[1:] == ["browser"]
+chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if BROWSER and not chromium:
+    print("no Chromium here: skipped")
+    sys.exit(77)
+
+VOID = {"meta", "br"}
+
+
+class Page(html.parser.HTMLParser):
+    """Elements that are closed as they were opened; tables as lists of rows; words outside scripts and styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tables, self.words, self.tags = [], [], [], []
+        self.feed(text)
+        self.close()
+        expect(not self.open, f"not closed: {self.open}")
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append({"caption": "", "rows": []})
+        elif tag == "tr":
+            self.tables[-1]["rows"].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1]["rows"][-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        expect(self.open and self.open.pop() == tag, f"</{tag}> closes something else")
+
+    def handle_data(self, data):
+        if "caption" in self.open:
+            self.tables[-1]["caption"] += data
+        elif "td" in self.open or "th" in self.open:
+            self.tables[-1]["rows"][-1][-1] += data
+        elif not {"script", "style"} & set(self.open):
+            self.words.append(data)
+
+
+tiny = path("tiny.h5")
+run("import", CHECKPOINT, tiny, "--format", "nvfp4", "--capture", CAPTURE)
+run("study", "drift", tiny, "-o", path("drift.h5"), "--csv", path("drift.csv"))
+run("study", "drift", "--shape", "8,2,256,128", "--layers", "26", "--tokens", "4", "-o", path("deep.h5"))
+run("verify", small(), "-o", path("record.json"))
+with open(path("strange.json"), "w") as stream:
+    json.dump({"schema": "<b>&", "verdict": "PASS", "a": {"list": [{"k": "<i>", "n": 1.5}, {"m": {"x": None}}]}}, stream)
+bench = os.path.join(SOURCE, "docs/results/2026-11-22-h200-bench-silu-mul-quantise.json")
+page = path("report.html")
+run("report", path("drift.h5"), path("deep.h5"), path("record.json"), bench, path("strange.json"), "-o", page,
+    "--title", "<script>alert(1)</script> & more")
+with open(page) as stream:
+    text = stream.read()
+
+if BROWSER:
+    # A page around it, in whose frame it has the width of a screen; what it says of itself is what is measured.
+    probe = """<!doctype html><iframe src="report.html" style="border:0;width:%dpx;height:900px"></iframe>
+<pre id=o></pre><script>const f=document.querySelector('iframe'),said=[];
+f.onload=()=>{const w=f.contentWindow,d=w.document,e=d.documentElement;
+const wide=[...d.querySelectorAll('body *')].filter(n=>!n.closest('.scroll')&&!n.closest('svg')&&
+n.getBoundingClientRect().right>e.clientWidth+1).map(n=>n.tagName);
+const t=d.querySelector('table'),h=t.querySelectorAll('th')[1],v=()=>[...t.tBodies[0].rows].map(r=>parseFloat(r.cells[1].textContent));
+h.firstChild.click();const up=v();h.firstChild.click();const down=v();
+o.textContent=JSON.stringify({width:e.clientWidth,scroll:e.scrollWidth,wide,up,down,charts:d.querySelectorAll('svg').length,
+font:Math.min(...[...d.querySelectorAll('figure svg')].map(s=>10*s.getBoundingClientRect().width/360))})}</script>"""
+    for width in (1280, 390):
+        with open(path("probe.html"), "w") as stream:
+            stream.write(probe % width)
+        done = subprocess.run([chromium, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+                               "--virtual-time-budget=5000", "--enable-logging=stderr", "--window-size=1400,1000",
+                               "--user-data-dir=" + path(f"profile{width}"), "--dump-dom", "file://" + path("probe.html")],
+                              capture_output=True, text=True, timeout=120)
+        found = re.search(r'<pre id="o">(.*?)</pre>', done.stdout, re.S)
+        expect(found and found[1], f"the page was not measured:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        said = json.loads(html.unescape(found[1]))
+        expect(width - 20 <= said["width"] <= width and said["scroll"] == said["width"] and not said["wide"],  # a scroll bar
+               f"{width}: {said}")
+        expect(said["up"] == sorted(said["up"]) and said["down"] == said["up"][::-1] and len(said["up"]) > 2, str(said))
+        expect(said["font"] >= 8.5 and said["charts"] > 10, f"{width}: letters of {said['font']} pixels")
+        console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+        expect(not console, f"the console says: {console}")
+    sys.exit(0)
+
+expect(len(text) < 2 << 20, f"{len(text)} bytes")
+parsed = Page(text)
+expect(not re.search(r"https?://|@import|url\(", text), "something from a network")
+for tag, attributes in parsed.tags:
+    expect(not {"src", "href", "srcset"} & attributes.keys(), f"<{tag}> loads something: {attributes}")
+expect("<script>alert" not in text and "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text, "the title is escaped")
+expect("<i>" not in text and "<b>&" not in text, "values are escaped")
+
+# The page says what the results say.
+with open(path("drift.csv")) as stream:
+    rows = {(r["truth"], r["path"]): r for r in csv.DictReader(stream)
+            if r["mode"] == "open_loop" and r["layer"] == "1" and r["figure"] == "relative_l2"}
+tables = {table["caption"]: table["rows"] for table in parsed.tables[::-1]}
+for truth in ("original", "quantised"):
+    table = tables[f"Residual stream after layer 1 against float64 with the {truth} weights"]
+    expect([row[0] for row in table[1:]] == [name for kind, name in rows if kind == truth], str(table))
+    for row in table[1:]:
+        expect(row[1] == f"{float(rows[truth, row[0]]['value']):.3e}", str(row))
+words = " ".join("".join(parsed.words).split())
+best = min((float(r["value"]), name) for (truth, name), r in rows.items() if truth == "quantised")
+expect(f"Closest to float64 with the quantised weights: {best[1]} . Its residual stream ends {100 * best[0]:.3g} % off"
+       in words.replace(best[1] + ".", best[1] + " ."), words[:2000])
+expect("4 by mxfp4.fma32" in words and "0 of 64 tokens" in words, "changed experts")
+expect("Verdict PASS" in words and any("cases" in caption for caption in tables), str(list(tables)))
+expect(tables["shapes 0: kernels"][1][:2] == ["by table, 1 x 768", "6.73"], str(tables["shapes 0: kernels"]))
+expect(text.count("<figure>") >= 16 and text.count("<title>") > 500, "charts")
+shown = words + " ".join(cell for table in parsed.tables for row in table["rows"] for cell in row)
+expect(not {"nan", "-nan", "inf", "(nan"} & set(re.split(r"[\s,]+", shown.lower())), "what is undefined is left out")
+for tag, attributes in parsed.tags:
+    for number in re.findall(r"-?[\d.]+", attributes.get("d", "")) if tag == "path" else ():
+        expect(-20 <= float(number) <= 400, f"outside its chart: {attributes}")
+expect(all(re.fullmatch(r"[MLHVZ\d. -]*", a.get("d", "")) for t, a in parsed.tags if t == "path"), "paths are numbers")
+
+refused("report", path("drift.h5"))
+refused("report", "-o", page)
+refused("report", path("missing.h5"), "-o", page)
+refused("report", path("drift.h5"), "-o", path("drift.h5"))
+refused("report", tiny, "-o", page)  # HDF5, but no study
+refused("report", path("drift.csv"), "-o", page)

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * explain on structured faults (tests/support/structured_fault.h): a name is right if what it says, planted by the
+ * generator, makes the outputs that were seen. `test_naming all` runs 200 faults and asks for 90 % right, 1 % wrong;
+ * `test_naming SEED COUNT` prints every one.
+ */
+#include <time.h>
+
+#include "harness/explain/explain.h"
+#include "tests/support/check.h"
+#include "tests/support/layer_as_fixture.h"
+#include "tests/support/structured_fault.h"
+
+static uint64_t first_seed = 1;
+static unsigned faults = 28;
+static bool printed;
+
+static const struct {
+    struct gb_shape shape;
+    enum gb_format weights, activations;
+    const char *order; /* of the faulty kernel */
+} scenes[] = {
+    {{12, 256, 128, 8, 2}, GB_NVFP4, GB_BF16, GB_ORDER_FMA32},
+    {{16, 256, 128, 16, 4}, GB_MXFP8, GB_BF16, GB_ORDER_FMA32},
+    {{8, 512, 128, 32, 6}, GB_BF16, GB_BF16, GB_ORDER_FMA32},
+    {{6, 384, 256, 6, 2}, GB_FP8_BLOCK, GB_BF16, GB_ORDER_FMA32},
+    {{12, 256, 128, 8, 2}, GB_NVFP4, GB_NVFP4, GB_ORDER_FMA32},
+    {{10, 256, 128, 8, 3}, GB_MXFP8, GB_MXFP8, GB_ORDER_FMA32},
+    {{8, 256, 128, 8, 2}, GB_NVFP4, GB_BF16, GB_ORDER_MMA16_SM90},
+};
+enum { SCENES = sizeof scenes / sizeof *scenes };
+
+struct scene {
+    struct problem problem;
+    struct gb_fixture *fixture;
+    struct baseline plain, quantised, *baseline;
+    struct layer_stages clean; /* in the faulty kernel's order */
+    struct gb_outputs *subject;
+    float *again; /* [tokens, hidden] */
+};
+
+static void scene_new(unsigned n, uint64_t seed, struct scene *s)
+{
+    static const struct gb_rounding_points points = {
+        .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    const struct gb_shape *shape = &scenes[n].shape;
+    memset(s, 0, sizeof *s);
+    problem_new(&s->problem, *shape, scenes[n].weights, DATA_GAUSSIAN, seed);
+    s->fixture = problem_fixture(&s->problem);
+    s->baseline = &s->plain;
+    if (scenes[n].activations != GB_BF16)
+        assert_int_equal(gb_fixture_quantise_activations(s->fixture, scenes[n].activations, NULL, NULL), GB_OK);
+    for (int i = 0; s->fixture->layer[0].activation_scales && i < 2; i++)
+        s->fixture->layer[0].activation_scales[i] = 4.5f / 2688;
+    assert_int_equal(baseline_new(s->fixture, gb_contract_find(s->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL,
+                                  &s->plain, NULL),
+                     GB_OK);
+    if (scenes[n].activations != GB_BF16) {
+        s->baseline = &s->quantised;
+        assert_int_equal(baseline_new(s->fixture, fixture_contract(s->fixture), &s->plain, &s->quantised, NULL), GB_OK);
+    }
+    assert_int_equal(baseline_bounds(s->baseline, &points, false, NULL), GB_OK);
+    struct gb_arguments a = baseline_arguments(s->baseline, 0);
+    layer_stages_new(&a, scenes[n].order, &s->clean);
+    assert_int_equal(gb_outputs_new(shape, 1, GB_FP32, false, false, &s->subject, NULL), GB_OK);
+    s->again = malloc((size_t)shape->tokens * shape->hidden * sizeof *s->again);
+    assert_non_null(s->again);
+}
+
+static void scene_free(struct scene *s)
+{
+    layer_stages_free(&s->clean);
+    if (s->baseline == &s->quantised)
+        baseline_free(&s->quantised);
+    baseline_free(&s->plain);
+    gb_outputs_free(s->subject);
+    gb_fixture_free(s->fixture);
+    problem_free(&s->problem);
+    free(s->again);
+}
+
+static double squares(const struct scene *s, const float *a, const float *b)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < (size_t)s->problem.arguments.shape.tokens * s->problem.arguments.shape.hidden; i++)
+        if (!(isnan(a[i]) && isnan(b[i])))
+            sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sum;
+}
+
+/* A fault that shows: at least 8 outputs are wrong, by more than rounding. */
+static uint64_t draw(struct scene *s, uint64_t seed, struct finding *fault)
+{
+    float *output = s->subject->layer[0].output;
+    size_t count = (size_t)s->problem.arguments.shape.tokens * s->problem.arguments.shape.hidden;
+    for (;; seed += 1000003) {
+        size_t wrong = 0;
+        structured_fault_draw(&s->clean, seed, fault);
+        structured_fault_run(&s->clean, fault, output, NULL);
+        const float *reference = s->baseline->reference->layer[0].output;
+        for (size_t i = 0; i < count; i++)
+            wrong += !same_float(output[i], s->clean.output[i]);
+        if (wrong >= 8 && squares(s, output, s->clean.output) > 100 * squares(s, s->clean.output, reference) &&
+            squares(s, output, s->clean.output) > 1e-10 * (double)count)
+            return seed;
+    }
+}
+
+enum score { RIGHT, ABSENT, WRONG, SCORES };
+
+static bool same_axis(const struct finding_axis *a, const struct finding_axis *b, uint32_t size)
+{
+    for (uint32_t i = 0; i < size; i++)
+        if (finding_axis_has(a, i) != finding_axis_has(b, i))
+            return false;
+    return true;
+}
+
+struct tally {
+    unsigned of[SCORES], stage, effect, place;
+    unsigned by_stage[FINDING_STAGES][SCORES], by_effect[FINDING_EFFECTS][SCORES];
+    double slowest;
+};
+
+static enum score score(struct scene *s, const struct finding *fault, const struct explanation *e, struct tally *tally)
+{
+    const struct gb_shape *shape = &s->problem.arguments.shape;
+    double all = squares(s, s->subject->layer[0].output, s->clean.output);
+    if (!e || !e->best.name[0])
+        return ABSENT;
+    if (!e->found_count) /* an injected bug of that name, or none */
+        return e->best.explains > 0.9999 ? RIGHT : WRONG;
+    const struct finding *found = &e->found[0];
+    structured_fault_run(&s->clean, found, s->again, NULL);
+    tally->stage += found->stage == fault->stage;
+    tally->effect += found->effect == fault->effect;
+    tally->place += same_axis(&found->tokens, &fault->tokens, shape->tokens) &&
+                    same_axis(&found->slots, &fault->slots, shape->top_k) &&
+                    same_axis(&found->experts, &fault->experts, shape->experts) &&
+                    same_axis(&found->elements, &fault->elements, shape->intermediate) &&
+                    same_axis(&found->k, &fault->k, shape->intermediate);
+    return squares(s, s->subject->layer[0].output, s->again) < 1e-3 * all ? RIGHT : WRONG;
+}
+
+static const char *const stages[] = {"input", "gate", "up",  "gate_up", "act", "requant", "down", "routing weight",
+                                     "combine"};
+static const char *const effects[] = {"factor",  "add", "constant", "negative", "saturate", "flush",  "round",
+                                      "element", "xor", "reverse",  "token",    "slot",     "expert", "swapped"};
+
+static void write_axis(const char *name, const struct finding_axis *a)
+{
+    if (a->kind == AXIS_RANGE)
+        print_message(" %s %u+%u", name, a->first, a->count);
+    if (a->kind == AXIS_MODULO)
+        print_message(" %s %u+%u%%%u", name, a->first, a->count, a->period);
+    if (a->kind == AXIS_LIST)
+        print_message(" %s list of %u", name, a->count);
+}
+
+static void write_finding(const struct finding *f)
+{
+    print_message("%s %s %.4g/%d/%d", stages[f->stage], effects[f->effect], f->amount, f->offset, (int)f->type);
+    write_axis("tokens", &f->tokens);
+    write_axis("slots", &f->slots);
+    write_axis("experts", &f->experts);
+    write_axis("elements", &f->elements);
+    write_axis("k", &f->k);
+}
+
+static void one(struct scene *s, unsigned n, uint64_t seed, struct tally *tally)
+{
+    static const char *const words[] = {"right", "absent", "WRONG"};
+    struct explanation *e;
+    struct finding fault;
+    struct timespec begin, end;
+    seed = draw(s, seed, &fault);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    assert_int_equal(explain(s->baseline, GB_LAYER, s->subject, &e, NULL), GB_OK);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    enum score result = score(s, &fault, e, tally);
+    tally->of[result]++;
+    tally->by_stage[fault.stage][result]++;
+    tally->by_effect[fault.effect][result]++;
+    tally->slowest = fmax(tally->slowest, seconds);
+    if (printed) {
+        print_message("%-6s %5.2f s scene %u seed %llu: ", words[result], seconds, n, (unsigned long long)seed);
+        write_finding(&fault);
+        print_message("  =>  %s\n", e ? e->text : "nothing");
+    }
+    explanation_free(e);
+}
+
+static void structured_faults_are_named(void **state)
+{
+    struct tally tally = {.slowest = 0.0};
+    (void)state;
+    for (unsigned n = 0; n < SCENES; n++) {
+        struct scene s;
+        scene_new(n, first_seed, &s);
+        for (unsigned i = n; i < faults; i += SCENES)
+            one(&s, n, first_seed * 4096 + i, &tally);
+        scene_free(&s);
+    }
+    for (int i = 0; printed && i < FINDING_STAGES; i++)
+        print_message("%-15s right %3u absent %3u wrong %3u\n", stages[i], tally.by_stage[i][RIGHT],
+                      tally.by_stage[i][ABSENT], tally.by_stage[i][WRONG]);
+    for (int i = 0; printed && i < FINDING_EFFECTS; i++)
+        print_message("%-15s right %3u absent %3u wrong %3u\n", effects[i], tally.by_effect[i][RIGHT],
+                      tally.by_effect[i][ABSENT], tally.by_effect[i][WRONG]);
+    print_message("%u faults: right %u, absent %u, wrong %u; of the names, stage as planted %u, effect %u, place %u; "
+                  "slowest %.2f s\n",
+                  faults, tally.of[RIGHT], tally.of[ABSENT], tally.of[WRONG], tally.stage, tally.effect, tally.place,
+                  tally.slowest);
+    if (!printed) {
+        assert_true(20 * tally.of[RIGHT] >= 2 * faults);
+        assert_true(20 * tally.of[WRONG] <= 3 * faults);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    faults = sweeps_are_whole(argc, argv) ? 200 : faults;
+    if (argc > 2) {
+        first_seed = strtoull(argv[1], NULL, 10);
+        faults = (unsigned)strtoul(argv[2], NULL, 10);
+        printed = true;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(structured_faults_are_named)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
