@@ -101,7 +101,7 @@ void try_nothing(struct window *w)
             if (!everywhere(w, all[i].value, places))
                 continue;
             window_name_partly(all[i].kind, places, name, sizeof name);
-            window_enter(w, RANK_NOTHING, all[i].kind, name, 1.0);
+            window_enter(w, places ? RANK_PARTLY : RANK_NOTHING, all[i].kind, name, 1.0);
             break;
         }
 }

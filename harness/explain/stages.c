@@ -134,8 +134,7 @@ void stages_free(struct stages *s)
 const double *stages_array(const struct stages *s, enum finding_stage stage, uint32_t *width)
 {
     static const double *const none = NULL;
-    const double *const arrays[] = {s->x,       s->gate,  s->up,      s->gate,  s->act,
-                                    s->requant, s->slots, s->weights, s->output};
+    const double *const arrays[] = {s->x, s->gate, s->up, s->gate, s->act, s->requant, s->slots, s->weights, s->output};
     *width = stage == FINDING_INPUT || stage == FINDING_DOWN || stage == FINDING_COMBINE ? s->hidden
              : stage == FINDING_ROUTING_WEIGHT                                           ? 1
                                                                                          : s->intermediate;
@@ -272,8 +271,8 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
             gb_contract_of(&a, GB_GATE_UP, gb_order_name(s->window->trace.contract->order)), &a, &to, error);
     }
     for (size_t i = 0; status == GB_OK && i < inner; i++) {
-        bool taken = ids[i / I] >= 0 &&
-                     (f->stage == FINDING_INPUT || finding_axis_has(&f->elements, (uint32_t)(i % I)));
+        bool taken =
+            ids[i / I] >= 0 && (f->stage == FINDING_INPUT || finding_axis_has(&f->elements, (uint32_t)(i % I)));
         if (taken && f->stage != FINDING_UP)
             gate[i] = (double)values[i];
         if (taken && f->stage != FINDING_GATE)
@@ -328,8 +327,7 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         if (!asked[p] || !stages_hit(s, f, p))
             continue;
         if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
-            rows[i] = gb_bf16_encode(
-                gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
+            rows[i] = gb_bf16_encode(gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
         else if (f->stage == FINDING_ACT)
             rows[i] = gb_bf16_encode((float)act[i]);
     }
@@ -381,8 +379,8 @@ static void multiply(const struct stages *s, const struct finding *f, const doub
 }
 
 /* slots: [pairs, hidden], of the pairs that are hit; the others stay. */
-static enum gb_status contract_down(const struct stages *s, const struct finding *f, const gb_bf16 *rows,
-                                    double *slots, struct gb_error *error)
+static enum gb_status contract_down(const struct stages *s, const struct finding *f, const gb_bf16 *rows, double *slots,
+                                    struct gb_error *error)
 {
     size_t outer = (size_t)s->pairs * s->hidden;
     bool *all = malloc(s->pairs * sizeof *all);
@@ -404,8 +402,8 @@ static enum gb_status contract_down(const struct stages *s, const struct finding
         a.intermediate = input;
         a.routing_weights = ones;
         a.output = results;
-        status = gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->window->trace.contract->order)), &a,
-                                   error);
+        status =
+            gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->window->trace.contract->order)), &a, error);
     }
     for (size_t i = 0; status == GB_OK && i < outer; i++)
         if (ids[i / s->hidden] >= 0 &&

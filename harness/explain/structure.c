@@ -31,15 +31,15 @@ struct search {
     uint32_t samples;
     uint32_t *token; /* [tokens], the wrong ones, the worst first; finite */
     uint32_t tokens;
-    double **down;    /* [experts]: rows of down for the samples, [samples, intermediate]; NULL: not yet read */
-    bool *asked;      /* [pairs] */
+    double **down; /* [experts]: rows of down for the samples, [samples, intermediate]; NULL: not yet read */
+    bool *asked;   /* [pairs] */
     const struct observed *seen; /* rows of what down multiplies that are known; NULL: none */
     bool *seen_pairs;            /* [pairs], which */
     double *operand;             /* [pairs, intermediate] */
-    double *response; /* [top_k, samples] */
-    double *errors;   /* [samples] */
-    double *alpha;    /* [pairs] */
-    double *weight;   /* [pairs]: squares of the responses */
+    double *response;            /* [top_k, samples] */
+    double *errors;              /* [samples] */
+    double *alpha;               /* [pairs] */
+    double *weight;              /* [pairs]: squares of the responses */
     struct structure best;
     double deadline;
     enum gb_status status;
@@ -100,8 +100,8 @@ static enum gb_status search_new(struct window *w, struct search *q)
     q->alpha = malloc(pairs * sizeof *q->alpha);
     q->weight = malloc(pairs * sizeof *q->weight);
     double *squares = calloc(shape->tokens, sizeof *squares);
-    if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response || !q->errors || !q->alpha ||
-        !q->weight || !squares) {
+    if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response ||
+        !q->errors || !q->alpha || !q->weight || !squares) {
         free(squares);
         return gb_fail(q->error, GB_ENOMEM, "no memory to look for the structure of an error");
     }
@@ -168,18 +168,14 @@ static bool hull(const struct search *q, int n, struct finding_axis *axis)
 /* Plants the finding in the window and keeps it if it explains more, or as much and is simpler. */
 static void verify(struct search *q, const struct finding *f)
 {
-    if (late(q))
+    if (late(q) || (f->effect == FINDING_TOKEN && f->tokens.kind == AXIS_LIST)) /* rows that others name better */
         return;
     q->status = stages_plant(&q->s, f, q->w->faulty, q->error);
     if (q->status != GB_OK)
         return;
     double explains = window_explained(q->w, NULL, NULL);
     double left = fmax(1.0 - explains, EXACT), least = fmax(1.0 - q->best.explains, EXACT);
-    bool better = left < 0.25 * least,
-         simpler = left < 4.0 * least && finding_cost(f) < finding_cost(&q->best.finding);
-    if (getenv("GB_TRACE"))
-        fprintf(stderr, "verify stage %d effect %d amount %g offset %d type %d cost %u: %g\n", f->stage, f->effect,
-                f->amount, f->offset, f->type, finding_cost(f), explains);
+    bool better = left < 0.25 * least, simpler = left < 4.0 * least && finding_cost(f) < finding_cost(&q->best.finding);
     if (explains > 0.0 && (better || simpler || q->best.explains <= 0.0))
         q->best = (struct structure){*f, explains};
 }
@@ -277,8 +273,7 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
                         sum += row[i] * own[i] * (factor - 1.0);
                 sum *= s->weights[p];
             } else if (f->stage == FINDING_DOWN) {
-                sum = s->weights[p] *
-                      (effect_of(f, rows, s->pairs, s->top_k, width, p, c) - rows[p * width + c]);
+                sum = s->weights[p] * (effect_of(f, rows, s->pairs, s->top_k, width, p, c) - rows[p * width + c]);
             } else if (f->stage == FINDING_ROUTING_WEIGHT) {
                 sum = (effect_of(f, rows, s->pairs, s->top_k, 1, p, 0) - rows[p]) * s->slots[p * s->hidden + c];
             } else if (p == first) {
@@ -485,8 +480,13 @@ static void settle(struct search *q, const struct finding *effect)
     if (late(q) || !(1.0 - left / all >= PROMISING) || !take_pairs(q, &f))
         return;
     if (f.effect == FINDING_FACTOR && fabs(f.amount) < 1e-6)
-        f = (struct finding){.stage = f.stage, .effect = FINDING_CONSTANT, .tokens = f.tokens, .slots = f.slots,
-                             .experts = f.experts, .elements = f.elements, .k = f.k};
+        f = (struct finding){.stage = f.stage,
+                             .effect = FINDING_CONSTANT,
+                             .tokens = f.tokens,
+                             .slots = f.slots,
+                             .experts = f.experts,
+                             .elements = f.elements,
+                             .k = f.k};
     verify_places(q, &f);
 }
 
@@ -576,6 +576,26 @@ static double refine(struct search *q, struct finding *f, double a, double b)
     return at_left >= at_right ? left : right;
 }
 
+/* A threshold only changes what lies between two magnitudes: each step of the worst token's rows near the best one. */
+static void refine_threshold(struct search *q, struct finding *f, double most)
+{
+    const uint32_t steps = 24;
+    double near = f->amount, span = 0.25 * near;
+    if (promise(q, f) < most)
+        return;
+    for (int level = 0; level < 3 && !late(q); level++, span /= 8.0) {
+        double centre = near, best = promise_of(q, f, near);
+        for (uint32_t i = 0; i <= 2 * steps && !late(q); i++) {
+            double amount = centre + span * ((double)i - steps) / steps, p = promise_of(q, f, amount);
+            if (p > best) {
+                best = p;
+                near = amount;
+            }
+        }
+    }
+    f->amount = near;
+}
+
 /* An amount that somebody writes, where it explains as much. */
 static void snap(struct search *q, struct finding *f)
 {
@@ -609,6 +629,8 @@ static void settle_amount(struct search *q, const struct finding *effect, const 
     if (late(q) || most < 0.05)
         return;
     f.amount = refine(q, &f, grid[best ? best - 1 : 0], grid[best + 1 < count ? best + 1 : count - 1]);
+    if (f.effect == FINDING_FLUSH)
+        refine_threshold(q, &f, most);
     snap(q, &f);
     settle(q, &f);
 }
@@ -637,7 +659,8 @@ static void each_amount(struct search *q, enum finding_stage stage, struct findi
     f.effect = FINDING_FLUSH;
     settle_amount(q, &f, grid, GRID);
     if (stage < FINDING_ACT || (q->seen && stage == FINDING_ACT)) {
-        static const double factors[] = {-8, -2, -1, -0.5, 0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.01, 1.1, 1.25, 1.5, 2, 4, 8, 80, 500};
+        static const double factors[] = {-8,   -2,  -1,   -0.5, 0, 0.25, 0.5, 0.75, 0.9, 0.99,
+                                         1.01, 1.1, 1.25, 1.5,  2, 4,    8,   80,   500};
         f.effect = FINDING_FACTOR;
         settle_amount(q, &f, factors, sizeof factors / sizeof *factors);
         for (int i = 0; i < GRID; i++)
@@ -731,9 +754,10 @@ static void try_outputs(struct search *q)
     uint32_t width;
     const double *clean = stages_array(&q->s, stage, &width);
     double scale = typical_of(clean, (size_t)w->rows * width);
-    for (int n = 0; rows && n < NOISES && !done(q); n++) {
-        struct observed o = {stage, clean, w->rows, w->rows_per_token, width, rows, row, values,
-                             noises[n] * scale, noises[n]};
+    bool few = w->wrong < FEW_ELEMENTS; /* another value to the last bit is no chance */
+    for (int n = 0; rows && n < (few ? 1 : NOISES) && !done(q); n++) {
+        double noise = few ? 0.0 : noises[n];
+        struct observed o = {stage, clean, w->rows, w->rows_per_token, width, rows, row, values, noise * scale, noise};
         struct finding found[MOST_EFFECTS];
         uint32_t count = effects_infer(&o, found, MOST_EFFECTS);
         for (uint32_t i = 0; i < count && !done(q); i++) {
@@ -742,7 +766,7 @@ static void try_outputs(struct search *q)
                 for (uint32_t j = 0; j < width; j++) {
                     double m = effect_of(&found[i], clean, w->rows, w->rows_per_token, width, r, j);
                     would[r] |= finding_axis_has(&found[i].elements, j) &&
-                                !(fabs(m - clean[(size_t)r * width + j]) <= 2.0 * noises[n] * (scale + fabs(m)));
+                                !(fabs(m - clean[(size_t)r * width + j]) <= 2.0 * noise * (scale + fabs(m)));
                     is[r] = w->place.token[r];
                 }
             if (is && would &&
@@ -769,8 +793,8 @@ static void try_single_slots(struct search *q)
             values[j] = s->slots[p * H + j] + q->w->errors[(size_t)t * H + j] / s->weights[p];
         for (int n = 0; n < NOISES && !done(q); n++) {
             uint32_t row = (uint32_t)p;
-            struct observed o = {FINDING_DOWN, s->slots, s->pairs, s->top_k, H, 1, &row, values, 4 * noises[n] * scale,
-                                 4 * noises[n]};
+            struct observed o = {FINDING_DOWN,          s->slots,     s->pairs, s->top_k, H, 1, &row, values,
+                                 4 * noises[n] * scale, 4 * noises[n]};
             struct finding found[MOST_EFFECTS];
             uint32_t count = effects_infer(&o, found, MOST_EFFECTS);
             for (uint32_t i = 0; i < count; i++)
@@ -934,7 +958,7 @@ static void each_range(struct search *q)
     static const double factors[] = {0.0, 2.0};
     struct finding f = {.effect = FINDING_FACTOR};
     for (int i = 0; i < 2; i++)
-        for (int stage = FINDING_INPUT; stage <= FINDING_GATE_UP && !done(q); stage++) {
+        for (int stage = FINDING_GATE_UP; stage >= FINDING_INPUT && !done(q); stage--) {
             f.stage = (enum finding_stage)stage;
             f.amount = factors[i];
             try_ranges(q, &f);
@@ -1004,7 +1028,14 @@ static void try_inverted(struct search *q)
                 row[rows++] = (uint32_t)(first + k);
             }
             struct observed o = {s->window->trace.arguments.activation_rules ? FINDING_REQUANT : FINDING_ACT,
-                                 s->requant, s->pairs, s->top_k, I, rows, row, some, 10.0 * noises[n] * scale,
+                                 s->requant,
+                                 s->pairs,
+                                 s->top_k,
+                                 I,
+                                 rows,
+                                 row,
+                                 some,
+                                 10.0 * noises[n] * scale,
                                  10.0 * noises[n]};
             struct finding found[MOST_EFFECTS];
             uint32_t count = rows && some ? effects_infer(&o, found, MOST_EFFECTS) : 0;
@@ -1024,12 +1055,14 @@ static void try_inverted(struct search *q)
 
 static void each_stage(struct search *q)
 {
-    static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN, FINDING_ACT, FINDING_REQUANT,
-                                                FINDING_UP,             FINDING_GATE, FINDING_GATE_UP, FINDING_INPUT};
+    static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN, FINDING_ACT,
+                                                FINDING_REQUANT,        FINDING_UP,   FINDING_GATE,
+                                                FINDING_GATE_UP,        FINDING_INPUT};
     bool down = q->w->operation == GB_DOWN, gate_up = q->w->operation == GB_GATE_UP;
     struct finding_axis all = {.kind = AXIS_ALL};
     for (size_t i = 0; i < sizeof stages / sizeof *stages && !done(q); i++) {
         enum finding_stage stage = stages[i];
+        progress("searching what the error looks like", 0.7 + 0.02 * (double)i);
         if ((gate_up && stage > FINDING_ACT) || (down && stage < FINDING_ACT) ||
             (stage == FINDING_REQUANT && !q->w->trace.arguments.activation_rules))
             continue;
@@ -1049,15 +1082,16 @@ enum gb_status structure_search(struct window *w, double seconds, struct structu
     q.status = search_new(w, &q);
     if (q.status == GB_OK && !done(&q))
         try_outputs(&q);
-    if (q.status == GB_OK && q.tokens && !done(&q) && w->operation != GB_GATE_UP) {
+    bool many = w->wrong >= FEW_ELEMENTS && q.tokens;
+    if (q.status == GB_OK && many && !done(&q) && w->operation != GB_GATE_UP) {
         try_single_slots(&q);
         try_added(&q);
     }
-    if (q.status == GB_OK && q.tokens && !done(&q))
+    if (q.status == GB_OK && many && !done(&q))
         each_stage(&q);
-    if (q.status == GB_OK && q.tokens && !done(&q) && w->operation != GB_GATE_UP)
+    if (q.status == GB_OK && many && !done(&q) && w->operation != GB_GATE_UP)
         try_inverted(&q);
-    if (q.status == GB_OK && q.tokens && !done(&q) && w->operation != GB_DOWN)
+    if (q.status == GB_OK && many && !done(&q) && w->operation != GB_DOWN)
         each_range(&q);
     *best = q.best;
     search_free(&q);

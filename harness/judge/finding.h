@@ -60,6 +60,14 @@ struct finding {
     struct finding_axis k;        /* FACTOR and CONSTANT 0 of a dot product: of these columns of K alone */
 };
 
+/* The same in words. */
+struct finding_words {
+    char stage[16];  /* "gate_up" */
+    char array[32];  /* "up_proj" */
+    char place[160]; /* "of expert 5, rows 128-255"; "": everywhere */
+    char effect[96]; /* "multiplied by 0.5" */
+};
+
 static inline bool finding_axis_has(const struct finding_axis *axis, uint32_t index)
 {
     bool found = false;
