@@ -235,10 +235,7 @@ struct gb_rounding_points {
 
 /* Whether accumulators may round toward zero, so that limits have to leave room for the mean of their errors, *_bias of
  * struct gb_bounds. FP32 ones that do so declare 23 bits. */
-static inline bool gb_may_truncate(uint32_t accumulator_bits)
-{
-    return accumulator_bits < 24;
-}
+GB_API bool gb_may_truncate(uint32_t accumulator_bits);
 
 /*
  * Of each element; any pointer may be NULL. output_*: [tokens, hidden]; the others, unrounded_* of the

@@ -244,6 +244,9 @@ class Tree:
                 with open(to, "wb") as file:
                     file.write(data)
                 shutil.copymode(path, to)
+        for name in filter(None, must(["git", "ls-files", "-z"], cwd=self.source).split("\0")):
+            if name not in hashes and os.path.isfile(os.path.join(self.source, name)):
+                os.remove(os.path.join(self.source, name))
         return digest.hexdigest(), hashes
 
     def configure(self, build, flags):
@@ -420,6 +423,42 @@ def report(done):
     return rows
 
 
+# Lines, and edits that must be among theirs; none of the last three.
+EXAMPLES = [
+    ("    if (a < b && !done)", ["    if (a <= b && !done)", "    if (a < b || !done)", "    if (a < b && done)",
+                                 "    if (false)", "    if (true)"]),
+    ("    r.worst = 1.1 * gate.worst + own;", ["    ;", "    r.worst = 1.1 / gate.worst + own;",
+                                               "    r.worst = 1.1 * gate.worst - own;",
+                                               "    r.worst = 2.2 * gate.worst + own;"]),
+    ("    for (uint32_t i = 0; i < w->shape->hidden; i++)", ["    for (uint32_t i = 1; i < w->shape->hidden; i++)",
+                                                             "    for (uint32_t i = 0; i <= w->shape->hidden; i++)",
+                                                             "    for (uint32_t i = 0; i < w->shape->intermediate; i++)"]),
+    ("    return fmin(worst, 0x1p-120);", ["    return fmax(worst, 0x1p-120);", "    return fmin(worst, 0x1p-119);"]),
+    ("    *value = rint(x); /* 3 < 4 */", ["    *value = trunc(x); /* 3 < 4 */"]),
+    ('#define N 3', []), ('    const char *text = "a < 3";', []), ("    /* a < 3 */", []),
+]
+
+
+def check_edits():
+    """Whether edits are what they are meant to be, and a seed always draws the same."""
+    for line, wanted in EXAMPLES:
+        made = [new for _, new in edits_of_line(line, False)]
+        missing = [new for new in wanted if new not in made]
+        if missing or line in made or (not wanted and made):
+            raise Failed(f"of {line!r} is made {made}, not {missing}")
+    text = "/* a\n 3 */\nint f(int a)\n{\n    return a + 3;\n}\n#define M \\\n 4\n"
+    if code_lines(text, False) != [3, 4, 5, 6, 9]:
+        raise Failed(f"lines of code: {code_lines(text, False)}")
+    python = ["    if x is None and y > 3:", "    total += count"]
+    if ("check", "    if False:") not in edits_of_line(python[0], True) or ("statement", "    pass") not in edits_of_line(
+            python[1], True):
+        raise Failed("edits of Python")
+    mutants = {"a.c": [(n, kind, line, new) for n, (line, _) in enumerate(EXAMPLES, 1)
+                       for kind, new in edits_of_line(line, False)]}
+    if draw(mutants, 5, 9) != draw(mutants, 5, 9) or draw(mutants, 5, 9) == draw(mutants, 6, 9):
+        raise Failed("a seed does not say what is drawn")
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (1)")
@@ -428,11 +467,13 @@ def arguments():
                         help="draw from files whose path begins so; may be repeated (all of " + ", ".join(FOLDERS) + ")")
     parser.add_argument("--tests", default=".", metavar="REGEX", help="only tests whose name matches")
     parser.add_argument("--labels", default="unit", help="labels of tests, commas between: unit is `make test` (unit)")
-    parser.add_argument("--minutes", type=float, help="end after so many; the next run with this seed goes on")
+    parser.add_argument("--minutes", type=float,
+                        help="end after so many, with exit code 3 unless --least is given; the next run goes on")
     parser.add_argument("--least", type=float, metavar="PERCENT", help="fail below this score, of all and of each folder")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build")
     parser.add_argument("--work", help="where copies and builds are kept (build/mutation)")
     parser.add_argument("--fresh", action="store_true", help="find out anew which test reaches which line")
+    parser.add_argument("--check", action="store_true", help="check what edits are made of a few lines, and no more")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument("--report", action="store_true", help="print what all runs on these sources found")
     return parser.parse_args()
@@ -440,6 +481,9 @@ def arguments():
 
 def main():
     options = arguments()
+    check_edits()
+    if options.check:
+        return 0
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     where = os.path.abspath(options.work or os.path.join(root, "build", "mutation"))
     tree = Tree(root, where)
@@ -499,6 +543,8 @@ def main():
         say(f"{number} of {len(drawn)}: {mutant['file']}:{mutant['line']} {mutant['verdict']} "
             f"{mutant.get('by', '')} ({mutant['seconds']} s)")
     rows = report(done)
+    if len(done) < len(drawn) and options.least is None:
+        return 3
     if options.least is not None and any(100 * share < options.least for _, _, of, share in rows):
         print(f"mutate: below {options.least} %: see the survivors above", file=sys.stderr)
         return 1

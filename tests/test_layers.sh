@@ -35,6 +35,7 @@ may "gaugeblock_quantiser.h" 'nothing'
 may "quant/*.[ch] quant/*/*.[ch]" "$api|quant/[a-z0-9_/]+\.h"
 may "reference/*.[ch] reference/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|reference/[a-z0-9_/]+\.h"
 may "fixtures/*.[ch] fixtures/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|fixtures/[a-z0-9_/]+\.h"
+may "fixtures/tensors/*.[ch]" "$api|quant/quant\.h|fixtures/(digest|fail|fixtures)\.h|fixtures/(hdf5|tensors)/[a-z0-9_]+\.h"
 # harness: program -> explain, report -> study -> judge -> run, faults.
 shared="$api|(quant/quant|reference/reference|fixtures/fixtures)\.h|gb_commit\.h"
 run='harness/run/[a-z0-9_]+\.h'
@@ -63,10 +64,20 @@ for file in $bad; do
     echo "test_layers: $file opens a library; harness/run/subject.c alone does" >&2
     failures=$((failures + 1))
 done
+# Which operator it is, the tables of operators know; other code asks their rows.
+names=$(sed -n '/^enum gb_operator {/,/^}/s/^ *\(GB_[A-Z_]*\) = .*/\1/p' gaugeblock.h | paste -sd'|')
+bad=$(grep -rnE "([!=]= *|case )($names)\>|operation *[!=]= |switch \(.*operation" harness fixtures python \
+    --include='*.[ch]' --include='*.py' |
+    grep -Ev '^(harness/(run|judge|faults|explain)/operators\.c|fixtures/quantise\.c):|H5FD_' || true)
+if [ -n "$bad" ] || [ -z "$names" ]; then
+    echo "test_layers: asks which operator it is, which is for tables of operators (docs/adding.md):
+${bad:-no names in gaugeblock.h}" >&2
+    failures=$((failures + 1))
+fi
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
-only 'harness/study/' 'gsl' 'GSL, which is for studies'
+only 'harness/study/|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies and tails'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then

@@ -47,7 +47,7 @@ done
 for program in "$build"/tests/fuzz/fuzz_*_corpus; do
     name=$(basename "$program")
     kept=${name#fuzz_}
-    memcheck "$name" "$program" "$source/fuzz/corpus/${kept%_corpus}"
+    memcheck "$name" "$program" "$source/fuzz/corpus/${kept%_corpus}" 1
 done
 
 cat <<END

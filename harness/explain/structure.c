@@ -183,7 +183,7 @@ static void verify(struct search *q, const struct finding *f)
 /* The same with the elements that the wrong columns show, where the stage's elements are columns of the results. */
 static void verify_places(struct search *q, const struct finding *f)
 {
-    bool shown = q->w->operation == GB_GATE_UP ? f->stage != FINDING_INPUT : f->stage == FINDING_DOWN;
+    bool shown = q->w->inner ? f->stage != FINDING_INPUT : f->stage == FINDING_DOWN;
     if (!shown || f->elements.kind != AXIS_ALL) {
         verify(q, f);
         return;
@@ -220,7 +220,7 @@ static void respond_operand(struct search *q, uint32_t token)
         const double *own = s->requant + p * I, *made = q->operand + p * I;
         if (s->ids[p] < 0 || !memcmp(own, made, I * sizeof *own))
             continue;
-        const double *down = q->w->operation == GB_GATE_UP ? NULL : down_of(q, (uint32_t)s->ids[p]);
+        const double *down = q->w->inner ? NULL : down_of(q, (uint32_t)s->ids[p]);
         for (uint32_t j = 0; j < q->samples && q->status == GB_OK; j++) {
             double sum = 0.0;
             if (!down) {
@@ -335,7 +335,7 @@ static double regress(struct search *q, uint32_t token, bool linear, double *all
     *all = 0.0;
     if (k > 64)
         return 0.0;
-    bool apart = q->w->operation == GB_GATE_UP; /* errors of each slot by itself */
+    bool apart = q->w->inner; /* errors of each slot by itself */
     for (uint32_t u = 0; u < k; u++) {
         const double *left_response = q->response + (size_t)u * n;
         b[u] = 0.0;
@@ -749,7 +749,7 @@ static void try_outputs(struct search *q)
             memcpy(values + (size_t)rows * w->width, w->values + (size_t)t * w->width, w->width * sizeof *values);
             row[rows++] = t;
         }
-    bool gate_up = w->operation == GB_GATE_UP;
+    bool gate_up = w->inner;
     enum finding_stage stage = gate_up ? FINDING_ACT : FINDING_COMBINE;
     uint32_t width;
     const double *clean = stages_array(&q->s, stage, &width);
@@ -1058,7 +1058,7 @@ static void each_stage(struct search *q)
     static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN, FINDING_ACT,
                                                 FINDING_REQUANT,        FINDING_UP,   FINDING_GATE,
                                                 FINDING_GATE_UP,        FINDING_INPUT};
-    bool down = q->w->operation == GB_DOWN, gate_up = q->w->operation == GB_GATE_UP;
+    bool down = q->w->given, gate_up = q->w->inner;
     struct finding_axis all = {.kind = AXIS_ALL};
     for (size_t i = 0; i < sizeof stages / sizeof *stages && !done(q); i++) {
         enum finding_stage stage = stages[i];
@@ -1083,15 +1083,15 @@ enum gb_status structure_search(struct window *w, double seconds, struct structu
     if (q.status == GB_OK && !done(&q))
         try_outputs(&q);
     bool many = w->wrong >= FEW_ELEMENTS && q.tokens;
-    if (q.status == GB_OK && many && !done(&q) && w->operation != GB_GATE_UP) {
+    if (q.status == GB_OK && many && !done(&q) && !w->inner) {
         try_single_slots(&q);
         try_added(&q);
     }
     if (q.status == GB_OK && many && !done(&q))
         each_stage(&q);
-    if (q.status == GB_OK && many && !done(&q) && w->operation != GB_GATE_UP)
+    if (q.status == GB_OK && many && !done(&q) && !w->inner)
         try_inverted(&q);
-    if (q.status == GB_OK && many && !done(&q) && w->operation != GB_DOWN)
+    if (q.status == GB_OK && many && !done(&q) && !w->given)
         each_range(&q);
     *best = q.best;
     search_free(&q);

@@ -185,13 +185,11 @@ enum gb_status baselines_of_kernel(struct baselines *all, const struct gb_kernel
     return baselines_get(all, kernel_contract(all->fixture, kernel), baseline, error);
 }
 
-enum gb_status baselines_get_rows(struct baselines *all, uint32_t tokens,
-                                  enum gb_status (*compute)(const struct gb_fixture *, uint32_t, struct gb_outputs **,
-                                                            struct gb_error *),
+enum gb_status baselines_get_rows(struct baselines *all, uint32_t tokens, baseline_function compute,
                                   struct baseline **baseline, struct gb_error *error)
 {
     for (size_t i = 0; i < all->count; i++)
-        if (all->of[i]->reference->shape.tokens == tokens) {
+        if (all->of[i]->compute == compute && all->of[i]->reference->shape.tokens == tokens) {
             *baseline = all->of[i];
             return GB_OK;
         }
@@ -199,6 +197,7 @@ enum gb_status baselines_get_rows(struct baselines *all, uint32_t tokens,
     if (!b)
         return gb_fail(error, GB_ENOMEM, "no memory for a reference");
     b->fixture = all->fixture;
+    b->compute = compute;
     enum gb_status status = compute(all->fixture, tokens, &b->reference, error);
     if (status == GB_OK)
         status = append(all, b, error);
@@ -295,6 +294,24 @@ static enum gb_status bound_quantised(struct baseline *b, uint32_t layer, const 
     return status;
 }
 
+/*
+ * The fixture's truth takes the place of that of the bounds, to which it must be equal but for the roundings of
+ * float64: with 53 bits in the place of p the worst case is 2^(p - 53) times as wide or less, for either of the two.
+ */
+static void take_truth(const struct gb_layer *l, size_t count, uint32_t bits, struct layer_bounds *bounds)
+{
+    const double narrow = ldexp(1.0, (int)bits - 52);
+    for (size_t i = 0; i < count; i++) {
+        double own = bounds->of.output_truth[i], given = l->truth_quantised[i];
+        if (!(fabs(own - given) <= narrow * bounds->of.output_worst[i]) && !(isnan(own) && isnan(given)) &&
+            !bounds->truth_differs++) {
+            bounds->truth_first = i;
+            bounds->truth_own = own;
+        }
+        bounds->of.output_truth[i] = given;
+    }
+}
+
 /* x, routing_weights: scratch, [tokens, hidden], [tokens, top_k]. */
 static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, double *routing_weights,
                                 struct gb_error *error)
@@ -309,8 +326,8 @@ static enum gb_status bound_one(struct baseline *b, uint32_t layer, double *x, d
         return bound_quantised(b, layer, &weights, routing_weights, x, error);
     if (status == GB_OK)
         status = gb_bound_layer(&f->shape, x, l->ids, routing_weights, &weights, &b->points, &bounds->of, error);
-    if (status == GB_OK && b->points.stages.routing_weight != GB_BF16) /* the fixture's may differ in its last bits */
-        memcpy(bounds->of.output_truth, l->truth_quantised, sizeof(double) * f->shape.tokens * f->shape.hidden);
+    if (status == GB_OK && b->points.stages.routing_weight != GB_BF16)
+        take_truth(l, (size_t)f->shape.tokens * f->shape.hidden, b->points.accumulator_bits, bounds);
     if (status == GB_OK)
         status = gb_covariance_new(&f->shape, l->ids, routing_weights, bounds->of.intermediate_truth, &weights,
                                    &bounds->of, &bounds->covariance, error);

@@ -122,7 +122,14 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
     struct widened ours;
     struct bound_result r;
     uint32_t hidden = b->fixture->shape.hidden;
+    const struct layer_bounds *lb = &b->bounds[layer];
     enum gb_status status = widen(GB_FP32, b->reference->layer[layer].output, (size_t)tokens * hidden, &ours, error);
+    if (lb->truth_differs)
+        case_worsen(j, VERDICT_BAD_INPUT,
+                    "/layers/%u/truth/quantised: is not that of its inputs: %llu elements differ, first token %zu, "
+                    "element %zu: %.17g, computed again %.17g; make the fixture again",
+                    layer, (unsigned long long)lb->truth_differs, lb->truth_first / hidden, lb->truth_first % hidden,
+                    b->fixture->layer[layer].truth_quantised[lb->truth_first], lb->truth_own);
     if (status == GB_OK) {
         bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
                       b->bounds[layer].of.output_sigma, NULL, tokens, hidden, (uint64_t)tokens * hidden, &r);

@@ -8,6 +8,7 @@
 
 #include "harness/program/command.h"
 #include "harness/program/models.h"
+#include "harness/program/study_sensitivity.h"
 #include "harness/report/study_report.h"
 #include "harness/run/clock.h"
 #include "harness/run/output_guard.h"
@@ -36,6 +37,7 @@ struct study_options {
     bool generation; /* an option was given that goes with generated weights */
     uint64_t seed;
     const char *paths, *record, *csv, *table;
+    struct sensitivity_options sensitivity; /* what drift and closeness do not have */
     float outlier_factor, routing_skew;
     bool resume;
 };
@@ -53,7 +55,11 @@ enum {
     OPTION_SKEW,
     OPTION_CSV,
     OPTION_TABLE,
-    OPTION_RESUME
+    OPTION_RESUME,
+    OPTION_ORIGINAL,
+    OPTION_INPUT_SCALES,
+    OPTION_ACTIVATIONS,
+    OPTION_EXCLUDE
 };
 
 static const struct argp_option options[] = {
@@ -77,6 +83,13 @@ static const struct argp_option options[] = {
     {"csv", OPTION_CSV, "FILE", 0, "write every figure as comma-separated values", 0},
     {"table", OPTION_TABLE, "FILE", 0, "write the tables as Markdown", 0},
     {"resume", OPTION_RESUME, NULL, 0, "go on with the --record that an interrupted run of the same command left", 0},
+    {"original", OPTION_ORIGINAL, "DIR", 0, "sensitivity: the checkpoint that the fixture was quantised from", 0},
+    {"input-scales", OPTION_INPUT_SCALES, "DIR", 0,
+     "sensitivity: a checkpoint whose static scales of activations are used; calibrated by default", 0},
+    {"activations", OPTION_ACTIVATIONS, "FORMAT", 0, "sensitivity: what activations are quantised to, nvfp4 by default",
+     0},
+    {"exclude", OPTION_EXCLUDE, "FILE", 0,
+     "sensitivity: write the experts to leave in bf16, as quantisers take them (JSON)", 0},
     {0},
 };
 
@@ -130,11 +143,28 @@ static void add_format(struct argp_state *state, struct study_options *o, const 
     o->formats++;
 }
 
+/* sensitivity has one fixture and options of its own, which the other two do not have. */
+static void check_sensitivity(struct argp_state *state, struct study_options *o)
+{
+    const struct sensitivity_options *s = &o->sensitivity;
+    if (strcmp(o->kind, "sensitivity")) {
+        if (s->original || s->input_scales || s->activations || s->exclude)
+            usage_error(state, "--original, --input-scales, --activations and --exclude go with sensitivity");
+        return;
+    }
+    if (o->inputs != 1 || !o->input[0].path || !s->original)
+        usage_error(state, "sensitivity needs one fixture and --original, the checkpoint it was quantised from");
+    if (o->paths || o->record || o->table || o->resume)
+        usage_error(state, "--paths, --record, --table and --resume go with drift and closeness");
+    o->sensitivity.fixture = o->input[0].path;
+    o->sensitivity.csv = o->csv;
+}
+
 static void check(struct argp_state *state, struct study_options *o)
 {
     bool generated = false;
     if (!o->kind || !o->inputs)
-        usage_error(state, "name drift or closeness, and a fixture, --model or --shape");
+        usage_error(state, "name drift, closeness or sensitivity, and a fixture, --model or --shape");
     for (uint32_t i = 0; i < o->inputs; i++)
         generated |= !o->input[i].path;
     if (o->generation && !generated)
@@ -142,6 +172,7 @@ static void check(struct argp_state *state, struct study_options *o)
                            "generated weights, --model or --shape");
     if (o->resume && !o->record)
         usage_error(state, "--resume goes with --record, the file to go on with");
+    check_sensitivity(state, o);
     if (!o->formats)
         o->format[o->formats++] = GB_NVFP4;
 }
@@ -194,13 +225,25 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_RESUME:
         o->resume = true;
         return 0;
+    case OPTION_ORIGINAL:
+        o->sensitivity.original = argument;
+        return 0;
+    case OPTION_INPUT_SCALES:
+        o->sensitivity.input_scales = argument;
+        return 0;
+    case OPTION_ACTIVATIONS:
+        o->sensitivity.activations = argument;
+        return 0;
+    case OPTION_EXCLUDE:
+        o->sensitivity.exclude = argument;
+        return 0;
     case ARGP_KEY_ARG:
         if (o->kind) {
             *new_input(state, o) = (struct study_input){.path = argument};
             return 0;
         }
-        if (strcmp(argument, "drift") && strcmp(argument, "closeness"))
-            usage_error(state, "'%s' is no study; there are drift and closeness", argument);
+        if (strcmp(argument, "drift") && strcmp(argument, "closeness") && strcmp(argument, "sensitivity"))
+            usage_error(state, "'%s' is no study; there are drift, closeness and sensitivity", argument);
         o->kind = argument;
         return 0;
     case ARGP_KEY_END:
@@ -438,17 +481,18 @@ static enum gb_status check_files(const struct study_options *o, struct gb_error
             inputs[count++] = o->input[i].path;
     for (int i = 0; status == GB_OK && i < 3; i++)
         if (written[i])
-            status = target_check(written[i], inputs, count, error);
+            status = output_guard(written[i], inputs, count, error);
     return status;
 }
 
 static const struct argp argp = {
     .options = options,
     .parser = parse,
-    .args_doc = "drift|closeness [FIXTURE...]",
+    .args_doc = "drift|closeness|sensitivity [FIXTURE...]",
     .doc = "Measure what formats of activations, orders and places of rounding cost, layer after layer.\v"
            "drift: the residual stream of every path against float64. closeness: how many times farther from float64\n"
-           "than bf16 activations. Ctrl-C leaves a file that --resume goes on with; the exit code is then 3.\n\n"
+           "than bf16 activations. sensitivity: which experts lose most, and what leaving them in bf16 takes away.\n"
+           "Ctrl-C leaves a file that --resume goes on with; the exit code is then 3.\n\n"
            "Examples:\n"
            "  gaugeblock study drift tiny.h5 -o drift.h5\n"
            "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 --format mxfp8 --table closeness.md",
@@ -475,6 +519,10 @@ static int run_study(int argc, char **argv)
         return command_error("study", "no memory");
     command_line(argc, argv, plan->study.command, sizeof plan->study.command);
     command_parse(&argp, argc, argv, &o);
+    if (!strcmp(o.kind, "sensitivity")) {
+        free(plan);
+        return study_sensitivity(&o.sensitivity);
+    }
     plan->options = &o;
     snprintf(plan->study.kind, sizeof plan->study.kind, "%s", o.kind);
     enum gb_status status = check_files(&o, &error);

@@ -390,12 +390,12 @@ static enum gb_status verify_fixture(json_t *record, struct run_totals *totals, 
 /* Nothing that is read is written over. */
 static enum gb_status check_target(const struct verify_options *o, const char *path, struct gb_error *error)
 {
-    enum gb_status status = target_check(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
+    enum gb_status status = output_guard(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
     if (status == GB_OK)
-        status = target_check(path, o->outputs, o->outputs_count, error);
+        status = output_guard(path, o->outputs, o->outputs_count, error);
     if (status == GB_OK)
-        status = target_check(path, o->subjects, o->subject_count, error);
-    return status == GB_OK ? target_check(path, &o->policy_name, 1, error) : status;
+        status = output_guard(path, o->subjects, o->subject_count, error);
+    return status == GB_OK ? output_guard(path, &o->policy_name, 1, error) : status;
 }
 
 static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)
@@ -409,9 +409,10 @@ static enum gb_status check_targets(const struct verify_options *o, struct gb_er
 static const struct argp argp = {
     .options = options,
     .parser = parse,
-    .args_doc = "FIXTURE|DIR...",
+    .args_doc = "FIXTURE...",
     .doc = "Judge kernels, or a file of outputs, against the reference and against truth.\v"
-           "Without --kernel, --subject and --outputs the reference itself is judged.\n\n"
+           "A FIXTURE may be a folder: every fixture in it is judged. Without --kernel,\n"
+           "--subject and --outputs the reference itself is judged.\n\n"
            "Examples:\n"
            "  gaugeblock verify tiny.h5 --kernel 'cuda/*' --batch 1,8,32 \\\n"
            "      -o record.json -o junit.xml\n"

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "harness/run/guarded.h"
+#include "harness/run/subject.h"
 #include "quant/quant.h"
 
-enum { CANARY_BYTES = 16384, ALIGNMENT = 256, PIECE_BYTES = 1 << 22 };
+enum { CANARY_BYTES = 16384, ALIGNMENT = 256, PIECE_BYTES = 1 << 22, GUARD_BYTES = 1 << 16 };
+/* In what nobody wrote: a large number as bf16 and FP32. */
+enum { FRESH = 0x7E };
 
 /* Two bytes are a NaN as bf16, and four as FP32, so that what is read there shows. */
 static uint8_t canary_byte(size_t i)
@@ -19,42 +24,112 @@ static enum gb_status write_canaries(const struct guarded *b, struct gb_error *e
     uint8_t canary[CANARY_BYTES];
     for (size_t i = 0; i < CANARY_BYTES; i++)
         canary[i] = canary_byte(i);
-    enum gb_status status = b->memory->upload(b->base, canary, CANARY_BYTES, error);
-    if (status == GB_OK)
-        status = b->memory->upload((char *)b->payload + b->bytes, canary, CANARY_BYTES, error);
+    enum gb_status status = b->left ? b->memory->upload(b->base, canary, b->left, error) : GB_OK;
+    if (status == GB_OK && b->right)
+        status = b->memory->upload((char *)b->payload + b->bytes, canary, b->right, error);
     return status;
 }
 
-enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, struct guarded *buffer, struct gb_error *error)
+/* Regions whose addresses are kept. */
+static struct kept {
+    size_t mapped;
+    uint32_t slot;
+    char *region;
+} kept[GUARDED_SLOTS * 8];
+
+static size_t round_up(size_t bytes, size_t to)
 {
-    memset(buffer, 0, sizeof *buffer);
+    return (bytes + to - 1) / to * to;
+}
+
+/* A region for reading and writing, with guard pages before and behind it. */
+static char *map(size_t bytes)
+{
+    char *all = mmap(NULL, bytes + 2 * GUARD_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED)
+        return NULL;
+    if (mprotect(all + GUARD_BYTES, bytes, PROT_READ | PROT_WRITE) == 0)
+        return all + GUARD_BYTES;
+    munmap(all, bytes + 2 * GUARD_BYTES);
+    return NULL;
+}
+
+/* That of the slot and size, or a new one; kept in the one case and, where there is room, in the other. */
+static char *map_again(size_t bytes, uint32_t slot, bool *is_kept)
+{
+    size_t n = 0;
+    while (n < sizeof kept / sizeof *kept && kept[n].region && (kept[n].slot != slot || kept[n].mapped != bytes))
+        n++;
+    *is_kept = n < sizeof kept / sizeof *kept;
+    if (*is_kept && kept[n].region)
+        return mprotect(kept[n].region, bytes, PROT_READ | PROT_WRITE) == 0 ? kept[n].region : NULL;
+    char *region = map(bytes);
+    *is_kept &= region != NULL;
+    if (*is_kept)
+        kept[n] = (struct kept){bytes, slot, region};
+    return region;
+}
+
+static enum gb_status host_new(size_t bytes, enum guarded_place place, uint32_t slot, struct guarded *b,
+                               struct gb_error *error)
+{
+    const size_t aligned = round_up(bytes, ALIGNMENT), page = (size_t)sysconf(_SC_PAGESIZE);
+    b->left = place == GUARDED_START ? 0 : CANARY_BYTES;
+    b->right = place == GUARDED_END ? aligned - bytes : CANARY_BYTES;
+    b->mapped = round_up(b->left + bytes + b->right, page);
+    b->region = place == GUARDED_CANARIES ? map_again(b->mapped, slot, &b->kept) : map(b->mapped);
+    if (!b->region)
+        return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
+    b->base = place == GUARDED_END ? b->region + b->mapped - aligned - b->left : b->region;
+    b->payload = b->base + b->left;
+    memset(b->payload, FRESH, bytes);
+    return GB_OK;
+}
+
+enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, enum guarded_place place, uint32_t slot,
+                           struct guarded *buffer, struct gb_error *error)
+{
+    *buffer = (struct guarded){.memory = memory};
     if (bytes == 0)
         return GB_OK;
-    if (bytes > SIZE_MAX - 2 * CANARY_BYTES)
+    if (bytes > SIZE_MAX - 4 * CANARY_BYTES - 4 * GUARD_BYTES)
         return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
-    void *base;
-    enum gb_status status = memory->allocate(bytes + 2 * CANARY_BYTES, &base, error);
-    if (status != GB_OK)
-        return status;
-    *buffer = (struct guarded){memory, base, (char *)base + CANARY_BYTES, bytes};
-    _Static_assert(CANARY_BYTES % ALIGNMENT == 0, "the payload keeps the allocation's alignment");
-    status = write_canaries(buffer, error);
+    enum gb_status status = GB_OK;
+    void *base = NULL;
+    if (subject_on_host(memory)) {
+        status = host_new(bytes, place, slot, buffer, error);
+    } else if ((status = memory->allocate(bytes + 2 * CANARY_BYTES, &base, error)) == GB_OK) {
+        _Static_assert(CANARY_BYTES % ALIGNMENT == 0, "the payload keeps the allocation's alignment");
+        buffer->base = base;
+        buffer->payload = buffer->base + CANARY_BYTES;
+        buffer->left = buffer->right = CANARY_BYTES;
+    }
+    buffer->bytes = status == GB_OK ? bytes : 0;
+    if (status == GB_OK)
+        status = write_canaries(buffer, error);
     if (status != GB_OK)
         guarded_free(buffer);
     return status;
 }
 
-enum gb_status guarded_from(const struct gb_device *memory, const void *content, size_t bytes, struct guarded *buffer,
-                            struct gb_error *error)
+enum gb_status guarded_from(const struct gb_device *memory, const void *content, size_t bytes, enum guarded_place place,
+                            uint32_t slot, struct guarded *buffer, struct gb_error *error)
 {
-    enum gb_status status = guarded_new(memory, bytes, buffer, error);
+    enum gb_status status = guarded_new(memory, bytes, place, slot, buffer, error);
     return status == GB_OK ? guarded_put(buffer, 0, content, bytes, error) : status;
 }
 
+/* What is kept gives its memory back, and may not be read either. */
 void guarded_free(struct guarded *buffer)
 {
-    if (buffer->base)
+    if (buffer->region && buffer->kept) {
+        madvise(buffer->region, buffer->mapped, MADV_DONTNEED);
+        mprotect(buffer->region, buffer->mapped, PROT_NONE);
+    } else if (buffer->region) {
+        munmap(buffer->region - GUARD_BYTES, buffer->mapped + 2 * GUARD_BYTES);
+    } else if (buffer->base) {
         buffer->memory->release(buffer->base);
+    }
     memset(buffer, 0, sizeof *buffer);
 }
 
@@ -82,11 +157,12 @@ enum gb_status guarded_intact(const struct guarded *buffer, bool *intact, struct
     *intact = true;
     if (!buffer->bytes)
         return GB_OK;
-    enum gb_status status = buffer->memory->download(left, buffer->base, CANARY_BYTES, error);
-    if (status == GB_OK)
-        status = buffer->memory->download(right, (char *)buffer->payload + buffer->bytes, CANARY_BYTES, error);
+    enum gb_status status = buffer->left ? buffer->memory->download(left, buffer->base, buffer->left, error) : GB_OK;
+    if (status == GB_OK && buffer->right)
+        status = buffer->memory->download(right, (char *)buffer->payload + buffer->bytes, buffer->right, error);
     for (size_t i = 0; status == GB_OK && i < CANARY_BYTES; i++)
-        *intact &= left[i] == canary_byte(i) && right[i] == canary_byte(i);
+        *intact &=
+            (i >= buffer->left || left[i] == canary_byte(i)) && (i >= buffer->right || right[i] == canary_byte(i));
     return status;
 }
 

@@ -41,7 +41,7 @@ enum gb_status session_close(struct session *session, struct worker_checks *chec
 /* One run on so many tokens, what it writes and the workspace poisoned with `poison`. out: where it goes; what is not
  * written is left alone. Adds what it saw to checks and, of the routing, to routing. */
 enum gb_status session_run(struct session *session, uint32_t tokens, const struct operator_inputs *inputs,
-                           const struct gb_layer_outputs *out, uint8_t poison, struct worker_checks *checks,
+                           const struct gb_layer_outputs *out, struct run_way way, struct worker_checks *checks,
                            struct worker_checks *routing, struct gb_error *error);
 
 #endif

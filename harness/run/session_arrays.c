@@ -12,7 +12,7 @@ bool array_used(const struct operator_array *array, uint32_t uses)
 }
 
 enum gb_status array_run_new(struct array_run *r, const struct gb_device *memory, const struct gb_fixture *fixture,
-                             uint32_t tokens, size_t workspace, uint8_t poison, struct gb_arguments *arguments,
+                             uint32_t tokens, size_t workspace, struct run_way way, struct gb_arguments *arguments,
                              struct gb_error *error)
 {
     enum gb_status status = GB_OK;
@@ -23,17 +23,18 @@ enum gb_status array_run_new(struct array_run *r, const struct gb_device *memory
             continue;
         size_t bytes = a->bytes(r->kernel, fixture, tokens, &element);
         if (a->written)
-            status = guarded_new(memory, bytes, &r->array[i], error);
+            status = guarded_new(memory, bytes, way.place, i, &r->array[i], error);
         else
-            status = guarded_from(memory, operator_pointer(r->inputs, a->place), bytes, &r->array[i], error);
+            status =
+                guarded_from(memory, operator_pointer(r->inputs, a->place), bytes, way.place, i, &r->array[i], error);
         if (status == GB_OK && a->written)
-            status = guarded_poison(&r->array[i], poison, error);
+            status = guarded_poison(&r->array[i], way.poison, error);
         memcpy((char *)arguments + a->argument, &r->array[i].payload, sizeof r->array[i].payload);
     }
     if (status == GB_OK && workspace)
-        status = guarded_new(memory, workspace, &r->workspace, error);
+        status = guarded_new(memory, workspace, way.place, MOST_ARRAYS, &r->workspace, error);
     arguments->workspace = r->workspace.payload;
-    return status == GB_OK ? guarded_poison(&r->workspace, poison, error) : status;
+    return status == GB_OK ? guarded_poison(&r->workspace, way.poison, error) : status;
 }
 
 void array_note(struct worker_checks *checks, bool *what, const char *where, const char *name, int64_t layer)
@@ -109,7 +110,7 @@ static enum gb_status compute(const struct gb_kernel *k, const struct gb_device 
 }
 
 enum gb_status session_run_arrays(const struct gb_kernel *kernel, const struct gb_device *memory,
-                                  const struct gb_fixture *fixture, uint32_t tokens, uint8_t poison,
+                                  const struct gb_fixture *fixture, uint32_t tokens, struct run_way way,
                                   struct gb_outputs *outputs, struct worker_checks *checks, struct gb_error *error)
 {
     struct array_run r = {.row = operator_find(kernel->operation), .kernel = kernel, .layer = -1, .inputs = fixture};
@@ -118,7 +119,7 @@ enum gb_status session_run_arrays(const struct gb_kernel *kernel, const struct g
     struct gb_arguments arguments = {.size = sizeof arguments, .quantise = problem.quantise};
     size_t workspace = kernel->workspace ? kernel->workspace(&problem) : 0;
     environment_reset();
-    enum gb_status status = array_run_new(&r, memory, fixture, tokens, workspace, poison, &arguments, error);
+    enum gb_status status = array_run_new(&r, memory, fixture, tokens, workspace, way, &arguments, error);
     if (status == GB_OK)
         status = compute(kernel, memory, &arguments, error);
     if (status == GB_OK)

@@ -25,7 +25,7 @@ bool array_used(const struct operator_array *array, uint32_t uses);
 /* Buffers for so many tokens, with the inputs in them and the rest poisoned; arguments: points to them from then on.
  * array_run_free in any case. */
 enum gb_status array_run_new(struct array_run *run, const struct gb_device *memory, const struct gb_fixture *fixture,
-                             uint32_t tokens, size_t workspace, uint8_t poison, struct gb_arguments *arguments,
+                             uint32_t tokens, size_t workspace, struct run_way way, struct gb_arguments *arguments,
                              struct gb_error *error);
 /* Adds broken canaries and changed inputs to checks and, of arrays of the routing, to routing. */
 enum gb_status array_run_inspect(const struct array_run *run, struct worker_checks *checks,
@@ -41,9 +41,9 @@ enum gb_status array_inspect(const struct guarded *buffer, const void *content, 
 void array_note(struct worker_checks *checks, bool *what, const char *where, const char *name, int64_t layer);
 
 /* One run of an operator without layers on the first `tokens` of the fixture, what is written and the workspace
- * poisoned with `poison`. outputs: where it goes. Adds what it saw to checks. */
+ * poisoned as `way` says. outputs: where it goes. Adds what it saw to checks. */
 enum gb_status session_run_arrays(const struct gb_kernel *kernel, const struct gb_device *memory,
-                                  const struct gb_fixture *fixture, uint32_t tokens, uint8_t poison,
+                                  const struct gb_fixture *fixture, uint32_t tokens, struct run_way way,
                                   struct gb_outputs *outputs, struct worker_checks *checks, struct gb_error *error);
 
 #endif

@@ -152,9 +152,8 @@ static float scale_of(const struct gb_quantiser *rules, const void *scales, size
                                            : gb_e8m0_decode((gb_e8m0){bytes[block]});
 }
 
-/* Quantises values [rows, columns] and rounds what the codes stand for to bf16. out may be values. */
-static enum gb_status dequantised(const struct gb_quantiser *rules, const gb_bf16 *values, uint32_t rows,
-                                  uint32_t columns, float global, gb_bf16 *out, struct gb_error *error)
+enum gb_status study_dequantise(const struct gb_quantiser *rules, const gb_bf16 *values, uint32_t rows,
+                                uint32_t columns, float global, double *out, struct gb_error *error)
 {
     size_t code_bytes, scale_bytes;
     enum gb_status status = gb_quantiser_bytes(rules, rows, columns, &code_bytes, &scale_bytes, error);
@@ -172,14 +171,25 @@ static enum gb_status dequantised(const struct gb_quantiser *rules, const gb_bf1
     struct gb_arguments a = {.size = sizeof a, .quantise = &q, .values = values, .codes = codes, .scales = scales};
     status = codes && scales ? gb_reference_quantise(&a, error)
                              : gb_fail(error, GB_ENOMEM, "no memory to quantise %u x %u activations", rows, columns);
-    const float factor = rules->global == GB_GLOBAL_NONE ? 1.0f : global;
-#pragma omp parallel for schedule(static) if (status == GB_OK)
-    for (size_t i = 0; i < (status == GB_OK ? (size_t)rows * columns : 0); i++) {
-        double value = (double)decoded(rules, codes, i) * (double)scale_of(rules, scales, i / rules->block_columns);
-        out[i] = gb_bf16_encode((float)(value * (double)factor));
-    }
+    const double factor = rules->global == GB_GLOBAL_NONE ? 1.0 : (double)global;
+    for (size_t i = 0; i < (status == GB_OK ? (size_t)rows * columns : 0); i++)
+        out[i] = (double)decoded(rules, codes, i) * (double)scale_of(rules, scales, i / rules->block_columns) * factor;
     free(codes);
     free(scales);
+    return status;
+}
+
+/* The same rounded to bf16. out may be values. */
+static enum gb_status dequantised(const struct gb_quantiser *rules, const gb_bf16 *values, uint32_t rows,
+                                  uint32_t columns, float global, gb_bf16 *out, struct gb_error *error)
+{
+    size_t count = (size_t)rows * columns;
+    double *numbers = malloc(sizeof *numbers * count); /* [rows, columns] */
+    enum gb_status status = numbers ? study_dequantise(rules, values, rows, columns, global, numbers, error)
+                                    : gb_fail(error, GB_ENOMEM, "no memory for %u x %u activations", rows, columns);
+    for (size_t i = 0; status == GB_OK && i < count; i++)
+        out[i] = gb_bf16_encode((float)numbers[i]);
+    free(numbers);
     return status;
 }
 

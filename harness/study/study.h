@@ -50,6 +50,10 @@ enum gb_status study_path_run(const struct study_path *path, const struct gb_fix
                               const struct study_batch *batch, const float global[2], float *output,
                               gb_bf16 *intermediate, struct gb_error *error);
 
+/* Quantises values [rows, columns] and gives what the codes stand for, in float64. global: decoding. GB_ENOMEM. */
+enum gb_status study_dequantise(const struct gb_quantiser *rules, const gb_bf16 *values, uint32_t rows,
+                                uint32_t columns, float global, double *out, struct gb_error *error);
+
 /* Where layers come from. */
 struct study_source {
     char name[128];             /* of the model, for people */

@@ -11,6 +11,11 @@
 #include "reference/truth/bounds_requantise.h"
 #include "reference/truth/sums.h"
 
+bool gb_may_truncate(uint32_t accumulator_bits)
+{
+    return accumulator_bits < 24;
+}
+
 /* |silu'(x)| <= 1.0998... for all x. */
 static const double silu_slope = 1.1;
 /* An FP32 evaluation of silu by any published form: exp (2 ulp, and where it is a fast one another 1.173 |x|), 1 + e,
@@ -189,9 +194,10 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread
     s.absolute += fabs(added);
     gb_bound_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute, bias, weight, worst, variance);
     d.value += added;
-    if (gb_may_truncate(w->points->accumulator_bits))
-        w->out.order[o] +=
-            gb_squared(weight) * gb_slot_order_variance(w->shape, n, w->u, d.value, squares + gb_squared(added));
+    if (gb_may_truncate(w->points->accumulator_bits)) {
+        w->out.order[o] += gb_squared(weight) * gb_order_variance(n, w->u, d.value, squares + gb_squared(added));
+        w->out.squares[o] += gb_squared(weight * d.value);
+    }
     w->out.value[o] += routing_weight * d.value;
     *worst += weight * d.worst;
     *variance += gb_squared(weight) * d.variance;
@@ -323,11 +329,12 @@ void gb_bound_combine(const struct gb_shape *shape, const struct gb_rounding_poi
     double u = ldexp(1.0, -(int)points->accumulator_bits);
     double terms = shape->intermediate + (biased ? 1.0 : 0.0);
     double n = (double)shape->top_k * (terms + 1.0) + gb_extra_roundings(points) + 2.0;
+    bool truncates = gb_may_truncate(points->accumulator_bits);
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
+        double order = truncates ? out->order[o] + gb_slots_variance(shape, u, out->value[o], out->squares[o]) : 0.0;
         struct spread y = {.value = out->value[o],
                            .worst = out->worst[o] + gamma_n(n, u) * out->absolute[o],
-                           .variance =
-                               out->variance[o] + gb_sum_variance(n, u, gb_squared(out->absolute[o]), out->order[o])};
+                           .variance = out->variance[o] + gb_sum_variance(n, u, gb_squared(out->absolute[o]), order)};
         round_to(points->output, &y);
         put(bounds->output_worst, o, y.worst);
         put(bounds->output_sigma, o, sqrt(y.variance) + (points->requantisation ? out->worst[o] / FEWEST_SIGMAS : 0.0));
@@ -341,8 +348,9 @@ bool gb_outputs_sums_new(const struct gb_shape *shape, struct outputs *out)
     size_t outputs = (size_t)shape->tokens * shape->hidden;
     *out = (struct outputs){calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
                             calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
-                            calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double))};
-    return out->value && out->worst && out->variance && out->bias && out->absolute && out->order;
+                            calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
+                            calloc(outputs, sizeof(double))};
+    return out->value && out->worst && out->variance && out->bias && out->absolute && out->order && out->squares;
 }
 
 void gb_outputs_sums_free(struct outputs *out)
@@ -353,6 +361,7 @@ void gb_outputs_sums_free(struct outputs *out)
     free(out->bias);
     free(out->absolute);
     free(out->order);
+    free(out->squares);
 }
 
 static void work_free(struct work *w)

@@ -35,13 +35,12 @@ static inline double gb_order_variance(double n, double u, double sum, double sq
     return gb_squared((n + 1.0) * u) * (squares + gb_squared(sum) / 16.0) / 16.0;
 }
 
-/* The same of one sum over all slots, whose dot product and bias are `sum`, with its own order and that of the slots.
- */
-static inline double gb_slot_order_variance(const struct gb_shape *shape, double n, double u, double sum,
-                                            double squares)
+/* What the order of a token's slots adds to that if one sum is over them all. squares: of the slots' shares of an
+ * output, whose sum is `sum`. */
+static inline double gb_slots_variance(const struct gb_shape *shape, double u, double sum, double squares)
 {
-    double all = (shape->top_k + 1.0) * (shape->intermediate + 1.0);
-    return gb_order_variance(n, u, sum, squares) + gb_squared(all * u * sum) / 16.0;
+    double n = (shape->top_k + 1.0) * (shape->intermediate + 1.0);
+    return gb_squared(n * u) * fmax(squares - gb_squared(sum) / shape->top_k, 0.0) / 16.0;
 }
 
 /* V: of the roundings of a sum. square: (sum of magnitudes)^2; order: T, 0 where sums round to nearest. */
@@ -59,7 +58,8 @@ struct spread {
 
 /* What is summed over the slots of a token for one output element. */
 struct outputs {
-    double *value, *worst, *variance, *bias, *absolute, *order; /* [tokens, hidden] each */
+    double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
+    double *order, *squares;                            /* the same, if sums may truncate; of T, and of shares */
 };
 
 /* False: no memory. Zeroed. */

@@ -36,7 +36,8 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, const double *ro
     if (gb_may_truncate(w->points->accumulator_bits)) {
         double squares = gb_sum_squared_products(row, w->intermediate + (size_t)pair * I, I);
         squares += bias ? gb_squared((double)*bias) : 0.0;
-        w->out.order[o] += gb_squared(weight) * gb_slot_order_variance(w->shape, n, u, d.value, squares);
+        w->out.order[o] += gb_squared(weight) * gb_order_variance(n, u, d.value, squares);
+        w->out.squares[o] += gb_squared(weight * d.value);
     }
     w->out.value[o] += weight * d.value;
     w->out.absolute[o] += fabs(weight) * absolute;

@@ -67,7 +67,7 @@ wrong(generated, many_ids, "/layers/1/routing/ids: expert 7 is chosen twice by t
 expect(time.monotonic() - begin < 60, f"{time.monotonic() - begin} s for ids")
 
 
-# Truth is in no hash: it is computed again, or held against what is.
+# Where truth has no hash: it is computed again, or held against what is.
 def wrong_truth(change, *said):
     line = refused("verify", damage(stored, "bad.h5", change))
     for text in ("bad.h5: ", *said):

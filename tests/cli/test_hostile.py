@@ -219,24 +219,6 @@ done = limited(100, [PROGRAM, "identify", vectors, os.path.join(SOURCE, "fixture
                      path("reports/finding.json")])
 expect(done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "File too large" in done.stderr, str(done))
 expect(not os.listdir(path("reports")), "a report that cannot be written leaves no file")
-os.mkdir(path("disk"))
-mount = f"mount -t tmpfs -o size=64k none {path('disk')} && exec {PROGRAM} make {path('disk/kept.h5')} " \
-        "--shape 8,3,96,48 --tokens 9 --layers 2"
-if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0:
-    done = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)
-    expect(done.returncode == 2 and "No space left" in done.stderr and len(done.stderr.splitlines()) == 1, str(done))
-    # A TMPDIR that is full before the worker starts, and one that its outputs fill: the kernel was not judged.
-    for size in (4, 12):
-        mount = f"mount -t tmpfs -o size={size}k none {path('disk')} && TMPDIR={path('disk')} {PROGRAM} verify " \
-                f"{fixture} -o {path('full.json')} > {path('full.out')}; code=$?; ls -A {path('disk')}; exit $code"
-        done = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)
-        with open(path("full.json")) as stream:
-            one = json.load(stream)["cases"][0]
-        expect(done.returncode == 3 and not done.stdout and one["verdict"] == "NOT_RUN", f"{done}, {one}")
-        expect(path("disk") in one["reason"] and "No space left on device; set TMPDIR to" in one["reason"], str(one))
-else:
-    print("skipped: a full disk (needs unshare)")
-
 # Closed descriptors are none of the program's files.
 for closed in ("<&-", ">&-", "2>&-", "<&- 2>&-", "<&- >&-", "<&- >&- 2>&-"):
     done = subprocess.run(["sh", "-c", f"exec {PROGRAM} info {write('bad.h5', good[:1000])} {closed}"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package on functions of numpy and, where it is installed, of torch: right ones pass, each fault gets its verdict."""
+"""The Python package on functions of numpy: right ones pass, each fault gets its verdict."""
 import dataclasses
 import os
 import signal
@@ -11,37 +11,13 @@ import time
 import numpy as np
 
 from blocks import block
+from package import codes, moe
 from nvfp4 import quantise
 from program import SOURCE, expect, path, reproduced, run, small
 from published import Published
 
-subprocess.run(["cmake", "--install", os.environ["BUILD"], "--prefix", path("prefix")], check=True, stdout=subprocess.DEVNULL)
-os.environ["GAUGEBLOCK_PREFIX"] = path("prefix")
-sys.path.insert(0, os.path.join(SOURCE, "python"))
-os.mkdir(path("temporary"))
-tempfile.tempdir = path("temporary")
-import gaugeblock  # noqa: E402
-from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16  # noqa: E402
-
-
-def moe(layer):
-    """The layer in numpy: float32 dot products in whatever order the BLAS takes."""
-    output = np.zeros((layer.tokens, layer.hidden), np.float32)
-    intermediate = np.zeros((layer.tokens, layer.top_k, layer.intermediate), np.uint16)
-    x = bf16_to_float32(layer.x)
-    for expert in np.unique(layer.ids[layer.ids >= 0]):
-        t, j = np.nonzero(layer.ids == expert)
-        gate_up, down = (0 if bias is None else bias[expert] for bias in (layer.gate_up_bias, layer.down_bias))
-        gate, up = np.split(x[t] @ layer.gate_up.dequantise(expert).T + gate_up, 2, axis=1)
-        if layer.activation == "swiglu-oai":
-            gate, up = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7)) + np.float32(1)
-            h = gate / (1 + np.exp(np.float32(-1.702) * gate)) * up
-        else:
-            h = gate / (1 + np.exp(-gate)) * up
-        intermediate[t, j] = float32_to_bf16(h)
-        y = bf16_to_float32(intermediate[t, j]) @ layer.down.dequantise(expert).T + down
-        np.add.at(output, t, layer.routing_weights[t, j][:, None] * y)
-    return output, intermediate
+import gaugeblock
+from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16
 
 
 fixture = small()
@@ -258,23 +234,6 @@ for router, shape in (("transformers.deepseek-v3/1", "64,5,96,48"), ("te.sigmoid
 
 
 # Codes of activations, by what the layer says of their recipe.
-def codes(layer):
-    q = layer.quantisation
-    expect((q.recipe, q.format, q.block) == ("nvfp4.trtllm/1", "nvfp4", 16), str(q))
-    x_codes, x_scales, x = quantise(layer.x, np.float32(q.x_scale))
-    inner = np.zeros((layer.tokens, layer.top_k, layer.intermediate))
-    for t, j in np.ndindex(*layer.ids.shape):
-        gate, up = np.split(layer.gate_up.dequantise(layer.ids[t, j]) @ x[t], 2)
-        inner[t, j] = gate / (1 + np.exp(-gate)) * up
-    intermediate = float32_to_bf16(inner.astype(np.float32))
-    h_codes, h_scales, h = quantise(intermediate, np.float32(q.intermediate_scale))
-    y = np.zeros((layer.tokens, layer.hidden))
-    for t, j in np.ndindex(*layer.ids.shape):
-        y[t] += layer.routing_weights[t, j] * (layer.down.dequantise(layer.ids[t, j]) @ h[t, j])
-    return {"output": y, "intermediate": intermediate, "x_codes": x_codes, "x_scales": x_scales,
-            "intermediate_codes": h_codes, "intermediate_scales": h_scales}
-
-
 report = gaugeblock.verify(codes, path("activations.h5")).check()
 expect({"x_codes", "intermediate_scales"} <= set(report.cases[0].record["metrics"]["layers"][0]["subject_reference"]), "codes")
 
@@ -403,7 +362,7 @@ for isolate in (False, True):
 os.chdir(here)
 
 try:
-    gaugeblock.verify(moe, fixture, isolate=True)
+    gaugeblock.verify(plain, fixture, isolate=True)
 except ValueError as raised:
     expect("cannot be imported" in str(raised), str(raised))
 else:
@@ -433,69 +392,3 @@ for bad, error in ((path("missing.h5"), OSError), (__file__, ValueError)):
         expect(os.path.basename(bad) in str(raised), str(raised))
     else:
         sys.exit(f"{bad} was taken for a fixture")
-
-try:
-    import torch
-except ImportError:
-    print("no torch here: its part was skipped")
-    torch = None
-if torch:
-    printed = {}
-    exec(block("python.md", "python", 2).split("report =")[0], printed)
-    gaugeblock.verify(printed["moe"], fixture, framework="torch").check()
-    gaugeblock.verify(lambda layer: printed["moe"](layer).bfloat16(), fixture, framework="torch").check()
-    report = gaugeblock.verify(lambda layer: printed["moe"](layer) * 1.02, fixture, framework="torch")
-    expect(report.verdict is Verdict.FAIL, str(report))
-
-    exec(block("python.md", "python", 3), printed)
-    report = gaugeblock.verify(printed["block"], fixture, framework="torch").check()
-    expect([case.operator for case in report.cases] == ["route", "layer"], str(report))
-    report = gaugeblock.verify(lambda layer: {**printed["block"](layer), "ids": layer.ids.flip(1)}, fixture, framework="torch")
-    expect([case.verdict for case in report.cases] == [Verdict.FAIL, Verdict.FAIL], str(report))
-
-    def codes_in_torch(layer):
-        """The layer of numpy, handed out in torch's types."""
-        plain = codes(gaugeblock.Fixture(path("activations.h5")).layer(0))
-        given = {name: torch.from_numpy(value) for name, value in plain.items() if name != "intermediate"}
-        return {name: value.view(torch.float8_e4m3fn) if name.endswith("_scales") else value for name, value in given.items()}
-
-    report = gaugeblock.verify(codes_in_torch, path("activations.h5"), framework="torch").check()
-    expect("x_scales_sha256" in report.cases[0].record["metrics"]["layers"][0], "codes in torch")
-
-    # What a kernel started on the device fails after the function has returned, and everything after it.
-    def lost(device=None):
-        raise RuntimeError("CUDA error: an inadmissible memory access was encountered")
-
-    initialised, synchronise = torch.cuda.is_initialized, torch.cuda.synchronize
-    torch.cuda.is_initialized, torch.cuda.synchronize = lambda: True, lost
-    try:
-        report = gaugeblock.verify(printed["moe"], fixture, framework="torch", batches=[1, 2])
-    finally:
-        torch.cuda.is_initialized, torch.cuda.synchronize = initialised, synchronise
-    expect([case.verdict for case in report.cases] == [Verdict.CRASH] * 2 and "inadmissible memory access" in str(report), str(report))
-
-try:
-    import pytest
-except ImportError:
-    print("no pytest here: its part was skipped")
-    pytest = None
-if pytest:
-    with open(path("test_moe.py"), "w") as stream:
-        stream.write(f"""
-import numpy as np
-pytest_plugins = ["gaugeblock.pytest_plugin"]
-def zeros(layer):
-    return np.zeros((layer.tokens, layer.hidden), np.float32)
-def unable(layer):
-    raise NotImplementedError("needs a GPU")
-def test_wrong(gaugeblock_verify):
-    gaugeblock_verify(zeros, {fixture!r})
-def test_unable(gaugeblock_verify):
-    gaugeblock_verify(unable, {fixture!r})
-""")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path("test_moe.py"),
-                           f"--junitxml={path('junit.xml')}"], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.path.join(SOURCE, "python"),
-                               "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
-    expect(done.returncode == 1 and "1 failed, 1 skipped" in done.stdout, done.stdout + done.stderr)
-    expect('name="gaugeblock_verdict" value="FAIL"' in open(path("junit.xml")).read(), "the verdict is a property")

@@ -1,8 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/ holds what the program prints of its recipes, and the published disagreements are in it."""
 import os
+import re
+
+import numpy as np
 
 from program import ALL, SOURCE, expect, run
+
+
+# Taken before revisions were noted.
+WITHOUT = {"NVIDIA/TensorRT-LLM, cpp/tensorrt_llm/kernels/quantization.cuh, without fast math",
+           "ggml-org/llama.cpp, ggml/src/ggml-quants.c",
+           "ggml-org/llama.cpp, ggml/src/ggml-quants.c, ggml-impl.h ggml_fp32_to_ue4m3"}
 
 
 def document(name):
@@ -24,6 +33,21 @@ rows, differences = run("list", "recipes").stdout, document("recipe-differences.
 expect(rows == document("recipe-rows.txt"), "docs/recipe-rows.txt: not what `gaugeblock list recipes` prints")
 expect(not ALL or differences == run("list", "differences").stdout,
        "docs/recipe-differences.md: not what `gaugeblock list differences` prints")
+
+# What a rounded reciprocal changes of a division, of all normal bf16 numbers.
+maxima = (np.arange(0x80, 0x7F80, dtype=np.uint32) << 16).view(np.float32)
+for divisor in (448, 2688):
+    count = int(np.sum(maxima / np.float32(divisor) != maxima * (np.float32(1) / np.float32(divisor))))
+    expect(f"/ {divisor} differs for {count:,}" in document("recipes.md") or f"/ {divisor} for {count:,}" in
+           document("recipes.md"), f"docs/recipes.md: / {divisor} differs for {count:,}")
+
+# Every row says which revision of its source it was taken from.
+for kind in ("recipes", "routers", "conversions"):
+    for line in run("list", kind).stdout.splitlines():
+        source = line.partition("source: ")[2]
+        revision = re.search(r"\b[0-9a-f]{7,40}\b|\b\d+\.\d+(\.\d+)?\b|CUDA 1\d|OCP", source)
+        expect(revision or not source or source.startswith(("ours;", "IEEE 754")) or source in WITHOUT,
+               f"list {kind}: no revision in {source!r}")
 
 # Counts that others published.
 published = [

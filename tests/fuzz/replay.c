@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a fuzz target over the files of a folder, where there is no libFuzzer. Usage: fuzz_TARGET FOLDER */
+/* Runs a fuzz target over the files of a folder, where there is no libFuzzer. Usage: fuzz_TARGET FOLDER INPUTS */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,9 +32,9 @@ static int replay(const char *path)
 int main(int argc, char **argv)
 {
     int runs = 0;
-    DIR *folder = argc == 2 ? opendir(argv[1]) : NULL;
+    DIR *folder = argc == 3 ? opendir(argv[1]) : NULL;
     if (!folder) {
-        fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+        fprintf(stderr, "usage: %s FOLDER INPUTS\n", argv[0]);
         return EXIT_FAILURE;
     }
     for (struct dirent *entry; (entry = readdir(folder));) {
@@ -44,6 +44,6 @@ int main(int argc, char **argv)
             runs += replay(path);
     }
     closedir(folder);
-    printf("%d inputs\n", runs);
-    return runs ? EXIT_SUCCESS : EXIT_FAILURE;
+    printf("%d inputs of %s at least\n", runs, argv[2]);
+    return runs > 0 && runs >= atoi(argv[2]) ? EXIT_SUCCESS : EXIT_FAILURE;
 }

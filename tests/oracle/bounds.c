@@ -247,7 +247,7 @@ void oracle_bound_codes(const struct gb_arguments *a, const struct oracle_declar
 
 /* What the slots of one output add up to: "Output". */
 struct sums {
-    long double y, S, W_c, V_c, b, T, scale;
+    long double y, S, W_c, V_c, b, T, R, scale;
 };
 
 /* The declared roundings of slots: half-widths a, three at most. */
@@ -289,8 +289,7 @@ static void add_slot(const struct gb_arguments *a, uint32_t expert, uint32_t o, 
     slot_roundings(declared, a->down_bias, r, d, bias, E + gamma_of(n, u) * S, halves);
     sums->y += r * (d + bias);
     sums->T += r * r * order_of(declared->bits, n, d + bias, Q);
-    if (declared->bits < 24)
-        sums->T += square((a->shape.top_k + 1.0L) * (a->shape.intermediate + 1.0L) * u * r * (d + bias)) / 16;
+    sums->R += square(r * (d + bias));
     sums->S += fabsl(r) * S;
     sums->W_c += fabsl(r) * E + halves[0] + halves[1] + halves[2];
     sums->V_c += r * r * V + (square(halves[0]) + square(halves[1]) + square(halves[2])) / 3;
@@ -311,6 +310,9 @@ void oracle_bound_output(const struct gb_arguments *a, const double *weights, co
                 add_slot(a, (uint32_t)a->ids[pair], (uint32_t)(at % shape->hidden), (long double)weights[pair],
                          declared, h + pair * shape->intermediate, given, &sums);
         }
+        if (declared->bits < 24)
+            sums.T += square((shape->top_k + 1.0L) * (shape->intermediate + 1.0L) * u) *
+                      fmaxl(sums.R - square(sums.y) / shape->top_k, 0) / 16;
         output[at] =
             (struct oracle_error){.value = sums.y,
                                   .worst = sums.W_c + gamma_of(n, u) * sums.S,

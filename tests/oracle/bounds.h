@@ -88,8 +88,8 @@ long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_s
 uint64_t oracle_differences(long double M, uint64_t count, long double probability);
 
 /* #exact: whether all sums of the layer are exact in any order. x: [tokens, hidden]; weights: [tokens, top_k]. bits: of
- * the widest sum, if they are. */
+ * the widest sum, if they are; closed: c and c_y of closed gates. */
 bool oracle_exact(const struct gb_arguments *arguments, const double *x, const double *weights,
-                  const struct oracle_declared *declared, long double *bits);
+                  const struct oracle_declared *declared, long double *bits, long double closed[2]);
 
 #endif

@@ -33,6 +33,7 @@ struct work {
     const struct oracle_declared *declared;
     bool exact;
     long double bits;
+    long double closed, rows; /* max w |up|, max sum of |r w| */
 };
 
 /* Conditions 1 to 3 of a sum of magnitudes S whose terms are multiples of k. */
@@ -63,6 +64,11 @@ static long double projection(struct work *w, uint32_t expert, uint32_t row, con
 static long double intermediate(struct work *w, long double gate, long double up)
 {
     long double silu = gate >= 32 ? gate : 0, h = silu * up;
+    if (gate <= -110) {
+        long double f = gate / (1 + expl(-gate));
+        long double own = (8 + 2.4L * fabsl(gate)) * 0x1p-24L * fabsl(f) + 0x1p-120L + 0x1p-127L * fabsl(gate);
+        w->closed = fmaxl(w->closed, own * fabsl(up));
+    }
     w->exact &= gate == 0 || gate >= 32 || gate <= -110;
     w->exact &= at_most((int)w->declared->bits < 24 ? (int)w->declared->bits : 24, h);
     w->exact &= !w->declared->gate_up || (at_most(8, gate) && at_most(8, up));
@@ -74,7 +80,7 @@ static long double intermediate(struct work *w, long double gate, long double up
 /* One output of one token. h: [top_k, intermediate] */
 static void output(struct work *w, uint32_t token, uint32_t o, const double *weights, const long double *h)
 {
-    long double S = 0, k = INFINITY;
+    long double S = 0, k = INFINITY, rows = 0;
     for (uint32_t j = 0; j < w->a->shape.top_k; j++) {
         int32_t expert = w->a->ids[token * w->a->shape.top_k + j];
         long double r = (long double)weights[token * w->a->shape.top_k + j], unit_w = INFINITY, unit_h = INFINITY;
@@ -84,6 +90,7 @@ static void output(struct work *w, uint32_t token, uint32_t o, const double *wei
             long double hi = h[(size_t)j * w->a->shape.intermediate + i];
             value += v * hi;
             magnitudes += fabsl(v * hi);
+            rows += fabsl(r * v);
             unit_w = fminl(unit_w, unit(v));
             unit_h = fminl(unit_h, unit(hi));
         }
@@ -94,13 +101,14 @@ static void output(struct work *w, uint32_t token, uint32_t o, const double *wei
             w->exact &= at_most(8, value) && at_most(8, r * value);
     }
     sum(w, S, k);
+    w->rows = fmaxl(w->rows, rows);
 }
 
 bool oracle_exact(const struct gb_arguments *a, const double *x, const double *weights,
-                  const struct oracle_declared *declared, long double *bits)
+                  const struct oracle_declared *declared, long double *bits, long double closed[2])
 {
     const uint32_t I = a->shape.intermediate, K = a->shape.top_k;
-    struct work w = {a, declared, true, 0};
+    struct work w = {a, declared, true, 0, 0, 0};
     long double *h = calloc((size_t)K * I, sizeof *h);
     if (!h)
         abort();
@@ -119,5 +127,7 @@ bool oracle_exact(const struct gb_arguments *a, const double *x, const double *w
     }
     free(h);
     *bits = w.bits;
+    closed[0] = 4 * w.closed;
+    closed[1] = 4 * closed[0] * w.rows;
     return w.exact;
 }

@@ -50,13 +50,17 @@ static bool exact(const struct layer *l, const struct gb_rounding_points *points
                                              .intermediate = points->intermediate == GB_BF16};
     struct gb_truth_quantised weights = l->weights;
     struct gb_truth_source source = gb_truth_from_quantised(&weights);
-    long double bits;
+    long double bits, closed[2];
     assert_int_equal(gb_exact_layer(&shape, l->x, l->problem.ids, l->r, &source, points, found, NULL), GB_OK);
-    bool expected = oracle_exact(&l->problem.arguments, l->x, l->r, &declared, &bits);
+    bool expected = oracle_exact(&l->problem.arguments, l->x, l->r, &declared, &bits, closed);
     if (expected != !found->why)
         fail_msg("%s; by the text %s", found->why ? found->why : "exact", expected ? "exact" : "not exact");
     if (expected && !(fabsl((long double)found->bits - bits) < 1e-9L))
         fail_msg("%.17g bits, by the text %.17Lg", found->bits, bits);
+    const double far[] = {found->closed_intermediate, found->closed_output};
+    for (int i = 0; expected && i < 2; i++)
+        if (!(fabsl((long double)far[i] - closed[i]) <= 1e-9L * closed[i]))
+            fail_msg("closed gates: %.17g, by the text %.17Lg", far[i], closed[i]);
     return expected;
 }
 

@@ -131,9 +131,14 @@ void alarms_add(struct alarms *sum, const struct alarms *a)
         memcpy(sum->first, a->first, sizeof sum->first);
 }
 
-bool alarms_bad(const struct alarms *a)
+bool alarms_bad(const struct alarms *a, const double least[FAMILIES])
 {
-    bool bad = a->alarms || a->vacuous > a->runs / 10;
+    bool bad = a->alarms || a->vacuous;
+    for (enum family f = 0; least && f < FAMILIES; f++)
+        if (!(a->largest[f] >= least[f])) {
+            fprintf(stderr, "%s: at most %.4f of the limit, not %.4f\n", family_name(f), a->largest[f], least[f]);
+            bad = true;
+        }
     for (int level = 0; level < ALARM_LEVELS; level++)
         bad |= (double)a->rms[level] > alarm_levels[level] * (double)a->sums ||
                (double)a->scale[level] > alarm_levels[level] * (double)a->sums;

@@ -40,8 +40,9 @@ void alarms_run(struct alarm_subject *subject, const struct gb_kernel *claim, co
                 uint32_t bits, bool inner, const char *name, struct alarms *alarms);
 
 void alarms_add(struct alarms *sum, const struct alarms *alarms);
-/* Alarms, too many zeros that would pass, or more alarms at a loosened level than it says. */
-bool alarms_bad(const struct alarms *alarms);
+/* Alarms, runs in which zeros would pass, more alarms at a loosened level than it says; or sums of a family that stay
+ * below `least` of their limit, which then is too large; NULL: of any size. */
+bool alarms_bad(const struct alarms *alarms, const double least[FAMILIES]);
 /* A record of one object. */
 void alarms_print(FILE *stream, const struct alarms *alarms, const char *command, uint32_t fixtures);
 

@@ -1,8 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Shares no arithmetic with the library: weights are decoded here, and activations quantised by the oracle. */
 #include "tests/support/valid_kernels.h"
 
-#include "quant/quant.h"
+#include "tests/oracle/oracle.h"
 #include "tests/support/check.h"
+#include "tests/support/enclosed.h"
+
+/* Bits of bf16 are the upper half of binary32's. */
+static float bf16_value(gb_bf16 code)
+{
+    return bits_float((uint32_t)code.bits << 16);
+}
+
+static gb_bf16 bf16_code(float value)
+{
+    uint32_t bits = float_bits(value);
+    if (isnan(value))
+        return (gb_bf16){0x7FC0};
+    return (gb_bf16){(uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+
+static double e2m1_value(unsigned code)
+{
+    static const double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    return code & 8 ? -magnitudes[code & 7] : magnitudes[code & 7];
+}
+
+static double e4m3_value(unsigned code)
+{
+    unsigned exponent = code >> 3 & 15, mantissa = code & 7;
+    double unit = power_of_two((int)(exponent ? exponent : 1) - 10);
+    double value = (exponent ? 8 + mantissa : mantissa) * unit;
+    return (code & 0x7F) == 0x7F ? (double)NAN : code & 0x80 ? -value : value;
+}
+
+static double e8m0_value(unsigned code)
+{
+    return code == 0xFF ? (double)NAN : power_of_two((int)code - 127);
+}
+
+/* The scale of an element, without the global one. */
+static double scale_value(const struct gb_weights *w, uint32_t expert, uint32_t row, uint32_t column)
+{
+    size_t at = ((size_t)expert * w->rows + row) * w->columns + column;
+    uint32_t rows = w->rows / w->halves, across = (w->columns + 127) / 128;
+    size_t matrix = (size_t)expert * w->halves + row / rows;
+    switch (w->format) {
+    case GB_NVFP4:
+        return e4m3_value(((const uint8_t *)w->scales)[at / 16]);
+    case GB_MXFP4:
+    case GB_MXFP8:
+        return e8m0_value(((const uint8_t *)w->scales)[at / 32]);
+    case GB_FP8_BLOCK:
+        return (double)((const float *)
+                            w->scales)[(matrix * ((rows + 127) / 128) + row % rows / 128) * across + column / 128];
+    default:
+        return 1;
+    }
+}
+
+/* values: [columns], with all scales. */
+static void decode_row(const struct gb_weights *w, uint32_t expert, uint32_t row, double *values)
+{
+    size_t first = ((size_t)expert * w->rows + row) * w->columns;
+    const uint8_t *bytes = w->codes;
+    double scale = 1,
+           global = w->global_scales ? (double)w->global_scales[expert * w->halves + row / (w->rows / w->halves)] : 1;
+    for (uint32_t c = 0; c < w->columns; c++) {
+        if (c % 16 == 0)
+            scale = scale_value(w, expert, row, c) * global;
+        if (w->format == GB_BF16)
+            values[c] = (double)bf16_value(((const gb_bf16 *)w->codes)[first + c]);
+        else if (w->format == GB_NVFP4 || w->format == GB_MXFP4)
+            values[c] = scale * e2m1_value(bytes[(first + c) / 2] >> ((first + c) % 2 * 4) & 15);
+        else
+            values[c] = scale * e4m3_value(bytes[first + c]);
+    }
+}
 
 /* The terms of one sum: weights[i] * values[i]. */
 struct terms {
@@ -91,8 +165,9 @@ struct scratch {
 
 static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
-    return weights->global_scales ? weights->global_scales[expert * weights->halves + gb_weights_part(weights, row)]
-                                  : 1;
+    return weights->global_scales
+               ? weights->global_scales[expert * weights->halves + row / (weights->rows / weights->halves)]
+               : 1;
 }
 
 /* Row . values * late, added to start. Folded sums have the factors inside each term. */
@@ -102,7 +177,7 @@ static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
     float global = global_scale(weights, expert, row);
     bool inside = valid->scales_first || factor != 1 || start != 0;
 
-    gb_weights_row(weights, expert, row, scratch->row);
+    decode_row(weights, expert, row, scratch->row);
     fill_order(valid, scratch->order, weights->columns);
     for (uint32_t i = 0; i < weights->columns; i++)
         scratch->weights[i] =
@@ -116,7 +191,7 @@ static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
 
 static float rounded(enum gb_format format, float value)
 {
-    return format == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(value)) : value;
+    return format == GB_BF16 ? bf16_value(bf16_code(value)) : value;
 }
 
 /* With a bias, or NULL: the sum starts there, or it is added to the sum as stored in `format`. */
@@ -209,23 +284,22 @@ static float quantised(const struct problem *problem, enum gb_operator operation
         return 1;
     float d = rules->global == GB_GLOBAL_NONE ? 1 : operation == GB_DOWN ? a->intermediate_scale : a->x_scale;
     float late = valid->early ? 1 : d;
-    gb_bf16 *bits = malloc(count * sizeof *bits);
-    uint8_t *codes = malloc(count);
+    gb_bf16 *bits = calloc(count, sizeof *bits);
+    uint8_t *codes = malloc(count), *scale_codes = malloc(count);
     float *scales = malloc(count * sizeof *scales);
-    double *numbers = malloc(count * sizeof *numbers);
-    if (!bits || !codes || !scales || !numbers)
+    if (!bits || !codes || !scale_codes || !scales)
         abort();
     for (size_t i = 0; i < count; i++)
-        bits[i] = gb_bf16_encode(values[i]);
-    if (gb_reference_quantise_activations(a, operation, bits, codes, scales, NULL) != GB_OK ||
-        gb_reference_activation_values(a, operation, codes, scales, numbers, NULL) != GB_OK)
-        abort();
-    for (size_t i = 0; i < count; i++)
-        values[i] = (float)(numbers[i] / (double)late);
+        bits[i] = bf16_code(values[i]);
+    oracle_quantise_activations(a, operation == GB_DOWN, bits, codes, scale_codes, scales);
+    for (size_t i = 0; i < count; i++) {
+        double code = rules->element == GB_E2M1 ? e2m1_value(codes[i]) : e4m3_value(codes[i]);
+        values[i] = (float)(code * (double)scales[i / rules->block_columns] * (double)d / (double)late);
+    }
     free(bits);
     free(codes);
+    free(scale_codes);
     free(scales);
-    free(numbers);
     return late;
 }
 
@@ -254,7 +328,7 @@ void valid_layer_changed(const struct problem *problem, const struct valid_kerne
     if (!scratch.row || !scratch.weights || !scratch.order || !scratch.x || !scratch.h)
         abort();
     for (size_t i = 0; i < inputs; i++)
-        scratch.x[i] = gb_bf16_decode(problem->x[i]);
+        scratch.x[i] = bf16_value(problem->x[i]);
     scratch.late_x = quantised(problem, GB_GATE_UP, inputs, valid, scratch.x);
     for (size_t pair = 0; pair < inner / shape->intermediate; pair++)
         gate_up(problem, pair, valid, points, &scratch, intermediate + pair * shape->intermediate);

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Truth that was changed by a factor of 1 + 2^-13 anywhere is refused: by its hash, and where a file has none, because it
+is computed again. The BLAS may compute it by any of its kernels and threads."""
+import os
+
+import h5py
+import numpy as np
+
+from damaged import damage
+from program import expect, path, refused, run
+
+FACTOR = 1 + 2.0**-13
+SHAPE = ["--shape", "8,3,128,64", "--tokens", "6", "--layers", "2"]
+stored = path("stored.h5")
+run("make", stored, *SHAPE)
+generated, quantised, exact = path("generated.h5"), path("quantised.h5"), path("exact.h5")
+run("make", generated, "--generated", *SHAPE)
+run("make", quantised, "--activations", "nvfp4", *SHAPE)
+run("make", exact, "--data", "exact", "--routing", "uniform", "--shape", "8,2,128,32", "--tokens", "4")
+
+
+def places(values):
+    """Where: all, one row, the largest element, the smallest that is none, one at random."""
+    flat = np.abs(values).ravel()
+    row = (0,) * (values.ndim - 1)
+    yield ...
+    yield row
+    for one in (flat.argmax(), np.where(flat > 0, flat, np.inf).argmin(), flat.size // 3):
+        if flat[one]:
+            yield np.unravel_index(one, values.shape)
+
+
+def scaled(name, where):
+    def change(f):
+        values = f[name][...]
+        values[where] *= FACTOR
+        f[name][...] = values
+    return change
+
+
+def truths(file):
+    names = []
+    with h5py.File(file) as f:
+        f.visititems(lambda name, found: names.append((name, found[...])) if "/truth/" in name else None)
+        expect(len(f.attrs["truth_sha256"]) == 64, "the hash is written")
+    return names
+
+
+count = 0
+for good in (stored, generated):
+    for name, values in truths(good):
+        for where in places(values):
+            line = refused("verify", damage(good, "changed.h5", scaled(name, where), rehash=False))
+            expect("changed.h5" in line and "truth_sha256" in line, line)
+            count += 1
+expect(count > 60, f"{count} changes")
+with h5py.File(stored) as f:
+    residual = f["stack/residual"][...]
+for where in places(residual):
+    line = refused("verify", damage(stored, "changed.h5", scaled("stack/residual", where), rehash=False))
+    expect("input_sha256" in line, line)
+line = refused("info", damage(stored, "changed.h5", scaled("layers/1/truth/original", (5, 100)), rehash=False))
+expect("truth_sha256" in line, line)
+
+# Files that others wrote have no hash of truth.
+for good in (stored, quantised, exact):
+    run("verify", damage(good, "theirs.h5", lambda f: None))
+    for name, values in truths(good):
+        for where in places(values) if name.endswith("truth/quantised") else ():
+            file = damage(good, "theirs.h5", scaled(name, where))
+            done = run("verify", file, code=2)
+            expect("truth/quantised: is not that of its inputs" in done.stdout + done.stderr, f"{good}, {name}, {where}")
+
+# Another kernel of the BLAS, other threads: the same verdict, truth that was made elsewhere.
+for core, threads in (("Prescott", "1"), ("Nehalem", "2"), ("Sandybridge", "1"), ("Haswell", "2")):
+    elsewhere = dict(os.environ, OPENBLAS_CORETYPE=core, OPENBLAS_NUM_THREADS=threads)
+    file = path(f"{core}.h5")
+    run("make", file, "--shape", "8,3,416,224", "--tokens", "12", "--layers", "1", env=elsewhere)
+    run("verify", damage(file, "theirs.h5", lambda f: None))
+    run("verify", file, env=dict(os.environ, OPENBLAS_CORETYPE="Prescott", OPENBLAS_NUM_THREADS="2"))
