@@ -12,7 +12,7 @@
 #include "tests/support/structured_fault.h"
 
 static uint64_t first_seed = 1;
-static unsigned faults = 28;
+static unsigned faults = 21;
 static bool printed;
 
 static const struct {
