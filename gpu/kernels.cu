@@ -38,7 +38,8 @@ enum gb_status check_extension(enum gb_activation activation, bool biased, uint3
                                uint32_t top_k, struct gb_error *error)
 {
     if (apply_router_weight_on_input > 1 || (apply_router_weight_on_input && top_k != 1))
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "weighed_input %u with top_k %u; it is 1 only where top_k is 1",
+        return gb_cuda_fail(error, GB_EUNSUPPORTED,
+                            "apply_router_weight_on_input %u with top_k %u; it is 1 only where top_k is 1",
                             apply_router_weight_on_input, top_k);
     if (activation != GB_SILU)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "activation %d; this kernel has SiLU", (int)activation);
@@ -227,7 +228,7 @@ enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error 
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "experts %u is more than %u", problem->shape.experts,
                             GB_CUDA_MMA16_MOST_EXPERTS);
     if (weighs_input(problem))
-        return gb_cuda_fail(error, GB_EUNSUPPORTED, "weighed_input; this kernel does not weigh x");
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "apply_router_weight_on_input; this kernel does not weigh x");
     int device = 0, major = 0;
     status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
     if (status == GB_OK)
@@ -287,9 +288,9 @@ template <enum gb_operator Operator, bool Repacked> constexpr struct gb_kernel m
 
 enum gb_status check_unweighed(bool weighed, struct gb_error *error)
 {
-    return weighed
-               ? gb_cuda_fail(error, GB_EUNSUPPORTED, "weighed_input with quantised activations; no contract has both")
-               : GB_OK;
+    return weighed ? gb_cuda_fail(error, GB_EUNSUPPORTED,
+                                  "apply_router_weight_on_input with quantised activations; no contract has both")
+                   : GB_OK;
 }
 
 /* The same operators on quantised activations. */

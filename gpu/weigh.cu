@@ -42,7 +42,7 @@ size_t gb_cuda_weigh_workspace(const struct gb_shape *shape)
 enum gb_status gb_cuda_weigh(struct gb_arguments *a, struct gb_error *error)
 {
     if (!a->workspace)
-        return gb_cuda_fail(error, GB_EINVAL, "weighed_input without a workspace");
+        return gb_cuda_fail(error, GB_EINVAL, "apply_router_weight_on_input without a workspace");
     const auto weighed = (gb_bf16 *)a->workspace;
     const auto ones = (float *)((uint8_t *)a->workspace + weighed_bytes(&a->shape));
     const uint32_t blocks = (a->shape.hidden / 2 + threads - 1) / threads;

@@ -123,7 +123,8 @@ enum gb_status gb_arguments_check(const struct gb_contract *contract, const stru
         (operation != GB_LAYER && !arguments->intermediate))
         return gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     if (gb_weighs_input(arguments) && (shape->top_k != 1 || arguments->apply_router_weight_on_input != 1))
-        return gb_fail(error, GB_EINVAL, "weighed_input %u with top_k %u; it is 0 or 1, and 1 only where top_k is 1",
+        return gb_fail(error, GB_EINVAL,
+                       "apply_router_weight_on_input %u with top_k %u; it is 0 or 1, and 1 only where top_k is 1",
                        arguments->apply_router_weight_on_input, shape->top_k);
     if (gb_weighs_input(arguments) && !arguments->routing_weights)
         return gb_fail(error, GB_EINVAL, "routing weights, which multiply the input, are NULL");
@@ -138,7 +139,8 @@ enum gb_status gb_arguments_check(const struct gb_contract *contract, const stru
         status = check_weights("down", &arguments->down, shape->experts, shape->hidden, shape->intermediate, 1, error);
     struct gb_arguments known = gb_arguments_known(arguments);
     if (status == GB_OK && known.activation_rules && known.apply_router_weight_on_input)
-        return gb_fail(error, GB_EINVAL, "weighed_input with quantised activations; no contract has both");
+        return gb_fail(error, GB_EINVAL,
+                       "apply_router_weight_on_input with quantised activations; no contract has both");
     if (status == GB_OK && known.activation_rules)
         status = gb_activations_check(contract, &known, operation, error);
     if (status == GB_OK)

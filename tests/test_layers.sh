@@ -35,6 +35,7 @@ may "gaugeblock_quantiser.h" 'nothing'
 may "quant/*.[ch] quant/*/*.[ch]" "$api|quant/[a-z0-9_/]+\.h"
 may "reference/*.[ch] reference/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|reference/[a-z0-9_/]+\.h"
 may "fixtures/*.[ch] fixtures/*/*.[ch]" "$api|quant/(quant|multiversion)\.h|fixtures/[a-z0-9_/]+\.h"
+may "fixtures/tensors/*.[ch]" "$api|quant/quant\.h|fixtures/(digest|fail|fixtures)\.h|fixtures/(hdf5|tensors)/[a-z0-9_]+\.h"
 # harness: program -> explain, report -> study -> judge -> run, faults.
 shared="$api|(quant/quant|reference/reference|fixtures/fixtures)\.h|gb_commit\.h"
 run='harness/run/[a-z0-9_]+\.h'
@@ -76,7 +77,7 @@ fi
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
-only 'harness/study/' 'gsl' 'GSL, which is for studies'
+only 'harness/study/|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies and tails'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then

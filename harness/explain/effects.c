@@ -26,9 +26,9 @@ static const double *clean_row(const struct observed *o, uint32_t n)
 bool effect_fits(const struct observed *o, const double *made, struct finding *f)
 {
     bool *is = calloc(o->width, sizeof *is), *would = calloc(o->width, sizeof *would), good = is && would;
-    bool *not = calloc(o->width, sizeof *not);
+    bool *not = calloc(o->width, sizeof *not );
     size_t wrong = 0, missed = 0, against = 0;
-    good = good && not;
+    good = good && not ;
     for (uint32_t n = 0; good && n < o->rows; n++)
         for (size_t i = 0; i < o->width; i++) {
             double clean = clean_row(o, n)[i], seen = o->values[n * o->width + i], m = made[n * o->width + i];
@@ -36,19 +36,19 @@ bool effect_fits(const struct observed *o, const double *made, struct finding *f
             wrong += differs;
             missed += differs && !near(o, seen, m);
             is[i] |= differs;
-            not[i] |= !differs && fabs(m - clean) > 2.0 * slack(o, m);
+            not [i] |= !differs && fabs(m - clean) > 2.0 * slack(o, m);
         }
     good = good && wrong && 200 * missed <= wrong;
     for (size_t i = 0; good && i < o->width; i++) {
-        against += is[i] && not[i];
-        would[i] = not[i];
+        against += is[i] && not [i];
+        would[i] = not [i];
         if (is[i])
             would[i] = true;
     }
     good = good && against * 200 <= o->width && axis_describe(is, would, (uint32_t)o->width, &f->elements);
     free(is);
     free(would);
-    free(not);
+    free(not );
     return good;
 }
 
@@ -202,7 +202,9 @@ uint32_t effects_infer(const struct observed *o, struct finding *out, uint32_t m
     if (finite && many && count < most && tried(o, &f, made))
         out[count++] = f;
     f = (struct finding){.stage = o->stage, .effect = FINDING_FACTOR, .amount = factor_of(&s)};
-    if (finite && many && isfinite(f.amount) && count < most && tried(o, &f, made))
+    if (!many) /* only what nobody takes for chance */
+        f.amount = fabs(f.amount + 1.0) < 1e-6 ? -1.0 : NAN;
+    if (finite && isfinite(f.amount) && count < most && tried(o, &f, made))
         out[count++] = f;
     f = (struct finding){.stage = o->stage, .effect = FINDING_ADD, .amount = median(s.difference, s.count)};
     if (finite && many && count < most && tried(o, &f, made))

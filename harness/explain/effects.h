@@ -22,7 +22,5 @@ struct observed {
 uint32_t effects_infer(const struct observed *observed, struct finding *findings, uint32_t most);
 /* The same for one given effect on the array `made` [rows, width], by which `clean` rows would become. */
 bool effect_fits(const struct observed *observed, const double *made, struct finding *finding);
-/* Whether it is named by this many wrong elements. */
-enum { FEW_ELEMENTS = 4 };
 
 #endif

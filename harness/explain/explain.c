@@ -14,8 +14,11 @@
 enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 
 /* What a finding must explain of the squared error to be named, and for how long one is looked for. */
-#define STRUCTURED 0.995
+#define STRUCTURED 0.999
 #define SECONDS 8.0
+
+/* Errors below this share of the largest one are not counted as wrong elements. */
+#define COUNTED 0.05
 
 /* So many products take about as long as a glance. */
 #define MOST_PRODUCTS (1u << 28)
@@ -72,6 +75,14 @@ static enum gb_status place_errors(const struct baseline *b, struct window *w, s
         visible[i] = fabs(e) <= 8.0 * sigma[i] ? 0.0 : w->errors[i];
         seen += visible[i] != 0.0;
     }
+    double largest = 0.0, squares = 0.0;
+    for (size_t i = 0; i < count; i++)
+        squares += seen && visible[i] == 0.0 && isfinite(w->errors[i]) ? w->errors[i] * w->errors[i] : 0.0;
+    w->noise = seen < count ? squares / (double)(count - seen) * (double)count : 0.0;
+    for (size_t i = 0; i < count; i++)
+        largest = isfinite(w->errors[i]) ? fmax(largest, fabs(w->errors[i])) : largest;
+    for (size_t i = 0; i < count; i++)
+        w->wrong += !isfinite(w->errors[i]) || fabs(w->errors[i]) > COUNTED * largest;
     enum gb_status status =
         place_new(seen ? visible : w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
     w->place.rows_per_token = w->rows_per_token;
@@ -167,10 +178,15 @@ static void window_free(struct window *w)
     free(w->change);
 }
 
+static bool fits(const struct candidate *c, double best)
+{
+    return 1.0 - c->explains <= TIMES_LEFT * (1.0 - best) + LEFT;
+}
+
 /* Whether a comes before b, `best` being what the best one explains. */
 static bool before(const struct candidate *a, const struct candidate *b, double best)
 {
-    bool a_fits = a->explains >= best - SAME, b_fits = b->explains >= best - SAME;
+    bool a_fits = fits(a, best), b_fits = fits(b, best);
     if (a_fits && b_fits)
         return a->rank < b->rank;
     return a_fits != b_fits ? a_fits : a->explains > b->explains;
@@ -204,7 +220,7 @@ static void append_place(struct explanation *e)
 static uint32_t alike(const struct window *w)
 {
     uint32_t count = 0;
-    while (count < w->count && w->candidates[count].explains >= window_best(w) - SAME)
+    while (count < w->count && fits(&w->candidates[count], window_best(w)))
         count++;
     return count;
 }
@@ -225,6 +241,13 @@ static void write_name(const struct window *w, char *text, size_t bytes)
                  gb_format_name(w->activations));
 }
 
+static struct finding_frame frame_of(const struct window *w, const struct finding *f)
+{
+    const struct gb_shape *shape = &w->trace.arguments.shape;
+    bool hidden = f->stage == FINDING_INPUT || f->stage == FINDING_DOWN || f->stage == FINDING_COMBINE;
+    return (struct finding_frame){hidden ? shape->hidden : shape->intermediate, w->first, w->tokens};
+}
+
 static struct explained explained_of(const struct candidate *c)
 {
     struct explained e = {.explains = c->explains};
@@ -233,7 +256,7 @@ static struct explained explained_of(const struct candidate *c)
 }
 
 /* NULL: no memory. */
-static struct explanation *conclude(const struct window *w)
+static struct explanation *conclude(const struct window *w, const struct structure *found)
 {
     bool named = w->count && w->candidates[0].explains >= EXPLAINED;
     struct explanation *e = calloc(1, sizeof *e);
@@ -246,6 +269,12 @@ static struct explanation *conclude(const struct window *w)
         return NULL;
     }
     e->layer = w->layer;
+    if (is_structured(w, found)) {
+        e->found_count = 1;
+        e->found[0] = found->finding;
+        struct finding_frame frame = frame_of(w, &found->finding);
+        finding_words(&found->finding, &frame, &e->words[0]);
+    }
     place_name(&w->place, w->first, e);
     for (; e->shown_count < w->count && e->shown_count < MOST_SHOWN; e->shown_count++)
         e->shown[e->shown_count] = explained_of(&w->candidates[e->shown_count]);
@@ -256,49 +285,77 @@ static struct explanation *conclude(const struct window *w)
         memcpy(e->kind, w->candidates[0].kind, sizeof e->kind);
         write_name(w, e->text, sizeof e->text);
     } else if (w->count && w->candidates[0].explains >= CLOSE) {
-        snprintf(e->text, sizeof e->text, "no known bug fits it; closest: %s (explains %.4g %% of the squared error)",
+        snprintf(e->text, sizeof e->text,
+                 "no structure found, no known bug fits it; closest: %s (explains %.4g %% of the squared error)",
                  w->candidates[0].name, 100.0 * w->candidates[0].explains);
     } else {
-        snprintf(e->text, sizeof e->text, "no known bug fits it");
+        snprintf(e->text, sizeof e->text, "no structure found, no known bug fits it");
     }
-    append_place(e);
+    if (!named || w->candidates[0].rank != RANK_STRUCTURE)
+        append_place(e);
     return e;
 }
 
-/* A finding as the name. NULL: no memory. */
-static struct explanation *conclude_structure(const struct window *w, const struct structure *found)
+/* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
+static bool is_structured(const struct window *w, const struct structure *found)
 {
-    struct explanation *e = calloc(1, sizeof *e);
-    const struct gb_shape *shape = &w->trace.arguments.shape;
-    enum finding_stage stage = found->finding.stage;
-    bool hidden = stage == FINDING_INPUT || stage == FINDING_DOWN || stage == FINDING_COMBINE;
-    uint32_t width = hidden ? shape->hidden : shape->intermediate;
-    if (!e)
-        return NULL;
-    e->layer = w->layer;
-    e->found_count = 1;
-    e->found[0] = found->finding;
-    place_name(&w->place, w->first, e);
-    e->best.explains = found->explains;
-    finding_name(&found->finding, width, e->best.name, sizeof e->best.name);
-    finding_kind(&found->finding, width, e->kind, sizeof e->kind);
-    e->shown[e->shown_count++] = e->best;
-    snprintf(e->text, sizeof e->text, "looks like: %s (explains %.4g %% of the squared error)", e->best.name,
-             100.0 * found->explains);
-    return e;
+    double all = 0.0;
+    for (uint32_t row = 0; row < w->rows; row++)
+        all += w->squares[row];
+    return found->explains >= STRUCTURED ||
+           (found->explains >= EXPLAINED && (1.0 - found->explains) * all <= 2.0 * w->noise);
+}
+
+/* Looks at the errors of any size first, then at those beyond rounding. */
+static enum gb_status find_structure(struct window *w, struct structure *found, struct gb_error *error)
+{
+    struct place visible = w->place;
+    enum gb_status status = place_new(w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
+    w->place.rows_per_token = w->rows_per_token;
+    if (status == GB_OK)
+        status = structure_search(w, SECONDS / 2.0, found, error);
+    place_free(&w->place);
+    w->place = visible;
+    if (status == GB_OK && found->explains < STRUCTURED && w->noise > 0.0) {
+        struct structure other;
+        status = structure_search(w, SECONDS / 2.0, &other, error);
+        if (status == GB_OK && other.explains > found->explains)
+            *found = other;
+    }
+    return status;
+}
+
+/* Enters a finding that explains enough. */
+static void enter_structure(struct window *w, const struct structure *found)
+{
+    char name[160], kind[160];
+    struct finding_frame frame = frame_of(w, &found->finding);
+    bool nothing = w->count && w->candidates[0].rank == RANK_NOTHING; /* which has a name */
+    if (!is_structured(w, found) || (nothing && finding_is_everywhere(&found->finding)))
+        return;
+    finding_name(&found->finding, &frame, name, sizeof name);
+    finding_kind(&found->finding, kind, sizeof kind);
+    window_enter(w, RANK_STRUCTURE, kind, name, found->explains);
 }
 
 static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
-                              struct gb_error *error)
+                              struct structure *found, struct gb_error *error)
 {
+    bool few = w->wrong < FEW_ELEMENTS;
     try_nothing(w);
-    enum gb_status status = try_contract(w, b, error);
+    enum gb_status status = find_structure(w, found, error);
     if (status == GB_OK)
+        enter_structure(w, found);
+    if (status == GB_OK && !few)
+        status = try_contract(w, b, error);
+    if (status == GB_OK && !few)
         status = try_offsets(w, b->fixture, error);
-    if (status == GB_OK)
+    if (status == GB_OK && !few)
         status = try_faults(w, error);
     if (status == GB_OK)
         status = try_rows(w, &subject->layer[w->layer], &b->reference->layer[w->layer], subject->shape.tokens, error);
+    if (few)
+        return status;
     try_columns(w);
     try_gains(w);
     return status == GB_OK ? try_blocks(w, error) : status;
@@ -325,13 +382,10 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
         status = window_new(baseline, subject, token, w, error);
         struct structure found = {.explains = 0.0};
         if (status == GB_OK)
-            status = structure_search(w, SECONDS, &found, error);
-        bool structured = found.explains >= STRUCTURED;
-        if (status == GB_OK && !structured)
-            status = try_all(w, baseline, subject, error);
+            status = try_all(w, baseline, subject, &found, error);
         if (status == GB_OK) {
             sort(w);
-            *explanation = structured ? conclude_structure(w, &found) : conclude(w);
+            *explanation = conclude(w, &found);
             if (!*explanation)
                 status = gb_fail(error, GB_ENOMEM, "no memory to explain an error");
         }

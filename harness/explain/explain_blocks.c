@@ -271,8 +271,9 @@ enum gb_status try_blocks(struct window *w, struct gb_error *error)
     const struct gb_shape *pairs = &w->pairs.arguments.shape;
     struct search s;
     struct block best = {0};
-    if (window_best(w) >= 1.0 - SAME)
-        return GB_OK;
+    for (uint32_t i = 0; i < w->count; i++)
+        if (w->candidates[i].rank != RANK_STRUCTURE && w->candidates[i].explains >= 1.0 - SAME)
+            return GB_OK;
     enum gb_status status = search_new(w, &s, &best, error);
     if (status == GB_OK)
         search_blocks(&s);

@@ -40,7 +40,7 @@ static enum gb_status run_fault(struct window *w, const struct fault *fault, con
     float *output = malloc((size_t)s->tokens * s->hidden * sizeof *output); /* [tokens, hidden] */
     enum gb_status status = intermediate && output
                                 ? fault_run_stages(fault, trace, NULL, output, intermediate, error)
-                                : gb_fail(error, GB_ENOMEM, "no memory for the fault \"%s\"", fault->name);
+                                : gb_fail(error, GB_ENOMEM, "no memory for the injected bug \"%s\"", fault->name);
     for (size_t i = 0; status == GB_OK && i < count; i++)
         results[i] = gb_bf16_decode(intermediate[i]);
     free(intermediate);
@@ -101,7 +101,7 @@ void try_nothing(struct window *w)
             if (!everywhere(w, all[i].value, places))
                 continue;
             window_name_partly(all[i].kind, places, name, sizeof name);
-            window_enter(w, RANK_NOTHING, all[i].kind, name, 1.0);
+            window_enter(w, places ? RANK_PARTLY : RANK_NOTHING, all[i].kind, name, 1.0);
             break;
         }
 }

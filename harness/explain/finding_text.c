@@ -36,11 +36,6 @@ static const struct {
     [FINDING_COMBINE] = {"combine", "output", "column"},
 };
 
-const char *finding_stage_name(enum finding_stage stage)
-{
-    return stages[stage].stage;
-}
-
 /* "expert 5", "experts 2-3", "even experts", "experts 1-2 of every 4", "experts 1, 4 and 6" */
 static void add_axis(struct words *w, const struct finding_axis *a, const char *what)
 {
@@ -60,35 +55,26 @@ static void add_axis(struct words *w, const struct finding_axis *a, const char *
             add(w, i == 0 ? "%ss %u" : i + 1 < a->count ? "%s, %u" : "%s and %u", i ? "" : what, a->list[i]);
 }
 
-static void add_place(struct words *w, const struct finding *f, bool general)
+static void add_place(struct words *w, const struct finding *f)
 {
     const struct {
         const struct finding_axis *axis;
-        const char *what, *general;
-    } axes[] = {{&f->experts, "expert", "some experts"}, {&f->slots, "slot", "some slots"},
-                {&f->tokens, "token", "some tokens"}};
-    bool first = true;
-    for (int i = 0; i < 3; i++) {
-        if (axes[i].axis->kind == AXIS_ALL)
-            continue;
-        add(w, first ? " of " : ", ");
-        if (general)
-            add(w, "%s", axes[i].general);
-        else
+        const char *what;
+    } axes[] = {{&f->experts, "expert"}, {&f->slots, "slot"}, {&f->tokens, "token"}};
+    size_t begin = w->used;
+    for (int i = 0; i < 3; i++)
+        if (axes[i].axis->kind != AXIS_ALL) {
+            add(w, w->used == begin ? "of " : ", ");
             add_axis(w, axes[i].axis, axes[i].what);
-        first = false;
-    }
+        }
     if (f->elements.kind != AXIS_ALL) {
-        add(w, general ? ", some %ss" : ", ", stages[f->stage].element);
-        if (!general)
-            add_axis(w, &f->elements, stages[f->stage].element);
+        add(w, w->used == begin ? "" : ", ");
+        add_axis(w, &f->elements, stages[f->stage].element);
     }
     if (f->k.kind != AXIS_ALL) {
-        add(w, general ? ", some columns of K" : ", ");
-        if (!general) {
-            add_axis(w, &f->k, "column");
-            add(w, " of K");
-        }
+        add(w, w->used == begin ? "" : ", ");
+        add_axis(w, &f->k, "column");
+        add(w, " of K");
     }
 }
 
@@ -100,8 +86,9 @@ static void add_offset(struct words *w, const struct finding *f, const char *wha
         add(w, "those of the %s %d %s", what, abs(f->offset), f->offset > 0 ? "further on" : "before");
 }
 
-static void add_effect(struct words *w, const struct finding *f, uint32_t width)
+static void add_effect(struct words *w, const struct finding *f, const struct finding_frame *frame)
 {
+    uint32_t width = frame->width;
     static const char *const types[] = {"rounded to bf16", "truncated to bf16", "rounded to FP16", "rounded to E4M3",
                                         "rounded to E5M2"};
     switch (f->effect) {
@@ -153,7 +140,13 @@ static void add_effect(struct words *w, const struct finding *f, uint32_t width)
         add(w, "%ss in reverse", stages[f->stage].element);
         break;
     case FINDING_TOKEN:
-        add_offset(w, f, "token");
+        if (f->tokens.kind == AXIS_RANGE && f->tokens.count == 1)
+            add(w, "those of token %lld",
+                (long long)frame->first_token +
+                    ((int64_t)f->tokens.first - frame->first_token + f->offset + frame->tokens) %
+                        (int64_t)frame->tokens);
+        else
+            add_offset(w, f, "token");
         break;
     case FINDING_SLOT:
         add_offset(w, f, "slot");
@@ -161,36 +154,47 @@ static void add_effect(struct words *w, const struct finding *f, uint32_t width)
     case FINDING_EXPERT:
         add(w, "with the weights of the %s expert", f->offset == 1 ? "next" : "previous");
         break;
+    case FINDING_SCALES:
+        add(w, "scales of the %s block", f->offset > 0 ? "next" : "previous");
+        break;
     default:
         add(w, "gate and up exchanged");
         break;
     }
 }
 
-void finding_name(const struct finding *f, uint32_t width, char *text, size_t bytes)
+bool finding_is_everywhere(const struct finding *f)
 {
-    struct words w = {text, 0, bytes};
-    add(&w, "%s", stages[f->stage].array);
-    add_place(&w, f, false);
-    add(&w, ": ");
-    add_effect(&w, f, width);
+    return f->tokens.kind == AXIS_ALL && f->slots.kind == AXIS_ALL && f->experts.kind == AXIS_ALL &&
+           f->elements.kind == AXIS_ALL && f->k.kind == AXIS_ALL;
 }
 
-const char *finding_effect_name(const struct finding *f)
+void finding_words(const struct finding *f, const struct finding_frame *frame, struct finding_words *words)
 {
-    static const char *const names[] = {"multiplied", "added",      "constant",     "sign lost",   "saturated",
-                                        "flushed",    "rounded",    "other column", "other column", "reversed",
-                                        "other token", "other slot", "other expert", "exchanged"};
+    struct words place = {words->place, 0, sizeof words->place}, effect = {words->effect, 0, sizeof words->effect};
+    snprintf(words->stage, sizeof words->stage, "%s", stages[f->stage].stage);
+    snprintf(words->array, sizeof words->array, "%s", stages[f->stage].array);
+    words->place[0] = '\0';
+    add_place(&place, f);
+    add_effect(&effect, f, frame);
+}
+
+void finding_name(const struct finding *f, const struct finding_frame *frame, char *text, size_t bytes)
+{
+    struct finding_words words;
+    bool of;
+    finding_words(f, frame, &words);
+    of = !strncmp(words.place, "of ", 3);
+    snprintf(text, bytes, "%s%s%s: %s", words.array, of ? " " : words.place[0] ? ", " : "", words.place, words.effect);
+}
+
+void finding_kind(const struct finding *f, char *text, size_t bytes)
+{
+    static const char *const names[] = {"multiplied",  "added",      "constant",     "sign lost",    "saturated",
+                                        "flushed",     "rounded",    "other column", "other column", "reversed",
+                                        "other token", "other slot", "other expert", "other scales", "exchanged"};
+    const char *name = names[f->effect];
     if (f->effect == FINDING_CONSTANT && f->amount == 0.0)
-        return f->k.kind == AXIS_ALL ? "zero" : "left out";
-    return names[f->effect];
-}
-
-void finding_kind(const struct finding *f, uint32_t width, char *text, size_t bytes)
-{
-    struct words w = {text, 0, bytes};
-    (void)width;
-    add(&w, "%s", stages[f->stage].array);
-    add_place(&w, f, true);
-    add(&w, ": %s", finding_effect_name(f));
+        name = f->k.kind == AXIS_ALL ? "zero" : "left out";
+    snprintf(text, bytes, "%s%s", f->elements.kind == AXIS_ALL ? "" : "some elements: ", name);
 }

@@ -7,13 +7,18 @@
 
 #include "harness/judge/finding.h"
 
-/* "down_proj of expert 5, rows 128-255: multiplied by 0.5". width: of the stage's rows. */
-void finding_name(const struct finding *finding, uint32_t width, char *text, size_t bytes);
-/* The same without the numbers that a smaller problem changes: "down_proj of an expert, some rows: multiplied". */
-void finding_kind(const struct finding *finding, uint32_t width, char *text, size_t bytes);
-/* "input", "gate_up", "act", "requant", "down", "combine" */
-const char *finding_stage_name(enum finding_stage stage);
-/* "multiplied", "added", ... */
-const char *finding_effect_name(const struct finding *finding);
+/* What its numbers refer to. */
+struct finding_frame {
+    uint32_t width;               /* of the stage's rows */
+    uint32_t first_token, tokens; /* which are a ring */
+};
+
+/* "down_proj of expert 5, rows 128-255: multiplied by 0.5" */
+void finding_name(const struct finding *finding, const struct finding_frame *frame, char *text, size_t bytes);
+/* The effect, and whether only some elements of a row have it: what a smaller problem keeps. "some rows: multiplied" */
+void finding_kind(const struct finding *finding, char *text, size_t bytes);
+/* Whether no place is left to choose. */
+bool finding_is_everywhere(const struct finding *finding);
+void finding_words(const struct finding *finding, const struct finding_frame *frame, struct finding_words *words);
 
 #endif

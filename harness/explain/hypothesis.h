@@ -10,16 +10,22 @@
 enum { MOST_CANDIDATES = 1024 };
 
 /* What a share of the error must be to be called an explanation. */
-#define EXPLAINED 0.9
+#define EXPLAINED 0.99
 /* And to be worth a mention. */
 #define CLOSE 0.4
-/* Explanations that differ by less explain equally well. */
+/* What more a second candidate of a kind must explain to be one. */
 #define SAME 1e-3
+/* Candidates explain equally well that leave at most so many times what the best one leaves, and this. */
+#define TIMES_LEFT 4.0
+#define LEFT 1e-6
+/* Fewer wrong elements have no name from the list of injected bugs. */
+enum { FEW_ELEMENTS = 4 };
 
 /* Among explanations that fit equally well the simplest comes first: that with the fewest things left to choose. */
 enum rank {
     RANK_NOTHING,    /* no result at all: zeros, NaN */
     RANK_WHOLE,      /* one mistake everywhere, nothing to choose */
+    RANK_STRUCTURE,  /* a place, an effect and a stage */
     RANK_COORDINATE, /* a factor, or a place: which expert, slot, block */
     RANK_PARTLY,     /* a mistake everywhere, made in some places alone */
     RANK_PARTICULAR  /* a injected fault whose place is its own choice */
@@ -52,6 +58,8 @@ struct window {
     float *faulty;              /* [rows, width], a fault's */
     float *share;               /* [tokens, top_k, width]: each slot's part of clean */
     float *change;              /* [tokens, top_k, width]: what a fault adds to each part */
+    size_t wrong;               /* elements, of about the size of the largest error */
+    double noise;               /* squared errors, if all elements were as wrong as those within rounding */
     struct place place;         /* of rows and columns */
     char contract[64];          /* the kind of try_contract's candidate, and */
     enum gb_format activations; /* what it would take */

@@ -9,8 +9,8 @@
 /* Entries of the matrix at most, the share of the equations that unknowns may be, and what of the squared error may be
  * left. */
 #define MOST_ENTRIES (1u << 24)
-#define MOST_UNKNOWNS 0.8
-#define LEFT 1e-5
+#define MOST_UNKNOWNS 0.95
+#define UNEXPLAINED 1e-5
 
 /* The outputs' errors as the products of a matrix with the errors looked for. */
 struct system {
@@ -22,7 +22,7 @@ struct system {
     double *along;                /* [most]: the errors in the basis */
     uint32_t *chosen;             /* [most] */
     uint32_t count, most;
-    bool *taken; /* [unknowns] */
+    bool *taken;   /* [unknowns] */
     double *power; /* [unknowns]: squares of the rows */
 };
 
@@ -57,8 +57,8 @@ static enum gb_status system_new(const struct stages *s, uint32_t token, struct 
     y->chosen = malloc((y->most + 1) * sizeof *y->chosen);
     y->taken = calloc(y->unknowns, sizeof *y->taken);
     y->power = calloc(y->unknowns, sizeof *y->power);
-    bool memory = column && row && y->matrix && y->rest && y->basis && y->factor && y->along && y->chosen && y->taken &&
-                  y->power;
+    bool memory =
+        column && row && y->matrix && y->rest && y->basis && y->factor && y->along && y->chosen && y->taken && y->power;
     for (uint32_t j = 0; memory && j < w->width; j++)
         if (w->place.column[j])
             column[found++] = j;
@@ -189,7 +189,7 @@ enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grou
     if (status == GB_OK && (!energy || !power))
         status = gb_fail(error, GB_ENOMEM, "no memory to invert the down projection");
     double all = status == GB_OK ? dot(y.rest, y.rest, y.equations) : 0.0;
-    while (status == GB_OK && dot(y.rest, y.rest, y.equations) > LEFT * all) {
+    while (status == GB_OK && dot(y.rest, y.rest, y.equations) > UNEXPLAINED * all) {
         uint32_t g = choose(s, grouping, &y, energy, power, groups), members = 0;
         for (uint32_t u = 0; u < y.unknowns; u++)
             members += !y.taken[u] && group_of(s, grouping, u) == g;

@@ -17,30 +17,66 @@ static void widen(const gb_bf16 *from, size_t count, double *to)
         to[i] = (double)gb_bf16_decode(from[i]);
 }
 
-/* What down makes of rows of the intermediate. rows: [count, intermediate]. */
-static enum gb_status requantise(const struct stages *s, const gb_bf16 *rows, uint32_t count, double *values,
-                                 struct gb_error *error)
+static size_t around(size_t index, int64_t offset, size_t size)
+{
+    int64_t moved = ((int64_t)index + offset) % (int64_t)size;
+    return (size_t)(moved < 0 ? moved + (int64_t)size : moved);
+}
+
+/* Scales of a row become those `offset` blocks further on. */
+static void move_scales(const struct gb_quantiser *rules, uint32_t rows, uint32_t blocks, int32_t offset,
+                        const struct finding_axis *elements, uint8_t *scales)
+{
+    size_t each = rules->scale == GB_SCALE_FP32 ? sizeof(float) : 1;
+    uint8_t *row = malloc(blocks * each);
+    for (uint32_t r = 0; row && r < rows; r++) {
+        uint8_t *own = scales + (size_t)r * blocks * each;
+        memcpy(row, own, blocks * each);
+        for (uint32_t b = 0; b < blocks; b++)
+            if (!elements || finding_axis_has(elements, b * rules->block_columns))
+                memcpy(own + b * each, row + around(b, offset, blocks) * each, each);
+    }
+    free(row);
+}
+
+static enum gb_status quantise(const struct stages *s, enum gb_operator operation, const gb_bf16 *rows, uint32_t count,
+                               int32_t offset, const struct finding_axis *elements, double *values,
+                               struct gb_error *error)
 {
     struct gb_arguments a = s->window->trace.arguments;
+    uint32_t width = operation == GB_DOWN ? s->intermediate : s->hidden;
     size_t codes_bytes, scales_bytes;
     if (!a.activation_rules) {
-        widen(rows, (size_t)count * s->intermediate, values);
+        widen(rows, (size_t)count * width, values);
         return GB_OK;
     }
     a.shape.tokens = count;
     a.shape.top_k = 1;
-    enum gb_status status =
-        gb_quantiser_bytes(a.activation_rules, count, s->intermediate, &codes_bytes, &scales_bytes, error);
+    enum gb_status status = gb_quantiser_bytes(a.activation_rules, count, width, &codes_bytes, &scales_bytes, error);
     if (status != GB_OK)
         return status;
     void *codes = malloc(codes_bytes), *scales = malloc(scales_bytes);
-    status = codes && scales ? gb_reference_quantise_activations(&a, GB_DOWN, rows, codes, scales, error)
+    status = codes && scales ? gb_reference_quantise_activations(&a, operation, rows, codes, scales, error)
                              : no_memory(error);
+    if (status == GB_OK && offset)
+        move_scales(a.activation_rules, count, width / a.activation_rules->block_columns, offset, elements, scales);
     if (status == GB_OK)
-        status = gb_reference_activation_values(&a, GB_DOWN, codes, scales, values, error);
+        status = gb_reference_activation_values(&a, operation, codes, scales, values, error);
     free(codes);
     free(scales);
     return status;
+}
+
+enum gb_status stages_requantise(const struct stages *s, const gb_bf16 *rows, uint32_t count, double *values,
+                                 struct gb_error *error)
+{
+    return quantise(s, GB_DOWN, rows, count, 0, NULL, values, error);
+}
+
+enum gb_status stages_read(const struct stages *s, const gb_bf16 *rows, uint32_t count, double *values,
+                           struct gb_error *error)
+{
+    return quantise(s, GB_GATE_UP, rows, count, 0, NULL, values, error);
 }
 
 enum gb_status stages_new(const struct window *w, struct stages *s, struct gb_error *error)
@@ -80,7 +116,7 @@ enum gb_status stages_new(const struct window *w, struct stages *s, struct gb_er
         s->slots[i] = (double)t->slots[i];
     for (size_t i = 0; i < outputs; i++)
         s->output[i] = (double)t->output[i];
-    return requantise(s, t->intermediate, (uint32_t)pairs, s->requant, error);
+    return stages_requantise(s, t->intermediate, (uint32_t)pairs, s->requant, error);
 }
 
 void stages_free(struct stages *s)
@@ -98,8 +134,7 @@ void stages_free(struct stages *s)
 const double *stages_array(const struct stages *s, enum finding_stage stage, uint32_t *width)
 {
     static const double *const none = NULL;
-    const double *const arrays[] = {s->x,       s->gate,  s->up,      s->gate,  s->act,
-                                    s->requant, s->slots, s->weights, s->output};
+    const double *const arrays[] = {s->x, s->gate, s->up, s->gate, s->act, s->requant, s->slots, s->weights, s->output};
     *width = stage == FINDING_INPUT || stage == FINDING_DOWN || stage == FINDING_COMBINE ? s->hidden
              : stage == FINDING_ROUTING_WEIGHT                                           ? 1
                                                                                          : s->intermediate;
@@ -132,12 +167,6 @@ static double rounded(double v, enum finding_type type)
     default:
         return (double)gb_bf16_decode(gb_bf16_encode(value));
     }
-}
-
-static size_t around(size_t index, int64_t offset, size_t size)
-{
-    int64_t moved = ((int64_t)index + offset) % (int64_t)size;
-    return (size_t)(moved < 0 ? moved + (int64_t)size : moved);
 }
 
 double effect_of(const struct finding *f, const double *rows, size_t count, size_t per_token, size_t width, size_t row,
@@ -185,13 +214,14 @@ static void change(const struct stages *s, const struct finding *f, const bool *
                 rows[p * width + i] = effect_of(f, clean, s->pairs, s->top_k, width, p, i);
 }
 
-/* ids: of the pairs that are hit and asked for, off by the finding's offset if it is one of experts; -1: the others. */
-static int32_t *ids_of(const struct stages *s, const struct finding *f, const bool *asked)
+/* ids: of the pairs that are hit and asked for, off by the finding's offset if it is one of experts of gate_up (or, if
+ * `down`, of down); -1: the others. */
+static int32_t *ids_of(const struct stages *s, const struct finding *f, const bool *asked, bool down)
 {
     int32_t *ids = malloc(s->pairs * sizeof *ids);
     for (size_t p = 0; ids && p < s->pairs; p++) {
         ids[p] = asked[p] && stages_hit(s, f, p) ? s->ids[p] : -1;
-        if (ids[p] >= 0 && f->effect == FINDING_EXPERT)
+        if (ids[p] >= 0 && f->effect == FINDING_EXPERT && down == (f->stage == FINDING_DOWN))
             ids[p] = (int32_t)around((size_t)ids[p], f->offset, s->experts);
     }
     return ids;
@@ -222,7 +252,7 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
     size_t H = s->hidden, I = s->intermediate, inner = s->pairs * I;
     gb_bf16 *x = malloc(s->pairs * H * sizeof *x), *intermediate = malloc(inner * sizeof *intermediate);
     float *values = malloc(3 * inner * sizeof *values);
-    int32_t *ids = ids_of(s, f, asked);
+    int32_t *ids = ids_of(s, f, asked, false);
     enum gb_status status = x && intermediate && values && ids ? GB_OK : no_memory(error);
     for (size_t i = 0; status == GB_OK && i < s->pairs * H; i++) {
         double v = s->x[i];
@@ -241,8 +271,8 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
             gb_contract_of(&a, GB_GATE_UP, gb_order_name(s->window->trace.contract->order)), &a, &to, error);
     }
     for (size_t i = 0; status == GB_OK && i < inner; i++) {
-        bool taken = ids[i / I] >= 0 &&
-                     (f->stage == FINDING_INPUT || finding_axis_has(&f->elements, (uint32_t)(i % I)));
+        bool taken =
+            ids[i / I] >= 0 && (f->stage == FINDING_INPUT || finding_axis_has(&f->elements, (uint32_t)(i % I)));
         if (taken && f->stage != FINDING_UP)
             gate[i] = (double)values[i];
         if (taken && f->stage != FINDING_GATE)
@@ -297,8 +327,7 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         if (!asked[p] || !stages_hit(s, f, p))
             continue;
         if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
-            rows[i] = gb_bf16_encode(
-                gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
+            rows[i] = gb_bf16_encode(gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
         else if (f->stage == FINDING_ACT)
             rows[i] = gb_bf16_encode((float)act[i]);
     }
@@ -315,7 +344,12 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
     memcpy(operand, s->requant, inner * sizeof *operand);
     if (f->stage == FINDING_REQUANT) {
         change(s, f, asked, s->requant, s->intermediate, operand);
-        return GB_OK;
+        enum gb_status status = GB_OK;
+        for (size_t p = 0; status == GB_OK && f->effect == FINDING_SCALES && p < s->pairs; p++)
+            if (asked[p] && stages_hit(s, f, p))
+                status = quantise(s, GB_DOWN, s->window->trace.intermediate + p * s->intermediate, 1, f->offset,
+                                  &f->elements, operand + p * s->intermediate, error);
+        return status;
     }
     gb_bf16 *rows = malloc(inner * sizeof *rows);
     enum gb_status status = rows ? intermediate_under(s, f, asked, rows, error) : no_memory(error);
@@ -323,7 +357,7 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
         widen(rows, inner, intermediate);
     for (size_t p = 0; status == GB_OK && p < s->pairs; p++)
         if (asked[p] && stages_hit(s, f, p))
-            status = requantise(s, rows + p * s->intermediate, 1, operand + p * s->intermediate, error);
+            status = stages_requantise(s, rows + p * s->intermediate, 1, operand + p * s->intermediate, error);
     free(rows);
     return status;
 }
@@ -345,8 +379,8 @@ static void multiply(const struct stages *s, const struct finding *f, const doub
 }
 
 /* slots: [pairs, hidden], of the pairs that are hit; the others stay. */
-static enum gb_status contract_down(const struct stages *s, const struct finding *f, const gb_bf16 *rows,
-                                    double *slots, struct gb_error *error)
+static enum gb_status contract_down(const struct stages *s, const struct finding *f, const gb_bf16 *rows, double *slots,
+                                    struct gb_error *error)
 {
     size_t outer = (size_t)s->pairs * s->hidden;
     bool *all = malloc(s->pairs * sizeof *all);
@@ -359,7 +393,7 @@ static enum gb_status contract_down(const struct stages *s, const struct finding
             ones[p] = 1.0f;
             all[p] = true;
         }
-        ids = ids_of(s, f, all);
+        ids = ids_of(s, f, all, true);
         status = ids ? GB_OK : no_memory(error);
     }
     if (status == GB_OK) {
@@ -368,8 +402,8 @@ static enum gb_status contract_down(const struct stages *s, const struct finding
         a.intermediate = input;
         a.routing_weights = ones;
         a.output = results;
-        status = gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->window->trace.contract->order)), &a,
-                                   error);
+        status =
+            gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->window->trace.contract->order)), &a, error);
     }
     for (size_t i = 0; status == GB_OK && i < outer; i++)
         if (ids[i / s->hidden] >= 0 &&
@@ -464,7 +498,7 @@ enum gb_status stages_plant(const struct stages *s, const struct finding *f, flo
         if (f->stage <= FINDING_ACT)
             status = intermediate_under(s, f, all, rows, error);
     }
-    if (status == GB_OK && s->window->operation == GB_GATE_UP) {
+    if (status == GB_OK && s->window->inner) {
         for (size_t i = 0; i < inner; i++)
             results[i] = gb_bf16_decode(rows[i]);
     } else if (status == GB_OK) {

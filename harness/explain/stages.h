@@ -44,6 +44,11 @@ double effect_of(const struct finding *finding, const double *rows, size_t count
  */
 enum gb_status stages_operand(const struct stages *stages, const struct finding *finding, const bool *asked,
                               double *operand, double *intermediate, struct gb_error *error);
+/* What down makes of rows of the intermediate, [count, intermediate], and gate_up of rows of x, [count, hidden]. */
+enum gb_status stages_requantise(const struct stages *stages, const gb_bf16 *rows, uint32_t count, double *values,
+                                 struct gb_error *error);
+enum gb_status stages_read(const struct stages *stages, const gb_bf16 *rows, uint32_t count, double *values,
+                           struct gb_error *error);
 /* The window's results under a finding, computed by the operators of the contract. results: [rows, width]. */
 enum gb_status stages_plant(const struct stages *stages, const struct finding *finding, float *results,
                             struct gb_error *error);

@@ -31,15 +31,15 @@ struct search {
     uint32_t samples;
     uint32_t *token; /* [tokens], the wrong ones, the worst first; finite */
     uint32_t tokens;
-    double **down;    /* [experts]: rows of down for the samples, [samples, intermediate]; NULL: not yet read */
-    bool *asked;      /* [pairs] */
+    double **down; /* [experts]: rows of down for the samples, [samples, intermediate]; NULL: not yet read */
+    bool *asked;   /* [pairs] */
     const struct observed *seen; /* rows of what down multiplies that are known; NULL: none */
     bool *seen_pairs;            /* [pairs], which */
     double *operand;             /* [pairs, intermediate] */
-    double *response; /* [top_k, samples] */
-    double *errors;   /* [samples] */
-    double *alpha;    /* [pairs] */
-    double *weight;   /* [pairs]: squares of the responses */
+    double *response;            /* [top_k, samples] */
+    double *errors;              /* [samples] */
+    double *alpha;               /* [pairs] */
+    double *weight;              /* [pairs]: squares of the responses */
     struct structure best;
     double deadline;
     enum gb_status status;
@@ -100,8 +100,8 @@ static enum gb_status search_new(struct window *w, struct search *q)
     q->alpha = malloc(pairs * sizeof *q->alpha);
     q->weight = malloc(pairs * sizeof *q->weight);
     double *squares = calloc(shape->tokens, sizeof *squares);
-    if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response || !q->errors || !q->alpha ||
-        !q->weight || !squares) {
+    if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response ||
+        !q->errors || !q->alpha || !q->weight || !squares) {
         free(squares);
         return gb_fail(q->error, GB_ENOMEM, "no memory to look for the structure of an error");
     }
@@ -168,18 +168,14 @@ static bool hull(const struct search *q, int n, struct finding_axis *axis)
 /* Plants the finding in the window and keeps it if it explains more, or as much and is simpler. */
 static void verify(struct search *q, const struct finding *f)
 {
-    if (late(q))
+    if (late(q) || (f->effect == FINDING_TOKEN && f->tokens.kind == AXIS_LIST)) /* rows that others name better */
         return;
     q->status = stages_plant(&q->s, f, q->w->faulty, q->error);
     if (q->status != GB_OK)
         return;
     double explains = window_explained(q->w, NULL, NULL);
     double left = fmax(1.0 - explains, EXACT), least = fmax(1.0 - q->best.explains, EXACT);
-    bool better = left < 0.25 * least,
-         simpler = left < 4.0 * least && finding_cost(f) < finding_cost(&q->best.finding);
-    if (getenv("GB_TRACE"))
-        fprintf(stderr, "verify stage %d effect %d amount %g offset %d type %d cost %u: %g\n", f->stage, f->effect,
-                f->amount, f->offset, f->type, finding_cost(f), explains);
+    bool better = left < 0.25 * least, simpler = left < 4.0 * least && finding_cost(f) < finding_cost(&q->best.finding);
     if (explains > 0.0 && (better || simpler || q->best.explains <= 0.0))
         q->best = (struct structure){*f, explains};
 }
@@ -187,7 +183,7 @@ static void verify(struct search *q, const struct finding *f)
 /* The same with the elements that the wrong columns show, where the stage's elements are columns of the results. */
 static void verify_places(struct search *q, const struct finding *f)
 {
-    bool shown = q->w->operation == GB_GATE_UP ? f->stage != FINDING_INPUT : f->stage == FINDING_DOWN;
+    bool shown = q->w->inner ? f->stage != FINDING_INPUT : f->stage == FINDING_DOWN;
     if (!shown || f->elements.kind != AXIS_ALL) {
         verify(q, f);
         return;
@@ -212,6 +208,32 @@ static const double *down_of(struct search *q, uint32_t expert)
     return q->down[expert];
 }
 
+/* What q->operand makes of the samples of one token. */
+static void respond_operand(struct search *q, uint32_t token)
+{
+    const struct stages *s = &q->s;
+    uint32_t I = s->intermediate;
+    size_t first = (size_t)token * s->top_k;
+    memset(q->response, 0, (size_t)s->top_k * q->samples * sizeof *q->response);
+    for (size_t p = first; p < first + s->top_k; p++) {
+        double *response = q->response + (p - first) * q->samples;
+        const double *own = s->requant + p * I, *made = q->operand + p * I;
+        if (s->ids[p] < 0 || !memcmp(own, made, I * sizeof *own))
+            continue;
+        const double *down = q->w->inner ? NULL : down_of(q, (uint32_t)s->ids[p]);
+        for (uint32_t j = 0; j < q->samples && q->status == GB_OK; j++) {
+            double sum = 0.0;
+            if (!down) {
+                response[j] = made[q->column[j]] - own[q->column[j]];
+                continue;
+            }
+            for (uint32_t i = 0; i < I; i++)
+                sum += down[(size_t)j * I + i] * (made[i] - own[i]);
+            response[j] = s->weights[p] * sum;
+        }
+    }
+}
+
 /* What the effect everywhere makes of the samples of one token: a response for each slot. Of FINDING_COMBINE the first
  * slot stands for all. */
 static void respond(struct search *q, uint32_t token, const struct finding *f)
@@ -227,16 +249,14 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
         memset(q->asked, 0, s->pairs * sizeof *q->asked);
         memset(q->asked + first, true, s->top_k * sizeof *q->asked);
         q->status = stages_operand(s, f, q->asked, q->operand, NULL, q->error);
+        if (q->status == GB_OK)
+            respond_operand(q, token);
+        return;
     }
     for (size_t p = first; q->status == GB_OK && p < first + s->top_k; p++) {
         double *response = q->response + (p - first) * q->samples;
         if (s->ids[p] < 0 || !stages_hit(s, f, p))
             continue;
-        if (q->w->operation == GB_GATE_UP) {
-            for (uint32_t j = 0; j < q->samples; j++)
-                response[j] = q->operand[p * I + q->column[j]] - s->requant[p * I + q->column[j]];
-            continue;
-        }
         const double *down = operand ? down_of(q, (uint32_t)s->ids[p]) : NULL;
         uint32_t neighbour = (uint32_t)(((int64_t)s->ids[p] + f->offset + s->experts) % s->experts);
         const double *other = expert ? down_of(q, neighbour) : NULL;
@@ -244,19 +264,16 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
             double sum = 0.0;
             uint32_t c = q->column[j];
             if (operand) {
-                const double *own = s->requant + p * I, *made = q->operand + p * I, *row = down + (size_t)j * I;
+                const double *own = s->requant + p * I, *row = down + (size_t)j * I;
                 double factor = f->effect == FINDING_CONSTANT ? 0.0 : f->amount;
                 for (uint32_t i = 0; i < I; i++)
                     if (expert)
                         sum += (other[(size_t)j * I + i] - row[i]) * own[i];
-                    else if (f->stage == FINDING_DOWN)
-                        sum += finding_axis_has(&f->k, i) ? row[i] * own[i] * (factor - 1.0) : 0.0;
-                    else
-                        sum += row[i] * (made[i] - own[i]);
+                    else if (finding_axis_has(&f->k, i))
+                        sum += row[i] * own[i] * (factor - 1.0);
                 sum *= s->weights[p];
             } else if (f->stage == FINDING_DOWN) {
-                sum = s->weights[p] *
-                      (effect_of(f, rows, s->pairs, s->top_k, width, p, c) - rows[p * width + c]);
+                sum = s->weights[p] * (effect_of(f, rows, s->pairs, s->top_k, width, p, c) - rows[p * width + c]);
             } else if (f->stage == FINDING_ROUTING_WEIGHT) {
                 sum = (effect_of(f, rows, s->pairs, s->top_k, 1, p, 0) - rows[p]) * s->slots[p * s->hidden + c];
             } else if (p == first) {
@@ -310,7 +327,7 @@ static bool is_linear(const struct finding *f)
 
 /* How much of each slot's response the token's errors have: alpha and weight of its pairs. Returns the squares that are
  * left; *all: of the errors. */
-static double fit_token(struct search *q, uint32_t token, const struct finding *f, double *all)
+static double regress(struct search *q, uint32_t token, bool linear, double *all)
 {
     uint32_t k = q->s.top_k, n = q->samples;
     double gram[64 * 64], b[64], left = 0.0;
@@ -318,8 +335,7 @@ static double fit_token(struct search *q, uint32_t token, const struct finding *
     *all = 0.0;
     if (k > 64)
         return 0.0;
-    respond(q, token, f);
-    bool apart = q->w->operation == GB_GATE_UP; /* errors of each slot by itself */
+    bool apart = q->w->inner; /* errors of each slot by itself */
     for (uint32_t u = 0; u < k; u++) {
         const double *left_response = q->response + (size_t)u * n;
         b[u] = 0.0;
@@ -336,7 +352,7 @@ static double fit_token(struct search *q, uint32_t token, const struct finding *
     }
     solve(gram, b, k);
     for (uint32_t u = 0; u < k; u++)
-        alpha[u] = is_linear(f) ? b[u] : b[u] > 0.5;
+        alpha[u] = linear ? b[u] : b[u] > 0.5;
     for (uint32_t j = 0; j < n; j++)
         for (uint32_t row = 0; row < (apart ? k : 1); row++) {
             double e = error_at(q, token, row, j), rest = e;
@@ -346,6 +362,12 @@ static double fit_token(struct search *q, uint32_t token, const struct finding *
             *all += e * e;
         }
     return left;
+}
+
+static double fit_token(struct search *q, uint32_t token, const struct finding *f, double *all)
+{
+    respond(q, token, f);
+    return regress(q, token, is_linear(f), all);
 }
 
 /* The pairs that have the effect, from alpha, and of a linear one its amount. */
@@ -391,12 +413,11 @@ static bool take_pairs(struct search *q, struct finding *f)
     return good;
 }
 
-/* What the effect explains of the wrong elements of the rows seen; q->operand: the rows under it. */
-static double promise_seen(struct search *q, const struct finding *f)
+/* What q->operand explains of the wrong elements of the rows seen. */
+static double rate_seen(const struct search *q)
 {
     const struct observed *o = q->seen;
     double left = 0.0, all = 0.0;
-    q->status = stages_operand(&q->s, f, q->seen_pairs, q->operand, NULL, q->error);
     for (uint32_t r = 0; r < o->rows; r++)
         for (size_t i = 0; i < o->width; i++) {
             double clean = o->clean[o->row[r] * o->width + i], seen = o->values[r * o->width + i];
@@ -406,7 +427,7 @@ static double promise_seen(struct search *q, const struct finding *f)
             left += (seen - made) * (seen - made);
             all += (seen - clean) * (seen - clean);
         }
-    return q->status == GB_OK && all > 0.0 ? 1.0 - left / all : 0.0;
+    return all > 0.0 ? 1.0 - left / all : 0.0;
 }
 
 /* What the effect everywhere explains of the worst token. */
@@ -415,8 +436,10 @@ static double promise(struct search *q, const struct finding *f)
     double all, left;
     if (late(q) || !q->tokens)
         return 0.0;
-    if (q->seen)
-        return promise_seen(q, f);
+    if (q->seen) {
+        q->status = stages_operand(&q->s, f, q->seen_pairs, q->operand, NULL, q->error);
+        return q->status == GB_OK ? rate_seen(q) : 0.0;
+    }
     left = fit_token(q, q->token[0], f, &all);
     return q->status == GB_OK && all > 0.0 && isfinite(left) ? 1.0 - left / all : 0.0;
 }
@@ -457,8 +480,13 @@ static void settle(struct search *q, const struct finding *effect)
     if (late(q) || !(1.0 - left / all >= PROMISING) || !take_pairs(q, &f))
         return;
     if (f.effect == FINDING_FACTOR && fabs(f.amount) < 1e-6)
-        f = (struct finding){.stage = f.stage, .effect = FINDING_CONSTANT, .tokens = f.tokens, .slots = f.slots,
-                             .experts = f.experts, .elements = f.elements, .k = f.k};
+        f = (struct finding){.stage = f.stage,
+                             .effect = FINDING_CONSTANT,
+                             .tokens = f.tokens,
+                             .slots = f.slots,
+                             .experts = f.experts,
+                             .elements = f.elements,
+                             .k = f.k};
     verify_places(q, &f);
 }
 
@@ -492,6 +520,9 @@ static void each_effect(struct search *q, enum finding_stage stage, struct findi
         if ((stage >= FINDING_GATE && stage <= FINDING_GATE_UP) || stage == FINDING_DOWN)
             try(q, &f);
     }
+    f.effect = FINDING_SCALES;
+    for (f.offset = -1; f.offset <= 1 && stage == FINDING_REQUANT; f.offset += 2)
+        try(q, &f);
     for (uint32_t d = 1; d < width; d *= 2) {
         f.effect = FINDING_ELEMENT;
         f.offset = (int32_t)d;
@@ -527,7 +558,7 @@ static double refine(struct search *q, struct finding *f, double a, double b)
     const double golden = 0.6180339887498949;
     double left = b - golden * (b - a), right = a + golden * (b - a);
     double at_left = promise_of(q, f, left), at_right = promise_of(q, f, right);
-    for (int i = 0; i < 48 && !late(q); i++) {
+    for (int i = 0; i < 32 && !late(q); i++) {
         if (at_left >= at_right) {
             b = right;
             right = left;
@@ -545,6 +576,41 @@ static double refine(struct search *q, struct finding *f, double a, double b)
     return at_left >= at_right ? left : right;
 }
 
+/* A threshold only changes what lies between two magnitudes: each step of the worst token's rows near the best one. */
+static void refine_threshold(struct search *q, struct finding *f, double most)
+{
+    const uint32_t steps = 24;
+    double near = f->amount, span = 0.25 * near;
+    if (promise(q, f) < most)
+        return;
+    for (int level = 0; level < 3 && !late(q); level++, span /= 8.0) {
+        double centre = near, best = promise_of(q, f, near);
+        for (uint32_t i = 0; i <= 2 * steps && !late(q); i++) {
+            double amount = centre + span * ((double)i - steps) / steps, p = promise_of(q, f, amount);
+            if (p > best) {
+                best = p;
+                near = amount;
+            }
+        }
+    }
+    f->amount = near;
+}
+
+/* An amount that somebody writes, where it explains as much. */
+static void snap(struct search *q, struct finding *f)
+{
+    double found = f->amount, best = found, most = promise_of(q, f, found);
+    const double units[] = {1.0, 0.25, 0.0625, exp2(round(log2(fabs(found)))), 0.1, 0.01, 0.001};
+    for (size_t i = 0; i < sizeof units / sizeof *units && !late(q); i++) {
+        double amount = units[i] * round(found / units[i]), p;
+        if (!(fabs(amount - found) < 0.05 * fabs(found)) || (p = promise_of(q, f, amount)) < most)
+            continue;
+        most = p;
+        best = amount;
+    }
+    f->amount = best;
+}
+
 /* Looks for the amount among `grid`, ascending, and between its neighbours; then for the pairs. */
 static void settle_amount(struct search *q, const struct finding *effect, const double *grid, uint32_t count)
 {
@@ -560,13 +626,16 @@ static void settle_amount(struct search *q, const struct finding *effect, const 
             best = i;
         }
     }
-    if (late(q) || most < 0.3)
+    if (late(q) || most < 0.05)
         return;
     f.amount = refine(q, &f, grid[best ? best - 1 : 0], grid[best + 1 < count ? best + 1 : count - 1]);
+    if (f.effect == FINDING_FLUSH)
+        refine_threshold(q, &f, most);
+    snap(q, &f);
     settle(q, &f);
 }
 
-enum { GRID = 17 };
+enum { GRID = 33 };
 
 /* Saturation, flushing, and, where they are not linear, factors and constants added. */
 static void each_amount(struct search *q, enum finding_stage stage, struct finding_axis elements)
@@ -589,8 +658,9 @@ static void each_amount(struct search *q, enum finding_stage stage, struct findi
     settle_amount(q, &f, grid, GRID);
     f.effect = FINDING_FLUSH;
     settle_amount(q, &f, grid, GRID);
-    if (stage < FINDING_ACT) {
-        static const double factors[] = {-8, -2, -1, -0.5, 0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.01, 1.1, 1.25, 1.5, 2, 4, 8, 80, 500};
+    if (stage < FINDING_ACT || (q->seen && stage == FINDING_ACT)) {
+        static const double factors[] = {-8,   -2,  -1,   -0.5, 0, 0.25, 0.5, 0.75, 0.9, 0.99,
+                                         1.01, 1.1, 1.25, 1.5,  2, 4,    8,   80,   500};
         f.effect = FINDING_FACTOR;
         settle_amount(q, &f, factors, sizeof factors / sizeof *factors);
         for (int i = 0; i < GRID; i++)
@@ -679,14 +749,15 @@ static void try_outputs(struct search *q)
             memcpy(values + (size_t)rows * w->width, w->values + (size_t)t * w->width, w->width * sizeof *values);
             row[rows++] = t;
         }
-    bool gate_up = w->operation == GB_GATE_UP;
+    bool gate_up = w->inner;
     enum finding_stage stage = gate_up ? FINDING_ACT : FINDING_COMBINE;
     uint32_t width;
     const double *clean = stages_array(&q->s, stage, &width);
     double scale = typical_of(clean, (size_t)w->rows * width);
-    for (int n = 0; rows && n < NOISES && !done(q); n++) {
-        struct observed o = {stage, clean, w->rows, w->rows_per_token, width, rows, row, values,
-                             noises[n] * scale, noises[n]};
+    bool few = w->wrong < FEW_ELEMENTS; /* another value to the last bit is no chance */
+    for (int n = 0; rows && n < (few ? 1 : NOISES) && !done(q); n++) {
+        double noise = few ? 0.0 : noises[n];
+        struct observed o = {stage, clean, w->rows, w->rows_per_token, width, rows, row, values, noise * scale, noise};
         struct finding found[MOST_EFFECTS];
         uint32_t count = effects_infer(&o, found, MOST_EFFECTS);
         for (uint32_t i = 0; i < count && !done(q); i++) {
@@ -695,7 +766,7 @@ static void try_outputs(struct search *q)
                 for (uint32_t j = 0; j < width; j++) {
                     double m = effect_of(&found[i], clean, w->rows, w->rows_per_token, width, r, j);
                     would[r] |= finding_axis_has(&found[i].elements, j) &&
-                                !(fabs(m - clean[(size_t)r * width + j]) <= 2.0 * noises[n] * (scale + fabs(m)));
+                                !(fabs(m - clean[(size_t)r * width + j]) <= 2.0 * noise * (scale + fabs(m)));
                     is[r] = w->place.token[r];
                 }
             if (is && would &&
@@ -722,8 +793,8 @@ static void try_single_slots(struct search *q)
             values[j] = s->slots[p * H + j] + q->w->errors[(size_t)t * H + j] / s->weights[p];
         for (int n = 0; n < NOISES && !done(q); n++) {
             uint32_t row = (uint32_t)p;
-            struct observed o = {FINDING_DOWN, s->slots, s->pairs, s->top_k, H, 1, &row, values, 4 * noises[n] * scale,
-                                 4 * noises[n]};
+            struct observed o = {FINDING_DOWN,          s->slots,     s->pairs, s->top_k, H, 1, &row, values,
+                                 4 * noises[n] * scale, 4 * noises[n]};
             struct finding found[MOST_EFFECTS];
             uint32_t count = effects_infer(&o, found, MOST_EFFECTS);
             for (uint32_t i = 0; i < count; i++)
@@ -731,6 +802,201 @@ static void try_single_slots(struct search *q)
         }
     }
     free(values);
+}
+
+/*
+ * Sums over columns of K of one token's products of gate_up with what is added to x: [top_k, 2 * intermediate, blocks +
+ * 1], from column 0 on.
+ */
+enum { BLOCK = 16 };
+struct range_sums {
+    double *sums;
+    uint32_t token, blocks;
+};
+
+/* What an effect adds to x as gate_up reads it: [hidden]. */
+static void added_to_x(struct search *q, uint32_t token, const struct finding *f, double *added)
+{
+    const struct stages *s = &q->s;
+    size_t H = s->hidden, p = (size_t)token * s->top_k;
+    gb_bf16 *rows = malloc(2 * H * sizeof *rows);
+    double *values = malloc(2 * H * sizeof *values);
+    if (!rows || !values)
+        q->status = gb_fail(q->error, GB_ENOMEM, "no memory for a row of x");
+    for (size_t i = 0; q->status == GB_OK && i < H; i++) {
+        rows[i] = gb_bf16_encode((float)s->x[p * H + i]);
+        rows[H + i] = gb_bf16_encode((float)effect_of(f, s->x, s->pairs, s->top_k, H, p, i));
+    }
+    if (q->status == GB_OK)
+        q->status = stages_read(s, rows, 2, values, q->error);
+    for (size_t i = 0; q->status == GB_OK && i < H; i++)
+        added[i] = values[H + i] - values[i];
+    free(rows);
+    free(values);
+}
+
+static bool range_sums_new(struct search *q, uint32_t token, const struct finding *f, struct range_sums *r)
+{
+    const struct stages *s = &q->s;
+    uint32_t rows = 2 * s->intermediate;
+    double *added = malloc(s->hidden * sizeof *added), *row = malloc(s->hidden * sizeof *row);
+    *r = (struct range_sums){.token = token, .blocks = (s->hidden + BLOCK - 1) / BLOCK};
+    r->sums = calloc((size_t)s->top_k * rows * (r->blocks + 1), sizeof *r->sums);
+    if (!added || !row || !r->sums)
+        q->status = gb_fail(q->error, GB_ENOMEM, "no memory for sums over columns of K");
+    if (q->status == GB_OK)
+        added_to_x(q, token, f, added);
+    for (uint32_t k = 0; k < s->top_k && !late(q); k++) {
+        int32_t id = s->ids[(size_t)token * s->top_k + k];
+        for (uint32_t n = 0; id >= 0 && n < rows; n++) {
+            double *to = r->sums + ((size_t)k * rows + n) * (r->blocks + 1);
+            gb_weights_row(&q->w->trace.arguments.gate_up, (uint32_t)id, n, row);
+            for (uint32_t i = 0; i < s->hidden; i++) {
+                to[i / BLOCK + 1] += row[i] * added[i];
+            }
+            for (uint32_t b = 0; b < r->blocks; b++)
+                to[b + 1] += to[b];
+        }
+    }
+    free(added);
+    free(row);
+    return !late(q);
+}
+
+/* What the effect on blocks first .. last - 1 explains. */
+static double rate_range(struct search *q, const struct range_sums *r, enum finding_stage stage, uint32_t first,
+                         uint32_t last)
+{
+    const struct stages *s = &q->s;
+    uint32_t I = s->intermediate, stride = r->blocks + 1;
+    gb_bf16 *rows = malloc(I * sizeof *rows);
+    double all = 0.0, left;
+    for (uint32_t k = 0; rows && k < s->top_k && !late(q); k++) {
+        size_t p = (size_t)r->token * s->top_k + k;
+        for (uint32_t i = 0; i < I; i++) {
+            const double *gate = r->sums + ((size_t)k * 2 * I + i) * stride, *up = gate + (size_t)I * stride;
+            double g = s->gate[p * I + i] + (stage == FINDING_UP ? 0.0 : gate[last] - gate[first]);
+            double u = s->up[p * I + i] + (stage == FINDING_GATE ? 0.0 : up[last] - up[first]);
+            rows[i] = gb_bf16_encode(gb_gated(q->w->trace.arguments.activation, (float)g, (float)u));
+        }
+        if (s->ids[p] < 0)
+            memcpy(q->operand + p * I, s->requant + p * I, I * sizeof *q->operand);
+        else
+            q->status = stages_requantise(s, rows, 1, q->operand + p * I, q->error);
+    }
+    free(rows);
+    if (late(q))
+        return 0.0;
+    if (q->seen)
+        return rate_seen(q);
+    respond_operand(q, r->token);
+    left = regress(q, r->token, false, &all);
+    return all > 0.0 && isfinite(left) ? 1.0 - left / all : 0.0;
+}
+
+/* The range of columns, in blocks and then one by one, for which the effect explains most of the worst token. Of a dot
+ * product's stage columns of K. */
+static void try_ranges(struct search *q, const struct finding *effect)
+{
+    struct range_sums r;
+    struct finding f = *effect;
+    uint32_t first = 0, last = 0;
+    double most = 0.0;
+    if (done(q) || !range_sums_new(q, q->token[0], effect, &r)) {
+        return;
+    }
+    for (uint32_t size = 1; size < r.blocks; size *= 2)
+        for (uint32_t from = 0; from + size <= r.blocks && !late(q); from += size > 1 ? size / 2 : 1) {
+            double p = rate_range(q, &r, f.stage, from, from + size);
+            if (p > most) {
+                most = p;
+                first = from;
+                last = from + size;
+            }
+        }
+    for (uint32_t step = r.blocks; step && most > 0.05 && !late(q); step /= 2) {
+        const int64_t moves[][2] = {{-(int64_t)step, 0}, {step, 0}, {0, -(int64_t)step}, {0, step}};
+        for (int m = 0; m < 4; m++) {
+            int64_t a = (int64_t)first + moves[m][0], b = (int64_t)last + moves[m][1];
+            double p = a >= 0 && a < b && b <= r.blocks ? rate_range(q, &r, f.stage, (uint32_t)a, (uint32_t)b) : 0.0;
+            if (p > most) {
+                most = p;
+                first = (uint32_t)a;
+                last = (uint32_t)b;
+            }
+        }
+    }
+    free(r.sums);
+    if (late(q) || most < (f.stage == FINDING_INPUT ? 0.3 : PROMISING))
+        return;
+    struct finding_axis *axis = f.stage == FINDING_INPUT ? &f.elements : &f.k;
+    *axis = (struct finding_axis){.kind = AXIS_RANGE, .first = first * BLOCK, .count = (last - first) * BLOCK};
+    if (axis->first + axis->count > q->s.hidden)
+        axis->count = q->s.hidden - axis->first;
+    most = promise(q, &f);
+    for (uint32_t step = BLOCK / 2; step && most < 1.0 - EXACT && !late(q); step /= 2) {
+        const int32_t moves[][2] = {{-(int32_t)step, 0}, {(int32_t)step, 0}, {0, -(int32_t)step}, {0, (int32_t)step}};
+        for (int m = 0; m < 4; m++) {
+            struct finding_axis before = *axis;
+            int64_t a = (int64_t)axis->first + moves[m][0], b = (int64_t)axis->first + axis->count + moves[m][1];
+            if (a < 0 || a >= b || b > q->s.hidden)
+                continue;
+            *axis = (struct finding_axis){.kind = AXIS_RANGE, .first = (uint32_t)a, .count = (uint32_t)(b - a)};
+            double p = promise(q, &f);
+            if (p > most)
+                most = p;
+            else
+                *axis = before;
+        }
+    }
+    settle(q, &f);
+}
+
+/* Effects on columns of x, and columns of K that gate_up leaves out or takes twice. */
+static void each_range(struct search *q)
+{
+    static const double factors[] = {0.0, 2.0};
+    struct finding f = {.effect = FINDING_FACTOR};
+    for (int i = 0; i < 2; i++)
+        for (int stage = FINDING_GATE_UP; stage >= FINDING_INPUT && !done(q); stage--) {
+            f.stage = (enum finding_stage)stage;
+            f.amount = factors[i];
+            try_ranges(q, &f);
+        }
+    each_effect(q, FINDING_INPUT, (struct finding_axis){.kind = AXIS_ALL}, try_ranges);
+}
+
+/* An effect on what down multiplies: where only some columns are wrong, on columns of K. */
+static void settle_inverted(struct search *q, const struct finding *effect)
+{
+    struct finding f = *effect;
+    bool scaled = f.effect == FINDING_FACTOR || (f.effect == FINDING_CONSTANT && f.amount == 0.0);
+    if (q->w->place.wrong_columns < q->w->width && scaled && f.elements.kind != AXIS_ALL) {
+        f.k = f.elements;
+        f.elements = (struct finding_axis){.kind = AXIS_ALL};
+        f.stage = FINDING_DOWN;
+        settle(q, &f);
+        return;
+    }
+    f.stage = FINDING_ACT;
+    settle(q, &f);
+    f.stage = FINDING_REQUANT;
+    if (effect->stage == FINDING_REQUANT && scaled)
+        settle(q, &f);
+}
+
+/* Effects that make what was seen, of the stages before. */
+static void each_seen(struct search *q)
+{
+    struct finding_axis all = {.kind = AXIS_ALL};
+    if (q->s.window->trace.arguments.activation_rules)
+        each_effect(q, FINDING_REQUANT, all, settle);
+    for (int stage = FINDING_ACT; stage >= FINDING_GATE; stage--) {
+        each_effect(q, (enum finding_stage)stage, all, settle);
+        each_amount(q, (enum finding_stage)stage, all);
+    }
+    for (int stage = FINDING_GATE_UP; stage >= FINDING_GATE && !done(q); stage--)
+        try_ranges(q, &(struct finding){.stage = (enum finding_stage)stage});
 }
 
 /* What the worst token's rows of the intermediate must have been, by the outputs alone, and what made them so. */
@@ -762,18 +1028,22 @@ static void try_inverted(struct search *q)
                 row[rows++] = (uint32_t)(first + k);
             }
             struct observed o = {s->window->trace.arguments.activation_rules ? FINDING_REQUANT : FINDING_ACT,
-                                 s->requant, s->pairs, s->top_k, I, rows, row, some, 10.0 * noises[n] * scale,
+                                 s->requant,
+                                 s->pairs,
+                                 s->top_k,
+                                 I,
+                                 rows,
+                                 row,
+                                 some,
+                                 10.0 * noises[n] * scale,
                                  10.0 * noises[n]};
             struct finding found[MOST_EFFECTS];
             uint32_t count = rows && some ? effects_infer(&o, found, MOST_EFFECTS) : 0;
-            for (uint32_t i = 0; i < count; i++)
-                settle(q, &found[i]);
+            for (uint32_t i = 0; i < count && !done(q); i++)
+                settle_inverted(q, &found[i]);
             if (rows && some && !done(q)) {
                 q->seen = &o;
-                for (int stage = FINDING_ACT; stage >= FINDING_GATE; stage--) {
-                    each_effect(q, (enum finding_stage)stage, (struct finding_axis){.kind = AXIS_ALL}, settle);
-                    each_amount(q, (enum finding_stage)stage, (struct finding_axis){.kind = AXIS_ALL});
-                }
+                each_seen(q);
                 q->seen = NULL;
             }
             free(some);
@@ -785,12 +1055,14 @@ static void try_inverted(struct search *q)
 
 static void each_stage(struct search *q)
 {
-    static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN, FINDING_ACT, FINDING_REQUANT,
-                                                FINDING_UP,             FINDING_GATE, FINDING_GATE_UP, FINDING_INPUT};
-    bool down = q->w->operation == GB_DOWN, gate_up = q->w->operation == GB_GATE_UP;
+    static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN, FINDING_ACT,
+                                                FINDING_REQUANT,        FINDING_UP,   FINDING_GATE,
+                                                FINDING_GATE_UP,        FINDING_INPUT};
+    bool down = q->w->given, gate_up = q->w->inner;
     struct finding_axis all = {.kind = AXIS_ALL};
     for (size_t i = 0; i < sizeof stages / sizeof *stages && !done(q); i++) {
         enum finding_stage stage = stages[i];
+        progress("searching what the error looks like", 0.7 + 0.02 * (double)i);
         if ((gate_up && stage > FINDING_ACT) || (down && stage < FINDING_ACT) ||
             (stage == FINDING_REQUANT && !q->w->trace.arguments.activation_rules))
             continue;
@@ -810,14 +1082,17 @@ enum gb_status structure_search(struct window *w, double seconds, struct structu
     q.status = search_new(w, &q);
     if (q.status == GB_OK && !done(&q))
         try_outputs(&q);
-    if (q.status == GB_OK && q.tokens && !done(&q) && w->operation != GB_GATE_UP) {
+    bool many = w->wrong >= FEW_ELEMENTS && q.tokens;
+    if (q.status == GB_OK && many && !done(&q) && !w->inner) {
         try_single_slots(&q);
         try_added(&q);
     }
-    if (q.status == GB_OK && q.tokens && !done(&q))
+    if (q.status == GB_OK && many && !done(&q))
         each_stage(&q);
-    if (q.status == GB_OK && q.tokens && !done(&q) && w->operation != GB_GATE_UP)
+    if (q.status == GB_OK && many && !done(&q) && !w->inner)
         try_inverted(&q);
+    if (q.status == GB_OK && many && !done(&q) && !w->given)
+        each_range(&q);
     *best = q.best;
     search_free(&q);
     return q.status;

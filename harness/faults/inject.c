@@ -214,7 +214,7 @@ static enum gb_status injected_new(const struct fault *fault, const struct trace
         .output = duplicate(t->output, outer * sizeof *p->output),
     };
     if (!p->ids || !p->routing_weights || !p->x || !p->gate || !p->up || !p->intermediate || !p->slots || !p->output)
-        return gb_fail(error, GB_ENOMEM, "no memory to plant a fault in %u tokens", s->tokens);
+        return gb_fail(error, GB_ENOMEM, "no memory to inject a bug into %u tokens", s->tokens);
     enum gb_status status = GB_OK;
     if (fault->stage == STAGE_GATE_UP || fault->stage == STAGE_WEIGHTS)
         status = editable_new(t, &a->gate_up, &p->gate_up, error);

@@ -91,21 +91,28 @@ static void enter(struct aggregate_tests *s, enum family family, double statisti
     }
 }
 
-/* P(|u . e| > sqrt(2 V ln(2 / p))) <= p for sub-Gaussian errors. */
+double scale_limit(double variance, double x)
+{
+    return sqrt(2.0 * variance * x);
+}
+
+double rms_limit(double count, double x)
+{
+    return sqrt(count + 2.0 * sqrt(count * x) + 2.0 * x);
+}
+
 static void enter_scale(struct aggregate_tests *s, enum family family, const struct scale_error *g, uint32_t layer,
                         uint32_t first, uint32_t second)
 {
-    double limit = sqrt(2.0 * g->variance * log(2.0 * (double)s->scale / s->probability)) + fabs(g->bias);
+    double limit = scale_limit(g->variance, log(2.0 * (double)s->scale / s->probability)) + fabs(g->bias);
     s->family[family].zero_exceeding += g->signal > limit;
     enter(s, family, fabs(g->along), limit, limit / g->signal, layer, first, second);
 }
 
-/* P(|e|^2 > n + 2 sqrt(n x) + 2 x) <= e^-x for n sub-Gaussian errors of variance 1. */
 static void enter_squares(struct aggregate_tests *s, enum family family, const struct squares *q, uint32_t layer,
                           uint32_t first, uint32_t second)
 {
-    double x = log((double)s->rms / s->probability);
-    double limit = sqrt(q->count + 2.0 * sqrt(q->count * x) + 2.0 * x) + sqrt(q->bias);
+    double limit = rms_limit(q->count, log((double)s->rms / s->probability)) + sqrt(q->bias);
     double floor = sqrt((limit * limit - q->count) / q->truth);
     s->family[family].zero_exceeding += sqrt(q->truth) > limit;
     enter(s, family, sqrt(q->errors), limit, floor, layer, first, second);

@@ -74,4 +74,9 @@ enum gb_status aggregate_down(struct aggregate_tests *s, const struct baseline *
 void aggregate_intermediate(struct aggregate_tests *s, const struct baseline *baseline, uint32_t layer, uint32_t tokens,
                             const double *subject);
 
+/* Of sub-Gaussian errors: P(|u . e| > scale_limit(V, x)) <= 2 e^-x, V the variance of u . e; and
+ * P(|e| > rms_limit(n, x)) <= e^-x, of n errors of variance 1. */
+double scale_limit(double variance, double x);
+double rms_limit(double count, double x);
+
 #endif

@@ -185,13 +185,11 @@ enum gb_status baselines_of_kernel(struct baselines *all, const struct gb_kernel
     return baselines_get(all, kernel_contract(all->fixture, kernel), baseline, error);
 }
 
-enum gb_status baselines_get_rows(struct baselines *all, uint32_t tokens,
-                                  enum gb_status (*compute)(const struct gb_fixture *, uint32_t, struct gb_outputs **,
-                                                            struct gb_error *),
+enum gb_status baselines_get_rows(struct baselines *all, uint32_t tokens, baseline_function compute,
                                   struct baseline **baseline, struct gb_error *error)
 {
     for (size_t i = 0; i < all->count; i++)
-        if (all->of[i]->reference->shape.tokens == tokens) {
+        if (all->of[i]->compute == compute && all->of[i]->reference->shape.tokens == tokens) {
             *baseline = all->of[i];
             return GB_OK;
         }
@@ -199,6 +197,7 @@ enum gb_status baselines_get_rows(struct baselines *all, uint32_t tokens,
     if (!b)
         return gb_fail(error, GB_ENOMEM, "no memory for a reference");
     b->fixture = all->fixture;
+    b->compute = compute;
     enum gb_status status = compute(all->fixture, tokens, &b->reference, error);
     if (status == GB_OK)
         status = append(all, b, error);

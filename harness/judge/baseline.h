@@ -18,12 +18,17 @@ struct layer_bounds {
     double truth_own;       /* what it should be */
 };
 
+/* What an operator makes of the first `tokens` of a fixture. */
+typedef enum gb_status (*baseline_function)(const struct gb_fixture *fixture, uint32_t tokens,
+                                            struct gb_outputs **outputs, struct gb_error *error);
+
 struct baseline {
     const struct gb_fixture *fixture;
     const struct gb_contract *contract;
     struct baseline *plain; /* that with bf16 activations, where this one's contract quantises them; otherwise NULL */
-    struct gb_outputs *reference;     /* all tokens, with intermediate, and stack where the fixture has one; or without
-                                         layers of some tokens, and then contract and all below are NULL */
+    baseline_function
+        compute; /* NULL; or what made `reference`, of some tokens: contract and all below are NULL then */
+    struct gb_outputs *reference;     /* all tokens, with intermediate, and stack where the fixture has one */
     struct gb_rounding_points points; /* what bounds were computed for */
     bool stages;                      /* whether they have unrounded_typical */
     struct layer_bounds *bounds;      /* [layers]; NULL until baseline_bounds */
@@ -48,10 +53,8 @@ enum gb_status baselines_get(struct baselines *baselines, const struct gb_contra
 /* The same by the contract that such a kernel is held to; `tokens` does not matter. */
 enum gb_status baselines_of_kernel(struct baselines *baselines, const struct gb_kernel *kernel, uint32_t tokens,
                                    struct baseline **baseline, struct gb_error *error);
-/* That of an operator without layers: what `compute` makes of the first `tokens`, and no contract. GB_ENOMEM. */
-enum gb_status baselines_get_rows(struct baselines *baselines, uint32_t tokens,
-                                  enum gb_status (*compute)(const struct gb_fixture *fixture, uint32_t tokens,
-                                                            struct gb_outputs **outputs, struct gb_error *error),
+/* That of an operator without a contract: what `compute` makes of the first `tokens`. GB_ENOMEM. */
+enum gb_status baselines_get_rows(struct baselines *baselines, uint32_t tokens, baseline_function compute,
                                   struct baseline **baseline, struct gb_error *error);
 void baselines_free(struct baselines *baselines);
 /* Inputs and weights of one layer, all tokens; outputs NULL. */

@@ -160,11 +160,12 @@ struct explained {
 enum { MOST_SHOWN = 5 };
 struct explanation {
     uint32_t layer;
-    struct explained best;  /* the name is empty where no known bug fits */
-    char kind[160];         /* the name without what a smaller problem renumbers */
-    uint32_t found_count;   /* 0: the name is of an injected bug, or there is none */
-    struct finding found[2]; /* what the name says, as a structure: one cause or two */
-    struct explained *also; /* [also_count], that explain as much */
+    struct explained best;         /* the name is empty where no known bug fits */
+    char kind[160];                /* the name without what a smaller problem renumbers */
+    uint32_t found_count;          /* 0: the error has no structure */
+    struct finding found[2];       /* what the error is as a structure: one cause or two; and */
+    struct finding_words words[2]; /* in words */
+    struct explained *also;        /* [also_count], that explain as much */
     uint32_t also_count;
     struct explained shown[MOST_SHOWN]; /* the best ones */
     uint32_t shown_count;

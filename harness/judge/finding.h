@@ -34,6 +34,7 @@ enum finding_effect {
     FINDING_TOKEN,    /* the row of the token `offset` further on, in the same slot; tokens are a ring */
     FINDING_SLOT,     /* the row of the slot `offset` further on, in the same token; slots are a ring */
     FINDING_EXPERT,   /* computed with the weights of the expert `offset` further on; experts are a ring */
+    FINDING_SCALES,   /* FINDING_REQUANT: codes with the scales of the block `offset` further on in the row, a ring */
     FINDING_SWAPPED,  /* gate for up and up for gate */
     FINDING_EFFECTS
 };
@@ -57,6 +58,14 @@ struct finding {
     struct finding_axis tokens, slots, experts;
     struct finding_axis elements; /* of a row */
     struct finding_axis k;        /* FACTOR and CONSTANT 0 of a dot product: of these columns of K alone */
+};
+
+/* The same in words. */
+struct finding_words {
+    char stage[16];  /* "gate_up" */
+    char array[32];  /* "up_proj" */
+    char place[160]; /* "of expert 5, rows 128-255"; "": everywhere */
+    char effect[96]; /* "multiplied by 0.5" */
 };
 
 static inline bool finding_axis_has(const struct finding_axis *axis, uint32_t index)

@@ -273,7 +273,7 @@ static int run_identify(int argc, char **argv)
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);
     const char *const inputs[] = {o.vectors, o.outputs, o.scales};
-    if (o.record && target_check(o.record, inputs, 3, &error) != GB_OK)
+    if (o.record && output_guard(o.record, inputs, 3, &error) != GB_OK)
         return command_error("identify", "%s", error.message);
     if (gb_vectors_read(o.vectors, &vectors, &error) != GB_OK)
         return command_error("identify", "%s", error.message);

@@ -452,9 +452,9 @@ static int run_import(int argc, char **argv)
     struct chosen chosen = {0};
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);
-    enum gb_status status = target_check_checkpoint(o.path, o.directory, &error);
+    enum gb_status status = output_guard_checkpoint(o.path, o.directory, &error);
     if (status == GB_OK)
-        status = target_check(o.path, (const char *[]){o.capture, o.map}, 2, &error);
+        status = output_guard(o.path, (const char *[]){o.capture, o.map}, 2, &error);
     if (status == GB_OK)
         status = gb_checkpoint_open_mapped(o.directory, o.map, &checkpoint, &error);
     if (status == GB_OK)

@@ -147,8 +147,7 @@ static size_t make_lines(const struct gb_inspection *found, struct line *lines)
 
 static void print_line(const struct line *line)
 {
-    static const char *const sets[] = {"",     "gate",      "up",      "gate, up",
-                                       "down", "gate, down", "up, down", "all"};
+    static const char *const sets[] = {"", "gate", "up", "gate, up", "down", "gate, down", "up, down", "all"};
     const struct gb_finding *f = line->worst;
     char layer[16] = "", experts[32] = "";
     if (f->layer >= 0)
@@ -235,8 +234,8 @@ static int run_inspect(int argc, char **argv)
     struct gb_inspection *found;
     struct gb_error error;
     command_parse(&argp, argc, argv, &o);
-    if (o.record && (target_check_checkpoint(o.record, o.directory, &error) != GB_OK ||
-                     (o.inspect.original && target_check_checkpoint(o.record, o.inspect.original, &error) != GB_OK)))
+    if (o.record && (output_guard_checkpoint(o.record, o.directory, &error) != GB_OK ||
+                     (o.inspect.original && output_guard_checkpoint(o.record, o.inspect.original, &error) != GB_OK)))
         return command_error("inspect", "%s", error.message);
     enum gb_status status = gb_inspect(o.directory, &o.inspect, &found, &error);
     progress_done();
@@ -253,4 +252,5 @@ static int run_inspect(int argc, char **argv)
     return code;
 }
 
-const struct command command_inspect = {"inspect", run_inspect, &argp, "find what is wrong with a quantised checkpoint"};
+const struct command command_inspect = {"inspect", run_inspect, &argp,
+                                        "find what is wrong with a quantised checkpoint"};

@@ -194,7 +194,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (!o->path)
             usage_error(state, "name the file to write");
         make_quantise_check(state, &o->quantise);
-        if (o->quantise.operator && o->of_layers)
+        if (o->quantise.operator&& o->of_layers)
             usage_error(state, "--%s goes with problems of layers, not with --operator", o->of_layers);
         if (o->suite && o->of_one)
             usage_error(state, "--%s: the problems of a suite have their own; give it without --suite", o->of_one);
@@ -363,26 +363,26 @@ static int suite(const struct make_options *o, int argc, char **argv, int (*make
     const struct gb_router_recipe *router = gb_router_recipe_find(router_name(o));
     const struct gb_recipe *recipe = o->activation_recipe ? gb_recipe_find(o->activation_recipe) : NULL;
     struct make_suite s = {.folder = o->path,
-                           .operation = o->quantise.operator ? o->quantise.operator->operation : (enum gb_operator)0,
+                           .operation = o->quantise.operator? o->quantise.operator->operation : (enum gb_operator)0,
                            .format = o->format,
                            .activations = o->activations,
                            .exact = !o->activation_recipe || recipe == gb_recipe_default_activations(o->activations),
                            .router = &(router ? router : gb_router_recipe_default(true))->router,
                            .argc = argc,
                            .argv = argv,
-                           .make = make_one};
+                           .make = make_one };
     return make_suite(&s);
 }
 
 static const struct argp argp = {
     .options = options,
     .parser = parse,
-    .args_doc = "OUT.h5|DIR",
+    .args_doc = "OUT.h5",
     .doc = "Generate a problem: weights, inputs, routing and truth; or values for a quantiser.\v"
            "Examples: one layer of Qwen3-Next's shape, and a quantiser of TensorRT-LLM's rules:\n"
            "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
            "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
-           "The problems that a kernel of MXFP4 weights should pass in CI, in a folder:\n"
+           "The problems that a kernel should pass in CI, in a folder:\n"
            "  gaugeblock make suite --suite",
 };
 

@@ -147,8 +147,8 @@ static bool only_zeros(const struct power *p)
 }
 
 /* One policy's object. A policy that rejects the reference catches everything and is of no use. */
-static enum verdict check_gate(const struct power *p, uint32_t g, const struct detection *reference,
-                               const struct tally *tally, json_t *object)
+static enum verdict check_policy(const struct power *p, uint32_t g, const struct detection *reference,
+                                 const struct tally *tally, json_t *object)
 {
     bool rejects = detection_caught(reference);
     bool zeros = only_zeros(p);
@@ -208,7 +208,7 @@ static enum gb_status examine(struct power *p, json_t *record, enum verdict *ver
     for (uint32_t g = 0; status == GB_OK && g < p->policy_count; g++) {
         json_t *object = json_object();
         json_array_append_new(policies, object);
-        enum verdict v = check_gate(p, g, &reference[g], &tallies[g], object);
+        enum verdict v = check_policy(p, g, &reference[g], &tallies[g], object);
         if (g == 0)
             *verdict = v;
         progress_enter(0.5 + 0.5 * g / p->policy_count, 0.5 + 0.5 * (g + 1.0) / p->policy_count);
@@ -345,7 +345,7 @@ static enum gb_status run(const struct power_options *o, struct gb_fixture *fixt
 static const struct argp_option options[] = {
     {"gate", 'g', "FILE", 0, "a policy: a file or a preset; every check by default (docs/gates.md)", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
-     "of the contract that faults are injected in: bf16, or the fixture's format (default)", 0},
+     "of the contract that bugs are injected in: bf16, or the fixture's format (default)", 0},
     {"record", 'o', "FILE", 0, "also write the record, .json, or a table, .md", 0},
     {0},
 };
@@ -372,7 +372,7 @@ static int run_power(int argc, char **argv)
     json_object_set_new(record, "schema", json_string("gaugeblock-power/2"));
     json_object_del(record, "cases");
     enum gb_status status =
-        o.report ? target_check(o.report, (const char *const[]){o.fixture, o.policy}, 2, &error) : GB_OK;
+        o.report ? output_guard(o.report, (const char *const[]){o.fixture, o.policy}, 2, &error) : GB_OK;
     progress_enter(0.0, 0.03);
     int code = status == GB_OK ? input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error) : EXIT_USAGE;
     progress_leave();

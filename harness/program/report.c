@@ -113,7 +113,7 @@ static int run_report(int argc, char **argv)
     char *text = NULL;
     size_t bytes = 0;
     command_parse(&argp, argc, argv, &o);
-    enum gb_status status = target_check(o.page, o.result, o.results, &error);
+    enum gb_status status = output_guard(o.page, o.result, o.results, &error);
     FILE *page = status == GB_OK ? open_memstream(&text, &bytes) : NULL;
     if (status == GB_OK && !page)
         status = gb_fail(&error, GB_ENOMEM, "no memory for the page");

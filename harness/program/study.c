@@ -481,7 +481,7 @@ static enum gb_status check_files(const struct study_options *o, struct gb_error
             inputs[count++] = o->input[i].path;
     for (int i = 0; status == GB_OK && i < 3; i++)
         if (written[i])
-            status = target_check(written[i], inputs, count, error);
+            status = output_guard(written[i], inputs, count, error);
     return status;
 }
 

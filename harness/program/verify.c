@@ -390,12 +390,12 @@ static enum gb_status verify_fixture(json_t *record, struct run_totals *totals, 
 /* Nothing that is read is written over. */
 static enum gb_status check_target(const struct verify_options *o, const char *path, struct gb_error *error)
 {
-    enum gb_status status = target_check(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
+    enum gb_status status = output_guard(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
     if (status == GB_OK)
-        status = target_check(path, o->outputs, o->outputs_count, error);
+        status = output_guard(path, o->outputs, o->outputs_count, error);
     if (status == GB_OK)
-        status = target_check(path, o->subjects, o->subject_count, error);
-    return status == GB_OK ? target_check(path, &o->policy_name, 1, error) : status;
+        status = output_guard(path, o->subjects, o->subject_count, error);
+    return status == GB_OK ? output_guard(path, &o->policy_name, 1, error) : status;
 }
 
 static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)

@@ -467,8 +467,7 @@ static void case_block(FILE *stream, const json_t *one, bool verbose)
     else if (!strcmp(verdict, "FAIL") && put_cause(stream, json_object_get(one, "checks"))) {
         told = false;
         fprintf(stream, contract[0] ? "; contract %s" : "%s; no order claimed", contract);
-    }
-    else
+    } else
         fprintf(stream, "%.*s", reason_length(reason, record_text(one, "diagnosis", NULL)), reason);
     fprintf(stream, route ? ", of the router\n" : "\n");
     if (reason[0])

@@ -301,9 +301,14 @@ json_t *describe_explanation(const struct explanation *e)
         json_object_set_new(where, "expert", json_integer(e->expert));
     if (e->columns[0])
         json_object_set_new(where, "columns", json_string(e->columns));
-    return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o}", "layer", (int)e->layer, "name", e->best.name, "kind",
-                     e->kind, "explains", e->best.explains, "also_fits", also, "where", where, "candidates",
-                     candidates);
+    json_t *structure = json_array();
+    for (uint32_t i = 0; i < e->found_count; i++)
+        json_array_append_new(structure,
+                              json_pack("{s:s, s:s, s:s, s:s}", "stage", e->words[i].stage, "array", e->words[i].array,
+                                        "place", e->words[i].place, "effect", e->words[i].effect));
+    return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o, s:o}", "layer", (int)e->layer, "name", e->best.name, "kind",
+                     e->kind, "explains", e->best.explains, "structure", structure, "also_fits", also, "where", where,
+                     "candidates", candidates);
 }
 
 json_t *describe_minimal(const struct minimal_part *m)

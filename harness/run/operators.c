@@ -290,7 +290,8 @@ uint32_t operator_uses(const struct gb_kernel *kernel)
 bool operator_is_whole(const struct gb_kernel *kernel)
 {
     uint32_t uses = operator_uses(kernel);
-    return uses & READS_X && uses & WRITES_OUTPUT;
+    const uint32_t whole = READS_X | READS_EXPERTS | WRITES_OUTPUT;
+    return (uses & whole) == whole;
 }
 
 struct gb_kernel operator_router(const struct gb_kernel *kernel)

@@ -18,7 +18,7 @@ static enum gb_status refuse(const char *path, const char *input, struct gb_erro
                    input);
 }
 
-enum gb_status target_check(const char *path, const char *const *inputs, uint32_t count, struct gb_error *error)
+enum gb_status output_guard(const char *path, const char *const *inputs, uint32_t count, struct gb_error *error)
 {
     struct stat target, input;
     if (stat(path, &target))
@@ -35,7 +35,7 @@ static bool of_checkpoint(const char *name)
     return dot && (!strcmp(dot, ".json") || !strcmp(dot, ".safetensors"));
 }
 
-enum gb_status target_check_checkpoint(const char *path, const char *folder, struct gb_error *error)
+enum gb_status output_guard_checkpoint(const char *path, const char *folder, struct gb_error *error)
 {
     struct stat target, input;
     DIR *directory = stat(path, &target) ? NULL : opendir(folder);

@@ -6,8 +6,8 @@
 #include "gaugeblock.h"
 
 /* The file to write is none of the inputs, by any name. inputs: [count], NULL where there is none. GB_EINVAL. */
-enum gb_status target_check(const char *path, const char *const *inputs, uint32_t count, struct gb_error *error);
+enum gb_status output_guard(const char *path, const char *const *inputs, uint32_t count, struct gb_error *error);
 /* Nor one of a checkpoint's files, which are the .json and .safetensors of its folder. GB_EINVAL. */
-enum gb_status target_check_checkpoint(const char *path, const char *folder, struct gb_error *error);
+enum gb_status output_guard_checkpoint(const char *path, const char *folder, struct gb_error *error);
 
 #endif

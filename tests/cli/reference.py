@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library itself, as its headers declare it: the reference's outputs, stream and bounds as numpy arrays."""
 import os
+import re
 import sys
 
 import cffi
@@ -14,7 +15,8 @@ from gaugeblock.native import MODULES, declarations  # noqa: E402
 ffi = cffi.FFI()
 for module in (*MODULES, "reference/reference.h"):
     with open(os.path.join(SOURCE, module), encoding="utf-8") as stream:
-        ffi.cdef(declarations(stream.read()))
+        text = re.sub(r"(?ms)^static inline .*?^}$", "", stream.read())
+    ffi.cdef(declarations(text))
 lib = ffi.dlopen(os.path.join(os.environ["BUILD"], "libgaugeblock.so"))
 
 

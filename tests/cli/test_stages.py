@@ -92,7 +92,7 @@ with h5py.File(rerouted(fixture, "both.h5", wrong), "r+") as f:
     f["layers/0/output"][5] *= 1.25
 route, layer = record(fixture, "--outputs", path("both.h5"), code=1)["cases"]
 expect(route["verdict"] == layer["verdict"] == "FAIL" and "token 5" in layer["reason"], layer["reason"])
-expect(layer["explanation"]["name"] == "output scaled by 1.25, in some tokens", layer["explanation"])
+expect(layer["explanation"]["name"] == "output of token 5: multiplied by 1.25", layer["explanation"])
 
 
 # Ids that are no experts, weights that are no numbers: no output is right for them.

@@ -17,13 +17,15 @@ for workflow in workflows:
     commands = [shlex.split(line.strip(" -")) for line in lines if line.strip(" -").startswith("gaugeblock ")]
     expect([command[1] for command in commands] == ["make", "verify"], str(commands))
     make, verify = (command[1:] for command in commands)
-    expect(make[make.index("--model") + 1] in run("list", "models").stdout, "the model must exist")
-    make[make.index("--model") : make.index("--model") + 2] = ["--shape", "8,2,64,32"]
     run(*make, cwd=path(""))
     verify[verify.index("--subject") + 1] = FAULTS
     verify[verify.index("--kernel") + 1] = "faults/none"
     run(*verify, cwd=path(""))
-    run(*[("4" if a == "3" else a) for a in verify], cwd=path(""), code=3)
+    few = [("few" if a == "suite" else a) for a in verify]  # one problem of the 13
+    shutil.rmtree(path("few"), ignore_errors=True)
+    os.mkdir(path("few"))
+    shutil.copy(path("suite/one-token.h5"), path("few"))
+    run(*few, cwd=path(""), code=3)
 
 linter = shutil.which("check-jsonschema")
 if not linter:

@@ -85,7 +85,8 @@ static void test_domain(const struct gb_kernel *kernel)
                                  .shape = {1, 2048, 512, 32, 2},
                                  .weights = kernel->weights,
                                  .apply_router_weight_on_input = 1};
-    expect(kernel->supports(&weighed, &error) == GB_EUNSUPPORTED && strstr(error.message, "weighed_input"),
+    expect(kernel->supports(&weighed, &error) == GB_EUNSUPPORTED &&
+               strstr(error.message, "apply_router_weight_on_input"),
            "a weighed input of two experts", error.message);
     struct gb_problem small = {.size = sizeof small.size, .shape = {1, 2048, 512, 32, 8}, .weights = kernel->weights};
     expect(kernel->supports(&small, &error) == GB_EINVAL, "a smaller struct", error.message);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which codes an interval allows, against its definition on every pair of neighbouring codes; how many may flip,
- * against the binomial distribution summed up. */
+/* Which codes an interval allows, against its definition on every pair of neighbouring codes. */
 #include "harness/judge/admissible.h"
 
 #include "tests/support/check.h"
@@ -103,37 +102,6 @@ static void flips_are_no_likelier_than_stated(void **state)
     assert_true(flip_probability(&rounding_e2m1, 7, &largest) < 0.01); /* saturates: nothing lies above */
 }
 
-/* P(more than k of n flip, each with probability p). */
-static double tail(uint64_t n, double p, uint64_t k)
-{
-    double sum = 0.0;
-    for (uint64_t i = k + 1; i <= n; i++)
-        sum += exp(lgamma((double)n + 1.0) - lgamma((double)i + 1.0) - lgamma((double)(n - i) + 1.0) +
-                   (double)i * log(p) + (double)(n - i) * log1p(-p));
-    return sum;
-}
-
-static void limits_are_those_of_the_binomial(void **state)
-{
-    static const uint64_t counts[] = {1, 20, 500, 5000};
-    static const double rates[] = {1e-9, 1e-6, 1e-3, 0.02, 0.2}, levels[] = {1e-9, 1e-3};
-    (void)state;
-    for (unsigned n = 0; n < 4; n++)
-        for (unsigned p = 0; p < 5; p++)
-            for (unsigned l = 0; l < 2; l++) {
-                double mean = (double)counts[n] * rates[p];
-                uint64_t allowed = differences_allowed(mean, counts[n], levels[l]), tight = allowed;
-                assert_true(tail(counts[n], rates[p], allowed) <= levels[l]);
-                while (tight > 0 && tail(counts[n], rates[p], tight - 1) <= levels[l])
-                    tight--;
-                if ((double)allowed > 3.0 + 1.35 * (double)tight) /* Chernoff gives little away */
-                    fail_msg("%llu codes, rate %g: %llu allowed, %llu would do", (unsigned long long)counts[n],
-                             rates[p], (unsigned long long)allowed, (unsigned long long)tight);
-            }
-    assert_int_equal(differences_allowed(0.0, 1000, 1e-9), 0);
-    assert_int_equal(differences_allowed(1000.0, 1000, 1e-9), 1000);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,7 +109,6 @@ int main(void)
         cmocka_unit_test(wide_intervals_hold_all_between),
         cmocka_unit_test(zeros_and_nan),
         cmocka_unit_test(flips_are_no_likelier_than_stated),
-        cmocka_unit_test(limits_are_those_of_the_binomial),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * explain on structured faults (tests/support/structured_fault.h): a name is right if what it says, planted by the
- * generator, makes the outputs that were seen. `test_naming all` runs 200 faults and asks for 90 % right, 1 % wrong;
- * `test_naming SEED COUNT` prints every one.
+ * generator, makes the outputs that were seen. A part of the faults must be right in 80 %, the 200 of `test_naming all`
+ * in 90 %; wrong is 1 %; `test_naming SEED COUNT` prints every one.
  */
 #include <time.h>
 
@@ -52,9 +52,9 @@ static void scene_new(unsigned n, uint64_t seed, struct scene *s)
         assert_int_equal(gb_fixture_quantise_activations(s->fixture, scenes[n].activations, NULL, NULL), GB_OK);
     for (int i = 0; s->fixture->layer[0].activation_scales && i < 2; i++)
         s->fixture->layer[0].activation_scales[i] = 4.5f / 2688;
-    assert_int_equal(baseline_new(s->fixture, gb_contract_find(s->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL,
-                                  &s->plain, NULL),
-                     GB_OK);
+    assert_int_equal(
+        baseline_new(s->fixture, gb_contract_find(s->fixture->weights, GB_BF16, GB_ORDER_FMA32), NULL, &s->plain, NULL),
+        GB_OK);
     if (scenes[n].activations != GB_BF16) {
         s->baseline = &s->quantised;
         assert_int_equal(baseline_new(s->fixture, fixture_contract(s->fixture), &s->plain, &s->quantised, NULL), GB_OK);
@@ -142,10 +142,11 @@ static enum score score(struct scene *s, const struct finding *fault, const stru
     return squares(s, s->subject->layer[0].output, s->again) < 1e-3 * all ? RIGHT : WRONG;
 }
 
-static const char *const stages[] = {"input", "gate", "up",  "gate_up", "act", "requant", "down", "routing weight",
-                                     "combine"};
-static const char *const effects[] = {"factor",  "add", "constant", "negative", "saturate", "flush",  "round",
-                                      "element", "xor", "reverse",  "token",    "slot",     "expert", "swapped"};
+static const char *const stages[] = {"input", "gate",           "up",     "gate_up", "act", "requant",
+                                     "down",  "routing weight", "combine"};
+static const char *const effects[] = {"factor", "add",   "constant", "negative", "saturate",
+                                      "flush",  "round", "element",  "xor",      "reverse",
+                                      "token",  "slot",  "expert",   "scales",   "swapped"};
 
 static void write_axis(const char *name, const struct finding_axis *a)
 {
@@ -213,8 +214,8 @@ static void structured_faults_are_named(void **state)
                   faults, tally.of[RIGHT], tally.of[ABSENT], tally.of[WRONG], tally.stage, tally.effect, tally.place,
                   tally.slowest);
     if (!printed) {
-        assert_true(20 * tally.of[RIGHT] >= 2 * faults);
-        assert_true(20 * tally.of[WRONG] <= 3 * faults);
+        assert_true(100 * tally.of[RIGHT] >= (faults < 200 ? 80 : 90) * faults);
+        assert_true(100 * tally.of[WRONG] <= faults);
     }
 }
 

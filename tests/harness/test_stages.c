@@ -230,7 +230,8 @@ static void bits_say_which_stage_is_wrong(void **state)
     complete(&s);
     look(&s);
     assert_int_equal(s.result.verdict, VERDICT_FAIL);
-    assert_non_null(strstr(s.result.reason, "; from this intermediate, the down projection of layer 0 is the reference's in every bit"));
+    assert_non_null(strstr(s.result.reason,
+                           "; from this intermediate, the down projection of layer 0 is the reference's in every bit"));
     ((uint32_t *)s.subject->layer[0].output)[700] ^= 1;
     look(&s);
     assert_non_null(strstr(s.result.reason, "; from this intermediate, the down projection of layer 0 is wrong too"));

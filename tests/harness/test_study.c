@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "harness/study/sensitivity.h"
 #include "harness/study/study.h"
 
 enum { TOKENS = 5, LAYERS = 3 };
@@ -288,6 +289,46 @@ static void decomposition(void **state)
     study_free(&r.study);
 }
 
+static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
+                             float *values, struct gb_error *error)
+{
+    return gb_generate_matrix(fixture, layer, expert, projection, values, error);
+}
+
+/* Leaving one expert after the other in bf16 leaves less and less of the error, and in the end nothing. */
+static void sensitivity_adds_up(void **state)
+{
+    struct study_source source = generated(GB_NVFP4, 11);
+    struct gb_fixture *f = source.fixture;
+    const bool all_experts[8] = {true, true, true, true, true, true, true, true};
+    struct study_path nvfp4 = path_named("nvfp4.fma32", GB_NVFP4);
+    struct study_sensitivity s = {.fixture = f, .original = matrix, .context = f, .recipe = nvfp4.recipe};
+    struct gb_error error;
+    double share = 0.0, left = 1.0;
+    (void)state;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        struct gb_arguments a = gb_route_arguments(f, l, TOKENS);
+        a.routed_ids = f->layer[l].ids;
+        a.routed_weights = f->layer[l].routing_weights;
+        assert_int_equal(study_source_load(&source, l, all_experts, &error), GB_OK);
+        assert_int_equal(gb_reference_router(gb_contract_find(GB_BF16, GB_BF16, GB_ORDER_FMA32), &a, &error), GB_OK);
+    }
+    if (study_sensitivity_run(&s, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    assert_true(s.units > LAYERS && s.error > 0.0);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        share += s.by_layer[l];
+    assert_true(fabs(share - 1.0) < 1e-12);
+    for (uint32_t u = 0; u < s.units && s.unit[u].rank; u++) {
+        assert_int_equal(s.unit[u].rank, u + 1);
+        assert_true(s.unit[u].left < left);
+        left = s.unit[u].left;
+    }
+    assert_true(fabs(left) < 1e-9);
+    study_sensitivity_free(&s);
+    study_source_free(&source);
+}
+
 /* A heavy-tailed positive number of mean 1, and one from -1 to 1, from a generator of their own. */
 static uint64_t seed = 88172645463325252u;
 static double uniform(void)
@@ -451,6 +492,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(names),
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
+        cmocka_unit_test(sensitivity_adds_up),
         cmocka_unit_test(known_ratio),
         cmocka_unit_test(intervals_cover),
         cmocka_unit_test(growth),

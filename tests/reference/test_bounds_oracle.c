@@ -273,6 +273,43 @@ static void quantised_layers_are_the_texts(void **state)
     assert_true(reached.ambiguous > 100 && reached.known > 100 && reached.tokens > 2);
 }
 
+/* Slots that one rounding moves across a power of two, where the next one is twice as large: dot products of 1 - x, x
+ * about half an ulp of bf16. */
+static void slots_at_powers_of_two_are_the_texts(void **state)
+{
+    const struct gb_shape shape = {1, 32, 32, 1, 1};
+    const struct gb_rounding_points declared = {GB_BF16, GB_FP32, 24, {.slot = GB_BF16, .weighted = GB_BF16}, NULL};
+    (void)state;
+    for (int biased = 0; biased < 2; biased++) {
+        struct bounded b;
+        struct computed c;
+        struct oracle_error h[32] = {{.value = 1}, {.value = 1}}, output[32];
+        long double above[32];
+        const struct oracle_declared text = declared_of(&declared);
+        bounded_new(&b, shape, GB_BF16, DATA_CODES, 3);
+        if (biased)
+            bounded_extend(&b, GB_SILU, 4);
+        memset((void *)(uintptr_t)b.weights.down.codes, 0, sizeof(gb_bf16) * 32 * 32);
+        for (uint32_t r = 0; r < 32; r++) {
+            gb_bf16 *row = (gb_bf16 *)(uintptr_t)b.weights.down.codes + (size_t)r * 32;
+            row[0] = gb_bf16_encode(1);
+            row[1] = gb_bf16_encode(-0x1p-9f * (0.9f + 0.2f * (float)r / 32));
+            if (biased)
+                b.problem.down_bias[r] = 0;
+        }
+        computed_new(&c, &b);
+        memset(c.intermediate, 0, sizeof(double) * 32);
+        c.intermediate[0] = c.intermediate[1] = c.weights[0] = 1;
+        assert_int_equal(gb_bound_down(&shape, c.intermediate, NULL, b.problem.ids, c.weights, &b.weights, &declared,
+                                       &c.down, &c.moments, NULL),
+                         GB_OK);
+        oracle_bound_output(&b.problem.arguments, c.weights, &text, h, true, output, above);
+        compare_outputs("slots at a power of two", &c.down, output, above, false, NULL, &b);
+        computed_free(&c);
+        bounded_free(&b);
+    }
+}
+
 static void compare_router(const char *name, const struct gb_arguments *a, const double *x, unsigned bits,
                            double deviations)
 {
@@ -333,12 +370,36 @@ static void routers_are_the_texts(void **state)
             }
 }
 
+/* Logits of zero, and groups whose scores are so near that the roundings of their sums decide what is possible. */
+static void near_groups_are_the_texts(void **state)
+{
+    const struct gb_shape shape = {1, 32, 1, 64, 8};
+    unsigned decided = 0, open = 0;
+    struct route_problem p;
+    double x[32] = {0}, low[64], high[64], relative;
+    (void)state;
+    route_problem_new(&p, shape, ROUTE_GAUSSIAN, 1);
+    p.arguments.router = &gb_router_recipe_find("transformers.deepseek-v3/2")->router;
+    for (unsigned k = 0; k < 200; k++) {
+        for (unsigned e = 0; e < 64; e++)
+            p.bias[e] = 0.125f - (e < 32 ? 0.0f : (float)k * 0x1p-26f);
+        compare_router("near groups", &p.arguments, x, 24, 8);
+        assert_int_equal(gb_bound_router(&p.arguments, x, 24, 8, low, high, &relative, NULL), GB_OK);
+        decided += isinf(high[63]) && !isinf(low[0]);
+        open += !isinf(high[63]);
+    }
+    assert_true(decided > 20 && open > 20);
+    route_problem_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_the_texts),
         cmocka_unit_test(quantised_layers_are_the_texts),
+        cmocka_unit_test(slots_at_powers_of_two_are_the_texts),
         cmocka_unit_test(routers_are_the_texts),
+        cmocka_unit_test(near_groups_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

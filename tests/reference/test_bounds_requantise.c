@@ -293,6 +293,16 @@ static void open_codes(void **state)
     gb_requantise_intervals(&r, 16, value, limit);
     for (int i = 0; i < 16; i++)
         assert_true(limit[i] == 0x1p500);
+
+    const struct gb_requantisation six = {&gb_recipe_find("nvfp4.trtllm/1")->quantiser, 1, INFINITY, 0};
+    for (int end = 0; end < 3; end++) { /* an end that bf16 does not hold */
+        double row[32] = {1, 2, 3}, width[32] = {0};
+        row[7] = end == 1 ? -1e39 : end ? 3.3e38 : 1e39;
+        width[7] = end == 2 ? 2e37 : 0;
+        gb_requantise_intervals(&six, 32, row, width);
+        for (int i = 0; i < 32; i++)
+            assert_true(width[i] == (i < 16 ? 0x1p500 : 0));
+    }
 }
 
 int main(void)

@@ -82,8 +82,7 @@ void layer_stages_new(const struct gb_arguments *arguments, const char *order, s
     s->slots = allocate(pairs * shape->hidden * sizeof *s->slots);
     s->output = allocate((size_t)shape->tokens * shape->hidden * sizeof *s->output);
     for (size_t p = 0; p < pairs; p++)
-        memcpy(s->x + p * shape->hidden, arguments->x + p / shape->top_k * shape->hidden,
-               shape->hidden * sizeof *s->x);
+        memcpy(s->x + p * shape->hidden, arguments->x + p / shape->top_k * shape->hidden, shape->hidden * sizeof *s->x);
     project(s, s->x, arguments->ids, s->gate, s->up);
     for (size_t i = 0; i < inner; i++)
         s->intermediate[i] = gb_bf16_encode(gb_gated(arguments->activation, s->gate[i], s->up[i]));
@@ -236,9 +235,8 @@ static void affect_codes(const struct layer_stages *s, const struct finding *f, 
                 continue;
             if (f->effect == FINDING_CONSTANT)
                 memset(codes + (p * I + b * block) / (nibbles ? 2 : 1), 0, block / (nibbles ? 2 : 1));
-            else if (f->effect == FINDING_ELEMENT)
-                memcpy(scales + i * each,
-                       clean + (p * blocks + ring(b, f->offset / (int32_t)block, blocks)) * each, each);
+            else if (f->effect == FINDING_SCALES)
+                memcpy(scales + i * each, clean + (p * blocks + ring(b, f->offset, blocks)) * each, each);
             else if (rules->scale == GB_SCALE_FP32) {
                 memcpy(&scale, clean + i * each, sizeof scale);
                 scale *= (float)f->amount;
@@ -520,13 +518,13 @@ static void draw_effect(const struct layer_stages *s, uint64_t *random, uint32_t
         break;
     case 7:
         f->effect = random_below(random, 2) ? FINDING_ELEMENT : random_below(random, 2) ? FINDING_XOR : FINDING_REVERSE;
-        f->offset = f->effect == FINDING_XOR ? flips[random_below(random, 5)]
+        f->offset = f->effect == FINDING_XOR  ? flips[random_below(random, 5)]
                     : random_below(random, 3) ? (int32_t)(1u << random_below(random, 6))
                                               : (int32_t)(width / 2);
         break;
     case 8:
         f->effect = f->stage != FINDING_COMBINE && f->stage != FINDING_INPUT && random_below(random, 2) ? FINDING_SLOT
-                                                                                                      : FINDING_TOKEN;
+                                                                                                        : FINDING_TOKEN;
         f->offset = random_below(random, 2) ? 1 : -1;
         break;
     default:
@@ -539,9 +537,8 @@ static void draw_effect(const struct layer_stages *s, uint64_t *random, uint32_t
 void structured_fault_draw(const struct layer_stages *s, uint64_t seed, struct finding *f)
 {
     static const enum finding_stage stages[] = {
-        FINDING_INPUT, FINDING_GATE, FINDING_UP,   FINDING_GATE_UP,        FINDING_ACT,
-        FINDING_ACT,   FINDING_DOWN, FINDING_DOWN, FINDING_ROUTING_WEIGHT, FINDING_COMBINE,
-        FINDING_COMBINE};
+        FINDING_INPUT, FINDING_GATE,           FINDING_UP,      FINDING_GATE_UP, FINDING_ACT, FINDING_ACT, FINDING_DOWN,
+        FINDING_DOWN,  FINDING_ROUTING_WEIGHT, FINDING_COMBINE, FINDING_COMBINE};
     const struct gb_shape *shape = &s->arguments.shape;
     uint64_t random = seed;
     random_bits(&random);
@@ -562,12 +559,12 @@ void structured_fault_draw(const struct layer_stages *s, uint64_t seed, struct f
         f->offset = 1;
         f->type = random_below(&random, 2) ? FINDING_BF16 : FINDING_FP16;
     } else if (f->stage == FINDING_REQUANT) {
-        static const enum finding_effect effects[] = {FINDING_FACTOR, FINDING_CONSTANT, FINDING_ELEMENT};
+        static const enum finding_effect effects[] = {FINDING_FACTOR, FINDING_CONSTANT, FINDING_SCALES};
         uint32_t block = s->arguments.activation_rules->block_columns;
         f->elements = draw_elements(width, block, &random);
         f->effect = effects[random_below(&random, 3)];
         f->amount = f->effect == FINDING_FACTOR ? 0.5 * (1 + 3 * random_below(&random, 2)) : 0.0;
-        f->offset = (int32_t)block * (random_below(&random, 2) ? 1 : -1);
+        f->offset = random_below(&random, 2) ? 1 : -1;
     } else if (dots && random_below(&random, 4) == 0) {
         uint32_t K = f->stage == FINDING_DOWN ? shape->intermediate : shape->hidden;
         f->k = draw_range(K, 16u << random_below(&random, 3), &random);
