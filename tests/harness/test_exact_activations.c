@@ -17,7 +17,7 @@ static const struct gb_shape small = {8, 128, 32, 8, 2};
 enum { CONTRACTS = sizeof contracts / sizeof *contracts };
 
 /* Every how manieth variant of valid orders is run; odd, so that all choices occur. */
-static int sparse = 5;
+static int sparse = 15;
 
 static void ok(enum gb_status status, const struct gb_error *error)
 {
