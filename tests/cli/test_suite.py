@@ -15,6 +15,11 @@ import xml.etree.ElementTree as xml
 from program import ALL, FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
 
 LEAST_CAUGHT = 0.97
+# Bugs that may change no bit: `make` makes no biases and no clamped activation; a division by a power of two is exact;
+# and no block of x has a subnormal E4M3 scale, since its global scale fits its largest value.
+SILENT = {"SiLU in place of the clamped activation", "bias of down missing", "bias of gate and up missing",
+          "intermediate: division for reciprocal, or the reverse", "x: division for reciprocal, or the reverse",
+          "scales: division and multiplication by a reciprocal exchanged", "x: subnormal scales zero"}
 MOST_BYTES = 20_000_000
 # What `power` needs minutes for: its searches copy arrays of 65,537 experts.
 SLOW_POWER = "experts-65537.h5"
@@ -67,8 +72,8 @@ def injected(fixture, *arguments):
     return found
 
 
-def check_power(folder, names, least=LEAST_CAUGHT):
-    """Some problem catches every bug that changes a bit of one, and of all bugs this share."""
+def check_power(folder, names):
+    """Of the bugs that change a bit of a problem some problem catches this share; no others than SILENT change none."""
     bugs = {}
     for name in names:
         for bug, (effect, caught) in injected(os.path.join(folder, name)).items():
@@ -78,8 +83,9 @@ def check_power(folder, names, least=LEAST_CAUGHT):
     silent = sorted(bug for bug, (effect, _) in bugs.items() if not effect)
     missed = sorted(bug for bug, (effect, caught) in bugs.items() if effect and not caught)
     print(f"{os.path.basename(folder)}: {caught} of {len(bugs)} bugs caught; without effect {silent}; missed {missed}")
-    expect(len(bugs) > 15 and caught >= least * len(bugs), f"{folder}: {caught} of {len(bugs)}, missed {missed}")
-    expect(not missed, f"{folder}: {missed} change bits and pass")
+    expect(set(silent) <= SILENT, f"{folder}: {set(silent) - SILENT} change no bit of any problem")
+    expect(len(bugs) > 15 and caught >= LEAST_CAUGHT * (len(bugs) - len(silent)),
+           f"{folder}: {caught} caught, missed {missed}")
 
 
 def check_suite(weights, activations):
@@ -123,7 +129,7 @@ for operator, recipe in (("quantise", "nvfp4.trtllm/1"), ("silu_mul_quantise", "
     other = path(operator)
     run("make", other, "--suite", "--operator", operator, "--recipe", recipe)
     expect(record(other, "--expect", 6)["verdict"] == "PASS" and len(fixtures(other)) == 6, operator)
-    check_power(other, fixtures(other), 0.9)  # a recipe is blind to a division that its own is equal to
+    check_power(other, fixtures(other))
 
 # The document's table names the problems.
 with open(os.path.join(SOURCE, "docs/gates.md")) as stream:
