@@ -58,7 +58,7 @@ fi
 # What judging finds are C structs: JSON is written in report/ and program/, and read where a file or a worker is.
 only 'harness/(report|program)/|harness/run/(worker|json_text)|harness/judge/policy|fixtures/|tests/' 'jansson' 'jansson, which is for report/'
 # Code of a subject runs in processes of its own: the judge opens no library.
-only 'harness/run/(subject|library_child|worker_child)\.c' 'harness/run/subject\.h' 'harness/run/subject.h, which runs a subject'\''s code'
+only 'harness/run/(subject|guarded|library_child|worker_child)\.c' 'harness/run/subject\.h' 'harness/run/subject.h, which runs a subject'\''s code'
 bad=$(grep -rlE 'dlm?open *\(' harness | grep -v '^harness/run/subject\.c$' || true)
 for file in $bad; do
     echo "test_layers: $file opens a library; harness/run/subject.c alone does" >&2

@@ -255,6 +255,16 @@ static struct explained explained_of(const struct candidate *c)
     return e;
 }
 
+/* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
+static bool is_structured(const struct window *w, const struct structure *found)
+{
+    double all = 0.0;
+    for (uint32_t row = 0; row < w->rows; row++)
+        all += w->squares[row];
+    return found->explains >= STRUCTURED ||
+           (found->explains >= EXPLAINED && (1.0 - found->explains) * all <= 2.0 * w->noise);
+}
+
 /* NULL: no memory. */
 static struct explanation *conclude(const struct window *w, const struct structure *found)
 {
@@ -294,16 +304,6 @@ static struct explanation *conclude(const struct window *w, const struct structu
     if (!named || w->candidates[0].rank != RANK_STRUCTURE)
         append_place(e);
     return e;
-}
-
-/* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
-static bool is_structured(const struct window *w, const struct structure *found)
-{
-    double all = 0.0;
-    for (uint32_t row = 0; row < w->rows; row++)
-        all += w->squares[row];
-    return found->explains >= STRUCTURED ||
-           (found->explains >= EXPLAINED && (1.0 - found->explains) * all <= 2.0 * w->noise);
 }
 
 /* Looks at the errors of any size first, then at those beyond rounding. */

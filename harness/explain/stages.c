@@ -39,12 +39,13 @@ static void move_scales(const struct gb_quantiser *rules, uint32_t rows, uint32_
     free(row);
 }
 
-static enum gb_status quantise(const struct stages *s, enum gb_operator operation, const gb_bf16 *rows, uint32_t count,
+static enum gb_status quantise(const struct stages *s, bool intermediate, const gb_bf16 *rows, uint32_t count,
                                int32_t offset, const struct finding_axis *elements, double *values,
                                struct gb_error *error)
 {
     struct gb_arguments a = s->window->trace.arguments;
-    uint32_t width = operation == GB_DOWN ? s->intermediate : s->hidden;
+    const enum gb_operator operation = intermediate ? GB_DOWN : GB_GATE_UP; /* which reads the rows */
+    uint32_t width = intermediate ? s->intermediate : s->hidden;
     size_t codes_bytes, scales_bytes;
     if (!a.activation_rules) {
         widen(rows, (size_t)count * width, values);
@@ -70,13 +71,13 @@ static enum gb_status quantise(const struct stages *s, enum gb_operator operatio
 enum gb_status stages_requantise(const struct stages *s, const gb_bf16 *rows, uint32_t count, double *values,
                                  struct gb_error *error)
 {
-    return quantise(s, GB_DOWN, rows, count, 0, NULL, values, error);
+    return quantise(s, true, rows, count, 0, NULL, values, error);
 }
 
 enum gb_status stages_read(const struct stages *s, const gb_bf16 *rows, uint32_t count, double *values,
                            struct gb_error *error)
 {
-    return quantise(s, GB_GATE_UP, rows, count, 0, NULL, values, error);
+    return quantise(s, false, rows, count, 0, NULL, values, error);
 }
 
 enum gb_status stages_new(const struct window *w, struct stages *s, struct gb_error *error)
@@ -347,7 +348,7 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
         enum gb_status status = GB_OK;
         for (size_t p = 0; status == GB_OK && f->effect == FINDING_SCALES && p < s->pairs; p++)
             if (asked[p] && stages_hit(s, f, p))
-                status = quantise(s, GB_DOWN, s->window->trace.intermediate + p * s->intermediate, 1, f->offset,
+                status = quantise(s, true, s->window->trace.intermediate + p * s->intermediate, 1, f->offset,
                                   &f->elements, operand + p * s->intermediate, error);
         return status;
     }
