@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "harness/run/guarded.h"
-#include "harness/run/subject.h"
 #include "quant/quant.h"
 
 enum { CANARY_BYTES = 16384, ALIGNMENT = 256, PIECE_BYTES = 1 << 22, GUARD_BYTES = 1 << 16 };
@@ -96,7 +95,7 @@ enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, enum gu
         return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
     enum gb_status status = GB_OK;
     void *base = NULL;
-    if (subject_on_host(memory)) {
+    if (memory->release == free) { /* the host's */
         status = host_new(bytes, place, slot, buffer, error);
     } else if ((status = memory->allocate(bytes + 2 * CANARY_BYTES, &base, error)) == GB_OK) {
         _Static_assert(CANARY_BYTES % ALIGNMENT == 0, "the payload keeps the allocation's alignment");

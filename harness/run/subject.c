@@ -113,8 +113,3 @@ enum gb_status subject_memory(const struct gb_kernel *kernel, const struct gb_de
     *memory = host_memory();
     return kernel->flags & GB_DEVICE_POINTERS ? subject_device(memory, text, sizeof text, error) : GB_OK;
 }
-
-bool subject_on_host(const struct gb_device *memory)
-{
-    return memory == host_memory();
-}

@@ -16,7 +16,4 @@ const struct gb_kernel *subject_find(const struct gb_kernel_table *table, const 
 enum gb_status subject_device(const struct gb_device **device, char *text, size_t bytes, struct gb_error *error);
 /* The memory a kernel's buffers must lie in; loads our CUDA library for device pointers. */
 enum gb_status subject_memory(const struct gb_kernel *kernel, const struct gb_device **memory, struct gb_error *error);
-/* Whether that is the host's. */
-bool subject_on_host(const struct gb_device *memory);
-
 #endif
