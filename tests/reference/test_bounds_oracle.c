@@ -352,9 +352,9 @@ static void routers_are_the_texts(void **state)
         for (int kind = 0; kind < ROUTE_KINDS; kind++)
             for (int spread = 0; spread < 2; spread++) {
                 struct route_problem p;
-                double *x = doubles((size_t)shape.tokens * shape.hidden);
                 if (kind == ROUTE_EDGE)
                     continue;
+                double *x = doubles((size_t)shape.tokens * shape.hidden);
                 route_problem_new(&p, shape, (enum route_kind)kind, 100 * r + (unsigned)kind);
                 p.arguments.router = &recipes[r].router;
                 for (size_t i = 0; i < (size_t)shape.tokens * shape.hidden; i++)
