@@ -76,40 +76,6 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static void parse_shape(struct argp_state *state, const char *text, struct gb_shape *shape)
-{
-    uint32_t *const fields[] = {&shape->experts, &shape->top_k, &shape->hidden, &shape->intermediate};
-    char copy[64];
-    if (strlen(text) >= sizeof copy)
-        usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
-    snprintf(copy, sizeof copy, "%s", text);
-    char *at = copy;
-    for (int i = 0; i < 4; i++) {
-        uint64_t value;
-        char *comma = strchr(at, ',');
-        if ((comma != NULL) != (i < 3))
-            usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
-        if (comma)
-            *comma = '\0';
-        if (!parse_number(at, 1, 1 << 20, &value))
-            usage_error(state, "--shape %s: '%s' is no number from 1 to %d", text, at, 1 << 20);
-        *fields[i] = (uint32_t)value;
-        at = comma ? comma + 1 : at;
-    }
-    if (shape->top_k > shape->experts)
-        usage_error(state, "--shape %s: top-k %u is larger than the number of experts %u", text, shape->top_k,
-                    shape->experts);
-}
-
-static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
-{
-    uint64_t value = 0;
-    if (!parse_number(text, low, high, &value))
-        usage_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
-                    (unsigned long long)high);
-    return value;
-}
-
 /* Remembers an option that a problem of a quantiser does not have. */
 static void note_layers(struct make_options *o, int key)
 {
@@ -156,13 +122,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->activation_recipe = argument;
         return 0;
     case OPTION_LAYERS:
-        o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
+        o->layers = (uint32_t)option_number(state, "layers", argument, 1, 1024);
         return 0;
     case OPTION_TOKENS:
-        o->shape.tokens = (uint32_t)number(state, "tokens", argument, 1, 1 << 16);
+        o->shape.tokens = (uint32_t)option_number(state, "tokens", argument, 1, 1 << 16);
         return 0;
     case OPTION_SEED:
-        o->seed = number(state, "seed", argument, 0, UINT64_MAX);
+        o->seed = option_number(state, "seed", argument, 0, UINT64_MAX);
         return 0;
     case OPTION_DATA:
         o->data = argument;
@@ -201,7 +167,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (o->quantise.operator)
             return 0;
         if (o->shape_text)
-            parse_shape(state, o->shape_text, &o->shape);
+            option_shape(state, o->shape_text, &o->shape);
         if (!o->suite && (o->model != NULL) == (o->shape.experts != 0))
             usage_error(state, "give either --model or --shape");
         if (o->activations == GB_BF16 && o->activation_recipe)

@@ -93,15 +93,6 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
-{
-    uint64_t value = 0;
-    if (!parse_number(text, low, high, &value))
-        usage_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
-                    (unsigned long long)high);
-    return value;
-}
-
 static float factor(struct argp_state *state, const char *name, const char *text)
 {
     char *end;
@@ -129,10 +120,7 @@ static void add_model(struct argp_state *state, struct study_options *o, const c
 static void add_shape(struct argp_state *state, struct study_options *o, const char *text)
 {
     struct gb_shape s = {0};
-    int end = 0;
-    if (sscanf(text, "%7u,%7u,%7u,%7u%n", &s.experts, &s.top_k, &s.hidden, &s.intermediate, &end) != 4 || text[end] ||
-        !s.experts || !s.top_k || !s.hidden || !s.intermediate || s.top_k > s.experts)
-        usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate, each at least 1", text);
+    option_shape(state, text, &s);
     *new_input(state, o) = (struct study_input){.name = text, .shape = s};
 }
 
@@ -193,16 +181,16 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         add_format(state, o, argument);
         return 0;
     case OPTION_LAYERS:
-        o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
+        o->layers = (uint32_t)option_number(state, "layers", argument, 1, 1024);
         return 0;
     case OPTION_TOKENS:
-        o->tokens = (uint32_t)number(state, "tokens", argument, 1, 4096);
+        o->tokens = (uint32_t)option_number(state, "tokens", argument, 1, 4096);
         return 0;
     case OPTION_SEEDS:
-        o->seeds = (uint32_t)number(state, "seeds", argument, 1, 256);
+        o->seeds = (uint32_t)option_number(state, "seeds", argument, 1, 256);
         return 0;
     case OPTION_SEED:
-        o->seed = number(state, "seed", argument, 0, UINT64_MAX - 256);
+        o->seed = option_number(state, "seed", argument, 0, UINT64_MAX - 256);
         return 0;
     case OPTION_PATHS:
         o->paths = argument;
