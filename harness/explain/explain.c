@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cblas.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -378,6 +379,8 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     w->slots_of_row = w->inner ? 1 : shape->top_k;
     w->width = w->inner ? shape->intermediate : shape->hidden;
     enum gb_status status = GB_OK;
+    int threads = openblas_get_num_threads();
+    openblas_set_num_threads(1); /* products too small to share: waiting threads cost more than they take off */
     if (find_worst(w, subject, baseline->reference, &token)) {
         status = window_new(baseline, subject, token, w, error);
         struct structure found = {.explains = 0.0};
@@ -390,6 +393,7 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
                 status = gb_fail(error, GB_ENOMEM, "no memory to explain an error");
         }
     }
+    openblas_set_num_threads(threads);
     window_free(w);
     free(w);
     return status;

@@ -4,6 +4,7 @@
  * each effect everywhere would make of single tokens; the pairs that have it follow by least squares. What is found is
  * planted in the whole window by the contract's operators, and what that explains is what counts.
  */
+#include <cblas.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +18,8 @@
 #include "harness/run/clock.h"
 #include "harness/run/progress.h"
 #include "quant/quant.h"
+
+#undef I /* complex.h's, which cblas.h includes */
 
 /* What of the worst token's squared error an effect must explain for the others to be looked at. */
 #define PROMISING 0.9
@@ -37,6 +40,7 @@ struct search {
     bool *seen_pairs;            /* [pairs], which */
     double *operand;             /* [pairs, intermediate] */
     double *response;            /* [top_k, samples] */
+    double *difference;          /* [intermediate], of down's operand */
     double *errors;              /* [samples] */
     double *alpha;               /* [pairs] */
     double *weight;              /* [pairs]: squares of the responses */
@@ -76,6 +80,7 @@ static void search_free(struct search *q)
     free(q->seen_pairs);
     free(q->operand);
     free(q->response);
+    free(q->difference);
     free(q->errors);
     free(q->alpha);
     free(q->weight);
@@ -96,12 +101,13 @@ static enum gb_status search_new(struct window *w, struct search *q)
     q->seen_pairs = calloc(pairs, sizeof *q->seen_pairs);
     q->operand = malloc((size_t)pairs * shape->intermediate * sizeof *q->operand);
     q->response = malloc((size_t)shape->top_k * w->width * sizeof *q->response);
+    q->difference = malloc(shape->intermediate * sizeof *q->difference);
     q->errors = malloc(w->width * sizeof *q->errors);
     q->alpha = malloc(pairs * sizeof *q->alpha);
     q->weight = malloc(pairs * sizeof *q->weight);
     double *squares = calloc(shape->tokens, sizeof *squares);
     if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response ||
-        !q->errors || !q->alpha || !q->weight || !squares) {
+        !q->difference || !q->errors || !q->alpha || !q->weight || !squares) {
         free(squares);
         return gb_fail(q->error, GB_ENOMEM, "no memory to look for the structure of an error");
     }
@@ -221,16 +227,13 @@ static void respond_operand(struct search *q, uint32_t token)
         if (s->ids[p] < 0 || !memcmp(own, made, I * sizeof *own))
             continue;
         const double *down = q->w->inner ? NULL : down_of(q, (uint32_t)s->ids[p]);
-        for (uint32_t j = 0; j < q->samples && q->status == GB_OK; j++) {
-            double sum = 0.0;
-            if (!down) {
-                response[j] = made[q->column[j]] - own[q->column[j]];
-                continue;
-            }
-            for (uint32_t i = 0; i < I; i++)
-                sum += down[(size_t)j * I + i] * (made[i] - own[i]);
-            response[j] = s->weights[p] * sum;
-        }
+        for (uint32_t j = 0; !down && j < q->samples && q->status == GB_OK; j++)
+            response[j] = made[q->column[j]] - own[q->column[j]];
+        for (uint32_t i = 0; down && i < I; i++)
+            q->difference[i] = made[i] - own[i];
+        if (down)
+            cblas_dgemv(CblasRowMajor, CblasNoTrans, (int)q->samples, (int)I, s->weights[p], down, (int)I,
+                        q->difference, 1, 0.0, response, 1);
     }
 }
 
