@@ -439,7 +439,8 @@ static int run_verify(int argc, char **argv)
         status = policy_read(o.policy_name ? o.policy_name : "default", &o.policy, &error);
     if (status == GB_OK) {
         json_object_set_new(record, "policy", policy_json(&o.policy));
-        status = catalogue_open(o.subjects, o.subject_count, o.timeout_s, &catalogue, &error);
+        status =
+            catalogue_open(o.subjects, o.subject_count, o.patterns, o.pattern_count, o.timeout_s, &catalogue, &error);
     }
     for (uint32_t l = 0; status == GB_OK && l < catalogue.count; l++)
         if (catalogue.library[l].verdict == VERDICT_BAD_INPUT)
