@@ -35,8 +35,9 @@ static double *doubles(size_t count)
     return values;
 }
 
-/* Tokens 3 and 4 have the inputs of 1; of the first eight slots one is empty. */
-static void scene_new(struct scene *s, struct gb_shape shape, enum gb_format format, unsigned bits, const char *recipe)
+/* Tokens 3 and 4 have the inputs of 1; of the first eight slots one is empty. down: a factor of its global scales. */
+static void scene_new(struct scene *s, struct gb_shape shape, enum gb_format format, unsigned bits, const char *recipe,
+                      float down)
 {
     const struct gb_rounding_points points = {GB_BF16, GB_FP32, bits, {0}, NULL};
     memset(s, 0, sizeof *s);
@@ -46,6 +47,8 @@ static void scene_new(struct scene *s, struct gb_shape shape, enum gb_format for
             s->problem.x[t * shape.hidden + c] = s->problem.x[shape.hidden + c];
             s->problem.truth_x[t * shape.hidden + c] = s->problem.truth_x[shape.hidden + c];
         }
+    for (uint32_t e = 0; down != 1 && e < shape.experts; e++)
+        ((float *)s->problem.arguments.down.global_scales)[e] *= down;
     s->problem.ids[shape.top_k > 1 ? 2 * shape.top_k + 1 : 7] = -1;
     s->fixture = problem_fixture(&s->problem);
     if (recipe) {
@@ -158,6 +161,8 @@ static void expect_layer(struct scene *s, bool inner)
                                              .y = y->output_truth,
                                              .sigma_y = y->output_sigma,
                                              .bias_y = y->output_bias,
+                                             .underflow_h = b->of.intermediate_underflow,
+                                             .underflow_y = y->output_underflow,
                                              .error = s->error,
                                              .width = s->of->plain ? b->of.flips : NULL,
                                              .direction = b->covariance.direction,
@@ -193,13 +198,32 @@ static void sums_of_layers_are_the_texts(void **state)
 {
     struct scene s;
     (void)state;
-    scene_new(&s, (struct gb_shape){7, 96, 64, 5, 3}, GB_NVFP4, 24, NULL);
+    scene_new(&s, (struct gb_shape){7, 96, 64, 5, 3}, GB_NVFP4, 24, NULL, 1);
     judge_scene(&s, true);
     judge_scene(&s, false);
     scene_free(&s);
-    scene_new(&s, (struct gb_shape){6, 64, 96, 4, 2}, GB_MXFP8, 14, NULL);
+    scene_new(&s, (struct gb_shape){6, 64, 96, 4, 2}, GB_MXFP8, 14, NULL, 1);
     judge_scene(&s, true);
     scene_free(&s);
+}
+
+/* Outputs near and below the normal range, where underflow is as large as rounding. */
+static void sums_near_underflow_are_the_texts(void **state)
+{
+    const char *const recipes[] = {NULL, NULL, "nvfp4.trtllm/1"};
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        struct scene s;
+        double most = 0;
+        scene_new(&s, (struct gb_shape){6, 96, 64, 4, 2}, GB_NVFP4, n == 1 ? 23 : 24, recipes[n], 0x1p-114f);
+        const struct gb_bounds *of = n == 2 ? &s.of->bounds[0].down : &s.of->bounds[0].of;
+        for (int i = 0; i < 6 * 96; i++)
+            most = of->output_sigma[i] > 0 ? fmax(most, of->output_underflow[i] / of->output_sigma[i]) : most;
+        print_message("underflow is up to %.3g standard deviations\n", most);
+        assert_true(most > 0.1);
+        judge_scene(&s, !recipes[n]);
+        scene_free(&s);
+    }
 }
 
 /* 80 tokens of 256 columns: tiles of 204 and 52. */
@@ -207,7 +231,7 @@ static void sums_of_tiles_are_the_texts(void **state)
 {
     struct scene s;
     (void)state;
-    scene_new(&s, (struct gb_shape){80, 256, 32, 3, 1}, GB_BF16, 24, NULL);
+    scene_new(&s, (struct gb_shape){80, 256, 32, 3, 1}, GB_BF16, 24, NULL, 1);
     assert_int_equal(tile_of(&s.problem.arguments.shape), 204);
     judge_scene(&s, false);
     scene_free(&s);
@@ -224,7 +248,7 @@ static void sums_beside_ambiguous_codes_are_the_texts(void **state)
     (void)state;
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct scene s;
-        scene_new(&s, (struct gb_shape){6, 128, 64, 4, 2}, cases[n].format, cases[n].bits, cases[n].recipe);
+        scene_new(&s, (struct gb_shape){6, 128, 64, 4, 2}, cases[n].format, cases[n].bits, cases[n].recipe, 1);
         judge_scene(&s, false);
         for (uint32_t t = 0; t < 6; t++)
             ambiguous += s.of->bounds[0].covariance.open[t];
@@ -242,13 +266,14 @@ static void sums_of_down_are_the_texts(void **state)
     uint64_t random = 17;
     struct scene s;
     (void)state;
-    scene_new(&s, shape, GB_MXFP4, 24, NULL);
+    scene_new(&s, shape, GB_MXFP4, 24, NULL, 1);
     problem_extend(&s.problem, GB_SILU, 3);
     struct gb_truth_quantised weights = {
         s.problem.arguments.gate_up, s.problem.arguments.down, {GB_SILU, s.problem.gate_up_bias, s.problem.down_bias}};
     struct gb_bounds down = {.output_worst = doubles(outputs),
                              .output_sigma = doubles(outputs),
                              .output_bias = doubles(outputs),
+                             .output_underflow = doubles(outputs),
                              .output_truth = doubles(outputs)};
     struct gb_covariance moments;
     for (size_t i = 0; i < (size_t)shape.tokens * shape.top_k * shape.intermediate; i++)
@@ -263,6 +288,7 @@ static void sums_of_down_are_the_texts(void **state)
                                             .y = down.output_truth,
                                             .sigma_y = down.output_sigma,
                                             .bias_y = down.output_bias,
+                                            .underflow_y = down.output_underflow,
                                             .error = s.error,
                                             .direction = moments.direction,
                                             .tile = shape.hidden,
@@ -279,6 +305,7 @@ static void sums_of_down_are_the_texts(void **state)
     free(down.output_worst);
     free(down.output_sigma);
     free(down.output_bias);
+    free(down.output_underflow);
     free(down.output_truth);
     scene_free(&s);
 }
@@ -300,11 +327,9 @@ static void numbers_of_differences_are_the_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_of_layers_are_the_texts),
-        cmocka_unit_test(sums_of_tiles_are_the_texts),
-        cmocka_unit_test(sums_beside_ambiguous_codes_are_the_texts),
-        cmocka_unit_test(sums_of_down_are_the_texts),
-        cmocka_unit_test(numbers_of_differences_are_the_texts),
+        cmocka_unit_test(sums_of_layers_are_the_texts), cmocka_unit_test(sums_near_underflow_are_the_texts),
+        cmocka_unit_test(sums_of_tiles_are_the_texts),  cmocka_unit_test(sums_beside_ambiguous_codes_are_the_texts),
+        cmocka_unit_test(sums_of_down_are_the_texts),   cmocka_unit_test(numbers_of_differences_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

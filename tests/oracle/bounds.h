@@ -9,9 +9,9 @@
 
 #include "tests/oracle/oracle.h"
 
-/* A value of truth, its W, V, V* and b. scale: what the rounding errors of b's own evaluation are relative to. */
+/* A value of truth, its W, V, V*, b and U. scale: what the rounding errors of b's own evaluation are relative to. */
 struct oracle_error {
-    long double value, worst, variance, typical, bias, scale;
+    long double value, worst, variance, typical, bias, underflow, scale;
 };
 
 /* What a kernel declares. bf16 where true. */
@@ -19,7 +19,7 @@ struct oracle_declared {
     unsigned bits; /* p */
     bool gate_up, silu, intermediate, slot, weighted, output;
     const struct gb_quantiser *recipe; /* NULL: bf16 activations */
-    float d_h;
+    float d_h, d_x;
     long double lambda; /* lambda(N_f), of the interval of a quantised intermediate */
 };
 
@@ -68,18 +68,19 @@ struct oracle_sum {
 
 /* One layer's tokens, as #aggregate-tests sees them. */
 struct oracle_aggregates {
-    const struct gb_arguments *arguments; /* shape, ids, down and its bias */
-    const gb_bf16 *x;                     /* [tokens, hidden]: which tokens have the same input */
-    const double *weights;                /* [tokens, top_k], r */
-    const double *h, *sigma_h;            /* [tokens, top_k, intermediate]; sigma_h NULL: D = 0 */
-    const double *error_h, *bias_h;       /* the same shape; NULL: the intermediate is not tested */
-    const double *y, *sigma_y, *bias_y;   /* [tokens, hidden] */
-    const double *error;                  /* [tokens, hidden]: kernel's output - y */
-    const double *width;                  /* [tokens, top_k, intermediate]: W of the codes; NULL: none is ambiguous */
-    const float *direction;               /* [tokens, top_k + 1, hidden]: dir as it is stored, which the sums are along;
-                                             checked to be as good as one of this code's own */
-    uint32_t tile;                        /* columns */
-    long double probability;              /* P */
+    const struct gb_arguments *arguments;    /* shape, ids, down and its bias */
+    const gb_bf16 *x;                        /* [tokens, hidden]: which tokens have the same input */
+    const double *weights;                   /* [tokens, top_k], r */
+    const double *h, *sigma_h;               /* [tokens, top_k, intermediate]; sigma_h NULL: D = 0 */
+    const double *error_h, *bias_h;          /* the same shape; NULL: the intermediate is not tested */
+    const double *y, *sigma_y, *bias_y;      /* [tokens, hidden] */
+    const double *underflow_h, *underflow_y; /* of h and y, U; underflow_h where the intermediate is tested */
+    const double *error;                     /* [tokens, hidden]: kernel's output - y */
+    const double *width;     /* [tokens, top_k, intermediate]: W of the codes; NULL: none is ambiguous */
+    const float *direction;  /* [tokens, top_k + 1, hidden]: dir as it is stored, which the sums are along;
+                                checked to be as good as one of this code's own */
+    uint32_t tile;           /* columns */
+    long double probability; /* P */
 };
 /* Returns the smallest signal^2 / V along a direction in units of that along C^-1 t, which is 1 but for roundings; 0
  * where a direction's largest component is not 1. */
