@@ -23,6 +23,8 @@ struct oracle_declared {
     long double lambda; /* lambda(N_f), of the interval of a quantised intermediate */
 };
 
+/* "Activation": w of SiLU. */
+long double oracle_silu_error(long double gate);
 /*
  * arguments: shape, ids, weights, biases and activation; x [tokens, hidden], truth's. unrounded, rounded: [tokens,
  * top_k, intermediate], before and after the rounding to the intermediate's format; empty slots are zeros.
