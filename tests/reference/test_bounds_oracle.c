@@ -417,12 +417,9 @@ static void errors_of_silu_are_the_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_of_silu_are_the_texts),
-        cmocka_unit_test(layers_are_the_texts),
-        cmocka_unit_test(quantised_layers_are_the_texts),
-        cmocka_unit_test(slots_at_powers_of_two_are_the_texts),
-        cmocka_unit_test(routers_are_the_texts),
-        cmocka_unit_test(near_groups_are_the_texts),
+        cmocka_unit_test(errors_of_silu_are_the_texts),   cmocka_unit_test(layers_are_the_texts),
+        cmocka_unit_test(quantised_layers_are_the_texts), cmocka_unit_test(slots_at_powers_of_two_are_the_texts),
+        cmocka_unit_test(routers_are_the_texts),          cmocka_unit_test(near_groups_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
