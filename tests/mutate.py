@@ -9,8 +9,11 @@ test that reaches its line fails or hangs; one whose object code is the original
 
     python3 tests/mutate.py --seed 7 --count 50
     python3 tests/mutate.py --seed 7 --count 50 --folder harness --minutes 20
+    python3 tests/mutate.py --kept tests/mutants.txt
 """
 import argparse
+import concurrent.futures
+import contextlib
 import glob
 import hashlib
 import json
@@ -21,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 FOLDERS = ["quant", "reference", "fixtures", "harness", "python"]
@@ -161,6 +165,31 @@ def mutants_of(root, files):
     return found
 
 
+def kept(path, root):
+    """The mutants of a file that names them: a line `FILE[:FUNCTION] WHY`, then `- OLD` and `+ NEW`, lines without
+    their indent. OLD is the first such line of the file, or behind FUNCTION's first; NEW may hold \\n."""
+    found, head, old = [], None, None
+    for number, line in enumerate(open(path, encoding="utf-8"), 1):
+        line = line.rstrip("\n")
+        if line.startswith("- "):
+            old = line[2:]
+        elif line.startswith("+ "):
+            name, _, why = head.partition(" ")
+            name, _, function = name.partition(":")
+            with open(os.path.join(root, name), encoding="utf-8") as file:
+                lines = file.read().split("\n")
+            first = next((n for n, text in enumerate(lines) if not function or re.match(rf"\S.*\b{function}\(", text)), len(lines))
+            at = next((n for n in range(first, len(lines)) if lines[n].strip() == old), None)
+            if at is None:
+                raise Failed(f"{path}:{number}: {name} has no line {old!r}")
+            indent = lines[at][:len(lines[at]) - len(lines[at].lstrip())]
+            found.append({"file": name, "line": at + 1, "kind": "kept", "why": why, "old": lines[at],
+                          "new": indent + line[2:].replace("\\n", "\n" + indent)})
+        elif line and not line.startswith("#"):
+            head = line
+    return found
+
+
 def draw(mutants, seed, count):
     """`count` different mutants: a line at random, one of its edits at random."""
     rng = random.Random(seed)
@@ -185,10 +214,13 @@ class Failed(Exception):
     pass
 
 
-def run(command, cwd=None, env=None, timeout=None):
-    """(exit status or None for a hang, output). The command's whole process group ends with it."""
+def run(command, cwd=None, env=None, timeout=None, children=None):
+    """(exit status or None for a hang, output). The command's whole process group ends with it. children: a set that
+    holds the process while it runs."""
     child = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              stdin=subprocess.DEVNULL, start_new_session=True)
+    children = set() if children is None else children
+    children.add(child)
     try:
         output, _ = child.communicate(timeout=timeout)
         return child.returncode, output.decode(errors="replace")
@@ -196,6 +228,8 @@ def run(command, cwd=None, env=None, timeout=None):
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
         return None, ""
+    finally:
+        children.discard(child)
 
 
 def must(command, **arguments):
@@ -250,6 +284,10 @@ class Tree:
         return digest.hexdigest(), hashes
 
     def configure(self, build, flags):
+        if shutil.which("ccache"): # a file that is as it was before is not compiled again
+            flags = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", *flags]
+        if shutil.which("mold"):
+            flags = [*(f"-DCMAKE_{kind}_LINKER_FLAGS=-fuse-ld=mold" for kind in ("EXE", "SHARED", "MODULE")), *flags]
         must(["cmake", "-S", self.source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
               "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags])
 
@@ -270,14 +308,15 @@ class Tree:
                           "skip": properties.get("SKIP_RETURN_CODE", 77)})
         return found
 
-    def run_test(self, test, timeout, extra=None):
+    def run_test(self, test, timeout, extra=None, children=None):
         env = {**os.environ, **test["env"], **(extra or {}), "OMP_NUM_THREADS": "1"}
-        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout)
+        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout, children=children)
 
 
 def lines_reached(tree, counts, hashes):
     """{file: {"hash", "lines"}} of the .gcda files below `counts`, of the folders that are mutated."""
-    files = list(glob.glob(counts + "/**/*.gcda", recursive=True))
+    files = [f for f in glob.glob(counts + "/**/*.gcda", recursive=True)
+             if "/__/" in f or not f.startswith(os.path.join(counts + tree.map_build, "tests"))] # none of the tests' own
     reached = {}
     for file in files: # gcov looks for the notes beside the counts
         notes = file[len(counts):-5] + ".gcno"
@@ -314,27 +353,38 @@ def reach_map(tree, hashes, pattern, labels, options, say, time_is_up):
         if status != 0:
             raise Failed(output[-4000:])
     tests = [t for t in tree.tests(tree.map_build, pattern, labels) if t["name"] in listed]
-    for number, test in enumerate(tests, 1):
-        if test["name"] in known:
-            continue
-        if time_is_up():
-            raise Failed(f"time is up: {len(known)} tests are known; the same command goes on")
-        counts = os.path.join(tree.where, "counts")
-        shutil.rmtree(counts, ignore_errors=True)
-        os.makedirs(counts)
-        began = time.monotonic()
-        status, output = tree.run_test(test, 900, {"GCOV_PREFIX": counts})
-        seconds = time.monotonic() - began
-        if status not in (0, test["skip"]):
-            say(f"{test['name']} fails without any mistake, so it is left out: {output[-300:].strip()}")
-        known[test["name"]] = {"seconds": seconds, "passes": status == 0,
-                               "files": lines_reached(tree, counts, hashes) if status == 0 else {}}
-        say(f"{number} of {len(tests)}: {test['name']}, {seconds:.1f} s")
-        with open(path + ".new", "w") as file:
-            json.dump(known, file)
-        os.replace(path + ".new", path)
-    shutil.rmtree(os.path.join(tree.where, "counts"), ignore_errors=True)
+    missing = [t for t in tests if t["name"] not in known]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for done in concurrent.futures.as_completed(
+                [pool.submit(reached_by, tree, test, hashes, time_is_up) for test in missing]):
+            test, found, output = done.result()
+            if found is None:
+                continue
+            if output:
+                say(f"{test} fails without any mistake, so it is left out: {output}")
+            known[test] = found
+            say(f"{len(known)} of {len(tests)}: {test}, {found['seconds']:.1f} s")
+            with open(path + ".new", "w") as file:
+                json.dump(known, file)
+            os.replace(path + ".new", path)
+    if listed - known.keys():
+        raise Failed(f"time is up: {len(known)} tests are known; the same command goes on")
     return {t["name"]: known[t["name"]] for t in tests}
+
+
+def reached_by(tree, test, hashes, time_is_up):
+    """(test's name, its row of the map or None when time is up, what it says if it fails)"""
+    if time_is_up():
+        return test["name"], None, ""
+    counts = os.path.join(tree.where, "counts-" + test["name"])
+    shutil.rmtree(counts, ignore_errors=True)
+    os.makedirs(counts)
+    began = time.monotonic()
+    status, output = tree.run_test(test, 900, {"GCOV_PREFIX": counts})
+    found = {"seconds": time.monotonic() - began, "passes": status == 0,
+             "files": lines_reached(tree, counts, hashes) if status == 0 else {}}
+    shutil.rmtree(counts, ignore_errors=True)
+    return test["name"], found, "" if status in (0, test["skip"]) else output[-300:].strip() or "it hangs"
 
 
 def who_reaches(reach, mutant, hashes):
@@ -360,37 +410,61 @@ def object_hash(tree, name):
     return digest.hexdigest()
 
 
-def try_mutant(tree, mutant, reach, hashes, tests, kills, jobs):
-    """Fills in `verdict`: killed, survived, equivalent or unbuildable."""
+def by_promise(reach, mutant, kills):
+    """Order of tests: quick ones, those that have killed mutants of the file, and those that run little else, first."""
+    def cost(test):
+        files = reach[test]["files"]
+        own = len(files.get(mutant["file"], {"lines": []})["lines"])
+        share = own / max(1, sum(len(file["lines"]) for file in files.values()))
+        return (0.5 + reach[test]["seconds"]) / (1 + 2 * kills.get((test, mutant["file"]), 0) + 10 * share)
+    return cost
+
+
+def first_red(tree, names, tests, reach, jobs):
+    """(name, whether it hung, what it said) of the first test that fails, or None. The others are ended then."""
+    children, red, lock = set(), [], threading.Lock()
+
+    def one(name):
+        if red or name not in tests:
+            return
+        status, output = tree.run_test(tests[name], 20 + 6 * reach[name]["seconds"], children=children)
+        with lock:
+            if status not in (0, tests[name]["skip"]) and not red:
+                red.append((name, status is None, output[-200:].strip()))
+                for child in list(children):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child.pid, signal.SIGKILL)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, names))
+    return red[0] if red else None
+
+
+def try_mutant(tree, mutant, reach, hashes, tests, kills, objects, jobs):
+    """Fills in `verdict`: killed, survived, equivalent or unbuildable. objects: {file: hash of its object code}"""
     path = os.path.join(tree.source, mutant["file"])
     with open(path, encoding="utf-8") as file:
         original = file.read()
     lines = original.split("\n")
     if lines[mutant["line"] - 1] != mutant["old"]:
         raise Failed(f"{path}:{mutant['line']} is not what was read")
-    before = object_hash(tree, mutant["file"])
     lines[mutant["line"] - 1] = mutant["new"]
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines))
-        if not mutant["file"].endswith(".py"):
-            status, _ = tree.make(tree.build, jobs)
-            if status != 0:
-                mutant["verdict"] = "unbuildable"
-                return
-            if mutant["file"].endswith(".c") and object_hash(tree, mutant["file"]) == before:
-                mutant["verdict"] = "equivalent"
-                return
-        reaching = who_reaches(reach, mutant, hashes)
-        reaching.sort(key=lambda t: (1 + reach[t]["seconds"]) / (1 + kills.get((t, mutant["file"]), 0)))
+        if tree.make(tree.build, jobs)[0] != 0:
+            mutant["verdict"] = "unbuildable"
+            return
+        if mutant["file"].endswith(".c") and object_hash(tree, mutant["file"]) == objects[mutant["file"]]:
+            mutant["verdict"] = "equivalent"
+            return
+        reaching = sorted(who_reaches(reach, mutant, hashes), key=by_promise(reach, mutant, kills))
         mutant["tests"] = len(reaching)
-        for test in (tests[t] for t in reaching if t in tests):
-            status, output = tree.run_test(test, 10 + 4 * reach[test["name"]]["seconds"])
-            if status not in (0, test["skip"]):
-                mutant.update(verdict="killed", by=test["name"], hang=status is None)
-                kills[test["name"], mutant["file"]] = kills.get((test["name"], mutant["file"]), 0) + 1
-                return
-        mutant["verdict"] = "survived"
+        red = first_red(tree, reaching, tests, reach, jobs)
+        mutant["verdict"] = "killed" if red else "survived"
+        if red:
+            mutant.update(by=red[0], hang=red[1], says=red[2])
+            kills[red[0], mutant["file"]] = kills.get((red[0], mutant["file"]), 0) + 1
     finally:
         with open(path, "w", encoding="utf-8") as file:
             file.write(original)
@@ -465,6 +539,7 @@ def arguments():
     parser.add_argument("--count", type=int, default=50, help="how many (50)")
     parser.add_argument("--folder", action="append", metavar="PREFIX",
                         help="draw from files whose path begins so; may be repeated (all of " + ", ".join(FOLDERS) + ")")
+    parser.add_argument("--kept", metavar="FILE", help="try the mutants that FILE names instead, as tests/mutants.txt does")
     parser.add_argument("--tests", default=".", metavar="REGEX", help="only tests whose name matches")
     parser.add_argument("--labels", default="unit", help="labels of tests, commas between: unit is `make test` (unit)")
     parser.add_argument("--minutes", type=float,
@@ -499,7 +574,7 @@ def main():
     names = must(["git", "ls-files", "-z", *FOLDERS], cwd=root).split("\0")
     files = sorted(n for n in names if n.endswith((".c", ".py")) and "/faults/" not in n and
                    any(n.startswith(p) for p in options.folder or FOLDERS))
-    drawn = draw(mutants_of(root, files), options.seed, options.count)
+    drawn = kept(options.kept, root) if options.kept else draw(mutants_of(root, files), options.seed, options.count)
     if options.list:
         for m in drawn:
             print(f"{m['file']}:{m['line']} {m['kind']}\n  - {m['old'].strip()}\n  + {m['new'].strip()}")
@@ -524,7 +599,11 @@ def main():
         raise Failed(output[-4000:])
     tests = {t["name"]: t for t in tree.tests(tree.build, options.tests, labels)}
     reach = reach_map(tree, hashes, options.tests, labels, options, say, time_is_up)
+    objects = {mutant["file"]: object_hash(tree, mutant["file"]) for mutant in drawn}
     kills, done = {}, []
+    for mutant in known.values():
+        if mutant["verdict"] == "killed":
+            kills[mutant["by"], mutant["file"]] = kills.get((mutant["by"], mutant["file"]), 0) + 1
     for number, mutant in enumerate(drawn, 1):
         key = mutant["file"], mutant["line"], mutant["new"]
         if key in known:
@@ -534,7 +613,7 @@ def main():
             say(f"time is up: {len(done)} of {len(drawn)} mutants")
             break
         since = time.monotonic()
-        try_mutant(tree, mutant, reach, hashes, tests, kills, options.jobs)
+        try_mutant(tree, mutant, reach, hashes, tests, kills, objects, options.jobs)
         mutant.update(digest=digest, hash=hashes[mutant["file"]], seed=options.seed, selection=[options.tests, options.labels],
                       seconds=round(time.monotonic() - since, 1))
         with open(path, "a") as file:

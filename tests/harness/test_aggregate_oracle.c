@@ -6,6 +6,7 @@
  */
 #include "harness/judge/aggregate_tests.h"
 #include "harness/judge/admissible.h"
+#include "harness/judge/check_intermediate.h"
 #include "harness/run/contract.h"
 
 #include "quant/quant.h"
@@ -310,6 +311,84 @@ static void sums_of_down_are_the_texts(void **state)
     scene_free(&s);
 }
 
+/* One value of the intermediate as the library has bounded it. */
+static struct oracle_error inner_of(const struct gb_bounds *of, size_t i)
+{
+    long double sigma = of->unrounded_sigma[i], typical = of->unrounded_typical[i];
+    return (struct oracle_error){.value = of->intermediate_truth[i],
+                                 .worst = of->unrounded_worst[i],
+                                 .variance = sigma * sigma,
+                                 .typical = typical * typical,
+                                 .bias = of->intermediate_bias[i]};
+}
+
+/* Codes in the order of their numbers. */
+static gb_bf16 next_code(uint16_t code, bool up)
+{
+    bool negative = code >> 15, zero = !(code & 0x7FFF);
+    if (zero)
+        return (gb_bf16){up ? 0x0001 : 0x8001};
+    return (gb_bf16){(uint16_t)(negative == up ? code - 1 : code + 1)};
+}
+
+static struct codes_result judge_codes(const struct scene *s, const gb_bf16 *subject)
+{
+    const struct gb_shape *shape = &s->problem.arguments.shape;
+    struct codes_result check = {.elements = (uint64_t)shape->tokens * shape->top_k * shape->intermediate};
+    struct case_result j = {0};
+    assert_int_equal(check_intermediate(&check, s->of, 0, shape->tokens, subject, &j, NULL), GB_OK);
+    assert_int_equal(check.codes, check.elements);
+    return check;
+}
+
+/* The outermost admissible codes are admissible, the next ones are not, and as many as may differ are expected. */
+static void check_codes(struct scene *s)
+{
+    const struct gb_shape *shape = &s->problem.arguments.shape;
+    size_t per_token = (size_t)shape->top_k * shape->intermediate, count = shape->tokens * per_token;
+    gb_bf16 *within = calloc(count, sizeof *within), *beyond = calloc(count, sizeof *beyond);
+    long double lambda = sqrtl(2 * logl(2 * (long double)count / (long double)probability)), mean = 0;
+    const gb_bf16 *reference = s->of->reference->layer[0].intermediate;
+    uint64_t differing = 0, counted = 0, countable = 0;
+    assert_true(within && beyond);
+    for (size_t i = 0; i < count; i++) {
+        struct oracle_error h = inner_of(&s->of->bounds[0].of, i);
+        bool repeats = i / per_token == 3 || i / per_token == 4, up = i % 2;
+        uint16_t ends[2];
+        oracle_admissible(&h, lambda, &ends[0], &ends[1]);
+        within[i].bits = ends[up];
+        beyond[i] = next_code(ends[up], up);
+        bool differs = gb_bf16_decode(within[i]) != gb_bf16_decode(reference[i]);
+        differing += differs;
+        counted += differs && !repeats;
+        countable += !repeats;
+        mean += repeats ? 0 : oracle_difference(&h, reference[i].bits);
+    }
+    struct codes_result inside = judge_codes(s, within), outside = judge_codes(s, beyond);
+    assert_int_equal(outside.inadmissible, count);
+    assert_int_equal(inside.inadmissible, 0);
+    assert_int_equal(inside.flips, differing);
+    assert_int_equal(inside.counted, counted);
+    assert_int_equal(inside.allowed, oracle_differences(mean, countable, (long double)probability));
+    assert_int_equal(inside.beyond, counted > inside.allowed);
+    assert_true(fabsl((long double)inside.expected - mean) <= 0x1p-40L * mean);
+    assert_true(mean > 10 && counted > 100);
+    free(within);
+    free(beyond);
+}
+
+static void admissible_codes_are_the_texts(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, (struct gb_shape){7, 256, 192, 5, 3}, GB_NVFP4, 24, NULL);
+    check_codes(&s);
+    scene_free(&s);
+    scene_new(&s, (struct gb_shape){6, 128, 192, 4, 2}, GB_MXFP8, 14, NULL);
+    check_codes(&s);
+    scene_free(&s);
+}
+
 /* "Number of admissible differences" */
 static void numbers_of_differences_are_the_texts(void **state)
 {
@@ -327,9 +406,13 @@ static void numbers_of_differences_are_the_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_of_layers_are_the_texts), cmocka_unit_test(sums_near_underflow_are_the_texts),
-        cmocka_unit_test(sums_of_tiles_are_the_texts),  cmocka_unit_test(sums_beside_ambiguous_codes_are_the_texts),
-        cmocka_unit_test(sums_of_down_are_the_texts),   cmocka_unit_test(numbers_of_differences_are_the_texts),
+        cmocka_unit_test(sums_of_layers_are_the_texts),
+        cmocka_unit_test(sums_near_underflow_are_the_texts),
+        cmocka_unit_test(sums_of_tiles_are_the_texts),
+        cmocka_unit_test(sums_beside_ambiguous_codes_are_the_texts),
+        cmocka_unit_test(sums_of_down_are_the_texts),
+        cmocka_unit_test(admissible_codes_are_the_texts),
+        cmocka_unit_test(numbers_of_differences_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -427,6 +427,54 @@ long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_s
     return w.direction;
 }
 
+static float number_of(uint16_t code)
+{
+    uint32_t bits = (uint32_t)code << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* To the nearest bf16, ties to the even code. */
+static uint16_t code_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/* "moved outward to binary32" */
+static float outward(long double value, float direction)
+{
+    float near = (float)value;
+    bool inside = direction > 0 ? (long double)near < value : (long double)near > value;
+    return inside ? nextafterf(near, direction) : near;
+}
+
+void oracle_admissible(const struct oracle_error *h, long double lambda, uint16_t *low, uint16_t *high)
+{
+    long double c = fminl(h->worst, lambda * sqrtl(h->variance) + fabsl(h->bias));
+    *low = code_of(outward(h->value - c, -INFINITY));
+    *high = code_of(outward(h->value + c, INFINITY));
+}
+
+/* "Cantelli's inequality" */
+static long double reach(const struct oracle_error *h, long double a, long double b)
+{
+    return a > h->worst ? 0 : a <= b ? 1 : h->typical / (h->typical + (a - b) * (a - b));
+}
+
+long double oracle_difference(const struct oracle_error *h, uint16_t code)
+{
+    bool negative = code >> 15, zero = !(code & 0x7FFF);
+    uint16_t smaller = zero ? code ^ 0x8001 : code - 1; /* a zero's neighbour on the other side is of the other sign */
+    long double own = number_of(code), edges[2] = {(own + number_of(code + 1)) / 2, (own + number_of(smaller)) / 2};
+    long double up = edges[negative] - h->value, down = h->value - edges[!negative], b = fabsl(h->bias);
+    if (up < 0 || down < 0)
+        return 1;
+    return fminl(1, fmaxl(reach(h, up, b) + reach(h, down, -b), reach(h, up, -b) + reach(h, down, b)));
+}
+
 uint64_t oracle_differences(long double M, uint64_t count, long double probability)
 {
     uint64_t most = 0;

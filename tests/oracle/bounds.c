@@ -133,14 +133,24 @@ static struct oracle_error projection(const struct gb_arguments *a, uint32_t exp
     return r;
 }
 
+/* "Activation": w of f = g sigmoid(z) */
+static long double activation_error(long double g, long double z, long double f)
+{
+    return (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f) + 0x1p-120L + 0x1p-127L * fabsl(g);
+}
+
+long double oracle_silu_error(long double gate)
+{
+    return activation_error(gate, gate, gate / (1 + expl(-gate)));
+}
+
 /* "Activation": f */
 static struct oracle_error activated(bool oai, struct oracle_error gate, const struct oracle_declared *declared)
 {
     bool clamped = oai && gate.value > 7;
     long double g = clamped ? 7 : gate.value, z = oai ? 1.702L * g : g, sigmoid = 1 / (1 + expl(-z));
     struct oracle_error f = {.value = g * sigmoid};
-    long double w =
-        (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f.value) + 0x1p-120L + 0x1p-127L * fabsl(g) + (oai ? 0x1p-24L : 0);
+    long double w = activation_error(g, z, f.value) + (oai ? 0x1p-24L : 0);
     f.worst = 1.1L * gate.worst + w;
     f.variance = square(1.1L) * gate.variance + w * w / 3;
     f.typical = square(1.1L) * gate.typical + w * w / 3;

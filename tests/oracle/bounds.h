@@ -23,6 +23,8 @@ struct oracle_declared {
     long double lambda; /* lambda(N_f), of the interval of a quantised intermediate */
 };
 
+/* "Activation": w of SiLU. */
+long double oracle_silu_error(long double gate);
 /*
  * arguments: shape, ids, weights, biases and activation; x [tokens, hidden], truth's. unrounded, rounded: [tokens,
  * top_k, intermediate], before and after the rounding to the intermediate's format; empty slots are zeros.
@@ -85,6 +87,11 @@ struct oracle_aggregates {
 /* Returns the smallest signal^2 / V along a direction in units of that along C^-1 t, which is 1 but for roundings; 0
  * where a direction's largest component is not 1. */
 long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_sum sums[ORACLE_SUMS]);
+/* "Admissible codes" and "Number of admissible differences", of one value: h, W_h, V_h, V*_h and b_h before it is
+ * rounded to bf16. low, high: the outermost admissible codes. */
+void oracle_admissible(const struct oracle_error *h, long double lambda, uint16_t *low, uint16_t *high);
+/* f. code: the reference's. */
+long double oracle_difference(const struct oracle_error *h, uint16_t code);
 /* The number of admissible differences: the limit for `count` codes of mean number M. */
 uint64_t oracle_differences(long double M, uint64_t count, long double probability);
 

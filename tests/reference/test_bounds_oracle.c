@@ -380,36 +380,56 @@ static void routers_are_the_texts(void **state)
             }
 }
 
-/* Logits of zero, and groups whose scores are so near that the roundings of their sums decide what is possible. */
+/* Logits of zero; the scores of the last 4 of 8 groups are 2 k 2^-31 below the others'. */
+static void bias_groups(struct route_problem *p, unsigned k)
+{
+    for (unsigned e = 0; e < 64; e++)
+        p->bias[e] = e < 32 ? 0.0f : -(float)k * 0x1p-31f;
+}
+
+/* Groups whose scores are so near that the roundings of their sums decide what is possible: on either side of the
+ * place where they begin to, of which 1 % is many steps. */
 static void near_groups_are_the_texts(void **state)
 {
+    enum { FAR = 1 << 13, NEAR = 20 };
     const struct gb_shape shape = {1, 32, 1, 64, 8};
-    unsigned decided = 0, open = 0;
     struct route_problem p;
     double x[32] = {0}, low[64], high[64], relative;
+    unsigned open = 0, decided = FAR;
     (void)state;
     route_problem_new(&p, shape, ROUTE_GAUSSIAN, 1);
     p.arguments.router = &gb_router_recipe_find("transformers.deepseek-v3/2")->router;
-    for (unsigned k = 0; k < 200; k++) {
-        for (unsigned e = 0; e < 64; e++)
-            p.bias[e] = 0.125f - (e < 32 ? 0.0f : (float)k * 0x1p-26f);
-        compare_router("near groups", &p.arguments, x, 24, 8);
+    while (decided - open > 1) {
+        unsigned k = (open + decided) / 2;
+        bias_groups(&p, k);
         assert_int_equal(gb_bound_router(&p.arguments, x, 24, 8, low, high, &relative, NULL), GB_OK);
-        decided += isinf(high[63]) && !isinf(low[0]);
-        open += !isinf(high[63]);
+        *(isinf(high[63]) ? &decided : &open) = k;
     }
-    assert_true(decided > 20 && open > 20);
+    assert_in_range(decided, 100 * NEAR / 2, FAR - NEAR);
+    for (unsigned k = decided - NEAR; k < decided + NEAR; k++) {
+        bias_groups(&p, k);
+        compare_router("near groups", &p.arguments, x, 24, 8);
+    }
     route_problem_free(&p);
+}
+
+/* What judges of SiLU alone ask for, on every finite bf16 gate. */
+static void errors_of_silu_are_the_texts(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits <= 0xFFFF; bits++) {
+        double gate = (double)gb_bf16_decode((gb_bf16){(uint16_t)bits});
+        if (isfinite(gate))
+            same("w of silu", bits, gb_silu_error(gate), oracle_silu_error((long double)gate), 0);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_the_texts),
-        cmocka_unit_test(quantised_layers_are_the_texts),
-        cmocka_unit_test(slots_at_powers_of_two_are_the_texts),
-        cmocka_unit_test(routers_are_the_texts),
-        cmocka_unit_test(near_groups_are_the_texts),
+        cmocka_unit_test(errors_of_silu_are_the_texts),   cmocka_unit_test(layers_are_the_texts),
+        cmocka_unit_test(quantised_layers_are_the_texts), cmocka_unit_test(slots_at_powers_of_two_are_the_texts),
+        cmocka_unit_test(routers_are_the_texts),          cmocka_unit_test(near_groups_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
