@@ -58,7 +58,7 @@ fi
 # What judging finds are C structs: JSON is written in report/ and program/, and read where a file or a worker is.
 only 'harness/(report|program)/|harness/run/(worker|json_text)|harness/judge/policy|fixtures/|tests/' 'jansson' 'jansson, which is for report/'
 # Code of a subject runs in processes of its own: the judge opens no library.
-only 'harness/run/(subject|guarded|library_child|worker_child)\.c' 'harness/run/subject\.h' 'harness/run/subject.h, which runs a subject'\''s code'
+only 'harness/run/(subject|guarded|library_child|timed|worker_child)\.c' 'harness/run/subject\.h' 'harness/run/subject.h, which runs a subject'\''s code'
 bad=$(grep -rlE 'dlm?open *\(' harness | grep -v '^harness/run/subject\.c$' || true)
 for file in $bad; do
     echo "test_layers: $file opens a library; harness/run/subject.c alone does" >&2
@@ -77,7 +77,7 @@ fi
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
-only 'harness/study/|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies and tails'
+only 'harness/study/|harness/report/(bench_report|timing_json)\.c|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies, times and tails'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then

@@ -66,6 +66,8 @@ static struct case_entry *add_case(struct case_list *cases, const struct case_re
     e->result = *j;
     snprintf(e->reason, sizeof e->reason, "%s", j->reason);
     snprintf(e->note, sizeof e->note, "%s", s->note ? s->note : "");
+    if (s->timing && j->verdict == VERDICT_PASS) /* a wrong output has no time */
+        e->timing = *s->timing;
     return e;
 }
 
@@ -219,6 +221,7 @@ enum gb_status evaluate_cases(struct case_list *cases, const struct case_request
     router.kernel = operator_router(&s->kernel);
     if (whole) { /* the layer's run is the layer's time */
         router.checks = s->routing;
+        router.timing = NULL;
         router.seconds = 0.0;
     }
     enum gb_status status = evaluate_plainly(cases, r, &router, error);

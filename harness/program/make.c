@@ -6,6 +6,7 @@
 #include "harness/run/compute_truth.h"
 #include "harness/program/command.h"
 #include "harness/judge/check_exact.h"
+#include "harness/program/make.h"
 #include "harness/program/make_quantise.h"
 #include "harness/program/make_suite.h"
 #include "harness/program/models.h"
@@ -340,6 +341,8 @@ static int suite(const struct make_options *o, int argc, char **argv, int (*make
     return make_suite(&s);
 }
 
+static int run_make(int argc, char **argv);
+
 static const struct argp argp = {
     .options = options,
     .parser = parse,
@@ -352,7 +355,8 @@ static const struct argp argp = {
            "  gaugeblock make suite --suite",
 };
 
-static int run_make(int argc, char **argv)
+/* say: what was made. */
+static int make_one(int argc, char **argv, bool say)
 {
     struct make_options o = {.format = GB_NVFP4,
                              .activations = GB_BF16,
@@ -374,13 +378,23 @@ static int run_make(int argc, char **argv)
     } else {
         status = make(&o, &fixture, &error);
     }
-    if (status == GB_OK && o.quantise.operator)
+    if (status == GB_OK && say && o.quantise.operator)
         printf("%s: %s by %s, sha256 %s\n", o.path, operator_name(fixture->operation), fixture->recipe,
                fixture->sha256);
-    else if (status == GB_OK)
+    else if (status == GB_OK && say)
         printf("%s: %s, sha256 %s\n", o.path, fixture->contract, fixture->sha256);
     gb_fixture_free(fixture);
     return status == GB_OK ? EXIT_PASS : command_error("make", "%s", error.message);
+}
+
+static int run_make(int argc, char **argv)
+{
+    return make_one(argc, argv, true);
+}
+
+int make_quietly(int argc, char **argv)
+{
+    return make_one(argc, argv, false);
 }
 
 const struct command command_make = {"make", run_make, &argp, "generate a problem"};

@@ -82,7 +82,8 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
                                      .library = s->library->path,
                                      .kernel = s->kernel,
                                      .batch_count = r->batch_count,
-                                     .timeout_s = r->timeout_s};
+                                     .timeout_s = r->timeout_s,
+                                     .timing = r->timing};
     struct worker_result result;
     memcpy(request.batches, r->batches, sizeof request.batches);
     char running[300];
@@ -112,6 +113,7 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
                                    .largest = result.outputs[r->batch_count - 1],
                                    .checks = &result.checks[b],
                                    .routing = &result.routing[b],
+                                   .timing = &result.timing[b],
                                    .seconds = result.seconds[b] + (b ? 0.0 : unspent)}; /* which starting it took */
         progress_enter((b + 1.0) / (r->batch_count + 1), (b + 2.0) / (r->batch_count + 1));
         status = evaluate_cases(cases, r, &subject, error);

@@ -353,8 +353,8 @@ static enum gb_status verify_cases(json_t *record, struct case_list *cases, stru
                                    .batches_text = o->batches,
                                    .batches = {(*fixture)->shape.tokens},
                                    .batch_count = 1};
-    if (o->batches &&
-        parse_batches(o->batches, request.batches[0], request.batches, &request.batch_count, error) != GB_OK) {
+    if (o->batches && parse_batches("--batch", o->batches, request.batches[0], request.batches, &request.batch_count,
+                                    error) != GB_OK) {
         char reason[sizeof error->message];
         snprintf(reason, sizeof reason, "%s: %.300s", path_end(path), error->message);
         gb_fixture_free(*fixture);

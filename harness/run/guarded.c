@@ -81,7 +81,10 @@ static enum gb_status host_new(size_t bytes, enum guarded_place place, uint32_t 
         return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
     b->base = place == GUARDED_END ? b->region + b->mapped - aligned - b->left : b->region;
     b->payload = b->base + b->left;
-    memset(b->payload, FRESH, bytes);
+    if (place == GUARDED_LARGE)
+        (void)madvise(b->region, b->mapped, MADV_HUGEPAGE);
+    else
+        memset(b->payload, FRESH, bytes);
     return GB_OK;
 }
 
