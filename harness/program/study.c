@@ -15,6 +15,7 @@
 #include "harness/run/probe.h"
 #include "harness/run/progress.h"
 #include "harness/run/verdict.h"
+#include "harness/study/ranks.h"
 #include "harness/study/study.h"
 
 enum { INPUTS = 32, FORMATS = 8 };
@@ -355,7 +356,7 @@ static enum gb_status resume(struct plan *plan, struct gb_error *error)
 {
     const char *path = plan->options->record;
     struct study left;
-    if (!plan->options->resume || access(path, F_OK))
+    if (!plan->options->resume || study_ranks.rank || access(path, F_OK))
         return GB_OK;
     enum gb_status status = study_read(path, &left, error);
     if (status != GB_OK) {
@@ -376,69 +377,62 @@ static enum gb_status resume(struct plan *plan, struct gb_error *error)
                 : gb_fail(error, GB_EINVAL, "%s: holds another study; repeat its command, or leave --resume out", path);
 }
 
+/* By the first rank, if it was asked for. */
+static enum gb_status write_record(struct plan *plan, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    if (plan->options->record && !study_ranks.rank)
+        status = study_write(plan->options->record, &plan->study, error);
+    plan->saved = clock_seconds();
+    return study_ranks_agree(true, status, error);
+}
+
 static enum gb_status save(void *context, struct gb_error *error)
 {
     struct plan *plan = context;
-    double now = clock_seconds();
-    bool due = now - plan->saved > 1.0 || study_finished(&plan->study);
-    if (!plan->options->record || !due)
-        return GB_OK;
-    enum gb_status status = study_write(plan->options->record, &plan->study, error);
-    plan->saved = clock_seconds();
-    return status;
+    double due = clock_seconds() - plan->saved > 1.0 || study_finished(&plan->study);
+    study_ranks_share(true, &due, sizeof due, 0);
+    return due > 0.0 ? write_record(plan, error) : GB_OK;
 }
 
-/* All seeds of one case. */
-static enum gb_status run_case(struct plan *plan, uint32_t index, bool *stopped, struct gb_error *error)
+/* The layers of one seed of a case. */
+static enum gb_status open_source(void *context, const struct study_case *c, uint32_t seed, struct study_source *source,
+                                  struct gb_error *error)
 {
-    struct study_case *c = &plan->study.of[index];
-    const struct planned *planned = &plan->of[index];
+    struct plan *plan = context;
+    const struct planned *planned = &plan->of[c - plan->study.of];
     const struct study_options *o = plan->options;
-    struct study_source source;
-    enum gb_status status = GB_OK;
-    while (status == GB_OK && !*stopped && c->done < c->seeds * c->layers) {
-        if (planned->fixture) {
-            status = study_source_fixture(planned->fixture, &source, error);
-        } else {
-            const struct model *model = planned->input->model;
-            struct study_generation g = {.name = c->name,
-                                         .router = model ? model->router : "",
-                                         .norm_topk_prob = model ? model->norm_topk_prob : true,
-                                         .shape = c->shape,
-                                         .layers = c->layers,
-                                         .weights = planned->format,
-                                         .seed = c->first_seed + c->done / c->layers,
-                                         .outlier_factor = o->outlier_factor,
-                                         .routing_skew = o->routing_skew};
-            status = study_source_generate(&g, &source, error);
-        }
-        if (status == GB_OK)
-            status = study_case_run(c, &source, &plan->run, stopped, error);
-        if (!planned->fixture)
-            study_source_free(&source);
-    }
-    return status;
+    if (planned->fixture)
+        return study_source_fixture(planned->fixture, source, error);
+    const struct model *model = planned->input->model;
+    struct study_generation g = {.name = c->name,
+                                 .router = model ? model->router : "",
+                                 .norm_topk_prob = model ? model->norm_topk_prob : true,
+                                 .shape = c->shape,
+                                 .layers = c->layers,
+                                 .weights = planned->format,
+                                 .seed = c->first_seed + seed,
+                                 .outlier_factor = o->outlier_factor,
+                                 .routing_skew = o->routing_skew};
+    return study_source_generate(&g, source, error);
 }
 
 static enum gb_status run_all(struct plan *plan, bool *stopped, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    plan->run = (struct study_run){.stop = &interrupted, .save = save, .context = plan, .began = clock_seconds()};
+    plan->run = (struct study_run){
+        .stop = &interrupted, .open = open_source, .save = save, .context = plan, .began = clock_seconds()};
     for (uint32_t i = 0; i < plan->study.cases; i++) {
         plan->run.all += plan->study.of[i].seeds * plan->study.of[i].layers;
         plan->run.done += plan->study.of[i].done;
     }
     plan->run.resumed = plan->run.done;
-    if (plan->options->record) /* so that a first interruption leaves a file, and one that cannot be written costs
-                                  nothing */
-        status = study_write(plan->options->record, &plan->study, error);
-    plan->saved = clock_seconds();
+    status = write_record(plan, error); /* so that a first interruption leaves a file, and one that cannot be written
+                                           costs nothing */
     for (uint32_t i = 0; status == GB_OK && !*stopped && i < plan->study.cases; i++)
-        status = run_case(plan, i, stopped, error);
+        status = study_case_run(&plan->study.of[i], &plan->run, stopped, error);
     progress_done();
-    if (status == GB_OK && *stopped && plan->options->record)
-        status = study_write(plan->options->record, &plan->study, error);
-    return status;
+    return status == GB_OK && *stopped ? write_record(plan, error) : status;
 }
 
 /* Text into a file, whole or not at all. */
@@ -508,6 +502,44 @@ static void command_line(int argc, char **argv, char *text, size_t bytes)
             *c = '?';
 }
 
+/* The plan, which must be the same in all ranks, and what there is of it. */
+static enum gb_status prepare(struct plan *plan, struct gb_error *error)
+{
+    char hash[65], first[65];
+    enum gb_status status = check_files(plan->options, error);
+    if (status == GB_OK)
+        status = make_plan(plan, error);
+    status = study_ranks_agree(true, status, error);
+    if (status != GB_OK)
+        return status;
+    study_hash(&plan->study, hash);
+    memcpy(first, hash, sizeof first);
+    study_ranks_share(true, first, sizeof first, 0);
+    if (strcmp(hash, first))
+        status = gb_fail(error, GB_EINVAL, "rank %u has read other fixtures than rank 0; do both see the same files?",
+                         study_ranks.rank);
+    if (status == GB_OK)
+        status = resume(plan, error);
+    status = study_ranks_agree(true, status, error);
+    return status == GB_OK ? study_share(&plan->study, error) : status;
+}
+
+/* Says how it ended, once. */
+static int finish(const struct plan *plan, enum gb_status status, bool stopped, const struct gb_error *error)
+{
+    const char *record = plan->options->record;
+    if (study_ranks.rank)
+        return status != GB_OK ? EXIT_USAGE : stopped ? EXIT_NOT_RUN : EXIT_PASS;
+    if (status != GB_OK)
+        return command_error("study", "%s", error->message);
+    if (stopped && record)
+        fprintf(stderr, "gaugeblock study: interrupted after %.0f of %.0f layers; --resume goes on with %s\n",
+                plan->run.done, plan->run.all, record);
+    else if (stopped)
+        fprintf(stderr, "gaugeblock study: interrupted; nothing is kept without --record\n");
+    return stopped ? EXIT_NOT_RUN : EXIT_PASS;
+}
+
 static int run_study(int argc, char **argv)
 {
     struct study_options o = {
@@ -525,23 +557,14 @@ static int run_study(int argc, char **argv)
     }
     plan->options = &o;
     snprintf(plan->study.kind, sizeof plan->study.kind, "%s", o.kind);
-    enum gb_status status = check_files(&o, &error);
-    if (status == GB_OK)
-        status = make_plan(plan, &error);
-    if (status == GB_OK)
-        status = resume(plan, &error);
+    enum gb_status status = prepare(plan, &error);
     signal(SIGINT, interrupt);
     signal(SIGTERM, interrupt);
     if (status == GB_OK)
         status = run_all(plan, &stopped, &error);
-    if (status == GB_OK && !stopped)
+    if (status == GB_OK && !stopped && !study_ranks.rank)
         status = results(plan, &error);
-    int code = status != GB_OK ? command_error("study", "%s", error.message) : stopped ? EXIT_NOT_RUN : EXIT_PASS;
-    if (status == GB_OK && stopped && o.record)
-        fprintf(stderr, "gaugeblock study: interrupted after %.0f of %.0f layers; --resume goes on with %s\n",
-                plan->run.done, plan->run.all, o.record);
-    else if (status == GB_OK && stopped)
-        fprintf(stderr, "gaugeblock study: interrupted; nothing is kept without --record\n");
+    int code = finish(plan, status, stopped, &error);
     for (uint32_t i = 0; i < plan->study.cases; i++)
         gb_fixture_free(plan->of[i].fixture);
     study_free(&plan->study);

@@ -139,8 +139,11 @@ static void prereduced(void **state)
 
 static void names(void **state)
 {
-    static const char *const wrong[] = {
-        "bf16", "fp5.fma32", "bf16.sum", "bf16.fma32.prereduced1", "bf16.fma32.x", "bf16.fma32.prereduced4x"};
+    static const char *const wrong[] = {"bf16",         "fp5.fma32",
+                                        "bf16.sum",     "bf16.fma32.prereduced1",
+                                        "bf16.fma32.x", "bf16.fma32.prereduced4x",
+                                        "bf16.fma32..", "bf16.fma32.",
+                                        "bf16.",        "bf16.fma32.fp32intermediate.x"};
     struct study_path paths[STUDY_PATHS];
     struct gb_shape narrow = shape;
     struct gb_error error;
@@ -149,6 +152,11 @@ static void names(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(study_paths(wrong[i], GB_NVFP4, &shape, paths, &count, &error), GB_EINVAL);
     assert_int_equal(study_paths("mxfp8.mma16-sm90", GB_FP8_BLOCK, &shape, paths, &count, &error), GB_EUNSUPPORTED);
+    assert_int_equal(study_paths("mxfp8.fma32.fp32intermediate", GB_NVFP4, &shape, paths, &count, &error),
+                     GB_EUNSUPPORTED);
+    assert_int_equal(study_paths("bf16.mma16-sm90.bf16gateup.prereduced12", GB_NVFP4, &shape, paths, &count, &error),
+                     GB_OK);
+    assert_true(count == 2 && paths[1].rounded_gate_up && !paths[1].fp32_intermediate && paths[1].ranks == 12);
     assert_int_equal(study_paths(NULL, GB_NVFP4, &shape, paths, &count, &error), GB_OK);
     assert_int_equal(count, 8);
     assert_int_equal(study_paths("bf16.fma32,int8.fma32,int8.fma32", GB_NVFP4, &shape, paths, &count, &error), GB_OK);
@@ -197,21 +205,25 @@ static void start(struct running *r)
     assert_int_equal(study_case_new(c, &error), GB_OK);
 }
 
+static enum gb_status open_source(void *context, const struct study_case *c, uint32_t of, struct study_source *source,
+                                  struct gb_error *error)
+{
+    (void)context;
+    (void)error;
+    *source = generated(GB_NVFP4, c->first_seed + of);
+    return GB_OK;
+}
+
 /* Runs what is left, or until it stops. */
 static void go(struct running *r, uint32_t layers)
 {
-    struct study_case *c = r->study.of;
     struct gb_error error;
     bool stopped = false;
     r->stop = 0;
     r->layers = layers;
-    r->run = (struct study_run){.stop = &r->stop, .save = count_down, .context = r, .all = 1.0};
-    while (c->done < c->seeds * c->layers && !stopped) {
-        struct study_source source = generated(GB_NVFP4, c->first_seed + c->done / c->layers);
-        if (study_case_run(c, &source, &r->run, &stopped, &error) != GB_OK)
-            fail_msg("%s", error.message);
-        study_source_free(&source);
-    }
+    r->run = (struct study_run){.stop = &r->stop, .open = open_source, .save = count_down, .context = r, .all = 1.0};
+    if (study_case_run(r->study.of, &r->run, &stopped, &error) != GB_OK)
+        fail_msg("%s", error.message);
 }
 
 static void whole_run(int threads, char *hash)
