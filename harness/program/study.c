@@ -37,7 +37,7 @@ struct study_options {
     uint32_t layers, tokens, seeds;
     bool generation; /* an option was given that goes with generated weights */
     uint64_t seed;
-    const char *paths, *record, *csv, *table;
+    const char *paths, *record, *csv, *table, *head;
     struct sensitivity_options sensitivity; /* what drift and closeness do not have */
     float outlier_factor, routing_skew;
     bool resume;
@@ -57,6 +57,7 @@ enum {
     OPTION_CSV,
     OPTION_TABLE,
     OPTION_RESUME,
+    OPTION_HEAD,
     OPTION_ORIGINAL,
     OPTION_INPUT_SCALES,
     OPTION_ACTIVATIONS,
@@ -84,6 +85,8 @@ static const struct argp_option options[] = {
     {"csv", OPTION_CSV, "FILE", 0, "write every figure as comma-separated values", 0},
     {"table", OPTION_TABLE, "FILE", 0, "write the tables as Markdown", 0},
     {"resume", OPTION_RESUME, NULL, 0, "go on with the --record that an interrupted run of the same command left", 0},
+    {"head", OPTION_HEAD, "DIR", 0,
+     "drift of a fixture: the checkpoint whose final norm and head turn the last streams into logits", 0},
     {"original", OPTION_ORIGINAL, "DIR", 0, "sensitivity: the checkpoint that the fixture was quantised from", 0},
     {"input-scales", OPTION_INPUT_SCALES, "DIR", 0,
      "sensitivity: a checkpoint whose static scales of activations are used; calibrated by default", 0},
@@ -173,6 +176,8 @@ static void check(struct argp_state *state, struct study_options *o)
                            "generated weights, --model or --shape");
     if (o->resume && !o->record)
         usage_error(state, "--resume goes with --record, the file to go on with");
+    if (o->head && (strcmp(o->kind, "drift") || o->inputs != 1 || !o->input[0].path))
+        usage_error(state, "--head goes with drift and one fixture");
     check_sensitivity(state, o);
     if (!o->formats)
         o->format[o->formats++] = GB_NVFP4;
@@ -226,6 +231,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_RESUME:
         o->resume = true;
         return 0;
+    case OPTION_HEAD:
+        o->head = argument;
+        return 0;
     case OPTION_ORIGINAL:
         o->sensitivity.original = argument;
         return 0;
@@ -267,6 +275,9 @@ struct plan {
     struct study study;
     struct planned of[INPUTS * FORMATS];
     struct study_run run;
+    struct gb_checkpoint *checkpoint; /* of --head; NULL without */
+    struct gb_head head;
+    struct study_end end;
     double saved; /* clock_seconds() of the last save */
 };
 
@@ -276,6 +287,33 @@ static void interrupt(int signal_number)
 {
     (void)signal_number;
     interrupted = 1;
+}
+
+/* Final norm and head of the checkpoint, which must be those of the model whose layers the fixture ends with. */
+static enum gb_status plan_head(struct plan *plan, const struct gb_fixture *f, struct study_case *c,
+                                struct gb_error *error)
+{
+    const char *directory = plan->options->head;
+    const uint32_t last = f->layer[f->layers - 1].index;
+    char name[128];
+    enum gb_status status = gb_checkpoint_open(directory, &plan->checkpoint, error);
+    const struct gb_checkpoint *from = plan->checkpoint;
+    if (status != GB_OK)
+        return status;
+    if (from->shape.hidden != f->shape.hidden || from->layers != last + 1)
+        return gb_fail(error, GB_EINVAL,
+                       "--head %s: has %u layers of hidden %u, but the fixture ends with layer %u of hidden %u; import "
+                       "its last layer too",
+                       directory, from->layers, from->shape.hidden, last, f->shape.hidden);
+    if (gb_checkpoint_shared(from, last, name))
+        return gb_fail(error, GB_EUNSUPPORTED,
+                       "--head %s: its last layer adds the output of shared experts (%s), which the streams lack",
+                       directory, name);
+    status = gb_checkpoint_head(from, &plan->head, error);
+    plan->end = (struct study_end){&plan->head, from->rms_norm_epsilon};
+    c->vocabulary = plan->head.vocabulary;
+    snprintf(c->end, sizeof c->end, "%s", from->sha256);
+    return status;
 }
 
 static enum gb_status plan_case(struct plan *plan, const struct study_input *input, enum gb_format format,
@@ -304,6 +342,8 @@ static enum gb_status plan_case(struct plan *plan, const struct study_input *inp
     enum gb_status status = study_paths(o->paths, format, &c->shape, c->path, &c->paths, error);
     if (status == GB_OK && c->paths < 2)
         status = gb_fail(error, GB_EINVAL, "--paths: one path alone, bf16.fma32, leaves nothing to compare");
+    if (status == GB_OK && o->head)
+        status = plan_head(plan, fixture, c, error);
     return status == GB_OK ? study_case_new(c, error) : status;
 }
 
@@ -342,9 +382,9 @@ static enum gb_status make_plan(struct plan *plan, struct gb_error *error)
 static bool same_case(const struct study_case *a, const struct study_case *b)
 {
     bool same = !strcmp(a->name, b->name) && !strcmp(a->weights, b->weights) && !strcmp(a->recipe, b->recipe) &&
-                !strcmp(a->inputs, b->inputs) && !memcmp(&a->shape, &b->shape, sizeof a->shape) &&
-                a->layers == b->layers && a->seeds == b->seeds && a->paths == b->paths &&
-                a->first_seed == b->first_seed && a->outlier_factor == b->outlier_factor &&
+                !strcmp(a->inputs, b->inputs) && !strcmp(a->end, b->end) &&
+                !memcmp(&a->shape, &b->shape, sizeof a->shape) && a->layers == b->layers && a->seeds == b->seeds &&
+                a->paths == b->paths && a->first_seed == b->first_seed && a->outlier_factor == b->outlier_factor &&
                 a->routing_skew == b->routing_skew;
     for (uint32_t p = 0; same && p < a->paths; p++)
         same = !strcmp(a->path[p].name, b->path[p].name);
@@ -420,8 +460,12 @@ static enum gb_status open_source(void *context, const struct study_case *c, uin
 static enum gb_status run_all(struct plan *plan, bool *stopped, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    plan->run = (struct study_run){
-        .stop = &interrupted, .open = open_source, .save = save, .context = plan, .began = clock_seconds()};
+    plan->run = (struct study_run){.stop = &interrupted,
+                                   .open = open_source,
+                                   .end = plan->checkpoint ? &plan->end : NULL,
+                                   .save = save,
+                                   .context = plan,
+                                   .began = clock_seconds()};
     for (uint32_t i = 0; i < plan->study.cases; i++) {
         plan->run.all += plan->study.of[i].seeds * plan->study.of[i].layers;
         plan->run.done += plan->study.of[i].done;
@@ -574,6 +618,8 @@ static int run_study(int argc, char **argv)
     for (uint32_t i = 0; i < plan->study.cases; i++)
         gb_fixture_free(plan->of[i].fixture);
     study_free(&plan->study);
+    gb_head_free(&plan->head);
+    gb_checkpoint_close(plan->checkpoint);
     free(plan);
     return code;
 }

@@ -56,7 +56,14 @@ uint32_t study_case_arrays(struct study_case *c, struct study_array *arrays)
         add(arrays, &count, group, "stream2", "layers, samples", 2, of_truth, STUDY_BY_SAMPLE, &c->stream2[t]);
         add(arrays, &count, group, "layer2", "layers, samples", 2, of_truth, STUDY_BY_SAMPLE, &c->layer2[t]);
     }
+    const uint64_t of_word[] = {c->paths, c->samples};
     add(arrays, &count, "truth", "model_layer", "layers", 1, of_truth, STUDY_SAME, &c->model_layer);
+    for (int a = 0; c->vocabulary && a < STUDY_AGAINST; a++) {
+        char group[32];
+        snprintf(group, sizeof group, "head/%s", study_against_name((enum study_against)a));
+        add(arrays, &count, group, "kl", "paths, samples", 2, of_word, STUDY_BY_SAMPLE, &c->head[a].kl);
+        add(arrays, &count, group, "same_top", "paths, samples", 2, of_word, STUDY_BY_SAMPLE, &c->head[a].same_top);
+    }
     return count;
 }
 
@@ -137,11 +144,11 @@ enum gb_status study_case_add(struct study_case *c, uint32_t seed, const struct 
 {
     struct study_array to[STUDY_ARRAYS], from[STUDY_ARRAYS];
     struct study_case own = *layer;
-    uint32_t count = study_case_arrays(c, to), at = c->layers_done[seed];
+    uint32_t count = study_case_arrays(&own, from), at = c->layers_done[seed];
     bool first = true;
     for (uint32_t s = 0; s < c->seeds; s++)
         first &= c->layers_done[s] <= at;
-    study_case_arrays(&own, from);
+    study_case_arrays(c, to); /* and logits, which no layer has */
     for (uint32_t i = 0; i < count; i++)
         merge(&to[i], &from[i], at, seed, first);
     c->layers_done[seed]++;

@@ -16,7 +16,7 @@ struct counts {
     uint32_t *value;
     uint32_t low, high;
 };
-enum { COUNTS = 10, LARGEST = 1 << 20 };
+enum { COUNTS = 11, LARGEST = 1 << 20 };
 
 static void counts_of(struct study_case *c, struct counts counts[COUNTS])
 {
@@ -30,6 +30,7 @@ static void counts_of(struct study_case *c, struct counts counts[COUNTS])
         {"seeds", &c->seeds, 1, 4096},
         {"path_count", &c->paths, 1, STUDY_PATHS},
         {"samples", &c->samples, 1, LARGEST},
+        {"vocabulary", &c->vocabulary, 0, 1 << 24},
         {"done", &c->done, 0, 4096 * 4096},
     };
     memcpy(counts, all, sizeof all);
@@ -43,6 +44,7 @@ static const struct {
     {"weights", offsetof(struct study_case, weights), sizeof(((struct study_case *)0)->weights)},
     {"recipe", offsetof(struct study_case, recipe), sizeof(((struct study_case *)0)->recipe)},
     {"inputs_sha256", offsetof(struct study_case, inputs), sizeof(((struct study_case *)0)->inputs)},
+    {"head_sha256", offsetof(struct study_case, end), sizeof(((struct study_case *)0)->end)},
 };
 enum { TEXTS = sizeof texts / sizeof *texts };
 

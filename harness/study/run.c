@@ -480,6 +480,9 @@ static enum gb_status take_over(struct study_case *c, const uint32_t *seeds, uin
         for (uint32_t i = 0; i < count; i++)
             study_ranks_share(true, *arrays[i].values, sizeof(double) * study_array_elements(&arrays[i]), g);
         study_ranks_share(true, own ? state : streams, sizeof(double) * study_case_streams(c), g);
+        const bool last = c->layers_done[seeds[g]] + 1 == c->layers;
+        if (status == GB_OK && last && run->end && !study_ranks.rank) /* which writes the file */
+            status = study_head(c, run->end, seeds[g], own ? state : streams, error);
         if (status == GB_OK)
             status = study_case_add(c, seeds[g], own ? mine : &heard, own ? state : streams, error);
         run->done++;

@@ -100,21 +100,33 @@ struct study_measure {
     double *changed;  /* [layers, paths, samples] open loop: 1 where the set of experts is another than truth's */
 };
 
+/* What the model's logits are compared with, those of both truths and of bf16.fma32. */
+enum study_against { STUDY_AGAINST_BF16 = STUDY_TRUTHS, STUDY_AGAINST };
+/* "quantised", "original", "bf16.fma32". */
+const char *study_against_name(enum study_against against);
+struct study_logits {
+    double *kl; /* [paths, samples] divergence of the path's distribution of the next token from the other, nats */
+    double *same_top; /* [paths, samples] 1 where both find the same word most probable */
+};
+
 /* One model in one weight format. */
 struct study_case {
     char name[128], weights[16], recipe[64];
     struct gb_shape shape; /* tokens: of one seed */
     uint32_t layers, seeds, paths, samples;
+    uint32_t vocabulary; /* of the head; 0: the case has none */
     uint64_t first_seed;
     char inputs[65]; /* SHA-256 of the fixture's inputs; "" where they are generated */
+    char end[65];    /* SHA-256 of the checkpoint that the head is of; "" without */
     double outlier_factor, routing_skew;
     struct study_path path[STUDY_PATHS];
     struct study_measure measure[STUDY_MODES][STUDY_TRUTHS];
-    double *stream2[STUDY_TRUTHS]; /* [layers, samples] |truth's residual stream|^2 */
-    double *layer2[STUDY_TRUTHS];  /* [layers, samples] |truth's output of a layer by itself|^2 */
-    double *model_layer;           /* [layers] their numbers in the model */
-    uint32_t done;                 /* layers that are finished, of all seeds together */
-    uint32_t *layers_done;         /* [seeds] of each */
+    double *stream2[STUDY_TRUTHS];           /* [layers, samples] |truth's residual stream|^2 */
+    double *layer2[STUDY_TRUTHS];            /* [layers, samples] |truth's output of a layer by itself|^2 */
+    double *model_layer;                     /* [layers] their numbers in the model */
+    struct study_logits head[STUDY_AGAINST]; /* where there is a vocabulary */
+    uint32_t done;                           /* layers that are finished, of all seeds together */
+    uint32_t *layers_done;                   /* [seeds] of each */
     double **state; /* [seeds] of one that is begun: [paths + STUDY_TRUTHS, tokens, hidden] its residual streams behind
                        the last layer; otherwise NULL */
 };
@@ -143,18 +155,29 @@ struct study_array {
     enum study_merge merge;
 };
 size_t study_array_elements(const struct study_array *array);
-enum { STUDY_ARRAYS = STUDY_TRUTHS * (STUDY_MODES * 6 + 2 + 2) + 1 };
-/* arrays: [STUDY_ARRAYS]. How many. */
+enum { STUDY_ARRAYS = STUDY_TRUTHS * (STUDY_MODES * 6 + 2 + 2) + 1 + STUDY_AGAINST * 2 };
+/* arrays: [STUDY_ARRAYS]. How many; those of logits come last. */
 uint32_t study_case_arrays(struct study_case *c, struct study_array *arrays);
 
 /* What a run calls after every layer; not GB_OK ends it. */
 typedef enum gb_status study_save(void *context, struct gb_error *error);
+/* What comes behind the last layer. */
+struct study_end {
+    const struct gb_head *head;
+    double epsilon; /* of its norm */
+};
+/* Enters what a seed's streams behind the last layer, [truths and paths, tokens, hidden], mean for the logits.
+ * GB_ENOMEM. */
+enum gb_status study_head(struct study_case *c, const struct study_end *end, uint32_t seed, const double *state,
+                          struct gb_error *error);
+
 /* What one run is about. Every rank has one. */
 struct study_run {
     const volatile sig_atomic_t *stop; /* not 0: end between paths */
     /* The layers of one seed; freed with study_source_free. */
     enum gb_status (*open)(void *context, const struct study_case *c, uint32_t seed, struct study_source *source,
                            struct gb_error *error);
+    const struct study_end *end; /* NULL: no logits */
     study_save *save;
     void *context;
     double done, all; /* in layers */
@@ -210,6 +233,12 @@ struct study_figures study_figures_of(const struct study_case *c, enum study_mod
 /* relative_l2 of study_figures_of with its interval. */
 struct study_interval study_relative_l2(const struct study_case *c, const struct study_resamples *r,
                                         enum study_mode mode, enum study_truth truth, uint32_t layer, uint32_t path);
+
+/* Means over all samples, with their intervals: of the divergence, and of the share of the same most probable word
+ * (Clopper and Pearson). */
+struct study_interval study_mean_kl(const struct study_case *c, const struct study_resamples *r,
+                                    enum study_against against, uint32_t path);
+struct study_interval study_top_agreement(const struct study_case *c, enum study_against against, uint32_t path);
 
 /* Open loop: relative L2 = amplitude * (layer + 1)^exponent, least squares of the logarithms. NaN with fewer than 3
  * layers. */
