@@ -341,6 +341,61 @@ static void sensitivity_adds_up(void **state)
     study_source_free(&source);
 }
 
+/* Logits of three words from streams of two channels: the divergences by their definition, and who agrees. The first
+ * path is truth itself, the second prefers another word. */
+static void last_mile(void **state)
+{
+    static const gb_bf16 matrix[] = {{0x3F80}, {0}, {0}, {0x3F80}, {0xBF80}, {0x4000}}; /* 1, 0; 0, 1; -1, 2 */
+    static const double streams[4][2] = {{3.0, 1.0}, {2.0, 2.5}, {3.0, 1.0}, {-1.0, 4.0}};
+    const struct gb_tensor tensor = {.dtype = GB_DTYPE_BF16, .rank = 2, .shape = {3, 2}, .count = 6, .data = matrix};
+    float norm[] = {1.0f, 2.0f};
+    const struct gb_head head = {3, 2, norm, &tensor};
+    const struct study_end end = {&head, 1e-6};
+    struct study_case c = {
+        .shape = {1, 2, 2, 2, 1}, .layers = 1, .seeds = 1, .samples = 1, .paths = 2, .vocabulary = 3};
+    struct gb_error error;
+    double p[4][3];
+    int top[4];
+    (void)state;
+    for (int s = 0; s < 4; s++) {
+        double root = sqrt((streams[s][0] * streams[s][0] + streams[s][1] * streams[s][1]) / 2.0 + 1e-6), sum = 0.0;
+        double a = streams[s][0] / root, b = 2.0 * streams[s][1] / root;
+        const double logits[] = {a, b, 2.0 * b - a};
+        for (int w = 0; w < 3; w++)
+            sum += exp(logits[w]);
+        for (int w = 0; w < 3; w++)
+            p[s][w] = exp(logits[w]) / sum;
+        top[s] = logits[0] > logits[1] && logits[0] > logits[2] ? 0 : logits[1] > logits[2] ? 1 : 2;
+    }
+    assert_int_equal(study_case_new(&c, &error), GB_OK);
+    assert_int_equal(study_head(&c, &end, 0, streams[0], &error), GB_OK);
+    for (int a = 0; a < STUDY_AGAINST; a++)
+        for (int path = 0; path < 2; path++) {
+            double kl = 0.0;
+            for (int w = 0; w < 3; w++)
+                kl += p[a][w] * log(p[a][w] / p[2 + path][w]);
+            assert_true(fabs(c.head[a].kl[path] - kl) < 1e-14);
+            assert_true(c.head[a].same_top[path] == (top[a] == top[2 + path]));
+        }
+    assert_true(top[0] != top[1] && c.head[STUDY_QUANTISED].kl[0] == 0.0 && c.head[STUDY_ORIGINAL].kl[0] > 0.1);
+    study_case_free(&c);
+}
+
+/* 38 of 40 tokens agree: the interval of Clopper and Pearson is 83.1 to 99.4 %. */
+static void agreement(void **state)
+{
+    struct study_case c = {
+        .shape = {40, 2, 2, 2, 1}, .layers = 1, .seeds = 1, .samples = 40, .paths = 1, .vocabulary = 2};
+    struct gb_error error;
+    (void)state;
+    assert_int_equal(study_case_new(&c, &error), GB_OK);
+    for (int n = 0; n < 40; n++)
+        c.head[0].same_top[n] = n != 3 && n != 30;
+    struct study_interval i = study_top_agreement(&c, (enum study_against)STUDY_QUANTISED, 0);
+    assert_true(i.value == 0.95 && fabs(i.low - 0.8308) < 1e-4 && fabs(i.high - 0.9939) < 1e-4);
+    study_case_free(&c);
+}
+
 /* A heavy-tailed positive number of mean 1, and one from -1 to 1, from a generator of their own. */
 static uint64_t seed = 88172645463325252u;
 static double uniform(void)
@@ -505,6 +560,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
         cmocka_unit_test(sensitivity_adds_up),
+        cmocka_unit_test(last_mile),
+        cmocka_unit_test(agreement),
         cmocka_unit_test(known_ratio),
         cmocka_unit_test(intervals_cover),
         cmocka_unit_test(growth),
