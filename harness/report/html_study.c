@@ -287,6 +287,26 @@ static void summary_table(const struct page *p, enum study_truth truth)
     html_table_end(p->stream);
 }
 
+static void head_table(const struct page *p, enum study_against against, const char *whom)
+{
+    static const char *const heads[] = {"path", "KL, nats", "95 % interval", "same top-1, %", "95 % interval, %"};
+    enum { USED = sizeof heads / sizeof *heads };
+    char caption[160], cells[COLUMNS][CELL];
+    snprintf(caption, sizeof caption, "Logits (%u words) against %s", p->c->vocabulary, whom);
+    html_table_begin(p->stream, caption, heads, USED);
+    for (uint32_t i = against == STUDY_AGAINST_BF16; i < p->c->paths; i++) {
+        struct study_interval kl = study_mean_kl(p->c, &p->resamples, against, i),
+                              top = study_top_agreement(p->c, against, i);
+        cell(cells, 0, "%s", p->names[i]);
+        cell(cells, 1, "%.3e", kl.value);
+        cell(cells, 2, isnan(kl.low) ? "" : "%.2e to %.2e", kl.low, kl.high);
+        cell(cells, 3, "%.1f", 100.0 * top.value);
+        cell(cells, 4, "%.1f to %.1f", 100.0 * top.low, 100.0 * top.high);
+        put(p->stream, cells, USED);
+    }
+    html_table_end(p->stream);
+}
+
 static void layer_table(const struct page *p, enum study_truth truth)
 {
     static const char *const heads[] = {"path",      "layer",      "relative L2", "injected",      "carried",
@@ -339,6 +359,11 @@ static void write_case(const struct page *p)
     fputs("</div>\n", p->stream);
     for (int t = STUDY_TRUTHS; t-- > 0;)
         summary_table(p, (enum study_truth)t);
+    if (c->vocabulary) {
+        head_table(p, STUDY_AGAINST_BF16, "bf16 activations, the same weights (bf16.fma32)");
+        for (int t = STUDY_TRUTHS; t-- > 0;)
+            head_table(p, (enum study_against)t, against((enum study_truth)t));
+    }
     for (int t = STUDY_TRUTHS; t-- > 0;)
         layer_table(p, (enum study_truth)t);
     fputs("</section>\n", p->stream);
@@ -376,6 +401,9 @@ static void words(FILE *stream)
         "came in from the layers before. <b>By itself</b>: of the layer's output alone, given the same bf16 "
         "input.</li>\n"
         "<li><b>Changed</b>: tokens that go to another set of experts than in float64. <b>Growth</b>: the error grows as depth to this power, with its standard error; 0.5 is what independent errors do.</li>\n"
+        "<li><b>KL</b>: by how much the distribution of the next token differs, in the mean over tokens; <b>same "
+        "top-1</b>: how often the most probable token is the same. Attention's share of the residual stream is the "
+        "captured one on every path.</li>\n"
         "<li><b>95 % interval</b>: over tokens and seeds; it says nothing about other texts or models.</li>\n"
         "</ul></details>\n",
         stream);

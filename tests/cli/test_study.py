@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """gaugeblock study: results as h5py reads them, figures made again from them, threads, interruptions, refusals."""
 import csv
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import h5py
 import numpy
 
 from program import CAPTURE, CHECKPOINT, PROGRAM, SOURCE, expect, path, record, refused, run
+from published import write
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
 
@@ -83,6 +86,55 @@ for layer, found in enumerate(one["cases"][0]["metrics"]["drift"]):
     near(float(rows["open_loop", "quantised", str(layer), "bf16.fma32", "relative_l2"]["value"]),
          found["reference_truth"]["quantised"]["relative_l2"], "drift")
 
+# The last mile: a final norm and a head beside the checkpoint.
+model = path("model")
+shutil.copytree(CHECKPOINT, model)
+random = numpy.random.default_rng(3)
+
+
+def head(words, **more):
+    tensors = {"model.norm.weight": random.standard_normal(384) / 8 + 1, "lm_head.weight":
+               random.standard_normal((words, 384)) / 4, **more}
+    tensors = {name: ("F32", values.astype(numpy.float32)) for name, values in tensors.items() if values is not None}
+    write(os.path.join(model, "head.safetensors"), tensors)
+    with open(os.path.join(CHECKPOINT, "model.safetensors.index.json")) as index:
+        index = json.load(index)
+    index["weight_map"].update({name: "head.safetensors" for name in tensors})
+    with open(os.path.join(model, "model.safetensors.index.json"), "w") as stream:
+        json.dump(index, stream)
+
+
+head(100)
+text = run("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--csv", path("head.csv")).stdout
+expect("logits of 100 words vs bf16.fma32" in text and text.count("same top-1") == 3, text)
+with open(path("head.csv")) as stream:
+    logits = {(r["truth"], r["path"], r["figure"]): r for r in csv.DictReader(stream) if r["mode"] == "head"}
+with h5py.File(path("head.h5")) as file, h5py.File(path("drift.h5")) as plain:
+    case = file["cases/0"]
+    expect(case.attrs["vocabulary"] == 100 and plain["cases/0"].attrs["vocabulary"] == 0, "vocabulary")
+    for against in (*TRUTHS, "bf16.fma32"):
+        kl, same = case[f"head/{against}/kl"][:], case[f"head/{against}/same_top"][:]
+        expect(kl.shape == same.shape == (8, 64) and (kl >= -1e-15).all() and set(numpy.unique(same)) <= {0.0, 1.0}, against)
+        for p, name in enumerate(paths):
+            near(float(logits[against, name, "top_agreement"]["value"]), same[p].mean(), name)
+            near(float(logits[against, name, "kl_nats"]["value"]), kl[p].mean(), name) if kl[p].any() else None
+    kl = case["head/quantised/kl"][:].mean(axis=1)
+    expect((case["head/bf16.fma32/kl"][0] == 0).all() and 100 * kl[0] < kl[6], f"bf16 loses least: {kl}")
+    expect((case["open_loop/original/error2"][:] == plain["cases/0/open_loop/original/error2"][:]).all(), "the same study")
+run("report", path("head.h5"), "-o", path("head.html"))
+with open(path("head.html")) as stream:
+    expect("Logits (100 words) against bf16 activations" in stream.read(), "the page has no logits")
+head(7, **{"lm_head.weight": None, "model.embed_tokens.weight": random.standard_normal((7, 384))})
+expect("logits of 7 words" in run("study", "drift", tiny, "--head", model).stdout, "a tied head")
+expect("holds another study" in refused("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--resume"), "head")
+expect("model.norm.weight" in refused("study", "drift", tiny, "--head", CHECKPOINT), "no head")
+head(7, **{"lm_head.weight": random.standard_normal((7, 383))})
+expect("lm_head.weight" in refused("study", "drift", tiny, "--head", model), "a narrow head")
+run("import", CHECKPOINT, path("first.h5"), "--format", "nvfp4", "--capture", CAPTURE, "--layers", "0")
+expect("ends with layer 0" in refused("study", "drift", path("first.h5"), "--head", model), "not the last layer")
+refused("study", "closeness", tiny, "--head", model)
+refused("study", "drift", "--shape", "8,2,256,128", "--head", model)
+
 # What a first look gave: quantised activations are far from the quantised weights' truth, and near the original one's.
 def closeness(truth, name):
     return float(rows["layer", truth, "", name, "closeness"]["value"])
@@ -148,7 +200,9 @@ expect(process.returncode == 3 and not out and "--resume goes on" in err and len
 with h5py.File(path("long.h5")) as file:
     done = file["cases/0"].attrs["done"]
     expect(file.attrs["finished"] == 0 and 0 <= done < 16, str(done))
-    expect(file["cases/0/resume/state"].shape == (5, 8, 512), "streams")
+    expect(file["cases/0/resume/layers_done"][:] == [done], "progress")
+    if done:
+        expect(file["cases/0/resume/state/0"].shape == (5, 8, 512), "streams")
     if done:
         expect(not numpy.isnan(file["cases/0/open_loop/original/error2"][:done]).any(), "what is done")
     expect(numpy.isnan(file["cases/0/open_loop/original/error2"][done:]).all(), "what is not")
