@@ -23,11 +23,21 @@ static void enter_nan(double subject, size_t i, struct bound_result *r)
     }
 }
 
+double bound_deviations(uint64_t elements)
+{
+    return sqrt(2.0 * log(2.0 * (double)elements / FALSE_ALARM_PROBABILITY));
+}
+
+double bound_limit(double worst, double sigma, double bias, double deviations)
+{
+    return fmin(worst, deviations * sigma + fabs(bias));
+}
+
 void bound_compare(const double *subject, const double *truth, const double *worst, const double *sigma,
                    const double *bias, uint32_t tokens, size_t per_token, uint64_t elements_of_case,
                    struct bound_result *r)
 {
-    double lambda = sqrt(2.0 * log(2.0 * (double)elements_of_case / FALSE_ALARM_PROBABILITY));
+    double deviations = bound_deviations(elements_of_case);
     memset(r, 0, sizeof *r);
     r->elements = tokens * per_token;
     for (uint32_t t = 0; t < tokens; t++) {
@@ -38,7 +48,7 @@ void bound_compare(const double *subject, const double *truth, const double *wor
                 continue;
             }
             double error = fabs(subject[i] - truth[i]);
-            double limit = fmin(worst[i], lambda * sigma[i] + (bias ? fabs(bias[i]) : 0.0));
+            double limit = bound_limit(worst[i], sigma[i], bias ? bias[i] : 0.0, deviations);
             double ratio = error == 0.0 ? 0.0 : error / limit;
             r->exceeding += !(error <= limit);
             r->zero_exceeding += !(fabs(truth[i]) <= limit);

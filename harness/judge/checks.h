@@ -31,6 +31,10 @@ void bound_compare(const double *subject, const double *truth, const double *wor
                    const double *bias, uint32_t tokens, size_t per_token, uint64_t elements_of_case,
                    struct bound_result *r);
 
+/* Its sqrt(2 ln(2 N / p)), and the limit. */
+double bound_deviations(uint64_t elements);
+double bound_limit(double worst, double sigma, double bias, double deviations);
+
 struct check_result {
     uint64_t compared, mismatching, max_ulp; /* bits */
     uint64_t elements, exceeding;            /* bound */
