@@ -30,7 +30,7 @@ struct verify_options {
     struct policy policy;
     struct coverage_demand demand;
     long long expect; /* negative: not given */
-    bool verbose;
+    bool verbose, undiagnosed;
     unsigned timeout_s;
 };
 
@@ -51,7 +51,8 @@ enum {
     OPTION_COVERAGE,
     OPTION_SCALES,
     OPTION_OPEN_SILU,
-    OPTION_LIMITS
+    OPTION_LIMITS,
+    OPTION_NO_DIAGNOSIS
 };
 
 static const struct argp_option options[] = {
@@ -78,6 +79,7 @@ static const struct argp_option options[] = {
      "run the first N tokens, for each N; all tokens by default. With --outputs: files that have so many tokens", 0},
     {"gate", OPTION_GATE, "FILE", 0,
      "which checks bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
+    {"no-diagnosis", OPTION_NO_DIAGNOSIS, NULL, 0, "do not search what a wrong result looks like", 0},
     {"limits", OPTION_LIMITS, "FILE.h5", 0,
      "write truth and the limit of each element that --outputs are held to (docs/gates.md)", 0},
     {"minimise", OPTION_MINIMISE, "OUT.h5", 0,
@@ -120,6 +122,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (strcmp(argument, operator_name(GB_LAYER)) && strcmp(argument, operator_name(GB_DOWN)))
             usage_error(state, "--operator %s: give layer or down", argument);
         o->claim.operation = operator_named(argument)->operation;
+        return 0;
+    case OPTION_NO_DIAGNOSIS:
+        o->undiagnosed = true;
         return 0;
     case OPTION_LIMITS:
         o->limits = argument;
@@ -369,6 +374,7 @@ static enum gb_status verify_cases(json_t *record, struct case_list *cases, stru
                                    .timeout_s = o->timeout_s,
                                    .minimal = o->minimal,
                                    .limits = o->limits,
+                                   .undiagnosed = o->undiagnosed,
                                    .batches_text = o->batches,
                                    .batches = {(*fixture)->shape.tokens},
                                    .batch_count = 1};

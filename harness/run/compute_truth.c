@@ -228,11 +228,8 @@ enum gb_status compute_truth(struct gb_fixture *f, struct gb_error *error)
     enum gb_status status = w.x && w.routing_weights
                                 ? GB_OK
                                 : gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
-    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
-        for (size_t i = 0; i < pairs; i++)
-            f->layer[l].truth_routing_weights[i] = (double)f->layer[l].routing_weights[i];
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++)
         status = all_truth(f, &o, l, &w, error);
-    }
     free(w.x);
     free(w.routing_weights);
     return status;
