@@ -22,6 +22,8 @@ struct case_request {
     const char *batches_text; /* as --batch has it; NULL: all tokens */
     unsigned timeout_s;
     struct timing_request timing;
+    const char *limits;  /* where the limits of the check `bound` are written; NULL: not asked for */
+    bool undiagnosed;    /* what fails is not explained */
     const char *minimal; /* where the smallest part that fails is written; NULL: not asked for */
 };
 

@@ -36,15 +36,20 @@ struct enclosure enclosure_intermediate(const struct gb_bounds *of, uint32_t acc
                               gb_may_truncate(accumulator_bits) ? of->intermediate_bias : NULL};
 }
 
-static double limit_of(const struct enclosure *e, size_t i, double lambda)
+double enclosure_deviations(uint64_t elements)
 {
-    return fmin(e->worst[i], lambda * e->sigma[i] + e->underflow[i] + (e->bias ? fabs(e->bias[i]) : 0.0));
+    return sqrt(2.0 * log(2.0 * (double)elements / FALSE_ALARM_PROBABILITY));
+}
+
+double enclosure_limit(const struct enclosure *e, size_t i, double deviations)
+{
+    return fmin(e->worst[i], deviations * e->sigma[i] + e->underflow[i] + (e->bias ? fabs(e->bias[i]) : 0.0));
 }
 
 void bound_compare(const double *subject, const struct enclosure *e, uint32_t tokens, size_t per_token,
                    uint64_t elements_of_case, struct bound_result *r)
 {
-    double lambda = sqrt(2.0 * log(2.0 * (double)elements_of_case / FALSE_ALARM_PROBABILITY));
+    double deviations = enclosure_deviations(elements_of_case);
     memset(r, 0, sizeof *r);
     r->elements = tokens * per_token;
     for (uint32_t t = 0; t < tokens; t++) {
@@ -54,7 +59,7 @@ void bound_compare(const double *subject, const struct enclosure *e, uint32_t to
                 enter_nan(subject[i], i, r);
                 continue;
             }
-            double error = fabs(subject[i] - e->truth[i]), limit = limit_of(e, i, lambda);
+            double error = fabs(subject[i] - e->truth[i]), limit = enclosure_limit(e, i, deviations);
             double ratio = error == 0.0 ? 0.0 : error / limit;
             r->exceeding += !(error <= limit);
             r->zero_exceeding += !(fabs(e->truth[i]) <= limit);

@@ -40,6 +40,10 @@ struct bound_result {
 void bound_compare(const double *subject, const struct enclosure *expected, uint32_t tokens, size_t per_token,
                    uint64_t elements_of_case, struct bound_result *r);
 
+/* Its sqrt(2 ln(2 N / p)), and the limit of element i. */
+double enclosure_deviations(uint64_t elements);
+double enclosure_limit(const struct enclosure *e, size_t i, double deviations);
+
 struct check_result {
     uint64_t compared, mismatching, max_ulp; /* bits */
     uint64_t elements, exceeding;            /* bound */

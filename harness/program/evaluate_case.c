@@ -88,7 +88,7 @@ static enum gb_status explain_case(struct case_entry *one, const struct case_req
         append(one, "its outputs pass every check");
         return GB_OK;
     }
-    if (!row || (s->checks && s->checks->unwritten)) /* poison looks like nothing known */
+    if (!row || r->undiagnosed || (s->checks && s->checks->unwritten)) /* poison looks like nothing known */
         return GB_OK;
     progress("searching what the error looks like", 0.7);
     enum gb_status status = row->explain(b, s->kernel.operation, s->outputs, &one->explanation, error);

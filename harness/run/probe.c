@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/run/compute_truth.h"
 #include "harness/run/contract.h"
 #include "harness/run/child.h"
 #include "harness/run/text.h"
@@ -96,24 +97,44 @@ static enum gb_status check_contract(const char *path, const struct gb_fixture *
                    path_end(path), gb_format_name(f->activations), gb_format_name(f->weights));
 }
 
-int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error)
+/* What gb_fixture_send leaves of a file. Returns an exit code. */
+static int read_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error)
 {
     char *argv[] = {"gaugeblock", "probe", (char *)path, NULL};
-    *fixture = NULL;
-    progress("reading the fixture, generating its weights", 0.0);
     int shared = memfd_create("fixture", MFD_CLOEXEC);
     int code = probe(path, argv, shared, timeout_s, error);
-    if (code == EXIT_PASS && gb_fixture_receive(path, shared, fixture, error) != GB_OK) {
-        input_name(path, error);
+    if (code == EXIT_PASS && gb_fixture_receive(path, shared, fixture, error) != GB_OK)
         code = EXIT_USAGE;
-    }
-    progress_done();
     if (!*fixture && shared >= 0)
         close(shared);
-    if (code == EXIT_PASS && check_contract(path, *fixture, error) != GB_OK) {
+    return code;
+}
+
+/* A fixture that another process holds in memory; truth is computed where it lies, for both to see. */
+static int receive_fixture(const char *path, int shared, struct gb_fixture **fixture, struct gb_error *error)
+{
+    enum gb_status status = gb_fixture_receive(path, shared, fixture, error);
+    if (status != GB_OK)
+        close(shared);
+    if (status == GB_OK && !gb_fixture_quantises(*fixture))
+        status = compute_truth(*fixture, error);
+    return status == GB_OK ? EXIT_PASS : EXIT_USAGE;
+}
+
+int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixture, struct gb_error *error)
+{
+    *fixture = NULL;
+    progress("reading the fixture, generating its weights", 0.0);
+    int shared = gb_fixture_shared(path);
+    int code = shared < 0 ? read_fixture(path, timeout_s, fixture, error) : receive_fixture(path, shared, fixture, error);
+    if (code == EXIT_USAGE)
+        input_name(path, error);
+    progress_done();
+    if (code == EXIT_PASS && check_contract(path, *fixture, error) != GB_OK)
+        code = EXIT_USAGE;
+    if (code != EXIT_PASS) {
         gb_fixture_free(*fixture);
         *fixture = NULL;
-        code = EXIT_USAGE;
     }
     return code;
 }
