@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every kernel of libgaugeblock-cuda against the CPU reference, bit for bit: shapes with and without short chunks,
- * batches 1 to 64, top_k 1 to 16, empty slots, six kinds of data, outputs poisoned with two patterns, canaries around
- * every buffer, inputs unchanged; batch invariance; CUDA-graph replays.
+ * Every kernel of libgaugeblock-cuda in the order fma32 against the CPU reference, bit for bit: shapes with and without
+ * short chunks, batches 1 to 64, top_k 1 to 16, empty slots, six kinds of data, outputs poisoned with two patterns,
+ * canaries around every buffer, inputs unchanged; batch invariance; CUDA-graph replays.
  *
  * usage: test_gpu LIBRARY [SEED]
  */
@@ -73,9 +73,9 @@ void run_problem(const struct gb_shape &shape, enum gb_format format, enum data_
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel &kernel = table->kernels[k];
         if (kernel.weights != format || kernel.activations != GB_BF16 || kernel.operation == GB_ROUTE ||
-            kernel.flags & GB_ROUTES)
+            kernel.flags & GB_ROUTES || strcmp(kernel.order, GB_ORDER_FMA32) != 0)
             continue; /* routers: test_route.cu; layers that route: test_routed_layer.cu; quantised activations: the
-                         operator by itself, and verify */
+                         operator by itself, and verify; mma16: bench_mma16.cu */
         struct gb_error error;
         struct gb_problem question = {};
         question.size = sizeof question;
