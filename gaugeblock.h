@@ -387,6 +387,8 @@ struct gb_stage_roundings {
 /* The orders of accumulation that have a contract: docs/numerics.md. */
 #define GB_ORDER_FMA32 "fma32/1"
 #define GB_ORDER_MMA16_SM90 "mma16-sm90/1"
+/* Of GB_COMBINE alone: fma in slot order, then ranks and nodes in ascending order: docs/numerics.md#combine. */
+#define GB_ORDER_SLOTS "slots/1"
 
 struct gb_kernel {
     const char *name; /* unique in its table, printable ASCII without spaces, at most 127: "vendor/kernel" */

@@ -53,8 +53,7 @@ enum gb_status gb_reference_dispatch(const struct gb_arguments *a, struct gb_err
     struct gb_rows rows;
     enum gb_status status = gb_exchange_check_routes(a, GB_DISPATCH, error);
     const struct gb_exchange *e = a->exchange;
-    if (status == GB_OK &&
-        (!a->x || !a->counts || !a->routes || !a->codes || (e->quantiser.element && !a->scales)))
+    if (status == GB_OK && (!a->x || !a->counts || !a->routes || !a->codes || (e->quantiser.element && !a->scales)))
         status = gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     if (status == GB_OK)
         status = gb_rows_new(a, &rows, error);

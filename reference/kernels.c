@@ -96,11 +96,11 @@ static enum gb_status supports_combine(const struct gb_problem *problem, struct 
 GB_ORDERS(OPERATORS)
 OPERATOR(fma32, GB_ORDER_FMA32, router, GB_ROUTE)
 
-/* What is asked for determines every bit, so there is no order and no weight format. */
-#define ALONE(NAME, OPERATION, SUPPORTS, RUN)                                                                          \
+/* What is asked for determines every bit, combine's in its one order; there is no weight format. */
+#define ALONE(NAME, OPERATION, ORDER, SUPPORTS, RUN)                                                                   \
     {                                                                                                                  \
-        .name = NAME, .operation = OPERATION, .activations = GB_BF16, .output = GB_FP32, .accumulator_bits = 24,       \
-        .supports = SUPPORTS, .run = RUN                                                                               \
+        .name = NAME, .operation = OPERATION, .activations = GB_BF16, .output = GB_FP32, .order = ORDER,               \
+        .accumulator_bits = 24, .supports = SUPPORTS, .run = RUN                                                       \
     }
 
 #define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, ORDER, BITS, FLAGS, SUPPORTS, RUN)                               \
@@ -131,10 +131,11 @@ OPERATOR(fma32, GB_ORDER_FMA32, router, GB_ROUTE)
 
 static const struct gb_kernel kernels[] = {
     GB_CONTRACTS(KERNELS) ROUTER,
-    ALONE("cpu/quantise", GB_QUANTISE, supports_quantise, gb_reference_quantise),
-    ALONE("cpu/silu-mul-quantise", GB_SILU_MUL_QUANTISE, supports_silu_mul_quantise, gb_reference_silu_mul_quantise),
-    ALONE("cpu/dispatch", GB_DISPATCH, supports_dispatch, gb_reference_dispatch),
-    ALONE("cpu/combine", GB_COMBINE, supports_combine, gb_reference_combine),
+    ALONE("cpu/quantise", GB_QUANTISE, NULL, supports_quantise, gb_reference_quantise),
+    ALONE("cpu/silu-mul-quantise", GB_SILU_MUL_QUANTISE, NULL, supports_silu_mul_quantise,
+          gb_reference_silu_mul_quantise),
+    ALONE("cpu/dispatch", GB_DISPATCH, NULL, supports_dispatch, gb_reference_dispatch),
+    ALONE("cpu/combine", GB_COMBINE, GB_ORDER_SLOTS, supports_combine, gb_reference_combine),
 };
 
 static const struct gb_kernel_table table = {

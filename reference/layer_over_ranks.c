@@ -12,17 +12,17 @@ struct traffic {
     int32_t *routes; /* [rows] */
     void *codes;     /* [rows, hidden], as dispatch writes them */
     void *scales;
-    int32_t *ids;   /* [rows], the expert of each row */
-    float *ones;    /* [rows] */
-    float *outputs; /* [rows, hidden], of the experts */
-    void *values;   /* the same as combine reads them */
+    int32_t *ids;          /* [rows], the expert of each row */
+    float *ones;           /* [rows] */
+    float *outputs;        /* [rows, hidden], of the experts */
+    void *values;          /* the same as combine reads them */
     gb_bf16 *intermediate; /* [rows, intermediate] */
 };
 
 static void traffic_free(struct traffic *t)
 {
-    void *const all[] = {t->counts, t->routes, t->codes, t->scales, t->ids, t->ones, t->outputs, t->values,
-                         t->intermediate};
+    void *const all[] = {t->counts, t->routes,  t->codes,  t->scales,      t->ids,
+                         t->ones,   t->outputs, t->values, t->intermediate};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -117,10 +117,10 @@ enum gb_status gb_reference_layer_over_ranks(const struct gb_contract *contract,
                                              struct gb_error *error)
 {
     struct gb_arguments a = gb_arguments_known(arguments);
-    enum gb_status status = a.exchange && a.exchange->size >= sizeof *a.exchange
-                                ? GB_OK
-                                : gb_fail(error, GB_EINVAL, "no struct gb_exchange of at least %zu bytes",
-                                          sizeof *a.exchange);
+    enum gb_status status =
+        a.exchange && a.exchange->size >= sizeof *a.exchange
+            ? GB_OK
+            : gb_fail(error, GB_EINVAL, "no struct gb_exchange of at least %zu bytes", sizeof *a.exchange);
     if (status == GB_OK)
         status = gb_arguments_check(contract, arguments, GB_LAYER, error);
     if (status != GB_OK)

@@ -354,6 +354,15 @@ GB_API enum gb_status gb_bound_router(const struct gb_arguments *arguments, cons
                                       double deviations, double *low, double *high, double *relative,
                                       struct gb_error *error);
 
+/* GB_COMBINE in float64. output: [ranks * tokens, hidden]. GB_EINVAL, GB_ENOMEM. */
+GB_API enum gb_status gb_truth_exchange(const struct gb_arguments *arguments, double *output, struct gb_error *error);
+/* The same by any order of the sums that are formed where the exchange says, to an output of this format, with
+ * accumulators of so many significand bits: |subject - truth| <= worst. truth, worst: [ranks * tokens, hidden]; worst
+ * may be NULL. docs/numerics.md#rank-sums. */
+GB_API enum gb_status gb_bound_exchange(const struct gb_arguments *arguments, enum gb_format output,
+                                        uint32_t accumulator_bits, double *truth, double *worst,
+                                        struct gb_error *error);
+
 #ifdef __cplusplus
 }
 #endif

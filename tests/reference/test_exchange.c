@@ -335,9 +335,12 @@ struct layer {
 };
 
 static const struct layer layers[] = {
-    {GB_NVFP4, NULL, GB_ORDER_FMA32},           {GB_NVFP4, NULL, GB_ORDER_MMA16_SM90},
-    {GB_BF16, NULL, GB_ORDER_FMA32},            {GB_NVFP4, "nvfp4.trtllm/1", GB_ORDER_FMA32},
-    {GB_MXFP8, "mxfp8.rceil/1", GB_ORDER_FMA32}, {GB_FP8_BLOCK, "fp8g128.deepseek/1", GB_ORDER_FMA32},
+    {GB_NVFP4, NULL, GB_ORDER_FMA32},
+    {GB_NVFP4, NULL, GB_ORDER_MMA16_SM90},
+    {GB_BF16, NULL, GB_ORDER_FMA32},
+    {GB_NVFP4, "nvfp4.trtllm/1", GB_ORDER_FMA32},
+    {GB_MXFP8, "mxfp8.rceil/1", GB_ORDER_FMA32},
+    {GB_FP8_BLOCK, "fp8g128.deepseek/1", GB_ORDER_FMA32},
 };
 
 static void layer_new(const struct layer *layer, struct problem *problem)
@@ -445,8 +448,8 @@ int main(void)
 {
     omp_set_num_threads(1); /* many small runs */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dispatch),      cmocka_unit_test(test_combine), cmocka_unit_test(test_accumulations),
-        cmocka_unit_test(test_layer),         cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_dispatch), cmocka_unit_test(test_combine),       cmocka_unit_test(test_accumulations),
+        cmocka_unit_test(test_layer),    cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
