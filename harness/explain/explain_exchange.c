@@ -85,7 +85,7 @@ static bool fits(const struct search *s, const float *made, uint32_t first, uint
 struct alone {
     struct gb_exchange asked;
     struct gb_arguments arguments;
-    int32_t *ids;     /* [ranks * tokens, top_k] */
+    int32_t *ids;    /* [ranks * tokens, top_k] */
     gb_bf16 *rows;   /* [top_k, hidden], of its routes */
     int32_t *routes; /* [rows], of all tokens */
 };
@@ -107,8 +107,9 @@ static enum gb_status alone_new(const struct search *s, struct alone *a, struct 
     narrow.hidden = 1;
     all.exchange = &narrow;
     all.x = zeros;
-    enum gb_status status = zeros && a->ids && a->rows && a->routes ? exchange_as(&all, true, GB_FP32, &sent, error)
-                                                       : gb_fail(error, GB_ENOMEM, "no memory for one token");
+    enum gb_status status = zeros && a->ids && a->rows && a->routes
+                                ? exchange_as(&all, true, GB_FP32, &sent, error)
+                                : gb_fail(error, GB_ENOMEM, "no memory for one token");
     for (size_t i = 0; status == GB_OK && i < slots; i++)
         a->ids[i] = i / shape->top_k == s->token ? e->ids[i] : -1;
     for (uint32_t row = 0; status == GB_OK && row < e->asked.rows; row++) {

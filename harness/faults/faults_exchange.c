@@ -375,9 +375,8 @@ static bool no_side(struct combining *c)
 
 static bool accumulated(struct combining *c, enum gb_accumulation accumulation, uint32_t ranks_per_node)
 {
-    bool same =
-        c->given->accumulation == accumulation &&
-        (accumulation != GB_AT_SENDER_NODE || c->given->ranks_per_node == ranks_per_node);
+    bool same = c->given->accumulation == accumulation &&
+                (accumulation != GB_AT_SENDER_NODE || c->given->ranks_per_node == ranks_per_node);
     c->asked.accumulation = accumulation;
     c->asked.ranks_per_node = ranks_per_node;
     return !same;
@@ -425,7 +424,8 @@ static const struct combine_fault combine_rows[] = {
     {"the weight is applied on both sides", slot_weighed_twice, OF_SLOT, "a fused epilogue that has the weight"},
     {"the row has not arrived", slot_late, OF_SLOT, "a flag that is set before its data"},
     {"the row is the next one of the buffer", slot_of_next, OF_BUFFER, "an offset of another rank, a row misrouted"},
-    {"the row is the one before it in the buffer", slot_of_previous, OF_BUFFER, "DeepEP: a buffer that is not switched"},
+    {"the row is the one before it in the buffer", slot_of_previous, OF_BUFFER,
+     "DeepEP: a buffer that is not switched"},
     {"rows of all ranks lie one further on", offset_wrong, OF_ALL, "an exclusive prefix sum for an inclusive one"},
     {"weights are applied on both sides", both_sides, OF_ALL,
      "DeepEP normal combine: its rows are to be weighted before, low-latency rows are not"},

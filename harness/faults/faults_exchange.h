@@ -33,7 +33,7 @@ struct combine_fault {
         OF_SLOT,  /* one of one token */
         OF_BUFFER /* the same, and of which rows lie beside that slot's */
     } kind;
-    const char *modelled_on;             /* the public bug, or what makes it likely */
+    const char *modelled_on; /* the public bug, or what makes it likely */
 };
 const struct combine_fault *combine_faults(size_t *count);
 

@@ -64,7 +64,7 @@ static enum gb_status sent_new(const struct baseline *b, const struct gb_outputs
                                struct gb_error *error)
 {
     size_t slots = (size_t)b->fixture->shape.tokens * b->fixture->shape.top_k;
-    *s = (struct sent){b->fixture, &b->fixture->exchanged.asked,   b->reference,
+    *s = (struct sent){b->fixture, &b->fixture->exchanged.asked,    b->reference,
                        outputs,    calloc(slots, sizeof *s->times), malloc(slots * sizeof *s->at)};
     if (!s->times || !s->at)
         return gb_fail(error, GB_ENOMEM, "no memory to check %zu slots", slots);
@@ -132,10 +132,9 @@ static void check_routes(const struct sent *s, struct case_result *j)
     case_worsen(j, VERDICT_FAIL,
                 "routes: %llu of %llu rows have another than the reference; first at rank %u, row %llu: %s %s; the row "
                 "has %s; in all %llu routes are lost, %llu are there twice, %llu went to another rank",
-                (unsigned long long)d.mismatching, (unsigned long long)d.compared,
-                receiver_of(s, (uint32_t)d.first), (unsigned long long)d.first,
-                place_of(s->asked, (int32_t)d.first_reference, place), fate, found, (unsigned long long)lost,
-                (unsigned long long)twice, (unsigned long long)misrouted);
+                (unsigned long long)d.mismatching, (unsigned long long)d.compared, receiver_of(s, (uint32_t)d.first),
+                (unsigned long long)d.first, place_of(s->asked, (int32_t)d.first_reference, place), fate, found,
+                (unsigned long long)lost, (unsigned long long)twice, (unsigned long long)misrouted);
 }
 
 static void check_counts(const struct sent *s, struct case_result *j)
@@ -152,13 +151,13 @@ static void check_counts(const struct sent *s, struct case_result *j)
     layer_add_bits(j->layer, "counts", GB_FP32, experts, &d);
     check_add_bits(&j->bits, &d);
     if (d.mismatching)
-        case_worsen(j, VERDICT_FAIL,
-                    "counts: %llu of %llu differ from the reference; first from rank %llu to expert %llu of rank %d: %d "
-                    "routes, reference %d",
-                    (unsigned long long)d.mismatching, (unsigned long long)d.compared,
-                    (unsigned long long)(d.first / experts), (unsigned long long)(d.first % experts),
-                    s->fixture->exchanged.placement[d.first % experts], (int32_t)d.first_subject,
-                    (int32_t)d.first_reference);
+        case_worsen(
+            j, VERDICT_FAIL,
+            "counts: %llu of %llu differ from the reference; first from rank %llu to expert %llu of rank %d: %d "
+            "routes, reference %d",
+            (unsigned long long)d.mismatching, (unsigned long long)d.compared, (unsigned long long)(d.first / experts),
+            (unsigned long long)(d.first % experts), s->fixture->exchanged.placement[d.first % experts],
+            (int32_t)d.first_subject, (int32_t)d.first_reference);
 }
 
 /* One element of an array of rows; FP32 scales that are NaN are one class. */
@@ -259,8 +258,11 @@ static enum gb_status sums_new(const struct baseline *b, const struct gb_kernel 
     const struct gb_arguments a = gb_fixture_exchange_arguments(b->fixture);
     const float *reference = b->reference->combined;
     size_t count = (size_t)a.shape.tokens * a.shape.hidden;
-    *s = (struct sums){malloc(count * sizeof *s->truth), malloc(count * sizeof *s->worst),
-                       malloc(count * sizeof *s->stored), {0}, {0}};
+    *s = (struct sums){malloc(count * sizeof *s->truth),
+                       malloc(count * sizeof *s->worst),
+                       malloc(count * sizeof *s->stored),
+                       {0},
+                       {0}};
     if (!s->truth || !s->worst || !s->stored)
         return gb_fail(error, GB_ENOMEM, "no memory to check %zu sums", count);
     for (size_t i = 0; i < count; i++)
@@ -279,9 +281,10 @@ static void check_truth(const struct gb_fixture *f, const struct sums *s, struct
     const double *stored = f->exchanged.truth;
     for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
         if (!(fabs(stored[i] - s->truth[i]) <= narrow * s->worst[i]) && !(isnan(stored[i]) && isnan(s->truth[i]))) {
-            case_worsen(j, VERDICT_BAD_INPUT,
-                        "/truth/output: is not that of its inputs: token %zu, element %zu is %.17g, and should be %.17g",
-                        i / f->shape.hidden, i % f->shape.hidden, stored[i], s->truth[i]);
+            case_worsen(
+                j, VERDICT_BAD_INPUT,
+                "/truth/output: is not that of its inputs: token %zu, element %zu is %.17g, and should be %.17g",
+                i / f->shape.hidden, i % f->shape.hidden, stored[i], s->truth[i]);
             return;
         }
 }
@@ -314,19 +317,19 @@ static void check_sum_bounds(const struct baseline *b, const struct sums *s, str
     const struct gb_exchange *x = &b->fixture->exchanged.asked;
     uint32_t tokens = b->fixture->shape.tokens;
     struct bound_result r;
-    bound_compare(s->subject.value, s->truth, s->worst, s->worst, NULL, tokens, x->hidden,
-                  (uint64_t)tokens * x->hidden, &r);
+    bound_compare(s->subject.value, s->truth, s->worst, s->worst, NULL, tokens, x->hidden, (uint64_t)tokens * x->hidden,
+                  &r);
     layer_add_bound(j->layer, "output", x->hidden, &r);
     check_add_bound(&j->bound, &r);
     uint64_t token = r.at / x->hidden;
     if (r.exceeding)
-        case_worsen(j, VERDICT_FAIL,
-                    "output: %llu of %llu elements exceed the error bound of %s accumulation; worst at rank %llu, token "
-                    "%llu, element %llu: %.9g, truth %.9g, %.3g times the bound",
-                    (unsigned long long)r.exceeding, (unsigned long long)r.elements,
-                    gb_accumulation_name(x->accumulation), (unsigned long long)(token / x->tokens),
-                    (unsigned long long)(token % x->tokens), (unsigned long long)(r.at % x->hidden),
-                    s->subject.value[r.at], s->truth[r.at], r.limit_ratio);
+        case_worsen(
+            j, VERDICT_FAIL,
+            "output: %llu of %llu elements exceed the error bound of %s accumulation; worst at rank %llu, token "
+            "%llu, element %llu: %.9g, truth %.9g, %.3g times the bound",
+            (unsigned long long)r.exceeding, (unsigned long long)r.elements, gb_accumulation_name(x->accumulation),
+            (unsigned long long)(token / x->tokens), (unsigned long long)(token % x->tokens),
+            (unsigned long long)(r.at % x->hidden), s->subject.value[r.at], s->truth[r.at], r.limit_ratio);
     if (!r.zero_exceeding)
         case_worsen(j, VERDICT_VACUOUS, "zeros would lie inside the bound, so nothing was verified");
 }

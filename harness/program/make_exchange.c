@@ -115,8 +115,8 @@ enum gb_status make_exchange(const struct make_exchange_problem *p, const struct
         x.accumulation = o->accumulation ? o->accumulation : GB_AT_RECEIVER;
         x.ranks_per_node = o->ranks_per_node ? o->ranks_per_node : x.ranks < RANKS_PER_NODE ? x.ranks : RANKS_PER_NODE;
     }
-    enum gb_status status = gb_generate_exchange(p->row->operation, &x, p->recipe ? p->recipe->name : "bf16", &kinds,
-                                                 fixture, error);
+    enum gb_status status =
+        gb_generate_exchange(p->row->operation, &x, p->recipe ? p->recipe->name : "bf16", &kinds, fixture, error);
     if (status != GB_OK)
         return status;
     snprintf((*fixture)->source, sizeof(*fixture)->source,

@@ -455,13 +455,12 @@ static void exchange_block(FILE *stream, const json_t *one)
 {
     const json_t *layer = json_array_get(json_object_get(json_object_get(one, "metrics"), "layers"), 0), *array;
     const char *reason = record_text(one, "reason", NULL), *name;
-    fprintf(stream, "%s  %s  %s  %.0f ranks, %.0f tokens on each  ", record_text(one, "verdict", NULL),
+    const char *accumulation = record_text(one, "fixture", "accumulation", NULL);
+    fprintf(stream, "%s  %s  %s  %.0f ranks, %.0f tokens on each, %s%s\n", record_text(one, "verdict", NULL),
             record_text(one, "subject", "name", NULL), record_text(one, "fixture", "path", NULL),
-            record_number(one, "fixture", "ranks", NULL), record_number(one, "fixture", "tokens", NULL));
-    if (!reason[0] && record_text(one, "fixture", "accumulation", NULL)[0])
-        fprintf(stream, "accumulation %s\n", record_text(one, "fixture", "accumulation", NULL));
-    else
-        fprintf(stream, "%s\n", reason[0] ? reason : record_text(one, "fixture", "recipe", NULL));
+            record_number(one, "fixture", "ranks", NULL), record_number(one, "fixture", "tokens", NULL),
+            accumulation[0] ? "accumulation at the " : "rows in ",
+            accumulation[0] ? accumulation : record_text(one, "fixture", "recipe", NULL));
     if (reason[0])
         explain_lines(stream, one, false);
     json_object_foreach(json_object_get(layer, "subject_reference"), name, array)

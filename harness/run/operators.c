@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/run/operators.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "quant/quant.h"
+#include "reference/reference.h"
 
 void *operator_pointer(const void *structure, size_t place)
 {
@@ -303,6 +305,52 @@ static void free_exchange(struct gb_fixture *other)
     free(other->exchanged.rows);
 }
 
+/* The route of a row, as a dispatch of one column says it; negative: no memory. */
+static int64_t route_of(const struct gb_fixture *f, size_t row)
+{
+    struct gb_exchange narrow = f->exchanged.asked;
+    struct gb_outputs *sent;
+    struct gb_error ignored;
+    narrow.hidden = 1;
+    narrow.quantiser = (struct gb_quantiser){0};
+    struct gb_arguments a = gb_fixture_exchange_arguments(f);
+    gb_bf16 *x = calloc(f->shape.tokens, sizeof *x);
+    int64_t route = -1;
+    if (x && gb_outputs_new_dispatch(&narrow, &sent, &ignored) == GB_OK) {
+        a.exchange = &narrow;
+        a.x = x;
+        a.counts = sent->counts;
+        a.routes = sent->routes;
+        a.codes = sent->codes;
+        if (gb_reference_dispatch(&a, &ignored) == GB_OK)
+            route = sent->routes[row];
+        gb_outputs_free(sent);
+    }
+    free(x);
+    return route;
+}
+
+/* What was sent belongs to the slot of its row, a sum to its token. */
+static void place_exchanged(const struct gb_fixture *f, const struct operator_array *array, size_t element, char *text,
+                            size_t bytes)
+{
+    const struct gb_exchange *x = &f->exchanged.asked;
+    if (array->place == offsetof(struct gb_outputs, combined)) {
+        size_t token = element / x->hidden;
+        snprintf(text, bytes, " (rank %zu, token %zu)", token / x->tokens, token % x->tokens);
+    } else if (array->place != offsetof(struct gb_outputs, counts)) {
+        enum gb_exchange_part part = array->place == offsetof(struct gb_outputs, routes)  ? GB_EXCHANGE_ROUTES
+                                     : array->place == offsetof(struct gb_outputs, codes) ? GB_EXCHANGE_CODES
+                                                                                          : GB_EXCHANGE_SCALES;
+        uint32_t columns = gb_exchange_array(x, GB_FP32, part).columns;
+        size_t row = element / (columns ? columns : 1);
+        int64_t route = route_of(f, row), token = route / x->top_k;
+        if (route >= 0)
+            snprintf(text, bytes, " (row %zu: token %lld of rank %lld, slot %lld)", row, (long long)(token % x->tokens),
+                     (long long)(token / x->tokens), (long long)(route % x->top_k));
+    }
+}
+
 #define RANKS_READ(NAME, ARGUMENT, PLACE, BYTES) READ(NAME, ARGUMENT, 0, gb_fixture, exchanged.PLACE, BYTES)
 static const struct operator_array of_dispatch[] = {
     RANKS_READ("x", x, x, bytes_of_x),
@@ -329,7 +377,7 @@ static const struct operator_array of_combine[] = {
     .name = #NAME, .tokens = "tokens", .again = "", .over_ranks = true, .arrays = of_##NAME,                           \
     .array_count = COUNT(of_##NAME),                                                                                   \
     .instead = "sends tokens between ranks, so it runs on problems of gaugeblock make --operator " #NAME,              \
-    .ask = ask_exchange, .other = other_exchange, .free_other = free_exchange
+    .ask = ask_exchange, .other = other_exchange, .free_other = free_exchange, .place = place_exchanged
 #define QUANTISER(NAME)                                                                                                \
     .name = NAME, .tokens = "rows", .again = "", .arrays = of_quantisers, .array_count = COUNT(of_quantisers),         \
     .ask = ask_quantiser, .new_outputs = new_codes,                                                                    \

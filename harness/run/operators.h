@@ -72,6 +72,9 @@ struct operator_row {
      * next shows; NULL: none. GB_ENOMEM. free_other in any case. */
     enum gb_status (*other)(const struct gb_fixture *fixture, struct gb_fixture *other, struct gb_error *error);
     void (*free_other)(struct gb_fixture *other);
+    /* Adds where an element of what it writes belongs: " (rank 1, token 3)"; NULL: its number says it. */
+    void (*place)(const struct gb_fixture *fixture, const struct operator_array *array, size_t element, char *text,
+                  size_t bytes);
     /* Room for what it writes; with_stack: for the residual stream, too. */
     enum gb_status (*new_outputs)(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
                                   uint32_t layers, bool with_stack, struct gb_outputs **outputs,

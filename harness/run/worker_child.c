@@ -71,10 +71,10 @@ static bool wants_stack(const struct worker *w)
 
 /* Elements equal to both poisons were never written; any other difference is nondeterminism. layer: negative without
  * layers. */
-static void compare_runs(const void *first, const void *second, size_t count, size_t element, const char *name,
-                         int64_t layer, struct worker_checks *checks)
+static void compare_runs(const struct worker *w, const struct operator_array *array, const void *first,
+                         const void *second, size_t count, size_t element, int64_t layer, struct worker_checks *checks)
 {
-    char of_layer[32] = "";
+    char of_layer[96] = "";
     uint8_t poison[2][sizeof(float)];
     memset(poison[0], poisons[0], sizeof poison[0]);
     memset(poison[1], poisons[1], sizeof poison[1]);
@@ -85,7 +85,9 @@ static void compare_runs(const void *first, const void *second, size_t count, si
         if (!checks->unwritten && !checks->differing) {
             if (layer >= 0)
                 snprintf(of_layer, sizeof of_layer, " of layer %lld", (long long)layer);
-            snprintf(checks->where, sizeof checks->where, "element %zu of %s%s", i, name, of_layer);
+            else if (w->row->place)
+                w->row->place(w->fixture, array, i, of_layer, sizeof of_layer);
+            snprintf(checks->where, sizeof checks->where, "element %zu of %s%s", i, array->name, of_layer);
         }
         if (!memcmp(a, poison[0], element) && !memcmp(b, poison[1], element))
             checks->unwritten++;
@@ -116,8 +118,8 @@ static void compare_written(const struct worker *w, const void *out, const void 
         if (!a->written || !array_used(a, w->uses))
             continue;
         size_t bytes = a->bytes(w->kernel, w->fixture, w->batches[b], &element);
-        compare_runs(operator_pointer(out, a->place), operator_pointer(again, a->place), bytes / element, element,
-                     a->name, layer, a->routing ? routing : checks);
+        compare_runs(w, a, operator_pointer(out, a->place), operator_pointer(again, a->place), bytes / element, element,
+                     layer, a->routing ? routing : checks);
     }
 }
 
