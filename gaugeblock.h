@@ -126,12 +126,14 @@ struct gb_weights {
 
 /* What a kernel computes. The operators are defined in docs/numerics.md. */
 enum gb_operator {
-    GB_LAYER = 1,            /* x, ids, routing weights -> output; stage output: intermediate */
-    GB_GATE_UP = 2,          /* x, ids -> intermediate */
-    GB_DOWN = 3,             /* intermediate, ids, routing weights -> output */
-    GB_ROUTE = 4,            /* x -> ids, routing weights */
-    GB_QUANTISE = 5,         /* values -> codes, scales */
-    GB_SILU_MUL_QUANTISE = 6 /* gate and up values -> codes, scales of silu(gate) * up */
+    GB_LAYER = 1,             /* x, ids, routing weights -> output; stage output: intermediate */
+    GB_GATE_UP = 2,           /* x, ids -> intermediate */
+    GB_DOWN = 3,              /* intermediate, ids, routing weights -> output */
+    GB_ROUTE = 4,             /* x -> ids, routing weights */
+    GB_QUANTISE = 5,          /* values -> codes, scales */
+    GB_SILU_MUL_QUANTISE = 6, /* gate and up values -> codes, scales of silu(gate) * up */
+    GB_DISPATCH = 7,          /* x, ids, placement -> counts, routes, rows of x as codes and scales */
+    GB_COMBINE = 8            /* rows of experts' outputs, ids, routing weights, placement -> output */
 };
 
 /*
@@ -237,6 +239,34 @@ struct gb_quantisation {
     float global_scale; /* encoding or decoding, as quantiser.global says; ignored where that is none */
 };
 
+/* Where GB_COMBINE adds up, and what is rounded to bf16 on the way: docs/numerics.md#combine. */
+enum gb_accumulation {
+    GB_AT_RECEIVER = 1,   /* rows travel; the token's rank adds them up in slot order */
+    GB_AT_SENDER = 2,     /* every rank adds up its own rows, and sends one bf16 row a token */
+    GB_AT_SENDER_NODE = 3 /* and so does every node with the rows of its ranks */
+};
+
+/*
+ * What GB_DISPATCH and GB_COMBINE are asked for: docs/numerics.md#dispatch and #combine. Every rank has `tokens`
+ * tokens, of which those without experts are sent nowhere. A route is one slot of one token with an expert; its number
+ * is (rank * tokens + token) * top_k + slot.
+ */
+struct gb_exchange {
+    size_t size; /* sizeof(struct gb_exchange) of the caller */
+    uint32_t ranks;
+    uint32_t tokens; /* of each rank */
+    uint32_t hidden, experts, top_k;
+    uint32_t rows; /* routes of all ranks: rows that are received in all */
+    /* GB_DISPATCH: rows are sent as bf16 where `element` is 0, otherwise as codes and scales of this quantiser, of
+     * block_rows 1. */
+    struct gb_quantiser quantiser;
+    float global_scale; /* of the quantiser, as struct gb_quantisation has it */
+    /* GB_COMBINE */
+    enum gb_format input; /* of the rows: GB_BF16 or GB_FP32 */
+    enum gb_accumulation accumulation;
+    uint32_t ranks_per_node; /* GB_AT_SENDER_NODE: neighbouring ranks, the last node may have fewer */
+};
+
 /* The question `supports` and `workspace` answer. */
 struct gb_problem {
     size_t size; /* sizeof(struct gb_problem) of the caller */
@@ -250,6 +280,7 @@ struct gb_problem {
     const struct gb_quantiser *activation_rules; /* of kernels whose activations are not GB_BF16; otherwise NULL */
     uint32_t apply_router_weight_on_input;       /* as in struct gb_arguments; not 0 only for kernels with
                                                     GB_APPLY_ROUTER_WEIGHT_ON_INPUT */
+    const struct gb_exchange *exchange;          /* GB_DISPATCH, GB_COMBINE; otherwise NULL. These ignore the rest */
 };
 
 /* The least `size` a caller may give: the struct as ABI version 1 began. */
@@ -309,6 +340,18 @@ struct gb_arguments {
      * top_k is 1, and GB_GATE_UP has routing weights. Only for kernels with GB_APPLY_ROUTER_WEIGHT_ON_INPUT; otherwise
      * 0. */
     uint32_t apply_router_weight_on_input;
+
+    /*
+     * For GB_DISPATCH and GB_COMBINE; otherwise NULL. Arrays are those of all ranks, one rank after the other:
+     * tokens = ranks * exchange->tokens. GB_DISPATCH reads x and ids, and writes counts, routes, and the rows as
+     * `codes` [rows, hidden] (gb_bf16, or as for GB_QUANTISE) and `scales` [rows, hidden / block]. GB_COMBINE reads
+     * ids, routing_weights and, as `values`, the rows of experts' outputs in the order of dispatch [rows, hidden], and
+     * writes `output`.
+     */
+    const struct gb_exchange *exchange; /* always in host memory */
+    const int32_t *placement;           /* in  [experts], the rank that has the expert */
+    int32_t *counts;                    /* out [ranks, experts], routes of a rank's tokens to an expert */
+    int32_t *routes;                    /* out [rows], the route of each row */
 };
 
 enum gb_kernel_flags {
@@ -344,6 +387,8 @@ struct gb_stage_roundings {
 /* The orders of accumulation that have a contract: docs/numerics.md. */
 #define GB_ORDER_FMA32 "fma32/1"
 #define GB_ORDER_MMA16_SM90 "mma16-sm90/1"
+/* Of GB_COMBINE alone: fma in slot order, then ranks and nodes in ascending order: docs/numerics.md#combine. */
+#define GB_ORDER_SLOTS "slots/1"
 
 struct gb_kernel {
     const char *name; /* unique in its table, printable ASCII without spaces, at most 127: "vendor/kernel" */

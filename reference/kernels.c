@@ -2,6 +2,7 @@
 /* The reference as subjects: of each contract its operators, and what needs none. */
 #include "quant/quant.h"
 #include "reference/contracts.h"
+#include "reference/exchange.h"
 #include "reference/quantise.h"
 
 static const struct gb_quantiser *activation_rules(const struct gb_problem *problem)
@@ -56,6 +57,21 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
     return gb_quantise_check(asked_for(problem), GB_SILU_MUL_QUANTISE, error);
 }
 
+static const struct gb_exchange *exchange(const struct gb_problem *problem)
+{
+    return problem->size < offsetof(struct gb_problem, exchange) + sizeof problem->exchange ? NULL : problem->exchange;
+}
+
+static enum gb_status supports_dispatch(const struct gb_problem *problem, struct gb_error *error)
+{
+    return gb_exchange_check(exchange(problem), GB_DISPATCH, error);
+}
+
+static enum gb_status supports_combine(const struct gb_problem *problem, struct gb_error *error)
+{
+    return gb_exchange_check(exchange(problem), GB_COMBINE, error);
+}
+
 /* The operators as the kernels of an order run them: ORDER_layer and so on. */
 #define OPERATOR(ORDER, NAME, OPERATOR, OPERATION)                                                                     \
     static enum gb_status ORDER##_##OPERATOR(const struct gb_arguments *a, struct gb_error *error)                     \
@@ -80,11 +96,11 @@ static enum gb_status supports_silu_mul_quantise(const struct gb_problem *proble
 GB_ORDERS(OPERATORS)
 OPERATOR(fma32, GB_ORDER_FMA32, router, GB_ROUTE)
 
-/* Every recipe: the codes are determined by its rules, so there is no order and no weight format. */
-#define QUANTISER(NAME, OPERATION, SUPPORTS, RUN)                                                                      \
+/* What is asked for determines every bit, combine's in its one order; there is no weight format. */
+#define ALONE(NAME, OPERATION, ORDER, SUPPORTS, RUN)                                                                   \
     {                                                                                                                  \
-        .name = NAME, .operation = OPERATION, .activations = GB_BF16, .output = GB_FP32, .accumulator_bits = 24,       \
-        .supports = SUPPORTS, .run = RUN                                                                               \
+        .name = NAME, .operation = OPERATION, .activations = GB_BF16, .output = GB_FP32, .order = ORDER,               \
+        .accumulator_bits = 24, .supports = SUPPORTS, .run = RUN                                                       \
     }
 
 #define KERNEL(NAME, OPERATION, WEIGHTS, ACTIVATIONS, ORDER, BITS, FLAGS, SUPPORTS, RUN)                               \
@@ -115,9 +131,11 @@ OPERATOR(fma32, GB_ORDER_FMA32, router, GB_ROUTE)
 
 static const struct gb_kernel kernels[] = {
     GB_CONTRACTS(KERNELS) ROUTER,
-    QUANTISER("cpu/quantise", GB_QUANTISE, supports_quantise, gb_reference_quantise),
-    QUANTISER("cpu/silu-mul-quantise", GB_SILU_MUL_QUANTISE, supports_silu_mul_quantise,
-              gb_reference_silu_mul_quantise),
+    ALONE("cpu/quantise", GB_QUANTISE, NULL, supports_quantise, gb_reference_quantise),
+    ALONE("cpu/silu-mul-quantise", GB_SILU_MUL_QUANTISE, NULL, supports_silu_mul_quantise,
+          gb_reference_silu_mul_quantise),
+    ALONE("cpu/dispatch", GB_DISPATCH, NULL, supports_dispatch, gb_reference_dispatch),
+    ALONE("cpu/combine", GB_COMBINE, GB_ORDER_SLOTS, supports_combine, gb_reference_combine),
 };
 
 static const struct gb_kernel_table table = {

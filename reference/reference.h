@@ -15,7 +15,8 @@ extern "C" {
 #endif
 
 /* Every operator by name; other parts have a table with a row of each. */
-#define GB_OPERATORS(ROW) ROW(layer) ROW(gate_up) ROW(down) ROW(route) ROW(quantise) ROW(silu_mul_quantise)
+#define GB_OPERATORS(ROW)                                                                                              \
+    ROW(layer) ROW(gate_up) ROW(down) ROW(route) ROW(quantise) ROW(silu_mul_quantise) ROW(dispatch) ROW(combine)
 
 /* In which sequence, with which roundings, dot products are accumulated. */
 struct gb_order;
@@ -129,6 +130,22 @@ GB_API enum gb_status gb_reference_silu_mul_quantise(const struct gb_arguments *
 /* What these quantise, in binary32. values: [rows, columns]. */
 GB_API enum gb_status gb_reference_quantised_values(const struct gb_arguments *arguments, enum gb_operator operation,
                                                     float *values, struct gb_error *error);
+
+/*
+ * All ranks of arguments->exchange in one process; shape and weights are not used. `output` is FP32. GB_EINVAL: sizes
+ * or a quantiser for which the operator is not defined, ids or ranks out of range, or another number of rows than the
+ * ids have. GB_ENOMEM. docs/numerics.md#dispatch and #combine.
+ */
+GB_API enum gb_status gb_reference_dispatch(const struct gb_arguments *arguments, struct gb_error *error);
+GB_API enum gb_status gb_reference_combine(const struct gb_arguments *arguments, struct gb_error *error);
+/*
+ * gb_reference_layer whose experts are spread over ranks: dispatch, of x in bf16 or by arguments->activation_rules,
+ * each rank's gate_up and down of the rows that it received, and combine of these. shape.tokens = ranks *
+ * exchange->tokens; the exchange's quantiser is not read, nor is the intermediate. GB_EINVAL, GB_ENOMEM.
+ * docs/numerics.md#layer-over-ranks.
+ */
+GB_API enum gb_status gb_reference_layer_over_ranks(const struct gb_contract *contract,
+                                                    const struct gb_arguments *arguments, struct gb_error *error);
 
 /*
  * What GB_GATE_UP makes of x, or GB_DOWN of the intermediate, by arguments->activation_rules: values [rows, columns],
@@ -339,6 +356,15 @@ GB_API enum gb_status gb_bound_down(const struct gb_shape *shape, const double *
 GB_API enum gb_status gb_bound_router(const struct gb_arguments *arguments, const double *x, uint32_t accumulator_bits,
                                       double deviations, double *low, double *high, double *relative,
                                       struct gb_error *error);
+
+/* GB_COMBINE in float64. output: [ranks * tokens, hidden]. GB_EINVAL, GB_ENOMEM. */
+GB_API enum gb_status gb_truth_exchange(const struct gb_arguments *arguments, double *output, struct gb_error *error);
+/* The same by any order of the sums that are formed where the exchange says, to an output of this format, with
+ * accumulators of so many significand bits: |subject - truth| <= worst. truth, worst: [ranks * tokens, hidden]; worst
+ * may be NULL. docs/numerics.md#rank-sums. */
+GB_API enum gb_status gb_bound_exchange(const struct gb_arguments *arguments, enum gb_format output,
+                                        uint32_t accumulator_bits, double *truth, double *worst,
+                                        struct gb_error *error);
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,8 @@ int main()
 
     gb_kernels_function kernels = header_table_in_c;
     const gb_kernel &kernel = kernels()->kernels[0];
-    gb_problem problem = {sizeof problem, {7, 16, 16, 1, 1}, GB_BF16, nullptr, GB_SILU, 0, nullptr, nullptr, 0};
+    gb_problem problem = {sizeof problem, {7, 16, 16, 1, 1}, GB_BF16, nullptr, GB_SILU, 0,
+                          nullptr,        nullptr,           0,       nullptr};
     if (kernel.supports(&problem, nullptr) != GB_EUNSUPPORTED)
         return fail("supports", 0);
     float output = 0;

@@ -52,12 +52,24 @@ static const char *after_codes(const struct case_entry *one, const struct gb_out
     return NULL;
 }
 
+/* Bits alone differ: sums are right, and in another order. */
+static const char *after_combine(const struct case_entry *one, const struct gb_outputs *outputs, bool minimising)
+{
+    (void)outputs;
+    (void)minimising;
+    return !one->explanation && bits_alone(&one->result)
+               ? "every element is within its error bound: if the kernel sums in another order than it claims, let it "
+                 "claim none"
+               : NULL;
+}
+
 static const struct operator_explainer rows[] = {
     {GB_LAYER, explain, after_layers},
     {GB_GATE_UP, explain, after_layers},
     {GB_DOWN, explain, after_layers},
     {GB_QUANTISE, explain_codes, after_codes},
     {GB_SILU_MUL_QUANTISE, explain_codes, after_codes},
+    {GB_COMBINE, explain_combine, after_combine},
 };
 
 const struct operator_explainer *operator_explainer_find(enum gb_operator operation)

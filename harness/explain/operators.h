@@ -23,4 +23,9 @@ const struct operator_explainer *operator_explainer_find(enum gb_operator operat
 enum gb_status explain_quantise(const struct gb_fixture *fixture, const struct gb_outputs *outputs,
                                 struct explanation **explanation, struct gb_error *error);
 
+/* Names the slot of the token that is worst and what became of its row, or the mistake made with all. */
+enum gb_status explain_combine(const struct baseline *baseline, enum gb_operator operation,
+                               const struct gb_outputs *outputs, struct explanation **explanation,
+                               struct gb_error *error);
+
 #endif

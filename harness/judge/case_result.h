@@ -108,6 +108,7 @@ struct case_result {
     bool wrong;       /* what the subject wrote fails, not just how it behaved */
     bool judged;      /* what follows is there */
     bool router;      /* and bits, bound and layers are all of it */
+    bool exchange;    /* the same of dispatch or combine, in one layer */
     bool quantiser;   /* and `quantise` is all of it */
     struct quantise_check quantise;
     bool output; /* what the subject writes, so that thresholds and distances are there */

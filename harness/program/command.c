@@ -39,19 +39,20 @@ void usage_error(const struct argp_state *state, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-void option_shape(const struct argp_state *state, const char *text, struct gb_shape *shape)
+void option_shape(const struct argp_state *state, const char *text, int sizes, struct gb_shape *shape)
 {
     uint32_t *const fields[] = {&shape->experts, &shape->top_k, &shape->hidden, &shape->intermediate};
+    const char *more = sizes == 4 ? ",intermediate" : "";
     char copy[64];
     if (strlen(text) >= sizeof copy)
-        usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+        usage_error(state, "--shape %s: give experts,top_k,hidden%s", text, more);
     snprintf(copy, sizeof copy, "%s", text);
     char *at = copy;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < sizes; i++) {
         uint64_t value;
         char *comma = strchr(at, ',');
-        if ((comma != NULL) != (i < 3))
-            usage_error(state, "--shape %s: give experts,top_k,hidden,intermediate", text);
+        if ((comma != NULL) != (i < sizes - 1))
+            usage_error(state, "--shape %s: give experts,top_k,hidden%s", text, more);
         if (comma)
             *comma = '\0';
         if (!parse_number(at, 1, 1 << 20, &value))

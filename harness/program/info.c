@@ -120,6 +120,37 @@ static int describe_quantiser(const struct gb_fixture *f)
     return EXIT_PASS;
 }
 
+static int describe_exchange(const struct gb_fixture *f)
+{
+    const struct gb_exchanged *e = &f->exchanged;
+    const struct gb_exchange *x = &e->asked;
+    uint64_t *received = calloc(x->ranks, sizeof *received), most = 0, tokens = 0; /* [ranks] */
+    if (!received)
+        return command_error("info", "no memory for %u ranks", x->ranks);
+    for (size_t s = 0; s < (size_t)f->shape.tokens * x->top_k; s++)
+        if (e->ids[s] >= 0) {
+            uint64_t rows = ++received[e->placement[e->ids[s]]];
+            most = rows > most ? rows : most;
+        }
+    for (uint32_t rank = 0; rank < x->ranks; rank++)
+        tokens += received[rank] > 0;
+    printf("operator        %s\n", operator_name(f->operation));
+    printf("ranks           %u, of which %llu receive rows\n", x->ranks, (unsigned long long)tokens);
+    printf("tokens          %u on each rank\n", x->tokens);
+    printf("hidden          %u\n", x->hidden);
+    printf("experts         %u, top-k %u\n", x->experts, x->top_k);
+    printf("rows            %u %s, at most %llu on one rank\n", x->rows, f->recipe, (unsigned long long)most);
+    if (x->accumulation)
+        printf("accumulation    %s", gb_accumulation_name(x->accumulation));
+    if (x->accumulation == GB_AT_SENDER_NODE)
+        printf(", nodes of %u ranks", x->ranks_per_node);
+    printf("%ssource          %s\n", x->accumulation ? "\n" : "", f->source);
+    printf("generator       %s, seed %llu\n", f->generator, (unsigned long long)f->seed);
+    printf("input sha256    %s\n", f->sha256);
+    free(received);
+    return EXIT_PASS;
+}
+
 static int describe_coverage(const struct gb_fixture *f)
 {
     struct coverage coverage;
@@ -160,9 +191,11 @@ static int run_info(int argc, char **argv)
         command_error("info", "%s", error.message);
         return code;
     }
-    code = gb_fixture_quantises(fixture) ? describe_quantiser(fixture) : describe(fixture);
+    code = gb_fixture_quantises(fixture)   ? describe_quantiser(fixture)
+           : gb_fixture_exchanges(fixture) ? describe_exchange(fixture)
+                                           : describe(fixture);
     if (code == EXIT_PASS && o.coverage)
-        code = gb_fixture_quantises(fixture)
+        code = !operator_of(fixture)->layers
                    ? command_error("info", "%s: --coverage counts codes and experts of layers; this is a problem of %s",
                                    path_end(o.path), operator_name(fixture->operation))
                    : describe_coverage(fixture);

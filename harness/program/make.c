@@ -7,6 +7,7 @@
 #include "harness/program/command.h"
 #include "harness/judge/check_exact.h"
 #include "harness/program/make.h"
+#include "harness/program/make_exchange.h"
 #include "harness/program/make_quantise.h"
 #include "harness/program/make_suite.h"
 #include "harness/program/models.h"
@@ -19,8 +20,10 @@ struct make_options {
     const struct model *model; /* NULL: --shape */
     struct gb_shape shape;
     const char *shape_text;
-    struct make_quantise quantise;
-    const char *of_layers; /* the first option that was given and goes with layers alone */
+    struct make_quantise quantise; /* and --operator */
+    struct make_exchange exchange;
+    const char *of_layers; /* the first option that was given and goes with layers alone; and */
+    const char *of_tokens; /* with layers or ranks */
     enum gb_format format, activations;
     const char *activation_recipe; /* a name of gb_recipes; NULL: the default of activations */
     const char *data;              /* a name of gb_generators, without its version or with it */
@@ -74,16 +77,48 @@ static const struct argp_option options[] = {
     {"generated", OPTION_GENERATED, NULL, 0,
      "keep only the seed, and make the weights of the experts in use on reading", 0},
     MAKE_QUANTISE_OPTIONS,
+    MAKE_EXCHANGE_OPTIONS,
     {0},
 };
 
 /* Remembers an option that a problem of a quantiser does not have. */
 static void note_layers(struct make_options *o, int key)
 {
-    for (size_t i = 0; options[i].name && !o->of_layers; i++)
+    bool tokens = key == OPTION_MODEL || key == OPTION_TOKENS || key == OPTION_ROUTING;
+    const char **first = tokens ? &o->of_tokens : &o->of_layers;
+    for (size_t i = 0; options[i].name && !*first; i++)
         if (options[i].key == key && key >= OPTION_SHAPE && key < MAKE_OPERATOR && key != OPTION_SHAPE &&
             key != OPTION_DATA && key != OPTION_SEED && key != OPTION_SUITE)
-            o->of_layers = options[i].name;
+            *first = options[i].name;
+}
+
+/* What goes together, of a problem of another operator than a layer. */
+static void check_operator(struct argp_state *state, struct make_options *o)
+{
+    bool ranks = o->quantise.operator&& o->quantise.operator->over_ranks;
+    make_quantise_check(state, &o->quantise);
+    make_exchange_check(state, o->quantise.operator, & o->exchange);
+    if (o->quantise.operator&& o->of_layers)
+        usage_error(state, "--%s goes with problems of layers, not with --operator", o->of_layers);
+    if (o->quantise.operator&& !ranks && o->of_tokens)
+        usage_error(state, "--%s goes with problems of layers, or of dispatch and combine", o->of_tokens);
+    if (!ranks)
+        return;
+    if (o->suite)
+        usage_error(state, "--suite: there is none of %s; make its problems one by one", o->quantise.operator->name);
+    if (o->shape_text)
+        option_shape(state, o->shape_text, 3, &o->shape);
+    if ((o->model != NULL) == (o->shape.experts != 0))
+        usage_error(state, "give either --model or --shape experts,top_k,hidden");
+}
+
+/* The shape of the model, if there is one, with the tokens that were asked for. */
+static void take_model(struct make_options *o)
+{
+    uint32_t tokens = o->shape.tokens;
+    if (o->model)
+        o->shape = o->model->shape;
+    o->shape.tokens = tokens;
 }
 
 /* Remembers an option that a suite does not take. */
@@ -160,26 +195,22 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (!o->path)
             usage_error(state, "name the file to write");
-        make_quantise_check(state, &o->quantise);
-        if (o->quantise.operator&& o->of_layers)
-            usage_error(state, "--%s goes with problems of layers, not with --operator", o->of_layers);
+        check_operator(state, o);
         if (o->suite && o->of_one)
             usage_error(state, "--%s: the problems of a suite have their own; give it without --suite", o->of_one);
+        take_model(o);
         if (o->quantise.operator)
             return 0;
         if (o->shape_text)
-            option_shape(state, o->shape_text, &o->shape);
-        if (!o->suite && (o->model != NULL) == (o->shape.experts != 0))
+            option_shape(state, o->shape_text, 4, &o->shape);
+        if (!o->suite && (o->model != NULL) == (o->shape_text != NULL))
             usage_error(state, "give either --model or --shape");
         if (o->activations == GB_BF16 && o->activation_recipe)
             usage_error(state, "--activation-recipe goes with --activations nvfp4, mxfp8 or fp8");
-        if (o->model) {
-            uint32_t tokens = o->shape.tokens;
-            o->shape = o->model->shape;
-            o->shape.tokens = tokens;
-        }
         return 0;
     default:
+        if (make_exchange_parse(key, argument, state, &o->exchange) == 0)
+            return 0;
         return make_quantise_parse(key, argument, state, &o->quantise);
     }
 }
@@ -347,12 +378,14 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "OUT.h5",
-    .doc = "Generate a problem: weights, inputs, routing and truth; or values for a quantiser.\v"
-           "Examples: one layer of Qwen3-Next's shape, and a quantiser of TensorRT-LLM's rules:\n"
-           "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
-           "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
-           "The problems that a kernel should pass in CI, in a folder:\n"
-           "  gaugeblock make suite --suite",
+    .doc =
+        "Generate a problem: weights, inputs, routing and truth; values for a quantiser; or tokens of ranks.\v"
+        "Examples: one layer of Qwen3-Next's shape, a quantiser of TensorRT-LLM's rules, and a combine over 8 ranks:\n"
+        "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
+        "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
+        "  gaugeblock make combine.h5 --operator combine --shape 256,8,7168 --ranks 8 --tokens 4\n"
+        "The problems that a kernel should pass in CI, in a folder:\n"
+        "  gaugeblock make suite --suite",
 };
 
 /* say: what was made. */
@@ -371,7 +404,12 @@ static int make_one(int argc, char **argv, bool say)
     command_parse(&argp, argc, argv, &o);
     if (o.suite)
         return suite(&o, argc, argv, run_make);
-    if (o.quantise.operator) {
+    if (o.quantise.operator&& o.quantise.operator->over_ranks) {
+        const struct make_exchange_problem p = {o.quantise.operator, o.quantise.recipe, o.shape, o.data,
+                                                strcmp(o.routing, "router") ? o.routing : "uniform", o.seed};
+        status = make_exchange(&p, &o.exchange, &fixture, &error);
+        status = status == GB_OK ? gb_fixture_write(o.path, fixture, &error) : status;
+    } else if (o.quantise.operator) {
         o.quantise.shape = o.shape_text;
         status = make_quantise(&o.quantise, o.data, o.seed, &fixture, &error);
         status = status == GB_OK ? gb_fixture_write(o.path, fixture, &error) : status;

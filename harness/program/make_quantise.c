@@ -49,10 +49,11 @@ error_t make_quantise_parse(int key, char *argument, struct argp_state *state, s
     case MAKE_OPERATOR:
         o->operator= operator_named(argument);
         if (!o->operator|| o->operator->layers)
-            usage_error(state,
-                        "--operator %s: there are quantise and silu_mul_quantise; without it a problem of layers "
-                        "is made",
-                        argument);
+            usage_error(
+                state,
+                "--operator %s: there are quantise, silu_mul_quantise, dispatch and combine; without it a problem of layers "
+                "is made",
+                argument);
         return 0;
     case MAKE_RECIPE:
         note(o, "recipe");
@@ -99,8 +100,11 @@ error_t make_quantise_parse(int key, char *argument, struct argp_state *state, s
 
 void make_quantise_check(struct argp_state *state, const struct make_quantise *o)
 {
-    if (!o->operator&& o->first)
+    bool ranks = o->operator&& o->operator->over_ranks;
+    if ((!o->operator&& o->first) || (ranks && o->first && strcmp(o->first, "recipe")))
         usage_error(state, "--%s goes with --operator quantise or silu_mul_quantise", o->first);
+    if (ranks)
+        return;
     if (o->operator&& !o->recipe)
         usage_error(state, "--operator goes with --recipe, the rules of the quantiser (gaugeblock list recipes)");
     if (o->operator&& !(o->operator->flags & GB_OPEN_SILU) && (o->silu || o->activated || o->product))

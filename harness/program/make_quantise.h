@@ -33,8 +33,13 @@ enum {
 
 /* For the list of options of make. */
 #define MAKE_QUANTISE_OPTIONS                                                                                          \
-    {"operator", MAKE_OPERATOR, "NAME", 0, "a problem of a quantiser: quantise or silu_mul_quantise", 0},              \
-        {"recipe", MAKE_RECIPE, "RECIPE", 0, "of a quantiser: its rules (gaugeblock list recipes)", 0},                \
+    {"operator", MAKE_OPERATOR, "NAME", 0, "a problem of quantise, silu_mul_quantise, dispatch or combine", 0},        \
+        {"recipe",                                                                                                     \
+         MAKE_RECIPE,                                                                                                  \
+         "RECIPE",                                                                                                     \
+         0,                                                                                                            \
+         "of a quantiser, and of the rows of dispatch: its rules (gaugeblock list recipes)",                           \
+         0},                                                                                                           \
         {"input", MAKE_INPUT, "FORMAT", 0, "of a quantiser: its values are bf16 (default) or fp16", 0},                \
         {"silu", MAKE_SILU, "FORM", 0, "of silu_mul_quantise: exact (default), divide or reciprocal", 0},              \
         {"activated",                                                                                                  \

@@ -83,6 +83,7 @@ enum gb_status power_operator(const struct operator_faults *row, struct baseline
                                  .weights = GB_BF16,
                                  .activations = GB_BF16,
                                  .output = GB_FP32,
+                                 .order = operator_find(row->operation)->order,
                                  .accumulator_bits = 24},
                       .fixture = baselines->fixture,
                       .contract = contract};

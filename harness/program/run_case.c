@@ -61,7 +61,7 @@ static enum gb_status minimise_case(struct case_entry *one, struct case_request 
 {
     const char *path = r->minimal;
     char repro[REPRO_BYTES];
-    if (!path || s->kernel->flags & GB_ROUTES || gb_fixture_quantises(r->fixture) ||
+    if (!path || s->kernel->flags & GB_ROUTES || !operator_of(r->fixture)->layers ||
         one->result.verdict != VERDICT_FAIL)
         return GB_OK;
     enum gb_status status =
@@ -161,7 +161,9 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
         .operation = claim->operation ? claim->operation : operator_of_outputs(f, outputs)->operation,
         .weights = f->weights,
         .activations = claim->activations,
-        .output = gb_fixture_quantises(f) ? GB_FP32 : outputs->layer[0].format,
+        .output = gb_fixture_exchanges(f)   ? outputs->combined_format
+                  : gb_fixture_quantises(f) ? GB_FP32
+                                            : outputs->layer[0].format,
         .flags = claim->open_silu ? GB_OPEN_SILU : 0,
         .order = claim->order,
         .accumulator_bits = claim->accumulator_bits,

@@ -124,7 +124,7 @@ static void add_model(struct argp_state *state, struct study_options *o, const c
 static void add_shape(struct argp_state *state, struct study_options *o, const char *text)
 {
     struct gb_shape s = {0};
-    option_shape(state, text, &s);
+    option_shape(state, text, 4, &s);
     *new_input(state, o) = (struct study_input){.name = text, .shape = s};
 }
 

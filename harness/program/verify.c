@@ -219,7 +219,8 @@ static enum gb_status evaluate_kernels(struct case_list *cases, const struct ver
     const struct gb_fixture *f = request->fixture;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
     problem.router = gb_fixture_router(f);
-    problem.quantise = operator_of(f)->layers ? NULL : &f->quantisation;
+    problem.quantise = gb_fixture_quantises(f) ? &f->quantisation : NULL;
+    problem.exchange = gb_fixture_exchanges(f) ? &f->exchanged.asked : NULL;
     for (uint32_t l = 0; l < f->layers; l++)
         if (!f->layer[l].router.codes)
             problem.router = NULL;
@@ -295,20 +296,26 @@ static enum gb_status check_arrays(struct case_list *cases, struct verify_option
                                    struct case_request *request, struct gb_error *error)
 {
     const struct operator_row *row = operator_of(request->fixture);
-    const char *unfit = o->claim.order            ? "order"
-                        : o->claim.roundings_text ? "rounding"
-                        : o->claim.activations    ? "activations"
-                        : o->claim.operation      ? "operator"
-                        : o->limits               ? "limits"
-                        : o->minimal              ? "minimise"
-                        : o->demand.text          ? "require-coverage"
-                                                  : NULL;
+    const char *unfit = o->claim.order && !row->order ? "order"
+                        : o->claim.roundings_text     ? "rounding"
+                        : o->claim.activations        ? "activations"
+                        : o->claim.operation          ? "operator"
+                        : o->limits                   ? "limits"
+                        : o->minimal                  ? "minimise"
+                        : o->demand.text              ? "require-coverage"
+                                                      : NULL;
     if (unfit)
         return gb_fail(error, GB_EINVAL, "%s: --%s goes with problems of layers; this is one of %s",
                        path_end(request->path), unfit, row->name);
     if (o->claim.open_silu && !(row->flags & GB_OPEN_SILU))
         return gb_fail(error, GB_EINVAL, "%s: --open-silu goes with silu_mul_quantise; this is a problem of %s",
                        path_end(request->path), row->name);
+    if (o->claim.order && strcmp(o->claim.order, row->order))
+        return gb_fail(error, GB_EINVAL, "%s: --order %s: %s has the order %s alone", path_end(request->path),
+                       o->claim.order, row->name, row->order);
+    if (row->over_ranks && (request->batch_count > 1 || request->batches[0] != request->fixture->shape.tokens))
+        return gb_fail(error, GB_EINVAL, "%s: --batch: the tokens of all ranks, %u, are judged together",
+                       path_end(request->path), request->fixture->shape.tokens);
     struct verify_options plain = *o;
     plain.claim.activations = GB_BF16;
     progress_enter(0.2, 0.96);

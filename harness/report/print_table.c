@@ -450,8 +450,36 @@ static void quantiser_block(FILE *stream, const json_t *one)
                 record_number(quantised(one, names[i]), "admissible", NULL));
 }
 
+/* Dispatch or combine: the verdict, what is wrong first, and how much of each array. */
+static void exchange_block(FILE *stream, const json_t *one)
+{
+    const json_t *layer = json_array_get(json_object_get(json_object_get(one, "metrics"), "layers"), 0), *array;
+    const char *reason = record_text(one, "reason", NULL), *name;
+    const char *accumulation = record_text(one, "fixture", "accumulation", NULL);
+    fprintf(stream, "%s  %s  %s  %.0f ranks, %.0f tokens on each, %s%s\n", record_text(one, "verdict", NULL),
+            record_text(one, "subject", "name", NULL), record_text(one, "fixture", "path", NULL),
+            record_number(one, "fixture", "ranks", NULL), record_number(one, "fixture", "tokens", NULL),
+            accumulation[0] ? "accumulation at the " : "rows in ",
+            accumulation[0] ? accumulation : record_text(one, "fixture", "recipe", NULL));
+    if (reason[0])
+        explain_lines(stream, one, false);
+    json_object_foreach(json_object_get(layer, "subject_reference"), name, array)
+        fprintf(stream, "  %-9s  %.0f of %.0f differ from the reference\n", name,
+                record_number(array, "mismatching", NULL), record_number(array, "compared", NULL));
+    const json_t *bound = json_object_get(json_object_get(layer, "bound"), "output");
+    if (bound)
+        fprintf(stream, "  max err/bound %.3f, relative L2 from truth %.3g, the reference's %.3g\n",
+                record_number(bound, "limit_ratio", NULL),
+                record_number(layer, "subject_truth", "output", "relative_l2", NULL),
+                record_number(layer, "reference_truth", "output", "relative_l2", NULL));
+}
+
 static void case_block(FILE *stream, const json_t *one, bool verbose)
 {
+    if (record_number(one, "fixture", "ranks", NULL) > 0) {
+        exchange_block(stream, one);
+        return;
+    }
     if (record_text(one, "fixture", "operator", NULL)[0]) {
         quantiser_block(stream, one);
         return;

@@ -80,10 +80,28 @@ static json_t *record_quantiser(const char *path, const struct gb_fixture *f)
     return fixture;
 }
 
+/* A problem over ranks. */
+static json_t *record_exchange(const char *path, const struct gb_fixture *f)
+{
+    const struct gb_exchange *x = &f->exchanged.asked;
+    const char *accumulation = gb_accumulation_name(x->accumulation);
+    json_t *fixture =
+        json_pack("{s:o, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i}", "path", record_string(path), "sha256",
+                  f->sha256, "source", record_string(f->source), "operator", operator_name(f->operation), "recipe",
+                  record_string(f->recipe), "ranks", (int)x->ranks, "tokens", (int)x->tokens, "hidden", (int)x->hidden,
+                  "experts", (int)x->experts, "top_k", (int)x->top_k, "rows", (int)x->rows);
+    if (accumulation)
+        json_object_update_new(
+            fixture, json_pack("{s:s, s:i}", "accumulation", accumulation, "ranks_per_node", (int)x->ranks_per_node));
+    return fixture;
+}
+
 json_t *record_fixture(const char *path, const struct gb_fixture *f)
 {
     if (gb_fixture_quantises(f))
         return record_quantiser(path, f);
+    if (gb_fixture_exchanges(f))
+        return record_exchange(path, f);
     return json_pack("{s:o, s:s, s:o, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i}", "path", record_string(path),
                      "sha256", f->sha256, "source", record_string(f->source), "weights", gb_format_name(f->weights),
                      "recipe", record_string(f->recipe), "router",

@@ -206,10 +206,12 @@ json_t *describe_checks(const struct case_result *r)
     if (r->quantiser)
         return describe_quantise_check(&r->quantise);
     json_t *checks = json_pack("{s:o}", "bits", describe_bits(&r->bits, r->bits_binding));
-    if (!r->router)
+    if (r->exchange && !r->bound_binding)
+        return checks;
+    if (!r->router && !r->exchange)
         json_object_set_new(checks, "exact", describe_exact(&r->exact));
     json_object_set_new(checks, "bound", describe_bound(&r->bound, r->bound_binding));
-    if (r->router)
+    if (r->router || r->exchange)
         return checks;
     json_object_set_new(checks, "rms", describe_sums(r, false));
     json_object_set_new(checks, "scale", describe_sums(r, true));

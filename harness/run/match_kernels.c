@@ -114,8 +114,9 @@ static void check(const struct gb_problem *problem, struct selected *s)
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s weighs outputs, but the fixture's routing weights multiply the input",
                  s->kernel->name);
-    } else if (row->layers && s->kernel->order &&
-               !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)) {
+    } else if (s->kernel->order &&
+               (row->layers ? !gb_contract_find(s->kernel->weights, s->kernel->activations, s->kernel->order)
+                            : row->order && strcmp(s->kernel->order, row->order))) {
         s->verdict = VERDICT_UNSUPPORTED;
         snprintf(s->reason, sizeof s->reason, "%s claims the order %s, which this version does not know",
                  s->kernel->name, s->kernel->order);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/run/operators.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "quant/quant.h"
+#include "reference/reference.h"
 
 void *operator_pointer(const void *structure, size_t place)
 {
@@ -211,10 +214,170 @@ static const struct operator_array of_quantisers[] = {
     WRITTEN("scales", scales, 0, false, gb_outputs, scales, bytes_of_scales),
 };
 
+/* Over ranks. */
+
+#define FIXED(NAME, TYPE, COUNT)                                                                                       \
+    static size_t bytes_of_##NAME(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens,              \
+                                  size_t *element)                                                                     \
+    {                                                                                                                  \
+        (void)k;                                                                                                       \
+        (void)tokens; /* of all ranks, always */                                                                       \
+        *element = sizeof(TYPE);                                                                                       \
+        return *element * (COUNT);                                                                                     \
+    }
+FIXED(placement, int32_t, f->shape.experts)
+FIXED(rows, gb_bf16, (size_t)f->exchanged.asked.rows * f->shape.hidden)
+
+/* What is written; NAME is that of gb_outputs_exchanged. */
+#define EXCHANGED(NAME, PART)                                                                                          \
+    static size_t bytes_of_##NAME(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens,              \
+                                  size_t *element)                                                                     \
+    {                                                                                                                  \
+        struct gb_exchange_array a = gb_exchange_array(&f->exchanged.asked, k->output, PART);                          \
+        (void)tokens;                                                                                                  \
+        *element = a.element ? a.element : 1;                                                                          \
+        return a.bytes;                                                                                                \
+    }
+EXCHANGED(counts, GB_EXCHANGE_COUNTS)
+EXCHANGED(routes, GB_EXCHANGE_ROUTES)
+EXCHANGED(sent_codes, GB_EXCHANGE_CODES)
+EXCHANGED(sent_scales, GB_EXCHANGE_SCALES)
+EXCHANGED(combined, GB_EXCHANGE_OUTPUT)
+
+static struct gb_problem ask_exchange(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                                      struct gb_quantisation *quantisation)
+{
+    (void)kernel;
+    (void)tokens;
+    (void)quantisation;
+    return (struct gb_problem){.size = sizeof(struct gb_problem), .exchange = &fixture->exchanged.asked};
+}
+
+static enum gb_status new_sent(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                               uint32_t layers, bool with_stack, struct gb_outputs **outputs, struct gb_error *error)
+{
+    (void)kernel;
+    (void)tokens;
+    (void)layers;
+    (void)with_stack;
+    return gb_outputs_new_dispatch(&fixture->exchanged.asked, outputs, error);
+}
+
+static enum gb_status new_combined(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
+                                   uint32_t layers, bool with_stack, struct gb_outputs **outputs,
+                                   struct gb_error *error)
+{
+    (void)tokens;
+    (void)layers;
+    (void)with_stack;
+    return gb_outputs_new_combine(&fixture->exchanged.asked, kernel->output, outputs, error);
+}
+
+/* A copy of an array [count, bytes], the last element first; NULL stays. */
+static bool reversed(size_t count, size_t bytes, const void *array, void *place)
+{
+    char *copy = array ? malloc(count * bytes) : NULL;
+    for (size_t i = 0; copy && i < count; i++)
+        memcpy(copy + i * bytes, (const char *)array + (count - 1 - i) * bytes, bytes);
+    memcpy(place, &copy, sizeof copy);
+    return copy || !array;
+}
+
+/* Tokens and rows in reverse: as many routes, to other places. */
+static enum gb_status other_exchange(const struct gb_fixture *f, struct gb_fixture *other, struct gb_error *error)
+{
+    const struct gb_exchanged *e = &f->exchanged;
+    const struct gb_shape *s = &f->shape;
+    *other = *f;
+    struct gb_exchanged *to = &other->exchanged;
+    bool good = reversed(s->tokens, sizeof *e->ids * s->top_k, e->ids, &to->ids);
+    good &= reversed(s->tokens, sizeof *e->x * s->hidden, e->x, &to->x);
+    good &= reversed(s->tokens, sizeof *e->routing_weights * s->top_k, e->routing_weights, &to->routing_weights);
+    good &= reversed(e->asked.rows, sizeof *e->rows * s->hidden, e->rows, &to->rows);
+    return good ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u other tokens", s->tokens);
+}
+
+static void free_exchange(struct gb_fixture *other)
+{
+    free(other->exchanged.ids);
+    free(other->exchanged.x);
+    free(other->exchanged.routing_weights);
+    free(other->exchanged.rows);
+}
+
+/* The route of a row, as a dispatch of one column says it; negative: no memory. */
+static int64_t route_of(const struct gb_fixture *f, size_t row)
+{
+    struct gb_exchange narrow = f->exchanged.asked;
+    struct gb_outputs *sent;
+    struct gb_error ignored;
+    narrow.hidden = 1;
+    narrow.quantiser = (struct gb_quantiser){0};
+    struct gb_arguments a = gb_fixture_exchange_arguments(f);
+    gb_bf16 *x = calloc(f->shape.tokens, sizeof *x);
+    int64_t route = -1;
+    if (x && gb_outputs_new_dispatch(&narrow, &sent, &ignored) == GB_OK) {
+        a.exchange = &narrow;
+        a.x = x;
+        a.counts = sent->counts;
+        a.routes = sent->routes;
+        a.codes = sent->codes;
+        if (gb_reference_dispatch(&a, &ignored) == GB_OK)
+            route = sent->routes[row];
+        gb_outputs_free(sent);
+    }
+    free(x);
+    return route;
+}
+
+/* What was sent belongs to the slot of its row, a sum to its token. */
+static void place_exchanged(const struct gb_fixture *f, const struct operator_array *array, size_t element, char *text,
+                            size_t bytes)
+{
+    const struct gb_exchange *x = &f->exchanged.asked;
+    if (array->place == offsetof(struct gb_outputs, combined)) {
+        size_t token = element / x->hidden;
+        snprintf(text, bytes, " (rank %zu, token %zu)", token / x->tokens, token % x->tokens);
+    } else if (array->place != offsetof(struct gb_outputs, counts)) {
+        enum gb_exchange_part part = array->place == offsetof(struct gb_outputs, routes)  ? GB_EXCHANGE_ROUTES
+                                     : array->place == offsetof(struct gb_outputs, codes) ? GB_EXCHANGE_CODES
+                                                                                          : GB_EXCHANGE_SCALES;
+        uint32_t columns = gb_exchange_array(x, GB_FP32, part).columns;
+        size_t row = element / (columns ? columns : 1);
+        int64_t route = route_of(f, row), token = route / x->top_k;
+        if (route >= 0)
+            snprintf(text, bytes, " (row %zu: token %lld of rank %lld, slot %lld)", row, (long long)(token % x->tokens),
+                     (long long)(token / x->tokens), (long long)(route % x->top_k));
+    }
+}
+
+#define RANKS_READ(NAME, ARGUMENT, PLACE, BYTES) READ(NAME, ARGUMENT, 0, gb_fixture, exchanged.PLACE, BYTES)
+static const struct operator_array of_dispatch[] = {
+    RANKS_READ("x", x, x, bytes_of_x),
+    RANKS_READ("ids", ids, ids, bytes_of_ids),
+    RANKS_READ("placement", placement, placement, bytes_of_placement),
+    WRITTEN("counts", counts, 0, false, gb_outputs, counts, bytes_of_counts),
+    WRITTEN("routes", routes, 0, false, gb_outputs, routes, bytes_of_routes),
+    WRITTEN("codes", codes, 0, false, gb_outputs, codes, bytes_of_sent_codes),
+    WRITTEN("scales", scales, 0, false, gb_outputs, scales, bytes_of_sent_scales),
+};
+static const struct operator_array of_combine[] = {
+    RANKS_READ("ids", ids, ids, bytes_of_ids),
+    RANKS_READ("routing weights", routing_weights, routing_weights, bytes_of_routing_weights),
+    RANKS_READ("placement", placement, placement, bytes_of_placement),
+    RANKS_READ("rows", values, rows, bytes_of_rows),
+    WRITTEN("output", output, 0, false, gb_outputs, combined, bytes_of_combined),
+};
+
 #define COUNT(ARRAY) (sizeof(ARRAY) / sizeof *(ARRAY))
 #define ON_LAYERS                                                                                                      \
     .tokens = "tokens", .again = ", with tokens and experts in other places", .layers = true, .arrays = of_layers,     \
     .array_count = COUNT(of_layers)
+#define OVER_RANKS(NAME)                                                                                               \
+    .name = #NAME, .tokens = "tokens", .again = "", .over_ranks = true, .arrays = of_##NAME,                           \
+    .array_count = COUNT(of_##NAME),                                                                                   \
+    .instead = "sends tokens between ranks, so it runs on problems of gaugeblock make --operator " #NAME,              \
+    .ask = ask_exchange, .other = other_exchange, .free_other = free_exchange, .place = place_exchanged
 #define QUANTISER(NAME)                                                                                                \
     .name = NAME, .tokens = "rows", .again = "", .arrays = of_quantisers, .array_count = COUNT(of_quantisers),         \
     .ask = ask_quantiser, .new_outputs = new_codes,                                                                    \
@@ -235,6 +398,8 @@ static const struct operator_row rows[] = {
      .new_outputs = new_routing},
     {GB_QUANTISE, QUANTISER("quantise"), .reference = "cpu/quantise"},
     {GB_SILU_MUL_QUANTISE, QUANTISER("silu_mul_quantise"), .reference = "cpu/silu-mul-quantise", .flags = GB_OPEN_SILU},
+    {GB_DISPATCH, OVER_RANKS(dispatch), .reference = "cpu/dispatch", .new_outputs = new_sent},
+    {GB_COMBINE, OVER_RANKS(combine), .reference = "cpu/combine", .order = GB_ORDER_SLOTS, .new_outputs = new_combined},
 };
 
 const struct operator_row *operator_find(enum gb_operator operation)
@@ -261,6 +426,9 @@ const struct operator_row *operator_of(const struct gb_fixture *fixture)
 const struct operator_row *operator_asked(const struct gb_problem *problem)
 {
     const struct gb_quantisation *q = problem->quantise;
+    const struct gb_exchange *x = problem->exchange;
+    if (x)
+        return operator_find(x->accumulation ? GB_COMBINE : GB_DISPATCH);
     return operator_find(!q ? GB_LAYER : q->input_columns == q->columns ? GB_QUANTISE : GB_SILU_MUL_QUANTISE);
 }
 

@@ -57,7 +57,9 @@ struct operator_row {
     const char *again;     /* how the second judged run differs from the first: ", with ..."; "": in its poison alone */
     const char *reference; /* the reference's kernel; NULL: it depends on the formats */
     const char *instead;   /* what its kernels do to a fixture with layers, and what to run; NULL: they run on those */
+    bool over_ranks;       /* its arrays are those of all ranks, always of all tokens */
     bool layers;           /* it is run layer by layer, on one's weights */
+    const char *order;     /* that its kernels may claim, where it has no contracts; NULL: none */
     uint32_t flags;        /* of enum gb_kernel_flags those that it alone has */
     uint32_t uses;         /* enum operator_use of every kernel, and */
     uint32_t stages;       /* of those that have GB_STAGE_OUTPUTS */
@@ -66,6 +68,13 @@ struct operator_row {
     /* What is asked of the kernel for the first `tokens` of the fixture. quantisation: what it may point to. */
     struct gb_problem (*ask)(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
                              struct gb_quantisation *quantisation);
+    /* Other inputs of the same problem, for a run between two others, in which what a kernel keeps from one call to the
+     * next shows; NULL: none. GB_ENOMEM. free_other in any case. */
+    enum gb_status (*other)(const struct gb_fixture *fixture, struct gb_fixture *other, struct gb_error *error);
+    void (*free_other)(struct gb_fixture *other);
+    /* Adds where an element of what it writes belongs: " (rank 1, token 3)"; NULL: its number says it. */
+    void (*place)(const struct gb_fixture *fixture, const struct operator_array *array, size_t element, char *text,
+                  size_t bytes);
     /* Room for what it writes; with_stack: for the residual stream, too. */
     enum gb_status (*new_outputs)(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
                                   uint32_t layers, bool with_stack, struct gb_outputs **outputs,

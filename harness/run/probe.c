@@ -89,7 +89,7 @@ void input_name(const char *path, struct gb_error *error)
 /* Whether there is a contract that it can be a problem of. */
 static enum gb_status check_contract(const char *path, const struct gb_fixture *f, struct gb_error *error)
 {
-    if (gb_fixture_quantises(f) || fixture_contract(f))
+    if (gb_fixture_quantises(f) || gb_fixture_exchanges(f) || fixture_contract(f))
         return GB_OK;
     return gb_fail(error, GB_EUNSUPPORTED,
                    "%s: activations: no contract has %s with %s weights; write bf16, or others that gaugeblock list "
@@ -171,6 +171,37 @@ static int read_codes(const char *path, const char *seen, const char *scales, in
     return code;
 }
 
+/* What of a problem over ranks says how its outputs lie, likewise. */
+enum { RANKS = 10 };
+static const char ranks_word[] = "ranks";
+
+static int read_exchange(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
+                         unsigned timeout_s, struct gb_outputs **outputs, struct gb_error *error)
+{
+    const struct gb_exchange *x = &fixture->exchanged.asked;
+    const uint32_t numbers[RANKS] = {(uint32_t)fixture->operation,
+                                     x->ranks,
+                                     x->tokens,
+                                     x->hidden,
+                                     x->experts,
+                                     x->top_k,
+                                     x->rows,
+                                     (uint32_t)x->quantiser.element,
+                                     (uint32_t)x->quantiser.scale,
+                                     x->quantiser.block_columns};
+    char texts[RANKS][16];
+    char *argv[RANKS + 5] = {"gaugeblock", "probe", (char *)seen, (char *)ranks_word};
+    for (int i = 0; i < RANKS; i++) {
+        snprintf(texts[i], sizeof texts[i], "%u", numbers[i]);
+        argv[4 + i] = texts[i];
+    }
+    *outputs = NULL;
+    int code = probe(path, argv, shared, timeout_s, error);
+    if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
+}
+
 /* seen: the path by which the child has the file, whose descriptor `shared` is; the path itself, and negative. */
 static int read_outputs(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
                         unsigned timeout_s, struct gb_outputs **outputs, struct gb_error *error)
@@ -178,6 +209,8 @@ static int read_outputs(const char *path, const char *seen, int shared, const st
     const struct gb_shape *s = &fixture->shape;
     if (gb_fixture_quantises(fixture))
         return read_codes(path, seen, NULL, shared, fixture, timeout_s, outputs, error);
+    if (gb_fixture_exchanges(fixture))
+        return read_exchange(path, seen, shared, fixture, timeout_s, outputs, error);
     const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
     char texts[SIZES][16];
     char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)seen};
@@ -298,6 +331,34 @@ static enum gb_status probe_codes(char **argv, struct gb_error *error)
     return status;
 }
 
+static enum gb_status probe_exchange(char **argv, struct gb_error *error)
+{
+    uint64_t numbers[RANKS];
+    for (int i = 0; i < RANKS; i++)
+        if (!parse_number(argv[3 + i], 0, INT32_MAX, &numbers[i]))
+            return gb_fail(error, GB_EINVAL, "%s: is no size", argv[3 + i]);
+    struct gb_fixture frame = {.operation = (enum gb_operator)numbers[0],
+                               .exchanged.asked = {.size = sizeof frame.exchanged.asked,
+                                                   .ranks = (uint32_t)numbers[1],
+                                                   .tokens = (uint32_t)numbers[2],
+                                                   .hidden = (uint32_t)numbers[3],
+                                                   .experts = (uint32_t)numbers[4],
+                                                   .top_k = (uint32_t)numbers[5],
+                                                   .rows = (uint32_t)numbers[6],
+                                                   .quantiser = {.element = (enum gb_element_format)numbers[7],
+                                                                 .scale = (enum gb_scale)numbers[8],
+                                                                 .block_rows = 1,
+                                                                 .block_columns = (uint32_t)numbers[9]}}};
+    struct gb_outputs *outputs;
+    uint64_t bytes = 0;
+    for (enum gb_exchange_part p = 0; p < GB_EXCHANGE_PARTS; p++)
+        bytes += gb_exchange_array(&frame.exchanged.asked, GB_FP32, p).bytes;
+    limit_memory(argv[1], bytes);
+    enum gb_status status = gb_outputs_read(argv[1], &frame, &outputs, error);
+    gb_outputs_free(outputs);
+    return status;
+}
+
 static enum gb_status probe_vector_outputs(char **argv, struct gb_error *error)
 {
     struct gb_vectors *vectors;
@@ -326,6 +387,8 @@ int probe_main(int argc, char **argv)
         status = probe_vector_outputs(argv, &error);
     } else if (argc == 4 + CODES && !strcmp(argv[2], codes_word)) {
         status = probe_codes(argv, &error);
+    } else if (argc == 3 + RANKS && !strcmp(argv[2], ranks_word)) {
+        status = probe_exchange(argv, &error);
     } else if (argc == 3 + SIZES) {
         status = probe_outputs(argv, &error);
     } else {

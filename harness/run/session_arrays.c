@@ -116,7 +116,10 @@ enum gb_status session_run_arrays(const struct gb_kernel *kernel, const struct g
     struct array_run r = {.row = operator_find(kernel->operation), .kernel = kernel, .layer = -1, .inputs = fixture};
     struct gb_quantisation quantisation;
     struct gb_problem problem = r.row->ask(kernel, fixture, tokens, &quantisation);
-    struct gb_arguments arguments = {.size = sizeof arguments, .quantise = problem.quantise};
+    struct gb_arguments arguments = {
+        .size = sizeof arguments, .quantise = problem.quantise, .exchange = problem.exchange};
+    if (problem.exchange)
+        arguments.shape = fixture->shape;
     size_t workspace = kernel->workspace ? kernel->workspace(&problem) : 0;
     environment_reset();
     enum gb_status status = array_run_new(&r, memory, fixture, tokens, workspace, way, &arguments, error);

@@ -175,26 +175,29 @@ static int read_outputs(const struct worker_request *request, const struct gb_fi
 
 /* Whether these are the arrays that such a kernel hands out, and no others. written: struct gb_layer_outputs, or struct
  * gb_outputs. */
-static bool arrays_fit(const struct gb_kernel *k, const void *written)
+static bool arrays_fit(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, const void *written)
 {
     const struct operator_row *row = operator_find(k->operation);
     uint32_t uses = operator_uses(k);
     if (uses & WRITES_RESULT)
         uses |= WRITES_OUTPUT; /* there is room for one */
-    for (uint32_t i = 0; i < row->array_count; i++)
-        if (row->arrays[i].written &&
-            !operator_pointer(written, row->arrays[i].place) == array_used(&row->arrays[i], uses))
+    for (uint32_t i = 0; i < row->array_count; i++) {
+        const struct operator_array *a = &row->arrays[i];
+        size_t element;
+        bool used = array_used(a, uses) && a->bytes(k, f, tokens, &element);
+        if (a->written && !operator_pointer(written, a->place) == used)
             return false;
+    }
     return true;
 }
 
 /* Whether the worker handed out what such a kernel hands out for so many tokens, and nothing else. */
-static bool fits(const struct gb_kernel *k, const struct gb_outputs *o, uint32_t tokens)
+static bool fits(const struct gb_kernel *k, const struct gb_fixture *f, const struct gb_outputs *o, uint32_t tokens)
 {
-    if (o->shape.tokens != tokens || (!operator_find(k->operation)->layers && !arrays_fit(k, o)))
+    if (o->shape.tokens != tokens || (!operator_find(k->operation)->layers && !arrays_fit(k, f, tokens, o)))
         return false;
     for (uint32_t l = 0; l < o->layers; l++)
-        if (!arrays_fit(k, &o->layer[l]) || (o->layer[l].output && o->layer[l].format != k->output))
+        if (!arrays_fit(k, f, tokens, &o->layer[l]) || (o->layer[l].output && o->layer[l].format != k->output))
             return false;
     return true;
 }
@@ -285,8 +288,8 @@ static void read_results(const struct worker_request *request, const struct gb_f
             fail(result, VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
             break;
         }
-        if (!fits(request->kernel, result->outputs[b], request->batches[b]) ||
-            (result->second[b] && !fits(request->kernel, result->second[b], request->batches[b]))) {
+        if (!fits(request->kernel, fixture, result->outputs[b], request->batches[b]) ||
+            (result->second[b] && !fits(request->kernel, fixture, result->second[b], request->batches[b]))) {
             fail(result, VERDICT_CRASH, "the worker's outputs are not those of such a kernel on %u tokens",
                  request->batches[b]);
             break;

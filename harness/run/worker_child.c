@@ -75,10 +75,10 @@ static bool wants_stack(const struct worker *w)
 
 /* Elements equal to both poisons were never written; any other difference is nondeterminism. layer: negative without
  * layers. */
-static void compare_runs(const void *first, const void *second, size_t count, size_t element, const char *name,
-                         int64_t layer, struct worker_checks *checks)
+static void compare_runs(const struct worker *w, const struct operator_array *array, const void *first,
+                         const void *second, size_t count, size_t element, int64_t layer, struct worker_checks *checks)
 {
-    char of_layer[32] = "";
+    char of_layer[96] = "";
     uint8_t poison[2][sizeof(float)];
     memset(poison[0], poisons[0], sizeof poison[0]);
     memset(poison[1], poisons[1], sizeof poison[1]);
@@ -89,7 +89,9 @@ static void compare_runs(const void *first, const void *second, size_t count, si
         if (!checks->unwritten && !checks->differing) {
             if (layer >= 0)
                 snprintf(of_layer, sizeof of_layer, " of layer %lld", (long long)layer);
-            snprintf(checks->where, sizeof checks->where, "element %zu of %s%s", i, name, of_layer);
+            else if (w->row->place)
+                w->row->place(w->fixture, array, i, of_layer, sizeof of_layer);
+            snprintf(checks->where, sizeof checks->where, "element %zu of %s%s", i, array->name, of_layer);
         }
         if (!memcmp(a, poison[0], element) && !memcmp(b, poison[1], element))
             checks->unwritten++;
@@ -120,8 +122,8 @@ static void compare_written(const struct worker *w, const void *out, const void 
         if (!a->written || !array_used(a, w->uses))
             continue;
         size_t bytes = a->bytes(w->kernel, w->fixture, w->batches[b], &element);
-        compare_runs(operator_pointer(out, a->place), operator_pointer(again, a->place), bytes / element, element,
-                     a->name, layer, a->routing ? routing : checks);
+        compare_runs(w, a, operator_pointer(out, a->place), operator_pointer(again, a->place), bytes / element, element,
+                     layer, a->routing ? routing : checks);
     }
 }
 
@@ -403,6 +405,24 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     return status == GB_OK ? closed : status;
 }
 
+/* A run on other inputs, of which nothing is kept. */
+static enum gb_status run_other(struct worker *w, uint32_t b, struct gb_error *error)
+{
+    struct gb_fixture other;
+    struct gb_outputs *outputs = NULL;
+    struct worker_checks ignored = {0};
+    if (!w->row->other)
+        return GB_OK;
+    enum gb_status status = w->row->other(w->fixture, &other, error);
+    if (status == GB_OK)
+        status = new_outputs(w, w->batches[b], 0, false, &outputs, error);
+    if (status == GB_OK)
+        status = session_run_arrays(w->kernel, w->memory, &other, w->batches[b], first_way, outputs, &ignored, error);
+    gb_outputs_free(outputs);
+    w->row->free_other(&other);
+    return status;
+}
+
 /* Three runs of one batch of an operator without layers. */
 static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *error)
 {
@@ -416,8 +436,11 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
         struct run_way way = ways[i];
         if (w->checks[b].canary_broken) /* it is known, and need not crash */
             way.place = GUARDED_CANARIES;
-        status =
-            session_run_arrays(w->kernel, w->memory, w->fixture, w->batches[b], way, runs[i > 0], &w->checks[b], error);
+        else if (i == 1)
+            status = run_other(w, b, error);
+        if (status == GB_OK)
+            status = session_run_arrays(w->kernel, w->memory, w->fixture, w->batches[b], way, runs[i > 0],
+                                        &w->checks[b], error);
         if (status == GB_OK && i)
             compare_written(w, runs[0], runs[1], b, -1, i == 1 ? &w->checks[b] : &later, &later);
         note_later(&w->checks[b], &later);

@@ -127,4 +127,12 @@ void oracle_operator_values(const struct gb_quantisation *q, const uint16_t *inp
 void oracle_quantise_group(enum gb_element_format element, float bound, const float *values, uint32_t group,
                            uint8_t *codes, float *scale);
 
+/* Over ranks. exchange.c */
+
+/* The route of each row, as dispatch orders them; how many there are. routes: [rows] */
+uint32_t oracle_routes(const struct gb_exchange *exchange, const int32_t *placement, const int32_t *ids,
+                       int32_t *routes);
+/* arguments->values, ids, routing_weights, placement -> output [ranks * tokens, hidden] */
+void oracle_combine(const struct gb_arguments *arguments, float *output);
+
 #endif

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dispatch, combine and the layer over ranks: against the oracle, and what must not change a bit. */
+#include "tests/support/check.h"
+
+#include <omp.h>
+
+#include "quant/quant.h"
+#include "reference/reference.h"
+#include "tests/oracle/oracle.h"
+#include "tests/support/problem.h"
+
+enum placement { BLOCKS, ROUND_ROBIN, RANDOM, ALL_TO_ONE, PLACEMENTS };
+static const char *const placement_names[] = {"blocks", "round robin", "random", "all to one"};
+static const uint32_t rank_counts[] = {1, 2, 4, 8, 64};
+enum { RANK_COUNTS = sizeof rank_counts / sizeof *rank_counts };
+
+/* What is exchanged over so many ranks. Outputs are poisoned. */
+struct exchange {
+    struct gb_exchange asked;
+    struct gb_arguments arguments;
+    gb_bf16 *x;      /* [ranks * tokens, hidden] */
+    int32_t *ids;    /* [ranks * tokens, top_k] */
+    float *weights;  /* [ranks * tokens, top_k] */
+    int32_t *placed; /* [experts] */
+    int32_t *counts, *routes;
+    uint8_t *codes, *scales;
+    void *values; /* [rows, hidden], bf16 or FP32 */
+    float *output;
+    size_t tokens; /* of all ranks */
+};
+
+static void *fresh(size_t bytes)
+{
+    void *buffer = malloc(bytes + 64);
+    assert_non_null(buffer);
+    return memset(buffer, 0xA5, bytes + 64);
+}
+
+static void place(enum placement placement, uint32_t experts, uint32_t ranks, uint64_t *random, int32_t *placed)
+{
+    for (uint32_t e = 0; e < experts; e++)
+        placed[e] = (int32_t)(placement == BLOCKS        ? (uint64_t)e * ranks / experts
+                              : placement == ROUND_ROBIN ? e % ranks
+                              : placement == RANDOM      ? random_below(random, ranks)
+                                                         : ranks / 2);
+}
+
+/* Different experts per token; every fifth slot, and all of the third rank, are empty. Route 0 is not. */
+static void route(struct exchange *e, uint64_t *random)
+{
+    const struct gb_exchange *x = &e->asked;
+    size_t of_rank = (size_t)x->tokens * x->top_k;
+    for (size_t s = 0; s < e->tokens * x->top_k; s++) {
+        bool again = true;
+        while (again) {
+            e->ids[s] = (int32_t)random_below(random, x->experts);
+            again = false;
+            for (size_t before = s - s % x->top_k; before < s; before++)
+                again |= e->ids[before] == e->ids[s];
+        }
+        e->weights[s] = (float)(0.05 + random_uniform(random));
+    }
+    for (size_t s = 1; s < e->tokens * x->top_k; s++)
+        if (random_below(random, 5) == 0 || s / of_rank == 2)
+            e->ids[s] = -1;
+    e->asked.rows = 0;
+    for (size_t s = 0; s < e->tokens * x->top_k; s++)
+        e->asked.rows += e->ids[s] >= 0;
+}
+
+static void exchange_new(struct exchange *e, uint32_t ranks, uint32_t tokens, uint32_t hidden, uint32_t experts,
+                         uint32_t top_k, enum placement placement, uint64_t seed)
+{
+    uint64_t random = seed;
+    *e = (struct exchange){.asked = {.size = sizeof e->asked,
+                                     .ranks = ranks,
+                                     .tokens = tokens,
+                                     .hidden = hidden,
+                                     .experts = experts,
+                                     .top_k = top_k,
+                                     .global_scale = 1.0f,
+                                     .input = GB_BF16,
+                                     .accumulation = GB_AT_RECEIVER,
+                                     .ranks_per_node = 1},
+                           .tokens = (size_t)ranks * tokens};
+    size_t values = e->tokens * hidden, slots = e->tokens * top_k;
+    e->x = fresh(values * sizeof *e->x);
+    e->ids = fresh(slots * sizeof *e->ids);
+    e->weights = fresh(slots * sizeof *e->weights);
+    e->placed = fresh(experts * sizeof *e->placed);
+    problem_activations(e->x, values, DATA_CODES, &random);
+    place(placement, experts, ranks, &random, e->placed);
+    route(e, &random);
+    e->counts = fresh(sizeof *e->counts * ranks * experts);
+    e->routes = fresh(sizeof *e->routes * e->asked.rows);
+    e->codes = fresh((size_t)e->asked.rows * hidden * sizeof(gb_bf16));
+    e->scales = fresh((size_t)e->asked.rows * hidden * sizeof(float));
+    e->values = fresh((size_t)e->asked.rows * hidden * sizeof(float));
+    e->output = fresh(values * sizeof *e->output);
+    e->arguments = (struct gb_arguments){.size = sizeof e->arguments,
+                                         .x = e->x,
+                                         .ids = e->ids,
+                                         .routing_weights = e->weights,
+                                         .output = e->output,
+                                         .exchange = &e->asked,
+                                         .placement = e->placed,
+                                         .counts = e->counts,
+                                         .routes = e->routes,
+                                         .codes = e->codes,
+                                         .scales = e->scales,
+                                         .values = e->values};
+}
+
+static void exchange_free(struct exchange *e)
+{
+    void *const all[] = {e->x,      e->ids,   e->weights, e->placed, e->counts,
+                         e->routes, e->codes, e->scales,  e->values, e->output};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* The rows that experts return: of any magnitude, not finite for `data` DATA_NONFINITE. */
+static void fill_rows(struct exchange *e, enum data data, uint64_t seed)
+{
+    uint64_t random = seed;
+    size_t count = (size_t)e->asked.rows * e->asked.hidden;
+    if (e->asked.input == GB_BF16)
+        problem_activations(e->values, count, data, &random);
+    else
+        for (size_t i = 0; i < count; i++)
+            ((float *)e->values)[i] = (float)random_gaussian(&random);
+}
+
+static void check_counts(const struct exchange *e, const char *what)
+{
+    const struct gb_exchange *x = &e->asked;
+    for (uint32_t s = 0; s < x->ranks; s++)
+        for (uint32_t expert = 0; expert < x->experts; expert++) {
+            int32_t count = 0;
+            for (uint32_t i = 0; i < x->tokens * x->top_k; i++)
+                count += e->ids[(size_t)s * x->tokens * x->top_k + i] == (int32_t)expert;
+            if (e->counts[(size_t)s * x->experts + expert] != count)
+                fail_msg("%s: rank %u, expert %u: expected %d routes, got %d", what, s, expert, count,
+                         e->counts[(size_t)s * x->experts + expert]);
+        }
+}
+
+/* The row of a token as the oracle has it. */
+static void check_row(const struct exchange *e, uint32_t row, const char *what)
+{
+    const struct gb_exchange *x = &e->asked;
+    const struct gb_quantiser *rules = &x->quantiser;
+    const gb_bf16 *token = e->x + (size_t)e->routes[row] / x->top_k * x->hidden;
+    if (!rules->element) {
+        assert_memory_equal(e->codes + (size_t)row * x->hidden * 2, token, x->hidden * sizeof *token);
+        return;
+    }
+    uint32_t blocks = x->hidden / rules->block_columns;
+    float *values = fresh(x->hidden * sizeof *values), *scales = fresh(blocks * sizeof *scales);
+    uint8_t *codes = fresh(x->hidden), *bits = fresh(blocks);
+    for (uint32_t i = 0; i < x->hidden; i++)
+        values[i] = (float)oracle_decode(ORACLE_BF16, token[i].bits);
+    oracle_quantise(rules, values, 1, x->hidden, x->global_scale, INFINITY, codes, bits, scales);
+    for (uint32_t i = 0; i < x->hidden; i++) {
+        size_t at = (size_t)row * x->hidden + i;
+        unsigned got = rules->element == GB_E2M1 ? e->codes[at / 2] >> (at % 2 * 4) & 15u : e->codes[at];
+        if (got != codes[i])
+            fail_msg("%s: row %u, code %u: expected %02X, got %02X", what, row, i, codes[i], got);
+    }
+    for (uint32_t b = 0; b < blocks; b++)
+        if (rules->scale == GB_SCALE_FP32)
+            assert_same_float(scales[b], ((float *)(void *)e->scales)[(size_t)row * blocks + b], "%s: row %u, scale %u",
+                              what, row, b);
+        else
+            assert_int_equal(e->scales[(size_t)row * blocks + b], bits[b]);
+    free(values);
+    free(scales);
+    free(codes);
+    free(bits);
+}
+
+static void check_dispatch(struct exchange *e, const char *what)
+{
+    int32_t *routes = fresh(e->tokens * e->asked.top_k * sizeof *routes);
+    struct gb_error error;
+    if (gb_reference_dispatch(&e->arguments, &error) != GB_OK)
+        fail_msg("%s: %s", what, error.message);
+    assert_int_equal(oracle_routes(&e->asked, e->placed, e->ids, routes), e->asked.rows);
+    check_counts(e, what);
+    for (uint32_t row = 0; row < e->asked.rows; row++) {
+        if (routes[row] != e->routes[row])
+            fail_msg("%s: row %u: expected route %d, got %d", what, row, routes[row], e->routes[row]);
+        check_row(e, row, what);
+    }
+    free(routes);
+}
+
+static void test_dispatch(void **state)
+{
+    static const char *const recipes[] = {NULL, "fp8g128.deepseek/1", "fp8g128.vllm/1", "nvfp4.trtllm/1",
+                                          "mxfp8.rceil/1"};
+    (void)state;
+    for (int n = 0; n < RANK_COUNTS; n++)
+        for (int p = 0; p < PLACEMENTS; p++)
+            for (size_t r = 0; r < (p == RANDOM ? sizeof recipes / sizeof *recipes : 1); r++) {
+                struct exchange e;
+                char what[128];
+                uint32_t ranks = rank_counts[n];
+                exchange_new(&e, ranks, ranks > 8 ? 1 : 4, 128, 70, 4, (enum placement)p, 7 + r);
+                if (recipes[r])
+                    e.asked.quantiser = gb_recipe_find(recipes[r])->quantiser;
+                snprintf(what, sizeof what, "%u ranks, %s, %s", ranks, placement_names[p],
+                         recipes[r] ? recipes[r] : "bf16");
+                check_dispatch(&e, what);
+                exchange_free(&e);
+            }
+}
+
+/* The reference's output of this accumulation, compared with the oracle's. */
+static void check_combine(struct exchange *e, enum gb_accumulation accumulation, uint32_t ranks_per_node,
+                          const char *what)
+{
+    size_t count = e->tokens * e->asked.hidden;
+    float *expected = fresh(count * sizeof *expected);
+    struct gb_error error;
+    e->asked.accumulation = accumulation;
+    e->asked.ranks_per_node = ranks_per_node;
+    memset(e->output, 0xA5, count * sizeof *e->output);
+    if (gb_reference_combine(&e->arguments, &error) != GB_OK)
+        fail_msg("%s: %s", what, error.message);
+    oracle_combine(&e->arguments, expected);
+    for (size_t i = 0; i < count; i++)
+        assert_same_float(expected[i], e->output[i], "%s, accumulation %d, %u ranks a node: token %zu, element %zu",
+                          what, (int)accumulation, ranks_per_node, i / e->asked.hidden, i % e->asked.hidden);
+    free(expected);
+}
+
+static void test_combine(void **state)
+{
+    static const enum data data[] = {DATA_CODES, DATA_WIDE, DATA_NONFINITE};
+    (void)state;
+    for (int n = 0; n < RANK_COUNTS; n++)
+        for (int p = 0; p < PLACEMENTS; p++)
+            for (int d = 0; d < 4; d++) {
+                struct exchange e;
+                char what[128];
+                uint32_t ranks = rank_counts[n];
+                exchange_new(&e, ranks, ranks > 8 ? 1 : 3, 13, 70, 6, (enum placement)p, 90 + (uint64_t)d);
+                e.asked.input = d == 3 ? GB_FP32 : GB_BF16;
+                fill_rows(&e, d == 3 ? DATA_CODES : data[d], 5);
+                snprintf(what, sizeof what, "%u ranks, %s, data %d", ranks, placement_names[p], d);
+                check_combine(&e, GB_AT_RECEIVER, 1, what);
+                check_combine(&e, GB_AT_SENDER, 1, what);
+                for (uint32_t size = 1; size <= 8; size += size < 3 ? 1 : 5)
+                    check_combine(&e, GB_AT_SENDER_NODE, size, what);
+                exchange_free(&e);
+            }
+}
+
+static void combine(struct exchange *e, enum gb_accumulation accumulation, uint32_t ranks_per_node, float *output)
+{
+    e->asked.accumulation = accumulation;
+    e->asked.ranks_per_node = ranks_per_node;
+    e->arguments.output = output;
+    assert_int_equal(gb_reference_combine(&e->arguments, NULL), GB_OK);
+    e->arguments.output = e->output;
+}
+
+static size_t differing(const float *a, const float *b, size_t count)
+{
+    size_t differences = 0;
+    for (size_t i = 0; i < count; i++)
+        differences += !same_float(a[i], b[i]);
+    return differences;
+}
+
+/* What docs/numerics.md says is the same, and that the rest is not. */
+static void test_accumulations(void **state)
+{
+    struct exchange e;
+    (void)state;
+    exchange_new(&e, 8, 4, 64, 32, 8, RANDOM, 3);
+    fill_rows(&e, DATA_CODES, 8);
+    size_t count = e.tokens * e.asked.hidden;
+    float *receiver = fresh(count * sizeof *receiver), *sender = fresh(count * sizeof *sender),
+          *node = fresh(count * sizeof *node);
+    combine(&e, GB_AT_RECEIVER, 1, receiver);
+    combine(&e, GB_AT_SENDER, 1, sender);
+    combine(&e, GB_AT_SENDER_NODE, 1, node);
+    assert_int_equal(differing(sender, node, count), 0);
+    assert_true(differing(sender, receiver, count) > count / 2);
+    combine(&e, GB_AT_SENDER_NODE, 8, node);
+    for (size_t i = 0; i < count; i++)
+        assert_same_float(gb_bf16_decode(gb_bf16_encode(sender[i])) + 0.0f, node[i], "one node, element %zu", i);
+    combine(&e, GB_AT_SENDER_NODE, 2, node);
+    assert_true(differing(sender, node, count) > 0);
+    free(receiver);
+    free(sender);
+    free(node);
+    exchange_free(&e);
+}
+
+/* A layer over ranks. rows: their format. */
+static void run_over_ranks(struct problem *problem, const char *order, uint32_t ranks, enum placement placement,
+                           enum gb_format rows, enum gb_accumulation accumulation, float *output)
+{
+    struct gb_arguments a = problem->arguments;
+    struct gb_exchange x = {.size = sizeof x,
+                            .ranks = ranks,
+                            .tokens = a.shape.tokens / ranks,
+                            .hidden = a.shape.hidden,
+                            .experts = a.shape.experts,
+                            .top_k = a.shape.top_k,
+                            .input = rows,
+                            .accumulation = accumulation,
+                            .ranks_per_node = 2};
+    int32_t *placed = fresh(a.shape.experts * sizeof *placed);
+    uint64_t random = 11;
+    struct gb_error error;
+    place(placement, a.shape.experts, ranks, &random, placed);
+    for (size_t s = 0; s < (size_t)a.shape.tokens * a.shape.top_k; s++)
+        x.rows += a.ids[s] >= 0;
+    a.exchange = &x;
+    a.placement = placed;
+    a.output = output;
+    if (gb_reference_layer_over_ranks(gb_contract_of(&a, GB_LAYER, order), &a, &error) != GB_OK)
+        fail_msg("%u ranks, %s: %s", ranks, placement_names[placement], error.message);
+    free(placed);
+}
+
+struct layer {
+    enum gb_format weights;
+    const char *recipe; /* of the activations; NULL: bf16 */
+    const char *order;
+};
+
+static const struct layer layers[] = {
+    {GB_NVFP4, NULL, GB_ORDER_FMA32},
+    {GB_NVFP4, NULL, GB_ORDER_MMA16_SM90},
+    {GB_BF16, NULL, GB_ORDER_FMA32},
+    {GB_NVFP4, "nvfp4.trtllm/1", GB_ORDER_FMA32},
+    {GB_MXFP8, "mxfp8.rceil/1", GB_ORDER_FMA32},
+    {GB_FP8_BLOCK, "fp8g128.deepseek/1", GB_ORDER_FMA32},
+};
+
+static void layer_new(const struct layer *layer, struct problem *problem)
+{
+    struct gb_shape shape = {64, 128, 128, 64, 4};
+    problem_new(problem, shape, layer->weights, DATA_GAUSSIAN, 21);
+    problem_empty_slots(problem, 7, 2);
+    if (layer->recipe) {
+        problem->arguments.activation_rules = &gb_recipe_find(layer->recipe)->quantiser;
+        problem->arguments.x_scale = 0.00173f;
+        problem->arguments.intermediate_scale = 0.00291f;
+    }
+}
+
+static void test_layer(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+        struct problem problem;
+        layer_new(&layers[l], &problem);
+        const struct gb_arguments *a = &problem.arguments;
+        size_t count = (size_t)a->shape.tokens * a->shape.hidden;
+        float *whole = fresh(count * sizeof *whole), *bf16_rows = fresh(count * sizeof *whole),
+              *output = fresh(count * sizeof *output);
+        problem.arguments.output = whole;
+        assert_int_equal(gb_reference_layer(gb_contract_of(a, GB_LAYER, layers[l].order), a, NULL), GB_OK);
+        run_over_ranks(&problem, layers[l].order, 1, BLOCKS, GB_BF16, GB_AT_RECEIVER, bf16_rows);
+        assert_true(differing(whole, bf16_rows, count) > 0);
+        /* of layers behind the first one some ranks and placements */
+        for (int n = 0; n < RANK_COUNTS; n += l ? 2 : 1)
+            for (int p = l ? RANDOM : BLOCKS; p < (l ? ALL_TO_ONE : PLACEMENTS); p++) {
+                run_over_ranks(&problem, layers[l].order, rank_counts[n], (enum placement)p, GB_FP32, GB_AT_RECEIVER,
+                               output);
+                for (size_t i = 0; i < count; i++)
+                    assert_same_float(whole[i], output[i], "layer %zu, %u ranks, %s, FP32 rows: token %zu, element %zu",
+                                      l, rank_counts[n], placement_names[p], i / a->shape.hidden, i % a->shape.hidden);
+                run_over_ranks(&problem, layers[l].order, rank_counts[n], (enum placement)p, GB_BF16, GB_AT_RECEIVER,
+                               output);
+                for (size_t i = 0; i < count; i++)
+                    assert_same_float(bf16_rows[i], output[i],
+                                      "layer %zu, %u ranks, %s, bf16 rows: token %zu, element %zu", l, rank_counts[n],
+                                      placement_names[p], i / a->shape.hidden, i % a->shape.hidden);
+            }
+        free(whole);
+        free(bf16_rows);
+        free(output);
+        problem.arguments.output = problem.output;
+        problem_free(&problem);
+    }
+}
+
+static void refuse(struct exchange *e, bool dispatch, const char *message)
+{
+    struct gb_error error = {""};
+    enum gb_status status = (dispatch ? gb_reference_dispatch : gb_reference_combine)(&e->arguments, &error);
+    assert_int_equal(status, GB_EINVAL);
+    if (!strstr(error.message, message))
+        fail_msg("expected '%s', got '%s'", message, error.message);
+}
+
+static void test_bad_arguments(void **state)
+{
+    struct exchange e;
+    (void)state;
+    exchange_new(&e, 2, 3, 64, 8, 2, BLOCKS, 1);
+    const struct gb_exchange good = e.asked;
+    e.asked.size = 8;
+    refuse(&e, true, "no struct gb_exchange");
+    e.asked = good;
+    e.asked.ranks = 0;
+    refuse(&e, true, "at least 1");
+    e.asked = good;
+    e.asked.tokens = UINT32_MAX;
+    refuse(&e, false, "do not fit in memory");
+    e.asked = good;
+    e.asked.rows++;
+    refuse(&e, true, "slots have an expert");
+    e.asked = good;
+    e.asked.quantiser = gb_recipe_find("fp8g128.vllm/1")->quantiser;
+    refuse(&e, true, "hidden 64 is no multiple of the block of 128");
+    e.asked = good;
+    e.asked.accumulation = (enum gb_accumulation)4;
+    refuse(&e, false, "accumulation 4");
+    e.asked = good;
+    e.asked.accumulation = GB_AT_SENDER_NODE;
+    e.asked.ranks_per_node = 0;
+    refuse(&e, false, "at least one rank");
+    e.asked = good;
+    e.asked.input = GB_FP16;
+    refuse(&e, false, "rows of format");
+    e.asked = good;
+    e.placed[3] = 2;
+    refuse(&e, true, "expert 3 is on rank 2, out of 0..1");
+    e.placed[3] = 0;
+    e.ids[11] = 8;
+    refuse(&e, true, "expert id 8 of rank 1, token 2, slot 1 is out of range");
+    e.ids[11] = -2;
+    refuse(&e, false, "expert id -2");
+    e.arguments.placement = NULL;
+    refuse(&e, true, "is NULL");
+    exchange_free(&e);
+}
+
+int main(void)
+{
+    omp_set_num_threads(1); /* many small runs */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dispatch), cmocka_unit_test(test_combine),       cmocka_unit_test(test_accumulations),
+        cmocka_unit_test(test_layer),    cmocka_unit_test(test_bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
