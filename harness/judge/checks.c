@@ -43,7 +43,8 @@ double enclosure_deviations(uint64_t elements)
 
 double enclosure_limit(const struct enclosure *e, size_t i, double deviations)
 {
-    return fmin(e->worst[i], deviations * e->sigma[i] + e->underflow[i] + (e->bias ? fabs(e->bias[i]) : 0.0));
+    double underflow = e->underflow ? e->underflow[i] : 0.0, bias = e->bias ? fabs(e->bias[i]) : 0.0;
+    return fmin(e->worst[i], deviations * e->sigma[i] + underflow + bias);
 }
 
 void bound_compare(const double *subject, const struct enclosure *e, uint32_t tokens, size_t per_token,
@@ -69,7 +70,7 @@ void bound_compare(const double *subject, const struct enclosure *e, uint32_t to
                 r->at = i;
             }
             squares += error * error;
-            predicted += e->sigma[i] * e->sigma[i] + e->underflow[i] * e->underflow[i];
+            predicted += e->sigma[i] * e->sigma[i] + (e->underflow ? e->underflow[i] * e->underflow[i] : 0.0);
         }
         r->rms_ratio = larger(r->rms_ratio, squares == 0.0 ? 0.0 : sqrt(squares / predicted));
     }

@@ -11,8 +11,9 @@
 
 /* What a buffer is held against: [tokens, per_token] each. */
 struct enclosure {
-    const double *truth, *worst, *sigma, *underflow;
-    const double *bias; /* NULL: sums do not truncate */
+    const double *truth, *worst, *sigma;
+    const double *underflow; /* NULL: in worst and sigma, or none */
+    const double *bias;      /* NULL: sums do not truncate */
 };
 /* A layer's output and its intermediate, for accumulators of so many bits. */
 struct enclosure enclosure_output(const struct gb_bounds *of, uint32_t accumulator_bits);

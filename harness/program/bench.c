@@ -370,11 +370,13 @@ static enum gb_status time_all(const struct bench_options *o, struct made *made,
                                struct run_totals *totals, struct gb_error *error)
 {
     static struct catalogue catalogue;
+    const char *const every[] = {"*"};
     struct policy policy;
     uint32_t count = made->count ? made->count : o->fixtures.count;
     enum gb_status status = policy_read("default", &policy, error);
     if (status == GB_OK)
-        status = catalogue_open(o->subjects.of, o->subjects.count, o->timeout_s, &catalogue, error);
+        status = catalogue_open(o->subjects.of, o->subjects.count, o->patterns.count ? o->patterns.of : every,
+                                o->patterns.count ? o->patterns.count : 1, o->timeout_s, &catalogue, error);
     for (uint32_t i = 0; status == GB_OK && i < count; i++) {
         const char *refused = made->count ? NULL : o->fixtures.refused[i];
         progress_enter((double)i / count, (i + 1.0) / count);

@@ -381,10 +381,10 @@ static void admissible_codes_are_the_texts(void **state)
 {
     struct scene s;
     (void)state;
-    scene_new(&s, (struct gb_shape){7, 256, 192, 5, 3}, GB_NVFP4, 24, NULL);
+    scene_new(&s, (struct gb_shape){7, 256, 192, 5, 3}, GB_NVFP4, 24, NULL, 1);
     check_codes(&s);
     scene_free(&s);
-    scene_new(&s, (struct gb_shape){6, 128, 192, 4, 2}, GB_MXFP8, 14, NULL);
+    scene_new(&s, (struct gb_shape){6, 128, 192, 4, 2}, GB_MXFP8, 14, NULL, 1);
     check_codes(&s);
     scene_free(&s);
 }

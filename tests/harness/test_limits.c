@@ -23,7 +23,8 @@ static double deviations(double count)
     return sqrt(2 * log(2 * count / probability));
 }
 
-/* The least of the worst case and of likely errors decides; the bias of rounding toward zero counts in the latter. */
+/* The least of the worst case and of likely errors decides; the bias of rounding toward zero and underflow count in
+ * the latter. */
 static void values_have_a_limit(void **state)
 {
     enum { COUNT = 12, ELEMENTS = 5000 };
@@ -31,17 +32,20 @@ static void values_have_a_limit(void **state)
     (void)state;
     for (int with_bias = 0; with_bias < 2; with_bias++)
         for (int f = 0; f < 2; f++) {
-            double truth[COUNT], worst[COUNT], sigma[COUNT], bias[COUNT], subject[COUNT];
+            double truth[COUNT], worst[COUNT], sigma[COUNT], underflow[COUNT], bias[COUNT], subject[COUNT];
             struct bound_result r;
             for (int i = 0; i < COUNT; i++) {
                 truth[i] = (i % 2 ? -1 : 1) * (1000.0 + i);
                 sigma[i] = 0.25 + 0.01 * i;
                 bias[i] = (i % 4 < 2 ? -1 : 1) * 0.5;
-                double likely = deviations(ELEMENTS) * sigma[i] + (with_bias ? fabs(bias[i]) : 0);
+                underflow[i] = 0.125;
+                double likely = deviations(ELEMENTS) * sigma[i] + (with_bias ? fabs(bias[i]) + underflow[i] : 0);
                 worst[i] = i % 3 ? 2 * likely : 0.75 * likely;
                 subject[i] = truth[i] + (i % 4 ? 1 : -1) * factors[f] * fmin(worst[i], likely);
             }
-            bound_compare(subject, truth, worst, sigma, with_bias ? bias : NULL, 3, COUNT / 3, ELEMENTS, &r);
+            const struct enclosure expected = {truth, worst, sigma, with_bias ? underflow : NULL,
+                                               with_bias ? bias : NULL};
+            bound_compare(subject, &expected, 3, COUNT / 3, ELEMENTS, &r);
             assert_int_equal(r.exceeding, f ? COUNT : 0);
             assert_int_equal(r.zero_exceeding, COUNT);
             assert_true(fabs(r.limit_ratio - factors[f]) < 1e-9 && fabs(r.worst_ratio - factors[f]) < 1e-9);
