@@ -14,15 +14,18 @@
 
 enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 
-/* What a finding must explain of the squared error to be named, and for how long one is looked for. */
+/* What a finding must explain of the squared error to be named, and with how many products one is looked for: a few
+ * seconds, and the same names on every machine. */
 #define STRUCTURED 0.999
-#define SECONDS 8.0
+#define STRUCTURE_PRODUCTS 0x1p32
+/* The same for the list of known bugs. */
+#define LIST_PRODUCTS 0x1p33
 
 /* Errors below this share of the largest one are not counted as wrong elements. */
 #define COUNTED 0.05
 
 /* So many products take about as long as a glance. */
-#define MOST_PRODUCTS (1u << 28)
+#define MOST_PRODUCTS (1u << 26)
 
 /* [tokens, ...] of what the operation writes: elements of one token. */
 static size_t per_token(const struct window *w)
@@ -217,6 +220,16 @@ static void append_place(struct explanation *e)
         snprintf(e->text + used, bytes - used, "; in columns %s only", e->columns);
 }
 
+/* A larger problem's list of known bugs ends where it would take too long. */
+static void append_untried(const struct window *w, struct explanation *e)
+{
+    size_t used = strlen(e->text);
+    if (w->untried && used < sizeof e->text)
+        snprintf(e->text + used, sizeof e->text - used,
+                 "; %u of %u known bugs were not tried, which would take long: --minimise makes the problem small",
+                 w->untried, w->tried + w->untried);
+}
+
 /* How many candidates explain as well as the first, which counts. */
 static uint32_t alike(const struct window *w)
 {
@@ -304,6 +317,7 @@ static struct explanation *conclude(const struct window *w, const struct structu
     }
     if (!named || w->candidates[0].rank != RANK_STRUCTURE)
         append_place(e);
+    append_untried(w, e);
     return e;
 }
 
@@ -314,12 +328,12 @@ static enum gb_status find_structure(struct window *w, struct structure *found, 
     enum gb_status status = place_new(w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
     w->place.rows_per_token = w->rows_per_token;
     if (status == GB_OK)
-        status = structure_search(w, SECONDS / 2.0, found, error);
+        status = structure_search(w, STRUCTURE_PRODUCTS / 2.0, found, error);
     place_free(&w->place);
     w->place = visible;
     if (status == GB_OK && found->explains < STRUCTURED && w->noise > 0.0) {
         struct structure other;
-        status = structure_search(w, SECONDS / 2.0, &other, error);
+        status = structure_search(w, STRUCTURE_PRODUCTS / 2.0, &other, error);
         if (status == GB_OK && other.explains > found->explains)
             *found = other;
     }
@@ -378,6 +392,7 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     w->rows_per_token = w->inner ? shape->top_k : 1;
     w->slots_of_row = w->inner ? 1 : shape->top_k;
     w->width = w->inner ? shape->intermediate : shape->hidden;
+    w->affordable = LIST_PRODUCTS;
     enum gb_status status = GB_OK;
     int threads = openblas_get_num_threads();
     openblas_set_num_threads(1); /* products too small to share: waiting threads cost more than they take off */

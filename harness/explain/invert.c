@@ -176,8 +176,8 @@ static void solve(const struct system *y, double *delta)
         delta[y->chosen[c]] = y->along[c];
 }
 
-enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grouping, double *delta,
-                      struct gb_error *error)
+enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grouping, double most, double *delta,
+                      double *work, struct gb_error *error)
 {
     struct system y;
     enum gb_status status = system_new(s, token, &y, error);
@@ -186,11 +186,14 @@ enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grou
     if (status == GB_OK && (!energy || !power))
         status = gb_fail(error, GB_ENOMEM, "no memory to invert the down projection");
     double all = status == GB_OK ? squares(y.rest, y.equations) : 0.0;
+    double products = 0.0;
     while (status == GB_OK && squares(y.rest, y.equations) > UNEXPLAINED * all) {
+        products += (double)y.unknowns * y.equations;
         uint32_t g = choose(s, grouping, &y, energy, power, groups), members = 0;
         for (uint32_t u = 0; u < y.unknowns; u++)
             members += !y.taken[u] && group_of(s, grouping, u) == g;
-        if (g == groups || y.count + members > y.most)
+        products += 4.0 * members * y.count * y.equations;
+        if (g == groups || y.count + members > y.most || products > most)
             status = GB_EUNSUPPORTED;
         for (uint32_t u = 0; status == GB_OK && u < y.unknowns; u++)
             if (!y.taken[u] && y.power[u] > 0.0 && group_of(s, grouping, u) == g)
@@ -198,6 +201,7 @@ enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grou
     }
     if (status == GB_OK)
         solve(&y, delta);
+    *work += products;
     system_free(&y);
     free(energy);
     free(power);

@@ -15,7 +15,6 @@
 #include "harness/explain/invert.h"
 #include "harness/explain/places.h"
 #include "harness/explain/structure.h"
-#include "harness/run/clock.h"
 #include "harness/run/progress.h"
 #include "quant/quant.h"
 
@@ -45,14 +44,14 @@ struct search {
     double *alpha;               /* [pairs] */
     double *weight;              /* [pairs]: squares of the responses */
     struct structure best;
-    double deadline;
+    double work, most; /* products so far, and how many may be */
     enum gb_status status;
     struct gb_error *error;
 };
 
 static bool late(const struct search *q)
 {
-    return q->status != GB_OK || clock_seconds() > q->deadline;
+    return q->status != GB_OK || q->work > q->most;
 }
 
 /* Done: nothing is left to explain. */
@@ -171,11 +170,20 @@ static bool hull(const struct search *q, int n, struct finding_axis *axis)
     return found;
 }
 
+/* About as many products as a finding of the stage costs for so many pairs, down to its rows of `columns` results. */
+static double products_of(const struct search *q, enum finding_stage stage, double pairs, double columns)
+{
+    const double H = q->s.hidden, I = q->s.intermediate;
+    double gate_up = stage <= FINDING_ACT ? 2.0 * H * I : 0.0, down = stage <= FINDING_DOWN ? I * columns : columns;
+    return pairs * (gate_up + (q->w->inner ? 0.0 : down));
+}
+
 /* Plants the finding in the window and keeps it if it explains more, or as much and is simpler. */
 static void verify(struct search *q, const struct finding *f)
 {
     if (late(q) || (f->effect == FINDING_TOKEN && f->tokens.kind == AXIS_LIST)) /* rows that others name better */
         return;
+    q->work += products_of(q, f->stage, q->s.pairs, q->w->width);
     q->status = stages_plant(&q->s, f, q->w->faulty, q->error);
     if (q->status != GB_OK)
         return;
@@ -246,6 +254,7 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
     const double *rows = stages_array(s, f->stage, &width);
     size_t first = (size_t)token * s->top_k;
     memset(q->response, 0, (size_t)s->top_k * q->samples * sizeof *q->response);
+    q->work += products_of(q, f->stage, s->top_k, q->samples);
     bool expert = f->stage == FINDING_DOWN && f->effect == FINDING_EXPERT;
     bool operand = f->stage < FINDING_DOWN || expert || (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL);
     if (operand && f->stage != FINDING_DOWN) {
@@ -440,6 +449,7 @@ static double promise(struct search *q, const struct finding *f)
     if (late(q) || !q->tokens)
         return 0.0;
     if (q->seen) {
+        q->work += products_of(q, f->stage, q->seen->rows, 0.0);
         q->status = stages_operand(&q->s, f, q->seen_pairs, q->operand, NULL, q->error);
         return q->status == GB_OK ? rate_seen(q) : 0.0;
     }
@@ -1010,7 +1020,7 @@ static void try_inverted(struct search *q)
     double *values = malloc(s->top_k * I * sizeof *values), scale = typical_of(s->requant, s->pairs * I);
     uint32_t *row = malloc(s->top_k * sizeof *row);
     for (int grouping = 0; values && row && grouping < GROUPINGS && !done(q); grouping++) {
-        q->status = invert(s, q->token[0], (enum grouping)grouping, values, q->error);
+        q->status = invert(s, q->token[0], (enum grouping)grouping, q->most - q->work, values, &q->work, q->error);
         if (q->status == GB_EUNSUPPORTED) {
             q->status = GB_OK;
             continue;
@@ -1079,9 +1089,9 @@ static void each_stage(struct search *q)
     }
 }
 
-enum gb_status structure_search(struct window *w, double seconds, struct structure *best, struct gb_error *error)
+enum gb_status structure_search(struct window *w, double products, struct structure *best, struct gb_error *error)
 {
-    struct search q = {.deadline = clock_seconds() + seconds, .status = GB_OK, .error = error};
+    struct search q = {.most = products, .status = GB_OK, .error = error};
     q.status = search_new(w, &q);
     if (q.status == GB_OK && !done(&q))
         try_outputs(&q);

@@ -30,7 +30,6 @@ struct tally {
     struct closeness closeness; /* to the policy's thresholds */
     uint64_t elements;          /* of the bound check */
     bool ordered;               /* bits are binding, and statistics are not */
-    bool quantised;             /* activations */
     bool given;                 /* the subject is down alone, on the reference's intermediate */
     const char *without_sums;   /* why sums of errors are not judged; NULL: they are */
     bool bound_instead;         /* the bound is binding in their place, of some tokens at least */
@@ -65,13 +64,13 @@ static bool sums_bind(const struct tally *tally, bool scale)
     return !tally->ordered && !tally->without_sums && (scale ? tally->policy->scale : tally->policy->rms);
 }
 
-/* Whether zeros would pass. Where a recipe leaves codes of quantised activations open, bits are what verifies. */
+/* Whether zeros would pass. Of a subject with an order bits are what verifies, however wide the bound is. */
 static bool zeros_pass(const struct tally *tally, const struct bound_result *r, const double *truth)
 {
     bool all_zero = true;
     for (uint64_t i = 0; i < r->elements; i++)
         all_zero &= truth[i] == 0.0;
-    return r->zero_exceeding == 0 && (all_zero || !tally->ordered || !tally->quantised);
+    return r->zero_exceeding == 0 && (all_zero || !tally->ordered);
 }
 
 /* The bound check of one buffer of one layer. */
@@ -309,7 +308,6 @@ static enum gb_status evaluate_layers(struct baseline *b, const struct gb_kernel
     struct tally tally = {.policy = policy,
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
-                          .quantised = b->plain != NULL,
                           .given = uses & READS_INTERMEDIATE,
                           .without_sums = f->nonfinite ? "some values are not finite" : NULL};
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};

@@ -107,6 +107,8 @@ static void reference_runs(struct baseline *b, const struct gb_kernel *kernel, b
     a->runs++;
     a->vacuous += j.verdict == VERDICT_VACUOUS;
     a->alarms += j.verdict == VERDICT_FAIL || j.verdict == VERDICT_BAD_INPUT;
+    if (j.verdict == VERDICT_VACUOUS)
+        fprintf(stderr, "VAC %s order %d: %s\n", name, !!kernel->order, j.reason);
     if (j.verdict != VERDICT_PASS && j.verdict != VERDICT_VACUOUS && !a->first[0])
         snprintf(a->first, sizeof a->first, "%s: the reference, %s: %s", name,
                  kernel->order ? kernel->order : "without an order", j.reason);
