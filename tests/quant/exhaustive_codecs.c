@@ -31,6 +31,5 @@ static void check(uint32_t bits, struct tally *tally)
 
 int main(void)
 {
-    return exhaustive("exhaustive_codecs", "encoding to nine formats of elements and scales against the oracle",
-                      check);
+    return exhaustive("exhaustive_codecs", "encoding to nine formats of elements and scales against the oracle", check);
 }
