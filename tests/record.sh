@@ -4,11 +4,16 @@
 # commit and CPU. BUILD holds the built tests (make all); of the fuzzer BUILD-fuzz does (make fuzz). Exit 1 if one fails.
 #   tests/record.sh BUILD OUT [NAME...]      only the records of these names: silu, valgrind, ...
 set -u
+if [ $# -lt 2 ] || [ ! -d "$1/tests" ] || [ ! -d "$2" ]; then
+    echo "usage: record.sh BUILD OUT [NAME...], BUILD as make all leaves it, OUT a folder" >&2
+    exit 2
+fi
 build=$1
 out=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 only=" $* "
+made=0
 failed=0
 
 # record NAME FILE COMMAND...: what it prints is the record.
@@ -17,6 +22,7 @@ record() {
     file=$2
     shift 2
     case $only in "  " | *" $name "*) ;; *) return ;; esac
+    made=$((made + 1))
     if "$@" > "$out/$file" 2> "$out/$name.log"; then
         echo "ok   $name"
     else
@@ -44,4 +50,8 @@ done
 record bench-reference bench-reference.json "$build/tests/gb_bench_reference" 9
 record valgrind valgrind.json sh "$here/valgrind.sh" "$build"
 record fuzz fuzz.json sh "$here/fuzz/run_all.sh" "$build-fuzz"
+if [ $made -lt $# ]; then
+    echo "record.sh: of the $# names $made are records" >&2
+    exit 2
+fi
 exit $failed

@@ -124,17 +124,17 @@ static struct alarms count(uint32_t fixtures, uint32_t stride, float factor)
     return sum;
 }
 
-/* What the largest of each family comes to of its limit, at least: four fifths of what is seen. */
-static const double least[FAMILIES] = {[RMS_TOKEN] = 0.068,    [RMS_COLUMNS] = 0.054, [RMS_INTERMEDIATE] = 0.57,
-                                       [SCALE_LAYER] = 0.056,  [SCALE_TOKEN] = 0.081, [SCALE_COLUMN] = 0.055,
-                                       [SCALE_EXPERT] = 0.082, [SCALE_SLOT] = 0.085,  [SCALE_INTERMEDIATE] = 0.21};
+/* What the largest of each family comes to of its limit. */
+static const double seen[FAMILIES] = {[RMS_TOKEN] = 0.0851,    [RMS_COLUMNS] = 0.0686, [RMS_INTERMEDIATE] = 0.7226,
+                                      [SCALE_LAYER] = 0.0708,  [SCALE_TOKEN] = 0.1018, [SCALE_COLUMN] = 0.0695,
+                                      [SCALE_EXPERT] = 0.1036, [SCALE_SLOT] = 0.1064,  [SCALE_INTERMEDIATE] = 0.2638};
 
 int main(int argc, char **argv)
 {
     bool all = argc > 1 && !strcmp(argv[1], "all");
     uint32_t fixtures = all ? ALL_FIXTURES : SOME_FIXTURES, stride = all ? 1 : 9;
     struct alarms valid = count(fixtures, stride, 1), inadmissible = count(COUNT(contracts), 1, 1.0005f);
-    bool bad = alarms_bad(&valid, least) || valid.runs != (uint64_t)fixtures * VARIANTS;
+    bool bad = alarms_bad(&valid, seen, all) || valid.runs != (uint64_t)fixtures * VARIANTS;
     bad |= valid.sums < valid.runs / 3 || valid.ambiguous_codes == 0;
     bad |= inadmissible.alarms < inadmissible.runs; /* with scales that are wrong by 5e-4 */
     alarms_print(stdout, &valid, all ? "test_false_alarms_activations all" : "test_false_alarms_activations", fixtures);

@@ -174,6 +174,10 @@ static void routing_has_a_limit(void **state)
     a.routed_ids = ids;
     a.routed_weights = outputs->layer[0].routing_weights;
     assert_int_equal(gb_reference_router(gb_contract_router(b->contract), &a, NULL), GB_OK);
+    int32_t right_ids[TOKENS * TOP_K];
+    float right[TOKENS * TOP_K];
+    memcpy(right_ids, ids, sizeof right_ids);
+    memcpy(right, a.routed_weights, sizeof right);
     unsigned wrong = 0, swapped = 0;
     for (unsigned t = 0; t < TOKENS; t++) { /* the last expert in turn another */
         int32_t *own = ids + t * TOP_K, other = (int32_t)(t % EXPERTS);
@@ -193,6 +197,11 @@ static void routing_has_a_limit(void **state)
         a.routed_weights[i] = (float)(truth[i] * (1 + (i == 50 ? 0.9 : 0.7) * (double)relative[i / TOP_K]));
     struct case_result j;
     assert_int_equal(judge(b, &kernel, outputs, NULL, &policy, &j, NULL), GB_OK);
+    unsigned differing = 0;
+    for (unsigned i = 0; i < TOKENS * TOP_K; i++)
+        differing += (ids[i] != right_ids[i]) + (memcmp(&a.routed_weights[i], &right[i], sizeof *right) != 0);
+    assert_int_equal(j.bits.compared, 2 * TOKENS * TOP_K);
+    assert_int_equal(j.bits.mismatching, differing);
     assert_int_equal(j.layer[0].tokens.wrong, wrong);
     assert_int_equal(j.layer[0].tokens.swapped, swapped);
     assert_true(wrong > 5 && swapped > 2);
