@@ -57,7 +57,8 @@ static enum gb_status describe(const struct study_path *path, const struct gb_fi
     to->activation = f->activation;
     to->rms_norm_epsilon = f->rms_norm_epsilon;
     memcpy(to->recipe, f->recipe, sizeof to->recipe);
-    snprintf(to->contract, sizeof to->contract, "%s", path->contract->name);
+    /* A fixture's is that of fma32; the order is the kernel's. */
+    snprintf(to->contract, sizeof to->contract, "%s", gb_contract_find(f->weights, GB_BF16, GB_ORDER_FMA32)->name);
     snprintf(to->generator, sizeof to->generator, "import/1");
     snprintf(to->source, sizeof to->source, "a layer of a study");
     if (!path->recipe)

@@ -12,7 +12,7 @@ import time
 import h5py
 import numpy
 
-from program import CAPTURE, CHECKPOINT, PROGRAM, SOURCE, expect, path, record, refused, run
+from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
 from published import write
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
@@ -183,6 +183,30 @@ with h5py.File(path("g.h5")) as skewed, h5py.File(path("plain.h5")) as file:
         figures = [numpy.sqrt(f[f"cases/{index}/layer/quantised/error2"][:, int8].sum() /
                               f[f"cases/{index}/truth/quantised/layer2"][:].sum()) for f in (skewed, file)]
         expect(figures[0] > 1.3 * figures[1], f"outliers cost INT8 accuracy: {figures}")
+
+# Paths by kernels, in processes of their own: the reference's have its bits, a faulty one another's.
+small = ["study", "drift", "--shape", "8,2,256,128", "--layers", "2", "--tokens", "4", "--paths", "mxfp8.fma32,nvfp4.fma32"]
+
+
+def figures(*arguments):
+    run(*small, *arguments, "-o", path("kernel.h5"))
+    with h5py.File(path("kernel.h5")) as file:
+        case = file["cases/0"]
+        return (attribute(file, "content_sha256"), attribute(case, "kernels"),
+                case["layer/quantised/error2"][:])
+
+
+own, kernels, reference = figures()
+expect(kernels == "", kernels)
+by_kernel, kernels, _ = figures("--kernel", "cpu/*")
+expect(by_kernel == own and kernels == "bf16.fma32 cpu/nvfp4-layer, nvfp4.fma32 cpu/nvfp4-nvfp4-layer", kernels)
+faulty, kernels, found = figures("--subject", FAULTS, "--kernel", "faults/quantised-next-scale")
+expect(kernels == "nvfp4.fma32 faults/quantised-next-scale" and faulty != own, kernels)
+expect((found[:, :2] == reference[:, :2]).all() and found[:, 2].sum() > 2 * reference[:, 2].sum(), "one path is another's")
+expect("computes none of the paths" in refused(*small, "--kernel", "cpu/mxfp8-layer"), "another format")
+expect("faults/crash" in refused(*small, "--subject", FAULTS, "--kernel", "faults/crash"), "a crash")
+expect("two runs differ" in refused(*small, "--subject", FAULTS, "--kernel", "faults/nondeterministic"), "two runs")
+refused(*small, "--subject", FAULTS)
 
 # Ctrl-C leaves a file that goes on: the same results as without it.
 long = ["study", "drift", "--shape", "16,4,512,256", "--layers", "16", "--tokens", "8",
