@@ -458,10 +458,8 @@ static enum gb_status resume(struct plan *plan, struct gb_error *error)
     if (!plan->options->resume || study_ranks.rank || access(path, F_OK))
         return GB_OK;
     enum gb_status status = study_read(path, &left, error);
-    if (status != GB_OK) {
-        input_name(path, error);
+    if (status != GB_OK)
         return status;
-    }
     bool same = left.cases == plan->study.cases && !strcmp(left.kind, plan->study.kind);
     for (uint32_t i = 0; same && i < left.cases; i++)
         same = same_case(&left.of[i], &plan->study.of[i]);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/run/hash.h"
+#include "harness/run/probe.h"
 #include "harness/study/study.h"
 
 static const char schema[] = "gaugeblock-study/1";
@@ -320,8 +321,10 @@ enum gb_status study_read(const char *path, struct study *study, struct gb_error
                              "file was written",
                              found);
     }
-    if (status != GB_OK)
-        study_free(study);
+    if (status == GB_OK)
+        return GB_OK;
+    study_free(study);
+    input_name(path, error);
     return status;
 }
 
