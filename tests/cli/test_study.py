@@ -160,6 +160,22 @@ for one, other in zip(cells[2:], known[first + 2:]):  # the last digits of truth
     expect(one[:4] == other[:4] and all(abs(float(a) - float(b)) <= 2e-3 * float(b) for a, b in
            zip(one[4:], other[4:]) if a != ".."), f"docs/closeness.md has {other}, the program {one}")
 
+# And docs/study.md what suffixes of paths do.
+run("study", "closeness", tiny, "--paths", "bf16.fma32.bf16gateup,bf16.fma32.fp32intermediate,bf16.fma32.prereduced4",
+    "--csv", path("suffixes.csv"))
+with open(path("suffixes.csv")) as stream:
+    ratios = {(r["path"].rsplit(".", 1)[1], r["truth"]): r for r in csv.DictReader(stream)
+              if r["figure"] == "closeness" and not r["layer"]}
+with open(os.path.join(SOURCE, "docs/study.md")) as document:
+    known = {line.split("`")[1].rsplit(".", 1)[1]: [float(word) for word in line.replace("(", " ").replace(")", " ").split()
+             if word[0].isdigit()] for line in document if line.startswith("| `bf16.fma32.") and " to " in line
+             and "ratio" not in line and line.count("|") == 4}
+expect(set(known) == {"bf16gateup", "fp32intermediate", "prereduced4"}, str(known))
+for suffix, numbers in known.items():
+    found = [float(ratios[suffix, "quantised"][name]) for name in ("value", "low", "high")]
+    found.append(float(ratios[suffix, "original"]["value"]))
+    expect(all(abs(a - b) <= 0.01 * b for a, b in zip(found, numbers)) and len(numbers) == 4, f"{suffix}: {found} {numbers}")
+
 # Generated weights: several cases and seeds, the same results for any number of threads.
 generated = ["study", "closeness", "--shape", "8,2,256,128", "--format", "nvfp4", "--format", "mxfp8", "--layers", "3",
              "--tokens", "6", "--seeds", "2", "--outliers", "16", "--routing-skew", "4"]
