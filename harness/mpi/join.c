@@ -38,10 +38,8 @@ enum gb_status study_ranks_join(char **argv, struct gb_error *error)
     atexit(leave);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &count);
-    study_ranks = (struct study_ranks){.rank = (uint32_t)rank,
-                                       .count = (uint32_t)count,
-                                       .divide = divide,
-                                       .broadcast = broadcast};
+    study_ranks = (struct study_ranks){
+        .rank = (uint32_t)rank, .count = (uint32_t)count, .divide = divide, .broadcast = broadcast};
     study_ranks_divide(1);
     return GB_OK;
 }
