@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fnmatch.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include "harness/program/study_sensitivity.h"
 #include "harness/report/study_report.h"
 #include "harness/run/clock.h"
+#include "harness/run/match_kernels.h"
 #include "harness/run/output_guard.h"
 #include "harness/run/probe.h"
 #include "harness/run/progress.h"
@@ -18,7 +20,7 @@
 #include "harness/study/ranks.h"
 #include "harness/study/study.h"
 
-enum { INPUTS = 32, FORMATS = 8 };
+enum { INPUTS = 32, FORMATS = 8, KERNELS = 16 };
 
 /* A fixture, or a shape whose weights are generated. */
 struct study_input {
@@ -38,6 +40,8 @@ struct study_options {
     bool generation; /* an option was given that goes with generated weights */
     uint64_t seed;
     const char *paths, *record, *csv, *table, *head;
+    const char *kernel[KERNELS], *subject[KERNELS];
+    uint32_t kernels, subjects;
     struct sensitivity_options sensitivity; /* what drift and closeness do not have */
     float outlier_factor, routing_skew;
     bool resume;
@@ -58,6 +62,8 @@ enum {
     OPTION_TABLE,
     OPTION_RESUME,
     OPTION_HEAD,
+    OPTION_KERNEL,
+    OPTION_SUBJECT,
     OPTION_ORIGINAL,
     OPTION_INPUT_SCALES,
     OPTION_ACTIVATIONS,
@@ -85,6 +91,9 @@ static const struct argp_option options[] = {
     {"csv", OPTION_CSV, "FILE", 0, "write every figure as comma-separated values", 0},
     {"table", OPTION_TABLE, "FILE", 0, "write the tables as Markdown", 0},
     {"resume", OPTION_RESUME, NULL, 0, "go on with the --record that an interrupted run of the same command left", 0},
+    {"kernel", OPTION_KERNEL, "NAME", OPTION_REPEATABLE,
+     "compute paths of this kernel's contract by it, in place of the reference; a glob takes all that match", 0},
+    {"subject", OPTION_SUBJECT, "LIB.so", OPTION_REPEATABLE, "look for kernels in this library too", 0},
     {"head", OPTION_HEAD, "DIR", 0,
      "drift of a fixture: the checkpoint whose final norm and head turn the last streams into logits", 0},
     {"original", OPTION_ORIGINAL, "DIR", 0, "sensitivity: the checkpoint that the fixture was quantised from", 0},
@@ -135,6 +144,14 @@ static void add_format(struct argp_state *state, struct study_options *o, const 
     o->formats++;
 }
 
+static void add_name(struct argp_state *state, const char *option, const char **names, uint32_t *count,
+                     const char *name)
+{
+    if (*count == KERNELS)
+        usage_error(state, "--%s: more than %d", option, (int)KERNELS);
+    names[(*count)++] = name;
+}
+
 /* sensitivity has one fixture and options of its own, which the other two do not have. */
 static void check_sensitivity(struct argp_state *state, struct study_options *o)
 {
@@ -146,8 +163,8 @@ static void check_sensitivity(struct argp_state *state, struct study_options *o)
     }
     if (o->inputs != 1 || !o->input[0].path || !s->original)
         usage_error(state, "sensitivity needs one fixture and --original, the checkpoint it was quantised from");
-    if (o->paths || o->record || o->table || o->resume)
-        usage_error(state, "--paths, --record, --table and --resume go with drift and closeness");
+    if (o->paths || o->record || o->table || o->resume || o->kernels)
+        usage_error(state, "--paths, --record, --table, --resume and --kernel go with drift and closeness");
     o->sensitivity.fixture = o->input[0].path;
     o->sensitivity.csv = o->csv;
 }
@@ -162,6 +179,8 @@ static void check(struct argp_state *state, struct study_options *o)
     if (o->generation && !generated)
         usage_error(state, "--format, --layers, --tokens, --seeds, --seed, --outliers and --routing-skew go with "
                            "generated weights, --model or --shape");
+    if (o->subjects && !o->kernels)
+        usage_error(state, "--subject goes with --kernel, a name or glob of its kernels");
     if (o->resume && !o->record)
         usage_error(state, "--resume goes with --record, the file to go on with");
     if (o->head && (strcmp(o->kind, "drift") || o->inputs != 1 || !o->input[0].path))
@@ -219,6 +238,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_RESUME:
         o->resume = true;
         return 0;
+    case OPTION_KERNEL:
+        add_name(state, "kernel", o->kernel, &o->kernels, argument);
+        return 0;
+    case OPTION_SUBJECT:
+        add_name(state, "subject", o->subject, &o->subjects, argument);
+        return 0;
     case OPTION_HEAD:
         o->head = argument;
         return 0;
@@ -263,6 +288,8 @@ struct plan {
     struct study study;
     struct planned of[INPUTS * FORMATS];
     struct study_run run;
+    struct catalogue catalogue;       /* of --kernel */
+    uint32_t by_kernel[KERNELS];      /* paths that each pattern took */
     struct gb_checkpoint *checkpoint; /* of --head; NULL without */
     struct gb_head head;
     struct study_end end;
@@ -304,6 +331,27 @@ static enum gb_status plan_head(struct plan *plan, const struct gb_fixture *f, s
     return status;
 }
 
+/* Paths that a kernel of the pattern computes have it from here on. */
+static enum gb_status plan_kernels(struct plan *plan, struct study_case *c, uint32_t pattern, struct gb_error *error)
+{
+    char device[256];
+    for (uint32_t l = 0; l < plan->catalogue.count; l++)
+        for (uint32_t k = 0; k < plan->catalogue.library[l].count; k++) {
+            const struct gb_kernel *kernel = &plan->catalogue.library[l].kernels[k];
+            if (fnmatch(plan->options->kernel[pattern], kernel->name, 0))
+                continue;
+            for (uint32_t p = 0; p < c->paths; p++) {
+                if (!study_path_takes(&c->path[p], kernel))
+                    continue;
+                if (kernel->flags & GB_DEVICE_POINTERS && library_device(device, sizeof device, error) != GB_OK)
+                    return GB_EUNSUPPORTED;
+                c->path[p].kernel = (struct study_kernel){plan->catalogue.library[l].path, kernel};
+                plan->by_kernel[pattern]++;
+            }
+        }
+    return GB_OK;
+}
+
 static enum gb_status plan_case(struct plan *plan, const struct study_input *input, enum gb_format format,
                                 struct gb_fixture *fixture, struct gb_error *error)
 {
@@ -330,6 +378,8 @@ static enum gb_status plan_case(struct plan *plan, const struct study_input *inp
     enum gb_status status = study_paths(o->paths, format, &c->shape, c->path, &c->paths, error);
     if (status == GB_OK && c->paths < 2)
         status = gb_fail(error, GB_EINVAL, "--paths: one path alone, bf16.fma32, leaves nothing to compare");
+    for (uint32_t k = 0; status == GB_OK && k < o->kernels; k++)
+        status = plan_kernels(plan, c, k, error);
     if (status == GB_OK && o->head)
         status = plan_head(plan, fixture, c, error);
     return status == GB_OK ? study_case_new(c, error) : status;
@@ -357,12 +407,21 @@ static enum gb_status make_plan(struct plan *plan, struct gb_error *error)
     plan->study.of = calloc(INPUTS * FORMATS, sizeof *plan->study.of);
     if (!plan->study.of)
         return gb_fail(error, GB_ENOMEM, "no memory for %u studies", o->inputs);
+    if (o->kernels)
+        status = catalogue_open(o->subject, o->subjects, INPUT_TIMEOUT_S, &plan->catalogue, error);
     for (uint32_t i = 0; status == GB_OK && i < o->inputs; i++) {
         if (o->input[i].path)
             status = plan_fixture(plan, &o->input[i], error);
         for (uint32_t f = 0; status == GB_OK && !o->input[i].path && f < o->formats; f++)
             status = plan_case(plan, &o->input[i], o->format[f], NULL, error);
     }
+    for (uint32_t k = 0; status == GB_OK && k < o->kernels; k++)
+        if (!plan->by_kernel[k])
+            status = gb_fail(error, GB_EINVAL,
+                             "--kernel %s: computes none of the paths; it takes a layer of the same formats and order, "
+                             "with FP32 output (gaugeblock list kernels)%s%s",
+                             o->kernel[k], plan->catalogue.cuda_missing[0] ? "; CUDA kernels: " : "",
+                             plan->catalogue.cuda_missing);
     return status;
 }
 
@@ -387,10 +446,8 @@ static enum gb_status resume(struct plan *plan, struct gb_error *error)
     if (!plan->options->resume || study_ranks.rank || access(path, F_OK))
         return GB_OK;
     enum gb_status status = study_read(path, &left, error);
-    if (status != GB_OK) {
-        input_name(path, error);
+    if (status != GB_OK)
         return status;
-    }
     bool same = left.cases == plan->study.cases && !strcmp(left.kind, plan->study.kind);
     for (uint32_t i = 0; same && i < left.cases; i++)
         same = same_case(&left.of[i], &plan->study.of[i]);
@@ -607,6 +664,7 @@ static int run_study(int argc, char **argv)
         gb_fixture_free(plan->of[i].fixture);
     study_free(&plan->study);
     gb_head_free(&plan->head);
+    catalogue_close(&plan->catalogue);
     gb_checkpoint_close(plan->checkpoint);
     free(plan);
     return code;

@@ -98,6 +98,28 @@ static void closest(const struct page *p, enum study_truth truth)
     fputs(first ? "</li>\n" : ".</li>\n", p->stream);
 }
 
+/* Which path moves the distribution of the next token most, other than bf16 activations do. */
+static void next_token(const struct page *p)
+{
+    struct study_interval most = {0.0, 0.0, 0.0};
+    uint32_t farthest = 1;
+    for (uint32_t i = 1; i < p->c->paths; i++) {
+        struct study_interval kl = study_mean_kl(p->c, &p->resamples, STUDY_AGAINST_BF16, i);
+        if (kl.value > most.value) {
+            most = kl;
+            farthest = i;
+        }
+    }
+    struct study_interval top = study_top_agreement(p->c, STUDY_AGAINST_BF16, farthest);
+    fprintf(
+        p->stream,
+        "<li><b>Next token:</b> of all paths <code>%s</code> moves its distribution farthest from that of "
+        "<code>%s</code>, by %.2g nats (95 %% interval %.2g to %.2g); the most probable token is the same for %.3g %% "
+        "of the tokens (95 %% interval %.3g to %.3g %%).</li>\n",
+        p->names[farthest], p->names[0], most.value, most.low, most.high, 100.0 * top.value, 100.0 * top.low,
+        100.0 * top.high);
+}
+
 static void answers(const struct page *p)
 {
     const struct study_case *c = p->c;
@@ -122,8 +144,12 @@ static void answers(const struct page *p)
     fprintf(
         p->stream,
         "<li><b>Changed experts:</b> in layer %.0f, %.0f of %u tokens are routed to another set of experts than with "
-        "the original weights in float64 by <code>%s</code>, %.0f by <code>%s</code>.</li>\n</ul>\n",
+        "the original weights in float64 by <code>%s</code>, %.0f by <code>%s</code>; experts that the router ranks "
+        "nearly alike change places at a small error.</li>\n",
         c->model_layer[c->layers - 1], bf16.changed, c->samples, p->names[0], far.changed, p->names[farthest]);
+    if (c->vocabulary)
+        next_token(p);
+    fputs("</ul>\n", p->stream);
 }
 
 /* Limits of an axis around positive values, to the next 1, 2 or 5. */
@@ -400,7 +426,9 @@ static void words(FILE *stream)
         "<li><b>Injected</b>: the error of a layer that starts from the exact residual stream. <b>Carried</b>: what "
         "came in from the layers before. <b>By itself</b>: of the layer's output alone, given the same bf16 "
         "input.</li>\n"
-        "<li><b>Changed</b>: tokens that go to another set of experts than in float64. <b>Growth</b>: the error grows as depth to this power, with its standard error; 0.5 is what independent errors do.</li>\n"
+        "<li><b>Changed</b>: tokens that go to another set of experts than in float64. Experts that the router ranks "
+        "nearly alike change places at a small error, so that this is no measure of harm. <b>Growth</b>: the error "
+        "grows as depth to this power, with its standard error; 0.5 is what independent errors do.</li>\n"
         "<li><b>KL</b>: by how much the distribution of the next token differs, in the mean over tokens; <b>same "
         "top-1</b>: how often the most probable token is the same. Attention's share of the residual stream is the "
         "captured one on every path.</li>\n"

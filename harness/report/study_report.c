@@ -119,6 +119,13 @@ static void head_table(FILE *stream, bool markdown, const struct study_case *c, 
     }
 }
 
+/* A ratio, or a very small one. */
+static const char *ratio_text(double ratio, char text[16])
+{
+    snprintf(text, 16, ratio < 0.01 ? "%.2e" : "%.3f", ratio);
+    return text;
+}
+
 static void closeness_rows(const struct table *t, const struct study_case *c, const struct study_resamples *r)
 {
     for (uint32_t p = 1; p < c->paths; p++)
@@ -130,8 +137,10 @@ static void closeness_rows(const struct table *t, const struct study_case *c, co
                 low = one < low ? one : low;
                 high = one > high ? one : high;
             }
-            row(t, false, "%s|%s|%s|%s|%.3f|%.3f .. %.3f|%.3f .. %.3f", c->name, c->weights, c->path[p].name,
-                study_truth_name((enum study_truth)truth), i.value, i.low, i.high, low, high);
+            char text[5][16];
+            row(t, false, "%s|%s|%s|%s|%s|%s .. %s|%s .. %s", c->name, c->weights, c->path[p].name,
+                study_truth_name((enum study_truth)truth), ratio_text(i.value, text[0]), ratio_text(i.low, text[1]),
+                ratio_text(i.high, text[2]), ratio_text(low, text[3]), ratio_text(high, text[4]));
         }
 }
 

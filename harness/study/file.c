@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/run/hash.h"
+#include "harness/run/probe.h"
 #include "harness/study/study.h"
 
 static const char schema[] = "gaugeblock-study/1";
@@ -62,6 +63,17 @@ static void path_texts(const struct study_case *c, char names[STUDY_PATH_LIST], 
     }
 }
 
+/* Which kernels computed paths, "PATH KERNEL" with commas between. */
+static void kernel_text(const struct study_case *c, char kernels[4 * STUDY_PATH_LIST])
+{
+    size_t used = 0;
+    kernels[0] = '\0';
+    for (uint32_t p = 0; p < c->paths; p++)
+        if (c->path[p].kernel.kernel)
+            used += (size_t)snprintf(kernels + used, 4 * STUDY_PATH_LIST - used, "%s%s %s", used ? ", " : "",
+                                     c->path[p].name, c->path[p].kernel.kernel->name);
+}
+
 /* What an unfinished case goes on from: how far each seed is, and the streams of those that are begun. */
 static enum gb_status write_resume(struct gb_results *file, const struct study_case *c, const char *group,
                                    struct gb_error *error)
@@ -91,10 +103,11 @@ static enum gb_status write_case(struct gb_results *file, struct study_case *c, 
     struct counts counts[COUNTS];
     struct study_array arrays[STUDY_ARRAYS];
     char group[32], path[sizeof group + sizeof arrays[0].name + 1];
-    char names[STUDY_PATH_LIST], how[4 * STUDY_PATH_LIST], factors[2][32];
+    char names[STUDY_PATH_LIST], how[4 * STUDY_PATH_LIST], kernels[4 * STUDY_PATH_LIST], factors[2][32];
     uint32_t count = study_case_arrays(c, arrays);
     counts_of(c, counts);
     path_texts(c, names, how);
+    kernel_text(c, kernels);
     snprintf(group, sizeof group, "/cases/%u", index);
     snprintf(factors[0], sizeof factors[0], "%.9g", c->outlier_factor);
     snprintf(factors[1], sizeof factors[1], "%.9g", c->routing_skew);
@@ -109,6 +122,8 @@ static enum gb_status write_case(struct gb_results *file, struct study_case *c, 
         status = gb_results_put_text(file, group, "paths", names, error);
     if (status == GB_OK)
         status = gb_results_put_text(file, group, "contracts", how, error);
+    if (status == GB_OK)
+        status = gb_results_put_text(file, group, "kernels", kernels, error);
     if (status == GB_OK)
         status = gb_results_put_text(file, group, "outlier_factor", factors[0], error);
     if (status == GB_OK)
@@ -306,8 +321,10 @@ enum gb_status study_read(const char *path, struct study *study, struct gb_error
                              "file was written",
                              found);
     }
-    if (status != GB_OK)
-        study_free(study);
+    if (status == GB_OK)
+        return GB_OK;
+    study_free(study);
+    input_name(path, error);
     return status;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/study/kernel.h"
 #include "harness/study/study.h"
 
 /* Of activations: format, and recipes by width of block, the widest first that divides hidden and intermediate. */
@@ -361,6 +362,8 @@ enum gb_status study_path_run(const struct study_path *path, const struct gb_fix
                               const struct study_batch *batch, const float global[2], float *output,
                               gb_bf16 *intermediate, struct gb_error *error)
 {
+    if (path->kernel.kernel)
+        return study_kernel_run(path, f, layer, batch, global, output, intermediate, error);
     struct layer_run run = {.path = path,
                             .a = gb_layer_arguments(f, layer, batch->tokens),
                             .global = global,

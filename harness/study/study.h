@@ -22,6 +22,13 @@ enum study_mode { STUDY_OPEN_LOOP, STUDY_TEACHER_FORCED, STUDY_LAYER, STUDY_MODE
 const char *study_truth_name(enum study_truth truth);
 const char *study_mode_name(enum study_mode mode);
 
+/* A kernel in its library. */
+struct study_kernel {
+    const char *library; /* path, or BUILTIN_LIBRARY */
+    const struct gb_kernel *kernel;
+};
+enum { STUDY_KERNEL_TIMEOUT_S = 600 }; /* of one layer's batch */
+
 /* How a layer is computed. */
 struct study_path {
     char name[48];                      /* "mxfp8.fma32": activations, order, and what else is rounded */
@@ -31,6 +38,7 @@ struct study_path {
     bool rounded_gate_up;               /* gate and up are rounded to bf16 before silu(gate) * up */
     bool fp32_intermediate;             /* silu(gate) * up is not rounded */
     uint32_t ranks; /* 0: the combine is FP32; else the sum over every rank's experts is rounded to bf16 first */
+    struct study_kernel kernel; /* that computes it in place of the reference; NULL: none does */
 };
 enum { STUDY_PATHS = 24, STUDY_PATH_LIST = 1024 };
 
@@ -51,6 +59,9 @@ struct study_batch {
 enum gb_status study_path_run(const struct study_path *path, const struct gb_fixture *fixture, uint32_t layer,
                               const struct study_batch *batch, const float global[2], float *output,
                               gb_bf16 *intermediate, struct gb_error *error);
+
+/* Whether the kernel claims to compute the path, bit for bit. */
+bool study_path_takes(const struct study_path *path, const struct gb_kernel *kernel);
 
 /* Quantises values [rows, columns] and gives what the codes stand for, in float64. global: decoding. GB_ENOMEM. */
 enum gb_status study_dequantise(const struct gb_quantiser *rules, const gb_bf16 *values, uint32_t rows,

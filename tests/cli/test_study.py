@@ -12,7 +12,7 @@ import time
 import h5py
 import numpy
 
-from program import CAPTURE, CHECKPOINT, PROGRAM, SOURCE, expect, path, record, refused, run
+from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
 from published import write
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
@@ -160,6 +160,22 @@ for one, other in zip(cells[2:], known[first + 2:]):  # the last digits of truth
     expect(one[:4] == other[:4] and all(abs(float(a) - float(b)) <= 2e-3 * float(b) for a, b in
            zip(one[4:], other[4:]) if a != ".."), f"docs/closeness.md has {other}, the program {one}")
 
+# And docs/study.md what suffixes of paths do.
+run("study", "closeness", tiny, "--paths", "bf16.fma32.bf16gateup,bf16.fma32.fp32intermediate,bf16.fma32.prereduced4",
+    "--csv", path("suffixes.csv"))
+with open(path("suffixes.csv")) as stream:
+    ratios = {(r["path"].rsplit(".", 1)[1], r["truth"]): r for r in csv.DictReader(stream)
+              if r["figure"] == "closeness" and not r["layer"]}
+with open(os.path.join(SOURCE, "docs/study.md")) as document:
+    known = {line.split("`")[1].rsplit(".", 1)[1]: [float(word) for word in line.replace("(", " ").replace(")", " ").split()
+             if word[0].isdigit()] for line in document if line.startswith("| `bf16.fma32.") and " to " in line
+             and "ratio" not in line and line.count("|") == 4}
+expect(set(known) == {"bf16gateup", "fp32intermediate", "prereduced4"}, str(known))
+for suffix, numbers in known.items():
+    found = [float(ratios[suffix, "quantised"][name]) for name in ("value", "low", "high")]
+    found.append(float(ratios[suffix, "original"]["value"]))
+    expect(all(abs(a - b) <= 0.01 * b for a, b in zip(found, numbers)) and len(numbers) == 4, f"{suffix}: {found} {numbers}")
+
 # Generated weights: several cases and seeds, the same results for any number of threads.
 generated = ["study", "closeness", "--shape", "8,2,256,128", "--format", "nvfp4", "--format", "mxfp8", "--layers", "3",
              "--tokens", "6", "--seeds", "2", "--outliers", "16", "--routing-skew", "4"]
@@ -183,6 +199,30 @@ with h5py.File(path("g.h5")) as skewed, h5py.File(path("plain.h5")) as file:
         figures = [numpy.sqrt(f[f"cases/{index}/layer/quantised/error2"][:, int8].sum() /
                               f[f"cases/{index}/truth/quantised/layer2"][:].sum()) for f in (skewed, file)]
         expect(figures[0] > 1.3 * figures[1], f"outliers cost INT8 accuracy: {figures}")
+
+# Paths by kernels, in processes of their own: the reference's have its bits, a faulty one another's.
+small = ["study", "drift", "--shape", "8,2,256,128", "--layers", "2", "--tokens", "4", "--paths", "mxfp8.fma32,nvfp4.fma32"]
+
+
+def figures(*arguments):
+    run(*small, *arguments, "-o", path("kernel.h5"))
+    with h5py.File(path("kernel.h5")) as file:
+        case = file["cases/0"]
+        return (attribute(file, "content_sha256"), attribute(case, "kernels"),
+                case["layer/quantised/error2"][:])
+
+
+own, kernels, reference = figures()
+expect(kernels == "", kernels)
+by_kernel, kernels, _ = figures("--kernel", "cpu/*")
+expect(by_kernel == own and kernels == "bf16.fma32 cpu/nvfp4-layer, nvfp4.fma32 cpu/nvfp4-nvfp4-layer", kernels)
+faulty, kernels, found = figures("--subject", FAULTS, "--kernel", "faults/quantised-next-scale")
+expect(kernels == "nvfp4.fma32 faults/quantised-next-scale" and faulty != own, kernels)
+expect((found[:, :2] == reference[:, :2]).all() and found[:, 2].sum() > 2 * reference[:, 2].sum(), "one path is another's")
+expect("computes none of the paths" in refused(*small, "--kernel", "cpu/mxfp8-layer"), "another format")
+expect("faults/crash" in refused(*small, "--subject", FAULTS, "--kernel", "faults/crash"), "a crash")
+expect("two runs differ" in refused(*small, "--subject", FAULTS, "--kernel", "faults/nondeterministic"), "two runs")
+refused(*small, "--subject", FAULTS)
 
 # Ctrl-C leaves a file that goes on: the same results as without it.
 long = ["study", "drift", "--shape", "16,4,512,256", "--layers", "16", "--tokens", "8",
