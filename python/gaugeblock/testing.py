@@ -373,7 +373,8 @@ def _problem(m: _Moe) -> Problem:
     hidden, inner = sizes["hidden"], sizes["intermediate"]
     used = np.arange(sizes["experts"])
     if sizes["experts"] * 3 * hidden * inner > WHOLE_BYTES:
-        used = np.union1d(ids[ids >= 0], np.arange(ids.shape[1]))  # as many as a token chooses, at least
+        used = np.unique(ids[ids >= 0]) if (ids >= 0).any() else used[:1]
+        used = np.pad(used, (0, max(0, ids.shape[1] - len(used))), mode="edge")  # as many as a token chooses, at least
     w13 = layouts.Projection("w13", m.format, m.layout, sizes["experts"], 2 * inner, hidden, 2)
     w2 = layouts.Projection("w2", m.format, m.layout, sizes["experts"], hidden, inner, 1)
     own = {**sizes, "experts": len(used), "top_k": ids.shape[1]}
