@@ -453,11 +453,11 @@ def _points_elsewhere(report):
 
 def _other_layouts(m, arrays, words):
     """Names of layouts by which the output that fails would be right."""
-    fits, tried, words = [], {layouts.LAYOUTS[m.layout]}, [*words, "--no-diagnosis"]
+    fits, tried, words = [], {layouts.LAYOUTS[m.layout].places}, [*words, "--no-diagnosis"]
     for name, rules in layouts.LAYOUTS.items():
-        if rules in tried or m.format not in rules.formats:
+        if rules.places in tried or m.format not in rules.formats:
             continue
-        tried.add(rules)
+        tried.add(rules.places)
         try:
             problem = _problem(dataclasses.replace(m, layout=name))
             report, _ = problem.judge(lambda path: write(path, problem, problem.shape.tokens, [arrays]), words)  # noqa: B023
