@@ -103,8 +103,6 @@ static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_
     struct gb_layer *l = &f->layer[layer];
     size_t inner = (size_t)f->shape.tokens * f->shape.top_k * f->shape.intermediate;
     struct gb_arguments a = gb_layer_arguments(f, layer, f->shape.tokens);
-    if (!l->activation_scales)
-        return GB_OK;
     a.intermediate = malloc(sizeof(gb_bf16) * inner);
     enum gb_status status = a.intermediate
                                 ? gb_reference_gate_up(gb_contract_of(&a, GB_GATE_UP, GB_ORDER_FMA32), &a, error)
@@ -120,6 +118,19 @@ static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_
     }
     free(a.intermediate);
     return status;
+}
+
+/* The static global scales of activations, where the recipe has some. */
+static enum gb_status fill_scales(struct gb_fixture *f, const struct weight_source *source, uint32_t layer,
+                                  struct gb_error *error)
+{
+    bool found = false;
+    enum gb_status status = GB_OK;
+    if (!f->layer[layer].activation_scales)
+        return GB_OK;
+    if (source->scales)
+        status = source->scales(source->context, layer, f->layer[layer].activation_scales, &found, error);
+    return status == GB_OK && !found ? calibrate(f, layer, error) : status;
 }
 
 /* Buffers for truth. */
@@ -208,7 +219,7 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
         if (status == GB_OK)
             status = fill_experts(f, source, l, error);
         if (status == GB_OK)
-            status = calibrate(f, l, error);
+            status = fill_scales(f, source, l, error);
         if (status == GB_OK)
             status = all_truth(f, &o, l, &w, error);
         progress_leave();

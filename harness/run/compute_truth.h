@@ -13,6 +13,9 @@ struct weight_source {
     gb_matrix_function matrix;
     /* Fills the expert's codes and scales in the fixture. */
     enum gb_status (*expert)(void *context, uint32_t layer, uint32_t expert, struct gb_error *error);
+    /* The static global scales of a layer's activations, [2]; *found: whether it has any. NULL, or none found: they are
+     * calibrated on the fixture's tokens. */
+    enum gb_status (*scales)(void *context, uint32_t layer, float *scales, bool *found, struct gb_error *error);
 };
 
 /*

@@ -33,6 +33,11 @@ class Layout:
     view: bool = False
     blocked: bool = False
 
+    @property
+    def places(self) -> "Layout":
+        """The same for layouts that differ in their formats alone."""
+        return dataclasses.replace(self, formats=())
+
 
 ALL = ("bf16", *BLOCKED, "fp8")
 FP4 = ("nvfp4", "mxfp4")

@@ -373,7 +373,8 @@ def _problem(m: _Moe) -> Problem:
     hidden, inner = sizes["hidden"], sizes["intermediate"]
     used = np.arange(sizes["experts"])
     if sizes["experts"] * 3 * hidden * inner > WHOLE_BYTES:
-        used = np.union1d(ids[ids >= 0], np.arange(ids.shape[1]))  # as many as a token chooses, at least
+        used = np.unique(ids[ids >= 0]) if (ids >= 0).any() else used[:1]
+        used = np.pad(used, (0, max(0, ids.shape[1] - len(used))), mode="edge")  # as many as a token chooses, at least
     w13 = layouts.Projection("w13", m.format, m.layout, sizes["experts"], 2 * inner, hidden, 2)
     w2 = layouts.Projection("w2", m.format, m.layout, sizes["experts"], hidden, inner, 1)
     own = {**sizes, "experts": len(used), "top_k": ids.shape[1]}
@@ -452,11 +453,11 @@ def _points_elsewhere(report):
 
 def _other_layouts(m, arrays, words):
     """Names of layouts by which the output that fails would be right."""
-    fits, tried, words = [], {layouts.LAYOUTS[m.layout]}, [*words, "--no-diagnosis"]
+    fits, tried, words = [], {layouts.LAYOUTS[m.layout].places}, [*words, "--no-diagnosis"]
     for name, rules in layouts.LAYOUTS.items():
-        if rules in tried or m.format not in rules.formats:
+        if rules.places in tried or m.format not in rules.formats:
             continue
-        tried.add(rules)
+        tried.add(rules.places)
         try:
             problem = _problem(dataclasses.replace(m, layout=name))
             report, _ = problem.judge(lambda path: write(path, problem, problem.shape.tokens, [arrays]), words)  # noqa: B023

@@ -30,6 +30,10 @@ class Arrays:
         return {"x": self.x, "w13": self.packed[0], "w2": self.packed[1], "ids": self.ids, "weights": self.weights,
                 "format": "nvfp4", **changed}
 
+    def without(self, expert):
+        """The same with an expert that no token has."""
+        return dataclasses.replace(self, ids=np.where(self.ids == expert, -1, self.ids))
+
 
 def arrays(path):
     layer = Fixture(path).layer(0)
@@ -95,5 +99,19 @@ def prepared(a, bug):
     return a
 
 
-# What a kernel does wrong, and words that its diagnosis has.
-MISTAKES = {}
+# What a kernel does wrong, and words of its diagnosis.
+MISTAKES = {
+    "nibbles": "nibbles of gate and up exchanged",
+    "gate and up": "gate and up swapped",
+    "silu": "sigmoid of 1.702 gate",
+    "relu": "ReLU in place of SiLU",
+    "column": "intermediate: those of the previous column",
+    "output": "output: multiplied by 1.01",
+    "slot": "zero",
+    "weights": "routing weight of the next slot",
+    "tokens": "input x: those of the previous token",
+    "experts": "experts' ids off by 1",
+    "block scales": "scales of the next block in down",
+    "global scales": "global scale of gate used for up",
+    "bf16 weights": "routing weight in bf16",
+}
