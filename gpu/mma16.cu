@@ -11,8 +11,7 @@ struct gb_cuda_repacked {
 namespace
 {
 
-/* As many as leave room for what lies beside them: 4 or 5. */
-template <class Format> constexpr uint32_t stages = 190000 / gb_mma16_sizes<Format>::stage;
+constexpr uint32_t stages = 4;
 
 uint32_t tiles_of(const struct gb_weights &weights)
 {
@@ -110,7 +109,7 @@ __global__ void combine_kernel(const int32_t *ids, const float *routing_weights,
 
 template <class Format> size_t shared_bytes(uint32_t experts)
 {
-    return stages<Format> * gb_mma16_sizes<Format>::stage + sizeof(gb_mma16_shared) + sizeof(uint32_t) * experts;
+    return stages * gb_mma16_sizes<Format>::stage + sizeof(gb_mma16_shared) + sizeof(uint32_t) * experts;
 }
 
 template <class Layout, bool GateUp>
@@ -124,7 +123,7 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
                                "cudaDeviceGetAttribute", error);
     if (status != GB_OK)
         return status;
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages<format>>,
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
                                 dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes<format>(job.experts),
                                 stream, error, job);
 }

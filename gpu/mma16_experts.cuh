@@ -32,10 +32,10 @@ struct gb_mma16_job {
 };
 
 constexpr uint32_t gb_mma16_group_tiles = 8;
-constexpr uint32_t gb_mma16_slice = 4;      /* steps */
+constexpr uint32_t gb_mma16_slice = 4;         /* steps */
 constexpr uint32_t gb_mma16_tiles_each = 2; /* of a consumer warp, one chain of each */
 constexpr uint32_t gb_mma16_consumers = gb_mma16_chains * gb_mma16_group_tiles / gb_mma16_tiles_each; /* warps */
-static_assert(gb_mma16_tiles_each == 2, "as consumers take them");
+static_assert(gb_mma16_tiles_each <= 2, "of the last group a consumer has all of its tiles, or one, or none");
 constexpr uint32_t gb_mma16_finishers = 4; /* warps */
 
 /* A step of a tile: codes [gate or up, first or last 8 rows][lane] of 16 bytes, and scales. */
@@ -392,14 +392,15 @@ __device__ __forceinline__ float gb_mma16_dot(const float *chains, uint32_t stri
 
 constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + gb_mma16_producers + gb_mma16_finishers);
 
-/* The block's barriers by which consumers hand sums to finishers, and finishers their place back. */
-constexpr uint32_t gb_mma16_summed = 1, gb_mma16_taken = 2;
+/* The block's barriers by which consumers hand sums to finishers, and finishers their place back: one of either for
+ * each of the two places. */
+constexpr uint32_t gb_mma16_summed = 1, gb_mma16_taken = 3, gb_mma16_places = 2;
 constexpr uint32_t gb_mma16_handing_over = 32 * (gb_mma16_consumers + gb_mma16_finishers); /* threads */
 
 /* Shared memory beside the ring's stages. */
 struct gb_mma16_shared {
     gb_mma16_items items;
-    float4 sums[gb_mma16_group_tiles][gb_mma16_chains][32]; /* of a group */
+    float4 sums[gb_mma16_places][gb_mma16_group_tiles][gb_mma16_chains][32]; /* of a group */
     uint64_t full[8], empty[8];
 };
 
@@ -430,12 +431,12 @@ constexpr uint32_t gb_mma16_nothing = 0xFFFFFFFFu; /* an item that there is not 
 template <class Format, bool GateUp>
 __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma16_shared *shared, uint32_t finisher,
                                                 uint32_t window, const gb_mma16_known &of, uint32_t tile,
-                                                uint32_t tiles)
+                                                uint32_t tiles, uint32_t place)
 {
     constexpr uint32_t at_once = gb_mma16_finishers * 32;
     const uint32_t row = threadIdx.x % 8, count = of.pairs * gb_mma16_group_tiles * 8;
-    gb_block_barrier_wait(gb_mma16_summed, gb_mma16_handing_over);
-    const float *sums = (const float *)shared->sums; /* [tile][chain][lane][4] */
+    gb_block_barrier_wait(gb_mma16_summed + place, gb_mma16_handing_over);
+    const float *sums = (const float *)shared->sums[place]; /* [tile][chain][lane][4] */
     for (uint32_t base = 0; base < count; base += at_once) {
         const uint32_t i = base + finisher * 32 + threadIdx.x % 32;
         const uint32_t mine = i / 8 % gb_mma16_group_tiles, t = i / (8 * gb_mma16_group_tiles);
@@ -448,7 +449,7 @@ __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, gb_mma1
         }
         __syncwarp();
         if (base + at_once >= count)
-            gb_block_barrier_arrive(gb_mma16_taken, gb_mma16_handing_over);
+            gb_block_barrier_arrive(gb_mma16_taken + place, gb_mma16_handing_over);
         if (!exists)
             continue;
         const size_t pair = window + shared->items.order[of.first + t];
@@ -552,33 +553,34 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
                 }
                 known.item = item;
             } else if (warp < gb_mma16_consumers) {
-                const uint32_t here = mine + 1 < tiles ? 2 : mine < tiles ? 1 : 0;
                 float sums[gb_mma16_tiles_each][4] = {};
                 for (uint32_t step = 0; step < steps; step += gb_mma16_slice, slices++) {
                     const uint32_t slot = slices % Stages;
                     const uint8_t *stage = ring + slot * sizes::stage;
                     gb_barrier_wait(&shared->full[slot], slices / Stages & 1);
                     if (step + chain < steps) {
-                        if (here == 2)
-                            gb_mma16_multiply<Layout, 2>(stage, reads, sums);
-                        else if (here)
+                        if (mine + gb_mma16_tiles_each <= tiles)
+                            gb_mma16_multiply<Layout, gb_mma16_tiles_each>(stage, reads, sums);
+                        else if (mine < tiles)
                             gb_mma16_multiply<Layout, 1>(stage, reads, sums);
                     }
                     __syncwarp();
                     if (lane == 0)
                         gb_barrier_arrive(&shared->empty[slot]);
                 }
-                if (groups)
-                    gb_block_barrier_wait(gb_mma16_taken, gb_mma16_handing_over);
+                const uint32_t place = groups % gb_mma16_places;
+                if (groups >= gb_mma16_places)
+                    gb_block_barrier_wait(gb_mma16_taken + place, gb_mma16_handing_over);
 #pragma unroll
                 for (uint32_t i = 0; i < gb_mma16_tiles_each; i++)
-                    shared->sums[mine + i][chain][lane] = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-                gb_block_barrier_arrive(gb_mma16_summed, gb_mma16_handing_over);
+                    shared->sums[place][mine + i][chain][lane] =
+                        make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+                gb_block_barrier_arrive(gb_mma16_summed + place, gb_mma16_handing_over);
             } else {
                 if (item != known.item)
                     known.learn<GateUp>(job, *items, item);
                 gb_mma16_finish<format, GateUp>(job, shared, warp - gb_mma16_consumers - gb_mma16_producers, window,
-                                                known, tile, tiles);
+                                                known, tile, tiles, groups % gb_mma16_places);
             }
             tile += tiles;
             if (tile == job.tiles) {
@@ -588,8 +590,8 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
         }
         __syncthreads(); /* nobody reads the items any more */
     }
-    if (groups && warp < gb_mma16_consumers)
-        gb_block_barrier_wait(gb_mma16_taken, gb_mma16_handing_over);
+    for (uint32_t i = min(groups, gb_mma16_places); i > 0 && warp < gb_mma16_consumers; i--)
+        gb_block_barrier_wait(gb_mma16_taken + (groups - i) % gb_mma16_places, gb_mma16_handing_over);
 }
 
 #endif
