@@ -124,8 +124,8 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
     if (status != GB_OK)
         return status;
     return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
-                                dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes<format>(job.experts),
-                                stream, error, job);
+                                dim3((unsigned)multiprocessors), gb_mma16_threads<Layout>,
+                                shared_bytes<format>(job.experts), stream, error, job);
 }
 
 /* The canonical layout. */

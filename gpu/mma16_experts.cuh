@@ -32,7 +32,7 @@ struct gb_mma16_job {
 };
 
 constexpr uint32_t gb_mma16_group_tiles = 8;
-constexpr uint32_t gb_mma16_slice = 4;         /* steps */
+constexpr uint32_t gb_mma16_slice = 4;      /* steps */
 constexpr uint32_t gb_mma16_tiles_each = 2; /* of a consumer warp, one chain of each */
 constexpr uint32_t gb_mma16_consumers = gb_mma16_chains * gb_mma16_group_tiles / gb_mma16_tiles_each; /* warps */
 static_assert(gb_mma16_tiles_each <= 2, "of the last group a consumer has all of its tiles, or one, or none");
@@ -74,8 +74,6 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_row(uint32_t rows, uint32_
     return GateUp ? (r < 8 ? 0 : rows / 2) + tile * 8 + r % 8 : tile * 16 + r;
 }
 
-constexpr uint32_t gb_mma16_producers = 4; /* warps */
-
 /*
  * A layout has a type that fetches the slices of a group, one after the other: a producer warp tells it of another
  * expert and of another group, and what does not change from slice to slice is worked out then. `arrivals`: how often a
@@ -90,7 +88,8 @@ constexpr uint32_t gb_mma16_producers = 4; /* warps */
 template <class Format> struct gb_mma16_records {
     using format = Format;
     using sizes = gb_mma16_sizes<Format>;
-    static constexpr uint32_t arrivals = 32 * gb_mma16_producers + 1;
+    static constexpr uint32_t producers = 3; /* warps */
+    static constexpr uint32_t arrivals = 32 * producers + 1;
     static constexpr bool marks_nan = true;
 
     template <bool GateUp> struct fetch {
@@ -152,17 +151,18 @@ template <class Format> struct gb_mma16_records {
 
 /*
  * The canonical layout: a row's codes are copied in pieces of Piece bytes, 16 or, where rows are no multiple of that,
- * 8; scales in pieces of ScalePiece, 16, 4 or 1. Every producer has every fourth tile.
+ * 8; scales in pieces of ScalePiece, 16, 4 or 1. Every producer has every eighth tile.
  */
 template <class Format, uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_rows {
     using format = Format;
     using sizes = gb_mma16_sizes<Format>;
-    static constexpr uint32_t arrivals = 32 * gb_mma16_producers * (ScalePiece == 1 ? 2 : 1);
+    static constexpr uint32_t producers = 8; /* warps */
+    static constexpr uint32_t arrivals = 32 * producers * (ScalePiece == 1 ? 2 : 1);
     static constexpr bool marks_nan = false;
     static constexpr uint32_t scale_row = Format::scales * gb_mma16_slice;           /* bytes of a row's slice */
     static constexpr uint32_t of_row = gb_mma16_step_bytes * gb_mma16_slice / Piece; /* pieces */
     static constexpr uint32_t of_scales = scale_row / ScalePiece;
-    static constexpr uint32_t tiles_each = (gb_mma16_group_tiles + gb_mma16_producers - 1) / gb_mma16_producers;
+    static constexpr uint32_t tiles_each = (gb_mma16_group_tiles + producers - 1) / producers;
     static_assert(of_row % 16 == 0 && of_row <= 32, "a warp copies one or two rows at a time");
 
     template <bool GateUp> struct fetch {
@@ -187,9 +187,8 @@ template <class Format, uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_row
             for (uint32_t i = 0; i < tiles_each; i++)
 #pragma unroll
                 for (uint32_t half = 0; half < 2; half++) {
-                    const size_t row =
-                        (size_t)of_expert * job.rows +
-                        gb_mma16_row<GateUp>(job.rows, tile + producer + i * gb_mma16_producers, 8 * half);
+                    const size_t row = (size_t)of_expert * job.rows +
+                                       gb_mma16_row<GateUp>(job.rows, tile + producer + i * producers, 8 * half);
                     codes[i][half] = job.codes + (row + lane / of_row) * code_bytes + lane % of_row * Piece;
                     scales[i][half] =
                         job.scales + (row + lane / of_scales) * scale_bytes + lane % of_scales * ScalePiece;
@@ -209,9 +208,9 @@ template <class Format, uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_row
             constexpr uint32_t rows = 32 / of_row, scale_rows = 32 / of_scales > 8 ? 8 : 32 / of_scales;
 #pragma unroll
             for (uint32_t i = 0; i < tiles_each; i++) {
-                if (producer + i * gb_mma16_producers >= tiles)
+                if (producer + i * producers >= tiles)
                     break;
-                uint8_t *tile = stage + (producer + i * gb_mma16_producers) * sizes::tile;
+                uint8_t *tile = stage + (producer + i * producers) * sizes::tile;
                 uint8_t *to = tile + byte / 64 * gb_mma16_step_codes + lane / of_row * 64 + byte % 64;
                 uint8_t *scale =
                     tile + gb_mma16_slice * gb_mma16_step_codes + lane / of_scales * scale_row + scale_byte;
@@ -267,25 +266,26 @@ template <class Format, uint32_t Piece, uint32_t ScalePiece> struct gb_mma16_row
     }
 };
 
-/* A slice of a group's activations: producer p has the tokens p - 1, so that the first one is the last to have any, and
- * p + 3. A lane has 8 columns of every 256 of the slice. */
-template <class Format> struct gb_mma16_fetch_x {
+/* A slice of a group's activations: producer p has the token p - 1, so that the first one is the last to have any, and
+ * every Producers-th from there on. A lane has 8 columns of every 256 of the slice. */
+template <class Format, uint32_t Producers> struct gb_mma16_fetch_x {
+    static constexpr uint32_t tokens = (gb_mma16_tokens + Producers - 1) / Producers; /* at most */
     static constexpr uint32_t words = gb_mma16_sizes<Format>::words, steps_each = 256 / Format::step;
 
-    const uint16_t *from[2];
+    const uint16_t *from[tokens];
     uint32_t column, columns, to;
-    bool exists[2];
+    bool exists[tokens];
 
     __device__ __forceinline__ void start(const gb_mma16_job &job, const gb_mma16_items &items, uint32_t item,
                                           uint32_t window, uint32_t producer)
     {
         column = threadIdx.x % 32 * 8;
         columns = job.columns;
-        const uint32_t lane = threadIdx.x % 32, t = (producer + gb_mma16_producers - 1) % gb_mma16_producers;
+        const uint32_t lane = threadIdx.x % 32, t = (producer + Producers - 1) % Producers;
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            exists[i] = t + 4 * i < items.pairs[item];
-            const uint32_t pair = window + items.order[items.first[item] + (exists[i] ? t + 4 * i : 0)];
+        for (uint32_t i = 0; i < tokens; i++) {
+            exists[i] = t + Producers * i < items.pairs[item];
+            const uint32_t pair = window + items.order[items.first[item] + (exists[i] ? t + Producers * i : 0)];
             from[i] = job.x + (size_t)(pair / job.share) * columns + column;
         }
         to = lane / (4 * words) * gb_mma16_sizes<Format>::x_step + lane % words * 512 + (4 * t + lane / words % 4) * 16;
@@ -294,18 +294,17 @@ template <class Format> struct gb_mma16_fetch_x {
     {
         const uint32_t first = step * Format::step;
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t i = 0; i < tokens; i++)
             if (exists[i])
 #pragma unroll
                 for (uint32_t c = 0; c < gb_mma16_slice / steps_each; c++) {
                     const bool inside = first + column + 256 * c < columns;
                     if (steps_each * c < steps)
-                        gb_copy<16>(x + to + c * steps_each * gb_mma16_sizes<Format>::x_step + i * 256,
+                        gb_copy<16>(x + to + c * steps_each * gb_mma16_sizes<Format>::x_step + i * Producers * 64,
                                     from[i] + (inside ? first + 256 * c : 0), inside ? 16 : 0);
                 }
     }
 };
-static_assert(gb_mma16_producers == 4 && gb_mma16_slice == 4, "as gb_mma16_fetch_x has it");
 
 /* The operands of two instructions: words 2 d and 2 d + 1 of bytes, or word d of E2M1 codes. */
 template <class Layout>
@@ -390,7 +389,9 @@ __device__ __forceinline__ float gb_mma16_dot(const float *chains, uint32_t stri
     return Format::format == GB_NVFP4 ? __fmul_rn(__fmul_rn(sum, Format::factor), global) : sum;
 }
 
-constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + gb_mma16_producers + gb_mma16_finishers);
+/* Of a block. */
+template <class Layout>
+constexpr uint32_t gb_mma16_threads = 32 * (gb_mma16_consumers + Layout::producers + gb_mma16_finishers);
 
 /* The block's barriers by which consumers hand sums to finishers, and finishers their place back: one of either for
  * each of the two places. */
@@ -490,7 +491,8 @@ struct gb_mma16_range {
 };
 
 template <class Layout, bool GateUp, uint32_t Stages>
-__global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
+__global__ void __launch_bounds__(gb_mma16_threads<Layout>, 1)
+    gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     extern __shared__ uint4 dynamic[];
     using format = typename Layout::format;
@@ -512,7 +514,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
     uint32_t slices = 0, groups = 0; /* so far */
     bool waited = !job.ids_ready;    /* a producer, for the activations */
     typename Layout::template fetch<GateUp> weights(job, warp - gb_mma16_consumers);
-    gb_mma16_fetch_x<format> activations;
+    gb_mma16_fetch_x<format, Layout::producers> activations;
     const uint32_t chain = warp % gb_mma16_chains, mine = warp / gb_mma16_chains * gb_mma16_tiles_each;
     const gb_mma16_reads<Layout> reads(mine, chain, lane); /* a consumer's */
     gb_mma16_known known = {gb_mma16_nothing, 0, 0, {0.0f, 0.0f}};
@@ -524,14 +526,14 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
                 if (items->ids[p] == 0xFFFFu)
                     for (uint32_t i = threadIdx.x; i < job.tiles * 8; i += blockDim.x)
                         job.intermediate[(size_t)(window + p) * job.tiles * 8 + i] = 0;
-        if (window == 0 && warp >= gb_mma16_consumers + gb_mma16_producers)
+        if (window == 0 && warp >= gb_mma16_consumers + Layout::producers)
             gb_wait_for_previous();
         gb_mma16_range range(items->count, job.tiles);
         uint32_t item = range.at / job.tiles, tile = range.at % job.tiles;
         known.item = gb_mma16_nothing;
         for (uint32_t tiles; range.at < range.end; range.at += tiles, groups++) {
             tiles = min(min(gb_mma16_group_tiles, job.tiles - tile), range.end - range.at);
-            if (warp >= gb_mma16_consumers && warp < gb_mma16_consumers + gb_mma16_producers) {
+            if (warp >= gb_mma16_consumers && warp < gb_mma16_consumers + Layout::producers) {
                 const bool another = item != known.item;
                 if (another)
                     weights.expert(items->expert[item]);
@@ -579,7 +581,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, 1) gb_mma16_kernel(const __g
             } else {
                 if (item != known.item)
                     known.learn<GateUp>(job, *items, item);
-                gb_mma16_finish<format, GateUp>(job, shared, warp - gb_mma16_consumers - gb_mma16_producers, window,
+                gb_mma16_finish<format, GateUp>(job, shared, warp - gb_mma16_consumers - Layout::producers, window,
                                                 known, tile, tiles, groups % gb_mma16_places);
             }
             tile += tiles;
