@@ -124,8 +124,8 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
     if (status != GB_OK)
         return status;
     return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
-                                dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes<format>(job.experts),
-                                stream, error, job);
+                                dim3((unsigned)multiprocessors), gb_mma16_threads<Layout>,
+                                shared_bytes<format>(job.experts), stream, error, job);
 }
 
 /* The canonical layout. */
@@ -145,28 +145,9 @@ enum gb_status launch_rows(const gb_mma16_job &job, void *stream, struct gb_erro
     return launch<gb_mma16_rows<format, Weights == GB_NVFP4 ? 8 : 16, 1>, GateUp>(job, stream, error);
 }
 
-/* What a call is part of. */
-enum part { ALONE, FIRST /* down follows */, SECOND /* it follows gate_up */ };
-
-/* Where the tiles of down lie. */
-template <class Format> gb_mma16_next next_of(const struct gb_weights &down, const uint8_t *records)
-{
-    gb_mma16_next next = {records, NULL, tiles_of(down), 0, 0};
-    next.code_bytes = gb_mma16_steps<Format>(down.columns) * gb_mma16_sizes<Format>::record;
-    if (records)
-        return next;
-    next.codes = (const uint8_t *)down.codes;
-    next.code_bytes = gb_mma16_tile * gb_mma16_code_bytes<Format>(down.columns);
-    if ((uintptr_t)down.scales % 16 == 0) { /* otherwise they are not fetched early */
-        next.scales = (const uint8_t *)down.scales;
-        next.scale_bytes = gb_mma16_tile * (down.columns / Format::block);
-    }
-    return next;
-}
-
 /* On the repacked layout if there are records, otherwise on the canonical one. */
 template <enum gb_format Weights, bool GateUp>
-enum gb_status run(const struct gb_arguments &a, enum part part, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, bool ids_ready, struct gb_error *error)
 {
     const struct gb_shape &s = a.shape;
     const gb_cuda_repacked none = {}, *repacked = a.prepared ? (const gb_cuda_repacked *)a.prepared : &none;
@@ -186,20 +167,18 @@ enum gb_status run(const struct gb_arguments &a, enum part part, struct gb_error
     job.rows = weights.rows;
     job.columns = weights.columns;
     job.tiles = tiles_of(weights);
-    job.ids_ready = part == SECOND;
-    if (part == FIRST)
-        job.next = next_of<gb_mma16_format<Weights>>(a.down, repacked->down);
+    job.ids_ready = ids_ready;
     if (records)
         return launch<gb_mma16_records<gb_mma16_format<Weights>>, GateUp>(job, a.stream, error);
     return launch_rows<Weights, GateUp>(job, a.stream, error);
 }
 
-template <bool GateUp> enum gb_status run(const struct gb_arguments &a, enum part part, struct gb_error *error)
+template <bool GateUp> enum gb_status run(const struct gb_arguments &a, bool ids_ready, struct gb_error *error)
 {
     const enum gb_format format = GateUp ? a.gate_up.format : a.down.format;
-    return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, part, error)
-           : format == GB_MXFP8 ? run<GB_MXFP8, GateUp>(a, part, error)
-                                : run<GB_MXFP4, GateUp>(a, part, error);
+    return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, ids_ready, error)
+           : format == GB_MXFP8 ? run<GB_MXFP8, GateUp>(a, ids_ready, error)
+                                : run<GB_MXFP4, GateUp>(a, ids_ready, error);
 }
 
 template <bool GateUp>
@@ -228,10 +207,10 @@ enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_argumen
 {
     enum gb_status status = GB_OK;
     if (operation != GB_DOWN)
-        status = run<true>(*a, operation == GB_LAYER ? FIRST : ALONE, error);
+        status = run<true>(*a, false, error);
     if (operation == GB_GATE_UP || status != GB_OK)
         return status;
-    status = run<false>(*a, operation == GB_LAYER ? SECOND : ALONE, error);
+    status = run<false>(*a, operation == GB_LAYER, error);
     if (status != GB_OK)
         return status;
     constexpr uint32_t threads = 128;

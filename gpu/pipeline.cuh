@@ -86,12 +86,6 @@ __device__ __forceinline__ void gb_copy_bulk(void *to, const void *from, uint32_
                  : "memory");
 }
 
-/* Contiguous bytes, a multiple of 16 and aligned to it, to the L2 cache. */
-__device__ __forceinline__ void gb_prefetch_bulk(const void *from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 /* Bytes (4, 8 or 16), the first `exist` of them from memory and then zeros. */
 template <uint32_t Bytes> __device__ __forceinline__ void gb_copy(void *to, const void *from, uint32_t exist)
 {
