@@ -174,7 +174,19 @@ static float to_bf16(float value)
     return of_bf16((gb_bf16){(uint16_t)(bits >> 16)});
 }
 
-enum mistake { RIGHT, LOST_SLOT, TWICE, BOTH_SIDES, NO_WEIGHTS, OTHER_ROW, KEPT_ROW, BACKWARDS, NARROW, SENDER, PAST_END };
+enum mistake {
+    RIGHT,
+    LOST_SLOT,
+    TWICE,
+    BOTH_SIDES,
+    NO_WEIGHTS,
+    OTHER_ROW,
+    KEPT_ROW,
+    BACKWARDS,
+    NARROW,
+    SENDER,
+    PAST_END
+};
 
 struct combining {
     const struct gb_arguments *a;

@@ -316,7 +316,8 @@ static float other_slots(const struct other_kernel *k, int64_t rank, bool *any)
         uint32_t slot = k->token * x->top_k + j;
         if (k->e->ids[slot] < 0 || (rank >= 0 && k->e->placed[k->e->ids[slot]] != rank))
             continue;
-        float product = k->e->weights[slot] * gb_bf16_decode(((gb_bf16 *)k->e->values)[(size_t)k->row[slot] * x->hidden + k->h]);
+        float product =
+            k->e->weights[slot] * gb_bf16_decode(((gb_bf16 *)k->e->values)[(size_t)k->row[slot] * x->hidden + k->h]);
         y = y + product;
         *any = true;
     }
@@ -556,8 +557,8 @@ int main(void)
 {
     omp_set_num_threads(1); /* many small runs */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dispatch), cmocka_unit_test(test_combine), cmocka_unit_test(test_bounds), cmocka_unit_test(test_accumulations),
-        cmocka_unit_test(test_layer),    cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_dispatch),      cmocka_unit_test(test_combine), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_accumulations), cmocka_unit_test(test_layer),   cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
