@@ -15,7 +15,7 @@ docs/python.md has the whole interface.
 
 from gaugeblock import testing
 from gaugeblock.arrays import bf16_to_float32, float32_to_bf16
-from gaugeblock.fixture import Fixture, Layer, Quantisation, Router, Values, Weights
+from gaugeblock.fixture import Fixture, Layer, Quantisation, Ranks, Router, Values, Weights
 from gaugeblock.make import make
 from gaugeblock.native import include
 from gaugeblock.report import Case, Report, Verdict, VerificationError
@@ -26,6 +26,7 @@ __all__ = [
     "Fixture",
     "Layer",
     "Quantisation",
+    "Ranks",
     "Report",
     "Router",
     "Values",

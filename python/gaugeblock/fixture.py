@@ -112,6 +112,38 @@ class Values:
         return self.rows
 
 
+@dataclasses.dataclass(frozen=True)
+class Ranks:
+    """What dispatch or combine is asked for, and its inputs: arrays of all ranks, one after the other, in the framework
+    asked for. docs/numerics.md#dispatch, #combine.
+
+    operator: "dispatch" or "combine"; ranks; tokens: of all ranks, tokens_per_rank each; rows: routes of all of them.
+    ids: int32 [tokens, top_k], -1 is an empty slot; placement: int32 [experts], the rank of each expert. Of dispatch: x
+    bf16 [tokens, hidden]; recipe: "bf16", or what rows are quantised by; rules: the fields of struct gb_quantiser, or None
+    for "bf16"; global_scale: float, or None where the recipe has none. Of combine: values bf16 [rows, hidden], the rows
+    that experts return, in the order of dispatch; routing_weights float32 [tokens, top_k]; accumulation: "receiver",
+    "sender" or "node"; ranks_per_node. What the other operator has is None."""
+
+    operator: str
+    ranks: int
+    tokens: int
+    tokens_per_rank: int
+    hidden: int
+    experts: int
+    top_k: int
+    rows: int
+    ids: typing.Any
+    placement: typing.Any
+    x: typing.Any
+    recipe: str
+    rules: typing.Optional[types.SimpleNamespace]
+    global_scale: typing.Optional[float]
+    values: typing.Any
+    routing_weights: typing.Any
+    accumulation: typing.Optional[str]
+    ranks_per_node: typing.Optional[int]
+
+
 def _quantiser_rules(ffi, quantiser):
     """struct gb_quantiser, its enumerators as their names."""
     rules = {}
@@ -151,8 +183,8 @@ def code_arrays(quantisation: typing.Any) -> typing.Dict[str, typing.Tuple[typin
 class Fixture:
     """A fixture in memory. `with Fixture(path) as f`, or close() it. ValueError or OSError say what is wrong with a file.
 
-    operator: "layer", or what a fixture of a quantiser is a problem of, "quantise" or "silu_mul_quantise", which has
-    values() and no layers. shape: tokens, hidden, intermediate, experts, top_k (of a quantiser: rows, columns); layers:
+    operator: "layer", or what a fixture without layers is a problem of: "quantise" or "silu_mul_quantise", which has
+    values(), "dispatch" or "combine", which has over_ranks(). shape: tokens, hidden, intermediate, experts, top_k (of a quantiser: rows, columns); layers:
     how many; format: of the weights; activations: a Layer's; sha256: of its inputs."""
 
     def __init__(self, path: typing.Union[str, "os.PathLike[str]"]) -> None:
@@ -167,10 +199,13 @@ class Fixture:
             **{n: getattr(fixture.shape, n) for n in ("tokens", "hidden", "intermediate", "experts", "top_k")}
         )
         self.layers = fixture.layers
-        quantisers = {lib.GB_QUANTISE: "quantise", lib.GB_SILU_MUL_QUANTISE: "silu_mul_quantise"}
-        self.operator = quantisers.get(fixture.operation, "layer")
+        others = {lib.GB_QUANTISE: "quantise", lib.GB_SILU_MUL_QUANTISE: "silu_mul_quantise",
+                  lib.GB_DISPATCH: "dispatch", lib.GB_COMBINE: "combine"}  # fmt: skip
+        self.operator = others.get(fixture.operation, "layer")
         self.quantises = bool(lib.gb_fixture_quantises(fixture))
-        self.format = "none" if self.quantises else ffi.string(lib.gb_format_name(fixture.weights)).decode()
+        self.exchanges = bool(lib.gb_fixture_exchanges(fixture))
+        self.parts = self.layers or 1
+        self.format = "none" if not self.layers else ffi.string(lib.gb_format_name(fixture.weights)).decode()
         self.activations = ffi.string(lib.gb_format_name(fixture.activations)).decode()
         self.sha256 = ffi.string(fixture.sha256).decode()
 
@@ -229,8 +264,12 @@ class Fixture:
             router=self._router(index, array),
         )
 
-    def inputs(self, index: int, tokens: int, framework: str = "numpy", device: str = "cpu") -> typing.Union[Layer, Values]:
-        """What a function gets of part `index`: a layer, or a quantiser's values, which are part 0."""
+    def inputs(
+        self, index: int, tokens: int, framework: str = "numpy", device: str = "cpu"
+    ) -> typing.Union[Layer, Values, Ranks]:
+        """What a function gets of part `index`: a layer, or what another operator has, which is part 0."""
+        if self.exchanges:
+            return self.over_ranks(framework, device)
         return self.values(tokens, framework, device) if self.quantises else self.layer(index, tokens, framework, device)
 
     def values(
@@ -240,7 +279,7 @@ class Fixture:
         ffi, lib = native.library()
         rows = self.shape.tokens if rows is None else rows
         if not self.quantises:
-            raise ValueError(f"{self.path} is a problem of layers: use layer()")
+            raise ValueError(f"{self.path} is no problem of a quantiser: use {'over_ranks()' if self.exchanges else 'layer()'}")
         if not 1 <= rows <= self.shape.tokens:
             raise ValueError(f"{self.path} has {self.shape.tokens} rows, so rows={rows} is not possible")
         q = self._fixture.quantisation
@@ -266,6 +305,64 @@ class Fixture:
             bound=None if q.bound == float("inf") else q.bound,
             global_scale=None if getattr(q.quantiser, "global") == lib.GB_GLOBAL_NONE else q.global_scale,
         )
+
+    def over_ranks(self, framework: str = "numpy", device: str = "cpu") -> Ranks:
+        """The inputs of dispatch or combine, copied."""
+        ffi, lib = native.library()
+        if not self.exchanges:
+            raise ValueError(f"{self.path} is a problem of {self.operator}, not of dispatch or combine")
+        e, s = self._fixture.exchanged, self.shape
+        asked = e.asked
+        sums, coded = e.rows != ffi.NULL, bool(asked.quantiser.element)
+
+        def array(pointer, dtype, shape, element=None):
+            if pointer == ffi.NULL:
+                return None
+            count = int(np.prod(shape))
+            values = np.frombuffer(ffi.buffer(pointer, count * np.dtype(dtype).itemsize), dtype).reshape(shape)
+            return give(values, element, framework, device)
+
+        has_global = coded and getattr(asked.quantiser, "global") != lib.GB_GLOBAL_NONE
+        return Ranks(
+            operator=self.operator,
+            ranks=asked.ranks,
+            tokens=s.tokens,
+            tokens_per_rank=asked.tokens,
+            hidden=s.hidden,
+            experts=s.experts,
+            top_k=s.top_k,
+            rows=asked.rows,
+            ids=array(e.ids, np.int32, (s.tokens, s.top_k)),
+            placement=array(e.placement, np.int32, (s.experts,)),
+            x=array(e.x, np.uint16, (s.tokens, s.hidden), "bf16"),
+            recipe=ffi.string(self._fixture.recipe).decode(),
+            rules=_quantiser_rules(ffi, asked.quantiser) if coded else None,
+            global_scale=asked.global_scale if has_global else None,
+            values=array(e.rows, np.uint16, (asked.rows, s.hidden), "bf16"),
+            routing_weights=array(e.routing_weights, np.float32, (s.tokens, s.top_k)),
+            accumulation=ffi.string(lib.gb_accumulation_name(asked.accumulation)).decode() if sums else None,
+            ranks_per_node=asked.ranks_per_node if sums else None,
+        )
+
+    def exchange(self) -> typing.Any:
+        """The library's struct gb_exchange."""
+        ffi, _ = native.library()
+        return ffi.addressof(self._fixture.exchanged.asked)
+
+    def exchange_arrays(self) -> typing.Dict[str, typing.Tuple[typing.Dict[str, int], typing.Tuple[type, ...]]]:
+        """Axes and types of what dispatch, or combine, hands out."""
+        ffi, lib = native.library()
+        parts = ["OUTPUT"] if self._fixture.exchanged.rows != ffi.NULL else ["COUNTS", "ROUTES", "CODES", "SCALES"]
+        found = {}
+        for part in parts:
+            a = lib.gb_exchange_array(self.exchange(), lib.GB_FP32, getattr(lib, f"GB_EXCHANGE_{part}"))
+            if a.name == ffi.NULL:
+                continue
+            axes = {"rows": a.rows, "columns": a.columns} if a.columns else {"rows": a.rows}
+            types_of = {"int32": (np.int32,), "fp32": (np.float32,), "bf16": (np.uint16,)}
+            types_ = types_of.get(ffi.string(a.format).decode(), (np.uint8,))
+            found[ffi.string(a.name).decode()] = axes, types_ + ((np.uint16,) if part == "OUTPUT" else ())
+        return found
 
     def quantisation(self, rows: int) -> typing.Any:
         """The library's struct gb_quantisation of the first `rows` rows."""

@@ -31,6 +31,11 @@ def make(
     layout: typing.Optional[str] = None,
     bound: typing.Optional[float] = None,
     global_scale: typing.Optional[float] = None,
+    ranks: typing.Optional[int] = None,
+    placement: typing.Optional[str] = None,
+    empty_ranks: typing.Optional[int] = None,
+    accumulation: typing.Optional[str] = None,
+    ranks_per_node: typing.Optional[int] = None,
 ) -> str:
     """Writes a generated problem to the file at `path` and returns the path, which `verify` takes.
 
@@ -38,8 +43,9 @@ def make(
     the options of `gaugeblock make` by their names; what is None is the program's default: 8 tokens, 1 layer, format
     "nvfp4", activations "bf16", data "gaussian", routing "router", seed 1. generated: the file keeps only the seed, and
     the weights of the experts in use are made on reading. Or give an operator, "quantise" or "silu_mul_quantise", and a
-    recipe (`gaugeblock list recipes`): a problem of a quantiser, of shape (rows, columns); the options from `input` on
-    go with it.
+    recipe (`gaugeblock list recipes`): a problem of a quantiser, of shape (rows, columns); the options from `input` to
+    `global_scale` go with it. Or "dispatch" or "combine", of shape (experts, top_k, hidden) or a model, with `tokens` on
+    each of `ranks`; the options from `ranks` on go with it.
 
     ValueError says what the program refused: an argument, or a path that cannot be written. FileNotFoundError: no gaugeblock.
     """
@@ -66,6 +72,11 @@ def make(
         "layout": layout,
         "bound": bound,
         "global-scale": global_scale,
+        "ranks": ranks,
+        "placement": placement,
+        "empty-ranks": empty_ranks,
+        "accumulation": accumulation,
+        "ranks-per-node": ranks_per_node,
     }
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     words += ["--generated"] if generated else []

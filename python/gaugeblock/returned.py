@@ -9,7 +9,7 @@ from gaugeblock import native
 from gaugeblock.arrays import take
 
 CODES = ("x_codes", "x_scales", "intermediate_codes", "intermediate_scales")
-NAMES = ("output", "intermediate", "ids", "routing_weights", *CODES, "codes", "scales")
+NAMES = ("output", "intermediate", "ids", "routing_weights", *CODES, "counts", "routes", "codes", "scales")
 QUANTISED = ("codes", "scales")
 
 
@@ -18,6 +18,8 @@ def checked(problem, layer, returned):
     every layer and run. TypeError or ValueError: of another shape, type or name."""
     if problem.quantises:
         return _checked_codes(problem, layer, returned)
+    if problem.exchanges:
+        return _checked_exchange(problem, returned)
     given = _named(returned)
     arrays = {name: np.array(_array(problem, layer, name, given[name])) for name in NAMES if given.get(name) is not None}
     if ("ids" in arrays) != ("routing_weights" in arrays):
@@ -40,6 +42,21 @@ def _checked_codes(problem, values, returned):
         array = array.view(np.uint8) if dtype == np.uint8 and array.dtype == np.int8 else array
         word = "bytes: uint8, int8, or torch's 8-bit types" if dtype == np.uint8 else "float32"
         arrays[name] = np.array(_require(name, array, (dtype,), word))
+    return arrays
+
+
+def _checked_exchange(problem, returned):
+    """What dispatch returned, a dictionary; of combine the output, in one or by itself."""
+    expected = problem.exchange_arrays()
+    given = returned if isinstance(returned, dict) else {"output": _something(returned)}
+    if sorted(given) != sorted(expected):
+        raise TypeError(f"the function returned {', '.join(map(str, given))}: return a dictionary of {', '.join(expected)}")
+    words = {np.int32: "int32", np.float32: "float32", np.uint16: "bfloat16 (in numpy its uint16 bits)", np.uint8: "bytes"}
+    arrays = {}
+    for name, (axes, types) in expected.items():
+        array = _shaped(_something(given[name]), name, axes)
+        array = array.view(np.uint8) if types == (np.uint8,) and array.dtype == np.int8 else array
+        arrays[name] = np.array(_require(name, array, types, " or ".join(words[one] for one in types)))
     return arrays
 
 
@@ -132,6 +149,9 @@ def write(path, problem, tokens, run):
     if problem.quantises:
         _write_codes(path, problem, tokens, first)
         return
+    if problem.exchanges:
+        _write_exchange(path, problem, first)
+        return
     if "output" in first:
         form = lib.GB_BF16 if first["output"].dtype == np.uint16 else lib.GB_FP32
         status = lib.gb_outputs_new(shape, problem.layers, form, "intermediate" in first, False, pointer, error)
@@ -162,4 +182,20 @@ def _write_codes(path, problem, rows, arrays):
     outputs = ffi.gc(pointer[0], lib.gb_outputs_free)
     for name, array in arrays.items():
         ffi.memmove(getattr(outputs, name), ffi.from_buffer(bits(array)), array.nbytes)
+    native.check(lib.gb_outputs_write(os.fsencode(path), outputs, error), error)
+
+
+def _write_exchange(path, problem, arrays):
+    ffi, lib = native.library()
+    error = ffi.new("struct gb_error *")
+    pointer = ffi.new("struct gb_outputs **")
+    if "output" in arrays:
+        form = lib.GB_BF16 if arrays["output"].dtype == np.uint16 else lib.GB_FP32
+        status = lib.gb_outputs_new_combine(problem.exchange(), form, pointer, error)
+    else:
+        status = lib.gb_outputs_new_dispatch(problem.exchange(), pointer, error)
+    native.check(status, error)
+    outputs = ffi.gc(pointer[0], lib.gb_outputs_free)
+    for name, array in arrays.items():
+        ffi.memmove(outputs.combined if name == "output" else getattr(outputs, name), ffi.from_buffer(bits(array)), array.nbytes)
     native.check(lib.gb_outputs_write(os.fsencode(path), outputs, error), error)

@@ -19,7 +19,7 @@ import numpy as np
 
 from gaugeblock import native
 from gaugeblock.arrays import FRAMEWORKS, give, synchronise, take
-from gaugeblock.fixture import Fixture, Layer, Values
+from gaugeblock.fixture import Fixture, Layer, Ranks, Values
 from gaugeblock.report import Case, Report, Verdict
 from gaugeblock.returned import NAMES, bits, checked, kind, write
 
@@ -250,7 +250,7 @@ def isolated_main(arguments):
 def _run(function, problem, tokens, framework, device):
     """Every layer's arrays by name, as numpy arrays."""
     results = []
-    for index in range(1 if problem.quantises else problem.layers):
+    for index in range(problem.parts):
         layer = _inputs(problem, index, tokens, framework, device)
         returned = _call(function, layer, index, framework, device)
         _check_inputs(layer, problem.inputs(index, tokens), index)
@@ -310,6 +310,11 @@ def _call(function, layer, index, framework, device):
 def _arrays(layer):
     if isinstance(layer, Values):
         yield "values", layer.values
+        return
+    if isinstance(layer, Ranks):
+        for name in ("x", "values", "ids", "routing_weights", "placement"):
+            if getattr(layer, name) is not None:
+                yield name, getattr(layer, name)
         return
     yield "x", layer.x
     yield "ids", layer.ids

@@ -300,6 +300,115 @@ static void test_accumulations(void **state)
     exchange_free(&e);
 }
 
+/* A kernel that adds up where the problem says, and otherwise as it likes: products rounded apart, slots and ranks
+ * backwards. */
+struct other_kernel {
+    const struct exchange *e;
+    const int32_t *row; /* [slots] */
+    uint32_t token, h;
+};
+
+static float other_slots(const struct other_kernel *k, int64_t rank, bool *any)
+{
+    const struct gb_exchange *x = &k->e->asked;
+    float y = 0.0f;
+    for (uint32_t j = x->top_k; j-- > 0;) {
+        uint32_t slot = k->token * x->top_k + j;
+        if (k->e->ids[slot] < 0 || (rank >= 0 && k->e->placed[k->e->ids[slot]] != rank))
+            continue;
+        float product =
+            k->e->weights[slot] * gb_bf16_decode(((gb_bf16 *)k->e->values)[(size_t)k->row[slot] * x->hidden + k->h]);
+        y = y + product;
+        *any = true;
+    }
+    return y;
+}
+
+/* Ranks first .. end - 1, from the last one. */
+static float other_ranks(const struct other_kernel *k, uint32_t first, uint32_t end, bool *any)
+{
+    float y = 0.0f;
+    for (uint32_t rank = end; rank-- > first;) {
+        bool sends = false;
+        float p = other_slots(k, rank, &sends);
+        y = sends ? y + gb_bf16_decode(gb_bf16_encode(p)) : y;
+        *any |= sends;
+    }
+    return y;
+}
+
+static float other_sum(const struct other_kernel *k)
+{
+    const struct gb_exchange *x = &k->e->asked;
+    bool any = false;
+    float y = 0.0f;
+    if (x->accumulation != GB_AT_SENDER_NODE)
+        return x->accumulation == GB_AT_RECEIVER ? other_slots(k, -1, &any) : other_ranks(k, 0, x->ranks, &any);
+    for (uint32_t first = 0; first < x->ranks; first += x->ranks_per_node) {
+        bool sends = false;
+        uint32_t end = first + x->ranks_per_node;
+        float n = other_ranks(k, first, end < x->ranks ? end : x->ranks, &sends);
+        y = sends ? y + gb_bf16_decode(gb_bf16_encode(n)) : y;
+    }
+    return y;
+}
+
+/* The largest error of such a kernel over its bound; every element without a slot of its own is outside it. */
+static double largest_ratio(struct exchange *e, enum gb_accumulation accumulation, enum gb_format output)
+{
+    size_t slots = e->tokens * e->asked.top_k, count = e->tokens * e->asked.hidden, seen = 0;
+    int32_t *routes = fresh(e->asked.rows * sizeof *routes), *row = fresh(slots * sizeof *row);
+    double *truth = fresh(count * sizeof *truth), *worst = fresh(count * sizeof *worst), largest = 0.0;
+    e->asked.accumulation = accumulation;
+    e->asked.ranks_per_node = 3;
+    oracle_routes(&e->asked, e->placed, e->ids, routes);
+    for (uint32_t r = 0; r < e->asked.rows; r++)
+        row[routes[r]] = (int32_t)r;
+    assert_int_equal(gb_bound_exchange(&e->arguments, output, 24, truth, worst, NULL), GB_OK);
+    for (uint32_t t = 0; t < e->tokens; t++)
+        for (uint32_t h = 0; h < e->asked.hidden; h++) {
+            size_t i = (size_t)t * e->asked.hidden + h;
+            long double exact = 0.0L, lost = 0.0L;
+            for (uint32_t s = t * e->asked.top_k; s < (t + 1) * e->asked.top_k; s++)
+                if (e->ids[s] >= 0) {
+                    lost = (long double)e->weights[s] *
+                           (long double)gb_bf16_decode(((gb_bf16 *)e->values)[(size_t)row[s] * e->asked.hidden + h]);
+                    exact += lost;
+                }
+            float y = other_sum(&(struct other_kernel){e, row, t, h});
+            double error = fabs((double)(output == GB_BF16 ? gb_bf16_decode(gb_bf16_encode(y)) : y) - truth[i]);
+            if (!(fabsl(exact - (long double)truth[i]) <= 0x1p-24L * (long double)worst[i]) || !(error <= worst[i]))
+                fail_msg("accumulation %d, token %u, element %u: %.9g, truth %.17g, bound %.3g", (int)accumulation, t,
+                         h, (double)y, truth[i], worst[i]);
+            largest = error > largest * worst[i] ? error / worst[i] : largest;
+            seen += fabsl(lost) > (long double)worst[i];
+        }
+    assert_true(seen > count / 2); /* the bound sees a slot that is lost */
+    free(routes);
+    free(row);
+    free(truth);
+    free(worst);
+    return largest;
+}
+
+static void test_bounds(void **state)
+{
+    static const enum gb_accumulation all[] = {GB_AT_RECEIVER, GB_AT_SENDER, GB_AT_SENDER_NODE};
+    (void)state;
+    for (int n = 0; n < RANK_COUNTS; n++)
+        for (int a = 0; a < 3; a++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                struct exchange e;
+                exchange_new(&e, rank_counts[n], rank_counts[n] > 8 ? 2 : 8, 64, 70, 6, RANDOM, 31);
+                fill_rows(&e, DATA_CODES, 4);
+                double largest = largest_ratio(&e, all[a], bf16 ? GB_BF16 : GB_FP32);
+                if (largest < 0.2)
+                    fail_msg("%u ranks, accumulation %d: at most %.3g of the bound, which is too wide", rank_counts[n],
+                             a, largest);
+                exchange_free(&e);
+            }
+}
+
 /* A layer over ranks. rows: their format. */
 static void run_over_ranks(struct problem *problem, const char *order, uint32_t ranks, enum placement placement,
                            enum gb_format rows, enum gb_accumulation accumulation, float *output)
@@ -448,8 +557,8 @@ int main(void)
 {
     omp_set_num_threads(1); /* many small runs */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dispatch), cmocka_unit_test(test_combine),       cmocka_unit_test(test_accumulations),
-        cmocka_unit_test(test_layer),    cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_dispatch),      cmocka_unit_test(test_combine), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_accumulations), cmocka_unit_test(test_layer),   cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
