@@ -408,7 +408,8 @@ static enum gb_status make_plan(struct plan *plan, struct gb_error *error)
     if (!plan->study.of)
         return gb_fail(error, GB_ENOMEM, "no memory for %u studies", o->inputs);
     if (o->kernels)
-        status = catalogue_open(o->subject, o->subjects, INPUT_TIMEOUT_S, &plan->catalogue, error);
+        status =
+            catalogue_open(o->subject, o->subjects, o->kernel, o->kernels, INPUT_TIMEOUT_S, &plan->catalogue, error);
     for (uint32_t i = 0; status == GB_OK && i < o->inputs; i++) {
         if (o->input[i].path)
             status = plan_fixture(plan, &o->input[i], error);

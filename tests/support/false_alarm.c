@@ -134,7 +134,7 @@ void alarms_add(struct alarms *sum, const struct alarms *a)
 bool alarms_bad(const struct alarms *a, const double seen[FAMILIES], bool whole)
 {
     bool bad = a->alarms || a->vacuous;
-    for (enum family f = 0; f < FAMILIES; f++)
+    for (enum family f = 0; seen && f < FAMILIES; f++)
         if (!(a->largest[f] >= seen[f] / 1.1 && (whole || a->largest[f] <= seen[f] * 1.1))) {
             fprintf(stderr, "%s: at most %.4f of the limit, not %.4f\n", family_name(f), a->largest[f], seen[f]);
             bad = true;

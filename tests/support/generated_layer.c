@@ -33,7 +33,7 @@ struct gb_fixture *generated_layer(const struct generated_layer *of)
     struct gb_fixture *f;
     struct gb_error error = {""};
     ok(gb_fixture_new(&of->shape, 1, of->weights, true, false, false, &f, &error), &error);
-    struct weight_source source = {f, matrix, expert};
+    struct weight_source source = {.context = f, .matrix = matrix, .expert = expert};
     f->norm_topk_prob = true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = of->seed;
