@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to explain: the search for one finding. search.c keeps it, search_fit.c fits effects to single tokens, the
- * others look for findings of one kind each; structure.c calls them one after another. */
+/* Private to explain: the search for one finding. search.c keeps it, search_fit.c fits effects to single tokens,
+ * search_settle.c makes findings of them, the others look for findings of one kind each; structure.c calls those one
+ * after another. */
 #ifndef GB_HARNESS_EXPLAIN_SEARCH_H
 #define GB_HARNESS_EXPLAIN_SEARCH_H
 
@@ -46,11 +47,6 @@ double search_products(const struct search *q, enum finding_stage stage, double 
 void search_verify(struct search *q, const struct finding *f);
 /* The same with the elements that the wrong columns show, where the stage's elements are columns of the results. */
 void search_verify_places(struct search *q, const struct finding *f);
-/* Finds the pairs that have the effect, and verifies. */
-void search_settle(struct search *q, const struct finding *effect);
-/* Calls `try` for each effect without an amount that a stage can have. */
-void search_each_effect(struct search *q, enum finding_stage stage, struct finding_axis elements,
-                        void (*try)(struct search *, const struct finding *));
 
 /* What q->operand makes of the samples of one token. */
 void search_respond_operand(struct search *q, uint32_t token);
@@ -65,6 +61,12 @@ bool search_take_pairs(struct search *q, struct finding *f);
 double search_rate_seen(const struct search *q);
 /* What the effect everywhere explains of the worst token. */
 double search_promise(struct search *q, const struct finding *f);
+
+/* Finds the pairs that have the effect, and verifies. */
+void search_settle(struct search *q, const struct finding *effect);
+/* Calls `try` for each effect without an amount that a stage can have. */
+void search_each_effect(struct search *q, enum finding_stage stage, struct finding_axis elements,
+                        void (*try)(struct search *, const struct finding *));
 
 /* Saturation, flushing, and, where they are not linear, factors and constants added. */
 void search_each_amount(struct search *q, enum finding_stage stage, struct finding_axis elements);
