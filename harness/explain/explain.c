@@ -5,21 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/explain/causes.h"
 #include "harness/explain/explain.h"
 #include "harness/explain/finding_text.h"
 #include "harness/explain/hypothesis.h"
 #include "harness/run/operators.h"
-#include "harness/explain/structure.h"
 #include "quant/quant.h"
 
 enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 
-/* What a finding must explain of the squared error to be named, and with how many products one is looked for: a few
- * seconds, and the same names on every machine. */
-#define STRUCTURED 0.999
-#define STRUCTURE_PRODUCTS 0x1p32
-/* The same for the list of known bugs. */
-#define LIST_PRODUCTS 0x1p33
+/* With how many products the list of known bugs is tried: about ten seconds. */
+#define LIST_PRODUCTS 0x1p35
 
 /* Errors below this share of the largest one are not counted as wrong elements. */
 #define COUNTED 0.05
@@ -255,13 +251,6 @@ static void write_name(const struct window *w, char *text, size_t bytes)
                  gb_format_name(w->activations));
 }
 
-static struct finding_frame frame_of(const struct window *w, const struct finding *f)
-{
-    const struct gb_shape *shape = &w->trace.arguments.shape;
-    bool hidden = f->stage == FINDING_INPUT || f->stage == FINDING_DOWN || f->stage == FINDING_COMBINE;
-    return (struct finding_frame){hidden ? shape->hidden : shape->intermediate, w->first, w->tokens};
-}
-
 static struct explained explained_of(const struct candidate *c)
 {
     struct explained e = {.explains = c->explains};
@@ -269,18 +258,8 @@ static struct explained explained_of(const struct candidate *c)
     return e;
 }
 
-/* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
-static bool is_structured(const struct window *w, const struct structure *found)
-{
-    double all = 0.0;
-    for (uint32_t row = 0; row < w->rows; row++)
-        all += w->squares[row];
-    return found->explains >= STRUCTURED ||
-           (found->explains >= EXPLAINED && (1.0 - found->explains) * all <= 2.0 * w->noise);
-}
-
 /* NULL: no memory. */
-static struct explanation *conclude(const struct window *w, const struct structure *found)
+static struct explanation *conclude(const struct window *w, const struct causes *causes)
 {
     bool named = w->count && w->candidates[0].explains >= EXPLAINED;
     struct explanation *e = calloc(1, sizeof *e);
@@ -293,11 +272,11 @@ static struct explanation *conclude(const struct window *w, const struct structu
         return NULL;
     }
     e->layer = w->layer;
-    if (is_structured(w, found)) {
-        e->found_count = 1;
-        e->found[0] = found->finding;
-        struct finding_frame frame = frame_of(w, &found->finding);
-        finding_words(&found->finding, &frame, &e->words[0]);
+    for (; e->found_count < causes->count; e->found_count++) {
+        const struct finding *found = &causes->of[e->found_count];
+        struct finding_frame frame = causes_frame(w, found);
+        e->found[e->found_count] = *found;
+        finding_words(found, &frame, &e->words[e->found_count]);
     }
     place_name(&w->place, w->first, e);
     for (; e->shown_count < w->count && e->shown_count < MOST_SHOWN; e->shown_count++)
@@ -321,46 +300,14 @@ static struct explanation *conclude(const struct window *w, const struct structu
     return e;
 }
 
-/* Looks at the errors of any size first, then at those beyond rounding. */
-static enum gb_status find_structure(struct window *w, struct structure *found, struct gb_error *error)
-{
-    struct place visible = w->place;
-    enum gb_status status = place_new(w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
-    w->place.rows_per_token = w->rows_per_token;
-    if (status == GB_OK)
-        status = structure_search(w, STRUCTURE_PRODUCTS / 2.0, found, error);
-    place_free(&w->place);
-    w->place = visible;
-    if (status == GB_OK && found->explains < STRUCTURED && w->noise > 0.0) {
-        struct structure other;
-        status = structure_search(w, STRUCTURE_PRODUCTS / 2.0, &other, error);
-        if (status == GB_OK && other.explains > found->explains)
-            *found = other;
-    }
-    return status;
-}
-
-/* Enters a finding that explains enough. */
-static void enter_structure(struct window *w, const struct structure *found)
-{
-    char name[160], kind[160];
-    struct finding_frame frame = frame_of(w, &found->finding);
-    bool nothing = w->count && w->candidates[0].rank == RANK_NOTHING; /* which has a name */
-    if (!is_structured(w, found) || (nothing && finding_is_everywhere(&found->finding)))
-        return;
-    finding_name(&found->finding, &frame, name, sizeof name);
-    finding_kind(&found->finding, kind, sizeof kind);
-    window_enter(w, RANK_STRUCTURE, kind, name, found->explains);
-}
-
 static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
-                              struct structure *found, struct gb_error *error)
+                              struct causes *causes, struct gb_error *error)
 {
     bool few = w->wrong < FEW_ELEMENTS;
     try_nothing(w);
-    enum gb_status status = find_structure(w, found, error);
+    enum gb_status status = causes_find(w, causes, error);
     if (status == GB_OK)
-        enter_structure(w, found);
+        causes_enter(w, causes);
     if (status == GB_OK && !few)
         status = try_contract(w, b, error);
     if (status == GB_OK && !few)
@@ -398,12 +345,12 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     openblas_set_num_threads(1); /* products too small to share: waiting threads cost more than they take off */
     if (find_worst(w, subject, baseline->reference, &token)) {
         status = window_new(baseline, subject, token, w, error);
-        struct structure found = {.explains = 0.0};
+        struct causes causes = {.count = 0};
         if (status == GB_OK)
-            status = try_all(w, baseline, subject, &found, error);
+            status = try_all(w, baseline, subject, &causes, error);
         if (status == GB_OK) {
             sort(w);
-            *explanation = conclude(w, &found);
+            *explanation = conclude(w, &causes);
             if (!*explanation)
                 status = gb_fail(error, GB_ENOMEM, "no memory to explain an error");
         }

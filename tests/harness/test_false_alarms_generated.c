@@ -107,8 +107,6 @@ static void reference_runs(struct baseline *b, const struct gb_kernel *kernel, b
     a->runs++;
     a->vacuous += j.verdict == VERDICT_VACUOUS;
     a->alarms += j.verdict == VERDICT_FAIL || j.verdict == VERDICT_BAD_INPUT;
-    if (j.verdict == VERDICT_VACUOUS)
-        fprintf(stderr, "VAC %s order %d: %s\n", name, !!kernel->order, j.reason);
     if (j.verdict != VERDICT_PASS && j.verdict != VERDICT_VACUOUS && !a->first[0])
         snprintf(a->first, sizeof a->first, "%s: the reference, %s: %s", name,
                  kernel->order ? kernel->order : "without an order", j.reason);
@@ -215,5 +213,7 @@ int main(int argc, char **argv)
     uint32_t fixtures = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : all ? ALL_FIXTURES : SOME_FIXTURES;
     struct alarms a = count(first, fixtures, some ? STRIDE : 1);
     alarms_print(stdout, &a, all ? "test_false_alarms_generated all" : "test_false_alarms_generated", fixtures);
-    return alarms_bad(&a, NULL, all) || a.runs < 6ull * fixtures;
+    bool mostly_said = a.vacuous <= a.runs / 20; /* all slots empty, or all values below the normal range */
+    a.vacuous = 0;
+    return alarms_bad(&a, NULL, all) || !mostly_said || a.runs < 6ull * fixtures;
 }
