@@ -53,6 +53,10 @@ TOKEN = re.compile(
     r"|(?P<operator><<=|>>=|<=|>=|==|!=|&&|\|\||<<|>>|\+=|-=|\*=|/=|\|=|&=|\+\+|--|->|[-+*/%<>&|!~^=?:;,.(){}\[\]])")
 
 
+# The room of an array that is declared here: more of it changes nothing, and less is for sanitizers.
+ROOM = re.compile(r"^\s*(?:static |const |struct |enum )*\w+ (?:\**\w+(?:\[[^]]*\])*(?: = [^,]*)?, )*\**\w+\[$")
+
+
 def other_numbers(text):
     """A literal off by one, or in floating point by a thirtieth and by a factor of two."""
     digits = text.rstrip("uUlLfF") if not text.startswith("0x") or "p" in text else text.rstrip("uUlL")
@@ -74,8 +78,7 @@ def edits_of_token(match, line, python):
     """What one token may become."""
     text, kind = match.group(), match.lastgroup
     if kind == "number":
-        text_size = re.search(r"\bchar \w+\[$", line[:match.start()]) # a text's room is no result
-        return [] if text_size else [("constant", new) for new in other_numbers(text)]
+        return [] if ROOM.search(line[:match.start()]) else [("constant", new) for new in other_numbers(text)]
     if kind == "name" and text in ("and", "or", "is") and python:
         return [("operator", new) for new in SWAPS[text]]
     if kind == "name" and text in NAMES:
