@@ -82,7 +82,8 @@ static const struct argp_option options[] = {
     {"seeds", OPTION_SEEDS, "N", 0, "how many seeds of generated weights and tokens, 1 by default", 0},
     {"seed", OPTION_SEED, "N", 0, "the first of them, 1 by default", 0},
     {"paths", OPTION_PATHS, "LIST", 0,
-     "what is compared, ACTIVATIONS.ORDER[.prereducedN] with commas between (docs/study.md); all by default", 0},
+     "what is compared, ACTIVATIONS.ORDER[.SUFFIX...] with commas between (docs/study.md); the usual eight by default",
+     0},
     {"outliers", OPTION_OUTLIERS, "FACTOR", 0, "one channel of 128 of generated activations is so many times larger",
      0},
     {"routing-skew", OPTION_SKEW, "FACTOR", 0,
@@ -630,6 +631,15 @@ static int finish(const struct plan *plan, enum gb_status status, bool stopped, 
     return stopped ? EXIT_NOT_RUN : EXIT_PASS;
 }
 
+static int run_sensitivity(const struct sensitivity_options *o)
+{
+    if (study_ranks.count == 1)
+        return study_sensitivity(o);
+    return study_ranks.rank
+               ? EXIT_USAGE
+               : command_error("study", "sensitivity is not split; start it without mpirun, or with one rank");
+}
+
 static int run_study(int argc, char **argv)
 {
     struct study_options o = {
@@ -642,14 +652,14 @@ static int run_study(int argc, char **argv)
         return command_error("study", "no memory");
     command_line(argc, argv, plan->study.command, sizeof plan->study.command);
     command_parse(&argp, argc, argv, &o);
-    if (!strcmp(o.kind, "sensitivity")) {
-        free(plan);
-        return study_sensitivity(&o.sensitivity);
-    }
     argv[0] = study; /* argp has another name there */
     if (study_ranks_join(argv, &error) != GB_OK) {
         free(plan);
         return command_error("study", "%s", error.message);
+    }
+    if (!strcmp(o.kind, "sensitivity")) {
+        free(plan);
+        return run_sensitivity(&o.sensitivity);
     }
     plan->options = &o;
     snprintf(plan->study.kind, sizeof plan->study.kind, "%s", o.kind);

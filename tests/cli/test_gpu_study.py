@@ -2,7 +2,7 @@
 """Paths that CUDA kernels compute give a study the same content hash as the reference, and so the same bits in every
 figure: trained layers and generated ones.
 
-    test_gpu_study.py [FILE.md]   also writes what was compared, as docs/results/study.md has it"""
+    test_gpu_study.py [FILE.md]   also writes what was compared, as a table for docs/results/"""
 import os
 import sys
 

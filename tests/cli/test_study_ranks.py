@@ -103,10 +103,15 @@ again = subprocess.run([PROGRAM, *STUDY, "-o", path("stopped.h5"), "--resume"], 
 expect(again.returncode == 0 and again.stdout == alone.stdout and content(path("stopped.h5"))[2] == wanted, again.stderr)
 
 # Bad input: one line, of one rank.
-process = start(3, path("missing.h5"))
-out, err = process.communicate(timeout=60)
-lines = [line for line in err.splitlines() if "gaugeblock" in line]
-expect(process.returncode == 2 and len(lines) == 1 and "missing.h5" in lines[0], f"{process.returncode}: {err}")
+def refused(words, *arguments):
+    done = subprocess.run(["mpirun", "-n", "3", PROGRAM, "study", *arguments], env=ENVIRONMENT, capture_output=True,
+                          text=True, timeout=60)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gaugeblock")]
+    expect(done.returncode == 2 and len(lines) == 1 and words in lines[0], f"{done.returncode}: {done.stderr}")
+
+
+refused("missing.h5", "drift", path("missing.h5"))
+refused("sensitivity is not split", "sensitivity", path("missing.h5"), "--original", path(""))
 
 # Without the program that speaks MPI nothing runs N times.
 os.mkdir(path("bin"))

@@ -106,9 +106,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     struct study study;
     struct gb_error error;
     size_t size;
+    gb_hdf5_no_atexit();
     const uint8_t *good = good_file(&size);
     const bool whole = count && bytes[0] == 0;
-    gb_hdf5_no_atexit();
     const char *path = fuzz_file(0, whole ? bytes + 1 : good, whole ? count - 1 : size);
     if (!whole)
         fuzz_edit(path, &names, bytes + (count > 0), count - (count > 0));
