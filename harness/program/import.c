@@ -318,10 +318,10 @@ static enum gb_status build(const struct import_options *o, const struct gb_chec
     if (status == GB_OK && capture && !o->trust)
         status = captured_check(f, capture, &captured, error);
     if (status == GB_OK && f->layer[0].activation_scales)
-        printf("global scales of activations: %s\n",
-               imported.static_scales == f->layers ? "as published"
-               : imported.static_scales            ? "as published, calibrated in layers that have none"
-                                                   : "calibrated on these tokens");
+        printf("global scales of activations: %s\n", imported.static_scales == f->layers ? "as published"
+                                                     : imported.static_scales
+                                                         ? "as published, calibrated in layers that have none"
+                                                         : "calibrated on these tokens");
     if (status == GB_OK && captured.layers)
         printf("%u captured layers: the same experts for every token, outputs within %.1e (relative L2)\n",
                captured.layers, captured.distance);

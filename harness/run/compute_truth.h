@@ -26,7 +26,8 @@ struct weight_source {
 enum gb_status build_fixture(struct gb_fixture *fixture, const struct weight_source *source, bool routed,
                              struct gb_error *error);
 
-/* Truth of every layer's output, of a fixture that has all its inputs and no stack; the original is that of the codes. */
+/* Truth of every layer's output, of a fixture that has all its inputs and no stack; the original is that of the codes.
+ */
 enum gb_status compute_truth(struct gb_fixture *fixture, struct gb_error *error);
 
 /* gb_fixture_quantise_activations, where a contract has such activations beside the weights. GB_EUNSUPPORTED: none. */
