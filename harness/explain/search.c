@@ -63,8 +63,8 @@ enum gb_status search_new(struct window *w, struct search *q)
     q->alpha = malloc(pairs * sizeof *q->alpha);
     q->weight = malloc(pairs * sizeof *q->weight);
     double *squares = calloc(shape->tokens, sizeof *squares);
-    if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response || !q->difference ||
-        !q->errors || !q->alpha || !q->weight || !squares) {
+    if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response ||
+        !q->difference || !q->errors || !q->alpha || !q->weight || !squares) {
         free(squares);
         return gb_fail(q->error, GB_ENOMEM, "no memory to look for the structure of an error");
     }

@@ -189,8 +189,7 @@ static enum gb_status check_tokens(const struct case_request *r, const char *pat
 static enum gb_status write_limits(const struct case_request *r, const struct run_case *s, struct gb_error *error)
 {
     struct baseline *b;
-    uint32_t uses = operator_uses(&s->kernel);
-    if (!(uses & WRITES_OUTPUT) || uses & READS_INTERMEDIATE || s->outputs->layer[0].ids)
+    if (!operator_is_whole(&s->kernel) || s->outputs->layer[0].ids)
         return gb_fail(error, GB_EINVAL, "--limits: %s has no outputs of layers under the fixture's routing",
                        path_end(s->kernel.name));
     enum gb_status status = baselines_of_kernel(r->baselines, &s->kernel, s->outputs->shape.tokens, &b, error);

@@ -91,7 +91,7 @@ def assert_moe_close(
     (codes, scales, global_scale) with decoding global scales; ids: [tokens, top_k], -1 is an empty slot; weights: the
     routing weights. format: of w13 and w2, "bf16", "nvfp4", "mxfp4", "mxfp8" or "fp8"; layout: how they lie, a name of
     gaugeblock.layouts.LAYOUTS. w13_bias: float32 [experts, 2 * intermediate] in the order of w13's rows. activation:
-    "silu" or "swiglu-oai". activations: what x and the intermediate are quantised to, by `activation_recipe`, with the
+    its name in docs/numerics.md. activations: what x and the intermediate are quantised to, by `activation_recipe`, with the
     decoding global scales x_scale and intermediate_scale. intermediate: what the kernel made between, if it hands it out.
     roundings, accumulator_bits, order: what the kernel claims, as in gaugeblock.verify; gate: a policy. save: where the
     problem is written, as a fixture, if the assertion fails.
