@@ -236,7 +236,9 @@ enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error 
     if (weighs_input(problem))
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "apply_router_weight_on_input; this kernel does not weigh x");
     int device = 0, major = 0;
-    status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    status = gb_cuda_present(error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
     if (status == GB_OK)
         status = gb_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                                "cudaDeviceGetAttribute", error);
