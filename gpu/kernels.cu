@@ -155,7 +155,7 @@ enum gb_status check_arguments(const struct gb_arguments &a, struct gb_error *er
     return status;
 }
 
-template <enum gb_operator Operator, enum gb_format Weights>
+template <enum gb_operator Operator, enum gb_format Weights, bool Naive = false>
 enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
 {
     struct gb_arguments a;
@@ -165,9 +165,9 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     if (status == GB_OK && a.apply_router_weight_on_input)
         status = gb_cuda_weigh(&a, error);
     if (status == GB_OK && Operator != GB_DOWN)
-        status = gb_cuda_gate_up(&a, error);
+        status = Naive ? gb_cuda_naive(GB_GATE_UP, &a, error) : gb_cuda_gate_up(&a, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
-        status = gb_cuda_down(&a, error);
+        status = Naive ? gb_cuda_naive(GB_DOWN, &a, error) : gb_cuda_down(&a, error);
     return status;
 }
 
@@ -221,6 +221,22 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             {}};
 }
 
+template <enum gb_format Weights>
+enum gb_status supports_naive(const struct gb_problem *problem, struct gb_error *error)
+{
+    const enum gb_status status = check_problem(problem, Weights, error);
+    return status == GB_OK ? check_device(0, error) : status;
+}
+
+/* The same operators for every weight format, written for readers. */
+template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb_kernel naive(const char *name)
+{
+    struct gb_kernel k = kernel<Operator, Weights>(name);
+    k.supports = supports_naive<Weights>;
+    k.run = run<Operator, Weights, true>;
+    return k;
+}
+
 /*
  * The order mma16-sm90/1. Its kernels are for the architecture whose instruction the order describes.
  */
@@ -236,7 +252,9 @@ enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error 
     if (weighs_input(problem))
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "apply_router_weight_on_input; this kernel does not weigh x");
     int device = 0, major = 0;
-    status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    status = gb_cuda_present(error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
     if (status == GB_OK)
         status = gb_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                                "cudaDeviceGetAttribute", error);
@@ -467,6 +485,21 @@ const struct gb_kernel kernels[] = {
     mma16<GB_LAYER, GB_MXFP4, true>("cuda/mxfp4-mma16-repacked-layer"),
     mma16<GB_GATE_UP, GB_MXFP4, true>("cuda/mxfp4-mma16-repacked-gate-up"),
     mma16<GB_DOWN, GB_MXFP4, true>("cuda/mxfp4-mma16-repacked-down"),
+    naive<GB_LAYER, GB_NVFP4>("cuda/naive-nvfp4-layer"),
+    naive<GB_GATE_UP, GB_NVFP4>("cuda/naive-nvfp4-gate-up"),
+    naive<GB_DOWN, GB_NVFP4>("cuda/naive-nvfp4-down"),
+    naive<GB_LAYER, GB_MXFP8>("cuda/naive-mxfp8-layer"),
+    naive<GB_GATE_UP, GB_MXFP8>("cuda/naive-mxfp8-gate-up"),
+    naive<GB_DOWN, GB_MXFP8>("cuda/naive-mxfp8-down"),
+    naive<GB_LAYER, GB_MXFP4>("cuda/naive-mxfp4-layer"),
+    naive<GB_GATE_UP, GB_MXFP4>("cuda/naive-mxfp4-gate-up"),
+    naive<GB_DOWN, GB_MXFP4>("cuda/naive-mxfp4-down"),
+    naive<GB_LAYER, GB_FP8_BLOCK>("cuda/naive-fp8-layer"),
+    naive<GB_GATE_UP, GB_FP8_BLOCK>("cuda/naive-fp8-gate-up"),
+    naive<GB_DOWN, GB_FP8_BLOCK>("cuda/naive-fp8-down"),
+    naive<GB_LAYER, GB_BF16>("cuda/naive-bf16-layer"),
+    naive<GB_GATE_UP, GB_BF16>("cuda/naive-bf16-gate-up"),
+    naive<GB_DOWN, GB_BF16>("cuda/naive-bf16-down"),
     router,
     gb_routed_layer<router, layer<GB_NVFP4>>::kernel("cuda/nvfp4-routed-layer"),
     gb_routed_layer<router, layer<GB_MXFP8>>::kernel("cuda/mxfp8-routed-layer"),

@@ -12,6 +12,8 @@
 enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error);
+/* GB_GATE_UP or GB_DOWN, every weight format. */
+enum gb_status gb_cuda_naive(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
 
 /* GB_EUNSUPPORTED, with the reason, where route is not defined for the shape or the recipe. */
 enum gb_status gb_cuda_route_check(const struct gb_shape *shape, const struct gb_router *router,

@@ -140,12 +140,33 @@ static void fill_mx(struct problem *p, struct gb_weights *w, uint32_t e, bool do
     }
 }
 
+/* E4M3 codes, as MXFP8's, and FP32 scales of blocks. */
+static void fill_fp8(struct problem *p, struct gb_weights *w, uint32_t e, bool down, uint64_t *state)
+{
+    size_t codes, scales, globals;
+    gb_weights_bytes(w, &codes, &scales, &globals, NULL);
+    const size_t each = codes / w->experts, blocks = scales / sizeof(float) / w->experts / w->halves;
+    uint8_t *code = (uint8_t *)w->codes + e * each;
+    float *scale = (float *)w->scales + e * blocks * w->halves;
+    for (size_t i = 0; i < each; i++) {
+        code[i] = (uint8_t)random_bits(state);
+        code[i] ^= (code[i] & 0x7F) == 0x7F;
+    }
+    for (uint32_t part = 0; part < w->halves; part++)
+        for (size_t b = 0; b < blocks; b++)
+            *scale++ = global_scale(p, e, w->columns, down, part, state) / 64.0f;
+}
+
 static void fill_weights(struct problem *p, struct gb_weights *w, bool down, uint64_t *state)
 {
     size_t row_scales = gb_row_scale_bytes(w->format, w->columns), row_codes = gb_row_code_bytes(w->format, w->columns);
     for (uint32_t e = 0; e < w->experts; e++) {
         if (w->format == GB_MXFP8 || w->format == GB_MXFP4) {
             fill_mx(p, w, e, down, state);
+            continue;
+        }
+        if (w->format == GB_FP8_BLOCK) {
+            fill_fp8(p, w, e, down, state);
             continue;
         }
         if (w->format == GB_NVFP4) {

@@ -113,6 +113,10 @@ void test_shapes(uint64_t seed)
                         run_problem(shape, GB_BF16, (enum data_kind)(cases / 4 % DATA_KINDS), seed + cases);
                     if (cases % 4 == 2 && size.hidden % 32 == 0 && size.intermediate % 32 == 0)
                         run_problem(shape, GB_MXFP8, (enum data_kind)(cases / 4 % DATA_KINDS), seed + cases);
+                    if (cases % 8 == 1 && size.hidden % 32 == 0 && size.intermediate % 32 == 0)
+                        run_problem(shape, GB_MXFP4, (enum data_kind)(cases / 8 % DATA_KINDS), seed + cases);
+                    if (cases % 8 == 5)
+                        run_problem(shape, GB_FP8_BLOCK, DATA_ORDINARY, seed + cases);
                 }
             }
         printf("H %u I %u E %u: %u cases\n", size.hidden, size.intermediate, size.experts, cases);
