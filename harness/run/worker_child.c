@@ -12,6 +12,7 @@
 #include "harness/run/clock.h"
 #include "harness/run/environment.h"
 #include "harness/run/json_text.h"
+#include "harness/run/rank_part.h"
 #include "harness/run/session.h"
 #include "harness/run/session_arrays.h"
 #include "harness/run/residual_stream.h"
@@ -26,7 +27,9 @@ static const struct run_way first_way = {0xFF, GUARDED_CANARIES}, second_way = {
                             moved_way = {0xFF, GUARDED_CANARIES}, last_way = {0x5A, GUARDED_START};
 
 struct worker {
-    struct gb_fixture *fixture;
+    struct gb_fixture *whole;
+    struct gb_fixture *fixture; /* the same, or its part of one rank: */
+    struct rank_part part;
     const struct gb_kernel *kernel;
     const struct operator_row *row; /* of its operator */
     uint32_t uses;                  /* enum operator_use of it */
@@ -358,7 +361,7 @@ static enum gb_status run_other(struct worker *w, uint32_t b, struct gb_error *e
     struct gb_fixture other;
     struct gb_outputs *outputs = NULL;
     struct worker_checks ignored = {0};
-    if (!w->row->other)
+    if (!w->row->other || w->fixture->exchanged.routes) /* which would be those of other tokens */
         return GB_OK;
     enum gb_status status = w->row->other(w->fixture, &other, error);
     if (status == GB_OK)
@@ -398,10 +401,15 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
-    enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->fixture, error)
-                                       : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->fixture, error);
+    enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->whole, error)
+                                       : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->whole, error);
     if (!argv[1][0])
         close(CHILD_SHARED + WORKER_FIXTURE);
+    w->fixture = w->whole;
+    if (status == GB_OK && argv[5]) {
+        status = rank_part_new(w->whole, (uint32_t)strtoul(argv[5], NULL, 10), argv[6], &w->part, error);
+        w->fixture = &w->part.fixture;
+    }
     if (status == GB_OK) {
         const struct gb_kernel_table *table;
         status = subject_open(argv[2], NULL, &table, error);
@@ -485,7 +493,7 @@ int worker_main(int argc, char **argv)
 {
     struct worker w = {0};
     struct gb_error error = {""};
-    if (argc != 5) {
+    if (argc != 5 && argc != 7) {
         fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify\n");
         return EXIT_USAGE;
     }
@@ -506,7 +514,8 @@ int worker_main(int argc, char **argv)
         gb_outputs_free(w.outputs[b]);
         gb_outputs_free(w.moved[b]);
     }
-    gb_fixture_free(w.fixture);
+    rank_part_free(&w.part);
+    gb_fixture_free(w.whole);
     free(w.state);
     return failed ? EXIT_CRASH : EXIT_PASS;
 }

@@ -6,7 +6,8 @@
  *     gb_accuracy_ranks FIXTURE...    JSON on stdout; exit code 1 if the accumulation at the receiver has other bits
  *                                     for another number of ranks or placement
  *
- * Fixtures are of layers without quantised activations; ranks are left out that do not divide the tokens. Rows are bf16.
+ * Fixtures are of layers without quantised activations; ranks are left out that do not divide the tokens. Rows are
+ * bf16.
  */
 #include <math.h>
 #include <stdio.h>
@@ -99,7 +100,8 @@ static void run(const struct gb_fixture *f, uint32_t layer, uint32_t ranks, cons
         die("layer over ranks", error.message);
 }
 
-/* Every accumulation over so many ranks. receiver: [layers, tokens, hidden], what it made before; first: nothing yet. */
+/* Every accumulation over so many ranks. receiver: [layers, tokens, hidden], what it made before; first: nothing yet.
+ */
 static bool run_ranks(const struct gb_fixture *f, uint32_t ranks, bool random, float *receiver, bool first)
 {
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
@@ -154,11 +156,12 @@ static bool run_fixture(const char *path, bool first)
         die(path, "is no problem of layers with bf16 activations and weighed outputs");
     float *receiver = allocate(sizeof *receiver * f->layers * f->shape.tokens * f->shape.hidden);
     struct squares whole = run_layers(f);
-    printf("%s\n    {\"source\": \"%s\", \"contract\": \"%s\", \"layers\": %u, \"tokens\": %u, \"hidden\": %u, "
-           "\"experts\": %u, \"top_k\": %u, \"ranks_per_node\": %d, \"one_rank_fp32_slots\": {\"relative_l2_fp32\": %.4g, "
-           "\"relative_l2_bf16\": %.4g}, \"cases\": [",
-           first ? "" : ",", f->source, f->contract, f->layers, f->shape.tokens, f->shape.hidden, f->shape.experts,
-           f->shape.top_k, (int)RANKS_PER_NODE, sqrt(whole.fp32 / whole.truth), sqrt(whole.bf16 / whole.truth));
+    printf(
+        "%s\n    {\"source\": \"%s\", \"contract\": \"%s\", \"layers\": %u, \"tokens\": %u, \"hidden\": %u, "
+        "\"experts\": %u, \"top_k\": %u, \"ranks_per_node\": %d, \"one_rank_fp32_slots\": {\"relative_l2_fp32\": %.4g, "
+        "\"relative_l2_bf16\": %.4g}, \"cases\": [",
+        first ? "" : ",", f->source, f->contract, f->layers, f->shape.tokens, f->shape.hidden, f->shape.experts,
+        f->shape.top_k, (int)RANKS_PER_NODE, sqrt(whole.fp32 / whole.truth), sqrt(whole.bf16 / whole.truth));
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; n++)
         for (int random = 0; random < (n ? 2 : 1) && f->shape.tokens % rank_counts[n] == 0; random++) {
             same &= run_ranks(f, rank_counts[n], random, receiver, none);
