@@ -101,9 +101,9 @@ static void judge_all(const struct one *ranks, const struct gb_fixture *f, const
         snprintf(result->reason, sizeof result->reason, "rank %s: %.700s", bad->rank, bad->result.reason);
         return;
     }
-    enum gb_status status = f->exchanged.rows
-                                ? gb_outputs_new_combine(&f->exchanged.asked, kernel->output, &result->outputs[0], &error)
-                                : gb_outputs_new_dispatch(&f->exchanged.asked, &result->outputs[0], &error);
+    enum gb_status status =
+        f->exchanged.rows ? gb_outputs_new_combine(&f->exchanged.asked, kernel->output, &result->outputs[0], &error)
+                          : gb_outputs_new_dispatch(&f->exchanged.asked, &result->outputs[0], &error);
     if (status != GB_OK) {
         result->verdict = VERDICT_NOT_RUN;
         snprintf(result->reason, sizeof result->reason, "%s", error.message);
