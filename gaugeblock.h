@@ -265,6 +265,12 @@ struct gb_exchange {
     enum gb_format input; /* of the rows: GB_BF16 or GB_FP32 */
     enum gb_accumulation accumulation;
     uint32_t ranks_per_node; /* GB_AT_SENDER_NODE: neighbouring ranks, the last node may have fewer */
+
+    /* Of kernels with GB_ONE_RANK; otherwise 0, 0 and NULL. Arrays and `rows` are then those of this rank alone: its
+     * tokens, and the rows that it receives or, of GB_COMBINE, returns. */
+    uint32_t one_rank;      /* 1 */
+    uint32_t rank;          /* this process's */
+    const char *rendezvous; /* a folder that all ranks' processes can write to, empty before their first call */
 };
 
 /* The question `supports` and `workspace` answer. */
@@ -351,7 +357,7 @@ struct gb_arguments {
     const struct gb_exchange *exchange; /* always in host memory */
     const int32_t *placement;           /* in  [experts], the rank that has the expert */
     int32_t *counts;                    /* out [ranks, experts], routes of a rank's tokens to an expert */
-    int32_t *routes;                    /* out [rows], the route of each row */
+    int32_t *routes;                    /* out [rows], the route of each row; in for GB_COMBINE with GB_ONE_RANK */
 };
 
 enum gb_kernel_flags {
@@ -364,8 +370,11 @@ enum gb_kernel_flags {
     GB_APPLY_ROUTER_WEIGHT_ON_INPUT = 1u << 5, /* reads `apply_router_weight_on_input`; likewise */
     GB_OPEN_SILU = 1u << 7, /* a GB_SILU_MUL_QUANTISE kernel whose silu is an FP32 evaluation of its own, whatever
                                form is asked for: codes and scales may be any that this leaves open */
-    GB_ROUTES = 1u << 6     /* a GB_LAYER kernel that routes by itself: it reads the router, and writes routed_ids and
-                               routed_weights beside its outputs; only asked where every layer has a router */
+    GB_ONE_RANK =
+        1u << 8,        /* a GB_DISPATCH or GB_COMBINE kernel that runs in one process a rank, in all of them at once:
+                           each is called with its own rank's arrays, and they reach each other by themselves */
+    GB_ROUTES = 1u << 6 /* a GB_LAYER kernel that routes by itself: it reads the router, and writes routed_ids and
+                           routed_weights beside its outputs; only asked where every layer has a router */
 };
 
 /*

@@ -44,6 +44,8 @@ enum gb_status gb_exchange_check(const struct gb_exchange *x, enum gb_operator o
         !gb_bytes(bytes, x->hidden, 1, sizeof(float), &bytes) ||
         !gb_bytes(x->ranks, x->experts, 1, sizeof(int32_t), &bytes))
         return gb_fail(error, GB_EINVAL, "%u tokens on each of %u ranks do not fit in memory", x->tokens, x->ranks);
+    if (x->one_rank)
+        return gb_fail(error, GB_EINVAL, "the arrays of rank %u alone; those of all ranks are needed", x->rank);
     return operation == GB_DISPATCH ? check_payload(x, error) : check_sums(x, error);
 }
 
@@ -121,4 +123,18 @@ void gb_rows_free(struct gb_rows *rows)
     free(rows->routes);
     free(rows->row);
     memset(rows, 0, sizeof *rows);
+}
+
+enum gb_status gb_reference_routes(const struct gb_arguments *a, int32_t *routes, struct gb_error *error)
+{
+    struct gb_rows rows;
+    bool sums = a->exchange && a->exchange->accumulation;
+    enum gb_status status = gb_exchange_check_routes(a, sums ? GB_COMBINE : GB_DISPATCH, error);
+    if (status == GB_OK)
+        status = gb_rows_new(a, &rows, error);
+    if (status != GB_OK)
+        return status;
+    memcpy(routes, rows.routes, sizeof *routes * a->exchange->rows);
+    gb_rows_free(&rows);
+    return GB_OK;
 }

@@ -138,6 +138,9 @@ GB_API enum gb_status gb_reference_quantised_values(const struct gb_arguments *a
  */
 GB_API enum gb_status gb_reference_dispatch(const struct gb_arguments *arguments, struct gb_error *error);
 GB_API enum gb_status gb_reference_combine(const struct gb_arguments *arguments, struct gb_error *error);
+/* The route of each row that is received, as both operators order them. routes: [rows]. GB_EINVAL, GB_ENOMEM. */
+GB_API enum gb_status gb_reference_routes(const struct gb_arguments *arguments, int32_t *routes,
+                                          struct gb_error *error);
 /*
  * gb_reference_layer whose experts are spread over ranks: dispatch, of x in bf16 or by arguments->activation_rules,
  * each rank's gate_up and down of the rows that it received, and combine of these. shape.tokens = ranks *

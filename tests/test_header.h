@@ -13,8 +13,8 @@
             offsetof(struct gb_router, masked), sizeof(struct gb_router), offsetof(struct gb_problem, router),         \
             sizeof(struct gb_quantisation), offsetof(struct gb_quantisation, layout),                                  \
             offsetof(struct gb_arguments, scales), offsetof(struct gb_problem, quantise), sizeof(struct gb_exchange),  \
-            offsetof(struct gb_exchange, input), offsetof(struct gb_arguments, routes),                                \
-            offsetof(struct gb_kernel, order), offsetof(struct gb_kernel, run),                                        \
+            offsetof(struct gb_exchange, input), offsetof(struct gb_exchange, rendezvous),                             \
+            offsetof(struct gb_arguments, routes), offsetof(struct gb_kernel, order), offsetof(struct gb_kernel, run), \
             offsetof(struct gb_kernel_table, kernels), offsetof(struct gb_device, synchronise)                         \
     }
 

@@ -92,35 +92,23 @@ static enum gb_status alone_new(const struct search *s, struct alone *a, struct 
     const struct gb_exchanged *e = &s->fixture->exchanged;
     const struct gb_shape *shape = &s->fixture->shape;
     size_t slots = (size_t)shape->tokens * shape->top_k, count = 0;
-    struct gb_outputs *sent = NULL;
-    gb_bf16 *zeros = calloc(shape->tokens, sizeof *zeros);
     *a = (struct alone){.asked = e->asked,
                         .arguments = gb_fixture_exchange_arguments(s->fixture),
                         .ids = malloc(slots * sizeof *a->ids),
                         .rows = malloc(sizeof *a->rows * shape->hidden * shape->top_k),
                         .routes = malloc(sizeof *a->routes * e->asked.rows)};
-    struct gb_exchange narrow = e->asked;
-    struct gb_arguments all = a->arguments;
-    narrow.hidden = 1;
-    all.exchange = &narrow;
-    all.x = zeros;
-    enum gb_status status = zeros && a->ids && a->rows && a->routes
-                                ? exchange_as(&all, true, GB_FP32, &sent, error)
-                                : gb_fail(error, GB_ENOMEM, "no memory for one token");
+    enum gb_status status = a->ids && a->rows && a->routes ? gb_reference_routes(&a->arguments, a->routes, error)
+                                                           : gb_fail(error, GB_ENOMEM, "no memory for one token");
     for (size_t i = 0; status == GB_OK && i < slots; i++)
         a->ids[i] = i / shape->top_k == s->token ? e->ids[i] : -1;
-    for (uint32_t row = 0; status == GB_OK && row < e->asked.rows; row++) {
-        a->routes[row] = sent->routes[row];
-        if ((uint32_t)sent->routes[row] / shape->top_k == s->token)
+    for (uint32_t row = 0; status == GB_OK && row < e->asked.rows; row++)
+        if ((uint32_t)a->routes[row] / shape->top_k == s->token)
             memcpy(a->rows + count++ * shape->hidden, e->rows + (size_t)row * shape->hidden,
                    sizeof *a->rows * shape->hidden);
-    }
     a->asked.rows = (uint32_t)count;
     a->arguments.exchange = &a->asked;
     a->arguments.ids = a->ids;
     a->arguments.values = a->rows;
-    gb_outputs_free(sent);
-    free(zeros);
     return status;
 }
 

@@ -471,27 +471,6 @@ static void combining_free(struct combining *c)
     free(c->rows);
 }
 
-/* The route of each row, as a dispatch of one column says it. routes: [rows] */
-static enum gb_status find_routes(const struct gb_arguments *a, int32_t *routes, struct gb_error *error)
-{
-    struct gb_exchange narrow = *a->exchange;
-    struct gb_arguments sent = *a;
-    struct gb_outputs *outputs;
-    narrow.hidden = 1;
-    narrow.quantiser = (struct gb_quantiser){0};
-    sent.exchange = &narrow;
-    gb_bf16 *x = calloc((size_t)narrow.ranks * narrow.tokens, sizeof *x);
-    sent.x = x;
-    enum gb_status status =
-        x ? exchange_as(&sent, true, GB_FP32, &outputs, error) : gb_fail(error, GB_ENOMEM, "no memory for routes");
-    if (status == GB_OK) {
-        memcpy(routes, outputs->routes, sizeof *routes * narrow.rows);
-        gb_outputs_free(outputs);
-    }
-    free(x);
-    return status;
-}
-
 enum gb_status combine_fault_run(const struct combine_fault *fault, const struct gb_arguments *arguments,
                                  uint32_t token, uint32_t slot, struct gb_outputs **outputs, struct gb_error *error)
 {
@@ -502,7 +481,7 @@ enum gb_status combine_fault_run(const struct combine_fault *fault, const struct
         combining_new(&a, &c) && routes ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for an injected bug");
     *outputs = NULL;
     if (status == GB_OK)
-        status = find_routes(&a, routes, error);
+        status = gb_reference_routes(&a, routes, error);
     c.routes = routes;
     if (status == GB_OK && fault->plant(&c)) {
         a.exchange = &c.asked;

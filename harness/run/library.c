@@ -80,6 +80,9 @@ enum gb_status library_check_kernel(const char *path, uint32_t i, const struct g
     const struct operator_row *row = operator_find(k->operation);
     if (k->flags & GB_ROUTES && !(row && row->flags & GB_ROUTES))
         return gb_fail(error, GB_EINVAL, "%s: kernel %s: has GB_ROUTES, which is for GB_LAYER", path, k->name);
+    if (k->flags & GB_ONE_RANK && !(row && row->flags & GB_ONE_RANK))
+        return gb_fail(error, GB_EINVAL, "%s: kernel %s: has GB_ONE_RANK, which is for GB_DISPATCH and GB_COMBINE",
+                       path, k->name);
     if (!known(k))
         return gb_fail(error, GB_EINVAL,
                        "%s: kernel %s: its operator, formats, roundings or accumulator bits are unknown", path,

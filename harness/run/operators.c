@@ -227,6 +227,7 @@ static const struct operator_array of_quantisers[] = {
     }
 FIXED(placement, int32_t, f->shape.experts)
 FIXED(rows, gb_bf16, (size_t)f->exchanged.asked.rows * f->shape.hidden)
+FIXED(routes_of_rows, int32_t, f->exchanged.routes ? f->exchanged.asked.rows : 0u) /* of one rank */
 
 /* What is written; NAME is that of gb_outputs_exchanged. */
 #define EXCHANGED(NAME, PART)                                                                                          \
@@ -290,6 +291,7 @@ static enum gb_status other_exchange(const struct gb_fixture *f, struct gb_fixtu
     const struct gb_shape *s = &f->shape;
     *other = *f;
     struct gb_exchanged *to = &other->exchanged;
+    to->routes = NULL;
     bool good = reversed(s->tokens, sizeof *e->ids * s->top_k, e->ids, &to->ids);
     good &= reversed(s->tokens, sizeof *e->x * s->hidden, e->x, &to->x);
     good &= reversed(s->tokens, sizeof *e->routing_weights * s->top_k, e->routing_weights, &to->routing_weights);
@@ -305,28 +307,14 @@ static void free_exchange(struct gb_fixture *other)
     free(other->exchanged.rows);
 }
 
-/* The route of a row, as a dispatch of one column says it; negative: no memory. */
+/* The route of a row; negative: no memory, or it has one rank's rows alone. */
 static int64_t route_of(const struct gb_fixture *f, size_t row)
 {
-    struct gb_exchange narrow = f->exchanged.asked;
-    struct gb_outputs *sent;
-    struct gb_error ignored;
-    narrow.hidden = 1;
-    narrow.quantiser = (struct gb_quantiser){0};
     struct gb_arguments a = gb_fixture_exchange_arguments(f);
-    gb_bf16 *x = calloc(f->shape.tokens, sizeof *x);
-    int64_t route = -1;
-    if (x && gb_outputs_new_dispatch(&narrow, &sent, &ignored) == GB_OK) {
-        a.exchange = &narrow;
-        a.x = x;
-        a.counts = sent->counts;
-        a.routes = sent->routes;
-        a.codes = sent->codes;
-        if (gb_reference_dispatch(&a, &ignored) == GB_OK)
-            route = sent->routes[row];
-        gb_outputs_free(sent);
-    }
-    free(x);
+    struct gb_error ignored;
+    int32_t *routes = malloc(sizeof *routes * a.exchange->rows);
+    int64_t route = routes && gb_reference_routes(&a, routes, &ignored) == GB_OK ? routes[row] : -1;
+    free(routes);
     return route;
 }
 
@@ -337,7 +325,7 @@ static void place_exchanged(const struct gb_fixture *f, const struct operator_ar
     const struct gb_exchange *x = &f->exchanged.asked;
     if (array->place == offsetof(struct gb_outputs, combined)) {
         size_t token = element / x->hidden;
-        snprintf(text, bytes, " (rank %zu, token %zu)", token / x->tokens, token % x->tokens);
+        snprintf(text, bytes, " (rank %zu, token %zu)", x->one_rank ? x->rank : token / x->tokens, token % x->tokens);
     } else if (array->place != offsetof(struct gb_outputs, counts)) {
         enum gb_exchange_part part = array->place == offsetof(struct gb_outputs, routes)  ? GB_EXCHANGE_ROUTES
                                      : array->place == offsetof(struct gb_outputs, codes) ? GB_EXCHANGE_CODES
@@ -366,6 +354,7 @@ static const struct operator_array of_combine[] = {
     RANKS_READ("routing weights", routing_weights, routing_weights, bytes_of_routing_weights),
     RANKS_READ("placement", placement, placement, bytes_of_placement),
     RANKS_READ("rows", values, rows, bytes_of_rows),
+    RANKS_READ("routes", routes, routes, bytes_of_routes_of_rows),
     WRITTEN("output", output, 0, false, gb_outputs, combined, bytes_of_combined),
 };
 
@@ -374,7 +363,7 @@ static const struct operator_array of_combine[] = {
     .tokens = "tokens", .again = ", with tokens and experts in other places", .layers = true, .arrays = of_layers,     \
     .array_count = COUNT(of_layers)
 #define OVER_RANKS(NAME)                                                                                               \
-    .name = #NAME, .tokens = "tokens", .again = "", .over_ranks = true, .arrays = of_##NAME,                           \
+    .name = #NAME, .tokens = "tokens", .again = "", .over_ranks = true, .flags = GB_ONE_RANK, .arrays = of_##NAME,     \
     .array_count = COUNT(of_##NAME),                                                                                   \
     .instead = "sends tokens between ranks, so it runs on problems of gaugeblock make --operator " #NAME,              \
     .ask = ask_exchange, .other = other_exchange, .free_other = free_exchange, .place = place_exchanged

@@ -184,7 +184,7 @@ static int read_codes(const char *path, const char *seen, const char *scales, in
 }
 
 /* What of a problem over ranks says how its outputs lie, likewise. */
-enum { RANKS = 10 };
+enum { RANKS = 11 };
 static const char ranks_word[] = "ranks";
 
 static int read_exchange(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
@@ -200,7 +200,8 @@ static int read_exchange(const char *path, const char *seen, int shared, const s
                                      x->rows,
                                      (uint32_t)x->quantiser.element,
                                      (uint32_t)x->quantiser.scale,
-                                     x->quantiser.block_columns};
+                                     x->quantiser.block_columns,
+                                     x->one_rank};
     char texts[RANKS][16];
     char *argv[RANKS + 5] = {"gaugeblock", "probe", (char *)seen, (char *)ranks_word};
     for (int i = 0; i < RANKS; i++) {
@@ -360,7 +361,8 @@ static enum gb_status probe_exchange(char **argv, struct gb_error *error)
                                                    .quantiser = {.element = (enum gb_element_format)numbers[7],
                                                                  .scale = (enum gb_scale)numbers[8],
                                                                  .block_rows = 1,
-                                                                 .block_columns = (uint32_t)numbers[9]}}};
+                                                                 .block_columns = (uint32_t)numbers[9]},
+                                                   .one_rank = (uint32_t)numbers[10]}};
     struct gb_outputs *outputs;
     uint64_t bytes = 0;
     for (enum gb_exchange_part p = 0; p < GB_EXCHANGE_PARTS; p++)

@@ -116,12 +116,18 @@ static int start(const struct worker_request *request, const struct gb_fixture *
     for (uint32_t b = 0; b < request->batch_count; b++)
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
-    char *argv[] = {"gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel->name, batches,
-                    NULL,         NULL,     NULL};
+    char *argv[] = {
+        "gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel->name, batches, NULL,
+        NULL,         NULL,     NULL};
     if (request->timing.samples) {
         snprintf(samples, sizeof samples, "%u", request->timing.samples);
-        argv[6] = samples;
-        argv[7] = request->timing.hot ? "hot" : "cold";
+        argv[6] = "timed";
+        argv[7] = samples;
+        argv[8] = request->timing.hot ? "hot" : "cold";
+    } else if (request->rank) {
+        argv[6] = "rank";
+        argv[7] = (char *)request->rank;
+        argv[8] = (char *)request->rendezvous;
     }
     char **environment = worker_environment(request->timing.samples > 0);
     if (!environment)
@@ -298,30 +304,51 @@ static void read_results(const struct worker_request *request, const struct gb_f
     json_decref(report);
 }
 
-void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result)
-{
+struct worker_process {
     struct files files;
-    struct gb_error error;
     struct child child;
+};
+
+struct worker_process *worker_start(const struct worker_request *request, const struct gb_fixture *fixture,
+                                    struct worker_result *result)
+{
+    struct gb_error error;
+    struct worker_process *p = malloc(sizeof *p);
+    memset(result, 0, sizeof *result);
+    if (!p) {
+        fail(result, VERDICT_NOT_RUN, "no memory for a worker");
+        return NULL;
+    }
+    if (open_files(&p->files, fixture->segment ? fixture->descriptor : request->fixture, request->batch_count,
+                   &error) != GB_OK) {
+        fail(result, VERDICT_NOT_RUN, "%s", error.message);
+        free(p);
+        return NULL;
+    }
+    int code = start(request, fixture, &p->files, &p->child);
+    if (!code)
+        return p;
+    fail(result, VERDICT_NOT_RUN, "cannot start the worker: %s", strerror(code));
+    close_files(&p->files);
+    free(p);
+    return NULL;
+}
+
+bool worker_finish(struct worker_process *p, const struct worker_request *request, unsigned timeout_s,
+                   const struct gb_fixture *fixture, struct worker_result *result)
+{
     char said[CHILD_SAID], how[128];
     int status;
-    memset(result, 0, sizeof *result);
-    if (open_files(&files, fixture->segment ? fixture->descriptor : request->fixture, request->batch_count, &error) !=
-        GB_OK) {
-        fail(result, VERDICT_NOT_RUN, "%s", error.message);
-        return;
-    }
-    int code = start(request, fixture, &files, &child);
-    if (code) {
-        fail(result, VERDICT_NOT_RUN, "cannot start the worker: %s", strerror(code));
-    } else if (child_wait(&child, request->timeout_s, &status) != CHILD_ENDED) {
+    bool ended = child_wait(&p->child, timeout_s, &status) == CHILD_ENDED;
+    if (!ended)
         fail(result, VERDICT_CRASH, "no result after %u s; --timeout allows more", request->timeout_s);
-    } else if (child_describe(status, how, sizeof how)[0]) {
-        fail(result, VERDICT_CRASH, "%s%s", how, child_said(files.log, said, sizeof said));
-    } else {
-        read_results(request, fixture, &files, result);
-    }
-    close_files(&files);
+    else if (child_describe(status, how, sizeof how)[0])
+        fail(result, VERDICT_CRASH, "%s%s", how, child_said(p->files.log, said, sizeof said));
+    else
+        read_results(request, fixture, &p->files, result);
+    close_files(&p->files);
+    free(p);
+    return ended;
 }
 
 void worker_result_free(struct worker_result *result)

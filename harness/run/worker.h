@@ -20,6 +20,7 @@ struct worker_request {
     uint32_t batch_count;
     unsigned timeout_s;
     struct timing_request timing;
+    const char *rank, *rendezvous; /* of one process of a kernel with GB_ONE_RANK, as text; otherwise NULL */
 };
 
 /* What watching the kernel showed for one batch. */
@@ -44,14 +45,23 @@ struct worker_result {
     char note[256]; /* what the library or the kernel did to the floating-point environment; "": nothing */
 };
 
-/* Parent: runs the kernel, reads what it left. Never fails: what went wrong is the verdict and the reason. */
+/* Parent: runs the kernel, with GB_ONE_RANK in a worker for each rank, and reads what it left. Never fails: what went
+ * wrong is the verdict and the reason. */
 void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result);
 void worker_result_free(struct worker_result *result);
 
+/* The two halves of running one worker; finish waits up to timeout_s, and returns whether it ended by itself. fixture:
+ * whose outputs it leaves. */
+struct worker_process;
+struct worker_process *worker_start(const struct worker_request *request, const struct gb_fixture *fixture,
+                                    struct worker_result *result);
+bool worker_finish(struct worker_process *process, const struct worker_request *request, unsigned timeout_s,
+                   const struct gb_fixture *fixture, struct worker_result *result);
+
 /*
- * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... [SAMPLES cold|hot]`. FIXTURE: path, or "" for what is
- * shared with it. Its descriptors: what is shared; the report, JSON; and for each batch the outputs of the first run,
- * and those of the moved run where they differ, HDF5.
+ * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... [timed SAMPLES cold|hot]`, or with `rank RANK RENDEZVOUS`
+ * at its end. FIXTURE: path, or "" for what is shared with it. Its descriptors: what is shared; the report, JSON; and
+ * for each batch the outputs of the first run, and those of the moved run where they differ, HDF5.
  */
 int worker_main(int argc, char **argv);
 enum { WORKER_FIXTURE, WORKER_REPORT, WORKER_OUTPUTS, MAX_WORKER_FILES = WORKER_OUTPUTS + 2 * MAX_BATCHES };

@@ -12,6 +12,7 @@
 #include "harness/run/clock.h"
 #include "harness/run/environment.h"
 #include "harness/run/json_text.h"
+#include "harness/run/rank_part.h"
 #include "harness/run/session.h"
 #include "harness/run/session_arrays.h"
 #include "harness/run/residual_stream.h"
@@ -28,7 +29,11 @@ static const struct run_way first_way = {0xFF, GUARDED_CANARIES}, second_way = {
                             moved_way = {0xFF, GUARDED_CANARIES}, last_way = {0x5A, GUARDED_START};
 
 struct worker {
-    struct gb_fixture *fixture;
+    struct gb_fixture *whole;
+    struct gb_fixture *fixture; /* the same, or its part of one rank: */
+    struct rank_part part;
+    uint32_t rank;
+    const char *rendezvous; /* NULL: not one of several processes of a kernel */
     const struct gb_kernel *kernel;
     const struct operator_row *row; /* of its operator */
     uint32_t uses;                  /* enum operator_use of it */
@@ -411,7 +416,7 @@ static enum gb_status run_other(struct worker *w, uint32_t b, struct gb_error *e
     struct gb_fixture other;
     struct gb_outputs *outputs = NULL;
     struct worker_checks ignored = {0};
-    if (!w->row->other)
+    if (!w->row->other || w->fixture->exchanged.routes) /* which would be those of other tokens */
         return GB_OK;
     enum gb_status status = w->row->other(w->fixture, &other, error);
     if (status == GB_OK)
@@ -451,10 +456,15 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
-    enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->fixture, error)
-                                       : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->fixture, error);
+    enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->whole, error)
+                                       : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->whole, error);
     if (!argv[1][0])
         close(CHILD_SHARED + WORKER_FIXTURE);
+    w->fixture = w->whole;
+    if (status == GB_OK && w->rendezvous) {
+        status = rank_part_new(w->whole, w->rank, w->rendezvous, &w->part, error);
+        w->fixture = &w->part.fixture;
+    }
     if (status == GB_OK) {
         const struct gb_kernel_table *table;
         status = subject_open(argv[2], NULL, &table, error);
@@ -554,22 +564,27 @@ static json_t *timing_json(const struct timing *t)
                      read, "large_ns", large);
 }
 
-/* SAMPLES cold|hot */
-static bool parse_timing(char **argv, struct timing_request *timing)
+/* timed SAMPLES cold|hot, or rank RANK RENDEZVOUS */
+static bool parse_mode(struct worker *w, char **argv)
 {
-    uint64_t samples;
-    timing->hot = !strcmp(argv[1], "hot");
-    if (!parse_number(argv[0], 1, MOST_TIMES, &samples))
+    uint64_t number;
+    bool timed = !strcmp(argv[0], "timed"), rank = !strcmp(argv[0], "rank");
+    if (!(timed || rank) || !parse_number(argv[1], timed ? 1 : 0, timed ? MOST_TIMES : UINT32_MAX, &number))
         return false;
-    timing->samples = (uint32_t)samples;
-    return timing->hot || !strcmp(argv[1], "cold");
+    if (rank) {
+        w->rank = (uint32_t)number;
+        w->rendezvous = argv[2];
+        return true;
+    }
+    w->timed = (struct timing_request){.samples = (uint32_t)number, .hot = !strcmp(argv[2], "hot")};
+    return w->timed.hot || !strcmp(argv[2], "cold");
 }
 
 int worker_main(int argc, char **argv)
 {
     static struct worker w;
     struct gb_error error = {""};
-    if ((argc != 5 && argc != 7) || (argc == 7 && !parse_timing(&argv[5], &w.timed))) {
+    if ((argc != 5 && argc != 8) || (argc == 8 && !parse_mode(&w, &argv[5]))) {
         fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }
@@ -592,7 +607,8 @@ int worker_main(int argc, char **argv)
         gb_outputs_free(w.outputs[b]);
         gb_outputs_free(w.moved[b]);
     }
-    gb_fixture_free(w.fixture);
+    rank_part_free(&w.part);
+    gb_fixture_free(w.whole);
     free(w.state);
     return failed ? EXIT_CRASH : EXIT_PASS;
 }

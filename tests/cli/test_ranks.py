@@ -10,7 +10,7 @@ import numpy as np
 
 from program import expect, path, record, refused, run
 
-RANKS = os.environ["RANKS"]
+RANKS, ONE_RANK = os.environ["RANKS"], os.environ["ONE_RANK"]
 SHAPE = "64,4,96"
 
 
@@ -247,6 +247,32 @@ for fixture, prefix, kernels, code in ((sent, "dispatch", DISPATCH, 5), (sums, "
     other = f"{'combine' if prefix == 'dispatch' else 'dispatch'}-right"
     found, told = judged(fixture, "--subject", RANKS, "--kernel", other, code=3)
     expect(f"the fixture is a problem of {prefix}" in told, told)
+# Kernels in C that run in one process a rank.
+APART = {
+    "dispatch-right": (0, ""),
+    "dispatch-lost": (1, "first at rank 0, row 12: token 3 of rank 1, slot 3 is lost"),
+    "dispatch-counts": (1, "counts: rank 2 has others than rank 0"),
+    "dispatch-offset": (1, "rank 0: element 12 of routes"),
+    "dispatch-dies": (5, "rank 2: killed by signal 6"),
+    "dispatch-hangs": (5, "no result after 4 s"),
+    "combine-right": (0, ""),
+    "combine-lost": (1, "rank 1, token 0, slot 3, from expert 17 of rank 1: the row is lost"),
+    "combine-both": (1, "weights are applied on both sides"),
+    "combine-dies": (5, "rank 2: killed by signal 6"),
+}
+for fixture, prefix in ((sent, "dispatch"), (sums, "combine")):
+    names = [name for name in APART if name.startswith(prefix)]
+    words = [word for name in names for word in ("--kernel", name)]
+    found, told = judged(fixture, "--subject", ONE_RANK, *words, "--timeout", 4, code=5)
+    for name in names:
+        code, diagnosis = APART[name]
+        case = found[name]
+        expect(case["exit_code"] == code and diagnosis in case["reason"], f"{name}: {case['exit_code']}: {case['reason']}")
+for ranks, placement in ((1, "blocks"), (3, "random"), (6, "one")):
+    for operator in ("dispatch", "combine"):
+        apart = make("apart.h5", operator, "--shape", "24,3,40", "--ranks", ranks, "--placement", placement, "--tokens", 2)
+        found, told = judged(apart, "--subject", ONE_RANK, "--kernel", f"{operator}-right")
+        expect(told.startswith("PASS"), told)
 quantised = make("sent8.h5", "dispatch", "--shape", "64,4,128", "--recipe", "fp8g128.deepseek/1")
 found, told = judged(quantised, "--subject", RANKS, "--kernel", "dispatch-right", code=3)
 expect("UNSUPPORTED" in told, told)

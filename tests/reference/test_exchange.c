@@ -541,6 +541,9 @@ static void test_bad_arguments(void **state)
     e.asked.input = GB_FP16;
     refuse(&e, false, "rows of format");
     e.asked = good;
+    e.asked.one_rank = e.asked.rank = 1;
+    refuse(&e, true, "the arrays of rank 1 alone");
+    e.asked = good;
     e.placed[3] = 2;
     refuse(&e, true, "expert 3 is on rank 2, out of 0..1");
     e.placed[3] = 0;
