@@ -135,6 +135,7 @@ static int tend(char **argv, int *status)
     struct child child;
     drop_powers();
     put("/proc/self/oom_score_adj", "1000"); /* it ends first where memory does */
+    prctl(PR_SET_DUMPABLE, 0); /* it cannot trace this process; before, /proc/self would not be this user's */
     int code = listen_for_endings() ? child_start(argv, environ, STDERR_FILENO, NULL, 0, &child) : errno;
     if (code) {
         fprintf(stderr, "gaugeblock guard: cannot start a process: %s\n", strerror(code));
@@ -232,7 +233,6 @@ int guard_main(int argc, char **argv)
     }
     int code;
     prctl(PR_SET_PDEATHSIG, 0); /* from here on the lifeline tells */
-    prctl(PR_SET_DUMPABLE, 0);  /* the code that it watches cannot trace it */
     if (!tend_apart(argv, &code, &status)) {
         prctl(PR_SET_CHILD_SUBREAPER, 1);
         code = tend(argv, &status);
