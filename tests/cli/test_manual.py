@@ -31,6 +31,8 @@ expect(sorted(os.listdir(path("manual/man1"))) == sorted(["gaugeblock.1", *(f"ga
 for command in commands:
     page = text(f"man1/gaugeblock-{command}.1").replace("\\-", "-")
     expect(f"gaugeblock-{command}" in text("man1/gaugeblock.1").replace("\\-", "-"), f"gaugeblock(1) does not name {command}")
+    modes = re.findall(r"^\.(nf|fi)$", page, re.M)
+    expect(modes == ["nf", "fi"] * (len(modes) // 2), f"gaugeblock-{command}(1): examples begin and end as {modes}")
     long, short = options(command)
     for name in long:
         expect(f"--{name}\\fR" in page, f"gaugeblock-{command}(1) lacks --{name}")

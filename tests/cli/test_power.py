@@ -3,6 +3,8 @@
 import json
 import os
 
+import h5py
+
 from program import ALL, expect, path, refused, run
 
 # Beneath the noise of a bf16 intermediate, or of FP32: what no judge of outputs can see.
@@ -14,6 +16,9 @@ def power(fixture, *arguments, code=0):
     with open(path("power.json")) as stream:
         record = json.load(stream)
     expect(record["schema"] == "gaugeblock-power/2" and record["exit_code"] == code, "schema and exit code")
+    with h5py.File(fixture) as file:
+        expect((record["fixture"]["path"], record["fixture"]["sha256"]) ==
+               (fixture, file.attrs["input_sha256"].decode()), f"of {fixture}: {record['fixture']}")
     return record
 
 

@@ -2,6 +2,7 @@
 """Truth that was changed by a factor of 1 + 2^-13 anywhere is refused: by its hash, and where a file has none, because it
 is computed again. The BLAS may compute it by any of its kernels and threads."""
 import os
+import re
 
 import h5py
 import numpy as np
@@ -70,6 +71,15 @@ for good in (stored, quantised, exact):
             file = damage(good, "theirs.h5", scaled(name, where))
             done = run("verify", file, code=2)
             expect("truth/quantised: is not that of its inputs" in done.stdout + done.stderr, f"{good}, {name}, {where}")
+
+# The message names the place, what is there and what should be.
+with h5py.File(stored) as f:
+    was = f["layers/1/truth/quantised"][5, 100]
+done = run("verify", damage(stored, "theirs.h5", scaled("layers/1/truth/quantised", (5, 100))), code=2)
+found = re.search(r"/layers/1/truth/quantised: is not that of its inputs: 1 elements differ, first token 5, element 100: "
+                  r"(\S+), computed again (\S+);", done.stdout + done.stderr)
+expect(found, done.stdout + done.stderr)
+expect(float(found[1]) == was * FACTOR and abs(float(found[2]) - was) <= 1e-12 * abs(was), f"{found[0]}, which was {was}")
 
 # Another kernel of the BLAS, other threads: the same verdict, truth that was made elsewhere.
 for core, threads in (("Nehalem", "2"), ("Haswell", "1"), ("Prescott", "1"), ("Sandybridge", "2"))[:4 if ALL else 2]:
