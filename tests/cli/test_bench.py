@@ -86,15 +86,15 @@ def test_record():
 def test_wrong():
     """A wrong output has no time, and neither has one that is right until it is timed."""
     file = small("wrong.h5")
-    record, done = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/one-element", "--kernel",
+    record, done = bench(file, "--batches", "2", "--hot", "--subject", FAULTS, "--kernel", "faults/one-element", "--kernel",
                          "faults/none", code=1)
     expect(not named(record, "faults/one-element") and named(record, "faults/none"), "a wrong kernel has a time")
     expect("FAIL" in done.stdout and "faults/one-element" in done.stdout, done.stdout)
-    record, _ = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/wrong-later", code=6)
+    record, _ = bench(file, "--batches", "2", "--hot", "--subject", FAULTS, "--kernel", "faults/wrong-later", code=6)
     expect(not named(record, "faults/wrong-later"), "a kernel that is wrong while it is timed has a time")
-    record, _ = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/crash", code=5)
+    record, _ = bench(file, "--batches", "2", "--hot", "--subject", FAULTS, "--kernel", "faults/crash", code=5)
     expect(not named(record, "faults/crash"), "a crash has a time")
-    expect("not written" in run("bench", file, "--subject", FAULTS, "--kernel", "faults/one-element", "--samples", "1",
+    expect("not written" in run("bench", file, "--subject", FAULTS, "--kernel", "faults/one-element", "--samples", "1", "--hot",
                                 "--plot", path("none.svg"), code=1).stderr, "a plot of no times")
 
 
