@@ -42,7 +42,7 @@ def verdict(output, given, layout, packed):
         return str(failure)
 
 
-for format in SHAPES:
+for format in SHAPES if ALL else ("nvfp4", "bf16"):
     given, codes, scales, globals_, y = problem(format)
     names = [name for name in LAYOUTS if format in LAYOUTS[name].formats]
     right = []
@@ -55,7 +55,7 @@ for format in SHAPES:
         expect(said == "PASS", f"{format} in {name}: {said}")
         if not ALL and (format, name) != ("nvfp4", "flashinfer-cutlass"):
             continue
-        for other in names:
+        for other in names if ALL else ("linear", "vllm-cutlass", "flashinfer-trtllm"):
             if places[other] == places[name]:
                 continue
             said = verdict(y, given, other, packed)
