@@ -34,7 +34,7 @@ step make-qwen3-next "$program" make "$work/qwen3-next.h5" --shape 512,10,2048,5
 step make-odd "$program" make "$work/odd.h5" --shape 8,3,48,80 --tokens 33 --layers 2
 step verify "$program" verify "$work/tiny-nvfp4.h5" "$work/qwen3-next.h5" --kernel 'cuda/*' --batch $batches \
     --expect 190 -o "$out/verify.json"
-step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 30 \
+step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 45 \
     -o "$out/verify-bf16.json"
 step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 57
 for format in nvfp4 mxfp8; do
