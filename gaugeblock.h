@@ -452,6 +452,31 @@ struct gb_device {
 #define GB_DEVICE_SYMBOL "gb_device"
 typedef const struct gb_device *(*gb_device_function)(void);
 
+/*
+ * A clock of the device, for whoever times such kernels. The CUDA library of gaugeblock exports it as "gb_timer"; the
+ * harness uses it for every kernel with GB_DEVICE_POINTERS.
+ */
+struct gb_timer {
+    size_t size; /* sizeof(struct gb_timer) it was built with */
+    /* Bytes of the last cache in front of memory. */
+    enum gb_status (*cache_bytes)(size_t *bytes, struct gb_error *error);
+    /* A timer, and the stream that it times. */
+    enum gb_status (*open)(void **timer, void **stream, struct gb_error *error);
+    void (*close)(void *timer);
+    /* What goes to the stream between these two does not run, but becomes a graph of so many kernel launches. */
+    enum gb_status (*capture)(void *timer, struct gb_error *error);
+    enum gb_status (*captured)(void *timer, void **graph, size_t *launches, struct gb_error *error);
+    enum gb_status (*replay)(void *timer, void *graph, struct gb_error *error);
+    void (*discard)(void *graph);
+    /* Seconds that the stream takes for what goes to it between these two; stop waits for it. */
+    enum gb_status (*start)(void *timer, struct gb_error *error);
+    enum gb_status (*stop)(void *timer, double *seconds, struct gb_error *error);
+    /* One launch that reads so many bytes once; a multiple of 16. */
+    enum gb_status (*read)(void *timer, const void *from, size_t bytes, struct gb_error *error);
+};
+#define GB_TIMER_SYMBOL "gb_timer"
+typedef const struct gb_timer *(*gb_timer_function)(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -18,7 +18,8 @@ enum gb_status check_shape(const struct gb_shape *shape, enum gb_format weights,
             "tokens %u, hidden %u, intermediate %u, experts %u, top_k %u: every size must be at least 1 "
             "and top_k at most experts",
             s.tokens, s.hidden, s.intermediate, s.experts, s.top_k);
-    const uint32_t block = weights == GB_MXFP8 ? 32 : 16; /* columns that share a scale; bf16 rows are whole chunks */
+    /* columns that share a scale; bf16 rows are whole chunks */
+    const uint32_t block = weights == GB_MXFP8 || weights == GB_MXFP4 ? 32 : 16;
     if (s.hidden % block || s.intermediate % block)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "%s %u is no multiple of %u",
                             s.hidden % block ? "hidden" : "intermediate", s.hidden % block ? s.hidden : s.intermediate,
@@ -48,8 +49,9 @@ enum gb_status check_extension(enum gb_activation activation, bool biased, uint3
     return GB_OK;
 }
 
-/* GB_OK if the device can run blocks of `bytes` shared memory. */
-enum gb_status check_device(size_t bytes, struct gb_error *error)
+/* GB_OK if the device can run blocks of `bytes` shared memory. 8 KiB is left for what a block holds beside it: a list
+ * of pairs, and the runtime's part. */
+enum gb_status check_device(size_t bytes, struct gb_error *error, size_t beside = 8192)
 {
     int device = 0, most = 0;
     enum gb_status status = gb_cuda_present(error);
@@ -60,28 +62,32 @@ enum gb_status check_device(size_t bytes, struct gb_error *error)
                                "cudaDeviceGetAttribute", error);
     if (status != GB_OK)
         return status;
-    /* 8 KiB is left for what a block holds beside it: a list of pairs, and the runtime's part */
-    if (bytes + 8192 > (size_t)most)
+    if (bytes + beside > (size_t)most)
         return gb_cuda_fail(error, GB_EUNSUPPORTED,
                             "a row of this shape needs %zu bytes of shared memory; the device has %d", bytes, most);
     return gb_cuda_image(error);
 }
 
-template <enum gb_operator Operator, enum gb_format Weights>
-enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+/* The problem itself, whatever the device. */
+enum gb_status check_problem(const struct gb_problem *problem, enum gb_format weights, struct gb_error *error)
 {
     if (problem->size < GB_PROBLEM_LEAST)
         return gb_cuda_fail(error, GB_EINVAL, "a problem of %zu bytes; this library needs %zu", problem->size,
                             GB_PROBLEM_LEAST);
-    if (problem->weights != Weights)
+    if (problem->weights != weights)
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "weight format %d; this kernel has format %d",
-                            (int)problem->weights, (int)Weights);
+                            (int)problem->weights, (int)weights);
     struct gb_problem asked = {};
     memcpy(&asked, problem, problem->size < sizeof asked ? problem->size : sizeof asked);
-    enum gb_status status =
+    const enum gb_status status =
         check_extension(asked.activation, asked.biased, asked.apply_router_weight_on_input, asked.shape.top_k, error);
-    if (status == GB_OK)
-        status = check_shape(&problem->shape, Weights, error);
+    return status == GB_OK ? check_shape(&problem->shape, weights, error) : status;
+}
+
+template <enum gb_operator Operator, enum gb_format Weights>
+enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
+{
+    const enum gb_status status = check_problem(problem, Weights, error);
     if (status != GB_OK)
         return status;
     size_t bytes = 0;
@@ -149,7 +155,7 @@ enum gb_status check_arguments(const struct gb_arguments &a, struct gb_error *er
     return status;
 }
 
-template <enum gb_operator Operator, enum gb_format Weights>
+template <enum gb_operator Operator, enum gb_format Weights, bool Naive = false>
 enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
 {
     struct gb_arguments a;
@@ -159,9 +165,9 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     if (status == GB_OK && a.apply_router_weight_on_input)
         status = gb_cuda_weigh(&a, error);
     if (status == GB_OK && Operator != GB_DOWN)
-        status = gb_cuda_gate_up(&a, error);
+        status = Naive ? gb_cuda_naive(GB_GATE_UP, &a, error) : gb_cuda_gate_up(&a, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
-        status = gb_cuda_down(&a, error);
+        status = Naive ? gb_cuda_naive(GB_DOWN, &a, error) : gb_cuda_down(&a, error);
     return status;
 }
 
@@ -215,13 +221,29 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
             {}};
 }
 
+template <enum gb_format Weights>
+enum gb_status supports_naive(const struct gb_problem *problem, struct gb_error *error)
+{
+    const enum gb_status status = check_problem(problem, Weights, error);
+    return status == GB_OK ? check_device(0, error) : status;
+}
+
+/* The same operators for every weight format, written for readers. */
+template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb_kernel naive(const char *name)
+{
+    struct gb_kernel k = kernel<Operator, Weights>(name);
+    k.supports = supports_naive<Weights>;
+    k.run = run<Operator, Weights, true>;
+    return k;
+}
+
 /*
  * The order mma16-sm90/1. Its kernels are for the architecture whose instruction the order describes.
  */
-template <enum gb_operator Operator>
+template <enum gb_format Weights>
 enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error *error)
 {
-    enum gb_status status = supports<Operator, GB_NVFP4>(problem, error);
+    enum gb_status status = check_problem(problem, Weights, error);
     if (status != GB_OK)
         return status;
     if (problem->shape.experts > GB_CUDA_MMA16_MOST_EXPERTS)
@@ -230,14 +252,16 @@ enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error 
     if (weighs_input(problem))
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "apply_router_weight_on_input; this kernel does not weigh x");
     int device = 0, major = 0;
-    status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    status = gb_cuda_present(error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
     if (status == GB_OK)
         status = gb_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                                "cudaDeviceGetAttribute", error);
     if (status == GB_OK && major != 9)
         return gb_cuda_fail(error, GB_EUNSUPPORTED,
                             "compute capability %d; mma16-sm90/1 describes the tensor cores of 9", major);
-    return status == GB_OK ? check_device(gb_cuda_mma16_shared(&problem->shape), error) : status;
+    return status == GB_OK ? check_device(gb_cuda_mma16_shared(Weights, &problem->shape), error, 1024) : status;
 }
 
 template <enum gb_operator Operator> size_t workspace_mma16(const struct gb_problem *problem)
@@ -253,36 +277,34 @@ enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, 
     return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, prepared, error) : status;
 }
 
-template <enum gb_operator Operator> enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *error)
+template <enum gb_operator Operator, enum gb_format Weights>
+enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *error)
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
-        status = check_arguments<Operator, GB_NVFP4>(a, error);
+        status = check_arguments<Operator, Weights>(a, error);
     if (status == GB_OK && Operator != GB_GATE_UP && !a.workspace)
         status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
-    if (status == GB_OK && Operator != GB_DOWN)
-        status = gb_cuda_mma16_gate_up(&a, error);
-    if (status == GB_OK && Operator != GB_GATE_UP)
-        status = gb_cuda_mma16_down(&a, Operator == GB_LAYER, error);
-    return status;
+    return status == GB_OK ? gb_cuda_mma16(Operator, &a, error) : status;
 }
 
-template <enum gb_operator Operator, bool Repacked> constexpr struct gb_kernel mma16(const char *name)
+template <enum gb_operator Operator, enum gb_format Weights, bool Repacked>
+constexpr struct gb_kernel mma16(const char *name)
 {
     return {name,
             Operator,
-            GB_NVFP4,
+            Weights,
             GB_BF16,
             GB_FP32,
             GB_ORDER_MMA16_SM90,
             23,
             GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
-            supports_mma16<Operator>,
+            supports_mma16<Weights>,
             workspace_mma16<Operator>,
             Repacked ? prepare_mma16<Operator> : NULL,
             Repacked ? gb_cuda_mma16_release : NULL,
-            run_mma16<Operator>,
+            run_mma16<Operator, Weights>,
             {}};
 }
 
@@ -426,6 +448,8 @@ constexpr struct gb_kernel router = {"cuda/route",
 template <enum gb_format Weights> constexpr struct gb_kernel layer = kernel<GB_LAYER, Weights>("layer");
 template <enum gb_format Format>
 constexpr struct gb_kernel quantised_layer = quantised<GB_LAYER, Format, Format>("layer");
+template <enum gb_format Weights, bool Repacked>
+constexpr struct gb_kernel mma16_layer = mma16<GB_LAYER, Weights, Repacked>("layer");
 
 const struct gb_kernel kernels[] = {
     kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
@@ -443,18 +467,51 @@ const struct gb_kernel kernels[] = {
     quantised<GB_LAYER, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-layer"),
     quantised<GB_GATE_UP, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-gate-up"),
     quantised<GB_DOWN, GB_MXFP8, GB_MXFP8>("cuda/mxfp8-mxfp8-down"),
-    mma16<GB_LAYER, false>("cuda/nvfp4-mma16-layer"),
-    mma16<GB_GATE_UP, false>("cuda/nvfp4-mma16-gate-up"),
-    mma16<GB_DOWN, false>("cuda/nvfp4-mma16-down"),
-    mma16<GB_LAYER, true>("cuda/nvfp4-mma16-repacked-layer"),
-    mma16<GB_GATE_UP, true>("cuda/nvfp4-mma16-repacked-gate-up"),
-    mma16<GB_DOWN, true>("cuda/nvfp4-mma16-repacked-down"),
+    mma16<GB_LAYER, GB_NVFP4, false>("cuda/nvfp4-mma16-layer"),
+    mma16<GB_GATE_UP, GB_NVFP4, false>("cuda/nvfp4-mma16-gate-up"),
+    mma16<GB_DOWN, GB_NVFP4, false>("cuda/nvfp4-mma16-down"),
+    mma16<GB_LAYER, GB_NVFP4, true>("cuda/nvfp4-mma16-repacked-layer"),
+    mma16<GB_GATE_UP, GB_NVFP4, true>("cuda/nvfp4-mma16-repacked-gate-up"),
+    mma16<GB_DOWN, GB_NVFP4, true>("cuda/nvfp4-mma16-repacked-down"),
+    mma16<GB_LAYER, GB_MXFP8, false>("cuda/mxfp8-mma16-layer"),
+    mma16<GB_GATE_UP, GB_MXFP8, false>("cuda/mxfp8-mma16-gate-up"),
+    mma16<GB_DOWN, GB_MXFP8, false>("cuda/mxfp8-mma16-down"),
+    mma16<GB_LAYER, GB_MXFP8, true>("cuda/mxfp8-mma16-repacked-layer"),
+    mma16<GB_GATE_UP, GB_MXFP8, true>("cuda/mxfp8-mma16-repacked-gate-up"),
+    mma16<GB_DOWN, GB_MXFP8, true>("cuda/mxfp8-mma16-repacked-down"),
+    mma16<GB_LAYER, GB_MXFP4, false>("cuda/mxfp4-mma16-layer"),
+    mma16<GB_GATE_UP, GB_MXFP4, false>("cuda/mxfp4-mma16-gate-up"),
+    mma16<GB_DOWN, GB_MXFP4, false>("cuda/mxfp4-mma16-down"),
+    mma16<GB_LAYER, GB_MXFP4, true>("cuda/mxfp4-mma16-repacked-layer"),
+    mma16<GB_GATE_UP, GB_MXFP4, true>("cuda/mxfp4-mma16-repacked-gate-up"),
+    mma16<GB_DOWN, GB_MXFP4, true>("cuda/mxfp4-mma16-repacked-down"),
+    naive<GB_LAYER, GB_NVFP4>("cuda/naive-nvfp4-layer"),
+    naive<GB_GATE_UP, GB_NVFP4>("cuda/naive-nvfp4-gate-up"),
+    naive<GB_DOWN, GB_NVFP4>("cuda/naive-nvfp4-down"),
+    naive<GB_LAYER, GB_MXFP8>("cuda/naive-mxfp8-layer"),
+    naive<GB_GATE_UP, GB_MXFP8>("cuda/naive-mxfp8-gate-up"),
+    naive<GB_DOWN, GB_MXFP8>("cuda/naive-mxfp8-down"),
+    naive<GB_LAYER, GB_MXFP4>("cuda/naive-mxfp4-layer"),
+    naive<GB_GATE_UP, GB_MXFP4>("cuda/naive-mxfp4-gate-up"),
+    naive<GB_DOWN, GB_MXFP4>("cuda/naive-mxfp4-down"),
+    naive<GB_LAYER, GB_FP8_BLOCK>("cuda/naive-fp8-layer"),
+    naive<GB_GATE_UP, GB_FP8_BLOCK>("cuda/naive-fp8-gate-up"),
+    naive<GB_DOWN, GB_FP8_BLOCK>("cuda/naive-fp8-down"),
+    naive<GB_LAYER, GB_BF16>("cuda/naive-bf16-layer"),
+    naive<GB_GATE_UP, GB_BF16>("cuda/naive-bf16-gate-up"),
+    naive<GB_DOWN, GB_BF16>("cuda/naive-bf16-down"),
     router,
     gb_routed_layer<router, layer<GB_NVFP4>>::kernel("cuda/nvfp4-routed-layer"),
     gb_routed_layer<router, layer<GB_MXFP8>>::kernel("cuda/mxfp8-routed-layer"),
     gb_routed_layer<router, layer<GB_BF16>>::kernel("cuda/bf16-routed-layer"),
     gb_routed_layer<router, quantised_layer<GB_NVFP4>>::kernel("cuda/nvfp4-nvfp4-routed-layer"),
     gb_routed_layer<router, quantised_layer<GB_MXFP8>>::kernel("cuda/mxfp8-mxfp8-routed-layer"),
+    gb_routed_layer<router, mma16_layer<GB_NVFP4, false>>::kernel("cuda/nvfp4-mma16-routed-layer"),
+    gb_routed_layer<router, mma16_layer<GB_NVFP4, true>>::kernel("cuda/nvfp4-mma16-repacked-routed-layer"),
+    gb_routed_layer<router, mma16_layer<GB_MXFP8, false>>::kernel("cuda/mxfp8-mma16-routed-layer"),
+    gb_routed_layer<router, mma16_layer<GB_MXFP8, true>>::kernel("cuda/mxfp8-mma16-repacked-routed-layer"),
+    gb_routed_layer<router, mma16_layer<GB_MXFP4, false>>::kernel("cuda/mxfp4-mma16-routed-layer"),
+    gb_routed_layer<router, mma16_layer<GB_MXFP4, true>>::kernel("cuda/mxfp4-mma16-repacked-routed-layer"),
     quantiser<GB_QUANTISE>("cuda/quantise"),
     quantiser<GB_SILU_MUL_QUANTISE>("cuda/silu-mul-quantise"),
 };

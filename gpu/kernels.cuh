@@ -12,6 +12,8 @@
 enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error);
+/* GB_GATE_UP or GB_DOWN, every weight format. */
+enum gb_status gb_cuda_naive(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
 
 /* GB_EUNSUPPORTED, with the reason, where route is not defined for the shape or the recipe. */
 enum gb_status gb_cuda_route_check(const struct gb_shape *shape, const struct gb_router *router,
@@ -42,14 +44,12 @@ size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *sha
 size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router *router);
 
-/* The order mma16-sm90/1, NVFP4 weights: on what prepare returned, or on the canonical layout. */
-enum gb_status gb_cuda_mma16_gate_up(const struct gb_arguments *a, struct gb_error *error);
-/* after_gate_up: it follows gb_cuda_mma16_gate_up on the stream. */
-enum gb_status gb_cuda_mma16_down(const struct gb_arguments *a, bool after_gate_up, struct gb_error *error);
+/* The order mma16-sm90/1, NVFP4, MXFP8 or MXFP4 weights: on what prepare returned, or on the canonical layout. */
+enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
                                      struct gb_error *error);
 void gb_cuda_mma16_release(void *prepared);
-size_t gb_cuda_mma16_shared(const struct gb_shape *shape);
+size_t gb_cuda_mma16_shared(enum gb_format weights, const struct gb_shape *shape);
 /* The complete dot products of down, [tokens, top_k, hidden]. */
 size_t gb_cuda_mma16_workspace(const struct gb_shape *shape);
 

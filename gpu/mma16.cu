@@ -18,53 +18,65 @@ uint32_t tiles_of(const struct gb_weights &weights)
     return weights.rows / gb_mma16_tile;
 }
 
-size_t record_bytes(const struct gb_weights &weights)
+template <class Format> size_t record_bytes(const struct gb_weights &weights)
 {
-    return (size_t)weights.experts * tiles_of(weights) * gb_mma16_steps(weights.columns) * gb_mma16_record;
+    return (size_t)weights.experts * tiles_of(weights) * gb_mma16_steps<Format>(weights.columns) *
+           gb_mma16_sizes<Format>::record;
 }
 
-/* A thread for every word of codes and every 4 bytes of scales of a record; block (record). */
-template <bool GateUp>
+/* What is stored for a scale of a row: NaN if one of its MXFP8 codes is. codes, scales: the row's. */
+template <class Format> __device__ uint8_t marked_scale(const uint8_t *codes, const uint8_t *scales, uint32_t block)
+{
+    if (Format::format == GB_MXFP8)
+        for (uint32_t i = 0; i < Format::block; i++)
+            if ((codes[block * Format::block + i] & 0x7F) == 0x7F)
+                return 0xFF;
+    return scales[block];
+}
+
+/* A thread for every word of codes, and for every scale, of a record; block (record). */
+template <class Format, bool GateUp>
 __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights, uint32_t tiles, uint32_t steps,
                               uint8_t *records)
 {
     const uint32_t step = blockIdx.x % steps, tile = blockIdx.x / steps % tiles, expert = blockIdx.x / steps / tiles;
-    const uint32_t code_bytes = weights.columns / 2, scale_bytes = weights.columns / 16;
-    uint8_t *record = records + (size_t)blockIdx.x * gb_mma16_record;
+    const uint32_t code_bytes = gb_mma16_code_bytes<Format>(weights.columns);
+    const uint32_t scale_bytes = weights.columns / Format::block;
+    uint8_t *record = records + (size_t)blockIdx.x * gb_mma16_sizes<Format>::record;
     const uint8_t *codes = (const uint8_t *)weights.codes, *scales = (const uint8_t *)weights.scales;
     const auto row_of = [&](uint32_t r) {
         return (size_t)expert * weights.rows + gb_mma16_row<GateUp>(weights.rows, tile, r);
     };
-    const uint32_t i = threadIdx.x;
-    if (i < gb_mma16_step_codes / 4) {
+    for (uint32_t i = threadIdx.x; i < gb_mma16_step_codes / 4; i += blockDim.x) {
         const uint32_t half = i / 128, lane = i / 4 % 32, byte = step * 64 + lane % 4 * 16 + i % 4 * 4;
         const uint8_t *from = codes + row_of(8 * half + lane / 4) * code_bytes + byte;
         uint32_t word = 0;
         for (uint32_t b = 0; b < 4; b++)
             word |= byte + b < code_bytes ? (uint32_t)from[b] << 8 * b : 0;
-        ((uint32_t *)record)[i] = gb_mma16_repack_word(word);
-    } else if (i < gb_mma16_record / 4) {
-        const uint32_t lane = i - gb_mma16_step_codes / 4, byte = step * 8 + lane % 4 * 2;
-        uint32_t word = 0;
-        for (uint32_t b = 0; b < 4; b++)
-            if (byte + b % 2 < scale_bytes)
-                word |= (uint32_t)scales[row_of(8 * (b / 2) + lane / 4) * scale_bytes + byte + b % 2] << 8 * b;
-        ((uint32_t *)record)[i] = word;
+        ((uint32_t *)record)[i] = Format::format == GB_MXFP8 ? word : gb_mma16_repack_word(word);
+    }
+    for (uint32_t i = threadIdx.x; i < gb_mma16_tile * Format::scales; i += blockDim.x) {
+        const uint32_t row = i / 2 / Format::scales + i % 2 * 8, block = step * Format::scales + i / 2 % Format::scales;
+        record[gb_mma16_step_codes + i] =
+            block < scale_bytes
+                ? marked_scale<Format>(codes + row_of(row) * code_bytes, scales + row_of(row) * scale_bytes, block)
+                : 0;
     }
 }
 
-template <bool GateUp>
+template <class Format, bool GateUp>
 enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void *stream, struct gb_error *error)
 {
-    enum gb_status status = gb_cuda_check(cudaMalloc(records, record_bytes(weights)), "cudaMalloc", error);
+    enum gb_status status = gb_cuda_check(cudaMalloc(records, record_bytes<Format>(weights)), "cudaMalloc", error);
     if (status != GB_OK)
         return status;
-    const uint32_t tiles = tiles_of(weights), steps = gb_mma16_steps(weights.columns);
-    return gb_cuda_launch("repack", repack_kernel<GateUp>, dim3(weights.experts * tiles * steps), gb_mma16_record / 4,
-                          0, stream, error, weights, tiles, steps, *records);
+    const uint32_t tiles = tiles_of(weights), steps = gb_mma16_steps<Format>(weights.columns);
+    return gb_cuda_launch("repack", repack_kernel<Format, GateUp>, dim3(weights.experts * tiles * steps), 256, 0,
+                          stream, error, weights, tiles, steps, *records);
 }
 
-/* y = fma(routing weight, dot, y) over the slots: block (b, token), a thread four columns. */
+/* y = fma(routing weight, dot, y) over the slots: block (b, token), a thread four columns. All of a token's loads are
+ * under way at once. */
 __global__ void combine_kernel(const int32_t *ids, const float *routing_weights, const float *dots, float *output,
                                uint32_t top_k, uint32_t experts, uint32_t hidden)
 {
@@ -74,26 +86,36 @@ __global__ void combine_kernel(const int32_t *ids, const float *routing_weights,
     gb_wait_for_previous();
     if (column >= hidden)
         return;
-    float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (uint32_t j = 0; j < top_k; j++) {
-        if ((uint32_t)ids[first + j] >= experts)
-            continue;
-        const float w = routing_weights[first + j];
-        const float4 dot = *(const float4 *)(dots + (first + j) * hidden + column);
-        y = make_float4(__fmaf_rn(w, dot.x, y.x), __fmaf_rn(w, dot.y, y.y), __fmaf_rn(w, dot.z, y.z),
-                        __fmaf_rn(w, dot.w, y.w));
+    bool used[GB_CUDA_MAX_TOP_K];
+    float w[GB_CUDA_MAX_TOP_K];
+    float4 dot[GB_CUDA_MAX_TOP_K];
+#pragma unroll
+    for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++) {
+        used[j] = j < top_k && (uint32_t)ids[first + j] < experts;
+        w[j] = j < top_k ? routing_weights[first + j] : 0.0f;
     }
+#pragma unroll
+    for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++)
+        if (used[j])
+            dot[j] = *(const float4 *)(dots + (first + j) * hidden + column);
+    float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++)
+        if (used[j])
+            y = make_float4(__fmaf_rn(w[j], dot[j].x, y.x), __fmaf_rn(w[j], dot[j].y, y.y),
+                            __fmaf_rn(w[j], dot[j].z, y.z), __fmaf_rn(w[j], dot[j].w, y.w));
     *(float4 *)(output + (size_t)blockIdx.y * hidden + column) = y;
 }
 
-size_t shared_bytes(uint32_t experts)
+template <class Format> size_t shared_bytes(uint32_t experts)
 {
-    return stages * gb_mma16_stage_bytes + sizeof(gb_mma16_shared) + sizeof(uint32_t) * experts;
+    return stages * gb_mma16_sizes<Format>::stage + sizeof(gb_mma16_shared) + sizeof(uint32_t) * experts;
 }
 
 template <class Layout, bool GateUp>
 enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *error)
 {
+    using format = typename Layout::format;
     int device = 0, multiprocessors = 0;
     enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
     if (status == GB_OK)
@@ -102,22 +124,41 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
     if (status != GB_OK)
         return status;
     return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
-                                dim3((unsigned)multiprocessors), gb_mma16_threads, shared_bytes(job.experts), stream,
-                                error, job);
+                                dim3((unsigned)multiprocessors), gb_mma16_threads<Layout>,
+                                shared_bytes<format>(job.experts), stream, error, job);
+}
+
+/* The canonical layout. */
+template <enum gb_format Weights, bool GateUp>
+enum gb_status launch_rows(const gb_mma16_job &job, void *stream, struct gb_error *error)
+{
+    using format = gb_mma16_format<Weights>;
+    const uint32_t scale_bytes = job.columns / format::block;
+    if constexpr (Weights == GB_NVFP4) {
+        if (job.columns % 32)
+            return launch<gb_mma16_rows<format, 8, 1>, GateUp>(job, stream, error);
+        if (scale_bytes % 16 == 0)
+            return launch<gb_mma16_rows<format, 16, 16>, GateUp>(job, stream, error);
+    }
+    if (scale_bytes % 4 == 0)
+        return launch<gb_mma16_rows<format, 16, 4>, GateUp>(job, stream, error);
+    return launch<gb_mma16_rows<format, Weights == GB_NVFP4 ? 8 : 16, 1>, GateUp>(job, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
-template <bool GateUp>
-enum gb_status run(const struct gb_arguments &a, const struct gb_weights &weights, const uint8_t *records,
-                   bool ids_ready, struct gb_error *error)
+template <enum gb_format Weights, bool GateUp>
+enum gb_status run(const struct gb_arguments &a, bool ids_ready, struct gb_error *error)
 {
     const struct gb_shape &s = a.shape;
+    const gb_cuda_repacked none = {}, *repacked = a.prepared ? (const gb_cuda_repacked *)a.prepared : &none;
+    const uint8_t *records = GateUp ? repacked->gate_up : repacked->down;
+    const struct gb_weights &weights = GateUp ? a.gate_up : a.down;
     gb_mma16_job job = {};
     job.ids = a.ids;
     job.x = GateUp ? (const uint16_t *)a.x : (const uint16_t *)a.intermediate;
     job.codes = records ? records : (const uint8_t *)weights.codes;
     job.scales = (const uint8_t *)weights.scales;
-    job.global_scales = weights.global_scales;
+    job.global_scales = Weights == GB_NVFP4 ? weights.global_scales : NULL;
     job.intermediate = (uint16_t *)a.intermediate;
     job.dots = (float *)a.workspace;
     job.pairs = s.tokens * s.top_k;
@@ -128,19 +169,33 @@ enum gb_status run(const struct gb_arguments &a, const struct gb_weights &weight
     job.tiles = tiles_of(weights);
     job.ids_ready = ids_ready;
     if (records)
-        return launch<gb_mma16_records, GateUp>(job, a.stream, error);
-    if (weights.columns % 256 == 0)
-        return launch<gb_mma16_rows<16, 16>, GateUp>(job, a.stream, error);
-    if (weights.columns % 64 == 0)
-        return launch<gb_mma16_rows<16, 4>, GateUp>(job, a.stream, error);
-    return launch<gb_mma16_rows<8, 1>, GateUp>(job, a.stream, error);
+        return launch<gb_mma16_records<gb_mma16_format<Weights>>, GateUp>(job, a.stream, error);
+    return launch_rows<Weights, GateUp>(job, a.stream, error);
+}
+
+template <bool GateUp> enum gb_status run(const struct gb_arguments &a, bool ids_ready, struct gb_error *error)
+{
+    const enum gb_format format = GateUp ? a.gate_up.format : a.down.format;
+    return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, ids_ready, error)
+           : format == GB_MXFP8 ? run<GB_MXFP8, GateUp>(a, ids_ready, error)
+                                : run<GB_MXFP4, GateUp>(a, ids_ready, error);
+}
+
+template <bool GateUp>
+enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void *stream, struct gb_error *error)
+{
+    return weights.format == GB_NVFP4   ? repack<gb_mma16_format<GB_NVFP4>, GateUp>(weights, records, stream, error)
+           : weights.format == GB_MXFP8 ? repack<gb_mma16_format<GB_MXFP8>, GateUp>(weights, records, stream, error)
+                                        : repack<gb_mma16_format<GB_MXFP4>, GateUp>(weights, records, stream, error);
 }
 
 } // namespace
 
-size_t gb_cuda_mma16_shared(const struct gb_shape *shape)
+size_t gb_cuda_mma16_shared(enum gb_format weights, const struct gb_shape *shape)
 {
-    return shared_bytes(shape->experts);
+    return weights == GB_NVFP4   ? shared_bytes<gb_mma16_format<GB_NVFP4>>(shape->experts)
+           : weights == GB_MXFP8 ? shared_bytes<gb_mma16_format<GB_MXFP8>>(shape->experts)
+                                 : shared_bytes<gb_mma16_format<GB_MXFP4>>(shape->experts);
 }
 
 size_t gb_cuda_mma16_workspace(const struct gb_shape *shape)
@@ -148,16 +203,14 @@ size_t gb_cuda_mma16_workspace(const struct gb_shape *shape)
     return sizeof(float) * shape->tokens * shape->top_k * shape->hidden;
 }
 
-enum gb_status gb_cuda_mma16_gate_up(const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error)
 {
-    const gb_cuda_repacked *repacked = (const gb_cuda_repacked *)a->prepared;
-    return run<true>(*a, a->gate_up, repacked ? repacked->gate_up : NULL, false, error);
-}
-
-enum gb_status gb_cuda_mma16_down(const struct gb_arguments *a, bool after_gate_up, struct gb_error *error)
-{
-    const gb_cuda_repacked *repacked = (const gb_cuda_repacked *)a->prepared;
-    const enum gb_status status = run<false>(*a, a->down, repacked ? repacked->down : NULL, after_gate_up, error);
+    enum gb_status status = GB_OK;
+    if (operation != GB_DOWN)
+        status = run<true>(*a, false, error);
+    if (operation == GB_GATE_UP || status != GB_OK)
+        return status;
+    status = run<false>(*a, operation == GB_LAYER, error);
     if (status != GB_OK)
         return status;
     constexpr uint32_t threads = 128;

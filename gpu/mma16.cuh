@@ -16,13 +16,9 @@
 
 #include "gaugeblock.h"
 
-/* Operands of NVFP4 are divided by 2^8: E2M1's fields in those of bf16 are the code times 2^-126, and the scale times
- * 2^118 is the largest power that keeps 448 finite with one to spare. Products are exact. */
-constexpr float gb_mma16_nvfp4_factor = 256.0f;
-
-constexpr uint32_t gb_mma16_tile = 16;  /* rows */
-constexpr uint32_t gb_mma16_tokens = 8; /* activations of an instruction */
-constexpr uint32_t gb_mma16_step = 128; /* columns of E2M1 codes: 4 chunks of 16 bytes */
+constexpr uint32_t gb_mma16_tile = 16;       /* rows */
+constexpr uint32_t gb_mma16_tokens = 8;      /* activations of an instruction */
+constexpr uint32_t gb_mma16_step_bytes = 64; /* of a row's codes: 4 chunks of 16 */
 constexpr uint32_t gb_mma16_chains = 4;
 
 /* d += a b */
@@ -58,7 +54,7 @@ __device__ __forceinline__ uint32_t gb_bf16_twice(float value)
 }
 
 /* Two E4M3 scales times 2^118, each twice as bf16. */
-__device__ __forceinline__ void gb_mma16_scales(uint32_t codes, uint32_t *first, uint32_t *second)
+__device__ __forceinline__ void gb_mma16_e4m3_scales(uint32_t codes, uint32_t *first, uint32_t *second)
 {
     uint32_t halves = 0;
 #if __CUDA_ARCH__ >= 890
@@ -68,6 +64,22 @@ __device__ __forceinline__ void gb_mma16_scales(uint32_t codes, uint32_t *first,
     const float high = __half2float(__ushort_as_half((unsigned short)(halves >> 16)));
     *first = gb_bf16_twice(__fmul_rn(low, 0x1p118f));
     *second = gb_bf16_twice(__fmul_rn(high, 0x1p118f));
+}
+
+/* An E8M0 scale, twice as bf16: the code is bf16's exponent field, but for the subnormal 2^-127 and for NaN. */
+__device__ __forceinline__ uint32_t gb_mma16_e8m0_scale(uint32_t code)
+{
+    const uint32_t bits = code == 0 ? 0x0040u : code == 0xFFu ? 0x7FFFu : code << 7;
+    return bits * 0x00010001u;
+}
+
+/* Whether one of 16 E4M3 codes is NaN: 0x7F in its lower seven bits, which one more carries into the eighth. */
+__device__ __forceinline__ bool gb_mma16_any_nan(const uint4 &codes)
+{
+    const uint32_t magnitude = 0x7F7F7F7Fu, one = 0x01010101u;
+    return (((codes.x & magnitude) + one) | ((codes.y & magnitude) + one) | ((codes.z & magnitude) + one) |
+            ((codes.w & magnitude) + one)) &
+           ~magnitude;
 }
 
 /*
@@ -84,6 +96,21 @@ __device__ __forceinline__ void gb_mma16_plain_word(uint32_t word, uint32_t (&pa
         pair[2 * i] = (spread[i] << 4 & 0x80008000u) | (spread[i] >> 2 & 0x01C001C0u);
         pair[2 * i + 1] = (spread[i] & 0x80008000u) | (spread[i] >> 6 & 0x01C001C0u);
     }
+}
+
+/* Bytes of a word by selectors, whose highest bit asks for eight times the byte's sign. */
+__device__ __forceinline__ uint32_t gb_select_bytes(uint32_t word, uint32_t selectors)
+{
+    uint32_t bytes;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(bytes) : "r"(word), "r"(selectors));
+    return bytes;
+}
+
+/* Four E4M3 codes in bf16's fields: the value times 2^-120. Columns 0 and 1, then 2 and 3. */
+__device__ __forceinline__ void gb_mma16_bytes_word(uint32_t word, uint32_t &first, uint32_t &second)
+{
+    first = gb_select_bytes(word, 0x9180) << 4 & 0x87F087F0u;
+    second = gb_select_bytes(word, 0xB3A2) << 4 & 0x87F087F0u;
 }
 
 /* Where gb_mma16_repack_word puts them: neighbours share registers. */
@@ -115,5 +142,62 @@ __device__ __forceinline__ uint32_t gb_mma16_repack_word(uint32_t codes)
     }
     return word;
 }
+
+/*
+ * What an order's format is here. The fields of codes in those of bf16 are the code times a power of two, which is
+ * taken back before the scale (MXFP4, MXFP8: any scale is exact in bf16) or by it (NVFP4). step, block:  columns of a
+ * step, and of a scale; scales:       scales of a row's step; in_chunk:     scales that a chunk has, 2, 1 or half a
+ * one; scale():      the scales of a row and of the row 8 further down, each twice as bf16; scaled():     fields, with
+ * their scale.
+ */
+template <enum gb_format Format> struct gb_mma16_format;
+
+/* E2M1's fields are the code times 2^-126, and the scale times 2^118 is the largest power that keeps 448 finite with
+ * one to spare: operands are divided by 2^8. Products are exact. */
+template <> struct gb_mma16_format<GB_NVFP4> {
+    static constexpr enum gb_format format = GB_NVFP4;
+    static constexpr uint32_t step = 128, block = 16, scales = step / block, in_chunk = 2;
+    static constexpr float factor = 256.0f;
+
+    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
+    {
+        gb_mma16_e4m3_scales(codes, &first, &last);
+    }
+    static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
+    {
+        return gb_mul_bf16x2(field, scale);
+    }
+};
+
+template <> struct gb_mma16_format<GB_MXFP4> {
+    static constexpr enum gb_format format = GB_MXFP4;
+    static constexpr uint32_t step = 128, block = 32, scales = step / block, in_chunk = 1;
+    static constexpr float factor = 1.0f;
+
+    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
+    {
+        first = gb_mma16_e8m0_scale(codes & 0xFFu);
+        last = gb_mma16_e8m0_scale(codes >> 8 & 0xFFu);
+    }
+    static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
+    {
+        return gb_mul_bf16x2(gb_mul_bf16x2(field, 0x7E807E80u /* 2^126 */), scale);
+    }
+};
+
+template <> struct gb_mma16_format<GB_MXFP8> {
+    static constexpr enum gb_format format = GB_MXFP8;
+    static constexpr uint32_t step = 64, block = 32, scales = step / block, in_chunk = 1;
+    static constexpr float factor = 1.0f;
+
+    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
+    {
+        gb_mma16_format<GB_MXFP4>::scale(codes, first, last);
+    }
+    static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
+    {
+        return gb_mul_bf16x2(gb_mul_bf16x2(field, 0x7B807B80u /* 2^120 */), scale);
+    }
+};
 
 #endif

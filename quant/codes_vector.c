@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The codes of a run of elements side by side, for the two element types that weights are made of. */
+/* The codes of elements side by side, for the two element types that weights are made of: of a run with one operand,
+ * and of many blocks in a row. */
 #include <math.h>
 
 #include "quant/bits.h"
 #include "quant/multiversion.h"
 #include "quant/codes.h"
 
-enum { E4M3_FRACTION = 3, E4M3_BIAS = 7, FLOAT_FRACTION = 23, FLOAT_BIAS = 127 };
+/* What blocks in a row are made of: elements that are taken at once. */
+enum { LANES = 16 };
 
-/* Magnitudes 0 .. 6: how many of the seven boundaries lie below; ties at 0.25, 1.25, 2.5 and 5 go down. */
-static inline uint32_t e2m1_magnitude(float m)
-{
-    return (uint32_t)(m > 0.25f) + (uint32_t)(m >= 0.75f) + (uint32_t)(m > 1.25f) + (uint32_t)(m >= 1.75f) +
-           (uint32_t)(m > 2.5f) + (uint32_t)(m >= 3.5f) + (uint32_t)(m > 5.0f);
-}
+enum { FLOAT_FRACTION = 23, FLOAT_BIAS = 127 };
+enum { E2M1_FRACTION = 1, E2M1_BIAS = 1, E4M3_FRACTION = 3, E4M3_BIAS = 7 };
 
-/* Magnitudes 0 .. 448. Below 2^-6 codes are multiples of 2^-9, which is the last place of 2^14 in binary32. */
-static inline uint32_t e4m3_magnitude(float m)
+/* The code of a magnitude that an element of so many fraction bits holds, ties to even. Below the smallest normal
+ * number codes are multiples of the smallest subnormal one, which is the last place of a power of two in binary32. */
+static inline uint32_t code_of_magnitude(float m, int fraction, int bias)
 {
-    const int drop = FLOAT_FRACTION - E4M3_FRACTION;
+    const int drop = FLOAT_FRACTION - fraction;
+    const float smallest = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias) << FLOAT_FRACTION);
+    const float places = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias + drop) << FLOAT_FRACTION);
     uint32_t bits = f32_bits(m), half = (1u << (drop - 1)) - 1 + (bits >> drop & 1);
-    uint32_t normal = ((bits + half) >> drop) - ((FLOAT_BIAS - E4M3_BIAS) << E4M3_FRACTION);
-    uint32_t subnormal = f32_bits(m + 0x1p14f) - f32_bits(0x1p14f);
-    return m < 0x1p-6f ? subnormal : normal;
+    uint32_t normal = ((bits + half) >> drop) - ((uint32_t)(FLOAT_BIAS - bias) << fraction);
+    uint32_t subnormal = f32_bits(m + places) - f32_bits(places);
+    return m < smallest ? subnormal : normal;
 }
 
 GB_VECTOR_CLONES static uint32_t quotients(const float *x, uint32_t count, float operand, bool divides, float *quotient)
@@ -51,7 +52,8 @@ GB_VECTOR_CLONES static void e2m1_codes(const float *quotient, uint32_t count, b
     for (uint32_t i = 0; i < count; i++) {
         float q = quotient[i], magnitude = fabsf(q);
         uint32_t negative = keeps_sign ? f32_bits(q) >> 31 : (uint32_t)(q < 0.0f);
-        codes[i] = (uint8_t)(e2m1_magnitude(magnitude < 6.0f ? magnitude : 6.0f) | negative << 3);
+        codes[i] =
+            (uint8_t)(code_of_magnitude(magnitude < 6.0f ? magnitude : 6.0f, E2M1_FRACTION, E2M1_BIAS) | negative << 3);
     }
 }
 
@@ -61,25 +63,101 @@ GB_VECTOR_CLONES static void e4m3_codes(const float *quotient, uint32_t count, b
     for (uint32_t i = 0; i < count; i++) {
         float q = quotient[i], magnitude = fabsf(q);
         uint32_t negative = keeps_sign ? f32_bits(q) >> 31 : (uint32_t)(q < 0.0f);
-        codes[i] = (uint8_t)(e4m3_magnitude(magnitude < 448.0f ? magnitude : 448.0f) | negative << 7);
+        codes[i] = (uint8_t)(code_of_magnitude(magnitude < 448.0f ? magnitude : 448.0f, E4M3_FRACTION, E4M3_BIAS) |
+                             negative << 7);
     }
+}
+
+/* Whether codes follow from quotients as above. */
+static bool rules_are_common(const struct gb_quantiser *q)
+{
+    if (q->rounding != GB_TIES_TO_EVEN || q->intermediate != GB_INTERMEDIATE_FP32 || q->flush_subnormals ||
+        (q->zero_sign != GB_ZERO_KEEPS_SIGN && q->zero_sign != GB_ZERO_SIGN_OF_VALUE))
+        return false;
+    return (q->element == GB_E2M1 && q->largest == 6.0f) || (q->element == GB_E4M3 && q->largest == 448.0f);
+}
+
+static void codes_of_quotients(const struct gb_quantiser *q, const float *quotient, uint32_t count, uint8_t *codes)
+{
+    bool keeps_sign = q->zero_sign == GB_ZERO_KEEPS_SIGN;
+    if (q->element == GB_E2M1)
+        e2m1_codes(quotient, count, keeps_sign, codes);
+    else
+        e4m3_codes(quotient, count, keeps_sign, codes);
 }
 
 bool gb_codes_of(const struct gb_quantiser *q, const float *x, uint32_t count, float operand, bool divides,
                  uint8_t *codes)
 {
     float quotient[GB_CODES_AT_ONCE];
-    bool keeps_sign = q->zero_sign == GB_ZERO_KEEPS_SIGN;
-    if (q->rounding != GB_TIES_TO_EVEN || q->intermediate != GB_INTERMEDIATE_FP32 || q->flush_subnormals ||
-        (!keeps_sign && q->zero_sign != GB_ZERO_SIGN_OF_VALUE) || count > GB_CODES_AT_ONCE)
+    if (!rules_are_common(q) || count > GB_CODES_AT_ONCE || quotients(x, count, operand, divides, quotient))
         return false;
-    if (!(q->element == GB_E2M1 && q->largest == 6.0f) && !(q->element == GB_E4M3 && q->largest == 448.0f))
+    codes_of_quotients(q, quotient, count, codes);
+    return true;
+}
+
+/* Magnitudes compare as their bits do, and NaN is above all. */
+GB_VECTOR_CLONES void gb_block_maxima(const float *x, uint32_t blocks, uint32_t columns, float *maxima)
+{
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t largest[LANES] = {0}, all = 0;
+        for (uint32_t i = 0; i < columns; i += LANES, x += LANES)
+            for (uint32_t lane = 0; lane < LANES; lane++) {
+                uint32_t magnitude = f32_bits(x[lane]) & 0x7FFFFFFF;
+                largest[lane] = magnitude > largest[lane] ? magnitude : largest[lane];
+            }
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            all = largest[lane] > all ? largest[lane] : all;
+        maxima[b] = f32_from_bits(all);
+    }
+}
+
+/* How many quotients are NaN. */
+GB_VECTOR_CLONES static uint32_t block_quotients(const float *x, uint32_t blocks, uint32_t columns,
+                                                 const struct gb_quantiser_step *steps, float *quotient)
+{
+    uint32_t nans[LANES] = {0}, all = 0;
+    for (uint32_t b = 0; b < blocks; b++) {
+        float operand = steps[b].operand;
+        for (uint32_t i = 0; i < columns; i += LANES, x += LANES, quotient += LANES) {
+            if (steps[b].divides)
+                for (uint32_t lane = 0; lane < LANES; lane++)
+                    quotient[lane] = x[lane] / operand;
+            else
+                for (uint32_t lane = 0; lane < LANES; lane++)
+                    quotient[lane] = x[lane] * operand;
+            for (uint32_t lane = 0; lane < LANES; lane++)
+                nans[lane] += quotient[lane] != quotient[lane];
+        }
+    }
+    for (uint32_t lane = 0; lane < LANES; lane++)
+        all += nans[lane];
+    return all;
+}
+
+GB_VECTOR_CLONES static void pack_pairs(const uint8_t *codes, uint32_t count, uint8_t *pairs)
+{
+#pragma omp simd
+    for (uint32_t i = 0; i < count / 2; i++)
+        pairs[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+}
+
+bool gb_blocks_are_common(const struct gb_quantiser *q, uint32_t columns)
+{
+    return rules_are_common(q) && q->four_over_six == GB_SIX && q->block_rows == 1 && columns % LANES == 0 &&
+           columns <= GB_BLOCKS_AT_ONCE;
+}
+
+bool gb_block_codes(const struct gb_quantiser *q, const float *x, uint32_t blocks, uint32_t columns,
+                    const struct gb_quantiser_step *steps, uint8_t *codes)
+{
+    float quotient[GB_BLOCKS_AT_ONCE];
+    uint8_t run[GB_BLOCKS_AT_ONCE];
+    const bool pairs = q->element == GB_E2M1;
+    if (block_quotients(x, blocks, columns, steps, quotient))
         return false;
-    if (quotients(x, count, operand, divides, quotient))
-        return false;
-    if (q->element == GB_E2M1)
-        e2m1_codes(quotient, count, keeps_sign, codes);
-    else
-        e4m3_codes(quotient, count, keeps_sign, codes);
+    codes_of_quotients(q, quotient, blocks * columns, pairs ? run : codes);
+    if (pairs)
+        pack_pairs(run, blocks * columns, codes);
     return true;
 }

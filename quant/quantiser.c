@@ -376,6 +376,39 @@ enum gb_status gb_quantiser_global(const struct gb_quantiser *q, float amax, flo
     return GB_OK;
 }
 
+static void put_scale(const struct gb_quantiser *q, const struct gb_quantiser_step *step, size_t index, void *scales)
+{
+    if (q->scale == GB_SCALE_FP32)
+        ((float *)scales)[index] = step->scale;
+    else
+        ((uint8_t *)scales)[index] = (uint8_t)step->code;
+}
+
+/* Blocks first .. first + count - 1 of the matrix, which are common and all numbers; false: some are not, or a quotient
+ * is none. */
+static bool run_common(const struct gb_quantiser *q, const float *values, size_t first, uint32_t count, uint32_t length,
+                       float global, float bound, void *codes, void *scales)
+{
+    enum { LEAST_LENGTH = 16, MOST_BLOCKS = GB_BLOCKS_AT_ONCE / LEAST_LENGTH };
+    struct gb_quantiser_step steps[MOST_BLOCKS];
+    float maxima[MOST_BLOCKS];
+    const size_t element = first * length;
+    gb_block_maxima(values + element, count, length, maxima);
+    for (uint32_t b = 0; b < count; b++) {
+        if (isnan(maxima[b]))
+            return false;
+        float a = maxima[b] > q->amax_start ? maxima[b] : q->amax_start;
+        a = q->bound == GB_BOUND_AMAX && bound < a ? bound : a;
+        steps[b] = step_of(q, a, ratio_of(q, a, global, bound), global);
+    }
+    if (!gb_block_codes(q, values + element, count, length, steps,
+                        (uint8_t *)codes + (q->element == GB_E2M1 ? element / 2 : element)))
+        return false;
+    for (uint32_t b = 0; b < count; b++)
+        put_scale(q, &steps[b], first + b, scales);
+    return true;
+}
+
 enum gb_status gb_quantiser_run(const struct gb_quantiser *q, const float *values, uint32_t rows, uint32_t columns,
                                 float global, float bound, void *codes, void *scales, struct gb_error *error)
 {
@@ -386,17 +419,22 @@ enum gb_status gb_quantiser_run(const struct gb_quantiser *q, const float *value
     if (q->global != GB_GLOBAL_NONE && !(global >= FLT_MIN && global <= FLT_MAX))
         return gb_fail(error, GB_EINVAL, "the global scale %g is no positive normal number", (double)global);
     uint32_t length = block_columns(q, columns);
+    const bool common = gb_blocks_are_common(q, length);
+    const uint32_t at_once = common ? GB_BLOCKS_AT_ONCE / length : 0;
     size_t index = 0;
     for (uint32_t row = 0; row < rows; row += q->block_rows)
         for (uint32_t column = 0; column < columns; column += length, index++) {
+            uint32_t count = smaller(at_once, (columns - column) / length);
+            if (common && run_common(q, values, index, count, length, global, bound, codes, scales)) {
+                index += count - 1;
+                column += (count - 1) * length;
+                continue;
+            }
             size_t first = (size_t)row * columns + column;
             struct block block = {values + first, columns, smaller(q->block_rows, rows - row),
                                   smaller(length, columns - column)};
             struct gb_quantiser_step step = best_step(q, &block, global, bound);
-            if (q->scale == GB_SCALE_FP32)
-                ((float *)scales)[index] = step.scale;
-            else
-                ((uint8_t *)scales)[index] = (uint8_t)step.code;
+            put_scale(q, &step, index, scales);
             write_codes(q, &block, &step, first, codes);
         }
     return GB_OK;

@@ -5,21 +5,22 @@
 
 #include "reference/operators.h"
 
-/* y = fma(routing weight, dot, y) over the slots of every token. dots: [tokens, top_k]. */
+/* y = fma(routing weight, dot, y) over the slots of every token, for outputs first .. first + rows - 1. dots: [rows,
+ * tokens, top_k]. */
 GB_FMA_CLONES
-static void combine(const struct gb_arguments *a, uint32_t h, const float *dots)
+static void combine(const struct gb_arguments *a, bool weighed, uint32_t first, uint32_t rows, const float *dots)
 {
     const struct gb_shape *shape = &a->shape;
-    const bool weighed = gb_weighs_input(a);
-    float *output = a->output; /* [tokens, hidden] */
+    const size_t pairs = (size_t)shape->tokens * shape->top_k;
     for (uint32_t t = 0; t < shape->tokens; t++) {
-        float y = 0.0f;
-        for (uint32_t j = 0; j < shape->top_k; j++) {
-            size_t pair = (size_t)t * shape->top_k + j;
-            if (a->ids[pair] >= 0)
-                y = fmaf(weighed ? 1.0f : a->routing_weights[pair], dots[pair], y);
+        float *output = (float *)a->output + (size_t)t * shape->hidden + first;
+        for (uint32_t r = 0; r < rows; r++) {
+            float y = 0.0f;
+            for (size_t pair = (size_t)t * shape->top_k; pair < (size_t)(t + 1) * shape->top_k; pair++)
+                if (a->ids[pair] >= 0)
+                    y = fmaf(weighed ? 1.0f : a->routing_weights[pair], dots[r * pairs + pair], y);
+            output[r] = gb_one_nan(y);
         }
-        output[(size_t)t * shape->hidden + h] = gb_one_nan(y);
     }
 }
 
@@ -49,8 +50,7 @@ static void neurons(const struct gb_order *order, const struct gb_arguments *a, 
                     bias ? dot + bias[(size_t)groups->expert[g] * a->shape.hidden + first + r] : dot;
             }
     }
-    for (uint32_t r = 0; r < rows; r++)
-        combine(a, first + r, by_pair + r * pairs);
+    combine(a, gb_weighs_input(a), first, rows, by_pair);
 }
 
 static enum gb_status all_neurons(const struct gb_order *order, const struct gb_arguments *a,

@@ -2,8 +2,10 @@
 /*
  * fma32/1 on AVX-512 (F, BW, VL): teams of 16 chunks. The layout is drawn in reference/fma32_lanes.h.
  *
- * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, so that the
- * CPU has more than one chain of fma to work on, each of which waits for its last.
+ * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, and so do
+ * two rows of one stretch, so that the CPU has more than one chain of fma to work on, each of which waits for its last.
+ * Longer rows go one by one: their codes are one stream of memory. Codes are asked for AHEAD_BYTES before they are
+ * needed.
  */
 #include "reference/fma32_lanes.h"
 
@@ -13,14 +15,18 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* PASS: how many activations share the decoding of a weight. */
-enum { TEAM = 16, TEAMS = GB_LANES / TEAM, REGISTER_BYTES = 64, TEAM_BYTES = 4 * REGISTER_BYTES, PASS = 4 };
+/* PASS: how many activations share the decoding of a weight. SIDE_BY_SIDE: rows of one stretch. */
+enum { TEAM = 16, TEAMS = GB_LANES / TEAM, REGISTER_BYTES = 64, TEAM_BYTES = 4 * REGISTER_BYTES };
+enum { PASS = 4, SIDE_BY_SIDE = 2 };
+enum { AHEAD_BYTES = 4096 };
 
-/* A stretch of a row, and the activations of a pass. */
+/* A stretch of some rows, and the activations of a pass. */
 struct stretch {
-    const uint8_t *codes; /* [bytes] */
-    const uint8_t *scales;
+    const uint8_t *codes;           /* of the first row, [bytes] */
+    const uint8_t *scales;          /* likewise */
+    size_t code_bytes, scale_bytes; /* from a row to the next */
     size_t bytes;
+    uint32_t rows;
     uint32_t teams;    /* that have any bytes */
     uint32_t elements; /* of a chunk */
     uint32_t count;
@@ -32,9 +38,9 @@ struct four {
     __m512i of[4];
 };
 
-/* A number of every lane for every activation. */
+/* A number of every lane for every row and activation. */
 struct sums {
-    __m512 of[TEAMS][PASS];
+    __m512 of[TEAMS][PASS]; /* [teams, rows * count] */
 };
 
 /* How many of the stretch's bytes, `each` of them a team's, are team t's. */
@@ -44,15 +50,16 @@ INLINE size_t part(size_t bytes, size_t each, uint32_t t)
     return bytes <= before ? 0 : bytes - before < each ? bytes - before : each;
 }
 
-/* Team t's codes, four chunks in a register; zeros where there are none. */
-INLINE struct four load_team(const struct stretch *s, uint32_t t)
+/* Team t's codes of row r, four chunks in a register; zeros where there are none. */
+INLINE struct four load_team(const struct stretch *s, uint32_t r, uint32_t t)
 {
     struct four z;
-    UNROLL for (uint32_t r = 0; r < 4; r++)
+    UNROLL for (uint32_t q = 0; q < 4; q++)
     {
-        const uint8_t *from = s->codes + (4 * t + r) * REGISTER_BYTES;
-        size_t bytes = part(s->bytes, REGISTER_BYTES, 4 * t + r);
-        z.of[r] = bytes == REGISTER_BYTES ? _mm512_loadu_si512(from)
+        const uint8_t *from = s->codes + r * s->code_bytes + (4 * t + q) * REGISTER_BYTES;
+        size_t bytes = part(s->bytes, REGISTER_BYTES, 4 * t + q);
+        _mm_prefetch((const char *)from + AHEAD_BYTES, _MM_HINT_T0);
+        z.of[q] = bytes == REGISTER_BYTES ? _mm512_loadu_si512(from)
                                           : _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from);
     }
     return z;
@@ -69,17 +76,20 @@ INLINE struct four transpose(struct four z)
                           _mm512_unpackhi_epi64(b, d)}};
 }
 
-/* Element k of team t's chunks: p = fma(w, x, p). */
-INLINE void element(const struct stretch *s, uint32_t t, uint32_t k, __m512 w, struct sums *p)
+/* Element k of team t's chunks in row r: p = fma(w, x, p). */
+INLINE void element(const struct stretch *s, uint32_t r, uint32_t t, uint32_t k, __m512 w, struct sums *p)
 {
-    UNROLL for (uint32_t i = 0; i < s->count; i++) p->of[t][i] =
-        _mm512_fmadd_ps(w, _mm512_load_ps(s->x[i] + s->at + (t * s->elements + k) * TEAM), p->of[t][i]);
+    UNROLL for (uint32_t n = 0; n < s->count; n++)
+    {
+        __m512 x = _mm512_load_ps(s->x[n] + s->at + (t * s->elements + k) * TEAM);
+        p->of[t][r * s->count + n] = _mm512_fmadd_ps(w, x, p->of[t][r * s->count + n]);
+    }
 }
 
-/* The end of a run of team t: acc = fma(scale, p, acc), and p = +0. */
-INLINE void join(const struct stretch *s, uint32_t t, __m512 scale, struct sums *p, struct sums *acc)
+/* The end of a run of team t in row r: acc = fma(scale, p, acc), and p = +0. */
+INLINE void join(const struct stretch *s, uint32_t r, uint32_t t, __m512 scale, struct sums *p, struct sums *acc)
 {
-    UNROLL for (uint32_t i = 0; i < s->count; i++)
+    UNROLL for (uint32_t i = r * s->count; i < (r + 1) * s->count; i++)
     {
         acc->of[t][i] = _mm512_fmadd_ps(scale, p->of[t][i], acc->of[t][i]);
         p->of[t][i] = _mm512_setzero_ps();
@@ -96,10 +106,10 @@ INLINE __m512 existing(const struct stretch *s, uint32_t t, __m512 scale)
 }
 
 /*
- * Scales of run 0 and run 1 of team t's chunks; those of missing runs are -0. The bits of E4M3, moved to the place of
- * binary16's, are a number 2^-8 as large, subnormal or not; NaN alone is not, and is set.
+ * Scales of run 0 and run 1 of team t's chunks in row r; those of missing runs are -0. The bits of E4M3, moved to the
+ * place of binary16's, are a number 2^-8 as large, subnormal or not; NaN alone is not, and is set.
  */
-INLINE void nvfp4_scales(const struct stretch *s, uint32_t t, __m512 scale[2])
+INLINE void nvfp4_scales(const struct stretch *s, uint32_t r, uint32_t t, __m512 scale[2])
 {
     const __m512i magnitude = _mm512_set1_epi16(0x3F80), used = _mm512_set1_epi16((short)0xBF80);
     const __m512i place = _mm512_set_epi16(31, 23, 15, 7, 29, 21, 13, 5, 27, 19, 11, 3, 25, 17, 9, 1, 30, 22, 14, 6, 28,
@@ -107,7 +117,8 @@ INLINE void nvfp4_scales(const struct stretch *s, uint32_t t, __m512 scale[2])
     const __m512 unit = _mm512_set1_ps(0x1p8f);
     size_t count = part(s->bytes, TEAM_BYTES, t) / 8;
     __mmask32 there = (__mmask32)(((uint64_t)1 << count) - 1);
-    __m256i bytes = _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there, s->scales + t * (TEAM_BYTES / 8));
+    __m256i bytes = _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there,
+                                           s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 8));
     __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(bytes), 7), used);
     __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(half, magnitude), magnitude);
     half = _mm512_mask_mov_epi16(half, nan, _mm512_set1_epi16(0x7E00));
@@ -119,44 +130,45 @@ INLINE void nvfp4_scales(const struct stretch *s, uint32_t t, __m512 scale[2])
 INLINE void nvfp4_stretch(const struct stretch *s, struct sums *acc)
 {
     const __m512 values = _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
-    struct four dword[TEAMS];
+    struct four dword[SIDE_BY_SIDE][TEAMS];
     struct sums p = {0};
-    __m512 scale[TEAMS][2];
-    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+    __m512 scale[SIDE_BY_SIDE][TEAMS][2];
+    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
     {
-        dword[t] = transpose(load_team(s, t));
-        nvfp4_scales(s, t, scale[t]);
+        dword[r][t] = transpose(load_team(s, r, t));
+        nvfp4_scales(s, r, t, scale[r][t]);
     }
     UNROLL for (uint32_t d = 0; d < 4; d++)
     {
-        UNROLL for (uint32_t n = 0; n < 8; n++)
-            UNROLL for (uint32_t t = 0; t < s->teams; t++) /* the look-up takes the lowest 4 bits */
-            element(s, t, 8 * d + n, _mm512_permutexvar_ps(_mm512_srli_epi32(dword[t].of[d], 4 * n), values), &p);
+        UNROLL for (uint32_t n = 0; n < 8; n++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
+            UNROLL for (uint32_t r = 0; r < s->rows; r++) /* the look-up takes the lowest 4 bits */
+            element(s, r, t, 8 * d + n, _mm512_permutexvar_ps(_mm512_srli_epi32(dword[r][t].of[d], 4 * n), values), &p);
         if (d % 2)
-            UNROLL for (uint32_t t = 0; t < s->teams; t++) join(s, t, scale[t][d / 2], &p, acc);
+            UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+                join(s, r, t, scale[r][t][d / 2], &p, acc);
     }
 }
 
 /* Elements k to k + 7 of every chunk, as bf16: two in each dword. */
-INLINE void bf16_elements(const struct stretch *s, uint32_t k, const struct four pairs[TEAMS], struct sums *p)
+INLINE void bf16_elements(const struct stretch *s, uint32_t k, struct four pairs[SIDE_BY_SIDE][TEAMS], struct sums *p)
 {
     const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
-    UNROLL for (uint32_t d = 0; d < 4; d++)
+    UNROLL for (uint32_t d = 0; d < 4; d++) UNROLL for (uint32_t half = 0; half < 2; half++)
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
     {
-        UNROLL for (uint32_t t = 0; t < s->teams; t++)
-            element(s, t, k + 2 * d, _mm512_castsi512_ps(_mm512_slli_epi32(pairs[t].of[d], 16)), p);
-        UNROLL for (uint32_t t = 0; t < s->teams; t++)
-            element(s, t, k + 2 * d + 1, _mm512_castsi512_ps(_mm512_and_si512(pairs[t].of[d], upper)), p);
+        __m512i pair = pairs[r][t].of[d];
+        __m512i w = half ? _mm512_and_si512(pair, upper) : _mm512_slli_epi32(pair, 16);
+        element(s, r, t, k + 2 * d + half, _mm512_castsi512_ps(w), p);
     }
 }
 
-/* Scales of team t's chunks, two of which share one. */
-INLINE __m512 mxfp8_scales(const struct stretch *s, uint32_t t)
+/* Scales of team t's chunks in row r, two of which share one. */
+INLINE __m512 mxfp8_scales(const struct stretch *s, uint32_t r, uint32_t t)
 {
     const __m512i place = _mm512_set_epi32(7, 5, 3, 1, 7, 5, 3, 1, 6, 4, 2, 0, 6, 4, 2, 0);
     const __m512i zero = _mm512_setzero_si512(), nan = _mm512_set1_epi32(0x7FC00000);
     __mmask16 there = (__mmask16)((1u << part(s->bytes, TEAM_BYTES, t) / 32) - 1);
-    __m128i bytes = _mm_maskz_loadu_epi8(there, s->scales + t * (TEAM_BYTES / 32));
+    __m128i bytes = _mm_maskz_loadu_epi8(there, s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 32));
     __m512i code = _mm512_permutexvar_epi32(place, _mm512_cvtepu8_epi32(bytes));
     __m512i bits = _mm512_slli_epi32(code, 23);
     bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, zero), _mm512_set1_epi32(0x00400000));
@@ -198,27 +210,31 @@ INLINE void e4m3_bf16(__m512i code, __m512i *first, __m512i *second)
 
 INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
 {
-    struct four first[TEAMS], second[TEAMS]; /* elements 0 to 7 and 8 to 15 of every chunk */
+    struct four first[SIDE_BY_SIDE][TEAMS],
+        second[SIDE_BY_SIDE][TEAMS]; /* elements 0 to 7 and 8 to 15 of every chunk */
     struct sums p = {0};
-    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
     {
-        struct four z = load_team(s, t);
-        UNROLL for (uint32_t r = 0; r < 4; r++) e4m3_bf16(z.of[r], &first[t].of[r], &second[t].of[r]);
-        first[t] = transpose(first[t]);
-        second[t] = transpose(second[t]);
+        struct four z = load_team(s, r, t);
+        UNROLL for (uint32_t q = 0; q < 4; q++) e4m3_bf16(z.of[q], &first[r][t].of[q], &second[r][t].of[q]);
+        first[r][t] = transpose(first[r][t]);
+        second[r][t] = transpose(second[r][t]);
     }
     bf16_elements(s, 0, first, &p);
     bf16_elements(s, 8, second, &p);
-    UNROLL for (uint32_t t = 0; t < s->teams; t++) join(s, t, mxfp8_scales(s, t), &p, acc);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+        join(s, r, t, mxfp8_scales(s, r, t), &p, acc);
 }
 
 INLINE void bf16_stretch(const struct stretch *s, struct sums *acc)
 {
-    struct four pairs[TEAMS];
+    struct four pairs[SIDE_BY_SIDE][TEAMS];
     struct sums p = {0};
-    UNROLL for (uint32_t t = 0; t < s->teams; t++) pairs[t] = transpose(load_team(s, t));
+    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++) pairs[r][t] =
+        transpose(load_team(s, r, t));
     bf16_elements(s, 0, pairs, &p);
-    UNROLL for (uint32_t t = 0; t < s->teams; t++) join(s, t, existing(s, t, _mm512_set1_ps(1)), &p, acc);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+        join(s, r, t, existing(s, t, _mm512_set1_ps(1)), &p, acc);
 }
 
 INLINE void stretch(enum gb_format format, struct stretch s, struct sums *acc)
@@ -242,46 +258,62 @@ INLINE float butterfly(__m512 a, __m512 b)
     return _mm512_cvtss_f32(v);
 }
 
-/* Every row times `count` activations from `first` on. */
-INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t first, uint32_t count, float *dots)
+/* Rows row .. row + rows - 1 times `count` activations from `first` on. */
+INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t row, uint32_t rows, uint32_t first,
+                 uint32_t count, float *dots)
 {
     const uint32_t elements = format == GB_NVFP4 ? 32 : format == GB_MXFP8 ? 16 : 8;
     const size_t whole = TEAMS * TEAM_BYTES, scale_bytes = format == GB_NVFP4 ? whole / 8 : whole / 32;
-    for (uint32_t row = 0; row < tile->rows; row++) {
-        struct sums acc = {0};
-        struct stretch s = {
-            .codes = tile->codes + row * tile->code_bytes,
-            .scales = tile->scales + row * tile->scale_bytes,
-            .bytes = whole,
-            .teams = TEAMS,
-            .elements = elements,
-            .count = count,
-            .x = tile->x + first,
-        };
-        size_t left = tile->code_bytes;
-        for (; left >= whole; left -= whole, s.codes += whole, s.scales += scale_bytes, s.at += GB_LANES * elements)
-            stretch(format, s, &acc);
-        s.bytes = left;
-        if (left > TEAM_BYTES) {
-            stretch(format, s, &acc);
-        } else if (left) {
-            s.teams = 1;
-            stretch(format, s, &acc);
-        }
-        for (uint32_t i = 0; i < count; i++)
-            dots[(size_t)row * tile->count + first + i] = butterfly(acc.of[0][i], acc.of[1][i]);
+    struct sums acc = {0};
+    struct stretch s = {
+        .codes = tile->codes + row * tile->code_bytes,
+        .scales = tile->scales + row * tile->scale_bytes,
+        .code_bytes = tile->code_bytes,
+        .scale_bytes = tile->scale_bytes,
+        .bytes = whole,
+        .rows = rows,
+        .teams = TEAMS,
+        .elements = elements,
+        .count = count,
+        .x = tile->x + first,
+    };
+    size_t left = tile->code_bytes;
+    for (; left >= whole; left -= whole, s.codes += whole, s.scales += scale_bytes, s.at += GB_LANES * elements)
+        stretch(format, s, &acc);
+    s.bytes = left;
+    if (left > TEAM_BYTES) {
+        stretch(format, s, &acc);
+    } else if (left) {
+        s.teams = 1;
+        stretch(format, s, &acc);
     }
+    for (uint32_t i = 0; i < rows * count; i++)
+        dots[(size_t)(row + i / count) * tile->count + first + i % count] = butterfly(acc.of[0][i], acc.of[1][i]);
+}
+
+/* Every row times `count` activations from `first` on, so many rows side by side. */
+INLINE void all_rows(enum gb_format format, const struct gb_tile *tile, uint32_t first, uint32_t count, uint32_t rows,
+                     float *dots)
+{
+    uint32_t row = 0;
+    for (; row + rows <= tile->rows; row += rows)
+        pass(format, tile, row, rows, first, count, dots);
+    for (; row < tile->rows; row++)
+        pass(format, tile, row, 1, first, count, dots);
 }
 
 INLINE void passes(enum gb_format format, const struct gb_tile *tile, float *dots)
 {
     uint32_t first = 0;
     for (; first + PASS <= tile->count; first += PASS)
-        pass(format, tile, first, PASS, dots);
+        all_rows(format, tile, first, PASS, 1, dots);
     for (; first + 2 <= tile->count; first += 2)
-        pass(format, tile, first, 2, dots);
+        all_rows(format, tile, first, 2, 1, dots);
     for (; first < tile->count; first++)
-        pass(format, tile, first, 1, dots);
+        if (tile->code_bytes <= TEAMS * TEAM_BYTES)
+            all_rows(format, tile, first, 1, SIDE_BY_SIDE, dots);
+        else
+            all_rows(format, tile, first, 1, 1, dots);
 }
 
 void gb_dots_avx512(const struct gb_tile *tile, float *dots)

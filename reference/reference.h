@@ -262,7 +262,8 @@ GB_API bool gb_may_truncate(uint32_t accumulator_bits);
  * intermediate before it is rounded to its format: [tokens, top_k, intermediate].
  *   worst: the theorem, |subject - truth| <= worst for any order of summation;
  *   sigma: the standard deviation if every rounding error is independent and uniform in its interval;
- *   bias: the mean error, up to a factor from -1 to 1 common to all elements, if roundings are toward zero.
+ *   bias: the mean error, up to a factor from -1 to 1 common to all elements, if roundings are toward zero;
+ *   underflow: what roundings below the normal range add, at most; worst counts it, sigma does not.
  */
 struct gb_bounds {
     double *output_worst, *output_sigma, *output_bias;
@@ -271,7 +272,8 @@ struct gb_bounds {
     double *unrounded_typical;                 /* sigma where the order of a sum has nothing to do with its terms */
     double *output_truth, *intermediate_truth; /* gb_truth_layer's but for last bits; output_truth of a requantised
                                                   intermediate, */
-    double *requantised, *flips;               /* which is this, and how far a code may be from it; else not written */
+    double *output_underflow, *intermediate_underflow;
+    double *requantised, *flips; /* which is this, and how far a code may be from it; else not written */
 };
 
 /* Inputs as gb_truth_layer; routing_weights: as the kernel rounds them. */
@@ -313,6 +315,7 @@ struct gb_covariance {
     double *factor;    /* [tokens, tiles, tile, tile]: L, lower, L L^T the covariance of the errors of a tile; NULL if
                           a token's errors are independent: then there is one tile, and */
     double *deviation; /* [tokens, hidden]: sigma of each */
+    double *underflow; /* [tokens, tiles]: what underflow adds to the square of the length of L^-1 error, at most */
     uint32_t *open; /* [tokens]: how many codes of a re-quantised intermediate are open, GB_LEFT_OUT for a token about
                        which sums say nothing; NULL: nothing is re-quantised, or what it is made to is given */
     double **basis; /* [tokens]: [open, hidden], orthonormal: all that these codes may do, in units of deviation */

@@ -9,8 +9,11 @@ test that reaches its line fails or hangs; one whose object code is the original
 
     python3 tests/mutate.py --seed 7 --count 50
     python3 tests/mutate.py --seed 7 --count 50 --folder harness --minutes 20
+    python3 tests/mutate.py --kept tests/mutants.txt
 """
 import argparse
+import concurrent.futures
+import contextlib
 import glob
 import hashlib
 import json
@@ -21,11 +24,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 FOLDERS = ["quant", "reference", "fixtures", "harness", "python"]
-# Python is not traced: these are the tests that import the package.
-PYTHON_TESTS = re.compile("^cli_python|^cli_docs$")
+# Python is not traced: these are the tests that import the package, and that run fixtures/capture.py.
+PYTHON_TESTS = {"python": re.compile("^cli_python|^cli_docs$"), "fixtures": re.compile("^cli_(capture|models)$")}
 
 
 # Edits ---------------------------------------------------------------------------------------------------------------
@@ -49,6 +53,10 @@ TOKEN = re.compile(
     r"|(?P<operator><<=|>>=|<=|>=|==|!=|&&|\|\||<<|>>|\+=|-=|\*=|/=|\|=|&=|\+\+|--|->|[-+*/%<>&|!~^=?:;,.(){}\[\]])")
 
 
+# The room of an array that is declared here: more of it changes nothing, and less is for sanitizers.
+ROOM = re.compile(r"^\s*(?:static |const |struct |enum )*\w+ (?:\**\w+(?:\[[^]]*\])*(?: = [^,]*)?, )*\**\w+\[$")
+
+
 def other_numbers(text):
     """A literal off by one, or in floating point by a thirtieth and by a factor of two."""
     digits = text.rstrip("uUlLfF") if not text.startswith("0x") or "p" in text else text.rstrip("uUlL")
@@ -70,7 +78,7 @@ def edits_of_token(match, line, python):
     """What one token may become."""
     text, kind = match.group(), match.lastgroup
     if kind == "number":
-        return [("constant", new) for new in other_numbers(text)]
+        return [] if ROOM.search(line[:match.start()]) else [("constant", new) for new in other_numbers(text)]
     if kind == "name" and text in ("and", "or", "is") and python:
         return [("operator", new) for new in SWAPS[text]]
     if kind == "name" and text in NAMES:
@@ -95,6 +103,10 @@ DECLARATION = re.compile(r"^\s*(?:static |const |struct |enum |unsigned |signed 
 CONDITION = re.compile(r"^(\s*(?:\} else )?if )\((.*)\)( \{)?\s*$")
 
 
+# Without these there is a leak, which sanitizers see, or less said where memory is short, which no test brings about.
+UNSEEN = re.compile(r"\b(\w*free|H5\wclose|close|progress\w*)\(|GB_ENOMEM")
+
+
 def edits_of_line(line, python):
     """[(kind, new line)] of a line without comments and strings (those are blanks of the same length)."""
     edits = []
@@ -111,7 +123,7 @@ def edits_of_line(line, python):
             edits.append(("check", line[:start] + value + line[end:]))
     if not python and STATEMENT.match(code) and not DECLARATION.match(code) and code.count("(") == code.count(")"):
         indent = code[:len(code) - len(code.lstrip())]
-        if not code.strip().startswith(("return", "case", "free(", "typedef", "goto")):
+        if not code.strip().startswith(("return", "case", "typedef", "goto")) and not UNSEEN.search(code):
             edits.append(("statement", indent + ";"))
     if python and re.match(r"^\s+(?:[\w.\[\]]+ (?:=|\+=) .*|[\w.]+\(.*\)|raise .*|assert .*|continue)$", code) and \
             code.count("(") == code.count(")") and code.count("[") == code.count("]"):
@@ -161,6 +173,31 @@ def mutants_of(root, files):
     return found
 
 
+def kept(path, root):
+    """The mutants of a file that names them: a line `FILE[:FUNCTION] WHY`, then `- OLD` and `+ NEW`, lines without
+    their indent. OLD is the first such line of the file, or behind FUNCTION's first; NEW may hold \\n."""
+    found, head, old = [], None, None
+    for number, line in enumerate(open(path, encoding="utf-8"), 1):
+        line = line.rstrip("\n")
+        if line.startswith("- "):
+            old = line[2:]
+        elif line.startswith("+ "):
+            name, _, why = head.partition(" ")
+            name, _, function = name.partition(":")
+            with open(os.path.join(root, name), encoding="utf-8") as file:
+                lines = file.read().split("\n")
+            first = next((n for n, text in enumerate(lines) if not function or re.match(rf"\S.*\b{function}\(", text)), len(lines))
+            at = next((n for n in range(first, len(lines)) if lines[n].strip() == old), None)
+            if at is None:
+                raise Failed(f"{path}:{number}: {name} has no line {old!r}")
+            indent = lines[at][:len(lines[at]) - len(lines[at].lstrip())]
+            found.append({"file": name, "line": at + 1, "kind": "kept", "why": why, "old": lines[at],
+                          "new": indent + line[2:].replace("\\n", "\n" + indent)})
+        elif line and not line.startswith("#"):
+            head = line
+    return found
+
+
 def draw(mutants, seed, count):
     """`count` different mutants: a line at random, one of its edits at random."""
     rng = random.Random(seed)
@@ -185,10 +222,13 @@ class Failed(Exception):
     pass
 
 
-def run(command, cwd=None, env=None, timeout=None):
-    """(exit status or None for a hang, output). The command's whole process group ends with it."""
+def run(command, cwd=None, env=None, timeout=None, children=None):
+    """(exit status or None for a hang, output). The command's whole process group ends with it. children: a set that
+    holds the process while it runs."""
     child = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              stdin=subprocess.DEVNULL, start_new_session=True)
+    children = set() if children is None else children
+    children.add(child)
     try:
         output, _ = child.communicate(timeout=timeout)
         return child.returncode, output.decode(errors="replace")
@@ -196,6 +236,8 @@ def run(command, cwd=None, env=None, timeout=None):
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
         return None, ""
+    finally:
+        children.discard(child)
 
 
 def must(command, **arguments):
@@ -250,6 +292,10 @@ class Tree:
         return digest.hexdigest(), hashes
 
     def configure(self, build, flags):
+        if shutil.which("ccache"): # a file that is as it was before is not compiled again
+            flags = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", *flags]
+        if shutil.which("mold"):
+            flags = [*(f"-DCMAKE_{kind}_LINKER_FLAGS=-fuse-ld=mold" for kind in ("EXE", "SHARED", "MODULE")), *flags]
         must(["cmake", "-S", self.source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
               "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags])
 
@@ -270,14 +316,15 @@ class Tree:
                           "skip": properties.get("SKIP_RETURN_CODE", 77)})
         return found
 
-    def run_test(self, test, timeout, extra=None):
+    def run_test(self, test, timeout, extra=None, children=None):
         env = {**os.environ, **test["env"], **(extra or {}), "OMP_NUM_THREADS": "1"}
-        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout)
+        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout, children=children)
 
 
 def lines_reached(tree, counts, hashes):
     """{file: {"hash", "lines"}} of the .gcda files below `counts`, of the folders that are mutated."""
-    files = list(glob.glob(counts + "/**/*.gcda", recursive=True))
+    files = [f for f in glob.glob(counts + "/**/*.gcda", recursive=True)
+             if "/__/" in f or not f.startswith(os.path.join(counts + tree.map_build, "tests"))] # none of the tests' own
     reached = {}
     for file in files: # gcov looks for the notes beside the counts
         notes = file[len(counts):-5] + ".gcno"
@@ -308,47 +355,60 @@ def reach_map(tree, hashes, pattern, labels, options, say, time_is_up):
         tree.configure(tree.map_build, [f"-DCMAKE_C_FLAGS=--coverage -fprofile-update=atomic -include {header}",
                                         "-DCMAKE_C_FLAGS_RELEASE=-O1 -DNDEBUG"])
     listed = {t["name"] for t in tree.tests(tree.build, pattern, labels)}
-    if listed - known.keys():
+    if listed - known.keys() and not options.partial:
         say("building with coverage")
         status, output = tree.make(tree.map_build, options.jobs)
         if status != 0:
             raise Failed(output[-4000:])
     tests = [t for t in tree.tests(tree.map_build, pattern, labels) if t["name"] in listed]
-    for number, test in enumerate(tests, 1):
-        if test["name"] in known:
-            continue
-        if time_is_up():
-            raise Failed(f"time is up: {len(known)} tests are known; the same command goes on")
-        counts = os.path.join(tree.where, "counts")
-        shutil.rmtree(counts, ignore_errors=True)
-        os.makedirs(counts)
-        began = time.monotonic()
-        status, output = tree.run_test(test, 900, {"GCOV_PREFIX": counts})
-        seconds = time.monotonic() - began
-        if status not in (0, test["skip"]):
-            say(f"{test['name']} fails without any mistake, so it is left out: {output[-300:].strip()}")
-        known[test["name"]] = {"seconds": seconds, "passes": status == 0,
-                               "files": lines_reached(tree, counts, hashes) if status == 0 else {}}
-        say(f"{number} of {len(tests)}: {test['name']}, {seconds:.1f} s")
-        with open(path + ".new", "w") as file:
-            json.dump(known, file)
-        os.replace(path + ".new", path)
-    shutil.rmtree(os.path.join(tree.where, "counts"), ignore_errors=True)
-    return {t["name"]: known[t["name"]] for t in tests}
+    missing = [t for t in tests if t["name"] not in known and not options.partial]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for done in concurrent.futures.as_completed(
+                [pool.submit(reached_by, tree, test, hashes, time_is_up) for test in missing]):
+            test, found, output = done.result()
+            if found is None:
+                continue
+            if output:
+                say(f"{test} fails without any mistake, so it is left out: {output}")
+            known[test] = found
+            say(f"{len(known)} of {len(tests)}: {test}, {found['seconds']:.1f} s")
+            with open(path + ".new", "w") as file:
+                json.dump(known, file)
+            os.replace(path + ".new", path)
+    if listed - known.keys() and not options.partial:
+        raise Failed(f"time is up: {len(known)} tests are known; the same command goes on")
+    unknown = {"seconds": 60, "passes": True, "files": None}
+    return {t["name"]: known.get(t["name"], unknown) for t in tests}
+
+
+def reached_by(tree, test, hashes, time_is_up):
+    """(test's name, its row of the map or None when time is up, what it says if it fails)"""
+    if time_is_up():
+        return test["name"], None, ""
+    counts = os.path.join(tree.where, "counts-" + test["name"])
+    shutil.rmtree(counts, ignore_errors=True)
+    os.makedirs(counts)
+    began = time.monotonic()
+    status, output = tree.run_test(test, 900, {"GCOV_PREFIX": counts})
+    found = {"seconds": time.monotonic() - began, "passes": status == 0,
+             "files": lines_reached(tree, counts, hashes) if status == 0 else {}}
+    shutil.rmtree(counts, ignore_errors=True)
+    return test["name"], found, "" if status in (0, test["skip"]) else output[-300:].strip() or "it hangs"
 
 
 def who_reaches(reach, mutant, hashes):
     """Tests that run the line; where gcov saw none (a process that was killed) or the file has changed since, those that
-    run the file."""
+    run the file; and those that the map does not have."""
     name, line = mutant["file"], mutant["line"]
     if name.endswith(".py"):
-        return [t for t in reach if PYTHON_TESTS.search(t) and reach[t]["passes"]]
-    of = {t: reach[t]["files"][name] for t in reach if name in reach[t]["files"]}
+        return [t for t in reach if PYTHON_TESTS[name.split("/")[0]].search(t) and reach[t]["passes"]]
+    unknown = [t for t in reach if reach[t]["files"] is None]
+    of = {t: reach[t]["files"][name] for t in reach if name in (reach[t]["files"] or {})}
     current = {t: set(of[t]["lines"]) for t in of if of[t]["hash"] == hashes[name]}
     stale = [t for t in of if t not in current]
     exact = [t for t in current if line in current[t]]
     near = [t for t in current if current[t] & set(range(line - 3, line))] # a statement counts on its first line
-    return stale + exact or stale + near or list(of)
+    return unknown + (stale + exact or stale + near or list(of))
 
 
 def object_hash(tree, name):
@@ -360,37 +420,66 @@ def object_hash(tree, name):
     return digest.hexdigest()
 
 
-def try_mutant(tree, mutant, reach, hashes, tests, kills, jobs):
-    """Fills in `verdict`: killed, survived, equivalent or unbuildable."""
+def by_promise(reach, mutant, kills):
+    """Order of tests: quick ones, those that have killed mutants of the file, and those that run little else, first."""
+    def cost(test):
+        files = reach[test]["files"] or {}
+        own = len(files.get(mutant["file"], {"lines": []})["lines"])
+        share = own / max(1, sum(len(file["lines"]) for file in files.values()))
+        return (0.5 + reach[test]["seconds"]) / (1 + 2 * kills.get((test, mutant["file"]), 0) + 10 * share)
+    return cost
+
+
+def first_red(tree, names, tests, reach, jobs, seconds):
+    """(name, whether it hung, what it said) of the first test that fails, or None, and the tests that no time was left
+    for. The others are ended when one fails."""
+    children, red, left, lock, began = set(), [], [], threading.Lock(), time.monotonic()
+
+    def one(name):
+        if red or name not in tests:
+            return
+        if seconds and time.monotonic() - began > seconds:
+            left.append(name)
+            return
+        status, output = tree.run_test(tests[name], 20 + 6 * reach[name]["seconds"], children=children)
+        with lock:
+            if status not in (0, tests[name]["skip"]) and not red:
+                red.append((name, status is None, output[-200:].strip()))
+                for child in list(children):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child.pid, signal.SIGKILL)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, names))
+    return (red[0] if red else None), left
+
+
+def try_mutant(tree, mutant, reach, hashes, tests, kills, objects, options):
+    """Fills in `verdict`: killed, survived, undecided, equivalent or unbuildable. objects: {file: hash of its object code}"""
     path = os.path.join(tree.source, mutant["file"])
     with open(path, encoding="utf-8") as file:
         original = file.read()
     lines = original.split("\n")
     if lines[mutant["line"] - 1] != mutant["old"]:
         raise Failed(f"{path}:{mutant['line']} is not what was read")
-    before = object_hash(tree, mutant["file"])
     lines[mutant["line"] - 1] = mutant["new"]
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines))
-        if not mutant["file"].endswith(".py"):
-            status, _ = tree.make(tree.build, jobs)
-            if status != 0:
-                mutant["verdict"] = "unbuildable"
-                return
-            if mutant["file"].endswith(".c") and object_hash(tree, mutant["file"]) == before:
-                mutant["verdict"] = "equivalent"
-                return
-        reaching = who_reaches(reach, mutant, hashes)
-        reaching.sort(key=lambda t: (1 + reach[t]["seconds"]) / (1 + kills.get((t, mutant["file"]), 0)))
+        if tree.make(tree.build, options.jobs)[0] != 0:
+            mutant["verdict"] = "unbuildable"
+            return
+        if mutant["file"].endswith(".c") and object_hash(tree, mutant["file"]) == objects[mutant["file"]]:
+            mutant["verdict"] = "equivalent"
+            return
+        reaching = sorted(who_reaches(reach, mutant, hashes), key=by_promise(reach, mutant, kills))
         mutant["tests"] = len(reaching)
-        for test in (tests[t] for t in reaching if t in tests):
-            status, output = tree.run_test(test, 10 + 4 * reach[test["name"]]["seconds"])
-            if status not in (0, test["skip"]):
-                mutant.update(verdict="killed", by=test["name"], hang=status is None)
-                kills[test["name"], mutant["file"]] = kills.get((test["name"], mutant["file"]), 0) + 1
-                return
-        mutant["verdict"] = "survived"
+        red, left = first_red(tree, reaching, tests, reach, options.jobs, options.seconds)
+        mutant["verdict"] = "killed" if red else "undecided" if left else "survived"
+        mutant["left"] = len(left)
+        if red:
+            mutant.update(by=red[0], hang=red[1], says=red[2])
+            kills[red[0], mutant["file"]] = kills.get((red[0], mutant["file"]), 0) + 1
     finally:
         with open(path, "w", encoding="utf-8") as file:
             file.write(original)
@@ -416,14 +505,16 @@ def report(done):
         print(f"{folder:<12}{killed:>8}{of:>6}{100 * share:>7.1f}%")
     equal = sum(m["verdict"] == "equivalent" for m in done)
     unbuilt = sum(m["verdict"] == "unbuildable" for m in done)
-    print(f"not counted: {equal} with the original's object code, {unbuilt} that do not compile")
-    for m in survivors:
-        print(f"survived: {m['file']}:{m['line']} ({m['kind']}, {m.get('tests', 0)} tests reach it)\n"
+    undecided = [m for m in done if m["verdict"] == "undecided"]
+    print(f"not counted: {equal} with the original's object code, {unbuilt} that do not compile, {len(undecided)} that no "
+          "time was left for")
+    for m in survivors + undecided:
+        print(f"{m['verdict']}: {m['file']}:{m['line']} ({m['kind']}, {m.get('tests', 0)} tests reach it)\n"
               f"  - {m['old'].strip()}\n  + {m['new'].strip()}")
     return rows
 
 
-# Lines, and edits that must be among theirs; none of the last three.
+# Lines, and edits that must be among theirs; none of the last four.
 EXAMPLES = [
     ("    if (a < b && !done)", ["    if (a <= b && !done)", "    if (a < b || !done)", "    if (a < b && done)",
                                  "    if (false)", "    if (true)"]),
@@ -435,7 +526,7 @@ EXAMPLES = [
                                                              "    for (uint32_t i = 0; i < w->shape->intermediate; i++)"]),
     ("    return fmin(worst, 0x1p-120);", ["    return fmax(worst, 0x1p-120);", "    return fmin(worst, 0x1p-119);"]),
     ("    *value = rint(x); /* 3 < 4 */", ["    *value = trunc(x); /* 3 < 4 */"]),
-    ('#define N 3', []), ('    const char *text = "a < 3";', []), ("    /* a < 3 */", []),
+    ('#define N 3', []), ('    char text[80];', []), ('    const char *text = "a < 3";', []), ("    /* a < 3 */", []),
 ]
 
 
@@ -464,16 +555,21 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (1)")
     parser.add_argument("--count", type=int, default=50, help="how many (50)")
     parser.add_argument("--folder", action="append", metavar="PREFIX",
-                        help="draw from files whose path begins so; may be repeated (all of " + ", ".join(FOLDERS) + ")")
+                        help="only of files whose path begins so; may be repeated (all of " + ", ".join(FOLDERS) + ")")
+    parser.add_argument("--kept", metavar="FILE", help="try the mutants that FILE names instead, as tests/mutants.txt does")
     parser.add_argument("--tests", default=".", metavar="REGEX", help="only tests whose name matches")
     parser.add_argument("--labels", default="unit", help="labels of tests, commas between: unit is `make test` (unit)")
     parser.add_argument("--minutes", type=float,
                         help="end after so many, with exit code 3 unless --least is given; the next run goes on")
+    parser.add_argument("--partial", action="store_true",
+                        help="do not go on with the map: a test that it does not have may reach any line")
+    parser.add_argument("--seconds", type=float, help="of tests a mutant: what no test has killed then is undecided")
     parser.add_argument("--least", type=float, metavar="PERCENT", help="fail below this score, of all and of each folder")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build")
     parser.add_argument("--work", help="where copies and builds are kept (build/mutation)")
     parser.add_argument("--fresh", action="store_true", help="find out anew which test reaches which line")
-    parser.add_argument("--check", action="store_true", help="check what edits are made of a few lines, and no more")
+    parser.add_argument("--check", action="store_true", 
+                        help="check what edits are made of a few lines, and that kept mutants have theirs; no more")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument("--report", action="store_true", help="print what all runs on these sources found")
     return parser.parse_args()
@@ -481,10 +577,11 @@ def arguments():
 
 def main():
     options = arguments()
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     check_edits()
     if options.check:
+        print(f"{len(kept(os.path.join(root, 'tests/mutants.txt'), root))} kept mutants have their line")
         return 0
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     where = os.path.abspath(options.work or os.path.join(root, "build", "mutation"))
     tree = Tree(root, where)
     began = time.monotonic()
@@ -499,7 +596,10 @@ def main():
     names = must(["git", "ls-files", "-z", *FOLDERS], cwd=root).split("\0")
     files = sorted(n for n in names if n.endswith((".c", ".py")) and "/faults/" not in n and
                    any(n.startswith(p) for p in options.folder or FOLDERS))
-    drawn = draw(mutants_of(root, files), options.seed, options.count)
+    if options.kept:
+        drawn = [m for m in kept(options.kept, root) if any(m["file"].startswith(p) for p in options.folder or FOLDERS)]
+    else:
+        drawn = draw(mutants_of(root, files), options.seed, options.count)
     if options.list:
         for m in drawn:
             print(f"{m['file']}:{m['line']} {m['kind']}\n  - {m['old'].strip()}\n  + {m['new'].strip()}")
@@ -509,7 +609,7 @@ def main():
     if os.path.exists(path):
         for line in open(path):
             m = json.loads(line)
-            same = m["digest"] == digest or m["verdict"] != "survived" # other tests can kill more, hardly less
+            same = m["digest"] == digest or m["verdict"] not in ("survived", "undecided") # other tests kill more, hardly less
             if same and m["hash"] == hashes.get(m["file"]) and m["selection"] == [options.tests, options.labels]:
                 known[m["file"], m["line"], m["new"]] = m
     if options.report:
@@ -524,7 +624,11 @@ def main():
         raise Failed(output[-4000:])
     tests = {t["name"]: t for t in tree.tests(tree.build, options.tests, labels)}
     reach = reach_map(tree, hashes, options.tests, labels, options, say, time_is_up)
+    objects = {mutant["file"]: object_hash(tree, mutant["file"]) for mutant in drawn}
     kills, done = {}, []
+    for mutant in known.values():
+        if mutant["verdict"] == "killed":
+            kills[mutant["by"], mutant["file"]] = kills.get((mutant["by"], mutant["file"]), 0) + 1
     for number, mutant in enumerate(drawn, 1):
         key = mutant["file"], mutant["line"], mutant["new"]
         if key in known:
@@ -534,7 +638,7 @@ def main():
             say(f"time is up: {len(done)} of {len(drawn)} mutants")
             break
         since = time.monotonic()
-        try_mutant(tree, mutant, reach, hashes, tests, kills, options.jobs)
+        try_mutant(tree, mutant, reach, hashes, tests, kills, objects, options)
         mutant.update(digest=digest, hash=hashes[mutant["file"]], seed=options.seed, selection=[options.tests, options.labels],
                       seconds=round(time.monotonic() - since, 1))
         with open(path, "a") as file:
@@ -543,7 +647,12 @@ def main():
         say(f"{number} of {len(drawn)}: {mutant['file']}:{mutant['line']} {mutant['verdict']} "
             f"{mutant.get('by', '')} ({mutant['seconds']} s)")
     rows = report(done)
-    if len(done) < len(drawn) and options.least is None:
+    none = [m for m in done if options.kept and m["verdict"] in ("equivalent", "unbuildable")]
+    for m in none:
+        print(f"mutate: {m['file']}:{m['line']} is {m['verdict']}, so it tests nothing: {m['new'].strip()}", file=sys.stderr)
+    if none:
+        return 1
+    if len(done) < len(drawn) and (options.kept or options.least is None):
         return 3
     if options.least is not None and any(100 * share < options.least for _, _, of, share in rows):
         print(f"mutate: below {options.least} %: see the survivors above", file=sys.stderr)

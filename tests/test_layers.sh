@@ -46,6 +46,7 @@ may "harness/run/*.[ch]" "$shared|$run"
 may "harness/faults/*.[ch]" "$shared|$faults"
 may "harness/judge/*.[ch]" "$shared|$judge"
 may "harness/study/*.[ch]" "$shared|$judge|$study"
+may "harness/mpi/*.[ch]" 'harness/study/ranks\.h'
 may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
 may "harness/report/*.[ch]" "$shared|$judge|$study|harness/report/[a-z0-9_]+\.h"
 may "harness/program/*.[ch]" "$shared|$judge|$study|harness/(explain|report|program)/[a-z0-9_]+\.h"
@@ -58,7 +59,7 @@ fi
 # What judging finds are C structs: JSON is written in report/ and program/, and read where a file or a worker is.
 only 'harness/(report|program)/|harness/run/(worker|json_text)|harness/judge/policy|fixtures/|tests/' 'jansson' 'jansson, which is for report/'
 # Code of a subject runs in processes of its own: the judge opens no library.
-only 'harness/run/(subject|guarded|library_child|worker_child)\.c' 'harness/run/subject\.h' 'harness/run/subject.h, which runs a subject'\''s code'
+only 'harness/run/(subject|guarded|library_child|timed|worker_child)\.c' 'harness/run/subject\.h' 'harness/run/subject.h, which runs a subject'\''s code'
 bad=$(grep -rlE 'dlm?open *\(' harness | grep -v '^harness/run/subject\.c$' || true)
 for file in $bad; do
     echo "test_layers: $file opens a library; harness/run/subject.c alone does" >&2
@@ -76,8 +77,9 @@ ${bad:-no names in gaugeblock.h}" >&2
 fi
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
-only 'reference/truth/(layer|route)\.c|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
-only 'harness/study/|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies and tails'
+only 'reference/truth/(layer|route)\.c|harness/explain/|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
+only 'harness/mpi/' 'mpi\.h' 'MPI, which is for gaugeblock-mpi'
+only 'harness/study/|harness/report/(bench_report|timing_json)\.c|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies, times and tails'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 
 if [ "$failures" -gt 0 ]; then

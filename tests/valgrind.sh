@@ -47,7 +47,8 @@ done
 for program in "$build"/tests/fuzz/fuzz_*_corpus; do
     name=$(basename "$program")
     kept=${name#fuzz_}
-    memcheck "$name" "$program" "$source/fuzz/corpus/${kept%_corpus}" 1
+    corpus=$source/fuzz/corpus/${kept%_corpus}
+    memcheck "$name" "$program" "$corpus" "$(ls "$corpus" | wc -l)"
 done
 
 cat <<END

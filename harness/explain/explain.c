@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cblas.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/explain/causes.h"
 #include "harness/explain/explain.h"
 #include "harness/explain/finding_text.h"
 #include "harness/explain/hypothesis.h"
 #include "harness/run/operators.h"
-#include "harness/explain/structure.h"
 #include "quant/quant.h"
 
 enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 
-/* What a finding must explain of the squared error to be named, and for how long one is looked for. */
-#define STRUCTURED 0.999
-#define SECONDS 8.0
+/* With how many products the list of known bugs is tried: about ten seconds. */
+#define LIST_PRODUCTS 0x1p35
 
 /* Errors below this share of the largest one are not counted as wrong elements. */
 #define COUNTED 0.05
 
 /* So many products take about as long as a glance. */
-#define MOST_PRODUCTS (1u << 28)
+#define MOST_PRODUCTS (1u << 26)
 
 /* [tokens, ...] of what the operation writes: elements of one token. */
 static size_t per_token(const struct window *w)
@@ -216,6 +216,16 @@ static void append_place(struct explanation *e)
         snprintf(e->text + used, bytes - used, "; in columns %s only", e->columns);
 }
 
+/* A larger problem's list of known bugs ends where it would take too long. */
+static void append_untried(const struct window *w, struct explanation *e)
+{
+    size_t used = strlen(e->text);
+    if (w->untried && used < sizeof e->text)
+        snprintf(e->text + used, sizeof e->text - used,
+                 "; %u of %u known bugs were not tried, which would take long: --minimise makes the problem small",
+                 w->untried, w->tried + w->untried);
+}
+
 /* How many candidates explain as well as the first, which counts. */
 static uint32_t alike(const struct window *w)
 {
@@ -241,13 +251,6 @@ static void write_name(const struct window *w, char *text, size_t bytes)
                  gb_format_name(w->activations));
 }
 
-static struct finding_frame frame_of(const struct window *w, const struct finding *f)
-{
-    const struct gb_shape *shape = &w->trace.arguments.shape;
-    bool hidden = f->stage == FINDING_INPUT || f->stage == FINDING_DOWN || f->stage == FINDING_COMBINE;
-    return (struct finding_frame){hidden ? shape->hidden : shape->intermediate, w->first, w->tokens};
-}
-
 static struct explained explained_of(const struct candidate *c)
 {
     struct explained e = {.explains = c->explains};
@@ -255,18 +258,8 @@ static struct explained explained_of(const struct candidate *c)
     return e;
 }
 
-/* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
-static bool is_structured(const struct window *w, const struct structure *found)
-{
-    double all = 0.0;
-    for (uint32_t row = 0; row < w->rows; row++)
-        all += w->squares[row];
-    return found->explains >= STRUCTURED ||
-           (found->explains >= EXPLAINED && (1.0 - found->explains) * all <= 2.0 * w->noise);
-}
-
 /* NULL: no memory. */
-static struct explanation *conclude(const struct window *w, const struct structure *found)
+static struct explanation *conclude(const struct window *w, const struct causes *causes)
 {
     bool named = w->count && w->candidates[0].explains >= EXPLAINED;
     struct explanation *e = calloc(1, sizeof *e);
@@ -279,11 +272,11 @@ static struct explanation *conclude(const struct window *w, const struct structu
         return NULL;
     }
     e->layer = w->layer;
-    if (is_structured(w, found)) {
-        e->found_count = 1;
-        e->found[0] = found->finding;
-        struct finding_frame frame = frame_of(w, &found->finding);
-        finding_words(&found->finding, &frame, &e->words[0]);
+    for (; e->found_count < causes->count; e->found_count++) {
+        const struct finding *found = &causes->of[e->found_count];
+        struct finding_frame frame = causes_frame(w, found);
+        e->found[e->found_count] = *found;
+        finding_words(found, &frame, &e->words[e->found_count]);
     }
     place_name(&w->place, w->first, e);
     for (; e->shown_count < w->count && e->shown_count < MOST_SHOWN; e->shown_count++)
@@ -303,49 +296,18 @@ static struct explanation *conclude(const struct window *w, const struct structu
     }
     if (!named || w->candidates[0].rank != RANK_STRUCTURE)
         append_place(e);
+    append_untried(w, e);
     return e;
 }
 
-/* Looks at the errors of any size first, then at those beyond rounding. */
-static enum gb_status find_structure(struct window *w, struct structure *found, struct gb_error *error)
-{
-    struct place visible = w->place;
-    enum gb_status status = place_new(w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
-    w->place.rows_per_token = w->rows_per_token;
-    if (status == GB_OK)
-        status = structure_search(w, SECONDS / 2.0, found, error);
-    place_free(&w->place);
-    w->place = visible;
-    if (status == GB_OK && found->explains < STRUCTURED && w->noise > 0.0) {
-        struct structure other;
-        status = structure_search(w, SECONDS / 2.0, &other, error);
-        if (status == GB_OK && other.explains > found->explains)
-            *found = other;
-    }
-    return status;
-}
-
-/* Enters a finding that explains enough. */
-static void enter_structure(struct window *w, const struct structure *found)
-{
-    char name[160], kind[160];
-    struct finding_frame frame = frame_of(w, &found->finding);
-    bool nothing = w->count && w->candidates[0].rank == RANK_NOTHING; /* which has a name */
-    if (!is_structured(w, found) || (nothing && finding_is_everywhere(&found->finding)))
-        return;
-    finding_name(&found->finding, &frame, name, sizeof name);
-    finding_kind(&found->finding, kind, sizeof kind);
-    window_enter(w, RANK_STRUCTURE, kind, name, found->explains);
-}
-
 static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
-                              struct structure *found, struct gb_error *error)
+                              struct causes *causes, struct gb_error *error)
 {
     bool few = w->wrong < FEW_ELEMENTS;
     try_nothing(w);
-    enum gb_status status = find_structure(w, found, error);
+    enum gb_status status = causes_find(w, causes, error);
     if (status == GB_OK)
-        enter_structure(w, found);
+        causes_enter(w, causes);
     if (status == GB_OK && !few)
         status = try_contract(w, b, error);
     if (status == GB_OK && !few)
@@ -377,19 +339,23 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     w->rows_per_token = w->inner ? shape->top_k : 1;
     w->slots_of_row = w->inner ? 1 : shape->top_k;
     w->width = w->inner ? shape->intermediate : shape->hidden;
+    w->affordable = LIST_PRODUCTS;
     enum gb_status status = GB_OK;
+    int threads = openblas_get_num_threads();
+    openblas_set_num_threads(1); /* products too small to share: waiting threads cost more than they take off */
     if (find_worst(w, subject, baseline->reference, &token)) {
         status = window_new(baseline, subject, token, w, error);
-        struct structure found = {.explains = 0.0};
+        struct causes causes = {.count = 0};
         if (status == GB_OK)
-            status = try_all(w, baseline, subject, &found, error);
+            status = try_all(w, baseline, subject, &causes, error);
         if (status == GB_OK) {
             sort(w);
-            *explanation = conclude(w, &found);
+            *explanation = conclude(w, &causes);
             if (!*explanation)
                 status = gb_fail(error, GB_ENOMEM, "no memory to explain an error");
         }
     }
+    openblas_set_num_threads(threads);
     window_free(w);
     free(w);
     return status;

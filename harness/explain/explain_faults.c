@@ -70,7 +70,7 @@ enum gb_status try_faults(struct window *w, struct gb_error *error)
     enum gb_status status = GB_OK;
     const struct fault *fault;
     for (size_t i = 0; status == GB_OK && (fault = fault_at(i)); i++)
-        if (fault_applies(fault, &w->trace.arguments) && possible(w, fault))
+        if (fault_applies(fault, &w->trace.arguments) && possible(w, fault) && window_afford(w))
             status = try_fault(w, fault, error);
     return status;
 }

@@ -223,7 +223,7 @@ enum gb_status try_offsets(struct window *w, const struct gb_fixture *f, struct 
         uint32_t size = sizes[i / 2], offset = i % 2 ? experts - size : size;
         char name[64];
         bool repeated = size == 0 || (i / 2 > 0 && size == 1) || (i % 2 && 2 * size == experts);
-        if (repeated || offset >= experts || !shifted(w, f, offset, ids))
+        if (repeated || offset >= experts || !shifted(w, f, offset, ids) || !window_afford(w))
             continue;
         status = window_run(w, &a, NULL, w->faulty, error);
         snprintf(name, sizeof name, "experts' ids off by %s%u", i % 2 ? "-" : "", size);

@@ -29,6 +29,17 @@ double window_error(const struct window *w, const struct gb_layer_outputs *subje
     return window_difference(window_value(w, subject, i), right);
 }
 
+bool window_afford(struct window *w)
+{
+    const struct gb_shape *s = &w->trace.arguments.shape;
+    double products = 3.0 * w->tokens * s->top_k * (double)s->hidden * (double)s->intermediate;
+    bool can = products <= w->affordable;
+    w->affordable -= can ? products : 0.0;
+    w->tried += can;
+    w->untried += !can;
+    return can;
+}
+
 void window_enter(struct window *w, enum rank rank, const char *kind, const char *name, double explains)
 {
     if (w->count == MOST_CANDIDATES || !(explains > 0.0))

@@ -63,9 +63,14 @@ struct window {
     struct place place;         /* of rows and columns */
     char contract[64];          /* the kind of try_contract's candidate, and */
     enum gb_format activations; /* what it would take */
+    double affordable;          /* products that are left for trying known bugs */
+    uint32_t tried, untried;    /* how many were, and how many were not */
     struct candidate candidates[MOST_CANDIDATES];
     uint32_t count;
 };
+
+/* Whether a known bug can still be tried, which takes all of the window's products once; counts it. */
+bool window_afford(struct window *w);
 
 /* Results of the subject, of the kind that `operation` writes: element i of the layer. */
 double window_value(const struct window *w, const struct gb_layer_outputs *layer, size_t i);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/explain/invert.h"
 #include "quant/quant.h"
+
+#undef I /* complex.h's, which cblas.h includes */
 
 /* Entries of the matrix at most, the share of the equations that unknowns may be, and what of the squared error may be
  * left. */
@@ -17,9 +20,11 @@ struct system {
     uint32_t equations, unknowns; /* top_k * intermediate */
     float *matrix;                /* [unknowns, equations]: a row for each unknown */
     double *rest;                 /* [equations], what is left of the errors */
+    float *left, *products;       /* [equations], rest in FP32; [unknowns], matrix times it */
     double *basis;                /* [most, equations], orthonormal */
     double *factor;               /* [most, most], upper triangular: the chosen rows in the basis */
     double *along;                /* [most]: the errors in the basis */
+    double *overlap;              /* [most]: a new row in the basis */
     uint32_t *chosen;             /* [most] */
     uint32_t count, most;
     bool *taken;   /* [unknowns] */
@@ -30,6 +35,9 @@ static void system_free(struct system *y)
 {
     free(y->matrix);
     free(y->rest);
+    free(y->left);
+    free(y->products);
+    free(y->overlap);
     free(y->basis);
     free(y->factor);
     free(y->along);
@@ -54,11 +62,14 @@ static enum gb_status system_new(const struct stages *s, uint32_t token, struct 
     y->basis = malloc(((size_t)y->most * y->equations + 1) * sizeof *y->basis);
     y->factor = calloc((size_t)y->most * y->most + 1, sizeof *y->factor);
     y->along = malloc((y->most + 1) * sizeof *y->along);
+    y->overlap = malloc((y->most + 1) * sizeof *y->overlap);
+    y->left = malloc((y->equations + 1) * sizeof *y->left);
+    y->products = malloc((y->unknowns + 1) * sizeof *y->products);
     y->chosen = malloc((y->most + 1) * sizeof *y->chosen);
     y->taken = calloc(y->unknowns, sizeof *y->taken);
     y->power = calloc(y->unknowns, sizeof *y->power);
-    bool memory =
-        column && row && y->matrix && y->rest && y->basis && y->factor && y->along && y->chosen && y->taken && y->power;
+    bool memory = column && row && y->matrix && y->rest && y->left && y->products && y->basis && y->factor &&
+                  y->along && y->overlap && y->chosen && y->taken && y->power;
     for (uint32_t j = 0; memory && j < w->width; j++)
         if (w->place.column[j])
             column[found++] = j;
@@ -82,20 +93,9 @@ static enum gb_status system_new(const struct stages *s, uint32_t token, struct 
     return memory ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to invert the down projection");
 }
 
-static double dot_row(const float *row, const double *v, uint32_t n)
+static double squares(const double *v, uint32_t n)
 {
-    double sum = 0.0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += (double)row[i] * v[i];
-    return sum;
-}
-
-static double dot(const double *a, const double *b, uint32_t n)
-{
-    double sum = 0.0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
+    return cblas_ddot((int)n, v, 1, v, 1);
 }
 
 static uint32_t group_of(const struct stages *s, enum grouping grouping, uint32_t unknown)
@@ -119,13 +119,17 @@ static uint32_t choose(const struct stages *s, enum grouping grouping, const str
 {
     uint32_t best = groups;
     double most = 0.0;
+    for (uint32_t n = 0; n < y->equations; n++)
+        y->left[n] = (float)y->rest[n];
+    cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)y->unknowns, (int)y->equations, 1.0f, y->matrix, (int)y->equations,
+                y->left, 1, 0.0f, y->products, 1);
     memset(energy, 0, groups * sizeof *energy);
     memset(power, 0, groups * sizeof *power);
     for (uint32_t u = 0; u < y->unknowns; u++) {
         if (y->taken[u] || y->power[u] == 0.0)
             continue;
         uint32_t g = group_of(s, grouping, u);
-        double c = dot_row(y->matrix + (size_t)u * y->equations, y->rest, y->equations);
+        double c = (double)y->products[u];
         energy[g] += c * c;
         power[g] += y->power[u];
     }
@@ -145,42 +149,35 @@ static void take(struct system *y, uint32_t unknown)
     y->taken[unknown] = true;
     for (uint32_t n = 0; n < y->equations; n++)
         q[n] = (double)row[n];
-    for (int pass = 0; pass < 2; pass++)
-        for (uint32_t c = 0; c < y->count; c++) {
-            const double *other = y->basis + (size_t)c * y->equations;
-            double along = dot(other, q, y->equations);
-            y->factor[(size_t)c * y->most + y->count] += along;
-            for (uint32_t n = 0; n < y->equations; n++)
-                q[n] -= along * other[n];
-        }
-    double length = sqrt(dot(q, q, y->equations));
+    int rows = (int)y->count, columns = (int)y->equations, most = (int)y->most;
+    for (int pass = 0; rows && pass < 2; pass++) {
+        cblas_dgemv(CblasRowMajor, CblasNoTrans, rows, columns, 1.0, y->basis, columns, q, 1, 0.0, y->overlap, 1);
+        cblas_dgemv(CblasRowMajor, CblasTrans, rows, columns, -1.0, y->basis, columns, y->overlap, 1, 1.0, q, 1);
+        cblas_daxpy(rows, 1.0, y->overlap, 1, y->factor + y->count, most);
+    }
+    double length = sqrt(squares(q, y->equations));
     if (length < 1e-6 * sqrt(y->power[unknown])) {
-        for (uint32_t c = 0; c < y->count; c++)
-            y->factor[(size_t)c * y->most + y->count] = 0.0;
+        cblas_dscal(rows, 0.0, y->factor + y->count, most);
         return;
     }
-    for (uint32_t n = 0; n < y->equations; n++)
-        q[n] /= length;
+    cblas_dscal(columns, 1.0 / length, q, 1);
     y->factor[(size_t)y->count * y->most + y->count] = length;
-    y->along[y->count] = dot(q, y->rest, y->equations);
-    for (uint32_t n = 0; n < y->equations; n++)
-        y->rest[n] -= y->along[y->count] * q[n];
+    y->along[y->count] = cblas_ddot(columns, q, 1, y->rest, 1);
+    cblas_daxpy(columns, -y->along[y->count], q, 1, y->rest, 1);
     y->chosen[y->count++] = unknown;
 }
 
 static void solve(const struct system *y, double *delta)
 {
     memset(delta, 0, y->unknowns * sizeof *delta);
-    for (uint32_t c = y->count; c-- > 0;) {
-        double sum = y->along[c];
-        for (uint32_t d = c + 1; d < y->count; d++)
-            sum -= y->factor[(size_t)c * y->most + d] * delta[y->chosen[d]];
-        delta[y->chosen[c]] = sum / y->factor[(size_t)c * y->most + c];
-    }
+    cblas_dtrsv(CblasRowMajor, CblasUpper, CblasNoTrans, CblasNonUnit, (int)y->count, y->factor, (int)y->most, y->along,
+                1);
+    for (uint32_t c = 0; c < y->count; c++)
+        delta[y->chosen[c]] = y->along[c];
 }
 
-enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grouping, double *delta,
-                      struct gb_error *error)
+enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grouping, double most, double *delta,
+                      double *work, struct gb_error *error)
 {
     struct system y;
     enum gb_status status = system_new(s, token, &y, error);
@@ -188,12 +185,15 @@ enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grou
     double *energy = malloc(groups * sizeof *energy), *power = malloc(groups * sizeof *power);
     if (status == GB_OK && (!energy || !power))
         status = gb_fail(error, GB_ENOMEM, "no memory to invert the down projection");
-    double all = status == GB_OK ? dot(y.rest, y.rest, y.equations) : 0.0;
-    while (status == GB_OK && dot(y.rest, y.rest, y.equations) > UNEXPLAINED * all) {
+    double all = status == GB_OK ? squares(y.rest, y.equations) : 0.0;
+    double products = 0.0;
+    while (status == GB_OK && squares(y.rest, y.equations) > UNEXPLAINED * all) {
+        products += (double)y.unknowns * y.equations;
         uint32_t g = choose(s, grouping, &y, energy, power, groups), members = 0;
         for (uint32_t u = 0; u < y.unknowns; u++)
             members += !y.taken[u] && group_of(s, grouping, u) == g;
-        if (g == groups || y.count + members > y.most)
+        products += 4.0 * members * y.count * y.equations;
+        if (g == groups || y.count + members > y.most || products > most)
             status = GB_EUNSUPPORTED;
         for (uint32_t u = 0; status == GB_OK && u < y.unknowns; u++)
             if (!y.taken[u] && y.power[u] > 0.0 && group_of(s, grouping, u) == g)
@@ -201,6 +201,7 @@ enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grou
     }
     if (status == GB_OK)
         solve(&y, delta);
+    *work += products;
     system_free(&y);
     free(energy);
     free(power);

@@ -16,10 +16,10 @@ enum grouping {
 
 /*
  * The fewest groups of elements whose errors make the token's outputs wrong as they are, chosen one after another, by
- * least squares. delta: [top_k, intermediate]. GB_EUNSUPPORTED: no few groups do, as compared with the outputs.
- * GB_ENOMEM.
+ * least squares. delta: [top_k, intermediate]. GB_EUNSUPPORTED: no few groups do, as compared with the outputs, or it
+ * takes more than `most` products. *work: grows by what it takes. GB_ENOMEM.
  */
-enum gb_status invert(const struct stages *stages, uint32_t token, enum grouping grouping, double *delta,
-                      struct gb_error *error);
+enum gb_status invert(const struct stages *stages, uint32_t token, enum grouping grouping, double most, double *delta,
+                      double *work, struct gb_error *error);
 
 #endif

@@ -184,6 +184,11 @@ static void plant_codes_global_missing(struct injected *p)
     p->coded.d = 1.0f;
 }
 
+static void plant_codes_global_twice(struct injected *p)
+{
+    p->coded.d *= p->coded.d;
+}
+
 static void plant_codes_other_alpha(struct injected *p)
 {
     p->coded.d = other_global(p);
@@ -327,6 +332,8 @@ static const struct fault codes[] = {
     CODES("last block zero", 0, codes_tail, 0, "CUTLASS #3536: K tail dropped"),
     CODES("subnormal scales zero", SCALES_E4M3, scales_subnormal_zero, 0, "FlashInfer #3933, #2356"),
     CODES("global scale missing", SCALES_E4M3, codes_global_missing, 0, "FlashInfer #3548: about 2400 times"),
+    CODES("global scale used twice", SCALES_E4M3, codes_global_twice, 0,
+          "FlashInfer #3548: one in the quantiser's output and in alpha"),
     CODES("alpha of the other product", SCALES_E4M3, codes_other_alpha, 0, "one alpha for both grouped products"),
     CODES("global scale of the other product", SCALES_E4M3, codes_other_global, 0, "a1_gscale used for a2"),
     CODES("global scale of the first token", SCALES_E4M3, codes_first_global, 0,

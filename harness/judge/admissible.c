@@ -77,10 +77,10 @@ static double outer_boundary(const struct rounding *r, uint32_t code)
     return isnan(next) ? (code & r->sign ? -INFINITY : INFINITY) : 0.5 * ((double)r->decode(code) + (double)next);
 }
 
-/* P(error >= distance) of an error with this mean, by Cantelli's inequality. */
+/* P(error >= distance) of an error with this mean, by Cantelli's inequality, less what underflow may add to it. */
 static double reaches(double distance, double mean, const struct unrounded *v)
 {
-    double beyond = distance - mean;
+    double beyond = distance - v->underflow - mean;
     if (distance > v->worst)
         return 0.0;
     return beyond <= 0.0 ? 1.0 : v->variance / (v->variance + beyond * beyond);

@@ -21,6 +21,7 @@ struct unrounded {
     double truth;
     double limit;                 /* anything within truth +- limit is possible; NaN truth: NaN alone */
     double worst, variance, bias; /* of its error: the theorem, the variance, the mean of either sign */
+    double underflow;             /* what underflow may add to it */
 };
 
 /* CODE_SAME: the reference's value; zeros of either sign are. CODE_ADMISSIBLE: another one that some possible value is

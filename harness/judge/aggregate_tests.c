@@ -53,16 +53,18 @@ const char *family_place(enum family family, const struct family_result *r, char
 
 /* A sum of errors along a direction u. */
 struct scale_error {
-    double along;    /* u . error */
-    double signal;   /* u . what is to be scaled */
-    double variance; /* of u . error */
-    double bias;     /* u . the error of rounding toward zero */
+    double along;     /* u . error */
+    double signal;    /* u . what is to be scaled */
+    double variance;  /* of u . error */
+    double bias;      /* u . the error of rounding toward zero */
+    double underflow; /* |u| . what underflow may do */
 };
 
 /* A sum of squares of uncorrelated errors in units of their standard deviation. */
 struct squares {
     double count;
-    double errors, truth, bias; /* of errors, of truth, of the errors of rounding toward zero */
+    double errors, truth, bias,
+        underflow; /* of errors, of truth, of the errors of rounding toward zero, of underflow */
 };
 
 static double squared(double v)
@@ -104,7 +106,8 @@ double rms_limit(double count, double x)
 static void enter_scale(struct aggregate_tests *s, enum family family, const struct scale_error *g, uint32_t layer,
                         uint32_t first, uint32_t second)
 {
-    double limit = scale_limit(g->variance, log(2.0 * (double)s->scale / s->probability)) + fabs(g->bias);
+    double limit =
+        scale_limit(g->variance, log(2.0 * (double)s->scale / s->probability)) + fabs(g->bias) + g->underflow;
     s->family[family].zero_exceeding += g->signal > limit;
     enter(s, family, fabs(g->along), limit, limit / g->signal, layer, first, second);
 }
@@ -112,7 +115,7 @@ static void enter_scale(struct aggregate_tests *s, enum family family, const str
 static void enter_squares(struct aggregate_tests *s, enum family family, const struct squares *q, uint32_t layer,
                           uint32_t first, uint32_t second)
 {
-    double limit = rms_limit(q->count, log((double)s->rms / s->probability)) + sqrt(q->bias);
+    double limit = rms_limit(q->count, log((double)s->rms / s->probability)) + sqrt(q->bias) + sqrt(q->underflow);
     double floor = sqrt((limit * limit - q->count) / q->truth);
     s->family[family].zero_exceeding += sqrt(q->truth) > limit;
     enter(s, family, sqrt(q->errors), limit, floor, layer, first, second);
@@ -126,6 +129,7 @@ static void add_scale(struct scale_error *sum, const struct scale_error *g)
     sum->signal += weight * g->signal;
     sum->variance += squared(weight) * g->variance;
     sum->bias += weight * g->bias;
+    sum->underflow += fabs(weight) * g->underflow;
 }
 
 /* One layer's output under the judge. */
@@ -162,6 +166,7 @@ static struct scale_error along_direction(const struct run_case *j, uint32_t tok
         size_t i = (size_t)token * j->hidden + o;
         g.along += (double)u[o] * j->errors[i];
         g.bias += (double)u[o] * j->bias[i];
+        g.underflow += fabs((double)u[o]) * j->expected->of->output_underflow[i];
     }
     return g;
 }
@@ -196,6 +201,16 @@ static void test_directions(const struct run_case *j, struct scale_error *expert
 /* Of an output's variance; below, what is left of it is the roundings of what was taken out. */
 static const double least_kept = 0x1p-20;
 
+/* What underflow may do to an output that is free of what open codes may do: other outputs' shares come in then. */
+static double column_underflow(const struct run_case *j, uint32_t token, uint32_t o)
+{
+    const struct gb_covariance *m = j->expected->covariance;
+    const size_t i = (size_t)token * j->hidden + o;
+    if (!m->open || !m->open[token])
+        return j->expected->of->output_underflow[i];
+    return m->deviation[i] * sqrt(m->underflow[token]); /* there is one tile */
+}
+
 /* Errors of one column in different tokens are independent. */
 static void test_columns(const struct run_case *j)
 {
@@ -204,8 +219,9 @@ static void test_columns(const struct run_case *j)
         for (uint32_t t = 0; t < j->tokens; t++) {
             size_t i = (size_t)t * j->hidden + o;
             double kept = j->expected->covariance->kept ? j->expected->covariance->kept[i] : 1.0;
-            struct scale_error g = {j->errors[i], kept * j->expected->truth[i],
-                                    kept * squared(j->expected->of->output_sigma[i]), j->bias[i]};
+            double deviation = hypot(j->expected->of->output_sigma[i], j->expected->of->output_underflow[i]);
+            struct scale_error g = {j->errors[i], kept * j->expected->truth[i], kept * squared(deviation), j->bias[i],
+                                    column_underflow(j, t, o)};
             if (!j->repeats[t] && !left_out(j, t) && kept > least_kept)
                 add_scale(&column, &g);
         }
@@ -228,7 +244,9 @@ static struct squares squares_of(const struct run_case *j, uint32_t token, uint3
     uint32_t width = j->expected->covariance->tile, first = tile * width;
     uint32_t count = j->hidden - first < width ? j->hidden - first : width;
     size_t at = (size_t)token * j->hidden + first;
-    struct squares q = {.count = count};
+    struct squares q = {.count = count,
+                        .underflow =
+                            j->expected->covariance->underflow[(size_t)token * j->expected->covariance->tiles + tile]};
     q.count -= j->expected->covariance->open ? j->expected->covariance->open[token] : 0;
     memcpy(values, j->errors + at, sizeof(double) * count);
     q.errors = whitened_squares(j, token, tile, count, values);
@@ -245,6 +263,7 @@ static void add_squares(struct squares *sum, const struct squares *q)
     sum->errors += q->errors;
     sum->truth += q->truth;
     sum->bias += q->bias;
+    sum->underflow += q->underflow;
 }
 
 /* Errors of different tokens are independent. values: scratch, [hidden]. */
@@ -374,13 +393,14 @@ void aggregate_intermediate(struct aggregate_tests *s, const struct baseline *b,
         struct scale_error sum = {0};
         struct squares q = {0};
         for (size_t i = (size_t)pair * shape->intermediate; i < (size_t)(pair + 1) * shape->intermediate; i++) {
-            double h = bounds->of.intermediate_truth[i], variance = squared(bounds->of.intermediate_sigma[i]);
-            struct scale_error g = {subject[i] - h, h, variance, bounds->of.intermediate_bias[i]};
+            double h = bounds->of.intermediate_truth[i], underflow = bounds->of.intermediate_underflow[i];
+            double variance = squared(bounds->of.intermediate_sigma[i]) + squared(underflow);
+            struct scale_error g = {subject[i] - h, h, variance, bounds->of.intermediate_bias[i], underflow};
             if (variance == 0.0)
                 continue;
             add_scale(&sum, &g);
             add_squares(&q, &(struct squares){1.0, squared(g.along) / variance, squared(h) / variance,
-                                              squared(g.bias) / variance});
+                                              squared(g.bias) / variance, squared(underflow) / variance});
         }
         enter_scale(s, SCALE_INTERMEDIATE, &sum, layer, pair / shape->top_k, pair % shape->top_k);
         enter_squares(s, RMS_INTERMEDIATE, &q, layer, pair / shape->top_k, pair % shape->top_k);

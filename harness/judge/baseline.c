@@ -101,6 +101,8 @@ static void bounds_free(struct baseline *b)
         free(bounds->of.output_worst);
         free(bounds->of.output_sigma);
         free(bounds->of.output_bias);
+        free(bounds->of.output_underflow);
+        free(bounds->of.intermediate_underflow);
         free(bounds->of.intermediate_worst);
         free(bounds->of.intermediate_sigma);
         free(bounds->of.intermediate_bias);
@@ -115,6 +117,7 @@ static void bounds_free(struct baseline *b)
         free(bounds->down.output_worst);
         free(bounds->down.output_sigma);
         free(bounds->down.output_bias);
+        free(bounds->down.output_underflow);
         gb_covariance_free(&bounds->covariance);
     }
     free(b->bounds);
@@ -227,12 +230,13 @@ static enum gb_status bounds_new(const struct gb_shape *shape, bool stages, stru
     size_t inner = sizeof(double) * shape->tokens * shape->top_k * shape->intermediate;
     *bounds = (struct layer_bounds){
         .of = {malloc(outputs), malloc(outputs), malloc(outputs), malloc(inner), malloc(inner), malloc(inner),
-               malloc(inner), malloc(inner), stages ? malloc(inner) : NULL, malloc(outputs), malloc(inner)},
+               malloc(inner), malloc(inner), stages ? malloc(inner) : NULL, malloc(outputs), malloc(inner),
+               malloc(outputs), malloc(inner)},
     };
     if (bounds->of.output_worst && bounds->of.output_sigma && bounds->of.output_bias && bounds->of.intermediate_worst &&
         bounds->of.intermediate_sigma && bounds->of.intermediate_bias && bounds->of.unrounded_worst &&
         bounds->of.unrounded_sigma && (bounds->of.unrounded_typical || !stages) && bounds->of.output_truth &&
-        bounds->of.intermediate_truth)
+        bounds->of.intermediate_truth && bounds->of.output_underflow && bounds->of.intermediate_underflow)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", shape->tokens);
 }
@@ -256,9 +260,10 @@ static enum gb_status bound_codes(struct baseline *b, uint32_t layer, const stru
     bounds->down = (struct gb_bounds){.output_worst = malloc(outputs),
                                       .output_sigma = malloc(outputs),
                                       .output_bias = malloc(outputs),
+                                      .output_underflow = malloc(outputs),
                                       .output_truth = malloc(outputs)};
     if (!bounds->down.output_worst || !bounds->down.output_sigma || !bounds->down.output_bias ||
-        !bounds->down.output_truth)
+        !bounds->down.output_underflow || !bounds->down.output_truth)
         return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", f->shape.tokens);
     baseline_routing_weights(b, layer, f->shape.tokens, routing_weights);
     return gb_bound_down(&f->shape, bounds->of.requantised, bounds->of.flips, f->layer[layer].ids, routing_weights,

@@ -8,6 +8,7 @@
 #include "harness/judge/policy.h"
 #include "harness/judge/reroute.h"
 #include "harness/run/match_kernels.h"
+#include "harness/run/timing.h"
 
 struct case_request {
     const char *path; /* of the fixture */
@@ -20,6 +21,9 @@ struct case_request {
     uint32_t batch_count;
     const char *batches_text; /* as --batch has it; NULL: all tokens */
     unsigned timeout_s;
+    struct timing_request timing;
+    const char *limits;  /* where the limits of the check `bound` are written; NULL: not asked for */
+    bool undiagnosed;    /* what fails is not explained */
     const char *minimal; /* where the smallest part that fails is written; NULL: not asked for */
 };
 

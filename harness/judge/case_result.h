@@ -200,6 +200,7 @@ struct case_entry {
     char reason[2048];
     char note[256]; /* what else is to be known of the subject's run; "": nothing */
     struct case_result result;
+    struct timing timing;               /* of a case that passes, where it was timed */
     struct routing_difference rerouted; /* where the layer was judged under the subject's own routing */
     uint32_t rerouted_tokens;
     struct explanation *explanation; /* NULL: none */

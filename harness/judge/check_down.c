@@ -8,14 +8,14 @@
 #include "quant/quant.h"
 
 /* What down's output is held against. */
-struct expected {
+struct down {
     double *intermediate;    /* [tokens, top_k, intermediate] */
     double *routing_weights; /* [tokens, top_k] */
     struct gb_bounds bounds; /* output_*: [tokens, hidden] */
     struct gb_covariance covariance;
 };
 
-static void expected_free(struct expected *e)
+static void down_free(struct down *e)
 {
     free(e->intermediate);
     free(e->routing_weights);
@@ -23,6 +23,7 @@ static void expected_free(struct expected *e)
     free(e->bounds.output_worst);
     free(e->bounds.output_sigma);
     free(e->bounds.output_bias);
+    free(e->bounds.output_underflow);
     gb_covariance_free(&e->covariance);
 }
 
@@ -50,27 +51,29 @@ static enum gb_status values_of(const struct baseline *b, uint32_t layer, const 
     return status;
 }
 
-static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uint32_t tokens, const gb_bf16 *codes,
-                                   struct expected *e, struct gb_error *error)
+static enum gb_status down_new(const struct baseline *b, uint32_t layer, uint32_t tokens, const gb_bf16 *codes,
+                               struct down *e, struct gb_error *error)
 {
     const struct gb_layer *l = &b->fixture->layer[layer];
     struct gb_truth_quantised weights = {l->gate_up, l->down, {b->fixture->activation, l->gate_up_bias, l->down_bias}};
     struct gb_shape shape = b->fixture->shape;
     shape.tokens = tokens;
     size_t outputs = sizeof(double) * tokens * shape.hidden, pairs = (size_t)tokens * shape.top_k;
-    *e = (struct expected){malloc(sizeof(double) * pairs * shape.intermediate),
-                           malloc(sizeof(double) * pairs),
-                           {.output_truth = malloc(outputs),
-                            .output_worst = malloc(outputs),
-                            .output_sigma = malloc(outputs),
-                            .output_bias = malloc(outputs)},
-                           {0}};
+    *e = (struct down){malloc(sizeof(double) * pairs * shape.intermediate),
+                       malloc(sizeof(double) * pairs),
+                       {.output_truth = malloc(outputs),
+                        .output_worst = malloc(outputs),
+                        .output_sigma = malloc(outputs),
+                        .output_bias = malloc(outputs),
+                        .output_underflow = malloc(outputs)},
+                       {0}};
     if (!e->intermediate || !e->routing_weights || !e->bounds.output_truth || !e->bounds.output_worst ||
-        !e->bounds.output_sigma || !e->bounds.output_bias)
+        !e->bounds.output_sigma || !e->bounds.output_bias || !e->bounds.output_underflow)
         return gb_fail(error, GB_ENOMEM, "no memory to judge down for %u tokens", tokens);
     enum gb_status status = values_of(b, layer, &shape, codes, e->intermediate, error);
     baseline_routing_weights(b, layer, tokens, e->routing_weights);
-    const struct gb_requantisation quantised = {.rules = gb_fixture_activation_rules(b->fixture)};
+    const struct gb_requantisation quantised = {.rules = gb_fixture_activation_rules(b->fixture),
+                                                .global = baseline_arguments(b, layer).intermediate_scale};
     struct gb_rounding_points points = b->points;
     points.requantisation = b->contract->activations == GB_BF16 ? NULL : &quantised;
     if (status == GB_OK)
@@ -80,13 +83,12 @@ static enum gb_status expected_new(const struct baseline *b, uint32_t layer, uin
 }
 
 static void check_bound(struct down_result *check, const struct baseline *b, uint32_t layer, uint32_t tokens,
-                        const struct expected *e, const double *output, struct case_result *j)
+                        const struct down *e, const double *output, struct case_result *j)
 {
     uint32_t hidden = b->fixture->shape.hidden;
     struct bound_result r;
-    bound_compare(output, e->bounds.output_truth, e->bounds.output_worst, e->bounds.output_sigma,
-                  gb_may_truncate(b->points.accumulator_bits) ? e->bounds.output_bias : NULL, tokens, hidden,
-                  check->elements, &r);
+    const struct enclosure expected = enclosure_output(&e->bounds, b->points.accumulator_bits);
+    bound_compare(output, &expected, tokens, hidden, check->elements, &r);
     check_add_bound(&check->bound, &r);
     if (check->bound_binding && r.exceeding)
         case_worsen(j, VERDICT_FAIL,
@@ -111,8 +113,8 @@ const char *down_without_sums(const struct gb_rounding_points *points, bool nonf
 enum gb_status check_down(struct down_result *check, const struct baseline *b, uint32_t layer, uint32_t tokens,
                           const gb_bf16 *codes, const double *output, struct case_result *j, struct gb_error *error)
 {
-    struct expected e;
-    enum gb_status status = expected_new(b, layer, tokens, codes, &e, error);
+    struct down e;
+    enum gb_status status = down_new(b, layer, tokens, codes, &e, error);
     if (status == GB_OK) {
         struct prediction expected = {e.bounds.output_truth, &e.bounds, &e.covariance};
         check_bound(check, b, layer, tokens, &e, output, j);
@@ -122,7 +124,7 @@ enum gb_status check_down(struct down_result *check, const struct baseline *b, u
             status = aggregate_down(&check->aggregate, b, layer, &expected, output, error);
         case_of_sums(j, &check->aggregate, "down projection by itself, ", check->rms_binding, check->scale_binding);
     }
-    expected_free(&e);
+    down_free(&e);
     return status;
 }
 

@@ -317,8 +317,8 @@ static void check_sum_bounds(const struct baseline *b, const struct sums *s, str
     const struct gb_exchange *x = &b->fixture->exchanged.asked;
     uint32_t tokens = b->fixture->shape.tokens;
     struct bound_result r;
-    bound_compare(s->subject.value, s->truth, s->worst, s->worst, NULL, tokens, x->hidden, (uint64_t)tokens * x->hidden,
-                  &r);
+    const struct enclosure expected = {.truth = s->truth, .worst = s->worst, .sigma = s->worst};
+    bound_compare(s->subject.value, &expected, tokens, x->hidden, (uint64_t)tokens * x->hidden, &r);
     layer_add_bound(j->layer, "output", x->hidden, &r);
     check_add_bound(&j->bound, &r);
     uint64_t token = r.at / x->hidden;

@@ -17,12 +17,13 @@ struct tally {
 static struct unrounded value_at(const struct layer_bounds *b, size_t i, double deviations)
 {
     double worst = b->of.unrounded_worst[i], bias = fabs(b->of.intermediate_bias[i]);
-    double typical = b->of.unrounded_typical[i];
+    double typical = b->of.unrounded_typical[i], underflow = b->of.intermediate_underflow[i];
     return (struct unrounded){.truth = b->of.intermediate_truth[i],
-                              .limit = fmin(worst, deviations * b->of.unrounded_sigma[i] + bias),
+                              .limit = fmin(worst, deviations * b->of.unrounded_sigma[i] + bias + underflow),
                               .worst = worst,
                               .variance = typical * typical,
-                              .bias = bias};
+                              .bias = bias,
+                              .underflow = underflow};
 }
 
 /* repeats: [tokens]; such tokens err as an earlier one does, and are left out of what is counted. */

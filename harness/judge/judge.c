@@ -17,6 +17,8 @@
 #include "harness/judge/aggregate_tests.h"
 #include "quant/quant.h"
 
+enum { FP32_BITS = 24 };
+
 /* What the checks add up over the layers of one case. */
 struct tally {
     struct check_result bits, bound;
@@ -28,7 +30,6 @@ struct tally {
     struct closeness closeness; /* to the policy's thresholds */
     uint64_t elements;          /* of the bound check */
     bool ordered;               /* bits are binding, and statistics are not */
-    bool quantised;             /* activations */
     bool given;                 /* the subject is down alone, on the reference's intermediate */
     const char *without_sums;   /* why sums of errors are not judged; NULL: they are */
     bool bound_instead;         /* the bound is binding in their place, of some tokens at least */
@@ -63,27 +64,27 @@ static bool sums_bind(const struct tally *tally, bool scale)
     return !tally->ordered && !tally->without_sums && (scale ? tally->policy->scale : tally->policy->rms);
 }
 
-/* Whether zeros would pass. Where a recipe leaves codes of quantised activations open, bits are what verifies. */
+/* Whether zeros would pass. Of a subject with an order bits are what verifies, however wide the bound is. */
 static bool zeros_pass(const struct tally *tally, const struct bound_result *r, const double *truth)
 {
     bool all_zero = true;
     for (uint64_t i = 0; i < r->elements; i++)
         all_zero &= truth[i] == 0.0;
-    return r->zero_exceeding == 0 && (all_zero || !tally->ordered || !tally->quantised);
+    return r->zero_exceeding == 0 && (all_zero || !tally->ordered);
 }
 
 /* The bound check of one buffer of one layer. */
 static void check_bound(const char *stage, uint32_t layer, uint32_t tokens, size_t per_token, const double *subject,
-                        const double *truth, const double *worst, const double *sigma, const double *bias,
-                        struct tally *tally, struct layer_result *of_layer, struct case_result *j)
+                        struct enclosure expected, struct tally *tally, struct layer_result *of_layer,
+                        struct case_result *j)
 {
     struct bound_result r;
-    bound_compare(subject, truth, worst, sigma, bias, tokens, per_token, tally->elements, &r);
+    bound_compare(subject, &expected, tokens, per_token, tally->elements, &r);
     layer_add_bound(of_layer, stage, per_token, &r);
     check_add_bound(&tally->bound, &r);
     if (!bound_binds(tally))
         return;
-    if (zeros_pass(tally, &r, truth))
+    if (zeros_pass(tally, &r, expected.truth))
         case_worsen(j, VERDICT_VACUOUS, "%s of layer %u: zeros would lie inside the bound, so nothing was verified",
                     stage, layer);
     if (r.exceeding)
@@ -92,8 +93,8 @@ static void check_bound(const char *stage, uint32_t layer, uint32_t tokens, size
             "%s of layer %u: %llu of %llu elements lie outside the derived bound around truth; worst at token %llu, "
             "element %llu: %.9g, truth %.9g, %.3g times the bound",
             stage, layer, (unsigned long long)r.exceeding, (unsigned long long)r.elements,
-            (unsigned long long)(r.at / per_token), (unsigned long long)(r.at % per_token), subject[r.at], truth[r.at],
-            r.limit_ratio);
+            (unsigned long long)(r.at / per_token), (unsigned long long)(r.at % per_token), subject[r.at],
+            expected.truth[r.at], r.limit_ratio);
 }
 
 /* Whether zeros would pass every check that binds, of a policy without the bound. before: how many sums, rms and scale,
@@ -131,8 +132,9 @@ static enum gb_status check_truth(const struct baseline *b, uint32_t layer, uint
                     layer, (unsigned long long)lb->truth_differs, lb->truth_first / hidden, lb->truth_first % hidden,
                     b->fixture->layer[layer].truth_quantised[lb->truth_first], lb->truth_own);
     if (status == GB_OK) {
-        bound_compare(ours.value, b->fixture->layer[layer].truth_quantised, b->bounds[layer].of.output_worst,
-                      b->bounds[layer].of.output_sigma, NULL, tokens, hidden, (uint64_t)tokens * hidden, &r);
+        struct enclosure expected = enclosure_output(&lb->of, FP32_BITS);
+        expected.truth = b->fixture->layer[layer].truth_quantised;
+        bound_compare(ours.value, &expected, tokens, hidden, (uint64_t)tokens * hidden, &r);
         if (r.exceeding)
             case_worsen(
                 j, VERDICT_BAD_INPUT,
@@ -170,7 +172,6 @@ static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const 
     uint32_t tokens = outputs->shape.tokens, hidden = b->fixture->shape.hidden;
     size_t count = (size_t)tokens * hidden;
     const float *reference = b->reference->layer[layer].output;
-    const bool truncates = gb_may_truncate(b->points.accumulator_bits);
     struct widened subject = {0};
     gb_bf16 *stored = malloc(sizeof *stored * count); /* [tokens, hidden] */
     enum gb_status status = stored ? widen(out->format, out->output, count, &subject, error)
@@ -182,9 +183,8 @@ static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const 
                    out->format == GB_FP32 ? (const void *)reference : stored, tally->ordered, of_layer, &tally->bits,
                    j);
         exact_output(&tally->exact, layer, tokens, b, subject.value, out->format, j);
-        check_bound("output", layer, tokens, hidden, subject.value, b->bounds[layer].of.output_truth,
-                    b->bounds[layer].of.output_worst, b->bounds[layer].of.output_sigma,
-                    truncates ? b->bounds[layer].of.output_bias : NULL, tally, of_layer, j);
+        check_bound("output", layer, tokens, hidden, subject.value,
+                    enclosure_output(&b->bounds[layer].of, b->points.accumulator_bits), tally, of_layer, j);
         policy_compare(&tally->closeness, subject.value, b->fixture->layer[layer].truth_quantised, tokens, hidden);
         uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
                               aggregate_zero_exceeding(&tally->aggregate, true)};
@@ -220,9 +220,8 @@ static enum gb_status evaluate_intermediate(struct baseline *b, uint32_t layer, 
         status = check_intermediate(&tally->codes, b, layer, tokens, outputs->layer[layer].intermediate, j, error);
     }
     if (status == GB_OK) {
-        check_bound("intermediate", layer, tokens, per_token, subject.value, lb->of.intermediate_truth,
-                    lb->of.intermediate_worst, lb->of.intermediate_sigma,
-                    gb_may_truncate(b->points.accumulator_bits) ? lb->of.intermediate_bias : NULL, tally, of_layer, j);
+        check_bound("intermediate", layer, tokens, per_token, subject.value,
+                    enclosure_intermediate(&lb->of, b->points.accumulator_bits), tally, of_layer, j);
         uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
                               aggregate_zero_exceeding(&tally->aggregate, true)};
         if (!tally->without_sums)
@@ -309,7 +308,6 @@ static enum gb_status evaluate_layers(struct baseline *b, const struct gb_kernel
     struct tally tally = {.policy = policy,
                           .elements = elements_of(f, outputs, output, inner),
                           .ordered = kernel->order != NULL,
-                          .quantised = b->plain != NULL,
                           .given = uses & READS_INTERMEDIATE,
                           .without_sums = f->nonfinite ? "some values are not finite" : NULL};
     struct gb_rounding_points points = {GB_BF16, kernel->output, kernel->accumulator_bits, kernel->roundings, NULL};

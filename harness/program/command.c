@@ -39,6 +39,41 @@ void usage_error(const struct argp_state *state, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
+void option_shape(const struct argp_state *state, const char *text, int sizes, struct gb_shape *shape)
+{
+    uint32_t *const fields[] = {&shape->experts, &shape->top_k, &shape->hidden, &shape->intermediate};
+    const char *more = sizes == 4 ? ",intermediate" : "";
+    char copy[64];
+    if (strlen(text) >= sizeof copy)
+        usage_error(state, "--shape %s: give experts,top_k,hidden%s", text, more);
+    snprintf(copy, sizeof copy, "%s", text);
+    char *at = copy;
+    for (int i = 0; i < sizes; i++) {
+        uint64_t value;
+        char *comma = strchr(at, ',');
+        if ((comma != NULL) != (i < sizes - 1))
+            usage_error(state, "--shape %s: give experts,top_k,hidden%s", text, more);
+        if (comma)
+            *comma = '\0';
+        if (!parse_number(at, 1, 1 << 20, &value))
+            usage_error(state, "--shape %s: '%s' is no number from 1 to %d", text, at, 1 << 20);
+        *fields[i] = (uint32_t)value;
+        at = comma ? comma + 1 : at;
+    }
+    if (shape->top_k > shape->experts)
+        usage_error(state, "--shape %s: top-k %u is larger than the number of experts %u", text, shape->top_k,
+                    shape->experts);
+}
+
+uint64_t option_number(const struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
+{
+    uint64_t value = 0;
+    if (!parse_number(text, low, high, &value))
+        usage_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
+                    (unsigned long long)high);
+    return value;
+}
+
 /* A command's parser and what it was given so far. */
 struct parsing {
     const struct argp *argp;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gaugeblock.h"
 #include "harness/run/text.h"
 
 /* A command: the file of each defines one, command_NAME, and main.c lists it. */
@@ -42,6 +43,10 @@ void command_parse(const struct argp *argp, int argc, char **argv, void *input);
 /* What a parser calls instead of argp's own, which prints three lines: one line on stderr, then exits with 2. */
 _Noreturn void usage_error(const struct argp_state *state, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* A whole number from low to high, and the first 3 or 4 sizes experts,top_k,hidden,intermediate of --shape; anything
+ * else is a usage error. */
+uint64_t option_number(const struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high);
+void option_shape(const struct argp_state *state, const char *text, int sizes, struct gb_shape *shape);
 #pragma GCC poison argp_error argp_usage
 /* Prints "gaugeblock COMMAND: message" on stderr and returns EXIT_USAGE. */
 int command_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -66,6 +66,8 @@ static struct case_entry *add_case(struct case_list *cases, const struct case_re
     e->result = *j;
     snprintf(e->reason, sizeof e->reason, "%s", j->reason);
     snprintf(e->note, sizeof e->note, "%s", s->note ? s->note : "");
+    if (s->timing && j->verdict == VERDICT_PASS) /* a wrong output has no time */
+        e->timing = *s->timing;
     return e;
 }
 
@@ -86,7 +88,7 @@ static enum gb_status explain_case(struct case_entry *one, const struct case_req
         append(one, "its outputs pass every check");
         return GB_OK;
     }
-    if (!row || (s->checks && s->checks->unwritten)) /* poison looks like nothing known */
+    if (!row || r->undiagnosed || (s->checks && s->checks->unwritten)) /* poison looks like nothing known */
         return GB_OK;
     progress("searching what the error looks like", 0.7);
     enum gb_status status = row->explain(b, s->kernel.operation, s->outputs, &one->explanation, error);
@@ -219,6 +221,7 @@ enum gb_status evaluate_cases(struct case_list *cases, const struct case_request
     router.kernel = operator_router(&s->kernel);
     if (whole) { /* the layer's run is the layer's time */
         router.checks = s->routing;
+        router.timing = NULL;
         router.seconds = 0.0;
     }
     enum gb_status status = evaluate_plainly(cases, r, &router, error);

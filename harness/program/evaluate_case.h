@@ -14,6 +14,7 @@ struct run_case {
     const struct gb_outputs *outputs, *second;    /* second: of another run, where the two may differ; otherwise NULL */
     const struct gb_outputs *largest;             /* of the same run and the most tokens; NULL: outputs */
     const struct worker_checks *checks, *routing; /* what watching it showed; NULL for a file */
+    const struct timing *timing;                  /* NULL: none */
     double seconds;                               /* that it took to run it, or to read its file */
 };
 

@@ -32,6 +32,7 @@ struct imported {
     const struct gb_checkpoint *checkpoint;
     struct gb_fixture *fixture;
     bool trust;
+    uint32_t static_scales; /* layers that were published with global scales of activations */
 };
 
 enum {
@@ -168,6 +169,16 @@ static enum gb_status codes(void *context, uint32_t layer, uint32_t e, struct gb
     return status;
 }
 
+/* Static scales of activations as the checkpoint has them. */
+static enum gb_status scales(void *context, uint32_t layer, float *both, bool *found, struct gb_error *error)
+{
+    struct imported *i = context;
+    enum gb_status status =
+        gb_checkpoint_activation_scales(i->checkpoint, i->fixture->layer[layer].index, both, found, error);
+    i->static_scales += status == GB_OK && *found;
+    return status;
+}
+
 /* The format of the fixture: a checkpoint's codes are never quantised again. */
 static enum gb_status choose_format(const struct import_options *o, const struct gb_checkpoint *checkpoint,
                                     enum gb_format *format, struct gb_error *error)
@@ -293,8 +304,8 @@ static enum gb_status check_range(const struct import_options *o, const struct g
 static enum gb_status build(const struct import_options *o, const struct gb_checkpoint *checkpoint,
                             const struct gb_capture *capture, struct gb_fixture *f, struct gb_error *error)
 {
-    struct imported imported = {checkpoint, f, o->trust};
-    struct weight_source values = {&imported, matrix, expert}, published = {&imported, NULL, codes};
+    struct imported imported = {checkpoint, f, o->trust, 0};
+    struct weight_source values = {&imported, matrix, expert, NULL}, published = {&imported, NULL, codes, scales};
     double cosine = (double)NAN;
     struct captured captured = {0};
     enum gb_status status = build_fixture(f, checkpoint->layout ? &published : &values, false, error);
@@ -306,6 +317,11 @@ static enum gb_status build(const struct import_options *o, const struct gb_chec
         status = check_range(o, f, error);
     if (status == GB_OK && capture && !o->trust)
         status = captured_check(f, capture, &captured, error);
+    if (status == GB_OK && f->layer[0].activation_scales)
+        printf("global scales of activations: %s\n", imported.static_scales == f->layers ? "as published"
+                                                     : imported.static_scales
+                                                         ? "as published, calibrated in layers that have none"
+                                                         : "calibrated on these tokens");
     if (status == GB_OK && captured.layers)
         printf("%u captured layers: the same experts for every token, outputs within %.1e (relative L2)\n",
                captured.layers, captured.distance);

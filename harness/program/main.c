@@ -16,7 +16,8 @@
 
 /* Those for people, in the order of the help; each is the struct command of its file. */
 #define COMMANDS_SHOWN(X)                                                                                              \
-    X(list) X(make) X(import) X(info) X(inspect) X(verify) X(diff) X(power) X(study) X(report) X(vectors) X(identify)
+    X(list)                                                                                                            \
+    X(make) X(import) X(info) X(inspect) X(verify) X(bench) X(diff) X(power) X(study) X(report) X(vectors) X(identify)
 
 #define DECLARE(NAME) extern const struct command command_##NAME;
 COMMANDS_SHOWN(DECLARE)

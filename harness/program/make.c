@@ -6,6 +6,7 @@
 #include "harness/run/compute_truth.h"
 #include "harness/program/command.h"
 #include "harness/judge/check_exact.h"
+#include "harness/program/make.h"
 #include "harness/program/make_exchange.h"
 #include "harness/program/make_quantise.h"
 #include "harness/program/make_suite.h"
@@ -80,42 +81,6 @@ static const struct argp_option options[] = {
     {0},
 };
 
-/* sizes: 4, or 3 without the intermediate size. */
-static void parse_shape(struct argp_state *state, const char *text, int sizes, struct gb_shape *shape)
-{
-    uint32_t *const fields[] = {&shape->experts, &shape->top_k, &shape->hidden, &shape->intermediate};
-    const char *more = sizes == 4 ? ",intermediate" : "";
-    char copy[64];
-    if (strlen(text) >= sizeof copy)
-        usage_error(state, "--shape %s: give experts,top_k,hidden%s", text, more);
-    snprintf(copy, sizeof copy, "%s", text);
-    char *at = copy;
-    for (int i = 0; i < sizes; i++) {
-        uint64_t value;
-        char *comma = strchr(at, ',');
-        if ((comma != NULL) != (i < sizes - 1))
-            usage_error(state, "--shape %s: give experts,top_k,hidden%s", text, more);
-        if (comma)
-            *comma = '\0';
-        if (!parse_number(at, 1, 1 << 20, &value))
-            usage_error(state, "--shape %s: '%s' is no number from 1 to %d", text, at, 1 << 20);
-        *fields[i] = (uint32_t)value;
-        at = comma ? comma + 1 : at;
-    }
-    if (shape->top_k > shape->experts)
-        usage_error(state, "--shape %s: top-k %u is larger than the number of experts %u", text, shape->top_k,
-                    shape->experts);
-}
-
-static uint64_t number(struct argp_state *state, const char *name, const char *text, uint64_t low, uint64_t high)
-{
-    uint64_t value = 0;
-    if (!parse_number(text, low, high, &value))
-        usage_error(state, "--%s %s: give a whole number from %llu to %llu", name, text, (unsigned long long)low,
-                    (unsigned long long)high);
-    return value;
-}
-
 /* Remembers an option that a problem of a quantiser does not have. */
 static void note_layers(struct make_options *o, int key)
 {
@@ -142,7 +107,7 @@ static void check_operator(struct argp_state *state, struct make_options *o)
     if (o->suite)
         usage_error(state, "--suite: there is none of %s; make its problems one by one", o->quantise.operator->name);
     if (o->shape_text)
-        parse_shape(state, o->shape_text, 3, &o->shape);
+        option_shape(state, o->shape_text, 3, &o->shape);
     if ((o->model != NULL) == (o->shape.experts != 0))
         usage_error(state, "give either --model or --shape experts,top_k,hidden");
 }
@@ -193,13 +158,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->activation_recipe = argument;
         return 0;
     case OPTION_LAYERS:
-        o->layers = (uint32_t)number(state, "layers", argument, 1, 1024);
+        o->layers = (uint32_t)option_number(state, "layers", argument, 1, 1024);
         return 0;
     case OPTION_TOKENS:
-        o->shape.tokens = (uint32_t)number(state, "tokens", argument, 1, 1 << 16);
+        o->shape.tokens = (uint32_t)option_number(state, "tokens", argument, 1, 1 << 16);
         return 0;
     case OPTION_SEED:
-        o->seed = number(state, "seed", argument, 0, UINT64_MAX);
+        o->seed = option_number(state, "seed", argument, 0, UINT64_MAX);
         return 0;
     case OPTION_DATA:
         o->data = argument;
@@ -237,7 +202,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (o->quantise.operator)
             return 0;
         if (o->shape_text)
-            parse_shape(state, o->shape_text, 4, &o->shape);
+            option_shape(state, o->shape_text, 4, &o->shape);
         if (!o->suite && (o->model != NULL) == (o->shape_text != NULL))
             usage_error(state, "give either --model or --shape");
         if (o->activations == GB_BF16 && o->activation_recipe)
@@ -317,7 +282,7 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, b
                            struct gb_error *error)
 {
     bool routed = strcmp(o->routing, "router") != 0;
-    struct weight_source source = {f, matrix, expert};
+    struct weight_source source = {f, matrix, expert, NULL};
     f->apply_router_weight_on_input = weighs_input;
     f->norm_topk_prob = o->model ? o->model->norm_topk_prob : true;
     f->rms_norm_epsilon = 1e-6;
@@ -407,6 +372,8 @@ static int suite(const struct make_options *o, int argc, char **argv, int (*make
     return make_suite(&s);
 }
 
+static int run_make(int argc, char **argv);
+
 static const struct argp argp = {
     .options = options,
     .parser = parse,
@@ -421,7 +388,8 @@ static const struct argp argp = {
         "  gaugeblock make suite --suite",
 };
 
-static int run_make(int argc, char **argv)
+/* say: what was made. */
+static int make_one(int argc, char **argv, bool say)
 {
     struct make_options o = {.format = GB_NVFP4,
                              .activations = GB_BF16,
@@ -448,13 +416,23 @@ static int run_make(int argc, char **argv)
     } else {
         status = make(&o, &fixture, &error);
     }
-    if (status == GB_OK && o.quantise.operator)
+    if (status == GB_OK && say && o.quantise.operator)
         printf("%s: %s by %s, sha256 %s\n", o.path, operator_name(fixture->operation), fixture->recipe,
                fixture->sha256);
-    else if (status == GB_OK)
+    else if (status == GB_OK && say)
         printf("%s: %s, sha256 %s\n", o.path, fixture->contract, fixture->sha256);
     gb_fixture_free(fixture);
     return status == GB_OK ? EXIT_PASS : command_error("make", "%s", error.message);
+}
+
+static int run_make(int argc, char **argv)
+{
+    return make_one(argc, argv, true);
+}
+
+int make_quietly(int argc, char **argv)
+{
+    return make_one(argc, argv, false);
 }
 
 const struct command command_make = {"make", run_make, &argp, "generate a problem"};

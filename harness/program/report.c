@@ -87,8 +87,6 @@ static enum gb_status draw_study(FILE *page, const char *path, struct gb_error *
     enum gb_status status = study_read(path, &study, error);
     if (status == GB_OK)
         status = html_study(page, base(path), &study, error);
-    else
-        input_name(path, error);
     study_free(&study);
     return status;
 }

@@ -86,6 +86,8 @@ void repro_outputs(char *text, const struct case_request *r, const char *outputs
     add_option(text, "--outputs", outputs);
     if (r->batches_text)
         add_option(text, "--batch", r->batches_text);
+    if (claim->operation)
+        add_option(text, "--operator", operator_name(claim->operation));
     if (claim->order)
         add_option(text, "--order", claim->order);
     if (claim->activations != r->fixture->activations)

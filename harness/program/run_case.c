@@ -7,6 +7,7 @@
 #include "harness/program/command.h"
 #include "harness/run/probe.h"
 #include "harness/program/evaluate_case.h"
+#include "harness/judge/limits.h"
 #include "harness/explain/minimise.h"
 #include "harness/run/progress.h"
 #include "harness/run/clock.h"
@@ -82,7 +83,8 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
                                      .library = s->library->path,
                                      .kernel = s->kernel,
                                      .batch_count = r->batch_count,
-                                     .timeout_s = r->timeout_s};
+                                     .timeout_s = r->timeout_s,
+                                     .timing = r->timing};
     struct worker_result result;
     memcpy(request.batches, r->batches, sizeof request.batches);
     char running[300];
@@ -112,6 +114,7 @@ enum gb_status case_kernel(struct case_list *cases, struct case_request *r, cons
                                    .largest = result.outputs[r->batch_count - 1],
                                    .checks = &result.checks[b],
                                    .routing = &result.routing[b],
+                                   .timing = &result.timing[b],
                                    .seconds = result.seconds[b] + (b ? 0.0 : unspent)}; /* which starting it took */
         progress_enter((b + 1.0) / (r->batch_count + 1), (b + 2.0) / (r->batch_count + 1));
         status = evaluate_cases(cases, r, &subject, error);
@@ -155,7 +158,7 @@ static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, 
 {
     struct gb_kernel kernel = {
         .name = path,
-        .operation = operator_of_outputs(f, outputs)->operation,
+        .operation = claim->operation ? claim->operation : operator_of_outputs(f, outputs)->operation,
         .weights = f->weights,
         .activations = claim->activations,
         .output = gb_fixture_exchanges(f)   ? outputs->combined_format
@@ -180,6 +183,17 @@ static enum gb_status check_tokens(const struct case_request *r, const char *pat
     return gb_fail(error, GB_EINVAL, "%s: has outputs of %u of %u tokens; write %s", path_end(path), tokens, all,
                    r->batches_text ? "as many as --batch says"
                                    : "all of them, or say with --batch how many are judged");
+}
+
+/* The limits that a layer's outputs were held to. */
+static enum gb_status write_limits(const struct case_request *r, const struct run_case *s, struct gb_error *error)
+{
+    struct baseline *b;
+    if (!operator_is_whole(&s->kernel) || s->outputs->layer[0].ids)
+        return gb_fail(error, GB_EINVAL, "--limits: %s has no outputs of layers under the fixture's routing",
+                       path_end(s->kernel.name));
+    enum gb_status status = baselines_of_kernel(r->baselines, &s->kernel, s->outputs->shape.tokens, &b, error);
+    return status == GB_OK ? limits_write(r->limits, b, s->outputs->shape.tokens, error) : status;
 }
 
 enum gb_status case_outputs(struct case_list *cases, const struct case_request *r, const char *outputs_path,
@@ -211,6 +225,8 @@ enum gb_status case_outputs(struct case_list *cases, const struct case_request *
                                .outputs = outputs,
                                .seconds = seconds};
     enum gb_status status = evaluate_cases(cases, r, &subject, error);
+    if (status == GB_OK && r->limits)
+        status = write_limits(r, &subject, error);
     gb_outputs_free(outputs);
     return status;
 }

@@ -25,12 +25,12 @@ struct verify_options {
     const char *patterns[MAX_PATTERNS], *reports[MAX_REPORTS];
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t argument_count, pattern_count, report_count, subject_count, outputs_count;
-    const char *batches, *policy_name, *minimal;
+    const char *batches, *policy_name, *minimal, *limits;
     struct claim claim;
     struct policy policy;
     struct coverage_demand demand;
     long long expect; /* negative: not given */
-    bool verbose;
+    bool verbose, undiagnosed;
     unsigned timeout_s;
 };
 
@@ -38,6 +38,7 @@ enum {
     OPTION_KERNEL = 256,
     OPTION_SUBJECT,
     OPTION_OUTPUTS,
+    OPTION_OPERATOR,
     OPTION_ORDER,
     OPTION_ACTIVATIONS,
     OPTION_ROUNDING,
@@ -49,7 +50,9 @@ enum {
     OPTION_MINIMISE,
     OPTION_COVERAGE,
     OPTION_SCALES,
-    OPTION_OPEN_SILU
+    OPTION_OPEN_SILU,
+    OPTION_LIMITS,
+    OPTION_NO_DIAGNOSIS
 };
 
 static const struct argp_option options[] = {
@@ -59,6 +62,8 @@ static const struct argp_option options[] = {
      "load kernels from this library (docs/kernels.md; repeatable)", 0},
     {"outputs", OPTION_OUTPUTS, "FILE", OPTION_REPEATABLE,
      "judge outputs of anything: HDF5, .npy or .safetensors (repeatable)", 0},
+    {"operator", OPTION_OPERATOR, "NAME", 0,
+     "what wrote --outputs: layer, or down by itself, on the reference's intermediate", 0},
     {"order", OPTION_ORDER, "ORDER", 0, "the order --outputs claims, such as " GB_ORDER_FMA32 "; none by default", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what wrote --outputs multiplies: bf16, or the fixture's format of activations (default)", 0},
@@ -74,6 +79,9 @@ static const struct argp_option options[] = {
      "run the first N tokens, for each N; all tokens by default. With --outputs: files that have so many tokens", 0},
     {"gate", OPTION_GATE, "FILE", 0,
      "which checks bind, and thresholds: a JSON file, or a preset (gaugeblock list gates)", 0},
+    {"no-diagnosis", OPTION_NO_DIAGNOSIS, NULL, 0, "do not search what a wrong result looks like", 0},
+    {"limits", OPTION_LIMITS, "FILE.h5", 0,
+     "write truth and the limit of each element that --outputs are held to (docs/gates.md)", 0},
     {"minimise", OPTION_MINIMISE, "OUT.h5", 0,
      "write the smallest part of the problem that the first failing kernel fails on", 0},
     {"require-coverage", OPTION_COVERAGE, "NAME[=MINIMUM],...|all", 0,
@@ -109,6 +117,17 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_OUTPUTS:
         append(state, "--outputs", o->outputs, &o->outputs_count, MAX_OUTPUTS, argument);
+        return 0;
+    case OPTION_OPERATOR:
+        if (strcmp(argument, operator_name(GB_LAYER)) && strcmp(argument, operator_name(GB_DOWN)))
+            usage_error(state, "--operator %s: give layer or down", argument);
+        o->claim.operation = operator_named(argument)->operation;
+        return 0;
+    case OPTION_NO_DIAGNOSIS:
+        o->undiagnosed = true;
+        return 0;
+    case OPTION_LIMITS:
+        o->limits = argument;
         return 0;
     case OPTION_ORDER:
         o->claim.order = argument;
@@ -176,6 +195,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits || o->claim.activations) &&
             !o->outputs_count)
             usage_error(state, "--order, --activations, --rounding and --accumulator-bits go with --outputs");
+        if ((o->claim.operation || o->limits) && o->outputs_count != 1)
+            usage_error(state, "--operator and --limits go with one --outputs");
         if ((o->claim.scales || o->claim.open_silu) && o->outputs_count != 1)
             usage_error(state, "--scales and --open-silu go with one --outputs");
         if (o->minimal && o->outputs_count)
@@ -278,6 +299,8 @@ static enum gb_status check_arrays(struct case_list *cases, struct verify_option
     const char *unfit = o->claim.order && !row->order ? "order"
                         : o->claim.roundings_text     ? "rounding"
                         : o->claim.activations        ? "activations"
+                        : o->claim.operation          ? "operator"
+                        : o->limits                   ? "limits"
                         : o->minimal                  ? "minimise"
                         : o->demand.text              ? "require-coverage"
                                                       : NULL;
@@ -357,11 +380,13 @@ static enum gb_status verify_cases(json_t *record, struct case_list *cases, stru
                                    .policy_name = o->policy_name,
                                    .timeout_s = o->timeout_s,
                                    .minimal = o->minimal,
+                                   .limits = o->limits,
+                                   .undiagnosed = o->undiagnosed,
                                    .batches_text = o->batches,
                                    .batches = {(*fixture)->shape.tokens},
                                    .batch_count = 1};
-    if (o->batches &&
-        parse_batches(o->batches, request.batches[0], request.batches, &request.batch_count, error) != GB_OK) {
+    if (o->batches && parse_batches("--batch", o->batches, request.batches[0], request.batches, &request.batch_count,
+                                    error) != GB_OK) {
         char reason[sizeof error->message];
         snprintf(reason, sizeof reason, "%s: %.300s", path_end(path), error->message);
         gb_fixture_free(*fixture);
@@ -408,6 +433,8 @@ static enum gb_status check_target(const struct verify_options *o, const char *p
 static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)
 {
     enum gb_status status = o->minimal ? check_target(o, o->minimal, error) : GB_OK;
+    if (status == GB_OK && o->limits)
+        status = check_target(o, o->limits, error);
     for (uint32_t i = 0; status == GB_OK && i < o->report_count; i++)
         status = check_target(o, o->reports[i], error);
     return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
@@ -446,7 +473,8 @@ static int run_verify(int argc, char **argv)
         status = policy_read(o.policy_name ? o.policy_name : "default", &o.policy, &error);
     if (status == GB_OK) {
         json_object_set_new(record, "policy", policy_json(&o.policy));
-        status = catalogue_open(o.subjects, o.subject_count, o.timeout_s, &catalogue, &error);
+        status =
+            catalogue_open(o.subjects, o.subject_count, o.patterns, o.pattern_count, o.timeout_s, &catalogue, &error);
     }
     for (uint32_t l = 0; status == GB_OK && l < catalogue.count; l++)
         if (catalogue.library[l].verdict == VERDICT_BAD_INPUT)

@@ -27,6 +27,7 @@ struct html_chart {
     double x0, x1, y0, y1; /* what the axes span */
     bool log_x, log_y;
     bool whole_x;            /* ticks at whole numbers alone */
+    bool alone;              /* an SVG file of its own instead of a figure of the page */
     double height;           /* in units of which the width is 360 */
     const char *const *rows; /* names along y, from the top, instead of numbers; NULL: numbers */
     int row_count;
@@ -44,6 +45,8 @@ void html_chart_interval(const struct html_chart *chart, int series, double row,
                          double low, double high);
 /* A vertical rule at x. */
 void html_chart_rule(const struct html_chart *chart, double x);
+/* Names of series, in the upper left corner. */
+void html_chart_key(const struct html_chart *chart, const char *const *names, int count);
 void html_chart_end(const struct html_chart *chart);
 /* Names of series, below charts. */
 void html_legend(FILE *stream, const char *const *names, int count);
@@ -51,5 +54,9 @@ void html_legend(FILE *stream, const char *const *names, int count);
 /* A study's section, and one of any JSON record of the program: verify, power, bench. name: of the file. GB_ENOMEM. */
 enum gb_status html_study(FILE *stream, const char *name, const struct study *study, struct gb_error *error);
 void html_record(FILE *stream, const char *name, const json_t *record);
+/* Charts of the times that a record of bench has; nothing of any other record. */
+void html_bench(FILE *stream, const json_t *record);
+/* One chart of them as an SVG file; false: the record has no times. */
+bool svg_bench(FILE *stream, const json_t *record);
 
 #endif

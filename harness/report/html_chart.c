@@ -109,13 +109,23 @@ static void y_axis(const struct html_chart *c, const char *words)
     fputs("</text>", c->stream);
 }
 
+/* What a page's style says of its charts, for one that has no page. */
+static const char style[] =
+    "<style>:root{--s0:#000;--s1:#0072b2;--s2:#56b4e9;--s3:#009e73;--s4:#e69f00;--s5:#cc79a7;--s6:#d55e00;"
+    "--s7:#8a6d00}text{font:10px system-ui,sans-serif}.grid{stroke:#d5dade;stroke-width:.6}"
+    ".axis{stroke:#5b6670;fill:none}</style><rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>";
+
 void html_chart_begin(const struct html_chart *c, const char *title, const char *x, const char *y)
 {
-    fputs("<figure><figcaption>", c->stream);
+    if (!c->alone) {
+        fputs("<figure><figcaption>", c->stream);
+        html_text(c->stream, title);
+        fputs("</figcaption>", c->stream);
+    }
+    fprintf(c->stream, "<svg %sviewBox=\"0 0 %d %.0f\" role=\"img\" aria-label=\"",
+            c->alone ? "xmlns=\"http://www.w3.org/2000/svg\" " : "", WIDTH, c->height);
     html_text(c->stream, title);
-    fprintf(c->stream, "</figcaption><svg viewBox=\"0 0 %d %.0f\" role=\"img\" aria-label=\"", WIDTH, c->height);
-    html_text(c->stream, title);
-    fputs("\">", c->stream);
+    fprintf(c->stream, "\">%s", c->alone ? style : "");
     x_axis(c, x);
     y_axis(c, y ? y : "");
     fprintf(c->stream, "<path class=\"axis\" d=\"M%.1f %dV%.1fH%d\"/>\n", left_of(c), (int)TOP, c->height - BOTTOM,
@@ -182,9 +192,24 @@ void html_chart_rule(const struct html_chart *c, double x)
     fprintf(c->stream, "<path class=\"axis\" d=\"M%.1f %dV%.1f\"/>", x_of(c, x), (int)TOP, c->height - BOTTOM);
 }
 
+void html_chart_key(const struct html_chart *c, const char *const *names, int count)
+{
+    enum { LINE = 11, DASH = 16 };
+    for (int i = 0; i < count; i++) {
+        int s = i % HTML_SERIES;
+        double y = TOP + LINE * (i + 0.8), x = left_of(c) + 6.0;
+        fprintf(c->stream,
+                "<path fill=\"none\" stroke=\"var(--s%d)\" stroke-width=\"1.6\" stroke-dasharray=\"%s\" "
+                "d=\"M%.1f %.1fh%d\"/><text x=\"%.1f\" y=\"%.1f\">",
+                s, dashes[s], x, y - 3.0, (int)DASH, x + DASH + 4.0, y);
+        html_text(c->stream, names[i]);
+        fputs("</text>", c->stream);
+    }
+}
+
 void html_chart_end(const struct html_chart *c)
 {
-    fputs("</svg></figure>\n", c->stream);
+    fputs(c->alone ? "</svg>\n" : "</svg></figure>\n", c->stream);
 }
 
 void html_legend(FILE *stream, const char *const *names, int count)

@@ -148,6 +148,7 @@ void html_record(FILE *stream, const char *name, const json_t *record)
         html_text(stream, verdict);
         fputs("</b></p>\n", stream);
     }
+    html_bench(stream, record);
     tables_in(stream, "", record, 0);
     facts(stream, record);
 }

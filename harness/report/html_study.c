@@ -98,6 +98,28 @@ static void closest(const struct page *p, enum study_truth truth)
     fputs(first ? "</li>\n" : ".</li>\n", p->stream);
 }
 
+/* Which path moves the distribution of the next token most, other than bf16 activations do. */
+static void next_token(const struct page *p)
+{
+    struct study_interval most = {0.0, 0.0, 0.0};
+    uint32_t farthest = 1;
+    for (uint32_t i = 1; i < p->c->paths; i++) {
+        struct study_interval kl = study_mean_kl(p->c, &p->resamples, STUDY_AGAINST_BF16, i);
+        if (kl.value > most.value) {
+            most = kl;
+            farthest = i;
+        }
+    }
+    struct study_interval top = study_top_agreement(p->c, STUDY_AGAINST_BF16, farthest);
+    fprintf(
+        p->stream,
+        "<li><b>Next token:</b> of all paths <code>%s</code> moves its distribution farthest from that of "
+        "<code>%s</code>, by %.2g nats (95 %% interval %.2g to %.2g); the most probable token is the same for %.3g %% "
+        "of the tokens (95 %% interval %.3g to %.3g %%).</li>\n",
+        p->names[farthest], p->names[0], most.value, most.low, most.high, 100.0 * top.value, 100.0 * top.low,
+        100.0 * top.high);
+}
+
 static void answers(const struct page *p)
 {
     const struct study_case *c = p->c;
@@ -122,8 +144,12 @@ static void answers(const struct page *p)
     fprintf(
         p->stream,
         "<li><b>Changed experts:</b> in layer %.0f, %.0f of %u tokens are routed to another set of experts than with "
-        "the original weights in float64 by <code>%s</code>, %.0f by <code>%s</code>.</li>\n</ul>\n",
+        "the original weights in float64 by <code>%s</code>, %.0f by <code>%s</code>; experts that the router ranks "
+        "nearly alike change places at a small error.</li>\n",
         c->model_layer[c->layers - 1], bf16.changed, c->samples, p->names[0], far.changed, p->names[farthest]);
+    if (c->vocabulary)
+        next_token(p);
+    fputs("</ul>\n", p->stream);
 }
 
 /* Limits of an axis around positive values, to the next 1, 2 or 5. */
@@ -287,6 +313,26 @@ static void summary_table(const struct page *p, enum study_truth truth)
     html_table_end(p->stream);
 }
 
+static void head_table(const struct page *p, enum study_against against, const char *whom)
+{
+    static const char *const heads[] = {"path", "KL, nats", "95 % interval", "same top-1, %", "95 % interval, %"};
+    enum { USED = sizeof heads / sizeof *heads };
+    char caption[160], cells[COLUMNS][CELL];
+    snprintf(caption, sizeof caption, "Logits (%u words) against %s", p->c->vocabulary, whom);
+    html_table_begin(p->stream, caption, heads, USED);
+    for (uint32_t i = against == STUDY_AGAINST_BF16; i < p->c->paths; i++) {
+        struct study_interval kl = study_mean_kl(p->c, &p->resamples, against, i),
+                              top = study_top_agreement(p->c, against, i);
+        cell(cells, 0, "%s", p->names[i]);
+        cell(cells, 1, "%.3e", kl.value);
+        cell(cells, 2, isnan(kl.low) ? "" : "%.2e to %.2e", kl.low, kl.high);
+        cell(cells, 3, "%.1f", 100.0 * top.value);
+        cell(cells, 4, "%.1f to %.1f", 100.0 * top.low, 100.0 * top.high);
+        put(p->stream, cells, USED);
+    }
+    html_table_end(p->stream);
+}
+
 static void layer_table(const struct page *p, enum study_truth truth)
 {
     static const char *const heads[] = {"path",      "layer",      "relative L2", "injected",      "carried",
@@ -339,6 +385,11 @@ static void write_case(const struct page *p)
     fputs("</div>\n", p->stream);
     for (int t = STUDY_TRUTHS; t-- > 0;)
         summary_table(p, (enum study_truth)t);
+    if (c->vocabulary) {
+        head_table(p, STUDY_AGAINST_BF16, "bf16 activations, the same weights (bf16.fma32)");
+        for (int t = STUDY_TRUTHS; t-- > 0;)
+            head_table(p, (enum study_against)t, against((enum study_truth)t));
+    }
     for (int t = STUDY_TRUTHS; t-- > 0;)
         layer_table(p, (enum study_truth)t);
     fputs("</section>\n", p->stream);
@@ -375,7 +426,12 @@ static void words(FILE *stream)
         "<li><b>Injected</b>: the error of a layer that starts from the exact residual stream. <b>Carried</b>: what "
         "came in from the layers before. <b>By itself</b>: of the layer's output alone, given the same bf16 "
         "input.</li>\n"
-        "<li><b>Changed</b>: tokens that go to another set of experts than in float64. <b>Growth</b>: the error grows as depth to this power, with its standard error; 0.5 is what independent errors do.</li>\n"
+        "<li><b>Changed</b>: tokens that go to another set of experts than in float64. Experts that the router ranks "
+        "nearly alike change places at a small error, so that this is no measure of harm. <b>Growth</b>: the error "
+        "grows as depth to this power, with its standard error; 0.5 is what independent errors do.</li>\n"
+        "<li><b>KL</b>: by how much the distribution of the next token differs, in the mean over tokens; <b>same "
+        "top-1</b>: how often the most probable token is the same. Attention's share of the residual stream is the "
+        "captured one on every path.</li>\n"
         "<li><b>95 % interval</b>: over tokens and seeds; it says nothing about other texts or models.</li>\n"
         "</ul></details>\n",
         stream);

@@ -208,6 +208,8 @@ static json_t *case_json(const struct case_entry *e, json_t *fixture)
         json_object_set_new(one, "next", json_string(e->next));
     if (e->minimal)
         json_object_set_new(one, "minimal", describe_minimal(e->minimal));
+    if (e->timing.samples)
+        json_object_set_new(one, "timing", describe_timing(&e->timing));
     json_object_set_new(one, "seconds", json_real(e->seconds));
     return one;
 }

@@ -99,6 +99,33 @@ static void layer_table(FILE *stream, bool markdown, const struct study_case *c,
     fputc('\n', stream);
 }
 
+/* Logits of every path against those of both truths and of bf16.fma32. */
+static void head_table(FILE *stream, bool markdown, const struct study_case *c, const struct study_resamples *r)
+{
+    static const char *const against_whom[] = {"the quantised weights in float64", "the original weights in float64",
+                                               "bf16.fma32"};
+    const struct table t = {stream, markdown, 5, {24, 12, 24, 12, 20}};
+    for (int a = STUDY_AGAINST; a-- > 0;) {
+        fprintf(stream, "%slogits of %u words vs %s\n%s", markdown ? "" : "  ", c->vocabulary, against_whom[a],
+                markdown ? "\n" : "");
+        row(&t, true, "path|KL, nats|95 %% interval|same top-1|95 %% interval");
+        for (uint32_t p = a == STUDY_AGAINST_BF16; p < c->paths; p++) {
+            struct study_interval kl = study_mean_kl(c, r, (enum study_against)a, p),
+                                  top = study_top_agreement(c, (enum study_against)a, p);
+            row(&t, false, "%s|%.3e|%.2e .. %.2e|%.1f %%|%.1f .. %.1f %%", c->path[p].name, kl.value, kl.low, kl.high,
+                100.0 * top.value, 100.0 * top.low, 100.0 * top.high);
+        }
+        fputc('\n', stream);
+    }
+}
+
+/* A ratio, or a very small one. */
+static const char *ratio_text(double ratio, char text[16])
+{
+    snprintf(text, 16, ratio < 0.01 ? "%.2e" : "%.3f", ratio);
+    return text;
+}
+
 static void closeness_rows(const struct table *t, const struct study_case *c, const struct study_resamples *r)
 {
     for (uint32_t p = 1; p < c->paths; p++)
@@ -110,8 +137,10 @@ static void closeness_rows(const struct table *t, const struct study_case *c, co
                 low = one < low ? one : low;
                 high = one > high ? one : high;
             }
-            row(t, false, "%s|%s|%s|%s|%.3f|%.3f .. %.3f|%.3f .. %.3f", c->name, c->weights, c->path[p].name,
-                study_truth_name((enum study_truth)truth), i.value, i.low, i.high, low, high);
+            char text[5][16];
+            row(t, false, "%s|%s|%s|%s|%s|%s .. %s|%s .. %s", c->name, c->weights, c->path[p].name,
+                study_truth_name((enum study_truth)truth), ratio_text(i.value, text[0]), ratio_text(i.low, text[1]),
+                ratio_text(i.high, text[2]), ratio_text(low, text[3]), ratio_text(high, text[4]));
         }
 }
 
@@ -130,6 +159,8 @@ static enum gb_status print_case(FILE *stream, const struct study *study, const 
             drift_table(stream, markdown, c, &r, (enum study_truth)t);
             layer_table(stream, markdown, c, (enum study_truth)t);
         }
+        if (c->vocabulary)
+            head_table(stream, markdown, c, &r);
     }
     study_resamples_free(&r);
     return GB_OK;
@@ -193,6 +224,20 @@ static void csv_path(FILE *stream, uint32_t index, const struct study_case *c, c
         line(stream, index, c, where, c->layers, path, "growth_exponent", study_growth_of(c, r, truth, path).exponent);
 }
 
+/* Of every path and what its logits are compared with. */
+static void csv_head(FILE *stream, uint32_t index, const struct study_case *c, const struct study_resamples *r)
+{
+    char where[48];
+    for (int a = 0; c->vocabulary && a < STUDY_AGAINST; a++) {
+        snprintf(where, sizeof where, "head,%s", study_against_name((enum study_against)a));
+        for (uint32_t p = 0; p < c->paths; p++) {
+            line(stream, index, c, where, c->layers, p, "kl_nats", study_mean_kl(c, r, (enum study_against)a, p));
+            line(stream, index, c, where, c->layers, p, "top_agreement",
+                 study_top_agreement(c, (enum study_against)a, p));
+        }
+    }
+}
+
 enum gb_status study_csv(FILE *stream, const struct study *study, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
@@ -207,6 +252,8 @@ enum gb_status study_csv(FILE *stream, const struct study *study, struct gb_erro
             for (int t = 0; t < STUDY_TRUTHS; t++)
                 for (uint32_t p = 0; p < c->paths; p++)
                     csv_path(stream, i, c, &r, (enum study_mode)m, (enum study_truth)t, p);
+        if (status == GB_OK)
+            csv_head(stream, i, c, &r);
         if (status == GB_OK)
             study_resamples_free(&r);
     }

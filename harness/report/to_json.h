@@ -15,6 +15,7 @@ json_t *describe_checks(const struct case_result *result);
 json_t *describe_figures(const struct case_result *result);
 json_t *describe_explanation(const struct explanation *explanation);
 json_t *describe_minimal(const struct minimal_part *part);
+json_t *describe_timing(const struct timing *timing);
 json_t *describe_coverage(const struct coverage *coverage);
 
 #endif

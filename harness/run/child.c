@@ -116,6 +116,7 @@ int child_start_guarded(char *const *argv, char *const *environment, int output,
     }
     if (pipe2(lifeline, O_CLOEXEC))
         return errno;
+    prctl(PR_SET_DUMPABLE, 0); /* what runs there, as the same user, cannot trace this process or see its memory */
     struct start s = {.argv = guarded,
                       .environment = environment,
                       .input = lifeline[0],

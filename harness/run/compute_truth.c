@@ -103,8 +103,6 @@ static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_
     struct gb_layer *l = &f->layer[layer];
     size_t inner = (size_t)f->shape.tokens * f->shape.top_k * f->shape.intermediate;
     struct gb_arguments a = gb_layer_arguments(f, layer, f->shape.tokens);
-    if (!l->activation_scales)
-        return GB_OK;
     a.intermediate = malloc(sizeof(gb_bf16) * inner);
     enum gb_status status = a.intermediate
                                 ? gb_reference_gate_up(gb_contract_of(&a, GB_GATE_UP, GB_ORDER_FMA32), &a, error)
@@ -120,6 +118,19 @@ static enum gb_status calibrate(struct gb_fixture *f, uint32_t layer, struct gb_
     }
     free(a.intermediate);
     return status;
+}
+
+/* The static global scales of activations, where the recipe has some. */
+static enum gb_status fill_scales(struct gb_fixture *f, const struct weight_source *source, uint32_t layer,
+                                  struct gb_error *error)
+{
+    bool found = false;
+    enum gb_status status = GB_OK;
+    if (!f->layer[layer].activation_scales)
+        return GB_OK;
+    if (source->scales)
+        status = source->scales(source->context, layer, f->layer[layer].activation_scales, &found, error);
+    return status == GB_OK && !found ? calibrate(f, layer, error) : status;
 }
 
 /* Buffers for truth. */
@@ -140,6 +151,7 @@ static enum gb_status route(struct gb_fixture *f, uint32_t layer, struct truth_w
     return status;
 }
 
+/* original: NULL where it is the quantised one. */
 static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const struct gb_truth_source *quantised,
                                   const struct gb_truth_source *original, struct truth_work *w, struct gb_error *error)
 {
@@ -149,7 +161,9 @@ static enum gb_status layer_truth(struct gb_fixture *f, uint32_t layer, const st
     enum gb_status status =
         gb_truth_layer(&f->shape, w->x, l->ids, w->routing_weights, quantised, l->truth_quantised, NULL, error);
     progress("computing truth of the original weights", 0.6);
-    if (status == GB_OK)
+    if (status == GB_OK && !original)
+        memcpy(l->truth_original, l->truth_quantised, sizeof(double) * f->shape.tokens * f->shape.hidden);
+    else if (status == GB_OK)
         status = gb_truth_layer(&f->shape, w->x, l->ids, w->routing_weights, original, l->truth_original, NULL, error);
     return status;
 }
@@ -161,11 +175,12 @@ static enum gb_status all_truth(struct gb_fixture *f, struct original *o, uint32
     struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
     struct gb_truth_source quantised = gb_truth_from_quantised(&weights);
     struct gb_truth_source original = {o, original_gate_up, original_down, weights.extension};
+    bool same = !o->source->matrix && !l->encode_scales[0];
     if (!o->source->matrix)
         original = (struct gb_truth_source){l, published_gate_up, published_down, weights.extension};
     size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     o->layer = layer;
-    enum gb_status status = layer_truth(f, layer, &quantised, &original, w, error);
+    enum gb_status status = layer_truth(f, layer, &quantised, same ? NULL : &original, w, error);
     if (status != GB_OK || !f->stack.residual)
         return status;
     const double *q = layer ? f->stack.truth_quantised + (layer - 1) * count : f->stack.residual;
@@ -204,13 +219,28 @@ enum gb_status build_fixture(struct gb_fixture *f, const struct weight_source *s
         if (status == GB_OK)
             status = fill_experts(f, source, l, error);
         if (status == GB_OK)
-            status = calibrate(f, l, error);
+            status = fill_scales(f, source, l, error);
         if (status == GB_OK)
             status = all_truth(f, &o, l, &w, error);
         progress_leave();
     }
     progress_done();
     free(o.values);
+    free(w.x);
+    free(w.routing_weights);
+    return status;
+}
+
+enum gb_status compute_truth(struct gb_fixture *f, struct gb_error *error)
+{
+    size_t count = (size_t)f->shape.tokens * f->shape.hidden, pairs = (size_t)f->shape.tokens * f->shape.top_k;
+    struct original o = {.fixture = f, .source = &(struct weight_source){0}};
+    struct truth_work w = {malloc(sizeof(double) * count), malloc(sizeof(double) * pairs)};
+    enum gb_status status = w.x && w.routing_weights
+                                ? GB_OK
+                                : gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
+    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++)
+        status = all_truth(f, &o, l, &w, error);
     free(w.x);
     free(w.routing_weights);
     return status;

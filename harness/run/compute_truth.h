@@ -13,6 +13,9 @@ struct weight_source {
     gb_matrix_function matrix;
     /* Fills the expert's codes and scales in the fixture. */
     enum gb_status (*expert)(void *context, uint32_t layer, uint32_t expert, struct gb_error *error);
+    /* The static global scales of a layer's activations, [2]; *found: whether it has any. NULL, or none found: they are
+     * calibrated on the fixture's tokens. */
+    enum gb_status (*scales)(void *context, uint32_t layer, float *scales, bool *found, struct gb_error *error);
 };
 
 /*
@@ -22,6 +25,10 @@ struct weight_source {
  */
 enum gb_status build_fixture(struct gb_fixture *fixture, const struct weight_source *source, bool routed,
                              struct gb_error *error);
+
+/* Truth of every layer's output, of a fixture that has all its inputs and no stack; the original is that of the codes.
+ */
+enum gb_status compute_truth(struct gb_fixture *fixture, struct gb_error *error);
 
 /* gb_fixture_quantise_activations, where a contract has such activations beside the weights. GB_EUNSUPPORTED: none. */
 enum gb_status activations_choose(struct gb_fixture *fixture, enum gb_format activations, const char *recipe,

@@ -10,6 +10,7 @@
 enum { FP32_SIGNIFICAND_BITS = 24, ROUNDED_STAGES = 5 };
 
 struct claim {
+    enum gb_operator operation; /* GB_DOWN: down alone, on the reference's intermediate; 0: what the file holds */
     const char *order;          /* NULL: none */
     enum gb_format activations; /* GB_BF16, or the fixture's; 0: not said, the fixture's */
     uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator */

@@ -7,6 +7,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -103,18 +105,6 @@ static bool watch(pid_t child, int *status)
     }
 }
 
-/* Runs the child until it or the lifeline ends. Returns 0 and how the child ended, otherwise EXIT_CRASH. */
-static int tend(char **argv, int *status)
-{
-    struct child child;
-    int code = listen_for_endings() ? child_start(argv, environ, STDERR_FILENO, NULL, 0, &child) : errno;
-    if (code) {
-        fprintf(stderr, "gaugeblock guard: cannot start a process: %s\n", strerror(code));
-        return EXIT_CRASH;
-    }
-    return watch(child.process, status) ? 0 : EXIT_CRASH;
-}
-
 static bool put(const char *path, const char *text)
 {
     int file = open(path, O_WRONLY | O_CLOEXEC);
@@ -124,24 +114,67 @@ static bool put(const char *path, const char *text)
     return good;
 }
 
+/* What root may do beyond its own files is nothing that a kernel needs: to trace other processes, to mount, to set the
+ * clock. It ends with the next exec, so that what is started has none of it and gets none back. */
+static void drop_powers(void)
+{
+    static const int kept[] = {CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,
+                               CAP_FSETID, CAP_IPC_LOCK,     CAP_MKNOD,           CAP_SYS_NICE};
+    for (int power = 0; power <= CAP_LAST_CAP; power++) {
+        bool keep = false;
+        for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+            keep |= kept[i] == power;
+        if (!keep && prctl(PR_CAPBSET_READ, power) == 1)
+            prctl(PR_CAPBSET_DROP, power);
+    }
+}
+
+/* Runs the child until it or the lifeline ends. Returns 0 and how the child ended, otherwise EXIT_CRASH. */
+static int tend(char **argv, int *status)
+{
+    struct child child;
+    drop_powers();
+    put("/proc/self/oom_score_adj", "1000"); /* it ends first where memory does */
+    int code = listen_for_endings() ? child_start(argv, environ, STDERR_FILENO, NULL, 0, &child) : errno;
+    if (code) {
+        fprintf(stderr, "gaugeblock guard: cannot start a process: %s\n", strerror(code));
+        return EXIT_CRASH;
+    }
+    return watch(child.process, status) ? 0 : EXIT_CRASH;
+}
+
 /* Whether children of this process begin a PID namespace: what is in it can signal nothing outside, and ends with the
- * first of them. Who may not have one as he is may have it in a user namespace, where he stays who he is. */
+ * first of them, its shared memory too. Who may not have one as he is may have it in a user namespace, where he stays
+ * who he is. */
 static bool unshare_processes(void)
 {
     char user[64], group[64];
     snprintf(user, sizeof user, "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
     snprintf(group, sizeof group, "%u %u 1", (unsigned)getegid(), (unsigned)getegid());
-    return unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 ||
-           (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS) == 0 && put("/proc/self/uid_map", user) &&
-            put("/proc/self/setgroups", "deny") && put("/proc/self/gid_map", group));
+    const int apart = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+    return unshare(apart) == 0 || (unshare(CLONE_NEWUSER | apart) == 0 && put("/proc/self/uid_map", user) &&
+                                   put("/proc/self/setgroups", "deny") && put("/proc/self/gid_map", group));
+}
+
+/* Where shared memory has names. Nothing that the child is to find lies there: one of its own can take its place. */
+#define SHARED_FOLDER "/dev/shm"
+
+static bool is_free(char **argv)
+{
+    char folder[PATH_MAX];
+    bool used = !getcwd(folder, sizeof folder) || !strncmp(folder, SHARED_FOLDER, strlen(SHARED_FOLDER));
+    for (int i = 0; argv[i]; i++)
+        used |= !strncmp(argv[i], SHARED_FOLDER, strlen(SHARED_FOLDER));
+    return !used && access(SHARED_FOLDER, F_OK) == 0;
 }
 
 /* A /proc of the namespace's own, without which libraries that look themselves up there find another (CUDA's driver
- * does not start). */
-static bool mount_processes(void)
+ * does not start), and shared memory that ends with it. */
+static bool mount_own(char **argv)
 {
     return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+           mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0 &&
+           (!is_free(argv) || mount("shm", SHARED_FOLDER, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") == 0);
 }
 
 static void tell(int descriptor, int what)
@@ -156,7 +189,7 @@ static _Noreturn void begin_namespace(char **argv, int descriptor)
 {
     int status;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (!mount_processes())
+    if (!mount_own(argv))
         _exit(EXIT_CRASH);
     tell(descriptor, 0);
     if (tend(argv, &status) == 0)
@@ -199,6 +232,7 @@ int guard_main(int argc, char **argv)
     }
     int code;
     prctl(PR_SET_PDEATHSIG, 0); /* from here on the lifeline tells */
+    prctl(PR_SET_DUMPABLE, 0);  /* the code that it watches cannot trace it */
     if (!tend_apart(argv, &code, &status)) {
         prctl(PR_SET_CHILD_SUBREAPER, 1);
         code = tend(argv, &status);

@@ -69,6 +69,48 @@ static char *map_again(size_t bytes, uint32_t slot, bool *is_kept)
     return region;
 }
 
+/* Bytes of FRESH in a file in memory; negative: there is none. */
+static int fresh_file(void)
+{
+    static int file = -1;
+    if (file >= 0)
+        return file;
+    char *piece = malloc(PIECE_BYTES);
+    file = memfd_create("fresh", MFD_CLOEXEC);
+    if (piece)
+        memset(piece, FRESH, PIECE_BYTES);
+    if (file >= 0 && (!piece || write(file, piece, PIECE_BYTES) != PIECE_BYTES)) {
+        close(file);
+        file = -1;
+    }
+    free(piece);
+    return file;
+}
+
+/* Fills whole pages with FRESH: the same PIECE_BYTES of memory everywhere, until they are written to. Returns how many
+ * bytes from `start` on. */
+static size_t fill_shared(char *start, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t at = 0, end = bytes / page * page;
+    while (at < end) {
+        size_t piece = end - at < PIECE_BYTES ? end - at : PIECE_BYTES;
+        if (mmap(start + at, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fresh_file(), 0) ==
+            MAP_FAILED)
+            return at;
+        at += piece;
+    }
+    return at;
+}
+
+/* Every byte of a new region; large ones take memory where they are written to. */
+static void fill(const struct guarded *b)
+{
+    enum { LARGE = 1 << 26 };
+    size_t shared = b->mapped >= LARGE && !b->kept && fresh_file() >= 0 ? fill_shared(b->region, b->mapped) : 0;
+    memset(b->region + shared, FRESH, b->mapped - shared);
+}
+
 static enum gb_status host_new(size_t bytes, enum guarded_place place, uint32_t slot, struct guarded *b,
                                struct gb_error *error)
 {
@@ -81,7 +123,10 @@ static enum gb_status host_new(size_t bytes, enum guarded_place place, uint32_t 
         return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
     b->base = place == GUARDED_END ? b->region + b->mapped - aligned - b->left : b->region;
     b->payload = b->base + b->left;
-    memset(b->payload, FRESH, bytes);
+    if (place == GUARDED_LARGE)
+        (void)madvise(b->region, b->mapped, MADV_HUGEPAGE);
+    else
+        fill(b);
     return GB_OK;
 }
 

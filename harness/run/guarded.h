@@ -11,7 +11,8 @@
 enum guarded_place {
     GUARDED_CANARIES, /* between canaries; at the same address as the last one of its slot and size */
     GUARDED_END,      /* so that it ends, but for its alignment, where no access is allowed */
-    GUARDED_START     /* so that it starts there */
+    GUARDED_START,    /* so that it starts there */
+    GUARDED_LARGE     /* between canaries, in large pages, and where nobody writes no memory is used */
 };
 
 /* How a run differs from another: what fills all that is written, and where buffers lie. */

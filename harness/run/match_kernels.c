@@ -7,22 +7,42 @@
 #include "quant/quant.h"
 #include "reference/reference.h"
 
-enum gb_status catalogue_open(const char *const *subjects, uint32_t count, unsigned timeout_s, struct catalogue *c,
-                              struct gb_error *error)
+/* Whether a pattern can match a name that begins with "cuda/". */
+static bool asks_for_cuda(const char *const *patterns, uint32_t count)
+{
+    static const char prefix[] = "cuda/";
+    for (uint32_t p = 0; p < count; p++) {
+        size_t literal = strcspn(patterns[p], "*?[\\");
+        if (!strncmp(patterns[p], prefix, literal < strlen(prefix) ? literal : strlen(prefix)) &&
+            (literal >= strlen(prefix) || patterns[p][literal]))
+            return true;
+    }
+    return false;
+}
+
+static void read_cuda(struct catalogue *c, unsigned timeout_s)
 {
     char path[4096];
-    struct gb_error cuda;
+    struct gb_error error;
+    struct subject_library *library = &c->library[c->count];
+    if (library_cuda_path(path, sizeof path, &error) != GB_OK ||
+        library_read(path, timeout_s, library, &error) != GB_OK)
+        snprintf(c->cuda_missing, sizeof c->cuda_missing, "%s", error.message);
+    else if (library->verdict != VERDICT_PASS)
+        snprintf(c->cuda_missing, sizeof c->cuda_missing, "%.500s", library->reason);
+    else
+        c->count++;
+}
+
+enum gb_status catalogue_open(const char *const *subjects, uint32_t count, const char *const *patterns,
+                              uint32_t pattern_count, unsigned timeout_s, struct catalogue *c, struct gb_error *error)
+{
     memset(c, 0, sizeof *c);
     enum gb_status status = library_read(BUILTIN_LIBRARY, timeout_s, &c->library[c->count++], error);
     if (status != GB_OK)
         return status;
-    if (library_cuda_path(path, sizeof path, &cuda) != GB_OK ||
-        library_read(path, timeout_s, &c->library[c->count], &cuda) != GB_OK)
-        snprintf(c->cuda_missing, sizeof c->cuda_missing, "%s", cuda.message);
-    else if (c->library[c->count].verdict != VERDICT_PASS)
-        snprintf(c->cuda_missing, sizeof c->cuda_missing, "%.500s", c->library[c->count].reason);
-    else
-        c->count++;
+    if (asks_for_cuda(patterns, pattern_count))
+        read_cuda(c, timeout_s);
     c->own = c->count;
     for (uint32_t i = 0; i < count; i++) {
         status = library_read(subjects[i], timeout_s, &c->library[c->count++], error);

@@ -10,10 +10,10 @@
 enum { MAX_LIBRARIES = 18, MAX_PATTERNS = 64 };
 
 struct catalogue {
-    struct subject_library library[MAX_LIBRARIES]; /* [count], builtin, then CUDA's if there is one, then --subject's */
+    struct subject_library library[MAX_LIBRARIES]; /* [count], builtin, then CUDA's if asked for, then --subject's */
     uint32_t count;
     uint32_t own;           /* how many of them are ours */
-    char cuda_missing[512]; /* why CUDA's is not there; "" if it is */
+    char cuda_missing[512]; /* why CUDA's is not there; "" if it is, or none asked */
 };
 
 /* One subject, or why there is none: kernel NULL. */
@@ -26,9 +26,11 @@ struct selected {
                              library that could not be read CRASH or BAD_INPUT */
 };
 
-/* timeout_s: for each library. A library that cannot be read is among them, without kernels. */
-enum gb_status catalogue_open(const char *const *subjects, uint32_t count, unsigned timeout_s,
-                              struct catalogue *catalogue, struct gb_error *error);
+/* CUDA's library is read only where a pattern can match one of its kernels. timeout_s: for each library. A library that
+ * cannot be read is among them, without kernels. */
+enum gb_status catalogue_open(const char *const *subjects, uint32_t count, const char *const *patterns,
+                              uint32_t pattern_count, unsigned timeout_s, struct catalogue *catalogue,
+                              struct gb_error *error);
 void catalogue_close(struct catalogue *catalogue);
 
 /* The most subjects that select_subjects can find. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/run/clock.h"
 #include "harness/run/environment.h"
 #include "harness/run/session.h"
 #include "harness/run/session_arrays.h"
@@ -17,8 +18,8 @@ static enum gb_status put_expert(struct session *s, int slot, uint32_t e, struct
 static enum gb_status put(struct session *s, int slot, const void *content, size_t bytes, struct gb_error *error)
 {
     s->originals[slot] = content;
-    enum gb_status status = guarded_new(s->memory, bytes, GUARDED_END, 0, &s->weights[slot], error);
-    if (!s->fixture->generated)
+    enum gb_status status = guarded_new(s->memory, bytes, s->place, 0, &s->weights[slot], error);
+    if (!s->sparse)
         return status == GB_OK ? guarded_put(&s->weights[slot], 0, content, bytes, error) : status;
     for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
         if (s->used[e])
@@ -93,8 +94,12 @@ static void release(struct session *s)
 static enum gb_status prepare(struct session *s, struct gb_error *error)
 {
     release(s);
+    double began = clock_seconds();
     enum gb_status status = s->kernel->prepare ? s->kernel->prepare(&s->arguments, &s->prepared, error) : GB_OK;
     s->environment |= environment_reset();
+    if (status == GB_OK && s->kernel->prepare)
+        status = s->memory->synchronise(error);
+    s->prepare_s = clock_seconds() - began;
     s->arguments.prepared = s->prepared;
     return status;
 }
@@ -137,24 +142,9 @@ enum gb_status session_move(struct session *s, bool away, struct gb_error *error
     return status == GB_OK ? prepare(s, error) : status;
 }
 
-enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
-                            const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
+/* Weights of s->used into the kernel's memory. */
+static enum gb_status put_used(struct session *s, struct gb_error *error)
 {
-    *s = (struct session){.kernel = kernel, .memory = memory, .fixture = fixture, .layer = layer};
-    s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
-    gb_layer_activations(fixture, layer, kernel->activations, &s->arguments);
-    s->uses = operator_uses(kernel);
-    if (s->uses & READS_ROUTING && s->arguments.apply_router_weight_on_input)
-        s->uses |= READS_ROUTING_WEIGHTS;
-    s->used = calloc(fixture->shape.experts, sizeof *s->used);
-    s->moved = calloc(fixture->shape.experts, sizeof *s->moved);
-    if (!s->used || !s->moved)
-        return gb_fail(error, GB_ENOMEM, "no memory for %u experts", fixture->shape.experts);
-    stay(s);
-    if (fixture->generated)
-        gb_layer_mark_touched(fixture, layer, s->used);
-    else
-        memset(s->used, true, sizeof *s->used * fixture->shape.experts);
     enum gb_status status = GB_OK;
     if (s->uses & READS_GATE_UP)
         status = put_weights(s, 0, &s->arguments.gate_up, error);
@@ -174,6 +164,68 @@ enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_devi
     s->arguments.ids = NULL;
     s->arguments.routing_weights = NULL;
     return status == GB_OK ? prepare(s, error) : status;
+}
+
+/* All but the weights; none is used yet. */
+static enum gb_status begin(const struct gb_kernel *kernel, const struct gb_device *memory,
+                            const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
+{
+    *s = (struct session){.kernel = kernel, .memory = memory, .fixture = fixture, .layer = layer, .place = GUARDED_END};
+    s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
+    gb_layer_activations(fixture, layer, kernel->activations, &s->arguments);
+    s->uses = operator_uses(kernel);
+    if (s->uses & READS_ROUTING && s->arguments.apply_router_weight_on_input)
+        s->uses |= READS_ROUTING_WEIGHTS;
+    s->used = calloc(fixture->shape.experts, sizeof *s->used);
+    s->moved = calloc(fixture->shape.experts, sizeof *s->moved);
+    if (!s->used || !s->moved)
+        return gb_fail(error, GB_ENOMEM, "no memory for %u experts", fixture->shape.experts);
+    stay(s);
+    return GB_OK;
+}
+
+enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
+                            const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
+{
+    enum gb_status status = begin(kernel, memory, fixture, layer, s, error);
+    if (status != GB_OK)
+        return status;
+    s->sparse = fixture->generated;
+    if (s->sparse)
+        gb_layer_mark_touched(fixture, layer, s->used);
+    else
+        memset(s->used, true, sizeof *s->used * fixture->shape.experts);
+    return put_used(s, error);
+}
+
+enum gb_status session_open_chosen(const struct gb_kernel *kernel, const struct gb_device *memory,
+                                   const struct gb_fixture *fixture, uint32_t layer, const int32_t *ids, size_t pairs,
+                                   struct session *s, struct gb_error *error)
+{
+    enum gb_status status = begin(kernel, memory, fixture, layer, s, error);
+    if (status != GB_OK)
+        return status;
+    s->sparse = true;
+    s->place = GUARDED_LARGE;
+    for (size_t p = 0; p < pairs; p++)
+        if (ids[p] >= 0)
+            s->used[ids[p]] = true;
+    return put_used(s, error);
+}
+
+void session_weights(const struct session *s, uint64_t *weights, uint64_t *bytes)
+{
+    const struct gb_weights *of[] = {&s->arguments.gate_up, &s->arguments.down};
+    const uint32_t experts = s->fixture->shape.experts;
+    uint64_t used = 0;
+    for (uint32_t e = 0; e < experts; e++)
+        used += s->used[e];
+    *weights = s->router.bytes ? (uint64_t)experts * s->fixture->shape.hidden : 0;
+    *bytes = s->router.bytes + s->router_bias.bytes;
+    for (int i = 0; i < 2; i++)
+        *weights += used * of[i]->rows * of[i]->columns;
+    for (int i = 0; i < SESSION_WEIGHTS; i++)
+        *bytes += used * (s->weights[i].bytes / experts);
 }
 
 /* Broken canaries and changed inputs of an array of weights, [experts, ...]. */

@@ -19,10 +19,13 @@ struct session {
     struct guarded weights[SESSION_WEIGHTS]; /* gate_up codes, scales, global scales; down likewise; both biases */
     const char *originals[SESSION_WEIGHTS];
     struct guarded router, router_bias; /* of a kernel that routes */
-    bool *used;                         /* [experts], whether the fixture has the expert's weights */
+    enum guarded_place place;           /* of the weights */
+    bool sparse;                        /* only the weights of experts in use are there */
+    bool *used;                         /* [experts], whether the expert's weights are there */
     uint32_t *moved;                    /* [experts], where an expert's weights lie: at its own place or another's */
     struct gb_arguments arguments;      /* with this layer's weights in the kernel's memory */
     void *prepared;
+    double prepare_s;     /* that prepare() took */
     unsigned environment; /* enum environment_change, what the kernel's functions changed */
 };
 
@@ -30,6 +33,12 @@ struct session {
 enum gb_status session_open(const struct gb_kernel *kernel, const struct gb_device *memory,
                             const struct gb_fixture *fixture, uint32_t layer, struct session *session,
                             struct gb_error *error);
+/* The same with the weights of these experts alone, in memory of its own whose size is theirs. ids: [pairs]. */
+enum gb_status session_open_chosen(const struct gb_kernel *kernel, const struct gb_device *memory,
+                                   const struct gb_fixture *fixture, uint32_t layer, const int32_t *ids, size_t pairs,
+                                   struct session *session, struct gb_error *error);
+/* How many weights the kernel reads of experts in use and of the router, and their bytes with scales and biases. */
+void session_weights(const struct session *session, uint64_t *weights, uint64_t *bytes);
 /* Puts the weights of an expert there that the fixture was generated without, and prepares anew. */
 enum gb_status session_admit(struct session *session, uint32_t expert, struct gb_error *error);
 /* Puts every used expert's weights at the place of the next one, or back, and prepares anew. Experts of a kernel that

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/run/host_timer.h"
 #include "harness/run/library.h"
 #include "harness/run/subject.h"
 #include "quant/quant.h"
@@ -92,19 +93,39 @@ static const struct gb_device *host_memory(void)
     return &host;
 }
 
-enum gb_status subject_device(const struct gb_device **device, char *text, size_t bytes, struct gb_error *error)
+/* What our CUDA library exports under this name. */
+static enum gb_status cuda_symbol(const char *name, void **symbol, struct gb_error *error)
 {
     char path[PATH_MAX];
     enum gb_status status = library_cuda_path(path, sizeof path, error);
     if (status != GB_OK)
         return status;
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    gb_device_function function = NULL;
-    if (handle)
-        *(void **)&function = dlsym(handle, GB_DEVICE_SYMBOL);
-    if (!function || !(*device = function()) || (*device)->abi_version != GB_ABI_VERSION)
-        return gb_fail(error, GB_EUNSUPPORTED, "%s: %s", path, handle ? "no device functions of this ABI" : dlerror());
-    return (*device)->describe(text, bytes, error);
+    *symbol = handle ? dlsym(handle, name) : NULL;
+    return *symbol ? GB_OK
+                   : gb_fail(error, GB_EUNSUPPORTED, "%s: %s%s", path, handle ? "it has no " : "",
+                             handle ? name : dlerror());
+}
+
+enum gb_status subject_device(const struct gb_device **device, char *text, size_t bytes, struct gb_error *error)
+{
+    gb_device_function function;
+    enum gb_status status = cuda_symbol(GB_DEVICE_SYMBOL, (void **)&function, error);
+    if (status == GB_OK && (*device = function())->abi_version != GB_ABI_VERSION)
+        status = gb_fail(error, GB_EUNSUPPORTED, CUDA_LIBRARY ": no device functions of this ABI");
+    return status == GB_OK ? (*device)->describe(text, bytes, error) : status;
+}
+
+enum gb_status subject_timer(const struct gb_kernel *kernel, const struct gb_timer **timer, struct gb_error *error)
+{
+    gb_timer_function function;
+    *timer = host_timer();
+    if (!(kernel->flags & GB_DEVICE_POINTERS))
+        return GB_OK;
+    enum gb_status status = cuda_symbol(GB_TIMER_SYMBOL, (void **)&function, error);
+    if (status == GB_OK && (*timer = function())->size < sizeof **timer)
+        status = gb_fail(error, GB_EUNSUPPORTED, CUDA_LIBRARY ": no timer of this version");
+    return status;
 }
 
 enum gb_status subject_memory(const struct gb_kernel *kernel, const struct gb_device **memory, struct gb_error *error)

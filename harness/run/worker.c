@@ -85,8 +85,8 @@ static uint64_t output_bytes(const struct gb_fixture *f, uint32_t tokens)
 }
 
 /* The environment of code that is not ours: what malloc hands out is no zeros, but large as FP32 and as bf16. What
- * threads keep for themselves would be handed out as it was freed. */
-static char **worker_environment(void)
+ * threads keep for themselves would be handed out as it was freed. Code that is timed has malloc as it is. */
+static char **worker_environment(bool timed)
 {
     static char *const fill[] = {"MALLOC_PERTURB_=129", /* 0x81, whose complement 0x7E malloc fills with */
                                  "GLIBC_TUNABLES=glibc.malloc.tcache_count=0"};
@@ -98,7 +98,7 @@ static char **worker_environment(void)
     if (!environment)
         return NULL;
     memcpy(environment, environ, count * sizeof *environment);
-    if (!getenv("MALLOC_PERTURB_") && !getenv("GLIBC_TUNABLES"))
+    if (!timed && !getenv("MALLOC_PERTURB_") && !getenv("GLIBC_TUNABLES"))
         for (size_t i = 0; i < FILLS; i++)
             environment[count++] = fill[i];
     environment[count] = NULL;
@@ -108,7 +108,7 @@ static char **worker_environment(void)
 static int start(const struct worker_request *request, const struct gb_fixture *f, const struct files *files,
                  struct child *child)
 {
-    char batches[16 * MAX_BATCHES] = "", fixture[32] = "";
+    char batches[16 * MAX_BATCHES] = "", fixture[32] = "", samples[16];
     uint32_t most = request->batches[request->batch_count - 1];
     struct child_limits limits = {request->timeout_s, output_bytes(f, most)};
     if (!f->segment)
@@ -116,16 +116,18 @@ static int start(const struct worker_request *request, const struct gb_fixture *
     for (uint32_t b = 0; b < request->batch_count; b++)
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
-    char *argv[] = {"gaugeblock",
-                    "worker",
-                    fixture,
-                    (char *)request->library,
-                    (char *)request->kernel->name,
-                    batches,
-                    (char *)request->rank,
-                    (char *)request->rendezvous,
-                    NULL};
-    char **environment = worker_environment();
+    char *argv[10] = {"gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel->name,
+                      batches};
+    if (request->timing.samples) {
+        snprintf(samples, sizeof samples, "%u", request->timing.samples);
+        argv[6] = samples;
+        argv[7] = request->timing.hot ? "hot" : "cold";
+    } else if (request->rank) {
+        argv[6] = "rank";
+        argv[7] = (char *)request->rank;
+        argv[8] = (char *)request->rendezvous;
+    }
+    char **environment = worker_environment(request->timing.samples > 0);
     if (!environment)
         return ENOMEM;
     int code = child_start_guarded(argv, environment, files->log, files->shared, files->count, &limits, child);
@@ -210,6 +212,37 @@ static double seconds_of(const json_t *value)
     return seconds >= 0 && isfinite(seconds) ? seconds : 0;
 }
 
+/* Seconds of one kind of every sample, which the report has in nanoseconds. */
+static bool read_samples(const json_t *object, const char *name, struct timing *t, size_t place)
+{
+    const json_t *list = json_object_get(object, name);
+    for (uint32_t i = 0; i < t->samples; i++) {
+        double seconds = 1e-9 * (double)json_integer_value(json_array_get(list, i));
+        if (!(seconds > 0))
+            return false;
+        memcpy((char *)&t->sample[i] + place, &seconds, sizeof seconds);
+    }
+    return true;
+}
+
+/* false: they are no times. */
+static bool read_timing(const json_t *object, const struct timing_request *asked, struct timing *t)
+{
+    t->samples = asked->samples;
+    t->copies = (uint32_t)count_of(object, "copies");
+    t->runs = (uint32_t)count_of(object, "runs");
+    t->launches = (uint32_t)count_of(object, "launches");
+    t->weights = count_of(object, "weights");
+    t->bytes = count_of(object, "bytes");
+    t->cache_bytes = count_of(object, "cache_bytes");
+    t->large_bytes = count_of(object, "large_bytes");
+    t->prepare_s = 1e-9 * (double)count_of(object, "prepare_ns");
+    return t->copies && t->runs && t->bytes &&
+           read_samples(object, "run_ns", t, offsetof(struct timing_sample, run_s)) &&
+           read_samples(object, "read_ns", t, offsetof(struct timing_sample, read_s)) &&
+           read_samples(object, "large_ns", t, offsetof(struct timing_sample, large_s));
+}
+
 /* The report that the worker left; NULL: none, or nothing that a worker writes. */
 static json_t *load_report(int file)
 {
@@ -247,6 +280,11 @@ static void read_results(const struct worker_request *request, const struct gb_f
         read_checks(json_array_get(json_object_get(report, "batches"), b), &result->checks[b]);
         read_checks(json_array_get(json_object_get(report, "routing"), b), &result->routing[b]);
         result->seconds[b] = seconds_of(json_array_get(json_object_get(report, "seconds"), b));
+        if (request->timing.samples &&
+            !read_timing(json_array_get(json_object_get(report, "timing"), b), &request->timing, &result->timing[b])) {
+            fail(result, VERDICT_CRASH, "the worker left no times for %u tokens", request->batches[b]);
+            break;
+        }
         int code = input_shared_outputs(file[0], fixture, request->timeout_s, &result->outputs[b], &error);
         if (code == EXIT_PASS)
             code = read_outputs(request, fixture, file[1], &result->second[b], &error);

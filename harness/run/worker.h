@@ -7,6 +7,7 @@
 #define GB_HARNESS_RUN_WORKER_H
 
 #include "fixtures/fixtures.h"
+#include "harness/run/timing.h"
 #include "harness/run/verdict.h"
 
 enum { MAX_BATCHES = 32 };
@@ -19,6 +20,7 @@ struct worker_request {
     uint32_t batch_count;
     unsigned timeout_s;
     const char *rank, *rendezvous; /* of one process of a kernel with GB_ONE_RANK, as text; otherwise NULL */
+    struct timing_request timing;
 };
 
 /* What watching the kernel showed for one batch. */
@@ -37,7 +39,8 @@ struct worker_result {
     struct gb_outputs *second[MAX_BATCHES]; /* of the run with tokens and experts in other places, put back to where
                                                the first has them, where the two differ in any bit; else NULL */
     struct worker_checks checks[MAX_BATCHES];
-    double seconds[MAX_BATCHES];               /* that running it took */
+    double seconds[MAX_BATCHES]; /* that running it took */
+    struct timing timing[MAX_BATCHES];
     struct worker_checks routing[MAX_BATCHES]; /* the same of the routing, where the kernel is a layer that routes */
     char note[256]; /* what the library or the kernel did to the floating-point environment; "": nothing */
 };
@@ -56,18 +59,19 @@ bool worker_finish(struct worker_process *process, const struct worker_request *
                    const struct gb_fixture *fixture, struct worker_result *result);
 
 /*
- * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... [RANK RENDEZVOUS]`. FIXTURE: path, or "" for what is
- * shared with it. Its descriptors: what is shared; the report, JSON; and for each batch the outputs of the first run,
- * and those of the moved run where they differ, HDF5.
+ * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... [SAMPLES cold|hot | rank RANK RENDEZVOUS]`. FIXTURE: path,
+ * or "" for what is shared with it. Its descriptors: what is shared; the report, JSON; and for each batch the outputs
+ * of the first run, and those of the moved run where they differ, HDF5.
  */
 int worker_main(int argc, char **argv);
 enum { WORKER_FIXTURE, WORKER_REPORT, WORKER_OUTPUTS, MAX_WORKER_FILES = WORKER_OUTPUTS + 2 * MAX_BATCHES };
 
-/* The report lies in memory and has this room: it is one line per batch and one message. Zeros follow it. */
-enum { WORKER_REPORT_BYTES = 64 << 10 };
+/* The report lies in memory and has this room: per batch it is one line and three numbers a sample, and one
+ * message. Zeros follow it. */
+enum { WORKER_REPORT_BYTES = 256 << 10 };
 
-/* Comma-separated batch sizes: ascending and each 1 .. tokens. */
-enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
+/* Comma-separated batch sizes, the value of this option: ascending and each 1 .. tokens. */
+enum gb_status parse_batches(const char *option, const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
                              struct gb_error *error);
 
 #endif

@@ -17,6 +17,8 @@
 #include "harness/run/session_arrays.h"
 #include "harness/run/residual_stream.h"
 #include "harness/run/subject.h"
+#include "harness/run/text.h"
+#include "harness/run/timed.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
 
@@ -41,11 +43,13 @@ struct worker {
     bool moved_differs[MAX_BATCHES];       /* from the first run in any bit */
     struct worker_checks checks[MAX_BATCHES], routing[MAX_BATCHES];
     double seconds[MAX_BATCHES];
+    struct timing_request timed;
+    struct timing timing[MAX_BATCHES];
     double *state;                           /* [tokens, hidden], the residual stream; NULL: no drift */
     unsigned loading_changed, calls_changed; /* enum environment_change */
 };
 
-enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
+enum gb_status parse_batches(const char *option, const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
                              struct gb_error *error)
 {
     const char *at = text;
@@ -55,7 +59,7 @@ enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batche
         unsigned long n = strtoul(at, &end, 10);
         if (end == at || errno || at[0] == '-' || n < 1 || n > tokens || (*count && n <= batches[*count - 1]) ||
             (*end != ',' && *end != '\0'))
-            return gb_fail(error, GB_EINVAL, "--batch %s: give ascending numbers from 1 to %u, separated by commas",
+            return gb_fail(error, GB_EINVAL, "%s %s: give ascending numbers from 1 to %u, separated by commas", option,
                            text, tokens);
         batches[*count] = (uint32_t)n;
         if (*end == '\0') {
@@ -64,7 +68,7 @@ enum gb_status parse_batches(const char *text, uint32_t tokens, uint32_t *batche
         }
         at = end + 1;
     }
-    return gb_fail(error, GB_EINVAL, "--batch %s: at most %d batches", text, (int)MAX_BATCHES);
+    return gb_fail(error, GB_EINVAL, "%s %s: at most %d batches", option, text, (int)MAX_BATCHES);
 }
 
 static bool wants_stack(const struct worker *w)
@@ -280,6 +284,53 @@ static enum gb_status run_last(struct worker *w, struct session *s, const struct
     return status;
 }
 
+/* What a timed run wrote is what the first one did; of a nondeterministic kernel it is judged in the moved run's place.
+ */
+static enum gb_status check_timed(struct worker *w, const struct timed *t, uint32_t b, struct gb_outputs *ran,
+                                  struct gb_error *error)
+{
+    const struct gb_layer_outputs *first = &w->outputs[b]->layer[0];
+    enum gb_status status = GB_OK;
+    for (uint32_t n = 0; status == GB_OK && n < w->timing[b].copies; n++) {
+        struct worker_checks checks = {0}, routing = {0};
+        status = timed_read(t, n, &ran->layer[0], error);
+        if (status != GB_OK)
+            return status;
+        compare_written(w, first, &ran->layer[0], b, 0, &checks, &routing);
+        if (w->kernel->flags & GB_NONDETERMINISTIC && (checks.differing || routing.differing)) {
+            w->moved_differs[b] = true;
+            status = timed_read(t, n, &w->moved[b]->layer[0], error);
+        }
+        note_later(&w->checks[b], &checks);
+        note_later(routing_checks(w, b), &routing);
+    }
+    return status;
+}
+
+static enum gb_status time_batch(struct worker *w, const struct operator_inputs *inputs, uint32_t b,
+                                 struct gb_error *error)
+{
+    struct timed t;
+    const int32_t *ids = w->uses & WRITES_ROUTING ? w->outputs[b]->layer[0].ids : inputs->ids;
+    struct timing *timing = &w->timing[b];
+    struct gb_outputs *ran = NULL;
+    struct gb_error ignored;
+    enum { WARM_UP = 2 };
+    enum gb_status status =
+        timed_open(w->kernel, w->memory, w->fixture, w->batches[b], inputs, ids, &w->timed, &t, timing, error);
+    if (status == GB_OK)
+        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    for (uint32_t i = 0; status == GB_OK && i < WARM_UP + w->timed.samples; i++) {
+        status = timed_sample(&t, &timing->sample[i < WARM_UP ? 0 : i - WARM_UP], error);
+        if (status == GB_OK)
+            status = check_timed(w, &t, b, ran, error);
+    }
+    enum gb_status closed = timed_close(&t, &w->checks[b], routing_checks(w, b), status == GB_OK ? error : &ignored);
+    gb_outputs_free(ran);
+    timing->samples = w->timed.samples;
+    return status == GB_OK ? closed : status;
+}
+
 /* The kernel's own residual stream through this layer, on the largest batch. */
 static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_error *error)
 {
@@ -344,6 +395,8 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = session_move(&s, false, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
         status = run_last(w, &s, &inputs, b, error);
+    for (uint32_t b = 0; status == GB_OK && w->timed.samples && layer == 0 && b < w->batch_count; b++)
+        status = time_batch(w, &inputs, b, error);
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);
     struct gb_error ignored;
@@ -406,8 +459,8 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     if (!argv[1][0])
         close(CHILD_SHARED + WORKER_FIXTURE);
     w->fixture = w->whole;
-    if (status == GB_OK && argv[5]) {
-        status = rank_part_new(w->whole, (uint32_t)strtoul(argv[5], NULL, 10), argv[6], &w->part, error);
+    if (status == GB_OK && argv[5] && argv[6] && argv[7]) { /* rank RANK RENDEZVOUS */
+        status = rank_part_new(w->whole, (uint32_t)strtoul(argv[6], NULL, 10), argv[7], &w->part, error);
         w->fixture = &w->part.fixture;
     }
     if (status == GB_OK) {
@@ -424,7 +477,7 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     w->uses = operator_uses(w->kernel);
     status = subject_memory(w->kernel, &w->memory, error);
     if (status == GB_OK)
-        status = parse_batches(argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
+        status = parse_batches("--batch", argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
     uint32_t layers = w->fixture->layers;
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
         bool with_stack = wants_stack(w) && b == w->batch_count - 1;
@@ -489,25 +542,59 @@ static json_t *checks_json(const struct worker_checks *c)
                      "unwritten", (json_int_t)c->unwritten, "differing", (json_int_t)c->differing, "where", c->where);
 }
 
+static json_int_t nanoseconds(double seconds)
+{
+    return (json_int_t)(seconds * 1e9 + 0.5);
+}
+
+static json_t *timing_json(const struct timing *t)
+{
+    json_t *run = json_array(), *read = json_array(), *large = json_array();
+    for (uint32_t i = 0; i < t->samples; i++) {
+        json_array_append_new(run, json_integer(nanoseconds(t->sample[i].run_s)));
+        json_array_append_new(read, json_integer(nanoseconds(t->sample[i].read_s)));
+        json_array_append_new(large, json_integer(nanoseconds(t->sample[i].large_s)));
+    }
+    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "copies", (int)t->copies, "runs",
+                     (int)t->runs, "launches", (int)t->launches, "weights", (json_int_t)t->weights, "bytes",
+                     (json_int_t)t->bytes, "cache_bytes", (json_int_t)t->cache_bytes, "large_bytes",
+                     (json_int_t)t->large_bytes, "prepare_ns", nanoseconds(t->prepare_s), "run_ns", run, "read_ns",
+                     read, "large_ns", large);
+}
+
+/* SAMPLES cold|hot */
+static bool parse_timing(char **argv, struct timing_request *timing)
+{
+    uint64_t samples;
+    timing->hot = !strcmp(argv[1], "hot");
+    if (!parse_number(argv[0], 1, MOST_TIMES, &samples))
+        return false;
+    timing->samples = (uint32_t)samples;
+    return timing->hot || !strcmp(argv[1], "cold");
+}
+
 int worker_main(int argc, char **argv)
 {
-    struct worker w = {0};
+    static struct worker w;
     struct gb_error error = {""};
-    if (argc != 5 && argc != 7) {
-        fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify\n");
+    const bool rank = argc == 8 && !strcmp(argv[5], "rank");
+    if ((argc != 5 && argc != 7 && !rank) || (argc == 7 && !parse_timing(&argv[5], &w.timed))) {
+        fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }
     enum gb_status status = work(&w, argv, &error);
     error.message[sizeof error.message - 1] = '\0'; /* it may be the kernel's */
-    json_t *batches = json_array(), *routing = json_array(), *seconds = json_array();
+    json_t *batches = json_array(), *routing = json_array(), *seconds = json_array(), *timing = json_array();
     for (uint32_t b = 0; b < w.batch_count; b++) {
         json_array_append_new(seconds, json_real(w.seconds[b]));
         json_array_append_new(batches, checks_json(&w.checks[b]));
+        json_array_append_new(timing, timing_json(&w.timing[b]));
         json_array_append_new(routing, checks_json(&w.routing[b]));
     }
-    json_t *report = json_pack("{s:i, s:o, s:o, s:o, s:o, s:i, s:i}", "status", (int)status, "message",
-                               record_string(error.message), "batches", batches, "routing", routing, "seconds", seconds,
-                               "loading_changed", (int)w.loading_changed, "calls_changed", (int)w.calls_changed);
+    json_t *report =
+        json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "status", (int)status, "message",
+                  record_string(error.message), "batches", batches, "routing", routing, "seconds", seconds, "timing",
+                  timing, "loading_changed", (int)w.loading_changed, "calls_changed", (int)w.calls_changed);
     bool failed = !report || !write_report(report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {

@@ -151,10 +151,13 @@ static void run_ranks(const struct worker_request *request, const struct gb_fixt
     const uint32_t count = f->exchanged.asked.ranks;
     char folder[4096];
     memset(result, 0, sizeof *result);
-    if (count > MOST_PROCESSES) {
+    if (count > MOST_PROCESSES || request->timing.samples) {
         result->verdict = VERDICT_NOT_RUN;
-        snprintf(result->reason, sizeof result->reason, "%u ranks, and a process for each; at most %d are started",
-                 count, MOST_PROCESSES);
+        if (request->timing.samples)
+            snprintf(result->reason, sizeof result->reason, "kernels in one process a rank are not timed");
+        else
+            snprintf(result->reason, sizeof result->reason, "%u ranks, and a process for each; at most %d are started",
+                     count, MOST_PROCESSES);
         return;
     }
     struct one *ranks = calloc(count, sizeof *ranks);

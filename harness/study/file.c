@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/run/hash.h"
+#include "harness/run/probe.h"
 #include "harness/study/study.h"
 
 static const char schema[] = "gaugeblock-study/1";
@@ -16,7 +17,7 @@ struct counts {
     uint32_t *value;
     uint32_t low, high;
 };
-enum { COUNTS = 10, LARGEST = 1 << 20 };
+enum { COUNTS = 11, LARGEST = 1 << 20 };
 
 static void counts_of(struct study_case *c, struct counts counts[COUNTS])
 {
@@ -30,6 +31,7 @@ static void counts_of(struct study_case *c, struct counts counts[COUNTS])
         {"seeds", &c->seeds, 1, 4096},
         {"path_count", &c->paths, 1, STUDY_PATHS},
         {"samples", &c->samples, 1, LARGEST},
+        {"vocabulary", &c->vocabulary, 0, 1 << 24},
         {"done", &c->done, 0, 4096 * 4096},
     };
     memcpy(counts, all, sizeof all);
@@ -43,6 +45,7 @@ static const struct {
     {"weights", offsetof(struct study_case, weights), sizeof(((struct study_case *)0)->weights)},
     {"recipe", offsetof(struct study_case, recipe), sizeof(((struct study_case *)0)->recipe)},
     {"inputs_sha256", offsetof(struct study_case, inputs), sizeof(((struct study_case *)0)->inputs)},
+    {"head_sha256", offsetof(struct study_case, end), sizeof(((struct study_case *)0)->end)},
 };
 enum { TEXTS = sizeof texts / sizeof *texts };
 
@@ -60,15 +63,51 @@ static void path_texts(const struct study_case *c, char names[STUDY_PATH_LIST], 
     }
 }
 
+/* Which kernels computed paths, "PATH KERNEL" with commas between. */
+static void kernel_text(const struct study_case *c, char kernels[4 * STUDY_PATH_LIST])
+{
+    size_t used = 0;
+    kernels[0] = '\0';
+    for (uint32_t p = 0; p < c->paths; p++)
+        if (c->path[p].kernel.kernel)
+            used += (size_t)snprintf(kernels + used, 4 * STUDY_PATH_LIST - used, "%s%s %s", used ? ", " : "",
+                                     c->path[p].name, c->path[p].kernel.kernel->name);
+}
+
+/* What an unfinished case goes on from: how far each seed is, and the streams of those that are begun. */
+static enum gb_status write_resume(struct gb_results *file, const struct study_case *c, const char *group,
+                                   struct gb_error *error)
+{
+    const uint64_t streams[] = {c->paths + STUDY_TRUTHS, c->shape.tokens, c->shape.hidden}, seeds[] = {c->seeds};
+    char path[64];
+    if (c->done == c->seeds * c->layers)
+        return GB_OK;
+    double *layers = malloc(sizeof *layers * c->seeds);
+    if (!layers)
+        return gb_fail(error, GB_ENOMEM, "no memory for %u seeds", c->seeds);
+    for (uint32_t s = 0; s < c->seeds; s++)
+        layers[s] = c->layers_done[s];
+    snprintf(path, sizeof path, "%.31s/resume/layers_done", group);
+    enum gb_status status = gb_results_put(file, path, 1, seeds, "seeds", layers, error);
+    for (uint32_t s = 0; status == GB_OK && s < c->seeds; s++) {
+        snprintf(path, sizeof path, "%.31s/resume/state/%u", group, s);
+        if (c->state[s])
+            status = gb_results_put(file, path, 3, streams, "truths and paths, tokens, hidden", c->state[s], error);
+    }
+    free(layers);
+    return status;
+}
+
 static enum gb_status write_case(struct gb_results *file, struct study_case *c, uint32_t index, struct gb_error *error)
 {
     struct counts counts[COUNTS];
     struct study_array arrays[STUDY_ARRAYS];
     char group[32], path[sizeof group + sizeof arrays[0].name + 1];
-    char names[STUDY_PATH_LIST], how[4 * STUDY_PATH_LIST], factors[2][32];
+    char names[STUDY_PATH_LIST], how[4 * STUDY_PATH_LIST], kernels[4 * STUDY_PATH_LIST], factors[2][32];
     uint32_t count = study_case_arrays(c, arrays);
     counts_of(c, counts);
     path_texts(c, names, how);
+    kernel_text(c, kernels);
     snprintf(group, sizeof group, "/cases/%u", index);
     snprintf(factors[0], sizeof factors[0], "%.9g", c->outlier_factor);
     snprintf(factors[1], sizeof factors[1], "%.9g", c->routing_skew);
@@ -84,6 +123,8 @@ static enum gb_status write_case(struct gb_results *file, struct study_case *c, 
     if (status == GB_OK)
         status = gb_results_put_text(file, group, "contracts", how, error);
     if (status == GB_OK)
+        status = gb_results_put_text(file, group, "kernels", kernels, error);
+    if (status == GB_OK)
         status = gb_results_put_text(file, group, "outlier_factor", factors[0], error);
     if (status == GB_OK)
         status = gb_results_put_text(file, group, "routing_skew", factors[1], error);
@@ -91,11 +132,7 @@ static enum gb_status write_case(struct gb_results *file, struct study_case *c, 
         snprintf(path, sizeof path, "%.31s/%.63s", group, arrays[i].name);
         status = gb_results_put(file, path, arrays[i].rank, arrays[i].dims, arrays[i].axes, *arrays[i].values, error);
     }
-    const uint64_t streams[] = {c->paths + STUDY_TRUTHS, c->shape.tokens, c->shape.hidden};
-    snprintf(path, sizeof path, "%s/resume/state", group);
-    if (status == GB_OK && c->done < c->seeds * c->layers)
-        status = gb_results_put(file, path, 3, streams, "truths and paths, tokens, hidden", c->state, error);
-    return status;
+    return status == GB_OK ? write_resume(file, c, group, error) : status;
 }
 
 enum gb_status study_write(const char *path, struct study *study, struct gb_error *error)
@@ -156,6 +193,52 @@ static enum gb_status check_sizes(const char *group, const struct study_case *c,
     return GB_OK;
 }
 
+/* How far each seed is; the sum must be what the case says. */
+static enum gb_status read_progress(struct gb_results *file, struct study_case *c, const char *group,
+                                    struct gb_error *error)
+{
+    const uint64_t seeds[] = {c->seeds};
+    char path[64];
+    double sum = 0.0;
+    snprintf(path, sizeof path, "%.31s/resume/layers_done", group);
+    double *layers = calloc(c->seeds, sizeof *layers);
+    enum gb_status status = layers ? gb_results_get(file, path, 1, seeds, layers, error)
+                                   : gb_fail(error, GB_ENOMEM, "no memory for %u seeds", c->seeds);
+    for (uint32_t s = 0; status == GB_OK && s < c->seeds; s++) {
+        if (!(layers[s] >= 0.0 && layers[s] <= c->layers) || layers[s] != floor(layers[s]))
+            status = gb_fail(error, GB_EFORMAT, "%s: %g is no number of layers", path, layers[s]);
+        else
+            c->layers_done[s] = (uint32_t)layers[s];
+        sum += layers[s];
+    }
+    free(layers);
+    if (status == GB_OK && sum != c->done)
+        return gb_fail(error, GB_EFORMAT, "%s: %g layers in all, not %u", path, sum, c->done);
+    return status;
+}
+
+static enum gb_status read_resume(struct gb_results *file, struct study_case *c, const char *group,
+                                  struct gb_error *error)
+{
+    const uint64_t streams[] = {c->paths + STUDY_TRUTHS, c->shape.tokens, c->shape.hidden};
+    char path[64];
+    enum gb_status status = GB_OK;
+    for (uint32_t s = 0; s < c->seeds; s++)
+        c->layers_done[s] = c->layers;
+    if (c->done == c->seeds * c->layers)
+        return GB_OK;
+    status = read_progress(file, c, group, error);
+    for (uint32_t s = 0; status == GB_OK && s < c->seeds; s++) {
+        if (c->layers_done[s] == 0 || c->layers_done[s] == c->layers)
+            continue;
+        snprintf(path, sizeof path, "%.31s/resume/state/%u", group, s);
+        c->state[s] = malloc(sizeof(double) * study_case_streams(c));
+        status = c->state[s] ? gb_results_get(file, path, 3, streams, c->state[s], error)
+                             : gb_fail(error, GB_ENOMEM, "no memory for the streams of seed %u", s);
+    }
+    return status;
+}
+
 static enum gb_status read_case(struct gb_results *file, struct study_case *c, uint32_t index, struct gb_error *error)
 {
     struct counts counts[COUNTS];
@@ -192,11 +275,7 @@ static enum gb_status read_case(struct gb_results *file, struct study_case *c, u
         snprintf(path, sizeof path, "%.31s/%.63s", group, arrays[i].name);
         status = gb_results_get(file, path, arrays[i].rank, arrays[i].dims, *arrays[i].values, error);
     }
-    const uint64_t streams[] = {c->paths + STUDY_TRUTHS, c->shape.tokens, c->shape.hidden};
-    snprintf(path, sizeof path, "%s/resume/state", group);
-    if (status == GB_OK && c->done < c->seeds * c->layers)
-        status = gb_results_get(file, path, 3, streams, c->state, error);
-    return status;
+    return status == GB_OK ? read_resume(file, c, group, error) : status;
 }
 
 static enum gb_status read_all(struct gb_results *file, struct study *study, char hash[65], struct gb_error *error)
@@ -242,8 +321,10 @@ enum gb_status study_read(const char *path, struct study *study, struct gb_error
                              "file was written",
                              found);
     }
-    if (status != GB_OK)
-        study_free(study);
+    if (status == GB_OK)
+        return GB_OK;
+    study_free(study);
+    input_name(path, error);
     return status;
 }
 

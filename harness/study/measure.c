@@ -21,11 +21,11 @@ static uint32_t bin_of(uint32_t ulp)
     return bin;
 }
 
-void study_measure_token(struct study_case *c, enum study_mode mode, enum study_truth truth, uint32_t layer,
-                         uint32_t path, uint32_t sample, const double *state, const double *right)
+void study_measure_token(struct study_case *c, enum study_mode mode, enum study_truth truth, uint32_t path,
+                         uint32_t sample, const double *state, const double *right)
 {
     struct study_measure *m = &c->measure[mode][truth];
-    size_t row = (size_t)layer * c->paths + path;
+    size_t row = path;
     double error2 = 0.0, dot = 0.0, self2 = 0.0, largest = 0.0;
     uint32_t steps = 0;
     for (uint32_t i = 0; i < c->shape.hidden; i++) {

@@ -5,9 +5,10 @@
 
 #include "harness/study/study.h"
 
-/* Enters state against right, both [hidden], into the figures; max_abs, max_ulp and ulps of the row must be numbers. */
-void study_measure_token(struct study_case *c, enum study_mode mode, enum study_truth truth, uint32_t layer,
-                         uint32_t path, uint32_t sample, const double *state, const double *right);
+/* Enters state against right, both [hidden], into the figures of a case of one layer; max_abs, max_ulp and ulps of the
+ * path must be numbers. */
+void study_measure_token(struct study_case *c, enum study_mode mode, enum study_truth truth, uint32_t path,
+                         uint32_t sample, const double *state, const double *right);
 /* |a - b|^2 */
 double study_distance2(const double *a, const double *b, uint32_t count);
 /* Whether both are the same set. a, b: [top_k] */

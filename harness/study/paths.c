@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/study/kernel.h"
 #include "harness/study/study.h"
 
 /* Of activations: format, and recipes by width of block, the widest first that divides hidden and intermediate. */
@@ -70,13 +71,27 @@ static bool choose(struct study_path *path, int a, const char *order, enum gb_fo
     return path->contract != NULL;
 }
 
+/* A suffix of a path's name: where else it rounds. */
+static bool add_suffix(struct study_path *path, const char *suffix, size_t length)
+{
+    char text[32];
+    int end = 0;
+    snprintf(text, sizeof text, "%.*s", (int)length, suffix);
+    if (!strcmp(text, "bf16gateup"))
+        path->rounded_gate_up = true;
+    else if (!strcmp(text, "fp32intermediate"))
+        path->fp32_intermediate = true;
+    else
+        return sscanf(text, "prereduced%3u%n", &path->ranks, &end) == 1 && !text[end] && path->ranks > 1;
+    return true;
+}
+
 /* The path called `name`. */
 static enum gb_status path_of(const char *name, size_t length, enum gb_format weights, const struct gb_shape *shape,
                               struct study_path *path, struct gb_error *error)
 {
-    const char *dot = memchr(name, '.', length), *last;
-    size_t format = dot ? (size_t)(dot - name) : length, tail;
-    unsigned ranks = 0;
+    const char *dot = memchr(name, '.', length), *last = name + length;
+    size_t format = dot ? (size_t)(dot - name) : length;
     int a = 0;
     *path = (struct study_path){.ranks = 0};
     snprintf(path->name, sizeof path->name, "%.*s", (int)length, name);
@@ -87,19 +102,23 @@ static enum gb_status path_of(const char *name, size_t length, enum gb_format we
                        "path '%.*s': give activations and order, as in mxfp8.fma32; activations are bf16, mxfp8, fp8, "
                        "int8, nvfp4 and mxfp4",
                        (int)length, name);
-    tail = length - format - 1;
-    last = memmem(dot + 1, tail, ".prereduced", 11);
-    if (last) {
-        int end = 0;
-        if (sscanf(last, ".prereduced%3u%n", &ranks, &end) != 1 || last + end != name + length || ranks < 2)
-            return gb_fail(error, GB_EINVAL, "path '%.*s': prereduced needs 2 to 999 ranks, as in prereduced4",
-                           (int)length, name);
-        tail = (size_t)(last - dot - 1);
-    }
-    path->ranks = ranks;
-    const char *order = order_of(dot + 1, tail);
+    const char *end = memchr(dot + 1, '.', (size_t)(last - dot - 1));
+    const char *order = order_of(dot + 1, (size_t)((end ? end : last) - dot - 1));
     if (!order)
         return gb_fail(error, GB_EINVAL, "path '%.*s': orders are fma32 and mma16-sm90", (int)length, name);
+    for (const char *next; end; end = next) {
+        next = memchr(end + 1, '.', (size_t)(last - end - 1));
+        if (!add_suffix(path, end + 1, (size_t)((next ? next : last) - end - 1)))
+            return gb_fail(error, GB_EINVAL,
+                           "path '%.*s': behind the order may stand bf16gateup, fp32intermediate and prereducedN, N "
+                           "from 2 to 999",
+                           (int)length, name);
+    }
+    if (path->fp32_intermediate && activations[a].format != GB_BF16)
+        return gb_fail(error, GB_EUNSUPPORTED,
+                       "path '%.*s': fp32intermediate goes with bf16 activations; %s ones are "
+                       "quantised from bf16",
+                       (int)length, name, activations[a].name);
     if (!choose(path, a, order, weights, shape))
         return gb_fail(error, GB_EUNSUPPORTED,
                        "path '%.*s': no contract has %s weights in this order, or no block of %s"
@@ -193,23 +212,88 @@ static enum gb_status dequantised(const struct gb_quantiser *rules, const gb_bf1
     return status;
 }
 
-/* down with the sum over each rank's experts rounded to bf16, and their sum in FP32 in the order of the ranks. */
-static enum gb_status down_prereduced(const struct study_path *path, const struct gb_arguments *a,
-                                      struct gb_error *error)
+/* Both projections of one batch, and what lies between them. */
+struct layer_run {
+    const struct study_path *path;
+    struct gb_arguments a;
+    const float *global;   /* [2] */
+    gb_bf16 *intermediate; /* [tokens, top_k, intermediate] as gate_up leaves it */
+    gb_bf16 *term[3];      /* [tokens, top_k, intermediate] what down multiplies: of an FP32 intermediate three bf16
+                              numbers whose sum it is; otherwise the first alone */
+    float *values[3];      /* [tokens, top_k, intermediate] gate, up and their product in FP32; NULL: not needed */
+    size_t inner;          /* tokens * top_k * intermediate */
+};
+
+/* fp32 = its bf16, plus that of what is left, plus that of what is left then: 24 bits in three times 8. */
+static void split(struct layer_run *run)
 {
+    for (size_t i = 0; i < run->inner; i++) {
+        float left = run->values[2][i];
+        for (int t = 0; t < 3; t++) {
+            run->term[t][i] = gb_bf16_encode(left);
+            left -= gb_bf16_decode(run->term[t][i]);
+        }
+    }
+}
+
+static enum gb_status gate_up(struct layer_run *run, struct gb_error *error)
+{
+    const struct study_path *path = run->path;
+    struct gb_gate_up_values values = {run->values[0], run->values[1], run->values[2]};
+    if (!values.gate)
+        return gb_reference_gate_up(path->contract, &run->a, error);
+    for (int i = 0; i < 3; i++) /* rows of empty slots are not written */
+        memset(run->values[i], 0, sizeof(float) * run->inner);
+    enum gb_status status = gb_reference_gate_up_values(path->contract, &run->a, &values, error);
+    for (size_t i = 0; status == GB_OK && path->rounded_gate_up && i < run->inner; i++) {
+        float gate = gb_bf16_decode(gb_bf16_encode(values.gate[i])), up = gb_bf16_decode(gb_bf16_encode(values.up[i]));
+        bool empty = run->a.ids[i / run->a.shape.intermediate] < 0;
+        values.product[i] = empty ? 0.0f : gb_gated(run->a.activation, gate, up);
+        run->intermediate[i] = gb_bf16_encode(values.product[i]);
+    }
+    if (status == GB_OK && path->fp32_intermediate)
+        split(run);
+    return status;
+}
+
+/* down of what gate_up left, for these ids; the products of an FP32 intermediate's terms are added from the smallest
+ * on. output: [tokens, hidden] */
+static enum gb_status down_of(const struct layer_run *run, const int32_t *ids, float *output, struct gb_error *error)
+{
+    struct gb_arguments a = run->a;
+    size_t count = (size_t)a.shape.tokens * a.shape.hidden;
+    a.ids = ids;
+    a.output = output;
+    a.intermediate = run->term[0];
+    if (!run->path->fp32_intermediate)
+        return gb_reference_down(run->path->contract, &a, error);
+    float *part = malloc(sizeof *part * count); /* [tokens, hidden] */
+    enum gb_status status = part ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for partial sums");
+    for (int t = 2; status == GB_OK && t >= 0; t--) {
+        a.intermediate = run->term[t];
+        a.output = part;
+        status = gb_reference_down(run->path->contract, &a, error);
+        for (size_t i = 0; status == GB_OK && i < count; i++)
+            output[i] = t == 2 ? part[i] : output[i] + part[i];
+    }
+    free(part);
+    return status;
+}
+
+/* down with the sum over each rank's experts rounded to bf16, and their sum in FP32 in the order of the ranks. */
+static enum gb_status down_prereduced(const struct layer_run *run, struct gb_error *error)
+{
+    const struct gb_arguments *a = &run->a;
     size_t count = (size_t)a->shape.tokens * a->shape.hidden, pairs = (size_t)a->shape.tokens * a->shape.top_k;
-    struct gb_arguments own = *a;
     int32_t *ids = malloc(sizeof *ids * pairs);       /* [tokens, top_k] */
     float *partial = malloc(sizeof *partial * count); /* [tokens, hidden] */
     float *sum = a->output;
-    uint32_t share = (a->shape.experts + path->ranks - 1) / path->ranks;
+    uint32_t ranks = run->path->ranks, share = (a->shape.experts + ranks - 1) / ranks;
     enum gb_status status = ids && partial ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for partial sums");
-    own.ids = ids;
-    own.output = partial;
-    for (uint32_t r = 0; status == GB_OK && r < path->ranks; r++) {
+    for (uint32_t r = 0; status == GB_OK && r < ranks; r++) {
         for (size_t i = 0; i < pairs; i++)
             ids[i] = a->ids[i] >= 0 && (uint32_t)a->ids[i] / share == r ? a->ids[i] : -1;
-        status = gb_reference_down(path->contract, &own, error);
+        status = down_of(run, ids, partial, error);
         for (size_t i = 0; status == GB_OK && i < count; i++) {
             float rounded = gb_bf16_decode(gb_bf16_encode(partial[i]));
             sum[i] = r ? sum[i] + rounded : rounded;
@@ -220,61 +304,88 @@ static enum gb_status down_prereduced(const struct study_path *path, const struc
     return status;
 }
 
-static enum gb_status down(const struct study_path *path, const struct gb_arguments *a, struct gb_error *error)
+static enum gb_status down(const struct layer_run *run, struct gb_error *error)
 {
-    return path->ranks ? down_prereduced(path, a, error) : gb_reference_down(path->contract, a, error);
+    return run->path->ranks ? down_prereduced(run, error) : down_of(run, run->a.ids, run->a.output, error);
 }
 
-/* Both projections, with what is dequantised in between. h: [tokens, top_k, intermediate], scratch. */
-static enum gb_status run_dequantised(const struct study_path *path, struct gb_arguments *a, const float global[2],
-                                      gb_bf16 *h, struct gb_error *error)
+/* Both projections, with what is dequantised in between. */
+static enum gb_status run_dequantised(struct layer_run *run, struct gb_error *error)
 {
-    const struct gb_quantiser *rules = &path->recipe->quantiser;
-    const struct gb_shape *s = &a->shape;
+    const struct gb_quantiser *rules = &run->path->recipe->quantiser;
+    const struct gb_shape *s = &run->a.shape;
     gb_bf16 *x = malloc(sizeof *x * s->tokens * s->hidden); /* [tokens, hidden] */
     enum gb_status status = x ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %u tokens", s->tokens);
     if (status == GB_OK)
-        status = dequantised(rules, a->x, s->tokens, s->hidden, global[0], x, error);
-    a->x = x;
+        status = dequantised(rules, run->a.x, s->tokens, s->hidden, run->global[0], x, error);
+    run->a.x = x;
     if (status == GB_OK)
-        status = gb_reference_gate_up(path->contract, a, error);
+        status = gate_up(run, error);
     if (status == GB_OK)
-        status = dequantised(rules, a->intermediate, s->tokens * s->top_k, s->intermediate, global[1], h, error);
-    a->intermediate = h;
+        status = dequantised(rules, run->intermediate, s->tokens * s->top_k, s->intermediate, run->global[1],
+                             run->term[0], error);
     if (status == GB_OK)
-        status = down(path, a, error);
+        status = down(run, error);
     free(x);
     return status;
+}
+
+static void run_free(struct layer_run *run, const gb_bf16 *kept)
+{
+    if (run->intermediate != kept)
+        free(run->intermediate);
+    for (int i = 0; i < 3; i++) {
+        if (run->term[i] != run->intermediate)
+            free(run->term[i]);
+        free(run->values[i]);
+    }
+}
+
+/* kept: where the intermediate is wanted, or NULL. */
+static enum gb_status run_new(struct layer_run *run, gb_bf16 *kept, struct gb_error *error)
+{
+    const struct study_path *path = run->path;
+    bool good = (run->intermediate = kept ? kept : malloc(sizeof(gb_bf16) * run->inner)) != NULL;
+    for (int i = 0; i < 3; i++) {
+        if (path->fp32_intermediate || (i == 0 && path->dequantised))
+            good &= (run->term[i] = malloc(sizeof(gb_bf16) * run->inner)) != NULL;
+        if (path->fp32_intermediate || path->rounded_gate_up)
+            good &= (run->values[i] = malloc(sizeof(float) * run->inner)) != NULL;
+    }
+    if (!run->term[0] && good)
+        run->term[0] = run->intermediate;
+    run->a.intermediate = run->intermediate;
+    return good ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for the intermediate of %u tokens", run->a.shape.tokens);
 }
 
 enum gb_status study_path_run(const struct study_path *path, const struct gb_fixture *f, uint32_t layer,
                               const struct study_batch *batch, const float global[2], float *output,
                               gb_bf16 *intermediate, struct gb_error *error)
 {
-    struct gb_arguments a = gb_layer_arguments(f, layer, batch->tokens);
-    size_t inner = (size_t)batch->tokens * f->shape.top_k * f->shape.intermediate;
-    gb_bf16 *own = malloc(sizeof *own * inner), *h = malloc(sizeof *h * inner); /* [tokens, top_k, intermediate] */
-    enum gb_status status =
-        own && h ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for the intermediate of %u tokens", batch->tokens);
-    a.x = batch->x;
-    a.ids = batch->ids;
-    a.routing_weights = batch->weights;
-    a.output = output;
-    a.intermediate = intermediate ? intermediate : own;
+    if (path->kernel.kernel)
+        return study_kernel_run(path, f, layer, batch, global, output, intermediate, error);
+    struct layer_run run = {.path = path,
+                            .a = gb_layer_arguments(f, layer, batch->tokens),
+                            .global = global,
+                            .inner = (size_t)batch->tokens * f->shape.top_k * f->shape.intermediate};
+    run.a.x = batch->x;
+    run.a.ids = batch->ids;
+    run.a.routing_weights = batch->weights;
+    run.a.output = output;
     if (path->recipe && !path->dequantised) {
-        a.activation_rules = &path->recipe->quantiser;
+        run.a.activation_rules = &path->recipe->quantiser;
         bool has_global = path->recipe->quantiser.global != GB_GLOBAL_NONE;
-        a.x_scale = has_global ? global[0] : 1.0f;
-        a.intermediate_scale = has_global ? global[1] : 1.0f;
+        run.a.x_scale = has_global ? global[0] : 1.0f;
+        run.a.intermediate_scale = has_global ? global[1] : 1.0f;
     }
+    enum gb_status status = run_new(&run, intermediate, error);
     if (status == GB_OK && path->dequantised) {
-        status = run_dequantised(path, &a, global, h, error);
+        status = run_dequantised(&run, error);
     } else if (status == GB_OK) {
-        status = gb_reference_gate_up(path->contract, &a, error);
+        status = gate_up(&run, error);
         if (status == GB_OK)
-            status = down(path, &a, error);
+            status = down(&run, error);
     }
-    free(own);
-    free(h);
+    run_free(&run, intermediate);
     return status;
 }

@@ -11,7 +11,7 @@
 
 enum gb_status study_source_fixture(struct gb_fixture *f, struct study_source *source, struct gb_error *error)
 {
-    *source = (struct study_source){.fixture = f, .outlier_factor = 1.0f};
+    *source = (struct study_source){.fixture = f, .borrowed = true, .outlier_factor = 1.0f};
     if (gb_fixture_quantises(f))
         return gb_fail(error, GB_EINVAL, "is a problem of a quantiser; a study needs layers");
     if (!f->stack.residual)
@@ -28,7 +28,8 @@ void study_source_free(struct study_source *source)
         free(source->fixture->stack.residual);
     if (source->generated && source->fixture)
         source->fixture->stack.residual = NULL;
-    gb_fixture_free(source->fixture);
+    if (!source->borrowed)
+        gb_fixture_free(source->fixture);
     source->fixture = NULL;
 }
 

@@ -122,6 +122,26 @@ struct study_interval study_closeness(const struct study_case *c, const struct s
     return i;
 }
 
+struct study_interval study_mean_kl(const struct study_case *c, const struct study_resamples *r,
+                                    enum study_against against, uint32_t path)
+{
+    struct study_interval i = {(double)NAN, (double)NAN, (double)NAN};
+    double *ones = malloc(sizeof *ones * c->samples); /* [samples] */
+    for (uint32_t n = 0; ones && n < c->samples; n++)
+        ones[n] = 1.0;
+    if (ones)
+        i = study_ratio(r, c->head[against].kl + (size_t)path * c->samples, ones); /* a root of means */
+    free(ones);
+    return (struct study_interval){i.value * i.value, i.low * i.low, i.high * i.high};
+}
+
+struct study_interval study_top_agreement(const struct study_case *c, enum study_against against, uint32_t path)
+{
+    double n = c->samples, same = total(c->head[against].same_top + (size_t)path * c->samples, c->samples);
+    return (struct study_interval){same / n, same > 0.0 ? gsl_cdf_beta_Pinv(1.0 - tail, same, n - same + 1.0) : 0.0,
+                                   same < n ? gsl_cdf_beta_Pinv(tail, same + 1.0, n - same) : 1.0};
+}
+
 /* The line through (ln(layer + 1), logs[layer]). */
 static struct study_growth line(const double *depth, const double *logs, uint32_t layers)
 {

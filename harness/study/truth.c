@@ -36,10 +36,10 @@ static enum gb_status generated_down(void *context, uint32_t expert, double *mat
     return widen(context, expert, GB_DOWN_PROJ, matrix, error);
 }
 
-/* The share of the experts that leave `part` when divided by `parts`. ids: scratch, [tokens, top_k] */
+/* Share s. ids: scratch, [tokens, top_k] */
 static enum gb_status share(const struct gb_fixture *f, uint32_t layer, enum study_truth truth,
-                            const struct study_truth_inputs *in, uint32_t part, uint32_t parts, int32_t *ids,
-                            double *output, struct gb_error *error)
+                            const struct study_truth_inputs *in, uint32_t s, int32_t *ids, double *output,
+                            struct gb_error *error)
 {
     const struct gb_layer *l = &f->layer[layer];
     struct gb_shape shape = f->shape;
@@ -55,37 +55,38 @@ static enum gb_status share(const struct gb_fixture *f, uint32_t layer, enum stu
         source = (struct gb_truth_source){&g, generated_gate_up, generated_down, weights.extension};
     }
     for (size_t i = 0; i < pairs; i++)
-        ids[i] = in->ids[i] >= 0 && (uint32_t)in->ids[i] % parts == part ? in->ids[i] : -1;
+        ids[i] = in->ids[i] >= 0 && (uint32_t)in->ids[i] % STUDY_TRUTH_SHARES == s ? in->ids[i] : -1;
     enum gb_status status = gb_truth_layer(&shape, in->x, ids, in->weights, &source, output, NULL, error);
     free(g.values);
     return status;
 }
 
-enum gb_status study_truth_layer(const struct gb_fixture *f, uint32_t layer, enum study_truth truth,
-                                 const struct study_truth_inputs *in, double *output, struct gb_error *error)
+enum gb_status study_truth_shares(const struct gb_fixture *f, uint32_t layer, enum study_truth truth,
+                                  const struct study_truth_inputs *in, const bool mine[STUDY_TRUTH_SHARES],
+                                  double *shares, struct gb_error *error)
 {
-    enum { PARTS = 8 }; /* whatever the number of threads: the sum over experts depends on it */
     size_t count = (size_t)in->tokens * f->shape.hidden, pairs = (size_t)in->tokens * f->shape.top_k;
-    double *outputs = malloc(sizeof *outputs * count * PARTS); /* [PARTS, tokens, hidden] */
-    int32_t *ids = malloc(sizeof *ids * pairs * PARTS);
-    enum gb_status status =
-        outputs && ids ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", in->tokens);
+    int32_t *ids = malloc(sizeof *ids * pairs * STUDY_TRUTH_SHARES);
+    enum gb_status status = ids ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", in->tokens);
     if (status == GB_OK) {
 #pragma omp parallel for schedule(dynamic)
-        for (uint32_t p = 0; p < PARTS; p++) {
+        for (uint32_t s = 0; s < STUDY_TRUTH_SHARES; s++) {
             struct gb_error own;
-            enum gb_status got = share(f, layer, truth, in, p, PARTS, ids + p * pairs, outputs + p * count, &own);
+            enum gb_status got =
+                mine[s] ? share(f, layer, truth, in, s, ids + s * pairs, shares + s * count, &own) : GB_OK;
             if (got != GB_OK)
 #pragma omp critical
                 status = gb_fail(error, got, "%s", own.message);
         }
     }
-    if (status == GB_OK)
-        memcpy(output, outputs, sizeof *output * count);
-    for (uint32_t p = 1; status == GB_OK && p < PARTS; p++)
-        for (size_t i = 0; i < count; i++)
-            output[i] += outputs[p * count + i];
-    free(outputs);
     free(ids);
     return status;
+}
+
+void study_truth_sum(const double *shares, size_t count, double *output)
+{
+    memcpy(output, shares, sizeof *output * count);
+    for (uint32_t s = 1; s < STUDY_TRUTH_SHARES; s++)
+        for (size_t i = 0; i < count; i++)
+            output[i] += shares[s * count + i];
 }

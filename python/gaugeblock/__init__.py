@@ -13,6 +13,7 @@
 docs/python.md has the whole interface.
 """
 
+from gaugeblock import testing
 from gaugeblock.arrays import bf16_to_float32, float32_to_bf16
 from gaugeblock.fixture import Fixture, Layer, Quantisation, Ranks, Router, Values, Weights
 from gaugeblock.make import make
@@ -37,6 +38,7 @@ __all__ = [
     "float32_to_bf16",
     "include",
     "make",
+    "testing",
     "verify",
 ]
 

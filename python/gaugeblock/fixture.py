@@ -166,6 +166,20 @@ def _rules(ffi, router):
     return types.SimpleNamespace(**rules)
 
 
+def code_arrays(quantisation: typing.Any) -> typing.Dict[str, typing.Tuple[typing.Dict[str, int], type]]:
+    """Axes and type of the "codes" and "scales" of a struct gb_quantisation."""
+    ffi, lib = native.library()
+    q = ffi.new("struct gb_quantisation *", quantisation)
+    a = lib.gb_code_arrays(q)
+    scales = {"rows": q.rows, "blocks": a.blocks}
+    if q.layout == lib.GB_SCALES_TRANSPOSED:
+        scales = {"blocks": a.blocks, "rows": q.rows}
+    return {
+        "codes": ({"rows": q.rows, "bytes of a row": a.row_codes}, np.uint8),
+        "scales": (scales, np.uint8 if a.scale_bytes == 1 else np.float32),
+    }
+
+
 class Fixture:
     """A fixture in memory. `with Fixture(path) as f`, or close() it. ValueError or OSError say what is wrong with a file.
 
@@ -357,16 +371,7 @@ class Fixture:
 
     def code_arrays(self, rows: int) -> typing.Dict[str, typing.Tuple[typing.Dict[str, int], type]]:
         """Axes and type of a quantiser's "codes" and "scales"."""
-        ffi, lib = native.library()
-        q = ffi.new("struct gb_quantisation *", self.quantisation(rows))
-        a = lib.gb_code_arrays(q)
-        scales = {"rows": rows, "blocks": a.blocks}
-        if q.layout == lib.GB_SCALES_TRANSPOSED:
-            scales = {"blocks": a.blocks, "rows": rows}
-        return {
-            "codes": ({"rows": rows, "bytes of a row": a.row_codes}, np.uint8),
-            "scales": (scales, np.uint8 if a.scale_bytes == 1 else np.float32),
-        }
+        return code_arrays(self.quantisation(rows))
 
     def activation_rules(self) -> typing.Any:
         """The library's struct gb_quantiser of the activations; NULL for bf16."""

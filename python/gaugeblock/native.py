@@ -46,10 +46,12 @@ def program() -> str:
     return str(path)
 
 
-def run(*arguments: typing.Union[str, "os.PathLike[str]"]) -> "subprocess.CompletedProcess[str]":
-    """What the program did with these arguments, its texts in `stdout` and `stderr`."""
-    words = [program(), *(os.fspath(argument) for argument in arguments)]
-    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+def run(
+    *arguments: typing.Union[str, "os.PathLike[str]"], folder: typing.Optional[str] = None
+) -> "subprocess.CompletedProcess[str]":
+    """What the program did with these arguments, its texts in `stdout` and `stderr`. folder: where it runs."""
+    words = [os.path.abspath(program()), *(os.fspath(argument) for argument in arguments)]
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, cwd=folder)
 
 
 def include() -> str:

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "quant/codes.h"
 #include "quant/quant.h"
 
 /* What the rows have in common. */
@@ -112,16 +113,32 @@ static enum gb_status quantise_bf16(const float *values, uint32_t rows, uint32_t
     return GB_OK;
 }
 
+/* The largest magnitude; not finite if any is not. */
+static float largest_of(const float *values, size_t count)
+{
+    enum { PIECE = 4096 };
+    float largest = 0.0f, piece;
+    size_t i = 0;
+    for (; i + PIECE <= count; i += PIECE) {
+        gb_block_maxima(values + i, 1, PIECE, &piece);
+        largest = piece > largest || isnan(piece) ? piece : largest;
+        if (!isfinite(largest))
+            return largest;
+    }
+    for (; i < count; i++)
+        if (fabsf(values[i]) > largest || isnan(values[i]))
+            largest = fabsf(values[i]);
+    return largest;
+}
+
 enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows, uint32_t columns,
                            void *codes, void *scales, float *global_scale, struct gb_error *error)
 {
-    float amax = 0.0f, global;
-    for (size_t i = 0; i < (size_t)rows * columns; i++) {
+    float amax = largest_of(values, (size_t)rows * columns), global;
+    for (size_t i = 0; !isfinite(amax) && i < (size_t)rows * columns; i++)
         if (!isfinite(values[i]))
             return gb_fail(error, GB_EINVAL, "element [%zu, %zu] = %g is not finite", i / columns, i % columns,
                            (double)values[i]);
-        amax = fmaxf(amax, fabsf(values[i]));
-    }
     if (recipe->format == GB_BF16)
         return quantise_bf16(values, rows, columns, codes, error);
     enum gb_status status = gb_quantiser_global(&recipe->quantiser, amax, &global, error);

@@ -10,6 +10,7 @@
 #include "reference/truth/bounds.h"
 #include "reference/truth/bounds_requantise.h"
 #include "reference/truth/sums.h"
+#include "reference/truth/underflow.h"
 
 bool gb_may_truncate(uint32_t accumulator_bits)
 {
@@ -54,9 +55,10 @@ static void round_to(enum gb_format format, struct spread *v)
 }
 
 /* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated in any order, rounded as
- * gate_up's are: if there is a bias, before it and after it. typical: whether that is asked for. */
+ * gate_up's are: if there is a bias, before it and after it. reach: what its factors may multiply an error by; typical:
+ * whether that is asked for. */
 static struct spread projection(const double *row, const double *x, uint32_t count, const float *bias,
-                                const struct gb_rounding_points *points, bool typical)
+                                const struct gb_rounding_points *points, double reach, bool typical)
 {
     struct spread r = {0};
     enum gb_format format = points->stages.gate_up;
@@ -65,7 +67,8 @@ static struct spread projection(const double *row, const double *x, uint32_t cou
     bool truncates = gb_may_truncate(points->accumulator_bits);
     gb_sum_products(row, x, count, &r.value, &absolute);
     absolute += fabs(added);
-    r.worst = gamma_n(n, u) * absolute;
+    r.underflow = gb_underflow(points, count, gb_extra_roundings(points) + 2.0, n, reach);
+    r.worst = gamma_n(n, u) * absolute + r.underflow;
     if (typical || truncates)
         squares = gb_sum_squared_products(row, x, count) + gb_squared(added);
     if (truncates)
@@ -102,6 +105,7 @@ static struct spread gate_of(const struct gb_activation_row *row, struct spread 
     f.variance = gb_squared(silu_slope) * gate.variance + gb_squared(own) / 3.0;
     f.typical = gb_squared(silu_slope) * gate.typical + gb_squared(own) / 3.0;
     f.bias = slope * gate.bias + copysign(own, f.value);
+    f.underflow = silu_slope * gate.underflow;
     return f;
 }
 
@@ -130,12 +134,14 @@ static struct spread gated(const struct gb_activation_row *row, struct spread ga
     round_to(points->stages.silu, &f);
     struct spread h = {.value = f.value * up.value};
     double product = u * (fabs(f.value) + f.worst) * (fabs(up.value) + up.worst);
-    h.worst = fabs(up.value) * f.worst + fabs(f.value) * up.worst + f.worst * up.worst + product;
+    double flushed = gb_underflow_unit(points);
+    h.worst = fabs(up.value) * f.worst + fabs(f.value) * up.worst + f.worst * up.worst + product + flushed;
     h.variance = gb_squared(up.value) * f.variance + gb_squared(f.value) * up.variance + gb_squared(product) / 3.0 +
                  gb_squared(likely_deviations) * f.variance * up.variance;
     h.typical = gb_squared(up.value) * f.typical + gb_squared(f.value) * up.typical + gb_squared(product) / 3.0 +
                 f.typical * up.typical;
     h.bias = up.value * f.bias + f.value * up.bias + u * h.value;
+    h.underflow = (fabs(up.value) + up.worst) * f.underflow + (fabs(f.value) + f.worst) * up.underflow + flushed;
     return h;
 }
 
@@ -148,13 +154,18 @@ struct work {
     const struct gb_rounding_points *points;
     const struct gb_bounds *bounds;
     double u;  /* unit roundoff of the accumulators */
-    double *h; /* [pairs of the groups, 4, intermediate]: value, worst, variance and bias of the intermediate */
+    double *h; /* [pairs of the groups, SPREADS, intermediate]: of the intermediate the value, worst, variance, bias
+                  and underflow */
+    double *reach_x; /* [tokens]: what x may multiply an error by */
+    double *reach_h; /* [pairs of the groups]: the same of the intermediate */
     struct outputs out;
 };
 
+enum { SPREADS = 5 };
+
 static double *intermediate_of(const struct work *w, uint32_t n)
 {
-    return w->h + (size_t)n * 4 * w->shape->intermediate;
+    return w->h + (size_t)n * SPREADS * w->shape->intermediate;
 }
 
 void gb_bound_slot(const struct gb_stage_roundings *stages, struct spread d, double own, const float *bias,
@@ -180,10 +191,18 @@ void gb_bound_slot(const struct gb_stage_roundings *stages, struct spread d, dou
     }
 }
 
+double gb_underflow_slot(const struct gb_shape *shape, const struct gb_rounding_points *points, bool biased,
+                         double weights, double values, double routing_weight)
+{
+    double terms = shape->intermediate, n = (double)shape->top_k * (terms + (biased ? 2.0 : 1.0));
+    return gb_underflow(points, terms, gb_extra_roundings(points) + 4.0, n + gb_extra_roundings(points) + 2.0,
+                        weights * values * fmax(1.0, fabs(routing_weight)));
+}
+
 /* Adds one slot's share to one output element. squares: the sum of its squared terms, if sums may truncate; bias: NULL,
- * or the element's. */
+ * or the element's; underflow: of its own. */
 static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread_sums s, double squares,
-                     const float *bias)
+                     const float *bias, double underflow)
 {
     double n = w->shape->intermediate + gb_extra_roundings(w->points) + (bias ? 1.0 : 0.0);
     double routing_weight = w->routing_weights[pair], weight = fabs(routing_weight);
@@ -192,7 +211,8 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread
     size_t o = (size_t)(pair / w->shape->top_k) * w->shape->hidden + r;
     double *worst = &w->out.worst[o], *variance = &w->out.variance[o];
     s.absolute += fabs(added);
-    gb_bound_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute, bias, weight, worst, variance);
+    gb_bound_slot(&w->points->stages, d, gamma_n(n, w->u) * s.absolute + underflow, bias, weight, worst, variance);
+    w->out.underflow[o] += weight * s.underflow + underflow;
     d.value += added;
     if (gb_may_truncate(w->points->accumulator_bits)) {
         w->out.order[o] += gb_squared(weight) * gb_order_variance(n, w->u, d.value, squares + gb_squared(added));
@@ -205,7 +225,7 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread
     w->out.absolute[o] += weight * s.absolute;
 }
 
-/* Outputs first .. end - 1 of all tokens. row: scratch, [intermediate]. */
+/* Outputs first .. end - 1 of all tokens. row: scratch, [2, intermediate]. */
 static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row)
 {
     const uint32_t I = w->shape->intermediate;
@@ -214,13 +234,17 @@ static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row
         uint32_t expert = w->groups->expert[g];
         const float *bias = gb_bias_of(w->weights->extension.down_bias, expert, w->shape->hidden);
         for (uint32_t r = first; r < end; r++) {
+            double reach = gb_weights_reach(&w->weights->down, expert, r, (float *)(row + I));
             gb_weights_row(&w->weights->down, expert, r, row);
             for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
+                const uint32_t pair = w->groups->pair[n];
                 const double *h = intermediate_of(w, n);
                 struct gb_spread_sums sums;
-                gb_sum_spreads(row, &(struct gb_spreads){h, h + I, h + 2 * (size_t)I, h + 3 * (size_t)I}, I, &sums);
-                add_slot(w, w->groups->pair[n], r, sums, truncates ? gb_sum_squared_products(row, h, I) : 0.0,
-                         bias ? bias + r : NULL);
+                gb_sum_spreads(row,
+                               &(struct gb_spreads){h, h + I, h + 2 * (size_t)I, h + 3 * (size_t)I, h + 4 * (size_t)I},
+                               I, &sums);
+                add_slot(w, pair, r, sums, truncates ? gb_sum_squared_products(row, h, I) : 0.0, bias ? bias + r : NULL,
+                         gb_underflow_slot(w->shape, w->points, bias, reach, w->reach_h[n], w->routing_weights[pair]));
             }
         }
     }
@@ -234,6 +258,7 @@ static void keep(const struct work *w, uint32_t n, uint32_t i, struct spread h)
     own[I] = h.worst;
     own[2 * I] = h.variance;
     own[3 * I] = h.bias;
+    own[4 * I] = h.underflow;
 }
 
 /* What is quantised. What is left of it then, a flip of a code, is no rounding noise: it counts in the worst case
@@ -241,7 +266,7 @@ static void keep(const struct work *w, uint32_t n, uint32_t i, struct spread h)
  */
 static struct spread unrounded_interval(const struct gb_requantisation *r, struct spread h)
 {
-    double limit = r ? fmin(h.worst, r->deviations * sqrt(h.variance) + fabs(h.bias)) : h.worst;
+    double limit = r ? fmin(h.worst, r->deviations * sqrt(h.variance) + fabs(h.bias) + h.underflow) : h.worst;
     return (struct spread){.value = h.value, .worst = limit};
 }
 
@@ -251,7 +276,7 @@ static void put(double *array, size_t i, double value)
         array[i] = value;
 }
 
-/* Element i of the intermediate of all pairs of one expert. rows: scratch, [2, hidden]: of gate and of up. */
+/* Element i of the intermediate of all pairs of one expert. rows: scratch, [3, hidden]: of gate, of up, and room. */
 static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
 {
     const uint32_t H = w->shape->hidden, I = w->shape->intermediate, expert = w->groups->expert[g];
@@ -260,11 +285,14 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
     const bool typical = b->unrounded_typical;
     gb_weights_row(&w->weights->gate_up, expert, i, rows);
     gb_weights_row(&w->weights->gate_up, expert, I + i, rows + H);
+    double reach[2] = {gb_weights_reach(&w->weights->gate_up, expert, i, (float *)(rows + 2 * (size_t)H)),
+                       gb_weights_reach(&w->weights->gate_up, expert, I + i, (float *)(rows + 2 * (size_t)H))};
     for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
         size_t pair = w->groups->pair[n], at = pair * I + i;
-        const double *x = w->x + pair / w->shape->top_k * H;
-        struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->points, typical);
-        struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->points, typical);
+        const size_t token = pair / w->shape->top_k;
+        const double *x = w->x + token * H, own = w->reach_x[token];
+        struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->points, reach[0] * own, typical);
+        struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->points, reach[1] * own, typical);
         struct spread h = gated(gb_activation_find(w->weights->extension.activation), gate, up, w->u, w->points);
         put(b->unrounded_worst, at, h.worst);
         put(b->unrounded_sigma, at, sqrt(h.variance));
@@ -276,6 +304,7 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
         put(b->intermediate_worst, at, h.worst);
         put(b->intermediate_sigma, at, sqrt(h.variance));
         put(b->intermediate_bias, at, h.bias);
+        put(b->intermediate_underflow, at, h.underflow);
     }
 }
 
@@ -291,6 +320,22 @@ static void requantise(const struct work *w, uint32_t n)
         memcpy(w->bounds->flips + at, h + I, sizeof *h * I);
 }
 
+/* What the intermediate of pair n of the groups may multiply an error by. */
+static double intermediate_reach(const struct work *w, uint32_t n)
+{
+    const struct gb_requantisation *r = w->points->requantisation;
+    const double *h = intermediate_of(w, n);
+    return gb_activations_reach(h, h + w->shape->intermediate, w->shape->intermediate, r ? r->rules : NULL,
+                                r ? r->global : 1.0f);
+}
+
+static double x_reach(const struct work *w, uint32_t token)
+{
+    const struct gb_requantisation *r = w->points->requantisation;
+    const double *x = w->x + (size_t)token * w->shape->hidden;
+    return gb_activations_reach(x, NULL, w->shape->hidden, r ? r->rules : NULL, r ? r->x_global : 1.0f);
+}
+
 static enum gb_status all_rows(struct work *w, struct gb_error *error)
 {
     enum { OUTPUTS = 16 }; /* of an expert at once: its pairs' intermediate stays in the cache meanwhile */
@@ -298,19 +343,24 @@ static enum gb_status all_rows(struct work *w, struct gb_error *error)
     bool failed = false;
 #pragma omp parallel
     {
-        double *rows = malloc(sizeof(double) * (2 * (size_t)H > I ? 2 * (size_t)H : I));
+        double *rows = malloc(sizeof(double) * (3 * (size_t)H > 2 * (size_t)I ? 3 * (size_t)H : 2 * (size_t)I));
         if (!rows)
 #pragma omp atomic write
             failed = true;
+#pragma omp for schedule(static)
+        for (uint32_t t = 0; t < w->shape->tokens; t++)
+            w->reach_x[t] = x_reach(w, t);
 #pragma omp for collapse(2) schedule(dynamic, 16)
         for (uint32_t g = 0; g < w->groups->active; g++)
             for (uint32_t i = 0; i < I; i++)
                 if (rows)
                     neuron(w, g, i, rows);
 #pragma omp for schedule(dynamic)
-        for (uint32_t n = 0; n < w->groups->start[w->groups->active]; n++)
+        for (uint32_t n = 0; n < w->groups->start[w->groups->active]; n++) {
             if (w->points->requantisation)
                 requantise(w, n);
+            w->reach_h[n] = intermediate_reach(w, n);
+        }
 #pragma omp for schedule(dynamic)
         for (uint32_t r = 0; r < H; r += OUTPUTS)
             if (rows)
@@ -333,13 +383,14 @@ void gb_bound_combine(const struct gb_shape *shape, const struct gb_rounding_poi
     for (size_t o = 0; o < (size_t)shape->tokens * shape->hidden; o++) {
         double order = truncates ? out->order[o] + gb_slots_variance(shape, u, out->value[o], out->squares[o]) : 0.0;
         struct spread y = {.value = out->value[o],
-                           .worst = out->worst[o] + gamma_n(n, u) * out->absolute[o],
+                           .worst = out->worst[o] + gamma_n(n, u) * out->absolute[o] + out->underflow[o],
                            .variance = out->variance[o] + gb_sum_variance(n, u, gb_squared(out->absolute[o]), order)};
         round_to(points->output, &y);
         put(bounds->output_worst, o, y.worst);
         put(bounds->output_sigma, o, sqrt(y.variance) + (points->requantisation ? out->worst[o] / FEWEST_SIGMAS : 0.0));
         put(bounds->output_truth, o, y.value);
         put(bounds->output_bias, o, out->bias[o] + n * u / 2.0 * out->value[o]);
+        put(bounds->output_underflow, o, out->underflow[o]);
     }
 }
 
@@ -349,8 +400,9 @@ bool gb_outputs_sums_new(const struct gb_shape *shape, struct outputs *out)
     *out = (struct outputs){calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
                             calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
                             calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double)),
-                            calloc(outputs, sizeof(double))};
-    return out->value && out->worst && out->variance && out->bias && out->absolute && out->order && out->squares;
+                            calloc(outputs, sizeof(double)), calloc(outputs, sizeof(double))};
+    return out->value && out->worst && out->variance && out->bias && out->absolute && out->underflow && out->order &&
+           out->squares;
 }
 
 void gb_outputs_sums_free(struct outputs *out)
@@ -360,6 +412,7 @@ void gb_outputs_sums_free(struct outputs *out)
     free(out->variance);
     free(out->bias);
     free(out->absolute);
+    free(out->underflow);
     free(out->order);
     free(out->squares);
 }
@@ -367,14 +420,18 @@ void gb_outputs_sums_free(struct outputs *out)
 static void work_free(struct work *w)
 {
     free(w->h);
+    free(w->reach_x);
+    free(w->reach_h);
     gb_outputs_sums_free(&w->out);
 }
 
 static enum gb_status work_new(struct work *w, struct gb_error *error)
 {
     size_t pairs = w->groups->start[w->groups->active];
-    w->h = malloc(sizeof(double) * 4 * (pairs + 1) * w->shape->intermediate);
-    if (gb_outputs_sums_new(w->shape, &w->out) && w->h)
+    w->h = malloc(sizeof(double) * SPREADS * (pairs + 1) * w->shape->intermediate);
+    w->reach_x = malloc(sizeof(double) * w->shape->tokens);
+    w->reach_h = malloc(sizeof(double) * (pairs + 1));
+    if (gb_outputs_sums_new(w->shape, &w->out) && w->h && w->reach_x && w->reach_h)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", w->shape->tokens);
 }
@@ -384,9 +441,10 @@ enum gb_status gb_bound_layer(const struct gb_shape *shape, const double *x, con
                               const struct gb_rounding_points *points, const struct gb_bounds *bounds,
                               struct gb_error *error)
 {
-    double *const inner[] = {bounds->intermediate_worst, bounds->intermediate_sigma, bounds->intermediate_bias,
-                             bounds->unrounded_worst,    bounds->unrounded_sigma,    bounds->unrounded_typical,
-                             bounds->intermediate_truth, bounds->requantised,        bounds->flips};
+    double *const inner[] = {bounds->intermediate_worst,    bounds->intermediate_sigma, bounds->intermediate_bias,
+                             bounds->unrounded_worst,       bounds->unrounded_sigma,    bounds->unrounded_typical,
+                             bounds->intermediate_truth,    bounds->requantised,        bounds->flips,
+                             bounds->intermediate_underflow};
     struct gb_groups groups;
     enum gb_status status = gb_groups_new(shape, ids, &groups, error);
     if (status != GB_OK)

@@ -50,16 +50,17 @@ static inline double gb_sum_variance(double n, double u, double square, double o
     return fmax(nearest, nearest / 4.0 + order);
 }
 
-/* A value with its worst error, the variance of its error, its error where every rounding is toward zero, and the
- * variance where partial sums are as large as terms of random signs make them. */
+/* A value with its worst error, the variance of its error, its error where every rounding is toward zero, the
+ * variance where partial sums are as large as terms of random signs make them, and what underflow may do to it, which
+ * worst counts, too. */
 struct spread {
-    double value, worst, variance, bias, typical;
+    double value, worst, variance, bias, typical, underflow;
 };
 
 /* What is summed over the slots of a token for one output element. */
 struct outputs {
-    double *value, *worst, *variance, *bias, *absolute; /* [tokens, hidden] each */
-    double *order, *squares;                            /* the same, if sums may truncate; of T, and of shares */
+    double *value, *worst, *variance, *bias, *absolute, *underflow; /* [tokens, hidden] each */
+    double *order, *squares; /* the same, if sums may truncate; of T, and of shares */
 };
 
 /* False: no memory. Zeroed. */
@@ -70,6 +71,10 @@ void gb_outputs_sums_free(struct outputs *out);
  * kernel's; bias: what is added to it, rounded before that and after it, or NULL. */
 void gb_bound_slot(const struct gb_stage_roundings *stages, struct spread d, double own, const float *bias,
                    double weight, double *worst, double *variance);
+/* What underflow does to a slot's share of an output. weights, values: what weights and the intermediate may multiply
+ * an error by (reference/truth/underflow.h). */
+double gb_underflow_slot(const struct gb_shape *shape, const struct gb_rounding_points *points, bool biased,
+                         double weights, double values, double routing_weight);
 /* What the down dot products' own roundings and the combine add: fills output_* of bounds. */
 void gb_bound_combine(const struct gb_shape *shape, const struct gb_rounding_points *points, bool biased,
                       const struct outputs *out, const struct gb_bounds *bounds);

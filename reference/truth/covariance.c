@@ -166,11 +166,17 @@ static enum gb_status project(struct work *w, struct gb_error *error)
     return failed ? gb_fail(error, GB_ENOMEM, "no memory to project %d pairs", (int)PAIRS_AT_ONCE) : GB_OK;
 }
 
-/* The variance of what arises at the output itself: its own less what comes from the intermediate. */
+static double underflow_of(const struct work *w, size_t output)
+{
+    return w->bounds->output_underflow ? w->bounds->output_underflow[output] : 0.0;
+}
+
+/* The variance of what arises at the output itself: its own less what comes from the intermediate, and what underflow
+ * may do. */
 static double own_variance(const struct work *w, size_t output)
 {
     double all = squared(w->bounds->output_sigma[output]);
-    return fmax(all - w->propagated[output], all * 0x1p-40);
+    return fmax(all - w->propagated[output], all * 0x1p-40) + squared(underflow_of(w, output));
 }
 
 static void add_own_errors(struct work *w)
@@ -200,7 +206,9 @@ static void factorise(struct work *w, uint32_t token, uint32_t tile)
     uint32_t n = tile_rows(w, tile), stride = w->m->tile;
     size_t first = (size_t)token * w->shape->hidden + (size_t)tile * stride;
     for (uint32_t r = 0; r < n; r++) {
-        double *row = l + (size_t)r * stride, own = own_variance(w, first + r);
+        double *row = l + (size_t)r * stride, own = own_variance(w, first + r), underflow = underflow_of(w, first + r);
+        if (underflow > 0.0) /* C is no smaller than its diagonal part */
+            w->m->underflow[(size_t)token * w->m->tiles + tile] += squared(underflow) / own;
         for (uint32_t c = 0; c < r; c++) {
             double pivot = l[(size_t)c * stride + c];
             row[c] = pivot > 0.0 ? (row[c] - dot(row, l + (size_t)c * stride, c)) / pivot : 0.0;
@@ -293,9 +301,10 @@ static enum gb_status allocate(struct work *w, struct gb_error *error)
     m->variance = doubles((size_t)m->tokens * m->directions);
     m->signal = doubles((size_t)m->tokens * m->directions);
     m->factor = doubles((size_t)m->tokens * m->tiles * m->tile * m->tile);
+    m->underflow = doubles((size_t)m->tokens * m->tiles);
     w->propagated = doubles(m->tokens * hidden);
     w->projected = doubles((size_t)m->tokens * w->shape->top_k * m->directions);
-    if (m->direction && m->variance && m->signal && m->factor && w->propagated && w->projected)
+    if (m->direction && m->variance && m->signal && m->factor && m->underflow && w->propagated && w->projected)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the covariance of %u tokens", m->tokens);
 }
@@ -349,6 +358,7 @@ void gb_covariance_free(struct gb_covariance *m)
     free(m->signal);
     free(m->factor);
     free(m->deviation);
+    free(m->underflow);
     for (uint32_t t = 0; m->basis && t < m->tokens; t++)
         free(m->basis[t]);
     free(m->basis);

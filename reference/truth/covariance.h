@@ -10,8 +10,9 @@ enum gb_status gb_covariance_start(const struct gb_shape *shape, struct gb_covar
                                    struct gb_error *error);
 /* A slot's share of a token's output, later its direction: [hidden]. token: below covariance->tokens. */
 float *gb_covariance_slot(const struct gb_covariance *covariance, uint32_t token, uint32_t slot);
-/* From the shares, and what codes that are open may do. sigma: [tokens, hidden]. */
-enum gb_status gb_covariance_independent(const double *sigma, struct gb_covariance *covariance, struct gb_error *error);
+/* From the shares, and what codes that are open may do. of: output_sigma, and output_underflow or NULL. */
+enum gb_status gb_covariance_independent(const struct gb_bounds *of, struct gb_covariance *covariance,
+                                         struct gb_error *error);
 
 /* Codes that are open, of the tokens that are not left out. */
 struct gb_open_codes {

@@ -22,7 +22,8 @@ enum gb_status gb_covariance_start(const struct gb_shape *shape, struct gb_covar
     m->variance = calloc(m->tokens * directions, sizeof *m->variance);
     m->signal = calloc(m->tokens * directions, sizeof *m->signal);
     m->deviation = calloc(m->tokens * hidden, sizeof *m->deviation);
-    return m->direction && m->variance && m->signal && m->deviation
+    m->underflow = calloc(m->tokens, sizeof *m->underflow);
+    return m->direction && m->variance && m->signal && m->deviation && m->underflow
                ? GB_OK
                : gb_fail(error, GB_ENOMEM, "no memory for the covariance of %u tokens", m->tokens);
 }
@@ -53,12 +54,17 @@ static void weigh(struct gb_covariance *m, uint32_t token, uint32_t d, double *v
     }
 }
 
-enum gb_status gb_covariance_independent(const double *sigma, struct gb_covariance *m, struct gb_error *error)
+enum gb_status gb_covariance_independent(const struct gb_bounds *of, struct gb_covariance *m, struct gb_error *error)
 {
     double *values = malloc(sizeof *values * m->tokens * m->tile); /* [tokens, hidden] */
     if (!values)
         return gb_fail(error, GB_ENOMEM, "no memory for the covariance of %u tokens", m->tokens);
-    memcpy(m->deviation, sigma, sizeof *sigma * m->tokens * m->tile);
+    for (size_t i = 0; i < (size_t)m->tokens * m->tile; i++) {
+        double underflow = of->output_underflow ? of->output_underflow[i] : 0.0;
+        m->deviation[i] = hypot(of->output_sigma[i], underflow);
+        if (underflow > 0.0)
+            m->underflow[i / m->tile] += underflow / m->deviation[i] * (underflow / m->deviation[i]);
+    }
     gb_open_codes_close(m);
 #pragma omp parallel for schedule(static)
     for (uint32_t t = 0; t < m->tokens; t++) {

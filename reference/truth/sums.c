@@ -81,8 +81,8 @@ double gb_sum_squared_products(const double *a, const double *x, uint32_t count)
 GB_VECTOR_CLONES static void spreads(const double *row, const struct gb_spreads *h, uint32_t count,
                                      struct gb_spread_sums *sums)
 {
-    lanes value = {0}, absolute = {0}, worst = {0}, variance = {0}, bias = {0};
-    double room[5][LANES];
+    lanes value = {0}, absolute = {0}, worst = {0}, variance = {0}, bias = {0}, underflow = {0};
+    double room[6][LANES];
     for (uint32_t i = 0; i < count; i += LANES) {
         lanes r = AT(TERMS(row, i, count, room[0]), 0), w = MAGNITUDE(r);
         lanes v = AT(TERMS(h->value, i, count, room[1]), 0), e = AT(TERMS(h->worst, i, count, room[2]), 0);
@@ -91,8 +91,10 @@ GB_VECTOR_CLONES static void spreads(const double *row, const struct gb_spreads 
         worst += w * e;
         variance += w * w * AT(TERMS(h->variance, i, count, room[3]), 0);
         bias += r * AT(TERMS(h->bias, i, count, room[4]), 0);
+        underflow += w * AT(TERMS(h->underflow, i, count, room[5]), 0);
     }
-    *sums = (struct gb_spread_sums){TOTAL(value), TOTAL(absolute), TOTAL(worst), TOTAL(variance), TOTAL(bias)};
+    *sums = (struct gb_spread_sums){TOTAL(value),    TOTAL(absolute), TOTAL(worst),
+                                    TOTAL(variance), TOTAL(bias),     TOTAL(underflow)};
 }
 
 void gb_sum_spreads(const double *row, const struct gb_spreads *h, uint32_t count, struct gb_spread_sums *sums)

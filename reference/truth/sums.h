@@ -17,13 +17,13 @@ double gb_sum_squared_products(const double *a, const double *x, uint32_t count)
 
 /* Values that carry errors, in arrays. */
 struct gb_spreads {
-    const double *value, *worst, *variance, *bias; /* [count] each */
+    const double *value, *worst, *variance, *bias, *underflow; /* [count] each */
 };
 
 /* Sums of what a row makes of them: row * value, |row| * (|value| + worst), |row| * worst, row^2 * variance,
- * row * bias. */
+ * row * bias, |row| * underflow. */
 struct gb_spread_sums {
-    double value, absolute, worst, variance, bias;
+    double value, absolute, worst, variance, bias, underflow;
 };
 void gb_sum_spreads(const double *row, const struct gb_spreads *h, uint32_t count, struct gb_spread_sums *sums);
 

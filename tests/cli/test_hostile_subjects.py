@@ -17,6 +17,7 @@ HOSTILE = os.environ["HOSTILE"]
 MARK = ("GAUGEBLOCK_TEST_MARK", f"{os.getpid()}.{random.getrandbits(64)}")
 ENVIRONMENT = {**os.environ, MARK[0]: MARK[1], "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
                "ASAN_OPTIONS": "handle_segv=0:handle_abort=0:handle_sigfpe=0:use_sigaltstack=0"}
+SHARED_KEY = str(0x6b0b)  # tests/faults/hostile.c, leave_memory
 MOST = 15  # --subject at most 16 times
 fixture = path("tiny.h5")
 run("make", fixture, "--shape", "4,2,32,32", "--tokens", "2")
@@ -67,6 +68,24 @@ for what, word in {"heap": "", "past": "wrote outside a buffer", "before": "wrot
     expected["memory", what] = "FAIL", word
 for what in ("reads", "far", "under", "x-under", "ids-past", "weights-past"):
     expected["memory", what] = "CRASH", "signal 11"  # beyond a buffer that ends at a guard page
+for what, word in {"writes-input": "input", "writes-ids": "input", "forgets": "", "nothing": ""}.items():
+    expected["memory", what] = "FAIL", word
+for what in ("protects", "unmaps"):
+    expected["memory", what] = "CRASH", "signal"
+expected["memory", "late"] = "FAIL", ""
+expected["memory", "next"] = "CRASH", "signal 11"  # the buffer of the call before is gone
+expected["memory", "random"] = expected["memory", "writes-weights"] = "NONDETERMINISTIC", "two runs"
+# What reaches beyond its process finds nothing to reach: these abort where they get there.
+for when in ("ctor", "table", "supports", "run"):
+    for what in ("traces", "fixture", "powers", "shared", "multiplies"):
+        expected[when, what] = "PASS", ""
+for what in ("atexit", "reads-input", "one-processor", "slow", "undumpable", "unlinks", "descriptors"):
+    expected["ctor", what] = expected["run", what] = "PASS", ""
+for what, word in {"quick": "exit()", "swallows": "exit()", "terminates": "signal 6", "jumps": "signal", "sandbox": "signal 9",
+                   "aborts-last": "signal 6"}.items():
+    expected["ctor", what] = expected["run", what] = "CRASH", word
+expected["run", "file-limit"] = "CRASH", ""
+expected["run", "memory-limit"] = "NOT_RUN", "no memory"
 expected["null", "table"] = "BAD_INPUT", ""
 for what in ("count", "name", "order", "unprintable", "operator", "rounding", "twice", "message"):
     expected["forged", what] = "BAD_INPUT", ""
@@ -81,7 +100,8 @@ apart = any(subprocess.run(["unshare", *how, "-pf", "--mount-proc", "true"], cap
             for how in ([], ["-U", "-r"]))
 APART = [(when, what) for when in ("ctor", "run") for what in ("parent", "all")]
 HANGS = {("ctor", "hang"): "while it was loaded", ("table", "hang"): "gb_kernels()", ("supports", "hang"): "no result",
-         ("run", "stop"): "no result", ("dtor", "hang"): "as its process ended"}
+         ("run", "stop"): "no result", ("dtor", "hang"): "as its process ended",
+         ("ctor", "outlives"): "while it was loaded", ("run", "outlives"): "no result"}
 
 
 def library(when, what):
@@ -125,6 +145,10 @@ def judge(kinds, *options, prefix=()):
     for number in left:
         os.kill(number, signal.SIGKILL)
     expect(not left, f"{kinds}: {len(left)} processes are left")
+    if apart and not prefix:
+        with open("/proc/sysvipc/shm") as stream:
+            expect(SHARED_KEY not in [line.split()[0] for line in stream], f"{kinds}: shared memory is left")
+        expect(not os.path.exists("/dev/shm/gaugeblock-hostile"), f"{kinds}: named shared memory is left")
     expect(os.path.exists(path("r.json")), f"{kinds}: no record: {done}")
     with open(path("r.json")) as stream:
         one = json.load(stream)
@@ -163,6 +187,7 @@ if sys.argv[1:] == ["together"]:
         sys.exit(77)
     judge([kind for kind in expected if kind[1] == "forks"], prefix=WITHOUT)
     sys.exit()
+expect(len(expected) >= 200 and len({what for _, what in expected}) >= 100, "kinds of libraries")
 part = sys.argv[1] if len(sys.argv) > 1 else ""
 chosen = list(expected)[::3] if not part else [kind for kind in expected if part == "all" or part in "-".join(kind)]
 for first in range(0, len(chosen), MOST):

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured numbers in README.md and docs/ have their record: a link to results/ or a command in the same section, or a
-comment `<!-- measured: COMMAND -->`. `<!-- not measured: WHY -->` is for what only looks like one."""
+"""Measured numbers in README.md and docs/ have their record beside them, in their own paragraph or the one before or
+after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`. `<!-- not measured: WHY -->` is for what
+only looks like one. Every record says when, by which command, on what and of which commit in history it was made."""
 import glob
 import os
 import re
+import subprocess
 import sys
 
 from program import SOURCE, expect
 
-UNIT = r"(?:[unµm]s|s|seconds?|minutes?|hours?|[KMGT]i?B/s|[GT]FLOP/s|[MG]Hz|[KMG]?weights/s|registers|tokens/s)"
+UNIT = r"(?:[unµm]s|s|seconds?|minutes?|hours?|[KMGT]i?B/s|[MGT]B|[GT]FLOP/s|[MG]Hz|[KMG]?weights/s|registers|tokens/s)"
 NUMBER = re.compile(rf"(?<![\w.^*/+-])\d(?:[\d,.]*\d)?(?: to \d(?:[\d,.]*\d)?)? ?{UNIT}\b(?! *[(*/+|=-])"
-                    r"|\b\d[\d,.]* times (?:as )?(?:fast|slow)")
-HEADER = re.compile(r"(?m)^\|.*\b(registers|instructions|time|speed-?up|GB/s|us)\b.*\|\n\|[-|: ]+\|$")
-RECORD = re.compile(r"\]\((?:docs/)?results/|\]\(#|<!-- (?:not )?measured: |^(?:    |```)", re.M)
+                    r"|\b\d[\d,.]* times (?:as )?(?:fast|slow)"
+                    r"|\b(?:half an?|one|two|three|four|five|six|seven|eight|nine|ten|twenty|thirty) "
+                    r"(?:seconds?|minutes?|hours?)\b(?! (?:run|file|one|time)\b)")
+HEADER = re.compile(r"(?m)^\|.*\b(registers|instructions|(?<!at a )time|speed-?up|GB/s|us)\b.*\|\n\|[-|: ]+\|$")
+RECORD = re.compile(r"\]\((?:docs/)?results/|<!-- (?:not )?measured: |^(?:    |```)", re.M)
 
 
 def sections(text):
@@ -32,12 +36,14 @@ def bare(text):
 def without_record(text):
     """[(line, number)] of one page."""
     found = []
-    for first, section in sections(text):
-        if RECORD.search(section):
-            continue
-        plain = bare(section)
-        found += [(first + plain[:m.start()].count("\n"), m.group(1)) for m in HEADER.finditer(plain)]
-        found += [(first + plain[:m.start()].count("\n"), m.group()) for m in NUMBER.finditer(plain)]
+    for line, section in sections(text):
+        blocks = re.split(r"\n(?=\s*\n)", section)
+        for n, block in enumerate(blocks):
+            plain = bare(block)
+            if not RECORD.search("\n".join(blocks[max(0, n - 1):n + 2])):
+                found += [(line + plain[:m.start()].count("\n"), m.group())
+                          for pattern in (HEADER, NUMBER) for m in pattern.finditer(plain)]
+            line += block.count("\n") + 1
     return found
 
 
@@ -46,13 +52,43 @@ for text, count in (("# A\nIt takes 12 ms.\n", 1), ("# A\nIt takes 12 ms ([recor
                     ("# A\nAt 4.3 TB/s it is 1.2 times as fast.\n", 2), ("# A\n12 ms\n# B\n[r](results/a.json)\n", 1),
                     ("# A\n<!-- measured: gaugeblock bench -->\n12 ms\n", 0), ("# A\n<!-- it takes 10 minutes -->\n", 0),
                     ("# A\nx = 2 s + 1 and 7. s = 0, `4 s` (w / s) * 2.5, s\n", 0), ("# A\n3 to 5 minutes\n", 1),
+                    ("# A\nHalf a page in half a minute, and 20 MB; a second run.\n", 2),
+                    ("# A\n12 ms\n\nB\n\n[r](results/a.json)\n", 1), ("# A\n12 ms\n\n[r](results/a.json)\n", 0),
                     ("# A\n| kernel | registers |\n|---|---|\n| a | 95 |\n", 1)):
     expect(len(without_record(text)) == count, f"{text!r}: {without_record(text)}")
+
+def in_history(commit):
+    """Whether HEAD comes after it; None where there is no whole history."""
+    def git(*arguments):
+        return subprocess.run(["git", "-C", SOURCE, *arguments], capture_output=True, text=True)
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        return None
+    return git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
+
+
+def lacking(name, text, pages):
+    """What a record does not say. pages: those of docs/, of which one has a line about it; "gpu/ of COMMIT" there
+    names the same sources where the record's own commit was never part of this history."""
+    row = " ".join(line for line in pages.split("\n") if f"{name})" in line)
+    commit = re.search(r"commit\W+([0-9a-f]{7,40})\b", text)
+    same = re.search(r"gpu/ of ([0-9a-f]{7,40})", row)
+    what = {"a line in docs/": row, "a date": re.search(r"20\d\d-\d\d-\d\d", text),
+            "a command": re.search(r'"command": ".|`[^`]+`', text + row), "a commit": commit,
+            "a commit in history": not commit or in_history((same or commit)[1]) is not False,
+            "the device": "H200" in text if "h200" in name else re.search(r'"cpu"|no GPU|cores', text + row),
+            "PyTorch's version": "torch" not in name or re.search(r'"torch": "\d', text)}
+    return [need for need, there in what.items() if not there]
+
 
 found = []
 for file in [os.path.join(SOURCE, "README.md"), *sorted(glob.glob(os.path.join(SOURCE, "docs/*.md")))]:
     with open(file, encoding="utf-8") as stream:
         found += [f"{os.path.relpath(file, SOURCE)}:{line}: {number}: has no record and no command in its section"
                   for line, number in without_record(stream.read())]
+pages = "".join(open(file, encoding="utf-8").read() for file in glob.glob(os.path.join(SOURCE, "docs/**/*.md"), recursive=True))
+for file in sorted(glob.glob(os.path.join(SOURCE, "docs/results/*.json")) + glob.glob(os.path.join(SOURCE, "docs/results/*.txt"))):
+    with open(file, encoding="utf-8") as stream:
+        found += [f"{os.path.relpath(file, SOURCE)}: does not say {need}"
+                  for need in lacking(os.path.basename(file), stream.read(), pages)]
 if found:
     sys.exit("\n".join(found))

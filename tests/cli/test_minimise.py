@@ -7,7 +7,8 @@ import subprocess
 
 import h5py
 
-from program import ALL, MISTAKES, PROGRAM, expect, path, run
+from edited import rehash
+from program import ALL, MISTAKES, PROGRAM, expect, path, record, run
 
 # Mistake; formats with the suffix of the operator; its name; of the smallest part, if another.
 TABLE = [
@@ -73,3 +74,28 @@ with concurrent.futures.ThreadPoolExecutor(2) as pool:
                  for number, kernel in enumerate(kernels.split())
                  if ALL or (row % 2 == 0 and number == row // 2 % len(kernels.split()))]:
         task.result()
+
+
+def marked(name, top_k, tokens, token, zeros):
+    """A fixture whose `token` has routing weights 1024 times as large, and whose first `zeros` tokens are zero."""
+    run("make", path(name), "--shape", f"6,{top_k},128,96", "--tokens", tokens, "--stored", "--seed", 3, "--format", "bf16")
+    with h5py.File(path(name), "r+") as file:
+        layer, truth = file["layers/0"], file["layers/0/truth"]
+        for data in (layer["routing/weights"], truth["routing_weights"], truth["quantised"], truth["original"]):
+            data[token] *= 1024
+        for data in (layer["x"], truth["quantised"], truth["original"]):
+            data[:zeros] = 0
+        del file["stack"]
+    rehash(path(name))
+
+
+# An error without an explanation: any failure of a part will do, but not that nothing of it was verified, nor that the
+# kernel does not take it. Odd numbers of tokens and slots are halved, too.
+for suffix, top_k, tokens, token, zeros, first, left in (("", 3, 7, 6, 0, 6, 1), ("", 2, 8, 7, 4, 7, 1),
+                                                         ("-of-two", 3, 5, 4, 0, 3, 2)):
+    marked("marked.h5", top_k, tokens, token, zeros)
+    case, = record(path("marked.h5"), "--subject", MISTAKES, "--kernel", f"mistakes/marked-token-garbled{suffix}.bf16",
+                   "--minimise", path("small.h5"), code=1)["cases"]
+    expect(case["explanation"]["kind"] == "", case["explanation"])
+    minimal = {"first_token": first, "tokens": left, "slots": 1, "hidden": 16, "intermediate": 16, "explained_alike": False}
+    expect(minimal.items() <= case["minimal"].items(), f"{case['minimal']}, and not {minimal}")

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from nvfp4 import quantise, to_bf16
-from program import expect, path, record, refused, run
+from program import ALL, expect, path, record, refused, run
 
 QUANTISERS = os.environ["QUANTISERS"]
 OURS = {"quantise": "cpu/quantise", "silu_mul_quantise": "cpu/silu-mul-quantise"}
@@ -48,6 +48,8 @@ SYSTEMS = ("fp8g128.vllm/1", "fp8g64.vllm-fused/1", "int8g128.vllm/1", "mxfp4.vl
 for number, recipe in enumerate(SYSTEMS):
     operator = list(OURS)[number % 2]
     for kind, data in enumerate(("gaussian", "ties", "edge", "nonfinite")):
+        if not ALL and (number + kind) % 2:
+            continue
         more = ("--input", "fp16") if kind == 1 else ("--layout", "transposed") if kind == 2 else ()
         fixture = make("system.h5", operator, recipe, "--data", data, *more)
         found, told = cases(fixture)

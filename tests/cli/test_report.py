@@ -108,16 +108,72 @@ for tag, attributes in parsed.tags:
 expect("<script>alert" not in text and "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text, "the title is escaped")
 expect("<i>" not in text and "<b>&" not in text, "values are escaped")
 
-# The page says what the results say.
+# The page says what the results say: every figure of the first study's tables and charts is that of its CSV.
 with open(path("drift.csv")) as stream:
-    rows = {(r["truth"], r["path"]): r for r in csv.DictReader(stream)
-            if r["mode"] == "open_loop" and r["layer"] == "1" and r["figure"] == "relative_l2"}
+    csv_rows = list(csv.DictReader(stream))
+figures = {(r["mode"], r["truth"], r["path"], r["layer"], r["figure"]): r for r in csv_rows}
+paths = list(dict.fromkeys(r["path"] for r in csv_rows))
+rows = {(r["truth"], r["path"]): r for r in csv_rows
+        if r["mode"] == "open_loop" and r["layer"] == "1" and r["figure"] == "relative_l2"}
 tables = {table["caption"]: table["rows"] for table in parsed.tables[::-1]}
-for truth in ("original", "quantised"):
+
+
+def shows(cell, key, *parts):
+    """The numbers of a cell are those of the CSV, as far as their digits go."""
+    for word, part in zip(re.findall(r"-?\d[\d.]*(?:e[-+]\d+)?", cell), parts or ("value",), strict=True):
+        digits, _, power = word.partition("e")
+        last = 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+        expect(abs(float(word) - float(figures[key][part])) <= 0.501 * last, f"{key}: {cell}, not {figures[key]}")
+
+
+def check_tables(truth):
     table = tables[f"Residual stream after layer 1 against float64 with the {truth} weights"]
-    expect([row[0] for row in table[1:]] == [name for kind, name in rows if kind == truth], str(table))
+    expect([row[0] for row in table[1:]] == paths, str(table))
     for row in table[1:]:
-        expect(row[1] == f"{float(rows[truth, row[0]]['value']):.3e}", str(row))
+        of = "open_loop", truth, row[0], "1"
+        shows(row[1], (*of, "relative_l2"))
+        shows(row[2], (*of, "relative_l2"), "low", "high")
+        for n, name in enumerate(("cosine_min", "sqnr_db", "max_abs", "max_bf16_ulp", "changed_tokens"), 3):
+            shows(row[n], (*of, name))
+        if row[0] != paths[0]:
+            shows(row[9], ("layer", truth, row[0], "", "closeness"), "value", "low", "high")
+    table = tables[f"By layer, against float64 with the {truth} weights"]
+    expect([row[:2] for row in table[1:]] == [[name, layer] for name in paths for layer in "01"], str(table))
+    for row in table[1:]:
+        for n, name in ((2, "relative_l2"), (3, "injected"), (4, "carried"), (6, "cosine_min"), (7, "max_abs"),
+                        (8, "changed_tokens")):
+            shows(row[n], ("open_loop", truth, *row[:2], name))
+        shows(row[5], ("layer", truth, *row[:2], "relative_l2"))
+
+
+def check_charts():
+    """Tips of the first study's charts: "path, layer: value", of ratios "path: value (low to high)"."""
+    charts = {}
+    for caption, body in re.findall(r"<figcaption>(.*?)</figcaption>(.*?)</figure>", text, re.S):
+        charts.setdefault(caption, re.findall("<title>(.*?)</title>", body))
+    for truth in ("original", "quantised"):
+        what = f"float64 with the {truth} weights"
+        tips = [(f"Drift: error of the residual stream against {what}", "relative_l2")]
+        if truth == "original":
+            tips.append((f"Injected by each layer, against {what}", "injected"))
+        for caption, name in tips:
+            points = [re.fullmatch(r"(.*), (\d+): (.*)", tip).groups() for tip in charts[caption]]
+            expect([point[:2] for point in points] == [(one, layer) for one in paths for layer in "01"], str(points))
+            for one, layer, value in points:
+                shows(value, ("open_loop", truth, one, layer, name))
+        ratios = [tip.split(": ") for tip in charts[f"Times farther than {paths[0]} from {what}, layers by themselves"]]
+        expect([one for one, _ in ratios] == paths[1:], str(ratios))
+        for one, value in ratios:
+            shows(value, ("layer", truth, one, "", "closeness"), "value", "low", "high")
+    changed = charts["Tokens whose experts changed, against float64 with the original weights"]
+    for one, layer, value in (re.fullmatch(r"(.*), (\d+): (.*)", tip).groups() for tip in changed):
+        count = float(figures["open_loop", "original", one, layer, "changed_tokens"]["value"])
+        expect(abs(float(value) - 100 * count / 64) < 1e-3 * max(1, float(value)), f"{one}, layer {layer}: {value} %")
+
+
+check_tables("original")
+check_tables("quantised")
+check_charts()
 words = " ".join("".join(parsed.words).split())
 best = min((float(r["value"]), name) for (truth, name), r in rows.items() if truth == "quantised")
 expect(f"Closest to float64 with the quantised weights: {best[1]} . Its residual stream ends {100 * best[0]:.3g} % off"

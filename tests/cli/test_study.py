@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """gaugeblock study: results as h5py reads them, figures made again from them, threads, interruptions, refusals."""
 import csv
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,8 @@ import time
 import h5py
 import numpy
 
-from program import CAPTURE, CHECKPOINT, PROGRAM, SOURCE, expect, path, record, refused, run
+from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
+from published import write
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
 
@@ -83,6 +86,55 @@ for layer, found in enumerate(one["cases"][0]["metrics"]["drift"]):
     near(float(rows["open_loop", "quantised", str(layer), "bf16.fma32", "relative_l2"]["value"]),
          found["reference_truth"]["quantised"]["relative_l2"], "drift")
 
+# The last mile: a final norm and a head beside the checkpoint.
+model = path("model")
+shutil.copytree(CHECKPOINT, model)
+random = numpy.random.default_rng(3)
+
+
+def head(words, **more):
+    tensors = {"model.norm.weight": random.standard_normal(384) / 8 + 1, "lm_head.weight":
+               random.standard_normal((words, 384)) / 4, **more}
+    tensors = {name: ("F32", values.astype(numpy.float32)) for name, values in tensors.items() if values is not None}
+    write(os.path.join(model, "head.safetensors"), tensors)
+    with open(os.path.join(CHECKPOINT, "model.safetensors.index.json")) as index:
+        index = json.load(index)
+    index["weight_map"].update({name: "head.safetensors" for name in tensors})
+    with open(os.path.join(model, "model.safetensors.index.json"), "w") as stream:
+        json.dump(index, stream)
+
+
+head(100)
+text = run("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--csv", path("head.csv")).stdout
+expect("logits of 100 words vs bf16.fma32" in text and text.count("same top-1") == 3, text)
+with open(path("head.csv")) as stream:
+    logits = {(r["truth"], r["path"], r["figure"]): r for r in csv.DictReader(stream) if r["mode"] == "head"}
+with h5py.File(path("head.h5")) as file, h5py.File(path("drift.h5")) as plain:
+    case = file["cases/0"]
+    expect(case.attrs["vocabulary"] == 100 and plain["cases/0"].attrs["vocabulary"] == 0, "vocabulary")
+    for against in (*TRUTHS, "bf16.fma32"):
+        kl, same = case[f"head/{against}/kl"][:], case[f"head/{against}/same_top"][:]
+        expect(kl.shape == same.shape == (8, 64) and (kl >= -1e-15).all() and set(numpy.unique(same)) <= {0.0, 1.0}, against)
+        for p, name in enumerate(paths):
+            near(float(logits[against, name, "top_agreement"]["value"]), same[p].mean(), name)
+            near(float(logits[against, name, "kl_nats"]["value"]), kl[p].mean(), name) if kl[p].any() else None
+    kl = case["head/quantised/kl"][:].mean(axis=1)
+    expect((case["head/bf16.fma32/kl"][0] == 0).all() and 100 * kl[0] < kl[6], f"bf16 loses least: {kl}")
+    expect((case["open_loop/original/error2"][:] == plain["cases/0/open_loop/original/error2"][:]).all(), "the same study")
+run("report", path("head.h5"), "-o", path("head.html"))
+with open(path("head.html")) as stream:
+    expect("Logits (100 words) against bf16 activations" in stream.read(), "the page has no logits")
+head(7, **{"lm_head.weight": None, "model.embed_tokens.weight": random.standard_normal((7, 384))})
+expect("logits of 7 words" in run("study", "drift", tiny, "--head", model).stdout, "a tied head")
+expect("holds another study" in refused("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--resume"), "head")
+expect("model.norm.weight" in refused("study", "drift", tiny, "--head", CHECKPOINT), "no head")
+head(7, **{"lm_head.weight": random.standard_normal((7, 383))})
+expect("lm_head.weight" in refused("study", "drift", tiny, "--head", model), "a narrow head")
+run("import", CHECKPOINT, path("first.h5"), "--format", "nvfp4", "--capture", CAPTURE, "--layers", "0")
+expect("ends with layer 0" in refused("study", "drift", path("first.h5"), "--head", model), "not the last layer")
+refused("study", "closeness", tiny, "--head", model)
+refused("study", "drift", "--shape", "8,2,256,128", "--head", model)
+
 # What a first look gave: quantised activations are far from the quantised weights' truth, and near the original one's.
 def closeness(truth, name):
     return float(rows["layer", truth, "", name, "closeness"]["value"])
@@ -108,6 +160,22 @@ for one, other in zip(cells[2:], known[first + 2:]):  # the last digits of truth
     expect(one[:4] == other[:4] and all(abs(float(a) - float(b)) <= 2e-3 * float(b) for a, b in
            zip(one[4:], other[4:]) if a != ".."), f"docs/closeness.md has {other}, the program {one}")
 
+# And docs/study.md what suffixes of paths do.
+run("study", "closeness", tiny, "--paths", "bf16.fma32.bf16gateup,bf16.fma32.fp32intermediate,bf16.fma32.prereduced4",
+    "--csv", path("suffixes.csv"))
+with open(path("suffixes.csv")) as stream:
+    ratios = {(r["path"].rsplit(".", 1)[1], r["truth"]): r for r in csv.DictReader(stream)
+              if r["figure"] == "closeness" and not r["layer"]}
+with open(os.path.join(SOURCE, "docs/study.md")) as document:
+    known = {line.split("`")[1].rsplit(".", 1)[1]: [float(word) for word in line.replace("(", " ").replace(")", " ").split()
+             if word[0].isdigit()] for line in document if line.startswith("| `bf16.fma32.") and " to " in line
+             and "ratio" not in line and line.count("|") == 4}
+expect(set(known) == {"bf16gateup", "fp32intermediate", "prereduced4"}, str(known))
+for suffix, numbers in known.items():
+    found = [float(ratios[suffix, "quantised"][name]) for name in ("value", "low", "high")]
+    found.append(float(ratios[suffix, "original"]["value"]))
+    expect(all(abs(a - b) <= 0.01 * b for a, b in zip(found, numbers)) and len(numbers) == 4, f"{suffix}: {found} {numbers}")
+
 # Generated weights: several cases and seeds, the same results for any number of threads.
 generated = ["study", "closeness", "--shape", "8,2,256,128", "--format", "nvfp4", "--format", "mxfp8", "--layers", "3",
              "--tokens", "6", "--seeds", "2", "--outliers", "16", "--routing-skew", "4"]
@@ -132,6 +200,30 @@ with h5py.File(path("g.h5")) as skewed, h5py.File(path("plain.h5")) as file:
                               f[f"cases/{index}/truth/quantised/layer2"][:].sum()) for f in (skewed, file)]
         expect(figures[0] > 1.3 * figures[1], f"outliers cost INT8 accuracy: {figures}")
 
+# Paths by kernels, in processes of their own: the reference's have its bits, a faulty one another's.
+small = ["study", "drift", "--shape", "8,2,256,128", "--layers", "2", "--tokens", "4", "--paths", "mxfp8.fma32,nvfp4.fma32"]
+
+
+def figures(*arguments):
+    run(*small, *arguments, "-o", path("kernel.h5"))
+    with h5py.File(path("kernel.h5")) as file:
+        case = file["cases/0"]
+        return (attribute(file, "content_sha256"), attribute(case, "kernels"),
+                case["layer/quantised/error2"][:])
+
+
+own, kernels, reference = figures()
+expect(kernels == "", kernels)
+by_kernel, kernels, _ = figures("--kernel", "cpu/*")
+expect(by_kernel == own and kernels == "bf16.fma32 cpu/nvfp4-layer, nvfp4.fma32 cpu/nvfp4-nvfp4-layer", kernels)
+faulty, kernels, found = figures("--subject", FAULTS, "--kernel", "faults/quantised-next-scale")
+expect(kernels == "nvfp4.fma32 faults/quantised-next-scale" and faulty != own, kernels)
+expect((found[:, :2] == reference[:, :2]).all() and found[:, 2].sum() > 2 * reference[:, 2].sum(), "one path is another's")
+expect("computes none of the paths" in refused(*small, "--kernel", "cpu/mxfp8-layer"), "another format")
+expect("faults/crash" in refused(*small, "--subject", FAULTS, "--kernel", "faults/crash"), "a crash")
+expect("two runs differ" in refused(*small, "--subject", FAULTS, "--kernel", "faults/nondeterministic"), "two runs")
+refused(*small, "--subject", FAULTS)
+
 # Ctrl-C leaves a file that goes on: the same results as without it.
 long = ["study", "drift", "--shape", "16,4,512,256", "--layers", "16", "--tokens", "8",
         "--paths", "mxfp8.fma32,nvfp4.fma32", "-o", path("long.h5")]
@@ -148,7 +240,9 @@ expect(process.returncode == 3 and not out and "--resume goes on" in err and len
 with h5py.File(path("long.h5")) as file:
     done = file["cases/0"].attrs["done"]
     expect(file.attrs["finished"] == 0 and 0 <= done < 16, str(done))
-    expect(file["cases/0/resume/state"].shape == (5, 8, 512), "streams")
+    expect(file["cases/0/resume/layers_done"][:] == [done], "progress")
+    if done:
+        expect(file["cases/0/resume/state/0"].shape == (5, 8, 512), "streams")
     if done:
         expect(not numpy.isnan(file["cases/0/open_loop/original/error2"][:done]).any(), "what is done")
     expect(numpy.isnan(file["cases/0/open_loop/original/error2"][done:]).all(), "what is not")

@@ -15,7 +15,7 @@ def full(*arguments):
 
 
 fixture = small()
-for command in ("list", "make", "import", "info", "inspect", "verify", "diff", "vectors", "identify", "study", "report"):
+for command in ("list", "make", "import", "info", "inspect", "verify", "bench", "diff", "vectors", "identify", "study", "report"):
     expect("xample" in run(command, "--help").stdout, f"{command} --help has no example")
     expect("--no-such-flag" in refused(command, "--no-such-flag"), command)
     refused(command)

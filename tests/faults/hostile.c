@@ -7,16 +7,27 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <fenv.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #ifdef __SSE__
 #include <xmmintrin.h>
@@ -125,8 +136,184 @@ static void kill_all(void)
     kill(-1, SIGKILL);
 }
 
+/* Aborts where it can reach the process that watches it, or whatever judges. */
+static void trace(void)
+{
+    char path[64], line[256], word = 'x';
+    struct iovec own = {&word, 1}, other = {(void *)(uintptr_t)&zero, 1};
+    for (long process = 0; process < 65536; process = process ? process + 1 : getppid()) {
+        snprintf(path, sizeof path, "/proc/%ld/mem", process);
+        int file = process == getpid() ? -1 : open(path, O_RDWR);
+        if (file >= 0 || (process == getppid() && (process_vm_writev((pid_t)process, &own, 1, &other, 1, 0) >= 0 ||
+                                                   ptrace(PTRACE_SEIZE, process, NULL, NULL) == 0)))
+            abort();
+    }
+    /* What lies under the namespace's own /proc. */
+    if (umount2("/proc", MNT_DETACH) == 0 || (errno != EPERM && errno != EINVAL))
+        abort();
+    FILE *file = fopen("/proc/self/status", "r");
+    if (!file || !fgets(line, sizeof line, file))
+        abort();
+    fclose(file);
+}
+
+/* Into the memory that the fixture came in, by whatever way there is to it. */
+static void change_fixture(void)
+{
+    char path[64], line[512];
+    unsigned long first, last;
+    for (int descriptor = INSPECTED; descriptor < 64; descriptor++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+        ssize_t length = readlink(path, line, sizeof line - 1);
+        line[length > 0 ? length : 0] = '\0';
+        int file = strstr(line, "fixture") ? open(path, O_RDWR) : -1;
+        if (file >= 0 && (ftruncate(file, 0) == 0 || pwrite(file, line, sizeof line, 0) > 0))
+            abort();
+    }
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        if (!strstr(line, "memfd:fixture") || sscanf(line, "%lx-%lx", &first, &last) != 2)
+            continue;
+        snprintf(path, sizeof path, "/proc/self/map_files/%lx-%lx", first, last);
+        int file = open(path, O_RDWR);
+        if (file >= 0 && (ftruncate(file, 0) == 0 || pwrite(file, line, sizeof line, 0) > 0))
+            abort();
+    }
+    if (maps)
+        fclose(maps);
+}
+
+/* Memory that processes share outlives them. */
+static void leave_memory(void)
+{
+    int file = shm_open("/gaugeblock-hostile", O_CREAT | O_RDWR, 0600);
+    if (file < 0 || ftruncate(file, 4096) || shmget(0x6b0b, 4096, IPC_CREAT | 0600) < 0)
+        abort();
+}
+
+/* A few hundred processes, each of which starts others for as long as there are fewer. */
+static void multiply(void)
+{
+    static const int most = 8;
+    for (int generation = 0; generation < most; generation++)
+        if (fork() == 0)
+            setsid();
+    if (getpid() != getpgrp() || getppid() == 1)
+        return;
+    for (;;)
+        pause();
+}
+
+/* What root may do, and a subject may not. */
+static void use_powers(void)
+{
+    char host[256];
+    if (gethostname(host, sizeof host) || sethostname(host, strlen(host)) == 0 ||
+        mount("none", "/mnt", "tmpfs", 0, NULL) == 0 || chroot("/") == 0 || unshare(CLONE_NEWNS) == 0 ||
+        setrlimit(RLIMIT_CORE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}) == 0 || setuid(12345) == 0)
+        abort();
+}
+
+static void quit(void)
+{
+    _exit(0);
+}
+
+static void swallow(int number)
+{
+    (void)number;
+    _exit(0);
+}
+
+/* As an exception that nobody catches. */
+static void terminate(void)
+{
+    void *library = dlopen("libstdc++.so.6", RTLD_NOW);
+    void (*function)(void) = NULL;
+    if (library)
+        *(void **)&function = dlsym(library, "_ZSt9terminatev");
+    if (!function)
+        abort();
+    function();
+}
+
+static jmp_buf gone;
+
+__attribute__((noinline)) static void mark(void)
+{
+    if (setjmp(gone))
+        abort();
+}
+
+/* Into a function that has returned. */
+static void jump(void)
+{
+    mark();
+    zero = deeper(-1);
+    longjmp(gone, 1);
+}
+
+static void use_up_descriptors(void)
+{
+    while (open("/dev/null", O_RDONLY) >= 0)
+        ;
+}
+
+/* More of what a constructor, a table function or a kernel can do: each returns, ends or hangs the process. */
+static void act_more(void)
+{
+    static const struct {
+        const char *what;
+        void (*function)(void);
+    } acts[] = {{"traces", trace},        {"fixture", change_fixture},
+                {"shared", leave_memory}, {"multiplies", multiply},
+                {"powers", use_powers},   {"terminates", terminate},
+                {"jumps", jump},          {"descriptors", use_up_descriptors}};
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+        if (!strcmp(what, acts[i].what))
+            acts[i].function();
+    if (!strcmp(what, "quick"))
+        quick_exit(0);
+    if (!strcmp(what, "atexit"))
+        atexit(quit);
+    if (!strcmp(what, "aborts-last"))
+        atexit(abort);
+    if (!strcmp(what, "swallows")) {
+        signal(SIGSEGV, swallow);
+        *nowhere = 1;
+    }
+    if (!strcmp(what, "reads-input"))
+        while (getchar() != EOF)
+            ;
+    if (!strcmp(what, "sandbox"))
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+    if (!strcmp(what, "memory-limit"))
+        setrlimit(RLIMIT_AS, &(struct rlimit){1 << 20, 1 << 20});
+    if (!strcmp(what, "file-limit")) {
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, 0});
+    }
+    if (!strcmp(what, "one-processor"))
+        sched_setaffinity(0, sizeof(cpu_set_t), &(cpu_set_t){{1}});
+    if (!strcmp(what, "slow"))
+        setpriority(PRIO_PROCESS, 0, 19);
+    if (!strcmp(what, "outlives")) { /* its starter */
+        prctl(PR_SET_PDEATHSIG, 0);
+        for (;;)
+            pause();
+    }
+    if (!strcmp(what, "undumpable"))
+        prctl(PR_SET_DUMPABLE, 0);
+    if (!strcmp(what, "unlinks")) {
+        char folder[] = "/tmp/gaugeblock-hostile-XXXXXX";
+        if (mkdtemp(folder) && chdir(folder) == 0)
+            rmdir(folder);
+    }
+}
+
 static void act(void)
 {
+    act_more();
     if (!strcmp(what, "exit"))
         exit(0);
     if (!strcmp(what, "_exit"))
@@ -200,11 +387,23 @@ static void act(void)
 }
 
 /* These are the library's own, and no one else's. */
-GB_API int json_dump_callback(void);
-int json_dump_callback(void)
-{
-    abort();
-}
+#define OWN(name)                                                                                                      \
+    GB_API int own_##name(void) __asm__(#name);                                                                        \
+    int own_##name(void)                                                                                               \
+    {                                                                                                                  \
+        abort();                                                                                                       \
+    }
+OWN(json_dump_callback)
+OWN(json_pack)
+OWN(H5Fcreate)
+OWN(H5Dwrite)
+OWN(gb_weights_row)
+OWN(worker_main)
+OWN(environment_reset)
+OWN(memcmp)
+OWN(nanosleep)
+OWN(posix_fallocate)
+OWN(strtoul)
 
 /* Whatever was done to it, every call begins in the default floating-point environment. */
 static void check_environment(void)
@@ -346,6 +545,13 @@ static void forget_nothing(struct gb_arguments *a)
         remember(&a->down.codes, down / 2);
 }
 
+static void *write_late(void *output)
+{
+    usleep(300 * 1000);
+    ((volatile float *)output)[0] = 1.0f;
+    return NULL;
+}
+
 /* Memory faults that fresh pages of zeros and a narrow canary would hide; calls that are not alike. */
 static void spoil_output(const struct gb_arguments *a)
 {
@@ -381,6 +587,36 @@ static void spoil_output(const struct gb_arguments *a)
     if (!strcmp(what, "weights-past"))
         output[0] += 0.0f * (float)((const volatile uint8_t *)
                                         a->down.codes)[(size_t)a->shape.experts * a->down.rows * a->down.columns / 2];
+    if (!strcmp(what, "protects"))
+        mprotect((void *)((uintptr_t)output & ~(uintptr_t)4095), 4096, PROT_NONE);
+    if (!strcmp(what, "unmaps"))
+        munmap((void *)((uintptr_t)output & ~(uintptr_t)4095), 4096);
+    if (!strcmp(what, "forgets")) /* pages of an input */
+        madvise((void *)((uintptr_t)a->x & ~(uintptr_t)4095), 4096, MADV_DONTNEED);
+    if (!strcmp(what, "writes-input"))
+        ((gb_bf16 *)(uintptr_t)a->x)[0].bits ^= 1;
+    if (!strcmp(what, "writes-ids"))
+        ((int32_t *)(uintptr_t)a->ids)[0] ^= 1;
+    if (!strcmp(what, "writes-weights"))
+        ((uint8_t *)(uintptr_t)a->down.codes)[0] ^= 1;
+    if (!strcmp(what, "late")) { /* what is to be written is, in a while */
+        pthread_t thread;
+        memset(output, 0x11, count * sizeof *output);
+        if (pthread_create(&thread, NULL, write_late, output) == 0)
+            pthread_detach(thread);
+    }
+    if (!strcmp(what, "next")) { /* one call late */
+        static float *before;
+        float kept = output[0];
+        output[0] = 1.0f;
+        if (before)
+            before[0] = kept;
+        before = output;
+    }
+    if (!strcmp(what, "random"))
+        output[0] += (float)(getpid() + calls);
+    if (!strcmp(what, "nothing"))
+        memset(output, 0xFF, count * sizeof *output);
     if (!strcmp(what, "reads")) /* a term that is to be nothing */
         output[0] += 0.0f * output[count];
     free(sum);

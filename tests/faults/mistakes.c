@@ -216,6 +216,19 @@ static void zero(struct problem *p)
     memset(p->arguments.output, 0, (size_t)p->arguments.shape.tokens * p->arguments.shape.hidden * sizeof(float));
 }
 
+/* Of tokens whose first routing weight is above 1 half of the outputs, at random, change sign. */
+static void marked_token_garbled(struct problem *p)
+{
+    const uint32_t hidden = p->arguments.shape.hidden, top_k = p->arguments.shape.top_k;
+    uint64_t random = 1;
+    for (uint32_t t = 0; t < p->arguments.shape.tokens; t++)
+        for (uint32_t i = 0; i < hidden && p->routing_weights[(size_t)t * top_k] > 1.0f; i++) {
+            float *output = (float *)p->arguments.output + (size_t)t * hidden + i;
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            *output = random >> 63 ? -*output : *output;
+        }
+}
+
 static enum gb_status run(const struct gb_arguments *arguments, void (*before)(struct problem *),
                           void (*after)(struct problem *), struct gb_error *error)
 {
@@ -267,7 +280,9 @@ BEFORE(slot_left_out)
 BEFORE(ids_off)
 AFTER(tile_missing)
 AFTER(zero)
+AFTER(marked_token_garbled)
 
+/* The last one supports two tokens and more. */
 static const struct {
     const char *name;
     enum gb_status (*run)(const struct gb_arguments *arguments, struct gb_error *error);
@@ -289,7 +304,14 @@ static const struct {
     {"ids-off", run_ids_off},
     {"tile-missing", run_tile_missing},
     {"zero", run_zero},
+    {"marked-token-garbled", run_marked_token_garbled},
+    {"marked-token-garbled-of-two", run_marked_token_garbled},
 };
+
+static enum gb_status supports_two(const struct gb_problem *problem, struct gb_error *error)
+{
+    return problem->shape.tokens < 2 ? gb_fail(error, GB_EUNSUPPORTED, "one token is too few") : GB_OK;
+}
 
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {
@@ -332,7 +354,7 @@ const struct gb_kernel_table *gb_kernels(void)
                                         .activations = GB_BF16,
                                         .output = GB_FP32,
                                         .accumulator_bits = 24,
-                                        .supports = supports,
+                                        .supports = mistake + 1 < MISTAKES ? supports : supports_two,
                                         .run = mistakes[mistake].run};
     }
     return &table;

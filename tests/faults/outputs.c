@@ -110,6 +110,23 @@ enum gb_status run_nondeterministic(const struct gb_arguments *arguments, struct
     return status;
 }
 
+/* Right for as many runs as verify makes of a batch. */
+enum gb_status run_wrong_later(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    enum { RIGHT_RUNS = 4 };
+    static uint32_t runs;
+    enum gb_status status = fma32_layer(arguments, error);
+    output_bits(arguments)[output_count(arguments) / 2] ^= runs++ >= RIGHT_RUNS;
+    return status;
+}
+
+/* 5 ms, and right. */
+enum gb_status run_slow(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    usleep(5000);
+    return fma32_layer(arguments, error);
+}
+
 /* A bit of what was in the output before. */
 enum gb_status run_reads_unwritten(const struct gb_arguments *arguments, struct gb_error *error)
 {

@@ -114,6 +114,8 @@ static const struct gb_kernel kernels[] = {
     ORDERED("unwritten-once", run_unwritten_once),
     ORDERED("device-error", run_device_error),
     ORDERED("nondeterministic", run_nondeterministic),
+    ORDERED("wrong-later", run_wrong_later),
+    ORDERED("slow", run_slow),
     ORDERED("reads-unwritten", run_reads_unwritten),
     ORDERED("does-nothing", run_does_nothing),
     ORDERED("nan-output", run_nan_output),

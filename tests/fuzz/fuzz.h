@@ -21,6 +21,16 @@ void fuzz_check(enum gb_status status, const struct gb_error *error);
 /* Reads every byte, so that a sanitiser sees one that is not there. */
 void fuzz_touch(const void *bytes, size_t count);
 
+/* What edits can be made to: paths of objects, and names of attributes. */
+struct fuzz_names {
+    const char *const *objects;
+    uint32_t object_count;
+    const char *const *attributes;
+    uint32_t attribute_count;
+};
+/* Makes the edits that the bytes say to an HDF5 file. */
+void fuzz_edit(const char *path, const struct fuzz_names *names, const uint8_t *bytes, size_t count);
+
 /* A small valid fixture of NVFP4 weights: 1 layer, 2 tokens, hidden 32, intermediate 16, 3 experts, top-2. */
 struct gb_fixture *fuzz_fixture(void);
 /* The bytes of its file, which the reader takes. */

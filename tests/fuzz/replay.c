@@ -44,6 +44,6 @@ int main(int argc, char **argv)
             runs += replay(path);
     }
     closedir(folder);
-    printf("%d inputs of %s at least\n", runs, argv[2]);
-    return runs > 0 && runs >= atoi(argv[2]) ? EXIT_SUCCESS : EXIT_FAILURE;
+    printf("%d inputs of %s\n", runs, argv[2]);
+    return runs > 0 && runs == atoi(argv[2]) ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -4,9 +4,9 @@
  * ones beside a bare read of the same bytes in as many launches of the same kind of CUDA graph.
  *
  * usage: bench_mma16 LIBRARY check [SEED]
- *        bench_mma16 LIBRARY time SHAPE [BATCH...]      SHAPE: qwen3-next, qwen3-30b, deepseek-v3 or
- * E,K,HIDDEN,INTERMEDIATE bench_mma16 LIBRARY once                       one small problem a kernel, for
- * compute-sanitizer
+ *        bench_mma16 LIBRARY time FORMAT SHAPE [BATCH...]
+ *        bench_mma16 LIBRARY once                            a few small problems a kernel, for compute-sanitizer
+ * FORMAT: nvfp4, mxfp8 or mxfp4. SHAPE: qwen3-next, qwen3-30b, deepseek-v3 or E,K,HIDDEN,INTERMEDIATE.
  */
 #include <algorithm>
 #include <cmath>
@@ -94,31 +94,70 @@ struct matrix {
     std::vector<float> globals;
 };
 
-/* edge: scales of every value but NaN's, among them subnormal ones. */
-__global__ void fill_kernel(uint8_t *bytes, size_t count, uint64_t seed, int scales, int edge)
+const struct {
+    enum gb_format format;
+    const char *name, *baseline; /* a kernel of fma32 */
+} formats[] = {{GB_NVFP4, "nvfp4", "cuda/nvfp4-"}, {GB_MXFP8, "mxfp8", "cuda/mxfp8-"}, {GB_MXFP4, "mxfp4", NULL}};
+
+const char *name_of(enum gb_format format)
+{
+    for (const auto &f : formats)
+        if (f.format == format)
+            return f.name;
+    return NULL;
+}
+
+/* Bytes of so many weights. */
+size_t code_bytes(enum gb_format format, size_t weights)
+{
+    return format == GB_MXFP8 ? weights : weights / 2;
+}
+size_t scale_bytes(enum gb_format format, size_t weights)
+{
+    return weights / (format == GB_NVFP4 ? 16 : 32);
+}
+
+/* What bytes are: any; codes of E4M3, a few NaN if there is `edge`; scales, of `edge` all kinds, of E8M0 with NaN. */
+enum content { ANY, E4M3_CODES, E4M3_SCALES, E8M0_SCALES };
+
+__global__ void fill_kernel(uint8_t *bytes, size_t count, uint64_t seed, int content, int edge)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        const uint32_t r = (uint32_t)(mix(seed + i) >> 32);
-        bytes[i] = (uint8_t)(!scales ? r : edge ? (r & 0x7F) % 0x7F : 0x28 + (r & 0xFF) % 24);
+        const uint64_t random = mix(seed + i);
+        const uint32_t seldom = edge ? (uint32_t)random % (1u << 20) : 1u << 20;
+        uint32_t byte = (uint32_t)(random >> 32) & 0xFF;
+        if (content == E4M3_CODES && (byte & 0x7F) == 0x7F && seldom >= 8)
+            byte ^= 1;
+        if (content == E4M3_SCALES)
+            byte = edge ? byte % 0x7F : 0x28 + byte % 24;
+        if (content == E8M0_SCALES && seldom < 8)
+            byte = 0xFE + byte % 2;
+        else if (content == E8M0_SCALES)
+            byte = !edge ? 112 + byte % 12 : seldom < 10000 ? byte % 140 : 100 + byte % 40;
+        bytes[i] = (uint8_t)byte;
     }
 }
 
-void fill(void *bytes, size_t count, uint64_t seed, bool scales, bool edge)
+void fill(void *bytes, size_t count, uint64_t seed, enum content content, bool edge)
 {
-    fill_kernel<<<1024, 256>>>((uint8_t *)bytes, count, seed, scales, edge);
+    fill_kernel<<<1024, 256>>>((uint8_t *)bytes, count, seed, content, edge);
     require(cudaGetLastError());
 }
 
-matrix random_matrix(uint32_t experts, uint32_t rows, uint32_t columns, uint32_t parts, uint64_t seed, bool edge)
+matrix random_matrix(enum gb_format format, uint32_t experts, uint32_t rows, uint32_t columns, uint32_t parts,
+                     uint64_t seed, bool edge)
 {
     matrix m;
     const size_t weights = (size_t)experts * rows * columns;
-    uint8_t *codes = on_device<uint8_t>(weights / 2), *scales = on_device<uint8_t>(weights / 16);
-    fill(codes, weights / 2, seed, false, edge);
-    fill(scales, weights / 16, seed + 1, true, edge);
-    for (uint32_t i = 0; i < experts * parts; i++)
+    uint8_t *codes = on_device<uint8_t>(code_bytes(format, weights));
+    uint8_t *scales = on_device<uint8_t>(scale_bytes(format, weights));
+    fill(codes, code_bytes(format, weights), seed, format == GB_MXFP8 ? E4M3_CODES : ANY, edge);
+    fill(scales, scale_bytes(format, weights), seed + 1, format == GB_NVFP4 ? E4M3_SCALES : E8M0_SCALES, edge);
+    for (uint32_t i = 0; i < experts * parts && format == GB_NVFP4; i++)
         m.globals.push_back(0x1p-8f * (1.0f + (float)(mix(seed + i) % 1000) / 999.0f));
-    m.device = {GB_NVFP4, experts, rows, columns, parts, codes, scales, upload(m.globals)};
+    m.device = {format, experts, rows, columns, parts, codes, scales, NULL};
+    if (format == GB_NVFP4)
+        m.device.global_scales = upload(m.globals);
     return m;
 }
 
@@ -171,16 +210,17 @@ struct one_row {
     {
         const struct gb_weights &w = m.device;
         const size_t index = (size_t)expert * w.rows + row;
-        codes = download((const uint8_t *)w.codes + index * (w.columns / 2), w.columns / 2);
-        scales = download((const uint8_t *)w.scales + index * (w.columns / 16), w.columns / 16);
-        weights = {GB_NVFP4,
+        const size_t of_codes = code_bytes(w.format, w.columns), of_scales = scale_bytes(w.format, w.columns);
+        codes = download((const uint8_t *)w.codes + index * of_codes, of_codes);
+        scales = download((const uint8_t *)w.scales + index * of_scales, of_scales);
+        weights = {w.format,
                    1,
                    1,
                    w.columns,
                    1,
                    codes.data(),
                    scales.data(),
-                   &m.globals[expert * w.halves + row / (w.rows / w.halves)]};
+                   m.globals.empty() ? NULL : &m.globals[expert * w.halves + row / (w.rows / w.halves)]};
     }
 };
 
@@ -189,9 +229,9 @@ struct arranged {
     size_t floats;
     float *values;
     std::vector<const float *> pointers;
-    arranged(const gb_bf16 *x, size_t count, uint32_t columns_) : columns(columns_)
+    arranged(enum gb_format format, const gb_bf16 *x, size_t count, uint32_t columns_) : columns(columns_)
     {
-        floats = (gb_mma16_arranged_floats(GB_NVFP4, columns) + 15) / 16 * 16;
+        floats = (gb_mma16_arranged_floats(format, columns) + 15) / 16 * 16;
         values = (float *)aligned_alloc(64, count * floats * sizeof(float));
         pointers.resize(count);
 #pragma omp parallel for
@@ -200,7 +240,7 @@ struct arranged {
             for (uint32_t c = 0; c < columns; c++)
                 row[c] = from_bits((uint32_t)x[i * columns + c].bits << 16);
             pointers[i] = values + i * floats;
-            gb_mma16_arrange(GB_NVFP4, columns, row.data(), values + i * floats);
+            gb_mma16_arrange(format, columns, row.data(), values + i * floats);
         }
     }
     ~arranged()
@@ -227,7 +267,7 @@ uint16_t finished(float gate, float up)
 std::vector<uint16_t> cpu_gate_up(const struct gb_shape &s, const struct gb_weights &w, const std::vector<int32_t> &ids,
                                   const std::vector<gb_bf16> &x)
 {
-    const arranged at(x.data(), s.tokens, s.hidden);
+    const arranged at(w.format, x.data(), s.tokens, s.hidden);
     std::vector<uint16_t> out(ids.size() * s.intermediate);
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t e = 0; e < s.experts; e++) {
@@ -253,12 +293,24 @@ std::vector<uint16_t> cpu_gate_up(const struct gb_shape &s, const struct gb_weig
 std::vector<float> cpu_down(const struct gb_shape &s, const struct gb_weights &w, const std::vector<int32_t> &ids,
                             const std::vector<float> &routing, const std::vector<uint16_t> &intermediate)
 {
-    const arranged at((const gb_bf16 *)intermediate.data(), ids.size(), s.intermediate);
+    const arranged at(w.format, (const gb_bf16 *)intermediate.data(), ids.size(), s.intermediate);
     std::vector<float> all(ids.size() * s.hidden), out((size_t)s.tokens * s.hidden);
 #pragma omp parallel for schedule(dynamic)
-    for (size_t p = 0; p < ids.size(); p++)
-        if (ids[p] >= 0)
-            dots(&w, (uint32_t)ids[p], 0, s.hidden, 1, &at.pointers[p], &all[p * s.hidden]);
+    for (uint32_t e = 0; e < s.experts; e++) {
+        std::vector<size_t> pairs;
+        std::vector<const float *> rows;
+        for (size_t p = 0; p < ids.size(); p++)
+            if (ids[p] == (int32_t)e) {
+                pairs.push_back(p);
+                rows.push_back(at.pointers[p]);
+            }
+        std::vector<float> of_rows(s.hidden * pairs.size());
+        if (!pairs.empty())
+            dots(&w, e, 0, s.hidden, (uint32_t)pairs.size(), rows.data(), of_rows.data());
+        for (uint32_t h = 0; h < s.hidden; h++)
+            for (size_t n = 0; n < pairs.size(); n++)
+                all[pairs[n] * s.hidden + h] = of_rows[h * pairs.size() + n];
+    }
 #pragma omp parallel for
     for (uint32_t t = 0; t < s.tokens; t++)
         for (uint32_t h = 0; h < s.hidden; h++) {
@@ -329,11 +381,16 @@ struct layer {
                 active++;
             }
         const double weights = (double)active * shape.hidden * shape.intermediate * (first ? 2 : 1);
-        return weights * 0.5625;
+        const size_t many = (size_t)weights;
+        return (double)(code_bytes(gate_up.device.format, many) + scale_bytes(gate_up.device.format, many));
     }
 };
 
-const char *const layouts[2] = {"cuda/nvfp4-mma16-", "cuda/nvfp4-mma16-repacked-"};
+/* What kernels' names begin with. */
+std::string kernel_of(enum gb_format format, int layout)
+{
+    return "cuda/" + std::string(name_of(format)) + (layout ? "-mma16-repacked-" : "-mma16-");
+}
 
 size_t mismatches(const std::vector<uint16_t> &a, const std::vector<uint16_t> &b)
 {
@@ -351,71 +408,86 @@ size_t mismatches(const std::vector<float> &a, const std::vector<float> &b)
     return wrong;
 }
 
+/* Every kernel of a format on one problem. Mismatches. */
+size_t check_problem(const struct gb_kernel_table *table, enum gb_format format, const struct gb_shape &s,
+                     uint64_t seed, int data, int kind, size_t *outputs)
+{
+    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, seed * 7, data != 0);
+    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, seed * 7 + 3, data != 0);
+    layer one(s, first, second, seed, data, kind);
+    struct gb_weights host[2] = {first.device, second.device};
+    std::vector<uint8_t> bytes[4];
+    for (int i = 0; i < 2; i++) {
+        const size_t weights = (size_t)host[i].experts * host[i].rows * host[i].columns;
+        bytes[2 * i] = download((const uint8_t *)host[i].codes, code_bytes(format, weights));
+        bytes[2 * i + 1] = download((const uint8_t *)host[i].scales, scale_bytes(format, weights));
+        host[i].codes = bytes[2 * i].data();
+        host[i].scales = bytes[2 * i + 1].data();
+        host[i].global_scales = format == GB_NVFP4 ? (i ? second : first).globals.data() : NULL;
+    }
+    const std::vector<uint16_t> intermediate = cpu_gate_up(s, host[0], one.ids, one.x);
+    const std::vector<float> output = cpu_down(s, host[1], one.ids, one.routing, intermediate);
+    size_t wrong = 0;
+    for (int layout = 0; layout < 2; layout++) {
+        size_t bad[3] = {0, 0, 0};
+        for (int operation = 0; operation < 3; operation++) {
+            const char *names[3] = {"gate-up", "down", "layer"};
+            const struct gb_kernel *kernel = find(table, kernel_of(format, layout) + names[operation]);
+            struct gb_arguments a = one.arguments;
+            one.poison();
+            if (operation == 1)
+                require(
+                    cudaMemcpy(a.intermediate, intermediate.data(), intermediate.size() * 2, cudaMemcpyHostToDevice));
+            if (kernel->prepare)
+                require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
+            require_ok(kernel->run(&a, &failure), kernel->name);
+            require(cudaDeviceSynchronize());
+            if (operation != 1)
+                bad[operation] +=
+                    mismatches(intermediate, download((const uint16_t *)a.intermediate, intermediate.size()));
+            if (operation != 0)
+                bad[operation] += mismatches(output, download((const float *)a.output, output.size()));
+            if (kernel->release)
+                kernel->release(a.prepared);
+            *outputs += (operation != 1 ? intermediate.size() : 0) + (operation ? output.size() : 0);
+        }
+        wrong += bad[0] + bad[1] + bad[2];
+        if (bad[0] + bad[1] + bad[2])
+            printf("MISMATCH %slayer %u,%u,%u,%u batch %u data %d routing %d: gate_up %zu, down %zu, layer %zu\n",
+                   kernel_of(format, layout).c_str(), s.experts, s.top_k, s.hidden, s.intermediate, s.tokens, data,
+                   kind, bad[0], bad[1], bad[2]);
+    }
+    one.release();
+    release(first);
+    release(second);
+    return wrong;
+}
+
 int check(const struct gb_kernel_table *table, uint64_t seed)
 {
     static const struct gb_shape shapes[] = {{0, 2048, 512, 64, 10}, {0, 2048, 768, 24, 8}, {0, 7168, 2048, 6, 4},
                                              {0, 1552, 368, 12, 3},  {0, 1664, 416, 9, 5},  {0, 128, 64, 4, 2},
-                                             {0, 16, 16, 2, 1},      {0, 272, 1040, 5, 4},  {0, 64, 32, 600, 7}};
+                                             {0, 16, 16, 2, 1},      {0, 272, 1040, 5, 4},  {0, 64, 32, 600, 7},
+                                             {0, 1568, 96, 7, 3}};
     static const uint32_t batches[] = {1, 2, 5, 8, 9, 17, 33, 64, 200};
     size_t cases = 0, outputs = 0, wrong = 0;
-    for (const struct gb_shape &base : shapes)
-        for (uint32_t tokens : batches) {
-            if ((size_t)base.hidden * base.intermediate * tokens > 100u << 20 && tokens > 17)
-                continue;
-            const int data = (int)(mix(seed + cases) % 3), kind = (int)(mix(seed + 3 * cases + 1) % 3);
-            struct gb_shape s = base;
-            s.tokens = tokens;
-            matrix first = random_matrix(s.experts, 2 * s.intermediate, s.hidden, 2, seed + cases * 7, data != 0);
-            matrix second = random_matrix(s.experts, s.hidden, s.intermediate, 1, seed + cases * 7 + 3, data != 0);
-            layer one(s, first, second, seed + cases, data, kind);
-            struct gb_weights host[2] = {first.device, second.device};
-            std::vector<uint8_t> bytes[4];
-            for (int i = 0; i < 2; i++) {
-                const size_t weights = (size_t)host[i].experts * host[i].rows * host[i].columns;
-                bytes[2 * i] = download((const uint8_t *)host[i].codes, weights / 2);
-                bytes[2 * i + 1] = download((const uint8_t *)host[i].scales, weights / 16);
-                host[i].codes = bytes[2 * i].data();
-                host[i].scales = bytes[2 * i + 1].data();
-                host[i].global_scales = (i ? second : first).globals.data();
-            }
-            const std::vector<uint16_t> intermediate = cpu_gate_up(s, host[0], one.ids, one.x);
-            const std::vector<float> output = cpu_down(s, host[1], one.ids, one.routing, intermediate);
-            for (const char *layout : layouts) {
-                size_t bad[3] = {0, 0, 0};
-                for (int operation = 0; operation < 3; operation++) {
-                    const char *names[3] = {"gate-up", "down", "layer"};
-                    const struct gb_kernel *kernel = find(table, layout + std::string(names[operation]));
-                    struct gb_arguments a = one.arguments;
-                    one.poison();
-                    if (operation == 1)
-                        require(cudaMemcpy(a.intermediate, intermediate.data(), intermediate.size() * 2,
-                                           cudaMemcpyHostToDevice));
-                    if (kernel->prepare)
-                        require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
-                    require_ok(kernel->run(&a, &failure), kernel->name);
-                    require(cudaDeviceSynchronize());
-                    if (operation != 1)
-                        bad[operation] +=
-                            mismatches(intermediate, download((const uint16_t *)a.intermediate, intermediate.size()));
-                    if (operation != 0)
-                        bad[operation] += mismatches(output, download((const float *)a.output, output.size()));
-                    if (kernel->release)
-                        kernel->release(a.prepared);
-                    outputs += (operation != 1 ? intermediate.size() : 0) + (operation ? output.size() : 0);
-                }
-                wrong += bad[0] + bad[1] + bad[2];
+    for (const auto &f : formats)
+        for (const struct gb_shape &base : shapes)
+            for (uint32_t tokens : batches) {
+                if ((size_t)base.hidden * base.intermediate * tokens > 100u << 20 && tokens > 17)
+                    continue;
+                if (f.format != GB_NVFP4 && (base.hidden % 32 || base.intermediate % 32))
+                    continue;
+                const int kind = (int)(mix(seed + 3 * cases + 1) % 3);
+                int data = (int)(mix(seed + cases) % 3);
+                if ((size_t)base.hidden * base.intermediate * tokens > 16u << 20)
+                    data = 0; /* the reference leaves the others to its plain definition, which is slow */
+                struct gb_shape s = base;
+                s.tokens = tokens;
+                wrong += check_problem(table, f.format, s, seed + cases, data, kind, &outputs);
                 cases++;
-                if (bad[0] + bad[1] + bad[2])
-                    printf(
-                        "MISMATCH %slayer %u,%u,%u,%u batch %u data %d routing %d: gate_up %zu, down %zu, layer %zu\n",
-                        layout, s.experts, s.top_k, s.hidden, s.intermediate, tokens, data, kind, bad[0], bad[1],
-                        bad[2]);
             }
-            one.release();
-            release(first);
-            release(second);
-        }
-    printf("check: %zu cases, %zu outputs, %zu mismatches\n", cases, outputs, wrong);
+    printf("check: %zu problems, %zu outputs, %zu mismatches\n", cases, outputs, wrong);
     return wrong != 0;
 }
 
@@ -485,7 +557,7 @@ size_t samples_wrong(const layer &one, uint64_t seed)
         const uint32_t neuron = (uint32_t)(mix(seed + i + 1000) % s.intermediate);
         const uint32_t expert = (uint32_t)one.ids[pair];
         const one_row gate(one.gate_up, expert, neuron), up(one.gate_up, expert, s.intermediate + neuron);
-        const arranged x(&one.x[pair / s.top_k * s.hidden], 1, s.hidden);
+        const arranged x(one.gate_up.device.format, &one.x[pair / s.top_k * s.hidden], 1, s.hidden);
         float values[2];
         dots(&gate.weights, 0, 0, 1, 1, x.pointers.data(), &values[0]);
         dots(&up.weights, 0, 0, 1, 1, x.pointers.data(), &values[1]);
@@ -495,7 +567,8 @@ size_t samples_wrong(const layer &one, uint64_t seed)
         for (uint32_t j = 0; j < s.top_k; j++) {
             const size_t p = (size_t)token * s.top_k + j;
             const one_row row(one.down, (uint32_t)one.ids[p], h);
-            const arranged m((const gb_bf16 *)&intermediate[p * s.intermediate], 1, s.intermediate);
+            const arranged m(one.down.device.format, (const gb_bf16 *)&intermediate[p * s.intermediate], 1,
+                             s.intermediate);
             dots(&row.weights, 0, 0, 1, 1, m.pointers.data(), &values[0]);
             y = fmaf(one.routing[p], values[0], y);
         }
@@ -504,20 +577,23 @@ size_t samples_wrong(const layer &one, uint64_t seed)
     return wrong;
 }
 
-int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::vector<uint32_t> &batches,
-            const char *command)
+int measure(const struct gb_kernel_table *table, enum gb_format format, struct gb_shape s,
+            const std::vector<uint32_t> &batches, const char *command)
 {
-    matrix first = random_matrix(s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
-    matrix second = random_matrix(s.experts, s.hidden, s.intermediate, 1, 2, false);
+    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
+    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, 2, false);
     const size_t arena = (size_t)1 << 32;
     uint8_t *memory = on_device<uint8_t>(arena);
-    fill(memory, arena, 5, false, false);
+    fill(memory, arena, 5, ANY, false);
     uint32_t *sink = on_device<uint32_t>(1);
-    const char *kernels[] = {"cuda/nvfp4-mma16-", "cuda/nvfp4-mma16-repacked-", "cuda/nvfp4-"};
+    std::vector<std::string> kernels = {kernel_of(format, 0), kernel_of(format, 1)};
+    for (const auto &f : formats)
+        if (f.format == format && f.baseline)
+            kernels.push_back(f.baseline);
     void *prepared[3] = {NULL, NULL, NULL};
     size_t wrong = 0;
-    for (int k = 0; k < 3; k++) {
-        const struct gb_kernel *kernel = find(table, std::string(kernels[k]) + "layer");
+    for (size_t k = 0; k < kernels.size(); k++) {
+        const struct gb_kernel *kernel = find(table, kernels[k] + "layer");
         struct gb_arguments a = {};
         a.size = sizeof a;
         a.shape = s;
@@ -532,9 +608,9 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
     printf("{");
     print_provenance(stdout, "gaugeblock.mma16/1", command);
     printf(
-        ", \"device\": \"%s\", \"experts\": %u, \"top_k\": %u, \"hidden\": %u, \"intermediate\": %u,\n"
+        ", \"device\": \"%s\", \"weights\": \"%s\", \"experts\": %u, \"top_k\": %u, \"hidden\": %u, \"intermediate\": %u,\n"
         " \"times\": \"microseconds a launch and times the bare read, of gate_up, down and layer\",\n \"batches\": [\n",
-        properties.name, s.experts, s.top_k, s.hidden, s.intermediate);
+        properties.name, name_of(format), s.experts, s.top_k, s.hidden, s.intermediate);
     for (uint32_t batch : batches) {
         s.tokens = batch;
         const uint32_t layers = batch <= 2 ? 24 : batch <= 8 ? 12 : 6;
@@ -560,11 +636,11 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
         });
         printf("  {\"batch\": %u, \"megabytes\": %.1f, \"read\": [%.1f, %.1f, %.1f]", batch, bytes[2] / 1e6, read[0],
                read[1], read[2]);
-        for (int k = 0; k < 3; k++) {
+        for (size_t k = 0; k < kernels.size(); k++) {
             const char *names[3] = {"gate-up", "down", "layer"};
             double us[3];
             for (int o = 0; o < 3; o++) {
-                const struct gb_kernel *kernel = find(table, std::string(kernels[k]) + names[o]);
+                const struct gb_kernel *kernel = find(table, kernels[k] + names[o]);
                 us[o] = median_us(layers, [&](uint32_t n, cudaStream_t stream) {
                     struct gb_arguments a = all[n].arguments;
                     a.stream = stream;
@@ -586,9 +662,9 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
         for (layer &one : all)
             one.release();
     }
-    for (int k = 0; k < 3; k++)
+    for (size_t k = 0; k < kernels.size(); k++)
         if (prepared[k])
-            find(table, std::string(kernels[k]) + "layer")->release(prepared[k]);
+            find(table, kernels[k] + "layer")->release(prepared[k]);
     release(first);
     release(second);
     cudaFree(memory);
@@ -599,27 +675,13 @@ int measure(const struct gb_kernel_table *table, struct gb_shape s, const std::v
 
 int once(const struct gb_kernel_table *table)
 {
-    const struct gb_shape shapes[] = {{9, 2048, 512, 6, 4}, {3, 272, 80, 5, 2}, {5, 320, 192, 4, 2}};
-    for (const struct gb_shape &s : shapes) {
-        matrix first = random_matrix(s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
-        matrix second = random_matrix(s.experts, s.hidden, s.intermediate, 1, 2, false);
-        layer one(s, first, second, 3, 0, HOLES);
-        for (const char *layout : layouts) {
-            const struct gb_kernel *kernel = find(table, layout + std::string("layer"));
-            struct gb_arguments a = one.arguments;
-            if (kernel->prepare)
-                require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
-            require_ok(kernel->run(&a, &failure), kernel->name);
-            require(cudaDeviceSynchronize());
-            if (kernel->release)
-                kernel->release(a.prepared);
-        }
-        one.release();
-        release(first);
-        release(second);
-    }
-    printf("once: done\n");
-    return 0;
+    const struct gb_shape shapes[] = {{9, 2048, 512, 6, 4}, {3, 288, 96, 5, 2}, {5, 320, 192, 4, 2}};
+    size_t outputs = 0, wrong = 0;
+    for (const auto &f : formats)
+        for (const struct gb_shape &s : shapes)
+            wrong += check_problem(table, f.format, s, 3, 0, HOLES, &outputs);
+    printf("once: %zu outputs, %zu mismatches\n", outputs, wrong);
+    return wrong != 0;
 }
 
 } // namespace
@@ -628,7 +690,7 @@ int main(int argc, char **argv)
 {
     int devices = 0;
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_mma16 LIBRARY check [SEED] | time SHAPE [BATCH...] | once\n");
+        fprintf(stderr, "usage: bench_mma16 LIBRARY check [SEED] | time FORMAT SHAPE [BATCH...] | once\n");
         return 2;
     }
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
@@ -644,20 +706,24 @@ int main(int argc, char **argv)
         return check(table, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
     if (mode == "once")
         return once(table);
+    enum gb_format format = GB_NVFP4;
+    for (const auto &f : formats)
+        if (argc > 3 && !strcmp(argv[3], f.name))
+            format = f.format;
     struct gb_shape s = {1, 2048, 512, 512, 10};
-    if (argc > 3 && !strcmp(argv[3], "qwen3-30b"))
+    if (argc > 4 && !strcmp(argv[4], "qwen3-30b"))
         s = {1, 2048, 768, 128, 8};
-    else if (argc > 3 && !strcmp(argv[3], "deepseek-v3"))
+    else if (argc > 4 && !strcmp(argv[4], "deepseek-v3"))
         s = {1, 7168, 2048, 256, 8};
-    else if (argc > 3 && strchr(argv[3], ','))
-        sscanf(argv[3], "%u,%u,%u,%u", &s.experts, &s.top_k, &s.hidden, &s.intermediate);
+    else if (argc > 4 && strchr(argv[4], ','))
+        sscanf(argv[4], "%u,%u,%u,%u", &s.experts, &s.top_k, &s.hidden, &s.intermediate);
     std::vector<uint32_t> batches;
-    for (int i = 4; i < argc; i++)
+    for (int i = 5; i < argc; i++)
         batches.push_back((uint32_t)strtoul(argv[i], NULL, 10));
     if (batches.empty())
         batches = {1, 2, 4, 8, 16, 32, 64};
     std::string command = "bench_mma16";
     for (int i = 2; i < argc; i++)
         command += std::string(" ") + argv[i];
-    return measure(table, s, batches, command.c_str());
+    return measure(table, format, s, batches, command.c_str());
 }

@@ -110,15 +110,19 @@ static float global_scale(const struct problem *p, uint32_t expert, uint32_t col
     }
 }
 
-/* E4M3 codes and E8M0 scales. The codes' root mean square is about 150, or 1 for integers. */
-static void fill_mxfp8(struct problem *p, struct gb_weights *w, uint32_t e, bool down, uint64_t *state)
+/* Codes of MXFP8 or MXFP4 and E8M0 scales. The codes' root mean square is about 150 or 3, or 1 for integers. */
+static void fill_mx(struct problem *p, struct gb_weights *w, uint32_t e, bool down, uint64_t *state)
 {
-    static const uint8_t integers[] = {0x00, 0x80, 0x38, 0xB8, 0x40, 0xC0}; /* +-0, +-1, +-2 */
-    uint8_t *codes = (uint8_t *)w->codes + (size_t)e * w->rows * w->columns;
+    static const uint8_t integers[] = {0x00, 0x80, 0x38, 0xB8, 0x40, 0xC0}; /* E4M3: +-0, +-1, +-2 */
+    static const uint8_t pairs[] = {0x02, 0xA2, 0x42, 0xCA, 0x08, 0xA4};    /* E2M1: two of them */
+    const bool bytes = w->format == GB_MXFP8;
+    const size_t count = w->rows * gb_row_code_bytes(w->format, w->columns);
+    uint8_t *codes = (uint8_t *)w->codes + e * count;
     uint8_t *scales = (uint8_t *)w->scales + (size_t)e * w->rows * (w->columns / 32);
-    for (size_t i = 0; i < (size_t)w->rows * w->columns; i++) {
-        codes[i] = p->kind == DATA_INTEGERS ? integers[random_below(state, 6)] : (uint8_t)random_bits(state);
-        if ((codes[i] & 0x7F) == 0x7F)
+    for (size_t i = 0; i < count; i++) {
+        codes[i] =
+            p->kind != DATA_INTEGERS ? (uint8_t)random_bits(state) : (bytes ? integers : pairs)[random_below(state, 6)];
+        if (bytes && (codes[i] & 0x7F) == 0x7F)
             codes[i] ^= 1; /* NaN is for the scales of DATA_NONFINITE */
     }
     for (uint32_t r = 0; r < w->rows; r++) {
@@ -128,7 +132,7 @@ static void fill_mxfp8(struct problem *p, struct gb_weights *w, uint32_t e, bool
             if (p->kind == DATA_SCALES)
                 code += (int)random_below(state, 17) - 8;
             else if (p->kind != DATA_INTEGERS)
-                code -= 7;
+                code -= bytes ? 7 : 1;
             *scales++ = (uint8_t)(code < 0 ? 0 : code > 254 ? 254 : code);
             if (p->kind == DATA_NONFINITE && e % 4 == 3 && random_below(state, 256) == 0)
                 scales[-1] = 0xFF;
@@ -136,12 +140,33 @@ static void fill_mxfp8(struct problem *p, struct gb_weights *w, uint32_t e, bool
     }
 }
 
+/* E4M3 codes, as MXFP8's, and FP32 scales of blocks. */
+static void fill_fp8(struct problem *p, struct gb_weights *w, uint32_t e, bool down, uint64_t *state)
+{
+    size_t codes, scales, globals;
+    gb_weights_bytes(w, &codes, &scales, &globals, NULL);
+    const size_t each = codes / w->experts, blocks = scales / sizeof(float) / w->experts / w->halves;
+    uint8_t *code = (uint8_t *)w->codes + e * each;
+    float *scale = (float *)w->scales + e * blocks * w->halves;
+    for (size_t i = 0; i < each; i++) {
+        code[i] = (uint8_t)random_bits(state);
+        code[i] ^= (code[i] & 0x7F) == 0x7F;
+    }
+    for (uint32_t part = 0; part < w->halves; part++)
+        for (size_t b = 0; b < blocks; b++)
+            *scale++ = global_scale(p, e, w->columns, down, part, state) / 64.0f;
+}
+
 static void fill_weights(struct problem *p, struct gb_weights *w, bool down, uint64_t *state)
 {
     size_t row_scales = gb_row_scale_bytes(w->format, w->columns), row_codes = gb_row_code_bytes(w->format, w->columns);
     for (uint32_t e = 0; e < w->experts; e++) {
-        if (w->format == GB_MXFP8) {
-            fill_mxfp8(p, w, e, down, state);
+        if (w->format == GB_MXFP8 || w->format == GB_MXFP4) {
+            fill_mx(p, w, e, down, state);
+            continue;
+        }
+        if (w->format == GB_FP8_BLOCK) {
+            fill_fp8(p, w, e, down, state);
             continue;
         }
         if (w->format == GB_NVFP4) {

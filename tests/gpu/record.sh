@@ -33,10 +33,10 @@ step import-bf16 "$program" import "$data" "$work/tiny-bf16.h5" --format bf16 --
 step make-qwen3-next "$program" make "$work/qwen3-next.h5" --shape 512,10,2048,512 --tokens 32 --format nvfp4
 step make-odd "$program" make "$work/odd.h5" --shape 8,3,48,80 --tokens 33 --layers 2
 step verify "$program" verify "$work/tiny-nvfp4.h5" "$work/qwen3-next.h5" --kernel 'cuda/*' --batch $batches \
-    --expect 120 -o "$out/verify.json"
+    --expect 190 -o "$out/verify.json"
 step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 30 \
     -o "$out/verify-bf16.json"
-step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 36
+step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 57
 for format in nvfp4 mxfp8; do
     step import-activations-$format "$program" import "$data" "$work/activations-$format.h5" --format $format \
         --activations $format --capture "$data/capture.safetensors" --layers 0
@@ -77,7 +77,7 @@ sanitise() {
 }
 for tool in memcheck racecheck initcheck synccheck; do
     for fixture in tiny-nvfp4 odd; do
-        for kernel in nvfp4-layer nvfp4-gate-up nvfp4-down route nvfp4-routed-layer; do
+        for kernel in naive-nvfp4-layer nvfp4-layer nvfp4-gate-up nvfp4-down route nvfp4-routed-layer; do
             sanitise $tool $fixture $kernel
         done
     done

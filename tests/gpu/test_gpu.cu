@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every kernel of libgaugeblock-cuda against the CPU reference, bit for bit: shapes with and without short chunks,
- * batches 1 to 64, top_k 1 to 16, empty slots, six kinds of data, outputs poisoned with two patterns, canaries around
- * every buffer, inputs unchanged; batch invariance; CUDA-graph replays.
+ * Every kernel of libgaugeblock-cuda in the order fma32 against the CPU reference, bit for bit: shapes with and without
+ * short chunks, batches 1 to 64, top_k 1 to 16, empty slots, six kinds of data, outputs poisoned with two patterns,
+ * canaries around every buffer, inputs unchanged; batch invariance; CUDA-graph replays.
  *
  * usage: test_gpu LIBRARY [SEED]
  */
@@ -73,9 +73,9 @@ void run_problem(const struct gb_shape &shape, enum gb_format format, enum data_
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel &kernel = table->kernels[k];
         if (kernel.weights != format || kernel.activations != GB_BF16 || kernel.operation == GB_ROUTE ||
-            kernel.flags & GB_ROUTES)
+            kernel.flags & GB_ROUTES || strcmp(kernel.order, GB_ORDER_FMA32) != 0)
             continue; /* routers: test_route.cu; layers that route: test_routed_layer.cu; quantised activations: the
-                         operator by itself, and verify */
+                         operator by itself, and verify; mma16: bench_mma16.cu */
         struct gb_error error;
         struct gb_problem question = {};
         question.size = sizeof question;
@@ -113,6 +113,10 @@ void test_shapes(uint64_t seed)
                         run_problem(shape, GB_BF16, (enum data_kind)(cases / 4 % DATA_KINDS), seed + cases);
                     if (cases % 4 == 2 && size.hidden % 32 == 0 && size.intermediate % 32 == 0)
                         run_problem(shape, GB_MXFP8, (enum data_kind)(cases / 4 % DATA_KINDS), seed + cases);
+                    if (cases % 8 == 1 && size.hidden % 32 == 0 && size.intermediate % 32 == 0)
+                        run_problem(shape, GB_MXFP4, (enum data_kind)(cases / 8 % DATA_KINDS), seed + cases);
+                    if (cases % 8 == 5)
+                        run_problem(shape, GB_FP8_BLOCK, DATA_ORDINARY, seed + cases);
                 }
             }
         printf("H %u I %u E %u: %u cases\n", size.hidden, size.intermediate, size.experts, cases);

@@ -227,10 +227,12 @@ int main(int argc, char **argv)
     }
     gb_kernels_function kernels = (gb_kernels_function)dlsym(library, GB_KERNELS_SYMBOL);
     gb_device_function device = (gb_device_function)dlsym(library, GB_DEVICE_SYMBOL);
-    if (!kernels || !device) {
-        printf("FAILED: %s or %s is not exported\n", GB_KERNELS_SYMBOL, GB_DEVICE_SYMBOL);
+    gb_timer_function timer = (gb_timer_function)dlsym(library, GB_TIMER_SYMBOL);
+    if (!kernels || !device || !timer) {
+        printf("FAILED: %s, %s or %s is not exported\n", GB_KERNELS_SYMBOL, GB_DEVICE_SYMBOL, GB_TIMER_SYMBOL);
         return 1;
     }
+    expect(timer()->size == sizeof(struct gb_timer), "size of struct gb_timer", "differs");
     const struct gb_kernel_table *table = kernels();
     expect(table->abi_version == GB_ABI_VERSION && device()->abi_version == GB_ABI_VERSION, "ABI version", "differs");
     expect(table->kernel_size == sizeof(struct gb_kernel), "size of struct gb_kernel", "differs");

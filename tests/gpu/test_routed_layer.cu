@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Layers that route by themselves against the CPU reference, bit for bit: every such kernel of libgaugeblock-cuda whose
- * activations are bf16, several shapes, batches and recipes, and CUDA graphs captured once and replayed on other
- * inputs.
+ * activations are bf16, in its own order, several shapes, batches and recipes, and CUDA graphs captured once and
+ * replayed on other inputs.
  *
  * usage: test_routed_layer LIBRARY
  */
@@ -14,7 +14,6 @@
 
 #include "quant/quant.h"
 #include "reference/reference.h"
-#include "tests/support/fma32.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/problem.h"
 
@@ -67,13 +66,13 @@ struct routed {
     std::vector<int32_t> ids;   /* [tokens, top_k] */
     std::vector<float> weights; /* [tokens, top_k] */
 
-    routed(const struct gb_shape &shape, enum gb_format format, const struct gb_router *rules, uint64_t seed)
+    routed(const struct gb_shape &shape, const struct gb_kernel *kernel, const struct gb_router *rules, uint64_t seed)
         : router((size_t)shape.experts * shape.hidden), bias(shape.experts), recipe(rules),
           ids((size_t)shape.tokens * shape.top_k), weights(ids.size())
     {
         struct gb_error error;
         uint64_t state = seed;
-        if (!problem_make(&problem, &shape, format, DATA_ORDINARY, seed))
+        if (!problem_make(&problem, &shape, kernel->weights, DATA_ORDINARY, seed))
             exit(1);
         for (gb_bf16 &w : router) { /* in -1 .. 1 */
             state = state * 6364136223846793005u + 1442695040888963407u;
@@ -85,7 +84,7 @@ struct routed {
         problem_before(&problem, GB_LAYER, poison, before.data());
         after = before;
         struct gb_arguments a = arguments(after.data(), router.data(), bias.data(), ids.data(), weights.data());
-        check(fma32_routed_layer(&a, &error), error, "reference");
+        check(gb_reference_routed_layer(gb_contract_of(&a, GB_LAYER, kernel->order), &a, &error), error, "reference");
     }
     ~routed()
     {
@@ -110,6 +109,7 @@ struct routed {
 struct bench {
     const struct gb_kernel *kernel;
     buffer image, router, bias, ids, weights, workspace;
+    void *prepared = NULL;
 
     static struct gb_problem question(const struct routed &r)
     {
@@ -130,6 +130,19 @@ struct bench {
           bias(r.bias.size() * sizeof(float)), ids(r.ids.size() * sizeof(int32_t)),
           weights(r.weights.size() * sizeof(float)), workspace(scratch(k, r))
     {
+    }
+    ~bench()
+    {
+        if (kernel->release)
+            kernel->release(prepared);
+    }
+    /* After put(), whose weights it is of. */
+    void prepare(struct gb_arguments *a)
+    {
+        struct gb_error error;
+        if (kernel->prepare && !prepared)
+            check(kernel->prepare(a, &prepared, &error), error, "prepare");
+        a->prepared = prepared;
     }
     void put(const struct routed &r)
     {
@@ -175,21 +188,23 @@ void test_shapes(const struct gb_kernel *kernel, struct tally *tally)
         for (const uint32_t tokens : {1u, 3u, 33u}) {
             const struct gb_shape shape = {tokens, s[0], s[1], s[2], s[3]};
             const struct gb_router *recipe = &gb_router_recipe_find(recipes[seed % 3])->router;
-            const struct routed r(shape, kernel->weights, recipe, seed++);
+            const struct routed r(shape, kernel, recipe, seed++);
             const std::string label =
                 std::string(kernel->name) + ", H " + std::to_string(s[0]) + ", " + std::to_string(tokens) + " tokens";
             const struct gb_problem question = bench::question(r);
             check(kernel->supports(&question, &error), error, kernel->name);
             bench b(kernel, r);
             b.put(r);
-            const struct gb_arguments a = b.arguments(r, NULL);
+            struct gb_arguments a = b.arguments(r, NULL);
+            b.prepare(&a);
             check(kernel->run(&a, &error), error, label.c_str());
             check(device->synchronise(&error), error, label.c_str());
             b.compare(r, label.c_str(), tally);
         }
 }
 
-/* Captured once, replayed on three sets of inputs, which choose other experts. */
+/* Captured once, replayed on three sets of inputs, which choose other experts; where weights are prepared, on three
+ * times the first. */
 void test_graph(const struct gb_kernel *kernel, struct tally *tally)
 {
     const struct gb_shape shape = {5, 384, 192, 32, 8};
@@ -198,16 +213,18 @@ void test_graph(const struct gb_kernel *kernel, struct tally *tally)
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    const struct routed first(shape, kernel->weights, recipe, 100);
+    const struct routed first(shape, kernel, recipe, 100);
     bench b(kernel, first);
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    const struct gb_arguments a = b.arguments(first, stream);
+    struct gb_arguments a = b.arguments(first, stream);
+    b.put(first);
+    b.prepare(&a);
     require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     check(kernel->run(&a, &error), error, "run while capturing");
     require(cudaStreamEndCapture(stream, &graph));
     require(cudaGraphInstantiate(&exec, graph, 0));
     for (uint64_t seed = 100; seed < 103; seed++) {
-        const struct routed r(shape, kernel->weights, recipe, seed);
+        const struct routed r(shape, kernel, recipe, kernel->prepare ? 100 : seed);
         b.put(r);
         require(cudaGraphLaunch(exec, stream));
         require(cudaStreamSynchronize(stream));

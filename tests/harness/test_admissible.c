@@ -85,7 +85,7 @@ static void flips_are_no_likelier_than_stated(void **state)
     for (double truth = one - ulp / 4.0; truth <= one + ulp / 2.0; truth += ulp / 64.0)
         for (double sigma = ulp / 256.0; sigma < ulp; sigma *= 2.0)
             for (int side = -1; side <= 1; side++) {
-                struct unrounded v = {truth, 1.0, 1.0, sigma * sigma, sigma};
+                struct unrounded v = {truth, 1.0, 1.0, sigma * sigma, sigma, 0.0};
                 double mean = truth + side * sigma, above = (one + ulp / 2.0 - mean) / sigma;
                 double below = (mean - one + ulp / 4.0) / sigma;
                 double flips = 0.5 * erfc(above / sqrt(2.0)) + 0.5 * erfc(below / sqrt(2.0));
@@ -96,7 +96,7 @@ static void flips_are_no_likelier_than_stated(void **state)
     struct unrounded exact = {.truth = one + ulp / 8.0}, beyond = {.truth = one + ulp};
     assert_true(flip_probability(&rounding_bf16, 0x3F80, &exact) == 0.0);
     assert_true(flip_probability(&rounding_bf16, 0x3F80, &beyond) == 1.0);
-    struct unrounded within = {one, 1.0, ulp / 8.0, ulp * ulp, 0.0}; /* the theorem */
+    struct unrounded within = {one, 1.0, ulp / 8.0, ulp * ulp, 0.0, 0.0}; /* the theorem */
     assert_true(flip_probability(&rounding_bf16, 0x3F80, &within) == 0.0);
     struct unrounded largest = {.truth = 7.0, .worst = 1.0, .variance = 0.01};
     assert_true(flip_probability(&rounding_e2m1, 7, &largest) < 0.01); /* saturates: nothing lies above */

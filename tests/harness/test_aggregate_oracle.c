@@ -6,6 +6,7 @@
  */
 #include "harness/judge/aggregate_tests.h"
 #include "harness/judge/admissible.h"
+#include "harness/judge/check_intermediate.h"
 #include "harness/run/contract.h"
 
 #include "quant/quant.h"
@@ -35,8 +36,9 @@ static double *doubles(size_t count)
     return values;
 }
 
-/* Tokens 3 and 4 have the inputs of 1; of the first eight slots one is empty. */
-static void scene_new(struct scene *s, struct gb_shape shape, enum gb_format format, unsigned bits, const char *recipe)
+/* Tokens 3 and 4 have the inputs of 1; of the first eight slots one is empty. down: a factor of its global scales. */
+static void scene_new(struct scene *s, struct gb_shape shape, enum gb_format format, unsigned bits, const char *recipe,
+                      float down)
 {
     const struct gb_rounding_points points = {GB_BF16, GB_FP32, bits, {0}, NULL};
     memset(s, 0, sizeof *s);
@@ -46,6 +48,8 @@ static void scene_new(struct scene *s, struct gb_shape shape, enum gb_format for
             s->problem.x[t * shape.hidden + c] = s->problem.x[shape.hidden + c];
             s->problem.truth_x[t * shape.hidden + c] = s->problem.truth_x[shape.hidden + c];
         }
+    for (uint32_t e = 0; down != 1 && e < shape.experts; e++)
+        ((float *)s->problem.arguments.down.global_scales)[e] *= down;
     s->problem.ids[shape.top_k > 1 ? 2 * shape.top_k + 1 : 7] = -1;
     s->fixture = problem_fixture(&s->problem);
     if (recipe) {
@@ -158,6 +162,8 @@ static void expect_layer(struct scene *s, bool inner)
                                              .y = y->output_truth,
                                              .sigma_y = y->output_sigma,
                                              .bias_y = y->output_bias,
+                                             .underflow_h = b->of.intermediate_underflow,
+                                             .underflow_y = y->output_underflow,
                                              .error = s->error,
                                              .width = s->of->plain ? b->of.flips : NULL,
                                              .direction = b->covariance.direction,
@@ -193,13 +199,32 @@ static void sums_of_layers_are_the_texts(void **state)
 {
     struct scene s;
     (void)state;
-    scene_new(&s, (struct gb_shape){7, 96, 64, 5, 3}, GB_NVFP4, 24, NULL);
+    scene_new(&s, (struct gb_shape){7, 96, 64, 5, 3}, GB_NVFP4, 24, NULL, 1);
     judge_scene(&s, true);
     judge_scene(&s, false);
     scene_free(&s);
-    scene_new(&s, (struct gb_shape){6, 64, 96, 4, 2}, GB_MXFP8, 14, NULL);
+    scene_new(&s, (struct gb_shape){6, 64, 96, 4, 2}, GB_MXFP8, 14, NULL, 1);
     judge_scene(&s, true);
     scene_free(&s);
+}
+
+/* Outputs near and below the normal range, where underflow is as large as rounding. */
+static void sums_near_underflow_are_the_texts(void **state)
+{
+    const char *const recipes[] = {NULL, NULL, "nvfp4.trtllm/1"};
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        struct scene s;
+        double most = 0;
+        scene_new(&s, (struct gb_shape){6, 96, 64, 4, 2}, GB_NVFP4, n == 1 ? 23 : 24, recipes[n], 0x1p-114f);
+        const struct gb_bounds *of = n == 2 ? &s.of->bounds[0].down : &s.of->bounds[0].of;
+        for (int i = 0; i < 6 * 96; i++)
+            most = of->output_sigma[i] > 0 ? fmax(most, of->output_underflow[i] / of->output_sigma[i]) : most;
+        print_message("underflow is up to %.3g standard deviations\n", most);
+        assert_true(most > 0.1);
+        judge_scene(&s, !recipes[n]);
+        scene_free(&s);
+    }
 }
 
 /* 80 tokens of 256 columns: tiles of 204 and 52. */
@@ -207,7 +232,7 @@ static void sums_of_tiles_are_the_texts(void **state)
 {
     struct scene s;
     (void)state;
-    scene_new(&s, (struct gb_shape){80, 256, 32, 3, 1}, GB_BF16, 24, NULL);
+    scene_new(&s, (struct gb_shape){80, 256, 32, 3, 1}, GB_BF16, 24, NULL, 1);
     assert_int_equal(tile_of(&s.problem.arguments.shape), 204);
     judge_scene(&s, false);
     scene_free(&s);
@@ -224,7 +249,7 @@ static void sums_beside_ambiguous_codes_are_the_texts(void **state)
     (void)state;
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct scene s;
-        scene_new(&s, (struct gb_shape){6, 128, 64, 4, 2}, cases[n].format, cases[n].bits, cases[n].recipe);
+        scene_new(&s, (struct gb_shape){6, 128, 64, 4, 2}, cases[n].format, cases[n].bits, cases[n].recipe, 1);
         judge_scene(&s, false);
         for (uint32_t t = 0; t < 6; t++)
             ambiguous += s.of->bounds[0].covariance.open[t];
@@ -242,13 +267,14 @@ static void sums_of_down_are_the_texts(void **state)
     uint64_t random = 17;
     struct scene s;
     (void)state;
-    scene_new(&s, shape, GB_MXFP4, 24, NULL);
+    scene_new(&s, shape, GB_MXFP4, 24, NULL, 1);
     problem_extend(&s.problem, GB_SILU, 3);
     struct gb_truth_quantised weights = {
         s.problem.arguments.gate_up, s.problem.arguments.down, {GB_SILU, s.problem.gate_up_bias, s.problem.down_bias}};
     struct gb_bounds down = {.output_worst = doubles(outputs),
                              .output_sigma = doubles(outputs),
                              .output_bias = doubles(outputs),
+                             .output_underflow = doubles(outputs),
                              .output_truth = doubles(outputs)};
     struct gb_covariance moments;
     for (size_t i = 0; i < (size_t)shape.tokens * shape.top_k * shape.intermediate; i++)
@@ -263,6 +289,7 @@ static void sums_of_down_are_the_texts(void **state)
                                             .y = down.output_truth,
                                             .sigma_y = down.output_sigma,
                                             .bias_y = down.output_bias,
+                                            .underflow_y = down.output_underflow,
                                             .error = s.error,
                                             .direction = moments.direction,
                                             .tile = shape.hidden,
@@ -279,7 +306,86 @@ static void sums_of_down_are_the_texts(void **state)
     free(down.output_worst);
     free(down.output_sigma);
     free(down.output_bias);
+    free(down.output_underflow);
     free(down.output_truth);
+    scene_free(&s);
+}
+
+/* One value of the intermediate as the library has bounded it. */
+static struct oracle_error inner_of(const struct gb_bounds *of, size_t i)
+{
+    long double sigma = of->unrounded_sigma[i], typical = of->unrounded_typical[i];
+    return (struct oracle_error){.value = of->intermediate_truth[i],
+                                 .worst = of->unrounded_worst[i],
+                                 .variance = sigma * sigma,
+                                 .typical = typical * typical,
+                                 .bias = of->intermediate_bias[i]};
+}
+
+/* Codes in the order of their numbers. */
+static gb_bf16 next_code(uint16_t code, bool up)
+{
+    bool negative = code >> 15, zero = !(code & 0x7FFF);
+    if (zero)
+        return (gb_bf16){up ? 0x0001 : 0x8001};
+    return (gb_bf16){(uint16_t)(negative == up ? code - 1 : code + 1)};
+}
+
+static struct codes_result judge_codes(const struct scene *s, const gb_bf16 *subject)
+{
+    const struct gb_shape *shape = &s->problem.arguments.shape;
+    struct codes_result check = {.elements = (uint64_t)shape->tokens * shape->top_k * shape->intermediate};
+    struct case_result j = {0};
+    assert_int_equal(check_intermediate(&check, s->of, 0, shape->tokens, subject, &j, NULL), GB_OK);
+    assert_int_equal(check.codes, check.elements);
+    return check;
+}
+
+/* The outermost admissible codes are admissible, the next ones are not, and as many as may differ are expected. */
+static void check_codes(struct scene *s)
+{
+    const struct gb_shape *shape = &s->problem.arguments.shape;
+    size_t per_token = (size_t)shape->top_k * shape->intermediate, count = shape->tokens * per_token;
+    gb_bf16 *within = calloc(count, sizeof *within), *beyond = calloc(count, sizeof *beyond);
+    long double lambda = sqrtl(2 * logl(2 * (long double)count / (long double)probability)), mean = 0;
+    const gb_bf16 *reference = s->of->reference->layer[0].intermediate;
+    uint64_t differing = 0, counted = 0, countable = 0;
+    assert_true(within && beyond);
+    for (size_t i = 0; i < count; i++) {
+        struct oracle_error h = inner_of(&s->of->bounds[0].of, i);
+        bool repeats = i / per_token == 3 || i / per_token == 4, up = i % 2;
+        uint16_t ends[2];
+        oracle_admissible(&h, lambda, &ends[0], &ends[1]);
+        within[i].bits = ends[up];
+        beyond[i] = next_code(ends[up], up);
+        bool differs = gb_bf16_decode(within[i]) != gb_bf16_decode(reference[i]);
+        differing += differs;
+        counted += differs && !repeats;
+        countable += !repeats;
+        mean += repeats ? 0 : oracle_difference(&h, reference[i].bits);
+    }
+    struct codes_result inside = judge_codes(s, within), outside = judge_codes(s, beyond);
+    assert_int_equal(outside.inadmissible, count);
+    assert_int_equal(inside.inadmissible, 0);
+    assert_int_equal(inside.flips, differing);
+    assert_int_equal(inside.counted, counted);
+    assert_int_equal(inside.allowed, oracle_differences(mean, countable, (long double)probability));
+    assert_int_equal(inside.beyond, counted > inside.allowed);
+    assert_true(fabsl((long double)inside.expected - mean) <= 0x1p-40L * mean);
+    assert_true(mean > 10 && counted > 100);
+    free(within);
+    free(beyond);
+}
+
+static void admissible_codes_are_the_texts(void **state)
+{
+    struct scene s;
+    (void)state;
+    scene_new(&s, (struct gb_shape){7, 256, 192, 5, 3}, GB_NVFP4, 24, NULL, 1);
+    check_codes(&s);
+    scene_free(&s);
+    scene_new(&s, (struct gb_shape){6, 128, 192, 4, 2}, GB_MXFP8, 14, NULL, 1);
+    check_codes(&s);
     scene_free(&s);
 }
 
@@ -301,9 +407,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_layers_are_the_texts),
+        cmocka_unit_test(sums_near_underflow_are_the_texts),
         cmocka_unit_test(sums_of_tiles_are_the_texts),
         cmocka_unit_test(sums_beside_ambiguous_codes_are_the_texts),
         cmocka_unit_test(sums_of_down_are_the_texts),
+        cmocka_unit_test(admissible_codes_are_the_texts),
         cmocka_unit_test(numbers_of_differences_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -135,10 +135,10 @@ static struct alarms count(uint32_t fixtures, uint32_t stride, uint32_t bits)
     return sum;
 }
 
-/* What the largest of each family comes to of its limit, at least: four fifths of what is seen. */
-static const double least[FAMILIES] = {[RMS_TOKEN] = 0.64,    [RMS_COLUMNS] = 0.7,  [RMS_INTERMEDIATE] = 0.58,
-                                       [SCALE_LAYER] = 0.2,   [SCALE_TOKEN] = 0.44, [SCALE_COLUMN] = 0.4,
-                                       [SCALE_EXPERT] = 0.26, [SCALE_SLOT] = 0.35,  [SCALE_INTERMEDIATE] = 0.3};
+/* What the largest of each family comes to of its limit. */
+static const double seen[FAMILIES] = {[RMS_TOKEN] = 0.8055,    [RMS_COLUMNS] = 0.8838, [RMS_INTERMEDIATE] = 0.7241,
+                                      [SCALE_LAYER] = 0.2569,  [SCALE_TOKEN] = 0.5583, [SCALE_COLUMN] = 0.5189,
+                                      [SCALE_EXPERT] = 0.3389, [SCALE_SLOT] = 0.4529,  [SCALE_INTERMEDIATE] = 0.3934};
 
 int main(int argc, char **argv)
 {
@@ -147,7 +147,7 @@ int main(int argc, char **argv)
     struct alarms valid = count(fixtures, stride, 0);
     struct alarms inadmissible = count(SOME_FIXTURES / 4, 4 * STRIDE + 1, 10);
     bool bad =
-        alarms_bad(&valid, least) || !all_reached(fixtures, stride) || valid.runs != (uint64_t)fixtures * VARIANTS;
+        alarms_bad(&valid, seen, all) || !all_reached(fixtures, stride) || valid.runs != (uint64_t)fixtures * VARIANTS;
     bad |= inadmissible.alarms < inadmissible.runs / 2; /* the same kernels, with accumulators of 10 bits */
     alarms_print(stdout, &valid, all ? "test_false_alarms all" : "test_false_alarms", fixtures);
     fprintf(stderr, "%llu of %llu kernels with 10-bit accumulators rejected\n%s%s",

@@ -4,11 +4,11 @@
  * recipes, shapes and kinds of data, with sums rounded toward zero and global scales early or late as well.
  * `test_false_alarms_activations all` judges 2,560 of them. Scales that are wrong by a few 1e-4 must be rejected.
  */
-#include "harness/run/compute_truth.h"
 #include "harness/judge/judge.h"
 #include "quant/quant.h"
 #include "tests/support/false_alarm.h"
 #include "tests/support/check.h"
+#include "tests/support/generated_layer.h"
 
 enum { ALL_FIXTURES = 320, SOME_FIXTURES = 20, VARIANTS = 8 };
 
@@ -49,66 +49,18 @@ static void ok(enum gb_status status, const struct gb_error *error)
     }
 }
 
-static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
-                             float *values, struct gb_error *error)
-{
-    return gb_generate_matrix(fixture, layer, expert, projection, values, error);
-}
-
-static enum gb_status expert(void *fixture, uint32_t layer, uint32_t e, struct gb_error *error)
-{
-    return gb_generate_expert(fixture, layer, e, error);
-}
-
 /* As `gaugeblock make` makes it. */
-static struct gb_fixture *generate(uint32_t n, uint64_t seed, const char *kind)
+static struct gb_fixture *generate(uint32_t n, const char *kind)
 {
     size_t c = n % COUNT(contracts);
-    struct gb_fixture *f;
-    struct gb_error error = {""};
-    ok(gb_fixture_new(&shapes[n % COUNT(shapes)], 1, contracts[c].weights, true, false, false, &f, &error), &error);
-    struct weight_source source = {f, matrix, expert};
-    f->norm_topk_prob = true;
-    f->rms_norm_epsilon = 1e-6;
-    f->seed = seed;
-    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(contracts[c].weights)->name);
-    snprintf(f->generator, sizeof f->generator, "%s", kind);
-    ok(activations_choose(f, contracts[c].activations, contracts[c].recipe, &error), &error);
-    ok(gb_generate_inputs(f, &error), &error);
-    ok(gb_generate_routing(f, routings[n % COUNT(routings)], &error), &error);
-    ok(build_fixture(f, &source, true, &error), &error);
-    return f;
-}
-
-/* Results below binary32's normal range are beyond the bounds (docs/numerics.md#bounds): other data of edge/1 then. */
-static struct gb_fixture *generate_normal(uint32_t n, const char *kind)
-{
-    for (uint64_t seed = n;; seed += ALL_FIXTURES) {
-        struct gb_fixture *f = generate(n, seed, kind);
-        bool normal = true;
-        for (size_t i = 0; i < (size_t)f->shape.tokens * f->shape.hidden; i++)
-            normal &= f->layer[0].truth_quantised[i] == 0 || fabs(f->layer[0].truth_quantised[i]) > 0x1p-110;
-        if (normal)
-            return f;
-        gb_fixture_free(f);
-    }
-}
-
-/* The fixture's inputs as a problem with its activations' rules; routing weights, which it owns, times `factor`. */
-static struct problem inputs_of(const struct gb_fixture *f, float factor)
-{
-    const struct gb_layer *l = &f->layer[0];
-    size_t pairs = (size_t)f->shape.tokens * f->shape.top_k;
-    struct problem p = {.arguments = gb_layer_arguments(f, 0, f->shape.tokens),
-                        .ids = l->ids,
-                        .routing_weights = malloc(sizeof *p.routing_weights * pairs),
-                        .x = l->x};
-    if (!p.routing_weights)
-        abort();
-    for (size_t i = 0; i < pairs; i++)
-        p.routing_weights[i] = l->routing_weights[i] * factor;
-    gb_layer_activations(f, 0, f->activations, &p.arguments);
-    return p;
+    struct generated_layer of = {shapes[n % COUNT(shapes)],
+                                 contracts[c].weights,
+                                 contracts[c].activations,
+                                 contracts[c].recipe,
+                                 kind,
+                                 routings[n % COUNT(routings)],
+                                 n};
+    return generated_layer(&of);
 }
 
 /* Rounding toward zero costs a bit, which is declared. */
@@ -137,8 +89,8 @@ static struct valid_kernel variant(uint32_t n, uint32_t v, const struct gb_kerne
 static void count_fixture(uint32_t n, const char *kind, float factor, struct alarms *a)
 {
     const struct gb_kernel *claim = &claims[factor == 1 ? n % COUNT(claims) : 0];
-    struct gb_fixture *f = generate_normal(n, kind);
-    struct problem p = inputs_of(f, factor);
+    struct gb_fixture *f = generate(n, kind);
+    struct problem p = generated_problem(f, true, factor);
     struct baseline plain, quantised;
     struct alarm_subject s;
     struct gb_error error = {""};
@@ -172,17 +124,17 @@ static struct alarms count(uint32_t fixtures, uint32_t stride, float factor)
     return sum;
 }
 
-/* What the largest of each family comes to of its limit, at least: four fifths of what is seen. */
-static const double least[FAMILIES] = {[RMS_TOKEN] = 0.068,    [RMS_COLUMNS] = 0.054, [RMS_INTERMEDIATE] = 0.57,
-                                       [SCALE_LAYER] = 0.056,  [SCALE_TOKEN] = 0.081, [SCALE_COLUMN] = 0.055,
-                                       [SCALE_EXPERT] = 0.082, [SCALE_SLOT] = 0.085,  [SCALE_INTERMEDIATE] = 0.21};
+/* What the largest of each family comes to of its limit. */
+static const double seen[FAMILIES] = {[RMS_TOKEN] = 0.0851,    [RMS_COLUMNS] = 0.0686, [RMS_INTERMEDIATE] = 0.7226,
+                                      [SCALE_LAYER] = 0.0708,  [SCALE_TOKEN] = 0.1018, [SCALE_COLUMN] = 0.0695,
+                                      [SCALE_EXPERT] = 0.1036, [SCALE_SLOT] = 0.1064,  [SCALE_INTERMEDIATE] = 0.2638};
 
 int main(int argc, char **argv)
 {
     bool all = argc > 1 && !strcmp(argv[1], "all");
     uint32_t fixtures = all ? ALL_FIXTURES : SOME_FIXTURES, stride = all ? 1 : 9;
     struct alarms valid = count(fixtures, stride, 1), inadmissible = count(COUNT(contracts), 1, 1.0005f);
-    bool bad = alarms_bad(&valid, least) || valid.runs != (uint64_t)fixtures * VARIANTS;
+    bool bad = alarms_bad(&valid, seen, all) || valid.runs != (uint64_t)fixtures * VARIANTS;
     bad |= valid.sums < valid.runs / 3 || valid.ambiguous_codes == 0;
     bad |= inadmissible.alarms < inadmissible.runs; /* with scales that are wrong by 5e-4 */
     alarms_print(stdout, &valid, all ? "test_false_alarms_activations all" : "test_false_alarms_activations", fixtures);

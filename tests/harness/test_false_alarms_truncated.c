@@ -132,12 +132,17 @@ static struct alarms count(uint32_t fixtures, const uint32_t *which, int bits)
 static const uint32_t some[SOME_FIXTURES] = {1, 20, 24, 47, 50, 93, 100, 116, 139, 162},
                       rough[COUNT(claims)] = {0, 11, 22, 33, 44, 55, 66};
 
+/* What the largest of each family comes to of its limit. */
+static const double seen[FAMILIES] = {[RMS_TOKEN] = 0.7939,    [RMS_COLUMNS] = 0.8522, [RMS_INTERMEDIATE] = 0.843,
+                                      [SCALE_LAYER] = 0.3876,  [SCALE_TOKEN] = 0.3926, [SCALE_COLUMN] = 0.4979,
+                                      [SCALE_EXPERT] = 0.3968, [SCALE_SLOT] = 0.3968,  [SCALE_INTERMEDIATE] = 0.3625};
+
 int main(int argc, char **argv)
 {
     bool all = argc > 1 && !strcmp(argv[1], "all");
     uint32_t fixtures = all ? ALL_FIXTURES : SOME_FIXTURES;
     struct alarms valid = count(fixtures, all ? NULL : some, 0), inadmissible = count(COUNT(claims), rough, -7);
-    bool bad = alarms_bad(&valid, NULL) || valid.runs != (uint64_t)fixtures * VARIANTS;
+    bool bad = alarms_bad(&valid, seen, all) || valid.runs != (uint64_t)fixtures * VARIANTS;
     bad |= inadmissible.alarms < inadmissible.runs / 2; /* with accumulators that have 7 bits less */
     alarms_print(stdout, &valid, all ? "test_false_alarms_truncated all" : "test_false_alarms_truncated", fixtures);
     fprintf(stderr, "%llu of %llu kernels with 7 bits less rejected\n%s%s", (unsigned long long)inadmissible.alarms,

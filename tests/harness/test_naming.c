@@ -221,13 +221,95 @@ static void structured_faults_are_named(void **state)
     }
 }
 
+/* A fault of one expert's slots, below the combine, where two of them add up. */
+static uint64_t draw_of_expert(struct scene *s, uint64_t seed, uint32_t expert, struct finding *fault, float *output)
+{
+    const struct gb_shape *shape = &s->problem.arguments.shape;
+    size_t count = (size_t)shape->tokens * shape->hidden;
+    double least = 1e-10 * (double)count;
+    for (;; seed += 1000003) {
+        structured_fault_draw(&s->clean, seed, fault);
+        fault->tokens = fault->slots = (struct finding_axis){.kind = AXIS_ALL};
+        fault->experts = (struct finding_axis){.kind = AXIS_LIST, .count = 1, .list = {expert}};
+        if (fault->stage > FINDING_DOWN)
+            continue;
+        structured_fault_run(&s->clean, fault, output, NULL);
+        if (squares(s, output, s->clean.output) >
+            fmax(least, 100 * squares(s, s->clean.output, s->baseline->reference->layer[0].output)))
+            return seed;
+    }
+}
+
+/* An expert of a token. */
+static uint32_t used_expert(const struct scene *s, uint64_t *random)
+{
+    const struct gb_shape *shape = &s->problem.arguments.shape;
+    return (uint32_t)s->problem.ids[random_below(random, shape->tokens * shape->top_k)];
+}
+
+/* Two faults of different experts: named right if both are, by what they make together. */
+static void two_causes_are_named(void **state)
+{
+    unsigned of[SCORES] = {0}, pairs = printed ? faults : whole ? 70 : 7, two = 0;
+    uint64_t random = first_seed;
+    (void)state;
+    for (unsigned n = 0; n < SCENES; n++) {
+        struct scene s;
+        scene_new(n, first_seed, &s);
+        size_t count = (size_t)s.problem.arguments.shape.tokens * s.problem.arguments.shape.hidden;
+        float *output = s.subject->layer[0].output, *other = malloc(count * sizeof *other);
+        assert_non_null(other);
+        for (unsigned i = n; i < pairs; i += SCENES) {
+            struct finding fault[2];
+            struct explanation *e;
+            uint32_t expert = used_expert(&s, &random), second = expert;
+            while (second == expert)
+                second = used_expert(&s, &random);
+            draw_of_expert(&s, random_bits(&random) >> 20, expert, &fault[0], output);
+            draw_of_expert(&s, random_bits(&random) >> 20, second, &fault[1], other);
+            double one = squares(&s, output, s.clean.output), ratio = squares(&s, other, s.clean.output) / one;
+            if (!(ratio > 0.01 && ratio < 100))
+                continue;
+            for (size_t j = 0; j < count; j++)
+                output[j] += other[j] - s.clean.output[j];
+            assert_int_equal(explain(s.baseline, GB_LAYER, s.subject, &e, NULL), GB_OK);
+            double all = squares(&s, output, s.clean.output);
+            enum score result = e && e->found_count ? WRONG : ABSENT;
+            memcpy(s.again, s.clean.output, count * sizeof *s.again);
+            for (uint32_t f = 0; e && f < e->found_count; f++) {
+                structured_fault_run(&s.clean, &e->found[f], other, NULL);
+                for (size_t j = 0; j < count; j++)
+                    s.again[j] += other[j] - s.clean.output[j];
+            }
+            if (result == WRONG && squares(&s, output, s.again) <= 2e-3 * all)
+                result = RIGHT;
+            two += e && e->found_count == 2;
+            of[result]++;
+            if (printed) {
+                print_message("%u: ", result);
+                write_finding(&fault[0]);
+                print_message("; ");
+                write_finding(&fault[1]);
+                print_message("  =>  %s\n", e ? e->text : "nothing");
+            }
+            explanation_free(e);
+        }
+        free(other);
+        scene_free(&s);
+    }
+    print_message("two causes: right %u, absent %u, wrong %u; %u with two names\n", of[RIGHT], of[ABSENT], of[WRONG],
+                  two);
+    assert_true(2 * of[RIGHT] >= of[RIGHT] + of[ABSENT] + of[WRONG]);
+    assert_true(100 * of[WRONG] <= of[RIGHT] + of[ABSENT] + of[WRONG]);
+}
+
 /* Of the list of injected bugs, which structure does not read: what it says of them is right, where it says anything.
  */
 static void injected_bugs_have_the_structure_that_is_named(void **state)
 {
     unsigned of[SCORES] = {0};
     (void)state;
-    if (!whole)
+    if (!whole || printed)
         return;
     for (unsigned n = 0; n < SCENES - 1; n++) {
         struct scene s;
@@ -273,6 +355,7 @@ int main(int argc, char **argv)
         printed = whole = true;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(structured_faults_are_named),
+                                       cmocka_unit_test(two_causes_are_named),
                                        cmocka_unit_test(injected_bugs_have_the_structure_that_is_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,8 +139,11 @@ static void prereduced(void **state)
 
 static void names(void **state)
 {
-    static const char *const wrong[] = {
-        "bf16", "fp5.fma32", "bf16.sum", "bf16.fma32.prereduced1", "bf16.fma32.x", "bf16.fma32.prereduced4x"};
+    static const char *const wrong[] = {"bf16",         "fp5.fma32",
+                                        "bf16.sum",     "bf16.fma32.prereduced1",
+                                        "bf16.fma32.x", "bf16.fma32.prereduced4x",
+                                        "bf16.fma32..", "bf16.fma32.",
+                                        "bf16.",        "bf16.fma32.fp32intermediate.x"};
     struct study_path paths[STUDY_PATHS];
     struct gb_shape narrow = shape;
     struct gb_error error;
@@ -149,6 +152,11 @@ static void names(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(study_paths(wrong[i], GB_NVFP4, &shape, paths, &count, &error), GB_EINVAL);
     assert_int_equal(study_paths("mxfp8.mma16-sm90", GB_FP8_BLOCK, &shape, paths, &count, &error), GB_EUNSUPPORTED);
+    assert_int_equal(study_paths("mxfp8.fma32.fp32intermediate", GB_NVFP4, &shape, paths, &count, &error),
+                     GB_EUNSUPPORTED);
+    assert_int_equal(study_paths("bf16.mma16-sm90.bf16gateup.prereduced12", GB_NVFP4, &shape, paths, &count, &error),
+                     GB_OK);
+    assert_true(count == 2 && paths[1].rounded_gate_up && !paths[1].fp32_intermediate && paths[1].ranks == 12);
     assert_int_equal(study_paths(NULL, GB_NVFP4, &shape, paths, &count, &error), GB_OK);
     assert_int_equal(count, 8);
     assert_int_equal(study_paths("bf16.fma32,int8.fma32,int8.fma32", GB_NVFP4, &shape, paths, &count, &error), GB_OK);
@@ -197,21 +205,25 @@ static void start(struct running *r)
     assert_int_equal(study_case_new(c, &error), GB_OK);
 }
 
+static enum gb_status open_source(void *context, const struct study_case *c, uint32_t of, struct study_source *source,
+                                  struct gb_error *error)
+{
+    (void)context;
+    (void)error;
+    *source = generated(GB_NVFP4, c->first_seed + of);
+    return GB_OK;
+}
+
 /* Runs what is left, or until it stops. */
 static void go(struct running *r, uint32_t layers)
 {
-    struct study_case *c = r->study.of;
     struct gb_error error;
     bool stopped = false;
     r->stop = 0;
     r->layers = layers;
-    r->run = (struct study_run){.stop = &r->stop, .save = count_down, .context = r, .all = 1.0};
-    while (c->done < c->seeds * c->layers && !stopped) {
-        struct study_source source = generated(GB_NVFP4, c->first_seed + c->done / c->layers);
-        if (study_case_run(c, &source, &r->run, &stopped, &error) != GB_OK)
-            fail_msg("%s", error.message);
-        study_source_free(&source);
-    }
+    r->run = (struct study_run){.stop = &r->stop, .open = open_source, .save = count_down, .context = r, .all = 1.0};
+    if (study_case_run(r->study.of, &r->run, &stopped, &error) != GB_OK)
+        fail_msg("%s", error.message);
 }
 
 static void whole_run(int threads, char *hash)
@@ -327,6 +339,61 @@ static void sensitivity_adds_up(void **state)
     assert_true(fabs(left) < 1e-9);
     study_sensitivity_free(&s);
     study_source_free(&source);
+}
+
+/* Logits of three words from streams of two channels: the divergences by their definition, and who agrees. The first
+ * path is truth itself, the second prefers another word. */
+static void last_mile(void **state)
+{
+    static const gb_bf16 matrix[] = {{0x3F80}, {0}, {0}, {0x3F80}, {0xBF80}, {0x4000}}; /* 1, 0; 0, 1; -1, 2 */
+    static const double streams[4][2] = {{3.0, 1.0}, {2.0, 2.5}, {3.0, 1.0}, {-1.0, 4.0}};
+    const struct gb_tensor tensor = {.dtype = GB_DTYPE_BF16, .rank = 2, .shape = {3, 2}, .count = 6, .data = matrix};
+    float norm[] = {1.0f, 2.0f};
+    const struct gb_head head = {3, 2, norm, &tensor};
+    const struct study_end end = {&head, 1e-6};
+    struct study_case c = {
+        .shape = {1, 2, 2, 2, 1}, .layers = 1, .seeds = 1, .samples = 1, .paths = 2, .vocabulary = 3};
+    struct gb_error error;
+    double p[4][3];
+    int top[4];
+    (void)state;
+    for (int s = 0; s < 4; s++) {
+        double root = sqrt((streams[s][0] * streams[s][0] + streams[s][1] * streams[s][1]) / 2.0 + 1e-6), sum = 0.0;
+        double a = streams[s][0] / root, b = 2.0 * streams[s][1] / root;
+        const double logits[] = {a, b, 2.0 * b - a};
+        for (int w = 0; w < 3; w++)
+            sum += exp(logits[w]);
+        for (int w = 0; w < 3; w++)
+            p[s][w] = exp(logits[w]) / sum;
+        top[s] = logits[0] > logits[1] && logits[0] > logits[2] ? 0 : logits[1] > logits[2] ? 1 : 2;
+    }
+    assert_int_equal(study_case_new(&c, &error), GB_OK);
+    assert_int_equal(study_head(&c, &end, 0, streams[0], &error), GB_OK);
+    for (int a = 0; a < STUDY_AGAINST; a++)
+        for (int path = 0; path < 2; path++) {
+            double kl = 0.0;
+            for (int w = 0; w < 3; w++)
+                kl += p[a][w] * log(p[a][w] / p[2 + path][w]);
+            assert_true(fabs(c.head[a].kl[path] - kl) < 1e-14);
+            assert_true(c.head[a].same_top[path] == (top[a] == top[2 + path]));
+        }
+    assert_true(top[0] != top[1] && c.head[STUDY_QUANTISED].kl[0] == 0.0 && c.head[STUDY_ORIGINAL].kl[0] > 0.1);
+    study_case_free(&c);
+}
+
+/* 38 of 40 tokens agree: the interval of Clopper and Pearson is 83.1 to 99.4 %. */
+static void agreement(void **state)
+{
+    struct study_case c = {
+        .shape = {40, 2, 2, 2, 1}, .layers = 1, .seeds = 1, .samples = 40, .paths = 1, .vocabulary = 2};
+    struct gb_error error;
+    (void)state;
+    assert_int_equal(study_case_new(&c, &error), GB_OK);
+    for (int n = 0; n < 40; n++)
+        c.head[0].same_top[n] = n != 3 && n != 30;
+    struct study_interval i = study_top_agreement(&c, (enum study_against)STUDY_QUANTISED, 0);
+    assert_true(i.value == 0.95 && fabs(i.low - 0.8308) < 1e-4 && fabs(i.high - 0.9939) < 1e-4);
+    study_case_free(&c);
 }
 
 /* A heavy-tailed positive number of mean 1, and one from -1 to 1, from a generator of their own. */
@@ -493,6 +560,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
         cmocka_unit_test(sensitivity_adds_up),
+        cmocka_unit_test(last_mile),
+        cmocka_unit_test(agreement),
         cmocka_unit_test(known_ratio),
         cmocka_unit_test(intervals_cover),
         cmocka_unit_test(growth),

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One scale error: z, signal, V and dir . b_y. */
+/* One scale error: z, signal, V, dir . b_y and sum of |dir_o| U_y. */
 struct scale_error {
-    long double z, signal, V, b;
+    long double z, signal, V, b, U;
 };
 
-/* One RMS error: |e'|^2, |y'|^2, |b'|^2 and n. */
+/* One RMS error: |e'|^2, |y'|^2, |b'|^2, n and U'^2. */
 struct rms_error {
-    long double e, y, b, n;
+    long double e, y, b, n, U;
 };
 
 struct work {
@@ -26,6 +26,7 @@ struct work {
     long double *Q;         /* [m, hidden] */
     long double *t;         /* [top_k + 1, hidden]: shares, and their sum */
     long double *e, *y, *b; /* [hidden] */
+    long double *A;         /* [hidden] */
     struct scale_error all, *expert /* [experts] */, *column /* [hidden] */;
     struct rms_error *tiles; /* [tiles] */
     long double N_rms, N_scale;
@@ -71,18 +72,18 @@ static void enter(struct oracle_sum *sum, struct place place, long double value,
     sum->count++;
 }
 
-/* "Scale error": |z| <= sqrt(2 V ln(2 N_scale / P)) + |dir . b_y| */
+/* "Scale error": |z| <= sqrt(2 V ln(2 N_scale / P)) + |dir . b_y| + sum of |dir_o| U_y */
 static void enter_scale(struct work *w, enum oracle_sums kind, struct place place, const struct scale_error *g)
 {
-    long double limit = sqrtl(2 * g->V * logl(2 * w->N_scale / w->of->probability)) + fabsl(g->b);
+    long double limit = sqrtl(2 * g->V * logl(2 * w->N_scale / w->of->probability)) + fabsl(g->b) + g->U;
     enter(&w->sums[kind], place, fabsl(g->z), limit, g->signal, limit / g->signal);
 }
 
-/* "RMS error": |e'| <= sqrt(n + 2 sqrt(n s) + 2 s) + |b'|, s = ln(N_rms / P) */
+/* "RMS error": |e'| <= sqrt(n + 2 sqrt(n s) + 2 s) + |b'| + U', s = ln(N_rms / P) */
 static void enter_rms(struct work *w, enum oracle_sums kind, struct place place, const struct rms_error *r)
 {
     long double s = logl(w->N_rms / w->of->probability);
-    long double limit = sqrtl(r->n + 2 * sqrtl(r->n * s) + 2 * s) + sqrtl(r->b);
+    long double limit = sqrtl(r->n + 2 * sqrtl(r->n * s) + 2 * s) + sqrtl(r->b) + sqrtl(r->U);
     enter(&w->sums[kind], place, sqrtl(r->e), limit, sqrtl(r->y), sqrtl((limit * limit - r->n) / r->y));
 }
 
@@ -94,6 +95,7 @@ static void add_scale(struct scale_error *sum, const struct scale_error *g)
     sum->signal += a * g->signal;
     sum->V += a * a * g->V;
     sum->b += a * g->b;
+    sum->U += fabsl(a) * g->U;
 }
 
 static void add_rms(struct rms_error *sum, const struct rms_error *r)
@@ -102,6 +104,7 @@ static void add_rms(struct rms_error *sum, const struct rms_error *r)
     sum->y += r->y;
     sum->b += r->b;
     sum->n += r->n;
+    sum->U += r->U;
 }
 
 static long double down_weight(const struct work *w, uint32_t expert, uint32_t o, uint32_t i)
@@ -147,7 +150,9 @@ static void covariance(struct work *w, uint32_t t)
         long double V = (long double)of->sigma_y[t * H + o] * (long double)of->sigma_y[t * H + o];
         for (size_t p = 0; p <= o && of->sigma_h; p++)
             w->C[o * H + p] = w->C[p * H + o] = dot(B + o * KI, B + p * KI, KI);
-        w->C[o * H + o] += fmaxl(V - w->C[o * H + o], 0x1p-40L * V);
+        long double U = (long double)of->underflow_y[t * H + o];
+        w->A[o] = fmaxl(V - w->C[o * H + o], 0x1p-40L * V) + U * U;
+        w->C[o * H + o] += w->A[o];
     }
     free(B);
 }
@@ -236,10 +241,12 @@ static void project(const struct work *w, long double *values)
         values[o] *= w->L[o * H + o];
 }
 
-static struct scale_error sum_along(const struct work *w, const long double *dir, const long double *t)
+static struct scale_error sum_along(const struct work *w, uint32_t token, const long double *dir, const long double *t)
 {
     const size_t H = w->H;
-    struct scale_error g = {dot(dir, w->e, H), dot(dir, t, H), 0, dot(dir, w->b, H)};
+    struct scale_error g = {dot(dir, w->e, H), dot(dir, t, H), 0, dot(dir, w->b, H), 0};
+    for (size_t o = 0; o < H; o++)
+        g.U += fabsl(dir[o]) * (long double)w->of->underflow_y[token * H + o];
     for (size_t o = 0; o < H; o++)
         g.V += dir[o] * dot(dir, w->C + o * H, H);
     return g;
@@ -265,16 +272,27 @@ static struct scale_error along(struct work *w, uint32_t token, uint32_t d)
     largest = largest_of(dir, H);
     for (size_t o = 0; o < H; o++)
         dir[o] = largest > 0 ? (long double)(float)(dir[o] / largest) : 0;
-    struct scale_error own = sum_along(w, dir, t), given;
+    struct scale_error own = sum_along(w, token, dir, t), given;
     for (size_t o = 0; o < H; o++)
         dir[o] = (long double)w->of->direction[((size_t)token * (w->K + 1) + d) * H + o];
-    given = sum_along(w, dir, t);
+    given = sum_along(w, token, dir, t);
     if (largest > 0) {
         long double as_good = given.signal * given.signal / given.V / (own.signal * own.signal / own.V);
         w->direction = largest_of(dir, H) == 1 ? fminl(w->direction, as_good) : 0;
     }
     free(dir);
     return given;
+}
+
+/* U'^2 of `count` columns of a token */
+static long double underflow_of(const struct work *w, uint32_t t, size_t first, size_t count)
+{
+    long double sum = 0;
+    for (size_t o = first; o < first + count; o++) {
+        long double U = (long double)w->of->underflow_y[t * w->H + o];
+        sum += U > 0 ? U * U / w->A[o] : 0;
+    }
+    return sum;
 }
 
 static void scale_errors(struct work *w, uint32_t t, bool repeat)
@@ -292,11 +310,14 @@ static void scale_errors(struct work *w, uint32_t t, bool repeat)
     enter_scale(w, ORACLE_SCALE_TOKEN, (struct place){t, 0}, &g);
     if (!repeat)
         add_scale(&w->all, &g);
+    long double U_of_token = underflow_of(w, t, 0, w->H);
     for (size_t o = 0; o < w->H && !repeat; o++) {
-        long double kept = 1, V = (long double)w->of->sigma_y[t * w->H + o];
+        long double kept = 1, sigma = (long double)w->of->sigma_y[t * w->H + o];
+        long double U = (long double)w->of->underflow_y[t * w->H + o], V = sigma * sigma + U * U;
         for (uint32_t q = 0; q < w->m; q++)
             kept -= w->Q[q * w->H + o] * w->Q[q * w->H + o];
-        g = (struct scale_error){w->e[o], kept * (long double)w->of->y[t * w->H + o], kept * V * V, w->b[o]};
+        g = (struct scale_error){w->e[o], kept * (long double)w->of->y[t * w->H + o], kept * V, w->b[o],
+                                 w->m ? sqrtl(V * U_of_token) : U};
         if (kept > 0x1p-20L)
             add_scale(&w->column[o], &g);
     }
@@ -310,7 +331,7 @@ static void rms_errors(struct work *w, uint32_t t, bool repeat)
     for (uint32_t first = 0; first < w->H; first += w->of->tile) {
         size_t n = w->H - first < w->of->tile ? w->H - first : w->of->tile;
         struct rms_error r = {dot(w->e + first, w->e + first, n), dot(w->y + first, w->y + first, n),
-                              dot(w->b + first, w->b + first, n), (long double)n - w->m};
+                              dot(w->b + first, w->b + first, n), (long double)n - w->m, underflow_of(w, t, first, n)};
         enter_rms(w, ORACLE_RMS_TOKEN, (struct place){t, first / w->of->tile}, &r);
         if (!repeat)
             add_rms(&w->tiles[first / w->of->tile], &r);
@@ -324,12 +345,13 @@ static void intermediate(struct work *w, size_t pair)
     struct scale_error sum = {0};
     struct rms_error squares = {0};
     for (size_t i = pair * w->I; i < (pair + 1) * w->I; i++) {
-        long double V = (long double)of->sigma_h[i] * (long double)of->sigma_h[i], h = (long double)of->h[i];
+        long double sigma = (long double)of->sigma_h[i], U = (long double)of->underflow_h[i];
+        long double V = sigma * sigma + U * U, h = (long double)of->h[i];
         long double e = (long double)of->error_h[i], b = (long double)of->bias_h[i];
         if (V == 0)
             continue;
-        add_scale(&sum, &(struct scale_error){e, h, V, b});
-        add_rms(&squares, &(struct rms_error){e * e / V, h * h / V, b * b / V, 1});
+        add_scale(&sum, &(struct scale_error){e, h, V, b, U});
+        add_rms(&squares, &(struct rms_error){e * e / V, h * h / V, b * b / V, 1, U * U / V});
     }
     enter_scale(w, ORACLE_SCALE_INTERMEDIATE, (struct place){(uint32_t)(pair / w->K), (uint32_t)(pair % w->K)}, &sum);
     enter_rms(w, ORACLE_RMS_INTERMEDIATE, (struct place){(uint32_t)(pair / w->K), (uint32_t)(pair % w->K)}, &squares);
@@ -370,6 +392,7 @@ long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_s
     w.e = numbers(H);
     w.y = numbers(H);
     w.b = numbers(H);
+    w.A = numbers(H);
     w.expert = calloc(shape->experts, sizeof *w.expert);
     w.column = calloc(H, sizeof *w.column);
     w.tiles = calloc(tiles, sizeof *w.tiles);
@@ -397,10 +420,59 @@ long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_s
     free(w.e);
     free(w.y);
     free(w.b);
+    free(w.A);
     free(w.expert);
     free(w.column);
     free(w.tiles);
     return w.direction;
+}
+
+static float number_of(uint16_t code)
+{
+    uint32_t bits = (uint32_t)code << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* To the nearest bf16, ties to the even code. */
+static uint16_t code_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/* "moved outward to binary32" */
+static float outward(long double value, float direction)
+{
+    float near = (float)value;
+    bool inside = direction > 0 ? (long double)near < value : (long double)near > value;
+    return inside ? nextafterf(near, direction) : near;
+}
+
+void oracle_admissible(const struct oracle_error *h, long double lambda, uint16_t *low, uint16_t *high)
+{
+    long double c = fminl(h->worst, lambda * sqrtl(h->variance) + fabsl(h->bias));
+    *low = code_of(outward(h->value - c, -INFINITY));
+    *high = code_of(outward(h->value + c, INFINITY));
+}
+
+/* "Cantelli's inequality" */
+static long double reach(const struct oracle_error *h, long double a, long double b)
+{
+    return a > h->worst ? 0 : a <= b ? 1 : h->typical / (h->typical + (a - b) * (a - b));
+}
+
+long double oracle_difference(const struct oracle_error *h, uint16_t code)
+{
+    bool negative = code >> 15, zero = !(code & 0x7FFF);
+    uint16_t smaller = zero ? code ^ 0x8001 : code - 1; /* a zero's neighbour on the other side is of the other sign */
+    long double own = number_of(code), edges[2] = {(own + number_of(code + 1)) / 2, (own + number_of(smaller)) / 2};
+    long double up = edges[negative] - h->value, down = h->value - edges[!negative], b = fabsl(h->bias);
+    if (up < 0 || down < 0)
+        return 1;
+    return fminl(1, fmaxl(reach(h, up, b) + reach(h, down, -b), reach(h, up, -b) + reach(h, down, b)));
 }
 
 uint64_t oracle_differences(long double M, uint64_t count, long double probability)

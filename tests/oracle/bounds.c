@@ -68,13 +68,45 @@ static long double weight(const struct gb_weights *w, uint32_t expert, uint32_t 
            (long double)oracle_weight_scale(w, expert, row, column) * (long double)oracle_global_scale(w, expert, row);
 }
 
+static long double at_least_one(long double v)
+{
+    return v > 1 ? v : 1; /* of NaN, too */
+}
+
+/* "Underflow": A of a row of weights */
+static long double weights_reach(const struct gb_weights *w, uint32_t expert, uint32_t row)
+{
+    long double codes = 1, scales = 1;
+    for (uint32_t i = 0; i < w->columns; i++) {
+        codes = fmaxl(codes, at_least_one(fabsl((long double)oracle_weight_code(w, expert, row, i))));
+        scales = fmaxl(scales, at_least_one(fabsl((long double)oracle_weight_scale(w, expert, row, i))));
+    }
+    return codes * scales * at_least_one(fabsl((long double)oracle_global_scale(w, expert, row)));
+}
+
+/* "Underflow": B of values of which the largest has this magnitude */
+static long double values_reach(const struct oracle_declared *declared, long double most, float d)
+{
+    if (!declared->recipe)
+        return at_least_one(most);
+    if (declared->recipe->element == GB_E2M1)
+        return 6 * 448 * at_least_one((long double)d);
+    return 448 * at_least_one(most);
+}
+
+/* "Underflow": eta */
+static long double eta(const struct oracle_declared *declared)
+{
+    return ldexpl(1, -125 - (int)declared->bits);
+}
+
 /* "Gate and up" */
 static struct oracle_error projection(const struct gb_arguments *a, uint32_t expert, uint32_t row, const double *x,
                                       const struct oracle_declared *declared)
 {
     const uint32_t C = a->shape.hidden;
     const long double q = declared->recipe ? 1 : 0, beta = a->gate_up_bias ? 1 : 0, u = roundoff(declared);
-    long double bias = 0, d = 0, S = 0, Q = 0, n = C + 4 + 2 * q + beta;
+    long double bias = 0, d = 0, S = 0, Q = 0, most = 0, n = C + 4 + 2 * q + beta;
     if (a->gate_up_bias)
         bias = (long double)a->gate_up_bias[(size_t)expert * 2 * a->shape.intermediate + row];
     for (uint32_t i = 0; i < C; i++) {
@@ -82,11 +114,14 @@ static struct oracle_error projection(const struct gb_arguments *a, uint32_t exp
         d += term;
         S += fabsl(term);
         Q += square(term);
+        most = fmaxl(most, fabsl((long double)x[i]));
     }
     S += fabsl(bias);
     Q += square(bias);
     struct oracle_error r = {.value = d, .scale = n * u * S};
-    r.worst = gamma_of(n, u) * S;
+    r.underflow = (C + 1.0L) * (6 + 2 * q) * eta(declared) * (1 + gamma_of(n, u)) *
+                  weights_reach(&a->gate_up, expert, row) * values_reach(declared, most, declared->d_x);
+    r.worst = gamma_of(n, u) * S + r.underflow;
     long double T = order_of(declared->bits, n, d + bias, Q);
     r.variance = variance_of(declared->bits, n, S * S, T);
     r.typical = n * square(u) * (square(d + bias) + Q) / 3;
@@ -98,20 +133,31 @@ static struct oracle_error projection(const struct gb_arguments *a, uint32_t exp
     return r;
 }
 
+/* "Activation": w of f = g sigmoid(z) */
+static long double activation_error(long double g, long double z, long double f)
+{
+    return (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f) + 0x1p-120L + 0x1p-127L * fabsl(g);
+}
+
+long double oracle_silu_error(long double gate)
+{
+    return activation_error(gate, gate, gate / (1 + expl(-gate)));
+}
+
 /* "Activation": f */
 static struct oracle_error activated(bool oai, struct oracle_error gate, const struct oracle_declared *declared)
 {
     bool clamped = oai && gate.value > 7;
     long double g = clamped ? 7 : gate.value, z = oai ? 1.702L * g : g, sigmoid = 1 / (1 + expl(-z));
     struct oracle_error f = {.value = g * sigmoid};
-    long double w =
-        (8 + 2.4L * fabsl(z)) * 0x1p-24L * fabsl(f.value) + 0x1p-120L + 0x1p-127L * fabsl(g) + (oai ? 0x1p-24L : 0);
+    long double w = activation_error(g, z, f.value) + (oai ? 0x1p-24L : 0);
     f.worst = 1.1L * gate.worst + w;
     f.variance = square(1.1L) * gate.variance + w * w / 3;
     f.typical = square(1.1L) * gate.typical + w * w / 3;
     f.bias = f.value < 0 || (f.value == 0 && signbit(gate.value)) ? -w : w;
     if (!clamped)
         f.bias += sigmoid * (1 + z * (1 - sigmoid)) * gate.bias;
+    f.underflow = 1.1L * gate.underflow;
     f.scale = w + 1.1L * gate.scale;
     to_bf16(declared->silu, &f);
     return f;
@@ -135,11 +181,12 @@ static struct oracle_error other_factor(bool oai, struct oracle_error up, long d
 }
 
 /* "Intermediate" */
-static struct oracle_error product(struct oracle_error f, struct oracle_error v, long double u)
+static struct oracle_error product(struct oracle_error f, struct oracle_error v, long double u, long double unit)
 {
     struct oracle_error h = {.value = f.value * v.value};
     long double a = u * (fabsl(f.value) + f.worst) * (fabsl(v.value) + v.worst);
-    h.worst = fabsl(v.value) * f.worst + fabsl(f.value) * v.worst + f.worst * v.worst + a;
+    h.worst = fabsl(v.value) * f.worst + fabsl(f.value) * v.worst + f.worst * v.worst + a + unit;
+    h.underflow = (fabsl(v.value) + v.worst) * f.underflow + (fabsl(f.value) + f.worst) * v.underflow + unit;
     h.variance =
         square(v.value) * f.variance + square(f.value) * v.variance + a * a / 3 + 100 * f.variance * v.variance;
     h.typical = square(v.value) * f.typical + square(f.value) * v.typical + a * a / 3 + f.typical * v.typical;
@@ -162,8 +209,8 @@ void oracle_bound_intermediate(const struct gb_arguments *a, const double *x, co
         const double *token = x + pair / a->shape.top_k * a->shape.hidden;
         struct oracle_error gate = projection(a, (uint32_t)a->ids[pair], i, token, declared);
         struct oracle_error up = projection(a, (uint32_t)a->ids[pair], I + i, token, declared);
-        unrounded[at] =
-            product(activated(oai, gate, declared), other_factor(oai, up, roundoff(declared)), roundoff(declared));
+        unrounded[at] = product(activated(oai, gate, declared), other_factor(oai, up, roundoff(declared)),
+                                roundoff(declared), eta(declared));
         rounded[at] = unrounded[at];
         to_bf16(declared->intermediate, &rounded[at]);
     }
@@ -212,7 +259,8 @@ static void block_codes(const struct oracle_declared *declared, const struct ora
     bool open = declared->recipe->four_over_six != GB_SIX;
     for (uint32_t i = 0; i < columns; i++) {
         const struct oracle_error *h = &unrounded[i];
-        long double likely = declared->lambda * sqrtl(h->variance) + fabsl(h->bias), c = fminl(h->worst, likely);
+        long double likely = declared->lambda * sqrtl(h->variance) + h->underflow + fabsl(h->bias),
+                    c = fminl(h->worst, likely);
         ends[i] = (struct ends){bf16_of(h->value - c), bf16_of(h->value), bf16_of(h->value + c)};
         least = fmaxf(least, smaller_magnitude(&ends[i]));
         middle = fmaxf(middle, fabsf(ends[i].middle));
@@ -247,7 +295,7 @@ void oracle_bound_codes(const struct gb_arguments *a, const struct oracle_declar
 
 /* What the slots of one output add up to: "Output". */
 struct sums {
-    long double y, S, W_c, V_c, b, T, R, scale;
+    long double y, S, W_c, V_c, b, T, R, U, scale;
 };
 
 /* The declared roundings of slots: half-widths a, three at most. */
@@ -274,7 +322,7 @@ static void add_slot(const struct gb_arguments *a, uint32_t expert, uint32_t o, 
 {
     const long double q = declared->recipe ? 1 : 0, beta = a->down_bias ? 1 : 0, u = roundoff(declared);
     long double bias = a->down_bias ? (long double)a->down_bias[(size_t)expert * a->shape.hidden + o] : 0;
-    long double d = 0, S = fabsl(bias), Q = bias * bias, E = 0, V = 0, b = 0, halves[3];
+    long double d = 0, S = fabsl(bias), Q = bias * bias, E = 0, V = 0, b = 0, U = 0, most = 0, halves[3];
     for (uint32_t i = 0; i < a->shape.intermediate; i++) {
         long double w = weight(&a->down, expert, o, i);
         d += w * h[i].value;
@@ -283,10 +331,17 @@ static void add_slot(const struct gb_arguments *a, uint32_t expert, uint32_t o, 
         E += given ? 0 : fabsl(w) * h[i].worst;
         V += given ? 0 : w * w * h[i].variance;
         b += given ? 0 : w * h[i].bias;
+        U += given ? 0 : fabsl(w) * h[i].underflow;
+        most = fmaxl(most, fabsl(h[i].value) + h[i].worst);
         sums->scale += given ? 0 : fabsl(r * w) * (fabsl(h[i].bias) + h[i].scale);
     }
     long double n = a->shape.intermediate + 4 + 2 * q + beta;
-    slot_roundings(declared, a->down_bias, r, d, bias, E + gamma_of(n, u) * S, halves);
+    long double of_layer = a->shape.top_k * (a->shape.intermediate + 1 + beta) + 6 + 2 * q;
+    long double own = (a->shape.intermediate + 1.0L) * (8 + 2 * q) * eta(declared) * (1 + gamma_of(of_layer, u)) *
+                      weights_reach(&a->down, expert, o) * values_reach(declared, most, declared->d_h) *
+                      at_least_one(fabsl(r));
+    slot_roundings(declared, a->down_bias, r, d, bias, E + gamma_of(n, u) * S + own, halves);
+    sums->U += fabsl(r) * U + own;
     sums->y += r * (d + bias);
     sums->T += r * r * order_of(declared->bits, n, d + bias, Q);
     sums->R += square(r * (d + bias));
@@ -315,9 +370,10 @@ void oracle_bound_output(const struct gb_arguments *a, const double *weights, co
                       fmaxl(sums.R - square(sums.y) / shape->top_k, 0) / 16;
         output[at] =
             (struct oracle_error){.value = sums.y,
-                                  .worst = sums.W_c + gamma_of(n, u) * sums.S,
+                                  .worst = sums.W_c + gamma_of(n, u) * sums.S + sums.U,
                                   .variance = sums.V_c + variance_of(declared->bits, n, sums.S * sums.S, sums.T),
                                   .bias = sums.b + n * u * sums.y / 2,
+                                  .underflow = sums.U,
                                   .scale = sums.scale + n * u * sums.S};
         to_bf16(declared->output, &output[at]);
         above[at] = sums.W_c;

@@ -9,9 +9,9 @@
 
 #include "tests/oracle/oracle.h"
 
-/* A value of truth, its W, V, V* and b. scale: what the rounding errors of b's own evaluation are relative to. */
+/* A value of truth, its W, V, V*, b and U. scale: what the rounding errors of b's own evaluation are relative to. */
 struct oracle_error {
-    long double value, worst, variance, typical, bias, scale;
+    long double value, worst, variance, typical, bias, underflow, scale;
 };
 
 /* What a kernel declares. bf16 where true. */
@@ -19,10 +19,12 @@ struct oracle_declared {
     unsigned bits; /* p */
     bool gate_up, silu, intermediate, slot, weighted, output;
     const struct gb_quantiser *recipe; /* NULL: bf16 activations */
-    float d_h;
+    float d_h, d_x;
     long double lambda; /* lambda(N_f), of the interval of a quantised intermediate */
 };
 
+/* "Activation": w of SiLU. */
+long double oracle_silu_error(long double gate);
 /*
  * arguments: shape, ids, weights, biases and activation; x [tokens, hidden], truth's. unrounded, rounded: [tokens,
  * top_k, intermediate], before and after the rounding to the intermediate's format; empty slots are zeros.
@@ -68,22 +70,28 @@ struct oracle_sum {
 
 /* One layer's tokens, as #aggregate-tests sees them. */
 struct oracle_aggregates {
-    const struct gb_arguments *arguments; /* shape, ids, down and its bias */
-    const gb_bf16 *x;                     /* [tokens, hidden]: which tokens have the same input */
-    const double *weights;                /* [tokens, top_k], r */
-    const double *h, *sigma_h;            /* [tokens, top_k, intermediate]; sigma_h NULL: D = 0 */
-    const double *error_h, *bias_h;       /* the same shape; NULL: the intermediate is not tested */
-    const double *y, *sigma_y, *bias_y;   /* [tokens, hidden] */
-    const double *error;                  /* [tokens, hidden]: kernel's output - y */
-    const double *width;                  /* [tokens, top_k, intermediate]: W of the codes; NULL: none is ambiguous */
-    const float *direction;               /* [tokens, top_k + 1, hidden]: dir as it is stored, which the sums are along;
-                                             checked to be as good as one of this code's own */
-    uint32_t tile;                        /* columns */
-    long double probability;              /* P */
+    const struct gb_arguments *arguments;    /* shape, ids, down and its bias */
+    const gb_bf16 *x;                        /* [tokens, hidden]: which tokens have the same input */
+    const double *weights;                   /* [tokens, top_k], r */
+    const double *h, *sigma_h;               /* [tokens, top_k, intermediate]; sigma_h NULL: D = 0 */
+    const double *error_h, *bias_h;          /* the same shape; NULL: the intermediate is not tested */
+    const double *y, *sigma_y, *bias_y;      /* [tokens, hidden] */
+    const double *underflow_h, *underflow_y; /* of h and y, U; underflow_h where the intermediate is tested */
+    const double *error;                     /* [tokens, hidden]: kernel's output - y */
+    const double *width;     /* [tokens, top_k, intermediate]: W of the codes; NULL: none is ambiguous */
+    const float *direction;  /* [tokens, top_k + 1, hidden]: dir as it is stored, which the sums are along;
+                                checked to be as good as one of this code's own */
+    uint32_t tile;           /* columns */
+    long double probability; /* P */
 };
 /* Returns the smallest signal^2 / V along a direction in units of that along C^-1 t, which is 1 but for roundings; 0
  * where a direction's largest component is not 1. */
 long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_sum sums[ORACLE_SUMS]);
+/* "Admissible codes" and "Number of admissible differences", of one value: h, W_h, V_h, V*_h and b_h before it is
+ * rounded to bf16. low, high: the outermost admissible codes. */
+void oracle_admissible(const struct oracle_error *h, long double lambda, uint16_t *low, uint16_t *high);
+/* f. code: the reference's. */
+long double oracle_difference(const struct oracle_error *h, uint16_t code);
 /* The number of admissible differences: the limit for `count` codes of mean number M. */
 uint64_t oracle_differences(long double M, uint64_t count, long double probability);
 

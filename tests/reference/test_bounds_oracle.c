@@ -48,6 +48,7 @@ static struct oracle_declared declared_of(const struct gb_rounding_points *point
                                     .output = points->output == GB_BF16,
                                     .recipe = points->requantisation ? points->requantisation->rules : NULL,
                                     .d_h = points->requantisation ? points->requantisation->global : 1,
+                                    .d_x = points->requantisation ? points->requantisation->x_global : 1,
                                     .lambda = points->requantisation ? points->requantisation->deviations : 0};
 }
 
@@ -65,10 +66,12 @@ static void computed_new(struct computed *c, const struct bounded *b)
         .layer = {.output_worst = doubles(b->outputs),
                   .output_sigma = doubles(b->outputs),
                   .output_bias = doubles(b->outputs),
+                  .output_underflow = doubles(b->outputs),
                   .output_truth = doubles(b->outputs),
                   .intermediate_worst = doubles(b->intermediates),
                   .intermediate_sigma = doubles(b->intermediates),
                   .intermediate_bias = doubles(b->intermediates),
+                  .intermediate_underflow = doubles(b->intermediates),
                   .intermediate_truth = doubles(b->intermediates),
                   .unrounded_worst = doubles(b->intermediates),
                   .unrounded_sigma = doubles(b->intermediates),
@@ -78,6 +81,7 @@ static void computed_new(struct computed *c, const struct bounded *b)
         .down = {.output_worst = doubles(b->outputs),
                  .output_sigma = doubles(b->outputs),
                  .output_bias = doubles(b->outputs),
+                 .output_underflow = doubles(b->outputs),
                  .output_truth = doubles(b->outputs)},
         .weights = doubles(b->intermediates),
         .intermediate = doubles(b->intermediates),
@@ -93,6 +97,8 @@ static void computed_free(struct computed *c)
         free(of[i]->output_worst);
         free(of[i]->output_sigma);
         free(of[i]->output_bias);
+        free(of[i]->output_underflow);
+        free(of[i]->intermediate_underflow);
         free(of[i]->output_truth);
         free(of[i]->intermediate_worst);
         free(of[i]->intermediate_sigma);
@@ -125,6 +131,8 @@ static void compare_outputs(const char *what, const struct gb_bounds *actual, co
         same(text, i, actual->output_truth[i], expected[i].value, 0x1p10L * expected[i].worst);
         snprintf(text, sizeof text, "%s: b_y", what);
         same(text, i, actual->output_bias[i], expected[i].bias, expected[i].scale);
+        snprintf(text, sizeof text, "%s: U_y", what);
+        same(text, i, actual->output_underflow[i], expected[i].underflow, 0);
     }
 }
 
@@ -141,6 +149,8 @@ static void compare_intermediate(const char *what, const struct gb_bounds *actua
         same(text, i, actual->unrounded_typical[i], sqrtl(unrounded[i].typical), 0);
         snprintf(text, sizeof text, "%s: b_h", what);
         same(text, i, actual->intermediate_bias[i], unrounded[i].bias, unrounded[i].scale);
+        snprintf(text, sizeof text, "%s: U_h", what);
+        same(text, i, actual->intermediate_underflow[i], unrounded[i].underflow, 0);
         snprintf(text, sizeof text, "%s: W_h", what);
         same(text, i, actual->intermediate_worst[i], rounded[i].worst, 0);
         snprintf(text, sizeof text, "%s: sqrt(V_h)", what);
@@ -218,7 +228,7 @@ enum { POINTS = sizeof points / sizeof *points };
 static void layers_are_the_texts(void **state)
 {
     static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK, GB_BF16};
-    static const enum data kinds[] = {DATA_GAUSSIAN, DATA_CODES, DATA_CANCEL};
+    static const enum data kinds[] = {DATA_GAUSSIAN, DATA_CODES, DATA_CANCEL, DATA_SUBNORMAL};
     uint64_t random = 20261122;
     (void)state;
     for (unsigned n = 0; n < 4 * POINTS; n++) {
@@ -230,7 +240,7 @@ static void layers_are_the_texts(void **state)
         struct bounded b;
         char what[100];
         enum gb_activation activation = n / POINTS % 2 ? GB_SWIGLU_OAI : GB_SILU;
-        bounded_new(&b, shape, formats[n % 5], kinds[random_below(&random, 3)], random_bits(&random));
+        bounded_new(&b, shape, formats[n % 5], kinds[random_below(&random, 4)], random_bits(&random));
         if (n / POINTS >= 2)
             problem_empty_slots(&b.problem, 5, n);
         if (n / POINTS % 2 || n / POINTS == 2)
@@ -370,36 +380,56 @@ static void routers_are_the_texts(void **state)
             }
 }
 
-/* Logits of zero, and groups whose scores are so near that the roundings of their sums decide what is possible. */
+/* Logits of zero; the scores of the last 4 of 8 groups are 2 k 2^-31 below the others'. */
+static void bias_groups(struct route_problem *p, unsigned k)
+{
+    for (unsigned e = 0; e < 64; e++)
+        p->bias[e] = e < 32 ? 0.0f : -(float)k * 0x1p-31f;
+}
+
+/* Groups whose scores are so near that the roundings of their sums decide what is possible: on either side of the
+ * place where they begin to, of which 1 % is many steps. */
 static void near_groups_are_the_texts(void **state)
 {
+    enum { FAR = 1 << 13, NEAR = 20 };
     const struct gb_shape shape = {1, 32, 1, 64, 8};
-    unsigned decided = 0, open = 0;
     struct route_problem p;
     double x[32] = {0}, low[64], high[64], relative;
+    unsigned open = 0, decided = FAR;
     (void)state;
     route_problem_new(&p, shape, ROUTE_GAUSSIAN, 1);
     p.arguments.router = &gb_router_recipe_find("transformers.deepseek-v3/2")->router;
-    for (unsigned k = 0; k < 200; k++) {
-        for (unsigned e = 0; e < 64; e++)
-            p.bias[e] = 0.125f - (e < 32 ? 0.0f : (float)k * 0x1p-26f);
-        compare_router("near groups", &p.arguments, x, 24, 8);
+    while (decided - open > 1) {
+        unsigned k = (open + decided) / 2;
+        bias_groups(&p, k);
         assert_int_equal(gb_bound_router(&p.arguments, x, 24, 8, low, high, &relative, NULL), GB_OK);
-        decided += isinf(high[63]) && !isinf(low[0]);
-        open += !isinf(high[63]);
+        *(isinf(high[63]) ? &decided : &open) = k;
     }
-    assert_true(decided > 20 && open > 20);
+    assert_in_range(decided, 100 * NEAR / 2, FAR - NEAR);
+    for (unsigned k = decided - NEAR; k < decided + NEAR; k++) {
+        bias_groups(&p, k);
+        compare_router("near groups", &p.arguments, x, 24, 8);
+    }
     route_problem_free(&p);
+}
+
+/* What judges of SiLU alone ask for, on every finite bf16 gate. */
+static void errors_of_silu_are_the_texts(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits <= 0xFFFF; bits++) {
+        double gate = (double)gb_bf16_decode((gb_bf16){(uint16_t)bits});
+        if (isfinite(gate))
+            same("w of silu", bits, gb_silu_error(gate), oracle_silu_error((long double)gate), 0);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_the_texts),
-        cmocka_unit_test(quantised_layers_are_the_texts),
-        cmocka_unit_test(slots_at_powers_of_two_are_the_texts),
-        cmocka_unit_test(routers_are_the_texts),
-        cmocka_unit_test(near_groups_are_the_texts),
+        cmocka_unit_test(errors_of_silu_are_the_texts),   cmocka_unit_test(layers_are_the_texts),
+        cmocka_unit_test(quantised_layers_are_the_texts), cmocka_unit_test(slots_at_powers_of_two_are_the_texts),
+        cmocka_unit_test(routers_are_the_texts),          cmocka_unit_test(near_groups_are_the_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

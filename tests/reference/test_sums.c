@@ -34,7 +34,7 @@ static void expect_bits(const char *what, uint32_t count, double got, double exp
 }
 
 struct data {
-    double a[MOST], x[MOST], worst[MOST], variance[MOST], bias[MOST], terms[MOST], scaled[MOST + 1];
+    double a[MOST], x[MOST], worst[MOST], variance[MOST], bias[MOST], underflow[MOST], terms[MOST], scaled[MOST + 1];
 };
 
 static void fill(struct data *d)
@@ -45,6 +45,7 @@ static void fill(struct data *d)
         d->worst[i] = fabs(value_of(2000 + i));
         d->variance[i] = fabs(value_of(3000 + i));
         d->bias[i] = value_of(4000 + i);
+        d->underflow[i] = fabs(value_of(6000 + i));
     }
 }
 
@@ -66,12 +67,13 @@ static void rows(void **state)
         EXPECT("products", sum, d.a[i] * d.x[i]);
         EXPECT("absolute products", absolute, fabs(d.a[i] * d.x[i]));
         EXPECT("squared products", gb_sum_squared_products(d.a, d.x, count), (d.a[i] * d.x[i]) * (d.a[i] * d.x[i]));
-        gb_sum_spreads(d.a, &(struct gb_spreads){d.x, d.worst, d.variance, d.bias}, count, &s);
+        gb_sum_spreads(d.a, &(struct gb_spreads){d.x, d.worst, d.variance, d.bias, d.underflow}, count, &s);
         EXPECT("values", s.value, d.a[i] * d.x[i]);
         EXPECT("absolute values", s.absolute, fabs(d.a[i]) * (fabs(d.x[i]) + d.worst[i]));
         EXPECT("worst errors", s.worst, fabs(d.a[i]) * d.worst[i]);
         EXPECT("variances", s.variance, d.a[i] * d.a[i] * d.variance[i]);
         EXPECT("biases", s.bias, d.a[i] * d.bias[i]);
+        EXPECT("underflow", s.underflow, fabs(d.a[i]) * d.underflow[i]);
         d.scaled[count] = 42.0;
         sum = gb_sum_scaled(d.a, d.x, d.worst, 0.3, count, d.scaled, &variance);
         EXPECT("unscaled", sum, d.a[i] * d.x[i]);

@@ -4,13 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* libhdf5 1.10 leaks where it finds a damaged object. The sanitiser finds the function only if it is visible. */
-GB_API const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libhdf5";
-}
-
 char damaged_folder[] = "/tmp/gaugeblock-damage-XXXXXX";
 char damaged_good[64], damaged_bad[64];
 struct gb_fixture *damaged_content;

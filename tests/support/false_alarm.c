@@ -131,12 +131,12 @@ void alarms_add(struct alarms *sum, const struct alarms *a)
         memcpy(sum->first, a->first, sizeof sum->first);
 }
 
-bool alarms_bad(const struct alarms *a, const double least[FAMILIES])
+bool alarms_bad(const struct alarms *a, const double seen[FAMILIES], bool whole)
 {
     bool bad = a->alarms || a->vacuous;
-    for (enum family f = 0; least && f < FAMILIES; f++)
-        if (!(a->largest[f] >= least[f])) {
-            fprintf(stderr, "%s: at most %.4f of the limit, not %.4f\n", family_name(f), a->largest[f], least[f]);
+    for (enum family f = 0; seen && f < FAMILIES; f++)
+        if (!(a->largest[f] >= seen[f] / 1.1 && (whole || a->largest[f] <= seen[f] * 1.1))) {
+            fprintf(stderr, "%s: at most %.4f of the limit, not %.4f\n", family_name(f), a->largest[f], seen[f]);
             bad = true;
         }
     for (int level = 0; level < ALARM_LEVELS; level++)

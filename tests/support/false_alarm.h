@@ -40,9 +40,11 @@ void alarms_run(struct alarm_subject *subject, const struct gb_kernel *claim, co
                 uint32_t bits, bool inner, const char *name, struct alarms *alarms);
 
 void alarms_add(struct alarms *sum, const struct alarms *alarms);
-/* Alarms, runs in which zeros would pass, more alarms at a loosened level than it says; or sums of a family that stay
- * below `least` of their limit, which then is too large; NULL: of any size. */
-bool alarms_bad(const struct alarms *alarms, const double least[FAMILIES]);
+/* Alarms, runs in which zeros would pass, more alarms at a loosened level than it says; or a family whose largest sum
+ * is another part of its limit than `seen`: less than 1/1.1 of that, since the limit is too large, or more than 1.1
+ * times, since it is too small (seen NULL: not asked). whole: of more runs than `seen` is of, which may come nearer to
+ * their limits. */
+bool alarms_bad(const struct alarms *alarms, const double seen[FAMILIES], bool whole);
 /* A record of one object. */
 void alarms_print(FILE *stream, const struct alarms *alarms, const char *command, uint32_t fixtures);
 

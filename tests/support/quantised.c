@@ -38,7 +38,7 @@ struct gb_fixture *quantised_fixture(const struct gb_shape *shape, const struct 
     struct gb_error error;
     const struct gb_shape blocks = quantised_shape(*shape, c);
     ok(gb_fixture_new(&blocks, 1, c->weights, false, false, false, &f, &error), &error);
-    struct weight_source source = {f, matrix, expert_of};
+    struct weight_source source = {.context = f, .matrix = matrix, .expert = expert_of};
     strcpy(f->generator, "exact/2");
     f->seed = seed;
     f->norm_topk_prob = true;

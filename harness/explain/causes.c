@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/explain/causes.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/explain/finding_text.h"
+#include "quant/quant.h"
+
+/* What findings must explain of the squared error to be named, and with how many products one is looked for: a few
+ * seconds, and the same names on every machine. */
+#define STRUCTURED 0.999
+#define STRUCTURE_PRODUCTS 0x1p30
+/* What a first finding must explain for what it leaves to be looked at. */
+#define WORTH_REMOVING 0.1
+/* Of the largest error: what is left of an error that was removed. */
+#define REMOVED 1e-5
+
+static size_t elements_of(const struct window *w)
+{
+    return (size_t)w->rows * w->width;
+}
+
+static double squared_errors(const struct window *w)
+{
+    double all = 0.0;
+    for (uint32_t row = 0; row < w->rows; row++)
+        all += w->squares[row];
+    return all;
+}
+
+/* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
+static bool is_enough(const struct window *w, double explains, double all)
+{
+    return explains >= STRUCTURED || (explains >= EXPLAINED && (1.0 - explains) * all <= 2.0 * w->noise);
+}
+
+static enum gb_status search_in(struct window *w, const double *errors, struct structure *found, struct gb_error *error)
+{
+    struct place kept = w->place;
+    enum gb_status status = place_new(errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
+    w->place.rows_per_token = w->rows_per_token;
+    if (status == GB_OK)
+        status = structure_search(w, STRUCTURE_PRODUCTS, found, error);
+    place_free(&w->place);
+    w->place = kept;
+    return status;
+}
+
+/* Looks at the errors of any size first, then at those beyond rounding. */
+static enum gb_status find_first(struct window *w, struct structure *found, struct gb_error *error)
+{
+    enum gb_status status = search_in(w, w->errors, found, error);
+    if (status == GB_OK && found->explains < STRUCTURED && w->noise > 0.0) {
+        struct structure other;
+        status = structure_search(w, STRUCTURE_PRODUCTS, &other, error);
+        if (status == GB_OK && other.explains > found->explains)
+            *found = other;
+    }
+    return status;
+}
+
+/* The window's errors less what the finding makes: rest, [rows, width], and squares, [rows]. */
+static enum gb_status remove_finding(struct window *w, const struct finding *finding, double *rest, double *squares,
+                                     struct gb_error *error)
+{
+    double largest = 0.0;
+    enum gb_status status = structure_plant(w, finding, w->faulty, error);
+    for (size_t i = 0; status == GB_OK && i < elements_of(w); i++) {
+        rest[i] = w->errors[i] - window_difference((double)w->faulty[i], (double)w->clean[i]);
+        largest = fmax(largest, fabs(w->errors[i]));
+    }
+    memset(squares, 0, w->rows * sizeof *squares);
+    for (size_t i = 0; status == GB_OK && i < elements_of(w); i++) {
+        rest[i] = fabs(rest[i]) <= REMOVED * largest ? 0.0 : rest[i];
+        squares[i / w->width] += rest[i] * rest[i];
+    }
+    return status;
+}
+
+/* A second finding in what the first leaves. */
+static enum gb_status find_second(struct window *w, const struct structure *first, struct causes *causes,
+                                  struct gb_error *error)
+{
+    double *errors = w->errors, *squares = w->squares, all = squared_errors(w);
+    double *rest = malloc(elements_of(w) * sizeof *rest), *rest_squares = malloc(w->rows * sizeof *rest_squares);
+    struct structure second = {.explains = 0.0};
+    enum gb_status status = rest && rest_squares ? remove_finding(w, &first->finding, rest, rest_squares, error)
+                                                 : gb_fail(error, GB_ENOMEM, "no memory for what one cause leaves");
+    if (status == GB_OK) {
+        w->errors = rest;
+        w->squares = rest_squares;
+        double left = squared_errors(w) / all;
+        if (left > 0.0 && isfinite(left))
+            status = search_in(w, rest, &second, error);
+        w->errors = errors;
+        w->squares = squares;
+        double explains = 1.0 - left * (1.0 - second.explains);
+        if (status == GB_OK && second.explains > 0.0 && is_enough(w, explains, all))
+            *causes = (struct causes){{first->finding, second.finding}, 2, explains};
+    }
+    free(rest);
+    free(rest_squares);
+    return status;
+}
+
+enum gb_status causes_find(struct window *w, struct causes *causes, struct gb_error *error)
+{
+    struct structure first = {.explains = 0.0};
+    *causes = (struct causes){.count = 0};
+    enum gb_status status = find_first(w, &first, error);
+    if (status == GB_OK && is_enough(w, first.explains, squared_errors(w)))
+        *causes = (struct causes){{first.finding}, 1, first.explains};
+    else if (status == GB_OK && first.explains >= WORTH_REMOVING && w->wrong >= FEW_ELEMENTS)
+        status = find_second(w, &first, causes, error);
+    return status;
+}
+
+struct finding_frame causes_frame(const struct window *w, const struct finding *f)
+{
+    const struct gb_shape *shape = &w->trace.arguments.shape;
+    bool hidden = f->stage == FINDING_INPUT || f->stage == FINDING_DOWN || f->stage == FINDING_COMBINE;
+    return (struct finding_frame){hidden ? shape->hidden : shape->intermediate, w->first, w->tokens};
+}
+
+void causes_enter(struct window *w, const struct causes *causes)
+{
+    char name[160] = "", kind[160] = "";
+    const int most = causes->count > 1 ? (int)sizeof name / 2 - 6 : (int)sizeof name - 1; /* of each */
+    bool nothing = w->count && w->candidates[0].rank == RANK_NOTHING;                     /* which has a name */
+    if (!causes->count || (nothing && finding_is_everywhere(&causes->of[0])))
+        return;
+    for (uint32_t i = 0; i < causes->count; i++) {
+        struct finding_frame frame = causes_frame(w, &causes->of[i]);
+        char one[160];
+        size_t used = strlen(name), kinds = strlen(kind);
+        finding_name(&causes->of[i], &frame, one, sizeof one);
+        snprintf(name + used, sizeof name - used, "%s%.*s", i ? "; and " : "", most, one);
+        finding_kind(&causes->of[i], one, sizeof one);
+        snprintf(kind + kinds, sizeof kind - kinds, "%s%.*s", i ? "; and " : "", most, one);
+    }
+    window_enter(w, RANK_STRUCTURE, kind, name, causes->explains);
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The clock of kernels on the host: struct gb_timer without graphs, whose reads have OpenMP's threads. */
+#ifndef GB_HARNESS_RUN_HOST_TIMER_H
+#define GB_HARNESS_RUN_HOST_TIMER_H
+
+#include "gaugeblock.h"
+
+/* capture, captured, replay and discard are NULL. */
+const struct gb_timer *host_timer(void);
+
+#endif

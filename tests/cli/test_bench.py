@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench: times beside a read of as many bytes. What a kernel wrote while it was timed is judged; what the record says
+follows from its samples and from the fixture, computed here in numpy."""
+import json
+import os
+import xml.etree.ElementTree
+
+import h5py
+import numpy
+
+from program import FAULTS, PROGRAM, expect, path, refused, run, small
+
+US_OF_SLOW = 5000  # that faults/slow sleeps
+
+
+def bench(*arguments, code=0):
+    done = run("bench", *arguments, "--samples", "5", "-o", path("bench.json"), code=code)
+    with open(path("bench.json")) as stream:
+        return json.load(stream), done
+
+
+def named(record, name):
+    return [case for case in record["cases"] if case["subject"]["name"] == name and "timing" in case]
+
+
+def near(a, b, what):
+    expect(numpy.isclose(a, b, rtol=1e-9), f"{what}: {a}, and not {b}")
+
+
+def follows(case, fixture):
+    """Every figure of a case's timing follows from its samples, its batch and the fixture."""
+    t, batch = case["timing"], case["batch"]
+    for name in "us", "read_us", "large_read_gb_per_s":
+        samples = numpy.array(t[name]["samples"])
+        expect(len(samples) == 5 and (samples > 0).all(), f"{name}: {samples}")
+        quartiles = numpy.percentile(samples, [25, 50, 75])
+        for value, key in zip(quartiles, ("quartile_1", "median", "quartile_3")):
+            near(t[name][key], value, f"{name} {key}")
+    experts = len(numpy.unique(fixture["layers/0/routing/ids"][:batch]))
+    hidden, intermediate = case["fixture"]["hidden"], case["fixture"]["intermediate"]
+    parts = {"layer": (2, 1), "gate_up": (2, 0), "down": (0, 1)}[case["subject"]["operator"]]
+    weights = experts * hidden * intermediate * sum(parts)
+    # Half a byte of code a weight, a byte of scale for 16 weights, FP32 scales of gate, up and down.
+    near(t["weights"], weights, "weights")
+    near(t["bytes"], weights // 2 + weights // 16 + 4 * experts * sum(parts), "bytes")
+    near(t["gb_per_s"], t["bytes"] / t["us"]["median"] / 1e3, "GB/s")
+    near(t["gweights_per_s"], weights / t["us"]["median"] / 1e3, "Gweights/s")
+    near(t["ceiling_share"], t["read_us"]["median"] / t["us"]["median"], "share of the ceiling")
+    expect(t["beyond_cache"] == (t["copies"] * t["bytes"] > t["cache_bytes"]), "beyond_cache")
+    expect(t["large_bytes"] >= 4 * t["cache_bytes"] - 16, "the large read is in the cache")
+
+
+def test_record():
+    file = small("bench.h5", "--format", "nvfp4")
+    record, done = bench(file, "--batches", "1,4,9", "--kernel", "cpu/nvfp4-[dgl]*", "--plot", path("bench.svg"))
+    with h5py.File(file) as fixture:
+        for case in record["cases"]:
+            follows(case, fixture)
+    names = sorted({case["subject"]["name"] for case in record["cases"]})
+    expect(names == ["cpu/nvfp4-down", "cpu/nvfp4-gate-up", "cpu/nvfp4-layer"], str(names))
+    expect(record["bench"]["timed"] == len(record["cases"]) == 9, str(record["bench"]))
+    table = done.stdout.splitlines()
+    for case in record["cases"]:
+        row = f"{case['timing']['us']['median']:.1f}"
+        expect(any(case["subject"]["name"] in line and row in line.split() for line in table), f"no {row}:\n{table}")
+    # Growth: the line through the times over the bytes, deviations counted as shares of the time.
+    for line in record["growth"]:
+        cases = named(record, line["subject"])
+        x, y = (numpy.array([get(c["timing"]) for c in cases]) for get in (lambda t: t["bytes"], lambda t: t["us"]["median"]))
+        slope, fixed = numpy.polyfit(x, y, 1, w=1 / y)
+        expect(numpy.isclose(line["fixed_us"], fixed, rtol=1e-6), f"fixed cost {line}, and not {fixed}")
+        expect(numpy.isclose(line["gb_per_s"], 1e-3 / slope, rtol=1e-6), f"rate {line}, and not {1e-3 / slope}")
+        near(line["largest_deviation"], numpy.abs((fixed + slope * x) / y - 1).max(), "largest deviation")
+    expect(len(record["growth"]) == 3, str(record["growth"]))
+    # The plot and the page: a line of each kernel and of the read, a mark of each time.
+    svg = xml.etree.ElementTree.parse(path("bench.svg")).getroot()
+    texts = " ".join(svg.itertext())
+    expect("cpu/nvfp4-layer" in texts and "read of as many bytes" in texts, texts)
+    expect(sum(e.tag.endswith("circle") for e in svg.iter()) == 6, "the plot has other times")
+    run("report", path("bench.json"), "-o", path("bench.html"))
+    with open(path("bench.html")) as page:
+        text = page.read()
+    expect(text.count("<figure>") == 3 and "Time of down" in text, "the page lacks a chart")
+
+
+def test_wrong():
+    """A wrong output has no time, and neither has one that is right until it is timed."""
+    file = small("wrong.h5")
+    record, done = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/one-element", "--kernel",
+                         "faults/none", code=1)
+    expect(not named(record, "faults/one-element") and named(record, "faults/none"), "a wrong kernel has a time")
+    expect("FAIL" in done.stdout and "faults/one-element" in done.stdout, done.stdout)
+    record, _ = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/wrong-later", code=6)
+    expect(not named(record, "faults/wrong-later"), "a kernel that is wrong while it is timed has a time")
+    record, _ = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/crash", code=5)
+    expect(not named(record, "faults/crash"), "a crash has a time")
+    expect("not written" in run("bench", file, "--subject", FAULTS, "--kernel", "faults/one-element", "--samples", "1",
+                                "--plot", path("none.svg"), code=1).stderr, "a plot of no times")
+
+
+def test_slow():
+    """What takes longer shows, in memory and in the cache."""
+    file = small("slow.h5")
+    for hot in [], ["--hot"]:
+        record, _ = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/slow", "--kernel",
+                          "faults/none", *hot)
+        slow, none = named(record, "faults/slow")[0]["timing"], named(record, "faults/none")[0]["timing"]
+        expect(slow["us"]["quartile_1"] >= US_OF_SLOW, f"a kernel that sleeps {US_OF_SLOW} us: {slow['us']}")
+        expect(slow["us"]["median"] > none["us"]["median"], "a slow kernel is not slower")
+        expect((slow["copies"] == 1) == bool(hot), f"{slow['copies']} copies, hot {hot}")
+
+
+def test_made():
+    """A problem of bench's own: what make makes, and gone when all passed."""
+    folder = path("made")
+    os.mkdir(folder)
+    environment = {**os.environ, "TMPDIR": folder}
+    words = ["--shape", "8,3,96,64", "--format", "nvfp4", "--format", "mxfp8", "--batches", "2", "--seed", "7",
+             "--samples", "1", "--hot"]
+    run("bench", *words, "--kernel", "cpu/*-layer", "-o", path("made.json"), env=environment)
+    with open(path("made.json")) as stream:
+        cases = json.load(stream)["cases"]
+    run("make", path("same.h5"), "--shape", "8,3,96,64", "--tokens", "2", "--seed", "7", "--generated")
+    hashes = {case["fixture"]["weights"]: case["fixture"]["sha256"] for case in cases}
+    expect(hashes["nvfp4"] in run("info", path("same.h5")).stdout, f"another problem than make's: {hashes}")
+    expect(set(hashes) == {"nvfp4", "mxfp8"} and not os.listdir(folder), f"{hashes}, {os.listdir(folder)}")
+    done = run("bench", *words[:3], "nvfp4", "--samples", "1", "--hot", "--batches", "2", "--subject", FAULTS,
+               "--kernel", "faults/one-element", code=1, env=environment)
+    (kept,) = os.listdir(folder)
+    expect(kept in done.stderr and os.listdir(os.path.join(folder, kept)), f"the problem is not kept: {done.stderr}")
+
+
+def test_usage():
+    file = small("usage.h5")
+    for words, said in (
+        ([], "--shape"),
+        ([file, "--shape", "8,3,96,48"], "--shape"),
+        ([file, "--format", "nvfp4"], "--format"),
+        ([file, "--batches", "10"], "from 1 to 9"),
+        ([file, "--batches", "4,2"], "ascending"),
+        ([file, "--samples", "0"], "--samples"),
+        ([file, "--samples", "32"], "--samples"),
+        (["--model", "nothing"], "--model"),
+        (["--shape", "8,9,96,48"], "top-k"),
+        (["--shape", "8,3,96,50"], "multiples"),
+        (["--shape", "8,3,96,48", "--batches", "x"], "--batches"),
+        ([file, "-o", "record.txt"], "extension"),
+        ([file, "-o", file + ".json", "--plot", file], "usage.h5"),
+        ([path("missing.h5")], "missing.h5"),
+    ):
+        line = refused("bench", *words)
+        expect(said in line, f"{words}: {line}")
+    run("make", path("quantiser.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1")
+    expect("quantiser" in refused("bench", path("quantiser.h5")), "a problem of a quantiser")
+    record, _ = bench(file, "--kernel", "none/*", code=3)
+    expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
+
+
+for test in test_record, test_wrong, test_slow, test_made, test_usage:
+    test()

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Charts, read back from their SVG: which ticks an axis has, and that ticks, points, bands, intervals and rules lie
+ * where their values are, in a field from 46 (128 with rows) to 348 across and from 8 to 34 above the foot.
+ */
+#include "harness/report/html.h"
+
+#include "tests/support/check.h"
+
+static char *text;
+static size_t length;
+
+static void begin(struct html_chart *c)
+{
+    c->stream = open_memstream(&text, &length);
+    assert_non_null(c->stream);
+}
+
+static void end(struct html_chart *c)
+{
+    html_chart_end(c);
+    assert_int_equal(fclose(c->stream), 0);
+}
+
+static void says(const char *what)
+{
+    if (!strstr(text, what))
+        fail_msg("no %s in\n%s", what, text);
+}
+
+/* Where v lies between from, drawn at `first`, and to, drawn at `last`. */
+static double place(double v, double from, double to, bool logarithmic, double first, double last)
+{
+    double share = logarithmic ? (log10(v) - log10(from)) / (log10(to) - log10(from)) : (v - from) / (to - from);
+    return first + fmin(fmax(share, 0.0), 1.0) * (last - first);
+}
+
+/* The ticks of the x axis, or of y, are these and no others, each at its place. */
+static void check_ticks(const struct html_chart *c, bool along_y, const double *ticks, int count)
+{
+    int found = 0;
+    const char *mark = along_y ? "<path class=\"grid\" d=\"M46 " : "<path class=\"grid\" d=\"M";
+    for (const char *at = text; (at = strstr(at, mark)); at++) {
+        double where, value;
+        const char *behind = strchr(at, '>');
+        bool is_y = strchr(at, 'H') && strchr(at, 'H') < behind;
+        if (is_y != along_y)
+            continue;
+        assert_int_equal(sscanf(at + strlen(mark), "%lf", &where), 1);
+        behind = strchr(strstr(at, "<text"), '>') + 1;
+        assert_int_equal(sscanf(behind, "%lf", &value), 1);
+        if (found >= count || fabs(value - ticks[found]) > 1e-9 * fabs(ticks[found]))
+            fail_msg("tick %d is %g, not %g", found, value, found < count ? ticks[found] : (double)NAN);
+        double right = along_y ? place(value, c->y0, c->y1, c->log_y, c->height - 34, 8)
+                               : place(value, c->x0, c->x1, c->log_x, 46, 348);
+        if (fabs(where - right) > 0.051)
+            fail_msg("tick %g is at %g, not %g", value, where, right);
+        found++;
+    }
+    assert_int_equal(found, count);
+}
+
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+
+static void axes_have_round_ticks(void **state)
+{
+    static const struct {
+        double from, to;
+        bool logarithmic, whole;
+        double ticks[12];
+        int count;
+    } cases[] = {
+        {0, 3, false, true, {0, 1, 2, 3}, 4},
+        {0, 2, false, true, {0, 1, 2}, 3},
+        {0, 2, false, false, {0, 0.5, 1, 1.5, 2}, 5},
+        {0, 47, false, true, {0, 10, 20, 30, 40}, 5},
+        {0.5, 6.5, false, false, {1, 2, 3, 4, 5, 6}, 6},
+        {-1, 1, false, false, {-1, -0.5, 0, 0.5, 1}, 5},
+        {0, 1, false, false, {0, 0.2, 0.4, 0.6, 0.8, 1}, 6},
+        {1e-3, 1, true, false, {1e-3, 1e-2, 0.1, 1}, 4},
+        {0.01, 1, true, false, {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1}, 7},
+        {1.5, 5, true, false, {2, 3, 4, 5}, 4},
+        {2e-5, 3e-4, true, false, {2e-5, 5e-5, 1e-4, 2e-4}, 4},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int along_y = 0; along_y < (cases[i].whole ? 1 : 2); along_y++) {
+            struct html_chart c = {.x1 = 1, .y1 = 1, .height = 200, .whole_x = cases[i].whole};
+            *(along_y ? &c.y0 : &c.x0) = cases[i].from;
+            *(along_y ? &c.y1 : &c.x1) = cases[i].to;
+            *(along_y ? &c.log_y : &c.log_x) = cases[i].logarithmic;
+            begin(&c);
+            html_chart_begin(&c, "a < b", "across", "up & down");
+            end(&c);
+            check_ticks(&c, along_y, cases[i].ticks, cases[i].count);
+            says("<figcaption>a &lt; b</figcaption>");
+            says(">across</text>");
+            says(">up &amp; down</text>");
+            says("d=\"M46.0 8V166.0H348\"/>");
+            free(text);
+        }
+}
+
+static void points_lie_where_their_values_are(void **state)
+{
+    const double x[] = {1, 10, 100, 1000, 5000}, y[] = {0.5, NAN, 2, 1, 9}, low[] = {0, 0, 1, 0, 2},
+                 high[] = {1, 2, 3, 2, 4};
+    struct html_chart c = {.x0 = 1, .x1 = 1000, .y0 = 0, .y1 = 4, .log_x = true, .height = 142};
+    (void)state;
+    begin(&c);
+    html_chart_line(&c, 9, "a & b", x, y, 5);
+    html_chart_band(&c, 2, x, low, high, 4);
+    html_chart_rule(&c, 100);
+    end(&c);
+    /* 100 units high: a 25th of a unit for a hundredth; the last point is beyond both ends. */
+    says(
+        "stroke=\"var(--s1)\" stroke-width=\"1.6\" stroke-dasharray=\"4 2\" d=\"M46.0 95.5M247.3 58.0L348.0 83.0L348.0 8.0\"");
+    says("<circle cx=\"247.3\" cy=\"58.0\" r=\"2.4\" fill=\"var(--s1)\"><title>a &amp; b, 100: 2</title></circle>");
+    assert_null(strstr(text, "a &amp; b, 10: "));
+    says(
+        "fill=\"var(--s2)\" fill-opacity=\".18\" d=\"M46.0 83.0L146.7 58.0L247.3 33.0L348.0 58.0L348.0 108.0L247.3 83.0"
+        "L146.7 108.0L46.0 108.0Z\"");
+    says("<path class=\"axis\" d=\"M247.3 8V108.0\"/>");
+    free(text);
+    begin(&c);
+    html_chart_band(&c, 2, x, low, y, 4); /* not of numbers alone */
+    end(&c);
+    assert_null(strstr(text, "fill-opacity"));
+    free(text);
+}
+
+static void rows_have_intervals(void **state)
+{
+    static const char *const rows[] = {"first", "second < third", "last"};
+    struct html_chart c = {.x0 = 0, .x1 = 2, .y1 = 1, .height = 132, .rows = rows, .row_count = 3};
+    (void)state;
+    begin(&c);
+    html_chart_begin(&c, "rows", "ratio", NULL);
+    html_chart_interval(&c, 0, 1, "one", 1, 0.5, 1.5);
+    html_chart_interval(&c, 3, 2.25, "other", 0.5, (double)NAN, 1);
+    html_chart_interval(&c, 3, 0, "none", (double)NAN, 0, 1);
+    end(&c);
+    /* Rows of 30 units: in the middle of each. */
+    says("<path class=\"grid\" d=\"M128.0 23.0H348\"/><text x=\"124.0\" y=\"26.5\" text-anchor=\"end\">first</text>");
+    says("y=\"56.5\" text-anchor=\"end\">second &lt; third</text>");
+    says("y=\"86.5\" text-anchor=\"end\">last</text>");
+    says(
+        "<path stroke=\"var(--s0)\" stroke-width=\"1.6\" d=\"M183.0 53.0H293.0\"/><circle cx=\"238.0\" cy=\"53.0\" r=\"3\" "
+        "fill=\"var(--s0)\"><title>one: 1 (0.5 to 1.5)</title></circle>");
+    says("</circle>\n<circle cx=\"183.0\" cy=\"90.5\" r=\"3\" fill=\"var(--s3)\"><title>other: 0.5 ");
+    assert_null(strstr(text, "none"));
+    says(">0.5</text>");
+    free(text);
+}
+
+static void legends_name_series(void **state)
+{
+    static const char *const names[] = {"bf16", "a & b"};
+    FILE *stream = open_memstream(&text, &length);
+    (void)state;
+    html_legend(stream, names, 2);
+    assert_int_equal(fclose(stream), 0);
+    says("stroke=\"var(--s0)\" stroke-width=\"2\" stroke-dasharray=\"\"");
+    says(
+        "stroke-dasharray=\"4 2\" d=\"M0 5H30\"/><circle cx=\"15\" cy=\"5\" r=\"3\" fill=\"var(--s1)\"/></svg>a &amp; b</li></ul>");
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(axes_have_round_ticks),
+        cmocka_unit_test(points_lie_where_their_values_are),
+        cmocka_unit_test(rows_have_intervals),
+        cmocka_unit_test(legends_name_series),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
