@@ -147,10 +147,20 @@ static void run_all(struct one *ranks, const struct worker_request *request, con
 
 static void run_ranks(const struct worker_request *request, const struct gb_fixture *f, struct worker_result *result)
 {
+    enum { MOST_PROCESSES = 64 };
     const uint32_t count = f->exchanged.asked.ranks;
     char folder[4096];
-    struct one *ranks = calloc(count, sizeof *ranks);
     memset(result, 0, sizeof *result);
+    if (count > MOST_PROCESSES || request->timing.samples) {
+        result->verdict = VERDICT_NOT_RUN;
+        if (request->timing.samples)
+            snprintf(result->reason, sizeof result->reason, "kernels in one process a rank are not timed");
+        else
+            snprintf(result->reason, sizeof result->reason, "%u ranks, and a process for each; at most %d are started",
+                     count, MOST_PROCESSES);
+        return;
+    }
+    struct one *ranks = calloc(count, sizeof *ranks);
     snprintf(folder, sizeof folder, "%s/gaugeblock-ranks-XXXXXX", child_folder());
     if (!ranks || !mkdtemp(folder)) {
         result->verdict = VERDICT_NOT_RUN;

@@ -108,7 +108,7 @@ void oracle_combine(const struct gb_arguments *a, float *output)
 {
     const struct gb_exchange *x = a->exchange;
     int32_t *routes = malloc(sizeof *routes * x->ranks * x->tokens * x->top_k);
-    bool any;
+    bool any = false;
 
     oracle_routes(x, a->placement, a->ids, routes);
     for (uint32_t token = 0; token < x->ranks * x->tokens; token++)
