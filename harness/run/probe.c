@@ -126,7 +126,8 @@ int input_fixture(const char *path, unsigned timeout_s, struct gb_fixture **fixt
     *fixture = NULL;
     progress("reading the fixture, generating its weights", 0.0);
     int shared = gb_fixture_shared(path);
-    int code = shared < 0 ? read_fixture(path, timeout_s, fixture, error) : receive_fixture(path, shared, fixture, error);
+    int code =
+        shared < 0 ? read_fixture(path, timeout_s, fixture, error) : receive_fixture(path, shared, fixture, error);
     if (code == EXIT_USAGE)
         input_name(path, error);
     progress_done();
