@@ -34,7 +34,7 @@ class Problem:
         self.fixture = fixture
         self.experts = experts
         self.layers = 1
-        self.quantises = bool(lib.gb_fixture_quantises(fixture))
+        self.quantises, self.exchanges = bool(lib.gb_fixture_quantises(fixture)), False
         sizes = ("tokens", "hidden", "intermediate", "experts", "top_k")
         self.shape = types.SimpleNamespace(**{name: getattr(fixture.shape, name) for name in sizes})
 
