@@ -76,7 +76,7 @@ def declarations(text: str) -> str:
     """What remains of one of our headers for a parser of C declarations: no preprocessor, no comments, no linkage."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     text = re.sub(r"^#ifdef __cplusplus.*?^#endif$", "", text, flags=re.S | re.M)
-    text = re.sub(r"^\s*#.*?(?<!\\)$", "", text, flags=re.M)
+    text = re.sub(r"^\s*#(?:.*\\\n)*.*$", "", text, flags=re.M)
     text = re.sub(r"__attribute__\(\(.*?\)\)\)", "", text, flags=re.S)
     return text.replace("GB_API", "")
 

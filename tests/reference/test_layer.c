@@ -445,7 +445,7 @@ static void the_kernel_table_runs_the_reference(void **state)
         checked++;
     }
     assert_int_equal(checked, 4 * contracts); /* layer, gate_up, down and routed layer of each */
-    assert_int_equal(left, 3);
+    assert_int_equal(left, 5);
 }
 
 int main(void)
