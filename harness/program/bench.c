@@ -89,14 +89,6 @@ static void append(struct argp_state *state, const char *what, struct words *wor
     words->of[words->count++] = value;
 }
 
-static unsigned number(struct argp_state *state, const char *name, const char *text, unsigned high)
-{
-    uint64_t value = 0;
-    if (!parse_number(text, 1, high, &value))
-        usage_error(state, "%s %s: give a whole number from 1 to %u", name, text, high);
-    return (unsigned)value;
-}
-
 static void check_options(struct bench_options *o, struct argp_state *state)
 {
     uint32_t batches[MAX_BATCHES], count;
@@ -151,10 +143,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->timing.hot = true;
         return 0;
     case OPTION_SAMPLES:
-        o->timing.samples = number(state, "--samples", argument, MOST_TIMES);
+        o->timing.samples = (uint32_t)option_number(state, "samples", argument, 1, MOST_TIMES);
         return 0;
     case OPTION_TIMEOUT:
-        o->timeout_s = number(state, "--timeout", argument, 1 << 20);
+        o->timeout_s = (unsigned)option_number(state, "timeout", argument, 1, 1 << 20);
         return 0;
     case OPTION_PLOT:
         o->plot = argument;
