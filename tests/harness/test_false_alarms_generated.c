@@ -213,7 +213,5 @@ int main(int argc, char **argv)
     uint32_t fixtures = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : all ? ALL_FIXTURES : SOME_FIXTURES;
     struct alarms a = count(first, fixtures, some ? STRIDE : 1);
     alarms_print(stdout, &a, all ? "test_false_alarms_generated all" : "test_false_alarms_generated", fixtures);
-    bool mostly_said = a.vacuous <= a.runs / 20; /* all slots empty, or all values below the normal range */
-    a.vacuous = 0;
-    return alarms_bad(&a, NULL, all) || !mostly_said || a.runs < 6ull * fixtures;
+    return alarms_bad(&a, NULL, all) || a.runs < 6ull * fixtures;
 }
