@@ -5,9 +5,9 @@
 set -eu
 
 packages="gcc g++ libc6-dev make cmake ninja-build pkgconf libhdf5-dev libopenblas-dev libssl-dev libjansson-dev
-    libxml2-dev libxml2-utils libgsl-dev librandom123-dev libcmocka-dev libmpfr-dev python3 python3-numpy python3-h5py python3-cffi"
+    libxml2-utils libgsl-dev librandom123-dev libcmocka-dev libmpfr-dev python3 python3-numpy python3-h5py python3-cffi"
 commands="gcc g++ make cmake ninja pkg-config python3"
-modules="hdf5 openblas libcrypto jansson libxml-2.0 gsl cmocka mpfr"
+modules="hdf5 openblas libcrypto jansson gsl cmocka mpfr"
 
 say() {
     echo "setup: $*"

@@ -66,8 +66,8 @@ void html_text(FILE *stream, const char *text)
         case '"':
             fputs("&quot;", stream);
             break;
-        default:
-            fputc(*text, stream);
+        default: /* control characters, which XML has not, are told by a mark */
+            fputc((unsigned char)*text < ' ' && *text != '\n' && *text != '\t' ? '?' : *text, stream);
         }
 }
 

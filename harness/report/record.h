@@ -46,6 +46,9 @@ typedef bool report_writer(FILE *stream, const char *path, const json_t *record)
 enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error);
 /* For people; verbose: with all figures. */
 void report_table(FILE *stream, const json_t *record, bool verbose);
+/* "fixture.h5 batch 8", "fixture.h5 batch 8 route": what tells cases of one subject apart. A file that was refused has
+ * no batch. */
+void record_case_name(const json_t *one, char *text, size_t bytes);
 /* JUnit XML and Markdown into an open stream; false if writing failed. */
 bool report_junit(FILE *stream, const json_t *record);
 bool report_markdown(FILE *stream, const json_t *record);
