@@ -24,22 +24,23 @@ static gb_bf16 to_bf16(float value)
     return (gb_bf16){(uint16_t)((u.bits + 0x7FFF + (u.bits >> 16 & 1)) >> 16)};
 }
 
-/* One weight: an E2M1 code, two of which share a byte, times the E8M0 scale of its block of 32 columns. */
-static float weight(const struct gb_weights *w, uint32_t expert, uint32_t row, uint32_t column)
-{
-    static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    const uint8_t *codes = w->codes, *scales = w->scales;
-    size_t r = (size_t)expert * w->rows + row;
-    uint8_t pair = codes[r * (w->columns / 2) + column / 2];
-    uint8_t code = column % 2 ? pair >> 4 : pair & 15;
-    return ldexpf(e2m1[code], scales[r * (w->columns / 32) + column / 32] - 127);
-}
-
+/* A row of weights times x. A weight is an E2M1 code, two of which share a byte, times the E8M0 scale of its block of 32
+ * columns. */
 static float dot(const struct gb_weights *w, uint32_t expert, uint32_t row, const gb_bf16 *x)
 {
+    static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    size_t r = (size_t)expert * w->rows + row;
+    const uint8_t *codes = (const uint8_t *)w->codes + r * (w->columns / 2);
+    const uint8_t *scales = (const uint8_t *)w->scales + r * (w->columns / 32);
     float sum = 0;
-    for (uint32_t i = 0; i < w->columns; i++)
-        sum += weight(w, expert, row, i) * from_bf16(x[i]);
+    for (uint32_t block = 0; block < w->columns / 32; block++) {
+        float scale = ldexpf(1, scales[block] - 127);
+        for (uint32_t i = block * 32; i < (block + 1) * 32; i++) {
+            uint8_t pair = codes[i / 2];
+            uint8_t code = i % 2 ? pair >> 4 : pair & 15;
+            sum += e2m1[code] * scale * from_bf16(x[i]);
+        }
+    }
     return sum;
 }
 

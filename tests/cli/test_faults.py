@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injected faults: each gets its verdict and exit code, and the others of the run still get theirs."""
-from program import CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
+"""Injected faults: each gets its verdict and exit code, and the others of the run still get theirs.
+
+With `all` every one on a layer of the trained model, too, where a fault takes seconds to explain.
+"""
+from program import ALL, CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
 
 run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0", "--tokens", "6")
-tiny = path("tiny.h5")
+run("make", path("small.h5"), "--shape", "8,3,128,64", "--tokens", "6", "--stored")
+tiny, small = path("tiny.h5"), path("small.h5")
 
 WRONG = ["nibble-order", "scale-index", "gate-up-swapped", "expert-dropped", "routing-weight-missing",
          "last-block-dropped", "one-element"]
@@ -20,8 +24,8 @@ SAYS = {"unwritten-row": "never written", "writes-past-end": "outside a buffer",
         "crash": "signal", "exits": "exit()", "nondeterministic": "two runs",
         "reads-unwritten": "two runs", "does-nothing": "never written"}
 
-for name, code in CODES.items():
-    one = record(tiny, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)
+for name, code, fixture in [(*row, f) for row in CODES.items() for f in [small, tiny][:1 + ALL]]:
+    one = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)
     case, = one["cases"]
     expect(case["exit_code"] == code, f"{name}: {case['verdict']}")
     expect(SAYS.get(name, "") in case["reason"], f"{name}: {case['reason']}")
@@ -32,11 +36,11 @@ for name, code in CODES.items():
 
 # A write outside a buffer is all that is wrong: nothing is guessed of outputs that are right.
 for name in ("writes-past-end", "writes-past-end-unordered", "changes-input"):
-    case, = record(path("tiny.h5"), "--subject", FAULTS, "--kernel", f"faults/{name}", code=1)["cases"]
+    case, = record(small, "--subject", FAULTS, "--kernel", f"faults/{name}", code=1)["cases"]
     expect("explanation" not in case and case["reason"].endswith("; its outputs pass every check"), case["reason"])
     expect("only" not in case["reason"] and "known bug" not in case["reason"], case["reason"])
 
-one = record(tiny, "--subject", FAULTS, "--kernel", "faults/hang", "--timeout", "2", code=5)
+one = record(small, "--subject", FAULTS, "--kernel", "faults/hang", "--timeout", "2", code=5)
 expect("no result after 2 s" in one["cases"][0]["reason"], one["cases"][0]["reason"])
 
 one = record(tiny, "--subject", FAULTS, "--kernel", "faults/none", "--kernel", "faults/crash", "--kernel",

@@ -72,13 +72,13 @@ def check(mistake, kernel, name):
 with concurrent.futures.ThreadPoolExecutor(2) as pool:
     for task in [pool.submit(check, mistake, kernel, name) for row, (mistake, kernels, name) in enumerate(TABLE)
                  for number, kernel in enumerate(kernels.split())
-                 if ALL or (row % 2 == 0 and number == row // 2 % len(kernels.split()))]:
+                 if ALL or (row % 4 == 0 and number == row // 4 % len(kernels.split()))]:
         task.result()
 
 
 def marked(name, top_k, tokens, token, zeros):
     """A fixture whose `token` has routing weights 1024 times as large, and whose first `zeros` tokens are zero."""
-    run("make", path(name), "--shape", f"6,{top_k},128,96", "--tokens", tokens, "--stored", "--seed", 3, "--format", "bf16")
+    run("make", path(name), "--shape", f"6,{top_k},64,32", "--tokens", tokens, "--stored", "--seed", 3, "--format", "bf16")
     with h5py.File(path(name), "r+") as file:
         layer, truth = file["layers/0"], file["layers/0/truth"]
         for data in (layer["routing/weights"], truth["routing_weights"], truth["quantised"], truth["original"]):
