@@ -4,7 +4,8 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 MODEL := fixtures/data/tiny-qwen3-moe
-JOBS := $(shell nproc 2>/dev/null || echo 1)
+# One more than there are processors: tests wait, too.
+JOBS := $(shell expr 1 + $$(nproc 2>/dev/null || echo 1))
 
 export DESTDIR
 

@@ -24,8 +24,8 @@ static gb_bf16 to_bf16(float value)
     return (gb_bf16){(uint16_t)((u.bits + 0x7FFF + (u.bits >> 16 & 1)) >> 16)};
 }
 
-/* A row of weights times x. A weight is an E2M1 code, two of which share a byte, times the E8M0 scale of its block of 32
- * columns. */
+/* A row of weights times x. A weight is an E2M1 code, two of which share a byte, times the E8M0 scale of its block of
+ * 32 columns. */
 static float dot(const struct gb_weights *w, uint32_t expert, uint32_t row, const gb_bf16 *x)
 {
     static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};

@@ -92,8 +92,7 @@ bool report_junit(FILE *stream, const json_t *record)
             count_verdicts(cases, "FAIL", "VACUOUS") + count_verdicts(cases, "NONDETERMINISTIC", "NONDETERMINISTIC"),
             count_verdicts(cases, "CRASH", "BAD_INPUT"), count_verdicts(cases, "NOT_RUN", "UNSUPPORTED"));
     time_attribute(stream, record_number(record, "summary", "seconds", NULL));
-    fprintf(stream, " timestamp=\"%.19s\" hostname=\"localhost\">\n",
-            record_text(record, "environment", "date", NULL));
+    fprintf(stream, " timestamp=\"%.19s\" hostname=\"localhost\">\n", record_text(record, "environment", "date", NULL));
     properties(stream, record);
     for (size_t i = 0; i < json_array_size(cases); i++)
         test_case(stream, json_array_get(cases, i));

@@ -42,8 +42,8 @@ check = record(fixture)["cases"][1]["checks"]["exact"]
 expect(check["binding"] and check["result"] == "PASS", f"fp8: {check}")
 run("make", fixture, "--shape", "8,3,256,128", "--tokens", "7", "--layers", "2", "--data", "exact", "--routing", "uniform",
     "--activations", "nvfp4", "--generated")
-for fault in ("none", "next-scale", "nibbles", "recipe", "not"):
-    for suffix in ("-unordered", "-silent"):
+for number, fault in enumerate(("none", "next-scale", "nibbles", "recipe", "not")):
+    for suffix in ("-unordered", "-silent") if ALL else ("-unordered", "-silent")[number % 2:][:1]:
         code = 0 if fault == "none" else 1
         case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/quantised-{fault}{suffix}", "--gate",
                        path("gate.json"), code=code)["cases"]
@@ -56,7 +56,7 @@ expect("exact/1" in refused("make", path("x.h5"), *SHAPE[:4], "--routing", "unif
 
 # Alone, it sees every injected fault that changes anything.
 for weights, activations in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8", "fp8"))[:3 if ALL else 1]:
-    run("make", fixture, "--shape", "6,3,512,256", "--data", "exact", "--routing", "uniform", "--format", weights,
+    run("make", fixture, "--shape", "6,3,512,256" if ALL else "6,3,256,128", "--data", "exact", "--routing", "uniform", "--format", weights,
         "--activations", activations)
     run("power", fixture, "--gate", path("gate.json"), "-o", path("power.json"))
     with open(path("power.json")) as stream:

@@ -12,7 +12,7 @@ from blocks import block
 from program import ALL, CAPTURE, expect, path, run
 from published import EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published, refused, swapped
 
-CAPTURED = ["--capture", CAPTURE, "--tokens", 24]
+CAPTURED = ["--capture", CAPTURE, "--tokens", 24 if ALL else 6]
 CODES = {"nvfp4-pack-quantized": "weight_packed", "mxfp4-pack-quantized": "weight_packed"}
 SCALES = {"fp8-128x128": "weight_scale_inv", "mxfp8-1x32": "weight_scale_inv"}
 GLOBALS = {"modelopt-nvfp4": "weight_scale_2", "nvfp4-pack-quantized": "weight_global_scale"}

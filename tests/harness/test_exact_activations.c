@@ -17,7 +17,7 @@ static const struct gb_shape small = {8, 128, 32, 8, 2};
 enum { CONTRACTS = sizeof contracts / sizeof *contracts };
 
 /* Every how manieth variant of valid orders is run; odd, so that all choices occur. */
-static int sparse = 15;
+static int sparse = 31;
 
 static void ok(enum gb_status status, const struct gb_error *error)
 {
@@ -180,7 +180,8 @@ static bool can_be(const struct contract *c, enum mistake m, bool x)
     }
 }
 
-/* Every mistake fails by this check; in the whole sweep it is printed how many pass all others. */
+/* Every mistake fails by this check; without the whole sweep half of most contracts' are made. The whole one prints how
+ * many pass all others. */
 static void mistakes_are_seen(void **state)
 {
     /* The first is long: of 65,536 elements a few show a division. */
@@ -196,7 +197,8 @@ static void mistakes_are_seen(void **state)
             uint64_t mismatching;
             q->mistake = (enum mistake)(n / 2);
             q->of_x = n % 2;
-            if (!can_be(&contracts[c], q->mistake, q->of_x))
+            bool left_out = sparse > 1 && c > 0 && (n / 2 + n + c) % 2;
+            if (left_out || !can_be(&contracts[c], q->mistake, q->of_x))
                 continue;
             quantised_layer(&b.kernel, b.fixture, &valid, b.output, b.intermediate);
             enum verdict verdict = verdict_of(&b, true, &mismatching);

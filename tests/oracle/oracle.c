@@ -19,19 +19,21 @@ struct format {
     unsigned largest;  /* the magnitude that encoding overflows to */
     unsigned nan;      /* the magnitude that encoding gives a NaN */
     bool nan_keeps_sign;
-    bool one_nan;      /* the code of -0 is NaN and the only one */
-    double *midpoints; /* [finite]: between magnitudes i and i + 1; the last is where rounding overflows */
+    bool one_nan;       /* the code of -0 is NaN and the only one */
+    double *magnitudes; /* [finite + 1]: the last is what rounding overflows to */
+    double *midpoints;  /* [finite]: between magnitudes i and i + 1; the last is where rounding overflows */
 };
 
 static struct format formats[] = {
-    [ORACLE_E2M1] = {2, 1, 1, 8, 0, 7, 7, false, false, NULL}, /* has no NaN: one becomes +6 */
-    [ORACLE_E4M3] = {4, 3, 7, 127, 0, 126, 127, false, false, NULL},
-    [ORACLE_E5M2] = {5, 2, 15, 0x7C, 0x7C, 0x7B, 0x7F, false, false, NULL},
-    [ORACLE_BF16] = {8, 7, 127, 0x7F80, 0x7F80, 0x7F80, 0x7FC0, true, false, NULL},
-    [ORACLE_FP16] = {5, 10, 15, 0x7C00, 0x7C00, 0x7C00, 0x7E00, true, false, NULL},
-    [ORACLE_E4M3FNUZ] = {4, 3, 8, 128, 0, 127, 128, false, true, NULL},
-    [ORACLE_E3M2] = {3, 2, 3, 32, 0, 31, 31, false, false, NULL}, /* no NaN here and below: one becomes the largest */
-    [ORACLE_E2M3] = {2, 3, 1, 32, 0, 31, 31, false, false, NULL},
+    [ORACLE_E2M1] = {2, 1, 1, 8, 0, 7, 7, false, false, NULL, NULL}, /* has no NaN: one becomes +6 */
+    [ORACLE_E4M3] = {4, 3, 7, 127, 0, 126, 127, false, false, NULL, NULL},
+    [ORACLE_E5M2] = {5, 2, 15, 0x7C, 0x7C, 0x7B, 0x7F, false, false, NULL, NULL},
+    [ORACLE_BF16] = {8, 7, 127, 0x7F80, 0x7F80, 0x7F80, 0x7FC0, true, false, NULL, NULL},
+    [ORACLE_FP16] = {5, 10, 15, 0x7C00, 0x7C00, 0x7C00, 0x7E00, true, false, NULL, NULL},
+    [ORACLE_E4M3FNUZ] = {4, 3, 8, 128, 0, 127, 128, false, true, NULL, NULL},
+    [ORACLE_E3M2] = {3, 2, 3, 32, 0, 31, 31, false, false, NULL,
+                     NULL}, /* no NaN here and below: one becomes the largest */
+    [ORACLE_E2M3] = {2, 3, 1, 32, 0, 31, 31, false, false, NULL, NULL},
 };
 
 /* The value the bits would have if no code were reserved: infinity's code becomes the next power of two, which is
@@ -57,7 +59,7 @@ double oracle_decode(enum oracle_format element, unsigned code)
     if (format->one_nan && code == sign_bit)
         return (double)NAN;
     if (magnitude < format->finite)
-        value = magnitude_value(format, magnitude);
+        value = format->magnitudes[magnitude];
     else if (format->infinity && magnitude == format->infinity)
         value = (double)INFINITY;
     else
@@ -65,22 +67,32 @@ double oracle_decode(enum oracle_format element, unsigned code)
     return code & sign_bit ? -value : value;
 }
 
-/* Runs before main, so that threads find the midpoints in place. */
-__attribute__((constructor)) static void fill_midpoints(void)
+/* 2^(code - 127) of each code. */
+static double powers[256];
+
+/* Runs before main, so that threads find the tables in place. */
+__attribute__((constructor)) static void fill_tables(void)
 {
     for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++) {
+        formats[f].magnitudes = malloc((formats[f].finite + 1) * sizeof(double));
         formats[f].midpoints = malloc(formats[f].finite * sizeof(double));
-        if (!formats[f].midpoints)
+        if (!formats[f].magnitudes || !formats[f].midpoints)
             abort();
+        for (unsigned i = 0; i <= formats[f].finite; i++)
+            formats[f].magnitudes[i] = magnitude_value(&formats[f], i);
         for (unsigned i = 0; i < formats[f].finite; i++)
-            formats[f].midpoints[i] = (magnitude_value(&formats[f], i) + magnitude_value(&formats[f], i + 1)) / 2;
+            formats[f].midpoints[i] = (formats[f].magnitudes[i] + formats[f].magnitudes[i + 1]) / 2;
     }
+    for (int code = 0; code < 256; code++)
+        powers[code] = code == 0xFF ? (double)NAN : ldexp(1, code - 127);
 }
 
-__attribute__((destructor)) static void free_midpoints(void)
+__attribute__((destructor)) static void free_tables(void)
 {
-    for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++)
+    for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++) {
+        free(formats[f].magnitudes);
         free(formats[f].midpoints);
+    }
 }
 
 /* The magnitude nearest to x >= 0, the even one where two are equally near. */
@@ -130,12 +142,12 @@ unsigned oracle_finite(enum oracle_format element)
 
 double oracle_magnitude(enum oracle_format element, unsigned magnitude)
 {
-    return magnitude_value(&formats[element], magnitude);
+    return formats[element].magnitudes[magnitude];
 }
 
 double oracle_e8m0_decode(unsigned code)
 {
-    return code == 0xFF ? (double)NAN : ldexp(1, (int)code - 127);
+    return powers[code & 0xFF];
 }
 
 /* The least power of two that is not below |value|; the largest there is if all are. */

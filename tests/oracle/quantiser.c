@@ -101,7 +101,7 @@ static unsigned power_below(double r)
 {
     unsigned code = 0;
 
-    while (code < 0xFE && ldexp(1, (int)code + 1 - 127) <= r)
+    while (code < 0xFE && oracle_e8m0_decode(code + 1) <= r)
         code++;
     return code;
 }
@@ -111,7 +111,7 @@ static unsigned power_above(double r)
 {
     unsigned code = 0;
 
-    while (code < 0xFE && ldexp(1, (int)code - 127) < r)
+    while (code < 0xFE && oracle_e8m0_decode(code) < r)
         code++;
     return code;
 }

@@ -20,18 +20,20 @@ static gb_bf16 bf16_code(float value)
     return (gb_bf16){(uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
 }
 
-static double e2m1_value(unsigned code)
-{
-    static const double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-    return code & 8 ? -magnitudes[code & 7] : magnitudes[code & 7];
-}
+/* Of each code. */
+static const double e2m1[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
 
-static double e4m3_value(unsigned code)
+/* Of each code, before main. */
+static double e4m3[256];
+
+__attribute__((constructor)) static void fill_e4m3(void)
 {
-    unsigned exponent = code >> 3 & 15, mantissa = code & 7;
-    double unit = power_of_two((int)(exponent ? exponent : 1) - 10);
-    double value = (exponent ? 8 + mantissa : mantissa) * unit;
-    return (code & 0x7F) == 0x7F ? (double)NAN : code & 0x80 ? -value : value;
+    for (unsigned code = 0; code < 256; code++) {
+        unsigned exponent = code >> 3 & 15, mantissa = code & 7;
+        double unit = power_of_two((int)(exponent ? exponent : 1) - 10);
+        double value = (exponent ? 8 + mantissa : mantissa) * unit;
+        e4m3[code] = (code & 0x7F) == 0x7F ? (double)NAN : code & 0x80 ? -value : value;
+    }
 }
 
 static double e8m0_value(unsigned code)
@@ -47,7 +49,7 @@ static double scale_value(const struct gb_weights *w, uint32_t expert, uint32_t 
     size_t matrix = (size_t)expert * w->halves + row / rows;
     switch (w->format) {
     case GB_NVFP4:
-        return e4m3_value(((const uint8_t *)w->scales)[at / 16]);
+        return e4m3[((const uint8_t *)w->scales)[at / 16]];
     case GB_MXFP4:
     case GB_MXFP8:
         return e8m0_value(((const uint8_t *)w->scales)[at / 32]);
@@ -59,22 +61,23 @@ static double scale_value(const struct gb_weights *w, uint32_t expert, uint32_t 
     }
 }
 
-/* values: [columns], with all scales. */
-static void decode_row(const struct gb_weights *w, uint32_t expert, uint32_t row, double *values)
+/* values: [columns], with all scales, the global one as it is given. */
+static void decode_row(const struct gb_weights *w, uint32_t expert, uint32_t row, double global, double *values)
 {
     size_t first = ((size_t)expert * w->rows + row) * w->columns;
     const uint8_t *bytes = w->codes;
-    double scale = 1,
-           global = w->global_scales ? (double)w->global_scales[expert * w->halves + row / (w->rows / w->halves)] : 1;
-    for (uint32_t c = 0; c < w->columns; c++) {
-        if (c % 16 == 0)
-            scale = scale_value(w, expert, row, c) * global;
+    for (uint32_t block = 0; block < w->columns; block += 16) {
+        uint32_t end = w->columns - block < 16 ? w->columns : block + 16;
+        double scale = scale_value(w, expert, row, block) * global;
         if (w->format == GB_BF16)
-            values[c] = (double)bf16_value(((const gb_bf16 *)w->codes)[first + c]);
+            for (uint32_t c = block; c < end; c++)
+                values[c] = (double)bf16_value(((const gb_bf16 *)w->codes)[first + c]);
         else if (w->format == GB_NVFP4 || w->format == GB_MXFP4)
-            values[c] = scale * e2m1_value(bytes[(first + c) / 2] >> ((first + c) % 2 * 4) & 15);
+            for (uint32_t c = block; c < end; c++)
+                values[c] = scale * e2m1[bytes[(first + c) / 2] >> ((first + c) % 2 * 4) & 15];
         else
-            values[c] = scale * e4m3_value(bytes[first + c]);
+            for (uint32_t c = block; c < end; c++)
+                values[c] = scale * e4m3[bytes[first + c]];
     }
 }
 
@@ -88,16 +91,21 @@ struct terms {
     uint32_t bits; /* of the accumulator */
 };
 
-/* To the accumulator's significand bits: to nearest, ties to even, or toward zero. */
+/* To the accumulator's significand bits: to nearest, ties to even, or toward zero. What is added to the binary64
+ * number's bits carries into its exponent where rounding does. */
 static float narrow(const struct terms *terms, double value)
 {
-    int exponent, bits = (int)terms->bits;
-    double significand = frexp(value, &exponent);
+    unsigned dropped = 53 - terms->bits;
+    uint64_t bits;
 
-    if (!isfinite(value) || (bits >= 24 && !terms->valid->truncate))
+    if (!isfinite(value) || (terms->bits >= 24 && !terms->valid->truncate))
         return (float)value;
-    significand = ldexp(significand, bits);
-    return (float)ldexp(terms->valid->truncate ? trunc(significand) : rint(significand), exponent - bits);
+    memcpy(&bits, &value, sizeof bits);
+    if (!terms->valid->truncate)
+        bits += (1ull << (dropped - 1)) - 1 + (bits >> dropped & 1);
+    bits = bits >> dropped << dropped;
+    memcpy(&value, &bits, sizeof value);
+    return (float)value;
 }
 
 static float term(const struct terms *terms, uint32_t n)
@@ -141,10 +149,25 @@ static float sum(const struct terms *terms, float start)
     return start;
 }
 
-static void fill_order(const struct valid_kernel *valid, uint32_t *order, uint32_t count)
+struct scratch {
+    double *row;        /* [columns] */
+    float *weights;     /* [columns] */
+    uint32_t *order;    /* [columns], of which `ordered` are filled */
+    float *x;           /* [tokens, hidden]: what gate_up takes, without `late` */
+    float *h;           /* [tokens, top_k, intermediate]: the same for down */
+    float late_x, late; /* what is left to multiply a product with: d_x and d_h, or 1 */
+    uint32_t ordered;
+};
+
+/* The sequence of a sum's terms, [count], which is the same for all sums of one length. */
+static const uint32_t *order_of(const struct valid_kernel *valid, struct scratch *scratch, uint32_t count)
 {
     uint64_t random = valid->seed;
+    uint32_t *order = scratch->order;
 
+    if (scratch->ordered == count)
+        return order;
+    scratch->ordered = count;
     for (uint32_t i = 0; i < count; i++)
         order[i] = valid->order == VALID_REVERSED ? count - 1 - i : i;
     for (uint32_t i = count; valid->order == VALID_SHUFFLED && i > 1; i--) {
@@ -152,16 +175,8 @@ static void fill_order(const struct valid_kernel *valid, uint32_t *order, uint32
         order[i - 1] = order[other];
         order[other] = swap;
     }
+    return order;
 }
-
-struct scratch {
-    double *row;        /* [columns] */
-    float *weights;     /* [columns] */
-    uint32_t *order;    /* [columns] */
-    float *x;           /* [tokens, hidden]: what gate_up takes, without `late` */
-    float *h;           /* [tokens, top_k, intermediate]: the same for down */
-    float late_x, late; /* what is left to multiply a product with: d_x and d_h, or 1 */
-};
 
 static float global_scale(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
@@ -177,12 +192,11 @@ static float dot(const struct gb_weights *weights, uint32_t expert, uint32_t row
     float global = global_scale(weights, expert, row);
     bool inside = valid->scales_first || factor != 1 || start != 0;
 
-    decode_row(weights, expert, row, scratch->row);
-    fill_order(valid, scratch->order, weights->columns);
+    decode_row(weights, expert, row, inside ? (double)global : 1, scratch->row);
     for (uint32_t i = 0; i < weights->columns; i++)
-        scratch->weights[i] =
-            inside ? (float)scratch->row[i] * factor * late : (float)(scratch->row[i] / (double)global);
-    struct terms terms = {weights->columns, scratch->weights, values, scratch->order, valid, bits};
+        scratch->weights[i] = inside ? (float)scratch->row[i] * factor * late : (float)scratch->row[i];
+    struct terms terms = {
+        weights->columns, scratch->weights, values, order_of(valid, scratch, weights->columns), valid, bits};
     float result = sum(&terms, start);
     if (inside)
         return result;
@@ -293,7 +307,7 @@ static float quantised(const struct problem *problem, enum gb_operator operation
         bits[i] = bf16_code(values[i]);
     oracle_quantise_activations(a, operation == GB_DOWN, bits, codes, scale_codes, scales);
     for (size_t i = 0; i < count; i++) {
-        double code = rules->element == GB_E2M1 ? e2m1_value(codes[i]) : e4m3_value(codes[i]);
+        double code = rules->element == GB_E2M1 ? e2m1[codes[i]] : e4m3[codes[i]];
         values[i] = (float)(code * (double)scales[i / rules->block_columns] * (double)d / (double)late);
     }
     free(bits);
@@ -323,7 +337,8 @@ void valid_layer_changed(const struct problem *problem, const struct valid_kerne
                               malloc(inputs * sizeof(float)),
                               malloc(inner * sizeof(float)),
                               1,
-                              1};
+                              1,
+                              0};
 
     if (!scratch.row || !scratch.weights || !scratch.order || !scratch.x || !scratch.h)
         abort();
