@@ -378,7 +378,10 @@ def _problem(m: _Moe) -> Problem:
     w13 = layouts.Projection("w13", m.format, m.layout, sizes["experts"], 2 * inner, hidden, 2)
     w2 = layouts.Projection("w2", m.format, m.layout, sizes["experts"], hidden, inner, 1)
     own = {**sizes, "experts": len(used), "top_k": ids.shape[1]}
-    problem = Problem.of_layer(own, m.format, experts=used if len(used) < sizes["experts"] else None)
+    try:
+        problem = Problem.of_layer(own, m.format, experts=used if len(used) < sizes["experts"] else None)
+    except ValueError as refusal:
+        raise ValueError(f"{refusal}; these are w13's sizes in layout {m.layout!r}") from None
     layer = problem.fixture.layer[0]
     for to, projection, given in ((layer.gate_up, w13, m.w13), (layer.down, w2, m.w2)):
         made = layouts.canonical(projection, given, used)

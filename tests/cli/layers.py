@@ -85,7 +85,7 @@ def prepared(a, bug):
     if bug == "slot":
         a.weights[:, -1] = 0
     elif bug == "weights":
-        a.weights = np.roll(a.weights, 1, axis=1)
+        a.weights = np.roll(a.weights, -1, axis=1)
     elif bug == "tokens":
         a.x = np.roll(a.x, 1, axis=0)
     elif bug == "experts":
