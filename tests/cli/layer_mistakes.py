@@ -16,3 +16,7 @@ MISTAKES = {
     "global scales": "global scale of gate used for up",
     "bf16 weights": "routing weight in bf16",
 }
+
+# Those that are named in a layer of Qwen3-Next's sizes, too; there only some neighbouring tokens are looked at, and the
+# first of them has its row from outside.
+NAMED_IN_LARGE = [name for name in MISTAKES if name != "tokens"]
