@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * wgmma m64n8k32 with E4M3 operands and FP32 accumulators against docs/numerics.md#wgmma-fp8: every output of many
- * instructions against a model in integers, for the number of fraction bits of the text and for its neighbours, which must
- * not fit.
+ * instructions against a model in integers, for the number of fraction bits of the text and for its neighbours, which
+ * must not fit.
  *
  * usage: test_wgmma [INSTRUCTIONS]    of every kind of data; 20000 by default. JSON on stdout
  */
@@ -23,7 +23,8 @@ constexpr int fraction_bits = 13; /* of the text */
 __global__ void multiply(const uint8_t *a, const uint8_t *b, const float *c, float *d)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    __shared__ alignas(128) uint8_t shared[columns * depth]; /* two matrices of 8 rows of 16 bytes, one after the other */
+    __shared__ alignas(128)
+        uint8_t shared[columns * depth]; /* two matrices of 8 rows of 16 bytes, one after the other */
     a += (size_t)blockIdx.x * rows * depth;
     b += (size_t)blockIdx.x * columns * depth;
     c += (size_t)blockIdx.x * outputs;
@@ -39,13 +40,14 @@ __global__ void multiply(const uint8_t *a, const uint8_t *b, const float *c, flo
     float sum[4] = {c[at], c[at + 1], c[at + 8 * columns], c[at + 8 * columns + 1]};
     uint64_t address = (uint64_t)__cvta_generic_to_shared(shared);
     uint64_t right = (address & 0x3FFFF) >> 4 | (uint64_t)(128 >> 4) << 16 | (uint64_t)(256 >> 4) << 32;
-    asm volatile("wgmma.fence.sync.aligned;\n"
-                 "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, 1;\n"
-                 "wgmma.commit_group.sync.aligned;\n"
-                 "wgmma.wait_group.sync.aligned 0;\n"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right)
-                 : "memory");
+    asm volatile(
+        "wgmma.fence.sync.aligned;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, 1;\n"
+        "wgmma.commit_group.sync.aligned;\n"
+        "wgmma.wait_group.sync.aligned 0;\n"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right)
+        : "memory");
     d[at] = sum[0];
     d[at + 1] = sum[1];
     d[at + 8 * columns] = sum[2];
@@ -111,7 +113,8 @@ enum kind { ANY, NEAR, ZEROS, CANCEL, WIDE_C, KINDS };
 const char *const names[KINDS] = {"any", "near", "zeros", "cancel", "wide c"};
 const char *const meanings[KINDS] = {"any codes but NaN, c 0 or of 20 binades", "codes of 4 binades, c like their sums",
                                      "three quarters of the codes zeros of either sign",
-                                     "products that cancel but for one", "c of 60 binades, from far below to far above"};
+                                     "products that cancel but for one",
+                                     "c of 60 binades, from far below to far above"};
 
 struct draw {
     uint64_t state;
@@ -134,7 +137,8 @@ struct draw {
     {
         float v = 1.0f + ldexpf((float)(next() & 0x7FFFFF), -23);
         int least = of == NEAR ? -4 : of == WIDE_C ? -30 : -10, binades = of == NEAR ? 10 : of == WIDE_C ? 60 : 20;
-        return of != WIDE_C && !(next() % 4) ? 0.0f : ldexpf(next() % 2 ? v : -v, least + (int)(next() % (uint32_t)binades));
+        return of != WIDE_C && !(next() % 4) ? 0.0f
+                                             : ldexpf(next() % 2 ? v : -v, least + (int)(next() % (uint32_t)binades));
     }
 };
 
@@ -188,21 +192,24 @@ int main(int argc, char **argv)
         for (int64_t i = 0; i < (int64_t)count * outputs; i++)
             for (int F = 0; F < 3; F++) {
                 int64_t block = i / outputs, row = i % outputs / columns, column = i % columns;
-                float want = model(&left[(size_t)(block * rows + row) * depth], &right[(size_t)(block * columns + column) * depth],
-                                   added[(size_t)i], fraction_bits - 1 + F);
+                float want =
+                    model(&left[(size_t)(block * rows + row) * depth],
+                          &right[(size_t)(block * columns + column) * depth], added[(size_t)i], fraction_bits - 1 + F);
                 if (memcmp(&want, &d[i], sizeof want))
 #pragma omp critical
                 {
                     wrong[of][F]++;
                     if (F == 1 && shown++ < 4)
-                        fprintf(stderr, "%s: c %a, wgmma %a, model %a\n", names[of], (double)added[(size_t)i], (double)d[i], (double)want);
+                        fprintf(stderr, "%s: c %a, wgmma %a, model %a\n", names[of], (double)added[(size_t)i],
+                                (double)d[i], (double)want);
                 }
             }
         compared += (uint64_t)count * outputs;
-        printf("  {\"kind\": \"%s\", \"meaning\": \"%s\", \"outputs\": %llu, \"mismatches\": %llu, \"with one bit less\": %llu, "
-               "\"with one bit more\": %llu}%s\n",
-               names[of], meanings[of], (unsigned long long)count * outputs, (unsigned long long)wrong[of][1],
-               (unsigned long long)wrong[of][0], (unsigned long long)wrong[of][2], of + 1 < KINDS ? "," : "");
+        printf(
+            "  {\"kind\": \"%s\", \"meaning\": \"%s\", \"outputs\": %llu, \"mismatches\": %llu, \"with one bit less\": %llu, "
+            "\"with one bit more\": %llu}%s\n",
+            names[of], meanings[of], (unsigned long long)count * outputs, (unsigned long long)wrong[of][1],
+            (unsigned long long)wrong[of][0], (unsigned long long)wrong[of][2], of + 1 < KINDS ? "," : "");
     }
     printf("], \"outputs\": %llu}\n", (unsigned long long)compared);
     for (int of = 0; of < KINDS; of++)
