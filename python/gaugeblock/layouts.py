@@ -158,10 +158,9 @@ def _rows_first(p, name, array, rows, width):
     _expect(p, name, _shape(array, f"{p.name} {name}"), (p.experts, width, rows), "experts, columns, rows")
     torch = hasattr(array, "stride")
     strides = array.stride() if torch else tuple(step // array.itemsize for step in array.strides)
-    if p.rules.view and width > 1 and strides[1] != 1:
-        raise ValueError(
-            f"{p.name} {name}: strides {list(strides)}; layout {p.layout!r} is a transposed view, contiguous along the columns"
-        )
+    along, kind = (1, "a transposed view, contiguous along the columns") if p.rules.view else (2, "contiguous along the rows")
+    if (p.experts, width, rows)[along] > 1 and strides[along] != 1:
+        raise ValueError(f"{p.name} {name}: strides {list(strides)}; layout {p.layout!r} is {kind}")
     return array.transpose(-2, -1) if torch else array.transpose(0, 2, 1)
 
 

@@ -300,12 +300,13 @@ def _bf16(array, name):
 
 
 def _bf16_terms(values, name):
-    """bf16 arrays whose sum is `values`: one, or of float32 three."""
+    """bf16 arrays whose sum is `values`: one, or of float32 three, each the leading bits of what is left, so that all sums of
+    them are exact."""
     if values.dtype != np.float32:
         return [_bf16(values, name)]
     terms, rest = [], values
     for _ in range(3):
-        terms.append(float32_to_bf16(rest))
+        terms.append((np.ascontiguousarray(rest).view(np.uint32) >> 16).astype(np.uint16))
         rest = rest - bf16_to_float32(terms[-1])
     if rest.any():
         raise ValueError(f"{name}: has values so small that their last bits are subnormal; give larger ones, or bf16")
@@ -358,10 +359,11 @@ def _sizes(m):
     rules = layouts.LAYOUTS[m.layout]
     codes = tuple(getattr(first, "shape", ()))
     if len(shape) != 2 or len(codes) != (4 if rules.blocked else 3):
-        raise ValueError(f"x {list(shape)}, codes of w13 {list(codes)}: give [tokens, hidden] and [experts, rows, ...]")
+        raise ValueError(f"x {list(shape)}, codes of w13 {list(codes)}: give [tokens, hidden] and [experts, rows, ...], of "
+                         f"{4 if rules.blocked else 3} dimensions in layout {m.layout!r}")
     rows = codes[2 if rules.columns_first else 1]
     if rows % 2:
-        raise ValueError(f"w13 has {rows} rows: those of gate and up are as many")
+        raise ValueError(f"w13 has {rows} rows in layout {m.layout!r}: those of gate and up are as many")
     return {"tokens": shape[0], "hidden": shape[1], "intermediate": rows // 2, "experts": codes[0]}
 
 
@@ -378,7 +380,10 @@ def _problem(m: _Moe) -> Problem:
     w13 = layouts.Projection("w13", m.format, m.layout, sizes["experts"], 2 * inner, hidden, 2)
     w2 = layouts.Projection("w2", m.format, m.layout, sizes["experts"], hidden, inner, 1)
     own = {**sizes, "experts": len(used), "top_k": ids.shape[1]}
-    problem = Problem.of_layer(own, m.format, experts=used if len(used) < sizes["experts"] else None)
+    try:
+        problem = Problem.of_layer(own, m.format, experts=used if len(used) < sizes["experts"] else None)
+    except ValueError as refusal:
+        raise ValueError(f"{refusal}; these are w13's sizes in layout {m.layout!r}") from None
     layer = problem.fixture.layer[0]
     for to, projection, given in ((layer.gate_up, w13, m.w13), (layer.down, w2, m.w2)):
         made = layouts.canonical(projection, given, used)

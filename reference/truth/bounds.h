@@ -50,6 +50,9 @@ static inline double gb_sum_variance(double n, double u, double square, double o
     return fmax(nearest, nearest / 4.0 + order);
 }
 
+/* The largest power of two that v is a multiple of; infinite for 0 (exactness.c). */
+double gb_unit(double v);
+
 /* A value with its worst error, the variance of its error, its error where every rounding is toward zero, the
  * variance where partial sums are as large as terms of random signs make them, and what underflow may do to it, which
  * worst counts, too. */

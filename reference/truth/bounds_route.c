@@ -42,15 +42,28 @@ struct precision {
     bool truncates;
 };
 
-/* Of C exact terms, `sum`, the sum of their magnitudes being s and of their squares `squares`: n = C + 4 roundings on
- * the way, each at most u s. Where s may overflow, anything. */
-static double bound_dot(uint32_t hidden, double sum, double s, double squares, const struct precision *p)
+/* Exact terms of a dot product: their sum, that of their magnitudes and of their squares, and the largest power of two
+ * that all are multiples of. */
+struct terms {
+    double sum, s, squares, unit;
+};
+
+/* C exact terms: n = C + 4 roundings on the way, each at most u s, or u times a partial sum of terms in any order. None
+ * where every partial sum is exact. Where s may overflow, anything. */
+static double bound_dot(uint32_t hidden, const struct terms *t, const struct precision *p)
 {
+    double sum = t->sum, s = t->s, squares = t->squares;
+    if (!(s * (1.0 + (hidden + 4.0) * p->u) < (double)FLT_MAX))
+        return INFINITY;
+    if (s * p->u <= t->unit && t->unit >= (double)FLT_MIN)
+        return 0.0;
     double n = hidden + 4.0, worst = gamma_n(n, p->u) * s;
     double order = p->truncates ? gb_order_variance(n, p->u, sum, squares) : 0.0;
     double bias = p->truncates ? n * p->u * fabs(sum) / 2.0 : 0.0;
-    double likely = p->deviations * sqrt(gb_sum_variance(n, p->u, gb_squared(s), order)) + bias;
-    return s * (1.0 + n * p->u) < (double)FLT_MAX ? fmin(worst, likely) : INFINITY;
+    double partial = fabs(sum) * sqrt((n + 2.0) / 3.0) + p->deviations * sqrt((n + 1.0) * squares / 2.0);
+    double square = fmin(gb_squared(s), gb_squared(partial) / n);
+    double likely = p->deviations * sqrt(gb_sum_variance(n, p->u, square, order)) + bias;
+    return fmin(worst, likely);
 }
 
 /* Step 1. x: [hidden] */
@@ -58,14 +71,16 @@ static void bound_logits(const struct gb_arguments *a, const double *x, const st
                          struct token *t)
 {
     for (uint32_t e = 0; e < a->shape.experts; e++) {
-        double sum = 0.0, magnitudes = 0.0, squares = 0.0;
+        struct terms terms = {.unit = INFINITY};
         gb_weights_row(&a->router_weights, 0, e, t->row);
         for (uint32_t i = 0; i < a->shape.hidden; i++) {
-            sum += t->row[i] * x[i];
-            magnitudes += fabs(t->row[i] * x[i]);
-            squares += gb_squared(t->row[i] * x[i]);
+            double term = t->row[i] * x[i];
+            terms.sum += term;
+            terms.s += fabs(term);
+            terms.squares += gb_squared(term);
+            terms.unit = fmin(terms.unit, gb_unit(term));
         }
-        double error = bound_dot(a->shape.hidden, sum, magnitudes, squares, precision);
+        double sum = terms.sum, error = bound_dot(a->shape.hidden, &terms, precision);
         if (a->router->bias == GB_ROUTER_BIAS_LOGIT) {
             sum += (double)a->router_bias[e];
             error += rounding * (fabs(sum) + error);
@@ -150,9 +165,11 @@ static void bound_groups(const struct gb_arguments *a, struct token *t)
     }
 }
 
-/* Errors of the logits enter every weight and the sum it is divided by; then the roundings. */
-static double bound_weights(const struct gb_arguments *a, double widest, const struct token *t)
+/* Errors of the logits enter every weight and the sum it is divided by; then the roundings. deviations: as of the dot
+ * products, of the sum's roundings. */
+static double bound_weights(const struct gb_arguments *a, double widest, double deviations, const struct token *t)
 {
+    double experts = a->shape.experts, additions = fmin(experts, deviations * sqrt(experts / 3.0));
     double smallest = INFINITY, largest = -INFINITY, bias = 0.0;
     if (isinf(widest))
         return INFINITY;
@@ -161,7 +178,8 @@ static double bound_weights(const struct gb_arguments *a, double widest, const s
         largest = fmax(largest, t->logit[e]);
         bias = fmax(bias, a->router->bias == GB_ROUTER_BIAS_LOSSY ? fabs((double)a->router_bias[e]) : 0.0);
     }
-    double roundings = a->shape.experts + 40.0 + 2.0 * (largest - smallest + 2.0 * widest);
+    double arguments = largest - smallest + 2.0 * widest + log(experts);
+    double roundings = additions + 40.0 + 2.0 * arguments;
     double relative = expm1(2.0 * widest + roundings * rounding);
     if (a->router->bias == GB_ROUTER_BIAS_LOSSY) /* the score keeps the digits of score + bias */
         relative += 4.0 * rounding * (1.0 + bias) * (1.0 + exp(-smallest + widest));
@@ -197,7 +215,7 @@ enum gb_status gb_bound_router(const struct gb_arguments *a, const double *x, ui
                 bound_choice(a, e, largest, widest, &t);
             if (a->router->groups > 1)
                 bound_groups(a, &t);
-            relative[n] = bound_weights(a, widest, &t);
+            relative[n] = bound_weights(a, widest, deviations, &t);
         }
         if (!ready)
 #pragma omp critical

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "reference/operators.h"
+#include "reference/truth/bounds.h"
 
 /* Where silu(g) is g, and where it is zero, in every form. */
 static const double silu_open = 32.0, silu_closed = -110.0;
@@ -14,8 +15,7 @@ static const double rounded_up = 4.0;
 static const double largest_sum = 0x1p100, smallest_unit = 0x1p-100;
 enum { FP32_BITS = 24, BF16_BITS = 8 };
 
-/* The largest power of two that v is a multiple of; infinite for 0. */
-static double unit_of(double v)
+double gb_unit(double v)
 {
     uint64_t bits;
     int exponent;
@@ -31,13 +31,13 @@ static double unit_of_all(const double *values, uint32_t count)
 {
     double unit = INFINITY;
     for (uint32_t i = 0; i < count; i++)
-        unit = fmin(unit, unit_of(values[i]));
+        unit = fmin(unit, gb_unit(values[i]));
     return unit;
 }
 
 static bool has_bits(double v, int bits)
 {
-    return v == 0.0 || fabs(v) < ldexp(unit_of(v), bits);
+    return v == 0.0 || fabs(v) < ldexp(gb_unit(v), bits);
 }
 
 static double bf16_of(double v)
@@ -86,7 +86,7 @@ static void enter(const struct work *w, uint32_t token, double sum, double unit,
 {
     if (sum == 0.0)
         return;
-    double width = global > 0.0f ? (double)global / unit_of((double)global) : 1.0;
+    double width = global > 0.0f ? (double)global / gb_unit((double)global) : 1.0;
     if (!(unit >= smallest_unit && sum <= largest_sum))
         refuse(found, token, "a sum leaves binary32's normal range");
     else if (!(sum <= ldexp(unit, w->accumulator)))
@@ -192,7 +192,7 @@ static void down(struct work *w, const uint32_t *pairs, uint32_t count, const do
             w->sum[o] += fabs(weight) * absolute;
             w->reach[o] += fabs(weight) * magnitudes;
             if (absolute != 0.0 && weight != 0.0)
-                w->unit[o] = fmin(w->unit[o], unit * unit_of(weight) * unit_of_all(h, I));
+                w->unit[o] = fmin(w->unit[o], unit * gb_unit(weight) * unit_of_all(h, I));
         }
         merge(w, &found);
     }

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 import package  # noqa: F401, the package's folder
+from layer_mistakes import MISTAKES, NAMED_IN_LARGE  # noqa: F401
 from gaugeblock import Fixture, bf16_to_float32, float32_to_bf16
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -85,7 +86,7 @@ def prepared(a, bug):
     if bug == "slot":
         a.weights[:, -1] = 0
     elif bug == "weights":
-        a.weights = np.roll(a.weights, 1, axis=1)
+        a.weights = np.roll(a.weights, -1, axis=1)
     elif bug == "tokens":
         a.x = np.roll(a.x, 1, axis=0)
     elif bug == "experts":
@@ -97,21 +98,3 @@ def prepared(a, bug):
     elif bug == "bf16 weights":
         a.weights = bf16_to_float32(float32_to_bf16(a.weights))
     return a
-
-
-# What a kernel does wrong, and words of its diagnosis.
-MISTAKES = {
-    "nibbles": "nibbles of gate and up exchanged",
-    "gate and up": "gate and up swapped",
-    "silu": "sigmoid of 1.702 gate",
-    "relu": "ReLU in place of SiLU",
-    "column": "intermediate: those of the previous column",
-    "output": "output: multiplied by 1.01",
-    "slot": "zero",
-    "weights": "routing weight of the next slot",
-    "tokens": "input x: those of the previous token",
-    "experts": "experts' ids off by 1",
-    "block scales": "scales of the next block in down",
-    "global scales": "global scale of gate used for up",
-    "bf16 weights": "routing weight in bf16",
-}

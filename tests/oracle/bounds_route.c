@@ -18,19 +18,25 @@ static struct logit logit_of(const struct gb_arguments *a, uint32_t e, const dou
     const uint32_t H = a->shape.hidden;
     const long double u = ldexpl(1, -(int)bits), n = H + 4;
     struct logit r = {0, 0};
-    long double S = 0, Q = 0, V, b = 0;
+    long double S = 0, Q = 0, V, P, b = 0, unit = INFINITY;
     for (uint32_t i = 0; i < H; i++) {
         long double term = (long double)oracle_weight_code(&a->router_weights, 0, e, i) * (long double)x[i];
         r.l += term;
         S += fabsl(term);
         Q += term * term;
+        while (isfinite(term) && term != 0 && fmodl(term, unit) != 0)
+            unit = isinf(unit) ? ldexpl(1, ilogbl(term)) : unit / 2;
     }
-    V = n * u * u * S * S / 3;
+    P = fabsl(r.l) * sqrtl((n + 2) / 3) + lambda * sqrtl((n + 1) * Q / 2);
+    P = fminl(n * S * S, P * P);
+    V = u * u * P / 3;
     if (bits < 24) {
-        V = fmaxl(V, n * u * u * S * S / 12 + (n + 1) * (n + 1) * u * u * (Q + r.l * r.l / 16) / 16);
+        V = fmaxl(V, u * u * P / 12 + (n + 1) * (n + 1) * u * u * (Q + r.l * r.l / 16) / 16);
         b = n * u * fabsl(r.l) / 2;
     }
     r.error = fminl((powl(1 + u, n) - 1) * S, lambda * sqrtl(V) + b);
+    if (S <= ldexpl(unit, (int)bits) && unit >= (long double)FLT_MIN)
+        r.error = 0;
     if (S * (1 + n * u) > (long double)FLT_MAX || isnan(S))
         r.error = INFINITY;
     if (a->router->bias == GB_ROUTER_BIAS_LOGIT) {
@@ -138,8 +144,9 @@ static void groups(const struct gb_arguments *a, long double *low, long double *
 }
 
 /* "Weights" */
-static long double missed(const struct gb_arguments *a, const struct logit *logits, long double D)
+static long double missed(const struct gb_arguments *a, const struct logit *logits, long double D, long double lambda)
 {
+    const long double E = a->shape.experts;
     long double least = logits[0].l, most = logits[0].l, bias = 0;
     if (isinf(D))
         return INFINITY;
@@ -149,7 +156,8 @@ static long double missed(const struct gb_arguments *a, const struct logit *logi
         if (a->router->bias == GB_ROUTER_BIAS_LOSSY)
             bias = fmaxl(bias, fabsl((long double)a->router_bias[e]));
     }
-    long double R = most - least, rel = expm1l(2 * D + rounding * (a->shape.experts + 40 + 2 * (R + 2 * D)));
+    long double R = most - least, A = fminl(E, lambda * sqrtl(E / 3));
+    long double rel = expm1l(2 * D + rounding * (A + 40 + 2 * (R + 2 * D + logl(E))));
     if (a->router->bias == GB_ROUTER_BIAS_LOSSY)
         rel += 4 * rounding * (1 + bias) * (1 + expl(D - least));
     if (a->router->weights == GB_BF16)
@@ -175,7 +183,7 @@ void oracle_bound_router(const struct gb_arguments *a, const double *x, unsigned
             choice(a, e, logits, m, D, &low[(size_t)t * E + e], &high[(size_t)t * E + e]);
         if (a->router->groups > 1)
             groups(a, low + (size_t)t * E, high + (size_t)t * E);
-        relative[t] = missed(a, logits, D);
+        relative[t] = missed(a, logits, D, lambda);
     }
     free(logits);
 }
