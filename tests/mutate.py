@@ -32,7 +32,7 @@ import time
 
 FOLDERS = ["quant", "reference", "fixtures", "harness", "python"]
 # Python is not traced: these are the tests that import the package, and that run fixtures/capture.py.
-PYTHON_TESTS = {"python": re.compile("^cli_python|^cli_docs$"), "fixtures": re.compile("^cli_(capture|models)$")}
+PYTHON_TESTS = {"python": re.compile("^cli_(python|testing|docs$)"), "fixtures": re.compile("^cli_(capture|models)")}
 
 
 # Edits ---------------------------------------------------------------------------------------------------------------
@@ -107,7 +107,8 @@ CONDITION = re.compile(r"^(\s*(?:\} else )?if )\((.*)\)( \{)?\s*$")
 
 
 # Without these there is a leak, which sanitizers see, or less said where memory is short, which no test brings about.
-UNSEEN = re.compile(r"\b(\w*free|H5\wclose|close|progress\w*)\(|GB_ENOMEM")
+NO_MEMORY = re.compile(r"GB_ENOMEM|\bno_memory\(")
+UNSEEN = re.compile(r"\b(\w*free|json_decref|H5\wclose|close|progress\w*)\(|" + NO_MEMORY.pattern)
 
 
 def edits_of_line(line, python):
@@ -172,6 +173,8 @@ def mutants_of(root, files):
         python, lines, found[name] = name.endswith(".py"), text.split("\n"), []
         for number in code_lines(text, python):
             line = lines[number - 1]
+            if NO_MEMORY.search("\n".join(lines[number:number + 1])): # a check of what was allocated
+                continue
             found[name] += [(number, kind, line, new) for kind, new in edits_of_line(line, python)]
     return found
 
