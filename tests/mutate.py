@@ -4,11 +4,13 @@
 
 A mutant is one edit of one line: a constant, a comparison, an operator, a rounding, a stride, a dropped statement or
 check. Which ones is a matter of the seed alone. Work happens in copies of the tracked files below build/mutation: a
-build that records which test reaches which line (gcov), and one that the mutants are built in. A mutant is killed when a
-test that reaches its line fails or hangs; one whose object code is the original's is none at all.
+build that records which test reaches which line (gcov), and one that the mutants are built in, of which --at-once makes
+more copies. A mutant is killed when a test that reaches its line fails or hangs; one whose object code is the original's
+is none at all.
 
     python3 tests/mutate.py --seed 7 --count 50
     python3 tests/mutate.py --seed 7 --count 50 --folder harness --minutes 20
+    python3 tests/mutate.py --seed 7 --count 300 --at-once 16 --jobs 2
     python3 tests/mutate.py --kept tests/mutants.txt
 """
 import argparse
@@ -18,6 +20,7 @@ import glob
 import hashlib
 import json
 import os
+import queue
 import random
 import re
 import shutil
@@ -29,7 +32,7 @@ import time
 
 FOLDERS = ["quant", "reference", "fixtures", "harness", "python"]
 # Python is not traced: these are the tests that import the package, and that run fixtures/capture.py.
-PYTHON_TESTS = {"python": re.compile("^cli_python|^cli_docs$"), "fixtures": re.compile("^cli_(capture|models)$")}
+PYTHON_TESTS = {"python": re.compile("^cli_(python|testing|docs$)"), "fixtures": re.compile("^cli_(capture|models)")}
 
 
 # Edits ---------------------------------------------------------------------------------------------------------------
@@ -104,7 +107,8 @@ CONDITION = re.compile(r"^(\s*(?:\} else )?if )\((.*)\)( \{)?\s*$")
 
 
 # Without these there is a leak, which sanitizers see, or less said where memory is short, which no test brings about.
-UNSEEN = re.compile(r"\b(\w*free|H5\wclose|close|progress\w*)\(|GB_ENOMEM")
+NO_MEMORY = re.compile(r"GB_ENOMEM|\bno_memory\(")
+UNSEEN = re.compile(r"\b(\w*free|json_decref|H5\wclose|close|progress\w*)\(|" + NO_MEMORY.pattern)
 
 
 def edits_of_line(line, python):
@@ -169,6 +173,8 @@ def mutants_of(root, files):
         python, lines, found[name] = name.endswith(".py"), text.split("\n"), []
         for number in code_lines(text, python):
             line = lines[number - 1]
+            if NO_MEMORY.search("\n".join(lines[number:number + 1])): # a check of what was allocated
+                continue
             found[name] += [(number, kind, line, new) for kind, new in edits_of_line(line, python)]
     return found
 
@@ -247,19 +253,27 @@ def must(command, **arguments):
     return output
 
 
-# Children that leave by _exit write their counts, too.
-COVERED_EXIT = """extern void _exit(int) __attribute__((noreturn));
+# Children that leave by _exit write their counts, too. What calls exec writes them first, and once only: a child by vfork
+# would do it in its parent's place, which would then not write what it reaches later.
+COVERED_EXIT = """#define vfork fork
+extern void _exit(int) __attribute__((noreturn));
 extern void __gcov_dump(void);
 static inline __attribute__((unused, noreturn)) void gb_covered_exit(int status) { __gcov_dump(); _exit(status); }
 #define _exit gb_covered_exit
 """
 
 
-class Tree:
-    """The copies of the sources and their builds, below build/mutation."""
+# Of a copy every command sees the copy in the place of the first, so that no path of the build differs, and has /tmp and
+# /dev/shm to itself; no process is left of it. $1: the copy, $2: the place, $3: the working folder.
+APART = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", 'mount --bind "$1" "$2" && '
+         'mount -t tmpfs none /tmp && mount -t tmpfs none /dev/shm && cd "$3" && shift 3 && "$@"; exit $?', "sh"]
 
-    def __init__(self, root, where):
-        self.root, self.where = root, where
+
+class Tree:
+    """The copies of the sources and their builds, below build/mutation. files: where `where` really is."""
+
+    def __init__(self, root, where, files=None):
+        self.root, self.where, self.files = root, where, files or where
         self.source = os.path.join(where, "source")
         self.build = os.path.join(where, "build")
         self.map_build = os.path.join(where, "map-build")
@@ -299,8 +313,26 @@ class Tree:
         must(["cmake", "-S", self.source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
               "-DGAUGEBLOCK_CUDA=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", *flags])
 
+    def apart(self, number):
+        """One more copy of the sources and the build, to try a mutant in while others are tried."""
+        files = os.path.join(self.where, "copies", str(number))
+        shutil.rmtree(files, ignore_errors=True)
+        os.makedirs(files)
+        must(["cp", "-a", self.source, self.build, files])
+        copy = Tree(self.root, self.where, files)
+        status, output = copy.make(copy.build, 1)
+        if status != 0:
+            raise Failed(f"no build in a copy with namespaces of its own: exit {status}\n{output[-4000:]}")
+        return copy
+
+    def run(self, command, cwd, **arguments):
+        if self.files != self.where:
+            users = [] if os.geteuid() == 0 else ["--map-root-user"]
+            command = ["unshare", *users, *APART, self.files, self.where, cwd, *command]
+        return run(command, cwd=cwd, **arguments)
+
     def make(self, build, jobs):
-        return run(["cmake", "--build", build, "-j", str(jobs)])
+        return self.run(["ninja", "-j", str(jobs)], build)
 
     def tests(self, build, pattern, labels):
         """[(name, command, environment, working folder, skip code)] of what CTest would run."""
@@ -318,7 +350,7 @@ class Tree:
 
     def run_test(self, test, timeout, extra=None, children=None):
         env = {**os.environ, **test["env"], **(extra or {}), "OMP_NUM_THREADS": "1"}
-        return run(test["command"], cwd=test["cwd"], env=env, timeout=timeout, children=children)
+        return self.run(test["command"], test["cwd"], env=env, timeout=timeout, children=children)
 
 
 def lines_reached(tree, counts, hashes):
@@ -352,8 +384,8 @@ def reach_map(tree, hashes, pattern, labels, options, say, time_is_up):
     if not os.path.exists(os.path.join(tree.map_build, "build.ninja")):
         with open(header, "w") as file:
             file.write(COVERED_EXIT)
-        tree.configure(tree.map_build, [f"-DCMAKE_C_FLAGS=--coverage -fprofile-update=atomic -include {header}",
-                                        "-DCMAKE_C_FLAGS_RELEASE=-O1 -DNDEBUG"])
+        tree.configure(tree.map_build, [f"-DCMAKE_C_FLAGS=--coverage -include {header}",
+                                        "-DCMAKE_C_FLAGS_RELEASE=-O2 -DNDEBUG"])
     listed = {t["name"] for t in tree.tests(tree.build, pattern, labels)}
     if listed - known.keys() and not options.partial:
         say("building with coverage")
@@ -412,7 +444,7 @@ def who_reaches(reach, mutant, hashes):
 
 
 def object_hash(tree, name):
-    files = sorted(glob.glob(f"{tree.build}/**/{os.path.basename(name)}.o", recursive=True))
+    files = sorted(glob.glob(f"{tree.files}/build/**/{os.path.basename(name)}.o", recursive=True))
     digest = hashlib.sha256()
     for file in files:
         with open(file, "rb") as data:
@@ -430,15 +462,15 @@ def by_promise(reach, mutant, kills):
     return cost
 
 
-def first_red(tree, names, tests, reach, jobs, seconds):
+def first_red(tree, names, tests, reach, jobs, time_is_up):
     """(name, whether it hung, what it said) of the first test that fails, or None, and the tests that no time was left
     for. The others are ended when one fails."""
-    children, red, left, lock, began = set(), [], [], threading.Lock(), time.monotonic()
+    children, red, left, lock = set(), [], [], threading.Lock()
 
     def one(name):
         if red or name not in tests:
             return
-        if seconds and time.monotonic() - began > seconds:
+        if time_is_up():
             left.append(name)
             return
         status, output = tree.run_test(tests[name], 20 + 6 * reach[name]["seconds"], children=children)
@@ -454,9 +486,9 @@ def first_red(tree, names, tests, reach, jobs, seconds):
     return (red[0] if red else None), left
 
 
-def try_mutant(tree, mutant, reach, hashes, tests, kills, objects, options):
-    """Fills in `verdict`: killed, survived, undecided, equivalent or unbuildable. objects: {file: hash of its object code}"""
-    path = os.path.join(tree.source, mutant["file"])
+def try_mutant(tree, mutant, reaching, reach, tests, object_code, jobs, time_is_up):
+    """Fills in `verdict`: killed, survived, undecided, equivalent or unbuildable. object_code: its hash without mistakes"""
+    path = os.path.join(tree.files, "source", mutant["file"])
     with open(path, encoding="utf-8") as file:
         original = file.read()
     lines = original.split("\n")
@@ -466,23 +498,80 @@ def try_mutant(tree, mutant, reach, hashes, tests, kills, objects, options):
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines))
-        if tree.make(tree.build, options.jobs)[0] != 0:
+        if tree.make(tree.build, jobs)[0] != 0:
             mutant["verdict"] = "unbuildable"
             return
-        if mutant["file"].endswith(".c") and object_hash(tree, mutant["file"]) == objects[mutant["file"]]:
+        if mutant["file"].endswith(".c") and object_hash(tree, mutant["file"]) == object_code:
             mutant["verdict"] = "equivalent"
             return
-        reaching = sorted(who_reaches(reach, mutant, hashes), key=by_promise(reach, mutant, kills))
-        mutant["tests"] = len(reaching)
-        red, left = first_red(tree, reaching, tests, reach, options.jobs, options.seconds)
+        red, left = first_red(tree, reaching, tests, reach, jobs, time_is_up)
         mutant["verdict"] = "killed" if red else "undecided" if left else "survived"
-        mutant["left"] = len(left)
+        mutant["left"] = left
         if red:
             mutant.update(by=red[0], hang=red[1], says=red[2])
-            kills[red[0], mutant["file"]] = kills.get((red[0], mutant["file"]), 0) + 1
     finally:
         with open(path, "w", encoding="utf-8") as file:
             file.write(original)
+
+
+class Record:
+    """What is known of mutants, kept line by line, so that an interrupted run goes on; and which test has killed mutants
+    of which file."""
+
+    def __init__(self, path, known, of_all):
+        self.path, self.known, self.of_all, self.lock = path, known, of_all, threading.Lock()
+        self.kills = {}
+        for mutant in known.values():
+            self.count(mutant)
+
+    def count(self, mutant):
+        if mutant["verdict"] == "killed":
+            key = mutant["by"], mutant["file"]
+            self.kills[key] = self.kills.get(key, 0) + 1
+
+    def of(self, mutant):
+        return self.known.get((mutant["file"], mutant["line"], mutant["new"]))
+
+    def add(self, mutant):
+        mutant.update(self.of_all)
+        with self.lock, open(self.path, "a") as file:
+            file.write(json.dumps(mutant) + "\n")
+            self.count(mutant)
+
+
+def campaign(tree, drawn, record, reach, tests, hashes, options, time_is_up, say):
+    """Tries the mutants, options.at_once at a time, and returns those that have a verdict."""
+    trees, objects = queue.SimpleQueue(), {m["file"]: object_hash(tree, m["file"]) for m in drawn}
+    for copy in [tree.apart(n) for n in range(options.at_once)] if options.at_once > 1 else [tree]:
+        trees.put(copy)
+
+    def one(number, mutant):
+        before = record.of(mutant)
+        if before and before["verdict"] != "undecided":
+            return before
+        reaching = before["left"] if before else who_reaches(reach, mutant, hashes)
+        copy = trees.get()
+        try:
+            since = time.monotonic()
+            if time_is_up():
+                return before
+            mutant.update(hash=hashes[mutant["file"]], tests=len(reaching))
+            try_mutant(copy, mutant, sorted(reaching, key=by_promise(reach, mutant, record.kills)), reach, tests,
+                       objects[mutant["file"]], options.jobs, lambda: time_is_up() or (
+                           options.seconds and time.monotonic() - since > options.seconds))
+            mutant["seconds"] = round(time.monotonic() - since, 1)
+            record.add(mutant)
+            say(f"{number} of {len(drawn)}: {mutant['file']}:{mutant['line']} {mutant['verdict']} "
+                f"{mutant.get('by', '')} ({mutant['seconds']} s)")
+            return mutant
+        finally:
+            trees.put(copy)
+
+    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+        done = [m for m in pool.map(one, range(1, len(drawn) + 1), drawn) if m]
+    if len(done) < len(drawn):
+        say(f"time is up: {len(done)} of {len(drawn)} mutants")
+    return done
 
 
 # The record ----------------------------------------------------------------------------------------------------------
@@ -563,9 +652,12 @@ def arguments():
                         help="end after so many, with exit code 3 unless --least is given; the next run goes on")
     parser.add_argument("--partial", action="store_true",
                         help="do not go on with the map: a test that it does not have may reach any line")
-    parser.add_argument("--seconds", type=float, help="of tests a mutant: what no test has killed then is undecided")
+    parser.add_argument("--seconds", type=float, 
+                        help="of tests a mutant: what none has killed then is undecided until the next run, which goes on")
     parser.add_argument("--least", type=float, metavar="PERCENT", help="fail below this score, of all and of each folder")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build, and tests of a mutant at once")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N",
+                        help="mutants tried at once, each with --jobs, in copies and namespaces of their own (1)")
     parser.add_argument("--work", help="where copies and builds are kept (build/mutation)")
     parser.add_argument("--fresh", action="store_true", help="find out anew which test reaches which line")
     parser.add_argument("--check", action="store_true", 
@@ -617,35 +709,15 @@ def main():
         return 0
     labels = set(options.labels.split(","))
     if not os.path.exists(os.path.join(tree.build, "build.ninja")):
-        tree.configure(tree.build, ["-DCMAKE_C_FLAGS_RELEASE=-O1 -DNDEBUG"])
+        tree.configure(tree.build, ["-DCMAKE_C_FLAGS_RELEASE=-O2 -DNDEBUG"])
     say("building without any mistake")
     status, output = tree.make(tree.build, options.jobs)
     if status != 0:
         raise Failed(output[-4000:])
     tests = {t["name"]: t for t in tree.tests(tree.build, options.tests, labels)}
     reach = reach_map(tree, hashes, options.tests, labels, options, say, time_is_up)
-    objects = {mutant["file"]: object_hash(tree, mutant["file"]) for mutant in drawn}
-    kills, done = {}, []
-    for mutant in known.values():
-        if mutant["verdict"] == "killed":
-            kills[mutant["by"], mutant["file"]] = kills.get((mutant["by"], mutant["file"]), 0) + 1
-    for number, mutant in enumerate(drawn, 1):
-        key = mutant["file"], mutant["line"], mutant["new"]
-        if key in known:
-            done.append(known[key])
-            continue
-        if time_is_up():
-            say(f"time is up: {len(done)} of {len(drawn)} mutants")
-            break
-        since = time.monotonic()
-        try_mutant(tree, mutant, reach, hashes, tests, kills, objects, options)
-        mutant.update(digest=digest, hash=hashes[mutant["file"]], seed=options.seed, selection=[options.tests, options.labels],
-                      seconds=round(time.monotonic() - since, 1))
-        with open(path, "a") as file:
-            file.write(json.dumps(mutant) + "\n")
-        done.append(mutant)
-        say(f"{number} of {len(drawn)}: {mutant['file']}:{mutant['line']} {mutant['verdict']} "
-            f"{mutant.get('by', '')} ({mutant['seconds']} s)")
+    record = Record(path, known, {"digest": digest, "seed": options.seed, "selection": [options.tests, options.labels]})
+    done = campaign(tree, drawn, record, reach, tests, hashes, options, time_is_up, say)
     rows = report(done)
     none = [m for m in done if options.kept and m["verdict"] in ("equivalent", "unbuildable")]
     for m in none:

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of docs/results/README.md from the records that `gaugeblock verify` and `gaugeblock power` wrote.
-Usage: records.py layers|outputs|power|hashes RECORD...
+Usage: records.py layers|outputs|power|hashes|verify|bench RECORD...
+       records.py study RECORD STUDY.h5...
   layers   one row for each fixture and contract, over all kernels and batches
   outputs  one row for each case: files of outputs, which claim no order
   power    one row for each record: what every policy catches, and the smallest errors that the default one sees
-  hashes   JSON: the hashes of every case's outputs, by fixture and batch, for tests/cli/test_results.py"""
+  hashes   JSON: the hashes of every case's outputs, by fixture and batch, for tests/cli/test_results.py
+  verify   JSON: how many words of each fixture were compared, and differ
+  bench    JSON: medians of what `gaugeblock bench` timed
+  study    JSON: the content hash of each study, which says what device computed it; RECORD says on which machine"""
 import json
 import os
 import sys
@@ -97,6 +101,52 @@ def hashes(record):
     return found
 
 
+def made_of(records, schema):
+    """What a summary says of where its records were made."""
+    environment = records[0]["environment"]
+    command = " ".join(["gaugeblock", *records[0]["command"][1:]])
+    return {"schema": schema, "command": command, "date": environment["date"][:10], "commit": environment["commit"],
+            "device": records[0]["cases"][0]["subject"]["device"], "cpu": environment["cpu"]}
+
+
+def verified(records):
+    """The cases of each fixture."""
+    groups = {}
+    for case in (case for record in records for case in record["cases"]):
+        groups.setdefault(case["fixture"]["path"], []).append(case)
+    fixtures = [{"fixture": name, "made_by": cases[0]["fixture"]["source"], "sha256": cases[0]["fixture"]["sha256"],
+                 "kernels": [case["subject"]["name"] for case in cases], "cases": len(cases),
+                 "passed": sum(case["verdict"] == "PASS" for case in cases),
+                 "compared": sum(case["checks"]["bits"]["compared"] for case in cases),
+                 "mismatching": sum(case["checks"]["bits"]["mismatching"] for case in cases)}
+                for name, cases in groups.items()]
+    sums = {key: sum(fixture[key] for fixture in fixtures) for key in ("cases", "passed", "compared", "mismatching")}
+    return {**made_of(records, "gaugeblock.results-verify/1"), **sums, "fixtures": fixtures}
+
+
+def timed(records):
+    """Medians in place of samples."""
+    rows = []
+    for case in (case for record in records for case in record["cases"] if case.get("timing")):
+        figures = {key: value["median"] if isinstance(value, dict) and "median" in value else value
+                   for key, value in case["timing"].items()}
+        rows.append({"kernel": case["subject"]["name"], "contract": case["contract"], "batch": case["batch"],
+                     "verdict": case["verdict"], **figures})
+    return {**made_of(records, "gaugeblock.results-bench/1"),
+            "growth": [one for record in records for one in record["growth"]], "timed": rows}
+
+
+def studied(record, paths):
+    import h5py  # which the other tables do not need
+    hashes = {}
+    for path in paths:
+        with h5py.File(path) as file:
+            hashes[os.path.basename(path).removesuffix(".h5")] = file.attrs["content_sha256"].decode()
+    return {**made_of([record], "gaugeblock.results-study/1"), "command": "gaugeblock study drift FIXTURE.h5 --kernel 'cuda/*'",
+            "fixture": "gaugeblock import fixtures/data/tiny-qwen3-moe FIXTURE.h5 --capture "
+                       "fixtures/data/tiny-qwen3-moe/capture.safetensors --format FORMAT", "content_sha256": hashes}
+
+
 def main(mode, paths):
     if mode == "hashes":
         keep = []
@@ -106,6 +156,11 @@ def main(mode, paths):
             keep.append({"command": " ".join(record["command"]), "date": date, "commit": commit,
                          "device": record["cases"][0]["subject"]["device"], "fixtures": hashes(record)})
         print("[\n" + ",\n".join(map(json.dumps, keep)) + "\n]")
+        return
+    if mode in ("verify", "bench", "study"):
+        summary = (studied(read(paths[0]), paths[1:]) if mode == "study" else
+                   {"verify": verified, "bench": timed}[mode]([read(path) for path in paths]))
+        print(json.dumps(summary, indent=1))
         return
     for path in paths:
         for cells in {"layers": layers, "outputs": outputs, "power": power}[mode](read(path)):

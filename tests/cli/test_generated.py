@@ -60,6 +60,8 @@ GROUPS = {name: [[*LAYER, "--format", name, "--data", data] for data in KINDS_OF
 GROUPS.update({f"{name} with {activations}": [[*LAYER, "--format", name, "--activations", activations, "--data", data]
                                               for data in ("exact", "edge", "ties")]
                for name, activations in (("nvfp4", "nvfp4"), ("mxfp4", "mxfp8"), ("mxfp8", "mxfp8"), ("fp8", "fp8"))})
+GROUPS["nonfinite"] = [[*LAYER, "--format", name, "--data", "nonfinite", "--routing", "uniform"]
+                       for name in ("nvfp4", "mxfp4", "mxfp8", "fp8", "bf16")]
 GROUPS["routing"] = [[*LAYER, "--format", "mxfp4", "--routing", routing] for routing in ROUTINGS]
 GROUPS.update({recipe: [["--operator", operator, "--recipe", recipe, "--shape", "6,256", "--input", form, "--data", data]
                         for operator in ("quantise", "silu_mul_quantise") for form in ("bf16", "fp16")

@@ -1,91 +1,202 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What docs/results/ keeps of a GPU: runs on the machine that has it. BUILD holds the built program, libraries and tests.
-#   tests/gpu/record.sh BUILD OUT
+# All that docs/results/ keeps of a GPU, made again in one run on the machine that has it. BUILD holds the built program,
+# libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
+# date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
+# step fails.
+#   tests/gpu/record.sh BUILD OUT [GROUP...]      only times, functions, verify, kernels, models or sanitizer
 set -u
-build=$1
-out=$2
+if [ $# -lt 2 ] || [ ! -x "$1/gaugeblock" ] || [ ! -d "$2" ]; then
+    echo "usage: record.sh BUILD OUT [GROUP...], BUILD as cmake --build --preset gpu leaves it, OUT a folder" >&2
+    exit 2
+fi
+build=$(cd "$1" && pwd)
+out=$(cd "$2" && pwd)
+shift 2
+groups=${*:-times functions verify kernels models sanitizer}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failed=0
+program=$build/gaugeblock
+tests=$build/tests/gpu
+library=$build/libgaugeblock-cuda.so
+data=$here/fixtures/data/tiny-qwen3-moe
+commit=$(sed -n 's/.*"\(.*\)".*/\1/p' "$build/harness/gb_commit.h")
+today=$(date -u +%Y-%m-%d)
+cd "$work" || exit 1 # so that records name files, and no folder of this machine
 
 # step NAME COMMAND...: runs it, keeps its output, remembers a failure.
 step() {
     name=$1
     shift
+    began=$(date +%s)
     if "$@" > "$out/$name.log" 2>&1; then
-        echo "ok   $name"
+        echo "ok   $name, $(($(date +%s) - began)) s"
     else
         echo "FAIL $name (exit $?)"
         tail -n 5 "$out/$name.log"
-        failed=1
+        touch "$work/failed"
     fi
 }
 
-program=$build/gaugeblock
-batches=1,2,3,8,32
-data=$here/fixtures/data/tiny-qwen3-moe
-
-step device "$program" list devices
-step import-nvfp4 "$program" import "$data" "$work/tiny-nvfp4.h5" --format nvfp4 --capture "$data/capture.safetensors"
-step import-bf16 "$program" import "$data" "$work/tiny-bf16.h5" --format bf16 --capture "$data/capture.safetensors"
-step make-qwen3-next "$program" make "$work/qwen3-next.h5" --shape 512,10,2048,512 --tokens 32 --format nvfp4
-step make-odd "$program" make "$work/odd.h5" --shape 8,3,48,80 --tokens 33 --layers 2
-step verify "$program" verify "$work/tiny-nvfp4.h5" "$work/qwen3-next.h5" --kernel 'cuda/*' --batch $batches \
-    --expect 190 -o "$out/verify.json"
-step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 45 \
-    -o "$out/verify-bf16.json"
-step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 57
-for format in nvfp4 mxfp8; do
-    step import-activations-$format "$program" import "$data" "$work/activations-$format.h5" --format $format \
-        --activations $format --capture "$data/capture.safetensors" --layers 0
-    step make-activations-$format "$program" make "$work/activations-edge-$format.h5" --shape 16,4,512,256 --tokens 32 \
-        --format $format --activations $format --data edge
-done
-step make-activations-qwen3-next "$program" make "$work/activations-qwen3-next.h5" --model qwen3-next-80b-a3b \
-    --tokens 32 --format nvfp4 --activations nvfp4 --generated
-step verify-activations "$program" verify "$work"/activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 108 \
-    -o "$out/verify-activations.json"
-for format in nvfp4 mxfp8; do
-    step make-exact-$format "$program" make "$work/exact-$format.h5" --model qwen3-next-80b-a3b --tokens 32 \
-        --format $format --activations $format --data exact --routing uniform --generated
-    step verify-exact-$format "$program" verify "$work/exact-$format.h5" --kernel "cuda/$format-$format-layer" \
-        --batch 1,8,32 --expect 3 -o "$out/verify-exact-$format.json"
-done
-for format in nvfp4 mxfp8 bf16; do
-    for kind in gaussian edge; do
-        step make-weighed-$format-$kind "$program" make "$work/llama-4-$format-$kind.h5" --model llama-4-scout \
-            --format $format --data $kind --tokens 32 --generated
-    done
-    step verify-weighed-input-$format "$program" verify "$work/llama-4-$format"-*.h5 --kernel "cuda/$format-[lgdr]*" \
-        --kernel cuda/route --batch $batches --expect 60 -o "$out/verify-weighed-input-$format.json"
-done
-step routed-layer "$build/tests/gpu/test_routed_layer" "$build/libgaugeblock-cuda.so"
-step route "$build/tests/gpu/test_route" "$build/libgaugeblock-cuda.so" "$out/route.json"
-step silu-mul-quantise "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
-step quantise-functions "$build/tests/gpu/test_quantise_functions"
-step bench-silu-mul-quantise "$build/tests/gpu/gb_bench_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
-step sanitizer-memcheck-silu-mul-quantise compute-sanitizer --tool memcheck --error-exitcode 9 \
-    "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so" --brief
-# The sanitizer watches the worker itself, which is where a kernel runs. sanitise TOOL FIXTURE KERNEL
-sanitise() {
-    step "sanitizer-$1-$2-$3" compute-sanitizer --tool "$1" --error-exitcode 9 "$program" worker "$work/$2.h5" \
-        "$build/libgaugeblock-cuda.so" "cuda/$3" 3 4<> "$work/$1-$2-$3.json" 5> "$work/$1-$2-$3.h5"
-    step "sanitizer-$1-$2-$3-ran" grep '"status": 0' "$work/$1-$2-$3.json"
-    tail -n 1 "$out/sanitizer-$1-$2-$3.log"
+# record NAME COMMAND...: what it prints is the record.
+record() {
+    to=$out/$1.json
+    step "$@"
+    mv "$out/$1.log" "$to"
 }
-for tool in memcheck racecheck initcheck synccheck; do
-    for fixture in tiny-nvfp4 odd; do
-        for kernel in naive-nvfp4-layer nvfp4-layer nvfp4-gate-up nvfp4-down route nvfp4-routed-layer; do
-            sanitise $tool $fixture $kernel
+
+group_times() {
+    step bench "$program" bench --model qwen3-next-80b-a3b --format nvfp4 --format mxfp8 --batches 1,8,32 \
+        --kernel 'cuda/*layer' -o bench.json
+    record h200-bench-qwen3-next python3 "$here/tests/records.py" bench bench.json
+    record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
+    for one in nvfp4-qwen3-next nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
+        record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
+    done
+    record h200-order-candidates "$tests/gb_order_candidates" --date "$today" --commit "$commit"
+}
+
+group_functions() {
+    record h200-exhaustive-functions "$tests/exhaustive_functions" --date "$today" --commit "$commit"
+    record h200-quantise-functions "$tests/test_quantise_functions"
+    record h200-dump-silu "$tests/gb_dump_silu"
+    record h200-dump-approx "$tests/dump_approx" --date "$today" --commit "$commit"
+    record h200-mma "$tests/test_mma" 4294967296 16777216
+    record h200-silu-mul-quantise "$tests/test_silu_mul_quantise" "$library"
+    step route "$tests/test_route" "$library" "$out/h200-route.json"
+    step routed-layer "$tests/test_routed_layer" "$library"
+}
+
+# make_fixture NAME OPTION...: a problem.
+make_fixture() {
+    step "make-${1%.h5}" "$program" make "$@"
+}
+
+group_verify() {
+    batches=1,2,3,8,32
+    for format in nvfp4 bf16; do
+        step import-$format "$program" import "$data" tiny-$format.h5 --format $format --capture "$data/capture.safetensors"
+    done
+    make_fixture qwen3-next.h5 --shape 512,10,2048,512 --tokens 32 --format nvfp4
+    step verify "$program" verify tiny-nvfp4.h5 qwen3-next.h5 --kernel 'cuda/*' --batch $batches --expect 190 \
+        -o "$out/verify.json"
+    step verify-bf16 "$program" verify tiny-bf16.h5 --kernel 'cuda/*' --batch $batches --expect 45 -o "$out/verify-bf16.json"
+    for format in nvfp4 mxfp8; do
+        step import-activations-$format "$program" import "$data" activations-$format.h5 --format $format \
+            --activations $format --capture "$data/capture.safetensors" --layers 0
+        make_fixture activations-edge-$format.h5 --shape 16,4,512,256 --tokens 32 --format $format --activations $format \
+            --data edge
+        make_fixture exact-$format.h5 --model qwen3-next-80b-a3b --tokens 32 --format $format --activations $format \
+            --data exact --routing uniform --generated
+        step verify-exact-$format "$program" verify exact-$format.h5 --kernel "cuda/$format-$format-layer" \
+            --batch 1,8,32 --expect 3 -o "$out/verify-exact-$format.json"
+    done
+    make_fixture activations-qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --format nvfp4 --activations nvfp4 \
+        --generated
+    step verify-activations "$program" verify activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 108 \
+        -o "$out/verify-activations.json"
+    for format in nvfp4 mxfp8 bf16; do
+        for kind in gaussian edge; do
+            make_fixture llama-4-$format-$kind.h5 --model llama-4-scout --format $format --data $kind --tokens 32 --generated
+        done
+        step verify-weighed-input-$format "$program" verify llama-4-$format-*.h5 --kernel "cuda/$format-[lgdr]*" \
+            --kernel cuda/route --batch $batches --expect 60 -o "$out/verify-weighed-input-$format.json"
+    done
+}
+
+# Every CUDA kernel on what it is for, small; and a study whose paths kernels compute.
+group_kernels() {
+    layer="--shape 16,3,384,256 --routing router --tokens 17"
+    for format in nvfp4 mxfp8; do # shellcheck disable=SC2086
+        make_fixture a-$format.h5 $layer --format $format --activations $format
+        make_fixture $format-gaussian.h5 $layer --format $format
+    done
+    for format in bf16 fp8 mxfp4 mxfp8 nvfp4; do
+        make_fixture $format-edge.h5 $layer --format $format --data edge
+    done
+    for operator in quantise silu_mul_quantise; do
+        for recipe in nvfp4.trtllm nvfp4.te mxfp4.vllm mxfp8.rceil mxfp8e5m2.te fp8g128.vllm fp8g128.trtllm \
+            fp8g64.vllm-fused int8g128.vllm; do
+            for kind in gaussian ties edge nonfinite; do
+                make_fixture $operator-$recipe-$kind.h5 --operator $operator --shape 64,1024 --recipe $recipe/1 --data $kind
+            done
         done
     done
+    step verify-kernels "$program" verify *.h5 --kernel 'cuda/*' --expect 223 -o verify.json
+    record h200-verify python3 "$here/tests/records.py" verify verify.json
     for format in nvfp4 mxfp8; do
-        sanitise $tool activations-$format $format-$format-layer
-        sanitise $tool activations-$format $format-routed-layer
-        sanitise $tool activations-$format $format-$format-routed-layer
+        step import-study-$format "$program" import "$data" tiny-$format.h5 --format $format \
+            --capture "$data/capture.safetensors"
+        step study-$format "$program" study drift tiny-$format.h5 -o $format-reference.h5
+        step study-$format-cuda "$program" study drift tiny-$format.h5 --kernel 'cuda/*' -o $format-cuda.h5
     done
-    sanitise $tool llama-4-nvfp4-gaussian nvfp4-layer
+    record h200-study python3 "$here/tests/records.py" study verify.json *-reference.h5 *-cuda.h5
+}
+
+group_models() {
+    step models sh "$here/tests/gpu/record_models.sh" "$build" "$out" tiny-qwen3-moe olmoe-1b-7b qwen3-30b-a3b \
+        qwen3-next-80b-a3b gpt-oss-120b mixtral-8x7b deepseek-v3 kimi-k2
+    record h200-models python3 "$here/tests/records.py" hashes "$out"/models-*.json
+}
+
+# sanitise TOOL FIXTURE KERNEL: the sanitizer watches the worker itself, which is where a kernel runs.
+sanitise() {
+    step "sanitizer-$1-$2-$3" compute-sanitizer --tool "$1" --error-exitcode 9 "$program" worker "$2.h5" "$library" \
+        "cuda/$3" 3 4<> "$1-$2-$3.json" 5> "$1-$2-$3.h5"
+    step "sanitizer-$1-$2-$3-ran" grep '"status": 0' "$1-$2-$3.json"
+}
+
+sanitise_all() {
+    for kernel in naive-nvfp4-layer nvfp4-layer nvfp4-gate-up nvfp4-down route nvfp4-routed-layer; do
+        sanitise "$1" sanitised-nvfp4 $kernel
+        sanitise "$1" sanitised-odd $kernel
+    done
+    for format in nvfp4 mxfp8; do
+        sanitise "$1" sanitised-activations-$format $format-$format-layer
+        sanitise "$1" sanitised-activations-$format $format-routed-layer
+        sanitise "$1" sanitised-activations-$format $format-$format-routed-layer
+    done
+    sanitise "$1" sanitised-weighed nvfp4-layer
+    step "sanitizer-$1-mma16" compute-sanitizer --tool "$1" "$tests/bench_mma16" "$library" once
+}
+
+group_sanitizer() {
+    make_fixture sanitised-nvfp4.h5 --shape 16,3,384,256 --tokens 33
+    make_fixture sanitised-odd.h5 --shape 8,3,48,80 --tokens 33 --layers 2
+    make_fixture sanitised-weighed.h5 --model llama-4-scout --tokens 4 --generated
+    for format in nvfp4 mxfp8; do
+        make_fixture sanitised-activations-$format.h5 --shape 16,4,512,256 --tokens 32 --format $format \
+            --activations $format --data edge
+    done
+    for tool in memcheck racecheck initcheck synccheck; do
+        sanitise_all $tool &
+    done
+    step sanitizer-memcheck-silu-mul-quantise compute-sanitizer --tool memcheck --error-exitcode 9 \
+        "$tests/test_silu_mul_quantise" "$library" --brief
+    wait
+    {
+        echo "compute-sanitizer on the workers of cuda kernels and on bench_mma16 once, each step NAME = TOOL-FIXTURE-KERNEL," \
+            "tests/gpu/record.sh, $("$program" list devices | sed -n 's/.*\(NVIDIA [A-Z0-9]*\).*/\1/p' | head -n 1)," \
+            "$today, commit $commit"
+        grep -H 'SUMMARY' "$out"/sanitizer-*.log | sed 's|.*/\(sanitizer-[^:]*\).log:=* *|\1: |'
+    } > "$out/h200-sanitizer.txt"
+}
+
+step device "$program" list devices
+case " $groups " in *" times "*) group_times ;; esac
+for group in $groups; do
+    case $group in
+    times) ;;
+    functions | verify | kernels | models | sanitizer)
+        mkdir "$work/$group"
+        (cd "$work/$group" && group_$group) &
+        ;;
+    *)
+        echo "record.sh: no group $group" >&2
+        touch "$work/failed"
+        ;;
+    esac
 done
-exit $failed
+wait
+[ ! -e "$work/failed" ]

@@ -556,12 +556,34 @@ static void test_bad_arguments(void **state)
     exchange_free(&e);
 }
 
+/* Each buffer that dispatch or combine needs, alone missing. */
+static void test_missing_buffers(void **state)
+{
+    struct exchange e;
+    (void)state;
+    exchange_new(&e, 2, 3, 128, 8, 2, BLOCKS, 1);
+    struct gb_arguments *a = &e.arguments;
+    const struct gb_arguments good = *a;
+#define MISSING(dispatch, buffer) (a->buffer = NULL, refuse(&e, dispatch, "is NULL"), *a = good)
+    MISSING(true, ids), MISSING(true, placement), MISSING(true, x), MISSING(true, counts), MISSING(true, routes),
+        MISSING(true, codes);
+    MISSING(false, ids), MISSING(false, placement), MISSING(false, values), MISSING(false, routing_weights),
+        MISSING(false, output);
+    a->scales = NULL; /* rows of bf16 have none */
+    assert_int_equal(gb_reference_dispatch(a, NULL), GB_OK);
+    e.asked.quantiser = gb_recipe_find("fp8g128.vllm/1")->quantiser;
+    refuse(&e, true, "is NULL");
+#undef MISSING
+    exchange_free(&e);
+}
+
 int main(void)
 {
     omp_set_num_threads(1); /* many small runs */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dispatch),      cmocka_unit_test(test_combine), cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_accumulations), cmocka_unit_test(test_layer),   cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_missing_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
