@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/explain/altered_row.h"
 #include "harness/explain/places.h"
 #include "harness/explain/search.h"
 #include "quant/quant.h"
@@ -49,6 +50,23 @@ void search_respond_operand(struct search *q, uint32_t token)
     }
 }
 
+/* What weights of down that are read otherwise add to the samples of one slot. */
+static void respond_altered(struct search *q, const struct finding *f, size_t pair, double *response)
+{
+    const struct stages *s = &q->s;
+    const size_t I = s->intermediate;
+    float *scratch = malloc(4 * I * sizeof *scratch);
+    for (uint32_t j = 0; scratch && j < q->samples; j++) {
+        if (!finding_axis_has(&f->elements, q->column[j]))
+            continue;
+        altered_row(&q->w->trace.arguments.down, f, (uint32_t)s->ids[pair], q->column[j], scratch, q->difference);
+        response[j] = s->weights[pair] * cblas_ddot((int)I, q->difference, 1, s->requant + pair * I, 1);
+    }
+    if (!scratch)
+        q->status = gb_fail(q->error, GB_ENOMEM, "no memory for rows of down_proj");
+    free(scratch);
+}
+
 /* What the effect everywhere makes of the samples of one token: a response for each slot. Of FINDING_COMBINE the first
  * slot stands for all. */
 static void respond(struct search *q, uint32_t token, const struct finding *f)
@@ -59,6 +77,7 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
     size_t first = (size_t)token * s->top_k;
     memset(q->response, 0, (size_t)s->top_k * q->samples * sizeof *q->response);
     q->work += search_products(q, f->stage, s->top_k, q->samples);
+    bool altered = f->stage == FINDING_DOWN && f->operand != FINDING_RESULTS;
     bool expert = f->stage == FINDING_DOWN && f->effect == FINDING_EXPERT;
     bool operand = f->stage < FINDING_DOWN || expert || (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL);
     if (operand && f->stage != FINDING_DOWN) {
@@ -73,6 +92,10 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
         double *response = q->response + (p - first) * q->samples;
         if (s->ids[p] < 0 || !stages_hit(s, f, p))
             continue;
+        if (altered) {
+            respond_altered(q, f, p, response);
+            continue;
+        }
         const double *down = operand ? down_of(q, (uint32_t)s->ids[p]) : NULL;
         uint32_t neighbour = (uint32_t)(((int64_t)s->ids[p] + f->offset + s->experts) % s->experts);
         const double *other = expert ? down_of(q, neighbour) : NULL;
@@ -89,9 +112,9 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
                         sum += row[i] * own[i] * (factor - 1.0);
                 sum *= s->weights[p];
             } else if (f->stage == FINDING_DOWN) {
-                sum = s->weights[p] * (effect_of(f, rows, s->pairs, s->top_k, width, p, c) - rows[p * width + c]);
+                sum = s->weights[p] * (stages_effect(s, f, rows, width, p, c) - rows[p * width + c]);
             } else if (f->stage == FINDING_ROUTING_WEIGHT) {
-                sum = (effect_of(f, rows, s->pairs, s->top_k, 1, p, 0) - rows[p]) * s->slots[p * s->hidden + c];
+                sum = (stages_effect(s, f, rows, 1, p, 0) - rows[p]) * s->slots[p * s->hidden + c];
             } else if (p == first) {
                 sum = effect_of(f, rows, s->tokens, 1, width, token, c) - rows[(size_t)token * width + c];
             }
