@@ -12,7 +12,7 @@
 /* What findings must explain of the squared error to be named, and with how many products one is looked for: a few
  * seconds, and the same names on every machine. */
 #define STRUCTURED 0.999
-#define STRUCTURE_PRODUCTS 0x1p33
+#define STRUCTURE_PRODUCTS 0x1p32
 /* What a first finding must explain for what it leaves to be looked at. */
 #define WORTH_REMOVING 0.1
 /* Of the largest error: what is left of an error that was removed. */

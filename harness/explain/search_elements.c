@@ -11,7 +11,8 @@
 #include "harness/explain/search.h"
 #include "quant/quant.h"
 
-enum { STEP = 16, LONGEST_PERIOD = 64, MOST_BLOCKS = 64 };
+/* Samples enough to tell one place from another; the rest is told by settling. */
+enum { STEP = 16, LONGEST_PERIOD = 32, MOST_BLOCKS = 64, FEW_SAMPLES = 64 };
 
 /* Of some slots of the worst token: what elements 0 .. i - 1 add to the samples, [elements + 1, samples]. */
 struct prefix {
@@ -27,6 +28,11 @@ static void prefix_free(struct prefix *y)
     free(y->errors);
 }
 
+static uint32_t sample_of(const struct search *q, const struct prefix *y, uint32_t j)
+{
+    return (uint32_t)((uint64_t)j * q->samples / y->samples);
+}
+
 /* What each element of the pair's operand, changed as q->operand has it, adds; of FINDING_DOWN each column of K. */
 static void add_pair(struct search *q, const struct finding *f, size_t pair, struct prefix *y)
 {
@@ -37,10 +43,11 @@ static void add_pair(struct search *q, const struct finding *f, size_t pair, str
     float *scratch = malloc(4 * I * sizeof *scratch);
     for (uint32_t j = 0; row && scratch && s->ids[pair] >= 0 && j < y->samples; j++) {
         const struct gb_weights *down = &q->w->trace.arguments.down;
+        uint32_t column = q->column[sample_of(q, y, j)];
         if (f->stage == FINDING_DOWN)
-            altered_row(down, f, (uint32_t)s->ids[pair], q->column[j], scratch, row);
+            altered_row(down, f, (uint32_t)s->ids[pair], column, scratch, row);
         else
-            gb_weights_row(down, (uint32_t)s->ids[pair], q->column[j], row);
+            gb_weights_row(down, (uint32_t)s->ids[pair], column, row);
         for (size_t i = 0; i < I; i++)
             y->sums[(i + 1) * y->samples + j] +=
                 s->weights[pair] * row[i] * (f->stage == FINDING_DOWN ? own[i] : made[i] - own[i]);
@@ -56,7 +63,7 @@ static bool prefix_new(struct search *q, const struct finding *f, uint32_t slot,
 {
     const struct stages *s = &q->s;
     uint32_t token = q->token[0];
-    *y = (struct prefix){.elements = s->intermediate, .samples = q->samples};
+    *y = (struct prefix){.elements = s->intermediate, .samples = q->samples < FEW_SAMPLES ? q->samples : FEW_SAMPLES};
     y->sums = calloc((size_t)(y->elements + 1) * y->samples, sizeof *y->sums);
     y->errors = malloc(y->samples * sizeof *y->errors);
     if (!y->sums || !y->errors)
@@ -65,7 +72,7 @@ static bool prefix_new(struct search *q, const struct finding *f, uint32_t slot,
         if (slot == s->top_k || slot == u)
             add_pair(q, f, (size_t)token * s->top_k + u, y);
     for (uint32_t j = 0; q->status == GB_OK && j < y->samples; j++) {
-        y->errors[j] = search_error(q, token, 0, j);
+        y->errors[j] = search_error(q, token, 0, sample_of(q, y, j));
         y->all += y->errors[j] * y->errors[j];
         for (uint32_t i = 0; i < y->elements; i++)
             y->sums[(size_t)(i + 1) * y->samples + j] += y->sums[(size_t)i * y->samples + j];
@@ -166,7 +173,7 @@ void search_try_elements(struct search *q, const struct finding *effect)
     if (search_done(q) || q->w->inner)
         return;
     size_t first = (size_t)q->token[0] * s->top_k;
-    q->work += search_products(q, effect->stage, s->top_k, 3 * q->samples);
+    q->work += search_products(q, effect->stage, s->top_k, 4 * FEW_SAMPLES);
     memset(q->asked, 0, s->pairs * sizeof *q->asked);
     memset(q->asked + first, true, s->top_k * sizeof *q->asked);
     if (effect->stage != FINDING_DOWN)

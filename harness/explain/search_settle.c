@@ -7,6 +7,10 @@
 #include "harness/explain/search.h"
 #include "quant/quant.h"
 
+/* How far a fitted amount is from what it stands for, and how many bits behind the point a factor is written with. */
+#define NEARLY 1e-3
+enum { WRITTEN_BITS = 6 };
+
 /* An effect that makes what was seen of some rows: with the elements that have it, in the whole window. */
 static void settle_seen(struct search *q, const struct finding *effect)
 {
@@ -21,6 +25,23 @@ static void settle_seen(struct search *q, const struct finding *effect)
         q->seen = seen;
     }
     free(made);
+}
+
+/* What a fitted amount may stand for: zeros, and a factor that somebody writes. */
+static void verify_simpler(struct search *q, const struct finding *effect)
+{
+    struct finding f = *effect;
+    double written = ldexp(round(ldexp(f.amount, WRITTEN_BITS)), -WRITTEN_BITS);
+    bool zero = f.effect == FINDING_FLUSH ||
+                ((f.effect == FINDING_FACTOR || f.effect == FINDING_SATURATE) && fabs(f.amount) < NEARLY);
+    if (f.effect == FINDING_FACTOR && written != f.amount && fabs(written - f.amount) < NEARLY * fabs(f.amount)) {
+        f.amount = written;
+        search_verify_places(q, &f);
+    } else if (zero) {
+        f.effect = FINDING_CONSTANT;
+        f.amount = 0.0;
+        search_verify_places(q, &f);
+    }
 }
 
 void search_settle(struct search *q, const struct finding *effect)
@@ -39,14 +60,7 @@ void search_settle(struct search *q, const struct finding *effect)
     }
     if (search_late(q) || !(1.0 - left / all >= PROMISING) || !search_take_pairs(q, &f))
         return;
-    if (f.effect == FINDING_FACTOR && fabs(f.amount) < 1e-6)
-        f = (struct finding){.stage = f.stage,
-                             .effect = FINDING_CONSTANT,
-                             .tokens = f.tokens,
-                             .slots = f.slots,
-                             .experts = f.experts,
-                             .elements = f.elements,
-                             .k = f.k};
+    verify_simpler(q, &f);
     search_verify_places(q, &f);
 }
 
@@ -167,7 +181,7 @@ void search_each_effect(struct search *q, enum finding_stage stage, struct findi
             try(q, &f);
     }
     f.effect = FINDING_TILED;
-    for (f.offset = 2; f.offset <= MOST_TILED; f.offset *= 2)
+    for (f.offset = 2; stage >= FINDING_ACT && f.offset <= MOST_TILED; f.offset *= 2)
         for (f.columns = 2; f.columns <= MOST_TILED && width % (uint32_t)(f.offset * f.columns) == 0; f.columns *= 2)
             try(q, &f);
     f.columns = 0;

@@ -59,6 +59,12 @@ static void each_element(struct search *q)
             search_each_effect(q, stages[i], (struct finding_axis){.kind = AXIS_ALL}, search_try_elements);
 }
 
+/* What is left is rounding: another order than the contract's, say. */
+static bool is_settled(const struct search *q)
+{
+    return search_done(q) || 1.0 - q->best.explains < 1e-6;
+}
+
 enum gb_status structure_search(struct window *w, double products, struct structure *best, struct gb_error *error)
 {
     struct search q = {.most = products, .status = GB_OK, .error = error};
@@ -74,15 +80,15 @@ enum gb_status structure_search(struct window *w, double products, struct struct
         each_stage(&q);
     if (q.status == GB_OK && many && !search_done(&q))
         each_operand(&q, search_settle);
-    if (q.status == GB_OK && many && !search_done(&q))
+    if (q.status == GB_OK && many && !is_settled(&q))
         each_amount(&q);
-    if (q.status == GB_OK && many && !search_done(&q) && !w->inner && !w->given)
+    if (q.status == GB_OK && many && !is_settled(&q) && !w->inner && !w->given)
         each_element(&q);
-    if (q.status == GB_OK && many && !search_done(&q) && !w->inner)
+    if (q.status == GB_OK && many && !is_settled(&q) && !w->inner)
         each_operand(&q, search_try_elements);
-    if (q.status == GB_OK && many && !search_done(&q) && !w->inner)
+    if (q.status == GB_OK && many && !is_settled(&q) && !w->inner)
         search_try_inverted(&q);
-    if (q.status == GB_OK && many && !search_done(&q) && !w->given)
+    if (q.status == GB_OK && many && !is_settled(&q) && !w->given)
         search_each_range(&q);
     *best = q.best;
     search_free(&q);

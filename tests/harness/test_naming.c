@@ -264,12 +264,14 @@ static void name_kernel_faults(enum kernel_faults which, unsigned count, unsigne
                 if (shows(&s))
                     break;
             }
+            clock_t began = clock();
             assert_int_equal(explain(s.baseline, GB_LAYER, s.subject, &e, NULL), GB_OK);
+            double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
             enum score result = score_outputs(&s, e);
             of[result]++;
             if (printed)
-                print_message("%-6s scene %u seed %llu: %s  =>  %s\n", words[result], n, (unsigned long long)seed, name,
-                              e ? e->text : "nothing");
+                print_message("%-6s %5.2f s scene %u seed %llu: %s  =>  %s\n", words[result], seconds, n,
+                              (unsigned long long)seed, name, e ? e->text : "nothing");
             explanation_free(e);
         }
         scene_free(&s);

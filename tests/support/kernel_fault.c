@@ -447,6 +447,176 @@ static void blocks_exchanged(struct faulty *f)
     edit_weights(f, edit_k_of_other_block, block > 1 ? block : 16, true);
 }
 
+/* x of another token: its number doubled. */
+static void tokens_strided(struct faulty *f)
+{
+    uint32_t T = f->clean->arguments.shape.tokens, k = f->clean->arguments.shape.top_k;
+    uint32_t H = f->clean->arguments.shape.hidden;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (of_expert(f, f->clean->arguments.ids[p]))
+            memcpy(f->stages.x + p * H, f->clean->x + 2 * p / k % T * k * H, H * sizeof(gb_bf16));
+    layer_stages_from(&f->stages, FINDING_INPUT);
+}
+
+/* The rest of a tile of tokens is computed with the weights of the next expert. */
+static void tile_of_next_expert(struct faulty *f)
+{
+    struct gb_arguments a = f->clean->arguments;
+    uint32_t from = 1 + random_below(f->random, 2);
+    int32_t *ids = copy_of(a.ids, pairs_of(f) * sizeof *ids);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (of_expert(f, ids[p]) && f->rank[p] >= from)
+            ids[p] = (ids[p] + 1) % (int32_t)a.shape.experts;
+    a.ids = ids;
+    layer_stages_free(&f->stages);
+    layer_stages_new(&a, f->clean->order, &f->stages);
+    free(ids);
+}
+
+/* The last quarter of every vector is its first one again. */
+static void vector_wrapped(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate, wide = 16u << random_below(f->random, 2);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = 0; of_expert(f, f->clean->arguments.ids[p]) && i < I; i++)
+            f->stages.intermediate[p * I + i] =
+                f->clean->intermediate[p * I + i - (i % wide >= wide / 4 * 3 ? wide / 4 * 3 : 0)];
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+/* Tiles of columns that are scaled one up, one down. */
+static void tiles_scaled(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate, wide = 16u << random_below(f->random, 2);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = 0; of_expert(f, f->clean->arguments.ids[p]) && i < I; i++)
+            f->stages.intermediate[p * I + i] =
+                gb_bf16_encode((i / wide % 2 ? 2.0f : 0.5f) * gb_bf16_decode(f->clean->intermediate[p * I + i]));
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+static void edit_chunk_doubled(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t chunk)
+{
+    (void)f;
+    for (uint32_t b = 0; t->scales && b < blocks_of(t->clean); b++) {
+        uint8_t *scale = t->scales + scale_at(t->clean, e, r, b);
+        float value;
+        if (b % 2 != chunk)
+            continue;
+        if (t->clean->format == GB_FP8_BLOCK) {
+            memcpy(&value, (const uint8_t *)t->clean->scales + scale_at(t->clean, e, r, b), sizeof value);
+            value *= 2.0f;
+            memcpy(scale, &value, sizeof value);
+        } else {
+            *scale = (uint8_t)(((const uint8_t *)t->clean->scales)[scale_at(t->clean, e, r, b)] +
+                               (t->clean->format == GB_NVFP4 ? 8 : 1));
+        }
+    }
+}
+
+/* Scales of every second block with another exponent. */
+static void scales_doubled(struct faulty *f)
+{
+    edit_weights(f, edit_chunk_doubled, random_below(f->random, 2), false);
+}
+
+/* Sums of down kept in bf16 between chunks of K. */
+static void accumulator_narrow(struct faulty *f)
+{
+    const struct gb_weights *w = &f->clean->arguments.down;
+    uint32_t I = w->columns, H = w->rows, chunk = 16u << random_below(f->random, 2);
+    double *row = allocate(I * sizeof *row);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t r = 0; of_expert(f, f->clean->arguments.ids[p]) && r < H; r++) {
+            float sum = 0.0f;
+            gb_weights_row(w, (uint32_t)f->clean->arguments.ids[p], r, row);
+            for (uint32_t k = 0; k < I; k++) {
+                sum += (float)row[k] * gb_bf16_decode(f->clean->intermediate[p * I + k]);
+                sum = k % chunk == chunk - 1 ? gb_bf16_decode(gb_bf16_encode(sum)) : sum;
+            }
+            f->stages.slots[p * H + r] = sum;
+        }
+    free(row);
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+/* up has one added, or gate is clamped at 1. */
+static void activation_other(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    bool clamped = random_below(f->random, 2);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = 0; of_expert(f, f->clean->arguments.ids[p]) && i < I; i++) {
+            if (clamped)
+                f->stages.gate[p * I + i] = fminf(f->clean->gate[p * I + i], 1.0f);
+            else
+                f->stages.up[p * I + i] += 1.0f;
+        }
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* All slots have the first one's weight. */
+static void weight_of_first_slot(struct faulty *f)
+{
+    uint32_t k = f->clean->arguments.shape.top_k;
+    float *weights = copy_of(f->clean->arguments.routing_weights, pairs_of(f) * sizeof *weights);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (of_expert(f, f->clean->arguments.ids[p]))
+            weights[p] = f->clean->arguments.routing_weights[p / k * k];
+    f->stages.arguments.routing_weights = weights;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+    free(weights);
+}
+
+/* In a stripe of columns the last slot is stored in place of being added. */
+static void stored_not_added(struct faulty *f)
+{
+    const struct gb_shape *s = &f->clean->arguments.shape;
+    uint32_t width = 32u << random_below(f->random, 2), first = width * random_below(f->random, s->hidden / width);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (p % s->top_k < s->top_k - 1)
+            memset(f->stages.slots + p * s->hidden + first, 0, width * sizeof(float));
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+/* Registers of a fragment stored in the order of lanes. */
+static void lanes_for_registers(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate, registers = 2u << random_below(f->random, 2);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = 0; of_expert(f, f->clean->arguments.ids[p]) && i < I; i++)
+            f->stages.intermediate[p * I + i] =
+                f->clean
+                    ->intermediate[p * I + i / 32 * 32 + i % (32 / registers) * registers + i % 32 / (32 / registers)];
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+static void edit_rows_interleaved(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t unused)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate, from = r < I ? 2 * r : 2 * (r - I) + 1;
+    (void)unused;
+    for (uint32_t k = 0; k < t->clean->columns; k++)
+        code_set(t, e, r, k, code_get(t->clean, e, from, k));
+    scales_from(t, e, r, from, 0, 0);
+}
+
+/* Rows of one expert taken for gate, up, gate, up. */
+static void rows_interleaved(struct faulty *f)
+{
+    f->projections = GATE | UP;
+    edit_weights(f, edit_rows_interleaved, 0, false);
+}
+
+/* Tokens beyond a tile are those of the tile again. */
+static void tile_again(struct faulty *f)
+{
+    const struct gb_shape *s = &f->clean->arguments.shape;
+    size_t token = (size_t)s->top_k * s->hidden;
+    for (uint32_t t = 4; t < s->tokens; t++)
+        memcpy(f->stages.slots + t * token, f->clean->slots + t % 4 * token, token * sizeof(float));
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
 struct family {
     const char *name;
     void (*run)(struct faulty *f);
@@ -462,15 +632,26 @@ static const struct family known[] = {
     {"tail of K left out", k_left_out, false},
     {"expert's list shifted", expert_list_shifted, false},
     {"tile of tokens zero", tile_of_tokens_zero, false},
+    {"scales shared by blocks", scales_shared, true},
+    {"codes misread", codes_misread, false},
+    {"fragment transposed", fragment_transposed, false},
+    {"chunk stale", chunk_stale, false},
+    {"scales of gate for up", scales_of_gate_for_up, true},
+    {"rows of a tile clamped", rows_clamped, false},
+    {"stripe of outputs lost", stripe_lost, false},
+    {"routing weights sorted", weights_sorted, false},
+    {"scales truncated", scales_truncated, true},
+    {"chunks of x exchanged", chunks_of_x_exchanged, false},
+    {"blocks exchanged", blocks_exchanged, false},
 };
 
 static const struct family held_out[] = {
-    {"scales shared by blocks", scales_shared, true},       {"codes misread", codes_misread, false},
-    {"fragment transposed", fragment_transposed, false},    {"chunk stale", chunk_stale, false},
-    {"scales of gate for up", scales_of_gate_for_up, true}, {"rows of a tile clamped", rows_clamped, false},
-    {"stripe of outputs lost", stripe_lost, false},         {"routing weights sorted", weights_sorted, false},
-    {"scales truncated", scales_truncated, true},           {"chunks of x exchanged", chunks_of_x_exchanged, false},
-    {"blocks exchanged", blocks_exchanged, false},
+    {"tokens strided", tokens_strided, false},      {"tile of the next expert", tile_of_next_expert, false},
+    {"vector wrapped", vector_wrapped, false},      {"tiles scaled", tiles_scaled, false},
+    {"scales doubled", scales_doubled, true},       {"accumulator narrow", accumulator_narrow, false},
+    {"activation other", activation_other, false},  {"weight of the first slot", weight_of_first_slot, false},
+    {"stored, not added", stored_not_added, false}, {"lanes for registers", lanes_for_registers, false},
+    {"rows interleaved", rows_interleaved, false},  {"tile again", tile_again, false},
 };
 
 size_t kernel_fault_families(enum kernel_faults which)

@@ -8,7 +8,7 @@
 
 #include "tests/support/structured_fault.h"
 
-/* Which families are drawn: those that the search was written for, and those that it never saw. */
+/* Which families are drawn: those that the search was written with in view, and those that came after it. */
 enum kernel_faults { KERNEL_FAULTS_KNOWN, KERNEL_FAULTS_HELD_OUT };
 
 /* What a faulty kernel computes, not always something else. output: [tokens, hidden]. Returns what the mistake is. */
