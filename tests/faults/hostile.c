@@ -647,11 +647,12 @@ static void spoil_output(const struct gb_arguments *a)
     }
     if (!strcmp(what, "freed")) {
         memcpy(sum, output, count * sizeof *output);
-        volatile float *given_back = sum;
+        static float *volatile kept; /* so that no compiler knows it */
+        kept = sum;
         free(sum);
         sum = NULL;
         for (size_t i = 0; i < count; i++)
-            output[i] = given_back[i];
+            output[i] = kept[i];
     }
     if (!strcmp(what, "reads")) /* a term that is to be nothing */
         output[0] += 0.0f * output[count];
