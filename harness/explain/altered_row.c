@@ -32,6 +32,8 @@ static float altered(const struct finding *f, enum gb_format format, const float
     case FINDING_ROW_XOR:
     case FINDING_EXPERT:
         return other[i];
+    case FINDING_FACTOR:
+        return (float)f->amount * own[i];
     case FINDING_READ:
         return read_as(own[i], format, f->type);
     case FINDING_POWER:

@@ -130,6 +130,15 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
     case FINDING_SATURATE:
         add(w, "saturated at %.7g", f->amount);
         break;
+    case FINDING_CAP:
+        add(w, "at most %.7g", f->amount);
+        break;
+    case FINDING_SLOT_OF:
+        add(w, "those of slot %d", f->offset);
+        break;
+    case FINDING_TOKEN_OF:
+        add(w, "those of the token whose number is this one's mod %d", f->offset);
+        break;
     case FINDING_FLUSH:
         add(w, "magnitudes below %.7g flushed to zero", f->amount);
         break;
@@ -230,11 +239,19 @@ void finding_name(const struct finding *f, const struct finding_frame *frame, ch
 
 void finding_kind(const struct finding *f, char *text, size_t bytes)
 {
-    static const char *const names[] = {"multiplied",  "added",      "constant",     "sign lost",    "saturated",
-                                        "flushed",     "rounded",    "other column", "other column", "reversed",
-                                        "other token", "other slot", "other expert", "other scales", "exchanged",
-                                        "shared",      "transposed", "other token",  "other token",  "other row",
-                                        "other row",   "misread",    "power of two"};
+    static const char *const names[] = {[FINDING_FACTOR] = "multiplied",    [FINDING_ADD] = "added",
+                                        [FINDING_CONSTANT] = "constant",    [FINDING_NEGATIVE] = "sign lost",
+                                        [FINDING_SATURATE] = "saturated",   [FINDING_FLUSH] = "flushed",
+                                        [FINDING_ROUND] = "rounded",        [FINDING_ELEMENT] = "other column",
+                                        [FINDING_XOR] = "other column",     [FINDING_REVERSE] = "reversed",
+                                        [FINDING_TOKEN] = "other token",    [FINDING_SLOT] = "other slot",
+                                        [FINDING_EXPERT] = "other expert",  [FINDING_SCALES] = "other scales",
+                                        [FINDING_SWAPPED] = "exchanged",    [FINDING_SHARED] = "shared",
+                                        [FINDING_TILED] = "transposed",     [FINDING_LISTED] = "other token",
+                                        [FINDING_CLAMPED] = "other token",  [FINDING_SLOT_OF] = "other slot",
+                                        [FINDING_TOKEN_OF] = "other token", [FINDING_CAP] = "capped",
+                                        [FINDING_ROW] = "other row",        [FINDING_ROW_XOR] = "other row",
+                                        [FINDING_READ] = "misread",         [FINDING_POWER] = "power of two"};
     const char *name = names[f->effect];
     if (f->effect == FINDING_CONSTANT && f->amount == 0.0)
         name = f->k.kind == AXIS_ALL ? "zero" : "left out";

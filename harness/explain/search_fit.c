@@ -67,6 +67,31 @@ static void respond_altered(struct search *q, const struct finding *f, size_t pa
     free(scratch);
 }
 
+static uint32_t neighbour_of(const struct search *q, size_t pair, int32_t offset)
+{
+    return (uint32_t)(((int64_t)q->s.ids[pair] + offset + q->s.experts) % q->s.experts);
+}
+
+/* What pairs make that another expert computes, whose operand is q->operand. */
+static void respond_elsewhere(struct search *q, uint32_t token, const struct finding *f)
+{
+    const struct stages *s = &q->s;
+    const int I = (int)s->intermediate, n = (int)q->samples;
+    for (uint32_t u = 0; u < s->top_k; u++) {
+        size_t p = (size_t)token * s->top_k + u;
+        double *response = q->response + (size_t)u * q->samples;
+        if (s->ids[p] < 0)
+            continue;
+        const double *own = down_of(q, (uint32_t)s->ids[p]), *other = down_of(q, neighbour_of(q, p, f->offset));
+        if (q->status != GB_OK)
+            return;
+        cblas_dgemv(CblasRowMajor, CblasNoTrans, n, I, s->weights[p], other, I, q->operand + p * s->intermediate, 1,
+                    0.0, response, 1);
+        cblas_dgemv(CblasRowMajor, CblasNoTrans, n, I, -s->weights[p], own, I, s->requant + p * s->intermediate, 1, 1.0,
+                    response, 1);
+    }
+}
+
 /* What the effect everywhere makes of the samples of one token: a response for each slot. Of FINDING_COMBINE the first
  * slot stands for all. */
 static void respond(struct search *q, uint32_t token, const struct finding *f)
@@ -84,7 +109,9 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
         memset(q->asked, 0, s->pairs * sizeof *q->asked);
         memset(q->asked + first, true, s->top_k * sizeof *q->asked);
         q->status = stages_operand(s, f, q->asked, q->operand, NULL, q->error);
-        if (q->status == GB_OK)
+        if (q->status == GB_OK && f->effect == FINDING_EXPERT && f->stage == FINDING_INPUT)
+            respond_elsewhere(q, token, f);
+        else if (q->status == GB_OK)
             search_respond_operand(q, token);
         return;
     }
@@ -97,8 +124,7 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
             continue;
         }
         const double *down = operand ? down_of(q, (uint32_t)s->ids[p]) : NULL;
-        uint32_t neighbour = (uint32_t)(((int64_t)s->ids[p] + f->offset + s->experts) % s->experts);
-        const double *other = expert ? down_of(q, neighbour) : NULL;
+        const double *other = expert ? down_of(q, neighbour_of(q, p, f->offset)) : NULL;
         for (uint32_t j = 0; j < q->samples && q->status == GB_OK; j++) {
             double sum = 0.0;
             uint32_t c = q->column[j];

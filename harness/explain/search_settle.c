@@ -105,6 +105,14 @@ void search_each_operand(struct search *q, enum finding_stage stage,
         f.effect = FINDING_NEGATIVE;
         if (operand == FINDING_CODES)
             try(q, &f);
+        f.effect = FINDING_FACTOR;
+        for (uint32_t odd = 0; operand == FINDING_BLOCKS && width > 1 && odd < 2; odd++) {
+            f.k = (struct finding_axis){.kind = AXIS_MODULO, .first = odd * block, .count = block, .period = 2 * block};
+            for (f.amount = 0.5; f.amount <= 2.0; f.amount *= 4.0)
+                try(q, &f);
+        }
+        f.k = (struct finding_axis){.kind = AXIS_ALL};
+        f.amount = 0.0;
         f.effect = FINDING_READ;
         for (int type = FINDING_FP16; operand == FINDING_CODES && type <= FINDING_E5M2; type++) {
             f.type = (enum finding_type)type;
@@ -157,11 +165,17 @@ void search_each_effect(struct search *q, enum finding_stage stage, struct findi
         if (stage_has_slots(stage))
             try(q, &f);
         f.effect = FINDING_EXPERT;
-        if ((stage >= FINDING_GATE && stage <= FINDING_GATE_UP) || stage == FINDING_DOWN)
+        if ((stage <= FINDING_GATE_UP && (stage != FINDING_INPUT || !q->w->inner)) || stage == FINDING_DOWN)
             try(q, &f);
     }
     f.effect = FINDING_CLAMPED;
     for (f.offset = 0; f.offset <= 2 && stage_has_slots(stage); f.offset++)
+        try(q, &f);
+    f.effect = FINDING_SLOT_OF;
+    for (f.offset = 0; stage_has_slots(stage) && (uint32_t)f.offset < q->s.top_k && f.offset <= 1; f.offset++)
+        try(q, &f);
+    f.effect = FINDING_TOKEN_OF;
+    for (f.offset = 1; (uint32_t)f.offset < q->s.tokens; f.offset *= 2)
         try(q, &f);
     f.effect = FINDING_SCALES;
     for (f.offset = -1; f.offset <= 1 && stage == FINDING_REQUANT; f.offset += 2)

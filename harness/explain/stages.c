@@ -187,6 +187,8 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
         return f->amount;
     case FINDING_NEGATIVE:
         return fabs(v);
+    case FINDING_CAP:
+        return fmin(v, f->amount);
     case FINDING_SATURATE:
         return fmin(fmax(v, -f->amount), f->amount);
     case FINDING_FLUSH:
@@ -195,6 +197,10 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
         return rounded(v, f->type);
     case FINDING_TOKEN:
         return rows[around(row, (int64_t)f->offset * (int64_t)per_token, count) * width + i];
+    case FINDING_SLOT_OF:
+        return rows[(row / per_token * per_token + (size_t)f->offset % per_token) * width + i];
+    case FINDING_TOKEN_OF:
+        return rows[(row / per_token % (size_t)f->offset * per_token + row % per_token) * width + i];
     case FINDING_SLOT:
         return rows[(row / per_token * per_token + around(row % per_token, f->offset, per_token)) * width + i];
     default:
@@ -239,7 +245,8 @@ static int32_t *ids_of(const struct stages *s, const struct finding *f, const bo
     int32_t *ids = malloc(s->pairs * sizeof *ids);
     for (size_t p = 0; ids && p < s->pairs; p++) {
         ids[p] = asked[p] && stages_hit(s, f, p) ? s->ids[p] : -1;
-        if (ids[p] >= 0 && f->effect == FINDING_EXPERT && down == (f->stage == FINDING_DOWN))
+        if (ids[p] >= 0 && f->effect == FINDING_EXPERT &&
+            (f->stage == FINDING_INPUT || down == (f->stage == FINDING_DOWN)))
             ids[p] = (int32_t)around((size_t)ids[p], f->offset, s->experts);
     }
     return ids;

@@ -33,7 +33,8 @@ enum finding_effect {
     FINDING_REVERSE,  /* the element as far from the end of the row */
     FINDING_TOKEN,    /* the row of the token `offset` further on, in the same slot; tokens are a ring */
     FINDING_SLOT,     /* the row of the slot `offset` further on, in the same token; slots are a ring */
-    FINDING_EXPERT,   /* computed with the weights of the expert `offset` further on; experts are a ring */
+    FINDING_EXPERT,   /* computed with the weights of the expert `offset` further on; experts are a ring. FINDING_INPUT:
+                         of gate_up and down both */
     FINDING_SCALES,   /* FINDING_REQUANT: codes with the scales of the block `offset` further on in the row, a ring */
     FINDING_SWAPPED,  /* gate for up and up for gate */
     FINDING_SHARED,   /* the element at the index without the bits of `offset`: one for a run of them */
@@ -41,6 +42,9 @@ enum finding_effect {
                          tile is that at b * offset + a */
     FINDING_LISTED,   /* the row of the pair `offset` further on in the list of the same expert, a ring */
     FINDING_CLAMPED,  /* the row of the pair number `offset` in the list of the same expert */
+    FINDING_SLOT_OF,  /* the row of slot `offset` of the same token */
+    FINDING_TOKEN_OF, /* the row of the token whose number is this one's mod `offset`, in the same slot */
+    FINDING_CAP,      /* at most amount */
     FINDING_ROW,      /* of weights: the row `offset` further on, the projection's rows being a ring */
     FINDING_ROW_XOR,  /* of weights: the row whose index differs in the bits of `offset` */
     FINDING_READ,     /* of weights: the bits read as those of the type */

@@ -617,6 +617,127 @@ static void tile_again(struct faulty *f)
     layer_stages_from(&f->stages, FINDING_DOWN);
 }
 
+/* Accumulators of gate that start at what the pair before in the list left. */
+static void accumulators_kept(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++) {
+        size_t before = f->rank[p] ? pair_at(f, f->clean->arguments.ids[p], f->rank[p] - 1) : pairs_of(f);
+        for (uint32_t i = 0; before < pairs_of(f) && of_expert(f, f->clean->arguments.ids[p]) && i < I; i++)
+            f->stages.gate[p * I + i] += f->clean->gate[before * I + i];
+    }
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* Routing weights applied twice, in some experts or all. */
+static void weights_twice(struct faulty *f)
+{
+    float *weights = copy_of(f->clean->arguments.routing_weights, pairs_of(f) * sizeof *weights);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (of_expert(f, f->clean->arguments.ids[p]))
+            weights[p] *= weights[p];
+    f->stages.arguments.routing_weights = weights;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+    free(weights);
+}
+
+static void edit_codes_capped(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t unused)
+{
+    uint32_t sign = 1u << (code_bits(t->clean) - 1);
+    uint32_t most = t->clean->format == GB_BF16 ? 0x3C00 : code_bits(t->clean) == 4 ? 5 : 0x70;
+    (void)f;
+    (void)unused;
+    for (uint32_t k = 0; k < t->clean->columns; k++) {
+        uint32_t code = code_get(t->clean, e, r, k);
+        if ((code & ~sign) > most)
+            code_set(t, e, r, k, (code & sign) | most);
+    }
+}
+
+/* Codes decoded with too small a largest one. */
+static void codes_capped(struct faulty *f)
+{
+    edit_weights(f, edit_codes_capped, 0, true);
+}
+
+/* Columns of the output that are the next token's. */
+static void stripe_of_next_token(struct faulty *f)
+{
+    const struct gb_shape *s = &f->clean->arguments.shape;
+    uint32_t width = 32u << random_below(f->random, 2), first = width * random_below(f->random, s->hidden / width);
+    for (uint32_t t = 0; t < s->tokens; t++)
+        memcpy(f->stages.output + (size_t)t * s->hidden + first,
+               f->clean->output + (size_t)((t + 1) % s->tokens) * s->hidden + first, width * sizeof(float));
+}
+
+/* up without its sign, in a tile. */
+static void signs_of_up_lost(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate, width = 32, first = width * random_below(f->random, I / width);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = first; of_expert(f, f->clean->arguments.ids[p]) && i < first + width; i++)
+            f->stages.up[p * I + i] = fabsf(f->clean->up[p * I + i]);
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* The intermediate of two tokens of an expert exchanged. */
+static void rows_exchanged(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++) {
+        size_t other = of_expert(f, f->clean->arguments.ids[p]) ? pair_at(f, f->clean->arguments.ids[p], f->rank[p] ^ 1)
+                                                                : pairs_of(f);
+        if (other < pairs_of(f))
+            memcpy(f->stages.intermediate + p * I, f->clean->intermediate + other * I, I * sizeof(gb_bf16));
+    }
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+/* gate read where up is, or the reverse. */
+static void one_half_twice(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    bool gate = random_below(f->random, 2);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (of_expert(f, f->clean->arguments.ids[p]))
+            memcpy((gate ? f->stages.up : f->stages.gate) + p * I, (gate ? f->clean->gate : f->clean->up) + p * I,
+                   I * sizeof(float));
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* A tile of down's results added twice for the tokens beyond the first. */
+static void tile_added_twice(struct faulty *f)
+{
+    uint32_t H = f->clean->arguments.shape.hidden, width = 64, first = width * random_below(f->random, H / width);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = first; of_expert(f, f->clean->arguments.ids[p]) && f->rank[p] >= 1 && i < first + width; i++)
+            f->stages.slots[p * H + i] *= 2.0f;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+static void edit_row_shifted(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t by)
+{
+    (void)f;
+    for (uint32_t k = 0; k < t->clean->columns; k++)
+        code_set(t, e, r, k, code_get(t->clean, e, r, (k + by) % t->clean->columns));
+}
+
+/* Codes of a row read from so many further on. */
+static void rows_shifted(struct faulty *f)
+{
+    edit_weights(f, edit_row_shifted, 1u << random_below(f->random, 5), true);
+}
+
+/* The slot beyond a limit left out. */
+static void last_slot_left_out(struct faulty *f)
+{
+    const struct gb_shape *s = &f->clean->arguments.shape;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (p % s->top_k == s->top_k - 1 && (f->expert < 0 || p / s->top_k % 2))
+            memset(f->stages.slots + p * s->hidden, 0, s->hidden * sizeof(float));
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
 struct family {
     const char *name;
     void (*run)(struct faulty *f);
@@ -643,15 +764,26 @@ static const struct family known[] = {
     {"scales truncated", scales_truncated, true},
     {"chunks of x exchanged", chunks_of_x_exchanged, false},
     {"blocks exchanged", blocks_exchanged, false},
+    {"tokens strided", tokens_strided, false},
+    {"tile of the next expert", tile_of_next_expert, false},
+    {"vector wrapped", vector_wrapped, false},
+    {"tiles scaled", tiles_scaled, false},
+    {"scales doubled", scales_doubled, true},
+    {"accumulator narrow", accumulator_narrow, false},
+    {"activation other", activation_other, false},
+    {"weight of the first slot", weight_of_first_slot, false},
+    {"stored, not added", stored_not_added, false},
+    {"lanes for registers", lanes_for_registers, false},
+    {"rows interleaved", rows_interleaved, false},
+    {"tile again", tile_again, false},
 };
 
 static const struct family held_out[] = {
-    {"tokens strided", tokens_strided, false},      {"tile of the next expert", tile_of_next_expert, false},
-    {"vector wrapped", vector_wrapped, false},      {"tiles scaled", tiles_scaled, false},
-    {"scales doubled", scales_doubled, true},       {"accumulator narrow", accumulator_narrow, false},
-    {"activation other", activation_other, false},  {"weight of the first slot", weight_of_first_slot, false},
-    {"stored, not added", stored_not_added, false}, {"lanes for registers", lanes_for_registers, false},
-    {"rows interleaved", rows_interleaved, false},  {"tile again", tile_again, false},
+    {"accumulators kept", accumulators_kept, false}, {"weights twice", weights_twice, false},
+    {"codes capped", codes_capped, false},           {"stripe of the next token", stripe_of_next_token, false},
+    {"signs of up lost", signs_of_up_lost, false},   {"rows exchanged", rows_exchanged, false},
+    {"one half twice", one_half_twice, false},       {"tile added twice", tile_added_twice, false},
+    {"rows shifted", rows_shifted, false},           {"last slot left out", last_slot_left_out, false},
 };
 
 size_t kernel_fault_families(enum kernel_faults which)

@@ -203,6 +203,12 @@ static double affected(const struct finding *f, const double *clean, size_t rows
         return fabs(v) > f->amount ? copysign(f->amount, v) : v;
     case FINDING_FLUSH:
         return fabs(v) < f->amount ? 0.0 : v;
+    case FINDING_CAP:
+        return v > f->amount ? f->amount : v;
+    case FINDING_SLOT_OF:
+        return clean[(row - row % per_token + (size_t)f->offset % per_token) * width + i];
+    case FINDING_TOKEN_OF:
+        return clean[(row % ((size_t)f->offset * per_token)) * width + i];
     case FINDING_ROUND:
         return rounded(v, f->type);
     case FINDING_ELEMENT:
@@ -365,6 +371,8 @@ static double reread(const struct finding *f, enum gb_format format, const doubl
     double v = own[i];
     if (f->effect == FINDING_ROW || f->effect == FINDING_ROW_XOR || f->effect == FINDING_EXPERT)
         return other[i];
+    if (f->effect == FINDING_FACTOR)
+        return f->amount * v;
     if (f->effect == FINDING_POWER)
         return v == 0.0 ? v : copysign(exp2(floor(log2(fabs(v)))), v);
     if (f->effect == FINDING_READ && format == GB_BF16 && f->type == FINDING_FP16)
@@ -512,6 +520,24 @@ static void affect_slots(const struct layer_stages *s, const struct finding *f, 
     free(other);
 }
 
+/* Pairs computed with the weights of another expert, gate_up and down. */
+static void compute_elsewhere(const struct layer_stages *s, const struct finding *f, gb_bf16 *h, float *slots)
+{
+    struct gb_arguments a = s->arguments;
+    struct layer_stages other;
+    int32_t *ids = other_experts(s, f->offset);
+    a.ids = ids;
+    layer_stages_new(&a, s->order, &other);
+    for (size_t p = 0; p < pairs_of(&a); p++)
+        if (hits_pair(s, f, p)) {
+            memcpy(h + p * a.shape.intermediate, other.intermediate + p * a.shape.intermediate,
+                   a.shape.intermediate * sizeof *h);
+            memcpy(slots + p * a.shape.hidden, other.slots + p * a.shape.hidden, a.shape.hidden * sizeof *slots);
+        }
+    layer_stages_free(&other);
+    free(ids);
+}
+
 void structured_fault_run(const struct layer_stages *clean, const struct finding *f, float *output,
                           gb_bf16 *intermediate)
 {
@@ -521,18 +547,21 @@ void structured_fault_run(const struct layer_stages *clean, const struct finding
     float *gate = copy_of(clean->gate, inner * sizeof *gate), *up = copy_of(clean->up, inner * sizeof *up);
     float *slots = copy_of(clean->slots, outer * sizeof *slots);
     float *weights = copy_of(clean->arguments.routing_weights, pairs * sizeof *weights);
-    if (f->stage == FINDING_INPUT) {
+    if (f->stage == FINDING_INPUT && f->effect == FINDING_EXPERT) {
+        compute_elsewhere(clean, f, h, slots);
+    } else if (f->stage == FINDING_INPUT) {
         affect_bf16(clean, f, x, shape->hidden);
         project(clean, x, clean->arguments.ids, gate, up);
     }
     if (f->stage >= FINDING_GATE && f->stage <= FINDING_GATE_UP)
         affect_projections(clean, f, gate, up);
-    if (f->stage <= FINDING_GATE_UP)
+    bool elsewhere = f->stage == FINDING_INPUT && f->effect == FINDING_EXPERT;
+    if (f->stage <= FINDING_GATE_UP && !elsewhere)
         for (size_t i = 0; i < inner; i++)
             h[i] = gb_bf16_encode(gb_gated(clean->arguments.activation, gate[i], up[i]));
     if (f->stage == FINDING_ACT)
         affect_bf16(clean, f, h, shape->intermediate);
-    if (f->stage <= FINDING_REQUANT)
+    if (f->stage <= FINDING_REQUANT && !elsewhere)
         contract_down(clean, h, clean->arguments.ids, f, slots);
     if (f->stage == FINDING_DOWN)
         affect_slots(clean, f, h, slots);
