@@ -115,6 +115,8 @@ static void each_seen(struct search *q)
         search_each_amount(q, (enum finding_stage)stage, all);
     }
     for (int stage = FINDING_GATE_UP; stage >= FINDING_GATE && !search_done(q); stage--)
+        search_each_operand(q, (enum finding_stage)stage, search_settle);
+    for (int stage = FINDING_GATE_UP; stage >= FINDING_GATE && !search_done(q); stage--)
         search_try_ranges(q, &(struct finding){.stage = (enum finding_stage)stage});
 }
 
