@@ -53,11 +53,11 @@ struct gb_combine_layout gb_cuda_combine_layout(const struct gb_exchange *x)
 
 enum gb_status gb_cuda_combine_launch(const struct gb_combine_job *job, void *stream, struct gb_error *error)
 {
-    const dim3 grid(job->link.ranks * job->tokens * job->at.parts);
-    return job->input == GB_BF16 ? gb_cuda_launch("combine", gb_combine_kernel<GB_BF16>, grid, GB_COMBINE_THREADS, 0,
-                                                  stream, error, *job)
-                                 : gb_cuda_launch("combine", gb_combine_kernel<GB_FP32>, grid, GB_COMBINE_THREADS, 0,
-                                                  stream, error, *job);
+    const auto kernel = job->input == GB_BF16
+                            ? (job->at.tagged ? gb_combine_kernel<GB_BF16, true> : gb_combine_kernel<GB_BF16, false>)
+                            : (job->at.tagged ? gb_combine_kernel<GB_FP32, true> : gb_combine_kernel<GB_FP32, false>);
+    return gb_cuda_launch("combine", kernel, dim3(1 + job->link.ranks * job->tokens * job->at.parts), GB_COMBINE_THREADS, 0,
+                          stream, error, *job);
 }
 
 enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, bool global, const int32_t *all_ids,

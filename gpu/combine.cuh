@@ -2,8 +2,9 @@
 /*
  * The kernel of combine: docs/numerics.md#combine. A launch on every rank.
  *
- * A block has one token and GB_COMBINE_BYTES of its row: first come blocks that send, one for each token of each other
- * rank, then blocks that receive, one for each token of this rank. What is sent are the rows of the token's slots or,
+ * Block 0 tells the others that this rank has begun. Every other block has one token and GB_COMBINE_BYTES of its row:
+ * first come blocks that send, one for each token of each other rank, then blocks that receive, one for each token of
+ * this rank. What is sent are the rows of the token's slots or,
  * where the sender adds up, one row: into *slots* that the token's rank has for each slot or for each sender. The rank's
  * own rows are read where they are.
  */
@@ -55,9 +56,10 @@ enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, boo
 
 enum {
     GB_COMBINE_THREADS = 128,
-    GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS,
-    GB_COMBINE_AT_ONCE = 8 /* rows of a token that a thread has under way */
+    GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS
 };
+/* Rows of a token that a thread has under way. */
+template <bool Tagged> constexpr uint32_t gb_at_once = Tagged ? 4 : 8;
 
 /* 16 bytes of a row as numbers: 8 of bf16, 4 of FP32. */
 template <enum gb_format Input> constexpr uint32_t gb_numbers = Input == GB_BF16 ? 8 : 4;
@@ -107,19 +109,20 @@ __device__ __forceinline__ uint4 gb_load_row(const gb_combine_job &job, int32_t 
 }
 
 /* The slot of a token in its rank's window: of a route, or of a sender. */
+template <bool Tagged>
 __device__ __forceinline__ char *gb_slot(const gb_combine_job &job, const gb_combine_place &at, uint32_t slot,
                                          uint32_t call)
 {
     const size_t index = (((size_t)(call & 1) * job.tokens + at.token) * job.at.slots + slot);
-    return job.link.window[at.rank] + job.at.rows + index * job.at.row_bytes * (job.at.tagged ? 2 : 1);
+    return job.link.window[at.rank] + job.at.rows + index * job.at.row_bytes * (Tagged ? 2 : 1);
 }
 
 /* Words of a slot's row, from its byte `first` on. */
-template <uint32_t Words>
+template <bool Tagged, uint32_t Words>
 __device__ __forceinline__ void gb_put_words(const gb_combine_job &job, char *slot, uint32_t first,
                                              const uint32_t (&word)[Words], uint32_t call)
 {
-    if (job.at.tagged)
+    if constexpr (Tagged)
 #pragma unroll
         for (uint32_t i = 0; i < Words; i += 2)
             gb_put_tagged((uint64_t *)(slot + 2 * first) + i, word[i], word[i + 1], call);
@@ -129,25 +132,25 @@ __device__ __forceinline__ void gb_put_words(const gb_combine_job &job, char *sl
         *(uint2 *)(slot + first) = make_uint2(word[0], word[1]);
 }
 
-template <uint32_t Words>
+template <bool Tagged, uint32_t Words>
 __device__ __forceinline__ void gb_get_words(const gb_combine_job &job, const char *slot, uint32_t first,
                                              uint32_t (&word)[Words], uint32_t call)
 {
-    if (job.at.tagged)
+    uint2 two[Words / 2];
+    const uint64_t *pair[Words / 2];
 #pragma unroll
-        for (uint32_t i = 0; i < Words; i += 2) {
-            const uint2 two = gb_get_two_tagged(job.link, (const uint64_t *)(slot + 2 * first) + i, call,
-                                                GB_AWAITS_ROWS, job.link.ranks);
-            word[i] = two.x;
-            word[i + 1] = two.y;
-        }
-    else /* another device wrote it while this kernel ran: not by way of the read-only cache */
+    for (uint32_t i = 0; i < Words / 2; i++) {
+        pair[i] = (const uint64_t *)(slot + 2 * first) + 2 * i;
+        if (!Tagged) /* another device wrote it while this kernel ran: not by way of the read-only cache */
+            two[i] = __ldcg((const uint2 *)(slot + first) + i);
+    }
+    if (Tagged)
+        gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, job.link.ranks, two);
 #pragma unroll
-        for (uint32_t i = 0; i < Words; i += 2) {
-            const uint2 two = __ldcg((const uint2 *)(slot + first) + i / 2);
-            word[i] = two.x;
-            word[i + 1] = two.y;
-        }
+    for (uint32_t i = 0; i < Words / 2; i++) {
+        word[2 * i] = two[i].x;
+        word[2 * i + 1] = two[i].y;
+    }
 }
 
 /* bf16(sum of weight * row) over the slots of a token whose rows are here, as words of two: p[d]. */
@@ -173,36 +176,36 @@ __device__ __forceinline__ void gb_partial(const gb_combine_job &job, const gb_c
 }
 
 /* Rows that this rank has of another's token. */
-template <enum gb_format Input>
+template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
 {
     const int32_t *row_of = job.row_of + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
     uint32_t sent = 0;
 #pragma unroll 1
-    for (uint32_t first = 0; first < job.top_k; first += GB_COMBINE_AT_ONCE) {
-        uint4 words[GB_COMBINE_AT_ONCE];
-        int32_t row[GB_COMBINE_AT_ONCE];
+    for (uint32_t first = 0; first < job.top_k; first += gb_at_once<Tagged>) {
+        uint4 words[gb_at_once<Tagged>];
+        int32_t row[gb_at_once<Tagged>];
 #pragma unroll
-        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++) {
             row[i] = first + i < job.top_k ? __ldg(row_of + first + i) : -1;
             sent += row[i] >= 0;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
             if (row[i] >= 0 && at.used)
                 words[i] = gb_load_row<Input>(job, row[i], at.column);
 #pragma unroll
-        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
             if (row[i] >= 0 && at.used) {
                 const uint32_t word[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
-                gb_put_words(job, gb_slot(job, at, first + i, call), at.column * (16 / gb_numbers<Input>), word, call);
+                gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, first + i, call), at.column * (16 / gb_numbers<Input>), word, call);
             }
     }
     return sent;
 }
 
 /* Their sum. */
-template <enum gb_format Input>
+template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ uint32_t gb_send_partial(const gb_combine_job &job, const gb_combine_place &at,
                                                     uint32_t call)
 {
@@ -213,9 +216,21 @@ __device__ __forceinline__ uint32_t gb_send_partial(const gb_combine_job &job, c
     if (any && at.used) {
         uint32_t word[gb_numbers<Input> / 2];
         gb_partial<Input>(job, at, word);
-        gb_put_words(job, gb_slot(job, at, job.link.rank, call), at.column * 2, word, call);
+        gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, job.link.rank, call), at.column * 2, word, call);
     }
     return any;
+}
+
+/* The row of a slot of this rank's token; or elsewhere, or nowhere, where the slot is empty or past the last. */
+enum { GB_ROW_ELSEWHERE = -1, GB_ROW_NOWHERE = -2 };
+__device__ __forceinline__ int32_t gb_row_is(const gb_combine_job &job, uint32_t token, uint32_t slot)
+{
+    if (slot >= job.top_k)
+        return GB_ROW_NOWHERE;
+    const uint32_t route = token * job.top_k + slot;
+    const uint32_t expert = (uint32_t)__ldg(job.ids + route);
+    const int32_t row = __ldg(job.row_of + (size_t)job.link.rank * job.tokens * job.top_k + route);
+    return expert < job.experts ? row : (int32_t)GB_ROW_NOWHERE;
 }
 
 /* The rank of a slot's expert; `ranks` of an empty slot. */
@@ -225,42 +240,54 @@ __device__ __forceinline__ uint32_t gb_rank_of(const gb_combine_job &job, uint32
     return expert < job.experts ? min((uint32_t)job.placement[expert], job.link.ranks - 1) : job.link.ranks;
 }
 
-/* The row of a slot, from here or from where its rank has sent it. */
-template <enum gb_format Input>
-__device__ __forceinline__ void gb_get_slot(const gb_combine_job &job, const gb_combine_place &at, uint32_t slot,
-                                            uint32_t rank, uint32_t call, uint32_t (&word)[4])
+/* Rows of gb_at_once slots, from here or from where their ranks have sent them. row: of the slots, or what gb_row_is
+ * says. */
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_get_slots(const gb_combine_job &job, const gb_combine_place &at, uint32_t first,
+                                             const int32_t (&row)[gb_at_once<Tagged>], uint32_t call,
+                                             uint2 (&two)[2 * gb_at_once<Tagged>])
 {
-    if (rank != job.link.rank) {
-        gb_get_words(job, gb_slot(job, at, slot, call), at.column * (16 / gb_numbers<Input>), word, call);
-        return;
+    const uint32_t byte = at.column * (16 / gb_numbers<Input>);
+    const uint64_t *pair[2 * gb_at_once<Tagged>];
+#pragma unroll
+    for (uint32_t i = 0; i < gb_at_once<Tagged>; i++) {
+        pair[2 * i] = pair[2 * i + 1] = NULL;
+        const char *slot = gb_slot<Tagged>(job, at, first + i, call);
+        uint4 four = make_uint4(0, 0, 0, 0);
+        if (row[i] >= 0) {
+            four = gb_load_row<Input>(job, row[i], at.column);
+        } else if (row[i] == GB_ROW_ELSEWHERE && Tagged) {
+            pair[2 * i] = (const uint64_t *)(slot + 2 * byte);
+            pair[2 * i + 1] = pair[2 * i] + 2;
+        } else if (row[i] == GB_ROW_ELSEWHERE) {
+            four = __ldcg((const uint4 *)(slot + byte)); /* written while this kernel ran: not by the read-only cache */
+        }
+        two[2 * i] = make_uint2(four.x, four.y);
+        two[2 * i + 1] = make_uint2(four.z, four.w);
     }
-    const size_t route = ((size_t)at.rank * job.tokens + at.token) * job.top_k + slot;
-    const uint4 four = gb_load_row<Input>(job, __ldg(job.row_of + route), at.column);
-    word[0] = four.x;
-    word[1] = four.y;
-    word[2] = four.z;
-    word[3] = four.w;
+    if (Tagged)
+        gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, job.link.ranks, two);
 }
 
-/* y = fma(weight, row, y) in slot order. ranks: [top_k], of the slots. */
-template <enum gb_format Input>
-__device__ __forceinline__ void gb_sum_slots(const gb_combine_job &job, const gb_combine_place &at,
-                                             const uint32_t *ranks, uint32_t call, float (&y)[gb_numbers<Input>])
+/* y = fma(weight, row, y) in slot order. */
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_sum_slots(const gb_combine_job &job, const gb_combine_place &at, uint32_t call,
+                                             float (&y)[gb_numbers<Input>])
 {
     const float *weights = job.all_weights + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
 #pragma unroll 1
-    for (uint32_t first = 0; first < job.top_k; first += GB_COMBINE_AT_ONCE) {
-        const uint32_t last = min(first + GB_COMBINE_AT_ONCE, job.top_k);
-        uint32_t words[GB_COMBINE_AT_ONCE][4];
+    for (uint32_t first = 0; first < job.top_k; first += gb_at_once<Tagged>) {
+        int32_t row[gb_at_once<Tagged>];
+        uint2 two[2 * gb_at_once<Tagged>];
 #pragma unroll
-        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (first + i < last && ranks[first + i] < job.link.ranks)
-                gb_get_slot<Input>(job, at, first + i, ranks[first + i], call, words[i]);
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+            row[i] = gb_row_is(job, at.token, first + i);
+        gb_get_slots<Input, Tagged>(job, at, first, row, call, two);
 #pragma unroll
-        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (first + i < last && ranks[first + i] < job.link.ranks) {
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+            if (row[i] != GB_ROW_NOWHERE) {
                 float value[gb_numbers<Input>];
-                gb_numbers_of<Input>(make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]), value);
+                gb_numbers_of<Input>(make_uint4(two[2 * i].x, two[2 * i].y, two[2 * i + 1].x, two[2 * i + 1].y), value);
                 const float weight = __ldg(weights + first + i);
 #pragma unroll
                 for (uint32_t n = 0; n < gb_numbers<Input>; n++)
@@ -279,7 +306,7 @@ __device__ __forceinline__ bool gb_sends(const gb_combine_job &job, const uint32
 }
 
 /* The p[d] in rank order; of each node a sum in bf16, where nodes add up. */
-template <enum gb_format Input>
+template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ void gb_sum_senders(const gb_combine_job &job, const gb_combine_place &at,
                                                const uint32_t *ranks, uint32_t call, float (&y)[gb_numbers<Input>])
 {
@@ -295,7 +322,7 @@ __device__ __forceinline__ void gb_sum_senders(const gb_combine_job &job, const 
             if (d == job.link.rank)
                 gb_partial<Input>(job, at, word);
             else
-                gb_get_words(job, gb_slot(job, at, d, call), at.column * 2, word, call);
+                gb_get_words<Tagged>(job, gb_slot<Tagged>(job, at, d, call), at.column * 2, word, call);
 #pragma unroll
             for (uint32_t i = 0; i < gb_numbers<Input> / 2; i++) {
                 sum[2 * i] = __fadd_rn(sum[2 * i], gb_bf16_low(word[i]));
@@ -316,54 +343,65 @@ __device__ __forceinline__ size_t gb_counter(const gb_combine_job &job, const gb
     return ((size_t)(call & 1) * job.tokens + at.token) * job.at.parts + at.part;
 }
 
-/* Waits for the rows of a token that come from others. */
+/* Rows of a token that come from others. ranks: [top_k], of the slots, where senders add up. */
+__device__ __forceinline__ uint32_t gb_rows_from_others(const gb_combine_job &job, const gb_combine_place &at,
+                                                        const uint32_t *ranks)
+{
+    uint32_t rows = 0;
+    for (uint32_t slot = 0; slot < job.top_k; slot++) {
+        bool sent = job.accumulation == GB_AT_RECEIVER ? gb_row_is(job, at.token, slot) == GB_ROW_ELSEWHERE
+                                                       : ranks[slot] != job.link.ranks && ranks[slot] != job.link.rank;
+        for (uint32_t other = 0; job.accumulation != GB_AT_RECEIVER && other < slot; other++)
+            sent &= ranks[other] != ranks[slot];
+        rows += sent;
+    }
+    return rows;
+}
+
+/* Waits for them, if they are counted. */
 __device__ __forceinline__ void gb_await_token(const gb_combine_job &job, const gb_combine_place &at,
                                                const uint32_t *ranks, uint32_t call)
 {
     if (threadIdx.x == 0) {
         const size_t index = gb_counter(job, at, call);
-        uint32_t rows = 0;
-        for (uint32_t slot = 0; slot < job.top_k; slot++) {
-            bool sent = ranks[slot] != job.link.ranks && ranks[slot] != job.link.rank;
-            for (uint32_t other = 0; job.accumulation != GB_AT_RECEIVER && other < slot; other++)
-                sent &= ranks[other] != ranks[slot];
-            rows += sent;
-        }
-        job.expected[index] += rows;
-        gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + index,
-                       job.expected[index], job.link.ranks);
+        const uint32_t expected = job.expected[index] + gb_rows_from_others(job, at, ranks);
+        job.expected[index] = expected;
+        gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + index, expected,
+                       job.link.ranks);
     }
     __syncthreads();
 }
 
-template <enum gb_format Input>
+template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ void gb_receive_token(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
 {
     __shared__ uint32_t ranks[GB_CUDA_MAX_TOP_K];
-    if (threadIdx.x < job.top_k)
-        ranks[threadIdx.x] = gb_rank_of(job, at.token, threadIdx.x);
-    __syncthreads();
-    if (!job.at.tagged)
+    if (job.accumulation != GB_AT_RECEIVER) {
+        if (threadIdx.x < job.top_k)
+            ranks[threadIdx.x] = gb_rank_of(job, at.token, threadIdx.x);
+        __syncthreads();
+    }
+    if (!Tagged)
         gb_await_token(job, at, ranks, call);
     if (!at.used)
         return;
     float y[gb_numbers<Input>] = {};
     if (job.accumulation == GB_AT_RECEIVER)
-        gb_sum_slots<Input>(job, at, ranks, call, y);
+        gb_sum_slots<Input, Tagged>(job, at, call, y);
     else
-        gb_sum_senders<Input>(job, at, ranks, call, y);
+        gb_sum_senders<Input, Tagged>(job, at, ranks, call, y);
     float4 *output = (float4 *)(job.output + (size_t)at.token * job.hidden + at.column);
 #pragma unroll
     for (uint32_t i = 0; i < gb_numbers<Input> / 4; i++)
         output[i] = make_float4(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]);
 }
 
-template <enum gb_format Input>
+template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ void gb_send_token_rows(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
 {
-    const uint32_t sent = job.accumulation == GB_AT_RECEIVER ? gb_send_rows<Input>(job, at, call)
-                                                             : gb_send_partial<Input>(job, at, call);
-    if (job.at.tagged || !sent)
+    const uint32_t sent = job.accumulation == GB_AT_RECEIVER ? gb_send_rows<Input, Tagged>(job, at, call)
+                                                             : gb_send_partial<Input, Tagged>(job, at, call);
+    if (Tagged || !sent)
         return;
     __syncthreads();
     if (threadIdx.x == 0)
@@ -388,27 +426,27 @@ __device__ __forceinline__ void gb_await_all(const gb_combine_job &job, uint32_t
                       call, GB_AWAITS_START, threadIdx.x);
 }
 
-template <enum gb_format Input>
-__global__ void __launch_bounds__(GB_COMBINE_THREADS, 7) gb_combine_kernel(const __grid_constant__ gb_combine_job job)
+template <enum gb_format Input, bool Tagged>
+__global__ void __launch_bounds__(GB_COMBINE_THREADS, Tagged ? 4 : 7)
+    gb_combine_kernel(const __grid_constant__ gb_combine_job job)
 {
-    const gb_combine_place at = gb_place_of<Input>(job, blockIdx.x);
-    __shared__ uint32_t call;
-    if (threadIdx.x == 0)
-        call = gb_call_number(job.link);
+    const gb_combine_place at = gb_place_of<Input>(job, blockIdx.x - 1);
+    const uint32_t call = gb_call_number(job.link);
     __syncthreads();
-    if (job.halves & GB_HALF_SEND) {
-        if (blockIdx.x == 0)
+    const uint32_t ticket = job.halves & GB_HALF_RECEIVE ? gb_take_ticket(job.link) : 0;
+    if (blockIdx.x == 0) {
+        if (job.halves & GB_HALF_SEND)
             gb_begin(job, call);
-        if (at.rank != job.link.rank)
-            gb_send_token_rows<Input>(job, at, call);
-    }
-    if (job.halves & GB_HALF_RECEIVE) {
-        if (at.rank == job.link.rank)
-            gb_receive_token<Input>(job, at, call);
-        if (blockIdx.x == gridDim.x - 1)
+        if (job.halves & GB_HALF_RECEIVE)
             gb_await_all(job, call);
-        gb_end_call(job.link);
+    } else if (at.rank != job.link.rank) {
+        if (job.halves & GB_HALF_SEND)
+            gb_send_token_rows<Input, Tagged>(job, at, call);
+    } else if (job.halves & GB_HALF_RECEIVE) {
+        gb_receive_token<Input, Tagged>(job, at, call);
     }
+    if (job.halves & GB_HALF_RECEIVE)
+        gb_end_call(job.link, ticket, call);
 }
 
 #endif

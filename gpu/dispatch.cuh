@@ -2,13 +2,13 @@
 /*
  * The kernel of dispatch: docs/numerics.md#dispatch. A launch on every rank; nothing is known of other ranks' routes.
  *
- *     block 0               counts the rank's routes by expert, and tells every rank; waits for what is sent to this one
- *     blocks 1 .. tokens    a token each: its routes' places, its codes, its rows into the windows of their receivers
- *     further blocks        rows that came tagged, to their places
+ *     block 0           counts the rank's routes by receiver and by expert, tells every rank, and waits for what is sent
+ *     parts of tokens   its routes' places, its codes, its rows into the windows of their receivers
+ *     further blocks    rows that came tagged, to their places
  *
  * A sender's rows at a receiver are a contiguous region, in an order that the sender knows. Where the region begins
- * depends on all counts. The first `early` rows of each region therefore go, tagged, into a private buffer that the
- * receiver has for this sender, before any counts have come; the others go to their places. A receiver's counts also
+ * depends on all senders' totals. The first `early` rows of each region therefore go, tagged, into a private buffer that
+ * the receiver has for this sender, before any totals have come; the others go to their places. A receiver's totals also
  * say that it has begun this call, so that what it received in the last one may be overwritten.
  */
 #ifndef GB_GPU_DISPATCH_CUH
@@ -23,8 +23,10 @@ struct gb_dispatch_layout {
     uint32_t blocks;                  /* scales of a row */
     uint32_t early;                   /* rows of a sender's private buffer */
     uint32_t early_words;             /* tagged words of its rows: codes, scales one by one, the route */
+    uint32_t parts, part_pieces;      /* blocks for a token, and 8 columns each so often */
+    size_t totals;                    /* tagged [2, ranks, ranks], of each sender its routes to each receiver */
     size_t counts;                    /* tagged [2, ranks, experts] */
-    size_t arrived;                   /* [ranks], counted rows of each sender so far */
+    size_t arrived;                   /* [ranks], counted parts of rows of each sender so far */
     size_t private_rows;              /* tagged [2, ranks, early, early_words] */
     size_t codes, scales, routes;     /* [rows], those of this receiver alone */
     size_t bytes;
@@ -50,7 +52,16 @@ enum gb_status gb_cuda_dispatch_launch(const struct gb_dispatch_job *job, void *
 
 #ifdef __CUDACC__
 
-enum { GB_DISPATCH_RECEIVERS = 64 }; /* blocks for the rows that came tagged */
+constexpr uint32_t GB_DISPATCH_THREADS = 512;
+constexpr uint32_t GB_DISPATCH_STAGED = 4096; /* ids that shared memory has room for */
+constexpr uint32_t GB_DISPATCH_PAIRS = 4;     /* of tagged words that a thread has under way */
+
+/* What a block needs of the routing, in shared memory. */
+struct gb_dispatch_routing {
+    uint32_t *histogram; /* [experts], of block 0 */
+    uint16_t *placed;    /* [experts], the placement */
+    const int32_t *ids;  /* [tokens, top_k]; where they are too many, in device memory */
+};
 
 /* What a block finds out before it sends or receives, in shared memory. */
 struct gb_dispatch_shared {
@@ -66,53 +77,69 @@ struct gb_code_words {
     uint32_t word[4];
 };
 
-__device__ __forceinline__ const uint64_t *gb_counts_of(const gb_dispatch_job &job, uint32_t rank, uint32_t call)
+/* What a rank has told this one, or another: totals [receivers], counts [experts]. */
+__device__ __forceinline__ uint64_t *gb_totals_of(const gb_dispatch_job &job, uint32_t at, uint32_t sender,
+                                                  uint32_t call)
 {
-    return (const uint64_t *)(job.link.window[rank] + job.at.counts) +
-           (size_t)(call & 1) * job.link.ranks * job.experts;
+    return (uint64_t *)(job.link.window[at] + job.at.totals) +
+           ((size_t)(call & 1) * job.link.ranks + sender) * job.link.ranks;
 }
 
-/* add(sender, expert, count) for all counts, by the threads of a block. */
+__device__ __forceinline__ uint64_t *gb_counts_of(const gb_dispatch_job &job, uint32_t at, uint32_t sender,
+                                                  uint32_t call)
+{
+    return (uint64_t *)(job.link.window[at] + job.at.counts) +
+           ((size_t)(call & 1) * job.link.ranks + sender) * job.experts;
+}
+
+/* add(sender, receiver, routes) for all totals, by the threads of a block. */
 template <class Add>
-__device__ __forceinline__ void gb_for_counts(const gb_dispatch_job &job, uint32_t call, const Add &add)
+__device__ __forceinline__ void gb_for_totals(const gb_dispatch_job &job, uint32_t call, const Add &add)
 {
-    const uint64_t *counts = gb_counts_of(job, job.link.rank, call);
-    for (uint32_t i = threadIdx.x; i < job.link.ranks * job.experts; i += blockDim.x) {
-        const uint32_t sender = i / job.experts;
-        add(sender, i % job.experts, gb_get_tagged(job.link, counts + i, call, GB_AWAITS_COUNTS, sender));
+    const uint64_t *totals = gb_totals_of(job, job.link.rank, 0, call);
+    for (uint32_t i = threadIdx.x; i < job.link.ranks * job.link.ranks; i += blockDim.x) {
+        const uint32_t sender = i / job.link.ranks;
+        add(sender, i % job.link.ranks, gb_get_tagged(job.link, totals + i, call, GB_AWAITS_COUNTS, sender));
     }
+    __syncthreads();
 }
 
-/* The routes of this rank by expert, to every rank. histogram: [experts] in shared memory. */
-static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, uint32_t *histogram)
+/* The routes of this rank to every rank: by receiver, a warp each, which others wait for; then by expert. */
+static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, const gb_dispatch_routing &routing)
 {
-    for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
-        histogram[e] = 0;
-    __syncthreads();
-    for (uint32_t r = threadIdx.x; r < job.tokens * job.top_k; r += blockDim.x)
-        if ((uint32_t)job.ids[r] < job.experts)
-            atomicAdd(&histogram[job.ids[r]], 1u);
-    __syncthreads();
-    for (uint32_t rank = 0; rank < job.link.ranks; rank++) {
-        uint64_t *counts = (uint64_t *)gb_counts_of(job, rank, call) + (size_t)job.link.rank * job.experts;
-        for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
-            gb_put_tagged(counts + e, histogram[e], call);
+    const uint32_t routes = job.tokens * job.top_k, lane = threadIdx.x % 32;
+    for (uint32_t receiver = threadIdx.x / 32; receiver < job.link.ranks; receiver += blockDim.x / 32) {
+        uint32_t total = 0;
+        for (uint32_t r = lane; r < routes; r += 32) {
+            const uint32_t e = (uint32_t)routing.ids[r];
+            total += e < job.experts && routing.placed[e] == receiver;
+        }
+        total = __reduce_add_sync(0xFFFFFFFFu, total);
+        for (uint32_t rank = lane; rank < job.link.ranks; rank += 32)
+            gb_put_tagged(gb_totals_of(job, rank, job.link.rank, call) + receiver, total, call);
     }
+    for (uint32_t r = threadIdx.x; r < routes; r += blockDim.x)
+        if ((uint32_t)routing.ids[r] < job.experts)
+            atomicAdd(&routing.histogram[routing.ids[r]], 1u);
+    __syncthreads();
+    for (uint32_t rank = 0; rank < job.link.ranks; rank++)
+        for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
+            gb_put_tagged(gb_counts_of(job, rank, job.link.rank, call) + e, routing.histogram[e], call);
 }
 
 /* Receiver and place of the route of each slot: how many of the routes to the same receiver come before it, by expert,
- * then in their own order. A warp a slot. placed: [experts] in shared memory. */
-__device__ __forceinline__ void gb_find_places(const gb_dispatch_job &job, uint32_t token, const uint16_t *placed,
-                                               gb_dispatch_shared *shared)
+ * then in their own order. A warp a slot. */
+__device__ __forceinline__ void gb_find_places(const gb_dispatch_job &job, uint32_t token,
+                                               const gb_dispatch_routing &routing, gb_dispatch_shared *shared)
 {
     for (uint32_t slot = threadIdx.x / 32; slot < job.top_k; slot += blockDim.x / 32) {
-        const uint32_t route = token * job.top_k + slot, expert = (uint32_t)job.ids[route];
+        const uint32_t route = token * job.top_k + slot, expert = (uint32_t)routing.ids[route];
         uint32_t before = 0;
-        const uint32_t receiver = expert < job.experts ? placed[expert] : 0;
+        const uint32_t receiver = expert < job.experts ? routing.placed[expert] : 0;
 #pragma unroll 4
         for (uint32_t r = threadIdx.x % 32; expert < job.experts && r < job.tokens * job.top_k; r += 32) {
-            const uint32_t e = (uint32_t)job.ids[r];
-            before += e < job.experts && (e < expert || (e == expert && r < route)) && placed[e] == receiver;
+            const uint32_t e = (uint32_t)routing.ids[r];
+            before += e < job.experts && (e < expert || (e == expert && r < route)) && routing.placed[e] == receiver;
         }
         before = __reduce_add_sync(0xFFFFFFFFu, before);
         if (threadIdx.x % 32 == 0) {
@@ -240,8 +267,12 @@ __device__ __forceinline__ void gb_send_early(const gb_dispatch_job &job, const 
         gb_put_tagged(codes + 2, word[2], word[3], call);
     if (piece.block != UINT32_MAX)
         gb_put_tagged(row + job.hidden / 8 * piece.words + piece.block, piece.scale, call);
-    if (piece.column == 0)
-        gb_put_tagged(row + job.at.early_words - 1, route, call);
+    if (piece.column == 0) {
+        const uint32_t last = job.at.code_bytes / 4 + job.at.blocks;
+        gb_put_tagged(row + last, route, call);
+        if (last + 1 < job.at.early_words) /* so that the last pair is whole */
+            gb_put_tagged(row + last + 1, 0, call);
+    }
 }
 
 __device__ __forceinline__ bool gb_goes_early(const gb_dispatch_job &job, const gb_dispatch_shared &shared,
@@ -252,155 +283,211 @@ __device__ __forceinline__ bool gb_goes_early(const gb_dispatch_job &job, const 
 }
 
 /* Where this rank's regions begin. */
-__device__ __forceinline__ void gb_find_regions(const gb_dispatch_job &job, uint32_t call, const uint16_t *placed,
-                                                gb_dispatch_shared *shared)
+__device__ __forceinline__ void gb_find_regions(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
 {
-    gb_for_counts(job, call, [&](uint32_t sender, uint32_t expert, uint32_t count) {
-        if (sender < job.link.rank && count)
-            atomicAdd(&shared->first[placed[expert]], count);
+    gb_for_totals(job, call, [&](uint32_t sender, uint32_t receiver, uint32_t routes) {
+        if (sender < job.link.rank && routes)
+            atomicAdd(&shared->first[receiver], routes);
     });
+}
+
+/* A piece to all private buffers, or to all other places, that its token's slots have. */
+__device__ __forceinline__ void gb_send_piece(const gb_dispatch_job &job, const gb_row_piece &piece, uint32_t token,
+                                              const gb_dispatch_shared &shared, bool early, uint32_t call)
+{
+    for (uint32_t slot = 0; slot < job.top_k; slot++) {
+        const uint32_t route = (job.link.rank * job.tokens + token) * job.top_k + slot, index = shared.index[slot];
+        const int32_t receiver = shared.receiver[slot];
+        if (receiver < 0 || gb_goes_early(job, shared, slot) != early)
+            continue;
+        if (early)
+            gb_send_early(job, piece, gb_early_row(job, (uint32_t)receiver, job.link.rank, index, call), route, call);
+        else
+            gb_send_placed(job, piece, (uint32_t)receiver, shared.first[receiver] + index, route);
+    }
+}
+
+/* Tells the receivers of rows at their places that these parts of them are there. */
+__device__ __forceinline__ void gb_count_rows(const gb_dispatch_job &job, gb_dispatch_shared *shared)
+{
+    const uint32_t slot = threadIdx.x;
+    if (slot < job.top_k && shared->receiver[slot] >= 0 && shared->receiver[slot] != (int32_t)job.link.rank &&
+        !gb_goes_early(job, *shared, slot))
+        atomicAdd(&shared->counted[shared->receiver[slot]], 1u);
     __syncthreads();
+    for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x)
+        if (shared->counted[rank])
+            gb_count((uint32_t *)(job.link.window[rank] + job.at.arrived) + job.link.rank, shared->counted[rank]);
 }
 
 template <bool Quantises, bool ConvertsE4m3>
-static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t token, uint32_t call, const uint16_t *placed,
-                                     gb_dispatch_shared *shared)
+static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t block, uint32_t call,
+                                     const gb_dispatch_routing &routing, uint4 values, gb_dispatch_shared *shared)
 {
+    const uint32_t token = block / job.at.parts, part = block % job.at.parts;
     const uint4 *x = (const uint4 *)(job.x + (size_t)token * job.hidden);
-    const uint32_t pieces = job.hidden / 8;
-    uint4 values = threadIdx.x < pieces ? __ldg(x + threadIdx.x) : make_uint4(0, 0, 0, 0);
-    gb_find_places(job, token, placed, shared);
+    const uint32_t begin = part * job.at.part_pieces, end = min(begin + job.at.part_pieces, job.hidden / 8);
+    gb_find_places(job, token, routing, shared);
     __syncthreads();
-    for (uint32_t start = 0, at = threadIdx.x; start < pieces; start += blockDim.x, at += blockDim.x) {
-        const bool mine = at < pieces;
+    for (uint32_t start = begin; start < end; start += blockDim.x) {
+        const uint32_t at = start + threadIdx.x;
         gb_row_piece piece = {};
-        if (mine)
+        if (start > begin && at < end)
+            values = __ldg(x + at);
+        if (at < end) {
             piece = gb_make_piece<Quantises, ConvertsE4m3>(job, values, at * 8);
-        const uint32_t next = at + blockDim.x;
-        values = next < pieces ? __ldg(x + next) : values;
-        for (uint32_t slot = 0; mine && slot < job.top_k; slot++)
-            if (gb_goes_early(job, *shared, slot))
-                gb_send_early(job, piece,
-                              gb_early_row(job, (uint32_t)shared->receiver[slot], job.link.rank, shared->index[slot],
-                                           call),
-                              (job.link.rank * job.tokens + token) * job.top_k + slot, call);
-        if (start == 0)
-            gb_find_regions(job, call, placed, shared);
-        for (uint32_t slot = 0; mine && slot < job.top_k; slot++) {
-            const int32_t receiver = shared->receiver[slot];
-            if (receiver >= 0 && !gb_goes_early(job, *shared, slot))
-                gb_send_placed(job, piece, (uint32_t)receiver, shared->first[receiver] + shared->index[slot],
-                               (job.link.rank * job.tokens + token) * job.top_k + slot);
+            gb_send_piece(job, piece, token, *shared, true, call);
         }
+        if (start == begin)
+            gb_find_regions(job, call, shared);
+        if (at < end)
+            gb_send_piece(job, piece, token, *shared, false, call);
     }
-    if (threadIdx.x < job.top_k && shared->receiver[threadIdx.x] >= 0 &&
-        shared->receiver[threadIdx.x] != (int32_t)job.link.rank && !gb_goes_early(job, *shared, threadIdx.x))
-        atomicAdd(&shared->counted[shared->receiver[threadIdx.x]], 1u);
-    __syncthreads();
-    if (threadIdx.x < job.link.ranks && shared->counted[threadIdx.x])
-        gb_count((uint32_t *)(job.link.window[threadIdx.x] + job.at.arrived) + job.link.rank,
-                 shared->counted[threadIdx.x]);
+    gb_count_rows(job, shared);
 }
 
 /* Every sender's routes to this rank, and where its region begins. */
-__device__ __forceinline__ void gb_find_senders(const gb_dispatch_job &job, uint32_t call, const uint16_t *placed,
-                                                gb_dispatch_shared *shared)
+__device__ __forceinline__ void gb_find_senders(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
 {
-    gb_for_counts(job, call, [&](uint32_t sender, uint32_t expert, uint32_t count) {
-        if (placed[expert] == job.link.rank && count)
-            atomicAdd(&shared->routes[sender], count);
+    gb_for_totals(job, call, [&](uint32_t sender, uint32_t receiver, uint32_t routes) {
+        if (receiver == job.link.rank)
+            shared->routes[sender] = routes;
     });
-    __syncthreads();
-    if (threadIdx.x < job.link.ranks)
-        for (uint32_t s = 0; s < threadIdx.x; s++)
-            shared->first[threadIdx.x] += shared->routes[s];
+    for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x)
+        for (uint32_t s = 0; s < rank; s++)
+            shared->first[rank] += shared->routes[s];
     __syncthreads();
 }
 
-/* A row of a private buffer, to its place. */
-__device__ __forceinline__ void gb_take_early(const gb_dispatch_job &job, const uint64_t *from, uint32_t row,
-                                              uint32_t sender, uint32_t call)
+/* A word of a private buffer's row, to its place. */
+__device__ __forceinline__ void gb_place_word(const gb_dispatch_job &job, uint32_t row, uint32_t i, uint32_t word)
 {
     char *window = job.link.window[job.link.rank];
-    char *codes = window + job.at.codes + (size_t)row * job.at.code_bytes;
-    char *scales = window + job.at.scales + (size_t)row * job.at.scale_bytes;
-    const uint32_t words = job.at.code_bytes / 4, last = job.at.early_words - 1;
-    for (uint32_t i = 2 * threadIdx.x; i + 1 < words; i += 2 * blockDim.x)
-        *(uint2 *)(codes + 4 * i) = gb_get_two_tagged(job.link, from + i, call, GB_AWAITS_ROWS, sender);
-    if (words % 2 && threadIdx.x == 0)
-        ((uint32_t *)codes)[words - 1] = gb_get_tagged(job.link, from + words - 1, call, GB_AWAITS_ROWS, sender);
-    for (uint32_t i = threadIdx.x; i < job.at.blocks; i += blockDim.x)
-        gb_put_scale(job, gb_get_tagged(job.link, from + words + i, call, GB_AWAITS_ROWS, sender), i, scales);
-    if (threadIdx.x == 0)
-        ((uint32_t *)(window + job.at.routes))[row] =
-            gb_get_tagged(job.link, from + last, call, GB_AWAITS_ROWS, sender);
+    const uint32_t words = job.at.code_bytes / 4;
+    if (i < words)
+        ((uint32_t *)(window + job.at.codes + (size_t)row * job.at.code_bytes))[i] = word;
+    else if (i < words + job.at.blocks)
+        gb_put_scale(job, word, i - words, window + job.at.scales + (size_t)row * job.at.scale_bytes);
+    else if (i == words + job.at.blocks)
+        ((uint32_t *)(window + job.at.routes))[row] = word;
 }
 
-/* The rows of all private buffers, every `stride`th from `first` on. */
-static __device__ void gb_take_all_early(const gb_dispatch_job &job, uint32_t call, const uint16_t *placed,
-                                         gb_dispatch_shared *shared, uint32_t first, uint32_t stride)
+/* Words of a row of a private buffer, from `first` on, to their place: gb_taken_words. */
+__device__ __forceinline__ void gb_take_early(const gb_dispatch_job &job, const uint64_t *from, uint32_t first,
+                                              uint32_t row, uint32_t sender, uint32_t call)
 {
-    gb_find_senders(job, call, placed, shared);
+    const uint64_t *pair[GB_DISPATCH_PAIRS];
+    uint2 two[GB_DISPATCH_PAIRS];
+#pragma unroll
+    for (uint32_t k = 0; k < GB_DISPATCH_PAIRS; k++) {
+        const uint32_t i = first + 2 * (k * blockDim.x + threadIdx.x);
+        pair[k] = i < job.at.early_words ? from + i : NULL;
+    }
+    gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, sender, two);
+#pragma unroll
+    for (uint32_t k = 0; k < GB_DISPATCH_PAIRS; k++) {
+        const uint32_t i = first + 2 * (k * blockDim.x + threadIdx.x);
+        if (!pair[k])
+            continue;
+        gb_place_word(job, row, i, two[k].x);
+        gb_place_word(job, row, i + 1, two[k].y);
+    }
+}
+
+/* The rows of all private buffers, in pieces, every `stride`th from `first` on. */
+static __device__ void gb_take_all_early(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared,
+                                         uint32_t first, uint32_t stride)
+{
+    const uint32_t words = 2 * GB_DISPATCH_PAIRS * blockDim.x, pieces = (job.at.early_words + words - 1) / words;
+    gb_find_senders(job, call, shared);
     uint32_t passed = 0;
     for (uint32_t sender = 0; sender < job.link.ranks; sender++) {
         if (sender == job.link.rank)
             continue;
-        const uint32_t rows = min(shared->routes[sender], job.at.early);
-        for (uint32_t i = (first + stride - passed % stride) % stride; i < rows; i += stride)
-            gb_take_early(job, gb_early_row(job, job.link.rank, sender, i, call), shared->first[sender] + i, sender,
-                          call);
-        passed += rows;
+        const uint32_t all = min(shared->routes[sender], job.at.early) * pieces;
+        for (uint32_t i = (first + stride - passed % stride) % stride; i < all; i += stride)
+            gb_take_early(job, gb_early_row(job, job.link.rank, sender, i / pieces, call), i % pieces * words,
+                          shared->first[sender] + i / pieces, sender, call);
+        passed += all;
     }
 }
 
 /* Waits until all counted rows are here; writes the counts. */
-static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, const uint16_t *placed,
-                                     gb_dispatch_shared *shared)
+static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
 {
-    gb_for_counts(job, call, [&](uint32_t sender, uint32_t expert, uint32_t count) {
-        job.counts[(size_t)sender * job.experts + expert] = (int32_t)count;
-        if (placed[expert] == job.link.rank && count)
-            atomicAdd(&shared->routes[sender], count);
-    });
+    enum { WORDS = 4 };
+    const uint64_t *counts = gb_counts_of(job, job.link.rank, 0, call);
+    const uint32_t all = job.link.ranks * job.experts;
+    for (uint32_t first = threadIdx.x; first < all; first += WORDS * blockDim.x) {
+        const uint64_t *from[WORDS];
+        uint32_t count[WORDS];
+#pragma unroll
+        for (uint32_t k = 0; k < WORDS; k++)
+            from[k] = first + k * blockDim.x < all ? counts + first + k * blockDim.x : NULL;
+        gb_get_tagged_words(job.link, from, call, GB_AWAITS_COUNTS, job.link.ranks, count);
+#pragma unroll
+        for (uint32_t k = 0; k < WORDS; k++)
+            if (from[k])
+                job.counts[first + k * blockDim.x] = (int32_t)count[k];
+    }
+    gb_find_senders(job, call, shared);
+    for (uint32_t sender = threadIdx.x; sender < job.link.ranks; sender += blockDim.x) {
+        const uint32_t rows = sender == job.link.rank ? 0 : shared->routes[sender];
+        const uint32_t expected =
+            job.expected[sender] + (rows > job.at.early ? (rows - job.at.early) * job.at.parts : 0);
+        job.expected[sender] = expected;
+        gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + sender, expected,
+                       sender);
+    }
+}
+
+/* The routing into shared memory; nothing has been waited for before. memory: gb_dispatch_shared_bytes. */
+__device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch_job &job, uint32_t *memory,
+                                                               gb_dispatch_shared *shared)
+{
+    int32_t *staged = (int32_t *)memory;
+    gb_dispatch_routing routing;
+    const bool stages = job.tokens * job.top_k <= GB_DISPATCH_STAGED;
+    routing.histogram = memory + (stages ? job.tokens * job.top_k : 0);
+    routing.placed = (uint16_t *)(routing.histogram + job.experts);
+    routing.ids = stages ? staged : job.ids;
+    for (uint32_t r = threadIdx.x; stages && r < job.tokens * job.top_k; r += blockDim.x)
+        staged[r] = job.ids[r];
+    for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x) {
+        routing.histogram[e] = 0;
+        routing.placed[e] = (uint16_t)min((uint32_t)job.placement[e], job.link.ranks - 1);
+    }
+    for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
+        shared->first[r] = shared->routes[r] = shared->counted[r] = 0;
     __syncthreads();
-    const uint32_t sender = threadIdx.x;
-    if (sender >= job.link.ranks || sender == job.link.rank)
-        return;
-    const uint32_t rows = shared->routes[sender];
-    const uint32_t expected = job.expected[sender] + (rows > job.at.early ? rows - job.at.early : 0);
-    job.expected[sender] = expected;
-    gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + sender, expected,
-                   sender);
+    return routing;
 }
 
 template <bool Quantises, bool ConvertsE4m3>
-__global__ void __launch_bounds__(1024, 1) gb_dispatch_kernel(const __grid_constant__ gb_dispatch_job job)
+__global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2) gb_dispatch_kernel(const __grid_constant__ gb_dispatch_job job)
 {
-    extern __shared__ uint32_t histogram[]; /* [experts]; of blocks that are not block 0, placed */
+    extern __shared__ uint32_t memory[];
     __shared__ gb_dispatch_shared shared;
-    __shared__ uint32_t call;
-    const uint32_t senders = job.tokens, block = blockIdx.x;
-    uint16_t *placed = (uint16_t *)(histogram + job.experts); /* [experts] */
-    if (threadIdx.x == 0)
-        call = gb_call_number(job.link);
-    for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
-        placed[e] = (uint16_t)min((uint32_t)job.placement[e], job.link.ranks - 1);
-    for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
-        shared.first[r] = shared.routes[r] = shared.counted[r] = 0;
-    __syncthreads();
+    const uint32_t call = gb_call_number(job.link), block = blockIdx.x, senders = job.tokens * job.at.parts;
+    const uint32_t piece = (block - 1) % job.at.parts * job.at.part_pieces + threadIdx.x;
+    uint4 values = make_uint4(0, 0, 0, 0); /* the thread's first, on their way while the block finds its places */
+    if (block - 1 < senders && piece < job.hidden / 8)
+        values = __ldg((const uint4 *)(job.x + (size_t)((block - 1) / job.at.parts) * job.hidden) + piece);
+    const gb_dispatch_routing routing = gb_load_routing(job, memory, &shared);
+    const uint32_t ticket = job.halves & GB_HALF_RECEIVE ? gb_take_ticket(job.link) : 0;
     if (block == 0) {
         if (job.halves & GB_HALF_ANNOUNCE)
-            gb_announce(job, call, histogram);
+            gb_announce(job, call, routing);
         if (job.halves & GB_HALF_RECEIVE)
-            gb_await_rows(job, call, placed, &shared);
+            gb_await_rows(job, call, &shared);
     } else if (block <= senders) {
         if (job.halves & GB_HALF_SEND)
-            gb_send_token<Quantises, ConvertsE4m3>(job, block - 1, call, placed, &shared);
+            gb_send_token<Quantises, ConvertsE4m3>(job, block - 1, call, routing, values, &shared);
     } else if (job.halves & GB_HALF_RECEIVE) {
-        gb_take_all_early(job, call, placed, &shared, block - senders - 1, gridDim.x - senders - 1);
+        gb_take_all_early(job, call, &shared, block - senders - 1, gridDim.x - senders - 1);
     }
     if (job.halves & GB_HALF_RECEIVE)
-        gb_end_call(job.link);
+        gb_end_call(job.link, ticket, call);
 }
 
 #endif

@@ -94,7 +94,8 @@ enum gb_status open_rank(struct gb_cuda_exchanger *e, uint32_t r, uint32_t most_
 
 enum gb_status copy(void *to, const void *from, size_t bytes, cudaStream_t stream, struct gb_error *error)
 {
-    return gb_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync", error);
+    return bytes ? gb_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync", error)
+                 : GB_OK;
 }
 
 enum gb_status put_dispatch(struct gb_cuda_exchanger *e, uint32_t r, const struct gb_arguments *a,
@@ -192,6 +193,17 @@ enum gb_status take_combine(struct gb_cuda_exchanger *e, uint32_t r, const struc
     const size_t values = (size_t)job->tokens * job->hidden;
     return copy((float *)a->output + values * r, job->output, values * sizeof *job->output, e->ranks.of[r].stream,
                 error);
+}
+
+/* So that a rank that did not come is told of. */
+enum gb_status wait_unless_captured(cudaStream_t stream, struct gb_error *error)
+{
+    cudaStreamCaptureStatus capture;
+    enum gb_status status = gb_cuda_check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", error);
+    if (status != GB_OK || capture != cudaStreamCaptureStatusNone)
+        return status;
+    status = gb_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error);
+    return status == GB_OK ? gb_cuda_ranks_late(error) : status;
 }
 
 enum gb_status check_sizes(const struct gb_exchange *x, struct gb_error *error)
@@ -324,5 +336,7 @@ enum gb_status gb_cuda_exchange(enum gb_operator operation, const struct gb_argu
         status = gb_cuda_exchanger_run(e, error);
     if (status == GB_OK)
         status = gb_cuda_exchanger_take(e, a, error);
-    return status == GB_OK ? gb_cuda_ranks_join(&e->ranks, a->stream, error) : status;
+    if (status == GB_OK)
+        status = gb_cuda_ranks_join(&e->ranks, a->stream, error);
+    return status == GB_OK ? wait_unless_captured((cudaStream_t)a->stream, error) : status;
 }

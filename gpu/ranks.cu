@@ -118,10 +118,7 @@ enum gb_status gb_cuda_ranks_open(uint32_t count, size_t window_bytes, struct gb
     devices = (int)count < devices ? (int)count : devices;
     ranks->count = count;
     ranks->share = (int)count > devices;
-    status = gb_cuda_check(cudaGetDevice(&ranks->callers), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaEventCreateWithFlags(&ranks->begun, cudaEventDisableTiming), "cudaEventCreate",
-                               error);
+    status = gb_cuda_check(cudaEventCreateWithFlags(&ranks->begun, cudaEventDisableTiming), "cudaEventCreate", error);
     if (status == GB_OK)
         status = make_late(error);
     if (status == GB_OK)
@@ -170,9 +167,11 @@ enum gb_status gb_cuda_ranks_join(struct gb_cuda_ranks *ranks, void *stream, str
 {
     enum gb_status status = GB_OK;
     for (uint32_t r = 0; status == GB_OK && r < ranks->count; r++) {
-        gb_cuda_on on(ranks->of[r].device);
-        status = gb_cuda_check(cudaEventRecord(ranks->of[r].ended, ranks->of[r].stream), "cudaEventRecord", error);
-        if (status == GB_OK)
+        {
+            gb_cuda_on on(ranks->of[r].device);
+            status = gb_cuda_check(cudaEventRecord(ranks->of[r].ended, ranks->of[r].stream), "cudaEventRecord", error);
+        }
+        if (status == GB_OK) /* stream 0 is the current device's: the caller's */
             status = gb_cuda_check(cudaStreamWaitEvent((cudaStream_t)stream, ranks->of[r].ended, 0),
                                    "cudaStreamWaitEvent", error);
     }
@@ -205,6 +204,6 @@ enum gb_status gb_cuda_ranks_late(struct gb_error *error)
     *late = {};
     if (seen.of < GB_CUDA_MAX_RANKS && seen.what != GB_AWAITS_NOTHING)
         snprintf(of, sizeof of, "rank %u", seen.of);
-    return gb_cuda_fail(error, GB_EDEVICE, "rank %u waited for %s of %s for longer than %.0f s, in call %u", seen.rank,
-                        awaited[seen.what % 4], of, (double)wait_limit_ns * 1e-9, seen.call);
+    return gb_cuda_fail(error, GB_EDEVICE, "rank %u waited for %s of %s for longer than %u ms, in call %u", seen.rank,
+                        awaited[seen.what % 4], of, seen.limit_ms, seen.call);
 }

@@ -27,12 +27,13 @@ struct gb_cuda_late {
     uint32_t rank; /* which waited */
     uint32_t of;   /* for this one; the number of ranks: for any */
     uint32_t call;
+    uint32_t limit_ms;
 };
 
 /* What a rank keeps from call to call, in its device's memory; zero at first. */
 struct gb_cuda_calls {
-    uint32_t made;  /* calls that have ended */
-    uint32_t ended; /* blocks of the present one */
+    uint32_t made;  /* calls, but for the present one until all its blocks know its number */
+    uint32_t known; /* blocks that do */
     uint32_t late;  /* 1: a wait took too long, and no other wait is begun */
 };
 
@@ -52,7 +53,6 @@ enum gb_cuda_halves { GB_HALF_ANNOUNCE = 1u, GB_HALF_SEND = 2u, GB_HALF_RECEIVE 
 struct gb_cuda_ranks {
     uint32_t count;
     bool share; /* a device has several ranks, and halves are launched one by one */
-    int callers; /* the device that was current */
     cudaEvent_t begun;
     struct gb_cuda_rank {
         int device;
@@ -112,6 +112,21 @@ __device__ __forceinline__ uint32_t gb_call_number(const gb_cuda_link &link)
     return *(volatile uint32_t *)&link.calls->made + 1;
 }
 
+/* A block's ticket in the launch that a call ends with, once all its threads have the number. The block with the last
+ * ticket ends the call; nobody waits for a ticket before that. */
+__device__ __forceinline__ uint32_t gb_take_ticket(const gb_cuda_link &link)
+{
+    return threadIdx.x == 0 ? atomicAdd(&link.calls->known, 1u) : 0;
+}
+
+__device__ __forceinline__ void gb_end_call(const gb_cuda_link &link, uint32_t ticket, uint32_t call)
+{
+    if (threadIdx.x != 0 || ticket != gridDim.x - 1)
+        return;
+    *(volatile uint32_t *)&link.calls->known = 0;
+    *(volatile uint32_t *)&link.calls->made = call;
+}
+
 __device__ __forceinline__ uint64_t gb_nanoseconds()
 {
     uint64_t ns;
@@ -119,19 +134,22 @@ __device__ __forceinline__ uint64_t gb_nanoseconds()
     return ns;
 }
 
-/* Whether to go on waiting, which began at `since`. */
-__device__ __forceinline__ bool gb_wait_on(const gb_cuda_link &link, uint64_t since, enum gb_cuda_awaited what,
+/* Whether to go on waiting; *since: when it began, 0 at first. */
+__device__ __forceinline__ bool gb_wait_on(const gb_cuda_link &link, uint64_t *since, enum gb_cuda_awaited what,
                                            uint32_t of)
 {
+    const uint64_t now = gb_nanoseconds();
+    *since = *since ? *since : now;
     if (*(volatile uint32_t *)&link.calls->late)
         return false;
-    if (gb_nanoseconds() - since < link.limit_ns)
+    if (now - *since < link.limit_ns)
         return true;
     if (atomicExch(&link.calls->late, 1u) == 0) {
         volatile gb_cuda_late *late = link.late;
         late->rank = link.rank;
         late->of = of;
-        late->call = gb_call_number(link);
+        late->call = *(volatile uint32_t *)&link.calls->made;
+        late->limit_ms = (uint32_t)(link.limit_ns / 1000000);
         __threadfence_system();
         late->what = what;
     }
@@ -144,14 +162,12 @@ __device__ __forceinline__ void gb_wait(const gb_cuda_link &link, enum gb_cuda_a
                                         const Until &until)
 {
     enum { POLLS = 256 };
-    if (until())
-        return;
-    const uint64_t since = gb_nanoseconds();
+    uint64_t since = 0;
     do {
         for (int i = 0; i < POLLS; i++)
             if (until())
                 return;
-    } while (gb_wait_on(link, since, what, of));
+    } while (gb_wait_on(link, &since, what, of));
 }
 
 /* Tagged words. */
@@ -185,18 +201,52 @@ __device__ __forceinline__ uint32_t gb_get_tagged(const gb_cuda_link &link, cons
     return (uint32_t)word;
 }
 
-__device__ __forceinline__ uint2 gb_get_two_tagged(const gb_cuda_link &link, const uint64_t *from, uint32_t call,
-                                                   enum gb_cuda_awaited what, uint32_t of)
+/* As many words, or pairs of them, at once: all their loads are under way together. from: NULL: none. */
+template <uint32_t Words>
+__device__ __forceinline__ void gb_get_tagged_words(const gb_cuda_link &link, const uint64_t *const (&from)[Words],
+                                                    uint32_t call, enum gb_cuda_awaited what, uint32_t of,
+                                                    uint32_t (&data)[Words])
 {
-    uint64_t word[2];
     gb_wait(link, what, of, [&] {
-        asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];"
-                     : "=l"(word[0]), "=l"(word[1])
-                     : "l"(from)
-                     : "memory");
-        return (uint32_t)(word[0] >> 32) == call && (uint32_t)(word[1] >> 32) == call;
+        uint64_t word[Words];
+        bool all = true;
+#pragma unroll
+        for (uint32_t i = 0; i < Words; i++)
+            if (from[i])
+                asm volatile("ld.relaxed.sys.global.b64 %0, [%1];" : "=l"(word[i]) : "l"(from[i]) : "memory");
+#pragma unroll
+        for (uint32_t i = 0; i < Words; i++)
+            if (from[i]) {
+                all &= (uint32_t)(word[i] >> 32) == call;
+                data[i] = (uint32_t)word[i];
+            }
+        return all;
     });
-    return make_uint2((uint32_t)word[0], (uint32_t)word[1]);
+}
+
+template <uint32_t Pairs>
+__device__ __forceinline__ void gb_get_tagged_pairs(const gb_cuda_link &link, const uint64_t *const (&from)[Pairs],
+                                                    uint32_t call, enum gb_cuda_awaited what, uint32_t of,
+                                                    uint2 (&two)[Pairs])
+{
+    gb_wait(link, what, of, [&] {
+        uint64_t word[Pairs][2];
+        bool all = true;
+#pragma unroll
+        for (uint32_t i = 0; i < Pairs; i++)
+            if (from[i])
+                asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];"
+                             : "=l"(word[i][0]), "=l"(word[i][1])
+                             : "l"(from[i])
+                             : "memory");
+#pragma unroll
+        for (uint32_t i = 0; i < Pairs; i++)
+            if (from[i]) {
+                all &= (uint32_t)(word[i][0] >> 32) == call && (uint32_t)(word[i][1] >> 32) == call;
+                two[i] = make_uint2((uint32_t)word[i][0], (uint32_t)word[i][1]);
+            }
+        return all;
+    });
 }
 
 /* Counters. Everything that the block has written before its last barrier comes first. */
@@ -213,20 +263,6 @@ __device__ __forceinline__ void gb_await_count(const gb_cuda_link &link, const u
         asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
         return now == count;
     });
-}
-
-/* At the end of each block of the launch that a call ends with. */
-__device__ __forceinline__ void gb_end_call(const gb_cuda_link &link)
-{
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    const uint32_t blocks = gridDim.x;
-    if (atomicAdd(&link.calls->ended, 1u) == blocks - 1) {
-        link.calls->ended = 0;
-        __threadfence();
-        *(volatile uint32_t *)&link.calls->made += 1;
-    }
 }
 
 #endif

@@ -57,6 +57,24 @@ template <class Call> double median_us(struct gb_cuda_ranks *ranks, const Call &
     return times[times.size() / 2];
 }
 
+__global__ void nothing() {}
+
+/* Of launches that do nothing. */
+double launch_us()
+{
+    struct gb_error error;
+    struct gb_cuda_ranks ranks;
+    check(gb_cuda_ranks_open(2, 256, &ranks, &error), error, "ranks");
+    const double us = median_us(&ranks, [&] {
+        for (uint32_t r = 0; r < 2; r++) {
+            gb_cuda_on on(ranks.of[r].device);
+            nothing<<<1, 32, 0, ranks.of[r].stream>>>();
+        }
+    });
+    gb_cuda_ranks_close(&ranks);
+    return us;
+}
+
 /* Bytes a second from each of two devices to the other at once. */
 double link_rate()
 {
@@ -110,6 +128,8 @@ times time_kind(const ranks_kind &kind, size_t row_bytes)
     require(cudaDeviceSynchronize());
     check(gb_cuda_exchanger_open(kind.operation, &p.asked, p.asked.rows, &e, &error), error, p.name.c_str());
     check(gb_cuda_exchanger_put(&e, &arrays.arguments, &error), error, "put");
+    check(gb_cuda_ranks_join(&e.ranks, 0, &error), error, "join");
+    require(cudaDeviceSynchronize());
     times t = {};
     t.us = median_us(&e.ranks, [&] { check(gb_cuda_exchanger_run(&e, &error), error, "run"); });
     arrays.poison(p, 0xFF, 0); /* and what was timed is right */
@@ -152,11 +172,12 @@ int measure(const std::vector<uint32_t> &batches, const char *command)
     printf("{");
     print_provenance(stdout, "gaugeblock.ranks-bench/1", command);
     printf(", \"device\": \"2 x %s\", \"hidden\": 7168, \"experts\": 256, \"top_k\": 8, \"link_gb_per_s\": %.1f,\n"
+           " \"launch_us\": %.2f,\n"
            " \"times\": \"microseconds a call, median of %d graphs of %d calls\", \"batches\": [\n",
-           properties.name, rate * 1e-9, SAMPLES, CALLS);
+           properties.name, rate * 1e-9, launch_us(), SAMPLES, CALLS);
     for (uint32_t tokens : batches) {
         ranks_kind kind = {GB_DISPATCH, 2, tokens, 7168, 256, 8, "fp8g128.deepep/1", "uniform", "blocks", "gaussian/1",
-                           (enum gb_accumulation)0, 0, GB_BF16, 0};
+                           (enum gb_accumulation)0, 1, GB_BF16, 0};
         printf("  {\"tokens\": %u, ", tokens);
         print_times("dispatch_fp8", time_kind(kind, 7168 + 56 * 4), rate);
         kind.recipe = NULL;
