@@ -56,8 +56,8 @@ enum gb_status gb_cuda_combine_launch(const struct gb_combine_job *job, void *st
     const auto kernel = job->input == GB_BF16
                             ? (job->at.tagged ? gb_combine_kernel<GB_BF16, true> : gb_combine_kernel<GB_BF16, false>)
                             : (job->at.tagged ? gb_combine_kernel<GB_FP32, true> : gb_combine_kernel<GB_FP32, false>);
-    return gb_cuda_launch("combine", kernel, dim3(1 + job->link.ranks * job->tokens * job->at.parts), GB_COMBINE_THREADS, 0,
-                          stream, error, *job);
+    return gb_cuda_launch("combine", kernel, dim3(1 + job->link.ranks * job->tokens * job->at.parts),
+                          GB_COMBINE_THREADS, 0, stream, error, *job);
 }
 
 enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, bool global, const int32_t *all_ids,
@@ -65,6 +65,6 @@ enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, boo
 {
     constexpr unsigned threads = 256;
     const uint32_t of_rank = x->tokens * x->top_k, routes = x->ranks * of_rank;
-    return gb_cuda_launch("find_rows", find_rows, dim3((routes * 32 + threads - 1) / threads), threads, 0, stream, error,
-                          routes, of_rank, x->experts, x->ranks, rank, global, all_ids, placement, row_of);
+    return gb_cuda_launch("find_rows", find_rows, dim3((routes * 32 + threads - 1) / threads), threads, 0, stream,
+                          error, routes, of_rank, x->experts, x->ranks, rank, global, all_ids, placement, row_of);
 }

@@ -5,8 +5,8 @@
  * Block 0 tells the others that this rank has begun. Every other block has one token and GB_COMBINE_BYTES of its row:
  * first come blocks that send, one for each token of each other rank, then blocks that receive, one for each token of
  * this rank. What is sent are the rows of the token's slots or,
- * where the sender adds up, one row: into *slots* that the token's rank has for each slot or for each sender. The rank's
- * own rows are read where they are.
+ * where the sender adds up, one row: into *slots* that the token's rank has for each slot or for each sender. The
+ * rank's own rows are read where they are.
  */
 #ifndef GB_GPU_COMBINE_CUH
 #define GB_GPU_COMBINE_CUH
@@ -16,13 +16,13 @@
 #include "gpu/ranks.cuh"
 
 struct gb_combine_layout {
-    uint32_t row_bytes;  /* of what is sent */
-    uint32_t parts;      /* blocks for a token's row */
-    uint32_t slots;      /* of a token: top_k, or ranks where the sender adds up */
-    uint32_t tagged;     /* 1: rows are sent tagged; 0: counted */
-    size_t begun;        /* tagged [2, ranks], each rank's start of the call */
-    size_t arrived;      /* [2, tokens, parts], counted rows so far */
-    size_t rows;         /* [2, tokens, slots, row_bytes], twice as wide if tagged */
+    uint32_t row_bytes; /* of what is sent */
+    uint32_t parts;     /* blocks for a token's row */
+    uint32_t slots;     /* of a token: top_k, or ranks where the sender adds up */
+    uint32_t tagged;    /* 1: rows are sent tagged; 0: counted */
+    size_t begun;       /* tagged [2, ranks], each rank's start of the call */
+    size_t arrived;     /* [2, tokens, parts], counted rows so far */
+    size_t rows;        /* [2, tokens, slots, row_bytes], twice as wide if tagged */
     size_t bytes;
 };
 
@@ -54,10 +54,7 @@ enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, boo
 
 #ifdef __CUDACC__
 
-enum {
-    GB_COMBINE_THREADS = 128,
-    GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS
-};
+enum { GB_COMBINE_THREADS = 128, GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS };
 /* Rows of a token that a thread has under way. */
 template <bool Tagged> constexpr uint32_t gb_at_once = Tagged ? 4 : 8;
 
@@ -104,8 +101,8 @@ __device__ __forceinline__ gb_combine_place gb_place_of(const gb_combine_job &jo
 template <enum gb_format Input>
 __device__ __forceinline__ uint4 gb_load_row(const gb_combine_job &job, int32_t row, uint32_t column)
 {
-    return __ldg((const uint4 *)((const char *)job.rows +
-                                 ((size_t)row * job.hidden + column) * (16 / gb_numbers<Input>)));
+    return __ldg(
+        (const uint4 *)((const char *)job.rows + ((size_t)row * job.hidden + column) * (16 / gb_numbers<Input>)));
 }
 
 /* The slot of a token in its rank's window: of a route, or of a sender. */
@@ -198,7 +195,8 @@ __device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, cons
         for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
             if (row[i] >= 0 && at.used) {
                 const uint32_t word[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
-                gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, first + i, call), at.column * (16 / gb_numbers<Input>), word, call);
+                gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, first + i, call),
+                                     at.column * (16 / gb_numbers<Input>), word, call);
             }
     }
     return sent;
@@ -421,8 +419,8 @@ __device__ __forceinline__ void gb_await_all(const gb_combine_job &job, uint32_t
 {
     if (threadIdx.x < job.link.ranks)
         gb_get_tagged(job.link,
-                      (const uint64_t *)(job.link.window[job.link.rank] + job.at.begun) +
-                          (call & 1) * job.link.ranks + threadIdx.x,
+                      (const uint64_t *)(job.link.window[job.link.rank] + job.at.begun) + (call & 1) * job.link.ranks +
+                          threadIdx.x,
                       call, GB_AWAITS_START, threadIdx.x);
 }
 

@@ -2,14 +2,14 @@
 /*
  * The kernel of dispatch: docs/numerics.md#dispatch. A launch on every rank; nothing is known of other ranks' routes.
  *
- *     block 0           counts the rank's routes by receiver and by expert, tells every rank, and waits for what is sent
- *     parts of tokens   its routes' places, its codes, its rows into the windows of their receivers
- *     further blocks    rows that came tagged, to their places
+ *     block 0           counts the rank's routes by receiver and by expert, tells every rank, and waits for what is
+ * sent parts of tokens   its routes' places, its codes, its rows into the windows of their receivers further blocks
+ * rows that came tagged, to their places
  *
  * A sender's rows at a receiver are a contiguous region, in an order that the sender knows. Where the region begins
- * depends on all senders' totals. The first `early` rows of each region therefore go, tagged, into a private buffer that
- * the receiver has for this sender, before any totals have come; the others go to their places. A receiver's totals also
- * say that it has begun this call, so that what it received in the last one may be overwritten.
+ * depends on all senders' totals. The first `early` rows of each region therefore go, tagged, into a private buffer
+ * that the receiver has for this sender, before any totals have come; the others go to their places. A receiver's
+ * totals also say that it has begun this call, so that what it received in the last one may be overwritten.
  */
 #ifndef GB_GPU_DISPATCH_CUH
 #define GB_GPU_DISPATCH_CUH
@@ -65,8 +65,8 @@ struct gb_dispatch_routing {
 
 /* What a block finds out before it sends or receives, in shared memory. */
 struct gb_dispatch_shared {
-    uint32_t first[GB_CUDA_MAX_RANKS];  /* a sender: of its region at each receiver; a receiver: of each sender's */
-    uint32_t routes[GB_CUDA_MAX_RANKS]; /* a receiver: each sender's */
+    uint32_t first[GB_CUDA_MAX_RANKS];   /* a sender: of its region at each receiver; a receiver: of each sender's */
+    uint32_t routes[GB_CUDA_MAX_RANKS];  /* a receiver: each sender's */
     uint32_t counted[GB_CUDA_MAX_RANKS]; /* rows of the token that went to their places */
     int32_t receiver[GB_CUDA_MAX_TOP_K]; /* -1: an empty slot */
     uint32_t index[GB_CUDA_MAX_TOP_K];   /* in the region */
@@ -464,7 +464,8 @@ __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch
 }
 
 template <bool Quantises, bool ConvertsE4m3>
-__global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2) gb_dispatch_kernel(const __grid_constant__ gb_dispatch_job job)
+__global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2)
+    gb_dispatch_kernel(const __grid_constant__ gb_dispatch_job job)
 {
     extern __shared__ uint32_t memory[];
     __shared__ gb_dispatch_shared shared;

@@ -128,8 +128,8 @@ enum gb_status put_combine(struct gb_cuda_exchanger *e, uint32_t r, const struct
     if (status == GB_OK)
         status = copy((void *)job->placement, a->placement, job->experts * sizeof *job->placement, stream, error);
     if (status == GB_OK)
-        status = gb_cuda_find_rows(&e->asked, r, true, e->all_ids[r], job->placement, (int32_t *)job->row_of, stream,
-                                   error);
+        status =
+            gb_cuda_find_rows(&e->asked, r, true, e->all_ids[r], job->placement, (int32_t *)job->row_of, stream, error);
     return status;
 }
 
@@ -178,8 +178,8 @@ enum gb_status take_dispatch(struct gb_cuda_exchanger *e, uint32_t r, const stru
     const cudaStream_t stream = e->ranks.of[r].stream;
     enum gb_status status = GB_OK;
     if (r == 0)
-        status = copy(a->counts, job->counts, (size_t)job->link.ranks * job->experts * sizeof *job->counts, stream,
-                      error);
+        status =
+            copy(a->counts, job->counts, (size_t)job->link.ranks * job->experts * sizeof *job->counts, stream, error);
     if (status == GB_OK)
         status = gb_cuda_launch("take_rows", take_rows, dim3(BLOCKS), THREADS, 0, stream, error, *job, e->asked.rows,
                                 (char *)a->codes, (char *)a->scales, a->routes);
@@ -288,14 +288,12 @@ enum gb_status gb_cuda_exchanger_run(struct gb_cuda_exchanger *e, struct gb_erro
 {
     return gb_cuda_ranks_launch(&e->ranks, [&](uint32_t r, uint32_t halves) {
         e->dispatch[r].halves = e->combine[r].halves = halves;
-        return e->operation == GB_DISPATCH
-                   ? gb_cuda_dispatch_launch(&e->dispatch[r], e->ranks.of[r].stream, error)
-                   : gb_cuda_combine_launch(&e->combine[r], e->ranks.of[r].stream, error);
+        return e->operation == GB_DISPATCH ? gb_cuda_dispatch_launch(&e->dispatch[r], e->ranks.of[r].stream, error)
+                                           : gb_cuda_combine_launch(&e->combine[r], e->ranks.of[r].stream, error);
     });
 }
 
-enum gb_status gb_cuda_exchanger_take(struct gb_cuda_exchanger *e, const struct gb_arguments *a,
-                                      struct gb_error *error)
+enum gb_status gb_cuda_exchanger_take(struct gb_cuda_exchanger *e, const struct gb_arguments *a, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
     for (uint32_t r = 0; status == GB_OK && r < e->ranks.count; r++) {

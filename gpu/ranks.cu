@@ -42,8 +42,9 @@ enum gb_status make_late(struct gb_error *error)
 {
     if (late)
         return GB_OK;
-    const enum gb_status status = gb_cuda_check(
-        cudaHostAlloc((void **)&late, sizeof *late, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc", error);
+    const enum gb_status status =
+        gb_cuda_check(cudaHostAlloc((void **)&late, sizeof *late, cudaHostAllocPortable | cudaHostAllocMapped),
+                      "cudaHostAlloc", error);
     if (status == GB_OK)
         *late = {};
     return status;
@@ -63,12 +64,13 @@ enum gb_status open_rank(struct gb_cuda_ranks *ranks, uint32_t r, int devices, s
     rank->link.window[r] = (char *)window;
     rank->link.calls = (struct gb_cuda_calls *)calls;
     if (status == GB_OK)
-        status = gb_cuda_check(cudaEventCreateWithFlags(&rank->ended, cudaEventDisableTiming), "cudaEventCreate", error);
+        status =
+            gb_cuda_check(cudaEventCreateWithFlags(&rank->ended, cudaEventDisableTiming), "cudaEventCreate", error);
     if (r >= (uint32_t)devices)
         rank->stream = ranks->of[rank->device].stream;
     else if (status == GB_OK)
-        status = gb_cuda_check(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking), "cudaStreamCreate",
-                               error);
+        status =
+            gb_cuda_check(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking), "cudaStreamCreate", error);
     return status;
 }
 
@@ -98,8 +100,8 @@ enum gb_status gb_cuda_ranks_check(uint32_t count, struct gb_error *error)
     for (int device = 0; device < used; device++)
         for (int other = 0; status == GB_OK && other < used; other++) {
             if (other != device)
-                status = gb_cuda_check(cudaDeviceCanAccessPeer(&reaches, device, other), "cudaDeviceCanAccessPeer",
-                                       error);
+                status =
+                    gb_cuda_check(cudaDeviceCanAccessPeer(&reaches, device, other), "cudaDeviceCanAccessPeer", error);
             if (status == GB_OK && !reaches)
                 return gb_cuda_fail(error, GB_EUNSUPPORTED, "device %d does not reach the memory of device %d", device,
                                     other);
@@ -155,7 +157,8 @@ void gb_cuda_ranks_close(struct gb_cuda_ranks *ranks)
 
 enum gb_status gb_cuda_ranks_fork(struct gb_cuda_ranks *ranks, void *stream, struct gb_error *error)
 {
-    enum gb_status status = gb_cuda_check(cudaEventRecord(ranks->begun, (cudaStream_t)stream), "cudaEventRecord", error);
+    enum gb_status status =
+        gb_cuda_check(cudaEventRecord(ranks->begun, (cudaStream_t)stream), "cudaEventRecord", error);
     for (uint32_t r = 0; status == GB_OK && r < ranks->count; r++) {
         gb_cuda_on on(ranks->of[r].device);
         status = gb_cuda_check(cudaStreamWaitEvent(ranks->of[r].stream, ranks->begun, 0), "cudaStreamWaitEvent", error);

@@ -93,8 +93,7 @@ struct gb_cuda_on {
 };
 
 /* launch(rank, halves) on every rank: at once, or half by half where ranks share a device. */
-template <class Launch>
-enum gb_status gb_cuda_ranks_launch(const struct gb_cuda_ranks *ranks, const Launch &launch)
+template <class Launch> enum gb_status gb_cuda_ranks_launch(const struct gb_cuda_ranks *ranks, const Launch &launch)
 {
     enum gb_status status = GB_OK;
     for (uint32_t half = 1; half < (ranks->share ? GB_HALVES : 2); half *= 2)

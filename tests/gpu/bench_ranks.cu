@@ -18,7 +18,8 @@ namespace
 
 enum { CALLS = 10, SAMPLES = 31 };
 
-/* Microseconds of a call: median of samples, of a graph of CALLS calls on all devices. call(n): into the ranks' streams. */
+/* Microseconds of a call: median of samples, of a graph of CALLS calls on all devices. call(n): into the ranks'
+ * streams. */
 template <class Call> double median_us(struct gb_cuda_ranks *ranks, const Call &call)
 {
     struct gb_error error;
@@ -176,8 +177,20 @@ int measure(const std::vector<uint32_t> &batches, const char *command)
            " \"times\": \"microseconds a call, median of %d graphs of %d calls\", \"batches\": [\n",
            properties.name, rate * 1e-9, launch_us(), SAMPLES, CALLS);
     for (uint32_t tokens : batches) {
-        ranks_kind kind = {GB_DISPATCH, 2, tokens, 7168, 256, 8, "fp8g128.deepep/1", "uniform", "blocks", "gaussian/1",
-                           (enum gb_accumulation)0, 1, GB_BF16, 0};
+        ranks_kind kind = {GB_DISPATCH,
+                           2,
+                           tokens,
+                           7168,
+                           256,
+                           8,
+                           "fp8g128.deepep/1",
+                           "uniform",
+                           "blocks",
+                           "gaussian/1",
+                           (enum gb_accumulation)0,
+                           1,
+                           GB_BF16,
+                           0};
         printf("  {\"tokens\": %u, ", tokens);
         print_times("dispatch_fp8", time_kind(kind, 7168 + 56 * 4), rate);
         kind.recipe = NULL;

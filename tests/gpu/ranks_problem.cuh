@@ -93,8 +93,8 @@ class ranks_problem
   private:
     void add(size_t argument, const void *content, size_t bytes, bool written, bool floats = false)
     {
-        arrays.push_back({argument, std::vector<char>((const char *)content, (const char *)content + bytes), written,
-                          floats});
+        arrays.push_back(
+            {argument, std::vector<char>((const char *)content, (const char *)content + bytes), written, floats});
     }
 
     void make_dispatch(struct gb_arguments a)

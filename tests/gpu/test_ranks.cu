@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine over ranks against the CPU reference, bit for bit: 1 to 16 ranks on the devices there are, batches
- * of 1 to 128 tokens a rank, every routing, placement and accumulation; a captured call replayed on changing routing;
- * and a rank that never comes.
+ * Dispatch and combine over ranks against the CPU reference, bit for bit: 1 to 16 ranks on the devices there are,
+ * batches of 1 to 128 tokens a rank, every routing, placement and accumulation; a captured call replayed on changing
+ * routing; and a rank that never comes.
  *
  * usage: test_ranks [check | once | replay [COUNT] | late]
  */
@@ -55,8 +55,8 @@ std::vector<ranks_kind> kinds()
 {
     static const char *const routings[] = {"uniform", "skewed", "hot", "holes"};
     static const char *const placements[] = {"blocks", "one", "random", "round-robin"};
-    static const char *const recipes[] = {deepep, NULL, "fp8g128.deepep-ue8m0/1", "nvfp4.trtllm/1", "mxfp8.rceil/1",
-                                          "int8g128.vllm/1"};
+    static const char *const recipes[] = {
+        deepep, NULL, "fp8g128.deepep-ue8m0/1", "nvfp4.trtllm/1", "mxfp8.rceil/1", "int8g128.vllm/1"};
     static const uint32_t batches[] = {1, 2, 3, 8, 32, 128};
     std::vector<ranks_kind> all;
     uint32_t n = 0;
@@ -67,9 +67,19 @@ std::vector<ranks_kind> kinds()
             for (uint32_t i = 0; i < 4; i++, n++) {
                 const bool large = ranks == 2 && i < 2;
                 const char *const recipe = recipes[i < 2 ? i : n % 6];
-                ranks_kind kind = {GB_DISPATCH, ranks, tokens, large ? 7168u : 1024u, large ? 256u : 48u, 8,
-                                   recipe, routings[n / 2 % 4], placements[n % 4],
-                                   recipe && n % 3 == 2 ? "edge/1" : "gaussian/1", (enum gb_accumulation)0, 1, GB_BF16,
+                ranks_kind kind = {GB_DISPATCH,
+                                   ranks,
+                                   tokens,
+                                   large ? 7168u : 1024u,
+                                   large ? 256u : 48u,
+                                   8,
+                                   recipe,
+                                   routings[n / 2 % 4],
+                                   placements[n % 4],
+                                   recipe && n % 3 == 2 ? "edge/1" : "gaussian/1",
+                                   (enum gb_accumulation)0,
+                                   1,
+                                   GB_BF16,
                                    ranks > 2 && i == 3};
                 all.push_back(kind);
                 kind.operation = GB_COMBINE;
@@ -159,8 +169,9 @@ int replay_all(uint32_t count)
 {
     unsigned bad = 0;
     for (uint32_t tokens : {1u, 8u, 128u}) {
-        ranks_kind kind = {GB_DISPATCH, 2, tokens, 7168, 256, 8, deepep, NULL, NULL, "gaussian/1", (enum gb_accumulation)0,
-                           1, GB_BF16, 0};
+        ranks_kind kind = {
+            GB_DISPATCH, 2,       tokens, 7168, 256, 8, deepep, NULL, NULL, "gaussian/1", (enum gb_accumulation)0,
+            1,           GB_BF16, 0};
         const uint32_t times = tokens == 128 ? count / 10 : count;
         bad += replay(kind, times) != 0;
         kind.recipe = NULL;
@@ -180,8 +191,20 @@ int late()
 {
     unsigned bad = 0;
     for (enum gb_operator operation : {GB_DISPATCH, GB_COMBINE}) {
-        const ranks_kind kind = {operation, 2, 16, 1024, 48, 8, NULL, "uniform", "blocks", "gaussian/1",
-                                 operation == GB_COMBINE ? GB_AT_RECEIVER : (enum gb_accumulation)0, 1, GB_BF16, 0};
+        const ranks_kind kind = {operation,
+                                 2,
+                                 16,
+                                 1024,
+                                 48,
+                                 8,
+                                 NULL,
+                                 "uniform",
+                                 "blocks",
+                                 "gaussian/1",
+                                 operation == GB_COMBINE ? GB_AT_RECEIVER : (enum gb_accumulation)0,
+                                 1,
+                                 GB_BF16,
+                                 0};
         const ranks_problem p(kind, 7);
         struct gb_error error;
         struct gb_cuda_exchanger e;
