@@ -61,6 +61,29 @@ for format in nvfp4 mxfp8 bf16; do
     step verify-weighed-input-$format "$program" verify "$work/llama-4-$format"-*.h5 --kernel "cuda/$format-[lgdr]*" \
         --kernel cuda/route --batch $batches --expect 60 -o "$out/verify-weighed-input-$format.json"
 done
+for ranks in 2 5; do
+    for placement in blocks one; do
+        common="--ranks $ranks --placement $placement --tokens 16"
+        step make-dispatch-$ranks-$placement "$program" make "$work/dispatch-$ranks-$placement.h5" --operator dispatch \
+            --shape 256,8,7168 --recipe fp8g128.deepep/1 $common
+        step make-dispatch-bf16-$ranks-$placement "$program" make "$work/dispatch-bf16-$ranks-$placement.h5" \
+            --operator dispatch --shape 48,8,1024 $common
+        for accumulation in receiver sender node; do
+            step make-combine-$ranks-$placement-$accumulation "$program" make \
+                "$work/combine-$ranks-$placement-$accumulation.h5" --operator combine --shape 48,8,1024 \
+                --accumulation $accumulation $common
+        done
+    done
+done
+step verify-dispatch "$program" verify "$work"/dispatch-*.h5 --kernel cuda/dispatch --expect 8 -o "$out/verify-dispatch.json"
+step verify-combine "$program" verify "$work"/combine-*.h5 --kernel cuda/combine --expect 12 -o "$out/verify-combine.json"
+step ranks "$build/tests/gpu/test_ranks"
+[ "$(nvidia-smi -L | wc -l)" -lt 2 ] || step bench-ranks "$build/tests/gpu/bench_ranks"
+# On one device ranks take turns, half by half: no kernel waits for another that the sanitizer holds back.
+for tool in memcheck racecheck; do
+    step "sanitizer-$tool-ranks" env CUDA_VISIBLE_DEVICES=0 compute-sanitizer --tool $tool --error-exitcode 9 \
+        "$build/tests/gpu/test_ranks" once
+done
 step routed-layer "$build/tests/gpu/test_routed_layer" "$build/libgaugeblock-cuda.so"
 step route "$build/tests/gpu/test_route" "$build/libgaugeblock-cuda.so" "$out/route.json"
 step silu-mul-quantise "$build/tests/gpu/test_silu_mul_quantise" "$build/libgaugeblock-cuda.so"
