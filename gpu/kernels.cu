@@ -429,6 +429,67 @@ template <enum gb_operator Operator> constexpr struct gb_kernel quantiser(const 
             {}};
 }
 
+template <enum gb_operator Operator>
+enum gb_status supports_exchange(const struct gb_problem *problem, struct gb_error *error)
+{
+    const bool grown = problem->size >= offsetof(struct gb_problem, exchange) + sizeof problem->exchange;
+    return gb_cuda_exchange_check(grown ? problem->exchange : NULL, Operator, error);
+}
+
+/* What the caller has given is what the operator needs. */
+template <enum gb_operator Operator>
+enum gb_status check_exchange(const struct gb_arguments *given, struct gb_arguments *a, struct gb_error *error)
+{
+    enum gb_status status = known(given, a, error);
+    if (status == GB_OK)
+        status = gb_cuda_exchange_check(a->exchange, Operator, error);
+    if (status != GB_OK)
+        return status;
+    const bool quantises = Operator == GB_DISPATCH && a->exchange->quantiser.element;
+    if (!a->ids || !a->placement ||
+        (Operator == GB_DISPATCH && (!a->x || !a->counts || !a->routes || !a->codes || (quantises && !a->scales))) ||
+        (Operator == GB_COMBINE && (!a->routing_weights || !a->values || !a->output)))
+        return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    return GB_OK;
+}
+
+template <enum gb_operator Operator>
+enum gb_status prepare_exchange(const struct gb_arguments *given, void **prepared, struct gb_error *error)
+{
+    struct gb_arguments a;
+    const enum gb_status status = check_exchange<Operator>(given, &a, error);
+    return status == GB_OK ? gb_cuda_exchange_prepare(Operator, &a, prepared, error) : status;
+}
+
+template <enum gb_operator Operator>
+enum gb_status run_exchange(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = check_exchange<Operator>(given, &a, error);
+    if (status == GB_OK && !a.prepared)
+        status = gb_cuda_fail(error, GB_EINVAL, "the ranks have not been prepared");
+    return status == GB_OK ? gb_cuda_exchange(Operator, &a, error) : status;
+}
+
+/* Over ranks, every accumulation and, like the quantisers, every recipe. */
+template <enum gb_operator Operator> constexpr struct gb_kernel exchange(const char *name)
+{
+    return {name,
+            Operator,
+            (enum gb_format)0,
+            GB_BF16,
+            GB_FP32,
+            Operator == GB_COMBINE ? GB_ORDER_SLOTS : NULL,
+            24,
+            GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
+            supports_exchange<Operator>,
+            NULL,
+            prepare_exchange<Operator>,
+            gb_cuda_exchange_release,
+            run_exchange<Operator>,
+            {}};
+}
+
 constexpr struct gb_kernel router = {"cuda/route",
                                      GB_ROUTE,
                                      GB_BF16,
@@ -514,6 +575,8 @@ const struct gb_kernel kernels[] = {
     gb_routed_layer<router, mma16_layer<GB_MXFP4, true>>::kernel("cuda/mxfp4-mma16-repacked-routed-layer"),
     quantiser<GB_QUANTISE>("cuda/quantise"),
     quantiser<GB_SILU_MUL_QUANTISE>("cuda/silu-mul-quantise"),
+    exchange<GB_DISPATCH>("cuda/dispatch"),
+    exchange<GB_COMBINE>("cuda/combine"),
 };
 
 } // namespace

@@ -222,9 +222,9 @@ static enum gb_status time_fixture(const struct bench_options *o, const struct c
                                    .timeout_s = o->timeout_s,
                                    .timing = o->timing};
     enum gb_status status = GB_OK;
-    if (gb_fixture_quantises(f))
-        status =
-            gb_fail(error, GB_EINVAL, "%s: is a problem of a quantiser; bench times kernels of layers", path_end(path));
+    if (gb_fixture_quantises(f) || gb_fixture_exchanges(f))
+        status = gb_fail(error, GB_EINVAL, "%s: is a problem of %s; bench times kernels of layers", path_end(path),
+                         operator_of(f)->name);
     else if (o->batches)
         status = parse_batches("--batches", o->batches, f->shape.tokens, request.batches, &request.batch_count, error);
     if (status == GB_OK)

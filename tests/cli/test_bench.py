@@ -151,7 +151,9 @@ def test_usage():
         line = refused("bench", *words)
         expect(said in line, f"{words}: {line}")
     run("make", path("quantiser.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1")
-    expect("quantiser" in refused("bench", path("quantiser.h5")), "a problem of a quantiser")
+    expect("problem of quantise;" in refused("bench", path("quantiser.h5")), "a problem of a quantiser")
+    run("make", path("ranks.h5"), "--operator", "dispatch", "--shape", "8,2,128", "--tokens", 4)
+    expect("problem of dispatch;" in refused("bench", path("ranks.h5")), "a problem over ranks")
     record, _ = bench(file, "--kernel", "none/*", code=3)
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 

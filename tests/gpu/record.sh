@@ -4,7 +4,7 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
 # step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]      only times, functions, verify, kernels, models or sanitizer
+#   tests/gpu/record.sh BUILD OUT [GROUP...]      only times, functions, verify, kernels, ranks, models or sanitizer
 set -u
 if [ $# -lt 2 ] || [ ! -x "$1/gaugeblock" ] || [ ! -d "$2" ]; then
     echo "usage: record.sh BUILD OUT [GROUP...], BUILD as cmake --build --preset gpu leaves it, OUT a folder" >&2
@@ -13,7 +13,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify kernels models sanitizer}
+groups=${*:-times functions verify kernels ranks models sanitizer}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -54,6 +54,7 @@ group_times() {
     for one in nvfp4-qwen3-next nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
     done
+    [ "$(nvidia-smi -L | wc -l)" -lt 2 ] || step bench-ranks "$tests/bench_ranks"
     record h200-order-candidates "$tests/gb_order_candidates" --date "$today" --commit "$commit"
 }
 
@@ -134,6 +135,29 @@ group_kernels() {
     record h200-study python3 "$here/tests/records.py" study verify.json *-reference.h5 *-cuda.h5
 }
 
+# Dispatch and combine. Several devices are timed where there are several; on one, ranks take turns.
+group_ranks() {
+    for ranks in 2 5; do
+        for placement in blocks one; do
+            common="--ranks $ranks --placement $placement --tokens 16" # shellcheck disable=SC2086
+            make_fixture dispatch-$ranks-$placement.h5 --operator dispatch --shape 256,8,7168 \
+                --recipe fp8g128.deepep/1 $common
+            make_fixture dispatch-bf16-$ranks-$placement.h5 --operator dispatch --shape 48,8,1024 $common
+            for accumulation in receiver sender node; do
+                make_fixture combine-$ranks-$placement-$accumulation.h5 --operator combine --shape 48,8,1024 \
+                    --accumulation $accumulation $common
+            done
+        done
+    done
+    step verify-dispatch "$program" verify dispatch-*.h5 --kernel cuda/dispatch --expect 8 -o "$out/verify-dispatch.json"
+    step verify-combine "$program" verify combine-*.h5 --kernel cuda/combine --expect 12 -o "$out/verify-combine.json"
+    step ranks "$tests/test_ranks"
+    for tool in memcheck racecheck; do # on one device, where no kernel waits for another that the sanitizer holds back
+        step "sanitizer-$tool-ranks" env CUDA_VISIBLE_DEVICES=0 compute-sanitizer --tool $tool --error-exitcode 9 \
+            "$tests/test_ranks" once
+    done
+}
+
 group_models() {
     step models sh "$here/tests/gpu/record_models.sh" "$build" "$out" tiny-qwen3-moe olmoe-1b-7b qwen3-30b-a3b \
         qwen3-next-80b-a3b gpt-oss-120b mixtral-8x7b deepseek-v3 kimi-k2
@@ -188,7 +212,7 @@ case " $groups " in *" times "*) group_times ;; esac
 for group in $groups; do
     case $group in
     times) ;;
-    functions | verify | kernels | models | sanitizer)
+    functions | verify | kernels | ranks | models | sanitizer)
         mkdir "$work/$group"
         (cd "$work/$group" && group_$group) &
         ;;

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel of combine: docs/numerics.md#combine. A launch on every rank.
+ *
+ * Block 0 tells the others that this rank has begun. Every other block has one token and GB_COMBINE_BYTES of its row:
+ * first come blocks that send, one for each token of each other rank, then blocks that receive, one for each token of
+ * this rank. What is sent are the rows of the token's slots or,
+ * where the sender adds up, one row: into *slots* that the token's rank has for each slot or for each sender. The
+ * rank's own rows are read where they are.
+ */
+#ifndef GB_GPU_COMBINE_CUH
+#define GB_GPU_COMBINE_CUH
+
+#include "gpu/bf16.cuh"
+#include "gpu/kernels.cuh"
+#include "gpu/ranks.cuh"
+
+struct gb_combine_layout {
+    uint32_t row_bytes; /* of what is sent */
+    uint32_t parts;     /* blocks for a token's row */
+    uint32_t slots;     /* of a token: top_k, or ranks where the sender adds up */
+    uint32_t tagged;    /* 1: rows are sent tagged; 0: counted */
+    size_t begun;       /* tagged [2, ranks], each rank's start of the call */
+    size_t arrived;     /* [2, tokens, parts], counted rows so far */
+    size_t rows;        /* [2, tokens, slots, row_bytes], twice as wide if tagged */
+    size_t bytes;
+};
+
+struct gb_combine_job {
+    struct gb_cuda_link link;
+    struct gb_combine_layout at;
+    uint32_t tokens, hidden, experts, top_k;
+    enum gb_accumulation accumulation;
+    uint32_t ranks_per_node;
+    enum gb_format input;
+    const void *rows;         /* [rows that this rank received, hidden] */
+    const int32_t *row_of;    /* [ranks, tokens, top_k], of each route its row here, or -1 */
+    const float *all_weights; /* [ranks, tokens, top_k] */
+    const int32_t *ids;       /* [tokens, top_k], this rank's */
+    const int32_t *placement; /* [experts] */
+    float *output;            /* [tokens, hidden] */
+    uint32_t *expected;       /* [2, tokens, parts], of `arrived`; kept from call to call */
+    uint32_t halves;          /* of enum gb_cuda_halves, of this launch; GB_HALF_ANNOUNCE has nothing to do */
+};
+
+struct gb_combine_layout gb_cuda_combine_layout(const struct gb_exchange *x);
+/* Launches these halves. */
+enum gb_status gb_cuda_combine_launch(const struct gb_combine_job *job, void *stream, struct gb_error *error);
+/* The row of each route on this rank, in the order of dispatch: row_of [ranks, tokens, top_k], from all ids. It is the
+ * routing's and not the rows', so it is found once for all layers of work on them. global: rows are numbered over all
+ * ranks. */
+enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, bool global, const int32_t *all_ids,
+                                 const int32_t *placement, int32_t *row_of, void *stream, struct gb_error *error);
+
+#ifdef __CUDACC__
+
+enum { GB_COMBINE_THREADS = 128, GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS };
+/* Rows of a token that a thread has under way. */
+template <bool Tagged> constexpr uint32_t gb_at_once = Tagged ? 4 : 8;
+
+/* 16 bytes of a row as numbers: 8 of bf16, 4 of FP32. */
+template <enum gb_format Input> constexpr uint32_t gb_numbers = Input == GB_BF16 ? 8 : 4;
+
+template <enum gb_format Input>
+__device__ __forceinline__ void gb_numbers_of(const uint4 &words, float (&value)[gb_numbers<Input>])
+{
+    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        if (Input == GB_BF16) {
+            value[2 * i] = gb_bf16_low(word[i]);
+            value[(2 * i + 1) % gb_numbers<Input>] = gb_bf16_high(word[i]);
+        } else {
+            value[i] = __uint_as_float(word[i]);
+        }
+    }
+}
+
+/* A block's token and the columns of its threads. */
+struct gb_combine_place {
+    uint32_t rank, token; /* whose token */
+    uint32_t part;
+    uint32_t column; /* of the thread's first number */
+    bool used;       /* whether the thread has any */
+};
+
+template <enum gb_format Input>
+__device__ __forceinline__ gb_combine_place gb_place_of(const gb_combine_job &job, uint32_t block)
+{
+    const bool sends = block < (job.link.ranks - 1) * job.tokens * job.at.parts;
+    gb_combine_place at;
+    at.part = block % job.at.parts;
+    at.token = block / job.at.parts % job.tokens;
+    /* the next rank first, so that not all send to one */
+    at.rank = sends ? (job.link.rank + 1 + block / job.at.parts / job.tokens) % job.link.ranks : job.link.rank;
+    at.column = (at.part * GB_COMBINE_THREADS + threadIdx.x) * gb_numbers<Input>;
+    at.used = at.column < job.hidden;
+    return at;
+}
+
+template <enum gb_format Input>
+__device__ __forceinline__ uint4 gb_load_row(const gb_combine_job &job, int32_t row, uint32_t column)
+{
+    return __ldg(
+        (const uint4 *)((const char *)job.rows + ((size_t)row * job.hidden + column) * (16 / gb_numbers<Input>)));
+}
+
+/* The slot of a token in its rank's window: of a route, or of a sender. */
+template <bool Tagged>
+__device__ __forceinline__ char *gb_slot(const gb_combine_job &job, const gb_combine_place &at, uint32_t slot,
+                                         uint32_t call)
+{
+    const size_t index = (((size_t)(call & 1) * job.tokens + at.token) * job.at.slots + slot);
+    return job.link.window[at.rank] + job.at.rows + index * job.at.row_bytes * (Tagged ? 2 : 1);
+}
+
+/* Words of a slot's row, from its byte `first` on. */
+template <bool Tagged, uint32_t Words>
+__device__ __forceinline__ void gb_put_words(const gb_combine_job &job, char *slot, uint32_t first,
+                                             const uint32_t (&word)[Words], uint32_t call)
+{
+    if constexpr (Tagged)
+#pragma unroll
+        for (uint32_t i = 0; i < Words; i += 2)
+            gb_put_tagged((uint64_t *)(slot + 2 * first) + i, word[i], word[i + 1], call);
+    else if (Words == 4)
+        *(uint4 *)(slot + first) = make_uint4(word[0], word[1], word[2 % Words], word[3 % Words]);
+    else
+        *(uint2 *)(slot + first) = make_uint2(word[0], word[1]);
+}
+
+template <bool Tagged, uint32_t Words>
+__device__ __forceinline__ void gb_get_words(const gb_combine_job &job, const char *slot, uint32_t first,
+                                             uint32_t (&word)[Words], uint32_t call)
+{
+    uint2 two[Words / 2];
+    const uint64_t *pair[Words / 2];
+#pragma unroll
+    for (uint32_t i = 0; i < Words / 2; i++) {
+        pair[i] = (const uint64_t *)(slot + 2 * first) + 2 * i;
+        if (!Tagged) /* another device wrote it while this kernel ran: not by way of the read-only cache */
+            two[i] = __ldcg((const uint2 *)(slot + first) + i);
+    }
+    if (Tagged)
+        gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, job.link.ranks, two);
+#pragma unroll
+    for (uint32_t i = 0; i < Words / 2; i++) {
+        word[2 * i] = two[i].x;
+        word[2 * i + 1] = two[i].y;
+    }
+}
+
+/* bf16(sum of weight * row) over the slots of a token whose rows are here, as words of two: p[d]. */
+template <enum gb_format Input>
+__device__ __forceinline__ void gb_partial(const gb_combine_job &job, const gb_combine_place &at,
+                                           uint32_t (&word)[gb_numbers<Input> / 2])
+{
+    const size_t route = ((size_t)at.rank * job.tokens + at.token) * job.top_k;
+    float sum[gb_numbers<Input>] = {};
+    for (uint32_t slot = 0; slot < job.top_k; slot++) {
+        const int32_t row = job.row_of[route + slot];
+        if (row < 0)
+            continue;
+        float value[gb_numbers<Input>];
+        gb_numbers_of<Input>(gb_load_row<Input>(job, row, at.column), value);
+#pragma unroll
+        for (uint32_t i = 0; i < gb_numbers<Input>; i++)
+            sum[i] = __fmaf_rn(job.all_weights[route + slot], value[i], sum[i]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < gb_numbers<Input> / 2; i++)
+        word[i] = gb_bf16_round(sum[2 * i]) | (uint32_t)gb_bf16_round(sum[2 * i + 1]) << 16;
+}
+
+/* Rows that this rank has of another's token. */
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
+{
+    const int32_t *row_of = job.row_of + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
+    uint32_t sent = 0;
+#pragma unroll 1
+    for (uint32_t first = 0; first < job.top_k; first += gb_at_once<Tagged>) {
+        uint4 words[gb_at_once<Tagged>];
+        int32_t row[gb_at_once<Tagged>];
+#pragma unroll
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++) {
+            row[i] = first + i < job.top_k ? __ldg(row_of + first + i) : -1;
+            sent += row[i] >= 0;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+            if (row[i] >= 0 && at.used)
+                words[i] = gb_load_row<Input>(job, row[i], at.column);
+#pragma unroll
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+            if (row[i] >= 0 && at.used) {
+                const uint32_t word[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
+                gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, first + i, call),
+                                     at.column * (16 / gb_numbers<Input>), word, call);
+            }
+    }
+    return sent;
+}
+
+/* Their sum. */
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ uint32_t gb_send_partial(const gb_combine_job &job, const gb_combine_place &at,
+                                                    uint32_t call)
+{
+    const int32_t *row_of = job.row_of + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
+    bool any = false;
+    for (uint32_t slot = 0; slot < job.top_k; slot++)
+        any |= row_of[slot] >= 0;
+    if (any && at.used) {
+        uint32_t word[gb_numbers<Input> / 2];
+        gb_partial<Input>(job, at, word);
+        gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, job.link.rank, call), at.column * 2, word, call);
+    }
+    return any;
+}
+
+/* The row of a slot of this rank's token; or elsewhere, or nowhere, where the slot is empty or past the last. */
+enum { GB_ROW_ELSEWHERE = -1, GB_ROW_NOWHERE = -2 };
+__device__ __forceinline__ int32_t gb_row_is(const gb_combine_job &job, uint32_t token, uint32_t slot)
+{
+    if (slot >= job.top_k)
+        return GB_ROW_NOWHERE;
+    const uint32_t route = token * job.top_k + slot;
+    const uint32_t expert = (uint32_t)__ldg(job.ids + route);
+    const int32_t row = __ldg(job.row_of + (size_t)job.link.rank * job.tokens * job.top_k + route);
+    return expert < job.experts ? row : (int32_t)GB_ROW_NOWHERE;
+}
+
+/* The rank of a slot's expert; `ranks` of an empty slot. */
+__device__ __forceinline__ uint32_t gb_rank_of(const gb_combine_job &job, uint32_t token, uint32_t slot)
+{
+    const uint32_t expert = (uint32_t)job.ids[(size_t)token * job.top_k + slot];
+    return expert < job.experts ? min((uint32_t)job.placement[expert], job.link.ranks - 1) : job.link.ranks;
+}
+
+/* Rows of gb_at_once slots, from here or from where their ranks have sent them. row: of the slots, or what gb_row_is
+ * says. */
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_get_slots(const gb_combine_job &job, const gb_combine_place &at, uint32_t first,
+                                             const int32_t (&row)[gb_at_once<Tagged>], uint32_t call,
+                                             uint2 (&two)[2 * gb_at_once<Tagged>])
+{
+    const uint32_t byte = at.column * (16 / gb_numbers<Input>);
+    const uint64_t *pair[2 * gb_at_once<Tagged>];
+#pragma unroll
+    for (uint32_t i = 0; i < gb_at_once<Tagged>; i++) {
+        pair[2 * i] = pair[2 * i + 1] = NULL;
+        const char *slot = gb_slot<Tagged>(job, at, first + i, call);
+        uint4 four = make_uint4(0, 0, 0, 0);
+        if (row[i] >= 0) {
+            four = gb_load_row<Input>(job, row[i], at.column);
+        } else if (row[i] == GB_ROW_ELSEWHERE && Tagged) {
+            pair[2 * i] = (const uint64_t *)(slot + 2 * byte);
+            pair[2 * i + 1] = pair[2 * i] + 2;
+        } else if (row[i] == GB_ROW_ELSEWHERE) {
+            four = __ldcg((const uint4 *)(slot + byte)); /* written while this kernel ran: not by the read-only cache */
+        }
+        two[2 * i] = make_uint2(four.x, four.y);
+        two[2 * i + 1] = make_uint2(four.z, four.w);
+    }
+    if (Tagged)
+        gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, job.link.ranks, two);
+}
+
+/* y = fma(weight, row, y) in slot order. */
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_sum_slots(const gb_combine_job &job, const gb_combine_place &at, uint32_t call,
+                                             float (&y)[gb_numbers<Input>])
+{
+    const float *weights = job.all_weights + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
+#pragma unroll 1
+    for (uint32_t first = 0; first < job.top_k; first += gb_at_once<Tagged>) {
+        int32_t row[gb_at_once<Tagged>];
+        uint2 two[2 * gb_at_once<Tagged>];
+#pragma unroll
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+            row[i] = gb_row_is(job, at.token, first + i);
+        gb_get_slots<Input, Tagged>(job, at, first, row, call, two);
+#pragma unroll
+        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+            if (row[i] != GB_ROW_NOWHERE) {
+                float value[gb_numbers<Input>];
+                gb_numbers_of<Input>(make_uint4(two[2 * i].x, two[2 * i].y, two[2 * i + 1].x, two[2 * i + 1].y), value);
+                const float weight = __ldg(weights + first + i);
+#pragma unroll
+                for (uint32_t n = 0; n < gb_numbers<Input>; n++)
+                    y[n] = __fmaf_rn(weight, value[n], y[n]);
+            }
+    }
+}
+
+/* Whether a slot of the token is on the rank. */
+__device__ __forceinline__ bool gb_sends(const gb_combine_job &job, const uint32_t *ranks, uint32_t rank)
+{
+    bool any = false;
+    for (uint32_t slot = 0; slot < job.top_k; slot++)
+        any |= ranks[slot] == rank;
+    return any;
+}
+
+/* The p[d] in rank order; of each node a sum in bf16, where nodes add up. */
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_sum_senders(const gb_combine_job &job, const gb_combine_place &at,
+                                               const uint32_t *ranks, uint32_t call, float (&y)[gb_numbers<Input>])
+{
+    const uint32_t of_node = job.accumulation == GB_AT_SENDER_NODE ? job.ranks_per_node : job.link.ranks;
+    for (uint32_t first = 0; first < job.link.ranks; first += of_node) {
+        float sum[gb_numbers<Input>] = {};
+        bool any = false;
+        for (uint32_t d = first; d < min(first + of_node, job.link.ranks); d++) {
+            uint32_t word[gb_numbers<Input> / 2];
+            if (!gb_sends(job, ranks, d))
+                continue;
+            any = true;
+            if (d == job.link.rank)
+                gb_partial<Input>(job, at, word);
+            else
+                gb_get_words<Tagged>(job, gb_slot<Tagged>(job, at, d, call), at.column * 2, word, call);
+#pragma unroll
+            for (uint32_t i = 0; i < gb_numbers<Input> / 2; i++) {
+                sum[2 * i] = __fadd_rn(sum[2 * i], gb_bf16_low(word[i]));
+                sum[2 * i + 1] = __fadd_rn(sum[2 * i + 1], gb_bf16_high(word[i]));
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; any && i < gb_numbers<Input>; i++)
+            y[i] = job.accumulation == GB_AT_SENDER_NODE
+                       ? __fadd_rn(y[i], __uint_as_float((uint32_t)gb_bf16_round(sum[i]) << 16))
+                       : sum[i];
+    }
+}
+
+/* Which counter of a token's rank is the block's. */
+__device__ __forceinline__ size_t gb_counter(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
+{
+    return ((size_t)(call & 1) * job.tokens + at.token) * job.at.parts + at.part;
+}
+
+/* Rows of a token that come from others. ranks: [top_k], of the slots, where senders add up. */
+__device__ __forceinline__ uint32_t gb_rows_from_others(const gb_combine_job &job, const gb_combine_place &at,
+                                                        const uint32_t *ranks)
+{
+    uint32_t rows = 0;
+    for (uint32_t slot = 0; slot < job.top_k; slot++) {
+        bool sent = job.accumulation == GB_AT_RECEIVER ? gb_row_is(job, at.token, slot) == GB_ROW_ELSEWHERE
+                                                       : ranks[slot] != job.link.ranks && ranks[slot] != job.link.rank;
+        for (uint32_t other = 0; job.accumulation != GB_AT_RECEIVER && other < slot; other++)
+            sent &= ranks[other] != ranks[slot];
+        rows += sent;
+    }
+    return rows;
+}
+
+/* Waits for them, if they are counted. */
+__device__ __forceinline__ void gb_await_token(const gb_combine_job &job, const gb_combine_place &at,
+                                               const uint32_t *ranks, uint32_t call)
+{
+    if (threadIdx.x == 0) {
+        const size_t index = gb_counter(job, at, call);
+        const uint32_t expected = job.expected[index] + gb_rows_from_others(job, at, ranks);
+        job.expected[index] = expected;
+        gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + index, expected,
+                       job.link.ranks);
+    }
+    __syncthreads();
+}
+
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_receive_token(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
+{
+    __shared__ uint32_t ranks[GB_CUDA_MAX_TOP_K];
+    if (job.accumulation != GB_AT_RECEIVER) {
+        if (threadIdx.x < job.top_k)
+            ranks[threadIdx.x] = gb_rank_of(job, at.token, threadIdx.x);
+        __syncthreads();
+    }
+    if (!Tagged)
+        gb_await_token(job, at, ranks, call);
+    if (!at.used)
+        return;
+    float y[gb_numbers<Input>] = {};
+    if (job.accumulation == GB_AT_RECEIVER)
+        gb_sum_slots<Input, Tagged>(job, at, call, y);
+    else
+        gb_sum_senders<Input, Tagged>(job, at, ranks, call, y);
+    float4 *output = (float4 *)(job.output + (size_t)at.token * job.hidden + at.column);
+#pragma unroll
+    for (uint32_t i = 0; i < gb_numbers<Input> / 4; i++)
+        output[i] = make_float4(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]);
+}
+
+template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_send_token_rows(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
+{
+    const uint32_t sent = job.accumulation == GB_AT_RECEIVER ? gb_send_rows<Input, Tagged>(job, at, call)
+                                                             : gb_send_partial<Input, Tagged>(job, at, call);
+    if (Tagged || !sent)
+        return;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        gb_count((uint32_t *)(job.link.window[at.rank] + job.at.arrived) + gb_counter(job, at, call), sent);
+}
+
+/* Tells every rank that this one has begun; or waits until all have. A thread a rank. */
+__device__ __forceinline__ void gb_begin(const gb_combine_job &job, uint32_t call)
+{
+    if (threadIdx.x < job.link.ranks)
+        gb_put_tagged((uint64_t *)(job.link.window[threadIdx.x] + job.at.begun) + (call & 1) * job.link.ranks +
+                          job.link.rank,
+                      0, call);
+}
+
+__device__ __forceinline__ void gb_await_all(const gb_combine_job &job, uint32_t call)
+{
+    if (threadIdx.x < job.link.ranks)
+        gb_get_tagged(job.link,
+                      (const uint64_t *)(job.link.window[job.link.rank] + job.at.begun) + (call & 1) * job.link.ranks +
+                          threadIdx.x,
+                      call, GB_AWAITS_START, threadIdx.x);
+}
+
+template <enum gb_format Input, bool Tagged>
+__global__ void __launch_bounds__(GB_COMBINE_THREADS, Tagged ? 4 : 7)
+    gb_combine_kernel(const __grid_constant__ gb_combine_job job)
+{
+    const gb_combine_place at = gb_place_of<Input>(job, blockIdx.x - 1);
+    const uint32_t call = gb_call_number(job.link);
+    __syncthreads();
+    const uint32_t ticket = job.halves & GB_HALF_RECEIVE ? gb_take_ticket(job.link) : 0;
+    if (blockIdx.x == 0) {
+        if (job.halves & GB_HALF_SEND)
+            gb_begin(job, call);
+        if (job.halves & GB_HALF_RECEIVE)
+            gb_await_all(job, call);
+    } else if (at.rank != job.link.rank) {
+        if (job.halves & GB_HALF_SEND)
+            gb_send_token_rows<Input, Tagged>(job, at, call);
+    } else if (job.halves & GB_HALF_RECEIVE) {
+        gb_receive_token<Input, Tagged>(job, at, call);
+    }
+    if (job.halves & GB_HALF_RECEIVE)
+        gb_end_call(job.link, ticket, call);
+}
+
+#endif
+#endif

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel of dispatch: docs/numerics.md#dispatch. A launch on every rank; nothing is known of other ranks' routes.
+ *
+ *     block 0           counts the rank's routes by receiver and by expert, tells every rank, and waits for what is
+ * sent parts of tokens   its routes' places, its codes, its rows into the windows of their receivers further blocks
+ * rows that came tagged, to their places
+ *
+ * A sender's rows at a receiver are a contiguous region, in an order that the sender knows. Where the region begins
+ * depends on all senders' totals. The first `early` rows of each region therefore go, tagged, into a private buffer
+ * that the receiver has for this sender, before any totals have come; the others go to their places. A receiver's
+ * totals also say that it has begun this call, so that what it received in the last one may be overwritten.
+ */
+#ifndef GB_GPU_DISPATCH_CUH
+#define GB_GPU_DISPATCH_CUH
+
+#include "gpu/quantise_rows.cuh"
+#include "gpu/ranks.cuh"
+
+/* Where things are in a window, in bytes from its start; and how wide a row is. */
+struct gb_dispatch_layout {
+    uint32_t code_bytes, scale_bytes; /* of a row */
+    uint32_t blocks;                  /* scales of a row */
+    uint32_t early;                   /* rows of a sender's private buffer */
+    uint32_t early_words;             /* tagged words of its rows: codes, scales one by one, the route */
+    uint32_t parts, part_pieces;      /* blocks for a token, and 8 columns each so often */
+    size_t totals;                    /* tagged [2, ranks, ranks], of each sender its routes to each receiver */
+    size_t counts;                    /* tagged [2, ranks, experts] */
+    size_t arrived;                   /* [ranks], counted parts of rows of each sender so far */
+    size_t private_rows;              /* tagged [2, ranks, early, early_words] */
+    size_t codes, scales, routes;     /* [rows], those of this receiver alone */
+    size_t bytes;
+};
+
+struct gb_dispatch_job {
+    struct gb_cuda_link link;
+    struct gb_dispatch_layout at;
+    uint32_t tokens, hidden, experts, top_k;
+    struct gb_quantisation q; /* element 0: rows stay bf16 */
+    const gb_bf16 *x;         /* [tokens, hidden], and so on: this rank's */
+    const int32_t *ids;
+    const int32_t *placement;
+    int32_t *counts;    /* out [ranks, experts] */
+    uint32_t *expected; /* [ranks], of `arrived`; kept from call to call */
+    uint32_t halves;    /* of enum gb_cuda_halves, of this launch */
+};
+
+/* Of the rules, and of the size of a problem in which a receiver gets at most so many rows. */
+struct gb_dispatch_layout gb_cuda_dispatch_layout(const struct gb_exchange *x, uint32_t most_rows);
+/* Launches these halves. */
+enum gb_status gb_cuda_dispatch_launch(const struct gb_dispatch_job *job, void *stream, struct gb_error *error);
+
+#ifdef __CUDACC__
+
+constexpr uint32_t GB_DISPATCH_THREADS = 512;
+constexpr uint32_t GB_DISPATCH_STAGED = 4096; /* ids that shared memory has room for */
+constexpr uint32_t GB_DISPATCH_PAIRS = 4;     /* of tagged words that a thread has under way */
+
+/* What a block needs of the routing, in shared memory. */
+struct gb_dispatch_routing {
+    uint32_t *histogram; /* [experts], of block 0 */
+    uint16_t *placed;    /* [experts], the placement */
+    const int32_t *ids;  /* [tokens, top_k]; where they are too many, in device memory */
+};
+
+/* What a block finds out before it sends or receives, in shared memory. */
+struct gb_dispatch_shared {
+    uint32_t first[GB_CUDA_MAX_RANKS];   /* a sender: of its region at each receiver; a receiver: of each sender's */
+    uint32_t routes[GB_CUDA_MAX_RANKS];  /* a receiver: each sender's */
+    uint32_t counted[GB_CUDA_MAX_RANKS]; /* rows of the token that went to their places */
+    int32_t receiver[GB_CUDA_MAX_TOP_K]; /* -1: an empty slot */
+    uint32_t index[GB_CUDA_MAX_TOP_K];   /* in the region */
+};
+
+/* Codes of 8 values of a thread: so many words. */
+struct gb_code_words {
+    uint32_t word[4];
+};
+
+/* What a rank has told this one, or another: totals [receivers], counts [experts]. */
+__device__ __forceinline__ uint64_t *gb_totals_of(const gb_dispatch_job &job, uint32_t at, uint32_t sender,
+                                                  uint32_t call)
+{
+    return (uint64_t *)(job.link.window[at] + job.at.totals) +
+           ((size_t)(call & 1) * job.link.ranks + sender) * job.link.ranks;
+}
+
+__device__ __forceinline__ uint64_t *gb_counts_of(const gb_dispatch_job &job, uint32_t at, uint32_t sender,
+                                                  uint32_t call)
+{
+    return (uint64_t *)(job.link.window[at] + job.at.counts) +
+           ((size_t)(call & 1) * job.link.ranks + sender) * job.experts;
+}
+
+/* add(sender, receiver, routes) for all totals, by the threads of a block. */
+template <class Add>
+__device__ __forceinline__ void gb_for_totals(const gb_dispatch_job &job, uint32_t call, const Add &add)
+{
+    const uint64_t *totals = gb_totals_of(job, job.link.rank, 0, call);
+    for (uint32_t i = threadIdx.x; i < job.link.ranks * job.link.ranks; i += blockDim.x) {
+        const uint32_t sender = i / job.link.ranks;
+        add(sender, i % job.link.ranks, gb_get_tagged(job.link, totals + i, call, GB_AWAITS_COUNTS, sender));
+    }
+    __syncthreads();
+}
+
+/* The routes of this rank to every rank: by receiver, a warp each, which others wait for; then by expert. */
+static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, const gb_dispatch_routing &routing)
+{
+    const uint32_t routes = job.tokens * job.top_k, lane = threadIdx.x % 32;
+    for (uint32_t receiver = threadIdx.x / 32; receiver < job.link.ranks; receiver += blockDim.x / 32) {
+        uint32_t total = 0;
+        for (uint32_t r = lane; r < routes; r += 32) {
+            const uint32_t e = (uint32_t)routing.ids[r];
+            total += e < job.experts && routing.placed[e] == receiver;
+        }
+        total = __reduce_add_sync(0xFFFFFFFFu, total);
+        for (uint32_t rank = lane; rank < job.link.ranks; rank += 32)
+            gb_put_tagged(gb_totals_of(job, rank, job.link.rank, call) + receiver, total, call);
+    }
+    for (uint32_t r = threadIdx.x; r < routes; r += blockDim.x)
+        if ((uint32_t)routing.ids[r] < job.experts)
+            atomicAdd(&routing.histogram[routing.ids[r]], 1u);
+    __syncthreads();
+    for (uint32_t rank = 0; rank < job.link.ranks; rank++)
+        for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
+            gb_put_tagged(gb_counts_of(job, rank, job.link.rank, call) + e, routing.histogram[e], call);
+}
+
+/* Receiver and place of the route of each slot: how many of the routes to the same receiver come before it, by expert,
+ * then in their own order. A warp a slot. */
+__device__ __forceinline__ void gb_find_places(const gb_dispatch_job &job, uint32_t token,
+                                               const gb_dispatch_routing &routing, gb_dispatch_shared *shared)
+{
+    for (uint32_t slot = threadIdx.x / 32; slot < job.top_k; slot += blockDim.x / 32) {
+        const uint32_t route = token * job.top_k + slot, expert = (uint32_t)routing.ids[route];
+        uint32_t before = 0;
+        const uint32_t receiver = expert < job.experts ? routing.placed[expert] : 0;
+#pragma unroll 4
+        for (uint32_t r = threadIdx.x % 32; expert < job.experts && r < job.tokens * job.top_k; r += 32) {
+            const uint32_t e = (uint32_t)routing.ids[r];
+            before += e < job.experts && (e < expert || (e == expert && r < route)) && routing.placed[e] == receiver;
+        }
+        before = __reduce_add_sync(0xFFFFFFFFu, before);
+        if (threadIdx.x % 32 == 0) {
+            shared->receiver[slot] = expert < job.experts ? (int32_t)receiver : -1;
+            shared->index[slot] = before;
+        }
+    }
+}
+
+/* Step 6 of the quantiser where the hardware's conversion is all that the rules ask for. */
+__host__ __device__ __forceinline__ bool gb_converts_e4m3(const gb_quantiser &rules)
+{
+    return rules.element == GB_E4M3 && rules.largest == 448.0f && rules.rounding == GB_TIES_TO_EVEN &&
+           rules.element_nan == GB_NAN_IS_NAN && rules.zero_sign == GB_ZERO_KEEPS_SIGN &&
+           rules.intermediate == GB_INTERMEDIATE_FP32 && !rules.flush_subnormals;
+}
+
+template <bool ConvertsE4m3>
+__device__ __forceinline__ gb_code_words gb_codes_of(const gb_quantiser &rules, const gb_scaling &scaling,
+                                                     const float (&x)[8])
+{
+    gb_code_words codes = {};
+    if (ConvertsE4m3) {
+        float q[8];
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            q[i] = scaling.zero      ? 0.0f
+                   : scaling.divides ? __fdiv_rn(x[i], scaling.operand)
+                                     : __fmul_rn(x[i], scaling.operand);
+        codes.word[0] = gb_e4m3x2_encode(q[0], q[1]) | gb_e4m3x2_encode(q[2], q[3]) << 16;
+        codes.word[1] = gb_e4m3x2_encode(q[4], q[5]) | gb_e4m3x2_encode(q[6], q[7]) << 16;
+        return codes;
+    }
+    const uint32_t bits = rules.element == GB_E2M1 ? 4 : 8;
+    uint64_t all = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        all |= (uint64_t)gb_element_code(rules, scaling, x[i]) << bits * i;
+    codes.word[0] = (uint32_t)all;
+    codes.word[1] = (uint32_t)(all >> 32);
+    return codes;
+}
+
+/* What a thread sends of a row: 8 columns, and the scale of the block that they begin. */
+struct gb_row_piece {
+    gb_code_words codes;
+    uint32_t words;  /* of the codes: 1, 2 or 4 */
+    uint32_t column; /* the first; a multiple of 8 */
+    uint32_t scale;  /* its bits */
+    uint32_t block;  /* its number; UINT32_MAX: another thread sends it */
+};
+
+template <bool Quantises, bool ConvertsE4m3>
+__device__ __forceinline__ gb_row_piece gb_make_piece(const gb_dispatch_job &job, const uint4 &x, uint32_t column)
+{
+    gb_row_piece piece = {{{x.x, x.y, x.z, x.w}}, 4, column, 0, UINT32_MAX};
+    if (Quantises) {
+        const gb_quantiser &rules = job.q.quantiser;
+        const gb_team<1> team = {rules.block_columns / 8};
+        float values[8];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            values[2 * i] = gb_bf16_low(piece.codes.word[i]);
+            values[2 * i + 1] = gb_bf16_high(piece.codes.word[i]);
+        }
+        const gb_scaling scaling = gb_block_scaling(job.q, team, values);
+        piece.codes = gb_codes_of<ConvertsE4m3>(rules, scaling, values);
+        piece.words = !ConvertsE4m3 && rules.element == GB_E2M1 ? 1 : 2;
+        piece.scale = rules.scale == GB_SCALE_FP32 ? __float_as_uint(scaling.scale) : scaling.code;
+        if (team.lane() == 0)
+            piece.block = column / rules.block_columns;
+    }
+    return piece;
+}
+
+__device__ __forceinline__ void gb_put_codes(const gb_row_piece &piece, char *codes)
+{
+    const uint32_t *word = piece.codes.word;
+    if (piece.words == 4)
+        *(uint4 *)(codes + piece.column * 2) = make_uint4(word[0], word[1], word[2], word[3]);
+    else if (piece.words == 2)
+        *(uint2 *)(codes + piece.column) = make_uint2(word[0], word[1]);
+    else
+        *(uint32_t *)(codes + piece.column / 2) = word[0];
+}
+
+__device__ __forceinline__ void gb_put_scale(const gb_dispatch_job &job, uint32_t bits, uint32_t block, char *scales)
+{
+    if (job.q.quantiser.scale == GB_SCALE_FP32)
+        ((uint32_t *)scales)[block] = bits;
+    else
+        ((uint8_t *)scales)[block] = (uint8_t)bits;
+}
+
+/* To its place at the receiver. */
+__device__ __forceinline__ void gb_send_placed(const gb_dispatch_job &job, const gb_row_piece &piece, uint32_t receiver,
+                                               uint32_t row, uint32_t route)
+{
+    char *window = job.link.window[receiver];
+    gb_put_codes(piece, window + job.at.codes + (size_t)row * job.at.code_bytes);
+    if (piece.block != UINT32_MAX)
+        gb_put_scale(job, piece.scale, piece.block, window + job.at.scales + (size_t)row * job.at.scale_bytes);
+    if (piece.column == 0)
+        ((uint32_t *)(window + job.at.routes))[row] = route;
+}
+
+__device__ __forceinline__ uint64_t *gb_early_row(const gb_dispatch_job &job, uint32_t receiver, uint32_t sender,
+                                                  uint32_t index, uint32_t call)
+{
+    return (uint64_t *)(job.link.window[receiver] + job.at.private_rows) +
+           (((size_t)(call & 1) * job.link.ranks + sender) * job.at.early + index) * job.at.early_words;
+}
+
+/* To the private buffer that the receiver has for this rank. */
+__device__ __forceinline__ void gb_send_early(const gb_dispatch_job &job, const gb_row_piece &piece, uint64_t *row,
+                                              uint32_t route, uint32_t call)
+{
+    const uint32_t *word = piece.codes.word;
+    uint64_t *codes = row + piece.column / 8 * piece.words;
+    if (piece.words == 1)
+        gb_put_tagged(codes, word[0], call);
+    else
+        gb_put_tagged(codes, word[0], word[1], call);
+    if (piece.words == 4)
+        gb_put_tagged(codes + 2, word[2], word[3], call);
+    if (piece.block != UINT32_MAX)
+        gb_put_tagged(row + job.hidden / 8 * piece.words + piece.block, piece.scale, call);
+    if (piece.column == 0) {
+        const uint32_t last = job.at.code_bytes / 4 + job.at.blocks;
+        gb_put_tagged(row + last, route, call);
+        if (last + 1 < job.at.early_words) /* so that the last pair is whole */
+            gb_put_tagged(row + last + 1, 0, call);
+    }
+}
+
+__device__ __forceinline__ bool gb_goes_early(const gb_dispatch_job &job, const gb_dispatch_shared &shared,
+                                              uint32_t slot)
+{
+    return shared.receiver[slot] >= 0 && shared.receiver[slot] != (int32_t)job.link.rank &&
+           shared.index[slot] < job.at.early;
+}
+
+/* Where this rank's regions begin. */
+__device__ __forceinline__ void gb_find_regions(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
+{
+    gb_for_totals(job, call, [&](uint32_t sender, uint32_t receiver, uint32_t routes) {
+        if (sender < job.link.rank && routes)
+            atomicAdd(&shared->first[receiver], routes);
+    });
+}
+
+/* A piece to all private buffers, or to all other places, that its token's slots have. */
+__device__ __forceinline__ void gb_send_piece(const gb_dispatch_job &job, const gb_row_piece &piece, uint32_t token,
+                                              const gb_dispatch_shared &shared, bool early, uint32_t call)
+{
+    for (uint32_t slot = 0; slot < job.top_k; slot++) {
+        const uint32_t route = (job.link.rank * job.tokens + token) * job.top_k + slot, index = shared.index[slot];
+        const int32_t receiver = shared.receiver[slot];
+        if (receiver < 0 || gb_goes_early(job, shared, slot) != early)
+            continue;
+        if (early)
+            gb_send_early(job, piece, gb_early_row(job, (uint32_t)receiver, job.link.rank, index, call), route, call);
+        else
+            gb_send_placed(job, piece, (uint32_t)receiver, shared.first[receiver] + index, route);
+    }
+}
+
+/* Tells the receivers of rows at their places that these parts of them are there. */
+__device__ __forceinline__ void gb_count_rows(const gb_dispatch_job &job, gb_dispatch_shared *shared)
+{
+    const uint32_t slot = threadIdx.x;
+    if (slot < job.top_k && shared->receiver[slot] >= 0 && shared->receiver[slot] != (int32_t)job.link.rank &&
+        !gb_goes_early(job, *shared, slot))
+        atomicAdd(&shared->counted[shared->receiver[slot]], 1u);
+    __syncthreads();
+    for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x)
+        if (shared->counted[rank])
+            gb_count((uint32_t *)(job.link.window[rank] + job.at.arrived) + job.link.rank, shared->counted[rank]);
+}
+
+template <bool Quantises, bool ConvertsE4m3>
+static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t block, uint32_t call,
+                                     const gb_dispatch_routing &routing, uint4 values, gb_dispatch_shared *shared)
+{
+    const uint32_t token = block / job.at.parts, part = block % job.at.parts;
+    const uint4 *x = (const uint4 *)(job.x + (size_t)token * job.hidden);
+    const uint32_t begin = part * job.at.part_pieces, end = min(begin + job.at.part_pieces, job.hidden / 8);
+    gb_find_places(job, token, routing, shared);
+    __syncthreads();
+    for (uint32_t start = begin; start < end; start += blockDim.x) {
+        const uint32_t at = start + threadIdx.x;
+        gb_row_piece piece = {};
+        if (start > begin && at < end)
+            values = __ldg(x + at);
+        if (at < end) {
+            piece = gb_make_piece<Quantises, ConvertsE4m3>(job, values, at * 8);
+            gb_send_piece(job, piece, token, *shared, true, call);
+        }
+        if (start == begin)
+            gb_find_regions(job, call, shared);
+        if (at < end)
+            gb_send_piece(job, piece, token, *shared, false, call);
+    }
+    gb_count_rows(job, shared);
+}
+
+/* Every sender's routes to this rank, and where its region begins. */
+__device__ __forceinline__ void gb_find_senders(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
+{
+    gb_for_totals(job, call, [&](uint32_t sender, uint32_t receiver, uint32_t routes) {
+        if (receiver == job.link.rank)
+            shared->routes[sender] = routes;
+    });
+    for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x)
+        for (uint32_t s = 0; s < rank; s++)
+            shared->first[rank] += shared->routes[s];
+    __syncthreads();
+}
+
+/* A word of a private buffer's row, to its place. */
+__device__ __forceinline__ void gb_place_word(const gb_dispatch_job &job, uint32_t row, uint32_t i, uint32_t word)
+{
+    char *window = job.link.window[job.link.rank];
+    const uint32_t words = job.at.code_bytes / 4;
+    if (i < words)
+        ((uint32_t *)(window + job.at.codes + (size_t)row * job.at.code_bytes))[i] = word;
+    else if (i < words + job.at.blocks)
+        gb_put_scale(job, word, i - words, window + job.at.scales + (size_t)row * job.at.scale_bytes);
+    else if (i == words + job.at.blocks)
+        ((uint32_t *)(window + job.at.routes))[row] = word;
+}
+
+/* Words of a row of a private buffer, from `first` on, to their place: gb_taken_words. */
+__device__ __forceinline__ void gb_take_early(const gb_dispatch_job &job, const uint64_t *from, uint32_t first,
+                                              uint32_t row, uint32_t sender, uint32_t call)
+{
+    const uint64_t *pair[GB_DISPATCH_PAIRS];
+    uint2 two[GB_DISPATCH_PAIRS];
+#pragma unroll
+    for (uint32_t k = 0; k < GB_DISPATCH_PAIRS; k++) {
+        const uint32_t i = first + 2 * (k * blockDim.x + threadIdx.x);
+        pair[k] = i < job.at.early_words ? from + i : NULL;
+    }
+    gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, sender, two);
+#pragma unroll
+    for (uint32_t k = 0; k < GB_DISPATCH_PAIRS; k++) {
+        const uint32_t i = first + 2 * (k * blockDim.x + threadIdx.x);
+        if (!pair[k])
+            continue;
+        gb_place_word(job, row, i, two[k].x);
+        gb_place_word(job, row, i + 1, two[k].y);
+    }
+}
+
+/* The rows of all private buffers, in pieces, every `stride`th from `first` on. */
+static __device__ void gb_take_all_early(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared,
+                                         uint32_t first, uint32_t stride)
+{
+    const uint32_t words = 2 * GB_DISPATCH_PAIRS * blockDim.x, pieces = (job.at.early_words + words - 1) / words;
+    gb_find_senders(job, call, shared);
+    uint32_t passed = 0;
+    for (uint32_t sender = 0; sender < job.link.ranks; sender++) {
+        if (sender == job.link.rank)
+            continue;
+        const uint32_t all = min(shared->routes[sender], job.at.early) * pieces;
+        for (uint32_t i = (first + stride - passed % stride) % stride; i < all; i += stride)
+            gb_take_early(job, gb_early_row(job, job.link.rank, sender, i / pieces, call), i % pieces * words,
+                          shared->first[sender] + i / pieces, sender, call);
+        passed += all;
+    }
+}
+
+/* Waits until all counted rows are here; writes the counts. */
+static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
+{
+    enum { WORDS = 4 };
+    const uint64_t *counts = gb_counts_of(job, job.link.rank, 0, call);
+    const uint32_t all = job.link.ranks * job.experts;
+    for (uint32_t first = threadIdx.x; first < all; first += WORDS * blockDim.x) {
+        const uint64_t *from[WORDS];
+        uint32_t count[WORDS];
+#pragma unroll
+        for (uint32_t k = 0; k < WORDS; k++)
+            from[k] = first + k * blockDim.x < all ? counts + first + k * blockDim.x : NULL;
+        gb_get_tagged_words(job.link, from, call, GB_AWAITS_COUNTS, job.link.ranks, count);
+#pragma unroll
+        for (uint32_t k = 0; k < WORDS; k++)
+            if (from[k])
+                job.counts[first + k * blockDim.x] = (int32_t)count[k];
+    }
+    gb_find_senders(job, call, shared);
+    for (uint32_t sender = threadIdx.x; sender < job.link.ranks; sender += blockDim.x) {
+        const uint32_t rows = sender == job.link.rank ? 0 : shared->routes[sender];
+        const uint32_t expected =
+            job.expected[sender] + (rows > job.at.early ? (rows - job.at.early) * job.at.parts : 0);
+        job.expected[sender] = expected;
+        gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + sender, expected,
+                       sender);
+    }
+}
+
+/* The routing into shared memory; nothing has been waited for before. memory: gb_dispatch_shared_bytes. */
+__device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch_job &job, uint32_t *memory,
+                                                               gb_dispatch_shared *shared)
+{
+    int32_t *staged = (int32_t *)memory;
+    gb_dispatch_routing routing;
+    const bool stages = job.tokens * job.top_k <= GB_DISPATCH_STAGED;
+    routing.histogram = memory + (stages ? job.tokens * job.top_k : 0);
+    routing.placed = (uint16_t *)(routing.histogram + job.experts);
+    routing.ids = stages ? staged : job.ids;
+    for (uint32_t r = threadIdx.x; stages && r < job.tokens * job.top_k; r += blockDim.x)
+        staged[r] = job.ids[r];
+    for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x) {
+        routing.histogram[e] = 0;
+        routing.placed[e] = (uint16_t)min((uint32_t)job.placement[e], job.link.ranks - 1);
+    }
+    for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
+        shared->first[r] = shared->routes[r] = shared->counted[r] = 0;
+    __syncthreads();
+    return routing;
+}
+
+template <bool Quantises, bool ConvertsE4m3>
+__global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2)
+    gb_dispatch_kernel(const __grid_constant__ gb_dispatch_job job)
+{
+    extern __shared__ uint32_t memory[];
+    __shared__ gb_dispatch_shared shared;
+    const uint32_t call = gb_call_number(job.link), block = blockIdx.x, senders = job.tokens * job.at.parts;
+    const uint32_t piece = (block - 1) % job.at.parts * job.at.part_pieces + threadIdx.x;
+    uint4 values = make_uint4(0, 0, 0, 0); /* the thread's first, on their way while the block finds its places */
+    if (block - 1 < senders && piece < job.hidden / 8)
+        values = __ldg((const uint4 *)(job.x + (size_t)((block - 1) / job.at.parts) * job.hidden) + piece);
+    const gb_dispatch_routing routing = gb_load_routing(job, memory, &shared);
+    const uint32_t ticket = job.halves & GB_HALF_RECEIVE ? gb_take_ticket(job.link) : 0;
+    if (block == 0) {
+        if (job.halves & GB_HALF_ANNOUNCE)
+            gb_announce(job, call, routing);
+        if (job.halves & GB_HALF_RECEIVE)
+            gb_await_rows(job, call, &shared);
+    } else if (block <= senders) {
+        if (job.halves & GB_HALF_SEND)
+            gb_send_token<Quantises, ConvertsE4m3>(job, block - 1, call, routing, values, &shared);
+    } else if (job.halves & GB_HALF_RECEIVE) {
+        gb_take_all_early(job, call, &shared, block - senders - 1, gridDim.x - senders - 1);
+    }
+    if (job.halves & GB_HALF_RECEIVE)
+        gb_end_call(job.link, ticket, call);
+}
+
+#endif
+#endif
