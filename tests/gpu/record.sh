@@ -33,10 +33,10 @@ step import-bf16 "$program" import "$data" "$work/tiny-bf16.h5" --format bf16 --
 step make-qwen3-next "$program" make "$work/qwen3-next.h5" --shape 512,10,2048,512 --tokens 32 --format nvfp4
 step make-odd "$program" make "$work/odd.h5" --shape 8,3,48,80 --tokens 33 --layers 2
 step verify "$program" verify "$work/tiny-nvfp4.h5" "$work/qwen3-next.h5" --kernel 'cuda/*' --batch $batches \
-    --expect 190 -o "$out/verify.json"
+    --expect 200 -o "$out/verify.json"
 step verify-bf16 "$program" verify "$work/tiny-bf16.h5" --kernel 'cuda/*' --batch $batches --expect 45 \
     -o "$out/verify-bf16.json"
-step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 57
+step verify-odd "$program" verify "$work/odd.h5" --kernel 'cuda/*' --batch 1,2,33 --expect 60
 for format in nvfp4 mxfp8; do
     step import-activations-$format "$program" import "$data" "$work/activations-$format.h5" --format $format \
         --activations $format --capture "$data/capture.safetensors" --layers 0
@@ -45,7 +45,7 @@ for format in nvfp4 mxfp8; do
 done
 step make-activations-qwen3-next "$program" make "$work/activations-qwen3-next.h5" --model qwen3-next-80b-a3b \
     --tokens 32 --format nvfp4 --activations nvfp4 --generated
-step verify-activations "$program" verify "$work"/activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 108 \
+step verify-activations "$program" verify "$work"/activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 117 \
     -o "$out/verify-activations.json"
 for format in nvfp4 mxfp8; do
     step make-exact-$format "$program" make "$work/exact-$format.h5" --model qwen3-next-80b-a3b --tokens 32 \
