@@ -51,7 +51,7 @@ enum gb_status check_extension(enum gb_activation activation, bool biased, uint3
 
 /* GB_OK if the device can run blocks of `bytes` shared memory. 8 KiB is left for what a block holds beside it: a list
  * of pairs, and the runtime's part. */
-enum gb_status check_device(size_t bytes, struct gb_error *error, size_t beside = 8192)
+enum gb_status check_device(size_t bytes, struct gb_error *error)
 {
     int device = 0, most = 0;
     enum gb_status status = gb_cuda_present(error);
@@ -62,7 +62,7 @@ enum gb_status check_device(size_t bytes, struct gb_error *error, size_t beside 
                                "cudaDeviceGetAttribute", error);
     if (status != GB_OK)
         return status;
-    if (bytes + beside > (size_t)most)
+    if (bytes + 8192 > (size_t)most)
         return gb_cuda_fail(error, GB_EUNSUPPORTED,
                             "a row of this shape needs %zu bytes of shared memory; the device has %d", bytes, most);
     return gb_cuda_image(error);
@@ -261,12 +261,12 @@ enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error 
     if (status == GB_OK && major != 9)
         return gb_cuda_fail(error, GB_EUNSUPPORTED,
                             "compute capability %d; mma16-sm90/1 describes the tensor cores of 9", major);
-    return status == GB_OK ? check_device(gb_cuda_mma16_shared(Weights, &problem->shape), error, 1024) : status;
+    return status == GB_OK ? check_device(0, error) : status;
 }
 
 template <enum gb_operator Operator> size_t workspace_mma16(const struct gb_problem *problem)
 {
-    return Operator == GB_GATE_UP ? 0 : gb_cuda_mma16_workspace(&problem->shape);
+    return gb_cuda_mma16_workspace(Operator, &problem->shape);
 }
 
 template <enum gb_operator Operator>
@@ -284,7 +284,7 @@ enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *erro
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
         status = check_arguments<Operator, Weights>(a, error);
-    if (status == GB_OK && Operator != GB_GATE_UP && !a.workspace)
+    if (status == GB_OK && gb_cuda_mma16_workspace(Operator, &a.shape) && !a.workspace)
         status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     return status == GB_OK ? gb_cuda_mma16(Operator, &a, error) : status;
 }
@@ -306,6 +306,31 @@ constexpr struct gb_kernel mma16(const char *name)
             Repacked ? gb_cuda_mma16_release : NULL,
             run_mma16<Operator, Weights>,
             {}};
+}
+
+size_t workspace_eight_stages(const struct gb_problem *problem)
+{
+    return gb_cuda_eight_stages_workspace(&problem->shape);
+}
+
+enum gb_status run_eight_stages(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = check_arguments<GB_LAYER, GB_NVFP4>(a, error);
+    if (status == GB_OK && !a.workspace)
+        status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    return status == GB_OK ? gb_cuda_eight_stages(&a, error) : status;
+}
+
+/* The classical pipeline, to measure others against. */
+constexpr struct gb_kernel eight_stages(const char *name)
+{
+    struct gb_kernel k = mma16<GB_LAYER, GB_NVFP4, false>(name);
+    k.workspace = workspace_eight_stages;
+    k.run = run_eight_stages;
+    return k;
 }
 
 enum gb_status check_unweighed(bool weighed, struct gb_error *error)
@@ -561,6 +586,7 @@ const struct gb_kernel kernels[] = {
     naive<GB_LAYER, GB_BF16>("cuda/naive-bf16-layer"),
     naive<GB_GATE_UP, GB_BF16>("cuda/naive-bf16-gate-up"),
     naive<GB_DOWN, GB_BF16>("cuda/naive-bf16-down"),
+    eight_stages("cuda/eight-stages-layer"),
     router,
     gb_routed_layer<router, layer<GB_NVFP4>>::kernel("cuda/nvfp4-routed-layer"),
     gb_routed_layer<router, layer<GB_MXFP8>>::kernel("cuda/mxfp8-routed-layer"),

@@ -14,7 +14,6 @@ enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error);
 /* GB_GATE_UP or GB_DOWN, every weight format. */
 enum gb_status gb_cuda_naive(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
-
 /* GB_EUNSUPPORTED, with the reason, where route is not defined for the shape or the recipe. */
 enum gb_status gb_cuda_route_check(const struct gb_shape *shape, const struct gb_router *router,
                                    struct gb_error *error);
@@ -39,6 +38,10 @@ size_t gb_cuda_activations_workspace(const struct gb_shape *shape);
 enum gb_status gb_cuda_weigh(struct gb_arguments *a, struct gb_error *error);
 size_t gb_cuda_weigh_workspace(const struct gb_shape *shape);
 
+/* The layer in eight launches: NVFP4 weights, mma16-sm90/1. */
+enum gb_status gb_cuda_eight_stages(const struct gb_arguments *a, struct gb_error *error);
+size_t gb_cuda_eight_stages_workspace(const struct gb_shape *shape);
+
 /* Bytes of dynamic shared memory that a block takes. */
 size_t gb_cuda_gate_up_shared(enum gb_format weights, const struct gb_shape *shape);
 size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape);
@@ -49,9 +52,8 @@ enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_argumen
 enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
                                      struct gb_error *error);
 void gb_cuda_mma16_release(void *prepared);
-size_t gb_cuda_mma16_shared(enum gb_format weights, const struct gb_shape *shape);
-/* The complete dot products of down, [tokens, top_k, hidden]. */
-size_t gb_cuda_mma16_workspace(const struct gb_shape *shape);
+/* Which pairs share an expert and, for down, the complete dot products [tokens, top_k, hidden]. */
+size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape *shape);
 
 /* GB_DISPATCH and GB_COMBINE over the ranks of a process. GB_EUNSUPPORTED, with the reason, where there is no kernel for
  * the problem or there are no devices for it. */

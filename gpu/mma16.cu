@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate_up and down in the order mma16-sm90/1: launches, the combine, and the repacked layout. */
+#include <algorithm>
+#include <cstddef>
+
 #include "gpu/kernels.cuh"
 #include "gpu/mma16_experts.cuh"
 
@@ -11,7 +14,8 @@ struct gb_cuda_repacked {
 namespace
 {
 
-constexpr uint32_t stages = 4;
+/* Up to so many tokens rarely share an expert: every pair is an item, and down combines at once. */
+constexpr uint32_t few_tokens = 2;
 
 uint32_t tiles_of(const struct gb_weights &weights)
 {
@@ -21,8 +25,10 @@ uint32_t tiles_of(const struct gb_weights &weights)
 template <class Format> size_t record_bytes(const struct gb_weights &weights)
 {
     return (size_t)weights.experts * tiles_of(weights) * gb_mma16_steps<Format>(weights.columns) *
-           gb_mma16_sizes<Format>::record;
+           gb_mma16_records<Format, true, true>::bytes;
 }
+
+constexpr uint32_t step_codes = gb_mma16_tile * gb_mma16_step_bytes; /* bytes of a record's codes */
 
 /* What is stored for a scale of a row: NaN if one of its MXFP8 codes is. codes, scales: the row's. */
 template <class Format> __device__ uint8_t marked_scale(const uint8_t *codes, const uint8_t *scales, uint32_t block)
@@ -42,12 +48,12 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
     const uint32_t step = blockIdx.x % steps, tile = blockIdx.x / steps % tiles, expert = blockIdx.x / steps / tiles;
     const uint32_t code_bytes = gb_mma16_code_bytes<Format>(weights.columns);
     const uint32_t scale_bytes = weights.columns / Format::block;
-    uint8_t *record = records + (size_t)blockIdx.x * gb_mma16_sizes<Format>::record;
+    uint8_t *record = records + (size_t)blockIdx.x * gb_mma16_records<Format, GateUp, true>::bytes;
     const uint8_t *codes = (const uint8_t *)weights.codes, *scales = (const uint8_t *)weights.scales;
     const auto row_of = [&](uint32_t r) {
         return (size_t)expert * weights.rows + gb_mma16_row<GateUp>(weights.rows, tile, r);
     };
-    for (uint32_t i = threadIdx.x; i < gb_mma16_step_codes / 4; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < step_codes / 4; i += blockDim.x) {
         const uint32_t half = i / 128, lane = i / 4 % 32, byte = step * 64 + lane % 4 * 16 + i % 4 * 4;
         const uint8_t *from = codes + row_of(8 * half + lane / 4) * code_bytes + byte;
         uint32_t word = 0;
@@ -57,10 +63,9 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
     }
     for (uint32_t i = threadIdx.x; i < gb_mma16_tile * Format::scales; i += blockDim.x) {
         const uint32_t row = i / 2 / Format::scales + i % 2 * 8, block = step * Format::scales + i / 2 % Format::scales;
-        record[gb_mma16_step_codes + i] =
-            block < scale_bytes
-                ? marked_scale<Format>(codes + row_of(row) * code_bytes, scales + row_of(row) * scale_bytes, block)
-                : 0;
+        record[step_codes + i] = block < scale_bytes ? marked_scale<Format>(codes + row_of(row) * code_bytes,
+                                                                            scales + row_of(row) * scale_bytes, block)
+                                                     : 0;
     }
 }
 
@@ -107,78 +112,91 @@ __global__ void combine_kernel(const int32_t *ids, const float *routing_weights,
     *(float4 *)(output + (size_t)blockIdx.y * hidden + column) = y;
 }
 
-template <class Format> size_t shared_bytes(uint32_t experts)
+/* Bytes of the dot products of down, [pairs, hidden], in the workspace, in front of the items. */
+size_t dots_bytes(const struct gb_shape &s)
 {
-    return stages * gb_mma16_sizes<Format>::stage + sizeof(gb_mma16_shared) + sizeof(uint32_t) * experts;
+    return s.tokens <= few_tokens ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
+}
+
+/* How the work is divided: of few tokens, a tile a block, so that every multiprocessor has some. */
+using alone = gb_mma16_shape<1, 4, 6>;
+using many = gb_mma16_shape<4, 1, 5>;
+template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? 4 : 8; /* as long as there are many */
+
+template <class Layout, bool GateUp, class Shape>
+enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
+{
+    job.each = job.items ? tiles_of_block<GateUp> / Shape::Tiles : 1;
+    const uint32_t tiles = Shape::Tiles * job.each;
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>,
+                                dim3((job.weights.tiles + tiles - 1) / tiles, items), gb_mma16_threads,
+                                tiles * gb_mma16_chains * 32 * sizeof(float4), stream, error, job);
+}
+
+template <class Layout, uint32_t Slots>
+enum gb_status launch_few(const gb_mma16_job &job, uint32_t tokens, void *stream, struct gb_error *error)
+{
+    const uint32_t teams = (job.top_k + Slots - 1) / Slots;
+    return gb_cuda_launch_early("down", gb_mma16_few_kernel<Layout, Slots>, dim3(job.weights.tiles, tokens),
+                                teams * gb_mma16_threads, 0, stream, error, job);
 }
 
 template <class Layout, bool GateUp>
-enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *error)
+enum gb_status launch(const gb_mma16_job &job, const struct gb_shape &s, void *stream, struct gb_error *error)
 {
-    using format = typename Layout::format;
-    int device = 0, multiprocessors = 0;
-    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-                               "cudaDeviceGetAttribute", error);
-    if (status != GB_OK)
-        return status;
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, stages>,
-                                dim3((unsigned)multiprocessors), gb_mma16_threads<Layout>,
-                                shared_bytes<format>(job.experts), stream, error, job);
-}
-
-/* The canonical layout. */
-template <enum gb_format Weights, bool GateUp>
-enum gb_status launch_rows(const gb_mma16_job &job, void *stream, struct gb_error *error)
-{
-    using format = gb_mma16_format<Weights>;
-    const uint32_t scale_bytes = job.columns / format::block;
-    if constexpr (Weights == GB_NVFP4) {
-        if (job.columns % 32)
-            return launch<gb_mma16_rows<format, 8, 1>, GateUp>(job, stream, error);
-        if (scale_bytes % 16 == 0)
-            return launch<gb_mma16_rows<format, 16, 16>, GateUp>(job, stream, error);
-    }
-    if (scale_bytes % 4 == 0)
-        return launch<gb_mma16_rows<format, 16, 4>, GateUp>(job, stream, error);
-    return launch<gb_mma16_rows<format, Weights == GB_NVFP4 ? 8 : 16, 1>, GateUp>(job, stream, error);
+    const uint32_t pairs = s.tokens * s.top_k, items = job.items ? gb_mma16_most_items(pairs, s.experts) : pairs;
+    static_assert(4 * gb_mma16_most_teams >= GB_CUDA_MAX_TOP_K, "four slots a team are enough");
+    if constexpr (!GateUp)
+        if (!job.items)
+            return s.top_k <= 2 * gb_mma16_most_teams ? launch_few<Layout, 2>(job, s.tokens, stream, error)
+                                                      : launch_few<Layout, 4>(job, s.tokens, stream, error);
+    return !job.items || job.weights.tiles % many::Tiles
+               ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
+               : launch_shape<Layout, GateUp, many>(job, items, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
 template <enum gb_format Weights, bool GateUp>
-enum gb_status run(const struct gb_arguments &a, bool ids_ready, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
 {
+    using format = gb_mma16_format<Weights>;
     const struct gb_shape &s = a.shape;
     const gb_cuda_repacked none = {}, *repacked = a.prepared ? (const gb_cuda_repacked *)a.prepared : &none;
     const uint8_t *records = GateUp ? repacked->gate_up : repacked->down;
     const struct gb_weights &weights = GateUp ? a.gate_up : a.down;
     gb_mma16_job job = {};
-    job.ids = a.ids;
+    job.weights = {records ? records : (const uint8_t *)weights.codes,
+                   (const uint8_t *)weights.scales,
+                   Weights == GB_NVFP4 ? weights.global_scales : NULL,
+                   s.experts,
+                   weights.rows,
+                   weights.columns,
+                   tiles_of(weights)};
     job.x = GateUp ? (const uint16_t *)a.x : (const uint16_t *)a.intermediate;
-    job.codes = records ? records : (const uint8_t *)weights.codes;
-    job.scales = (const uint8_t *)weights.scales;
-    job.global_scales = Weights == GB_NVFP4 ? weights.global_scales : NULL;
+    job.share = GateUp ? s.top_k : 1;
+    job.ids = a.ids;
+    job.items = items;
+    job.ids_ready = ids_ready;
     job.intermediate = (uint16_t *)a.intermediate;
     job.dots = (float *)a.workspace;
-    job.pairs = s.tokens * s.top_k;
-    job.share = GateUp ? s.top_k : 1;
-    job.experts = s.experts;
-    job.rows = weights.rows;
-    job.columns = weights.columns;
-    job.tiles = tiles_of(weights);
-    job.ids_ready = ids_ready;
-    if (records)
-        return launch<gb_mma16_records<gb_mma16_format<Weights>>, GateUp>(job, a.stream, error);
-    return launch_rows<Weights, GateUp>(job, a.stream, error);
+    job.routing_weights = a.routing_weights;
+    job.output = (float *)a.output;
+    job.top_k = s.top_k;
+    if constexpr (Weights == GB_NVFP4)
+        if (weights.columns % 32)
+            return records ? launch<gb_mma16_records<format, GateUp, false>, GateUp>(job, s, a.stream, error)
+                           : launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, s, a.stream, error);
+    return records ? launch<gb_mma16_records<format, GateUp, true>, GateUp>(job, s, a.stream, error)
+                   : launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, s, a.stream, error);
 }
 
-template <bool GateUp> enum gb_status run(const struct gb_arguments &a, bool ids_ready, struct gb_error *error)
+template <bool GateUp>
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
 {
     const enum gb_format format = GateUp ? a.gate_up.format : a.down.format;
-    return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, ids_ready, error)
-           : format == GB_MXFP8 ? run<GB_MXFP8, GateUp>(a, ids_ready, error)
-                                : run<GB_MXFP4, GateUp>(a, ids_ready, error);
+    return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, items, ids_ready, error)
+           : format == GB_MXFP8 ? run<GB_MXFP8, GateUp>(a, items, ids_ready, error)
+                                : run<GB_MXFP4, GateUp>(a, items, ids_ready, error);
 }
 
 template <bool GateUp>
@@ -191,30 +209,32 @@ enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void 
 
 } // namespace
 
-size_t gb_cuda_mma16_shared(enum gb_format weights, const struct gb_shape *shape)
+size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape *shape)
 {
-    return weights == GB_NVFP4   ? shared_bytes<gb_mma16_format<GB_NVFP4>>(shape->experts)
-           : weights == GB_MXFP8 ? shared_bytes<gb_mma16_format<GB_MXFP8>>(shape->experts)
-                                 : shared_bytes<gb_mma16_format<GB_MXFP4>>(shape->experts);
-}
-
-size_t gb_cuda_mma16_workspace(const struct gb_shape *shape)
-{
-    return sizeof(float) * shape->tokens * shape->top_k * shape->hidden;
+    const struct gb_shape &s = *shape;
+    const size_t items = sizeof(gb_mma16_item) * gb_mma16_most_items(s.tokens * s.top_k, s.experts);
+    return (operation == GB_GATE_UP ? 0 : dots_bytes(s)) +
+           (s.tokens <= few_tokens ? 0 : offsetof(gb_mma16_items, item) + items);
 }
 
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error)
 {
+    const struct gb_shape &s = a->shape;
+    gb_mma16_items *items = NULL;
     enum gb_status status = GB_OK;
-    if (operation != GB_DOWN)
-        status = run<true>(*a, false, error);
+    if (s.tokens > few_tokens) {
+        items = (gb_mma16_items *)((uint8_t *)a->workspace + (operation == GB_GATE_UP ? 0 : dots_bytes(s)));
+        status = gb_cuda_launch_early("items", gb_mma16_items_kernel, dim3(1), gb_mma16_items_threads, 0, a->stream,
+                                      error, a->ids, s.tokens * s.top_k, s.experts, items);
+    }
+    if (status == GB_OK && operation != GB_DOWN)
+        status = run<true>(*a, items, false, error);
     if (operation == GB_GATE_UP || status != GB_OK)
         return status;
-    status = run<false>(*a, operation == GB_LAYER, error);
-    if (status != GB_OK)
+    status = run<false>(*a, items, operation == GB_LAYER, error);
+    if (status != GB_OK || s.tokens <= few_tokens)
         return status;
     constexpr uint32_t threads = 128;
-    const struct gb_shape &s = a->shape;
     return gb_cuda_launch_early("combine", combine_kernel, dim3((s.hidden / 4 + threads - 1) / threads, s.tokens),
                                 threads, 0, a->stream, error, a->ids, a->routing_weights, (const float *)a->workspace,
                                 (float *)a->output, s.top_k, s.experts, s.hidden);

@@ -79,13 +79,23 @@ template <class T> std::vector<T> download(const T *pointer, size_t count)
     return values;
 }
 
-const struct gb_kernel *find(const struct gb_kernel_table *table, const std::string &name)
+/* NULL: there is none. */
+const struct gb_kernel *look_up(const struct gb_kernel_table *table, const std::string &name)
 {
     for (uint32_t i = 0; i < table->count; i++)
         if (name == table->kernels[i].name)
             return &table->kernels[i];
-    printf("FAILED: the library has no kernel %s\n", name.c_str());
-    exit(1);
+    return NULL;
+}
+
+const struct gb_kernel *find(const struct gb_kernel_table *table, const std::string &name)
+{
+    const struct gb_kernel *kernel = look_up(table, name);
+    if (!kernel) {
+        printf("FAILED: the library has no kernel %s\n", name.c_str());
+        exit(1);
+    }
+    return kernel;
 }
 
 /* Weights in device memory. */
@@ -325,6 +335,12 @@ std::vector<float> cpu_down(const struct gb_shape &s, const struct gb_weights &w
     return out;
 }
 
+/* What kernels' names begin with. */
+std::string kernel_of(enum gb_format format, int layout)
+{
+    return "cuda/" + std::string(name_of(format)) + (layout ? "-mma16-repacked-" : "-mma16-");
+}
+
 /* A layer in device memory, and what the kernels of one layout need. */
 struct layer {
     struct gb_shape shape;
@@ -335,7 +351,8 @@ struct layer {
     struct gb_arguments arguments;
     size_t workspace;
 
-    layer(const struct gb_shape &s, const matrix &first, const matrix &second, uint64_t seed, int data, int kind)
+    layer(const struct gb_kernel_table *table, const struct gb_shape &s, const matrix &first, const matrix &second,
+          uint64_t seed, int data, int kind)
         : shape(s), gate_up(first), down(second), arguments()
     {
         for (size_t i = 0; i < (size_t)s.tokens * s.hidden; i++)
@@ -343,7 +360,16 @@ struct layer {
         ids = route(s.tokens, s.experts, s.top_k, seed, kind);
         for (size_t i = 0; i < ids.size(); i++)
             routing.push_back((float)(mix(seed + i) % 1000) / 1000.0f);
-        workspace = sizeof(float) * ids.size() * s.hidden;
+        struct gb_problem problem = {};
+        problem.size = sizeof problem;
+        problem.shape = s;
+        problem.weights = first.device.format;
+        workspace = 16;
+        for (uint32_t i = 0; i < table->count; i++) {
+            const struct gb_kernel &k = table->kernels[i];
+            if (k.weights == problem.weights && k.activations == GB_BF16 && k.workspace)
+                workspace = std::max(workspace, k.workspace(&problem));
+        }
         arguments.size = sizeof arguments;
         arguments.shape = s;
         arguments.x = upload(x);
@@ -354,6 +380,13 @@ struct layer {
         arguments.intermediate = on_device<gb_bf16>(ids.size() * s.intermediate);
         arguments.output = on_device<float>((size_t)s.tokens * s.hidden);
         arguments.workspace = on_device<uint8_t>(workspace);
+        std::vector<gb_bf16> rows((size_t)s.experts * s.hidden);
+        for (size_t i = 0; i < rows.size(); i++)
+            rows[i] = gb_bf16{(uint16_t)((mix(seed * 1000003 + i) & 0x80FF) | 0x3C00)}; /* +-2^-7 .. 2^-5 */
+        arguments.router = &gb_router_recipe_find("transformers.qwen3-moe/1")->router;
+        arguments.router_weights = {GB_BF16, 1, s.experts, s.hidden, 1, upload(rows), NULL, NULL};
+        arguments.routed_ids = on_device<int32_t>(ids.size());
+        arguments.routed_weights = on_device<float>(ids.size());
         poison();
     }
     void poison()
@@ -370,6 +403,9 @@ struct layer {
         cudaFree(arguments.intermediate);
         cudaFree(arguments.output);
         cudaFree(arguments.workspace);
+        cudaFree((void *)arguments.router_weights.codes);
+        cudaFree(arguments.routed_ids);
+        cudaFree(arguments.routed_weights);
     }
     double bytes(bool first) const /* of the weights that are touched, once each */
     {
@@ -385,12 +421,6 @@ struct layer {
         return (double)(code_bytes(gate_up.device.format, many) + scale_bytes(gate_up.device.format, many));
     }
 };
-
-/* What kernels' names begin with. */
-std::string kernel_of(enum gb_format format, int layout)
-{
-    return "cuda/" + std::string(name_of(format)) + (layout ? "-mma16-repacked-" : "-mma16-");
-}
 
 size_t mismatches(const std::vector<uint16_t> &a, const std::vector<uint16_t> &b)
 {
@@ -414,7 +444,7 @@ size_t check_problem(const struct gb_kernel_table *table, enum gb_format format,
 {
     matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, seed * 7, data != 0);
     matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, seed * 7 + 3, data != 0);
-    layer one(s, first, second, seed, data, kind);
+    layer one(table, s, first, second, seed, data, kind);
     struct gb_weights host[2] = {first.device, second.device};
     std::vector<uint8_t> bytes[4];
     for (int i = 0; i < 2; i++) {
@@ -587,10 +617,17 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, struct g
     fill(memory, arena, 5, ANY, false);
     uint32_t *sink = on_device<uint32_t>(1);
     std::vector<std::string> kernels = {kernel_of(format, 0), kernel_of(format, 1)};
+    std::vector<std::string> labels = {"canonical", "repacked"};
     for (const auto &f : formats)
-        if (f.format == format && f.baseline)
+        if (f.format == format && f.baseline) {
             kernels.push_back(f.baseline);
-    void *prepared[3] = {NULL, NULL, NULL};
+            labels.push_back("fma32");
+        }
+    if (format == GB_NVFP4) {
+        kernels.push_back("cuda/eight-stages-");
+        labels.push_back("eight stages");
+    }
+    std::vector<void *> prepared(kernels.size());
     size_t wrong = 0;
     for (size_t k = 0; k < kernels.size(); k++) {
         const struct gb_kernel *kernel = find(table, kernels[k] + "layer");
@@ -609,7 +646,7 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, struct g
     print_provenance(stdout, "gaugeblock.mma16/1", command);
     printf(
         ", \"device\": \"%s\", \"weights\": \"%s\", \"experts\": %u, \"top_k\": %u, \"hidden\": %u, \"intermediate\": %u,\n"
-        " \"times\": \"microseconds a launch and times the bare read, of gate_up, down and layer\",\n \"batches\": [\n",
+        " \"times\": \"of a run: microseconds, and times the bare read (a routed layer's: that of a layer)\",\n \"batches\": [\n",
         properties.name, name_of(format), s.experts, s.top_k, s.hidden, s.intermediate);
     for (uint32_t batch : batches) {
         s.tokens = batch;
@@ -617,7 +654,7 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, struct g
         std::vector<layer> all;
         double bytes[3] = {0, 0, 0};
         for (uint32_t i = 0; i < layers; i++) {
-            all.emplace_back(s, first, second, 100 + i, 0, UNIFORM);
+            all.emplace_back(table, s, first, second, 100 + i, 0, UNIFORM);
             bytes[0] += all[i].bytes(true) / layers;
             bytes[1] += all[i].bytes(false) / layers;
         }
@@ -637,25 +674,27 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, struct g
         printf("  {\"batch\": %u, \"megabytes\": %.1f, \"read\": [%.1f, %.1f, %.1f]", batch, bytes[2] / 1e6, read[0],
                read[1], read[2]);
         for (size_t k = 0; k < kernels.size(); k++) {
-            const char *names[3] = {"gate-up", "down", "layer"};
-            double us[3];
-            for (int o = 0; o < 3; o++) {
-                const struct gb_kernel *kernel = find(table, kernels[k] + names[o]);
+            const char *names[4] = {"gate-up", "down", "layer", "routed-layer"};
+            double us[4] = {0, 0, 0, 0};
+            for (int o = 0; o < 4; o++) {
+                const struct gb_kernel *kernel = look_up(table, kernels[k] + names[o]);
+                if (!kernel)
+                    continue;
                 us[o] = median_us(layers, [&](uint32_t n, cudaStream_t stream) {
                     struct gb_arguments a = all[n].arguments;
                     a.stream = stream;
                     a.prepared = prepared[k];
                     require_ok(kernel->run(&a, &failure), kernel->name);
                 });
-                if (o == 2 && k < 2)
+                if (o == 2 && !strcmp(kernel->order, GB_ORDER_MMA16_SM90))
                     for (uint32_t n = 0; n < layers; n += layers - 1)
                         wrong += samples_wrong(all[n], 77 + n);
             }
-            printf(", \"%s\": [%.1f, %.1f, %.1f, %.2f, %.2f, %.2f]",
-                   k == 0   ? "canonical"
-                   : k == 1 ? "repacked"
-                            : "fma32",
-                   us[0], us[1], us[2], us[0] / read[0], us[1] / read[1], us[2] / read[2]);
+            printf(", \"%s\": {", labels[k].c_str());
+            for (int o = 0, some = 0; o < 4; o++)
+                if (us[o] > 0)
+                    printf("%s\"%s\": [%.1f, %.2f]", some++ ? ", " : "", names[o], us[o], us[o] / read[std::min(o, 2)]);
+            printf("}");
         }
         printf("}%s\n", batch == batches.back() ? "" : ",");
         fflush(stdout);
