@@ -23,6 +23,7 @@ unsigned long long run_kind(const ranks_kind &kind, uint64_t seed)
     struct gb_cuda_exchanger e;
     unsigned long long wrong = 0;
     check(gb_cuda_exchange_check(&first.asked, kind.operation, &error), error, first.name.c_str());
+    check(gb_cuda_ranks_check(kind.ranks, &error), error, first.name.c_str());
     check(gb_cuda_exchanger_open(kind.operation, &first.asked, slots, &e, &error), error, first.name.c_str());
     for (int call = 0; call < 3; call++) {
         const ranks_problem &p = call == 1 ? second : first;
