@@ -243,7 +243,7 @@ enum gb_status gb_cuda_exchange_check(const struct gb_exchange *x, enum gb_opera
          (x->accumulation == GB_AT_SENDER_NODE && !x->ranks_per_node)))
         status = gb_cuda_fail(error, GB_EUNSUPPORTED, "accumulation %d over nodes of %u ranks does not exist",
                               (int)x->accumulation, x->ranks_per_node);
-    return status == GB_OK ? gb_cuda_ranks_check(x->ranks, error) : status;
+    return status;
 }
 
 enum gb_status gb_cuda_exchanger_open(enum gb_operator operation, const struct gb_exchange *x, uint32_t most_rows,

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "gpu/kernels.cuh"
+#include "gpu/ranks.cuh"
 #include "gpu/routed_layer.cuh"
 
 namespace
@@ -458,7 +459,8 @@ template <enum gb_operator Operator>
 enum gb_status supports_exchange(const struct gb_problem *problem, struct gb_error *error)
 {
     const bool grown = problem->size >= offsetof(struct gb_problem, exchange) + sizeof problem->exchange;
-    return gb_cuda_exchange_check(grown ? problem->exchange : NULL, Operator, error);
+    const enum gb_status status = gb_cuda_exchange_check(grown ? problem->exchange : NULL, Operator, error);
+    return status == GB_OK ? gb_cuda_ranks_check(problem->exchange->ranks, error) : status;
 }
 
 /* What the caller has given is what the operator needs. */

@@ -55,8 +55,8 @@ void gb_cuda_mma16_release(void *prepared);
 /* Which pairs share an expert and, for down, the complete dot products [tokens, top_k, hidden]. */
 size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape *shape);
 
-/* GB_DISPATCH and GB_COMBINE over the ranks of a process. GB_EUNSUPPORTED, with the reason, where there is no kernel for
- * the problem or there are no devices for it. */
+/* GB_DISPATCH and GB_COMBINE over the ranks of a process. GB_EUNSUPPORTED, with the reason, where there is no kernel
+ * for the problem; whether there are devices for it is gb_cuda_ranks_check's to say. */
 enum gb_status gb_cuda_exchange_check(const struct gb_exchange *x, enum gb_operator operation, struct gb_error *error);
 /* Memory and streams on the ranks' devices. */
 enum gb_status gb_cuda_exchange_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,

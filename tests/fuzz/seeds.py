@@ -215,6 +215,8 @@ for name, arguments in {"nvfp4": ("--shape", "2,1,16,16"), "mxfp8": ("--shape", 
     put("fixture", name, fixture(*arguments, "--tokens", "1"))
 for operator in ("quantise", "silu_mul_quantise"):
     put("fixture", operator, fixture("--operator", operator, "--recipe", "nvfp4.trtllm/1", "--shape", "1,16"))
+for operator, arguments in {"dispatch": ("--recipe", "nvfp4.trtllm/1"), "combine": ("--accumulation", "node")}.items():
+    put("fixture", operator, fixture("--operator", operator, "--shape", "2,1,16", "--tokens", "1", *arguments))
 
 # Lists of edits (edits.c): what, object, then what the edit takes.
 put("edits", "none", b"")

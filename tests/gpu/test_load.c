@@ -214,6 +214,61 @@ static void test_route(const struct gb_kernel *kernel, enum gb_status present)
     expect(kernel->run(&a, &error) == GB_EINVAL, "no buffers", error.message);
 }
 
+/* The domain of dispatch and combine. */
+static void test_exchange(const struct gb_kernel *kernel, enum gb_status present)
+{
+    const bool sums = kernel->operation == GB_COMBINE;
+    const struct gb_exchange good = {.size = sizeof good,
+                                     .ranks = 1,
+                                     .tokens = 3,
+                                     .hidden = 512,
+                                     .experts = 32,
+                                     .top_k = 8,
+                                     .global_scale = 1.0f,
+                                     .input = GB_BF16,
+                                     .quantiser = sums ? (struct gb_quantiser){0} : fp8_groups(GB_QUANTISE).quantiser,
+                                     .accumulation = sums ? GB_AT_SENDER_NODE : 0,
+                                     .ranks_per_node = 1};
+    struct gb_exchange x = good;
+    struct gb_problem problem = {.size = sizeof problem, .exchange = &x};
+    struct gb_error error = {"no message"};
+    expect(kernel->supports(&problem, &error) == present, kernel->name, error.message);
+#define UNSUPPORTED(CHANGE, WORD)                                                                                      \
+    do {                                                                                                               \
+        x = good;                                                                                                      \
+        CHANGE;                                                                                                        \
+        expect(kernel->supports(&problem, &error) == GB_EUNSUPPORTED && strstr(error.message, WORD), #CHANGE,          \
+               error.message);                                                                                         \
+    } while (0)
+    UNSUPPORTED(x.hidden = 520, "hidden 520");
+    UNSUPPORTED(x.tokens = 0, "at least 1");
+    UNSUPPORTED(x.top_k = 17, "top_k 17");
+    UNSUPPORTED(x.tokens = 8192, "65536");
+    UNSUPPORTED(x.experts = 16385, "16385");
+    UNSUPPORTED(x.one_rank = 1, "one rank");
+    if (sums) {
+        UNSUPPORTED(x.input = GB_FP16, "format");
+        UNSUPPORTED(x.accumulation = 9, "accumulation 9");
+        UNSUPPORTED(x.ranks_per_node = 0, "accumulation");
+    } else {
+        UNSUPPORTED(x.quantiser.block_columns = 32, "groups of 32");
+        UNSUPPORTED(x.quantiser.element = 99, "element");
+    }
+#undef UNSUPPORTED
+    x = good;
+    x.size--;
+    expect(kernel->supports(&problem, &error) == GB_EINVAL, "a smaller struct", error.message);
+    problem.exchange = NULL;
+    expect(kernel->supports(&problem, &error) == GB_EINVAL, "no struct gb_exchange", error.message);
+    x = good;
+    struct gb_arguments a = {.size = sizeof a, .exchange = &x};
+    void *prepared = NULL;
+    expect(kernel->run(&a, &error) == GB_EINVAL && strstr(error.message, "NULL"), "no buffers", error.message);
+    expect(kernel->prepare(&a, &prepared, &error) == GB_EINVAL && !prepared, "no buffers", error.message);
+    a.exchange = NULL;
+    expect(kernel->run(&a, &error) == GB_EINVAL, "nothing asked for", error.message);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -253,6 +308,10 @@ int main(int argc, char **argv)
                                      .activation_rules = kernel->operation < GB_ROUTE ? rules_of(kernel) : NULL};
         if (kernel->operation == GB_ROUTE) {
             test_route(kernel, present);
+            continue;
+        }
+        if (kernel->operation == GB_DISPATCH || kernel->operation == GB_COMBINE) {
+            test_exchange(kernel, present);
             continue;
         }
         struct gb_error reason = {""};
