@@ -178,13 +178,27 @@ enum gb_status study_print(FILE *stream, const struct study *study, bool markdow
     return status;
 }
 
+/* A field of comma-separated values, in quotes: a shape, which has commas, or the name of a file. */
+static void quoted(FILE *stream, const char *text)
+{
+    fputc('"', stream);
+    for (; *text; text++) {
+        fputc(*text, stream);
+        if (*text == '"')
+            fputc('"', stream);
+    }
+    fputc('"', stream);
+}
+
 /* One figure; what is not a number is left out. */
 static void line(FILE *stream, uint32_t index, const struct study_case *c, const char *where, uint32_t layer,
                  uint32_t path, const char *name, struct study_interval i)
 {
     if (isnan(i.value))
         return;
-    fprintf(stream, "%u,%s,%s,%s,", index, c->name, c->weights, where);
+    fprintf(stream, "%u,", index);
+    quoted(stream, c->name);
+    fprintf(stream, ",%s,%s,", c->weights, where);
     if (layer < c->layers)
         fprintf(stream, "%.0f", c->model_layer[layer]);
     fprintf(stream, ",%s,%s,%.9g,", c->path[path].name, name, i.value);

@@ -34,7 +34,7 @@ static const struct gb_router_recipe recipes[] = {
      "softmax of bf16 logits in FP32, top-k of it, divided by their sum, to bf16"},
     {"transformers.mixtral/1",
      ROUTER(BF16, NONE, SOFTMAX, KEPT, 0.0f, 1, 1, 1, -INFINITY, SCORE, DIVIDE, 1, 0, 0.0f, 1.0f, FP32, OUTPUT),
-     "Hugging Face transformers 5.15.0, models/mixtral/modeling_mixtral.py, MixtralTopKRouter",
+     "Hugging Face transformers 5.23.0, models/mixtral/modeling_mixtral.py, MixtralTopKRouter",
      "softmax of bf16 logits in FP32, top-k of it, divided by their sum"},
     {"transformers.olmoe/1",
      ROUTER(BF16, NONE, SOFTMAX, KEPT, 0.0f, 1, 1, 1, -INFINITY, SCORE, NONE, 1, 0, 0.0f, 1.0f, BF16, OUTPUT),
@@ -116,7 +116,7 @@ static const struct gb_router_recipe recipes[] = {
      "sigmoid, bias for the choice, 4 of 8 groups, the others -inf, (w * 2.5) / (sum + 1e-20), to bf16"},
     {"te.sigmoid/1",
      ROUTER(FP32, LOSSY, SIGMOID, KEPT, 0.0f, 8, 4, 0, -INFINITY, SCORE, DIVIDE, 2, 0, 1e-20f, 2.5f, FP32, OUTPUT),
-     "Transformer Engine, common/fused_router/fused_topk_with_score_function.cu@017d75a6, DeepSeek-V3's parameters",
+     "Transformer Engine, common/fused_router/fused_topk_with_score_function.cu@2f77de03, DeepSeek-V3's parameters",
      "sigmoid plus bias, 4 of 8 groups by their top k/4, the bias subtracted again, (w / (sum + 1e-20)) * 2.5 if k > 1"},
 };
 

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import shutil
 
 import h5py
@@ -240,6 +241,11 @@ for fixture, prefix, kernels, code in ((sent, "dispatch", DISPATCH, 5), (sums, "
         case = found[f"{prefix}-{name}"]
         expect(case["exit_code"] == code and diagnosis in case["reason"], f"{name}: {case['exit_code']}: {case['reason']}")
         expect(diagnosis in told, f"{name}: not printed: {told}")
+    if prefix == "dispatch":
+        sums_of = {name: re.search(r"in all (\d+) routes are lost, (\d+) are there twice, (\d+) went",
+                                   found[f"dispatch-{name}"]["reason"]) for name in ("lost", "misrouted")}
+        expect({name: one and one.groups() for name, one in sums_of.items()} ==
+               {"lost": ("1", "1", "0"), "misrouted": ("0", "0", "2")}, f"routes of the whole: {sums_of}")
     done = run("power", fixture, "-o", path("power.json"))
     with open(path("power.json")) as stream:
         bugs = json.load(stream)["injected_bugs"]

@@ -66,6 +66,13 @@ for bad, what in ((weights * 1.001, "scaled"), (weights * 0, "zero"), (weights *
     reason = record(plain, "--outputs", write("bad.h5", ids, bad), code=1)["cases"][0]["reason"]
     expect("outside the derived bound" in reason, f"{what}: {reason}")
 
+# Three weights that are wrong are counted as three, and the farthest is named.
+few = weights.copy()
+few[[1, 6, 11], [3, 0, 2]] *= (1.01, 1.5, 1.02)
+case = record(plain, "--outputs", write("few.h5", ids, few), code=1)["cases"][0]
+expect("3 of 64 lie outside" in case["reason"] and "worst at token 6, slot 0" in case["reason"], case["reason"])
+expect(case["checks"]["bound"]["exceeding"] == 3 and case["checks"]["bound"]["elements"] == 64, case["checks"]["bound"])
+
 # Small logits have small bounds: an expert that is wrong by less than 1e-5 is wrong.
 faint = path("faint.h5")
 run("make", faint, "--shape", "32,4,96,48", "--tokens", "64", "--seed", "3")

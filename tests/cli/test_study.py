@@ -268,7 +268,8 @@ for bad in ("mxfp8", "bf16.fma32", "mxfp8.fma64", "bf16.fma32.prereduced0"):
     refused("study", "drift", tiny, "--paths", bad)
 for flag, bad in (("--shape", "8,9,256,128"), ("--shape", "8,2,256"), ("--outliers", "0.5"), ("--routing-skew", "x"),
                   ("--format", "fp3"), ("--layers", "0"), ("--model", "none")):
-    refused("study", "drift", "--shape", "8,2,256,128", flag, bad)
+    said = refused("study", "drift", "--shape", "8,2,256,128", flag, bad)
+    expect(flag in said, f"{flag} {bad}: {said}")
 refused("study", "drift", "--shape", "8,2,250,128")
 refused("study", "drift", path("missing.h5"))
 refused("study", "drift", tiny, "-o", tiny)

@@ -581,8 +581,8 @@ int main(void)
 {
     omp_set_num_threads(1); /* many small runs */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dispatch),      cmocka_unit_test(test_combine), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_accumulations), cmocka_unit_test(test_layer),   cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_dispatch),        cmocka_unit_test(test_combine), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_accumulations),   cmocka_unit_test(test_layer),   cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_missing_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's sentences about a study are what numpy makes of its arrays: which path is closest, which farthest, which
+layer hurts most; for every case, and with the command that made it. The CSV has every case, and shapes as one field."""
+import csv
+import html
+import re
+
+import h5py
+import numpy as np
+
+from program import expect, path, run
+
+# The first path is one of the worst, so that no sentence is right by naming it.
+PATHS = "nvfp4.fma32,bf16.fma32,mxfp8.fma32,mxfp4.fma32"
+SHAPES = ("12,3,128,64", "8,2,64,128")
+run("study", "drift", "--shape", SHAPES[0], "--shape", SHAPES[1], "--layers", "4", "--tokens", "24", "--seeds", "2",
+    "--paths", PATHS, "-o", path("study.h5"), "--csv", path("study.csv"))
+run("report", path("study.h5"), "-o", path("study.html"))
+with open(path("study.html")) as stream:
+    page = stream.read()
+answers = [html.unescape(re.sub(r"<[^>]+>", "", one)) for one in re.findall(r'(?s)<ul class="answers">(.*?)</ul>', page)]
+expect(len(answers) == len(SHAPES), f"{len(answers)} lists of answers for {len(SHAPES)} cases")
+
+
+def said(text, pattern, wanted, what):
+    found = re.search(pattern, text)
+    expect(found and list(found.groups()) == [str(w) for w in wanted], f"{what}: {found and found.groups()}, not {wanted}")
+
+
+with h5py.File(path("study.h5")) as file:
+    command = file.attrs["command"].decode()
+    expect(f"<code>{html.escape(command, quote=False)}</code>" in page, "the page lacks the command")
+    different = 0
+    for number, text in enumerate(answers):
+        case = file[f"cases/{number}"]
+        names = case.attrs["paths"].decode().split(",")
+        for truth in ("quantised", "original"):
+            error = np.sqrt(case[f"open_loop/{truth}/error2"][-1].sum(axis=1) / case[f"truth/{truth}/stream2"][-1].sum())
+            best = names[error.argmin()]
+            said(text, rf"Closest to float64 with the {truth} weights: (\S+)\. Its residual stream ends ([\d.e-]+) % off",
+                 (best, f"{100 * error.min():.3g}"), truth)
+        injected = case["teacher_forced/original/error2"][:].sum(axis=2) / case["truth/original/stream2"][:].sum(axis=1)[:, None]
+        share = injected.max(axis=0) / injected.sum(axis=0)
+        far = error.argmax()  # of the original weights, the last of the loop
+        layer = case["truth/model_layer"][:][injected.argmax(axis=0)].astype(int)
+        different += layer[0] != layer[1] or round(100 * share[0]) != round(100 * share[1])
+        said(text, r"hurts most: layer (\d+), which adds (\d+) % of what (\S+) loses .* for (\S+), the farthest path, "
+             r"layer (\d+) with (\d+) %", (layer[0], f"{100 * share[0]:.0f}", names[0], names[far], layer[far],
+                                            f"{100 * share[far]:.0f}"), "the layer that hurts most")
+        changed = case["open_loop/original/changed"][-1].sum(axis=1)
+        said(text, r"in layer (\d+), (\d+) of (\d+) tokens .* by (\S+), (\d+) by (\S+);",
+             (3, f"{changed[0]:.0f}", 48, names[0], f"{changed[far]:.0f}", names[far]), "changed experts")
+    expect(different, "the second path would have the same answers as the first")
+with open(path("study.csv"), newline="") as stream:
+    rows = list(csv.DictReader(stream))
+expect({row["model"] for row in rows} == set(SHAPES), f"models of the CSV: {sorted({row['model'] for row in rows})}")
+expect(all(row["weights"] == "nvfp4" and None not in row for row in rows), "a row of the CSV has more fields than its head")
