@@ -13,6 +13,8 @@
 /* Findings that leave this share alike are told apart by simplicity. */
 #define EXACT 1e-9
 enum { MOST_SAMPLES = 192, MOST_EFFECTS = 8 };
+/* Products that a weight takes which is decoded anew, twice. */
+#define REREAD 8.0
 
 struct search {
     struct window *w;

@@ -173,7 +173,8 @@ void search_try_elements(struct search *q, const struct finding *effect)
     if (search_done(q) || q->w->inner)
         return;
     size_t first = (size_t)q->token[0] * s->top_k;
-    q->work += search_products(q, effect->stage, s->top_k, 4 * FEW_SAMPLES);
+    q->work += search_products(q, effect->stage, s->top_k, 4 * FEW_SAMPLES) *
+               (effect->operand == FINDING_RESULTS ? 1.0 : REREAD);
     memset(q->asked, 0, s->pairs * sizeof *q->asked);
     memset(q->asked + first, true, s->top_k * sizeof *q->asked);
     if (effect->stage != FINDING_DOWN)

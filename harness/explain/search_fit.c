@@ -101,7 +101,7 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
     const double *rows = stages_array(s, f->stage, &width);
     size_t first = (size_t)token * s->top_k;
     memset(q->response, 0, (size_t)s->top_k * q->samples * sizeof *q->response);
-    q->work += search_products(q, f->stage, s->top_k, q->samples);
+    q->work += search_products(q, f->stage, s->top_k, q->samples) * (f->operand == FINDING_RESULTS ? 1.0 : REREAD);
     bool altered = f->stage == FINDING_DOWN && f->operand != FINDING_RESULTS;
     bool expert = f->stage == FINDING_DOWN && f->effect == FINDING_EXPERT;
     bool operand = f->stage < FINDING_DOWN || expert || (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL);

@@ -172,7 +172,9 @@ void search_each_effect(struct search *q, enum finding_stage stage, struct findi
     for (f.offset = 0; f.offset <= 2 && stage_has_slots(stage); f.offset++)
         try(q, &f);
     f.effect = FINDING_SLOT_OF;
-    for (f.offset = 0; stage_has_slots(stage) && (uint32_t)f.offset < q->s.top_k && f.offset <= 1; f.offset++)
+    for (f.offset = 0;
+         stage_has_slots(stage) && stage != FINDING_INPUT && (uint32_t)f.offset < q->s.top_k && f.offset <= 1;
+         f.offset++)
         try(q, &f);
     f.effect = FINDING_TOKEN_OF;
     for (f.offset = 1; (uint32_t)f.offset < q->s.tokens; f.offset *= 2)

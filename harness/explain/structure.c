@@ -65,6 +65,25 @@ static bool is_settled(const struct search *q)
     return search_done(q) || 1.0 - q->best.explains < 1e-6;
 }
 
+static void settle_operands(struct search *q)
+{
+    each_operand(q, search_settle);
+}
+
+static void place_operands(struct search *q)
+{
+    each_operand(q, search_try_elements);
+}
+
+/* A phase that takes long has products of its own, a share of the search's, and leaves the others theirs. */
+static void spend(struct search *q, double share, void (*phase)(struct search *))
+{
+    double begun = q->work, most = q->most;
+    q->most = begun + share * most;
+    phase(q);
+    q->most = most + (q->work - begun);
+}
+
 enum gb_status structure_search(struct window *w, double products, struct structure *best, struct gb_error *error)
 {
     struct search q = {.most = products, .status = GB_OK, .error = error};
@@ -79,13 +98,13 @@ enum gb_status structure_search(struct window *w, double products, struct struct
     if (q.status == GB_OK && many && !search_done(&q))
         each_stage(&q);
     if (q.status == GB_OK && many && !search_done(&q))
-        each_operand(&q, search_settle);
+        spend(&q, 0.5, settle_operands);
     if (q.status == GB_OK && many && !is_settled(&q))
         each_amount(&q);
     if (q.status == GB_OK && many && !is_settled(&q) && !w->inner && !w->given)
-        each_element(&q);
+        spend(&q, 0.25, each_element);
     if (q.status == GB_OK && many && !is_settled(&q) && !w->inner)
-        each_operand(&q, search_try_elements);
+        spend(&q, 0.25, place_operands);
     if (q.status == GB_OK && many && !is_settled(&q) && !w->inner)
         search_try_inverted(&q);
     if (q.status == GB_OK && many && !is_settled(&q) && !w->given)

@@ -3,7 +3,6 @@
 
 #include "harness/run/environment.h"
 #include "harness/run/session_arrays.h"
-#include "harness/run/subject.h"
 
 /* A stream of its own, its graph, and the buffers whose addresses are in it. */
 struct replay {
@@ -12,13 +11,6 @@ struct replay {
     void *timer, *stream, *graph;
     struct array_run run;
 };
-
-bool session_can_replay(const struct session *s)
-{
-    const struct gb_timer *clock;
-    const uint32_t both = GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE;
-    return (s->kernel->flags & both) == both && subject_timer(s->kernel, &clock, NULL) == GB_OK && clock->capture;
-}
 
 /* A capture that has begun is ended even where what it captures fails. */
 static enum gb_status capture(struct replay *r, const struct gb_arguments *arguments, struct gb_error *error)
@@ -34,7 +26,7 @@ static enum gb_status capture(struct replay *r, const struct gb_arguments *argum
     return status == GB_OK ? ended : status;
 }
 
-static enum gb_status replay_new(struct replay *r, struct session *s, uint32_t tokens,
+static enum gb_status replay_new(struct replay *r, struct session *s, const struct gb_timer *clock, uint32_t tokens,
                                  const struct operator_inputs *inputs, struct gb_error *error)
 {
     static const struct run_way way = {0xFF, GUARDED_CANARIES};
@@ -43,12 +35,12 @@ static enum gb_status replay_new(struct replay *r, struct session *s, uint32_t t
     struct gb_problem problem = row->ask(s->kernel, s->fixture, tokens, &(struct gb_quantisation){0});
     size_t workspace = s->kernel->workspace ? s->kernel->workspace(&problem) : 0;
     s->environment |= environment_reset();
-    *r = (struct replay){
-        .session = s, .run = {.row = row, .kernel = s->kernel, .uses = s->uses, .layer = s->layer, .inputs = inputs}};
+    *r =
+        (struct replay){.session = s,
+                        .clock = clock,
+                        .run = {.row = row, .kernel = s->kernel, .uses = s->uses, .layer = s->layer, .inputs = inputs}};
     a.shape.tokens = tokens;
-    enum gb_status status = subject_timer(s->kernel, &r->clock, error);
-    if (status == GB_OK)
-        status = r->clock->open(&r->timer, &r->stream, error);
+    enum gb_status status = clock->open(&r->timer, &r->stream, error);
     if (status == GB_OK)
         status = array_run_new(&r->run, s->memory, s->fixture, tokens, workspace, way, &a, error);
     a.stream = r->stream;
@@ -81,12 +73,13 @@ static enum gb_status put_inputs(struct replay *r, const struct operator_inputs 
     return status;
 }
 
-enum gb_status session_replay(struct session *s, uint32_t tokens, const struct operator_inputs *const *inputs,
-                              const struct gb_layer_outputs *const *out, uint32_t count, struct worker_checks *checks,
-                              struct worker_checks *routing, struct gb_error *error)
+enum gb_status session_replay(struct session *s, const struct gb_timer *clock, uint32_t tokens,
+                              const struct operator_inputs *const *inputs, const struct gb_layer_outputs *const *out,
+                              uint32_t count, struct worker_checks *checks, struct worker_checks *routing,
+                              struct gb_error *error)
 {
     struct replay r;
-    enum gb_status status = replay_new(&r, s, tokens, inputs[0], error);
+    enum gb_status status = replay_new(&r, s, clock, tokens, inputs[0], error);
     for (uint32_t n = 0; status == GB_OK && n < count; n++) {
         status = put_inputs(&r, inputs[n], n % 2 ? 0x5A : 0xFF, error);
         if (status == GB_OK)

@@ -5,15 +5,14 @@
 
 #include "harness/run/session.h"
 
-/* Whether the kernel says that its run can be captured, and the device can do it. */
-bool session_can_replay(const struct session *session);
 /*
  * Captures one run on so many tokens and replays it on each of the inputs, which are put where those of the capture
  * lay; what it writes and the workspace are poisoned before. inputs, out: [count]. Adds what it saw to checks and, of
  * the routing, to routing.
  */
-enum gb_status session_replay(struct session *session, uint32_t tokens, const struct operator_inputs *const *inputs,
-                              const struct gb_layer_outputs *const *out, uint32_t count, struct worker_checks *checks,
-                              struct worker_checks *routing, struct gb_error *error);
+enum gb_status session_replay(struct session *session, const struct gb_timer *clock, uint32_t tokens,
+                              const struct operator_inputs *const *inputs, const struct gb_layer_outputs *const *out,
+                              uint32_t count, struct worker_checks *checks, struct worker_checks *routing,
+                              struct gb_error *error);
 
 #endif

@@ -39,6 +39,7 @@ struct worker {
     const struct operator_row *row; /* of its operator */
     uint32_t uses;                  /* enum operator_use of it */
     const struct gb_device *memory;
+    const struct gb_timer *clock; /* of a device that can capture the kernel; NULL: none */
     uint32_t batches[MAX_BATCHES];
     uint32_t batch_count;
     struct gb_outputs *outputs[MAX_BATCHES];
@@ -302,7 +303,7 @@ static enum gb_status run_replayed(struct worker *w, struct session *s, const st
     if (status == GB_OK) {
         const struct operator_inputs *const both[] = {inputs, &there};
         const struct gb_layer_outputs *const out[] = {&ran[1]->layer[0], &ran[2]->layer[0]};
-        status = session_replay(s, w->batches[b], both, out, 2, &w->checks[b], routing_checks(w, b), error);
+        status = session_replay(s, w->clock, w->batches[b], both, out, 2, &w->checks[b], routing_checks(w, b), error);
     }
     if (status == GB_OK) {
         compare_written(w, &w->outputs[b]->layer[s->layer], &ran[1]->layer[0], b, s->layer, &checks, &routing);
@@ -427,7 +428,7 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = session_move(&s, false, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
         status = run_last(w, &s, &inputs, b, error);
-    for (uint32_t b = 0; status == GB_OK && session_can_replay(&s) && b < w->batch_count; b++)
+    for (uint32_t b = 0; status == GB_OK && w->clock && b < w->batch_count; b++)
         status = run_replayed(w, &s, &inputs, b, error);
     for (uint32_t b = 0; status == GB_OK && w->timed.samples && layer == 0 && b < w->batch_count; b++)
         status = time_batch(w, &inputs, b, error);
@@ -506,6 +507,7 @@ static enum gb_status poison_device(const struct worker *w, struct gb_error *err
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
+    const uint32_t both = GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE;
     enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->whole, error)
                                        : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->whole, error);
     if (!argv[1][0])
@@ -530,6 +532,10 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     status = subject_memory(w->kernel, &w->memory, error);
     if (status == GB_OK && w->kernel->flags & GB_DEVICE_POINTERS && !w->timed.samples)
         status = poison_device(w, error);
+    if (status == GB_OK && (w->kernel->flags & both) == both)
+        status = subject_timer(w->kernel, &w->clock, error);
+    if (w->clock && !w->clock->capture)
+        w->clock = NULL;
     if (status == GB_OK)
         status = parse_batches("--batch", argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
     uint32_t layers = w->fixture->layers;
