@@ -5,9 +5,11 @@ sizes, from the page cache by one thread and by two, and from the disk, beside w
     python3 bench_inspect.py GAUGEBLOCK FOLDER GIB [LAYOUT...]      # a Markdown table on stdout
 
 FOLDER is on the disk that is measured and has room for GIB; each checkpoint is deleted before the next. Times are of the
-whole program, the shorter of two from the cache; 1 GB is 10^9 bytes of the file."""
+whole program, the shorter of two from the cache; 1 GB is 10^9 bytes of the file. A thread's own speed is that of its
+processor time, which other programs on the machine change little."""
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -111,28 +113,33 @@ def forget():
 
 
 def speed(*command, threads=1):
-    """GB/s of a command that reads the file once."""
-    start = time.perf_counter()
+    """GB/s of a command that reads the file once: by the clock, and by its processor time."""
+    def processor():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+    start, before = time.perf_counter(), processor()
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
     took = time.perf_counter() - start
     if done.returncode:
         sys.exit(f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return os.path.getsize(SHARD) / took / 1e9
+    size = os.path.getsize(SHARD) / 1e9
+    return size / took, size / (processor() - before)
 
 
 os.makedirs(FOLDER, exist_ok=True)
 inspect = os.environ["GAUGEBLOCK"], "inspect", FOLDER
 dd = "dd", f"if={SHARD}", "of=/dev/null", "bs=8M"
-print("| layout | GB | cache, 1 thread | cache, 2 threads | cache, dd | disk, 2 threads | disk, dd |")
-print("|---|---|---|---|---|---|---|", flush=True)
+print("| layout | GB | a thread's own | cache, 1 thread | cache, 2 threads | cache, dd | disk, 2 threads | disk, dd |")
+print("|---|---|---|---|---|---|---|---|", flush=True)
 for layout in LAYOUTS:
     write(layout)
     speed(*dd)
-    cached = [max(speed(*inspect, threads=t) for _ in range(2)) for t in (1, 2)] + [speed(*dd)]
+    one, two = ([speed(*inspect, threads=t) for _ in range(2)] for t in (1, 2))
+    speeds = [max(s[1] for s in one), max(s[0] for s in one), max(s[0] for s in two), speed(*dd)[0]]
     forget()
-    cold = [speed(*inspect, threads=2)]
+    speeds.append(speed(*inspect, threads=2)[0])
     forget()
-    cold.append(speed(*dd, "iflag=direct"))
-    print(f"| {layout} | {os.path.getsize(SHARD) / 1e9:.1f} |" + "".join(f" {s:.2f} |" for s in cached + cold), flush=True)
+    speeds.append(speed(*dd, "iflag=direct")[0])
+    print(f"| {layout} | {os.path.getsize(SHARD) / 1e9:.1f} |" + "".join(f" {s:.2f} |" for s in speeds), flush=True)
     for name in os.listdir(FOLDER):
         os.remove(os.path.join(FOLDER, name))

@@ -226,6 +226,24 @@ static void wrong_routers_are_outside(void **state)
         }
 }
 
+/* Sums of single products are exact in any order: logits have no error, and choices by logits no interval. */
+static void exact_logits_have_no_error(void **state)
+{
+    struct route_problem p;
+    struct bounds b;
+    (void)state;
+    route_problem_new(&p, shape, ROUTE_GAUSSIAN, 11);
+    for (uint32_t i = 0; i < shape.tokens * shape.hidden; i++)
+        p.x[i] = i % shape.hidden == i / shape.hidden ? gb_bf16_encode(1.5f) : gb_bf16_encode(0.0f);
+    p.arguments.router = &gb_router_recipe_find("gaugeblock.softmax/1")->router;
+    bounds_new(&b, &p);
+    for (uint32_t i = 0; i < shape.tokens * shape.experts; i++)
+        assert_true(b.low[i] == b.high[i]);
+    assert_true(b.relative[0] > 0 && b.relative[0] < 256 * 0x1p-24);
+    bounds_free(&b);
+    route_problem_free(&p);
+}
+
 /* Where FP32 may overflow, and of NaN, the bounds are infinite, not wrong. */
 static void overflow_is_unbounded(void **state)
 {
@@ -254,6 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order_is_within),
         cmocka_unit_test(wrong_routers_are_outside),
+        cmocka_unit_test(exact_logits_have_no_error),
         cmocka_unit_test(overflow_is_unbounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
