@@ -6,22 +6,6 @@
 #include "harness/explain/effects.h"
 #include "harness/explain/places.h"
 
-size_t element_from(const struct finding *f, size_t width, size_t i)
-{
-    size_t from = i, a = (size_t)f->offset, b = (size_t)f->columns, tile = a * b;
-    if (f->effect == FINDING_ELEMENT)
-        from = (size_t)((((int64_t)i + f->offset) % (int64_t)width + (int64_t)width) % (int64_t)width);
-    else if (f->effect == FINDING_XOR)
-        from = i ^ a;
-    else if (f->effect == FINDING_REVERSE)
-        from = width - 1 - i;
-    else if (f->effect == FINDING_SHARED)
-        from = i & ~a;
-    else if (f->effect == FINDING_TILED)
-        from = i / tile * tile + i % tile % b * a + i % tile / b;
-    return from < width ? from : i;
-}
-
 static double slack(const struct observed *o, double value)
 {
     return o->tolerance + o->relative * fabs(value);
@@ -170,16 +154,6 @@ static void try_moves(const struct observed *o, double *made, struct finding *f,
         if (flip && *count < most && tried(o, f, made))
             out[(*count)++] = *f;
     }
-    f->effect = FINDING_SHARED;
-    for (f->offset = 1; (size_t)f->offset < o->width && *count < most; f->offset = 2 * f->offset + 1)
-        if (tried(o, f, made))
-            out[(*count)++] = *f;
-    f->effect = FINDING_TILED;
-    for (f->offset = 2; f->offset <= MOST_TILED && *count < most; f->offset *= 2)
-        for (f->columns = 2; f->columns <= MOST_TILED && *count < most; f->columns *= 2)
-            if (o->width % (size_t)(f->offset * f->columns) == 0 && tried(o, f, made))
-                out[(*count)++] = *f;
-    f->columns = 0;
     f->offset = 0;
     f->effect = FINDING_REVERSE;
     if (*count < most && tried(o, f, made))

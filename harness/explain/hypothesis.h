@@ -49,8 +49,6 @@ struct window {
     struct trace trace;
     struct trace pairs; /* the same with every slot a token of its own; its arrays but x and output are trace's */
     const int32_t *ids; /* [rows, slots_of_row], where subject and truth have their experts */
-    uint32_t *list;     /* [tokens, top_k]: the place of a pair among all those of its expert, in the order of tokens */
-    uint32_t *listed;   /* [experts]: how many pairs have it */
     uint32_t layer, first, tokens; /* tokens first .. first + tokens - 1 of the fixture */
     uint32_t rows, rows_per_token, slots_of_row, width;
     double *errors;             /* [rows, width]: subject - reference */

@@ -13,8 +13,6 @@
 /* Findings that leave this share alike are told apart by simplicity. */
 #define EXACT 1e-9
 enum { MOST_SAMPLES = 192, MOST_EFFECTS = 8 };
-/* Products that a weight takes which is decoded anew, twice. */
-#define REREAD 8.0
 
 struct search {
     struct window *w;
@@ -71,10 +69,6 @@ void search_settle(struct search *q, const struct finding *effect);
 void search_each_effect(struct search *q, enum finding_stage stage, struct finding_axis elements,
                         void (*try)(struct search *, const struct finding *));
 
-/* The same for effects on weights, codes and scales that a projection reads. */
-void search_each_operand(struct search *q, enum finding_stage stage,
-                         void (*try)(struct search *, const struct finding *));
-
 /* Saturation, flushing, and, where they are not linear, factors and constants added. */
 void search_each_amount(struct search *q, enum finding_stage stage, struct finding_axis elements);
 /* A constant added to the rows of some slots: of all, of one, or of an expert. */
@@ -86,10 +80,6 @@ void search_try_outputs(struct search *q);
 void search_try_single_slots(struct search *q);
 /* What the worst token's rows of the intermediate must have been, by the outputs alone, and what made them so. */
 void search_try_inverted(struct search *q);
-
-/* The range or the residues of elements of the intermediate, or of columns of K of down, for which the effect explains
- * most of the worst token, whose slots it has all or one of. */
-void search_try_elements(struct search *q, const struct finding *effect);
 
 /* Effects on columns of x, and columns of K that gate_up leaves out or takes twice. */
 void search_each_range(struct search *q);

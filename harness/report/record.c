@@ -334,3 +334,14 @@ double record_bound_ratio(const json_t *one)
         largest = fmax(largest, record_layer_bound_ratio(json_array_get(layers, l)));
     return largest;
 }
+
+void record_case_name(const json_t *one, char *text, size_t bytes)
+{
+    const char *path = record_text(one, "fixture", "path", NULL);
+    const char *slash = strrchr(path, '/');
+    bool route = !strcmp(record_text(one, "subject", "operator", NULL), "route");
+    double batch = record_number(one, "batch", NULL);
+    size_t used = (size_t)snprintf(text, bytes, "%.400s", slash ? slash + 1 : path);
+    if (batch > 0)
+        snprintf(text + used, bytes - used, " batch %.0f%s", batch, route ? " route" : "");
+}

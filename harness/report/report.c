@@ -47,17 +47,6 @@ enum gb_status report_write_by(report_writer *write, const char *path, const jso
     return status;
 }
 
-void record_case_name(const json_t *one, char *text, size_t bytes)
-{
-    const char *path = record_text(one, "fixture", "path", NULL);
-    const char *slash = strrchr(path, '/');
-    bool route = !strcmp(record_text(one, "subject", "operator", NULL), "route");
-    double batch = record_number(one, "batch", NULL);
-    size_t used = (size_t)snprintf(text, bytes, "%.400s", slash ? slash + 1 : path);
-    if (batch > 0)
-        snprintf(text + used, bytes - used, " batch %.0f%s", batch, route ? " route" : "");
-}
-
 static void markdown_number(FILE *stream, const char *format, double value)
 {
     fprintf(stream, " ");
