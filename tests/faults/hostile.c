@@ -553,8 +553,10 @@ static void forget_nothing(struct gb_arguments *a)
     if (!strcmp(what, "down-scales"))
         remember(&a->down.scales, down / 16);
     if (!strcmp(what, "last-row")) { /* of x: the token that a tile of the call before ended with */
-        static gb_bf16 *row;
-        gb_bf16 *x = malloc(sizeof *x * s->tokens * s->hidden), *last = x + (size_t)(s->tokens - 1) * s->hidden;
+        static gb_bf16 *row, *x;
+        free(x);
+        x = malloc(sizeof *x * s->tokens * s->hidden);
+        gb_bf16 *last = x + (size_t)(s->tokens - 1) * s->hidden;
         memcpy(x, a->x, sizeof *x * s->tokens * s->hidden);
         if (row)
             memcpy(last, row, sizeof *row * s->hidden);
