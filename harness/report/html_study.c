@@ -135,7 +135,7 @@ static void answers(const struct page *p)
     fprintf(
         p->stream,
         "<li><b>Layer that hurts most:</b> layer %.0f, which adds %.0f %% of what <code>%s</code> loses against the "
-        "original weights, all layers taken by themselves",
+        "original weights (of the squared errors that the layers inject, summed)",
         c->model_layer[worst], 100.0 * part, p->names[0]);
     worst = worst_layer(p, STUDY_ORIGINAL, farthest, &part);
     fprintf(p->stream, "; for <code>%s</code>, the farthest path, layer %.0f with %.0f %%.</li>\n", p->names[farthest],
@@ -286,8 +286,9 @@ static void put(FILE *stream, char cells[COLUMNS][CELL], int columns)
 
 static void summary_table(const struct page *p, enum study_truth truth)
 {
-    static const char *const heads[] = {"path",        "relative L2",  "95 % interval", "min cosine", "SQNR, dB",
-                                        "max |error|", "max bf16 ulp", "changed",       "growth",     "times farther"};
+    static const char *const heads[] = {
+        "path",        "relative L2",  "95 % interval", "min cosine", "SQNR, dB",
+        "max |error|", "max bf16 ulp", "changed",       "growth",     "layer outputs, times farther"};
     const struct study_case *c = p->c;
     char caption[160], cells[COLUMNS][CELL];
     snprintf(caption, sizeof caption, "Residual stream after layer %.0f against %s", c->model_layer[c->layers - 1],
@@ -419,20 +420,30 @@ static void words(FILE *stream)
     fputs(
         "<details><summary>What the words mean</summary><ul>\n"
         "<li><b>Path</b>: activations and order of a layer's dot products. <code>bf16.fma32</code> leaves activations "
-        "in bf16, as warp decode does; the others quantise them before each projection, as expert-centric kernels do. "
-        "<code>prereducedN</code>: each of N ranks rounds its partial sum to bf16.</li>\n"
-        "<li><b>Original</b> and <b>quantised weights</b>: what was lost in all, and what the kernel's own arithmetic "
-        "lost.</li>\n"
+        "in bf16, as warp decode does; the others quantise them before each projection, as expert-centric kernels do, "
+        "MXFP8 and MXFP4 in blocks of 32, NVFP4 of 16, FP8 and INT8 of 128 or 64. <code>fma32</code> adds in FP32, "
+        "<code>mma16-sm90</code> as Hopper's tensor cores do. <code>prereducedN</code>: each of N ranks rounds its "
+        "partial sum to bf16. Each path routes on its own residual stream.</li>\n"
+        "<li><b>Original weights</b>: those before quantisation, so that errors against them are what was lost in all; "
+        "against <b>quantised weights</b>, what the kernel's own arithmetic lost.</li>\n"
+        "<li><b>Off</b>, <b>relative L2</b>: the norm of the error over that of the truth, over all tokens. <b>Max bf16 "
+        "ulp</b>: how many bf16 numbers lie between; around zero they are dense, and a changed sign is tens of "
+        "thousands.</li>\n"
         "<li><b>Injected</b>: the error of a layer that starts from the exact residual stream. <b>Carried</b>: what "
-        "came in from the layers before. <b>By itself</b>: of the layer's output alone, given the same bf16 "
-        "input.</li>\n"
+        "came in from the layers before; the two may cancel, and need not add up. <b>By itself</b>: of the layer's "
+        "output alone, given the same bf16 input. <b>Layer outputs, times farther</b>: the ratio of the errors by "
+        "themselves over all layers, each layer's divided by the size of its output; that of residual streams is in "
+        "the answers above the charts. Layers are counted from 0.</li>\n"
         "<li><b>Changed</b>: tokens that go to another set of experts than in float64. Experts that the router ranks "
         "nearly alike change places at a small error, so that this is no measure of harm. <b>Growth</b>: the error "
-        "grows as depth to this power, with its standard error; 0.5 is what independent errors do.</li>\n"
-        "<li><b>KL</b>: by how much the distribution of the next token differs, in the mean over tokens; <b>same "
-        "top-1</b>: how often the most probable token is the same. Attention's share of the residual stream is the "
-        "captured one on every path.</li>\n"
-        "<li><b>95 % interval</b>: over tokens and seeds; it says nothing about other texts or models.</li>\n"
+        "grows as depth to this power, with its standard error; 0.5 is what independent errors do; empty where there "
+        "are too few layers.</li>\n"
+        "<li><b>KL</b>, where <code>--head</code> was given: by how much the distribution of the next token differs, in "
+        "the mean over tokens; <b>same top-1</b>: how often the most probable token is the same.</li>\n"
+        "<li>Attention is not computed: its share of the residual stream is the captured one on every path, so no "
+        "error passes through it.</li>\n"
+        "<li><b>95 % interval</b>: over tokens and seeds; it says nothing about other texts or models. Ratios of two "
+        "paths are paired, token by token: paths may differ though their own intervals overlap.</li>\n"
         "</ul></details>\n",
         stream);
 }
