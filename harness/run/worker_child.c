@@ -497,24 +497,6 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
     return status;
 }
 
-/* What device memory a kernel allocates for itself is no zeros, as malloc's is on the host. Code that is timed has it
- * as it is. */
-static enum gb_status poison_device(const struct worker *w, struct gb_error *error)
-{
-    enum { PIECES = 16, PIECE = 16 << 20, FILL = 0x7E };
-    void *piece[PIECES] = {NULL}, *content = malloc(PIECE);
-    enum gb_status status = content ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for %d bytes of poison", PIECE);
-    if (content)
-        memset(content, FILL, PIECE);
-    for (int n = 0; status == GB_OK && n < PIECES && w->memory->allocate(PIECE, &piece[n], NULL) == GB_OK; n++)
-        status = w->memory->upload(piece[n], content, PIECE, error);
-    for (int n = 0; n < PIECES; n++)
-        if (piece[n])
-            w->memory->release(piece[n]);
-    free(content);
-    return status;
-}
-
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
     const uint32_t both = GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE;
@@ -540,8 +522,8 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     w->row = operator_find(w->kernel->operation);
     w->uses = operator_uses(w->kernel);
     status = subject_memory(w->kernel, &w->memory, error);
-    if (status == GB_OK && w->kernel->flags & GB_DEVICE_POINTERS && !w->timed.samples)
-        status = poison_device(w, error);
+    if (status == GB_OK && !w->timed.samples) /* what is timed has its memory as it is */
+        status = subject_poison(w->kernel, GUARDED_FRESH, error);
     if (status == GB_OK && (w->kernel->flags & both) == both)
         status = subject_timer(w->kernel, &w->clock, error);
     if (w->clock && !w->clock->capture)

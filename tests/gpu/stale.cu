@@ -364,8 +364,10 @@ template <enum fault Fault> enum gb_status run(const struct gb_arguments *a, str
 
 template <enum fault Fault> constexpr struct gb_kernel kernel(const char *name)
 {
-    return {name,     GB_LAYER,  GB_NVFP4, GB_BF16, GB_FP32,    "fma32/1", 24, GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
-            supports, workspace, NULL,     NULL,    run<Fault>, {}};
+    return {name,       GB_LAYER,  GB_NVFP4, GB_BF16,
+            GB_FP32,    "fma32/1", 24,       GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | GB_STAGE_OUTPUTS,
+            supports,   workspace, NULL,     NULL,
+            run<Fault>, {}};
 }
 
 const struct gb_kernel kernels[] = {
