@@ -80,7 +80,7 @@ static enum gb_status remove_finding(struct window *w, const struct finding *fin
     return status;
 }
 
-/* A second finding in what the first leaves. */
+/* A second finding, which explains what the first leaves. */
 static enum gb_status find_second(struct window *w, const struct structure *first, struct causes *causes,
                                   struct gb_error *error)
 {
@@ -98,7 +98,7 @@ static enum gb_status find_second(struct window *w, const struct structure *firs
         w->errors = errors;
         w->squares = squares;
         double explains = 1.0 - left * (1.0 - second.explains);
-        if (status == GB_OK && second.explains > 0.0 && is_enough(w, explains, all))
+        if (status == GB_OK && second.explains >= EXPLAINED && is_enough(w, explains, all))
             *causes = (struct causes){{first->finding, second.finding}, 2, explains};
     }
     free(rest);

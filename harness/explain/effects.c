@@ -154,6 +154,16 @@ static void try_moves(const struct observed *o, double *made, struct finding *f,
         if (flip && *count < most && tried(o, f, made))
             out[(*count)++] = *f;
     }
+    f->effect = FINDING_SHARED;
+    for (f->offset = 1; (size_t)f->offset < o->width && *count < most; f->offset = 2 * f->offset + 1)
+        if (tried(o, f, made))
+            out[(*count)++] = *f;
+    f->effect = FINDING_TILED;
+    for (f->offset = 2; f->offset <= MOST_TILED && *count < most; f->offset *= 2)
+        for (f->columns = 2; f->columns <= MOST_TILED && *count < most; f->columns *= 2)
+            if (o->width % (size_t)(f->offset * f->columns) == 0 && tried(o, f, made))
+                out[(*count)++] = *f;
+    f->columns = 0;
     f->offset = 0;
     f->effect = FINDING_REVERSE;
     if (*count < most && tried(o, f, made))

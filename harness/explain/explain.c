@@ -139,6 +139,25 @@ static enum gb_status pairs_new(struct window *w, struct gb_error *error)
     return GB_OK;
 }
 
+/* ids: [all tokens, top_k] */
+static enum gb_status list_pairs(struct window *w, const struct gb_shape *shape, const int32_t *ids, uint32_t all,
+                                 struct gb_error *error)
+{
+    size_t from = (size_t)w->first * shape->top_k, pairs = (size_t)w->tokens * shape->top_k;
+    w->list = calloc(pairs, sizeof *w->list);
+    w->listed = calloc(shape->experts, sizeof *w->listed);
+    if (!w->list || !w->listed)
+        return gb_fail(error, GB_ENOMEM, "no memory for the lists of %u experts", shape->experts);
+    for (size_t p = 0; p < (size_t)all * shape->top_k; p++) {
+        if (ids[p] < 0)
+            continue;
+        if (p >= from && p - from < pairs)
+            w->list[p - from] = w->listed[ids[p]];
+        w->listed[ids[p]]++;
+    }
+    return GB_OK;
+}
+
 static enum gb_status window_new(const struct baseline *b, const struct gb_outputs *subject, uint32_t token,
                                  struct window *w, struct gb_error *error)
 {
@@ -154,7 +173,9 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
     a.ids += (size_t)w->first * a.shape.top_k;
     a.routing_weights += (size_t)w->first * a.shape.top_k;
     w->ids = a.ids;
-    enum gb_status status = window_fill(b, subject, w, error);
+    enum gb_status status = list_pairs(w, &f->shape, baseline_arguments(b, w->layer).ids, all, error);
+    if (status == GB_OK)
+        status = window_fill(b, subject, w, error);
     if (status == GB_OK)
         status = trace_new(b->contract, &a, &w->trace, error);
     w->trace.down_alone = w->given;
@@ -166,6 +187,8 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
 static void window_free(struct window *w)
 {
     trace_free(&w->trace);
+    free(w->list);
+    free(w->listed);
     free(w->pairs.x);
     free(w->pairs.output);
     place_free(&w->place);
@@ -261,7 +284,8 @@ static struct explained explained_of(const struct candidate *c)
 /* NULL: no memory. */
 static struct explanation *conclude(const struct window *w, const struct causes *causes)
 {
-    bool named = w->count && w->candidates[0].explains >= EXPLAINED;
+    const double least = w->count && w->candidates[0].rank == RANK_COORDINATE ? FITTED : EXPLAINED;
+    bool named = w->count && w->candidates[0].explains >= least;
     struct explanation *e = calloc(1, sizeof *e);
     uint32_t count = named ? alike(w) - 1 : 0;
     if (!e)

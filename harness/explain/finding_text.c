@@ -36,6 +36,11 @@ static const struct {
     [FINDING_COMBINE] = {"combine", "output", "column"},
 };
 
+static const char *const operands[] = {[FINDING_RESULTS] = "",
+                                       [FINDING_WEIGHTS] = "weights of ",
+                                       [FINDING_CODES] = "codes of ",
+                                       [FINDING_BLOCKS] = "scales of "};
+
 /* "expert 5", "experts 2-3", "even experts", "experts 1-2 of every 4", "experts 1, 4 and 6" */
 static void add_axis(struct words *w, const struct finding_axis *a, const char *what)
 {
@@ -55,18 +60,26 @@ static void add_axis(struct words *w, const struct finding_axis *a, const char *
             add(w, i == 0 ? "%ss %u" : i + 1 < a->count ? "%s, %u" : "%s and %u", i ? "" : what, a->list[i]);
 }
 
+/* What an effect moves: elements of the array, columns of K, or blocks of them. */
+static const char *element_of(const struct finding *f)
+{
+    return f->operand == FINDING_RESULTS ? stages[f->stage].element : f->operand == FINDING_BLOCKS ? "block" : "column";
+}
+
 static void add_place(struct words *w, const struct finding *f)
 {
     const struct {
         const struct finding_axis *axis;
         const char *what;
-    } axes[] = {{&f->experts, "expert"}, {&f->slots, "slot"}, {&f->tokens, "token"}};
+    } axes[] = {{&f->experts, "expert"}, {&f->slots, "slot"}, {&f->tokens, "token"}, {&f->list, "place"}};
     size_t begin = w->used;
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
         if (axes[i].axis->kind != AXIS_ALL) {
             add(w, w->used == begin ? "of " : ", ");
             add_axis(w, axes[i].axis, axes[i].what);
         }
+    if (f->list.kind != AXIS_ALL)
+        add(w, " in the expert's list of tokens");
     if (f->elements.kind != AXIS_ALL) {
         add(w, w->used == begin ? "" : ", ");
         add_axis(w, &f->elements, stages[f->stage].element);
@@ -117,6 +130,15 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
     case FINDING_SATURATE:
         add(w, "saturated at %.7g", f->amount);
         break;
+    case FINDING_CAP:
+        add(w, "at most %.7g", f->amount);
+        break;
+    case FINDING_SLOT_OF:
+        add(w, "those of slot %d", f->offset);
+        break;
+    case FINDING_TOKEN_OF:
+        add(w, "those of the token whose number is this one's mod %d", f->offset);
+        break;
     case FINDING_FLUSH:
         add(w, "magnitudes below %.7g flushed to zero", f->amount);
         break;
@@ -127,17 +149,17 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
         if ((uint32_t)abs(f->offset) * 2 == width)
             add(w, "halves of a row exchanged");
         else
-            add_offset(w, f, stages[f->stage].element);
+            add_offset(w, f, element_of(f));
         break;
     case FINDING_XOR:
         if ((uint32_t)f->offset * 2 == width)
             add(w, "halves of a row exchanged");
         else
-            add(w, "%ss exchanged in %s of %d (index xor %d)", stages[f->stage].element,
-                f->offset == 1 ? "pairs" : "runs", f->offset, f->offset);
+            add(w, "%ss exchanged in %s of %d (index xor %d)", element_of(f), f->offset == 1 ? "pairs" : "runs",
+                f->offset, f->offset);
         break;
     case FINDING_REVERSE:
-        add(w, "%ss in reverse", stages[f->stage].element);
+        add(w, "%ss in reverse", element_of(f));
         break;
     case FINDING_TOKEN:
         if (f->tokens.kind == AXIS_RANGE && f->tokens.count == 1)
@@ -157,8 +179,32 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
     case FINDING_SCALES:
         add(w, "scales of the %s block", f->offset > 0 ? "next" : "previous");
         break;
-    default:
+    case FINDING_SWAPPED:
         add(w, "gate and up exchanged");
+        break;
+    case FINDING_SHARED:
+        add(w, "one %s for every %d", element_of(f), f->offset + 1);
+        break;
+    case FINDING_TILED:
+        add(w, "tiles of %d x %d %ss transposed", f->offset, f->columns, element_of(f));
+        break;
+    case FINDING_LISTED:
+        add_offset(w, f, "token of the same expert");
+        break;
+    case FINDING_CLAMPED:
+        add(w, "those of place %d in the expert's list of tokens", f->offset);
+        break;
+    case FINDING_HALF:
+        add(w, "those of the other half of gate_up");
+        break;
+    case FINDING_ROW_XOR:
+        add(w, "those of the row with index xor %d", f->offset);
+        break;
+    case FINDING_READ:
+        add(w, "read as %s", f->type == FINDING_FP16 ? "FP16" : "E5M2");
+        break;
+    default:
+        add(w, "rounded down to a power of two");
         break;
     }
 }
@@ -166,14 +212,14 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
 bool finding_is_everywhere(const struct finding *f)
 {
     return f->tokens.kind == AXIS_ALL && f->slots.kind == AXIS_ALL && f->experts.kind == AXIS_ALL &&
-           f->elements.kind == AXIS_ALL && f->k.kind == AXIS_ALL;
+           f->list.kind == AXIS_ALL && f->elements.kind == AXIS_ALL && f->k.kind == AXIS_ALL;
 }
 
 void finding_words(const struct finding *f, const struct finding_frame *frame, struct finding_words *words)
 {
     struct words place = {words->place, 0, sizeof words->place}, effect = {words->effect, 0, sizeof words->effect};
     snprintf(words->stage, sizeof words->stage, "%s", stages[f->stage].stage);
-    snprintf(words->array, sizeof words->array, "%s", stages[f->stage].array);
+    snprintf(words->array, sizeof words->array, "%s%s", operands[f->operand], stages[f->stage].array);
     words->place[0] = '\0';
     add_place(&place, f);
     add_effect(&effect, f, frame);
@@ -190,11 +236,21 @@ void finding_name(const struct finding *f, const struct finding_frame *frame, ch
 
 void finding_kind(const struct finding *f, char *text, size_t bytes)
 {
-    static const char *const names[] = {"multiplied",  "added",      "constant",     "sign lost",    "saturated",
-                                        "flushed",     "rounded",    "other column", "other column", "reversed",
-                                        "other token", "other slot", "other expert", "other scales", "exchanged"};
+    static const char *const names[] = {[FINDING_FACTOR] = "multiplied",    [FINDING_ADD] = "added",
+                                        [FINDING_CONSTANT] = "constant",    [FINDING_NEGATIVE] = "sign lost",
+                                        [FINDING_SATURATE] = "saturated",   [FINDING_FLUSH] = "flushed",
+                                        [FINDING_ROUND] = "rounded",        [FINDING_ELEMENT] = "other column",
+                                        [FINDING_XOR] = "other column",     [FINDING_REVERSE] = "reversed",
+                                        [FINDING_TOKEN] = "other token",    [FINDING_SLOT] = "other slot",
+                                        [FINDING_EXPERT] = "other expert",  [FINDING_SCALES] = "other scales",
+                                        [FINDING_SWAPPED] = "exchanged",    [FINDING_SHARED] = "shared",
+                                        [FINDING_TILED] = "transposed",     [FINDING_LISTED] = "other token",
+                                        [FINDING_CLAMPED] = "other token",  [FINDING_SLOT_OF] = "other slot",
+                                        [FINDING_TOKEN_OF] = "other token", [FINDING_CAP] = "capped",
+                                        [FINDING_HALF] = "other half",      [FINDING_ROW_XOR] = "other row",
+                                        [FINDING_READ] = "misread",         [FINDING_POWER] = "power of two"};
     const char *name = names[f->effect];
     if (f->effect == FINDING_CONSTANT && f->amount == 0.0)
         name = f->k.kind == AXIS_ALL ? "zero" : "left out";
-    snprintf(text, bytes, "%s%s", f->elements.kind == AXIS_ALL ? "" : "some elements: ", name);
+    snprintf(text, bytes, "%s%s%s", operands[f->operand], f->elements.kind == AXIS_ALL ? "" : "some elements: ", name);
 }

@@ -11,6 +11,8 @@ enum { MOST_CANDIDATES = 1024 };
 
 /* What a share of the error must be to be called an explanation. */
 #define EXPLAINED 0.99
+/* The same of what has a number fitted to the error, which explains a part of many errors. */
+#define FITTED 0.999
 /* And to be worth a mention. */
 #define CLOSE 0.4
 /* What more a second candidate of a kind must explain to be one. */
@@ -49,6 +51,8 @@ struct window {
     struct trace trace;
     struct trace pairs; /* the same with every slot a token of its own; its arrays but x and output are trace's */
     const int32_t *ids; /* [rows, slots_of_row], where subject and truth have their experts */
+    uint32_t *list;     /* [tokens, top_k]: the place of a pair among all those of its expert, in the order of tokens */
+    uint32_t *listed;   /* [experts]: how many pairs have it */
     uint32_t layer, first, tokens; /* tokens first .. first + tokens - 1 of the fixture */
     uint32_t rows, rows_per_token, slots_of_row, width;
     double *errors;             /* [rows, width]: subject - reference */

@@ -13,6 +13,10 @@
 /* Findings that leave this share alike are told apart by simplicity. */
 #define EXACT 1e-9
 enum { MOST_SAMPLES = 192, MOST_EFFECTS = 8 };
+/* Products that a weight takes which is decoded anew, twice. */
+#define REREAD 8.0
+/* Rows of which one stands for all in a first look at an effect on what a projection reads. */
+enum { SCREENED = 4 };
 
 struct search {
     struct window *w;
@@ -49,12 +53,16 @@ void search_verify(struct search *q, const struct finding *f);
 /* The same with the elements that the wrong columns show, where the stage's elements are columns of the results. */
 void search_verify_places(struct search *q, const struct finding *f);
 
+/* An expert's rows of down for the samples: [samples, intermediate]; NULL: no memory. */
+const double *search_down_of(struct search *q, uint32_t expert);
 /* What q->operand makes of the samples of one token. */
 void search_respond_operand(struct search *q, uint32_t token);
 double search_error(const struct search *q, uint32_t token, uint32_t slot, uint32_t sample);
 /* How much of each slot's response the token's errors have: alpha and weight of its pairs. Returns the squares that are
  * left; *all: of the errors. */
 double search_regress(struct search *q, uint32_t token, bool linear, double *all);
+/* The same with an amount of its own for each slot, whatever the effect. */
+double search_fit_token_freely(struct search *q, uint32_t token, const struct finding *f, double *all);
 double search_fit_token(struct search *q, uint32_t token, const struct finding *f, double *all);
 /* The pairs that have the effect, from alpha, and of a linear one its amount. */
 bool search_take_pairs(struct search *q, struct finding *f);
@@ -69,6 +77,10 @@ void search_settle(struct search *q, const struct finding *effect);
 void search_each_effect(struct search *q, enum finding_stage stage, struct finding_axis elements,
                         void (*try)(struct search *, const struct finding *));
 
+/* The same for effects on weights, codes and scales that a projection reads. */
+void search_each_operand(struct search *q, enum finding_stage stage,
+                         void (*try)(struct search *, const struct finding *));
+
 /* Saturation, flushing, and, where they are not linear, factors and constants added. */
 void search_each_amount(struct search *q, enum finding_stage stage, struct finding_axis elements);
 /* A constant added to the rows of some slots: of all, of one, or of an expert. */
@@ -80,6 +92,10 @@ void search_try_outputs(struct search *q);
 void search_try_single_slots(struct search *q);
 /* What the worst token's rows of the intermediate must have been, by the outputs alone, and what made them so. */
 void search_try_inverted(struct search *q);
+
+/* The range or the residues of elements of the intermediate, or of columns of K of down, for which the effect explains
+ * most of the worst token, whose slots it has all or one of. */
+void search_try_elements(struct search *q, const struct finding *effect);
 
 /* Effects on columns of x, and columns of K that gate_up leaves out or takes twice. */
 void search_each_range(struct search *q);

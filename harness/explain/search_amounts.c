@@ -122,6 +122,9 @@ void search_each_amount(struct search *q, enum finding_stage stage, struct findi
         grid[i] = ranked[(count - 1) * (size_t)i / (GRID - 1)];
     f.effect = FINDING_SATURATE;
     settle_amount(q, &f, grid, GRID);
+    f.effect = FINDING_CAP;
+    if (stage == FINDING_GATE || stage == FINDING_UP)
+        settle_amount(q, &f, grid, GRID);
     f.effect = FINDING_FLUSH;
     settle_amount(q, &f, grid, GRID);
     if (stage < FINDING_ACT || (q->seen && stage == FINDING_ACT)) {

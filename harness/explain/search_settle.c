@@ -5,6 +5,11 @@
 #include <string.h>
 
 #include "harness/explain/search.h"
+#include "quant/quant.h"
+
+/* How far a fitted amount is from what it stands for, and how many bits behind the point a factor is written with. */
+#define NEARLY 1e-3
+enum { WRITTEN_BITS = 6 };
 
 /* An effect that makes what was seen of some rows: with the elements that have it, in the whole window. */
 static void settle_seen(struct search *q, const struct finding *effect)
@@ -22,11 +27,44 @@ static void settle_seen(struct search *q, const struct finding *effect)
     free(made);
 }
 
+/* What a fitted amount may stand for: zeros, and a factor that somebody writes. */
+static void verify_simpler(struct search *q, const struct finding *effect)
+{
+    struct finding f = *effect;
+    double written = ldexp(round(ldexp(f.amount, WRITTEN_BITS)), -WRITTEN_BITS);
+    bool zero = f.effect == FINDING_FLUSH ||
+                ((f.effect == FINDING_FACTOR || f.effect == FINDING_SATURATE) && fabs(f.amount) < NEARLY);
+    if (f.effect == FINDING_FACTOR && written != f.amount && fabs(written - f.amount) < NEARLY * fabs(f.amount)) {
+        f.amount = written;
+        search_verify_places(q, &f);
+    } else if (zero) {
+        f.effect = FINDING_CONSTANT;
+        f.amount = 0.0;
+        search_verify_places(q, &f);
+    }
+}
+
+/* A first look at an effect on what a projection reads, everywhere: whether one row in SCREENED makes about that share
+ * of the error. Chance makes a slot's share of the samples. */
+static bool screened_out(struct search *q, const struct finding *effect)
+{
+    struct finding f = *effect;
+    double all, left;
+    if (f.operand == FINDING_RESULTS || f.elements.kind != AXIS_ALL || q->samples < 8 * SCREENED * q->s.top_k)
+        return false;
+    f.elements = (struct finding_axis){.kind = AXIS_MODULO, .count = 1, .period = SCREENED};
+    if (q->seen)
+        return search_promise(q, &f) < 0.25 / SCREENED;
+    left = search_fit_token_freely(q, q->token[0], &f, &all);
+    return q->status == GB_OK && !(all > 0.0 && 1.0 - left / all > 0.5 / SCREENED);
+}
+
 void search_settle(struct search *q, const struct finding *effect)
 {
     struct finding f = *effect;
     double all = 0.0, left = 0.0, one;
-    if (search_done(q) || (f.stage == FINDING_DOWN && f.effect == FINDING_ADD) || search_promise(q, &f) < PROMISING)
+    if (search_done(q) || (f.stage == FINDING_DOWN && f.effect == FINDING_ADD) || screened_out(q, &f) ||
+        search_promise(q, &f) < PROMISING)
         return;
     if (q->seen) {
         settle_seen(q, &f);
@@ -38,15 +76,78 @@ void search_settle(struct search *q, const struct finding *effect)
     }
     if (search_late(q) || !(1.0 - left / all >= PROMISING) || !search_take_pairs(q, &f))
         return;
-    if (f.effect == FINDING_FACTOR && fabs(f.amount) < 1e-6)
-        f = (struct finding){.stage = f.stage,
-                             .effect = FINDING_CONSTANT,
-                             .tokens = f.tokens,
-                             .slots = f.slots,
-                             .experts = f.experts,
-                             .elements = f.elements,
-                             .k = f.k};
+    verify_simpler(q, &f);
     search_verify_places(q, &f);
+}
+
+/* Rows and experts whose weights, codes or scales are taken. */
+static void each_other_row(struct search *q, struct finding *f, void (*try)(struct search *, const struct finding *))
+{
+    uint32_t rows = f->stage == FINDING_DOWN ? q->s.hidden : 2 * q->s.intermediate;
+    for (int sign = -1; sign <= 1; sign += 2) {
+        f->offset = sign;
+        f->effect = FINDING_EXPERT;
+        try(q, f);
+    }
+    f->effect = FINDING_HALF;
+    f->offset = 0;
+    if (f->stage != FINDING_DOWN)
+        try(q, f);
+    f->effect = FINDING_ROW_XOR;
+    for (uint32_t d = 1; d <= MOST_TILED && d < rows; d *= 2) {
+        f->offset = (int32_t)d;
+        try(q, f);
+    }
+}
+
+void search_each_operand(struct search *q, enum finding_stage stage,
+                         void (*try)(struct search *, const struct finding *))
+{
+    const struct gb_arguments *a = &q->w->trace.arguments;
+    const struct gb_weights *w = stage == FINDING_DOWN ? &a->down : &a->gate_up;
+    uint32_t block = gb_format_block(w->format);
+    for (int operand = FINDING_BLOCKS; operand >= FINDING_WEIGHTS && !search_done(q); operand--) {
+        struct finding f = {.stage = stage, .operand = (enum finding_operand)operand};
+        uint32_t width = operand == FINDING_BLOCKS ? (w->columns + block - 1) / block : w->columns;
+        if (operand == FINDING_BLOCKS && block == 1)
+            continue;
+        if (operand != FINDING_WEIGHTS) {
+            each_other_row(q, &f, try);
+            f.effect = FINDING_POWER;
+            try(q, &f);
+        }
+        f.effect = FINDING_NEGATIVE;
+        if (operand == FINDING_CODES)
+            try(q, &f);
+        f.effect = FINDING_FACTOR;
+        for (uint32_t odd = 0; operand == FINDING_BLOCKS && width > 1 && odd < 2; odd++) {
+            f.k = (struct finding_axis){.kind = AXIS_MODULO, .first = odd * block, .count = block, .period = 2 * block};
+            for (f.amount = 0.5; f.amount <= 2.0; f.amount *= 4.0)
+                try(q, &f);
+        }
+        f.k = (struct finding_axis){.kind = AXIS_ALL};
+        f.amount = 0.0;
+        f.effect = FINDING_READ;
+        for (int type = FINDING_FP16; operand == FINDING_CODES && type <= FINDING_E5M2; type++) {
+            f.type = (enum finding_type)type;
+            try(q, &f);
+        }
+        f.type = FINDING_BF16;
+        for (uint32_t d = 1; d < width && d <= (operand == FINDING_WEIGHTS ? 128 : MOST_TILED); d *= 2) {
+            f.effect = FINDING_XOR;
+            f.offset = (int32_t)d;
+            try(q, &f);
+            f.effect = FINDING_SHARED;
+            f.offset = (int32_t)(2 * d - 1);
+            if (operand == FINDING_BLOCKS && 2 * d <= width)
+                try(q, &f);
+            f.effect = FINDING_ELEMENT;
+            for (int sign = -1; sign <= 1; sign += 2) {
+                f.offset = sign * (int32_t)d;
+                try(q, &f);
+            }
+        }
+    }
 }
 
 void search_each_effect(struct search *q, enum finding_stage stage, struct finding_axis elements,
@@ -74,10 +175,24 @@ void search_each_effect(struct search *q, enum finding_stage stage, struct findi
         f.effect = FINDING_SLOT;
         if (stage_has_slots(stage) && stage != FINDING_INPUT)
             try(q, &f);
+        f.effect = FINDING_LISTED;
+        if (stage_has_slots(stage))
+            try(q, &f);
         f.effect = FINDING_EXPERT;
-        if ((stage >= FINDING_GATE && stage <= FINDING_GATE_UP) || stage == FINDING_DOWN)
+        if ((stage <= FINDING_GATE_UP && (stage != FINDING_INPUT || !q->w->inner)) || stage == FINDING_DOWN)
             try(q, &f);
     }
+    f.effect = FINDING_CLAMPED;
+    for (f.offset = 0; f.offset <= 2 && stage_has_slots(stage); f.offset++)
+        try(q, &f);
+    f.effect = FINDING_SLOT_OF;
+    for (f.offset = 0;
+         stage_has_slots(stage) && stage != FINDING_INPUT && (uint32_t)f.offset < q->s.top_k && f.offset <= 1;
+         f.offset++)
+        try(q, &f);
+    f.effect = FINDING_TOKEN_OF;
+    for (f.offset = 1; (uint32_t)f.offset < q->s.tokens; f.offset *= 2)
+        try(q, &f);
     f.effect = FINDING_SCALES;
     for (f.offset = -1; f.offset <= 1 && stage == FINDING_REQUANT; f.offset += 2)
         try(q, &f);
@@ -90,7 +205,16 @@ void search_each_effect(struct search *q, enum finding_stage stage, struct findi
         f.effect = FINDING_XOR;
         f.offset = (int32_t)d;
         try(q, &f);
+        f.effect = FINDING_SHARED;
+        f.offset = (int32_t)(2 * d - 1);
+        if (2 * d < width)
+            try(q, &f);
     }
+    f.effect = FINDING_TILED;
+    for (f.offset = 2; stage >= FINDING_ACT && f.offset <= MOST_TILED; f.offset *= 2)
+        for (f.columns = 2; f.columns <= MOST_TILED && width % (uint32_t)(f.offset * f.columns) == 0; f.columns *= 2)
+            try(q, &f);
+    f.columns = 0;
     f.effect = FINDING_ELEMENT;
     f.offset = (int32_t)(width / 2);
     if (width > 1 && (width & (width - 1)))

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/explain/altered_row.h"
+#include "harness/explain/element_from.h"
 #include "harness/explain/stages.h"
 #include "quant/quant.h"
+
+#undef I /* complex.h's, which cblas.h includes */
 
 static enum gb_status no_memory(struct gb_error *error)
 {
@@ -144,7 +149,7 @@ bool stages_hit(const struct stages *s, const struct finding *f, size_t pair)
 {
     uint32_t token = (uint32_t)(pair / s->top_k) + s->window->first, slot = (uint32_t)(pair % s->top_k);
     return s->ids[pair] >= 0 && finding_axis_has(&f->tokens, token) && finding_axis_has(&f->slots, slot) &&
-           finding_axis_has(&f->experts, (uint32_t)s->ids[pair]);
+           finding_axis_has(&f->experts, (uint32_t)s->ids[pair]) && finding_axis_has(&f->list, s->window->list[pair]);
 }
 
 static double rounded(double v, enum finding_type type)
@@ -182,35 +187,57 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
         return f->amount;
     case FINDING_NEGATIVE:
         return fabs(v);
+    case FINDING_CAP:
+        return fmin(v, f->amount);
     case FINDING_SATURATE:
         return fmin(fmax(v, -f->amount), f->amount);
     case FINDING_FLUSH:
         return fabs(v) < f->amount ? 0.0 : v;
     case FINDING_ROUND:
         return rounded(v, f->type);
-    case FINDING_ELEMENT:
-        return own[around(i, f->offset, width)];
-    case FINDING_XOR:
-        return (i ^ (size_t)f->offset) < width ? own[i ^ (size_t)f->offset] : v;
-    case FINDING_REVERSE:
-        return own[width - 1 - i];
     case FINDING_TOKEN:
         return rows[around(row, (int64_t)f->offset * (int64_t)per_token, count) * width + i];
+    case FINDING_SLOT_OF:
+        return rows[(row / per_token * per_token + (size_t)f->offset % per_token) * width + i];
+    case FINDING_TOKEN_OF:
+        return rows[(row / per_token % (size_t)f->offset * per_token + row % per_token) * width + i];
     case FINDING_SLOT:
         return rows[(row / per_token * per_token + around(row % per_token, f->offset, per_token)) * width + i];
     default:
-        return v;
+        return own[element_from(f, width, i)];
     }
+}
+
+/* The pair of the list of pair p's expert that the finding takes in its place; p where the window does not have it. */
+static size_t listed(const struct stages *s, const struct finding *f, size_t p)
+{
+    const struct window *w = s->window;
+    uint32_t place = f->effect == FINDING_CLAMPED ? (uint32_t)f->offset
+                                                  : (uint32_t)around(w->list[p], f->offset, w->listed[s->ids[p]]);
+    for (size_t other = 0; other < s->pairs; other++)
+        if (s->ids[other] == s->ids[p] && w->list[other] == place)
+            return other;
+    return p;
+}
+
+double stages_effect(const struct stages *s, const struct finding *f, const double *rows, size_t width, size_t p,
+                     size_t i)
+{
+    if (f->effect == FINDING_LISTED || f->effect == FINDING_CLAMPED)
+        return rows[listed(s, f, p) * width + i];
+    return effect_of(f, rows, s->pairs, s->top_k, width, p, i);
 }
 
 /* What becomes of the rows of these pairs of an array with slots. */
 static void change(const struct stages *s, const struct finding *f, const bool *asked, const double *clean,
                    size_t width, double *rows)
 {
-    for (size_t p = 0; p < s->pairs; p++)
-        for (size_t i = 0; asked[p] && stages_hit(s, f, p) && i < width; i++)
+    for (size_t p = 0; p < s->pairs; p++) {
+        const bool hit = asked[p] && stages_hit(s, f, p);
+        for (size_t i = 0; hit && i < width; i++)
             if (finding_axis_has(&f->elements, (uint32_t)i))
-                rows[p * width + i] = effect_of(f, clean, s->pairs, s->top_k, width, p, i);
+                rows[p * width + i] = stages_effect(s, f, clean, width, p, i);
+    }
 }
 
 /* ids: of the pairs that are hit and asked for, off by the finding's offset if it is one of experts of gate_up (or, if
@@ -220,7 +247,8 @@ static int32_t *ids_of(const struct stages *s, const struct finding *f, const bo
     int32_t *ids = malloc(s->pairs * sizeof *ids);
     for (size_t p = 0; ids && p < s->pairs; p++) {
         ids[p] = asked[p] && stages_hit(s, f, p) ? s->ids[p] : -1;
-        if (ids[p] >= 0 && f->effect == FINDING_EXPERT && down == (f->stage == FINDING_DOWN))
+        if (ids[p] >= 0 && f->effect == FINDING_EXPERT &&
+            (f->stage == FINDING_INPUT || down == (f->stage == FINDING_DOWN)))
             ids[p] = (int32_t)around((size_t)ids[p], f->offset, s->experts);
     }
     return ids;
@@ -244,6 +272,47 @@ static double k_factor(const struct finding *f)
     return f->effect == FINDING_CONSTANT ? 0.0 : f->amount;
 }
 
+/* Whether row r of gate_up is one that the finding is on. */
+static bool altered_has(const struct stages *s, const struct finding *f, uint32_t r)
+{
+    bool is_up = r >= s->intermediate;
+    return f->stage != (is_up ? FINDING_GATE : FINDING_UP) && finding_axis_has(&f->elements, r % s->intermediate);
+}
+
+/* gate, up: [pairs, intermediate], of the pairs asked for, with weights that are read otherwise. */
+static enum gb_status project_altered(const struct stages *s, const struct finding *f, const bool *asked, double *gate,
+                                      double *up, struct gb_error *error)
+{
+    size_t H = s->hidden, I = s->intermediate;
+    gb_bf16 *x = malloc(H * sizeof *x);
+    double *read = malloc(H * sizeof *read), *added = malloc(2 * I * H * sizeof *added);
+    struct altered altered;
+    bool good = altered_new(&s->window->trace.arguments.gate_up, f, &altered);
+    enum gb_status status = x && read && added && good ? GB_OK : no_memory(error);
+    for (uint32_t e = 0; status == GB_OK && e < s->experts; e++) {
+        bool made = false;
+        for (size_t p = 0; status == GB_OK && p < s->pairs; p++) {
+            if (s->ids[p] != (int32_t)e || !asked[p] || !stages_hit(s, f, p))
+                continue;
+            for (uint32_t r = 0; !made && r < 2 * I; r++)
+                if (altered_has(s, f, r))
+                    altered_row(&altered, e, r, added + r * H);
+            made = true;
+            for (size_t i = 0; i < H; i++)
+                x[i] = gb_bf16_encode((float)s->x[p * H + i]);
+            status = stages_read(s, x, 1, read, error);
+            for (uint32_t r = 0; r < 2 * I; r++)
+                if (altered_has(s, f, r))
+                    (r >= I ? up : gate)[p * I + r % I] += cblas_ddot((int)H, added + r * H, 1, read, 1);
+        }
+    }
+    free(x);
+    free(read);
+    free(added);
+    altered_free(&altered);
+    return status;
+}
+
 /* gate, up: [pairs, intermediate], of the pairs asked for. */
 static enum gb_status project(const struct stages *s, const struct finding *f, const bool *asked, double *gate,
                               double *up, struct gb_error *error)
@@ -255,8 +324,12 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
     enum gb_status status = x && intermediate && values && ids ? GB_OK : no_memory(error);
     for (size_t i = 0; status == GB_OK && i < s->pairs * H; i++) {
         double v = s->x[i];
-        if (ids[i / H] >= 0 && f->stage == FINDING_INPUT && finding_axis_has(&f->elements, (uint32_t)(i % H)))
-            v = effect_of(f, s->x, s->pairs, s->top_k, H, i / H, i % H);
+        if (ids[i / H] < 0) { /* which nobody reads */
+            x[i] = gb_bf16_encode(0.0f);
+            continue;
+        }
+        if (f->stage == FINDING_INPUT && finding_axis_has(&f->elements, (uint32_t)(i % H)))
+            v = stages_effect(s, f, s->x, H, i / H, i % H);
         else if (f->k.kind != AXIS_ALL && finding_axis_has(&f->k, (uint32_t)(i % H)))
             v *= k_factor(f);
         x[i] = gb_bf16_encode((float)v);
@@ -314,21 +387,22 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         memcpy(up, s->up, inner * sizeof *up);
         memcpy(act, s->act, inner * sizeof *act);
         memcpy(rows, s->window->trace.intermediate, inner * sizeof *rows);
-        if (f->stage <= FINDING_GATE_UP && reads_otherwise(f))
+        if (f->stage <= FINDING_GATE_UP && f->operand != FINDING_RESULTS)
+            status = project_altered(s, f, asked, gate, up, error);
+        else if (f->stage <= FINDING_GATE_UP && reads_otherwise(f))
             status = project(s, f, asked, gate, up, error);
         else if (f->stage <= FINDING_GATE_UP)
             change_projections(s, f, asked, gate, up);
         else if (f->stage == FINDING_ACT)
             change(s, f, asked, s->act, s->intermediate, act);
     }
-    for (size_t i = 0; status == GB_OK && i < inner; i++) {
-        size_t p = i / s->intermediate;
-        if (!asked[p] || !stages_hit(s, f, p))
-            continue;
-        if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
-            rows[i] = gb_bf16_encode(gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
-        else if (f->stage == FINDING_ACT)
-            rows[i] = gb_bf16_encode((float)act[i]);
+    for (size_t p = 0; status == GB_OK && p < s->pairs; p++) {
+        const bool hit = asked[p] && stages_hit(s, f, p);
+        for (size_t i = p * s->intermediate; hit && i < (p + 1) * s->intermediate; i++)
+            if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
+                rows[i] = gb_bf16_encode(gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
+            else if (f->stage == FINDING_ACT && act[i] != s->act[i])
+                rows[i] = gb_bf16_encode((float)act[i]);
     }
     free(gate);
     free(up);
@@ -416,6 +490,32 @@ static enum gb_status contract_down(const struct stages *s, const struct finding
     return status;
 }
 
+/* slots: [pairs, hidden], of the pairs that are hit, with weights that are read otherwise. */
+static enum gb_status contract_altered(const struct stages *s, const struct finding *f, double *slots,
+                                       struct gb_error *error)
+{
+    size_t I = s->intermediate, H = s->hidden;
+    double *added = malloc(I * sizeof *added);
+    struct altered altered;
+    enum gb_status status =
+        altered_new(&s->window->trace.arguments.down, f, &altered) && added ? GB_OK : no_memory(error);
+    for (uint32_t e = 0; status == GB_OK && e < s->experts; e++)
+        for (uint32_t r = 0; r < H; r++) {
+            bool made = false;
+            for (size_t p = 0; finding_axis_has(&f->elements, r) && p < s->pairs; p++) {
+                if (s->ids[p] != (int32_t)e || !stages_hit(s, f, p))
+                    continue;
+                if (!made)
+                    altered_row(&altered, e, r, added);
+                made = true;
+                slots[p * H + r] += cblas_ddot((int)I, added, 1, s->requant + p * I, 1);
+            }
+        }
+    free(added);
+    altered_free(&altered);
+    return status;
+}
+
 /* slots under a finding of any stage up to FINDING_DOWN. */
 static enum gb_status slots_under(const struct stages *s, const struct finding *f, const gb_bf16 *rows, double *slots,
                                   struct gb_error *error)
@@ -432,6 +532,8 @@ static enum gb_status slots_under(const struct stages *s, const struct finding *
             multiply(s, f, operand, slots);
         free(operand);
         free(all);
+    } else if (f->stage == FINDING_DOWN && f->operand != FINDING_RESULTS) {
+        status = contract_altered(s, f, slots, error);
     } else if (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL) {
         gb_bf16 *some = malloc(inner * sizeof *some);
         for (size_t i = 0; some && i < inner; i++)
@@ -472,7 +574,7 @@ static void combine_under(const struct stages *s, const struct finding *f, const
             for (size_t p = (size_t)t * s->top_k; p < (size_t)(t + 1) * s->top_k; p++) {
                 double weight = s->weights[p];
                 if (f->stage == FINDING_ROUTING_WEIGHT && stages_hit(s, f, p))
-                    weight = effect_of(f, s->weights, s->pairs, s->top_k, 1, p, 0);
+                    weight = stages_effect(s, f, s->weights, 1, p, 0);
                 if (s->ids[p] >= 0)
                     y = fmaf((float)weight, (float)slots[p * s->hidden + j], y);
             }

@@ -37,6 +37,10 @@ bool stages_hit(const struct stages *stages, const struct finding *finding, size
 double effect_of(const struct finding *finding, const double *rows, size_t count, size_t per_token, size_t width,
                  size_t row, size_t i);
 
+/* The same of a pair of the window, whose expert's list the finding may name. rows: [pairs, width]. */
+double stages_effect(const struct stages *stages, const struct finding *finding, const double *rows, size_t width,
+                     size_t pair, size_t i);
+
 /*
  * The rows of what down multiplies (the bf16 intermediate, requantised where the contract does so) under a finding of
  * a stage up to FINDING_REQUANT, for the pairs asked for, [pairs]; other rows are the clean ones.

@@ -70,6 +70,19 @@ static void combine(const struct layer_stages *s, const float *weights, const fl
         }
 }
 
+void layer_stages_from(struct layer_stages *s, enum finding_stage changed)
+{
+    const struct gb_arguments *a = &s->arguments;
+    size_t inner = pairs_of(a) * a->shape.intermediate;
+    if (changed < FINDING_GATE)
+        project(s, s->x, a->ids, s->gate, s->up);
+    for (size_t i = 0; changed < FINDING_ACT && i < inner; i++)
+        s->intermediate[i] = gb_bf16_encode(gb_gated(a->activation, s->gate[i], s->up[i]));
+    if (changed < FINDING_DOWN)
+        contract_down(s, s->intermediate, a->ids, NULL, s->slots);
+    combine(s, a->routing_weights, s->slots, s->output);
+}
+
 void layer_stages_new(const struct gb_arguments *arguments, const char *order, struct layer_stages *s)
 {
     const struct gb_shape *shape = &arguments->shape;
@@ -83,11 +96,7 @@ void layer_stages_new(const struct gb_arguments *arguments, const char *order, s
     s->output = allocate((size_t)shape->tokens * shape->hidden * sizeof *s->output);
     for (size_t p = 0; p < pairs; p++)
         memcpy(s->x + p * shape->hidden, arguments->x + p / shape->top_k * shape->hidden, shape->hidden * sizeof *s->x);
-    project(s, s->x, arguments->ids, s->gate, s->up);
-    for (size_t i = 0; i < inner; i++)
-        s->intermediate[i] = gb_bf16_encode(gb_gated(arguments->activation, s->gate[i], s->up[i]));
-    contract_down(s, s->intermediate, arguments->ids, NULL, s->slots);
-    combine(s, arguments->routing_weights, s->slots, s->output);
+    layer_stages_from(s, FINDING_INPUT);
 }
 
 void layer_stages_free(struct layer_stages *s)
@@ -100,12 +109,36 @@ void layer_stages_free(struct layer_stages *s)
     free(s->output);
 }
 
+/* The place of a pair in the list of its expert. */
+static uint32_t place_of(const struct layer_stages *s, size_t pair)
+{
+    uint32_t place = 0;
+    for (size_t before = 0; before < pair; before++)
+        place += s->arguments.ids[before] == s->arguments.ids[pair];
+    return place;
+}
+
+/* The pair whose row the fault takes for this one. */
+static size_t listed_pair(const struct layer_stages *s, const struct finding *f, size_t pair)
+{
+    uint32_t place = (uint32_t)f->offset, count = 0;
+    for (size_t p = 0; p < pairs_of(&s->arguments); p++)
+        count += s->arguments.ids[p] == s->arguments.ids[pair];
+    if (f->effect == FINDING_LISTED)
+        place = (uint32_t)(((int64_t)place_of(s, pair) + f->offset + count) % count);
+    for (size_t p = 0; p < pairs_of(&s->arguments); p++)
+        if (s->arguments.ids[p] == s->arguments.ids[pair] && place_of(s, p) == place)
+            return p;
+    return pair;
+}
+
 static bool hits_pair(const struct layer_stages *s, const struct finding *f, size_t pair)
 {
     int32_t id = s->arguments.ids[pair];
     uint32_t top_k = s->arguments.shape.top_k;
     return id >= 0 && finding_axis_has(&f->tokens, (uint32_t)(pair / top_k)) &&
-           finding_axis_has(&f->slots, (uint32_t)(pair % top_k)) && finding_axis_has(&f->experts, (uint32_t)id);
+           finding_axis_has(&f->slots, (uint32_t)(pair % top_k)) && finding_axis_has(&f->experts, (uint32_t)id) &&
+           finding_axis_has(&f->list, place_of(s, pair));
 }
 
 /* The output's rows: tokens of which a pair is hit. */
@@ -144,6 +177,14 @@ static size_t ring(size_t index, int32_t offset, size_t size)
     return (size_t)(((int64_t)index + offset) % (int64_t)size + (int64_t)size) % size;
 }
 
+/* Element (a, b) of a tile of offset x columns is that at place (b, a) of one of columns x offset. */
+static size_t transposed(const struct finding *f, size_t i)
+{
+    size_t rows = (size_t)f->offset, columns = (size_t)f->columns, tile = rows * columns;
+    size_t a = i % tile / columns, b = i % columns;
+    return i - i % tile + b * rows + a;
+}
+
 /* Element i of row `row` of an array [rows, width], of which there are `per_token` rows a token. */
 static double affected(const struct finding *f, const double *clean, size_t rows, size_t per_token, size_t width,
                        size_t row, size_t i)
@@ -162,6 +203,12 @@ static double affected(const struct finding *f, const double *clean, size_t rows
         return fabs(v) > f->amount ? copysign(f->amount, v) : v;
     case FINDING_FLUSH:
         return fabs(v) < f->amount ? 0.0 : v;
+    case FINDING_CAP:
+        return v > f->amount ? f->amount : v;
+    case FINDING_SLOT_OF:
+        return clean[(row - row % per_token + (size_t)f->offset % per_token) * width + i];
+    case FINDING_TOKEN_OF:
+        return clean[(row % ((size_t)f->offset * per_token)) * width + i];
     case FINDING_ROUND:
         return rounded(v, f->type);
     case FINDING_ELEMENT:
@@ -170,6 +217,10 @@ static double affected(const struct finding *f, const double *clean, size_t rows
         return clean[row * width + ((i ^ (size_t)f->offset) < width ? i ^ (size_t)f->offset : i)];
     case FINDING_REVERSE:
         return clean[row * width + width - 1 - i];
+    case FINDING_SHARED:
+        return clean[row * width + i - (i & (size_t)f->offset)];
+    case FINDING_TILED:
+        return clean[row * width + (transposed(f, i) < width ? transposed(f, i) : i)];
     case FINDING_TOKEN:
         return clean[ring(row, f->offset * (int32_t)per_token, rows) * width + i];
     case FINDING_SLOT:
@@ -189,7 +240,9 @@ static void affect(const struct layer_stages *s, const struct finding *f, double
         for (size_t i = 0; i < width; i++)
             if ((per_slot ? hits_pair(s, f, row) : hits_token(s, f, (uint32_t)row)) &&
                 finding_axis_has(&f->elements, (uint32_t)i))
-                values[row * width + i] = affected(f, clean, rows, per_token, width, row, i);
+                values[row * width + i] = per_slot && (f->effect == FINDING_LISTED || f->effect == FINDING_CLAMPED)
+                                              ? clean[listed_pair(s, f, row) * width + i]
+                                              : affected(f, clean, rows, per_token, width, row, i);
     free(clean);
 }
 
@@ -291,6 +344,107 @@ static gb_bf16 *without_k(const struct finding *f, const gb_bf16 *rows, size_t p
     return some;
 }
 
+/* What a projection reads: rows [pairs, width] as numbers. */
+static double *read_rows(const struct layer_stages *s, enum gb_operator operation, const gb_bf16 *rows, size_t width)
+{
+    size_t pairs = pairs_of(&s->arguments), codes, scales;
+    double *values = allocate(pairs * width * sizeof *values);
+    struct gb_arguments a = apart(s, s->arguments.ids, NULL);
+    a.shape.top_k = 1;
+    for (size_t i = 0; i < pairs * width; i++)
+        values[i] = (double)gb_bf16_decode(rows[i]);
+    if (!a.activation_rules)
+        return values;
+    must(gb_quantiser_bytes(a.activation_rules, (uint32_t)pairs, (uint32_t)width, &codes, &scales, NULL));
+    void *code = allocate(codes), *scale = allocate(scales);
+    must(gb_reference_quantise_activations(&a, operation, rows, code, scale, NULL));
+    must(gb_reference_activation_values(&a, operation, code, scale, values, NULL));
+    free(code);
+    free(scale);
+    return values;
+}
+
+/* A number of a code, scale or weight as the fault reads it: own of this row, other of the row or expert it names. */
+static double reread(const struct finding *f, enum gb_format format, const double *own, const double *other,
+                     size_t width, size_t i)
+{
+    double v = own[i];
+    if (f->effect == FINDING_HALF || f->effect == FINDING_ROW_XOR || f->effect == FINDING_EXPERT)
+        return other[i];
+    if (f->effect == FINDING_FACTOR)
+        return f->amount * v;
+    if (f->effect == FINDING_POWER)
+        return v == 0.0 ? v : copysign(exp2(floor(log2(fabs(v)))), v);
+    if (f->effect == FINDING_READ && format == GB_BF16 && f->type == FINDING_FP16)
+        return (double)gb_fp16_decode(gb_bf16_encode((float)v).bits);
+    if (f->effect == FINDING_READ && format != GB_BF16 && f->type == FINDING_E5M2)
+        return (double)gb_e5m2_decode((gb_e5m2){gb_e4m3_encode((float)v).bits});
+    return affected(f, own, 1, 1, width, 0, i);
+}
+
+/* Codes, scales and their products of a row. */
+struct numbers {
+    double *codes, *scales, *values; /* [columns], [blocks], [columns] */
+};
+
+static struct numbers numbers_of(const struct gb_weights *w, uint32_t e, uint32_t r)
+{
+    size_t K = w->columns, block = gb_format_block(w->format);
+    float *codes = allocate(2 * K * sizeof *codes), *scales = codes + K;
+    double *wide = allocate(3 * K * sizeof *wide);
+    gb_weights_codes(w, e, r, codes, scales);
+    for (size_t k = 0; k < K; k++) {
+        wide[k] = (double)codes[k];
+        wide[K + k / block] = (double)scales[k / block];
+        wide[2 * K + k] = wide[k] * wide[K + k / block];
+    }
+    free(codes);
+    return (struct numbers){wide, wide + K, wide + 2 * K};
+}
+
+/* What the fault adds to the weights of a row. added: [columns]. */
+static void reread_row(const struct finding *f, const struct gb_weights *w, uint32_t e, uint32_t r, double *added)
+{
+    size_t K = w->columns, block = gb_format_block(w->format), blocks = (K + block - 1) / block;
+    uint32_t from = r, of = f->effect == FINDING_EXPERT ? (uint32_t)ring(e, f->offset, w->experts) : e;
+    if (f->effect == FINDING_HALF)
+        from = r < w->rows / 2 ? r + w->rows / 2 : r - w->rows / 2;
+    else if (f->effect == FINDING_ROW_XOR && (r ^ (uint32_t)f->offset) < w->rows)
+        from = r ^ (uint32_t)f->offset;
+    struct numbers own = numbers_of(w, e, r), other = numbers_of(w, of, from);
+    for (size_t k = 0; k < K; k++) {
+        double made;
+        if (f->operand == FINDING_CODES)
+            made = own.scales[k / block] * reread(f, w->format, own.codes, other.codes, K, k);
+        else if (f->operand == FINDING_BLOCKS)
+            made = own.codes[k] * reread(f, w->format, own.scales, other.scales, blocks, k / block);
+        else
+            made = reread(f, w->format, own.values, other.values, K, k);
+        made -= own.values[k];
+        added[k] = finding_axis_has(&f->k, (uint32_t)k) ? made * (double)gb_weights_global(w, e, r) : 0.0;
+    }
+    free(own.codes);
+    free(other.codes);
+}
+
+/* Dot products [pairs, width] of rows first .. of the weights, as the fault reads these. */
+static void dot_reread(const struct layer_stages *s, const struct finding *f, const struct gb_weights *w,
+                       uint32_t first, const double *operand, size_t width, float *results)
+{
+    double *added = allocate(w->columns * sizeof *added);
+    for (uint32_t e = 0; e < w->experts; e++)
+        for (uint32_t r = 0; finding_axis_has(&f->experts, e) && r < width; r++) {
+            reread_row(f, w, e, first + r, added);
+            for (size_t p = 0; p < pairs_of(&s->arguments); p++) {
+                double sum = 0.0;
+                for (size_t k = 0; s->arguments.ids[p] == (int32_t)e && k < w->columns; k++)
+                    sum += added[k] * operand[p * w->columns + k];
+                results[p * width + r] += (float)sum;
+            }
+        }
+    free(added);
+}
+
 static int32_t *other_experts(const struct layer_stages *s, int32_t offset)
 {
     size_t pairs = pairs_of(&s->arguments);
@@ -313,7 +467,12 @@ static void affect_projections(const struct layer_stages *s, const struct findin
     const struct gb_shape *shape = &s->arguments.shape;
     size_t pairs = pairs_of(&s->arguments), I = shape->intermediate, count = pairs * I;
     float *other_gate = copy_of(gate, count * sizeof *gate), *other_up = copy_of(up, count * sizeof *up);
-    if (f->k.kind != AXIS_ALL) {
+    if (f->operand != FINDING_RESULTS) {
+        double *x = read_rows(s, GB_GATE_UP, s->x, shape->hidden);
+        dot_reread(s, f, &s->arguments.gate_up, 0, x, I, other_gate);
+        dot_reread(s, f, &s->arguments.gate_up, shape->intermediate, x, I, other_up);
+        free(x);
+    } else if (f->k.kind != AXIS_ALL) {
         gb_bf16 *x = without_k(f, s->x, pairs, shape->hidden);
         project(s, x, s->arguments.ids, other_gate, other_up);
         free(x);
@@ -342,7 +501,11 @@ static void affect_slots(const struct layer_stages *s, const struct finding *f, 
     const struct gb_shape *shape = &s->arguments.shape;
     size_t pairs = pairs_of(&s->arguments);
     float *other = copy_of(slots, pairs * shape->hidden * sizeof *other);
-    if (f->k.kind != AXIS_ALL) {
+    if (f->operand != FINDING_RESULTS) {
+        double *h = read_rows(s, GB_DOWN, intermediate, shape->intermediate);
+        dot_reread(s, f, &s->arguments.down, 0, h, shape->hidden, other);
+        free(h);
+    } else if (f->k.kind != AXIS_ALL) {
         gb_bf16 *some = without_k(f, intermediate, pairs, shape->intermediate);
         contract_down(s, some, s->arguments.ids, NULL, other);
         free(some);
@@ -357,6 +520,24 @@ static void affect_slots(const struct layer_stages *s, const struct finding *f, 
     free(other);
 }
 
+/* Pairs computed with the weights of another expert, gate_up and down. */
+static void compute_elsewhere(const struct layer_stages *s, const struct finding *f, gb_bf16 *h, float *slots)
+{
+    struct gb_arguments a = s->arguments;
+    struct layer_stages other;
+    int32_t *ids = other_experts(s, f->offset);
+    a.ids = ids;
+    layer_stages_new(&a, s->order, &other);
+    for (size_t p = 0; p < pairs_of(&a); p++)
+        if (hits_pair(s, f, p)) {
+            memcpy(h + p * a.shape.intermediate, other.intermediate + p * a.shape.intermediate,
+                   a.shape.intermediate * sizeof *h);
+            memcpy(slots + p * a.shape.hidden, other.slots + p * a.shape.hidden, a.shape.hidden * sizeof *slots);
+        }
+    layer_stages_free(&other);
+    free(ids);
+}
+
 void structured_fault_run(const struct layer_stages *clean, const struct finding *f, float *output,
                           gb_bf16 *intermediate)
 {
@@ -366,18 +547,21 @@ void structured_fault_run(const struct layer_stages *clean, const struct finding
     float *gate = copy_of(clean->gate, inner * sizeof *gate), *up = copy_of(clean->up, inner * sizeof *up);
     float *slots = copy_of(clean->slots, outer * sizeof *slots);
     float *weights = copy_of(clean->arguments.routing_weights, pairs * sizeof *weights);
-    if (f->stage == FINDING_INPUT) {
+    if (f->stage == FINDING_INPUT && f->effect == FINDING_EXPERT) {
+        compute_elsewhere(clean, f, h, slots);
+    } else if (f->stage == FINDING_INPUT) {
         affect_bf16(clean, f, x, shape->hidden);
         project(clean, x, clean->arguments.ids, gate, up);
     }
     if (f->stage >= FINDING_GATE && f->stage <= FINDING_GATE_UP)
         affect_projections(clean, f, gate, up);
-    if (f->stage <= FINDING_GATE_UP)
+    bool elsewhere = f->stage == FINDING_INPUT && f->effect == FINDING_EXPERT;
+    if (f->stage <= FINDING_GATE_UP && !elsewhere)
         for (size_t i = 0; i < inner; i++)
             h[i] = gb_bf16_encode(gb_gated(clean->arguments.activation, gate[i], up[i]));
     if (f->stage == FINDING_ACT)
         affect_bf16(clean, f, h, shape->intermediate);
-    if (f->stage <= FINDING_REQUANT)
+    if (f->stage <= FINDING_REQUANT && !elsewhere)
         contract_down(clean, h, clean->arguments.ids, f, slots);
     if (f->stage == FINDING_DOWN)
         affect_slots(clean, f, h, slots);
