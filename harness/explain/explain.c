@@ -258,6 +258,19 @@ static uint32_t alike(const struct window *w)
     return count;
 }
 
+/* Whether the first candidate explains the error: all of it; or, where it has no number that was fitted, and none that
+ * has one fits as well, nearly all. */
+static bool is_named(const struct window *w)
+{
+    const struct candidate *first = &w->candidates[0];
+    if (!w->count || first->explains < EXPLAINED)
+        return false;
+    for (uint32_t i = 0; i < alike(w); i++)
+        if (w->candidates[i].rank == RANK_COORDINATE)
+            return window_is_enough(w, first->explains);
+    return true;
+}
+
 /* The name, the share, what else fits, and what to do about it. */
 static void write_name(const struct window *w, char *text, size_t bytes)
 {
@@ -284,8 +297,7 @@ static struct explained explained_of(const struct candidate *c)
 /* NULL: no memory. */
 static struct explanation *conclude(const struct window *w, const struct causes *causes)
 {
-    const double least = w->count && w->candidates[0].rank == RANK_COORDINATE ? FITTED : EXPLAINED;
-    bool named = w->count && w->candidates[0].explains >= least;
+    bool named = is_named(w);
     struct explanation *e = calloc(1, sizeof *e);
     uint32_t count = named ? alike(w) - 1 : 0;
     if (!e)

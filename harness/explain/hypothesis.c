@@ -59,6 +59,19 @@ double window_best(const struct window *w)
     return best;
 }
 
+double window_squares(const struct window *w)
+{
+    double all = 0.0;
+    for (uint32_t row = 0; row < w->rows; row++)
+        all += w->squares[row];
+    return all;
+}
+
+bool window_is_enough(const struct window *w, double explains)
+{
+    return explains >= EXPLAINS || (explains >= EXPLAINED && (1.0 - explains) * window_squares(w) <= 2.0 * w->noise);
+}
+
 void window_name_partly(const char *kind, unsigned places, char *name, size_t bytes)
 {
     static const char *const suffixes[] = {"", ", in some tokens", ", in some columns", ", in some tokens and columns"};

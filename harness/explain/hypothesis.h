@@ -9,10 +9,10 @@
 
 enum { MOST_CANDIDATES = 1024 };
 
-/* What a share of the error must be to be called an explanation. */
+/* What a share of the error must be to be called an explanation; and where elements that are right in all but rounding
+ * have what is left of it. */
+#define EXPLAINS 0.999
 #define EXPLAINED 0.99
-/* The same of what has a number fitted to the error, which explains a part of many errors. */
-#define FITTED 0.999
 /* And to be worth a mention. */
 #define CLOSE 0.4
 /* What more a second candidate of a kind must explain to be one. */
@@ -89,6 +89,11 @@ void window_enter(struct window *w, enum rank rank, const char *kind, const char
 double window_best(const struct window *w);
 /* 1 - |error - (faulty - clean)|^2 / |error|^2, over finite errors of the rows and columns asked for; NULL: of all. */
 double window_explained(const struct window *w, const bool *rows, const bool *columns);
+/* The errors' squares, summed. */
+double window_squares(const struct window *w);
+/* Whether so large a share explains all, or all but what the elements that are not wrong have too: rounding in another
+ * order. */
+bool window_is_enough(const struct window *w, double explains);
 /* The kind, confined to the wrong rows, to the wrong columns, to both, or to nothing. */
 enum { PLACE_ROWS = 1, PLACE_COLUMNS = 2 };
 void window_name_partly(const char *kind, unsigned places, char *name, size_t bytes);

@@ -738,6 +738,167 @@ static void last_slot_left_out(struct faulty *f)
     layer_stages_from(&f->stages, FINDING_DOWN);
 }
 
+/* gelu, by its usual approximation, for silu. */
+static void gelu_for_silu(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (size_t i = p * I; of_expert(f, f->clean->arguments.ids[p]) && i < (p + 1) * I; i++) {
+            float g = f->clean->gate[i], inner = 0.7978845608f * (g + 0.044715f * g * g * g);
+            f->stages.intermediate[i] = gb_bf16_encode(0.5f * g * (1.0f + tanhf(inner)) * f->clean->up[i]);
+        }
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+static void silu_left_out(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (size_t i = p * I; of_expert(f, f->clean->arguments.ids[p]) && i < (p + 1) * I; i++)
+            f->stages.intermediate[i] = gb_bf16_encode(f->clean->gate[i] * f->clean->up[i]);
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+/* Routing weights on gate and up, before silu, and on the results of down as well. */
+static void weight_before_silu(struct faulty *f)
+{
+    const struct gb_arguments *a = &f->clean->arguments;
+    uint32_t I = a->shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (size_t i = p * I; of_expert(f, a->ids[p]) && i < (p + 1) * I; i++) {
+            f->stages.gate[i] *= a->routing_weights[p];
+            f->stages.up[i] *= a->routing_weights[p];
+        }
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* The last columns of x are zero in every second token. */
+static void tail_of_x_zero(struct faulty *f)
+{
+    uint32_t H = f->clean->arguments.shape.hidden, k = f->clean->arguments.shape.top_k;
+    uint32_t tail = 32u << random_below(f->random, 2), odd = random_below(f->random, 2);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (p / k % 2 == odd)
+            memset(f->stages.x + p * H + H - tail, 0, tail * sizeof(gb_bf16));
+    layer_stages_from(&f->stages, FINDING_INPUT);
+}
+
+static void compute_with_ids(struct faulty *f, int32_t *ids)
+{
+    struct gb_arguments a = f->clean->arguments;
+    a.ids = ids;
+    layer_stages_free(&f->stages);
+    layer_stages_new(&a, f->clean->order, &f->stages);
+    free(ids);
+}
+
+/* Experts beyond a bound are the last one below it. */
+static void ids_clamped(struct faulty *f)
+{
+    int32_t *ids = copy_of(f->clean->arguments.ids, pairs_of(f) * sizeof *ids);
+    int32_t bound = (int32_t)f->clean->arguments.shape.experts / 2;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        ids[p] = ids[p] >= bound ? bound - 1 : ids[p];
+    compute_with_ids(f, ids);
+}
+
+/* The second slot has the first one's expert. */
+static void expert_of_first_slot(struct faulty *f)
+{
+    int32_t *ids = copy_of(f->clean->arguments.ids, pairs_of(f) * sizeof *ids);
+    for (size_t p = 0; p < pairs_of(f); p += f->clean->arguments.shape.top_k)
+        ids[p + 1] = ids[p];
+    compute_with_ids(f, ids);
+}
+
+/* Two blocks of threads add without atomics: in some columns one slot is lost. */
+static void slot_lost_in_race(struct faulty *f)
+{
+    const struct gb_shape *s = &f->clean->arguments.shape;
+    uint32_t wide = 8u << random_below(f->random, 2), slot = random_below(f->random, s->top_k);
+    for (size_t p = slot; p < pairs_of(f); p += s->top_k)
+        for (uint32_t i = 0; i < s->hidden; i++)
+            if (i / wide % 4 == 1)
+                f->stages.slots[p * s->hidden + i] = 0.0f;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+/* Of two parts of K the second is added twice. */
+static void half_of_k_twice(struct faulty *f)
+{
+    const struct gb_weights *w = &f->clean->arguments.down;
+    double *row = allocate(w->columns * sizeof *row);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t r = 0; of_expert(f, f->clean->arguments.ids[p]) && r < w->rows; r++) {
+            double sum = 0.0;
+            gb_weights_row(w, (uint32_t)f->clean->arguments.ids[p], r, row);
+            for (uint32_t i = w->columns / 2; i < w->columns; i++)
+                sum += row[i] * (double)gb_bf16_decode(f->clean->intermediate[p * w->columns + i]);
+            f->stages.slots[p * w->rows + r] += (float)sum;
+        }
+    free(row);
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+static void edit_signs_of_odd(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t unused)
+{
+    (void)f;
+    (void)unused;
+    for (uint32_t k = 1; k < t->clean->columns; k += 2)
+        code_set(t, e, r, k, code_get(t->clean, e, r, k) ^ 1u << (code_bits(t->clean) - 1));
+}
+
+static void signs_of_odd_columns(struct faulty *f)
+{
+    edit_weights(f, edit_signs_of_odd, 0, true);
+}
+
+/* gate and up exchanged in every second row. */
+static void halves_exchanged_in_odd_rows(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (size_t i = p * I + 1; of_expert(f, f->clean->arguments.ids[p]) && i < (p + 1) * I; i += 2) {
+            f->stages.gate[i] = f->clean->up[i];
+            f->stages.up[i] = f->clean->gate[i];
+        }
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* Routing weights divided by the largest of their token. */
+static void weights_by_largest(struct faulty *f)
+{
+    uint32_t k = f->clean->arguments.shape.top_k;
+    float *weights = copy_of(f->clean->arguments.routing_weights, pairs_of(f) * sizeof *weights);
+    for (size_t t = 0; t < pairs_of(f); t += k) {
+        float largest = 0.0f;
+        for (uint32_t u = 0; u < k; u++)
+            largest = fmaxf(largest, weights[t + u]);
+        for (uint32_t u = 0; u < k; u++)
+            weights[t + u] /= largest;
+    }
+    f->stages.arguments.routing_weights = weights;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+    free(weights);
+}
+
+static void edit_scales_transposed(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t unused)
+{
+    uint32_t blocks = blocks_of(t->clean) / 4 * 4;
+    (void)f;
+    (void)unused;
+    for (uint32_t b = 0; b < blocks; b++)
+        memcpy(t->scales + scale_at(t->clean, e, r, b),
+               (const uint8_t *)t->clean->scales + scale_at(t->clean, e, r / 4 * 4 + b % 4, b / 4 * 4 + r % 4),
+               scale_bytes(t->clean));
+}
+
+/* Tiles of 4 x 4 scales, rows by blocks, read as their transpose. */
+static void scales_transposed(struct faulty *f)
+{
+    edit_weights(f, edit_scales_transposed, 0, true);
+}
+
 struct family {
     const char *name;
     void (*run)(struct faulty *f);
@@ -776,14 +937,31 @@ static const struct family known[] = {
     {"lanes for registers", lanes_for_registers, false},
     {"rows interleaved", rows_interleaved, false},
     {"tile again", tile_again, false},
+    {"accumulators kept", accumulators_kept, false},
+    {"weights twice", weights_twice, false},
+    {"codes capped", codes_capped, false},
+    {"stripe of the next token", stripe_of_next_token, false},
+    {"signs of up lost", signs_of_up_lost, false},
+    {"rows exchanged", rows_exchanged, false},
+    {"one half twice", one_half_twice, false},
+    {"tile added twice", tile_added_twice, false},
+    {"rows shifted", rows_shifted, false},
+    {"last slot left out", last_slot_left_out, false},
 };
 
 static const struct family held_out[] = {
-    {"accumulators kept", accumulators_kept, false}, {"weights twice", weights_twice, false},
-    {"codes capped", codes_capped, false},           {"stripe of the next token", stripe_of_next_token, false},
-    {"signs of up lost", signs_of_up_lost, false},   {"rows exchanged", rows_exchanged, false},
-    {"one half twice", one_half_twice, false},       {"tile added twice", tile_added_twice, false},
-    {"rows shifted", rows_shifted, false},           {"last slot left out", last_slot_left_out, false},
+    {"gelu for silu", gelu_for_silu, false},
+    {"silu left out", silu_left_out, false},
+    {"weight before silu", weight_before_silu, false},
+    {"tail of x zero in every second token", tail_of_x_zero, false},
+    {"ids clamped", ids_clamped, false},
+    {"expert of the first slot", expert_of_first_slot, false},
+    {"slot lost in a race", slot_lost_in_race, false},
+    {"half of K twice", half_of_k_twice, false},
+    {"signs of odd columns", signs_of_odd_columns, false},
+    {"halves exchanged in odd rows", halves_exchanged_in_odd_rows, false},
+    {"weights by the largest", weights_by_largest, false},
+    {"scales transposed", scales_transposed, true},
 };
 
 size_t kernel_fault_families(enum kernel_faults which)
