@@ -16,25 +16,26 @@
 /* Of the largest error: what is left of an error that was removed. */
 #define REMOVED 1e-5
 
-static size_t elements_of(const struct window *w)
+static size_t elements_of(const struct diagnosis *w)
 {
     return (size_t)w->rows * w->width;
 }
 
-static enum gb_status search_in(struct window *w, const double *errors, struct structure *found, struct gb_error *error)
+static enum gb_status search_in(struct diagnosis *w, const double *errors, struct structure *found,
+                                struct gb_error *error)
 {
-    struct place kept = w->place;
-    enum gb_status status = place_new(errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
-    w->place.rows_per_token = w->rows_per_token;
+    struct error_location kept = w->location;
+    enum gb_status status = error_location_new(errors, w->rows, w->width, w->ids, w->slots_of_row, &w->location, error);
+    w->location.rows_per_token = w->rows_per_token;
     if (status == GB_OK)
         status = structure_search(w, STRUCTURE_PRODUCTS, found, error);
-    place_free(&w->place);
-    w->place = kept;
+    error_location_free(&w->location);
+    w->location = kept;
     return status;
 }
 
 /* Looks at the errors of any size first, then at those beyond rounding. */
-static enum gb_status find_first(struct window *w, struct structure *found, struct gb_error *error)
+static enum gb_status find_first(struct diagnosis *w, struct structure *found, struct gb_error *error)
 {
     enum gb_status status = search_in(w, w->errors, found, error);
     if (status == GB_OK && found->explains < EXPLAINS && w->noise > 0.0) {
@@ -46,14 +47,14 @@ static enum gb_status find_first(struct window *w, struct structure *found, stru
     return status;
 }
 
-/* The window's errors less what the finding makes: rest, [rows, width], and squares, [rows]. */
-static enum gb_status remove_finding(struct window *w, const struct finding *finding, double *rest, double *squares,
+/* The diagnosis's errors less what the finding makes: rest, [rows, width], and squares, [rows]. */
+static enum gb_status remove_finding(struct diagnosis *w, const struct finding *finding, double *rest, double *squares,
                                      struct gb_error *error)
 {
     double largest = 0.0;
     enum gb_status status = structure_plant(w, finding, w->faulty, error);
     for (size_t i = 0; status == GB_OK && i < elements_of(w); i++) {
-        rest[i] = w->errors[i] - window_difference((double)w->faulty[i], (double)w->clean[i]);
+        rest[i] = w->errors[i] - diagnosis_difference((double)w->faulty[i], (double)w->clean[i]);
         largest = fmax(largest, fabs(w->errors[i]));
     }
     memset(squares, 0, w->rows * sizeof *squares);
@@ -65,11 +66,11 @@ static enum gb_status remove_finding(struct window *w, const struct finding *fin
 }
 
 /* A second finding, which explains what the first leaves. */
-static enum gb_status find_second(struct window *w, const struct structure *first, struct causes *causes,
+static enum gb_status find_second(struct diagnosis *w, const struct structure *first, struct causes *causes,
                                   struct gb_error *error)
 {
     double *errors = w->errors, *squares = w->squares;
-    const double all = window_squares(w);
+    const double all = diagnosis_squares(w);
     double *rest = malloc(elements_of(w) * sizeof *rest), *rest_squares = malloc(w->rows * sizeof *rest_squares);
     struct structure second = {.explains = 0.0};
     enum gb_status status = rest && rest_squares ? remove_finding(w, &first->finding, rest, rest_squares, error)
@@ -77,13 +78,13 @@ static enum gb_status find_second(struct window *w, const struct structure *firs
     if (status == GB_OK) {
         w->errors = rest;
         w->squares = rest_squares;
-        double left = window_squares(w) / all;
+        double left = diagnosis_squares(w) / all;
         if (left > 0.0 && isfinite(left))
             status = search_in(w, rest, &second, error);
         w->errors = errors;
         w->squares = squares;
         double explains = 1.0 - left * (1.0 - second.explains);
-        if (status == GB_OK && second.explains >= EXPLAINED && window_is_enough(w, explains))
+        if (status == GB_OK && second.explains >= EXPLAINED && diagnosis_is_enough(w, explains))
             *causes = (struct causes){{first->finding, second.finding}, 2, explains};
     }
     free(rest);
@@ -91,26 +92,26 @@ static enum gb_status find_second(struct window *w, const struct structure *firs
     return status;
 }
 
-enum gb_status causes_find(struct window *w, struct causes *causes, struct gb_error *error)
+enum gb_status causes_find(struct diagnosis *w, struct causes *causes, struct gb_error *error)
 {
     struct structure first = {.explains = 0.0};
     *causes = (struct causes){.count = 0};
     enum gb_status status = find_first(w, &first, error);
-    if (status == GB_OK && window_is_enough(w, first.explains))
+    if (status == GB_OK && diagnosis_is_enough(w, first.explains))
         *causes = (struct causes){{first.finding}, 1, first.explains};
     else if (status == GB_OK && first.explains >= WORTH_REMOVING && w->wrong >= FEW_ELEMENTS)
         status = find_second(w, &first, causes, error);
     return status;
 }
 
-struct finding_frame causes_frame(const struct window *w, const struct finding *f)
+struct finding_frame causes_frame(const struct diagnosis *w, const struct finding *f)
 {
     const struct gb_shape *shape = &w->trace.arguments.shape;
     bool hidden = f->stage == FINDING_INPUT || f->stage == FINDING_DOWN || f->stage == FINDING_COMBINE;
     return (struct finding_frame){hidden ? shape->hidden : shape->intermediate, w->first, w->tokens};
 }
 
-void causes_enter(struct window *w, const struct causes *causes)
+void causes_add(struct diagnosis *w, const struct causes *causes)
 {
     char name[160] = "", kind[160] = "";
     const int most = causes->count > 1 ? (int)sizeof name / 2 - 6 : (int)sizeof name - 1; /* of each */
@@ -126,5 +127,5 @@ void causes_enter(struct window *w, const struct causes *causes)
         finding_kind(&causes->of[i], one, sizeof one);
         snprintf(kind + kinds, sizeof kind - kinds, "%s%.*s", i ? "; and " : "", most, one);
     }
-    window_enter(w, RANK_STRUCTURE, kind, name, causes->explains);
+    diagnosis_add(w, RANK_STRUCTURE, kind, name, causes->explains);
 }

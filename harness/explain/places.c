@@ -95,14 +95,14 @@ static uint32_t coordinate_of(const struct stages *s, enum coordinate c, size_t 
 {
     return c == BY_SLOT     ? (uint32_t)(pair % s->top_k)
            : c == BY_EXPERT ? (uint32_t)s->ids[pair]
-           : c == BY_LIST   ? s->window->list[pair]
-                            : (uint32_t)(pair / s->top_k) + s->window->first;
+           : c == BY_LIST   ? s->diagnosis->list[pair]
+                            : (uint32_t)(pair / s->top_k) + s->diagnosis->first;
 }
 
 /* A token is once in an expert's list, which is no longer than the tokens so far. */
 static uint32_t size_of(const struct stages *s, enum coordinate c)
 {
-    return c == BY_SLOT ? s->top_k : c == BY_EXPERT ? s->experts : s->tokens + s->window->first;
+    return c == BY_SLOT ? s->top_k : c == BY_EXPERT ? s->experts : s->tokens + s->diagnosis->first;
 }
 
 /* The pairs in `among` by one coordinate. */

@@ -11,7 +11,7 @@
 #define NEARLY 1e-3
 enum { WRITTEN_BITS = 6 };
 
-/* An effect that makes what was seen of some rows: with the elements that have it, in the whole window. */
+/* An effect that makes what was seen of some rows: with the elements that have it, in all tokens of the diagnosis. */
 static void settle_seen(struct search *q, const struct finding *effect)
 {
     const struct observed *seen = q->seen;

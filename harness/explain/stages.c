@@ -48,7 +48,7 @@ static enum gb_status quantise(const struct stages *s, enum gb_operator operatio
                                uint32_t count, int32_t offset, const struct finding_axis *elements, double *values,
                                struct gb_error *error)
 {
-    struct gb_arguments a = s->window->trace.arguments;
+    struct gb_arguments a = s->diagnosis->trace.arguments;
     size_t codes_bytes, scales_bytes;
     if (!a.activation_rules) {
         widen(rows, (size_t)count * width, values);
@@ -83,13 +83,13 @@ enum gb_status stages_read(const struct stages *s, const gb_bf16 *rows, uint32_t
     return quantise(s, GB_GATE_UP, s->hidden, rows, count, 0, NULL, values, error);
 }
 
-enum gb_status stages_new(const struct window *w, struct stages *s, struct gb_error *error)
+enum gb_status stages_new(const struct diagnosis *w, struct stages *s, struct gb_error *error)
 {
     const struct trace *t = &w->trace;
     const struct gb_shape *shape = &t->arguments.shape;
     size_t pairs = (size_t)shape->tokens * shape->top_k, inner = pairs * shape->intermediate;
     size_t outer = pairs * shape->hidden, outputs = (size_t)shape->tokens * shape->hidden;
-    *s = (struct stages){.window = w,
+    *s = (struct stages){.diagnosis = w,
                          .tokens = shape->tokens,
                          .top_k = shape->top_k,
                          .pairs = (uint32_t)pairs,
@@ -147,9 +147,10 @@ const double *stages_array(const struct stages *s, enum finding_stage stage, uin
 
 bool stages_hit(const struct stages *s, const struct finding *f, size_t pair)
 {
-    uint32_t token = (uint32_t)(pair / s->top_k) + s->window->first, slot = (uint32_t)(pair % s->top_k);
+    uint32_t token = (uint32_t)(pair / s->top_k) + s->diagnosis->first, slot = (uint32_t)(pair % s->top_k);
     return s->ids[pair] >= 0 && finding_axis_has(&f->tokens, token) && finding_axis_has(&f->slots, slot) &&
-           finding_axis_has(&f->experts, (uint32_t)s->ids[pair]) && finding_axis_has(&f->list, s->window->list[pair]);
+           finding_axis_has(&f->experts, (uint32_t)s->ids[pair]) &&
+           finding_axis_has(&f->list, s->diagnosis->list[pair]);
 }
 
 static double rounded(double v, enum finding_type type)
@@ -208,10 +209,11 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
     }
 }
 
-/* The pair of the list of pair p's expert that the finding takes in its place; p where the window does not have it. */
+/* The pair of the list of pair p's expert that the finding takes in its place; p where the diagnosis does not have it.
+ */
 static size_t listed(const struct stages *s, const struct finding *f, size_t p)
 {
-    const struct window *w = s->window;
+    const struct diagnosis *w = s->diagnosis;
     uint32_t place = f->effect == FINDING_CLAMPED ? (uint32_t)f->offset
                                                   : (uint32_t)around(w->list[p], f->offset, w->listed[s->ids[p]]);
     for (size_t other = 0; other < s->pairs; other++)
@@ -256,7 +258,7 @@ static int32_t *ids_of(const struct stages *s, const struct finding *f, const bo
 
 static struct gb_arguments apart(const struct stages *s, const int32_t *ids)
 {
-    struct gb_arguments a = s->window->pairs.arguments;
+    struct gb_arguments a = s->diagnosis->pairs.arguments;
     a.ids = ids;
     return a;
 }
@@ -287,7 +289,7 @@ static enum gb_status project_altered(const struct stages *s, const struct findi
     gb_bf16 *x = malloc(H * sizeof *x);
     double *read = malloc(H * sizeof *read), *added = malloc(2 * I * H * sizeof *added);
     struct altered altered;
-    bool good = altered_new(&s->window->trace.arguments.gate_up, f, &altered);
+    bool good = altered_new(&s->diagnosis->trace.arguments.gate_up, f, &altered);
     enum gb_status status = x && read && added && good ? GB_OK : no_memory(error);
     for (uint32_t e = 0; status == GB_OK && e < s->experts; e++) {
         bool made = false;
@@ -340,7 +342,7 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
         a.x = x;
         a.intermediate = intermediate;
         status = gb_reference_gate_up_values(
-            gb_contract_of(&a, GB_GATE_UP, gb_order_name(s->window->trace.contract->order)), &a, &to, error);
+            gb_contract_of(&a, GB_GATE_UP, gb_order_name(s->diagnosis->trace.contract->order)), &a, &to, error);
     }
     for (size_t i = 0; status == GB_OK && i < inner; i++) {
         bool taken =
@@ -386,7 +388,7 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         memcpy(gate, s->gate, inner * sizeof *gate);
         memcpy(up, s->up, inner * sizeof *up);
         memcpy(act, s->act, inner * sizeof *act);
-        memcpy(rows, s->window->trace.intermediate, inner * sizeof *rows);
+        memcpy(rows, s->diagnosis->trace.intermediate, inner * sizeof *rows);
         if (f->stage <= FINDING_GATE_UP && f->operand != FINDING_RESULTS)
             status = project_altered(s, f, asked, gate, up, error);
         else if (f->stage <= FINDING_GATE_UP && reads_otherwise(f))
@@ -400,7 +402,8 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         const bool hit = asked[p] && stages_hit(s, f, p);
         for (size_t i = p * s->intermediate; hit && i < (p + 1) * s->intermediate; i++)
             if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
-                rows[i] = gb_bf16_encode(gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
+                rows[i] =
+                    gb_bf16_encode(gb_gated(s->diagnosis->trace.arguments.activation, (float)gate[i], (float)up[i]));
             else if (f->stage == FINDING_ACT && act[i] != s->act[i])
                 rows[i] = gb_bf16_encode((float)act[i]);
     }
@@ -420,8 +423,8 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
         enum gb_status status = GB_OK;
         for (size_t p = 0; status == GB_OK && f->effect == FINDING_SCALES && p < s->pairs; p++)
             if (asked[p] && stages_hit(s, f, p))
-                status = quantise(s, GB_DOWN, s->intermediate, s->window->trace.intermediate + p * s->intermediate, 1,
-                                  f->offset, &f->elements, operand + p * s->intermediate, error);
+                status = quantise(s, GB_DOWN, s->intermediate, s->diagnosis->trace.intermediate + p * s->intermediate,
+                                  1, f->offset, &f->elements, operand + p * s->intermediate, error);
         return status;
     }
     gb_bf16 *rows = malloc(inner * sizeof *rows);
@@ -438,7 +441,7 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
 /* Rows of down's products for numbers that no bf16 has: in float64. */
 static void multiply(const struct stages *s, const struct finding *f, const double *operand, double *slots)
 {
-    const struct gb_arguments *a = &s->window->trace.arguments;
+    const struct gb_arguments *a = &s->diagnosis->trace.arguments;
     double *row = malloc(s->intermediate * sizeof *row);
     for (size_t p = 0; row && p < s->pairs; p++)
         for (uint32_t j = 0; stages_hit(s, f, p) && j < s->hidden; j++) {
@@ -475,8 +478,8 @@ static enum gb_status contract_down(const struct stages *s, const struct finding
         a.intermediate = input;
         a.routing_weights = ones;
         a.output = results;
-        status =
-            gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->window->trace.contract->order)), &a, error);
+        status = gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->diagnosis->trace.contract->order)), &a,
+                                   error);
     }
     for (size_t i = 0; status == GB_OK && i < outer; i++)
         if (ids[i / s->hidden] >= 0 &&
@@ -498,7 +501,7 @@ static enum gb_status contract_altered(const struct stages *s, const struct find
     double *added = malloc(I * sizeof *added);
     struct altered altered;
     enum gb_status status =
-        altered_new(&s->window->trace.arguments.down, f, &altered) && added ? GB_OK : no_memory(error);
+        altered_new(&s->diagnosis->trace.arguments.down, f, &altered) && added ? GB_OK : no_memory(error);
     for (uint32_t e = 0; status == GB_OK && e < s->experts; e++)
         for (uint32_t r = 0; r < H; r++) {
             bool made = false;
@@ -593,13 +596,13 @@ enum gb_status stages_plant(const struct stages *s, const struct finding *f, flo
     enum gb_status status = rows && slots && all ? GB_OK : no_memory(error);
     if (status == GB_OK) {
         memcpy(slots, s->slots, outer * sizeof *slots);
-        memcpy(rows, s->window->trace.intermediate, inner * sizeof *rows);
+        memcpy(rows, s->diagnosis->trace.intermediate, inner * sizeof *rows);
         for (size_t p = 0; p < s->pairs; p++)
             all[p] = true;
         if (f->stage <= FINDING_ACT)
             status = intermediate_under(s, f, all, rows, error);
     }
-    if (status == GB_OK && s->window->inner) {
+    if (status == GB_OK && s->diagnosis->inner) {
         for (size_t i = 0; i < inner; i++)
             results[i] = gb_bf16_decode(rows[i]);
     } else if (status == GB_OK) {

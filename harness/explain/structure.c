@@ -2,8 +2,8 @@
 /*
  * In which sequence stages and effects are tried: what each stage's elements would have to be for the errors seen, or,
  * where errors do not tell that, what each effect everywhere would make of single tokens; the pairs that have it follow
- * by least squares. What is found is planted in the whole window by the contract's operators, and what that explains is
- * what counts.
+ * by least squares. What is found is planted in all tokens of the diagnosis by the contract's operators, and what that
+ * explains is what counts.
  */
 #include "harness/explain/search.h"
 #include "harness/run/progress.h"
@@ -13,7 +13,7 @@ static const enum finding_stage stages[] = {FINDING_ROUTING_WEIGHT, FINDING_DOWN
                                             FINDING_GATE_UP,        FINDING_INPUT};
 enum { STAGES = sizeof stages / sizeof *stages };
 
-/* Whether the window's operation has such an array. */
+/* Whether the diagnosis's operation has such an array. */
 static bool has_stage(const struct search *q, enum finding_stage stage)
 {
     return !(q->w->inner && stage > FINDING_ACT) && !(q->w->given && stage < FINDING_ACT) &&
@@ -84,7 +84,7 @@ static void spend(struct search *q, double share, void (*phase)(struct search *)
     q->most = most + (q->work - begun);
 }
 
-enum gb_status structure_search(struct window *w, double products, struct structure *best, struct gb_error *error)
+enum gb_status structure_search(struct diagnosis *w, double products, struct structure *best, struct gb_error *error)
 {
     struct search q = {.most = products, .status = GB_OK, .error = error};
     q.status = search_new(w, &q);
@@ -114,7 +114,7 @@ enum gb_status structure_search(struct window *w, double products, struct struct
     return q.status;
 }
 
-enum gb_status structure_plant(const struct window *w, const struct finding *finding, float *results,
+enum gb_status structure_plant(const struct diagnosis *w, const struct finding *finding, float *results,
                                struct gb_error *error)
 {
     struct stages s;
