@@ -84,6 +84,7 @@ def readable(file):
         text = stream.read()
     if file.endswith(".json"):
         return json.dumps(shortened(json.loads(text)), indent=0)
+    text = re.sub(r'(name="(?!verdict)\w+" value)="[^"]*"', r'\1="..."', text)
     return re.sub(r'(hostname|timestamp|time)="[^"]*"', r'\1="..."', text)
 
 
