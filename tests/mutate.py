@@ -108,6 +108,7 @@ CONDITION = re.compile(r"^(\s*(?:\} else )?if )\((.*)\)( \{)?\s*$")
 
 # Without these there is a leak, which sanitizers see, or less said where memory is short, which no test brings about.
 NO_MEMORY = re.compile(r"GB_ENOMEM|\bno_memory\(")
+ALL_ALLOCATED = re.compile(r"[^;{}]*\)\n\s*return GB_OK;\n\s*return [^;]*GB_ENOMEM")
 UNSEEN = re.compile(r"\b(\w*free|json_decref|H5\wclose|close|progress\w*)\(|" + NO_MEMORY.pattern)
 
 
@@ -173,7 +174,8 @@ def mutants_of(root, files):
         python, lines, found[name] = name.endswith(".py"), text.split("\n"), []
         for number in code_lines(text, python):
             line = lines[number - 1]
-            if NO_MEMORY.search("\n".join(lines[number:number + 1])): # a check of what was allocated
+            rest = "\n".join(lines[number - 1:number + 7])
+            if NO_MEMORY.search("\n".join(lines[number:number + 1])) or ALL_ALLOCATED.match(rest): # of what was allocated
                 continue
             found[name] += [(number, kind, line, new) for kind, new in edits_of_line(line, python)]
     return found
