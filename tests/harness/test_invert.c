@@ -59,7 +59,7 @@ static void expect_found(struct scene *s, enum grouping grouping)
     if (invert(&s->stages, TOKEN, grouping, INFINITY, delta, &work, &error) != GB_OK)
         fail_msg("grouping %d: %s", grouping, error.message);
     for (uint32_t u = 0; u < UNKNOWNS; u++)
-        if (!(fabs(delta[u] - s->wrong[u]) < 1e-5))
+        if (!(fabs(delta[u] - s->wrong[u]) < 1e-5) || (s->wrong[u] == 0.0 && delta[u] != 0.0))
             fail_msg("grouping %d, slot %u, element %u: %g, not %g", grouping, u / INNER, u % INNER, delta[u],
                      s->wrong[u]);
     /* A product of the matrix for each group that was taken at least, and no more than one for each group there is. */
