@@ -4,7 +4,9 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
 # step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]      only times, functions, verify, kernels, ranks, models or sanitizer
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, kernels, python, ranks, models or sanitizer
+# The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
+# installed into a folder of its own.
 set -u
 if [ $# -lt 2 ] || [ ! -x "$1/gaugeblock" ] || [ ! -d "$2" ]; then
     echo "usage: record.sh BUILD OUT [GROUP...], BUILD as cmake --build --preset gpu leaves it, OUT a folder" >&2
@@ -13,7 +15,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify kernels ranks models sanitizer}
+groups=${*:-times functions verify kernels python ranks models sanitizer}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -30,11 +32,11 @@ step() {
     name=$1
     shift
     began=$(date +%s)
-    if "$@" > "$out/$name.log" 2>&1; then
+    if "$@" > "$out/$name.log" 2> "$out/$name.err"; then
         echo "ok   $name, $(($(date +%s) - began)) s"
     else
         echo "FAIL $name (exit $?)"
-        tail -n 5 "$out/$name.log"
+        tail -q -n 5 "$out/$name.log" "$out/$name.err"
         touch "$work/failed"
     fi
 }
@@ -135,6 +137,15 @@ group_kernels() {
     record h200-study python3 "$here/tests/records.py" study verify.json *-reference.h5 *-cuda.h5
 }
 
+group_python() {
+    if [ -z "${GAUGEBLOCK_PREFIX:-}" ]; then
+        GAUGEBLOCK_PREFIX=$work/prefix
+        step install cmake --install "$build" --prefix "$GAUGEBLOCK_PREFIX"
+    fi
+    record h200-testing-triton env GAUGEBLOCK_PREFIX="$GAUGEBLOCK_PREFIX" PYTHONPATH="$here/python:${PYTHONPATH:-}" \
+        python3 "$here/tests/gpu/testing_triton.py"
+}
+
 # Dispatch and combine. Several devices are timed where there are several; on one, ranks take turns.
 group_ranks() {
     for ranks in 2 5; do
@@ -212,7 +223,7 @@ case " $groups " in *" times "*) group_times ;; esac
 for group in $groups; do
     case $group in
     times) ;;
-    functions | verify | kernels | ranks | models | sanitizer)
+    functions | verify | kernels | python | ranks | models | sanitizer)
         mkdir "$work/$group"
         (cd "$work/$group" && group_$group) &
         ;;
