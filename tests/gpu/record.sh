@@ -214,7 +214,7 @@ group_sanitizer() {
         echo "compute-sanitizer on the workers of cuda kernels and on bench_mma16 once, each step NAME = TOOL-FIXTURE-KERNEL," \
             "tests/gpu/record.sh, $("$program" list devices | sed -n 's/.*\(NVIDIA [A-Z0-9]*\).*/\1/p' | head -n 1)," \
             "$today, commit $commit"
-        grep -H 'SUMMARY' "$out"/sanitizer-*.log | sed 's|.*/\(sanitizer-[^:]*\).log:=* *|\1: |'
+        grep -Hs 'SUMMARY' "$out"/sanitizer-*.log "$out"/sanitizer-*.err | sed 's|.*/\(sanitizer-[^:]*\)\.[a-z]*:=* *|\1: |'
     } > "$out/h200-sanitizer.txt"
 }
 
