@@ -41,14 +41,14 @@ PARTS = {
         verify("s.h5", "faults", "faults/one-element*", more="--gate llama.cpp-fp4 -v -o r.json"),
         verify("s.h5", "faults", "faults/scaled-unordered", more="--require-coverage all -o r.json")]),
     "faults": (["make s.h5 --shape 8,3,96,48 --tokens 5"], [
-        verify("s.h5", "faults", "faults/*-unordered", "faults/*-declared", "faults/routed-*", more="-v --no-diagnosis -o r.md"),
+        verify("s.h5", "faults", "faults/*-unordered", "faults/*-declared", "faults/routed-w*", more="-v --no-diagnosis -o r.md"),
         verify("s.h5", "faults", "faults/none-*", "faults/zero-output", "faults/nan-output", "faults/crash",
                "faults/unwritten-*", "faults/writes-past-end", "faults/changes-*", "faults/nondeterministic", more="-v -o r.xml")]),
     "explain": (["make s.h5 --shape 6,2,64,48 --tokens 5"], [verify("s.h5", "mistakes", "mistakes/*.nvfp4", more="-o r.md")]),
     "explain_stages": (["make m.h5 --shape 6,2,64,32 --tokens 4 --format mxfp4", f"make s.h5 {SMALL}"], [
-        verify("m.h5", "mistakes", "mistakes/[sgne]*.mxfp4.*", more="-o r.md"),
-        verify("s.h5", "faults", "faults/nibble-order", "faults/last-block-of-x-dropped", "faults/scale-clamped",
-               more="--minimise small.h5 -o r.json"), "info small.h5"]),
+        verify("m.h5", "mistakes", "mistakes/[sg]*.mxfp4.*", more="-o r.md"),
+        verify("s.h5", "faults", "faults/last-block-of-x-dropped", "faults/scale-clamped", more="-o r.json"),
+        verify("m.h5", "mistakes", "mistakes/gate-up-swapped.mxfp4", more="--minimise small.h5"), "info small.h5"]),
     "power": ([f"make s.h5 {SMALL}", "make e.h5 --shape 8,3,128,128 --format mxfp8 --activations mxfp8 --tokens 5"], [
         "power s.h5 -o r.json", "power e.h5 -o r.md"]),
     "quantisers": ([
