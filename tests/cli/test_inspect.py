@@ -397,6 +397,15 @@ def check_refused():
     """What is no quantised checkpoint: one line, exit 2."""
     expect("no expert is stored as codes" in refused("inspect", CHECKPOINT), "a checkpoint of values")
     refused("inspect", path("nowhere"))
+    # An original of another size: half of each expert's neurons.
+    os.mkdir(path("narrow"))
+    narrow = {name: [dtype, array[:, :96] if "down_proj" in name else array[:96] if ".experts." in name else array]
+              for name, (dtype, array) in published.trained().items()}
+    published.write(path("narrow/model.safetensors"), narrow)
+    with open(os.path.join(CHECKPOINT, "config.json")) as stream, open(path("narrow/config.json"), "w") as target:
+        json.dump({**json.load(stream), "moe_intermediate_size": 96}, target)
+    said = refused("inspect", path("sound-modelopt-nvfp4"), "--original", path("narrow"))
+    expect("intermediate 96, but layer" in said, said)
     sound_folder = path("sound-modelopt-nvfp4")
     for arguments in (["--layers", "7"], ["--layers", "x"], ["--layers", "1-0"], ["-o", path("x.txt")],
                       ["--original", path("nowhere")], ["--original", sound_folder], [sound_folder],
