@@ -4,7 +4,7 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
 # step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, kernels, python, ranks, models or sanitizer
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, kernels, stale, python, ranks, models or sanitizer
 # The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
 # installed into a folder of its own.
 set -u
@@ -15,7 +15,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify kernels python ranks models sanitizer}
+groups=${*:-times functions verify kernels stale python ranks models sanitizer}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -137,6 +137,13 @@ group_kernels() {
     record h200-study python3 "$here/tests/records.py" study verify.json *-reference.h5 *-cuda.h5
 }
 
+# Kernels that remember, or touch memory that is not theirs.
+group_stale() {
+    step stale env GAUGEBLOCK="$program" SOURCE="$here" CUDA_STALE="$tests/libgb_cuda_stale_subject.so" SANITISED=0 \
+        FAULTS= MISTAKES= HDF5_FAULT= PROCESSORS= TMPFILE_FAULT= python3 "$here/tests/cli/test_gpu_stale.py" stale.json
+    record h200-stale python3 "$here/tests/records.py" kernels stale.json
+}
+
 group_python() {
     if [ -z "${GAUGEBLOCK_PREFIX:-}" ]; then
         GAUGEBLOCK_PREFIX=$work/prefix
@@ -223,7 +230,7 @@ case " $groups " in *" times "*) group_times ;; esac
 for group in $groups; do
     case $group in
     times) ;;
-    functions | verify | kernels | python | ranks | models | sanitizer)
+    functions | verify | kernels | stale | python | ranks | models | sanitizer)
         mkdir "$work/$group"
         (cd "$work/$group" && group_$group) &
         ;;
