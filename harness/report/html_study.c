@@ -112,13 +112,12 @@ static void next_token(const struct page *p)
     }
     struct study_interval top = study_top_agreement(p->c, STUDY_AGAINST_BF16, farthest);
     char text[STUDY_INTERVAL_TEXT];
-    fprintf(
-        p->stream,
-        "<li><b>Next token:</b> of all paths <code>%s</code> moves its distribution farthest from that of "
-        "<code>%s</code>, by %.2g nats (95 %% interval %s); the most probable token is the same for %.3g %% "
-        "of the tokens (95 %% interval %.3g to %.3g %%).</li>\n",
-        p->names[farthest], p->names[0], most.value, study_interval_text(most, 1.0, "%.2g to %.2g", text),
-        100.0 * top.value, 100.0 * top.low, 100.0 * top.high);
+    fprintf(p->stream,
+            "<li><b>Next token:</b> of all paths <code>%s</code> moves its distribution farthest from that of "
+            "<code>%s</code>, by %.2g nats (95 %% interval %s); the most probable token is the same for %.3g %% "
+            "of the tokens (95 %% interval %.3g to %.3g %%).</li>\n",
+            p->names[farthest], p->names[0], most.value, study_interval_text(most, 1.0, "%.2g to %.2g", text),
+            100.0 * top.value, 100.0 * top.low, 100.0 * top.high);
 }
 
 static void answers(const struct page *p)

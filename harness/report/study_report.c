@@ -74,7 +74,8 @@ static void drift_table(FILE *stream, bool markdown, const struct study_case *c,
         if (!isnan(g.exponent.value))
             snprintf(growth, sizeof growth, "%.2f +- %.2f", g.exponent.value, g.error);
         row(&t, false, "%s|%.3e  %s|%.8f|%.1f|%.0f|%.0f of %u|%s|%.2e|%.2e", c->path[p].name, i.value,
-            study_interval_text(i, 1.0, "%.2e .. %.2e", text), f.cosine_min, f.sqnr_db, f.max_ulp, f.changed, c->samples, growth, f.injected, f.carried);
+            study_interval_text(i, 1.0, "%.2e .. %.2e", text), f.cosine_min, f.sqnr_db, f.max_ulp, f.changed,
+            c->samples, growth, f.injected, f.carried);
     }
     fputc('\n', stream);
 }
