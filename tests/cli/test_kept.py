@@ -56,8 +56,8 @@ PARTS = {
         "make u.h5 --operator silu_mul_quantise --recipe mxfp8.rceil/1 --shape 6,96",
         "make d.h5 --operator dispatch --shape 8,3,96 --ranks 4 --recipe nvfp4.trtllm/1 --routing holes",
         "make c.h5 --operator combine --shape 8,3,96 --ranks 4 --accumulation sender"], [
-        *(verify(fixture, "quantisers", "*", more="-v -o r.md") for fixture in ("q.h5", "u.h5")),
-        *(verify(fixture, "ranks", "*", more="-v -o r.json") for fixture in ("d.h5", "c.h5")),
+        *(verify(fixture, "quantisers", "cpu/*", "*quantise-*", "open-*", more="-v -o r.md") for fixture in ("q.h5", "u.h5")),
+        *(verify(fixture, "ranks", "cpu/*", "*-*", more="-v -o r.json") for fixture in ("d.h5", "c.h5")),
         *(f"power {fixture} -o r.json -o r.md" for fixture in ("q.h5", "u.h5", "d.h5", "c.h5"))]),
     "study": ([f"make s.h5 {SMALL}", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
         "study drift t.h5 -o d.h5 --csv d.csv --table d.md",

@@ -55,6 +55,11 @@ for mistake in MISTAKES if ALL else ("output",):
     expect('save="failing.h5"' in text and "verify problem" not in text, text)
 fails(assert_moe_close, np.zeros_like(y), **a.arguments(), says="bound exceeded")
 fails(assert_moe_close, np.full_like(y, np.nan), **a.arguments(), says="bound exceeded")
+b = arrays(gaugeblock.make(path("one.h5"), shape=(8, 2, 128, 64), tokens=16, format="nvfp4"))
+one = kernel(b)
+one[3, 5] = np.nan
+text = fails(assert_moe_close, one, **b.arguments(), says="output NaN", quick=True)
+expect(text.startswith("\nFAIL") and "in tokens 3 only; in columns 5 only" in text, text)
 
 # A claim widens the limits, or makes bits binding.
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
