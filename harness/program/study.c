@@ -170,7 +170,7 @@ static void check_sensitivity(struct argp_state *state, struct study_options *o)
     if (o->inputs != 1 || !o->input[0].path || !s->original)
         usage_error(state, "sensitivity needs one fixture and --original, the checkpoint it was quantised from");
     if (o->paths || o->record || o->table || o->resume || o->kernels)
-        usage_error(state, "--paths, --record, --table, --resume and --kernel go with drift and closeness");
+        usage_error(state, "-o, --paths, --table, --resume and --kernel go with drift and closeness");
     o->sensitivity.fixture = o->input[0].path;
     o->sensitivity.csv = o->csv;
 }
