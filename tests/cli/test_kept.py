@@ -87,8 +87,7 @@ def readable(file):
     if file.endswith(".json"):
         return json.dumps(shortened(json.loads(text)), indent=0)
     text = re.sub(r'(name="(?!verdict)\w+" value)="[^"]*"', r'\1="..."', text)
-    text = re.sub(r'(<td class="text">(?:[\w.]*\.)?(?:environment\.\w+|seconds|library_sha256)</td><td[^>]*>)[^<]*', r"\1...",
-                  text)
+    text = re.sub(r'(<td class="text">(?:[\w.]*\.)?(?:environment\.\w+|seconds|library_sha256)</td>)<td[^<]*', r"\1<td>...", text)
     return re.sub(r'(hostname|timestamp|time)="[^"]*"', r'\1="..."', text)
 
 
@@ -104,7 +103,7 @@ def said(line):
     text = re.sub(r"-?\b\d(\.\d+)?e-(1[3-9]|[2-9]\d|\d{3})\b", "0", text)
     for name, library in LIBRARIES.items():
         text = text.replace(os.path.realpath(library), f"{name}.so")
-    text = text.replace(folder.name + "/", "")
+    text = re.sub(r"(html: \d+ results, )\d+", r"\1...", text.replace(folder.name + "/", ""))
     return re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:]+(Z| UTC)?", "...", text)
 
 
