@@ -98,3 +98,7 @@ for command, option, low, high in (("bench", "samples", 1, 31), ("bench", "timeo
         expect(f"--{option} {number}: give a whole number from {low} to {high}" in said, said)
     for number in (low, high):
         expect("whole number" not in run(command, f"--{option}={number}", "--none", code=2).stderr, f"--{option} {number}")
+
+# Libraries that are none.
+for library, words in ((path("none.so"), "no such subject library"), (os.path.dirname(path("none.so")), "no regular file")):
+    expect(words in refused("list", "kernels", "--subject", library), library)
