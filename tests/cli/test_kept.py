@@ -35,7 +35,7 @@ PARTS = {
         "--operator combine --shape 8,3,96 --ranks 4 --ranks-per-node 2 --accumulation node --routing equal")
         for line in (f"make p.h5 {options}", "info p.h5 --coverage")] + [
         f"import {MODEL} t.h5 --format mxfp8 --activations mxfp8 --capture {ACTIVATIONS} --tokens 5", "info t.h5 --coverage",
-        *(f"list {what}" for what in ("formats", "recipes", "routers", "contracts", "models", "gates"))]),
+        *(f"list {what}" for what in ("formats", "recipes", "conversions", "routers", "contracts", "models", "gates"))]),
     "verify": ([f"make s.h5 {SMALL}", f"make m.h5 {SMALL} --format mxfp8 --activations mxfp8 --routing holes",
                 "make f.h5 --shape 4,2,128,128 --tokens 3 --format fp8 --activations fp8"], [
         "verify f.h5 --kernel cpu/fp8-fp8-layer -o r.json", "verify s.h5 --batch 1,9 -v -o r.json -o r.md -o r.xml",
