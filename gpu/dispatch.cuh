@@ -416,7 +416,7 @@ __device__ __forceinline__ void gb_place_words(const gb_dispatch_job &job, uint3
             ((uint32_t *)(window + job.at.routes))[row] = k ? two.y : two.x;
 }
 
-/* Words of a row of a private buffer, from `first` on, to their place: gb_taken_words. */
+/* Words of a row of a private buffer, from `first` on, to their place: as many as GB_DISPATCH_PAIRS of each thread. */
 __device__ __forceinline__ void gb_take_early(const gb_dispatch_job &job, const uint64_t *from, uint32_t first,
                                               uint32_t row, uint32_t sender, uint32_t call)
 {
@@ -490,7 +490,7 @@ static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, 
     }
 }
 
-/* The routing into shared memory; nothing has been waited for before. memory: gb_dispatch_shared_bytes. */
+/* The routing into shared memory; nothing has been waited for before. memory: the dynamic part. */
 __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch_job &job, uint32_t *memory,
                                                                gb_dispatch_shared *shared)
 {

@@ -124,7 +124,7 @@ with h5py.File(path("head.h5")) as file, h5py.File(path("drift.h5")) as plain:
     expect((case["open_loop/original/error2"][:] == plain["cases/0/open_loop/original/error2"][:]).all(), "the same study")
 run("report", path("head.h5"), "-o", path("head.html"))
 with open(path("head.html")) as stream:
-    expect("Logits (100 words) against bf16 activations" in stream.read(), "the page has no logits")
+    expect("Logits over a vocabulary of 100 against bf16 activations" in stream.read(), "the page has no logits")
 head(7, **{"lm_head.weight": None, "model.embed_tokens.weight": random.standard_normal((7, 384))})
 expect("logits of 7 words" in run("study", "drift", tiny, "--head", model).stdout, "a tied head")
 expect("holds another study" in refused("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--resume"), "head")
