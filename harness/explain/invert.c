@@ -170,6 +170,8 @@ static void take(struct system *y, uint32_t unknown)
 static void solve(const struct system *y, double *delta)
 {
     memset(delta, 0, y->unknowns * sizeof *delta);
+    if (!y->count) /* of few equations none may be taken */
+        return;
     cblas_dtrsv(CblasRowMajor, CblasUpper, CblasNoTrans, CblasNonUnit, (int)y->count, y->factor, (int)y->most, y->along,
                 1);
     for (uint32_t c = 0; c < y->count; c++)

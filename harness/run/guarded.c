@@ -10,17 +10,20 @@
 enum { CANARY_BYTES = 16384, ALIGNMENT = 256, PIECE_BYTES = 1 << 22, GUARD_BYTES = 1 << 16 };
 
 /* Two bytes are a NaN as bf16, and four as FP32, so that what is read there shows. */
-static uint8_t canary_byte(size_t i)
+static void fill_canary(uint8_t canary[CANARY_BYTES])
 {
-    return i % 2 ? 0x7F | (uint8_t)(i * 58) : 0x81 | (uint8_t)(i * 29);
+    enum { PERIOD = 256 }; /* of the low bytes of i * 58 and i * 29 */
+    for (size_t i = 0; i < PERIOD; i++)
+        canary[i] = i % 2 ? 0x7F | (uint8_t)(i * 58) : 0x81 | (uint8_t)(i * 29);
+    for (size_t i = PERIOD; i < CANARY_BYTES; i += PERIOD)
+        memcpy(canary + i, canary, PERIOD);
 }
 
 /* The right canary starts at the payload's last byte + 1, whatever the alignment. */
 static enum gb_status write_canaries(const struct guarded *b, struct gb_error *error)
 {
     uint8_t canary[CANARY_BYTES];
-    for (size_t i = 0; i < CANARY_BYTES; i++)
-        canary[i] = canary_byte(i);
+    fill_canary(canary);
     enum gb_status status = b->left ? b->memory->upload(b->base, canary, b->left, error) : GB_OK;
     if (status == GB_OK && b->right)
         status = b->memory->upload((char *)b->payload + b->bytes, canary, b->right, error);
@@ -218,16 +221,16 @@ enum gb_status guarded_read(const struct guarded *buffer, void *content, struct 
 
 enum gb_status guarded_intact(const struct guarded *buffer, bool *intact, struct gb_error *error)
 {
-    uint8_t left[CANARY_BYTES], right[CANARY_BYTES];
+    uint8_t canary[CANARY_BYTES], left[CANARY_BYTES], right[CANARY_BYTES];
     *intact = true;
     if (!buffer->bytes)
         return GB_OK;
     enum gb_status status = buffer->left ? buffer->memory->download(left, buffer->base, buffer->left, error) : GB_OK;
     if (status == GB_OK && buffer->right)
         status = buffer->memory->download(right, (char *)buffer->payload + buffer->bytes, buffer->right, error);
-    for (size_t i = 0; status == GB_OK && i < CANARY_BYTES; i++)
-        *intact &=
-            (i >= buffer->left || left[i] == canary_byte(i)) && (i >= buffer->right || right[i] == canary_byte(i));
+    fill_canary(canary);
+    if (status == GB_OK)
+        *intact = !memcmp(left, canary, buffer->left) && !memcmp(right, canary, buffer->right);
     return status;
 }
 
@@ -241,7 +244,9 @@ enum gb_status guarded_equals(const struct guarded *buffer, size_t offset, const
                               bool *equal, struct gb_error *error)
 {
     *equal = true;
-    char *piece = malloc(PIECE_BYTES);
+    if (!bytes)
+        return GB_OK;
+    char *piece = malloc(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
     if (!piece)
         return gb_fail(error, GB_ENOMEM, "no memory to check inputs");
     enum gb_status status = GB_OK;

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -123,7 +124,7 @@ with h5py.File(path("head.h5")) as file, h5py.File(path("drift.h5")) as plain:
     expect((case["open_loop/original/error2"][:] == plain["cases/0/open_loop/original/error2"][:]).all(), "the same study")
 run("report", path("head.h5"), "-o", path("head.html"))
 with open(path("head.html")) as stream:
-    expect("Logits (100 words) against bf16 activations" in stream.read(), "the page has no logits")
+    expect("Logits over a vocabulary of 100 against bf16 activations" in stream.read(), "the page has no logits")
 head(7, **{"lm_head.weight": None, "model.embed_tokens.weight": random.standard_normal((7, 384))})
 expect("logits of 7 words" in run("study", "drift", tiny, "--head", model).stdout, "a tied head")
 expect("holds another study" in refused("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--resume"), "head")
@@ -257,6 +258,15 @@ with h5py.File(path("long.h5")) as file:
 run(*long, "--resume")  # finished: prints them again
 with h5py.File(path("long.h5")) as file:
     expect(attribute(file, "content_sha256") == resumed, "and again")
+
+# One token has no interval, and nothing is said to differ.
+for kind in ("drift", "closeness"):
+    one = run("study", kind, "--shape", "8,2,256,128", "--layers", "3", "--tokens", "1", "-o", path("one.h5"), "--csv",
+              path("one.csv"), "--table", path("one.md")).stdout
+    run("report", path("one.h5"), "-o", path("one.html"))
+    texts = [one] + [open(path(name)).read() for name in ("one.csv", "one.md", "one.html")]
+    expect("unknown" in one and not any(re.search(r"(?i)\b(nan|inf)\b", text) for text in texts), f"{kind}: {one}")
+    expect("95 % interval unknown" in texts[3] and "The next one that differs" not in texts[3], "one token tells nothing apart")
 
 # Bad usage and bad input.
 refused("study", "drift")

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Findings in words: every effect, every axis, every array. */
+#include "harness/explain/finding_text.h"
+#include "tests/support/check.h"
+
+#include <math.h>
+
+#define ONLY(first_, count_)                                                                                           \
+    {                                                                                                                  \
+        .kind = AXIS_RANGE, .first = first_, .count = count_                                                           \
+    }
+#define EVERY(first_, count_, period_)                                                                                 \
+    {                                                                                                                  \
+        .kind = AXIS_MODULO, .first = first_, .count = count_, .period = period_                                       \
+    }
+
+static const struct {
+    struct finding finding;
+    const char *name, *kind;
+} cases[] = {
+    {{.stage = FINDING_GATE, .effect = FINDING_FACTOR, .amount = 0.5}, "gate_proj: multiplied by 0.5", "multiplied"},
+    {{.stage = FINDING_UP, .effect = FINDING_FACTOR, .amount = -1.0}, "up_proj: sign inverted", "multiplied"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ADD, .amount = 0.25}, "intermediate: 0.25 added", "added"},
+    {{.stage = FINDING_ACT, .effect = FINDING_CONSTANT, .amount = 0.0}, "intermediate: zero", "zero"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CONSTANT, .amount = NAN}, "output: NaN", "constant"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CONSTANT, .amount = 2.0}, "output: 2 everywhere", "constant"},
+    {{.stage = FINDING_INPUT, .effect = FINDING_NEGATIVE}, "input x: sign lost", "sign lost"},
+    {{.stage = FINDING_REQUANT, .effect = FINDING_SATURATE, .amount = 6.0},
+     "quantised intermediate: saturated at 6",
+     "saturated"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_FLUSH, .amount = 0.125},
+     "down_proj: magnitudes below 0.125 flushed to zero",
+     "flushed"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_BF16}, "intermediate: rounded to bf16", "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_BF16_TRUNCATED},
+     "intermediate: truncated to bf16",
+     "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_FP16}, "intermediate: rounded to FP16", "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_E4M3}, "intermediate: rounded to E4M3", "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_E5M2}, "intermediate: rounded to E5M2", "rounded"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_ELEMENT, .offset = 3},
+     "output: those of the column 3 further on",
+     "other column"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_ELEMENT, .offset = -3},
+     "down_proj: those of the row 3 before",
+     "other column"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_ELEMENT, .offset = -32},
+     "down_proj: halves of a row exchanged",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_XOR, .offset = 32},
+     "output: halves of a row exchanged",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_XOR, .offset = 1},
+     "output: columns exchanged in pairs of 1 (index xor 1)",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_XOR, .offset = 4},
+     "output: columns exchanged in runs of 4 (index xor 4)",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_REVERSE}, "output: columns in reverse", "reversed"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN, .offset = 1},
+     "output: those of the next token",
+     "other token"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN, .offset = -3, .tokens = ONLY(11, 1)},
+     "output of token 11: those of token 14",
+     "other token"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN, .offset = 3, .tokens = ONLY(13, 1)},
+     "output of token 13: those of token 10",
+     "other token"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_SLOT, .offset = -1, .slots = ONLY(1, 2)},
+     "down_proj of slots 1-2: those of the previous slot",
+     "other slot"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_EXPERT, .offset = 1, .experts = ONLY(5, 1)},
+     "gate_proj and up_proj of expert 5: with the weights of the next expert",
+     "other expert"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_EXPERT, .offset = -1, .experts = EVERY(0, 1, 2)},
+     "down_proj of even experts: with the weights of the previous expert",
+     "other expert"},
+    {{.stage = FINDING_REQUANT, .effect = FINDING_SCALES, .offset = 1},
+     "quantised intermediate: scales of the next block",
+     "other scales"},
+    {{.stage = FINDING_REQUANT, .effect = FINDING_SCALES, .offset = -1},
+     "quantised intermediate: scales of the previous block",
+     "other scales"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_SWAPPED},
+     "gate_proj and up_proj: gate and up exchanged",
+     "exchanged"},
+    {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_FACTOR, .amount = 2.0, .experts = EVERY(1, 1, 2)},
+     "routing weight of odd experts: multiplied by 2",
+     "multiplied"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_CONSTANT, .elements = EVERY(3, 1, 8)},
+     "down_proj, rows 3 of every 8: zero",
+     "some elements: zero"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_CONSTANT, .elements = EVERY(3, 2, 8)},
+     "down_proj, rows 3-4 of every 8: zero",
+     "some elements: zero"},
+    {{.stage = FINDING_DOWN,
+      .effect = FINDING_CONSTANT,
+      .elements = {.kind = AXIS_LIST, .count = 3, .list = {1, 4, 6}}},
+     "down_proj, rows 1, 4 and 6: zero",
+     "some elements: zero"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_CONSTANT, .k = ONLY(16, 16)},
+     "gate_proj and up_proj, columns 16-31 of K: left out",
+     "left out"},
+};
+
+static void every_finding_has_words(void **state)
+{
+    const struct finding_frame frame = {.width = 64, .first_token = 10, .tokens = 6};
+    char text[320];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct finding *f = &cases[i].finding;
+        bool anywhere = !f->tokens.kind && !f->slots.kind && !f->experts.kind && !f->elements.kind && !f->k.kind;
+        finding_name(f, &frame, text, sizeof text);
+        assert_string_equal(text, cases[i].name);
+        finding_kind(f, text, sizeof text);
+        assert_string_equal(text, cases[i].kind);
+        assert_int_equal(finding_is_everywhere(f), anywhere);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_finding_has_words)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
