@@ -158,13 +158,13 @@ static void expect_share_of_exchange(struct scene *s)
 {
     float *output = s->subject->layer[0].output, *row[] = {output + 3 * 128, output + 9 * 128};
     const float *right[] = {s->trace.output + 3 * 128, s->trace.output + 9 * 128};
-    row[0][5] += (float)sqrt(0.006 * distance2(right[0], right[1], 128));
+    row[0][5] += (float)sqrt(0.0016 * distance2(right[0], right[1], 128));
     double all = distance2(row[0], right[0], 128) + distance2(row[1], right[1], 128);
     double left = distance2(row[0], right[1], 128);
     struct explanation *explanation = explained(s);
     assert_non_null(explanation);
     if (strcmp(explanation->best.name, "token 3 and token 9 exchanged") ||
-        fabs(explanation->best.explains - (1.0 - left / all)) > 1e-9 || left < 1e-3 * all)
+        fabs(explanation->best.explains - (1.0 - left / all)) > 1e-9 || left < 5e-4 * all)
         fail_msg("%s: %.9f, not %.9f", explanation->text, explanation->best.explains, 1.0 - left / all);
     explanation_free(explanation);
 }
