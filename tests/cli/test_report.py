@@ -58,7 +58,7 @@ class Page(html.parser.HTMLParser):
 
 
 tiny = path("tiny.h5")
-run("import", CHECKPOINT, tiny, "--format", "nvfp4", "--capture", CAPTURE)
+run("import", CHECKPOINT, tiny, "--format", "nvfp4", "--capture", CAPTURE, "--tokens", "16")
 run("study", "drift", tiny, "-o", path("drift.h5"), "--csv", path("drift.csv"))
 run("study", "drift", "--shape", "8,2,256,128", "--layers", "26", "--tokens", "4", "-o", path("deep.h5"))
 run("verify", small(), "-o", path("record.json"))
@@ -171,7 +171,7 @@ def check_charts():
     changed = charts["Tokens whose experts changed, against float64 with the original weights"]
     for one, layer, value in (re.fullmatch(r"(.*), (\d+): (.*)", tip).groups() for tip in changed):
         count = float(figures["open_loop", "original", one, layer, "changed_tokens"]["value"])
-        expect(abs(float(value) - 100 * count / 64) < 1e-3 * max(1, float(value)), f"{one}, layer {layer}: {value} %")
+        expect(abs(float(value) - 100 * count / 16) < 1e-3 * max(1, float(value)), f"{one}, layer {layer}: {value} %")
 
 
 check_tables("original")
@@ -182,7 +182,7 @@ best = min((float(r["value"]), name) for (truth, name), r in rows.items() if tru
 expect(f"Closest to float64 with the quantised weights: {best[1]} . Relative L2 error of its residual stream after the last layer: "
        f"{100 * best[0]:.3g} %"
        in words.replace(best[1] + ".", best[1] + " ."), words[:2000])
-expect("of 64 tokens" in words and re.search(r"for 0 by bf16.fma32 +and \d+ by mxfp4.fma32", words), "changed experts")
+expect("of 16 tokens" in words and re.search(r"for 0 by bf16.fma32 +and \d+ by mxfp4.fma32", words), "changed experts")
 expect("Verdict PASS" in words and any("cases" in caption for caption in tables), str(list(tables)))
 expect(tables["shapes 0: kernels"][1][:2] == ["by table, 1 x 768", "6.73"], str(tables["shapes 0: kernels"]))
 expect(text.count("<figure>") >= 16 and text.count("<title>") > 500, "charts")

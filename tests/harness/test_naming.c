@@ -281,7 +281,7 @@ static void name_kernel_faults(enum kernel_faults which, unsigned count, unsigne
 
 static void mistakes_of_kernels_are_named(void **state)
 {
-    unsigned known[SCORES] = {0}, held_out[SCORES] = {0}, count = printed ? faults : whole ? 100 : 4;
+    unsigned known[SCORES] = {0}, held_out[SCORES] = {0}, count = printed ? faults : whole ? 100 : 3;
     (void)state;
     name_kernel_faults(KERNEL_FAULTS_KNOWN, count, known);
     name_kernel_faults(KERNEL_FAULTS_HELD_OUT, count, held_out);
@@ -313,7 +313,7 @@ static uint32_t used_expert(const struct scene *s, uint64_t *random)
 /* Two factors of different experts: named right if both are, by what they make together. */
 static void two_causes_are_named(void **state)
 {
-    unsigned of[SCORES] = {0}, pairs = printed ? faults : whole ? 70 : 3, two = 0;
+    unsigned of[SCORES] = {0}, pairs = printed ? faults : whole ? 70 : 2, two = 0;
     uint64_t random = first_seed;
     (void)state;
     for (unsigned n = 0; n < SCENES; n++) {
