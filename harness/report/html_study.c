@@ -149,9 +149,9 @@ static void summary_table(const struct study_page *p, enum study_truth truth)
     char caption[160], cells[COLUMNS][CELL], text[STUDY_INTERVAL_TEXT], stream_head[CELL * 2], output_head[CELL * 2];
     snprintf(stream_head, sizeof stream_head, "error of the stream over that of %s", p->names[0]);
     snprintf(output_head, sizeof output_head, "error of layer outputs over that of %s", p->names[0]);
-    const char *const heads[COLUMNS] = {"path",     "relative L2", "95 % interval", "min cosine",
-                                        "SQNR, dB", "max |error|", "max bf16 ulp",  "changed tokens",
-                                        "growth",   stream_head,   output_head};
+    const char *const heads[COLUMNS] = {"path",         "relative L2",    "95 % interval", stream_head,
+                                        output_head,    "min cosine",     "SQNR, dB",      "max |error|",
+                                        "max bf16 ulp", "changed tokens", "growth"};
     snprintf(caption, sizeof caption, "Residual stream after layer %.0f against %s", c->model_layer[c->layers - 1],
              study_page_against(truth));
     html_table_begin(p->stream, caption, heads, COLUMNS);
@@ -165,15 +165,15 @@ static void summary_table(const struct study_page *p, enum study_truth truth)
         cell(cells, 0, "%s", p->names[i]);
         cell(cells, 1, "%.3e", r.value);
         cell(cells, 2, "%s", study_interval_text(r, 1.0, "%.2e to %.2e", text));
-        cell(cells, 3, "%.8f", f.cosine_min);
-        cell(cells, 4, "%.1f", f.sqnr_db);
-        cell(cells, 5, "%.2e", f.max_abs);
-        cell(cells, 6, "%.0f", f.max_ulp);
-        cell(cells, 7, "%.0f", f.changed);
-        cell(cells, 8, isnan(g.exponent.value) ? "" : "%.2f \xc2\xb1 %.2f", g.exponent.value, g.error);
-        cell(cells, 9, i ? "%.3f (%s)" : "1", of_stream.value,
+        cell(cells, 3, i ? "%.3f (%s)" : "1", of_stream.value,
              study_interval_text(of_stream, 1.0, "%.3f to %.3f", text));
-        cell(cells, 10, i ? "%.3f (%s)" : "1", times.value, study_interval_text(times, 1.0, "%.3f to %.3f", text));
+        cell(cells, 4, i ? "%.3f (%s)" : "1", times.value, study_interval_text(times, 1.0, "%.3f to %.3f", text));
+        cell(cells, 5, "%.8f", f.cosine_min);
+        cell(cells, 6, "%.1f", f.sqnr_db);
+        cell(cells, 7, "%.2e", f.max_abs);
+        cell(cells, 8, "%.0f", f.max_ulp);
+        cell(cells, 9, "%.0f", f.changed);
+        cell(cells, 10, isnan(g.exponent.value) ? "" : "%.2f \xc2\xb1 %.2f", g.exponent.value, g.error);
         put(p->stream, cells, COLUMNS);
     }
     html_table_end(p->stream);

@@ -133,12 +133,12 @@ def check_tables(truth):
         of = "open_loop", truth, row[0], "1"
         shows(row[1], (*of, "relative_l2"))
         shows(row[2], (*of, "relative_l2"), "low", "high")
-        for n, name in enumerate(("cosine_min", "sqnr_db", "max_abs", "max_bf16_ulp", "changed_tokens"), 3):
+        for n, name in enumerate(("cosine_min", "sqnr_db", "max_abs", "max_bf16_ulp", "changed_tokens"), 5):
             shows(row[n], (*of, name))
         if row[0] != paths[0]:
-            shows(row[10], ("layer", truth, row[0], "", "closeness"), "value", "low", "high")
+            shows(row[4], ("layer", truth, row[0], "", "closeness"), "value", "low", "high")
             error, of_bf16 = (float(rows[truth, one]["value"]) for one in (row[0], paths[0]))
-            expect(abs(float(row[9].split()[0]) * of_bf16 / error - 1) < 1e-3, f"{row[9]}: {error} over {of_bf16}")
+            expect(abs(float(row[3].split()[0]) * of_bf16 / error - 1) < 1e-3, f"{row[3]}: {error} over {of_bf16}")
     table = tables[f"By layer, against float64 with the {truth} weights"]
     expect([row[:2] for row in table[1:]] == [[name, layer] for name in paths for layer in "01"], str(table))
     for row in table[1:]:
