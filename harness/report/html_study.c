@@ -242,10 +242,15 @@ static void write_case(const struct study_page *p)
                  study_page_against((enum study_truth)t));
         by_layer(p, title, "relative L2", (enum study_truth)t, relative_l2, true, true);
     }
-    by_layer(p, "Injected by each layer, against float64 with the original weights", "relative L2", STUDY_ORIGINAL,
-             injected, true, false);
-    by_layer(p, "Tokens whose experts changed, against float64 with the original weights", "% of the tokens",
-             STUDY_ORIGINAL, changed, false, false);
+    for (int t = STUDY_TRUTHS; t-- > 0;) {
+        snprintf(title, sizeof title, "Injected by each layer, against %s", study_page_against((enum study_truth)t));
+        by_layer(p, title, "relative L2", (enum study_truth)t, injected, true, false);
+    }
+    for (int t = STUDY_TRUTHS; t-- > 0;) {
+        snprintf(title, sizeof title, "Tokens whose experts changed, against %s",
+                 study_page_against((enum study_truth)t));
+        by_layer(p, title, "% of the tokens", (enum study_truth)t, changed, false, false);
+    }
     closeness(p);
     ulp_histogram(p, STUDY_QUANTISED);
     ulp_histogram(p, STUDY_ORIGINAL);

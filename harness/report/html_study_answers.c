@@ -141,9 +141,9 @@ static void changed_experts(const struct study_page *p, uint32_t farthest)
     }
     fprintf(p->stream,
             "<li><b>Changed experts:</b> in layer %.0f, of %u tokens, another set of experts is chosen than by float64 "
-            "with the quantised weights for %.0f by <code>%s</code> and %.0f by <code>%s</code>. Than by float64 with "
-            "the original weights it is for %.0f and %.0f, which holds what the weights' own errors move: experts that "
-            "the router ranks nearly alike change places at a small error, so that fewer is not better there.</li>\n",
+            "with the quantised weights for %.0f by <code>%s</code> and %.0f by <code>%s</code>. Against float64 with "
+            "the original weights these are %.0f and %.0f, but most of them come from the weights' own errors and from "
+            "experts that the router ranks nearly alike: they do not rank paths.</li>\n",
             c->model_layer[c->layers - 1], c->samples, of[STUDY_QUANTISED][0], p->names[0], of[STUDY_QUANTISED][1],
             p->names[farthest], of[STUDY_ORIGINAL][0], of[STUDY_ORIGINAL][1]);
 }
@@ -168,8 +168,11 @@ void study_page_answers(const struct study_page *p)
             "injected errors of <code>%s</code> against the original weights",
             c->model_layer[worst], 100.0 * part, p->names[0]);
     worst = worst_layer(p, STUDY_ORIGINAL, farthest, &part);
-    fprintf(p->stream, "; for <code>%s</code>, the farthest path, layer %.0f with %.0f %%.</li>\n", p->names[farthest],
+    fprintf(p->stream, "; for <code>%s</code>, the farthest path, layer %.0f with %.0f %%", p->names[farthest],
             c->model_layer[worst], 100.0 * part);
+    worst = worst_layer(p, STUDY_QUANTISED, farthest, &part);
+    fprintf(p->stream, ", and against the quantised weights layer %.0f with %.0f %%.</li>\n", c->model_layer[worst],
+            100.0 * part);
     changed_experts(p, farthest);
     if (c->vocabulary)
         next_token(p);

@@ -43,13 +43,16 @@ with h5py.File(path("study.h5")) as file:
         share = injected.max(axis=0) / injected.sum(axis=0)
         far = error.argmax()  # of the original weights, the last of the loop
         layer = case["truth/model_layer"][:][injected.argmax(axis=0)].astype(int)
+        near = (case["teacher_forced/quantised/error2"][:, far].sum(axis=1)
+                / case["truth/quantised/stream2"][:].sum(axis=1))
         different += layer[0] != layer[1] or round(100 * share[0]) != round(100 * share[1])
         said(text, r"hurts most: layer (\d+), which injects (\d+) % of .* errors of (\S+) against .* for (\S+), the farthest path, "
-             r"layer (\d+) with (\d+) %", (layer[0], f"{100 * share[0]:.0f}", names[0], names[far], layer[far],
-                                            f"{100 * share[far]:.0f}"), "the layer that hurts most")
+             r"layer (\d+) with (\d+) %, and against the quantised weights layer (\d+) with (\d+) %",
+             (layer[0], f"{100 * share[0]:.0f}", names[0], names[far], layer[far], f"{100 * share[far]:.0f}",
+              int(case["truth/model_layer"][near.argmax()]), f"{100 * near.max() / near.sum():.0f}"), "the layer that hurts most")
         near, wide = (case[f"open_loop/{truth}/changed"][-1].sum(axis=1) for truth in ("quantised", "original"))
         said(text, r"in layer (\d+), of (\d+) tokens, .* for (\d+) by (\S+) and (\d+) by (\S+)\. "
-             r".* for (\d+) and (\d+),",
+             r".* these are (\d+) and (\d+),",
              (3, 48, f"{near[0]:.0f}", names[0], f"{near[far]:.0f}", names[far], f"{wide[0]:.0f}", f"{wide[far]:.0f}"),
              "changed experts")
         for truth in ("quantised", "original"):
