@@ -562,7 +562,7 @@ static enum gb_status results(const struct plan *plan, struct gb_error *error)
     return status;
 }
 
-/* No file that is written is one that is read. */
+/* No file that is written is one that is read, or another one that is written. */
 static enum gb_status check_files(const struct study_options *o, struct gb_error *error)
 {
     const char *const written[] = {o->record, o->csv, o->table};
@@ -575,7 +575,7 @@ static enum gb_status check_files(const struct study_options *o, struct gb_error
     for (int i = 0; status == GB_OK && i < 3; i++)
         if (written[i])
             status = output_guard(written[i], inputs, count, error);
-    return status;
+    return status == GB_OK ? output_guard_each(written, 3, error) : status;
 }
 
 static const struct argp argp = {

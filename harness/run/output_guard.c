@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -26,6 +29,36 @@ enum gb_status output_guard(const char *path, const char *const *inputs, uint32_
     for (uint32_t i = 0; i < count; i++)
         if (inputs[i] && stat(inputs[i], &input) == 0 && same_file(&target, &input))
             return refuse(path, inputs[i], error);
+    return GB_OK;
+}
+
+/* Where a file that may not be there yet lies: the folder's stat and the name in it. false: there is no such folder. */
+static bool place_of(const char *path, struct stat *folder, const char **name)
+{
+    char text[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    snprintf(text, sizeof text, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return stat(text, folder) == 0;
+}
+
+static bool same_output(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    const char *name_a, *name_b;
+    if (stat(a, &of_a) == 0 && stat(b, &of_b) == 0)
+        return same_file(&of_a, &of_b) && S_ISREG(of_a.st_mode);
+    return place_of(a, &of_a, &name_a) && place_of(b, &of_b, &name_b) && same_file(&of_a, &of_b) &&
+           !strcmp(name_a, name_b);
+}
+
+enum gb_status output_guard_each(const char *const *outputs, uint32_t count, struct gb_error *error)
+{
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (outputs[i] && outputs[j] && same_output(outputs[i], outputs[j]))
+                return gb_fail(error, GB_EINVAL, "%.200s: is to be written twice (%.200s); name another file",
+                               outputs[i], outputs[j]);
     return GB_OK;
 }
 

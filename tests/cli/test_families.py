@@ -265,6 +265,7 @@ expect("2 captured layers: the same experts for every token, outputs within 0.0e
 OUTPUT, IDS = "layer1.output_f64", "layer1.router_ids_i64"
 for change, words in ((put(OUTPUT, lambda d, a: [d, a * 1.01]), ["layer 1", "output differs", "relative L2"]),
                       (put(OUTPUT, lambda d, a: [d, a * np.nan]), ["layer1.output_f64", "element 0 is nan"]),
+                      (put(OUTPUT, lambda d, a: [d, a * 0 + 1e39]), ["layer1.output_f64", "element 0 is 1e+39"]),
                       (put(IDS, lambda d, a: [d, (a + 1) % 16]), ["layer 1", "other experts", "of 8 tokens"])):
     refused(path("known"), *words, options=captured(change))
     run("import", path("known"), path("own.h5"), "--trust", *captured(change))

@@ -274,7 +274,9 @@ refused("study", tiny)
 refused("study", "closer", tiny)
 expect("go with" in refused("study", "drift", tiny, "--tokens", "4"), "tokens of a fixture")
 expect("--resume goes with --record" in refused("study", "drift", tiny, "--resume"), "resume")
-for bad in ("mxfp8", "bf16.fma32", "mxfp8.fma64", "bf16.fma32.prereduced0"):
+for bad in ("mxfp8", "bf16.fma32", "mxfp8.fma64", *("bf16.fma32." + suffix for suffix in (
+        "prereduced0", "prereduced1", "prereduced-1", "prereduced+3", "prereduced03", "prereduced1000",
+        "prereduced2.prereduced4", "bf16gateup.bf16gateup"))):
     refused("study", "drift", tiny, "--paths", bad)
 for flag, bad in (("--shape", "8,9,256,128"), ("--shape", "8,2,256"), ("--outliers", "0.5"), ("--routing-skew", "x"),
                   ("--format", "fp3"), ("--layers", "0"), ("--model", "none")):
@@ -283,6 +285,9 @@ for flag, bad in (("--shape", "8,9,256,128"), ("--shape", "8,2,256"), ("--outlie
 refused("study", "drift", "--shape", "8,2,250,128")
 refused("study", "drift", path("missing.h5"))
 refused("study", "drift", tiny, "-o", tiny)
+for twice in (("-o", path("one"), "--csv", path("one")), ("--csv", path("one"), "--table", path("./one"))):
+    expect("written twice" in refused("study", "drift", "--shape", "8,2,256,128", "--tokens", "2", *twice), str(twice))
+expect(not os.path.exists(path("one")), "nothing is written")
 refused("study", "drift", tiny, "-o", path("no/such/folder/r.h5"))
 run("make", path("lean.h5"), "--shape", "8,2,256,128", "--generated")
 expect("no residual stream" in refused("study", "drift", path("lean.h5")), "no stream")
