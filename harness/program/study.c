@@ -575,7 +575,11 @@ static enum gb_status check_files(const struct study_options *o, struct gb_error
     for (int i = 0; status == GB_OK && i < 3; i++)
         if (written[i])
             status = output_guard(written[i], inputs, count, error);
-    return status == GB_OK ? output_guard_each(written, 3, error) : status;
+    if (status == GB_OK)
+        status = output_guard_each(written, 3, error);
+    if (status == GB_OK)
+        status = output_guard_writable(o->csv, error);
+    return status == GB_OK ? output_guard_writable(o->table, error) : status;
 }
 
 static const struct argp argp = {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "harness/run/output_guard.h"
 #include "quant/quant.h"
@@ -32,14 +34,13 @@ enum gb_status output_guard(const char *path, const char *const *inputs, uint32_
     return GB_OK;
 }
 
-/* Where a file that may not be there yet lies: the folder's stat and the name in it. false: there is no such folder. */
-static bool place_of(const char *path, struct stat *folder, const char **name)
+/* The folder that a file lies in, or would; its name in there. text: [PATH_MAX]. */
+static const char *folder_of(const char *path, char *text, const char **name)
 {
-    char text[PATH_MAX];
     const char *slash = strrchr(path, '/');
     *name = slash ? slash + 1 : path;
-    snprintf(text, sizeof text, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    return stat(text, folder) == 0;
+    snprintf(text, PATH_MAX, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return text;
 }
 
 static bool same_output(const char *a, const char *b)
@@ -48,8 +49,10 @@ static bool same_output(const char *a, const char *b)
     const char *name_a, *name_b;
     if (stat(a, &of_a) == 0 && stat(b, &of_b) == 0)
         return same_file(&of_a, &of_b) && S_ISREG(of_a.st_mode);
-    return place_of(a, &of_a, &name_a) && place_of(b, &of_b, &name_b) && same_file(&of_a, &of_b) &&
-           !strcmp(name_a, name_b);
+    char folder_a[PATH_MAX], folder_b[PATH_MAX];
+    if (stat(folder_of(a, folder_a, &name_a), &of_a) || stat(folder_of(b, folder_b, &name_b), &of_b))
+        return false;
+    return same_file(&of_a, &of_b) && !strcmp(name_a, name_b);
 }
 
 enum gb_status output_guard_each(const char *const *outputs, uint32_t count, struct gb_error *error)
@@ -60,6 +63,21 @@ enum gb_status output_guard_each(const char *const *outputs, uint32_t count, str
                 return gb_fail(error, GB_EINVAL, "%.200s: is to be written twice (%.200s); name another file",
                                outputs[i], outputs[j]);
     return GB_OK;
+}
+
+enum gb_status output_guard_writable(const char *path, struct gb_error *error)
+{
+    char folder[PATH_MAX];
+    const char *name;
+    struct stat target;
+    if (!path)
+        return GB_OK;
+    int failed = stat(path, &target) ? access(folder_of(path, folder, &name), W_OK | X_OK) : access(path, W_OK);
+    if (!failed && (!path[0] || (stat(path, &target) == 0 && S_ISDIR(target.st_mode)))) {
+        failed = -1;
+        errno = path[0] ? EISDIR : ENOENT;
+    }
+    return failed ? gb_fail(error, GB_EIO, "%.200s: cannot be written: %s", path, strerror(errno)) : GB_OK;
 }
 
 static bool of_checkpoint(const char *name)

@@ -10,6 +10,8 @@ enum gb_status output_guard(const char *path, const char *const *inputs, uint32_
 /* No two of the files to write are one, also where they are not there yet. outputs: [count], NULL where there is none.
  * GB_EINVAL. */
 enum gb_status output_guard_each(const char *const *outputs, uint32_t count, struct gb_error *error);
+/* A file can be written there: asked before what takes long. path: NULL is fine. GB_EIO. */
+enum gb_status output_guard_writable(const char *path, struct gb_error *error);
 /* Nor one of a checkpoint's files, which are the .json and .safetensors of its folder. GB_EINVAL. */
 enum gb_status output_guard_checkpoint(const char *path, const char *folder, struct gb_error *error);
 

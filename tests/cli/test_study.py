@@ -13,7 +13,7 @@ import time
 import h5py
 import numpy
 
-from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
+from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, folder, path, record, refused, run
 from published import write
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
@@ -288,6 +288,15 @@ refused("study", "drift", tiny, "-o", tiny)
 for twice in (("-o", path("one"), "--csv", path("one")), ("--csv", path("one"), "--table", path("./one"))):
     expect("written twice" in refused("study", "drift", "--shape", "8,2,256,128", "--tokens", "2", *twice), str(twice))
 expect(not os.path.exists(path("one")), "nothing is written")
+for flag, bad in (("--csv", path("no/such/a.csv")), ("--table", folder.name), ("--csv", "")):
+    expect("cannot be written" in refused("study", "drift", "--shape", "8,2,256,128", "--tokens", "2", flag, bad), bad)
+barred = path("a|b")
+os.symlink(CHECKPOINT, barred)
+run("import", barred, path("barred.h5"), "--format", "nvfp4", "--capture", CAPTURE, "--tokens", "2")
+shown = run("study", "closeness", path("barred.h5"), "--paths", "nvfp4.fma32", "--table", path("barred.md")).stdout
+with open(path("barred.md")) as stream:
+    lines = [line for line in stream if line.startswith("|")]
+expect("a\\|b" in lines[2] and "a|b  " in shown and len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1, lines)
 refused("study", "drift", tiny, "-o", path("no/such/folder/r.h5"))
 run("make", path("lean.h5"), "--shape", "8,2,256,128", "--generated")
 expect("no residual stream" in refused("study", "drift", path("lean.h5")), "no stream")
