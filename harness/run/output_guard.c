@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -72,12 +71,12 @@ enum gb_status output_guard_writable(const char *path, struct gb_error *error)
     struct stat target;
     if (!path)
         return GB_OK;
-    int failed = stat(path, &target) ? access(folder_of(path, folder, &name), W_OK | X_OK) : access(path, W_OK);
-    if (!failed && (!path[0] || (stat(path, &target) == 0 && S_ISDIR(target.st_mode)))) {
-        failed = -1;
-        errno = path[0] ? EISDIR : ENOENT;
-    }
-    return failed ? gb_fail(error, GB_EIO, "%.200s: cannot be written: %s", path, strerror(errno)) : GB_OK;
+    const bool there = stat(path, &target) == 0;
+    if (there && S_ISDIR(target.st_mode))
+        errno = EISDIR;
+    else if (there ? !access(path, W_OK) : *path && !access(folder_of(path, folder, &name), W_OK | X_OK))
+        return GB_OK;
+    return gb_fail(error, GB_EIO, "%.200s: cannot be written: %s", path, strerror(errno));
 }
 
 static bool of_checkpoint(const char *name)

@@ -80,10 +80,10 @@ static bool add_suffix(struct study_path *path, const char *suffix, size_t lengt
         return path->rounded_gate_up = true;
     if (!strcmp(text, "fp32intermediate") && !path->fp32_intermediate)
         return path->fp32_intermediate = true;
-    if (path->ranks || sscanf(text, "prereduced%3u", &path->ranks) != 1 || path->ranks < 2 || path->ranks > 999)
+    if (path->ranks || sscanf(text, "prereduced%3u", &path->ranks) != 1)
         return false;
-    snprintf(again, sizeof again, "prereduced%u", path->ranks);
-    return !strcmp(text, again); /* the number as it is printed: no sign, no zero in front */
+    snprintf(again, sizeof again, "prereduced%u", path->ranks); /* no sign, no zero in front, three digits */
+    return path->ranks > 1 && !strcmp(text, again);
 }
 
 /* The path called `name`. */
