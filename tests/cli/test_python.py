@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python package on functions of numpy: right ones pass, each fault gets its verdict."""
+import atexit
+import contextlib
 import dataclasses
 import os
 import signal
@@ -327,6 +329,13 @@ def left():
     return found
 
 
+def kill_left():
+    for number in left():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(number), signal.SIGKILL)
+
+
+atexit.register(kill_left)
 os.environ["STARTED"], os.environ["SLEEP"] = path("started"), "600"
 expect_verdict(grief.leave_behind, Verdict.CRASH, "after 5 s", isolate=True, timeout_s=5)
 expect(os.path.exists(path("started")) and not left(), f"left by a function out of time: {left()}")
@@ -340,7 +349,7 @@ for number in (signal.SIGKILL, signal.SIGINT):
     caller = subprocess.Popen([sys.executable, "-B", "-c", CALL, fixture, os.path.join(SOURCE, "python"), path("")],
                               stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
-    while not os.path.exists(path("started")) and time.monotonic() < until:
+    while not (os.path.exists(path("started")) and len(left()) > 4) and time.monotonic() < until:
         time.sleep(0.01)
     expect(len(left()) > 4, f"not all is started: {left()}")
     caller.send_signal(number)
