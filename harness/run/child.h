@@ -46,8 +46,8 @@ const char *child_describe(int status, char *text, size_t bytes);
 
 /* A file in memory of so many zero bytes, whose size nobody can change; negative, and errno: there is none. */
 int child_memory(const char *name, size_t bytes);
-/* Its content, once the child has ended. GB_EIO. */
-enum gb_status child_read(int file, void *content, size_t bytes, struct gb_error *error);
+/* Its content from byte `from` on, or that of another file, once the child has ended. GB_EIO. */
+enum gb_status child_read(int file, size_t from, void *content, size_t bytes, struct gb_error *error);
 /* What a child may print, into a file of child_memory: more is lost. */
 enum { CHILD_LOG = 1 << 20, CHILD_SAID = 256 };
 /* "; its last line: ...", printable, of what is in that file; "" if nothing is. text: [CHILD_SAID]. */
