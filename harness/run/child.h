@@ -34,7 +34,8 @@ struct child_limits {
  * (a PID namespace), so that it can end no other. */
 int child_start_guarded(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
                         const struct child_limits *limits, struct child *child);
-/* The process in between: `gaugeblock guard COMMAND ARGUMENT...`, its standard input the lifeline. */
+/* The process in between: `gaugeblock guard worker|table ARGUMENT...`, its standard input the lifeline. What it guards
+ * is a fork of it, which shows the same command line. */
 int guard_main(int argc, char **argv);
 
 enum child_end { CHILD_ENDED, CHILD_TIMED_OUT };
