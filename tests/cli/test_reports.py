@@ -91,7 +91,7 @@ for pattern, line in zip(patterns, lines):
     expect(re.fullmatch(pattern, line), f"{pattern}\nis not\n{line}")
 expect(len(patterns) == len(lines), done.stdout)
 plain, verbose = run("verify", fixture).stdout, run("verify", fixture, "-v").stdout
-for words in ("Residual stream vs float64; tokens whose expert set differs", "Aggregate tests (statistic/limit): RMS 0.",
+for words in ("Residual stream vs float64; tokens whose expert set differs", "Aggregate tests (statistic/limit; above 1 would fail): RMS 0.",
               "(informational: bits decide)", "Detection limit, scale error: layer ", "bf16 intermediate: 2592/2592 bit-equal; "
               "admissible differences 0 (expected <= ", "Output rounded to bf16 vs float64: min cos "):
     expect(words in verbose and words not in plain, f"{words}\n{plain}{verbose}")
