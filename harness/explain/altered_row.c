@@ -16,7 +16,7 @@ static float read_as(float value, enum gb_format format, enum finding_type type)
         return gb_fp16_decode(gb_bf16_encode(value).bits);
     if ((format == GB_MXFP8 || format == GB_FP8_BLOCK) && type == FINDING_E5M2)
         return gb_e5m2_decode((gb_e5m2){gb_e4m3_encode(value).bits});
-    if ((format == GB_NVFP4 || format == GB_MXFP4) && type == FINDING_INTEGER) {
+    if (gb_row_code_bytes(format, 2) == 1 && type == FINDING_INTEGER) {
         const uint32_t code = gb_e2m1_encode(value).bits;
         return code & 8u ? -(float)(code & 7u) : (float)(code & 7u);
     }

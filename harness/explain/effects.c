@@ -183,7 +183,8 @@ static void try_rows_of_others(const struct observed *o, double *made, struct fi
                                uint32_t most, uint32_t *count)
 {
     uint32_t tokens = (uint32_t)(o->count / o->per_token);
-    for (int added = 0; added < 2; added++) {
+    /* A token's weights often sum to 1, which is no sum of a kernel's. */
+    for (int added = 0; added < (o->stage == FINDING_ROUTING_WEIGHT ? 1 : 2); added++) {
         f->added = added;
         for (uint32_t d = 1; d < tokens && *count < most; d++) {
             f->effect = FINDING_TOKEN;

@@ -23,7 +23,7 @@ enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 
 /* So many products take about as long as a glance, and so few are too few to share among threads. */
 #define MOST_PRODUCTS (1u << 26)
-#define ALONE_PRODUCTS (1u << 23)
+#define ALONE_PRODUCTS (1u << 24)
 
 /* [tokens, ...] of what the operation writes: elements of one token. */
 static size_t per_token(const struct diagnosis *w)

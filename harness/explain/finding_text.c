@@ -121,6 +121,8 @@ static void add_effect_itself(struct words *w, const struct finding *f, const st
             add(w, "left out");
         else if (f->operand == FINDING_BLOCKS)
             add(w, "taken as %.7g", f->amount);
+        else if (f->stage == FINDING_ROUTING_WEIGHT && f->amount == 1.0)
+            add(w, "missing");
         else if (f->amount == 0.0)
             add(w, "zero");
         else if (isnan(f->amount))
@@ -303,6 +305,8 @@ static const char *listed_name(const struct finding *f)
         return "up plus one";
     if (plain && f->stage == FINDING_DOWN && f->effect == FINDING_ROUND && f->type == FINDING_BF16)
         return "slots rounded to bf16";
+    if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_CONSTANT && f->amount == 1.0)
+        return "routing weight missing";
     if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_WEIGHTED)
         return "routing weight applied twice";
     if (plain && f->effect == FINDING_FUNCTION)

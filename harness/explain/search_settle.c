@@ -128,7 +128,7 @@ static void each_misreading(struct search *q, struct finding *f, enum gb_format 
 {
     static const double e2m1[] = {4.0, 3.0, 2.0, 1.5, 1.0, 0.0}, e4m3[] = {240.0, 256.0, 128.0, 64.0, 32.0, 16.0, 0.0},
                         bf16[] = {0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625, 0.0};
-    const bool nibbles = format == GB_NVFP4 || format == GB_MXFP4;
+    const bool nibbles = gb_row_code_bytes(format, 2) == 1;
     f->effect = FINDING_READ;
     for (int type = FINDING_FP16; type <= FINDING_INTEGER; type++) {
         f->type = (enum finding_type)type;
@@ -196,7 +196,7 @@ void search_each_operand(struct search *q, enum finding_stage stage,
 static void each_other_place(struct search *q, struct finding *f, void (*try)(struct search *, const struct finding *))
 {
     const enum finding_stage stage = f->stage;
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < (stage == FINDING_ROUTING_WEIGHT ? 2 : 4); n++) { /* sums of weights are often 1 */
         f->offset = n % 2 ? 1 : -1;
         f->added = n >= 2;
         f->effect = FINDING_TOKEN;

@@ -787,13 +787,40 @@ static double size_of_stage(const struct layer_stages *s, enum finding_stage sta
     }
 }
 
+/* Other functions of gate and up, weights in the wrong place, a lower bound. */
+static void draw_function(uint64_t *random, double size, struct finding *f)
+{
+    const bool projected = f->stage >= FINDING_GATE && f->stage <= FINDING_ACT;
+    f->effect = f->stage == FINDING_ACT && random_below(random, 2)                      ? FINDING_FUNCTION
+                : f->stage == FINDING_GATE_UP || (projected && random_below(random, 2)) ? FINDING_WEIGHTED
+                : f->stage == FINDING_INPUT || f->stage == FINDING_ACT                  ? FINDING_NEGATIVE
+                                                                                        : FINDING_FLOOR;
+    f->function = (enum finding_function)random_below(random, FUNCTIONS);
+    f->amount = f->effect == FINDING_FLOOR ? -size * (0.2 + 0.5 * random_uniform(random)) : 0.0;
+}
+
+/* Rows of other tokens: exchanged in runs, or added. */
+static void draw_row(uint64_t *random, struct finding *f)
+{
+    const bool listed = f->stage != FINDING_COMBINE && random_below(random, 2);
+    f->added = random_below(random, 2);
+    f->offset = f->added ? (random_below(random, 2) ? 1 : -1) : 1 << random_below(random, 2);
+    f->effect = f->added ? (listed ? FINDING_LISTED : FINDING_TOKEN) : listed ? FINDING_LISTED_XOR : FINDING_TOKEN_XOR;
+}
+
 static void draw_effect(const struct layer_stages *s, uint64_t *random, uint32_t width, struct finding *f)
 {
     static const double factors[] = {0.5, 2, 0.25, -1, 1.25, 0.75, 4, 1.0625, 0.1, 448.0 / 6};
     static const int32_t flips[] = {1, 2, 4, 8, 16};
     double size = size_of_stage(s, f->stage);
     bool narrow = f->stage == FINDING_ACT || f->stage == FINDING_INPUT; /* bf16 already */
-    switch (random_below(random, 11)) {
+    switch (random_below(random, 13)) {
+    case 11:
+        draw_function(random, size, f);
+        break;
+    case 12:
+        draw_row(random, f);
+        break;
     case 0:
         f->effect = FINDING_ADD;
         f->amount = (random_below(random, 2) ? 1.0 : -0.5) * size;
