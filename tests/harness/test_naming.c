@@ -229,7 +229,7 @@ static void structured_faults_are_named(void **state)
 {
     struct tally tally = {.slowest = 0.0};
     (void)state;
-    for (unsigned n = 0; n < SCENES; n++) {
+    for (unsigned n = 0; n < SCENES && n < faults; n++) {
         struct scene s;
         scene_new(n, first_seed, &s);
         for (unsigned i = n; i < faults; i += SCENES)
@@ -256,7 +256,7 @@ static void structured_faults_are_named(void **state)
 static void name_kernel_faults(enum kernel_faults which, unsigned count, unsigned of[SCORES])
 {
     static const char *const words[] = {"right", "absent", "WRONG"};
-    for (unsigned n = 0; n < SCENES; n++) {
+    for (unsigned n = 0; n < SCENES && n < count; n++) {
         struct scene s;
         scene_new(n, first_seed, &s);
         for (unsigned i = n; i < count; i += SCENES) {
@@ -284,7 +284,7 @@ static void name_kernel_faults(enum kernel_faults which, unsigned count, unsigne
 
 static void mistakes_of_kernels_are_named(void **state)
 {
-    unsigned known[SCORES] = {0}, held_out[SCORES] = {0}, count = printed ? faults : whole ? 100 : 3;
+    unsigned known[SCORES] = {0}, held_out[SCORES] = {0}, count = printed ? faults : whole ? 100 : 2;
     (void)state;
     name_kernel_faults(KERNEL_FAULTS_KNOWN, count, known);
     name_kernel_faults(KERNEL_FAULTS_HELD_OUT, count, held_out);
@@ -319,7 +319,7 @@ static void two_causes_are_named(void **state)
     unsigned of[SCORES] = {0}, pairs = printed ? faults : whole ? 70 : 2, two = 0;
     uint64_t random = first_seed;
     (void)state;
-    for (unsigned n = 0; n < SCENES; n++) {
+    for (unsigned n = 0; n < SCENES && n < pairs; n++) {
         struct scene s;
         scene_new(n, first_seed, &s);
         size_t count = (size_t)s.problem.arguments.shape.tokens * s.problem.arguments.shape.hidden;
