@@ -307,6 +307,8 @@ static const char *listed_name(const struct finding *f)
         return "slots rounded to bf16";
     if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_CONSTANT && f->amount == 1.0)
         return "routing weight missing";
+    if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_ROUND && f->type == FINDING_BF16)
+        return "routing weight in bf16";
     if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_WEIGHTED)
         return "routing weight applied twice";
     if (plain && f->effect == FINDING_FUNCTION)
@@ -357,6 +359,13 @@ void finding_kind(const struct finding *f, char *text, size_t bytes)
                                         [FINDING_SQUARE] = "applied twice",   [FINDING_ROW] = "other row",
                                         [FINDING_TRANSPOSED] = "transposed"};
     const char *name = names[f->effect];
+    struct finding everywhere = *f;
+    everywhere.tokens = everywhere.slots = everywhere.experts = (struct finding_axis){.kind = AXIS_ALL};
+    everywhere.list = everywhere.elements = everywhere.k = (struct finding_axis){.kind = AXIS_ALL};
+    if (listed_name(&everywhere)) {
+        snprintf(text, bytes, "%s", listed_name(&everywhere));
+        return;
+    }
     if (f->effect == FINDING_CONSTANT && f->amount == 0.0)
         name = f->k.kind == AXIS_ALL ? "zero" : "left out";
     snprintf(text, bytes, "%s%s%s", operands[f->operand], f->elements.kind == AXIS_ALL ? "" : "some elements: ", name);
