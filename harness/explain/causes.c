@@ -96,8 +96,8 @@ static enum gb_status find_second(struct diagnosis *w, const struct structure *f
 static bool is_enough(const struct diagnosis *w, const struct structure *s)
 {
     const enum finding_effect effect = s->finding.effect;
-    const bool threshold = effect == FINDING_SATURATE || effect == FINDING_CAP || effect == FINDING_FLOOR ||
-                           effect == FINDING_FLUSH;
+    const bool threshold =
+        effect == FINDING_SATURATE || effect == FINDING_CAP || effect == FINDING_FLOOR || effect == FINDING_FLUSH;
     return threshold ? s->explains >= EXPLAINS : diagnosis_is_enough(w, s->explains);
 }
 

@@ -101,7 +101,7 @@ static void add_offset(struct words *w, const struct finding *f, const char *wha
         add(w, "those of the %s %d %s", what, abs(f->offset), f->offset > 0 ? "further on" : "before");
 }
 
-static void add_effect_itself(struct words *w, const struct finding *f, const struct finding_frame *frame)
+static void add_effect(struct words *w, const struct finding *f, const struct finding_frame *frame)
 {
     uint32_t width = frame->width;
     static const char *const types[] = {"rounded to bf16", "truncated to bf16", "rounded to FP16",
@@ -254,9 +254,9 @@ static void add_effect_itself(struct words *w, const struct finding *f, const st
     }
 }
 
-static void add_effect(struct words *w, const struct finding *f, const struct finding_frame *frame)
+static void add_change(struct words *w, const struct finding *f, const struct finding_frame *frame)
 {
-    add_effect_itself(w, f, frame);
+    add_effect(w, f, frame);
     if (f->added)
         add(w, " added");
 }
@@ -274,7 +274,7 @@ void finding_words(const struct finding *f, const struct finding_frame *frame, s
     snprintf(words->array, sizeof words->array, "%s%s", operands[f->operand], stages[f->stage].array);
     words->place[0] = '\0';
     add_place(&place, f);
-    add_effect(&effect, f, frame);
+    add_change(&effect, f, frame);
 }
 
 /* Of scales that a projection reads everywhere. */

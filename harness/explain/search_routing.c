@@ -47,8 +47,7 @@ void search_try_weights(struct search *q)
         row[rows++] = (uint32_t)p;
     }
     struct observed o = {FINDING_ROUTING_WEIGHT, s->weights, s->pairs, s->top_k, 1, rows, row, told, tolerance, 1e-4};
-    struct finding found[MOST_EFFECTS] = {
-        {.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_CONSTANT, .amount = 1.0}};
+    struct finding found[MOST_EFFECTS] = {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_CONSTANT, .amount = 1.0}};
     bool missing = rows > 0;
     for (uint32_t r = 0; r < rows; r++)
         missing &= fabs(told[r] - 1.0) <= tolerance;
