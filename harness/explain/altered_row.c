@@ -3,18 +3,23 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "harness/explain/element_from.h"
 #include "quant/quant.h"
 
-/* The bits of an exact value of one type, read as another type's: E4M3 as E5M2, bf16 as FP16, E5M2 for E8M0's
- * neighbours has no meaning and stays. */
+/* The bits of an exact value of one type, read as another type's: E4M3 as E5M2, bf16 as FP16, E2M1 as a number with a
+ * sign; others stay. */
 static float read_as(float value, enum gb_format format, enum finding_type type)
 {
     if (format == GB_BF16 && type == FINDING_FP16)
         return gb_fp16_decode(gb_bf16_encode(value).bits);
     if ((format == GB_MXFP8 || format == GB_FP8_BLOCK) && type == FINDING_E5M2)
         return gb_e5m2_decode((gb_e5m2){gb_e4m3_encode(value).bits});
+    if (gb_row_code_bytes(format, 2) == 1 && type == FINDING_INTEGER) {
+        const uint32_t code = gb_e2m1_encode(value).bits;
+        return code & 8u ? -(float)(code & 7u) : (float)(code & 7u);
+    }
     return value;
 }
 
@@ -51,23 +56,42 @@ void altered_free(struct altered *a)
     free(a->values);
 }
 
+/* A code or scale under an effect that takes none of another place. false: it does. */
+static bool alter_one(const struct finding *f, enum gb_format format, float own, float *made)
+{
+    switch (f->effect) {
+    case FINDING_FACTOR:
+        *made = (float)f->amount * own;
+        return true;
+    case FINDING_CONSTANT:
+        *made = (float)f->amount;
+        return true;
+    case FINDING_SATURATE:
+        *made = fminf(fmaxf(own, (float)-f->amount), (float)f->amount);
+        return true;
+    case FINDING_READ:
+        *made = read_as(own, format, f->type);
+        return true;
+    case FINDING_POWER:
+        *made = power_of(own);
+        return true;
+    case FINDING_SQUARE:
+        *made = own * fabsf(own);
+        return true;
+    case FINDING_NEGATIVE:
+        *made = fabsf(own);
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Codes or scales of a row under the effect. other: the same of the row that the effect names. */
 static void alter(const struct altered *a, const float *own, const float *other, uint32_t count, float *made)
 {
-    const struct finding *f = a->finding;
-    for (uint32_t i = 0; f->effect == FINDING_FACTOR && i < count; i++)
-        made[i] = (float)f->amount * own[i];
-    for (uint32_t i = 0; f->effect == FINDING_READ && i < count; i++)
-        made[i] = read_as(own[i], a->weights->format, f->type);
-    for (uint32_t i = 0; f->effect == FINDING_POWER && i < count; i++)
-        made[i] = power_of(own[i]);
-    for (uint32_t i = 0; f->effect == FINDING_NEGATIVE && i < count; i++)
-        made[i] = fabsf(own[i]);
-    if (f->effect == FINDING_FACTOR || f->effect == FINDING_READ || f->effect == FINDING_POWER ||
-        f->effect == FINDING_NEGATIVE)
-        return;
     for (uint32_t i = 0; i < count; i++)
-        made[i] = other ? other[i] : own[a->from[i]];
+        if (!alter_one(a->finding, a->weights->format, own[i], &made[i]))
+            made[i] = other ? other[i] : own[a->from[i]];
 }
 
 /* Whether the effect names another row, which. */
@@ -79,9 +103,25 @@ static bool names_row(const struct altered *a, uint32_t *expert, uint32_t *row)
         *row = (*row + w->rows / 2) % w->rows;
     if (f->effect == FINDING_ROW_XOR && (*row ^ (uint32_t)f->offset) < w->rows)
         *row ^= (uint32_t)f->offset;
+    if (f->effect == FINDING_ROW)
+        *row = around(*row, f->offset, w->rows);
     if (f->effect == FINDING_EXPERT)
         *expert = around(*expert, f->offset, w->experts);
-    return f->effect == FINDING_HALF || f->effect == FINDING_ROW_XOR || f->effect == FINDING_EXPERT;
+    return f->effect == FINDING_HALF || f->effect == FINDING_ROW_XOR || f->effect == FINDING_ROW ||
+           f->effect == FINDING_EXPERT;
+}
+
+/* Scales of a row where tiles of them are read as their transpose; those of no whole tile stay. */
+static void transpose(const struct altered *a, uint32_t expert, uint32_t row, float *codes, float *others,
+                      const float *own, float *made)
+{
+    const uint32_t n = (uint32_t)a->finding->offset, tile = row / n * n, whole = a->blocks / n * n;
+    memcpy(made, own, a->blocks * sizeof *made);
+    for (uint32_t i = 0; i < n && tile + n <= a->weights->rows; i++) {
+        gb_weights_codes(a->weights, expert, tile + i, codes, others);
+        for (uint32_t b = i; b < whole; b += n)
+            made[b] = others[b / n * n + row % n];
+    }
 }
 
 void altered_row(const struct altered *a, uint32_t expert, uint32_t row, double *added)
@@ -99,7 +139,9 @@ void altered_row(const struct altered *a, uint32_t expert, uint32_t row, double 
         gb_weights_codes(w, of, from, other_codes, other_scales);
     if (operand == FINDING_CODES)
         alter(a, codes, other ? other_codes : NULL, K, new_codes);
-    if (operand == FINDING_BLOCKS)
+    if (a->finding->effect == FINDING_TRANSPOSED)
+        transpose(a, expert, row, other_codes, other_scales, scales, new_scales);
+    else if (operand == FINDING_BLOCKS)
         alter(a, scales, other ? other_scales : NULL, a->blocks, new_scales);
     for (uint32_t k = 0; operand == FINDING_WEIGHTS && k < K; k++)
         new_codes[k] = codes[a->from[k]];

@@ -92,12 +92,21 @@ static enum gb_status find_second(struct diagnosis *w, const struct structure *f
     return status;
 }
 
+/* A threshold that is nearly right is the wrong one. */
+static bool is_enough(const struct diagnosis *w, const struct structure *s)
+{
+    const enum finding_effect effect = s->finding.effect;
+    const bool threshold =
+        effect == FINDING_SATURATE || effect == FINDING_CAP || effect == FINDING_FLOOR || effect == FINDING_FLUSH;
+    return threshold ? s->explains >= EXPLAINS : diagnosis_is_enough(w, s->explains);
+}
+
 enum gb_status causes_find(struct diagnosis *w, struct causes *causes, struct gb_error *error)
 {
     struct structure first = {.explains = 0.0};
     *causes = (struct causes){.count = 0};
     enum gb_status status = find_first(w, &first, error);
-    if (status == GB_OK && diagnosis_is_enough(w, first.explains))
+    if (status == GB_OK && is_enough(w, &first))
         *causes = (struct causes){{first.finding}, 1, first.explains};
     else if (status == GB_OK && first.explains >= WORTH_REMOVING && w->wrong >= FEW_ELEMENTS)
         status = find_second(w, &first, causes, error);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <cblas.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,9 @@ enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 /* Errors below this share of the largest one are not counted as wrong elements. */
 #define COUNTED 0.05
 
-/* So many products take about as long as a glance. */
+/* So many products take about as long as a glance, and so few are too few to share among threads. */
 #define MOST_PRODUCTS (1u << 26)
+#define ALONE_PRODUCTS (1u << 24)
 
 /* [tokens, ...] of what the operation writes: elements of one token. */
 static size_t per_token(const struct diagnosis *w)
@@ -52,11 +54,15 @@ static bool find_worst(struct diagnosis *w, const struct gb_outputs *subject, co
     return worst > 0.0;
 }
 
+static double products_of_token(const struct gb_shape *shape)
+{
+    return 3.0 * shape->top_k * (double)shape->hidden * (double)shape->intermediate;
+}
+
 /* Neighbouring tokens are looked at together, since faults reach from one to the next. */
 static uint32_t tokens_of_window(const struct gb_shape *shape, uint32_t all)
 {
-    double products = 3.0 * shape->top_k * (double)shape->hidden * (double)shape->intermediate;
-    double affordable = fmax(4.0, fmin(MOST_TOKENS, MOST_PRODUCTS / products));
+    double affordable = fmax(4.0, fmin(MOST_TOKENS, MOST_PRODUCTS / products_of_token(shape)));
     return all < affordable ? all : (uint32_t)affordable;
 }
 
@@ -258,15 +264,15 @@ static uint32_t alike(const struct diagnosis *w)
     return count;
 }
 
-/* Whether the first candidate explains the error: all of it; or, where it has no number that was fitted, and none that
- * has one fits as well, nearly all. */
+/* Whether the first candidate explains the error: all of it; or, where it has no number that was fitted and no place
+ * that was chosen, and none that has one fits as well, nearly all. */
 static bool is_named(const struct diagnosis *w)
 {
     const struct candidate *first = &w->candidates[0];
     if (!w->count || first->explains < EXPLAINED)
         return false;
     for (uint32_t i = 0; i < alike(w); i++)
-        if (w->candidates[i].rank == RANK_COORDINATE)
+        if (w->candidates[i].rank >= RANK_COORDINATE)
             return diagnosis_is_enough(w, first->explains);
     return true;
 }
@@ -377,8 +383,10 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     w->width = w->inner ? shape->intermediate : shape->hidden;
     w->affordable = LIST_PRODUCTS;
     enum gb_status status = GB_OK;
-    int threads = openblas_get_num_threads();
+    const int threads = openblas_get_num_threads(), others = omp_get_max_threads();
     openblas_set_num_threads(1); /* products too small to share: waiting threads cost more than they take off */
+    if (products_of_token(shape) * tokens_of_window(shape, subject->shape.tokens) < ALONE_PRODUCTS)
+        omp_set_num_threads(1);
     if (find_worst(w, subject, baseline->reference, &token)) {
         status = diagnosis_new(baseline, subject, token, w, error);
         struct causes causes = {.count = 0};
@@ -392,6 +400,7 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
         }
     }
     openblas_set_num_threads(threads);
+    omp_set_num_threads(others);
     diagnosis_free(w);
     free(w);
     return status;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/explain/finding_text.h"
 
+#include "harness/explain/gate_functions.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -102,8 +104,8 @@ static void add_offset(struct words *w, const struct finding *f, const char *wha
 static void add_effect(struct words *w, const struct finding *f, const struct finding_frame *frame)
 {
     uint32_t width = frame->width;
-    static const char *const types[] = {"rounded to bf16", "truncated to bf16", "rounded to FP16", "rounded to E4M3",
-                                        "rounded to E5M2"};
+    static const char *const types[] = {"rounded to bf16", "truncated to bf16", "rounded to FP16",
+                                        "rounded to E4M3", "rounded to E5M2",   "rounded to TF32"};
     switch (f->effect) {
     case FINDING_FACTOR:
         if (f->amount == -1.0)
@@ -117,6 +119,10 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
     case FINDING_CONSTANT:
         if (f->k.kind != AXIS_ALL)
             add(w, "left out");
+        else if (f->operand == FINDING_BLOCKS)
+            add(w, "taken as %.7g", f->amount);
+        else if (f->stage == FINDING_ROUTING_WEIGHT && f->amount == 1.0)
+            add(w, "missing");
         else if (f->amount == 0.0)
             add(w, "zero");
         else if (isnan(f->amount))
@@ -174,7 +180,43 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
         add_offset(w, f, "slot");
         break;
     case FINDING_EXPERT:
-        add(w, "with the weights of the %s expert", f->offset == 1 ? "next" : "previous");
+        if (f->offset == 1 || f->offset == -1)
+            add(w, "with the weights of the %s expert", f->offset == 1 ? "next" : "previous");
+        else
+            add(w, "with the weights of the expert %d %s", abs(f->offset), f->offset > 0 ? "further on" : "before");
+        break;
+    case FINDING_EXPERT_OF:
+        add(w, "with the weights of expert %d", f->offset);
+        break;
+    case FINDING_WEIGHTED:
+        add(w, f->stage == FINDING_ROUTING_WEIGHT ? "applied twice" : "multiplied by the routing weight");
+        break;
+    case FINDING_LARGEST:
+        add(w, "divided by the token's largest");
+        break;
+    case FINDING_RANKED:
+        add(w, "in descending order");
+        break;
+    case FINDING_FUNCTION:
+        add(w, "%s", gate_function_name(f->function));
+        break;
+    case FINDING_FLOOR:
+        add(w, "at least %.7g", f->amount);
+        break;
+    case FINDING_TOKEN_XOR:
+        add(w, "those of the token with index xor %d", f->offset);
+        break;
+    case FINDING_LISTED_XOR:
+        add(w, "those of the token of the same expert with place xor %d", f->offset);
+        break;
+    case FINDING_SQUARE:
+        add(w, "applied twice");
+        break;
+    case FINDING_ROW:
+        add_offset(w, f, "row");
+        break;
+    case FINDING_TRANSPOSED:
+        add(w, "tiles of %d x %d transposed", f->offset, f->offset);
         break;
     case FINDING_SCALES:
         add(w, "scales of the %s block", f->offset > 0 ? "next" : "previous");
@@ -195,18 +237,28 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
         add(w, "those of place %d in the expert's list of tokens", f->offset);
         break;
     case FINDING_HALF:
-        add(w, "those of the other half of gate_up");
+        if (f->operand == FINDING_RESULTS)
+            add(w, "those of %s", f->stage == FINDING_GATE ? "up_proj" : "gate_proj");
+        else
+            add(w, "those of the other half of gate_up");
         break;
     case FINDING_ROW_XOR:
         add(w, "those of the row with index xor %d", f->offset);
         break;
     case FINDING_READ:
-        add(w, "read as %s", f->type == FINDING_FP16 ? "FP16" : "E5M2");
+        add(w, "read as %s", f->type == FINDING_FP16 ? "FP16" : f->type == FINDING_E5M2 ? "E5M2" : "integers");
         break;
     default:
         add(w, "rounded down to a power of two");
         break;
     }
+}
+
+static void add_change(struct words *w, const struct finding *f, const struct finding_frame *frame)
+{
+    add_effect(w, f, frame);
+    if (f->added)
+        add(w, " added");
 }
 
 bool finding_is_everywhere(const struct finding *f)
@@ -222,7 +274,53 @@ void finding_words(const struct finding *f, const struct finding_frame *frame, s
     snprintf(words->array, sizeof words->array, "%s%s", operands[f->operand], stages[f->stage].array);
     words->place[0] = '\0';
     add_place(&place, f);
-    add_effect(&effect, f, frame);
+    add_change(&effect, f, frame);
+}
+
+/* Of scales that a projection reads everywhere. */
+static const char *listed_name_of_scales(const struct finding *f)
+{
+    const bool down = f->stage == FINDING_DOWN;
+    if (f->effect == FINDING_ROW && f->offset == 1)
+        return down ? "scales of the next row in down" : "scales of the next row in gate and up";
+    if (f->effect == FINDING_ELEMENT && f->offset == 1)
+        return down ? "scales of the next block in down" : "scales of the next block in gate and up";
+    if (f->effect == FINDING_ELEMENT && f->offset == -1)
+        return down ? "scales of the previous block in down" : "scales of the previous block in gate and up";
+    if (f->effect == FINDING_POWER)
+        return down ? "scales without significand in down" : "scales without significand in gate and up";
+    return NULL;
+}
+
+/* Findings everywhere that the list of injected bugs has under a name of their own; NULL: it has none. */
+static const char *listed_name(const struct finding *f)
+{
+    const bool of_scales = finding_is_everywhere(f) && f->operand == FINDING_BLOCKS;
+    if (of_scales && (f->stage == FINDING_DOWN || f->stage == FINDING_GATE_UP))
+        return listed_name_of_scales(f);
+    const bool plain = finding_is_everywhere(f) && f->operand == FINDING_RESULTS && !f->added;
+    if (plain && f->stage == FINDING_GATE_UP && f->effect == FINDING_SWAPPED)
+        return "gate and up swapped";
+    if (plain && f->stage == FINDING_UP && f->effect == FINDING_ADD && f->amount == 1.0)
+        return "up plus one";
+    if (plain && f->stage == FINDING_DOWN && f->effect == FINDING_ROUND && f->type == FINDING_BF16)
+        return "slots rounded to bf16";
+    if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_CONSTANT && f->amount == 1.0)
+        return "routing weight missing";
+    if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_ROUND && f->type == FINDING_BF16)
+        return "routing weight in bf16";
+    if (plain && f->stage == FINDING_ROUTING_WEIGHT && f->effect == FINDING_WEIGHTED)
+        return "routing weight applied twice";
+    if (plain && f->effect == FINDING_FUNCTION)
+        return gate_function_name(f->function);
+    return NULL;
+}
+
+/* Whether whole rows of down are missing from the sum over slots. */
+static bool loses_slots(const struct finding *f)
+{
+    return f->stage == FINDING_DOWN && f->operand == FINDING_RESULTS && f->effect == FINDING_CONSTANT &&
+           f->amount == 0.0 && f->elements.kind == AXIS_ALL && f->k.kind == AXIS_ALL && !finding_is_everywhere(f);
 }
 
 void finding_name(const struct finding *f, const struct finding_frame *frame, char *text, size_t bytes)
@@ -230,26 +328,44 @@ void finding_name(const struct finding *f, const struct finding_frame *frame, ch
     struct finding_words words;
     bool of;
     finding_words(f, frame, &words);
+    if (listed_name(f) || loses_slots(f)) {
+        snprintf(text, bytes, "%s%s", listed_name(f) ? listed_name(f) : words.place + strlen("of "),
+                 listed_name(f) ? "" : " left out");
+        return;
+    }
     of = !strncmp(words.place, "of ", 3);
     snprintf(text, bytes, "%s%s%s: %s", words.array, of ? " " : words.place[0] ? ", " : "", words.place, words.effect);
 }
 
 void finding_kind(const struct finding *f, char *text, size_t bytes)
 {
-    static const char *const names[] = {[FINDING_FACTOR] = "multiplied",    [FINDING_ADD] = "added",
-                                        [FINDING_CONSTANT] = "constant",    [FINDING_NEGATIVE] = "sign lost",
-                                        [FINDING_SATURATE] = "saturated",   [FINDING_FLUSH] = "flushed",
-                                        [FINDING_ROUND] = "rounded",        [FINDING_ELEMENT] = "other column",
-                                        [FINDING_XOR] = "other column",     [FINDING_REVERSE] = "reversed",
-                                        [FINDING_TOKEN] = "other token",    [FINDING_SLOT] = "other slot",
-                                        [FINDING_EXPERT] = "other expert",  [FINDING_SCALES] = "other scales",
-                                        [FINDING_SWAPPED] = "exchanged",    [FINDING_SHARED] = "shared",
-                                        [FINDING_TILED] = "transposed",     [FINDING_LISTED] = "other token",
-                                        [FINDING_CLAMPED] = "other token",  [FINDING_SLOT_OF] = "other slot",
-                                        [FINDING_TOKEN_OF] = "other token", [FINDING_CAP] = "capped",
-                                        [FINDING_HALF] = "other half",      [FINDING_ROW_XOR] = "other row",
-                                        [FINDING_READ] = "misread",         [FINDING_POWER] = "power of two"};
+    static const char *const names[] = {[FINDING_FACTOR] = "multiplied",      [FINDING_ADD] = "added",
+                                        [FINDING_CONSTANT] = "constant",      [FINDING_NEGATIVE] = "sign lost",
+                                        [FINDING_SATURATE] = "saturated",     [FINDING_FLUSH] = "flushed",
+                                        [FINDING_ROUND] = "rounded",          [FINDING_ELEMENT] = "other column",
+                                        [FINDING_XOR] = "other column",       [FINDING_REVERSE] = "reversed",
+                                        [FINDING_TOKEN] = "other token",      [FINDING_SLOT] = "other slot",
+                                        [FINDING_EXPERT] = "other expert",    [FINDING_SCALES] = "other scales",
+                                        [FINDING_SWAPPED] = "exchanged",      [FINDING_SHARED] = "shared",
+                                        [FINDING_TILED] = "transposed",       [FINDING_LISTED] = "other token",
+                                        [FINDING_CLAMPED] = "other token",    [FINDING_SLOT_OF] = "other slot",
+                                        [FINDING_TOKEN_OF] = "other token",   [FINDING_CAP] = "capped",
+                                        [FINDING_HALF] = "other half",        [FINDING_ROW_XOR] = "other row",
+                                        [FINDING_READ] = "misread",           [FINDING_POWER] = "power of two",
+                                        [FINDING_FLOOR] = "floored",          [FINDING_TOKEN_XOR] = "other token",
+                                        [FINDING_LISTED_XOR] = "other token", [FINDING_EXPERT_OF] = "other expert",
+                                        [FINDING_WEIGHTED] = "weighted",      [FINDING_LARGEST] = "by the largest",
+                                        [FINDING_RANKED] = "sorted",          [FINDING_FUNCTION] = "other function",
+                                        [FINDING_SQUARE] = "applied twice",   [FINDING_ROW] = "other row",
+                                        [FINDING_TRANSPOSED] = "transposed"};
     const char *name = names[f->effect];
+    struct finding everywhere = *f;
+    everywhere.tokens = everywhere.slots = everywhere.experts = (struct finding_axis){.kind = AXIS_ALL};
+    everywhere.list = everywhere.elements = everywhere.k = (struct finding_axis){.kind = AXIS_ALL};
+    if (listed_name(&everywhere)) {
+        snprintf(text, bytes, "%s", listed_name(&everywhere));
+        return;
+    }
     if (f->effect == FINDING_CONSTANT && f->amount == 0.0)
         name = f->k.kind == AXIS_ALL ? "zero" : "left out";
     snprintf(text, bytes, "%s%s%s", operands[f->operand], f->elements.kind == AXIS_ALL ? "" : "some elements: ", name);

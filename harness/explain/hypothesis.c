@@ -44,6 +44,12 @@ void diagnosis_add(struct diagnosis *w, enum rank rank, const char *kind, const 
 {
     if (w->count == MOST_CANDIDATES || !(explains > 0.0))
         return;
+    for (uint32_t i = 0; i < w->count; i++)
+        if (!strcmp(w->candidates[i].name, name)) { /* found in two ways */
+            w->candidates[i].explains = fmax(w->candidates[i].explains, explains);
+            w->candidates[i].rank = rank < w->candidates[i].rank ? rank : w->candidates[i].rank;
+            return;
+        }
     struct candidate *c = &w->candidates[w->count++];
     snprintf(c->name, sizeof c->name, "%s", name);
     snprintf(c->kind, sizeof c->kind, "%s", kind);

@@ -12,7 +12,7 @@
 #define PROMISING 0.9
 /* Findings that leave this share alike are told apart by simplicity. */
 #define EXACT 1e-9
-enum { MOST_SAMPLES = 192, MOST_EFFECTS = 8 };
+enum { MOST_SAMPLES = 192, MOST_EFFECTS = 8, MOST_SLOTS = 64 };
 /* Products that a weight takes which is decoded anew, twice. */
 #define REREAD 8.0
 /* Rows of which one stands for all in a first look at an effect on what a projection reads. */
@@ -55,6 +55,9 @@ void search_verify_places(struct search *q, const struct finding *f);
 
 /* An expert's rows of down for the samples: [samples, intermediate]; NULL: no memory. */
 const double *search_down_of(struct search *q, uint32_t expert);
+/* What the effect everywhere makes of the samples of one token: a response for each slot. Of FINDING_COMBINE the first
+ * slot stands for all. */
+void search_respond(struct search *q, uint32_t token, const struct finding *f);
 /* What q->operand makes of the samples of one token. */
 void search_respond_operand(struct search *q, uint32_t token);
 double search_error(const struct search *q, uint32_t token, uint32_t slot, uint32_t sample);
@@ -68,6 +71,8 @@ double search_fit_token(struct search *q, uint32_t token, const struct finding *
 bool search_take_pairs(struct search *q, struct finding *f);
 /* What q->operand explains of the wrong elements of the rows seen. */
 double search_rate_seen(const struct search *q);
+/* An effect of which a multiple is another one of its kind. */
+bool search_is_linear(const struct finding *f);
 /* What the effect everywhere explains of the worst token. */
 double search_promise(struct search *q, const struct finding *f);
 
@@ -86,6 +91,11 @@ void search_each_amount(struct search *q, enum finding_stage stage, struct findi
 /* A constant added to the rows of some slots: of all, of one, or of an expert. */
 void search_try_added(struct search *q);
 
+/* What the routing weights became, which the outputs tell. */
+void search_try_weights(struct search *q);
+/* Which experts the worst token's slots have, and by which rule. */
+void search_try_experts(struct search *q);
+
 /* What the output itself became. */
 void search_try_outputs(struct search *q);
 /* Each slot of the worst token as the only one that is wrong: what its row became. */
@@ -102,5 +112,7 @@ void search_each_range(struct search *q);
 /* The range of columns, in blocks and then one by one, for which the effect explains most of the worst token. Of a dot
  * product's stage columns of K. */
 void search_try_ranges(struct search *q, const struct finding *effect);
+/* The same for the residues of columns. */
+void search_try_residues(struct search *q, const struct finding *effect);
 
 #endif

@@ -23,6 +23,7 @@ struct prefix {
     uint32_t elements, samples;
     double *errors; /* [samples] */
     double all;     /* their squares */
+    bool linear;    /* a multiple of the sums is as good */
 };
 
 static void prefix_free(struct prefix *y)
@@ -37,9 +38,11 @@ static uint32_t sample_of(const struct search *q, const struct prefix *y, uint32
     return (uint32_t)((uint64_t)j * q->samples / y->samples);
 }
 
-static bool prefix_new(struct search *q, struct prefix *y)
+static bool prefix_new(struct search *q, const struct finding *f, struct prefix *y)
 {
-    *y = (struct prefix){.elements = q->s.intermediate, .samples = q->samples < FEW_SAMPLES ? q->samples : FEW_SAMPLES};
+    *y = (struct prefix){.linear = search_is_linear(f),
+                         .elements = q->s.intermediate,
+                         .samples = q->samples < FEW_SAMPLES ? q->samples : FEW_SAMPLES};
     y->sums = calloc((size_t)(y->elements + 1) * y->samples, sizeof *y->sums);
     y->along = calloc(y->elements + 1, sizeof *y->along);
     y->errors = malloc(y->samples * sizeof *y->errors);
@@ -91,12 +94,25 @@ static void add_pair(struct search *q, const struct finding *f, size_t pair, str
     altered_free(&altered);
 }
 
+/* What of the errors a multiple of elements first .. last - 1 explains. */
+static double rate_multiple(const struct prefix *y, uint32_t first, uint32_t last)
+{
+    const double *low = y->sums + (size_t)first * y->samples, *high = y->sums + (size_t)last * y->samples;
+    const double along = y->along[last] - y->along[first];
+    double squares = 0.0;
+    for (uint32_t j = 0; j < y->samples; j++)
+        squares += (high[j] - low[j]) * (high[j] - low[j]);
+    return squares > 0.0 ? along * along * y->all / squares : 0.0;
+}
+
 /* What elements first .. last - 1 explain, if that can be more than `least`; else `least`. */
 static double rate_range(const struct prefix *y, uint32_t first, uint32_t last, double least)
 {
     const double *low = y->sums + (size_t)first * y->samples, *high = y->sums + (size_t)last * y->samples;
     const double along = y->along[last] - y->along[first];
     double left = 0.0;
+    if (y->linear)
+        return fmax(rate_multiple(y, first, last), least);
     if (!(along * (2.0 - along) > least)) /* which leaves nothing but what is along the errors */
         return least;
     for (uint32_t j = 0; j < y->samples; j++) {
@@ -195,7 +211,7 @@ static void settle_elements(struct search *q, const struct finding *effect, cons
 static void try_slot(struct search *q, const struct finding *effect, uint32_t slot, struct prefix *total)
 {
     struct prefix y;
-    if (prefix_new(q, &y)) {
+    if (prefix_new(q, effect, &y)) {
         add_pair(q, effect, (size_t)q->token[0] * q->s.top_k + slot, &y);
         for (size_t i = 0; i < (size_t)(y.elements + 1) * y.samples; i++)
             total->sums[i] += y.sums[i];
@@ -225,7 +241,7 @@ void search_try_elements(struct search *q, const struct finding *effect)
     const size_t from = first * s->intermediate, bytes = s->top_k * (size_t)s->intermediate * sizeof *operand;
     if (operand)
         memcpy(operand, q->operand + from, bytes);
-    bool good = q->status == GB_OK && prefix_new(q, &total);
+    bool good = q->status == GB_OK && prefix_new(q, effect, &total);
     for (uint32_t slot = 0; good && slot < s->top_k && !search_done(q); slot++) {
         memcpy(q->operand + from, operand, bytes);
         try_slot(q, effect, slot, &total);

@@ -68,11 +68,6 @@ static void respond_altered(struct search *q, const struct finding *f, size_t pa
     altered_free(&altered);
 }
 
-static uint32_t neighbour_of(const struct search *q, size_t pair, int32_t offset)
-{
-    return (uint32_t)(((int64_t)q->s.ids[pair] + offset + q->s.experts) % q->s.experts);
-}
-
 /* What pairs make that another expert computes, whose operand is q->operand. */
 static void respond_elsewhere(struct search *q, uint32_t token, const struct finding *f)
 {
@@ -84,7 +79,7 @@ static void respond_elsewhere(struct search *q, uint32_t token, const struct fin
         if (s->ids[p] < 0)
             continue;
         const double *own = search_down_of(q, (uint32_t)s->ids[p]),
-                     *other = search_down_of(q, neighbour_of(q, p, f->offset));
+                     *other = search_down_of(q, stages_expert(s, f, s->ids[p]));
         if (q->status != GB_OK)
             return;
         cblas_dgemv(CblasRowMajor, CblasNoTrans, n, I, s->weights[p], other, I, q->operand + p * s->intermediate, 1,
@@ -94,9 +89,7 @@ static void respond_elsewhere(struct search *q, uint32_t token, const struct fin
     }
 }
 
-/* What the effect everywhere makes of the samples of one token: a response for each slot. Of FINDING_COMBINE the first
- * slot stands for all. */
-static void respond(struct search *q, uint32_t token, const struct finding *f)
+void search_respond(struct search *q, uint32_t token, const struct finding *f)
 {
     const struct stages *s = &q->s;
     uint32_t width, I = s->intermediate;
@@ -108,13 +101,13 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
         products *= f->elements.kind == AXIS_MODULO ? REREAD * f->elements.count / f->elements.period : REREAD;
     q->work += products;
     bool altered = f->stage == FINDING_DOWN && f->operand != FINDING_RESULTS;
-    bool expert = f->stage == FINDING_DOWN && f->effect == FINDING_EXPERT;
+    bool expert = f->stage == FINDING_DOWN && effect_names_expert(f->effect);
     bool operand = f->stage < FINDING_DOWN || expert || (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL);
     if (operand && f->stage != FINDING_DOWN) {
         memset(q->asked, 0, s->pairs * sizeof *q->asked);
         memset(q->asked + first, true, s->top_k * sizeof *q->asked);
         q->status = stages_operand(s, f, q->asked, q->operand, NULL, q->error);
-        if (q->status == GB_OK && f->effect == FINDING_EXPERT && f->stage == FINDING_INPUT)
+        if (q->status == GB_OK && effect_names_expert(f->effect) && f->stage == FINDING_INPUT)
             respond_elsewhere(q, token, f);
         else if (q->status == GB_OK)
             search_respond_operand(q, token);
@@ -129,7 +122,7 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
             continue;
         }
         const double *down = operand ? search_down_of(q, (uint32_t)s->ids[p]) : NULL;
-        const double *other = expert ? search_down_of(q, neighbour_of(q, p, f->offset)) : NULL;
+        const double *other = expert ? search_down_of(q, stages_expert(s, f, s->ids[p])) : NULL;
         for (uint32_t j = 0; j < q->samples && q->status == GB_OK; j++) {
             double sum = 0.0;
             uint32_t c = q->column[j];
@@ -189,8 +182,7 @@ double search_error(const struct search *q, uint32_t token, uint32_t slot, uint3
     return q->w->errors[row * q->w->width + q->column[sample]];
 }
 
-/* An effect of which a multiple is another one of its kind. */
-static bool is_linear(const struct finding *f)
+bool search_is_linear(const struct finding *f)
 {
     return (f->effect == FINDING_FACTOR || f->effect == FINDING_ADD) && f->stage >= FINDING_ACT;
 }
@@ -198,10 +190,10 @@ static bool is_linear(const struct finding *f)
 double search_regress(struct search *q, uint32_t token, bool linear, double *all)
 {
     uint32_t k = q->s.top_k, n = q->samples;
-    double gram[64 * 64], b[64], left = 0.0;
+    double gram[MOST_SLOTS * MOST_SLOTS], b[MOST_SLOTS], left = 0.0;
     double *alpha = q->alpha + (size_t)token * k, *weight = q->weight + (size_t)token * k;
     *all = 0.0;
-    if (k > 64)
+    if (k > MOST_SLOTS)
         return 0.0;
     bool apart = q->w->inner; /* errors of each slot by itself */
     for (uint32_t u = 0; u < k; u++) {
@@ -234,14 +226,14 @@ double search_regress(struct search *q, uint32_t token, bool linear, double *all
 
 double search_fit_token_freely(struct search *q, uint32_t token, const struct finding *f, double *all)
 {
-    respond(q, token, f);
+    search_respond(q, token, f);
     return search_regress(q, token, true, all);
 }
 
 double search_fit_token(struct search *q, uint32_t token, const struct finding *f, double *all)
 {
-    respond(q, token, f);
-    return search_regress(q, token, is_linear(f), all);
+    search_respond(q, token, f);
+    return search_regress(q, token, search_is_linear(f), all);
 }
 
 bool search_take_pairs(struct search *q, struct finding *f)
@@ -256,13 +248,13 @@ bool search_take_pairs(struct search *q, struct finding *f)
             strongest = q->alpha[p] * q->alpha[p] * q->weight[p];
             common = q->alpha[p];
         }
-    if (!is_linear(f))
+    if (!search_is_linear(f))
         common = 1.0;
     for (size_t p = 0; good && p < s->pairs; p++) {
         would[p] = q->weight[p] > 1e-6 * most;
         is[p] = would[p] && fabs(q->alpha[p] / common - 1.0) < 0.5;
     }
-    if (good && is_linear(f)) {
+    if (good && search_is_linear(f)) {
         double top = 0.0, bottom = 0.0;
         for (size_t p = 0; p < s->pairs; p++)
             if (is[p]) {

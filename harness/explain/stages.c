@@ -6,6 +6,7 @@
 
 #include "harness/explain/altered_row.h"
 #include "harness/explain/element_from.h"
+#include "harness/explain/gate_functions.h"
 #include "harness/explain/stages.h"
 #include "quant/quant.h"
 
@@ -169,13 +170,25 @@ static double rounded(double v, enum finding_type type)
         bits &= 0xFFFF0000u;
         memcpy(&value, &bits, sizeof value);
         return (double)value;
+    case FINDING_TF32: /* 13 of 23 bits are left out */
+        memcpy(&bits, &value, sizeof bits);
+        bits = (bits + 0xFFFu + (bits >> 13 & 1u)) & ~0x1FFFu;
+        memcpy(&value, &bits, sizeof value);
+        return (double)value;
     default:
         return (double)gb_bf16_decode(gb_bf16_encode(value));
     }
 }
 
-double effect_of(const struct finding *f, const double *rows, size_t count, size_t per_token, size_t width, size_t row,
-                 size_t i)
+/* The row whose token differs in the bits of the offset; itself where there is none. */
+static size_t row_xor(const struct finding *f, size_t row, size_t count, size_t per_token)
+{
+    size_t token = row / per_token ^ (size_t)f->offset, other = token * per_token + row % per_token;
+    return other < count ? other : row;
+}
+
+static double value_of(const struct finding *f, const double *rows, size_t count, size_t per_token, size_t width,
+                       size_t row, size_t i)
 {
     const double *own = rows + row * width;
     double v = own[i];
@@ -190,6 +203,8 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
         return fabs(v);
     case FINDING_CAP:
         return fmin(v, f->amount);
+    case FINDING_FLOOR:
+        return fmax(v, f->amount);
     case FINDING_SATURATE:
         return fmin(fmax(v, -f->amount), f->amount);
     case FINDING_FLUSH:
@@ -198,6 +213,8 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
         return rounded(v, f->type);
     case FINDING_TOKEN:
         return rows[around(row, (int64_t)f->offset * (int64_t)per_token, count) * width + i];
+    case FINDING_TOKEN_XOR:
+        return rows[row_xor(f, row, count, per_token) * width + i];
     case FINDING_SLOT_OF:
         return rows[(row / per_token * per_token + (size_t)f->offset % per_token) * width + i];
     case FINDING_TOKEN_OF:
@@ -209,25 +226,62 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
     }
 }
 
+double effect_of(const struct finding *f, const double *rows, size_t count, size_t per_token, size_t width, size_t row,
+                 size_t i)
+{
+    return value_of(f, rows, count, per_token, width, row, i) + (f->added ? rows[row * width + i] : 0.0);
+}
+
 /* The pair of the list of pair p's expert that the finding takes in its place; p where the diagnosis does not have it.
  */
 static size_t listed(const struct stages *s, const struct finding *f, size_t p)
 {
     const struct diagnosis *w = s->diagnosis;
-    uint32_t place = f->effect == FINDING_CLAMPED ? (uint32_t)f->offset
-                                                  : (uint32_t)around(w->list[p], f->offset, w->listed[s->ids[p]]);
+    uint32_t place = f->effect == FINDING_CLAMPED      ? (uint32_t)f->offset
+                     : f->effect == FINDING_LISTED_XOR ? w->list[p] ^ (uint32_t)f->offset
+                                                       : (uint32_t)around(w->list[p], f->offset, w->listed[s->ids[p]]);
     for (size_t other = 0; other < s->pairs; other++)
         if (s->ids[other] == s->ids[p] && w->list[other] == place)
             return other;
     return p;
 }
 
+/* The weight of the token of pair p that `rank` of its weights are before, the largest first. */
+static double weight_of_rank(const struct stages *s, size_t p, size_t rank)
+{
+    const double *weights = s->weights + p / s->top_k * s->top_k;
+    for (uint32_t u = 0; u < s->top_k; u++) {
+        size_t before = 0;
+        for (uint32_t v = 0; v < s->top_k; v++)
+            before += weights[v] > weights[u] || (weights[v] == weights[u] && v < u);
+        if (before == rank)
+            return weights[u];
+    }
+    return 0.0;
+}
+
 double stages_effect(const struct stages *s, const struct finding *f, const double *rows, size_t width, size_t p,
                      size_t i)
 {
-    if (f->effect == FINDING_LISTED || f->effect == FINDING_CLAMPED)
-        return rows[listed(s, f, p) * width + i];
-    return effect_of(f, rows, s->pairs, s->top_k, width, p, i);
+    const double own = rows[p * width + i];
+    switch (f->effect) {
+    case FINDING_LISTED:
+    case FINDING_LISTED_XOR:
+    case FINDING_CLAMPED:
+        return rows[listed(s, f, p) * width + i] + (f->added ? own : 0.0);
+    case FINDING_WEIGHTED:
+        return own * s->weights[p];
+    case FINDING_HALF:
+        return (rows == s->gate ? s->up : s->gate)[p * width + i];
+    case FINDING_LARGEST:
+        return own / weight_of_rank(s, p, 0);
+    case FINDING_RANKED:
+        return weight_of_rank(s, p, p % s->top_k);
+    case FINDING_FUNCTION:
+        return gate_function(f->function, s->gate[p * width + i], s->up[p * width + i]);
+    default:
+        return effect_of(f, rows, s->pairs, s->top_k, width, p, i);
+    }
 }
 
 /* What becomes of the rows of these pairs of an array with slots. */
@@ -242,6 +296,11 @@ static void change(const struct stages *s, const struct finding *f, const bool *
     }
 }
 
+uint32_t stages_expert(const struct stages *s, const struct finding *f, int32_t id)
+{
+    return f->effect == FINDING_EXPERT_OF ? (uint32_t)f->offset : (uint32_t)around((size_t)id, f->offset, s->experts);
+}
+
 /* ids: of the pairs that are hit and asked for, off by the finding's offset if it is one of experts of gate_up (or, if
  * `down`, of down); -1: the others. */
 static int32_t *ids_of(const struct stages *s, const struct finding *f, const bool *asked, bool down)
@@ -249,9 +308,9 @@ static int32_t *ids_of(const struct stages *s, const struct finding *f, const bo
     int32_t *ids = malloc(s->pairs * sizeof *ids);
     for (size_t p = 0; ids && p < s->pairs; p++) {
         ids[p] = asked[p] && stages_hit(s, f, p) ? s->ids[p] : -1;
-        if (ids[p] >= 0 && f->effect == FINDING_EXPERT &&
+        if (ids[p] >= 0 && effect_names_expert(f->effect) &&
             (f->stage == FINDING_INPUT || down == (f->stage == FINDING_DOWN)))
-            ids[p] = (int32_t)around((size_t)ids[p], f->offset, s->experts);
+            ids[p] = (int32_t)stages_expert(s, f, ids[p]);
     }
     return ids;
 }
@@ -266,7 +325,7 @@ static struct gb_arguments apart(const struct stages *s, const int32_t *ids)
 /* Whether an effect on a whole row of x, or on columns of K, is asked for. */
 static bool reads_otherwise(const struct finding *f)
 {
-    return f->stage == FINDING_INPUT || f->k.kind != AXIS_ALL || f->effect == FINDING_EXPERT;
+    return f->stage == FINDING_INPUT || f->k.kind != AXIS_ALL || effect_names_expert(f->effect);
 }
 
 static double k_factor(const struct finding *f)
@@ -545,7 +604,7 @@ static enum gb_status slots_under(const struct stages *s, const struct finding *
                           : rows[i];
         status = some ? contract_down(s, f, some, slots, error) : no_memory(error);
         free(some);
-    } else if (f->stage < FINDING_DOWN || f->effect == FINDING_EXPERT) {
+    } else if (f->stage < FINDING_DOWN || effect_names_expert(f->effect)) {
         status = contract_down(s, f, rows, slots, error);
     } else if (f->stage == FINDING_DOWN) {
         bool *all = malloc(s->pairs * sizeof *all);

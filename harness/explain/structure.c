@@ -51,12 +51,21 @@ static void each_operand(struct search *q, void (*try)(struct search *, const st
             search_each_operand(q, read[i], try);
 }
 
-/* Some elements of the intermediate, or of what makes it. */
+/* Some elements of the intermediate, or of what makes it. Factors of up are those of the intermediate. */
 static void each_element(struct search *q)
 {
+    static const double factors[] = {-1.0, 0.5, 2.0, 0.25, 4.0, 0.75, 1.25, 1.5};
+    struct finding f = {.stage = FINDING_ACT, .effect = FINDING_ADD, .amount = 1.0};
     for (size_t i = 0; i < STAGES && !search_done(q); i++)
         if (has_stage(q, stages[i]) && stages[i] >= FINDING_GATE && stages[i] <= FINDING_REQUANT)
             search_each_effect(q, stages[i], (struct finding_axis){.kind = AXIS_ALL}, search_try_elements);
+    search_try_elements(q, &f);
+    f.effect = FINDING_FACTOR;
+    f.stage = FINDING_GATE;
+    for (size_t i = 0; i < sizeof factors / sizeof *factors && !search_done(q); i++) {
+        f.amount = factors[i];
+        search_try_elements(q, &f);
+    }
 }
 
 /* What is left is rounding: another order than the contract's, say. */
@@ -95,8 +104,12 @@ enum gb_status structure_search(struct diagnosis *w, double products, struct str
         search_try_single_slots(&q);
         search_try_added(&q);
     }
+    if (q.status == GB_OK && many && !search_done(&q) && !w->inner)
+        search_try_weights(&q);
     if (q.status == GB_OK && many && !search_done(&q))
         each_stage(&q);
+    if (q.status == GB_OK && many && !is_settled(&q) && !w->inner)
+        spend(&q, 0.1, search_try_experts);
     if (q.status == GB_OK && many && !search_done(&q))
         spend(&q, 0.5, settle_operands);
     if (q.status == GB_OK && many && !is_settled(&q))

@@ -45,14 +45,53 @@ enum finding_effect {
     FINDING_SLOT_OF,  /* the row of slot `offset` of the same token */
     FINDING_TOKEN_OF, /* the row of the token whose number is this one's mod `offset`, in the same slot */
     FINDING_CAP,      /* at most amount */
-    FINDING_HALF,     /* of weights of gate_up: the same row of the other half */
-    FINDING_ROW_XOR,  /* of weights: the row whose index differs in the bits of `offset` */
-    FINDING_READ,     /* of weights: the bits read as those of the type */
-    FINDING_POWER,    /* of weights: the power of two at or below the magnitude, with its sign */
+    FINDING_FLOOR,    /* at least amount */
+    FINDING_TOKEN_XOR,  /* the row of the token whose index differs in the bits of `offset`, in the same slot */
+    FINDING_LISTED_XOR, /* the row of the pair whose place in the list of the same expert does */
+    FINDING_EXPERT_OF,  /* computed with the weights of expert `offset`. FINDING_INPUT: of gate_up and down both */
+    FINDING_WEIGHTED,   /* times the pair's routing weight */
+    FINDING_LARGEST,    /* FINDING_ROUTING_WEIGHT: divided by the largest of the token's */
+    FINDING_RANKED,     /* FINDING_ROUTING_WEIGHT: the token's, largest first */
+    FINDING_FUNCTION,   /* FINDING_ACT: another function of gate and up */
+    FINDING_HALF,       /* gate for up or up for gate; of weights of gate_up: the same row of the other half */
+    FINDING_ROW_XOR,    /* of weights: the row whose index differs in the bits of `offset` */
+    FINDING_READ,       /* of weights: the bits read as those of the type */
+    FINDING_POWER,      /* of weights: the power of two at or below the magnitude, with its sign */
+    FINDING_SQUARE,     /* of weights: times the magnitude: applied twice */
+    FINDING_ROW,        /* of weights: the row `offset` further on; rows are a ring */
+    FINDING_TRANSPOSED, /* of scales: tiles of `offset` rows and as many blocks as their transpose */
     FINDING_EFFECTS
 };
 
-enum finding_type { FINDING_BF16, FINDING_BF16_TRUNCATED, FINDING_FP16, FINDING_E4M3, FINDING_E5M2, FINDING_TYPES };
+enum finding_type {
+    FINDING_BF16,
+    FINDING_BF16_TRUNCATED,
+    FINDING_FP16,
+    FINDING_E4M3,
+    FINDING_E5M2,
+    FINDING_TF32,
+    FINDING_TYPES,
+    FINDING_INTEGER = FINDING_TYPES /* FINDING_READ alone: E2M1's codes as numbers 0 to 7 with a sign */
+};
+
+/* What a kernel may compute of gate g and up u in place of its contract's function. */
+enum finding_function {
+    FUNCTION_PRODUCT,     /* g u */
+    FUNCTION_RELU,        /* max(g, 0) u */
+    FUNCTION_RELU_SQUARE, /* max(g, 0)^2 u */
+    FUNCTION_GELU,        /* gelu(g) u, of the error function */
+    FUNCTION_GELU_TANH,   /* gelu(g) u, of tanh */
+    FUNCTION_GELU_QUICK,  /* g sigmoid(1.702 g) u */
+    FUNCTION_SIGMOID,     /* sigmoid(g) u */
+    FUNCTION_TANH,        /* tanh(g) u */
+    FUNCTION_HARD_SWISH,  /* g min(max(g + 3, 0), 6) / 6 u */
+    FUNCTION_SILU,        /* silu(g): up left out */
+    FUNCTION_SUM,         /* silu(g) + u */
+    FUNCTION_OF_PRODUCT,  /* silu(g u) */
+    FUNCTION_TWICE,       /* silu(silu(g)) u */
+    FUNCTION_NEGATED,     /* g sigmoid(-g) u */
+    FUNCTIONS
+};
 
 /* What of a projection an effect is on: its dot products, or what they read. */
 enum finding_operand {
@@ -76,7 +115,9 @@ struct finding {
     enum finding_effect effect;
     double amount;
     int32_t offset, columns;
+    bool added; /* of effects that take a row or an element of another place: it is added to the own one */
     enum finding_type type;
+    enum finding_function function;
     struct finding_axis tokens, slots, experts;
     struct finding_axis list;     /* the place of a pair among those of its expert, in the order of tokens */
     struct finding_axis elements; /* of a row */

@@ -287,7 +287,7 @@ static void the_simplest_that_fits_is_named(void **state)
         {{1, 128, 64, 4, 1}, "output zero", "output zero", "one expert dropped"},
         {{1, 128, 64, 4, 1}, "routing weight missing", "routing weight missing", "the output scaled by "},
         {{1, 128, 64, 1, 1}, "routing weight missing", "routing weight missing", "routing weights uniform"},
-        {{1, 128, 64, 4, 2}, "one slot lost", "down_proj of ", "slot 1 left out"},
+        {{1, 128, 64, 4, 2}, "one slot lost", "slot 1 left out", "expert 0 left out"},
         {{1, 128, 64, 4, 1}, "gate and up swapped", "gate and up swapped", "SiLU of up"},
         {{1, 128, 16, 4, 1}, "last K block of down dropped", "output zero", "last K block of down dropped"},
         {{6, 128, 64, 4, 2}, "last K block of down dropped", "last K block of down dropped", "last 16 neurons zero"},

@@ -899,6 +899,196 @@ static void scales_transposed(struct faulty *f)
     edit_weights(f, edit_scales_transposed, 0, true);
 }
 
+/* Tokens beyond what an expert has room for are dropped. */
+static void capacity_exceeded(struct faulty *f)
+{
+    uint32_t H = f->clean->arguments.shape.hidden;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        if (f->rank[p] >= 2)
+            memset(f->stages.slots + p * H, 0, H * sizeof(float));
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+/* Two experts are exchanged in the table of pointers. */
+static void experts_exchanged(struct faulty *f)
+{
+    int32_t *ids = copy_of(f->clean->arguments.ids, pairs_of(f) * sizeof *ids);
+    int32_t one = ids[0],
+            other = (one + 1 + (int32_t)random_below(f->random, 3)) % (int32_t)f->clean->arguments.shape.experts;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        ids[p] = ids[p] == one ? other : ids[p] == other ? one : ids[p];
+    compute_with_ids(f, ids);
+}
+
+/* The table of experts begins two too early. */
+static void experts_off_by_two(struct faulty *f)
+{
+    int32_t *ids = copy_of(f->clean->arguments.ids, pairs_of(f) * sizeof *ids);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        ids[p] = (ids[p] + 2) % (int32_t)f->clean->arguments.shape.experts;
+    compute_with_ids(f, ids);
+}
+
+/* The sum over slots is stored as their mean. */
+static void slots_averaged(struct faulty *f)
+{
+    uint32_t H = f->clean->arguments.shape.hidden;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = 0; of_expert(f, f->clean->arguments.ids[p]) && i < H; i++)
+            f->stages.slots[p * H + i] /= (float)f->clean->arguments.shape.top_k;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+/* Routing weights through softmax once more. */
+static void softmax_again(struct faulty *f)
+{
+    uint32_t k = f->clean->arguments.shape.top_k;
+    float *weights = copy_of(f->clean->arguments.routing_weights, pairs_of(f) * sizeof *weights);
+    for (size_t t = 0; t < pairs_of(f); t += k) {
+        float sum = 0.0f;
+        for (uint32_t u = 0; u < k; u++)
+            sum += expf(weights[t + u]);
+        for (uint32_t u = 0; u < k; u++)
+            weights[t + u] = expf(weights[t + u]) / sum;
+    }
+    f->stages.arguments.routing_weights = weights;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+    free(weights);
+}
+
+/* All slots count alike. */
+static void weights_equal(struct faulty *f)
+{
+    uint32_t k = f->clean->arguments.shape.top_k;
+    float *weights = copy_of(f->clean->arguments.routing_weights, pairs_of(f) * sizeof *weights);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        weights[p] = 1.0f / (float)k;
+    f->stages.arguments.routing_weights = weights;
+    layer_stages_from(&f->stages, FINDING_DOWN);
+    free(weights);
+}
+
+/* Rows of the intermediate with one scale each, in eight bits. */
+static void intermediate_in_int8(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++) {
+        float largest = 0.0f;
+        for (size_t i = p * I; i < (p + 1) * I; i++)
+            largest = fmaxf(largest, fabsf(gb_bf16_decode(f->clean->intermediate[i])));
+        for (size_t i = p * I; of_expert(f, f->clean->arguments.ids[p]) && largest > 0.0f && i < (p + 1) * I; i++)
+            f->stages.intermediate[i] = gb_bf16_encode(
+                nearbyintf(gb_bf16_decode(f->clean->intermediate[i]) / largest * 127.0f) * largest / 127.0f);
+    }
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+/* A buffer of the intermediate that holds the sum of a token and the one before it. */
+static void intermediate_not_cleared(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate, k = f->clean->arguments.shape.top_k;
+    for (size_t p = k; p < pairs_of(f); p++)
+        for (uint32_t i = 0; of_expert(f, f->clean->arguments.ids[p]) && i < I; i++)
+            f->stages.intermediate[p * I + i] = gb_bf16_encode(gb_bf16_decode(f->clean->intermediate[p * I + i]) +
+                                                               gb_bf16_decode(f->clean->intermediate[(p - k) * I + i]));
+    layer_stages_from(&f->stages, FINDING_ACT);
+}
+
+/* Tiles of gate's rows that are one row late. */
+static void rows_late(struct faulty *f)
+{
+    uint32_t I = f->clean->arguments.shape.intermediate, wide = 32, first = wide * random_below(f->random, I / wide);
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = first + 1; of_expert(f, f->clean->arguments.ids[p]) && i < first + wide; i++)
+            f->stages.gate[p * I + i] = f->clean->gate[p * I + i - 1];
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* One lane of four loads no x. */
+static void lane_without_x(struct faulty *f)
+{
+    uint32_t H = f->clean->arguments.shape.hidden, lane = random_below(f->random, 4), wide = 8;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (uint32_t i = 0; of_expert(f, f->clean->arguments.ids[p]) && i < H; i++)
+            if (i / wide % 4 == lane)
+                f->stages.x[p * H + i] = gb_bf16_encode(0.0f);
+    layer_stages_from(&f->stages, FINDING_INPUT);
+}
+
+/* gate limited on both sides. */
+static void gate_limited(struct faulty *f)
+{
+    size_t I = f->clean->arguments.shape.intermediate;
+    for (size_t p = 0; p < pairs_of(f); p++)
+        for (size_t i = p * I; of_expert(f, f->clean->arguments.ids[p]) && i < (p + 1) * I; i++)
+            f->stages.gate[i] = fmaxf(-0.75f, fminf(f->clean->gate[i], 0.75f));
+    layer_stages_from(&f->stages, FINDING_GATE_UP);
+}
+
+/* The last token of each expert is computed as the first one. */
+static void last_is_first(struct faulty *f)
+{
+    uint32_t H = f->clean->arguments.shape.hidden;
+    for (size_t p = 0; p < pairs_of(f); p++) {
+        int32_t id = f->clean->arguments.ids[p];
+        if (of_expert(f, id) && f->rank[p] == pairs_of_expert(f, id) - 1)
+            memcpy(f->stages.slots + p * H, f->clean->slots + pair_at(f, id, 0) * H, H * sizeof(float));
+    }
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+/* Tokens of an expert in reverse. */
+static void list_reversed(struct faulty *f)
+{
+    uint32_t H = f->clean->arguments.shape.hidden;
+    for (size_t p = 0; p < pairs_of(f); p++) {
+        int32_t id = f->clean->arguments.ids[p];
+        size_t other = of_expert(f, id) ? pair_at(f, id, pairs_of_expert(f, id) - 1 - f->rank[p]) : p;
+        memcpy(f->stages.slots + p * H, f->clean->slots + other * H, H * sizeof(float));
+    }
+    layer_stages_from(&f->stages, FINDING_DOWN);
+}
+
+static void edit_scale_of_fourth_rows(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t unused)
+{
+    (void)f;
+    (void)unused;
+    if (r % 4 == 3)
+        scales_from(t, e, r, r - 1, 0, 0);
+}
+
+/* Of four neighbouring rows the last has the scales of the one before it. */
+static void scales_of_fourth_rows(struct faulty *f)
+{
+    edit_weights(f, edit_scale_of_fourth_rows, 0, false);
+}
+
+static void edit_bytes_reversed(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t group)
+{
+    (void)f;
+    for (uint32_t k = 0; k < t->clean->columns; k++)
+        code_set(t, e, r, k, code_get(t->clean, e, r, k / group * group + group - 1 - k % group));
+}
+
+/* Words of four or eight codes in the other endianness. */
+static void codes_reversed(struct faulty *f)
+{
+    edit_weights(f, edit_bytes_reversed, 4u << random_below(f->random, 2), true);
+}
+
+static void edit_inverted(struct faulty *f, struct tensor *t, uint32_t e, uint32_t r, uint32_t lane)
+{
+    (void)f;
+    for (uint32_t k = lane; k < t->clean->columns; k += 8)
+        code_set(t, e, r, k, code_get(t->clean, e, r, k) ^ 1u << (code_bits(t->clean) - 1));
+}
+
+/* One code of eight has the wrong sign. */
+static void lane_inverted(struct faulty *f)
+{
+    edit_weights(f, edit_inverted, random_below(f->random, 8), false);
+}
+
 struct family {
     const char *name;
     void (*run)(struct faulty *f);
@@ -947,9 +1137,6 @@ static const struct family known[] = {
     {"tile added twice", tile_added_twice, false},
     {"rows shifted", rows_shifted, false},
     {"last slot left out", last_slot_left_out, false},
-};
-
-static const struct family held_out[] = {
     {"gelu for silu", gelu_for_silu, false},
     {"silu left out", silu_left_out, false},
     {"weight before silu", weight_before_silu, false},
@@ -962,6 +1149,25 @@ static const struct family held_out[] = {
     {"halves exchanged in odd rows", halves_exchanged_in_odd_rows, false},
     {"weights by the largest", weights_by_largest, false},
     {"scales transposed", scales_transposed, true},
+};
+
+static const struct family held_out[] = {
+    {"capacity exceeded", capacity_exceeded, false},
+    {"experts exchanged", experts_exchanged, false},
+    {"experts off by two", experts_off_by_two, false},
+    {"slots averaged", slots_averaged, false},
+    {"softmax again", softmax_again, false},
+    {"weights equal", weights_equal, false},
+    {"intermediate in INT8", intermediate_in_int8, false},
+    {"intermediate not cleared", intermediate_not_cleared, false},
+    {"rows late", rows_late, false},
+    {"lane without x", lane_without_x, false},
+    {"gate limited", gate_limited, false},
+    {"last is first", last_is_first, false},
+    {"list reversed", list_reversed, false},
+    {"scales of fourth rows", scales_of_fourth_rows, true},
+    {"codes reversed", codes_reversed, false},
+    {"lane inverted", lane_inverted, false},
 };
 
 size_t kernel_fault_families(enum kernel_faults which)

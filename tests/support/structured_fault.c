@@ -124,6 +124,8 @@ static size_t listed_pair(const struct layer_stages *s, const struct finding *f,
     uint32_t place = (uint32_t)f->offset, count = 0;
     for (size_t p = 0; p < pairs_of(&s->arguments); p++)
         count += s->arguments.ids[p] == s->arguments.ids[pair];
+    if (f->effect == FINDING_LISTED_XOR)
+        place ^= place_of(s, pair);
     if (f->effect == FINDING_LISTED)
         place = (uint32_t)(((int64_t)place_of(s, pair) + f->offset + count) % count);
     for (size_t p = 0; p < pairs_of(&s->arguments); p++)
@@ -161,6 +163,8 @@ static double rounded(double v, enum finding_type type)
         bits &= 0xFFFF0000;
         memcpy(&value, &bits, sizeof value);
         return (double)value;
+    case FINDING_TF32: /* to 11 significant bits, ties to even */
+        return v == 0.0 ? v : ldexp(nearbyint(ldexp(v, 10 - ilogb(v))), ilogb(v) - 10);
     case FINDING_FP16:
         return (double)gb_fp16_decode(gb_fp16_encode(value));
     case FINDING_E4M3:
@@ -190,6 +194,7 @@ static double affected(const struct finding *f, const double *clean, size_t rows
                        size_t row, size_t i)
 {
     double v = clean[row * width + i];
+    size_t other;
     switch (f->effect) {
     case FINDING_FACTOR:
         return f->amount * v;
@@ -205,6 +210,11 @@ static double affected(const struct finding *f, const double *clean, size_t rows
         return fabs(v) < f->amount ? 0.0 : v;
     case FINDING_CAP:
         return v > f->amount ? f->amount : v;
+    case FINDING_FLOOR:
+        return v < f->amount ? f->amount : v;
+    case FINDING_TOKEN_XOR:
+        other = ((row / per_token) ^ (size_t)f->offset) * per_token + row % per_token;
+        return clean[(other < rows ? other : row) * width + i];
     case FINDING_SLOT_OF:
         return clean[(row - row % per_token + (size_t)f->offset % per_token) * width + i];
     case FINDING_TOKEN_OF:
@@ -230,6 +240,81 @@ static double affected(const struct finding *f, const double *clean, size_t rows
     }
 }
 
+/* The function of gate and up that the fault puts in the activation's place. */
+static double function_of(enum finding_function function, double g, double u)
+{
+    double silu = g / (1.0 + exp(-g));
+    switch (function) {
+    case FUNCTION_PRODUCT:
+        return u * g;
+    case FUNCTION_RELU:
+        return g > 0.0 ? u * g : 0.0;
+    case FUNCTION_RELU_SQUARE:
+        return g > 0.0 ? u * g * g : 0.0;
+    case FUNCTION_GELU:
+        return u * g * 0.5 * erfc(-g / sqrt(2.0));
+    case FUNCTION_GELU_TANH:
+        return u * g / (1.0 + exp(-2.0 * sqrt(2.0 / M_PI) * (g + 0.044715 * pow(g, 3.0))));
+    case FUNCTION_GELU_QUICK:
+        return u * g / (1.0 + exp(-1.702 * g));
+    case FUNCTION_SIGMOID:
+        return u / (1.0 + exp(-g));
+    case FUNCTION_TANH:
+        return u * (1.0 - 2.0 / (1.0 + exp(2.0 * g)));
+    case FUNCTION_HARD_SWISH:
+        return g <= -3.0 ? 0.0 : g >= 3.0 ? u * g : u * g * (g + 3.0) / 6.0;
+    case FUNCTION_SILU:
+        return silu;
+    case FUNCTION_SUM:
+        return u + silu;
+    case FUNCTION_OF_PRODUCT:
+        return u * g / (1.0 + exp(-u * g));
+    case FUNCTION_TWICE:
+        return u * silu / (1.0 + exp(-silu));
+    default:
+        return u * g / (1.0 + exp(g));
+    }
+}
+
+/* The routing weight of a pair when its token's are divided by the largest, or sorted. */
+static double weight_among(const struct layer_stages *s, const struct finding *f, size_t pair)
+{
+    uint32_t k = s->arguments.shape.top_k, slot = (uint32_t)(pair % k);
+    const float *given = s->arguments.routing_weights + pair / k * k;
+    float *sorted = copy_of(given, k * sizeof *sorted);
+    for (uint32_t i = 1; i < k; i++)
+        for (uint32_t j = i; j > 0 && sorted[j] > sorted[j - 1]; j--) {
+            float w = sorted[j];
+            sorted[j] = sorted[j - 1];
+            sorted[j - 1] = w;
+        }
+    double made = f->effect == FINDING_RANKED ? (double)sorted[slot] : (double)given[slot] / (double)sorted[0];
+    free(sorted);
+    return made;
+}
+
+/* Element i of a pair's row under effects that need more than the array they are on. */
+static double affected_slot(const struct layer_stages *s, const struct finding *f, const double *clean, size_t rows,
+                            size_t width, size_t row, size_t i)
+{
+    double v = clean[row * width + i];
+    switch (f->effect) {
+    case FINDING_LISTED:
+    case FINDING_LISTED_XOR:
+    case FINDING_CLAMPED:
+        return clean[listed_pair(s, f, row) * width + i];
+    case FINDING_WEIGHTED:
+        return v * (double)s->arguments.routing_weights[row];
+    case FINDING_LARGEST:
+    case FINDING_RANKED:
+        return weight_among(s, f, row);
+    case FINDING_FUNCTION:
+        return function_of(f->function, (double)s->gate[row * width + i], (double)s->up[row * width + i]);
+    default:
+        return affected(f, clean, rows, s->arguments.shape.top_k, width, row, i);
+    }
+}
+
 /* values: [rows, width], changed where the fault hits. */
 static void affect(const struct layer_stages *s, const struct finding *f, double *values, bool per_slot, size_t width)
 {
@@ -240,9 +325,9 @@ static void affect(const struct layer_stages *s, const struct finding *f, double
         for (size_t i = 0; i < width; i++)
             if ((per_slot ? hits_pair(s, f, row) : hits_token(s, f, (uint32_t)row)) &&
                 finding_axis_has(&f->elements, (uint32_t)i))
-                values[row * width + i] = per_slot && (f->effect == FINDING_LISTED || f->effect == FINDING_CLAMPED)
-                                              ? clean[listed_pair(s, f, row) * width + i]
-                                              : affected(f, clean, rows, per_token, width, row, i);
+                values[row * width + i] = (per_slot ? affected_slot(s, f, clean, rows, width, row, i)
+                                                    : affected(f, clean, rows, per_token, width, row, i)) +
+                                          (f->added ? clean[row * width + i] : 0.0);
     free(clean);
 }
 
@@ -369,8 +454,18 @@ static double reread(const struct finding *f, enum gb_format format, const doubl
                      size_t width, size_t i)
 {
     double v = own[i];
-    if (f->effect == FINDING_HALF || f->effect == FINDING_ROW_XOR || f->effect == FINDING_EXPERT)
+    if (f->effect == FINDING_HALF || f->effect == FINDING_ROW_XOR || f->effect == FINDING_ROW ||
+        f->effect == FINDING_EXPERT)
         return other[i];
+    if (f->effect == FINDING_SQUARE)
+        return copysign(v * v, v);
+    if (f->effect == FINDING_READ && f->type == FINDING_INTEGER && (format == GB_NVFP4 || format == GB_MXFP4)) {
+        static const double magnitudes[] = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
+        int code = 0;
+        while (magnitudes[code] != fabs(v))
+            code++;
+        return copysign(code, v);
+    }
     if (f->effect == FINDING_FACTOR)
         return f->amount * v;
     if (f->effect == FINDING_POWER)
@@ -402,6 +497,17 @@ static struct numbers numbers_of(const struct gb_weights *w, uint32_t e, uint32_
     return (struct numbers){wide, wide + K, wide + 2 * K};
 }
 
+/* The scale of a block where tiles of scales are read as their transpose. */
+static double transposed_scale(const struct finding *f, const struct gb_weights *w, uint32_t e, uint32_t r, uint32_t b)
+{
+    uint32_t n = (uint32_t)f->offset, block = gb_format_block(w->format), blocks = (w->columns + block - 1) / block;
+    bool whole = r - r % n + n <= w->rows && b - b % n + n <= blocks;
+    struct numbers of = numbers_of(w, e, whole ? r - r % n + b % n : r);
+    double scale = of.scales[whole ? b - b % n + r % n : b];
+    free(of.codes);
+    return scale;
+}
+
 /* What the fault adds to the weights of a row. added: [columns]. */
 static void reread_row(const struct finding *f, const struct gb_weights *w, uint32_t e, uint32_t r, double *added)
 {
@@ -411,10 +517,14 @@ static void reread_row(const struct finding *f, const struct gb_weights *w, uint
         from = r < w->rows / 2 ? r + w->rows / 2 : r - w->rows / 2;
     else if (f->effect == FINDING_ROW_XOR && (r ^ (uint32_t)f->offset) < w->rows)
         from = r ^ (uint32_t)f->offset;
+    else if (f->effect == FINDING_ROW)
+        from = (uint32_t)ring(r, f->offset, w->rows);
     struct numbers own = numbers_of(w, e, r), other = numbers_of(w, of, from);
     for (size_t k = 0; k < K; k++) {
         double made;
-        if (f->operand == FINDING_CODES)
+        if (f->effect == FINDING_TRANSPOSED)
+            made = own.codes[k] * transposed_scale(f, w, e, r, (uint32_t)(k / block));
+        else if (f->operand == FINDING_CODES)
             made = own.scales[k / block] * reread(f, w->format, own.codes, other.codes, K, k);
         else if (f->operand == FINDING_BLOCKS)
             made = own.codes[k] * reread(f, w->format, own.scales, other.scales, blocks, k / block);
@@ -445,12 +555,20 @@ static void dot_reread(const struct layer_stages *s, const struct finding *f, co
     free(added);
 }
 
-static int32_t *other_experts(const struct layer_stages *s, int32_t offset)
+static bool names_expert(const struct finding *f)
+{
+    return f->effect == FINDING_EXPERT || f->effect == FINDING_EXPERT_OF;
+}
+
+static int32_t *other_experts(const struct layer_stages *s, const struct finding *f)
 {
     size_t pairs = pairs_of(&s->arguments);
     int32_t *ids = copy_of(s->arguments.ids, pairs * sizeof *ids);
     for (size_t p = 0; p < pairs; p++)
-        ids[p] = ids[p] < 0 ? -1 : (int32_t)ring((size_t)ids[p], offset, s->arguments.shape.experts);
+        ids[p] = ids[p] < 0 ? -1
+                            : (f->effect == FINDING_EXPERT_OF
+                                   ? f->offset
+                                   : (int32_t)ring((size_t)ids[p], f->offset, s->arguments.shape.experts));
     return ids;
 }
 
@@ -476,11 +594,11 @@ static void affect_projections(const struct layer_stages *s, const struct findin
         gb_bf16 *x = without_k(f, s->x, pairs, shape->hidden);
         project(s, x, s->arguments.ids, other_gate, other_up);
         free(x);
-    } else if (f->effect == FINDING_EXPERT) {
-        int32_t *ids = other_experts(s, f->offset);
+    } else if (names_expert(f)) {
+        int32_t *ids = other_experts(s, f);
         project(s, s->x, ids, other_gate, other_up);
         free(ids);
-    } else if (f->effect == FINDING_SWAPPED) {
+    } else if (f->effect == FINDING_SWAPPED || f->effect == FINDING_HALF) {
         memcpy(other_gate, up, count * sizeof *gate);
         memcpy(other_up, gate, count * sizeof *gate);
     } else {
@@ -509,8 +627,8 @@ static void affect_slots(const struct layer_stages *s, const struct finding *f, 
         gb_bf16 *some = without_k(f, intermediate, pairs, shape->intermediate);
         contract_down(s, some, s->arguments.ids, NULL, other);
         free(some);
-    } else if (f->effect == FINDING_EXPERT) {
-        int32_t *ids = other_experts(s, f->offset);
+    } else if (names_expert(f)) {
+        int32_t *ids = other_experts(s, f);
         contract_down(s, intermediate, ids, NULL, other);
         free(ids);
     } else {
@@ -525,7 +643,7 @@ static void compute_elsewhere(const struct layer_stages *s, const struct finding
 {
     struct gb_arguments a = s->arguments;
     struct layer_stages other;
-    int32_t *ids = other_experts(s, f->offset);
+    int32_t *ids = other_experts(s, f);
     a.ids = ids;
     layer_stages_new(&a, s->order, &other);
     for (size_t p = 0; p < pairs_of(&a); p++)
@@ -547,7 +665,7 @@ void structured_fault_run(const struct layer_stages *clean, const struct finding
     float *gate = copy_of(clean->gate, inner * sizeof *gate), *up = copy_of(clean->up, inner * sizeof *up);
     float *slots = copy_of(clean->slots, outer * sizeof *slots);
     float *weights = copy_of(clean->arguments.routing_weights, pairs * sizeof *weights);
-    if (f->stage == FINDING_INPUT && f->effect == FINDING_EXPERT) {
+    if (f->stage == FINDING_INPUT && names_expert(f)) {
         compute_elsewhere(clean, f, h, slots);
     } else if (f->stage == FINDING_INPUT) {
         affect_bf16(clean, f, x, shape->hidden);
@@ -555,7 +673,7 @@ void structured_fault_run(const struct layer_stages *clean, const struct finding
     }
     if (f->stage >= FINDING_GATE && f->stage <= FINDING_GATE_UP)
         affect_projections(clean, f, gate, up);
-    bool elsewhere = f->stage == FINDING_INPUT && f->effect == FINDING_EXPERT;
+    bool elsewhere = f->stage == FINDING_INPUT && names_expert(f);
     if (f->stage <= FINDING_GATE_UP && !elsewhere)
         for (size_t i = 0; i < inner; i++)
             h[i] = gb_bf16_encode(gb_gated(clean->arguments.activation, gate[i], up[i]));
@@ -669,13 +787,40 @@ static double size_of_stage(const struct layer_stages *s, enum finding_stage sta
     }
 }
 
+/* Other functions of gate and up, weights in the wrong place, a lower bound. */
+static void draw_function(uint64_t *random, double size, struct finding *f)
+{
+    const bool projected = f->stage >= FINDING_GATE && f->stage <= FINDING_ACT;
+    f->effect = f->stage == FINDING_ACT && random_below(random, 2)                      ? FINDING_FUNCTION
+                : f->stage == FINDING_GATE_UP || (projected && random_below(random, 2)) ? FINDING_WEIGHTED
+                : f->stage == FINDING_INPUT || f->stage == FINDING_ACT                  ? FINDING_NEGATIVE
+                                                                                        : FINDING_FLOOR;
+    f->function = (enum finding_function)random_below(random, FUNCTIONS);
+    f->amount = f->effect == FINDING_FLOOR ? -size * (0.2 + 0.5 * random_uniform(random)) : 0.0;
+}
+
+/* Rows of other tokens: exchanged in runs, or added. */
+static void draw_row(uint64_t *random, struct finding *f)
+{
+    const bool listed = f->stage != FINDING_COMBINE && random_below(random, 2);
+    f->added = random_below(random, 2);
+    f->offset = f->added ? (random_below(random, 2) ? 1 : -1) : 1 << random_below(random, 2);
+    f->effect = f->added ? (listed ? FINDING_LISTED : FINDING_TOKEN) : listed ? FINDING_LISTED_XOR : FINDING_TOKEN_XOR;
+}
+
 static void draw_effect(const struct layer_stages *s, uint64_t *random, uint32_t width, struct finding *f)
 {
     static const double factors[] = {0.5, 2, 0.25, -1, 1.25, 0.75, 4, 1.0625, 0.1, 448.0 / 6};
     static const int32_t flips[] = {1, 2, 4, 8, 16};
     double size = size_of_stage(s, f->stage);
     bool narrow = f->stage == FINDING_ACT || f->stage == FINDING_INPUT; /* bf16 already */
-    switch (random_below(random, 11)) {
+    switch (random_below(random, 13)) {
+    case 11:
+        draw_function(random, size, f);
+        break;
+    case 12:
+        draw_row(random, f);
+        break;
     case 0:
         f->effect = FINDING_ADD;
         f->amount = (random_below(random, 2) ? 1.0 : -0.5) * size;
