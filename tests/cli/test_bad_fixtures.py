@@ -5,6 +5,7 @@ import time
 import numpy as np
 
 from damaged import damage, replace, set_attribute
+from kept import expect_kept
 from program import expect, path, refused, run
 
 SHAPE = ["--shape", "4,2,64,32", "--tokens", "3", "--layers", "2"]
@@ -112,3 +113,5 @@ def still(f):
 
 
 wrong_truth(still, "/stack/truth/original: is so large that no distance from it can be computed")
+
+expect_kept()

@@ -7,6 +7,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as xml
 
+from kept import expect_kept
 from program import FAULTS, SOURCE, expect, path, refused, reproduced, run, small
 
 fixture = small()
@@ -102,3 +103,5 @@ line = refused("verify", fixture, "-o", long)
 expect("/r.json: cannot " in line and "No such file or directory" in line, line)
 line = refused("verify", fixture, "-o", path("f" * 300 + ".json"))
 expect("f.json: cannot " in line and "File name too long" in line, line)
+
+expect_kept()

@@ -13,6 +13,7 @@ import time
 import h5py
 import numpy
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, folder, path, record, refused, run
 from published import write
 
@@ -306,3 +307,5 @@ with open(path("long.h5"), "rb") as stream:
 with open(path("cut.h5"), "wb") as stream:
     stream.write(whole[:len(whole) // 2])
 refused(*long[:-1], path("cut.h5"), "--resume")
+
+expect_kept()
