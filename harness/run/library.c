@@ -180,7 +180,7 @@ static bool ask_table(char *argument, unsigned timeout_s, char *wire, char *reas
         snprintf(reason, bytes, "cannot start a process to read it: %s", strerror(code));
     } else {
         enum child_end end = child_wait(&child, timeout_s, &status);
-        bool got = child_read(file, wire, WIRE_BYTES, &error) == GB_OK;
+        bool got = child_read(file, 0, wire, WIRE_BYTES, &error) == GB_OK;
         if (got)
             memcpy(&head, wire, sizeof head);
         if (end != CHILD_ENDED)

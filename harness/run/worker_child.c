@@ -20,6 +20,7 @@
 #include "harness/run/subject.h"
 #include "harness/run/text.h"
 #include "harness/run/timed.h"
+#include "harness/run/written.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
 
@@ -73,11 +74,6 @@ enum gb_status parse_batches(const char *option, const char *text, uint32_t toke
         at = end + 1;
     }
     return gb_fail(error, GB_EINVAL, "%s %s: at most %d batches", option, text, (int)MAX_BATCHES);
-}
-
-static bool wants_stack(const struct worker *w)
-{
-    return operator_is_whole(w->kernel) && w->fixture->stack.residual;
 }
 
 /* Elements equal to both poisons were never written; any other difference is nondeterminism. layer: negative without
@@ -532,12 +528,12 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
         status = parse_batches("--batch", argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
     uint32_t layers = w->fixture->layers;
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        bool with_stack = wants_stack(w) && b == w->batch_count - 1;
+        bool with_stack = operator_has_stack(w->kernel, w->fixture) && b == w->batch_count - 1;
         status = new_outputs(w, w->batches[b], layers, with_stack, &w->outputs[b], error);
         if (status == GB_OK)
             status = new_outputs(w, w->batches[b], layers, false, &w->moved[b], error);
     }
-    if (status == GB_OK && wants_stack(w)) {
+    if (status == GB_OK && operator_has_stack(w->kernel, w->fixture)) {
         size_t bytes = sizeof(double) * w->batches[w->batch_count - 1] * w->fixture->shape.hidden;
         w->state = malloc(bytes);
         if (!w->state)
@@ -545,15 +541,6 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
         memcpy(w->state, w->fixture->stack.residual, bytes);
     }
     return status;
-}
-
-/* Leaves the outputs of one run in a file of ours. */
-static enum gb_status leave(unsigned file, const struct gb_outputs *outputs, struct gb_error *error)
-{
-    struct gb_error reason;
-    enum gb_status status = gb_outputs_put(CHILD_SHARED + (int)file, outputs, &reason);
-    const char *mend = status == GB_EIO ? "; set TMPDIR to a folder with room" : "";
-    return status == GB_OK ? GB_OK : gb_fail(error, status, "%s: %.400s%s", child_folder(), reason.message, mend);
 }
 
 static enum gb_status work(struct worker *w, char **argv, struct gb_error *error)
@@ -570,9 +557,10 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
         status = run_layer(w, l, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        status = leave(WORKER_OUTPUTS + 2 * b, w->outputs[b], error);
+        const int file = CHILD_SHARED + WORKER_OUTPUTS + 2 * (int)b;
+        status = written_send(file, w->kernel, w->fixture, w->outputs[b], error);
         if (status == GB_OK && w->moved_differs[b])
-            status = leave(WORKER_OUTPUTS + 2 * b + 1, w->moved[b], error);
+            status = written_send(file + 1, w->kernel, w->fixture, w->moved[b], error);
     }
     return status;
 }
@@ -635,7 +623,7 @@ int worker_main(int argc, char **argv)
     static struct worker w;
     struct gb_error error = {""};
     if ((argc != 5 && argc != 8) || (argc == 8 && !parse_mode(&w, &argv[5]))) {
-        fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify and bench\n");
+        fprintf(stderr, "gaugeblock guard worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }
     enum gb_status status = work(&w, argv, &error);

@@ -754,14 +754,17 @@ static void spoil(void)
         k->run = NULL;
 }
 
+/* gaugeblock guard table LIBRARY */
 static bool table_asked(void)
 {
-    char line[4096] = "";
+    char line[4096] = "", *word = line;
     FILE *file = fopen("/proc/self/cmdline", "r");
     size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
     if (file)
         fclose(file);
-    return length > strlen(line) + 1 && !strcmp(line + strlen(line) + 1, "table");
+    for (int i = 0; i < 2 && word < line + length; i++)
+        word += strlen(word) + 1;
+    return !strcmp(word, "table");
 }
 
 /* What the process that reads tables would have written, but wrong; that process ends. */
