@@ -9,10 +9,9 @@ import re
 import sys
 
 import program
-from program import ALL, FAULTS, HOSTILE, MISTAKES, ONE_RANK, QUANTISERS, RANKS, SANITISED, SOURCE, expect, folder
+from program import ALL, SANITISED, SOURCE, expect, folder
 
-LIBRARIES = {"faults": FAULTS, "mistakes": MISTAKES, "quantisers": QUANTISERS, "ranks": RANKS, "one_rank": ONE_RANK,
-             "hostile": HOSTILE}
+LIBRARIES = {name: os.environ[name.upper()] for name in ("faults", "hostile", "mistakes", "one_rank", "quantisers", "ranks")}
 
 
 def shortened(value, name=""):
