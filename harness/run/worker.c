@@ -268,7 +268,8 @@ static void read_results(const struct worker_request *request, const struct gb_f
         }
         enum gb_status read = read_outputs(request, fixture, files, b, result, &error);
         if (read != GB_OK) {
-            fail(result, read == GB_ENOMEM ? VERDICT_NOT_RUN : VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
+            fail(result, read == GB_ENOMEM ? VERDICT_NOT_RUN : VERDICT_CRASH, "the worker's outputs cannot be read: %s",
+                 error.message);
             break;
         }
     }

@@ -104,8 +104,9 @@ VISIBLE void *realloc(void *array, size_t bytes)
 VISIBLE void *reallocarray(void *array, size_t count, size_t bytes)
 {
     size_t all;
-    return fails(__builtin_return_address(0)) || __builtin_mul_overflow(count, bytes, &all) ? NULL
-                                                                                             : __libc_realloc(array, all);
+    return fails(__builtin_return_address(0)) || __builtin_mul_overflow(count, bytes, &all)
+               ? NULL
+               : __libc_realloc(array, all);
 }
 
 VISIBLE char *strdup(const char *text)
