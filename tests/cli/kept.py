@@ -38,7 +38,8 @@ def readable(file):
 
 def steady(text):
     """Text without what differs from run to run and from place to place."""
-    # Rounding noise is not the same by every libm; a page is drawn when it is drawn.
+    # Rounding noise is not the same by every libm, nor are the last digits of a double; a page is drawn when it is drawn.
+    text = re.sub(r"-?\b\d+\.\d{12,}(e[-+]\d+)?\b", lambda number: f"{float(number[0]):.6g}", text)
     text = re.sub(r"-?\b\d(\.\d+)?e-(1[3-9]|[2-9]\d|\d{3})\b", "0", text)
     for name, library in LIBRARIES.items():
         text = text.replace(os.path.realpath(library), f"{name}.so")

@@ -26,6 +26,9 @@ for case in record["cases"]:
     expect({"fixture", "subject", "contract", "verdict", "exit_code", "repro"} <= set(case), "keys of a case")
     expect(len(case["fixture"]["sha256"]) == 64, "input hash")
 expect(record["environment"]["date"].endswith("Z") and record["command"][0] == "gaugeblock", "provenance")
+with open("/proc/cpuinfo") as stream:
+    cpus = re.findall("^model name.*?: (.*)", stream.read(), re.M)
+expect(record["environment"]["cpu"] == (cpus or ["unknown"])[0], str(record["environment"]))
 
 suite = xml.parse(path("r.xml")).getroot().find("testsuite")
 expect([suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"], str(suite.attrib))
