@@ -34,6 +34,7 @@ PARTS = {
     "verify": ([f"make s.h5 {SMALL}", f"make m.h5 {SMALL} --format mxfp8 --activations mxfp8 --routing holes",
                 "make f.h5 --shape 4,2,128,128 --tokens 3 --format fp8 --activations fp8"], [
         "verify f.h5 --kernel cpu/fp8-fp8-layer --batch 1,3 -o r.json", "verify s.h5 --batch 1,9 -v -o r.json -o r.md -o r.xml",
+        "verify missing.h5 s.h5 other.h5 --expect 1 -o r.json",
         "verify m.h5 --kernel 'cpu/mxfp8-mxfp8-*' -v -o r.json",
         verify("s.h5", "faults", "faults/one-element*", more="--gate llama.cpp-fp4 -v -o r.json"),
         verify("s.h5", "faults", "faults/scaled-unordered", more="--require-coverage all -o r.json")]),
