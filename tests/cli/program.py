@@ -67,7 +67,7 @@ forms = set()  # of lines that were run
 
 def reproduced(cases, **options):
     """Runs the line of every case that does not pass, as a shell takes it: it ends with the gravest of the codes of
-    the cases that have it. Of hundreds of lines 32 are run; of lines with the same options and code that a test has
+    the cases that have it; what it looks like is not asked again. Of hundreds of lines 32 are run; of lines with the same options and code that a test has
     run, none again unless ALL."""
     codes = {}
     for case in cases:
@@ -82,7 +82,7 @@ def reproduced(cases, **options):
         if form in forms and not ALL:
             continue
         forms.add(form)
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, **options)
+        done = subprocess.run(["sh", "-c", f"{line} --no-diagnosis"], capture_output=True, text=True, env=environment, **options)
         expect(done.returncode == gravest,
                f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")
 

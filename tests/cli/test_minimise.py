@@ -71,9 +71,8 @@ def check(mistake, kernel, name):
 
 
 with concurrent.futures.ThreadPoolExecutor(2) as pool:
-    for task in [pool.submit(check, mistake, kernel, name) for row, (mistake, kernels, name) in enumerate(TABLE)
-                 for number, kernel in enumerate(kernels.split())
-                 if ALL or (row % 4 == 0 and number == row // 4 % len(kernels.split()))]:
+    for task in [pool.submit(check, mistake, kernel, name) for mistake, kernels, name in TABLE
+                 for kernel in kernels.split() if ALL or "." in kernel or mistake == "zero"]: # of one operator: quick
         task.result()
 
 
