@@ -55,6 +55,7 @@ PARTS = {
         "make d.h5 --operator dispatch --shape 8,3,96 --ranks 4 --recipe nvfp4.trtllm/1 --routing holes",
         "make c.h5 --operator combine --shape 8,3,96 --ranks 4 --accumulation sender"], [
         *(verify(fixture, "quantisers", "cpu/*", "*quantise-*", "open-*", more="-v -o r.md") for fixture in ("q.h5", "u.h5")),
+        *(f"verify {fixture} -o r.json" for fixture in ("q.h5", "u.h5")),
         *(verify(fixture, "ranks", "cpu/*", "*-*", more="-v -o r.json") for fixture in ("d.h5", "c.h5")),
         *(f"power {fixture} -o r.json -o r.md" for fixture in ("q.h5", "u.h5", "d.h5", "c.h5"))]),
     "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
