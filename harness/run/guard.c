@@ -292,11 +292,9 @@ int guard_main(int argc, char **argv)
         code = tend(&task, &status);
         end_all();
     }
-    if (code)
-        return code;
-    if (WIFSIGNALED(status)) { /* ends as the child did */
+    if (!code && WIFSIGNALED(status)) { /* ends as the child did */
         signal(WTERMSIG(status), SIG_DFL);
         raise(WTERMSIG(status));
     }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_CRASH;
+    _exit(code ? code : WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_CRASH); /* libraries have nothing to end */
 }
