@@ -222,17 +222,22 @@ static bool read_timing(const json_t *object, const struct timing_request *asked
            read_samples(object, "large_ns", t, offsetof(struct timing_sample, large_s));
 }
 
-/* The report that the worker left; NULL: none, or nothing that a worker writes. */
-static json_t *load_report(int file)
+/* The report that the worker left; NULL, and result says why: none, or nothing that a worker writes. */
+static json_t *load_report(int file, struct worker_result *result)
 {
     struct gb_error ignored;
     char *text = malloc(WORKER_REPORT_BYTES);
     json_t *report = NULL;
-    if (text && child_read(file, 0, text, WORKER_REPORT_BYTES, &ignored) == GB_OK)
+    if (!text) {
+        fail(result, VERDICT_NOT_RUN, "no memory for the worker's report");
+        return NULL;
+    }
+    if (child_read(file, 0, text, WORKER_REPORT_BYTES, &ignored) == GB_OK)
         report = json_loadb(text, strnlen(text, WORKER_REPORT_BYTES), 0, NULL);
     free(text);
     if (!json_is_integer(json_object_get(report, "status")) || !json_is_string(json_object_get(report, "message"))) {
         json_decref(report);
+        fail(result, VERDICT_CRASH, "the worker ended before the kernel was done, as if it had called exit()");
         return NULL;
     }
     return report;
@@ -242,11 +247,9 @@ static void read_results(const struct worker_request *request, const struct gb_f
                          const struct files *files, struct worker_result *result)
 {
     char message[sizeof((struct gb_error){0}.message)];
-    json_t *report = load_report(files->shared[WORKER_REPORT]);
-    if (!report) {
-        fail(result, VERDICT_CRASH, "the worker ended before the kernel was done, as if it had called exit()");
+    json_t *report = load_report(files->shared[WORKER_REPORT], result);
+    if (!report)
         return;
-    }
     environment_describe((unsigned)count_of(report, "loading_changed"), (unsigned)count_of(report, "calls_changed"),
                          result->note, sizeof result->note);
     enum gb_status status = (enum gb_status)json_integer_value(json_object_get(report, "status"));
@@ -263,8 +266,10 @@ static void read_results(const struct worker_request *request, const struct gb_f
             fail(result, VERDICT_CRASH, "the worker left no times for %u tokens", request->batches[b]);
             break;
         }
-        if (read_outputs(request, fixture, files, b, result, &error) != GB_OK) {
-            fail(result, VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
+        enum gb_status read = read_outputs(request, fixture, files, b, result, &error);
+        if (read != GB_OK) {
+            fail(result, read == GB_ENOMEM ? VERDICT_NOT_RUN : VERDICT_CRASH, "the worker's outputs cannot be read: %s",
+                 error.message);
             break;
         }
     }

@@ -2,6 +2,7 @@
 """Runs the program and checks its exit code; what every test here starts with."""
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,13 @@ def path(name):
     return os.path.join(folder.name, name)
 
 
+said = []  # of each command that `run` ran: its line and what it printed
+
+
 def run(*arguments, code=0, **options):
     """Runs `gaugeblock arguments`, checks the exit code, returns the finished process."""
     done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, **options)
+    said.append(f"$ gaugeblock {shlex.join(map(str, arguments))}\n{done.stdout}{done.stderr}exit {done.returncode}\n")
     if done.returncode != code:
         sys.exit(f"gaugeblock {' '.join(map(str, arguments))}: exit {done.returncode}, expected {code}\n"
                  f"{done.stdout}{done.stderr}")

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 
 from blocks import block
+from kept import expect_kept
 from program import expect, path, record, refused, run
 
 SHAPE = ["--shape", "8,3,160,192", "--layers", "2", "--tokens"]
@@ -279,3 +280,5 @@ record(gaussian, "--outputs", path("zeros.npy"), "--require-coverage", "experts.
 for bad in ("", "gate_proj.code", "gate_proj.codes=0", "gate_proj.codes=x", "gate_proj.codes,", ",all", "all=", "x" * 100, "ALL"):
     refused("verify", gaussian, "--require-coverage", bad)
 refused("verify", gaussian, "--require-coverage", "all", "--require-coverage", "all")
+
+expect_kept()

@@ -5,6 +5,7 @@ import json
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import ALL, FAULTS, expect, path, record, refused, run
 
 SHAPE = ["--shape", "8,2,128,32", "--tokens", "8", "--data", "exact"]
@@ -82,3 +83,5 @@ expect(not check["binding"] and check["result"] == "NOT_RUN" and check["reason"]
 
 # A gate with this check alone, where it cannot bind, verified nothing.
 record(path("gaussian.h5"), "--gate", path("gate.json"), code=4)
+
+expect_kept()

@@ -5,6 +5,7 @@ import json
 import h5py
 import numpy
 
+from kept import expect_kept
 from program import FAULTS, expect, path, record, refused, run
 
 fixture = path("gate.h5")
@@ -115,3 +116,5 @@ for text in ('{"schema": "gaugeblock-gate/2",\n "nmse": 1,\n}', '{"schema": "gau
     line = refused("verify", fixture, "--gate", path("bad.json"))
     expect("bad.json: " in line and "line 3, column " in line, line)
 refused("verify", fixture, "--gate", path("missing.json"))
+
+expect_kept()

@@ -9,6 +9,7 @@ import subprocess
 import h5py
 import numpy
 
+from kept import expect_kept
 from program import FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
 
 fixture = path("good.h5")
@@ -177,3 +178,5 @@ empty["cases"] = []
 with open(path("a.json"), "w") as stream:
     json.dump(empty, stream)
 never_green("diff", path("a.json"), path("a.json"))
+
+expect_kept()

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, SOURCE, expect, path, refused, run, small
 
 BROWSER = sys.argv[1:] == ["browser"]
@@ -203,3 +204,5 @@ for record in ({}, [], {"schema": 1}, {"schema": "other/1", "cases": []}):
     with open(path("other.json"), "w") as stream:
         json.dump(record, stream)
     refused("report", path("other.json"), "-o", page)
+
+expect_kept()

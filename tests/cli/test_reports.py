@@ -7,6 +7,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as xml
 
+from kept import expect_kept
 from program import FAULTS, SOURCE, expect, path, refused, reproduced, run, small
 
 fixture = small()
@@ -25,6 +26,9 @@ for case in record["cases"]:
     expect({"fixture", "subject", "contract", "verdict", "exit_code", "repro"} <= set(case), "keys of a case")
     expect(len(case["fixture"]["sha256"]) == 64, "input hash")
 expect(record["environment"]["date"].endswith("Z") and record["command"][0] == "gaugeblock", "provenance")
+with open("/proc/cpuinfo") as stream:
+    cpus = re.findall("^model name.*?: (.*)", stream.read(), re.M)
+expect(record["environment"]["cpu"] == (cpus or ["unknown"])[0], str(record["environment"]))
 
 suite = xml.parse(path("r.xml")).getroot().find("testsuite")
 expect([suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"], str(suite.attrib))
@@ -103,3 +107,5 @@ line = refused("verify", fixture, "-o", long)
 expect("/r.json: cannot " in line and "No such file or directory" in line, line)
 line = refused("verify", fixture, "-o", path("f" * 300 + ".json"))
 expect("f.json: cannot " in line and "File name too long" in line, line)
+
+expect_kept()

@@ -7,6 +7,7 @@ import json
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import expect, path, record, refused, run
 from published import EXPERTS, LAYERS, PROJECTIONS, Published
 
@@ -91,3 +92,5 @@ for factor, name in ((lambda d: d, "global scale used twice"), (lambda d: 1 / d,
         raise SystemExit(f"{name} passes")
     except AssertionError as failure:
         expect(name in str(failure), str(failure))
+
+expect_kept()

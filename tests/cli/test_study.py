@@ -13,6 +13,7 @@ import time
 import h5py
 import numpy
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, folder, path, record, refused, run
 from published import write
 
@@ -124,7 +125,18 @@ with h5py.File(path("head.h5")) as file, h5py.File(path("drift.h5")) as plain:
     expect((case["open_loop/original/error2"][:] == plain["cases/0/open_loop/original/error2"][:]).all(), "the same study")
 run("report", path("head.h5"), "-o", path("head.html"))
 with open(path("head.html")) as stream:
-    expect("Logits over a vocabulary of 100 against bf16 activations" in stream.read(), "the page has no logits")
+    page = stream.read()
+for against, whom in (("quantised", "float64 with the quantised weights"), ("original", "float64 with the original weights"),
+                      ("bf16.fma32", "bf16 activations, the same weights (bf16.fma32)")):
+    table = page.split(f"<caption>Logits over a vocabulary of 100 against {whom}<", 1)[1].split("</table>", 1)[0]
+    shown = [re.findall("<td[^>]*>([^<]*)<", row) for row in re.findall("<tr>.*", table)]
+    right = []
+    for name in paths[against == "bf16.fma32":]:
+        kl, top = ([float(logits[against, name, figure][at] or "nan") for at in ("value", "low", "high")]
+                   for figure in ("kl_nats", "top_agreement"))
+        right.append([name, "%.3e" % kl[0], "%.2e to %.2e" % tuple(kl[1:]) if kl[1] == kl[1] else "", "%.1f" % (100 * top[0]),
+                      "%.1f to %.1f" % (100 * top[1], 100 * top[2])])
+    expect([row for row in shown if row] == right, f"{whom}: {shown} and not {right}")
 head(7, **{"lm_head.weight": None, "model.embed_tokens.weight": random.standard_normal((7, 384))})
 expect("logits of 7 words" in run("study", "drift", tiny, "--head", model).stdout, "a tied head")
 expect("holds another study" in refused("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--resume"), "head")
@@ -306,3 +318,5 @@ with open(path("long.h5"), "rb") as stream:
 with open(path("cut.h5"), "wb") as stream:
     stream.write(whole[:len(whole) // 2])
 refused(*long[:-1], path("cut.h5"), "--resume")
+
+expect_kept()

@@ -8,6 +8,7 @@ import re
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import expect, path, run
 
 # The first path is one of the worst, so that no sentence is right by naming it.
@@ -67,3 +68,5 @@ with open(path("study.csv"), newline="") as stream:
     rows = list(csv.DictReader(stream))
 expect({row["model"] for row in rows} == set(SHAPES), f"models of the CSV: {sorted({row['model'] for row in rows})}")
 expect(all(row["weights"] == "nvfp4" and None not in row for row in rows), "a row of the CSV has more fields than its head")
+
+expect_kept()

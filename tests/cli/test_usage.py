@@ -3,6 +3,7 @@
 import os
 import subprocess
 
+from kept import expect_kept
 from program import CHECKPOINT, PROGRAM, expect, path, record, refused, run, small
 
 
@@ -102,3 +103,5 @@ for command, option, low, high in (("bench", "samples", 1, 31), ("bench", "timeo
 # Libraries that are none.
 for library, words in ((path("none.so"), "no such subject library"), (os.path.dirname(path("none.so")), "no regular file")):
     expect(words in refused("list", "kernels", "--subject", library), library)
+
+expect_kept()

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from blocks import block
+from kept import expect_kept
 from program import ALL, FAULTS, expect, path, record, refused, run
 
 fixture = path("weighed.h5")
@@ -68,3 +69,5 @@ expect("transformers.llama4/1" in models["llama-4-scout"], "a model has its rout
 if ALL:  # 126 million weights
     run("make", path("scout.h5"), "--model", "llama-4-scout", "--tokens", "1", "--generated")
     expect("transformers.llama4/1" in run("info", path("scout.h5")).stdout, "its router is the file's")
+
+expect_kept()

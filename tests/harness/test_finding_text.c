@@ -161,6 +161,38 @@ static const struct {
     {{.stage = FINDING_GATE_UP, .effect = FINDING_CONSTANT, .k = ONLY(16, 16)},
      "gate_proj and up_proj, columns 16-31 of K: left out",
      "left out"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CAP, .amount = 3.5}, "output: at most 3.5", "capped"},
+    {{.stage = FINDING_ACT, .effect = FINDING_SLOT_OF, .offset = 2}, "intermediate: those of slot 2", "other slot"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN_OF, .offset = 4},
+     "output: those of the token whose number is this one's mod 4",
+     "other token"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_SHARED, .offset = 3, .operand = FINDING_BLOCKS},
+     "scales of down_proj: one block for every 4",
+     "scales of shared"},
+    {{.stage = FINDING_GATE, .effect = FINDING_TILED, .offset = 2, .columns = 8, .operand = FINDING_CODES},
+     "codes of gate_proj: tiles of 2 x 8 columns transposed",
+     "codes of transposed"},
+    {{.stage = FINDING_UP, .effect = FINDING_REVERSE, .operand = FINDING_WEIGHTS, .k = ONLY(4, 1)},
+     "weights of up_proj, column 4 of K: columns in reverse",
+     "weights of reversed"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_LISTED, .offset = 1, .list = ONLY(2, 3)},
+     "output of places 2-4 in the expert's list of tokens: those of the next token of the same expert",
+     "other token"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CLAMPED, .offset = 7, .experts = ONLY(1, 1), .list = EVERY(1, 1, 4)},
+     "output of expert 1, places 1 of every 4 in the expert's list of tokens: those of place 7 in the expert's list of "
+     "tokens",
+     "other token"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_HALF},
+     "gate_proj and up_proj: those of the other half of gate_up",
+     "other half"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_ROW_XOR, .offset = 8, .elements = ONLY(5, 1)},
+     "down_proj, row 5: those of the row with index xor 8",
+     "some elements: other row"},
+    {{.stage = FINDING_INPUT, .effect = FINDING_READ, .type = FINDING_FP16}, "input x: read as FP16", "misread"},
+    {{.stage = FINDING_INPUT, .effect = FINDING_READ, .type = FINDING_E5M2}, "input x: read as E5M2", "misread"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_POWER, .operand = FINDING_BLOCKS},
+     "scales of down_proj: rounded down to a power of two",
+     "scales of power of two"},
 };
 
 static void every_finding_has_words(void **state)
@@ -170,7 +202,8 @@ static void every_finding_has_words(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct finding *f = &cases[i].finding;
-        bool anywhere = !f->tokens.kind && !f->slots.kind && !f->experts.kind && !f->elements.kind && !f->k.kind;
+        bool anywhere =
+            !f->tokens.kind && !f->slots.kind && !f->experts.kind && !f->list.kind && !f->elements.kind && !f->k.kind;
         finding_name(f, &frame, text, sizeof text);
         assert_string_equal(text, cases[i].name);
         finding_kind(f, text, sizeof text);
