@@ -182,8 +182,10 @@ static const struct {
      "output of expert 1, places 1 of every 4 in the expert's list of tokens: those of place 7 in the expert's list of "
      "tokens",
      "other token"},
-    {{.stage = FINDING_GATE_UP, .effect = FINDING_HALF},
-     "gate_proj and up_proj: those of the other half of gate_up",
+    {{.stage = FINDING_GATE, .effect = FINDING_HALF}, "gate_proj: those of up_proj", "other half"},
+    {{.stage = FINDING_UP, .effect = FINDING_HALF}, "up_proj: those of gate_proj", "other half"},
+    {{.stage = FINDING_GATE_UP, .operand = FINDING_CODES, .effect = FINDING_HALF},
+     "codes of gate_proj and up_proj: those of the other half of gate_up",
      "other half"},
     {{.stage = FINDING_DOWN, .effect = FINDING_ROW_XOR, .offset = 8, .elements = ONLY(5, 1)},
      "down_proj, row 5: those of the row with index xor 8",
