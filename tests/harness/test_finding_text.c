@@ -186,15 +186,18 @@ static const struct {
     {{.stage = FINDING_UP, .effect = FINDING_HALF}, "up_proj: those of gate_proj", "other half"},
     {{.stage = FINDING_GATE_UP, .operand = FINDING_CODES, .effect = FINDING_HALF},
      "codes of gate_proj and up_proj: those of the other half of gate_up",
-     "other half"},
+     "codes of other half"},
     {{.stage = FINDING_DOWN, .effect = FINDING_ROW_XOR, .offset = 8, .elements = ONLY(5, 1)},
      "down_proj, row 5: those of the row with index xor 8",
      "some elements: other row"},
     {{.stage = FINDING_INPUT, .effect = FINDING_READ, .type = FINDING_FP16}, "input x: read as FP16", "misread"},
     {{.stage = FINDING_INPUT, .effect = FINDING_READ, .type = FINDING_E5M2}, "input x: read as E5M2", "misread"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_POWER, .operand = FINDING_BLOCKS, .k = ONLY(8, 8)},
+     "scales of down_proj, columns 8-15 of K: rounded down to a power of two",
+     "scales without significand in down"}, /* the kind of the injected bug, whose name it has everywhere */
     {{.stage = FINDING_DOWN, .effect = FINDING_POWER, .operand = FINDING_BLOCKS},
-     "scales of down_proj: rounded down to a power of two",
-     "scales of power of two"},
+     "scales without significand in down",
+     "scales without significand in down"},
 };
 
 static void every_finding_has_words(void **state)
