@@ -210,7 +210,7 @@ static void weighed_inputs(void **state)
     for (unsigned k = 0; k < 3; k++)
         for (unsigned f = 0; f < 5; f++) {
             struct problem problem;
-            problem_new(&problem, (struct gb_shape){3, 64, 32, 3, 1}, formats[f], kinds[k], 190 + k);
+            problem_new(&problem, (struct gb_shape){5, 64, 32, 3, 1}, formats[f], kinds[k], 190 + k);
             problem_empty_slots(&problem, 4, k);
             for (unsigned t = 0; t < 5; t++)
                 problem.routing_weights[t] *= t % 2 ? -3.7f : 1; /* no power of two, and either sign */
