@@ -233,6 +233,12 @@ static void sort(struct diagnosis *w)
         }
 }
 
+/* Of a list of numbers. */
+static const char *plural(const char *list)
+{
+    return list[strspn(list, "0123456789")] ? "s" : "";
+}
+
 /* "; in tokens 3, 7 only; in columns 16 to 31 only" */
 static void append_place(struct explanation *e)
 {
@@ -240,9 +246,9 @@ static void append_place(struct explanation *e)
     if (e->expert >= 0 && used < bytes)
         used += (size_t)snprintf(e->text + used, bytes - used, "; in tokens of expert %d only", e->expert);
     else if (e->tokens[0] && used < bytes)
-        used += (size_t)snprintf(e->text + used, bytes - used, "; in tokens %s only", e->tokens);
+        used += (size_t)snprintf(e->text + used, bytes - used, "; in token%s %s only", plural(e->tokens), e->tokens);
     if (e->columns[0] && used < bytes)
-        snprintf(e->text + used, bytes - used, "; in columns %s only", e->columns);
+        snprintf(e->text + used, bytes - used, "; in column%s %s only", plural(e->columns), e->columns);
 }
 
 /* A larger problem's list of known bugs ends where it would take too long. */

@@ -83,7 +83,7 @@ done = run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/one-eleme
 patterns = [rf"FAIL  faults/one-element  {fixture}  9 tokens  bits differ: 2 of 4320 elements; contract nvfp4\.bf16\.fma32/1",
             rf"  first      layer 0, token 4, column 48 of the output: got 0x[0-9a-f]{{8}} \({number}\), reference 0x[0-9a-f]{{8}} \({number}\)",
             r"  reason     output of layer 0: 1 of 864 elements differ from the reference; first at token 4, element 48: .*",
-            r"  diagnosis  no structure found, no known bug fits it; in tokens 4 only; in columns 48 only",
+            r"  diagnosis  no structure found, no known bug fits it; in token 4 only; in column 48 only",
             r"  next       every element is within its error bound.*",
             r"  reproduce  gaugeblock verify .*",
             r"         vs reference    \| vs float64, same NVFP4 weights +\| vs float64, original weights",

@@ -59,7 +59,7 @@ b = arrays(gaugeblock.make(path("one.h5"), shape=(8, 2, 128, 64), tokens=16, for
 one = kernel(b)
 one[3, 5] = np.nan
 text = fails(assert_moe_close, one, **b.arguments(), says="output NaN", quick=True)
-expect(text.startswith("\nFAIL") and "in tokens 3 only; in columns 5 only" in text, text)
+expect(text.startswith("\nFAIL") and "in token 3 only; in column 5 only" in text, text)
 
 # A claim widens the limits, or makes bits binding.
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
