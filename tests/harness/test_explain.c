@@ -8,7 +8,7 @@
 #include "tests/support/layer_as_fixture.h"
 
 /* Of each format every so manieth fault is run. */
-static uint32_t stride = 40;
+static uint32_t stride = 60;
 
 struct scene {
     struct problem problem;
