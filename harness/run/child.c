@@ -40,6 +40,7 @@ static bool place_descriptors(const struct start *s)
         good = (aside[i] = fcntl(s->shared[i], F_DUPFD_CLOEXEC, CHILD_SHARED + (int)s->count)) >= 0;
     for (unsigned i = 0; good && i < s->count; i++)
         good = dup2(aside[i], CHILD_SHARED + (int)i) >= 0;
+    (void)close_range((unsigned)CHILD_SHARED + s->count, ~0u, 0); /* what this process's caller left open, too */
     return good;
 }
 

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <linux/mount.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -230,6 +231,17 @@ static bool mount_own(char **argv)
            (!is_free(argv) || mount("shm", SHARED_FOLDER, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") == 0);
 }
 
+/* Settings of the kernel, by which root could leave the namespace or stop what watches it, are there to read. Where
+ * this cannot be had (a user namespace) they are not this user's to write. */
+static void protect_settings(void)
+{
+    static const char *const folders[] = {"/proc/sys", "/sys"};
+    struct mount_attr read_only = {.attr_set = MOUNT_ATTR_RDONLY};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (mount(folders[i], folders[i], NULL, MS_BIND | MS_REC, NULL) == 0)
+            (void)syscall(SYS_mount_setattr, -1, folders[i], AT_RECURSIVE, &read_only, sizeof read_only);
+}
+
 static void tell(int descriptor, int what)
 {
     if (write(descriptor, &what, sizeof what) != (ssize_t)sizeof what)
@@ -244,6 +256,7 @@ static _Noreturn void begin_namespace(const struct task *task, int descriptor)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (!mount_own(task->argv))
         _exit(EXIT_CRASH);
+    protect_settings();
     tell(descriptor, 0);
     if (tend(task, &status) == 0)
         tell(descriptor, status);

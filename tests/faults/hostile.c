@@ -213,7 +213,8 @@ static void use_powers(void)
     char host[256];
     if (gethostname(host, sizeof host) || sethostname(host, strlen(host)) == 0 ||
         mount("none", "/mnt", "tmpfs", 0, NULL) == 0 || chroot("/") == 0 || unshare(CLONE_NEWNS) == 0 ||
-        setrlimit(RLIMIT_CORE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}) == 0 || setuid(12345) == 0)
+        setrlimit(RLIMIT_CORE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}) == 0 || setuid(12345) == 0 ||
+        open("/proc/sys/kernel/core_pattern", O_WRONLY) >= 0)
         abort();
 }
 
@@ -636,6 +637,8 @@ static void spoil_output(const struct gb_arguments *a)
     }
     if (!strcmp(what, "random"))
         output[0] += (float)(getpid() + calls);
+    if (!strcmp(what, "fourth") && calls == 4)
+        output[0] *= 2.0f;
     if (!strcmp(what, "nothing"))
         memset(output, 0xFF, count * sizeof *output);
     if (!strcmp(what, "workspace-past"))
