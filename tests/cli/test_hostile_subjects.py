@@ -77,7 +77,7 @@ for what in ("protects", "unmaps"):
     expected["memory", what] = "CRASH", "signal"
 expected["memory", "late"] = "FAIL", ""
 expected["memory", "next"] = "CRASH", "signal 11"  # the buffer of the call before is gone
-for what in ("random", "total", "fourth", "writes-weights"):
+for what in ("random", "total", "fourth-alone", "writes-weights"):
     expected["memory", what] = "NONDETERMINISTIC", "two runs"
 # What reaches beyond its process finds nothing to reach: these abort where they get there.
 for when in ("ctor", "table", "supports", "run"):

@@ -637,7 +637,7 @@ static void spoil_output(const struct gb_arguments *a)
     }
     if (!strcmp(what, "random"))
         output[0] += (float)(getpid() + calls);
-    if (!strcmp(what, "fourth") && calls == 4)
+    if (!strcmp(what, "fourth-alone") && calls == 4)
         output[0] *= 2.0f;
     if (!strcmp(what, "nothing"))
         memset(output, 0xFF, count * sizeof *output);
