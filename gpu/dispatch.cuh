@@ -15,6 +15,7 @@
 #ifndef GB_GPU_DISPATCH_CUH
 #define GB_GPU_DISPATCH_CUH
 
+#include "gpu/bulk.cuh"
 #include "gpu/quantise_rows.cuh"
 #include "gpu/ranks.cuh"
 
@@ -24,7 +25,8 @@ struct gb_dispatch_layout {
     uint32_t row_scales;              /* of a row */
     uint32_t early;                   /* rows of a sender's private buffer */
     uint32_t early_words;             /* tagged words of its rows: codes, scales one by one, the route */
-    uint32_t parts, part_pieces;      /* blocks for a token, and 8 columns each so often */
+    uint32_t parts, part_pieces;      /* blocks for a token, and their threads, of 8 columns each */
+    uint32_t part_codes, part_scales; /* their bytes of a row */
     uint32_t receivers, blocks;       /* blocks that bring private rows to their places; all blocks */
     size_t made;                      /* [blocks], calls that each has ended */
     size_t totals;                    /* tagged [2, ranks, ranks], of each sender its routes to each receiver */
@@ -74,21 +76,20 @@ struct gb_early_target {
 };
 
 struct gb_placed_target {
-    char *codes, *scales;
-    uint32_t *to_route;
-    uint32_t route, receiver, index;
+    uint32_t route, receiver;
+    uint32_t index; /* in this rank's region at the receiver */
 };
 
 /* What a block finds out before it sends or receives, in shared memory. */
 struct gb_dispatch_shared {
-    uint32_t first[GB_CUDA_MAX_RANKS];   /* a sender: of its region at each receiver; a receiver: of each sender's */
-    uint32_t routes[GB_CUDA_MAX_RANKS];  /* a receiver: each sender's; the block of counts: this rank's to each */
-    uint32_t counted[GB_CUDA_MAX_RANKS]; /* rows of the token that go to their places at other ranks */
-    uint32_t index[GB_CUDA_MAX_TOP_K];   /* of each slot's row in its region */
+    uint32_t first[GB_CUDA_MAX_RANKS];  /* a receiver: of each sender's region */
+    uint32_t routes[GB_CUDA_MAX_RANKS]; /* a receiver: each sender's; the block of counts: this rank's to each */
+    uint32_t index[GB_CUDA_MAX_TOP_K];  /* of each slot's row in its region */
     gb_early_target early[GB_CUDA_MAX_TOP_K];
     gb_placed_target placed[GB_CUDA_MAX_TOP_K];
     uint32_t early_count, placed_count;
-    uint32_t any_counted;
+    alignas(16) char codes[16 * GB_DISPATCH_THREADS]; /* of the block's columns, as the rows have them */
+    alignas(16) char scales[GB_DISPATCH_THREADS / 2]; /* of blocks of 16 columns, or in FP32 of 64, and more */
 };
 
 /* Codes of 8 values of a thread: so many words. */
@@ -280,15 +281,16 @@ __device__ __forceinline__ gb_row_piece gb_make_piece(const gb_dispatch_job &job
     return piece;
 }
 
+/* codes: of the thread. */
 __device__ __forceinline__ void gb_put_codes(const gb_row_piece &piece, char *codes)
 {
     const uint32_t *word = piece.codes.word;
     if (piece.words == 4)
-        *(uint4 *)(codes + piece.column * 2) = make_uint4(word[0], word[1], word[2], word[3]);
+        *(uint4 *)codes = make_uint4(word[0], word[1], word[2], word[3]);
     else if (piece.words == 2)
-        *(uint2 *)(codes + piece.column) = make_uint2(word[0], word[1]);
+        *(uint2 *)codes = make_uint2(word[0], word[1]);
     else
-        *(uint32_t *)(codes + piece.column / 2) = word[0];
+        *(uint32_t *)codes = word[0];
 }
 
 __device__ __forceinline__ void gb_put_scale(const gb_dispatch_job &job, uint32_t bits, uint32_t block, char *scales)
@@ -299,15 +301,14 @@ __device__ __forceinline__ void gb_put_scale(const gb_dispatch_job &job, uint32_
         ((uint8_t *)scales)[block] = (uint8_t)bits;
 }
 
-/* To its place at the receiver. */
-__device__ __forceinline__ void gb_send_placed(const gb_dispatch_job &job, const gb_row_piece &piece,
-                                               const gb_placed_target &to)
+/* Into shared memory. first: the block's first column. */
+__device__ __forceinline__ void gb_keep_piece(const gb_dispatch_job &job, const gb_row_piece &piece, uint32_t first,
+                                              gb_dispatch_shared *shared)
 {
-    gb_put_codes(piece, to.codes);
+    gb_put_codes(piece, shared->codes + (piece.column - first) / 2 * piece.words);
     if (piece.block != UINT32_MAX)
-        gb_put_scale(job, piece.scale, piece.block, to.scales);
-    if (piece.column == 0)
-        *to.to_route = to.route;
+        gb_put_scale(job, piece.scale, piece.block - first / job.q.quantiser.block_columns, shared->scales);
+    gb_let_copy();
 }
 
 __device__ __forceinline__ uint64_t *gb_early_row(const gb_dispatch_job &job, uint32_t receiver, uint32_t sender,
@@ -350,49 +351,49 @@ __device__ __forceinline__ void gb_sort_slots(const gb_dispatch_job &job, const 
     const bool away = receiver != job.link.rank, early = away && shared->index[slot] < job.at.early;
     const uint32_t all_early = __ballot_sync(0xFFFFFFFFu, early), in_front = (1u << slot) - 1;
     const uint32_t all_placed = __ballot_sync(0xFFFFFFFFu, order != UINT32_MAX && !early);
-    const uint32_t all_counted = __ballot_sync(0xFFFFFFFFu, away && !early);
     const uint32_t number = job.link.rank * job.tokens * job.top_k + route;
     if (early)
         shared->early[__popc(all_early & in_front)] = {
             gb_early_row(job, receiver, job.link.rank, shared->index[slot], call), number};
     else if (order != UINT32_MAX)
-        shared->placed[__popc(all_placed & in_front)] = {NULL, NULL, NULL, number, receiver, shared->index[slot]};
-    if (away && !early)
-        atomicAdd(&shared->counted[receiver], 1u);
+        shared->placed[__popc(all_placed & in_front)] = {number, receiver, shared->index[slot]};
     if (slot == 0) {
         shared->early_count = (uint32_t)__popc(all_early);
         shared->placed_count = (uint32_t)__popc(all_placed);
-        shared->any_counted = all_counted;
     }
 }
 
-/* Where the regions of this rank begin, and so the places of the token's rows. */
-__device__ __forceinline__ void gb_find_regions(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
+/* Where this rank's region begins at a receiver, which has begun this call. By a warp. */
+__device__ __forceinline__ uint32_t gb_find_region(const gb_dispatch_job &job, uint32_t receiver, uint32_t call)
 {
-    gb_for_totals(job, call, [&](uint32_t sender, uint32_t receiver, uint32_t routes) {
-        if (sender < job.link.rank && routes)
-            atomicAdd(&shared->first[receiver], routes);
-    });
-    if (threadIdx.x < shared->placed_count) {
-        gb_placed_target *to = &shared->placed[threadIdx.x];
-        const size_t row = shared->first[to->receiver] + to->index;
-        char *window = job.link.window[to->receiver];
-        to->codes = window + job.at.codes + row * job.at.code_bytes;
-        to->scales = window + job.at.scales + row * job.at.scale_bytes;
-        to->to_route = (uint32_t *)(window + job.at.routes) + row;
-    }
-    __syncthreads();
+    const uint64_t *totals = gb_totals_of(job, job.link.rank, 0, call);
+    uint32_t before = 0;
+    for (uint32_t sender = threadIdx.x % 32; sender < job.link.ranks; sender += 32)
+        if (sender < job.link.rank || sender == receiver) {
+            const uint32_t routes =
+                gb_get_tagged(job.link, totals + sender * job.link.ranks + receiver, call, GB_AWAITS_COUNTS, sender);
+            before += sender < job.link.rank ? routes : 0;
+        }
+    return __reduce_add_sync(0xFFFFFFFFu, before);
 }
 
-/* Tells the receivers of rows at their places that these parts of them are there. */
-__device__ __forceinline__ void gb_count_rows(const gb_dispatch_job &job, const gb_dispatch_shared *shared)
+/* The block's columns of a row to their place, and word of it to a receiver that is another rank. By a warp. */
+__device__ __forceinline__ void gb_send_placed(const gb_dispatch_job &job, const gb_placed_target &to, uint32_t part,
+                                               uint32_t call, const gb_dispatch_shared *shared)
 {
-    if (!shared->any_counted)
-        return;
-    __syncthreads();
-    for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x)
-        if (shared->counted[rank])
-            gb_count((uint32_t *)(job.link.window[rank] + job.at.arrived) + job.link.rank, shared->counted[rank]);
+    char *window = job.link.window[to.receiver];
+    const size_t row = gb_find_region(job, to.receiver, call) + to.index;
+    const uint32_t begin = part * job.at.part_codes, scales = part * job.at.part_scales;
+    gb_begin_copy(window + job.at.codes + row * job.at.code_bytes + begin, shared->codes,
+                  min(job.at.part_codes, job.at.code_bytes - begin));
+    if (scales < job.at.scale_bytes)
+        gb_begin_copy(window + job.at.scales + row * job.at.scale_bytes + scales, shared->scales,
+                      min(job.at.part_scales, job.at.scale_bytes - scales));
+    if (part == 0 && threadIdx.x % 32 == 0)
+        ((uint32_t *)(window + job.at.routes))[row] = to.route;
+    gb_end_copies();
+    if (to.receiver != job.link.rank && threadIdx.x % 32 == 0)
+        gb_count((uint32_t *)(window + job.at.arrived) + job.link.rank, 1);
 }
 
 /* Every sender's routes to this rank, and where its region begins. */
@@ -524,7 +525,7 @@ __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch
         }
     }
     for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
-        shared->first[r] = shared->routes[r] = shared->counted[r] = 0;
+        shared->routes[r] = 0;
     __syncthreads();
     return routing;
 }
@@ -536,36 +537,29 @@ static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t block,
 {
     const uint32_t token = block / job.at.parts, part = block % job.at.parts;
     const uint4 *x = (const uint4 *)(job.x + (size_t)token * job.hidden);
-    const uint32_t begin = part * job.at.part_pieces, end = min(begin + job.at.part_pieces, job.hidden / 8);
-    uint4 values = make_uint4(0, 0, 0, 0); /* the thread's first, on their way while the block finds its places */
-    if (begin + threadIdx.x < end)
-        values = __ldg(x + begin + threadIdx.x);
+    const uint32_t begin = part * job.at.part_pieces, at = begin + threadIdx.x;
+    const bool used = at < job.hidden / 8;
+    gb_row_piece piece = {};
+    uint4 values = make_uint4(0, 0, 0, 0); /* on their way while the block loads the routing */
+    if (used)
+        values = __ldg(x + at);
     gb_dispatch_routing routing = gb_load_routing(job, memory, shared);
     gb_put_in_order(job, &routing);
+    if (used) {
+        piece = gb_make_piece<Rows>(job, values, at * 8);
+        gb_keep_piece(job, piece, begin * 8, shared);
+    }
     gb_find_places(job, token, routing, shared);
     __syncthreads();
     if (threadIdx.x < 32)
         gb_sort_slots(job, routing, token, call, shared);
     __syncthreads();
-    for (uint32_t start = begin; start < end; start += blockDim.x) {
-        const uint32_t at = start + threadIdx.x;
-        gb_row_piece piece = {};
-        if (start > begin && at < end)
-            values = __ldg(x + at);
-        if (at < end) {
-            piece = gb_make_piece<Rows>(job, values, at * 8);
+    if (used)
 #pragma unroll 4
-            for (uint32_t i = 0; i < shared->early_count; i++)
-                gb_send_early(job, piece, shared->early[i], call);
-        }
-        if (start == begin)
-            gb_find_regions(job, call, shared);
-        if (at < end)
-#pragma unroll 4
-            for (uint32_t i = 0; i < shared->placed_count; i++)
-                gb_send_placed(job, piece, shared->placed[i]);
-    }
-    gb_count_rows(job, shared);
+        for (uint32_t i = 0; i < shared->early_count; i++)
+            gb_send_early(job, piece, shared->early[i], call);
+    for (uint32_t i = threadIdx.x / 32; i < shared->placed_count; i += blockDim.x / 32)
+        gb_send_placed(job, shared->placed[i], part, call, shared);
 }
 
 /* Blocks that are neither sender's nor receiver's: of the counts, and of what is counted. */
