@@ -17,15 +17,10 @@ __device__ __forceinline__ void gb_let_copy()
 #endif
 }
 
-/* Begins a copy; by all lanes of a warp. from: in shared memory. */
+/* Begins a copy; by all lanes of a warp. from: in shared memory. All are multiples of 16. */
 __device__ __forceinline__ void gb_begin_copy(char *to, const char *from, uint32_t bytes)
 {
     const uint32_t lane = threadIdx.x % 32;
-    if (((uintptr_t)to | (uintptr_t)from | bytes) % 16 != 0) {
-        for (uint32_t i = lane; i < bytes; i += 32)
-            to[i] = from[i];
-        return;
-    }
 #if __CUDA_ARCH__ >= 900
     if (lane == 0)
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),

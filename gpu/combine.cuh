@@ -87,8 +87,8 @@ __device__ __forceinline__ void gb_numbers_of(const uint4 &words, float (&value)
 struct gb_combine_place {
     uint32_t rank, token; /* whose token */
     uint32_t part;
-    uint32_t column; /* of the thread's first number */
-    bool used;       /* whether the thread has any */
+    uint32_t column; /* of the thread's first number; 0 of a thread that has none */
+    bool used;       /* whether it has any */
 };
 
 /* Blocks that send are `lead` tokens ahead of those that receive: first those of the first tokens, then both in turn,
@@ -115,6 +115,7 @@ __device__ __forceinline__ gb_combine_place gb_place_of(const gb_combine_job &jo
     at.rank = (job.link.rank + 1 + of_token / job.at.parts) % job.link.ranks;
     at.column = (at.part * GB_COMBINE_THREADS + threadIdx.x) * gb_numbers<Input>;
     at.used = at.column < job.hidden;
+    at.column = at.used ? at.column : 0;
     return at;
 }
 
@@ -125,13 +126,18 @@ __device__ __forceinline__ uint4 gb_load_row(const gb_combine_job &job, int32_t 
         (const uint4 *)((const char *)job.rows + ((size_t)row * job.hidden + column) * (16 / gb_numbers<Input>)));
 }
 
+template <bool Tagged> __device__ __forceinline__ size_t gb_slot_bytes(const gb_combine_job &job)
+{
+    return (size_t)job.at.row_bytes * (Tagged ? 2 : 1);
+}
+
 /* The slot of a token in its rank's window: of a route, or of a sender. */
 template <bool Tagged>
 __device__ __forceinline__ char *gb_slot(const gb_combine_job &job, const gb_combine_place &at, uint32_t slot,
                                          uint32_t call)
 {
     const size_t index = (((size_t)(call & 1) * job.tokens + at.token) * job.at.slots + slot);
-    return job.link.window[at.rank] + job.at.rows + index * job.at.row_bytes * (Tagged ? 2 : 1);
+    return job.link.window[at.rank] + job.at.rows + index * gb_slot_bytes<Tagged>(job);
 }
 
 /* Where a thread's first pair of tagged words is in a slot's row, from its byte `first` on. A second pair is half a row
@@ -193,7 +199,7 @@ __device__ __forceinline__ bool gb_partial(const gb_combine_job &job, const gb_c
         }
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (row[i] >= 0 && at.used)
+            if (row[i] >= 0)
                 words[i] = gb_load_row<Input>(job, row[i], at.column);
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
@@ -235,6 +241,7 @@ __device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, cons
     uint32_t sent = 0;
 #pragma unroll 1
     for (uint32_t first = 0; first < job.top_k; first += GB_COMBINE_AT_ONCE) {
+        char *slots = gb_slot<Tagged>(job, at, first, call);
         uint4 words[GB_COMBINE_AT_ONCE];
         int32_t row[GB_COMBINE_AT_ONCE];
 #pragma unroll
@@ -244,16 +251,16 @@ __device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, cons
         }
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (row[i] >= 0 && at.used)
+            if (row[i] >= 0)
                 words[i] = gb_load_row<Input>(job, row[i], at.column);
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (row[i] >= 0 && at.used) {
+            if (row[i] >= 0) {
                 const uint32_t word[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
-                if (Tagged)
-                    gb_put_tagged_words(job, gb_slot<true>(job, at, first + i, call),
-                                        at.column * (16 / gb_numbers<Input>), word, call);
-                else
+                if (Tagged && at.used)
+                    gb_put_tagged_words(job, slots + i * gb_slot_bytes<true>(job), at.column * (16 / gb_numbers<Input>),
+                                        word, call);
+                else if (!Tagged)
                     *(uint4 *)(kept->row[i] + 16 * threadIdx.x) = words[i];
             }
         if (Tagged)
@@ -314,6 +321,12 @@ __device__ __forceinline__ uint32_t gb_rank_of(const gb_combine_job &job, uint32
     return expert < job.experts ? min((uint32_t)job.placement[expert], job.link.ranks - 1) : job.link.ranks;
 }
 
+__device__ __forceinline__ void gb_two_pairs(const uint4 &four, uint2 *two)
+{
+    two[0] = make_uint2(four.x, four.y);
+    two[1] = make_uint2(four.z, four.w);
+}
+
 /* Rows of GB_COMBINE_AT_ONCE slots, from here or, once they are there, from where their ranks send them. row: of the
  * slots, or what gb_row_is says. */
 template <enum gb_format Input, bool Tagged, class Await>
@@ -322,27 +335,23 @@ __device__ __forceinline__ void gb_get_slots(const gb_combine_job &job, const gb
                                              const Await &await, uint2 (&two)[2 * GB_COMBINE_AT_ONCE])
 {
     const uint32_t byte = at.column * (16 / gb_numbers<Input>);
+    char *slots = gb_slot<Tagged>(job, at, first, call);
     const uint64_t *pair[2 * GB_COMBINE_AT_ONCE];
-    uint4 four[GB_COMBINE_AT_ONCE] = {};
 #pragma unroll
-    for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-        if (row[i] >= 0 && at.used)
-            four[i] = gb_load_row<Input>(job, row[i], at.column);
+    for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
+        pair[2 * i] = pair[2 * i + 1] = NULL;
+        if (row[i] >= 0) {
+            gb_two_pairs(gb_load_row<Input>(job, row[i], at.column), &two[2 * i]);
+        } else if (row[i] == GB_ROW_ELSEWHERE && Tagged) {
+            pair[2 * i] = gb_tagged_pair<4>(slots + i * gb_slot_bytes<true>(job), byte);
+            pair[2 * i + 1] = pair[2 * i] + job.at.row_bytes / 8;
+        }
+    }
     await();
 #pragma unroll
-    for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
-        const bool elsewhere = row[i] == GB_ROW_ELSEWHERE && at.used;
-        char *slot = gb_slot<Tagged>(job, at, first + i, call);
-        pair[2 * i] = elsewhere ? gb_tagged_pair<4>(slot, byte) : NULL;
-        pair[2 * i + 1] = elsewhere ? pair[2 * i] + job.at.row_bytes / 8 : NULL;
-        if (elsewhere && !Tagged) /* written while this kernel ran: not by the read-only cache */
-            four[i] = __ldcg((const uint4 *)(slot + byte));
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
-        two[2 * i] = make_uint2(four[i].x, four[i].y);
-        two[2 * i + 1] = make_uint2(four[i].z, four[i].w);
-    }
+    for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
+        if (row[i] == GB_ROW_ELSEWHERE && !Tagged) /* written while this kernel ran: not by the read-only cache */
+            gb_two_pairs(__ldcg((const uint4 *)(gb_slot<Tagged>(job, at, first + i, call) + byte)), &two[2 * i]);
     if (Tagged)
         gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, job.link.ranks, two);
 }
@@ -409,7 +418,7 @@ __device__ __forceinline__ void gb_sum_senders(const gb_combine_job &job, const 
             if (!gb_sends(job, ranks, d))
                 continue;
             any = true;
-            if (d != job.link.rank && at.used)
+            if (d != job.link.rank)
                 gb_get_words<Tagged>(job, gb_slot<Tagged>(job, at, d, call), at.column * 2, word, call);
 #pragma unroll
             for (uint32_t i = 0; i < gb_numbers<Input> / 2; i++) {

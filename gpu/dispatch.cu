@@ -19,24 +19,15 @@ uint32_t early_rows(const struct gb_exchange *x)
     return x->tokens * x->top_k < most ? x->tokens * x->top_k : most;
 }
 
-uint32_t scale_size(const struct gb_quantiser *rules)
-{
-    return rules->scale == GB_SCALE_FP32 ? 4 : 1;
-}
-
 /* Blocks for each token's columns: enough to use all multiprocessors for few tokens, and not too many for many. */
 void cut_tokens(const struct gb_exchange *x, struct gb_dispatch_layout *at)
 {
-    const struct gb_quantiser *rules = &x->quantiser;
-    constexpr uint32_t least = 128, most_blocks = 256;
-    const uint32_t pieces = x->hidden / 8;
-    const uint32_t blocks = x->tokens < most_blocks ? most_blocks / x->tokens : 1;
-    const uint32_t even = (pieces + blocks - 1) / blocks, wanted = even < least ? least : even;
-    const uint32_t whole = (wanted + 31) / 32 * 32; /* a scale's block is in one part */
-    at->part_pieces = whole < GB_DISPATCH_THREADS ? whole : GB_DISPATCH_THREADS;
+    constexpr uint32_t fewest = 128, most_blocks = 128; /* threads of a block; blocks of few tokens */
+    const uint32_t pieces = x->hidden / 8, whole = (pieces + GB_DISPATCH_THREADS - 1) / GB_DISPATCH_THREADS;
+    const uint32_t parts = most_blocks / x->tokens > whole ? most_blocks / x->tokens : whole;
+    const uint32_t even = (pieces + parts - 1) / parts, wanted = even < fewest ? fewest : even;
+    at->part_pieces = (wanted + 31) / 32 * 32; /* a scale's block is in one part */
     at->parts = (pieces + at->part_pieces - 1) / at->part_pieces;
-    at->part_codes = at->code_bytes / pieces * at->part_pieces;
-    at->part_scales = rules->element ? scale_size(rules) * (8 * at->part_pieces / rules->block_columns) : 0;
 }
 
 } // namespace
@@ -49,7 +40,7 @@ struct gb_dispatch_layout gb_cuda_dispatch_layout(const struct gb_exchange *x, u
     struct gb_dispatch_layout at = {};
     at.code_bytes = !rules->element ? x->hidden * 2 : rules->element == GB_E2M1 ? x->hidden / 2 : x->hidden;
     at.row_scales = rules->element ? x->hidden / rules->block_columns : 0;
-    at.scale_bytes = at.row_scales * scale_size(rules);
+    at.scale_bytes = at.row_scales * (rules->scale == GB_SCALE_FP32 ? 4 : 1);
     at.early = early_rows(x);
     at.early_words = (at.code_bytes / 4 + at.row_scales + 1 + 1) / 2 * 2; /* rows begin at multiples of 16 bytes */
     cut_tokens(x, &at);
@@ -72,8 +63,7 @@ enum gb_status gb_cuda_dispatch_launch(const struct gb_dispatch_job *job, void *
 {
     const struct gb_dispatch_layout *at = &job->at;
     const uint32_t slots = job->tokens * job->top_k;
-    const size_t shared = job->experts * (sizeof(uint32_t) + sizeof(uint16_t)) +
-                          (slots <= GB_DISPATCH_STAGED ? slots * sizeof(int32_t) : 0);
+    const size_t shared = (job->experts + (slots < GB_DISPATCH_STAGED ? slots : GB_DISPATCH_STAGED)) * sizeof(uint32_t);
     const gb_quantiser &rules = job->q.quantiser, choices = gb_deepep_choices(rules);
     const auto kernel = !rules.element                                ? gb_dispatch_kernel<GB_ROWS_BF16>
                         : memcmp(&rules, &choices, sizeof rules) == 0 ? gb_dispatch_kernel<GB_ROWS_DEEPEP>

@@ -4,8 +4,8 @@
  *
  * Every rank has a *window*, memory on its device that all ranks can write to. What a rank writes into another's window
  * is either *tagged* or *counted*. Tagged: 8 bytes hold 4 of the data and 4 of the call's number, and are written at
- * once, so that whoever reads the number has the data. Counted: plain stores, then, past a fence, an addition to a
- * counter that the other waits for. Tags cost twice the bytes and save the fence.
+ * once, so that whoever reads the number has the data. Counted: stores or bulk copies, then, past a fence, an addition
+ * to a counter that the other waits for. Tags cost twice the bytes and save the fence.
  *
  * Nothing is reset between calls. Numbers and counters only go up, and live in device memory, so a captured launch can
  * be replayed. Every block counts its own calls, which takes no word from another block. What a rank may write before
