@@ -4,9 +4,9 @@
  *
  * Block 0 tells the others that this rank has begun. Every other block has one token and GB_COMBINE_BYTES of its row,
  * to send or to receive: there are blocks that send for each token of each other rank, and blocks that receive for each
- * token of this rank. What is sent are the rows of the token's slots or,
- * where the sender adds up, one row: into *slots* that the token's rank has for each slot or for each sender. The
- * rank's own rows are read where they are.
+ * token of this rank. What is sent are the rows of the token's slots or, where the sender adds up, one row: into
+ * *slots* that the token's rank has for each slot or for each sender. Few rows are tagged; others leave by bulk copies
+ * and are counted. The rank's own rows are read where they are.
  */
 #ifndef GB_GPU_COMBINE_CUH
 #define GB_GPU_COMBINE_CUH
