@@ -624,8 +624,8 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, struct g
             labels.push_back("fma32");
         }
     if (format == GB_NVFP4) {
-        kernels.push_back("cuda/eight-stages-");
-        labels.push_back("eight stages");
+        kernels.insert(kernels.end(), {"cuda/eight-stages-", "cuda/warp-decode-", "cuda/warp-decode-table-"});
+        labels.insert(labels.end(), {"eight stages", "warp decode", "warp decode by table"});
     }
     std::vector<void *> prepared(kernels.size());
     size_t wrong = 0;
