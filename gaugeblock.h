@@ -453,6 +453,13 @@ struct gb_device {
 typedef const struct gb_device *(*gb_device_function)(void);
 
 /*
+ * Fills with a byte what cudaMalloc, of small requests, and the default pool of cudaMallocAsync hand out from here on.
+ * The CUDA library of gaugeblock exports it; the harness calls it before a kernel with GB_DEVICE_POINTERS.
+ */
+#define GB_DEVICE_POISON_SYMBOL "gb_device_poison"
+typedef enum gb_status (*gb_device_poison_function)(uint8_t byte, struct gb_error *error);
+
+/*
  * A clock of the device, for whoever times such kernels. The CUDA library of gaugeblock exports it as "gb_timer"; the
  * harness uses it for every kernel with GB_DEVICE_POINTERS.
  */

@@ -37,15 +37,21 @@ __global__ void find_rows(uint32_t routes, uint32_t of_rank, uint32_t experts, u
 
 struct gb_combine_layout gb_cuda_combine_layout(const struct gb_exchange *x)
 {
-    constexpr uint32_t tagged_bytes = 1u << 18; /* up to so many of a rank's rows, tags take less time than fences */
+    constexpr uint64_t tagged_bytes = 1u << 19; /* up to so many that a rank gets, tags take less time than fences */
+    constexpr uint32_t lead_blocks = 800;       /* enough that the link is never idle */
     const bool partial = x->accumulation != GB_AT_RECEIVER;
     const uint32_t input_bytes = x->hidden * (x->input == GB_BF16 ? 2 : 4);
+    const uint32_t rows = partial && x->ranks - 1 < x->top_k ? x->ranks - 1 : x->top_k; /* at most, for a token */
     struct gb_combine_layout at = {};
     at.row_bytes = partial ? x->hidden * 2 : input_bytes;
     at.parts = (input_bytes + GB_COMBINE_BYTES - 1) / GB_COMBINE_BYTES;
     at.slots = partial ? x->ranks : x->top_k;
-    at.tagged = (uint64_t)x->tokens * x->top_k * input_bytes <= tagged_bytes;
-    at.arrived = aligned(2 * sizeof(uint64_t) * x->ranks);
+    at.tagged = (uint64_t)x->tokens * rows * at.row_bytes <= tagged_bytes;
+    const uint32_t lead = lead_blocks / (x->ranks * at.parts) + 1;
+    at.lead = lead < x->tokens ? lead : x->tokens;
+    at.blocks = 1 + x->ranks * x->tokens * at.parts;
+    at.begun = at.made + aligned(sizeof(uint32_t) * at.blocks);
+    at.arrived = at.begun + aligned(2 * sizeof(uint64_t) * x->ranks);
     at.rows = at.arrived + aligned(2 * sizeof(uint32_t) * x->tokens * at.parts);
     at.bytes = at.rows + 2 * (size_t)x->tokens * at.slots * at.row_bytes * (at.tagged ? 2 : 1);
     return at;
@@ -56,8 +62,7 @@ enum gb_status gb_cuda_combine_launch(const struct gb_combine_job *job, void *st
     const auto kernel = job->input == GB_BF16
                             ? (job->at.tagged ? gb_combine_kernel<GB_BF16, true> : gb_combine_kernel<GB_BF16, false>)
                             : (job->at.tagged ? gb_combine_kernel<GB_FP32, true> : gb_combine_kernel<GB_FP32, false>);
-    return gb_cuda_launch("combine", kernel, dim3(1 + job->link.ranks * job->tokens * job->at.parts),
-                          GB_COMBINE_THREADS, 0, stream, error, *job);
+    return gb_cuda_launch_early("combine", kernel, dim3(job->at.blocks), GB_COMBINE_THREADS, 0, stream, error, *job);
 }
 
 enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, bool global, const int32_t *all_ids,

@@ -2,9 +2,9 @@
 /*
  * The kernel of combine: docs/numerics.md#combine. A launch on every rank.
  *
- * Block 0 tells the others that this rank has begun. Every other block has one token and GB_COMBINE_BYTES of its row:
- * first come blocks that send, one for each token of each other rank, then blocks that receive, one for each token of
- * this rank. What is sent are the rows of the token's slots or,
+ * Block 0 tells the others that this rank has begun. Every other block has one token and GB_COMBINE_BYTES of its row,
+ * to send or to receive: there are blocks that send for each token of each other rank, and blocks that receive for each
+ * token of this rank. What is sent are the rows of the token's slots or,
  * where the sender adds up, one row: into *slots* that the token's rank has for each slot or for each sender. The
  * rank's own rows are read where they are.
  */
@@ -20,6 +20,9 @@ struct gb_combine_layout {
     uint32_t parts;     /* blocks for a token's row */
     uint32_t slots;     /* of a token: top_k, or ranks where the sender adds up */
     uint32_t tagged;    /* 1: rows are sent tagged; 0: counted */
+    uint32_t lead;      /* tokens by which blocks that send are ahead of those that receive */
+    uint32_t blocks;    /* 1, and one for each part of each token of each rank */
+    size_t made;        /* [blocks], calls that each has ended */
     size_t begun;       /* tagged [2, ranks], each rank's start of the call */
     size_t arrived;     /* [2, tokens, parts], counted rows so far */
     size_t rows;        /* [2, tokens, slots, row_bytes], twice as wide if tagged */
@@ -55,8 +58,7 @@ enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, boo
 #ifdef __CUDACC__
 
 enum { GB_COMBINE_THREADS = 128, GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS };
-/* Rows of a token that a thread has under way. */
-template <bool Tagged> constexpr uint32_t gb_at_once = Tagged ? 4 : 8;
+constexpr uint32_t GB_COMBINE_AT_ONCE = 8; /* rows of a token that a thread has under way */
 
 /* 16 bytes of a row as numbers: 8 of bf16, 4 of FP32. */
 template <enum gb_format Input> constexpr uint32_t gb_numbers = Input == GB_BF16 ? 8 : 4;
@@ -84,15 +86,28 @@ struct gb_combine_place {
     bool used;       /* whether the thread has any */
 };
 
+/* Blocks that send are `lead` tokens ahead of those that receive: first those of the first tokens, then both in turn,
+ * at last those that receive the last tokens. On all ranks a token's senders come before its receivers. */
 template <enum gb_format Input>
 __device__ __forceinline__ gb_combine_place gb_place_of(const gb_combine_job &job, uint32_t block)
 {
-    const bool sends = block < (job.link.ranks - 1) * job.tokens * job.at.parts;
+    const uint32_t senders = (job.link.ranks - 1) * job.at.parts, both = senders + job.at.parts;
+    const uint32_t first = job.at.lead * senders, turns = (job.tokens - job.at.lead) * both;
+    uint32_t of_token;
     gb_combine_place at;
-    at.part = block % job.at.parts;
-    at.token = block / job.at.parts % job.tokens;
-    /* the next rank first, so that not all send to one */
-    at.rank = sends ? (job.link.rank + 1 + block / job.at.parts / job.tokens) % job.link.ranks : job.link.rank;
+    if (block < first) {
+        at.token = block / senders;
+        of_token = block % senders;
+    } else if (block - first < turns) {
+        at.token = (block - first) / both;
+        of_token = (block - first) % both;
+        at.token += of_token < senders ? job.at.lead : 0;
+    } else {
+        at.token = job.tokens - job.at.lead + (block - first - turns) / job.at.parts;
+        of_token = senders + (block - first - turns) % job.at.parts;
+    }
+    at.part = of_token % job.at.parts; /* the next rank first, so that not all send to one; itself last */
+    at.rank = (job.link.rank + 1 + of_token / job.at.parts) % job.link.ranks;
     at.column = (at.part * GB_COMBINE_THREADS + threadIdx.x) * gb_numbers<Input>;
     at.used = at.column < job.hidden;
     return at;
@@ -114,6 +129,13 @@ __device__ __forceinline__ char *gb_slot(const gb_combine_job &job, const gb_com
     return job.link.window[at.rank] + job.at.rows + index * job.at.row_bytes * (Tagged ? 2 : 1);
 }
 
+/* Where a thread's first pair of tagged words is in a slot's row, from its byte `first` on. A second pair is half a row
+ * further, so that what neighbours write at once is side by side. */
+template <uint32_t Words> __device__ __forceinline__ uint64_t *gb_tagged_pair(char *slot, uint32_t first)
+{
+    return (uint64_t *)slot + first / (2 * Words);
+}
+
 /* Words of a slot's row, from its byte `first` on. */
 template <bool Tagged, uint32_t Words>
 __device__ __forceinline__ void gb_put_words(const gb_combine_job &job, char *slot, uint32_t first,
@@ -122,7 +144,8 @@ __device__ __forceinline__ void gb_put_words(const gb_combine_job &job, char *sl
     if constexpr (Tagged)
 #pragma unroll
         for (uint32_t i = 0; i < Words; i += 2)
-            gb_put_tagged((uint64_t *)(slot + 2 * first) + i, word[i], word[i + 1], call);
+            gb_put_tagged(gb_tagged_pair<Words>(slot, first) + i / 2 * (job.at.row_bytes / 8), word[i], word[i + 1],
+                          call);
     else if (Words == 4)
         *(uint4 *)(slot + first) = make_uint4(word[0], word[1], word[2 % Words], word[3 % Words]);
     else
@@ -130,14 +153,14 @@ __device__ __forceinline__ void gb_put_words(const gb_combine_job &job, char *sl
 }
 
 template <bool Tagged, uint32_t Words>
-__device__ __forceinline__ void gb_get_words(const gb_combine_job &job, const char *slot, uint32_t first,
+__device__ __forceinline__ void gb_get_words(const gb_combine_job &job, char *slot, uint32_t first,
                                              uint32_t (&word)[Words], uint32_t call)
 {
     uint2 two[Words / 2];
     const uint64_t *pair[Words / 2];
 #pragma unroll
     for (uint32_t i = 0; i < Words / 2; i++) {
-        pair[i] = (const uint64_t *)(slot + 2 * first) + 2 * i;
+        pair[i] = gb_tagged_pair<Words>(slot, first) + i * (job.at.row_bytes / 8);
         if (!Tagged) /* another device wrote it while this kernel ran: not by way of the read-only cache */
             two[i] = __ldcg((const uint2 *)(slot + first) + i);
     }
@@ -150,26 +173,45 @@ __device__ __forceinline__ void gb_get_words(const gb_combine_job &job, const ch
     }
 }
 
-/* bf16(sum of weight * row) over the slots of a token whose rows are here, as words of two: p[d]. */
+/* bf16(sum of weight * row) over the slots of a token whose rows are here, as words of two: p[d]. Whether there are
+ * any; rank: of the token. */
 template <enum gb_format Input>
-__device__ __forceinline__ void gb_partial(const gb_combine_job &job, const gb_combine_place &at,
+__device__ __forceinline__ bool gb_partial(const gb_combine_job &job, const gb_combine_place &at,
                                            uint32_t (&word)[gb_numbers<Input> / 2])
 {
     const size_t route = ((size_t)at.rank * job.tokens + at.token) * job.top_k;
     float sum[gb_numbers<Input>] = {};
-    for (uint32_t slot = 0; slot < job.top_k; slot++) {
-        const int32_t row = job.row_of[route + slot];
-        if (row < 0)
-            continue;
-        float value[gb_numbers<Input>];
-        gb_numbers_of<Input>(gb_load_row<Input>(job, row, at.column), value);
+    bool any = false;
+#pragma unroll 1
+    for (uint32_t first = 0; first < job.top_k; first += GB_COMBINE_AT_ONCE) {
+        int32_t row[GB_COMBINE_AT_ONCE];
+        float weight[GB_COMBINE_AT_ONCE];
+        uint4 words[GB_COMBINE_AT_ONCE];
 #pragma unroll
-        for (uint32_t i = 0; i < gb_numbers<Input>; i++)
-            sum[i] = __fmaf_rn(job.all_weights[route + slot], value[i], sum[i]);
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
+            row[i] = first + i < job.top_k ? __ldg(job.row_of + route + first + i) : -1;
+            weight[i] = first + i < job.top_k ? __ldg(job.all_weights + route + first + i) : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
+            if (row[i] >= 0 && at.used)
+                words[i] = gb_load_row<Input>(job, row[i], at.column);
+#pragma unroll
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
+            float value[gb_numbers<Input>];
+            if (row[i] < 0)
+                continue;
+            any = true;
+            gb_numbers_of<Input>(words[i], value);
+#pragma unroll
+            for (uint32_t n = 0; n < gb_numbers<Input>; n++)
+                sum[n] = __fmaf_rn(weight[i], value[n], sum[n]);
+        }
     }
 #pragma unroll
     for (uint32_t i = 0; i < gb_numbers<Input> / 2; i++)
         word[i] = gb_bf16_round(sum[2 * i]) | (uint32_t)gb_bf16_round(sum[2 * i + 1]) << 16;
+    return any;
 }
 
 /* Rows that this rank has of another's token. */
@@ -179,20 +221,20 @@ __device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, cons
     const int32_t *row_of = job.row_of + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
     uint32_t sent = 0;
 #pragma unroll 1
-    for (uint32_t first = 0; first < job.top_k; first += gb_at_once<Tagged>) {
-        uint4 words[gb_at_once<Tagged>];
-        int32_t row[gb_at_once<Tagged>];
+    for (uint32_t first = 0; first < job.top_k; first += GB_COMBINE_AT_ONCE) {
+        uint4 words[GB_COMBINE_AT_ONCE];
+        int32_t row[GB_COMBINE_AT_ONCE];
 #pragma unroll
-        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++) {
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
             row[i] = first + i < job.top_k ? __ldg(row_of + first + i) : -1;
             sent += row[i] >= 0;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
             if (row[i] >= 0 && at.used)
                 words[i] = gb_load_row<Input>(job, row[i], at.column);
 #pragma unroll
-        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
             if (row[i] >= 0 && at.used) {
                 const uint32_t word[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
                 gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, first + i, call),
@@ -207,15 +249,10 @@ template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ uint32_t gb_send_partial(const gb_combine_job &job, const gb_combine_place &at,
                                                     uint32_t call)
 {
-    const int32_t *row_of = job.row_of + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
-    bool any = false;
-    for (uint32_t slot = 0; slot < job.top_k; slot++)
-        any |= row_of[slot] >= 0;
-    if (any && at.used) {
-        uint32_t word[gb_numbers<Input> / 2];
-        gb_partial<Input>(job, at, word);
+    uint32_t word[gb_numbers<Input> / 2];
+    const bool any = gb_partial<Input>(job, at, word);
+    if (any && at.used)
         gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, job.link.rank, call), at.column * 2, word, call);
-    }
     return any;
 }
 
@@ -238,25 +275,25 @@ __device__ __forceinline__ uint32_t gb_rank_of(const gb_combine_job &job, uint32
     return expert < job.experts ? min((uint32_t)job.placement[expert], job.link.ranks - 1) : job.link.ranks;
 }
 
-/* Rows of gb_at_once slots, from here or from where their ranks have sent them. row: of the slots, or what gb_row_is
- * says. */
+/* Rows of GB_COMBINE_AT_ONCE slots, from here or from where their ranks have sent them. row: of the slots, or what
+ * gb_row_is says. */
 template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ void gb_get_slots(const gb_combine_job &job, const gb_combine_place &at, uint32_t first,
-                                             const int32_t (&row)[gb_at_once<Tagged>], uint32_t call,
-                                             uint2 (&two)[2 * gb_at_once<Tagged>])
+                                             const int32_t (&row)[GB_COMBINE_AT_ONCE], uint32_t call,
+                                             uint2 (&two)[2 * GB_COMBINE_AT_ONCE])
 {
     const uint32_t byte = at.column * (16 / gb_numbers<Input>);
-    const uint64_t *pair[2 * gb_at_once<Tagged>];
+    const uint64_t *pair[2 * GB_COMBINE_AT_ONCE];
 #pragma unroll
-    for (uint32_t i = 0; i < gb_at_once<Tagged>; i++) {
+    for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
         pair[2 * i] = pair[2 * i + 1] = NULL;
-        const char *slot = gb_slot<Tagged>(job, at, first + i, call);
+        char *slot = gb_slot<Tagged>(job, at, first + i, call);
         uint4 four = make_uint4(0, 0, 0, 0);
         if (row[i] >= 0) {
             four = gb_load_row<Input>(job, row[i], at.column);
         } else if (row[i] == GB_ROW_ELSEWHERE && Tagged) {
-            pair[2 * i] = (const uint64_t *)(slot + 2 * byte);
-            pair[2 * i + 1] = pair[2 * i] + 2;
+            pair[2 * i] = gb_tagged_pair<4>(slot, byte);
+            pair[2 * i + 1] = pair[2 * i] + job.at.row_bytes / 8;
         } else if (row[i] == GB_ROW_ELSEWHERE) {
             four = __ldcg((const uint4 *)(slot + byte)); /* written while this kernel ran: not by the read-only cache */
         }
@@ -274,22 +311,24 @@ __device__ __forceinline__ void gb_sum_slots(const gb_combine_job &job, const gb
 {
     const float *weights = job.all_weights + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
 #pragma unroll 1
-    for (uint32_t first = 0; first < job.top_k; first += gb_at_once<Tagged>) {
-        int32_t row[gb_at_once<Tagged>];
-        uint2 two[2 * gb_at_once<Tagged>];
+    for (uint32_t first = 0; first < job.top_k; first += GB_COMBINE_AT_ONCE) {
+        int32_t row[GB_COMBINE_AT_ONCE];
+        float weight[GB_COMBINE_AT_ONCE]; /* loaded before anything is waited for */
+        uint2 two[2 * GB_COMBINE_AT_ONCE];
 #pragma unroll
-        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
             row[i] = gb_row_is(job, at.token, first + i);
+            weight[i] = first + i < job.top_k ? __ldg(weights + first + i) : 0.0f;
+        }
         gb_get_slots<Input, Tagged>(job, at, first, row, call, two);
 #pragma unroll
-        for (uint32_t i = 0; i < gb_at_once<Tagged>; i++)
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
             if (row[i] != GB_ROW_NOWHERE) {
                 float value[gb_numbers<Input>];
                 gb_numbers_of<Input>(make_uint4(two[2 * i].x, two[2 * i].y, two[2 * i + 1].x, two[2 * i + 1].y), value);
-                const float weight = __ldg(weights + first + i);
 #pragma unroll
                 for (uint32_t n = 0; n < gb_numbers<Input>; n++)
-                    y[n] = __fmaf_rn(weight, value[n], y[n]);
+                    y[n] = __fmaf_rn(weight[i], value[n], y[n]);
             }
     }
 }
@@ -309,6 +348,8 @@ __device__ __forceinline__ void gb_sum_senders(const gb_combine_job &job, const 
                                                const uint32_t *ranks, uint32_t call, float (&y)[gb_numbers<Input>])
 {
     const uint32_t of_node = job.accumulation == GB_AT_SENDER_NODE ? job.ranks_per_node : job.link.ranks;
+    uint32_t own[gb_numbers<Input> / 2]; /* before anything is waited for */
+    gb_partial<Input>(job, at, own);
     for (uint32_t first = 0; first < job.link.ranks; first += of_node) {
         float sum[gb_numbers<Input>] = {};
         bool any = false;
@@ -317,14 +358,13 @@ __device__ __forceinline__ void gb_sum_senders(const gb_combine_job &job, const 
             if (!gb_sends(job, ranks, d))
                 continue;
             any = true;
-            if (d == job.link.rank)
-                gb_partial<Input>(job, at, word);
-            else
+            if (d != job.link.rank)
                 gb_get_words<Tagged>(job, gb_slot<Tagged>(job, at, d, call), at.column * 2, word, call);
 #pragma unroll
             for (uint32_t i = 0; i < gb_numbers<Input> / 2; i++) {
-                sum[2 * i] = __fadd_rn(sum[2 * i], gb_bf16_low(word[i]));
-                sum[2 * i + 1] = __fadd_rn(sum[2 * i + 1], gb_bf16_high(word[i]));
+                const uint32_t two = d == job.link.rank ? own[i] : word[i];
+                sum[2 * i] = __fadd_rn(sum[2 * i], gb_bf16_low(two));
+                sum[2 * i + 1] = __fadd_rn(sum[2 * i + 1], gb_bf16_high(two));
             }
         }
 #pragma unroll
@@ -365,7 +405,7 @@ __device__ __forceinline__ void gb_await_token(const gb_combine_job &job, const 
         const uint32_t expected = job.expected[index] + gb_rows_from_others(job, at, ranks);
         job.expected[index] = expected;
         gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + index, expected,
-                       job.link.ranks);
+                       job.link.ranks, call);
     }
     __syncthreads();
 }
@@ -425,13 +465,14 @@ __device__ __forceinline__ void gb_await_all(const gb_combine_job &job, uint32_t
 }
 
 template <enum gb_format Input, bool Tagged>
-__global__ void __launch_bounds__(GB_COMBINE_THREADS, Tagged ? 4 : 7)
+__global__ void __launch_bounds__(GB_COMBINE_THREADS, Tagged ? 2 : 7)
     gb_combine_kernel(const __grid_constant__ gb_combine_job job)
 {
     const gb_combine_place at = gb_place_of<Input>(job, blockIdx.x - 1);
-    const uint32_t call = gb_call_number(job.link);
-    __syncthreads();
-    const uint32_t ticket = job.halves & GB_HALF_RECEIVE ? gb_take_ticket(job.link) : 0;
+    gb_fetch_parameters(job);
+    gb_wait_for_previous();
+    gb_let_next_start();
+    const uint32_t call = *gb_made(job.link, job.at.made) + 1;
     if (blockIdx.x == 0) {
         if (job.halves & GB_HALF_SEND)
             gb_begin(job, call);
@@ -444,7 +485,7 @@ __global__ void __launch_bounds__(GB_COMBINE_THREADS, Tagged ? 4 : 7)
         gb_receive_token<Input, Tagged>(job, at, call);
     }
     if (job.halves & GB_HALF_RECEIVE)
-        gb_end_call(job.link, ticket, call);
+        gb_end_call(job.link, job.at.made, call);
 }
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of dispatch: which instance, and how much of a window it takes. */
+#include <cstring>
+
 #include "gpu/dispatch.cuh"
 
 namespace
@@ -13,7 +15,7 @@ size_t aligned(size_t bytes)
 /* Rows that go tagged. Few rows are there sooner that way; of many, it fills the link while counts travel. */
 uint32_t early_rows(const struct gb_exchange *x)
 {
-    constexpr uint32_t most = 64;
+    constexpr uint32_t most = 16;
     return x->tokens * x->top_k < most ? x->tokens * x->top_k : most;
 }
 
@@ -28,19 +30,30 @@ void cut_tokens(const struct gb_exchange *x, struct gb_dispatch_layout *at)
     at->parts = (pieces + at->part_pieces - 1) / at->part_pieces;
 }
 
+unsigned dispatch_threads(const struct gb_dispatch_layout *at)
+{
+    return at->part_pieces < GB_DISPATCH_THREADS ? at->part_pieces : GB_DISPATCH_THREADS;
+}
+
 } // namespace
 
 struct gb_dispatch_layout gb_cuda_dispatch_layout(const struct gb_exchange *x, uint32_t most_rows)
 {
     const struct gb_quantiser *rules = &x->quantiser;
+    constexpr uint32_t most_receivers = 128;
     const size_t tagged = 2 * sizeof(uint64_t) * x->ranks;
     struct gb_dispatch_layout at = {};
     at.code_bytes = !rules->element ? x->hidden * 2 : rules->element == GB_E2M1 ? x->hidden / 2 : x->hidden;
-    at.blocks = rules->element ? x->hidden / rules->block_columns : 0;
-    at.scale_bytes = at.blocks * (rules->scale == GB_SCALE_FP32 ? 4 : 1);
+    at.row_scales = rules->element ? x->hidden / rules->block_columns : 0;
+    at.scale_bytes = at.row_scales * (rules->scale == GB_SCALE_FP32 ? 4 : 1);
     at.early = early_rows(x);
-    at.early_words = (at.code_bytes / 4 + at.blocks + 1 + 1) / 2 * 2; /* rows begin at multiples of 16 bytes */
+    at.early_words = (at.code_bytes / 4 + at.row_scales + 1 + 1) / 2 * 2; /* rows begin at multiples of 16 bytes */
     cut_tokens(x, &at);
+    const uint32_t words = 2 * GB_DISPATCH_PAIRS * dispatch_threads(&at);
+    const uint32_t pieces = (x->ranks - 1) * at.early * ((at.early_words + words - 1) / words);
+    at.receivers = pieces < most_receivers ? pieces : most_receivers;
+    at.blocks = GB_DISPATCH_OTHERS + x->tokens * at.parts + at.receivers;
+    at.totals = at.made + aligned(sizeof(uint32_t) * at.blocks);
     at.counts = at.totals + aligned(tagged * x->ranks);
     at.arrived = at.counts + aligned(tagged * x->experts);
     at.private_rows = at.arrived + aligned(sizeof(uint32_t) * x->ranks);
@@ -53,18 +66,14 @@ struct gb_dispatch_layout gb_cuda_dispatch_layout(const struct gb_exchange *x, u
 
 enum gb_status gb_cuda_dispatch_launch(const struct gb_dispatch_job *job, void *stream, struct gb_error *error)
 {
-    constexpr uint32_t most_receivers = 128;
     const struct gb_dispatch_layout *at = &job->at;
     const uint32_t slots = job->tokens * job->top_k;
-    const unsigned threads = at->part_pieces < GB_DISPATCH_THREADS ? at->part_pieces : GB_DISPATCH_THREADS;
-    const uint32_t words = 2 * GB_DISPATCH_PAIRS * threads;
-    const uint32_t pieces = (job->link.ranks - 1) * at->early * ((at->early_words + words - 1) / words);
     const size_t shared = job->experts * (sizeof(uint32_t) + sizeof(uint16_t)) +
                           (slots <= GB_DISPATCH_STAGED ? slots * sizeof(int32_t) : 0);
-    const dim3 grid(1 + job->tokens * at->parts + (pieces < most_receivers ? pieces : most_receivers));
-    const bool quantises = job->q.quantiser.element != 0;
-    const auto kernel = quantises && gb_converts_e4m3(job->q.quantiser) ? gb_dispatch_kernel<true, true>
-                        : quantises                                     ? gb_dispatch_kernel<true, false>
-                                                                        : gb_dispatch_kernel<false, false>;
-    return gb_cuda_launch("dispatch", kernel, grid, threads, shared, stream, error, *job);
+    const gb_quantiser &rules = job->q.quantiser, choices = gb_deepep_choices(rules);
+    const auto kernel = !rules.element                                ? gb_dispatch_kernel<GB_ROWS_BF16>
+                        : memcmp(&rules, &choices, sizeof rules) == 0 ? gb_dispatch_kernel<GB_ROWS_DEEPEP>
+                                                                      : gb_dispatch_kernel<GB_ROWS_BY_RULES>;
+    return gb_cuda_launch_early("dispatch", kernel, dim3(at->blocks), dispatch_threads(at), shared, stream, error,
+                                *job);
 }

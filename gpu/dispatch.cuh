@@ -2,9 +2,10 @@
 /*
  * The kernel of dispatch: docs/numerics.md#dispatch. A launch on every rank; nothing is known of other ranks' routes.
  *
- *     block 0           counts the rank's routes by receiver and by expert, tells every rank, and waits for what is
- * sent parts of tokens   its routes' places, its codes, its rows into the windows of their receivers further blocks
- * rows that came tagged, to their places
+ *     block 0            counts the rank's routes by receiver and by expert, tells every rank, and takes what they tell
+ *     block 1            waits for the rows that are counted
+ *     parts of tokens    a token's places, its codes, its rows into the windows of their receivers
+ *     further blocks     rows that came tagged, to their places
  *
  * A sender's rows at a receiver are a contiguous region, in an order that the sender knows. Where the region begins
  * depends on all senders' totals. The first `early` rows of each region therefore go, tagged, into a private buffer
@@ -20,10 +21,12 @@
 /* Where things are in a window, in bytes from its start; and how wide a row is. */
 struct gb_dispatch_layout {
     uint32_t code_bytes, scale_bytes; /* of a row */
-    uint32_t blocks;                  /* scales of a row */
+    uint32_t row_scales;              /* of a row */
     uint32_t early;                   /* rows of a sender's private buffer */
     uint32_t early_words;             /* tagged words of its rows: codes, scales one by one, the route */
     uint32_t parts, part_pieces;      /* blocks for a token, and 8 columns each so often */
+    uint32_t receivers, blocks;       /* blocks that bring private rows to their places; all blocks */
+    size_t made;                      /* [blocks], calls that each has ended */
     size_t totals;                    /* tagged [2, ranks, ranks], of each sender its routes to each receiver */
     size_t counts;                    /* tagged [2, ranks, experts] */
     size_t arrived;                   /* [ranks], counted parts of rows of each sender so far */
@@ -58,18 +61,34 @@ constexpr uint32_t GB_DISPATCH_PAIRS = 4;     /* of tagged words that a thread h
 
 /* What a block needs of the routing, in shared memory. */
 struct gb_dispatch_routing {
-    uint32_t *histogram; /* [experts], of block 0 */
+    uint32_t *histogram; /* [experts], of the block of counts */
     uint16_t *placed;    /* [experts], the placement */
     const int32_t *ids;  /* [tokens, top_k]; where they are too many, in device memory */
+    uint32_t *order;     /* [tokens, top_k], gb_order_of of each; NULL: they are too many */
+};
+
+/* A row in a private buffer, or its place. */
+struct gb_early_target {
+    uint64_t *row;
+    uint32_t route;
+};
+
+struct gb_placed_target {
+    char *codes, *scales;
+    uint32_t *to_route;
+    uint32_t route, receiver, index;
 };
 
 /* What a block finds out before it sends or receives, in shared memory. */
 struct gb_dispatch_shared {
     uint32_t first[GB_CUDA_MAX_RANKS];   /* a sender: of its region at each receiver; a receiver: of each sender's */
-    uint32_t routes[GB_CUDA_MAX_RANKS];  /* a receiver: each sender's */
-    uint32_t counted[GB_CUDA_MAX_RANKS]; /* rows of the token that went to their places */
-    int32_t receiver[GB_CUDA_MAX_TOP_K]; /* -1: an empty slot */
-    uint32_t index[GB_CUDA_MAX_TOP_K];   /* in the region */
+    uint32_t routes[GB_CUDA_MAX_RANKS];  /* a receiver: each sender's; the block of counts: this rank's to each */
+    uint32_t counted[GB_CUDA_MAX_RANKS]; /* rows of the token that go to their places at other ranks */
+    uint32_t index[GB_CUDA_MAX_TOP_K];   /* of each slot's row in its region */
+    gb_early_target early[GB_CUDA_MAX_TOP_K];
+    gb_placed_target placed[GB_CUDA_MAX_TOP_K];
+    uint32_t early_count, placed_count;
+    uint32_t any_counted;
 };
 
 /* Codes of 8 values of a thread: so many words. */
@@ -104,71 +123,114 @@ __device__ __forceinline__ void gb_for_totals(const gb_dispatch_job &job, uint32
     __syncthreads();
 }
 
-/* The routes of this rank to every rank: by receiver, a warp each, which others wait for; then by expert. */
-static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, const gb_dispatch_routing &routing)
+/* The routes of this rank to every rank: by receiver, which others wait for; then by expert. */
+static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, const gb_dispatch_routing &routing,
+                                   gb_dispatch_shared *shared)
 {
     const uint32_t routes = job.tokens * job.top_k, lane = threadIdx.x % 32;
-    for (uint32_t receiver = threadIdx.x / 32; receiver < job.link.ranks; receiver += blockDim.x / 32) {
-        uint32_t total = 0;
-        for (uint32_t r = lane; r < routes; r += 32) {
-            const uint32_t e = (uint32_t)routing.ids[r];
-            total += e < job.experts && routing.placed[e] == receiver;
-        }
-        total = __reduce_add_sync(0xFFFFFFFFu, total);
-        for (uint32_t rank = lane; rank < job.link.ranks; rank += 32)
-            gb_put_tagged(gb_totals_of(job, rank, job.link.rank, call) + receiver, total, call);
+    for (uint32_t first = threadIdx.x - lane; first < routes; first += blockDim.x) {
+        const uint32_t e = first + lane < routes ? (uint32_t)routing.ids[first + lane] : UINT32_MAX;
+        const uint32_t receiver = e < job.experts ? routing.placed[e] : UINT32_MAX;
+        const uint32_t alike = __match_any_sync(0xFFFFFFFFu, receiver);
+        if (e < job.experts && (alike & ((1u << lane) - 1)) == 0)
+            atomicAdd(&shared->routes[receiver], (uint32_t)__popc(alike));
+        if (e < job.experts)
+            atomicAdd(&routing.histogram[e], 1u);
     }
-    for (uint32_t r = threadIdx.x; r < routes; r += blockDim.x)
-        if ((uint32_t)routing.ids[r] < job.experts)
-            atomicAdd(&routing.histogram[routing.ids[r]], 1u);
     __syncthreads();
+    for (uint32_t i = threadIdx.x; i < job.link.ranks * job.link.ranks; i += blockDim.x) {
+        const uint32_t receiver = i % job.link.ranks;
+        gb_put_tagged(gb_totals_of(job, i / job.link.ranks, job.link.rank, call) + receiver, shared->routes[receiver],
+                      call);
+    }
     for (uint32_t rank = 0; rank < job.link.ranks; rank++)
         for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
             gb_put_tagged(gb_counts_of(job, rank, job.link.rank, call) + e, routing.histogram[e], call);
 }
 
-/* Receiver and place of the route of each slot: how many of the routes to the same receiver come before it, by expert,
- * then in their own order. A warp a slot. */
+/* Where a route is in the order of dispatch: by receiver, then by expert; UINT32_MAX: nowhere, its slot is empty. */
+__device__ __forceinline__ uint32_t gb_order_of(const gb_dispatch_job &job, const gb_dispatch_routing &routing,
+                                                uint32_t route)
+{
+    const uint32_t expert = (uint32_t)routing.ids[route];
+    return expert < job.experts ? routing.placed[expert] * job.experts + expert : UINT32_MAX;
+}
+
+__device__ __forceinline__ uint32_t gb_order_at(const gb_dispatch_job &job, const gb_dispatch_routing &routing,
+                                                uint32_t route)
+{
+    return routing.order ? routing.order[route] : gb_order_of(job, routing, route);
+}
+
+/* Puts the order of the staged ids where they are. */
+__device__ __forceinline__ void gb_put_in_order(const gb_dispatch_job &job, gb_dispatch_routing *routing)
+{
+    uint32_t *order = (uint32_t *)routing->ids;
+    if (routing->ids == job.ids)
+        return;
+    for (uint32_t r = threadIdx.x; r < job.tokens * job.top_k; r += blockDim.x)
+        order[r] = gb_order_of(job, *routing, r);
+    __syncthreads();
+    routing->order = order;
+}
+
+/* Of each slot of a token, how many of the routes to the same receiver come before it: by expert, then in their own
+ * order. A warp a slot. */
 __device__ __forceinline__ void gb_find_places(const gb_dispatch_job &job, uint32_t token,
                                                const gb_dispatch_routing &routing, gb_dispatch_shared *shared)
 {
     for (uint32_t slot = threadIdx.x / 32; slot < job.top_k; slot += blockDim.x / 32) {
-        const uint32_t route = token * job.top_k + slot, expert = (uint32_t)routing.ids[route];
+        const uint32_t route = token * job.top_k + slot, mine = gb_order_at(job, routing, route);
+        const uint32_t least = mine - mine % job.experts; /* of the receiver */
         uint32_t before = 0;
-        const uint32_t receiver = expert < job.experts ? routing.placed[expert] : 0;
 #pragma unroll 4
-        for (uint32_t r = threadIdx.x % 32; expert < job.experts && r < job.tokens * job.top_k; r += 32) {
-            const uint32_t e = (uint32_t)routing.ids[r];
-            before += e < job.experts && (e < expert || (e == expert && r < route)) && routing.placed[e] == receiver;
-        }
+        for (uint32_t r = threadIdx.x % 32; r < job.tokens * job.top_k; r += 32)
+            before += gb_order_at(job, routing, r) - least < mine - least + (r < route);
         before = __reduce_add_sync(0xFFFFFFFFu, before);
-        if (threadIdx.x % 32 == 0) {
-            shared->receiver[slot] = expert < job.experts ? (int32_t)receiver : -1;
+        if (threadIdx.x % 32 == 0)
             shared->index[slot] = before;
-        }
     }
 }
 
-/* Step 6 of the quantiser where the hardware's conversion is all that the rules ask for. */
-__host__ __device__ __forceinline__ bool gb_converts_e4m3(const gb_quantiser &rules)
+/* What travels as a row. */
+enum gb_dispatch_rows {
+    GB_ROWS_BF16,
+    GB_ROWS_BY_RULES,
+    GB_ROWS_DEEPEP /* by rules that are known when the kernel is compiled, in a tenth of the instructions */
+};
+
+/* Rules with the choices of fp8g128.deepep/1: the same rules, where they are that recipe's. */
+__host__ __device__ __forceinline__ gb_quantiser gb_deepep_choices(gb_quantiser rules)
 {
-    return rules.element == GB_E4M3 && rules.largest == 448.0f && rules.rounding == GB_TIES_TO_EVEN &&
-           rules.element_nan == GB_NAN_IS_NAN && rules.zero_sign == GB_ZERO_KEEPS_SIGN &&
-           rules.intermediate == GB_INTERMEDIATE_FP32 && !rules.flush_subnormals;
+    rules.element = GB_E4M3;
+    rules.scale = GB_SCALE_FP32;
+    rules.largest = 448.0f;
+    rules.global = GB_GLOBAL_NONE;
+    rules.amax_nan = GB_AMAX_DROPS_NAN;
+    rules.bound = GB_BOUND_NONE;
+    rules.ratio = GB_RATIO_MULTIPLY;
+    rules.ratio_intermediate = rules.intermediate = GB_INTERMEDIATE_FP32;
+    rules.ratio_if_zero = rules.ratio_min = rules.ratio_max = rules.multiplier_max = 0.0f;
+    rules.four_over_six = GB_SIX;
+    rules.quotient = GB_QUOTIENT_AMAX;
+    rules.zero_multiplier = GB_ZERO_NEVER;
+    rules.rounding = GB_TIES_TO_EVEN;
+    rules.element_nan = GB_NAN_IS_NAN;
+    rules.zero_sign = GB_ZERO_KEEPS_SIGN;
+    rules.flush_subnormals = 0;
+    return rules;
 }
 
-template <bool ConvertsE4m3>
+template <enum gb_dispatch_rows Rows>
 __device__ __forceinline__ gb_code_words gb_codes_of(const gb_quantiser &rules, const gb_scaling &scaling,
                                                      const float (&x)[8])
 {
     gb_code_words codes = {};
-    if (ConvertsE4m3) {
+    if (Rows == GB_ROWS_DEEPEP) { /* step 6 is the hardware's conversion */
         float q[8];
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
-            q[i] = scaling.zero      ? 0.0f
-                   : scaling.divides ? __fdiv_rn(x[i], scaling.operand)
-                                     : __fmul_rn(x[i], scaling.operand);
+            q[i] = __fmul_rn(x[i], scaling.operand);
         codes.word[0] = gb_e4m3x2_encode(q[0], q[1]) | gb_e4m3x2_encode(q[2], q[3]) << 16;
         codes.word[1] = gb_e4m3x2_encode(q[4], q[5]) | gb_e4m3x2_encode(q[6], q[7]) << 16;
         return codes;
@@ -192,12 +254,15 @@ struct gb_row_piece {
     uint32_t block;  /* its number; UINT32_MAX: another thread sends it */
 };
 
-template <bool Quantises, bool ConvertsE4m3>
+template <enum gb_dispatch_rows Rows>
 __device__ __forceinline__ gb_row_piece gb_make_piece(const gb_dispatch_job &job, const uint4 &x, uint32_t column)
 {
     gb_row_piece piece = {{{x.x, x.y, x.z, x.w}}, 4, column, 0, UINT32_MAX};
-    if (Quantises) {
-        const gb_quantiser &rules = job.q.quantiser;
+    if (Rows != GB_ROWS_BF16) {
+        gb_quantisation q = job.q;
+        if (Rows == GB_ROWS_DEEPEP)
+            q.quantiser = gb_deepep_choices(q.quantiser);
+        const gb_quantiser &rules = q.quantiser;
         const gb_team<1> team = {rules.block_columns / 8};
         float values[8];
 #pragma unroll
@@ -205,9 +270,9 @@ __device__ __forceinline__ gb_row_piece gb_make_piece(const gb_dispatch_job &job
             values[2 * i] = gb_bf16_low(piece.codes.word[i]);
             values[2 * i + 1] = gb_bf16_high(piece.codes.word[i]);
         }
-        const gb_scaling scaling = gb_block_scaling(job.q, team, values);
-        piece.codes = gb_codes_of<ConvertsE4m3>(rules, scaling, values);
-        piece.words = !ConvertsE4m3 && rules.element == GB_E2M1 ? 1 : 2;
+        const gb_scaling scaling = gb_block_scaling(q, team, values);
+        piece.codes = gb_codes_of<Rows>(rules, scaling, values);
+        piece.words = rules.element == GB_E2M1 ? 1 : 2;
         piece.scale = rules.scale == GB_SCALE_FP32 ? __float_as_uint(scaling.scale) : scaling.code;
         if (team.lane() == 0)
             piece.block = column / rules.block_columns;
@@ -235,15 +300,14 @@ __device__ __forceinline__ void gb_put_scale(const gb_dispatch_job &job, uint32_
 }
 
 /* To its place at the receiver. */
-__device__ __forceinline__ void gb_send_placed(const gb_dispatch_job &job, const gb_row_piece &piece, uint32_t receiver,
-                                               uint32_t row, uint32_t route)
+__device__ __forceinline__ void gb_send_placed(const gb_dispatch_job &job, const gb_row_piece &piece,
+                                               const gb_placed_target &to)
 {
-    char *window = job.link.window[receiver];
-    gb_put_codes(piece, window + job.at.codes + (size_t)row * job.at.code_bytes);
+    gb_put_codes(piece, to.codes);
     if (piece.block != UINT32_MAX)
-        gb_put_scale(job, piece.scale, piece.block, window + job.at.scales + (size_t)row * job.at.scale_bytes);
+        gb_put_scale(job, piece.scale, piece.block, to.scales);
     if (piece.column == 0)
-        ((uint32_t *)(window + job.at.routes))[row] = route;
+        *to.to_route = to.route;
 }
 
 __device__ __forceinline__ uint64_t *gb_early_row(const gb_dispatch_job &job, uint32_t receiver, uint32_t sender,
@@ -253,97 +317,82 @@ __device__ __forceinline__ uint64_t *gb_early_row(const gb_dispatch_job &job, ui
            (((size_t)(call & 1) * job.link.ranks + sender) * job.at.early + index) * job.at.early_words;
 }
 
-/* To the private buffer that the receiver has for this rank. */
-__device__ __forceinline__ void gb_send_early(const gb_dispatch_job &job, const gb_row_piece &piece, uint64_t *row,
-                                              uint32_t route, uint32_t call)
+/* To the private buffer that the receiver has for this rank. Of 4 words of codes the first two of all threads come
+ * before the last two of all, so that what neighbours write at once is side by side. */
+__device__ __forceinline__ void gb_send_early(const gb_dispatch_job &job, const gb_row_piece &piece,
+                                              const gb_early_target &to, uint32_t call)
 {
     const uint32_t *word = piece.codes.word;
-    uint64_t *codes = row + piece.column / 8 * piece.words;
+    uint64_t *codes = to.row + piece.column / 8 * min(piece.words, 2u);
     if (piece.words == 1)
         gb_put_tagged(codes, word[0], call);
     else
         gb_put_tagged(codes, word[0], word[1], call);
     if (piece.words == 4)
-        gb_put_tagged(codes + 2, word[2], word[3], call);
+        gb_put_tagged(codes + job.hidden / 4, word[2], word[3], call);
     if (piece.block != UINT32_MAX)
-        gb_put_tagged(row + job.hidden / 8 * piece.words + piece.block, piece.scale, call);
+        gb_put_tagged(to.row + job.hidden / 8 * piece.words + piece.block, piece.scale, call);
     if (piece.column == 0) {
-        const uint32_t last = job.at.code_bytes / 4 + job.at.blocks;
-        gb_put_tagged(row + last, route, call);
+        const uint32_t last = job.at.code_bytes / 4 + job.at.row_scales;
+        gb_put_tagged(to.row + last, to.route, call);
         if (last + 1 < job.at.early_words) /* so that the last pair is whole */
-            gb_put_tagged(row + last + 1, 0, call);
+            gb_put_tagged(to.row + last + 1, 0, call);
     }
 }
 
-__device__ __forceinline__ bool gb_goes_early(const gb_dispatch_job &job, const gb_dispatch_shared &shared,
-                                              uint32_t slot)
+/* Which of the token's rows go early and which to their places, but for where their regions begin. A lane a slot. */
+__device__ __forceinline__ void gb_sort_slots(const gb_dispatch_job &job, const gb_dispatch_routing &routing,
+                                              uint32_t token, uint32_t call, gb_dispatch_shared *shared)
 {
-    return shared.receiver[slot] >= 0 && shared.receiver[slot] != (int32_t)job.link.rank &&
-           shared.index[slot] < job.at.early;
+    const uint32_t slot = threadIdx.x, route = token * job.top_k + slot;
+    const uint32_t order = slot < job.top_k ? gb_order_at(job, routing, route) : UINT32_MAX;
+    const uint32_t receiver = order == UINT32_MAX ? job.link.rank : order / job.experts;
+    const bool away = receiver != job.link.rank, early = away && shared->index[slot] < job.at.early;
+    const uint32_t all_early = __ballot_sync(0xFFFFFFFFu, early), in_front = (1u << slot) - 1;
+    const uint32_t all_placed = __ballot_sync(0xFFFFFFFFu, order != UINT32_MAX && !early);
+    const uint32_t all_counted = __ballot_sync(0xFFFFFFFFu, away && !early);
+    const uint32_t number = job.link.rank * job.tokens * job.top_k + route;
+    if (early)
+        shared->early[__popc(all_early & in_front)] = {
+            gb_early_row(job, receiver, job.link.rank, shared->index[slot], call), number};
+    else if (order != UINT32_MAX)
+        shared->placed[__popc(all_placed & in_front)] = {NULL, NULL, NULL, number, receiver, shared->index[slot]};
+    if (away && !early)
+        atomicAdd(&shared->counted[receiver], 1u);
+    if (slot == 0) {
+        shared->early_count = (uint32_t)__popc(all_early);
+        shared->placed_count = (uint32_t)__popc(all_placed);
+        shared->any_counted = all_counted;
+    }
 }
 
-/* Where this rank's regions begin. */
+/* Where the regions of this rank begin, and so the places of the token's rows. */
 __device__ __forceinline__ void gb_find_regions(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
 {
     gb_for_totals(job, call, [&](uint32_t sender, uint32_t receiver, uint32_t routes) {
         if (sender < job.link.rank && routes)
             atomicAdd(&shared->first[receiver], routes);
     });
-}
-
-/* A piece to all private buffers, or to all other places, that its token's slots have. */
-__device__ __forceinline__ void gb_send_piece(const gb_dispatch_job &job, const gb_row_piece &piece, uint32_t token,
-                                              const gb_dispatch_shared &shared, bool early, uint32_t call)
-{
-    for (uint32_t slot = 0; slot < job.top_k; slot++) {
-        const uint32_t route = (job.link.rank * job.tokens + token) * job.top_k + slot, index = shared.index[slot];
-        const int32_t receiver = shared.receiver[slot];
-        if (receiver < 0 || gb_goes_early(job, shared, slot) != early)
-            continue;
-        if (early)
-            gb_send_early(job, piece, gb_early_row(job, (uint32_t)receiver, job.link.rank, index, call), route, call);
-        else
-            gb_send_placed(job, piece, (uint32_t)receiver, shared.first[receiver] + index, route);
+    if (threadIdx.x < shared->placed_count) {
+        gb_placed_target *to = &shared->placed[threadIdx.x];
+        const size_t row = shared->first[to->receiver] + to->index;
+        char *window = job.link.window[to->receiver];
+        to->codes = window + job.at.codes + row * job.at.code_bytes;
+        to->scales = window + job.at.scales + row * job.at.scale_bytes;
+        to->to_route = (uint32_t *)(window + job.at.routes) + row;
     }
+    __syncthreads();
 }
 
 /* Tells the receivers of rows at their places that these parts of them are there. */
-__device__ __forceinline__ void gb_count_rows(const gb_dispatch_job &job, gb_dispatch_shared *shared)
+__device__ __forceinline__ void gb_count_rows(const gb_dispatch_job &job, const gb_dispatch_shared *shared)
 {
-    const uint32_t slot = threadIdx.x;
-    if (slot < job.top_k && shared->receiver[slot] >= 0 && shared->receiver[slot] != (int32_t)job.link.rank &&
-        !gb_goes_early(job, *shared, slot))
-        atomicAdd(&shared->counted[shared->receiver[slot]], 1u);
+    if (!shared->any_counted)
+        return;
     __syncthreads();
     for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x)
         if (shared->counted[rank])
             gb_count((uint32_t *)(job.link.window[rank] + job.at.arrived) + job.link.rank, shared->counted[rank]);
-}
-
-template <bool Quantises, bool ConvertsE4m3>
-static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t block, uint32_t call,
-                                     const gb_dispatch_routing &routing, uint4 values, gb_dispatch_shared *shared)
-{
-    const uint32_t token = block / job.at.parts, part = block % job.at.parts;
-    const uint4 *x = (const uint4 *)(job.x + (size_t)token * job.hidden);
-    const uint32_t begin = part * job.at.part_pieces, end = min(begin + job.at.part_pieces, job.hidden / 8);
-    gb_find_places(job, token, routing, shared);
-    __syncthreads();
-    for (uint32_t start = begin; start < end; start += blockDim.x) {
-        const uint32_t at = start + threadIdx.x;
-        gb_row_piece piece = {};
-        if (start > begin && at < end)
-            values = __ldg(x + at);
-        if (at < end) {
-            piece = gb_make_piece<Quantises, ConvertsE4m3>(job, values, at * 8);
-            gb_send_piece(job, piece, token, *shared, true, call);
-        }
-        if (start == begin)
-            gb_find_regions(job, call, shared);
-        if (at < end)
-            gb_send_piece(job, piece, token, *shared, false, call);
-    }
-    gb_count_rows(job, shared);
 }
 
 /* Every sender's routes to this rank, and where its region begins. */
@@ -353,23 +402,30 @@ __device__ __forceinline__ void gb_find_senders(const gb_dispatch_job &job, uint
         if (receiver == job.link.rank)
             shared->routes[sender] = routes;
     });
-    for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x)
+    for (uint32_t rank = threadIdx.x; rank < job.link.ranks; rank += blockDim.x) {
+        uint32_t before = 0;
         for (uint32_t s = 0; s < rank; s++)
-            shared->first[rank] += shared->routes[s];
+            before += shared->routes[s];
+        shared->first[rank] = before;
+    }
     __syncthreads();
 }
 
-/* A word of a private buffer's row, to its place. */
-__device__ __forceinline__ void gb_place_word(const gb_dispatch_job &job, uint32_t row, uint32_t i, uint32_t word)
+/* Two words of a private buffer's row, from its i'th on, to their place; i is even. */
+__device__ __forceinline__ void gb_place_words(const gb_dispatch_job &job, uint32_t row, uint32_t i, const uint2 &two)
 {
     char *window = job.link.window[job.link.rank];
-    const uint32_t words = job.at.code_bytes / 4;
-    if (i < words)
-        ((uint32_t *)(window + job.at.codes + (size_t)row * job.at.code_bytes))[i] = word;
-    else if (i < words + job.at.blocks)
-        gb_put_scale(job, word, i - words, window + job.at.scales + (size_t)row * job.at.scale_bytes);
-    else if (i == words + job.at.blocks)
-        ((uint32_t *)(window + job.at.routes))[row] = word;
+    const uint32_t words = job.at.code_bytes / 4, half = job.hidden / 4;
+    if (i < words) { /* gb_send_early's order */
+        const uint32_t word = words <= half ? i : i < half ? 2 * i : 2 * (i - half) + 2;
+        *(uint2 *)(window + job.at.codes + (size_t)row * job.at.code_bytes + 4 * word) = two;
+        return;
+    }
+    for (uint32_t k = 0; k < 2; k++, i++)
+        if (i < words + job.at.row_scales)
+            gb_put_scale(job, k ? two.y : two.x, i - words, window + job.at.scales + (size_t)row * job.at.scale_bytes);
+        else if (i == words + job.at.row_scales)
+            ((uint32_t *)(window + job.at.routes))[row] = k ? two.y : two.x;
 }
 
 /* Words of a row of a private buffer, from `first` on, to their place: gb_taken_words. */
@@ -389,8 +445,7 @@ __device__ __forceinline__ void gb_take_early(const gb_dispatch_job &job, const 
         const uint32_t i = first + 2 * (k * blockDim.x + threadIdx.x);
         if (!pair[k])
             continue;
-        gb_place_word(job, row, i, two[k].x);
-        gb_place_word(job, row, i + 1, two[k].y);
+        gb_place_words(job, row, i, two[k]);
     }
 }
 
@@ -412,8 +467,8 @@ static __device__ void gb_take_all_early(const gb_dispatch_job &job, uint32_t ca
     }
 }
 
-/* Waits until all counted rows are here; writes the counts. */
-static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
+/* Writes the counts that all ranks have told. */
+static __device__ void gb_bring_counts(const gb_dispatch_job &job, uint32_t call)
 {
     enum { WORDS = 4 };
     const uint64_t *counts = gb_counts_of(job, job.link.rank, 0, call);
@@ -430,14 +485,20 @@ static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, 
             if (from[k])
                 job.counts[first + k * blockDim.x] = (int32_t)count[k];
     }
+}
+
+/* Waits until all counted rows are here. */
+static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, gb_dispatch_shared *shared)
+{
+    const uint32_t *arrived = (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived);
     gb_find_senders(job, call, shared);
     for (uint32_t sender = threadIdx.x; sender < job.link.ranks; sender += blockDim.x) {
         const uint32_t rows = sender == job.link.rank ? 0 : shared->routes[sender];
-        const uint32_t expected =
-            job.expected[sender] + (rows > job.at.early ? (rows - job.at.early) * job.at.parts : 0);
+        if (rows <= job.at.early)
+            continue;
+        const uint32_t expected = job.expected[sender] + (rows - job.at.early) * job.at.parts;
         job.expected[sender] = expected;
-        gb_await_count(job.link, (const uint32_t *)(job.link.window[job.link.rank] + job.at.arrived) + sender, expected,
-                       sender);
+        gb_await_count(job.link, arrived + sender, expected, sender, call);
     }
 }
 
@@ -447,15 +508,20 @@ __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch
 {
     int32_t *staged = (int32_t *)memory;
     gb_dispatch_routing routing;
-    const bool stages = job.tokens * job.top_k <= GB_DISPATCH_STAGED;
-    routing.histogram = memory + (stages ? job.tokens * job.top_k : 0);
+    const uint32_t routes = job.tokens * job.top_k, ids = routes <= GB_DISPATCH_STAGED ? routes : 0;
+    routing.histogram = memory + ids;
     routing.placed = (uint16_t *)(routing.histogram + job.experts);
-    routing.ids = stages ? staged : job.ids;
-    for (uint32_t r = threadIdx.x; stages && r < job.tokens * job.top_k; r += blockDim.x)
-        staged[r] = job.ids[r];
-    for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x) {
-        routing.histogram[e] = 0;
-        routing.placed[e] = (uint16_t)min((uint32_t)job.placement[e], job.link.ranks - 1);
+    routing.ids = ids ? staged : job.ids;
+    routing.order = NULL;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < max(ids, job.experts); i += blockDim.x) {
+        const int32_t id = i < ids ? __ldg(job.ids + i) : 0, place = i < job.experts ? __ldg(job.placement + i) : 0;
+        if (i < ids)
+            staged[i] = id;
+        if (i < job.experts) {
+            routing.histogram[i] = 0;
+            routing.placed[i] = (uint16_t)min((uint32_t)place, job.link.ranks - 1);
+        }
     }
     for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
         shared->first[r] = shared->routes[r] = shared->counted[r] = 0;
@@ -463,32 +529,75 @@ __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch
     return routing;
 }
 
-template <bool Quantises, bool ConvertsE4m3>
+/* memory: gb_load_routing's. */
+template <enum gb_dispatch_rows Rows>
+static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t block, uint32_t call, uint32_t *memory,
+                                     gb_dispatch_shared *shared)
+{
+    const uint32_t token = block / job.at.parts, part = block % job.at.parts;
+    const uint4 *x = (const uint4 *)(job.x + (size_t)token * job.hidden);
+    const uint32_t begin = part * job.at.part_pieces, end = min(begin + job.at.part_pieces, job.hidden / 8);
+    uint4 values = make_uint4(0, 0, 0, 0); /* the thread's first, on their way while the block finds its places */
+    if (begin + threadIdx.x < end)
+        values = __ldg(x + begin + threadIdx.x);
+    gb_dispatch_routing routing = gb_load_routing(job, memory, shared);
+    gb_put_in_order(job, &routing);
+    gb_find_places(job, token, routing, shared);
+    __syncthreads();
+    if (threadIdx.x < 32)
+        gb_sort_slots(job, routing, token, call, shared);
+    __syncthreads();
+    for (uint32_t start = begin; start < end; start += blockDim.x) {
+        const uint32_t at = start + threadIdx.x;
+        gb_row_piece piece = {};
+        if (start > begin && at < end)
+            values = __ldg(x + at);
+        if (at < end) {
+            piece = gb_make_piece<Rows>(job, values, at * 8);
+#pragma unroll 4
+            for (uint32_t i = 0; i < shared->early_count; i++)
+                gb_send_early(job, piece, shared->early[i], call);
+        }
+        if (start == begin)
+            gb_find_regions(job, call, shared);
+        if (at < end)
+#pragma unroll 4
+            for (uint32_t i = 0; i < shared->placed_count; i++)
+                gb_send_placed(job, piece, shared->placed[i]);
+    }
+    gb_count_rows(job, shared);
+}
+
+/* Blocks that are neither sender's nor receiver's: of the counts, and of what is counted. */
+enum { GB_DISPATCH_OF_COUNTS = 0, GB_DISPATCH_OF_ROWS, GB_DISPATCH_OTHERS };
+
+template <enum gb_dispatch_rows Rows>
 __global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2)
     gb_dispatch_kernel(const __grid_constant__ gb_dispatch_job job)
 {
     extern __shared__ uint32_t memory[];
     __shared__ gb_dispatch_shared shared;
-    const uint32_t call = gb_call_number(job.link), block = blockIdx.x, senders = job.tokens * job.at.parts;
-    const uint32_t piece = (block - 1) % job.at.parts * job.at.part_pieces + threadIdx.x;
-    uint4 values = make_uint4(0, 0, 0, 0); /* the thread's first, on their way while the block finds its places */
-    if (block - 1 < senders && piece < job.hidden / 8)
-        values = __ldg((const uint4 *)(job.x + (size_t)((block - 1) / job.at.parts) * job.hidden) + piece);
-    const gb_dispatch_routing routing = gb_load_routing(job, memory, &shared);
-    const uint32_t ticket = job.halves & GB_HALF_RECEIVE ? gb_take_ticket(job.link) : 0;
-    if (block == 0) {
+    gb_fetch_parameters(job);
+    gb_wait_for_previous();
+    gb_let_next_start();
+    const uint32_t call = *gb_made(job.link, job.at.made) + 1, senders = job.tokens * job.at.parts;
+    const uint32_t block = blockIdx.x - GB_DISPATCH_OTHERS;
+    if (blockIdx.x == GB_DISPATCH_OF_COUNTS) {
         if (job.halves & GB_HALF_ANNOUNCE)
-            gb_announce(job, call, routing);
+            gb_announce(job, call, gb_load_routing(job, memory, &shared), &shared);
+        if (job.halves & GB_HALF_RECEIVE)
+            gb_bring_counts(job, call);
+    } else if (blockIdx.x == GB_DISPATCH_OF_ROWS) {
         if (job.halves & GB_HALF_RECEIVE)
             gb_await_rows(job, call, &shared);
-    } else if (block <= senders) {
+    } else if (block < senders) {
         if (job.halves & GB_HALF_SEND)
-            gb_send_token<Quantises, ConvertsE4m3>(job, block - 1, call, routing, values, &shared);
+            gb_send_token<Rows>(job, block, call, memory, &shared);
     } else if (job.halves & GB_HALF_RECEIVE) {
-        gb_take_all_early(job, call, &shared, block - senders - 1, gridDim.x - senders - 1);
+        gb_take_all_early(job, call, &shared, block - senders, job.at.receivers);
     }
     if (job.halves & GB_HALF_RECEIVE)
-        gb_end_call(job.link, ticket, call);
+        gb_end_call(job.link, job.at.made, call);
 }
 
 #endif

@@ -2,7 +2,6 @@
 /* gate_up and down in the order mma16-sm90/1: launches, the combine, and the repacked layout. */
 #include <algorithm>
 #include <cstddef>
-#include <type_traits>
 
 #include "gpu/kernels.cuh"
 #include "gpu/mma16_experts.cuh"
@@ -119,13 +118,10 @@ size_t dots_bytes(const struct gb_shape &s)
     return s.tokens <= few_tokens ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
 }
 
-/* How the work is divided. Of few tokens: a tile a block, so that every multiprocessor has some. Of many: records take
- * few instructions, so that more warps with fewer registers each are better. */
+/* How the work is divided: of few tokens, a tile a block, so that every multiprocessor has some. */
 using alone = gb_mma16_shape<1, 4, 6>;
-template <class Layout> struct of_many {
-    using shape = std::conditional_t<Layout::repacked, gb_mma16_shape<2, 1, 8>, gb_mma16_shape<4, 1, 5>>;
-};
-template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? 4 : 8; /* of many */
+using many = gb_mma16_shape<4, 1, 5>;
+template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? 4 : 8; /* as long as there are many */
 
 template <class Layout, bool GateUp, class Shape>
 enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
@@ -154,7 +150,6 @@ enum gb_status launch(const gb_mma16_job &job, const struct gb_shape &s, void *s
         if (!job.items)
             return s.top_k <= 2 * gb_mma16_most_teams ? launch_few<Layout, 2>(job, s.tokens, stream, error)
                                                       : launch_few<Layout, 4>(job, s.tokens, stream, error);
-    using many = typename of_many<Layout>::shape;
     return !job.items || job.weights.tiles % many::Tiles
                ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
                : launch_shape<Layout, GateUp, many>(job, items, stream, error);

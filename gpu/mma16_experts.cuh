@@ -92,7 +92,7 @@ __device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, 
 #pragma unroll
     for (uint32_t i = 0; i < Format::in_chunk; i++)
         Format::scale(weights.scales >> 16 * i, scale[i][0], scale[i][1]);
-    if (Format::step == gb_mma16_step_bytes && !Layout::repacked) {
+    if (Format::step == gb_mma16_step_bytes && !Layout::marks_nan) {
         scale[0][0] |= gb_mma16_any_nan(weights.low) ? 0x7FFF7FFFu : 0;
         scale[0][1] |= gb_mma16_any_nan(weights.high) ? 0x7FFF7FFFu : 0;
     }
@@ -193,9 +193,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     using Format = typename Layout::Format;
     constexpr uint32_t Tiles = Shape::Tiles;
     extern __shared__ float4 sums[]; /* [tiles][chain][lane] */
-    __shared__ uint32_t pair_of[gb_mma16_tokens];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = job.weights.columns;
-    const uint32_t first = blockIdx.x * job.each * Tiles, tiles = min(job.each * Tiles, job.weights.tiles - first);
     const auto ready = [&] {
         if (job.ids_ready)
             gb_wait_for_previous();
@@ -203,35 +201,31 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     if (!job.ids_ready)
         gb_wait_for_previous();
     gb_let_next_start();
-    uint32_t items = gridDim.y, expert, pairs = 1, pair = blockIdx.y; /* pair: of token lane / 4 */
-    if (job.items) {
-        const gb_mma16_item *item = &job.items->item[blockIdx.y];
-        items = __ldcg(&job.items->count);
-        expert = __ldcg(&item->expert);
-        pairs = __ldcg(&item->pairs);
-        pair = __ldcg(&item->pair[lane / 4]);
-    } else {
-        expert = (uint32_t)__ldcg(&job.ids[blockIdx.y]);
-    }
-    if (blockIdx.y >= items || expert >= job.weights.experts) {
+    if (job.items && blockIdx.y >= __ldcg(&job.items->count)) {
         ready();
-        if (GateUp && blockIdx.y < items && lane / 4 < pairs) /* empty slots */
-            for (uint32_t i = warp * 4 + lane % 4; i < tiles * 8; i += gb_mma16_threads / 8)
-                job.intermediate[((size_t)pair * job.weights.tiles + first) * 8 + i] = 0;
         return;
     }
-    const Layout layout(job.weights);
-    if (threadIdx.x == 0)
-        layout.prefetch(expert, first, tiles);
-    if (warp == 0 && lane % 4 == 0)
-        pair_of[lane / 4] = pair;
+    const gb_mma16_item *item = job.items ? &job.items->item[blockIdx.y] : NULL;
+    const uint32_t expert = item ? __ldcg(&item->expert) : (uint32_t)__ldcg(&job.ids[blockIdx.y]);
+    const uint32_t pairs = item ? __ldcg(&item->pairs) : 1;
+    const auto pair_of = [&](uint32_t t) { return item ? __ldcg(&item->pair[t]) : blockIdx.y; };
+    const uint32_t first = blockIdx.x * job.each * Tiles, tiles = min(job.each * Tiles, job.weights.tiles - first);
+    if (expert >= job.weights.experts) { /* empty slots */
+        ready();
+        if (GateUp)
+            for (uint32_t i = threadIdx.x; i < pairs * tiles * 8; i += gb_mma16_threads)
+                job.intermediate[((size_t)pair_of(i / (tiles * 8)) * job.weights.tiles + first) * 8 + i % (tiles * 8)] =
+                    0;
+        return;
+    }
     float global[2] = {1.0f, 1.0f};
     if (job.weights.global_scales) {
         global[0] = job.weights.global_scales[GateUp ? 2 * expert : expert];
         global[1] = job.weights.global_scales[GateUp ? 2 * expert + 1 : expert];
     }
-    const gb_mma16_activations<Format> x(lane / 4 < pairs ? job.x + (size_t)(pair / job.share) * columns : NULL,
-                                         columns);
+    const gb_mma16_activations<Format> x(
+        lane / 4 < pairs ? job.x + (size_t)(pair_of(lane / 4) / job.share) * columns : NULL, columns);
+    const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
     gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
         layout, tiles / Tiles, [&](uint32_t group, uint32_t n) { return layout.beside(part, group * Tiles + n); },
@@ -247,10 +241,10 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
         const float low = gb_mma16_dot<Format>(at, 128, global[0]);
         const float high = gb_mma16_dot<Format>(at + 2, 128, global[1]);
         if (GateUp) {
-            job.intermediate[((size_t)pair_of[t] * job.weights.tiles + first + tile) * 8 + r] =
+            job.intermediate[((size_t)pair_of(t) * job.weights.tiles + first + tile) * 8 + r] =
                 gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
         } else {
-            float *to = job.dots + ((size_t)pair_of[t] * job.weights.tiles + first + tile) * 16 + r;
+            float *to = job.dots + ((size_t)pair_of(t) * job.weights.tiles + first + tile) * 16 + r;
             to[0] = low;
             to[8] = high;
         }

@@ -3,7 +3,6 @@
  * Where the weights of mma16-sm90/1 lie in device memory, in either layout. A layout is a type with
  *   part(expert, tile):    where a lane finds its part of the first step of a tile;
  *   beside(part, n):       the same of the n-th tile after that;
- *   prefetch(expert, tile, tiles): for one thread; what comes of these tiles is on its way into L2;
  *   step_of(part, step):   a lane's part of a step, loaded;
  *   word(), activations(): eight E2M1 codes as operands, and the activations in the order that these have.
  * Whole: rows are whole chunks; otherwise they are NVFP4's and end in half a one.
@@ -60,25 +59,13 @@ __device__ __forceinline__ uint4 gb_load_once(const uint8_t *from)
     return words;
 }
 
-/* Bytes from the start of a block's weights that are asked for at once: blocks that run together have them in L2. */
-constexpr uint32_t gb_mma16_prefetched = 40 * 1024;
-
-/* Has L2 fetch contiguous bytes, or the first of them. Both ends are multiples of 16. */
-__device__ __forceinline__ void gb_prefetch(const uint8_t *from, size_t bytes, uint32_t most)
-{
-    const uint32_t some = (uint32_t)min(bytes, (size_t)most);
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(some) : "memory");
-#endif
-}
-
 /*
  * Records: [experts][tiles][steps], each the codes [2][32 lanes] of 16 bytes and the scales [8][scales of a step][2] of
  * 16 rows, [2] for the first and the last 8 of them. The scale of MXFP8 codes with a NaN among them is NaN.
  */
 template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
     using Format = Format_;
-    static constexpr bool repacked = true, Whole = Whole_;
+    static constexpr bool marks_nan = true, Whole = Whole_;
     static constexpr uint32_t codes = gb_mma16_tile * gb_mma16_step_bytes;
     static constexpr uint32_t bytes = codes + gb_mma16_tile * Format::scales; /* of a record */
 
@@ -99,11 +86,6 @@ template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
     {
         return {part.codes + n * tile_bytes, part.scales + n * tile_bytes};
     }
-    __device__ __forceinline__ void prefetch(uint32_t expert, uint32_t tile, uint32_t tiles) const
-    {
-        gb_prefetch(matrix.codes + ((size_t)expert * matrix.tiles + tile) * tile_bytes, tiles * tile_bytes,
-                    gb_mma16_prefetched);
-    }
     __device__ __forceinline__ gb_mma16_step step_of(const gb_mma16_part &part, uint32_t step) const
     {
         const uint8_t *scales = part.scales + step * bytes;
@@ -123,7 +105,7 @@ template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
 /* The canonical layout. */
 template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_rows {
     using Format = Format_;
-    static constexpr bool repacked = false, Whole = Whole_;
+    static constexpr bool marks_nan = false, Whole = Whole_;
 
     const gb_mma16_matrix &matrix;
     uint32_t code_bytes, scale_bytes; /* of a row */
@@ -143,14 +125,6 @@ template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_rows {
     {
         const size_t rows = n * (GateUp ? gb_mma16_tile / 2 : gb_mma16_tile);
         return {part.codes + rows * code_bytes, part.scales + rows * scale_bytes};
-    }
-    __device__ __forceinline__ void prefetch(uint32_t expert, uint32_t tile, uint32_t tiles) const
-    {
-        constexpr uint32_t halves = GateUp ? 2 : 1; /* gate's rows and up's, or all, lie side by side */
-        const uint8_t *codes = matrix.codes + (size_t)expert * matrix.rows * code_bytes;
-        for (uint32_t half = 0; half < halves; half++)
-            gb_prefetch(codes + (size_t)gb_mma16_row<GateUp>(matrix.rows, tile, 8 * half) * code_bytes,
-                        (size_t)tiles * (gb_mma16_tile / halves) * code_bytes, gb_mma16_prefetched / halves);
     }
     /* Zeros where there is no chunk. */
     __device__ __forceinline__ uint4 chunk(const uint8_t *from, uint32_t byte) const

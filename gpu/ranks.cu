@@ -57,12 +57,12 @@ enum gb_status open_rank(struct gb_cuda_ranks *ranks, uint32_t r, int devices, s
     struct gb_cuda_ranks::gb_cuda_rank *rank = &ranks->of[r];
     rank->device = (int)r % devices;
     gb_cuda_on on(rank->device);
-    void *window = NULL, *calls = NULL;
+    void *window = NULL, *gave_up = NULL;
     enum gb_status status = gb_cuda_ranks_allocate(ranks, r, window_bytes, &window, error);
     if (status == GB_OK)
-        status = gb_cuda_ranks_allocate(ranks, r, sizeof(struct gb_cuda_calls), &calls, error);
+        status = gb_cuda_ranks_allocate(ranks, r, sizeof(uint32_t), &gave_up, error);
     rank->link.window[r] = (char *)window;
-    rank->link.calls = (struct gb_cuda_calls *)calls;
+    rank->link.gave_up = (uint32_t *)gave_up;
     if (status == GB_OK)
         status =
             gb_cuda_check(cudaEventCreateWithFlags(&rank->ended, cudaEventDisableTiming), "cudaEventCreate", error);
@@ -144,7 +144,7 @@ void gb_cuda_ranks_close(struct gb_cuda_ranks *ranks)
         struct gb_cuda_ranks::gb_cuda_rank *rank = &ranks->of[r];
         gb_cuda_on on(rank->device);
         (void)cudaFree(rank->link.window[r]);
-        (void)cudaFree(rank->link.calls);
+        (void)cudaFree(rank->link.gave_up);
         if (rank->ended)
             (void)cudaEventDestroy(rank->ended);
         if (rank->stream && (int)r == rank->device)

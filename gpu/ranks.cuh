@@ -8,13 +8,15 @@
  * counter that the other waits for. Tags cost twice the bytes and save the fence.
  *
  * Nothing is reset between calls. Numbers and counters only go up, and live in device memory, so a captured launch can
- * be replayed. What a rank may write before all others have begun the same call is there twice, for odd and even calls:
- * no rank is two calls ahead of another, since a call ends only when it has seen that every other has begun it.
+ * be replayed. Every block counts its own calls, which takes no word from another block. What a rank may write before
+ * all others have begun the same call is there twice, for odd and even calls: no rank is two calls ahead of another,
+ * since a call ends only when it has seen that every other has begun it.
  */
 #ifndef GB_GPU_RANKS_CUH
 #define GB_GPU_RANKS_CUH
 
 #include "gpu/device.cuh"
+#include "gpu/overlap.cuh"
 
 #define GB_CUDA_MAX_RANKS 64u
 
@@ -30,16 +32,9 @@ struct gb_cuda_late {
     uint32_t limit_ms;
 };
 
-/* What a rank keeps from call to call, in its device's memory; zero at first. */
-struct gb_cuda_calls {
-    uint32_t made;  /* calls, but for the present one until all its blocks know its number */
-    uint32_t known; /* blocks that do */
-    uint32_t late;  /* 1: a wait took too long, and no other wait is begun */
-};
-
 struct gb_cuda_link {
     uint32_t ranks, rank;
-    struct gb_cuda_calls *calls;
+    uint32_t *gave_up; /* 1: a wait took too long, and no other wait is begun */
     struct gb_cuda_late *late;
     uint64_t limit_ns;
     char *window[GB_CUDA_MAX_RANKS];
@@ -106,24 +101,29 @@ template <class Launch> enum gb_status gb_cuda_ranks_launch(const struct gb_cuda
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ uint32_t gb_call_number(const gb_cuda_link &link)
+/* A kernel's parameters are in no cache when it starts. Warps ask for their lines side by side, while the kernel in
+ * front may still run; one after the other, where each is first used, they would take microseconds. */
+template <class Job> __device__ __forceinline__ void gb_fetch_parameters(const Job &job)
 {
-    return *(volatile uint32_t *)&link.calls->made + 1;
+    constexpr uint32_t line_words = 16;
+    uint32_t all = 0;
+    for (uint32_t i = threadIdx.x / 32 * line_words; i < sizeof job / 4; i += blockDim.x / 32 * line_words)
+        all |= ((const uint32_t *)&job)[i];
+    asm volatile("" ::"r"(all));
 }
 
-/* A block's ticket in the launch that a call ends with, once all its threads have the number. The block with the last
- * ticket ends the call; nobody waits for a ticket before that. */
-__device__ __forceinline__ uint32_t gb_take_ticket(const gb_cuda_link &link)
+/* Calls that a block has ended: a word of its rank's window, which no other block reads. */
+__device__ __forceinline__ uint32_t *gb_made(const gb_cuda_link &link, size_t made)
 {
-    return threadIdx.x == 0 ? atomicAdd(&link.calls->known, 1u) : 0;
+    return (uint32_t *)(link.window[link.rank] + made) + blockIdx.x;
 }
 
-__device__ __forceinline__ void gb_end_call(const gb_cuda_link &link, uint32_t ticket, uint32_t call)
+/* Once all threads of the block have the number. */
+__device__ __forceinline__ void gb_end_call(const gb_cuda_link &link, size_t made, uint32_t call)
 {
-    if (threadIdx.x != 0 || ticket != gridDim.x - 1)
-        return;
-    *(volatile uint32_t *)&link.calls->known = 0;
-    *(volatile uint32_t *)&link.calls->made = call;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *gb_made(link, made) = call;
 }
 
 __device__ __forceinline__ uint64_t gb_nanoseconds()
@@ -135,19 +135,19 @@ __device__ __forceinline__ uint64_t gb_nanoseconds()
 
 /* Whether to go on waiting; *since: when it began, 0 at first. */
 __device__ __forceinline__ bool gb_wait_on(const gb_cuda_link &link, uint64_t *since, enum gb_cuda_awaited what,
-                                           uint32_t of)
+                                           uint32_t of, uint32_t call)
 {
     const uint64_t now = gb_nanoseconds();
     *since = *since ? *since : now;
-    if (*(volatile uint32_t *)&link.calls->late)
+    if (*(volatile uint32_t *)link.gave_up)
         return false;
     if (now - *since < link.limit_ns)
         return true;
-    if (atomicExch(&link.calls->late, 1u) == 0) {
+    if (atomicExch(link.gave_up, 1u) == 0) {
         volatile gb_cuda_late *late = link.late;
         late->rank = link.rank;
         late->of = of;
-        late->call = *(volatile uint32_t *)&link.calls->made;
+        late->call = call;
         late->limit_ms = (uint32_t)(link.limit_ns / 1000000);
         __threadfence_system();
         late->what = what;
@@ -157,7 +157,7 @@ __device__ __forceinline__ bool gb_wait_on(const gb_cuda_link &link, uint64_t *s
 
 /* until(): whether what is waited for has come. */
 template <class Until>
-__device__ __forceinline__ void gb_wait(const gb_cuda_link &link, enum gb_cuda_awaited what, uint32_t of,
+__device__ __forceinline__ void gb_wait(const gb_cuda_link &link, enum gb_cuda_awaited what, uint32_t of, uint32_t call,
                                         const Until &until)
 {
     enum { POLLS = 256 };
@@ -166,7 +166,7 @@ __device__ __forceinline__ void gb_wait(const gb_cuda_link &link, enum gb_cuda_a
         for (int i = 0; i < POLLS; i++)
             if (until())
                 return;
-    } while (gb_wait_on(link, &since, what, of));
+    } while (gb_wait_on(link, &since, what, of, call));
 }
 
 /* Tagged words. */
@@ -193,7 +193,7 @@ __device__ __forceinline__ uint32_t gb_get_tagged(const gb_cuda_link &link, cons
                                                   enum gb_cuda_awaited what, uint32_t of)
 {
     uint64_t word;
-    gb_wait(link, what, of, [&] {
+    gb_wait(link, what, of, call, [&] {
         asm volatile("ld.relaxed.sys.global.b64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
         return (uint32_t)(word >> 32) == call;
     });
@@ -206,7 +206,7 @@ __device__ __forceinline__ void gb_get_tagged_words(const gb_cuda_link &link, co
                                                     uint32_t call, enum gb_cuda_awaited what, uint32_t of,
                                                     uint32_t (&data)[Words])
 {
-    gb_wait(link, what, of, [&] {
+    gb_wait(link, what, of, call, [&] {
         uint64_t word[Words];
         bool all = true;
 #pragma unroll
@@ -228,7 +228,7 @@ __device__ __forceinline__ void gb_get_tagged_pairs(const gb_cuda_link &link, co
                                                     uint32_t call, enum gb_cuda_awaited what, uint32_t of,
                                                     uint2 (&two)[Pairs])
 {
-    gb_wait(link, what, of, [&] {
+    gb_wait(link, what, of, call, [&] {
         uint64_t word[Pairs][2];
         bool all = true;
 #pragma unroll
@@ -255,9 +255,9 @@ __device__ __forceinline__ void gb_count(uint32_t *counter, uint32_t more)
 }
 
 __device__ __forceinline__ void gb_await_count(const gb_cuda_link &link, const uint32_t *counter, uint32_t count,
-                                               uint32_t of)
+                                               uint32_t of, uint32_t call)
 {
-    gb_wait(link, GB_AWAITS_ROWS, of, [&] {
+    gb_wait(link, GB_AWAITS_ROWS, of, call, [&] {
         uint32_t now;
         asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
         return now == count;

@@ -19,6 +19,7 @@ import contextlib
 import glob
 import hashlib
 import json
+import math
 import os
 import queue
 import random
@@ -108,6 +109,7 @@ CONDITION = re.compile(r"^(\s*(?:\} else )?if )\((.*)\)( \{)?\s*$")
 
 # Without these there is a leak, which sanitizers see, or less said where memory is short, which no test brings about.
 NO_MEMORY = re.compile(r"GB_ENOMEM|\bno_memory\(")
+ALL_ALLOCATED = re.compile(r"[^;{}]*\)\n\s*return GB_OK;\n\s*return [^;]*GB_ENOMEM")
 UNSEEN = re.compile(r"\b(\w*free|json_decref|H5\wclose|close|progress\w*)\(|" + NO_MEMORY.pattern)
 
 
@@ -173,7 +175,8 @@ def mutants_of(root, files):
         python, lines, found[name] = name.endswith(".py"), text.split("\n"), []
         for number in code_lines(text, python):
             line = lines[number - 1]
-            if NO_MEMORY.search("\n".join(lines[number:number + 1])): # a check of what was allocated
+            rest = "\n".join(lines[number - 1:number + 7])
+            if NO_MEMORY.search("\n".join(lines[number:number + 1])) or ALL_ALLOCATED.match(rest): # of what was allocated
                 continue
             found[name] += [(number, kind, line, new) for kind, new in edits_of_line(line, python)]
     return found
@@ -587,6 +590,11 @@ def summary(done):
     return rows, [m for m in done if m["verdict"] == "survived"]
 
 
+def chance_of_so_few(killed, of, share):
+    """Of `of` mutants at most `killed` killed, where each is with the probability `share`."""
+    return sum(math.comb(of, k) * share**k * (1 - share)**(of - k) for k in range(killed + 1))
+
+
 def report(done):
     rows, survivors = summary(done)
     print(f"{'folder':<12}{'killed':>8}{'of':>6}{'score':>8}")
@@ -633,6 +641,9 @@ def check_edits():
     if ("check", "    if False:") not in edits_of_line(python[0], True) or ("statement", "    pass") not in edits_of_line(
             python[1], True):
         raise Failed("edits of Python")
+    chances = [chance_of_so_few(9, 10, 1.0), chance_of_so_few(10, 10, 1.0), chance_of_so_few(1, 2, 0.5)]
+    if chances != [0.0, 1.0, 0.75]:
+        raise Failed(f"chances of samples: {chances}")
     mutants = {"a.c": [(n, kind, line, new) for n, (line, _) in enumerate(EXAMPLES, 1)
                        for kind, new in edits_of_line(line, False)]}
     if draw(mutants, 5, 9) != draw(mutants, 5, 9) or draw(mutants, 5, 9) == draw(mutants, 6, 9):
@@ -654,7 +665,9 @@ def arguments():
                         help="do not go on with the map: a test that it does not have may reach any line")
     parser.add_argument("--seconds", type=float, 
                         help="of tests a mutant: what none has killed then is undecided until the next run, which goes on")
-    parser.add_argument("--least", type=float, metavar="PERCENT", help="fail below this score, of all and of each folder")
+    parser.add_argument("--least", type=float, metavar="PERCENT",
+                        help="fail where so few are killed, of all or of a folder, as one sample in 1000 has of code of "
+                        "which the tests see so many; with 100 where one survives")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of a build, and tests of a mutant at once")
     parser.add_argument("--at-once", type=int, default=1, metavar="N",
                         help="mutants tried at once, each with --jobs, in copies and namespaces of their own (1)")
@@ -726,8 +739,10 @@ def main():
         return 1
     if len(done) < len(drawn) and (options.kept or options.least is None):
         return 3
-    if options.least is not None and any(100 * share < options.least for _, _, of, share in rows):
-        print(f"mutate: below {options.least} %: see the survivors above", file=sys.stderr)
+    few = [folder for folder, killed, of, _ in rows if options.least is not None and
+           chance_of_so_few(killed, of, options.least / 100) < 1e-3]
+    if few:
+        print(f"mutate: {', '.join(few)}: not {options.least} %; see the survivors above", file=sys.stderr)
         return 1
     return 0
 

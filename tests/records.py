@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of docs/results/README.md from the records that `gaugeblock verify` and `gaugeblock power` wrote.
-Usage: records.py layers|outputs|power|hashes|verify|bench RECORD...
+Usage: records.py layers|outputs|power|hashes|verify|kernels|bench RECORD...
        records.py study RECORD STUDY.h5...
   layers   one row for each fixture and contract, over all kernels and batches
   outputs  one row for each case: files of outputs, which claim no order
   power    one row for each record: what every policy catches, and the smallest errors that the default one sees
   hashes   JSON: the hashes of every case's outputs, by fixture and batch, for tests/cli/test_results.py
   verify   JSON: how many words of each fixture were compared, and differ
+  kernels  JSON: the verdict on each kernel
   bench    JSON: medians of what `gaugeblock bench` timed
   study    JSON: the content hash of each study, which says what device computed it; RECORD says on which machine"""
 import json
@@ -124,6 +125,14 @@ def verified(records):
     return {**made_of(records, "gaugeblock.results-verify/1"), **sums, "fixtures": fixtures}
 
 
+def kernels(records):
+    """The verdict on each kernel, and the beginning of the reason."""
+    return {**made_of(records, "gaugeblock.results-kernels/1"),
+            "kernels": [{"kernel": case["subject"]["name"], "verdict": case["verdict"],
+                         "reason": case.get("reason", "").split("; first")[0].split(": ")[0]}
+                        for record in records for case in record["cases"]]}
+
+
 def timed(records):
     """Medians in place of samples."""
     rows = []
@@ -157,9 +166,9 @@ def main(mode, paths):
                          "device": record["cases"][0]["subject"]["device"], "fixtures": hashes(record)})
         print("[\n" + ",\n".join(map(json.dumps, keep)) + "\n]")
         return
-    if mode in ("verify", "bench", "study"):
+    if mode in ("verify", "kernels", "bench", "study"):
         summary = (studied(read(paths[0]), paths[1:]) if mode == "study" else
-                   {"verify": verified, "bench": timed}[mode]([read(path) for path in paths]))
+                   {"verify": verified, "kernels": kernels, "bench": timed}[mode]([read(path) for path in paths]))
         print(json.dumps(summary, indent=1))
         return
     for path in paths:

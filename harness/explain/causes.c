@@ -18,12 +18,12 @@
 /* Of the largest error: what is left of an error that was removed. */
 #define REMOVED 1e-5
 
-static size_t elements_of(const struct window *w)
+static size_t elements_of(const struct diagnosis *w)
 {
     return (size_t)w->rows * w->width;
 }
 
-static double squared_errors(const struct window *w)
+static double squared_errors(const struct diagnosis *w)
 {
     double all = 0.0;
     for (uint32_t row = 0; row < w->rows; row++)
@@ -32,25 +32,26 @@ static double squared_errors(const struct window *w)
 }
 
 /* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
-static bool is_enough(const struct window *w, double explains, double all)
+static bool is_enough(const struct diagnosis *w, double explains, double all)
 {
     return explains >= STRUCTURED || (explains >= EXPLAINED && (1.0 - explains) * all <= 2.0 * w->noise);
 }
 
-static enum gb_status search_in(struct window *w, const double *errors, struct structure *found, struct gb_error *error)
+static enum gb_status search_in(struct diagnosis *w, const double *errors, struct structure *found,
+                                struct gb_error *error)
 {
-    struct place kept = w->place;
-    enum gb_status status = place_new(errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
-    w->place.rows_per_token = w->rows_per_token;
+    struct error_location kept = w->location;
+    enum gb_status status = error_location_new(errors, w->rows, w->width, w->ids, w->slots_of_row, &w->location, error);
+    w->location.rows_per_token = w->rows_per_token;
     if (status == GB_OK)
         status = structure_search(w, STRUCTURE_PRODUCTS, found, error);
-    place_free(&w->place);
-    w->place = kept;
+    error_location_free(&w->location);
+    w->location = kept;
     return status;
 }
 
 /* Looks at the errors of any size first, then at those beyond rounding. */
-static enum gb_status find_first(struct window *w, struct structure *found, struct gb_error *error)
+static enum gb_status find_first(struct diagnosis *w, struct structure *found, struct gb_error *error)
 {
     enum gb_status status = search_in(w, w->errors, found, error);
     if (status == GB_OK && found->explains < STRUCTURED && w->noise > 0.0) {
@@ -62,14 +63,14 @@ static enum gb_status find_first(struct window *w, struct structure *found, stru
     return status;
 }
 
-/* The window's errors less what the finding makes: rest, [rows, width], and squares, [rows]. */
-static enum gb_status remove_finding(struct window *w, const struct finding *finding, double *rest, double *squares,
+/* The diagnosis's errors less what the finding makes: rest, [rows, width], and squares, [rows]. */
+static enum gb_status remove_finding(struct diagnosis *w, const struct finding *finding, double *rest, double *squares,
                                      struct gb_error *error)
 {
     double largest = 0.0;
     enum gb_status status = structure_plant(w, finding, w->faulty, error);
     for (size_t i = 0; status == GB_OK && i < elements_of(w); i++) {
-        rest[i] = w->errors[i] - window_difference((double)w->faulty[i], (double)w->clean[i]);
+        rest[i] = w->errors[i] - diagnosis_difference((double)w->faulty[i], (double)w->clean[i]);
         largest = fmax(largest, fabs(w->errors[i]));
     }
     memset(squares, 0, w->rows * sizeof *squares);
@@ -81,7 +82,7 @@ static enum gb_status remove_finding(struct window *w, const struct finding *fin
 }
 
 /* A second finding in what the first leaves. */
-static enum gb_status find_second(struct window *w, const struct structure *first, struct causes *causes,
+static enum gb_status find_second(struct diagnosis *w, const struct structure *first, struct causes *causes,
                                   struct gb_error *error)
 {
     double *errors = w->errors, *squares = w->squares, all = squared_errors(w);
@@ -106,7 +107,7 @@ static enum gb_status find_second(struct window *w, const struct structure *firs
     return status;
 }
 
-enum gb_status causes_find(struct window *w, struct causes *causes, struct gb_error *error)
+enum gb_status causes_find(struct diagnosis *w, struct causes *causes, struct gb_error *error)
 {
     struct structure first = {.explains = 0.0};
     *causes = (struct causes){.count = 0};
@@ -118,14 +119,14 @@ enum gb_status causes_find(struct window *w, struct causes *causes, struct gb_er
     return status;
 }
 
-struct finding_frame causes_frame(const struct window *w, const struct finding *f)
+struct finding_frame causes_frame(const struct diagnosis *w, const struct finding *f)
 {
     const struct gb_shape *shape = &w->trace.arguments.shape;
     bool hidden = f->stage == FINDING_INPUT || f->stage == FINDING_DOWN || f->stage == FINDING_COMBINE;
     return (struct finding_frame){hidden ? shape->hidden : shape->intermediate, w->first, w->tokens};
 }
 
-void causes_enter(struct window *w, const struct causes *causes)
+void causes_add(struct diagnosis *w, const struct causes *causes)
 {
     char name[160] = "", kind[160] = "";
     const int most = causes->count > 1 ? (int)sizeof name / 2 - 6 : (int)sizeof name - 1; /* of each */
@@ -141,5 +142,5 @@ void causes_enter(struct window *w, const struct causes *causes)
         finding_kind(&causes->of[i], one, sizeof one);
         snprintf(kind + kinds, sizeof kind - kinds, "%s%.*s", i ? "; and " : "", most, one);
     }
-    window_enter(w, RANK_STRUCTURE, kind, name, causes->explains);
+    diagnosis_add(w, RANK_STRUCTURE, kind, name, causes->explains);
 }

@@ -14,12 +14,12 @@ struct causes {
     double explains;                /* the share of the squared error, of all together */
 };
 
-/* Looks for one structure that explains the window's errors, and where it explains a part of them for one in what it
+/* Looks for one structure that explains the errors, and where it explains a part of them for one in what it
  * leaves. w->faulty is overwritten. GB_ENOMEM. */
-enum gb_status causes_find(struct window *window, struct causes *causes, struct gb_error *error);
+enum gb_status causes_find(struct diagnosis *diagnosis, struct causes *causes, struct gb_error *error);
 /* Enters them as one candidate; nothing if there are none. */
-void causes_enter(struct window *window, const struct causes *causes);
+void causes_add(struct diagnosis *diagnosis, const struct causes *causes);
 /* What the numbers of a finding refer to. */
-struct finding_frame causes_frame(const struct window *window, const struct finding *finding);
+struct finding_frame causes_frame(const struct diagnosis *diagnosis, const struct finding *finding);
 
 #endif

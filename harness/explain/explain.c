@@ -24,13 +24,13 @@ enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 #define MOST_PRODUCTS (1u << 26)
 
 /* [tokens, ...] of what the operation writes: elements of one token. */
-static size_t per_token(const struct window *w)
+static size_t per_token(const struct diagnosis *w)
 {
     return (size_t)w->rows_per_token * w->width;
 }
 
 /* The layer and the token with the largest error, relative to the layer's largest value; false if there is none. */
-static bool find_worst(struct window *w, const struct gb_outputs *subject, const struct gb_outputs *reference,
+static bool find_worst(struct diagnosis *w, const struct gb_outputs *subject, const struct gb_outputs *reference,
                        uint32_t *token)
 {
     size_t count = subject->shape.tokens * per_token(w);
@@ -38,9 +38,9 @@ static bool find_worst(struct window *w, const struct gb_outputs *subject, const
     for (uint32_t l = 0; l < subject->layers; l++) {
         double scale = 0.0;
         for (size_t i = 0; i < count; i++) /* of two, the one that is no NaN */
-            scale = fmax(scale, fabs(window_value(w, &reference->layer[l], i)));
+            scale = fmax(scale, fabs(diagnosis_value(w, &reference->layer[l], i)));
         for (size_t i = 0; i < count; i++) {
-            double e = fabs(window_error(w, &subject->layer[l], &reference->layer[l], i));
+            double e = fabs(diagnosis_error(w, &subject->layer[l], &reference->layer[l], i));
             double relative = isnan(e) ? INFINITY : e / scale;
             if (e != 0.0 && relative > worst) {
                 worst = relative;
@@ -61,7 +61,7 @@ static uint32_t tokens_of_window(const struct gb_shape *shape, uint32_t all)
 }
 
 /* Which errors are more than rounding: 8 of its standard deviations; all of them if none is. */
-static enum gb_status place_errors(const struct baseline *b, struct window *w, struct gb_error *error)
+static enum gb_status place_errors(const struct baseline *b, struct diagnosis *w, struct gb_error *error)
 {
     const struct gb_bounds *of = &b->bounds[w->layer].of;
     size_t count = (size_t)w->rows * w->width, from = w->first * per_token(w), seen = 0;
@@ -69,7 +69,7 @@ static enum gb_status place_errors(const struct baseline *b, struct window *w, s
     const double *sigma = (w->inner ? of->intermediate_sigma : of->output_sigma) + from;
     double *visible = malloc(count * sizeof *visible); /* [rows, width] */
     if (!visible)
-        return gb_fail(error, GB_ENOMEM, "no memory to place %zu errors", count);
+        return gb_fail(error, GB_ENOMEM, "no memory to locate %zu errors", count);
     for (size_t i = 0; i < count; i++) {
         double e = w->values[i] - truth[i];
         visible[i] = fabs(e) <= 8.0 * sigma[i] ? 0.0 : w->errors[i];
@@ -84,14 +84,14 @@ static enum gb_status place_errors(const struct baseline *b, struct window *w, s
     for (size_t i = 0; i < count; i++)
         w->wrong += !isfinite(w->errors[i]) || fabs(w->errors[i]) > COUNTED * largest;
     enum gb_status status =
-        place_new(seen ? visible : w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->place, error);
-    w->place.rows_per_token = w->rows_per_token;
+        error_location_new(seen ? visible : w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->location, error);
+    w->location.rows_per_token = w->rows_per_token;
     free(visible);
     return status;
 }
 
-static enum gb_status window_fill(const struct baseline *b, const struct gb_outputs *subject, struct window *w,
-                                  struct gb_error *error)
+static enum gb_status diagnosis_fill(const struct baseline *b, const struct gb_outputs *subject, struct diagnosis *w,
+                                     struct gb_error *error)
 {
     size_t count = (size_t)w->rows * w->width, from = w->first * per_token(w);
     size_t parts = (size_t)w->tokens * b->fixture->shape.top_k * w->width;
@@ -105,16 +105,16 @@ static enum gb_status window_fill(const struct baseline *b, const struct gb_outp
     if (!w->errors || !w->values || !w->squares || !w->clean || !w->faulty || !w->share || !w->change)
         return gb_fail(error, GB_ENOMEM, "no memory to explain the errors of %u tokens", w->tokens);
     for (size_t i = 0; i < count; i++) {
-        w->values[i] = window_value(w, &subject->layer[w->layer], from + i);
-        w->clean[i] = (float)window_value(w, &b->reference->layer[w->layer], from + i);
-        w->errors[i] = window_error(w, &subject->layer[w->layer], &b->reference->layer[w->layer], from + i);
+        w->values[i] = diagnosis_value(w, &subject->layer[w->layer], from + i);
+        w->clean[i] = (float)diagnosis_value(w, &b->reference->layer[w->layer], from + i);
+        w->errors[i] = diagnosis_error(w, &subject->layer[w->layer], &b->reference->layer[w->layer], from + i);
         w->squares[i / w->width] += w->errors[i] * w->errors[i];
     }
     return GB_OK;
 }
 
 /* The trace with every slot a token of its own: what one slot gives to its token's output. */
-static enum gb_status pairs_new(struct window *w, struct gb_error *error)
+static enum gb_status pairs_new(struct diagnosis *w, struct gb_error *error)
 {
     const struct gb_arguments *a = &w->trace.arguments;
     uint32_t pairs = w->tokens * a->shape.top_k;
@@ -139,8 +139,8 @@ static enum gb_status pairs_new(struct window *w, struct gb_error *error)
     return GB_OK;
 }
 
-static enum gb_status window_new(const struct baseline *b, const struct gb_outputs *subject, uint32_t token,
-                                 struct window *w, struct gb_error *error)
+static enum gb_status diagnosis_new(const struct baseline *b, const struct gb_outputs *subject, uint32_t token,
+                                    struct diagnosis *w, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     struct gb_arguments a = baseline_arguments(b, w->layer);
@@ -154,7 +154,7 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
     a.ids += (size_t)w->first * a.shape.top_k;
     a.routing_weights += (size_t)w->first * a.shape.top_k;
     w->ids = a.ids;
-    enum gb_status status = window_fill(b, subject, w, error);
+    enum gb_status status = diagnosis_fill(b, subject, w, error);
     if (status == GB_OK)
         status = trace_new(b->contract, &a, &w->trace, error);
     w->trace.down_alone = w->given;
@@ -163,12 +163,12 @@ static enum gb_status window_new(const struct baseline *b, const struct gb_outpu
     return status == GB_OK ? place_errors(b, w, error) : status;
 }
 
-static void window_free(struct window *w)
+static void diagnosis_free(struct diagnosis *w)
 {
     trace_free(&w->trace);
     free(w->pairs.x);
     free(w->pairs.output);
-    place_free(&w->place);
+    error_location_free(&w->location);
     free(w->errors);
     free(w->values);
     free(w->squares);
@@ -193,9 +193,9 @@ static bool before(const struct candidate *a, const struct candidate *b, double 
 }
 
 /* The simplest of those that explain best first, then by what they explain; those alike in the order of entry. */
-static void sort(struct window *w)
+static void sort(struct diagnosis *w)
 {
-    double best = window_best(w);
+    double best = diagnosis_best(w);
     for (uint32_t i = 1; i < w->count; i++)
         for (uint32_t j = i; j > 0 && before(&w->candidates[j], &w->candidates[j - 1], best); j--) {
             struct candidate c = w->candidates[j];
@@ -217,7 +217,7 @@ static void append_place(struct explanation *e)
 }
 
 /* A larger problem's list of known bugs ends where it would take too long. */
-static void append_untried(const struct window *w, struct explanation *e)
+static void append_untried(const struct diagnosis *w, struct explanation *e)
 {
     size_t used = strlen(e->text);
     if (w->untried && used < sizeof e->text)
@@ -227,16 +227,16 @@ static void append_untried(const struct window *w, struct explanation *e)
 }
 
 /* How many candidates explain as well as the first, which counts. */
-static uint32_t alike(const struct window *w)
+static uint32_t alike(const struct diagnosis *w)
 {
     uint32_t count = 0;
-    while (count < w->count && fits(&w->candidates[count], window_best(w)))
+    while (count < w->count && fits(&w->candidates[count], diagnosis_best(w)))
         count++;
     return count;
 }
 
 /* The name, the share, what else fits, and what to do about it. */
-static void write_name(const struct window *w, char *text, size_t bytes)
+static void write_name(const struct diagnosis *w, char *text, size_t bytes)
 {
     const struct candidate *first = &w->candidates[0];
     uint32_t count = alike(w);
@@ -259,7 +259,7 @@ static struct explained explained_of(const struct candidate *c)
 }
 
 /* NULL: no memory. */
-static struct explanation *conclude(const struct window *w, const struct causes *causes)
+static struct explanation *conclude(const struct diagnosis *w, const struct causes *causes)
 {
     bool named = w->count && w->candidates[0].explains >= EXPLAINED;
     struct explanation *e = calloc(1, sizeof *e);
@@ -278,7 +278,7 @@ static struct explanation *conclude(const struct window *w, const struct causes 
         e->found[e->found_count] = *found;
         finding_words(found, &frame, &e->words[e->found_count]);
     }
-    place_name(&w->place, w->first, e);
+    error_location_name(&w->location, w->first, e);
     for (; e->shown_count < w->count && e->shown_count < MOST_SHOWN; e->shown_count++)
         e->shown[e->shown_count] = explained_of(&w->candidates[e->shown_count]);
     for (; e->also_count < count; e->also_count++)
@@ -300,14 +300,14 @@ static struct explanation *conclude(const struct window *w, const struct causes 
     return e;
 }
 
-static enum gb_status try_all(struct window *w, const struct baseline *b, const struct gb_outputs *subject,
+static enum gb_status try_all(struct diagnosis *w, const struct baseline *b, const struct gb_outputs *subject,
                               struct causes *causes, struct gb_error *error)
 {
     bool few = w->wrong < FEW_ELEMENTS;
     try_nothing(w);
     enum gb_status status = causes_find(w, causes, error);
     if (status == GB_OK)
-        causes_enter(w, causes);
+        causes_add(w, causes);
     if (status == GB_OK && !few)
         status = try_contract(w, b, error);
     if (status == GB_OK && !few)
@@ -328,7 +328,7 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
 {
     const struct gb_shape *shape = &baseline->fixture->shape;
     const struct operator_row *row = operator_find(operation);
-    struct window *w = calloc(1, sizeof *w);
+    struct diagnosis *w = calloc(1, sizeof *w);
     uint32_t token = 0;
     *explanation = NULL;
     if (!w)
@@ -344,7 +344,7 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     int threads = openblas_get_num_threads();
     openblas_set_num_threads(1); /* products too small to share: waiting threads cost more than they take off */
     if (find_worst(w, subject, baseline->reference, &token)) {
-        status = window_new(baseline, subject, token, w, error);
+        status = diagnosis_new(baseline, subject, token, w, error);
         struct causes causes = {.count = 0};
         if (status == GB_OK)
             status = try_all(w, baseline, subject, &causes, error);
@@ -356,7 +356,7 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
         }
     }
     openblas_set_num_threads(threads);
-    window_free(w);
+    diagnosis_free(w);
     free(w);
     return status;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Columns of K that are left out, in gate and up, in down, or in both. Each place and size is tried on the worst token
- * and some of its outputs, from sums over the finest blocks; the best of them is then run on the whole window.
+ * and some of its outputs, from sums over the finest blocks; the best of them is then run on all tokens of the
+ * diagnosis.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +24,7 @@ struct block {
 };
 
 struct search {
-    struct window *w;
+    struct diagnosis *w;
     uint32_t token, finest, samples;
     double *errors;    /* [samples], of the worst token */
     double *predicted; /* [blocks, MISSINGS, samples] of the slots so far, and */
@@ -49,7 +50,7 @@ static uint32_t column_of(const struct search *s, uint32_t sample)
 
 static void worst_token(struct search *s)
 {
-    const struct window *w = s->w;
+    const struct diagnosis *w = s->w;
     double worst = 0.0;
     for (uint32_t t = 0; t < w->tokens; t++) {
         double sum = 0.0;
@@ -183,7 +184,7 @@ static void search_blocks(struct search *s)
     }
 }
 
-static enum gb_status search_new(struct window *w, struct search *s, struct block *best, struct gb_error *error)
+static enum gb_status search_new(struct diagnosis *w, struct search *s, struct block *best, struct gb_error *error)
 {
     const struct gb_shape *shape = &w->trace.arguments.shape;
     size_t I = shape->intermediate, H = shape->hidden;
@@ -218,7 +219,7 @@ static void search_free(struct search *s)
 }
 
 /* "K block 5 of down dropped", "columns 64 to 127 of K of gate and up dropped" */
-static void name_block(const struct window *w, const struct block *b, char *name, size_t bytes)
+static void name_block(const struct diagnosis *w, const struct block *b, char *name, size_t bytes)
 {
     static const char *const products[] = {" of gate and up", " of down", ""};
     if (b->columns == gb_format_block(w->trace.arguments.gate_up.format))
@@ -235,8 +236,9 @@ static void clear_columns(gb_bf16 *rows, size_t count, uint32_t width, const str
         memset(rows + row * width + b->first, 0, b->columns * sizeof *rows);
 }
 
-/* The block left out of the whole window. x: [pairs, hidden], intermediate: [pairs, intermediate], for writing. */
-static enum gb_status run_without(struct window *w, const struct block *b, gb_bf16 *x, gb_bf16 *intermediate,
+/* The block left out of all tokens of the diagnosis. x: [pairs, hidden], intermediate: [pairs, intermediate], for
+ * writing. */
+static enum gb_status run_without(struct diagnosis *w, const struct block *b, gb_bf16 *x, gb_bf16 *intermediate,
                                   struct gb_error *error)
 {
     struct gb_arguments a = w->pairs.arguments;
@@ -256,17 +258,17 @@ static enum gb_status run_without(struct window *w, const struct block *b, gb_bf
     for (size_t i = 0; status == GB_OK && w->inner && i < inner; i++)
         w->change[i] = gb_bf16_decode(intermediate[i]);
     if (status == GB_OK && !w->inner)
-        status = window_run(w, &a, intermediate, w->change, error);
+        status = diagnosis_run(w, &a, intermediate, w->change, error);
     if (status != GB_OK)
         return status;
     for (size_t i = 0; i < pairs * w->width; i++)
-        w->change[i] = (float)window_difference((double)w->change[i], (double)w->share[i]);
+        w->change[i] = (float)diagnosis_difference((double)w->change[i], (double)w->share[i]);
     name_block(w, b, name, sizeof name);
-    window_enter_change(w, RANK_COORDINATE, name);
+    diagnosis_add_change(w, RANK_COORDINATE, name);
     return GB_OK;
 }
 
-enum gb_status try_blocks(struct window *w, struct gb_error *error)
+enum gb_status try_blocks(struct diagnosis *w, struct gb_error *error)
 {
     const struct gb_shape *pairs = &w->pairs.arguments.shape;
     struct search s;

@@ -7,8 +7,8 @@
 #include "harness/explain/hypothesis.h"
 #include "quant/quant.h"
 
-/* Whether a kernel of the window's operation can have it. */
-static bool possible(const struct window *w, const struct fault *fault)
+/* Whether a kernel of the diagnosis's operation can have it. */
+static bool possible(const struct diagnosis *w, const struct fault *fault)
 {
     if (fault->nothing) /* try_nothing */
         return false;
@@ -29,8 +29,8 @@ static bool possible(const struct window *w, const struct fault *fault)
 }
 
 /* results: [rows, width] of `trace`, [tokens, top_k, width] of `pairs`. */
-static enum gb_status run_fault(struct window *w, const struct fault *fault, const struct trace *trace, float *results,
-                                struct gb_error *error)
+static enum gb_status run_fault(struct diagnosis *w, const struct fault *fault, const struct trace *trace,
+                                float *results, struct gb_error *error)
 {
     const struct gb_shape *s = &trace->arguments.shape;
     size_t count = (size_t)s->tokens * s->top_k * s->intermediate;
@@ -49,39 +49,39 @@ static enum gb_status run_fault(struct window *w, const struct fault *fault, con
 }
 
 /* Of a fault in the weights each slot by itself, since any of them may have it. */
-static enum gb_status try_fault(struct window *w, const struct fault *fault, struct gb_error *error)
+static enum gb_status try_fault(struct diagnosis *w, const struct fault *fault, struct gb_error *error)
 {
     enum gb_status status =
         run_fault(w, fault, fault->edit ? &w->pairs : &w->trace, fault->edit ? w->change : w->faulty, error);
     if (status != GB_OK)
         return status;
     if (!fault->edit) {
-        window_enter_faulty(w, fault->particular ? RANK_PARTICULAR : RANK_WHOLE, fault->name);
+        diagnosis_add_faulty(w, fault->particular ? RANK_PARTICULAR : RANK_WHOLE, fault->name);
         return GB_OK;
     }
     for (size_t i = 0; i < (size_t)w->tokens * w->trace.arguments.shape.top_k * w->width; i++)
-        w->change[i] = (float)window_difference((double)w->change[i], (double)w->share[i]);
-    window_enter_change(w, RANK_WHOLE, fault->name);
+        w->change[i] = (float)diagnosis_difference((double)w->change[i], (double)w->share[i]);
+    diagnosis_add_change(w, RANK_WHOLE, fault->name);
     return GB_OK;
 }
 
-enum gb_status try_faults(struct window *w, struct gb_error *error)
+enum gb_status try_faults(struct diagnosis *w, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
     const struct fault *fault;
     for (size_t i = 0; status == GB_OK && (fault = fault_at(i)); i++)
-        if (fault_applies(fault, &w->trace.arguments) && possible(w, fault) && window_afford(w))
+        if (fault_applies(fault, &w->trace.arguments) && possible(w, fault) && diagnosis_afford(w))
             status = try_fault(w, fault, error);
     return status;
 }
 
 /* Whether the subject has `wanted` in all these places; NaN and infinities are of one kind each. */
-static bool everywhere(const struct window *w, double wanted, unsigned places)
+static bool everywhere(const struct diagnosis *w, double wanted, unsigned places)
 {
     for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
         double value = w->values[i];
-        if (((places & PLACE_ROWS) && !w->place.token[i / w->width]) ||
-            ((places & PLACE_COLUMNS) && !w->place.column[i % w->width]))
+        if (((places & LOCATION_ROWS) && !w->location.token[i / w->width]) ||
+            ((places & LOCATION_COLUMNS) && !w->location.column[i % w->width]))
             continue;
         if (!(isnan(wanted) ? isnan(value) : isinf(wanted) ? isinf(value) : value == wanted))
             return false;
@@ -89,31 +89,31 @@ static bool everywhere(const struct window *w, double wanted, unsigned places)
     return true;
 }
 
-void try_nothing(struct window *w)
+void try_nothing(struct diagnosis *w)
 {
     static const struct {
         double value;
         const char *kind;
     } all[] = {{0.0, "output zero"}, {NAN, "output NaN"}, {INFINITY, "output infinite"}};
     for (int i = 0; i < 3; i++)
-        for (unsigned places = 0; places <= (PLACE_ROWS | PLACE_COLUMNS); places++) {
+        for (unsigned places = 0; places <= (LOCATION_ROWS | LOCATION_COLUMNS); places++) {
             char name[160];
             if (!everywhere(w, all[i].value, places))
                 continue;
-            window_name_partly(all[i].kind, places, name, sizeof name);
-            window_enter(w, places ? RANK_PARTLY : RANK_NOTHING, all[i].kind, name, 1.0);
+            diagnosis_name_partly(all[i].kind, places, name, sizeof name);
+            diagnosis_add(w, places ? RANK_PARTLY : RANK_NOTHING, all[i].kind, name, 1.0);
             break;
         }
 }
 
-static void enter_contract(struct window *w, enum gb_format activations)
+static void enter_contract(struct diagnosis *w, enum gb_format activations)
 {
     w->activations = activations;
     snprintf(w->contract, sizeof w->contract, "the contract with %s activations", gb_format_name(activations));
-    window_enter(w, RANK_WHOLE, w->contract, w->contract, window_explained(w, NULL, NULL));
+    diagnosis_add(w, RANK_WHOLE, w->contract, w->contract, diagnosis_explained(w, NULL, NULL));
 }
 
-enum gb_status try_contract(struct window *w, const struct baseline *b, struct gb_error *error)
+enum gb_status try_contract(struct diagnosis *w, const struct baseline *b, struct gb_error *error)
 {
     const struct gb_fixture *f = b->fixture;
     struct gb_arguments a = w->trace.given;
@@ -121,14 +121,14 @@ enum gb_status try_contract(struct window *w, const struct baseline *b, struct g
     if (b->plain) {
         for (size_t i = 0; i < count; i++)
             w->faulty[i] =
-                (float)window_value(w, &b->plain->reference->layer[w->layer], w->first * (count / w->tokens) + i);
+                (float)diagnosis_value(w, &b->plain->reference->layer[w->layer], w->first * (count / w->tokens) + i);
         enter_contract(w, GB_BF16);
         return GB_OK;
     }
     if (f->activations == GB_BF16)
         return GB_OK;
     gb_layer_activations(f, w->layer, f->activations, &a);
-    enum gb_status status = window_run(w, &a, NULL, w->faulty, error);
+    enum gb_status status = diagnosis_run(w, &a, NULL, w->faulty, error);
     if (status == GB_OK)
         enter_contract(w, f->activations);
     return status;

@@ -10,7 +10,7 @@
 
 /* error = (factor - 1) * the part of the reference's result that these slots are, by least squares.
  * slots: [tokens, top_k]. */
-static void try_gain(struct window *w, const char *what, const char *kind, const bool *slots)
+static void try_gain(struct diagnosis *w, const char *what, const char *kind, const bool *slots)
 {
     double dot = 0.0, squares = 0.0, all = 0.0;
     char name[160], general[160];
@@ -32,11 +32,11 @@ static void try_gain(struct window *w, const char *what, const char *kind, const
     const char *form = fabs(factor) < SAME ? "%s left out" : fabs(factor - 2.0) < SAME ? "%s added twice" : NULL;
     snprintf(name, sizeof name, form ? form : "%s scaled by %.7g", what, factor);
     snprintf(general, sizeof general, form ? form : "%s scaled", kind);
-    window_enter(w, RANK_COORDINATE, general, name, dot * dot / (squares * all));
+    diagnosis_add(w, RANK_COORDINATE, general, name, dot * dot / (squares * all));
 }
 
 /* Whether there is a slot in use that is not in the set. */
-static bool some(const struct window *w, const bool *set)
+static bool some(const struct diagnosis *w, const bool *set)
 {
     uint32_t top_k = w->trace.arguments.shape.top_k;
     bool in = false, out = false;
@@ -46,7 +46,7 @@ static bool some(const struct window *w, const bool *set)
     return in && out;
 }
 
-void try_gains(struct window *w)
+void try_gains(struct diagnosis *w)
 {
     const struct gb_shape *shape = &w->trace.arguments.shape;
     size_t pairs = (size_t)w->tokens * shape->top_k;
@@ -74,15 +74,15 @@ void try_gains(struct window *w)
 }
 
 /* What a row would still be wrong by if it were that of another row of the reference. */
-static double distance(const struct window *w, const struct gb_layer_outputs *subject, uint32_t row,
+static double distance(const struct diagnosis *w, const struct gb_layer_outputs *subject, uint32_t row,
                        const struct gb_layer_outputs *reference, uint32_t other)
 {
     double sum = 0.0;
     for (uint32_t i = 0; i < w->width; i++) {
-        double right = window_value(w, reference, (size_t)other * w->width + i);
+        double right = diagnosis_value(w, reference, (size_t)other * w->width + i);
         if (subject->format == GB_BF16 && !w->inner)
             right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
-        double d = window_difference(window_value(w, subject, (size_t)row * w->width + i), right);
+        double d = diagnosis_difference(diagnosis_value(w, subject, (size_t)row * w->width + i), right);
         sum += d * d;
     }
     return sum;
@@ -90,7 +90,7 @@ static double distance(const struct window *w, const struct gb_layer_outputs *su
 
 /* "token 3 and token 7 exchanged"; "token 3 has the output of token 7, token 4 that of token 9 and 2 more".
  * from: [rows], rows of the layer. */
-static void name_rows(const struct window *w, const int64_t *from, char *name, size_t bytes)
+static void name_rows(const struct diagnosis *w, const int64_t *from, char *name, size_t bytes)
 {
     int64_t first_row = (int64_t)w->first * w->rows_per_token;
     size_t used = 0;
@@ -102,15 +102,15 @@ static void name_rows(const struct window *w, const int64_t *from, char *name, s
     }
     int64_t other = from[first] - first_row;
     if (moved == 2 && other >= 0 && other < w->rows && from[other] == first_row + first) {
-        window_row_name(w, first_row + first, here, sizeof here);
-        window_row_name(w, first_row + other, there, sizeof there);
+        diagnosis_row_name(w, first_row + first, here, sizeof here);
+        diagnosis_row_name(w, first_row + other, there, sizeof there);
         snprintf(name, bytes, "%s and %s exchanged", here, there);
         return;
     }
     for (uint32_t t = 0; t < w->rows && shown < 3 && used < bytes; t++)
         if (from[t] >= 0) {
-            window_row_name(w, first_row + t, here, sizeof here);
-            window_row_name(w, from[t], there, sizeof there);
+            diagnosis_row_name(w, first_row + t, here, sizeof here);
+            diagnosis_row_name(w, from[t], there, sizeof there);
             used += (size_t)snprintf(name + used, bytes - used, "%s%s %s %s", shown ? ", " : "", here,
                                      shown ? "that of" : "has the output of", there);
             shown++;
@@ -119,7 +119,7 @@ static void name_rows(const struct window *w, const int64_t *from, char *name, s
         snprintf(name + used, bytes - used, " and %u more", moved - shown);
 }
 
-enum gb_status try_rows(struct window *w, const struct gb_layer_outputs *subject,
+enum gb_status try_rows(struct diagnosis *w, const struct gb_layer_outputs *subject,
                         const struct gb_layer_outputs *reference, uint32_t tokens, struct gb_error *error)
 {
     double left = 0.0, all = 0.0;
@@ -131,7 +131,7 @@ enum gb_status try_rows(struct window *w, const struct gb_layer_outputs *subject
     for (uint32_t t = 0; t < w->rows; t++) {
         double own = distance(w, subject, first + t, reference, first + t), nearest = own;
         from[t] = -1;
-        for (uint32_t other = 0; w->place.token[t] && isfinite(own) && other < tokens * w->rows_per_token; other++) {
+        for (uint32_t other = 0; w->location.token[t] && isfinite(own) && other < tokens * w->rows_per_token; other++) {
             double d = distance(w, subject, first + t, reference, other);
             if (d < nearest && d <= (1.0 - EXPLAINED) * own) {
                 nearest = d;
@@ -144,7 +144,7 @@ enum gb_status try_rows(struct window *w, const struct gb_layer_outputs *subject
     }
     if (moved && all > 0.0 && isfinite(all)) {
         name_rows(w, from, name, sizeof name);
-        window_enter(w, RANK_COORDINATE, "outputs of other tokens", name, 1.0 - left / all);
+        diagnosis_add(w, RANK_COORDINATE, "outputs of other tokens", name, 1.0 - left / all);
     }
     free(from);
     return GB_OK;
@@ -152,13 +152,13 @@ enum gb_status try_rows(struct window *w, const struct gb_layer_outputs *subject
 
 /* The share of the error that is left when columns first .. last of the wrong rows are those `offset` further on, the
  * row taken as a ring. */
-static double left_by_offset(const struct window *w, uint32_t first, uint32_t last, uint32_t offset)
+static double left_by_offset(const struct diagnosis *w, uint32_t first, uint32_t last, uint32_t offset)
 {
     double left = 0.0, all = 0.0;
     for (size_t row = 0; row < w->rows; row++) {
         const double *errors = w->errors + row * w->width, *values = w->values + row * w->width;
         const float *clean = w->clean + row * w->width;
-        for (uint32_t i = first; w->place.token[row] && i <= last; i++) {
+        for (uint32_t i = first; w->location.token[row] && i <= last; i++) {
             double d = values[i] - (double)clean[(i + offset) % w->width];
             left += d * d;
             all += errors[i] * errors[i];
@@ -167,14 +167,14 @@ static double left_by_offset(const struct window *w, uint32_t first, uint32_t la
     return all > 0.0 && isfinite(left) ? left / all : 1.0;
 }
 
-void try_columns(struct window *w)
+void try_columns(struct diagnosis *w)
 {
     uint32_t first = 0, last = w->width - 1, best = 0;
     double least = 1.0;
     char name[160];
-    while (first < last && !w->place.column[first])
+    while (first < last && !w->location.column[first])
         first++;
-    while (last > first && !w->place.column[last])
+    while (last > first && !w->location.column[last])
         last--;
     if (last == first)
         return;
@@ -187,7 +187,7 @@ void try_columns(struct window *w)
     }
     double inside = 0.0, all = 0.0;
     for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
-        bool in = w->place.token[i / w->width] && i % w->width >= first && i % w->width <= last;
+        bool in = w->location.token[i / w->width] && i % w->width >= first && i % w->width <= last;
         inside += in ? w->errors[i] * w->errors[i] : 0.0;
         all += w->errors[i] * w->errors[i];
     }
@@ -195,11 +195,11 @@ void try_columns(struct window *w)
         return;
     uint32_t from = (first + best) % w->width;
     snprintf(name, sizeof name, "columns %u to %u have those from %u on", first, last, from);
-    window_enter(w, RANK_COORDINATE, "columns of another place", name, inside * (1.0 - least) / all);
+    diagnosis_add(w, RANK_COORDINATE, "columns of another place", name, inside * (1.0 - least) / all);
 }
 
-/* Whether every expert that the window needs has its weights. */
-static bool shifted(const struct window *w, const struct gb_fixture *f, uint32_t offset, int32_t *ids)
+/* Whether every expert that the tokens need has its weights. */
+static bool shifted(const struct diagnosis *w, const struct gb_fixture *f, uint32_t offset, int32_t *ids)
 {
     const struct gb_arguments *a = &w->trace.arguments;
     for (size_t p = 0; p < (size_t)w->tokens * a->shape.top_k; p++) {
@@ -210,7 +210,7 @@ static bool shifted(const struct window *w, const struct gb_fixture *f, uint32_t
     return true;
 }
 
-enum gb_status try_offsets(struct window *w, const struct gb_fixture *f, struct gb_error *error)
+enum gb_status try_offsets(struct diagnosis *w, const struct gb_fixture *f, struct gb_error *error)
 {
     const uint32_t experts = w->trace.arguments.shape.experts;
     /* One, and the experts of a rank if there are 2, 4, 8 or 16 of them; each to either side. */
@@ -223,12 +223,12 @@ enum gb_status try_offsets(struct window *w, const struct gb_fixture *f, struct 
         uint32_t size = sizes[i / 2], offset = i % 2 ? experts - size : size;
         char name[64];
         bool repeated = size == 0 || (i / 2 > 0 && size == 1) || (i % 2 && 2 * size == experts);
-        if (repeated || offset >= experts || !shifted(w, f, offset, ids) || !window_afford(w))
+        if (repeated || offset >= experts || !shifted(w, f, offset, ids) || !diagnosis_afford(w))
             continue;
-        status = window_run(w, &a, NULL, w->faulty, error);
+        status = diagnosis_run(w, &a, NULL, w->faulty, error);
         snprintf(name, sizeof name, "experts' ids off by %s%u", i % 2 ? "-" : "", size);
         if (status == GB_OK)
-            window_enter_faulty(w, RANK_WHOLE, name);
+            diagnosis_add_faulty(w, RANK_WHOLE, name);
     }
     free(ids);
     return status;

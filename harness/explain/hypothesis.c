@@ -7,7 +7,7 @@
 #include "harness/explain/hypothesis.h"
 #include "quant/quant.h"
 
-double window_value(const struct window *w, const struct gb_layer_outputs *l, size_t i)
+double diagnosis_value(const struct diagnosis *w, const struct gb_layer_outputs *l, size_t i)
 {
     if (w->inner)
         return (double)gb_bf16_decode(l->intermediate[i]);
@@ -15,21 +15,21 @@ double window_value(const struct window *w, const struct gb_layer_outputs *l, si
                                 : (double)gb_bf16_decode(((const gb_bf16 *)l->output)[i]);
 }
 
-double window_difference(double value, double right)
+double diagnosis_difference(double value, double right)
 {
     return isnan(value) && isnan(right) ? 0.0 : value - right;
 }
 
-double window_error(const struct window *w, const struct gb_layer_outputs *subject,
-                    const struct gb_layer_outputs *reference, size_t i)
+double diagnosis_error(const struct diagnosis *w, const struct gb_layer_outputs *subject,
+                       const struct gb_layer_outputs *reference, size_t i)
 {
-    double right = window_value(w, reference, i);
+    double right = diagnosis_value(w, reference, i);
     if (!w->inner && subject->format == GB_BF16)
         right = (double)gb_bf16_decode(gb_bf16_encode((float)right));
-    return window_difference(window_value(w, subject, i), right);
+    return diagnosis_difference(diagnosis_value(w, subject, i), right);
 }
 
-bool window_afford(struct window *w)
+bool diagnosis_afford(struct diagnosis *w)
 {
     const struct gb_shape *s = &w->trace.arguments.shape;
     double products = 3.0 * w->tokens * s->top_k * (double)s->hidden * (double)s->intermediate;
@@ -40,7 +40,7 @@ bool window_afford(struct window *w)
     return can;
 }
 
-void window_enter(struct window *w, enum rank rank, const char *kind, const char *name, double explains)
+void diagnosis_add(struct diagnosis *w, enum rank rank, const char *kind, const char *name, double explains)
 {
     if (w->count == MOST_CANDIDATES || !(explains > 0.0))
         return;
@@ -51,7 +51,7 @@ void window_enter(struct window *w, enum rank rank, const char *kind, const char
     c->rank = rank;
 }
 
-double window_best(const struct window *w)
+double diagnosis_best(const struct diagnosis *w)
 {
     double best = 0.0;
     for (uint32_t i = 0; i < w->count; i++)
@@ -59,7 +59,7 @@ double window_best(const struct window *w)
     return best;
 }
 
-void window_name_partly(const char *kind, unsigned places, char *name, size_t bytes)
+void diagnosis_name_partly(const char *kind, unsigned places, char *name, size_t bytes)
 {
     static const char *const suffixes[] = {"", ", in some tokens", ", in some columns", ", in some tokens and columns"};
     snprintf(name, bytes, "%s%s", kind, suffixes[places]);
@@ -85,40 +85,40 @@ static bool fit_add(struct fit *fit, double error, double candidate)
     return true;
 }
 
-double window_explained(const struct window *w, const bool *rows, const bool *columns)
+double diagnosis_explained(const struct diagnosis *w, const bool *rows, const bool *columns)
 {
     struct fit fit = {0};
     for (size_t i = 0; i < (size_t)w->rows * w->width; i++) {
         bool asked = (!rows || rows[i / w->width]) && (!columns || columns[i % w->width]);
-        double f = asked ? window_difference((double)w->faulty[i], (double)w->clean[i]) : 0.0;
+        double f = asked ? diagnosis_difference((double)w->faulty[i], (double)w->clean[i]) : 0.0;
         if (!fit_add(&fit, w->errors[i], f))
             return 0.0;
     }
     return fit.all > 0.0 ? 1.0 - fit.left / fit.all : (double)fit.alike;
 }
 
-void window_enter_faulty(struct window *w, enum rank rank, const char *kind)
+void diagnosis_add_faulty(struct diagnosis *w, enum rank rank, const char *kind)
 {
-    const struct place *p = &w->place;
+    const struct error_location *p = &w->location;
     bool some_rows = p->wrong_tokens < w->rows, some_columns = p->wrong_columns < w->width;
-    double most = window_explained(w, NULL, NULL);
-    window_enter(w, rank, kind, kind, most);
-    for (unsigned places = 1; places <= (PLACE_ROWS | PLACE_COLUMNS); places++) {
-        bool rows = places & PLACE_ROWS, columns = places & PLACE_COLUMNS;
+    double most = diagnosis_explained(w, NULL, NULL);
+    diagnosis_add(w, rank, kind, kind, most);
+    for (unsigned places = 1; places <= (LOCATION_ROWS | LOCATION_COLUMNS); places++) {
+        bool rows = places & LOCATION_ROWS, columns = places & LOCATION_COLUMNS;
         char name[160];
         if ((rows && !some_rows) || (columns && !some_columns))
             continue;
-        double partly = window_explained(w, rows ? p->token : NULL, columns ? p->column : NULL);
+        double partly = diagnosis_explained(w, rows ? p->token : NULL, columns ? p->column : NULL);
         if (partly <= most + SAME)
             continue;
         most = partly;
-        window_name_partly(kind, places, name, sizeof name);
-        window_enter(w, RANK_PARTLY, kind, name, partly);
+        diagnosis_name_partly(kind, places, name, sizeof name);
+        diagnosis_add(w, RANK_PARTLY, kind, name, partly);
     }
 }
 
 /* What the changes of some slots explain, [tokens, top_k]: rows without one keep their error. */
-static double explained_by(const struct window *w, const bool *slots)
+static double explained_by(const struct diagnosis *w, const bool *slots)
 {
     struct fit fit = {0};
     for (size_t row = 0; row < w->rows; row++) {
@@ -141,7 +141,7 @@ static double explained_by(const struct window *w, const bool *slots)
 
 /* Of the slots of one expert (or, for -1, those in place `slot`) how much their changes explain; less if not all of the
  * row is theirs: set is scratch, [tokens, top_k]. */
-static double explained_by_some(const struct window *w, int32_t expert, uint32_t slot, bool *set)
+static double explained_by_some(const struct diagnosis *w, int32_t expert, uint32_t slot, bool *set)
 {
     uint32_t top_k = w->trace.arguments.shape.top_k;
     bool all = true;
@@ -152,7 +152,7 @@ static double explained_by_some(const struct window *w, int32_t expert, uint32_t
     return all ? 0.0 : explained_by(w, set);
 }
 
-void window_enter_change(struct window *w, enum rank rank, const char *kind)
+void diagnosis_add_change(struct diagnosis *w, enum rank rank, const char *kind)
 {
     const struct gb_shape *shape = &w->trace.arguments.shape;
     size_t pairs = (size_t)w->tokens * shape->top_k;
@@ -162,30 +162,30 @@ void window_enter_change(struct window *w, enum rank rank, const char *kind)
         return;
     memset(set, true, pairs * sizeof *set);
     double whole = explained_by(w, set), most = whole + SAME;
-    window_enter(w, rank, kind, kind, whole);
+    diagnosis_add(w, rank, kind, kind, whole);
     for (size_t pair = 0; pair < pairs; pair++)
-        set[pair] = w->place.token[pair / w->slots_of_row];
-    double some = w->place.wrong_tokens < w->rows ? explained_by(w, set) : 0.0;
-    window_name_partly(kind, PLACE_ROWS, name, sizeof name);
+        set[pair] = w->location.token[pair / w->slots_of_row];
+    double some = w->location.wrong_tokens < w->rows ? explained_by(w, set) : 0.0;
+    diagnosis_name_partly(kind, LOCATION_ROWS, name, sizeof name);
     if (some > most)
-        window_enter(w, RANK_PARTLY, kind, name, some);
+        diagnosis_add(w, RANK_PARTLY, kind, name, some);
     for (uint32_t k = 0; k < shape->top_k; k++) {
         double explains = explained_by_some(w, -1, k, set);
         snprintf(name, sizeof name, "%s, of slot %u alone", kind, k);
         if (explains > most)
-            window_enter(w, RANK_PARTLY, kind, name, explains);
+            diagnosis_add(w, RANK_PARTLY, kind, name, explains);
     }
     for (uint32_t e = 0; e < shape->experts; e++) {
         double explains = w->trace.used[e] ? explained_by_some(w, (int32_t)e, 0, set) : 0.0;
         snprintf(name, sizeof name, "%s, of expert %u alone", kind, e);
         if (explains > most)
-            window_enter(w, RANK_PARTLY, kind, name, explains);
+            diagnosis_add(w, RANK_PARTLY, kind, name, explains);
     }
     free(set);
 }
 
-enum gb_status window_run(struct window *w, const struct gb_arguments *arguments, const gb_bf16 *intermediate,
-                          float *results, struct gb_error *error)
+enum gb_status diagnosis_run(struct diagnosis *w, const struct gb_arguments *arguments, const gb_bf16 *intermediate,
+                             float *results, struct gb_error *error)
 {
     struct gb_arguments a = *arguments;
     size_t count = (size_t)a.shape.tokens * a.shape.top_k * a.shape.intermediate;
@@ -206,7 +206,7 @@ enum gb_status window_run(struct window *w, const struct gb_arguments *arguments
     return status;
 }
 
-void window_row_name(const struct window *w, int64_t row, char *name, size_t bytes)
+void diagnosis_row_name(const struct diagnosis *w, int64_t row, char *name, size_t bytes)
 {
     long long token = row / w->rows_per_token, slot = row % w->rows_per_token;
     if (w->rows_per_token > 1)

@@ -48,8 +48,8 @@ static void system_free(struct system *y)
 
 static enum gb_status system_new(const struct stages *s, uint32_t token, struct system *y, struct gb_error *error)
 {
-    const struct window *w = s->window;
-    uint32_t wrong = w->place.wrong_columns, I = s->intermediate;
+    const struct diagnosis *w = s->diagnosis;
+    uint32_t wrong = w->location.wrong_columns, I = s->intermediate;
     uint32_t *column = malloc(wrong * sizeof *column), found = 0;
     double *row = malloc(I * sizeof *row);
     *y = (struct system){.unknowns = s->top_k * I};
@@ -71,7 +71,7 @@ static enum gb_status system_new(const struct stages *s, uint32_t token, struct 
     bool memory = column && row && y->matrix && y->rest && y->left && y->products && y->basis && y->factor &&
                   y->along && y->overlap && y->chosen && y->taken && y->power;
     for (uint32_t j = 0; memory && j < w->width; j++)
-        if (w->place.column[j])
+        if (w->location.column[j])
             column[found++] = j;
     for (uint32_t n = 0; memory && n < y->equations; n++) {
         uint32_t j = column[(uint64_t)n * wrong / y->equations];
@@ -170,6 +170,8 @@ static void take(struct system *y, uint32_t unknown)
 static void solve(const struct system *y, double *delta)
 {
     memset(delta, 0, y->unknowns * sizeof *delta);
+    if (!y->count) /* of few equations none may be taken */
+        return;
     cblas_dtrsv(CblasRowMajor, CblasUpper, CblasNoTrans, CblasNonUnit, (int)y->count, y->factor, (int)y->most, y->along,
                 1);
     for (uint32_t c = 0; c < y->count; c++)

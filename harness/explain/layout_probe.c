@@ -134,25 +134,26 @@ static enum gb_status implied(const struct gb_fixture *f, const struct gb_captur
 }
 
 /* Whether codes and layout leave room for the reading at all. */
-static bool possible(const struct gb_fixture *f, const struct reading *reading, const struct gb_relaid *relaid)
+static bool possible(const struct gb_fixture *f, const struct reading *reading,
+                     const struct gb_rescaled_layout *rescaled)
 {
     return !(reading->nibbles && gb_row_code_bytes(f->weights, 64) != 32) &&
            !(reading->rows == halves && !gb_activation_find(f->activation)->in_turns) &&
-           !(reading->scales != GB_LAYOUT_LINEAR && !relaid->scales[0] && !relaid->scales[1]);
+           !(reading->scales != GB_LAYOUT_LINEAR && !rescaled->scales[0] && !rescaled->scales[1]);
 }
 
 /* The cosine of the layer's output by another reading; NaN if there is none. */
 static enum gb_status try(const struct gb_fixture *f, const struct gb_layer *l, const struct reading *reading,
                           struct work *w, double *cosine, struct gb_error *error)
 {
-    struct gb_relaid relaid = {.layer = *l};
+    struct gb_rescaled_layout rescaled = {.layer = *l};
     enum gb_status status = GB_OK;
     *cosine = (double)NAN;
     if (reading->scales != GB_LAYOUT_LINEAR)
-        status = gb_relaid_new(l, reading->scales, f->shape.experts, &relaid, error);
-    if (status == GB_OK && possible(f, reading, &relaid)) {
+        status = gb_rescale_layout(l, reading->scales, f->shape.experts, &rescaled, error);
+    if (status == GB_OK && possible(f, reading, &rescaled)) {
         struct gb_truth_quantised weights = {
-            relaid.layer.gate_up, relaid.layer.down, {f->activation, l->gate_up_bias, l->down_bias}};
+            rescaled.layer.gate_up, rescaled.layer.down, {f->activation, l->gate_up_bias, l->down_bias}};
         struct reread reread = {gb_truth_from_quantised(&weights), &f->shape, reading, w->rows, w->bias};
         struct gb_truth_source source = {&reread, gate_up, down, weights.extension};
         source.extension.gate_up_bias = reread_bias(&reread, l->gate_up_bias);
@@ -160,7 +161,7 @@ static enum gb_status try(const struct gb_fixture *f, const struct gb_layer *l, 
         if (status == GB_OK)
             *cosine = cosine_of(w->output, w->wanted, (size_t)f->shape.tokens * f->shape.hidden);
     }
-    gb_relaid_free(&relaid);
+    gb_rescaled_layout_free(&rescaled);
     return status;
 }
 

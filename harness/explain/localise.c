@@ -19,7 +19,7 @@ static bool has(const int32_t *ids, uint32_t top_k, int32_t expert)
 }
 
 /* Whether the tokens with this expert are exactly the wrong ones. */
-static bool fits(const struct place *p, const int32_t *ids, uint32_t top_k, int32_t expert)
+static bool fits(const struct error_location *p, const int32_t *ids, uint32_t top_k, int32_t expert)
 {
     for (uint32_t t = 0; t < p->tokens; t++)
         if (has(ids + (size_t)t * top_k, top_k, expert) != p->token[t])
@@ -27,7 +27,7 @@ static bool fits(const struct place *p, const int32_t *ids, uint32_t top_k, int3
     return true;
 }
 
-static int32_t find_expert(const struct place *p, const int32_t *ids, uint32_t top_k)
+static int32_t find_expert(const struct error_location *p, const int32_t *ids, uint32_t top_k)
 {
     int32_t found = -1;
     if (p->wrong_tokens == p->tokens)
@@ -44,13 +44,14 @@ static int32_t find_expert(const struct place *p, const int32_t *ids, uint32_t t
     return found;
 }
 
-enum gb_status place_new(const double *errors, uint32_t tokens, uint32_t hidden, const int32_t *ids, uint32_t top_k,
-                         struct place *p, struct gb_error *error)
+enum gb_status error_location_new(const double *errors, uint32_t tokens, uint32_t hidden, const int32_t *ids,
+                                  uint32_t top_k, struct error_location *p, struct gb_error *error)
 {
     double largest = 0.0;
-    *p = (struct place){tokens, hidden, 1, calloc(tokens, sizeof(bool)), calloc(hidden, sizeof(bool)), 0, 0, -1};
+    *p = (struct error_location){tokens, hidden, 1, calloc(tokens, sizeof(bool)), calloc(hidden, sizeof(bool)),
+                                 0,      0,      -1};
     if (!p->token || !p->column)
-        return gb_fail(error, GB_ENOMEM, "no memory to place the errors of %u tokens", tokens);
+        return gb_fail(error, GB_ENOMEM, "no memory to locate the errors of %u tokens", tokens);
     for (size_t i = 0; i < (size_t)tokens * hidden; i++)
         largest = isfinite(errors[i]) ? fmax(largest, fabs(errors[i])) : largest;
     for (size_t i = 0; i < (size_t)tokens * hidden; i++)
@@ -64,7 +65,7 @@ enum gb_status place_new(const double *errors, uint32_t tokens, uint32_t hidden,
     return GB_OK;
 }
 
-void place_free(struct place *p)
+void error_location_free(struct error_location *p)
 {
     free(p->token);
     free(p->column);
@@ -84,7 +85,7 @@ static void list(const bool *set, uint32_t count, uint32_t first, uint32_t membe
 }
 
 /* Whether exactly the columns with low <= column mod period < high are wrong, low and high being those seen. */
-static bool periodic(const struct place *p, uint32_t period, uint32_t *low, uint32_t *high)
+static bool periodic(const struct error_location *p, uint32_t period, uint32_t *low, uint32_t *high)
 {
     *low = period;
     *high = 0;
@@ -100,7 +101,7 @@ static bool periodic(const struct place *p, uint32_t period, uint32_t *low, uint
 }
 
 /* Nothing where there is no rule, and they are most of them. */
-static void name_columns(const struct place *p, char *text, size_t bytes)
+static void name_columns(const struct error_location *p, char *text, size_t bytes)
 {
     uint32_t first = 0, last = p->hidden - 1, low, high;
     while (!p->column[first])
@@ -124,7 +125,7 @@ static void name_columns(const struct place *p, char *text, size_t bytes)
         list(p->column, p->hidden, 0, p->wrong_columns, text, bytes);
 }
 
-void place_name(const struct place *p, uint32_t first_token, struct explanation *e)
+void error_location_name(const struct error_location *p, uint32_t first_token, struct explanation *e)
 {
     uint32_t wrong = 0, all = p->tokens / p->rows_per_token;
     bool *token = calloc(all, sizeof *token); /* [all] */

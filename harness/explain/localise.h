@@ -8,7 +8,7 @@
 #include "harness/judge/case_result.h"
 
 /* Errors of [tokens, hidden]; those that are not finite count as the largest. Of intermediates, "tokens" are slots. */
-struct place {
+struct error_location {
     uint32_t tokens, hidden;
     uint32_t rows_per_token; /* 1, or top_k where "tokens" are slots */
     bool *token, *column;    /* [tokens], [hidden]: whether there is an error in it */
@@ -16,10 +16,10 @@ struct place {
     int32_t expert; /* the only one that all wrong tokens have and no other token has; -1: none */
 };
 
-enum gb_status place_new(const double *errors, uint32_t tokens, uint32_t hidden, const int32_t *ids, uint32_t top_k,
-                         struct place *place, struct gb_error *error);
-void place_free(struct place *place);
+enum gb_status error_location_new(const double *errors, uint32_t tokens, uint32_t hidden, const int32_t *ids,
+                                  uint32_t top_k, struct error_location *location, struct gb_error *error);
+void error_location_free(struct error_location *location);
 /* Fills in tokens, columns and expert, each where the error is confined to some. */
-void place_name(const struct place *place, uint32_t first_token, struct explanation *explanation);
+void error_location_name(const struct error_location *location, uint32_t first_token, struct explanation *explanation);
 
 #endif

@@ -95,12 +95,12 @@ static uint32_t coordinate_of(const struct stages *s, enum coordinate c, size_t 
 {
     return c == BY_SLOT     ? (uint32_t)(pair % s->top_k)
            : c == BY_EXPERT ? (uint32_t)s->ids[pair]
-                            : (uint32_t)(pair / s->top_k) + s->window->first;
+                            : (uint32_t)(pair / s->top_k) + s->diagnosis->first;
 }
 
 static uint32_t size_of(const struct stages *s, enum coordinate c)
 {
-    return c == BY_SLOT ? s->top_k : c == BY_EXPERT ? s->experts : s->tokens + s->window->first;
+    return c == BY_SLOT ? s->top_k : c == BY_EXPERT ? s->experts : s->tokens + s->diagnosis->first;
 }
 
 /* The pairs in `among` by one coordinate. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A search: what it keeps, and how a finding is verified in the whole window. */
+/* A search: what it keeps, and how a finding is verified in all tokens of the diagnosis. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ void search_free(struct search *q)
     free(q->weight);
 }
 
-enum gb_status search_new(struct window *w, struct search *q)
+enum gb_status search_new(struct diagnosis *w, struct search *q)
 {
     const struct gb_shape *shape = &w->trace.arguments.shape;
     uint32_t pairs = shape->tokens * shape->top_k;
@@ -70,7 +70,7 @@ enum gb_status search_new(struct window *w, struct search *q)
     }
     uint32_t wrong = 0;
     for (uint32_t j = 0; j < w->width; j++)
-        if (w->place.column[j])
+        if (w->location.column[j])
             q->column[wrong++] = j;
     uint32_t most = MOST_SAMPLES > 6 * shape->top_k ? MOST_SAMPLES : 6 * shape->top_k;
     q->samples = wrong < most ? wrong : most;
@@ -90,11 +90,11 @@ enum gb_status search_new(struct window *w, struct search *q)
 /* The wrong columns as an axis: as they are; those of a period; from the first to the last. false: there is none. */
 static bool hull(const struct search *q, int n, struct finding_axis *axis)
 {
-    const struct window *w = q->w;
-    const bool *wrong = w->place.column;
+    const struct diagnosis *w = q->w;
+    const bool *wrong = w->location.column;
     bool *all = malloc(w->width * sizeof *all), found = false;
     uint32_t first = 0, last = w->width - 1, low = UINT32_MAX, high = 0;
-    if (!all || !w->place.wrong_columns) {
+    if (!all || !w->location.wrong_columns) {
         free(all);
         return false;
     }
@@ -114,7 +114,7 @@ static bool hull(const struct search *q, int n, struct finding_axis *axis)
                 high = j % period > high ? j % period : high;
             }
         *axis = (struct finding_axis){.kind = AXIS_MODULO, .first = low, .count = high - low + 1, .period = period};
-        found = axis->count < period && w->place.wrong_columns >= 8 * axis->count;
+        found = axis->count < period && w->location.wrong_columns >= 8 * axis->count;
     }
     if (n == 2) {
         *axis = (struct finding_axis){.kind = AXIS_RANGE, .first = first, .count = last - first + 1};
@@ -144,7 +144,7 @@ void search_verify(struct search *q, const struct finding *f)
     q->status = stages_plant(&q->s, f, q->w->faulty, q->error);
     if (q->status != GB_OK)
         return;
-    double explains = window_explained(q->w, NULL, NULL);
+    double explains = diagnosis_explained(q->w, NULL, NULL);
     double left = fmax(1.0 - explains, EXACT), least = fmax(1.0 - q->best.explains, EXACT);
     bool better = left < 0.25 * least, simpler = left < 4.0 * least && finding_cost(f) < finding_cost(&q->best.finding);
     if (explains > 0.0 && (better || simpler || q->best.explains <= 0.0))

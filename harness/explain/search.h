@@ -15,7 +15,7 @@
 enum { MOST_SAMPLES = 192, MOST_EFFECTS = 8 };
 
 struct search {
-    struct window *w;
+    struct diagnosis *w;
     struct stages s;
     uint32_t *column; /* [samples], wrong columns of the results */
     uint32_t samples;
@@ -37,14 +37,14 @@ struct search {
     struct gb_error *error;
 };
 
-enum gb_status search_new(struct window *w, struct search *q);
+enum gb_status search_new(struct diagnosis *w, struct search *q);
 void search_free(struct search *q);
 bool search_late(const struct search *q);
 /* Done: nothing is left to explain. */
 bool search_done(const struct search *q);
 /* About as many products as a finding of the stage costs for so many pairs, down to its rows of `columns` results. */
 double search_products(const struct search *q, enum finding_stage stage, double pairs, double columns);
-/* Plants the finding in the window and keeps it if it explains more, or as much and is simpler. */
+/* Plants the finding in the diagnosis and keeps it if it explains more, or as much and is simpler. */
 void search_verify(struct search *q, const struct finding *f);
 /* The same with the elements that the wrong columns show, where the stage's elements are columns of the results. */
 void search_verify_places(struct search *q, const struct finding *f);

@@ -23,11 +23,11 @@ static double typical_of(const double *rows, size_t count)
 
 void search_try_outputs(struct search *q)
 {
-    const struct window *w = q->w;
+    const struct diagnosis *w = q->w;
     uint32_t *row = malloc(w->rows * sizeof *row), rows = 0;
     double *values = malloc((size_t)w->rows * w->width * sizeof *values);
     for (uint32_t t = 0; row && values && t < w->rows; t++)
-        if (w->place.token[t]) {
+        if (w->location.token[t]) {
             memcpy(values + (size_t)rows * w->width, w->values + (size_t)t * w->width, w->width * sizeof *values);
             row[rows++] = t;
         }
@@ -49,7 +49,7 @@ void search_try_outputs(struct search *q)
                     double m = effect_of(&found[i], clean, w->rows, w->rows_per_token, width, r, j);
                     would[r] |= finding_axis_has(&found[i].elements, j) &&
                                 !(fabs(m - clean[(size_t)r * width + j]) <= 2.0 * noise * (scale + fabs(m)));
-                    is[r] = w->place.token[r];
+                    is[r] = w->location.token[r];
                 }
             if (is && would &&
                 (gate_up ? pairs_describe(&q->s, is, would, &found[i]) : tokens_describe(&q->s, is, would, &found[i])))
@@ -90,7 +90,7 @@ static void settle_inverted(struct search *q, const struct finding *effect)
 {
     struct finding f = *effect;
     bool scaled = f.effect == FINDING_FACTOR || (f.effect == FINDING_CONSTANT && f.amount == 0.0);
-    if (q->w->place.wrong_columns < q->w->width && scaled && f.elements.kind != AXIS_ALL) {
+    if (q->w->location.wrong_columns < q->w->width && scaled && f.elements.kind != AXIS_ALL) {
         f.k = f.elements;
         f.elements = (struct finding_axis){.kind = AXIS_ALL};
         f.stage = FINDING_DOWN;
@@ -108,7 +108,7 @@ static void settle_inverted(struct search *q, const struct finding *effect)
 static void each_seen(struct search *q)
 {
     struct finding_axis all = {.kind = AXIS_ALL};
-    if (q->s.window->trace.arguments.activation_rules)
+    if (q->s.diagnosis->trace.arguments.activation_rules)
         search_each_effect(q, FINDING_REQUANT, all, search_settle);
     for (int stage = FINDING_ACT; stage >= FINDING_GATE; stage--) {
         search_each_effect(q, (enum finding_stage)stage, all, search_settle);
@@ -145,7 +145,7 @@ void search_try_inverted(struct search *q)
                 q->seen_pairs[first + k] = true;
                 row[rows++] = (uint32_t)(first + k);
             }
-            struct observed o = {s->window->trace.arguments.activation_rules ? FINDING_REQUANT : FINDING_ACT,
+            struct observed o = {s->diagnosis->trace.arguments.activation_rules ? FINDING_REQUANT : FINDING_ACT,
                                  s->requant,
                                  s->pairs,
                                  s->top_k,

@@ -6,7 +6,7 @@
 
 #include "harness/explain/search.h"
 
-/* An effect that makes what was seen of some rows: with the elements that have it, in the whole window. */
+/* An effect that makes what was seen of some rows: with the elements that have it, in all tokens of the diagnosis. */
 static void settle_seen(struct search *q, const struct finding *effect)
 {
     const struct observed *seen = q->seen;

@@ -43,7 +43,7 @@ static enum gb_status quantise(const struct stages *s, enum gb_operator operatio
                                uint32_t count, int32_t offset, const struct finding_axis *elements, double *values,
                                struct gb_error *error)
 {
-    struct gb_arguments a = s->window->trace.arguments;
+    struct gb_arguments a = s->diagnosis->trace.arguments;
     size_t codes_bytes, scales_bytes;
     if (!a.activation_rules) {
         widen(rows, (size_t)count * width, values);
@@ -78,13 +78,13 @@ enum gb_status stages_read(const struct stages *s, const gb_bf16 *rows, uint32_t
     return quantise(s, GB_GATE_UP, s->hidden, rows, count, 0, NULL, values, error);
 }
 
-enum gb_status stages_new(const struct window *w, struct stages *s, struct gb_error *error)
+enum gb_status stages_new(const struct diagnosis *w, struct stages *s, struct gb_error *error)
 {
     const struct trace *t = &w->trace;
     const struct gb_shape *shape = &t->arguments.shape;
     size_t pairs = (size_t)shape->tokens * shape->top_k, inner = pairs * shape->intermediate;
     size_t outer = pairs * shape->hidden, outputs = (size_t)shape->tokens * shape->hidden;
-    *s = (struct stages){.window = w,
+    *s = (struct stages){.diagnosis = w,
                          .tokens = shape->tokens,
                          .top_k = shape->top_k,
                          .pairs = (uint32_t)pairs,
@@ -142,7 +142,7 @@ const double *stages_array(const struct stages *s, enum finding_stage stage, uin
 
 bool stages_hit(const struct stages *s, const struct finding *f, size_t pair)
 {
-    uint32_t token = (uint32_t)(pair / s->top_k) + s->window->first, slot = (uint32_t)(pair % s->top_k);
+    uint32_t token = (uint32_t)(pair / s->top_k) + s->diagnosis->first, slot = (uint32_t)(pair % s->top_k);
     return s->ids[pair] >= 0 && finding_axis_has(&f->tokens, token) && finding_axis_has(&f->slots, slot) &&
            finding_axis_has(&f->experts, (uint32_t)s->ids[pair]);
 }
@@ -228,7 +228,7 @@ static int32_t *ids_of(const struct stages *s, const struct finding *f, const bo
 
 static struct gb_arguments apart(const struct stages *s, const int32_t *ids)
 {
-    struct gb_arguments a = s->window->pairs.arguments;
+    struct gb_arguments a = s->diagnosis->pairs.arguments;
     a.ids = ids;
     return a;
 }
@@ -267,7 +267,7 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
         a.x = x;
         a.intermediate = intermediate;
         status = gb_reference_gate_up_values(
-            gb_contract_of(&a, GB_GATE_UP, gb_order_name(s->window->trace.contract->order)), &a, &to, error);
+            gb_contract_of(&a, GB_GATE_UP, gb_order_name(s->diagnosis->trace.contract->order)), &a, &to, error);
     }
     for (size_t i = 0; status == GB_OK && i < inner; i++) {
         bool taken =
@@ -313,7 +313,7 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         memcpy(gate, s->gate, inner * sizeof *gate);
         memcpy(up, s->up, inner * sizeof *up);
         memcpy(act, s->act, inner * sizeof *act);
-        memcpy(rows, s->window->trace.intermediate, inner * sizeof *rows);
+        memcpy(rows, s->diagnosis->trace.intermediate, inner * sizeof *rows);
         if (f->stage <= FINDING_GATE_UP && reads_otherwise(f))
             status = project(s, f, asked, gate, up, error);
         else if (f->stage <= FINDING_GATE_UP)
@@ -326,7 +326,7 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         if (!asked[p] || !stages_hit(s, f, p))
             continue;
         if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
-            rows[i] = gb_bf16_encode(gb_gated(s->window->trace.arguments.activation, (float)gate[i], (float)up[i]));
+            rows[i] = gb_bf16_encode(gb_gated(s->diagnosis->trace.arguments.activation, (float)gate[i], (float)up[i]));
         else if (f->stage == FINDING_ACT)
             rows[i] = gb_bf16_encode((float)act[i]);
     }
@@ -346,8 +346,8 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
         enum gb_status status = GB_OK;
         for (size_t p = 0; status == GB_OK && f->effect == FINDING_SCALES && p < s->pairs; p++)
             if (asked[p] && stages_hit(s, f, p))
-                status = quantise(s, GB_DOWN, s->intermediate, s->window->trace.intermediate + p * s->intermediate, 1,
-                                  f->offset, &f->elements, operand + p * s->intermediate, error);
+                status = quantise(s, GB_DOWN, s->intermediate, s->diagnosis->trace.intermediate + p * s->intermediate,
+                                  1, f->offset, &f->elements, operand + p * s->intermediate, error);
         return status;
     }
     gb_bf16 *rows = malloc(inner * sizeof *rows);
@@ -364,7 +364,7 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
 /* Rows of down's products for numbers that no bf16 has: in float64. */
 static void multiply(const struct stages *s, const struct finding *f, const double *operand, double *slots)
 {
-    const struct gb_arguments *a = &s->window->trace.arguments;
+    const struct gb_arguments *a = &s->diagnosis->trace.arguments;
     double *row = malloc(s->intermediate * sizeof *row);
     for (size_t p = 0; row && p < s->pairs; p++)
         for (uint32_t j = 0; stages_hit(s, f, p) && j < s->hidden; j++) {
@@ -401,8 +401,8 @@ static enum gb_status contract_down(const struct stages *s, const struct finding
         a.intermediate = input;
         a.routing_weights = ones;
         a.output = results;
-        status =
-            gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->window->trace.contract->order)), &a, error);
+        status = gb_reference_down(gb_contract_of(&a, GB_DOWN, gb_order_name(s->diagnosis->trace.contract->order)), &a,
+                                   error);
     }
     for (size_t i = 0; status == GB_OK && i < outer; i++)
         if (ids[i / s->hidden] >= 0 &&
@@ -491,13 +491,13 @@ enum gb_status stages_plant(const struct stages *s, const struct finding *f, flo
     enum gb_status status = rows && slots && all ? GB_OK : no_memory(error);
     if (status == GB_OK) {
         memcpy(slots, s->slots, outer * sizeof *slots);
-        memcpy(rows, s->window->trace.intermediate, inner * sizeof *rows);
+        memcpy(rows, s->diagnosis->trace.intermediate, inner * sizeof *rows);
         for (size_t p = 0; p < s->pairs; p++)
             all[p] = true;
         if (f->stage <= FINDING_ACT)
             status = intermediate_under(s, f, all, rows, error);
     }
-    if (status == GB_OK && s->window->inner) {
+    if (status == GB_OK && s->diagnosis->inner) {
         for (size_t i = 0; i < inner; i++)
             results[i] = gb_bf16_decode(rows[i]);
     } else if (status == GB_OK) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to explain: every array of a window's layer in float64, and what a finding makes of them. */
+/* Private to explain: every array of a diagnosis's layer in float64, and what a finding makes of them. */
 #ifndef GB_HARNESS_EXPLAIN_STAGES_H
 #define GB_HARNESS_EXPLAIN_STAGES_H
 
@@ -8,7 +8,7 @@
 
 /* pairs = tokens * top_k. */
 struct stages {
-    const struct window *window;
+    const struct diagnosis *diagnosis;
     uint32_t tokens, top_k, pairs, hidden, intermediate, experts;
     const int32_t *ids; /* [pairs] */
     double *x;          /* [pairs, hidden], as gate_up reads it */
@@ -20,7 +20,7 @@ struct stages {
     double *output;     /* [tokens, hidden] */
 };
 
-enum gb_status stages_new(const struct window *window, struct stages *stages, struct gb_error *error);
+enum gb_status stages_new(const struct diagnosis *diagnosis, struct stages *stages, struct gb_error *error);
 void stages_free(struct stages *stages);
 
 /* The array of a stage, and its width; of FINDING_GATE_UP that of gate. */
@@ -49,7 +49,7 @@ enum gb_status stages_requantise(const struct stages *stages, const gb_bf16 *row
                                  struct gb_error *error);
 enum gb_status stages_read(const struct stages *stages, const gb_bf16 *rows, uint32_t count, double *values,
                            struct gb_error *error);
-/* The window's results under a finding, computed by the operators of the contract. results: [rows, width]. */
+/* The results under a finding, computed by the operators of the contract. results: [rows, width]. */
 enum gb_status stages_plant(const struct stages *stages, const struct finding *finding, float *results,
                             struct gb_error *error);
 

@@ -2,8 +2,8 @@
 /*
  * In which sequence stages and effects are tried: what each stage's elements would have to be for the errors seen, or,
  * where errors do not tell that, what each effect everywhere would make of single tokens; the pairs that have it follow
- * by least squares. What is found is planted in the whole window by the contract's operators, and what that explains is
- * what counts.
+ * by least squares. What is found is planted in all tokens of the diagnosis by the contract's operators, and what that
+ * explains is what counts.
  */
 #include "harness/explain/search.h"
 #include "harness/run/progress.h"
@@ -31,7 +31,7 @@ static void each_stage(struct search *q)
     }
 }
 
-enum gb_status structure_search(struct window *w, double products, struct structure *best, struct gb_error *error)
+enum gb_status structure_search(struct diagnosis *w, double products, struct structure *best, struct gb_error *error)
 {
     struct search q = {.most = products, .status = GB_OK, .error = error};
     q.status = search_new(w, &q);
@@ -53,7 +53,7 @@ enum gb_status structure_search(struct window *w, double products, struct struct
     return q.status;
 }
 
-enum gb_status structure_plant(const struct window *w, const struct finding *finding, float *results,
+enum gb_status structure_plant(const struct diagnosis *w, const struct finding *finding, float *results,
                                struct gb_error *error)
 {
     struct stages s;

@@ -10,11 +10,12 @@ struct structure {
     double explains; /* the share of the squared error */
 };
 
-/* Looks for one finding that explains the window's errors, with about so many products at most. explains 0: there is
+/* Looks for one finding that explains the errors, with about so many products at most. explains 0: there is
  * none. w->faulty is overwritten. GB_ENOMEM. */
-enum gb_status structure_search(struct window *window, double products, struct structure *best, struct gb_error *error);
-/* The window's results under a finding: results, [rows, width]. GB_ENOMEM. */
-enum gb_status structure_plant(const struct window *window, const struct finding *finding, float *results,
+enum gb_status structure_search(struct diagnosis *diagnosis, double products, struct structure *best,
+                                struct gb_error *error);
+/* The results under a finding: results, [rows, width]. GB_ENOMEM. */
+enum gb_status structure_plant(const struct diagnosis *diagnosis, const struct finding *finding, float *results,
                                struct gb_error *error);
 
 #endif

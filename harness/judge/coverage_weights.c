@@ -99,9 +99,10 @@ static void count_expert(const struct gb_layer *l, uint32_t expert, struct histo
         count_matrix(&matrices[p], &h[p]);
 }
 
-static void add(struct histogram *to, const struct histogram *from)
+static void add(struct histogram *to, const struct histogram *from, enum gb_format format)
 {
-    for (unsigned i = 0; i < CODES; i++)
+    unsigned codes = gb_format_find(format)->codes == GB_CODEC_BF16 ? CODES : 256;
+    for (unsigned i = 0; i < codes; i++)
         to->code[i] += from->code[i];
     for (unsigned i = 0; i < SCALES; i++)
         to->scale[i] += from->scale[i];
@@ -204,7 +205,7 @@ enum gb_status coverage_measure_weights(const struct gb_fixture *f, uint32_t tok
 #pragma omp critical
             if (own)
                 for (unsigned p = 0; p < 3; p++)
-                    add(&all[p], &own[p]);
+                    add(&all[p], &own[p], f->weights);
             else
                 status = GB_ENOMEM;
             free(own);

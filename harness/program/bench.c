@@ -346,7 +346,7 @@ static enum gb_status check_targets(const struct bench_options *o, struct gb_err
 }
 
 /* What all cases have in common. */
-static void describe_bench(json_t *record, const struct bench_options *o)
+static void add_bench(json_t *record, const struct bench_options *o)
 {
     const json_t *cases = json_object_get(record, "cases");
     int timed = 0;
@@ -400,7 +400,7 @@ static int run_bench(int argc, char **argv)
         code = command_error("bench", "%s", error.message);
     if (code == EXIT_PASS) {
         enum verdict verdict = record_finish(record, &totals, -1, clock_seconds() - began);
-        describe_bench(record, &o);
+        add_bench(record, &o);
         code = write_reports(&o, record, verdict_exit_code(verdict));
     }
     remove_problems(&made, code == EXIT_PASS || !json_array_size(json_object_get(record, "cases")));

@@ -17,7 +17,7 @@
 #include "quant/quant.h"
 
 /* Which checks of each policy saw it. */
-static json_t *describe_detections(const struct power *p, const struct detection *detections)
+static json_t *detections_to_json(const struct power *p, const struct detection *detections)
 {
     json_t *object = json_object();
     for (uint32_t g = 0; g < p->policy_count; g++) {
@@ -52,7 +52,7 @@ static void measure(const struct power *p, json_t *object)
         }
     }
     json_object_set_new(object, "changed", json_integer((json_int_t)changed));
-    json_object_set_new(object, "relative_l2", describe_number(sqrt(errors / squares)));
+    json_object_set_new(object, "relative_l2", number_to_json(sqrt(errors / squares)));
 }
 
 /* What each policy made of all faults. */
@@ -79,7 +79,7 @@ static enum gb_status plant(struct power *p, const struct trace *traces, const s
     status = power_look(p, detections, error);
     if (status != GB_OK)
         return status;
-    json_object_set_new(object, "caught_by", describe_detections(p, detections));
+    json_object_set_new(object, "caught_by", detections_to_json(p, detections));
     status = power_look_staged(p, object, error);
     if (status != GB_OK)
         return status;

@@ -161,12 +161,12 @@ enum gb_status power_detection_limits(struct power *power, uint32_t policy, json
         status = bisect(&s, scale_row, 0x1p-26, 0x1p4, false, &down_row, error);
     if (status == GB_OK)
         json_object_set_new(object, "detection_limits",
-                            json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "scale", describe_number(all),
-                                      "scale_of_a_row", describe_number(row), "noise_of_the_intermediate",
-                                      describe_number(noise), "lost_rows", describe_number(rows), "rows",
-                                      (json_int_t)s.row_count, "lost_elements", describe_number(elements), "elements",
-                                      (json_int_t)s.elements, "scale_given_the_intermediate", describe_number(down),
-                                      "scale_of_a_row_given_the_intermediate", describe_number(down_row)));
+                            json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "scale", number_to_json(all),
+                                      "scale_of_a_row", number_to_json(row), "noise_of_the_intermediate",
+                                      number_to_json(noise), "lost_rows", number_to_json(rows), "rows",
+                                      (json_int_t)s.row_count, "lost_elements", number_to_json(elements), "elements",
+                                      (json_int_t)s.elements, "scale_given_the_intermediate", number_to_json(down),
+                                      "scale_of_a_row_given_the_intermediate", number_to_json(down_row)));
     free(s.rows);
     return status;
 }

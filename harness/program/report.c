@@ -76,9 +76,12 @@ static enum gb_status draw_json(FILE *page, const char *path, struct gb_error *e
         return gb_fail(error, GB_EFORMAT, "%s: %s; give a study's HDF5 file or a JSON record", path,
                        *reason.text ? reason.text : "is no JSON object");
     }
-    html_record(page, base(path), record);
+    const char *schema = json_string_value(json_object_get(record, "schema"));
+    bool ours = schema && !strncmp(schema, "gaugeblock", strlen("gaugeblock"));
+    if (ours)
+        html_record(page, base(path), record);
     json_decref(record);
-    return GB_OK;
+    return ours ? GB_OK : gb_fail(error, GB_EFORMAT, "%s: has no schema of gaugeblock's: it is no record", path);
 }
 
 static enum gb_status draw_study(FILE *page, const char *path, struct gb_error *error)

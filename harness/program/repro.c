@@ -80,26 +80,27 @@ void repro_kernel(char *text, const struct case_request *r, const char *path, co
     add_common(text, r->timeout_s, r->policy_name, anywhere);
 }
 
-void repro_outputs(char *text, const struct case_request *r, const char *outputs, const struct claim *claim)
+void repro_outputs(char *text, const struct case_request *r, const char *outputs,
+                   const struct declared_precision *declared)
 {
     start(text, r->path);
     add_option(text, "--outputs", outputs);
     if (r->batches_text)
         add_option(text, "--batch", r->batches_text);
-    if (claim->operation)
-        add_option(text, "--operator", operator_name(claim->operation));
-    if (claim->order)
-        add_option(text, "--order", claim->order);
-    if (claim->activations != r->fixture->activations)
-        add_option(text, "--activations", gb_format_name(claim->activations));
-    if (claim->scales)
-        add_option(text, "--scales", claim->scales);
-    if (claim->open_silu)
+    if (declared->operation)
+        add_option(text, "--operator", operator_name(declared->operation));
+    if (declared->order)
+        add_option(text, "--order", declared->order);
+    if (declared->activations != r->fixture->activations)
+        add_option(text, "--activations", gb_format_name(declared->activations));
+    if (declared->scales)
+        add_option(text, "--scales", declared->scales);
+    if (declared->open_silu)
         add_word(text, "--open-silu");
-    if (claim->roundings_text)
-        add_option(text, "--rounding", claim->roundings_text);
-    if (claim->accumulator_bits != FP32_SIGNIFICAND_BITS)
-        add_number(text, "--accumulator-bits", claim->accumulator_bits);
+    if (declared->roundings_text)
+        add_option(text, "--rounding", declared->roundings_text);
+    if (declared->accumulator_bits != FP32_SIGNIFICAND_BITS)
+        add_number(text, "--accumulator-bits", declared->accumulator_bits);
     add_common(text, r->timeout_s, r->policy_name, false);
 }
 

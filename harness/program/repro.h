@@ -14,7 +14,8 @@ enum { REPRO_BYTES = 32768 }; /* of a line: five paths of PATH_MAX, quoted */
 void repro_kernel(char *text, const struct case_request *r, const char *path, const struct selected *s, uint32_t batch,
                   bool anywhere);
 /* A file of outputs, with all that is claimed for it. */
-void repro_outputs(char *text, const struct case_request *r, const char *outputs, const struct claim *claim);
+void repro_outputs(char *text, const struct case_request *r, const char *outputs,
+                   const struct declared_precision *declared);
 /* A fixture that is refused; batches: of --batch, or NULL. */
 void repro_refused(char *text, const char *path, const char *batches, unsigned timeout_s);
 

@@ -153,21 +153,21 @@ void case_report_bad_truth(const struct case_list *cases)
 }
 
 /* What a file of outputs claims to be: a layer, with its routing or not, or a router alone. */
-static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path, const struct claim *claim,
-                                  const struct gb_outputs *outputs)
+static struct gb_kernel kernel_of(const struct gb_fixture *f, const char *path,
+                                  const struct declared_precision *declared, const struct gb_outputs *outputs)
 {
     struct gb_kernel kernel = {
         .name = path,
-        .operation = claim->operation ? claim->operation : operator_of_outputs(f, outputs)->operation,
+        .operation = declared->operation ? declared->operation : operator_of_outputs(f, outputs)->operation,
         .weights = f->weights,
-        .activations = claim->activations,
+        .activations = declared->activations,
         .output = gb_fixture_exchanges(f)   ? outputs->combined_format
                   : gb_fixture_quantises(f) ? GB_FP32
                                             : outputs->layer[0].format,
-        .flags = claim->open_silu ? GB_OPEN_SILU : 0,
-        .order = claim->order,
-        .accumulator_bits = claim->accumulator_bits,
-        .roundings = claim->roundings,
+        .flags = declared->open_silu ? GB_OPEN_SILU : 0,
+        .order = declared->order,
+        .accumulator_bits = declared->accumulator_bits,
+        .roundings = declared->roundings,
     };
     return kernel;
 }
@@ -197,14 +197,14 @@ static enum gb_status write_limits(const struct case_request *r, const struct ru
 }
 
 enum gb_status case_outputs(struct case_list *cases, const struct case_request *r, const char *outputs_path,
-                            const struct claim *claim, struct gb_error *error)
+                            const struct declared_precision *declared, struct gb_error *error)
 {
     const struct gb_fixture *f = r->fixture;
     struct gb_outputs *outputs;
     char repro[REPRO_BYTES];
-    repro_outputs(repro, r, outputs_path, claim);
+    repro_outputs(repro, r, outputs_path, declared);
     double began = clock_seconds();
-    int code = gb_fixture_quantises(f) ? input_codes(outputs_path, claim->scales, f, r->timeout_s, &outputs, error)
+    int code = gb_fixture_quantises(f) ? input_codes(outputs_path, declared->scales, f, r->timeout_s, &outputs, error)
                                        : input_outputs(outputs_path, f, r->timeout_s, &outputs, error);
     double seconds = clock_seconds() - began;
     if (code == EXIT_PASS && check_tokens(r, outputs_path, outputs, error) != GB_OK) {
@@ -219,7 +219,7 @@ enum gb_status case_outputs(struct case_list *cases, const struct case_request *
         e->seconds = seconds;
         return GB_OK;
     }
-    struct run_case subject = {.kernel = kernel_of(f, outputs_path, claim, outputs),
+    struct run_case subject = {.kernel = kernel_of(f, outputs_path, declared, outputs),
                                .library = "",
                                .repro = repro,
                                .outputs = outputs,

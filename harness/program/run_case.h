@@ -22,6 +22,6 @@ enum gb_status case_refused(struct case_list *cases, const char *path, const cha
                             int code, const char *reason, struct gb_error *error);
 /* Judges a file of outputs by what is claimed for it. */
 enum gb_status case_outputs(struct case_list *cases, const struct case_request *request, const char *outputs_path,
-                            const struct claim *claim, struct gb_error *error);
+                            const struct declared_precision *declared, struct gb_error *error);
 
 #endif

@@ -67,6 +67,7 @@ enum {
     OPTION_ORIGINAL,
     OPTION_INPUT_SCALES,
     OPTION_ACTIVATIONS,
+    OPTION_REMEDY,
     OPTION_EXCLUDE
 };
 
@@ -101,6 +102,10 @@ static const struct argp_option options[] = {
     {"input-scales", OPTION_INPUT_SCALES, "DIR", 0,
      "sensitivity: a checkpoint whose static scales of activations are used; calibrated by default", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0, "sensitivity: what activations are quantised to, nvfp4 by default",
+     0},
+    {"remedy", OPTION_REMEDY, "WHAT", 0,
+     "sensitivity: what experts are left in, bf16 (default) or mxfp8; dynamic: they get a scale of activations for each "
+     "token",
      0},
     {"exclude", OPTION_EXCLUDE, "FILE", 0,
      "sensitivity: write the experts to leave in bf16, as quantisers take them (JSON)", 0},
@@ -158,8 +163,8 @@ static void check_sensitivity(struct argp_state *state, struct study_options *o)
 {
     const struct sensitivity_options *s = &o->sensitivity;
     if (strcmp(o->kind, "sensitivity")) {
-        if (s->original || s->input_scales || s->activations || s->exclude)
-            usage_error(state, "--original, --input-scales, --activations and --exclude go with sensitivity");
+        if (s->original || s->input_scales || s->activations || s->remedy || s->exclude)
+            usage_error(state, "--original, --input-scales, --activations, --remedy and --exclude go with sensitivity");
         return;
     }
     if (o->inputs != 1 || !o->input[0].path || !s->original)
@@ -256,6 +261,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_ACTIVATIONS:
         o->sensitivity.activations = argument;
+        return 0;
+    case OPTION_REMEDY:
+        o->sensitivity.remedy = argument;
         return 0;
     case OPTION_EXCLUDE:
         o->sensitivity.exclude = argument;
@@ -574,13 +582,16 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "drift|closeness|sensitivity [FIXTURE...]",
-    .doc = "Measure what formats of activations, orders and places of rounding cost, layer after layer.\v"
-           "drift: the residual stream of every path against float64. closeness: how many times farther from float64\n"
-           "than bf16 activations. sensitivity: which experts lose most, and what leaving them in bf16 takes away.\n"
-           "Ctrl-C leaves a file that --resume goes on with; the exit code is then 3.\n\n"
-           "Examples:\n"
-           "  gaugeblock study drift tiny.h5 -o drift.h5\n"
-           "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 --format mxfp8 --table closeness.md",
+    .doc =
+        "Measure what formats of activations, orders and places of rounding cost, layer after layer.\v"
+        "drift: the residual stream of every path against float64. closeness: how many times farther from float64\n"
+        "than bf16 activations. sensitivity: which experts lose most, and what leaving them in bf16 takes away.\n"
+        "Ctrl-C leaves the --record of drift and closeness so far, which --resume goes on with; the exit code is then "
+        "3.\n\n"
+        "Examples:\n"
+        "  gaugeblock study drift tiny.h5 -o drift.h5\n"
+        "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 --format mxfp8 --table closeness.md\n"
+        "  gaugeblock study sensitivity quantised.h5 --original CHECKPOINT_DIR --exclude exclude.json",
 };
 
 static void command_line(int argc, char **argv, char *text, size_t bytes)

@@ -26,7 +26,7 @@ struct verify_options {
     const char *subjects[MAX_LIBRARIES - 2], *outputs[MAX_OUTPUTS];
     uint32_t argument_count, pattern_count, report_count, subject_count, outputs_count;
     const char *batches, *policy_name, *minimal, *limits;
-    struct claim claim;
+    struct declared_precision declared;
     struct policy policy;
     struct coverage_demand demand;
     long long expect; /* negative: not given */
@@ -121,7 +121,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_OPERATOR:
         if (strcmp(argument, operator_name(GB_LAYER)) && strcmp(argument, operator_name(GB_DOWN)))
             usage_error(state, "--operator %s: give layer or down", argument);
-        o->claim.operation = operator_named(argument)->operation;
+        o->declared.operation = operator_named(argument)->operation;
         return 0;
     case OPTION_NO_DIAGNOSIS:
         o->undiagnosed = true;
@@ -130,26 +130,26 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->limits = argument;
         return 0;
     case OPTION_ORDER:
-        o->claim.order = argument;
+        o->declared.order = argument;
         return 0;
     case OPTION_ACTIVATIONS:
-        if (!gb_format_parse(argument, &o->claim.activations))
+        if (!gb_format_parse(argument, &o->declared.activations))
             usage_error(state, "--activations %s: give bf16, nvfp4, mxfp8 or fp8", argument);
         return 0;
     case OPTION_ROUNDING:
-        if (claim_roundings(&o->claim, argument, &error) != GB_OK)
+        if (declare_roundings(&o->declared, argument, &error) != GB_OK)
             usage_error(state, "%s", error.message);
         return 0;
     case OPTION_BITS:
         if (!parse_number(argument, 8, 53, &value))
             usage_error(state, "--accumulator-bits %s: give a whole number from 8 to 53", argument);
-        o->claim.accumulator_bits = (uint32_t)value;
+        o->declared.accumulator_bits = (uint32_t)value;
         return 0;
     case OPTION_SCALES:
-        o->claim.scales = argument;
+        o->declared.scales = argument;
         return 0;
     case OPTION_OPEN_SILU:
-        o->claim.open_silu = true;
+        o->declared.open_silu = true;
         return 0;
     case OPTION_BATCH:
         o->batches = argument;
@@ -192,20 +192,21 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "%s", error.message);
         if (o->outputs_count && (o->fixtures.count > 1 || o->pattern_count || o->subject_count))
             usage_error(state, "--outputs goes with one fixture, and without --kernel and --subject");
-        if ((o->claim.order || o->claim.roundings_text || o->claim.accumulator_bits || o->claim.activations) &&
+        if ((o->declared.order || o->declared.roundings_text || o->declared.accumulator_bits ||
+             o->declared.activations) &&
             !o->outputs_count)
             usage_error(state, "--order, --activations, --rounding and --accumulator-bits go with --outputs");
-        if ((o->claim.operation || o->limits) && o->outputs_count != 1)
+        if ((o->declared.operation || o->limits) && o->outputs_count != 1)
             usage_error(state, "--operator and --limits go with one --outputs");
-        if ((o->claim.scales || o->claim.open_silu) && o->outputs_count != 1)
+        if ((o->declared.scales || o->declared.open_silu) && o->outputs_count != 1)
             usage_error(state, "--scales and --open-silu go with one --outputs");
         if (o->minimal && o->outputs_count)
             usage_error(state, "--minimise goes without --outputs");
-        if (o->claim.order && (o->claim.roundings_text || o->claim.accumulator_bits))
+        if (o->declared.order && (o->declared.roundings_text || o->declared.accumulator_bits))
             usage_error(state, "--order claims every rounding of a contract: give it without --rounding and "
                                "--accumulator-bits");
-        if (!o->claim.accumulator_bits)
-            o->claim.accumulator_bits = FP32_SIGNIFICAND_BITS;
+        if (!o->declared.accumulator_bits)
+            o->declared.accumulator_bits = FP32_SIGNIFICAND_BITS;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -244,7 +245,7 @@ static enum gb_status evaluate_outputs(struct case_list *cases, const struct ver
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i < o->outputs_count; i++) {
         progress_enter((double)i / o->outputs_count, (i + 1.0) / o->outputs_count);
-        status = case_outputs(cases, request, o->outputs[i], &o->claim, error);
+        status = case_outputs(cases, request, o->outputs[i], &o->declared, error);
         progress_leave();
     }
     return status;
@@ -270,15 +271,16 @@ static enum gb_status cover(json_t *record, struct case_list *cases, const struc
 }
 
 /* What --outputs claims fits the fixture; activations that are not said are its own. */
-static enum gb_status check_claim(const struct gb_fixture *f, struct claim *claim, struct gb_error *error)
+static enum gb_status check_declared(const struct gb_fixture *f, struct declared_precision *declared,
+                                     struct gb_error *error)
 {
-    claim->activations = claim->activations ? claim->activations : f->activations;
-    if (claim->activations != GB_BF16 && claim->activations != f->activations)
+    declared->activations = declared->activations ? declared->activations : f->activations;
+    if (declared->activations != GB_BF16 && declared->activations != f->activations)
         return gb_fail(error, GB_EINVAL, "--activations %s: the fixture has %s; give that or bf16",
-                       gb_format_name(claim->activations), gb_format_name(f->activations));
-    if (claim->order && !gb_contract_find(f->weights, claim->activations, claim->order))
+                       gb_format_name(declared->activations), gb_format_name(f->activations));
+    if (declared->order && !gb_contract_find(f->weights, declared->activations, declared->order))
         return gb_fail(error, GB_EINVAL, "--order %s: no contract for %s weights has it; see gaugeblock list contracts",
-                       claim->order, gb_format_name(f->weights));
+                       declared->order, gb_format_name(f->weights));
     return GB_OK;
 }
 
@@ -296,28 +298,28 @@ static enum gb_status check_arrays(struct case_list *cases, struct verify_option
                                    struct case_request *request, struct gb_error *error)
 {
     const struct operator_row *row = operator_of(request->fixture);
-    const char *unfit = o->claim.order && !row->order ? "order"
-                        : o->claim.roundings_text     ? "rounding"
-                        : o->claim.activations        ? "activations"
-                        : o->claim.operation          ? "operator"
-                        : o->limits                   ? "limits"
-                        : o->minimal                  ? "minimise"
-                        : o->demand.text              ? "require-coverage"
-                                                      : NULL;
+    const char *unfit = o->declared.order && !row->order ? "order"
+                        : o->declared.roundings_text     ? "rounding"
+                        : o->declared.activations        ? "activations"
+                        : o->declared.operation          ? "operator"
+                        : o->limits                      ? "limits"
+                        : o->minimal                     ? "minimise"
+                        : o->demand.text                 ? "require-coverage"
+                                                         : NULL;
     if (unfit)
         return gb_fail(error, GB_EINVAL, "%s: --%s goes with problems of layers; this is one of %s",
                        path_end(request->path), unfit, row->name);
-    if (o->claim.open_silu && !(row->flags & GB_OPEN_SILU))
+    if (o->declared.open_silu && !(row->flags & GB_OPEN_SILU))
         return gb_fail(error, GB_EINVAL, "%s: --open-silu goes with silu_mul_quantise; this is a problem of %s",
                        path_end(request->path), row->name);
-    if (o->claim.order && strcmp(o->claim.order, row->order))
+    if (o->declared.order && strcmp(o->declared.order, row->order))
         return gb_fail(error, GB_EINVAL, "%s: --order %s: %s has the order %s alone", path_end(request->path),
-                       o->claim.order, row->name, row->order);
+                       o->declared.order, row->name, row->order);
     if (row->over_ranks && (request->batch_count > 1 || request->batches[0] != request->fixture->shape.tokens))
         return gb_fail(error, GB_EINVAL, "%s: --batch: the tokens of all ranks, %u, are judged together",
                        path_end(request->path), request->fixture->shape.tokens);
     struct verify_options plain = *o;
-    plain.claim.activations = GB_BF16;
+    plain.declared.activations = GB_BF16;
     progress_enter(0.2, 0.96);
     enum gb_status status = o->outputs_count ? evaluate_outputs(cases, &plain, request, error)
                                              : evaluate_kernels(cases, &plain, catalogue, request, error);
@@ -334,9 +336,9 @@ static enum gb_status evaluate_fixture(json_t *record, struct case_list *cases, 
     struct baseline *reference;
     if (!operator_of(f)->layers)
         return check_arrays(cases, o, catalogue, request, error);
-    if (o->claim.scales || o->claim.open_silu)
+    if (o->declared.scales || o->declared.open_silu)
         return gb_fail(error, GB_EINVAL, "--scales and --open-silu go with problems of quantisers, not of layers");
-    enum gb_status status = o->outputs_count ? check_claim(f, &o->claim, error) : GB_OK;
+    enum gb_status status = o->outputs_count ? check_declared(f, &o->declared, error) : GB_OK;
     progress_enter(0.2, 0.3);
     if (status == GB_OK)
         status = baselines_get(request->baselines, fixture_contract(f), &reference, error);

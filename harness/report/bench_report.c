@@ -37,7 +37,7 @@ static void collect(const json_t *cases, struct line *l)
 }
 
 /* NULL: fewer than three amounts of bytes. */
-static json_t *describe_line(const struct line *l)
+static json_t *line_to_json(const struct line *l)
 {
     double fixed, slope, c00, c01, c11, chisq, largest = 0.0;
     if (l->amounts < 3 ||
@@ -46,8 +46,8 @@ static json_t *describe_line(const struct line *l)
     for (size_t n = 0; n < l->count; n++)
         largest = fmax(largest, fabs((fixed + slope * l->bytes[n]) / l->us[n] - 1.0));
     return json_pack("{s:s, s:s, s:i, s:o, s:o, s:o}", "subject", l->subject, "weights", l->weights, "times",
-                     (int)l->count, "fixed_us", describe_number(fixed), "gb_per_s", describe_number(1e-3 / slope),
-                     "largest_deviation", describe_number(largest));
+                     (int)l->count, "fixed_us", number_to_json(fixed), "gb_per_s", number_to_json(1e-3 / slope),
+                     "largest_deviation", number_to_json(largest));
 }
 
 static bool described(const json_t *growth, const struct line *l)
@@ -77,7 +77,7 @@ void bench_growth(json_t *record)
         if (described(growth, &l))
             continue;
         collect(cases, &l);
-        json_t *line = describe_line(&l);
+        json_t *line = line_to_json(&l);
         if (line)
             json_array_append_new(growth, line);
     }

@@ -184,7 +184,8 @@ void html_chart_interval(const struct html_chart *c, int series, double row, con
                 y, x_of(c, high));
     fprintf(c->stream, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"var(--s%d)\"><title>", x_of(c, value), y, s);
     html_text(c->stream, label);
-    fprintf(c->stream, ": %.4g (%.4g to %.4g)</title></circle>\n", value, low, high);
+    fprintf(c->stream, isnan(low) ? ": %.4g</title></circle>\n" : ": %.4g (%.4g to %.4g)</title></circle>\n", value,
+            low, high);
 }
 
 void html_chart_rule(const struct html_chart *c, double x)

@@ -48,13 +48,14 @@ static uint32_t worst_layer(const struct page *p, enum study_truth truth, uint32
 /* Whether a path cannot be told from the closest one, of whose error it has this ratio. */
 static bool equal(struct study_interval ratio)
 {
-    return ratio.low <= 1.0 || ratio.value < 1.005;
+    return !(ratio.low > 1.0) || ratio.value < 1.005; /* of one token there is no interval */
 }
 
 /* Which path is closest, by how much and how sure. */
 static void closest(const struct page *p, enum study_truth truth)
 {
     const struct study_case *c = p->c;
+    char text[STUDY_INTERVAL_TEXT];
     uint32_t best = 0, second = 0;
     double error = INFINITY, next = INFINITY;
     for (uint32_t i = 0; i < c->paths; i++) {
@@ -67,9 +68,9 @@ static void closest(const struct page *p, enum study_truth truth)
         best = 0; /* the plainest of equals */
     struct study_interval of_best = study_relative_l2(c, &p->resamples, STUDY_OPEN_LOOP, truth, c->layers - 1, best);
     fprintf(p->stream,
-            "<li><b>Closest to %s:</b> <code>%s</code>. Its residual stream ends %.3g %% off (95 %% interval %.3g to "
-            "%.3g %%).",
-            against(truth), p->names[best], 100.0 * of_best.value, 100.0 * of_best.low, 100.0 * of_best.high);
+            "<li><b>Closest to %s:</b> <code>%s</code>. Its residual stream ends %.3g %% off (95 %% interval %s).",
+            against(truth), p->names[best], 100.0 * of_best.value,
+            study_interval_text(of_best, 100.0, "%.3g to %.3g %%", text));
     for (uint32_t i = 0; i < c->paths; i++) {
         struct study_interval r =
             study_ratio(&p->resamples, errors + (size_t)i * c->samples, errors + (size_t)best * c->samples);
@@ -82,9 +83,8 @@ static void closest(const struct page *p, enum study_truth truth)
         struct study_interval r =
             study_ratio(&p->resamples, errors + (size_t)second * c->samples, errors + (size_t)best * c->samples);
         fprintf(p->stream,
-                " The next one that differs from it, <code>%s</code>, is %.3g times as far (95 %% interval %.3g to "
-                "%.3g).",
-                p->names[second], r.value, r.low, r.high);
+                " The next one that differs from it, <code>%s</code>, is %.3g times as far (95 %% interval %s).",
+                p->names[second], r.value, study_interval_text(r, 1.0, "%.3g to %.3g", text));
     }
     bool first = true;
     for (uint32_t i = 0; i < c->paths; i++) {
@@ -111,13 +111,13 @@ static void next_token(const struct page *p)
         }
     }
     struct study_interval top = study_top_agreement(p->c, STUDY_AGAINST_BF16, farthest);
-    fprintf(
-        p->stream,
-        "<li><b>Next token:</b> of all paths <code>%s</code> moves its distribution farthest from that of "
-        "<code>%s</code>, by %.2g nats (95 %% interval %.2g to %.2g); the most probable token is the same for %.3g %% "
-        "of the tokens (95 %% interval %.3g to %.3g %%).</li>\n",
-        p->names[farthest], p->names[0], most.value, most.low, most.high, 100.0 * top.value, 100.0 * top.low,
-        100.0 * top.high);
+    char text[STUDY_INTERVAL_TEXT];
+    fprintf(p->stream,
+            "<li><b>Next token:</b> of all paths <code>%s</code> moves its distribution farthest from that of "
+            "<code>%s</code>, by %.2g nats (95 %% interval %s); the most probable token is the same for %.3g %% "
+            "of the tokens (95 %% interval %.3g to %.3g %%).</li>\n",
+            p->names[farthest], p->names[0], most.value, study_interval_text(most, 1.0, "%.2g to %.2g", text),
+            100.0 * top.value, 100.0 * top.low, 100.0 * top.high);
 }
 
 static void answers(const struct page *p)
@@ -290,7 +290,7 @@ static void summary_table(const struct page *p, enum study_truth truth)
         "path",        "relative L2",  "95 % interval", "min cosine", "SQNR, dB",
         "max |error|", "max bf16 ulp", "changed",       "growth",     "layer outputs, times farther"};
     const struct study_case *c = p->c;
-    char caption[160], cells[COLUMNS][CELL];
+    char caption[160], cells[COLUMNS][CELL], text[STUDY_INTERVAL_TEXT];
     snprintf(caption, sizeof caption, "Residual stream after layer %.0f against %s", c->model_layer[c->layers - 1],
              against(truth));
     html_table_begin(p->stream, caption, heads, COLUMNS);
@@ -301,14 +301,14 @@ static void summary_table(const struct page *p, enum study_truth truth)
         struct study_interval times = study_closeness(c, &p->resamples, truth, i, c->layers);
         cell(cells, 0, "%s", p->names[i]);
         cell(cells, 1, "%.3e", r.value);
-        cell(cells, 2, "%.2e to %.2e", r.low, r.high);
+        cell(cells, 2, "%s", study_interval_text(r, 1.0, "%.2e to %.2e", text));
         cell(cells, 3, "%.8f", f.cosine_min);
         cell(cells, 4, "%.1f", f.sqnr_db);
         cell(cells, 5, "%.2e", f.max_abs);
         cell(cells, 6, "%.0f", f.max_ulp);
         cell(cells, 7, "%.0f", f.changed);
         cell(cells, 8, isnan(g.exponent.value) ? "" : "%.2f \xc2\xb1 %.2f", g.exponent.value, g.error);
-        cell(cells, 9, i ? "%.3f (%.3f to %.3f)" : "1", times.value, times.low, times.high);
+        cell(cells, 9, i ? "%.3f (%s)" : "1", times.value, study_interval_text(times, 1.0, "%.3f to %.3f", text));
         put(p->stream, cells, COLUMNS);
     }
     html_table_end(p->stream);

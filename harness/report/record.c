@@ -173,7 +173,7 @@ static json_t *record_subject(const char *name, const char *library, const struc
     return subject;
 }
 
-static json_t *describe_rerouted(const struct routing_difference *d)
+static json_t *rerouted_to_json(const struct routing_difference *d)
 {
     return json_pack("{s:i, s:i, s:i, s:I}", "expert_sets", (int)d->sets, "weights_only", (int)d->weights,
                      "slot_order_only", (int)d->order, "max_ulp", (json_int_t)d->max_ulp);
@@ -191,15 +191,15 @@ static json_t *case_json(const struct case_entry *e, json_t *fixture)
     if (!one)
         return NULL;
     if (r->judged) {
-        json_object_set_new(one, "checks", describe_checks(r));
-        json_object_set_new(one, "metrics", describe_figures(r));
+        json_object_set_new(one, "checks", checks_to_json(r));
+        json_object_set_new(one, "metrics", figures_to_json(r));
     }
     if (e->rerouted_tokens) {
         json_object_set_new(one, "rerouted_tokens", json_integer(e->rerouted_tokens));
-        json_object_set_new(one, "rerouted", describe_rerouted(&e->rerouted));
+        json_object_set_new(one, "rerouted", rerouted_to_json(&e->rerouted));
     }
     if (e->explanation) {
-        json_object_set_new(one, "explanation", describe_explanation(e->explanation));
+        json_object_set_new(one, "explanation", explanation_to_json(e->explanation));
         json_object_set_new(one, "diagnosis", record_string(e->explanation->text));
     }
     if (e->note[0])
@@ -207,9 +207,9 @@ static json_t *case_json(const struct case_entry *e, json_t *fixture)
     if (e->next)
         json_object_set_new(one, "next", json_string(e->next));
     if (e->minimal)
-        json_object_set_new(one, "minimal", describe_minimal(e->minimal));
+        json_object_set_new(one, "minimal", minimal_to_json(e->minimal));
     if (e->timing.samples)
-        json_object_set_new(one, "timing", describe_timing(&e->timing));
+        json_object_set_new(one, "timing", timing_to_json(&e->timing));
     json_object_set_new(one, "seconds", json_real(e->seconds));
     return one;
 }
@@ -247,7 +247,7 @@ void record_coverage(json_t *record, const char *path, const char *sha256, uint3
         json_object_set_new(record, "coverage", json_array());
     json_array_append_new(json_object_get(record, "coverage"),
                           json_pack("{s:o, s:s, s:i, s:o}", "fixture", record_string(path), "sha256", sha256, "tokens",
-                                    (int)tokens, "counts", describe_coverage(coverage)));
+                                    (int)tokens, "counts", coverage_to_json(coverage)));
 }
 
 enum verdict record_finish(json_t *record, const struct run_totals *totals, long long expect, double seconds)

@@ -70,11 +70,12 @@ static void drift_table(FILE *stream, bool markdown, const struct study_case *c,
         struct study_figures f = study_figures_of(c, STUDY_OPEN_LOOP, truth, last, p);
         struct study_interval i = study_relative_l2(c, r, STUDY_OPEN_LOOP, truth, last, p);
         struct study_growth g = study_growth_of(c, r, truth, p);
-        char growth[48] = "-";
+        char growth[48] = "-", text[STUDY_INTERVAL_TEXT];
         if (!isnan(g.exponent.value))
             snprintf(growth, sizeof growth, "%.2f +- %.2f", g.exponent.value, g.error);
-        row(&t, false, "%s|%.3e  %.2e .. %.2e|%.8f|%.1f|%.0f|%.0f of %u|%s|%.2e|%.2e", c->path[p].name, i.value, i.low,
-            i.high, f.cosine_min, f.sqnr_db, f.max_ulp, f.changed, c->samples, growth, f.injected, f.carried);
+        row(&t, false, "%s|%.3e  %s|%.8f|%.1f|%.0f|%.0f of %u|%s|%.2e|%.2e", c->path[p].name, i.value,
+            study_interval_text(i, 1.0, "%.2e .. %.2e", text), f.cosine_min, f.sqnr_db, f.max_ulp, f.changed,
+            c->samples, growth, f.injected, f.carried);
     }
     fputc('\n', stream);
 }
@@ -112,8 +113,10 @@ static void head_table(FILE *stream, bool markdown, const struct study_case *c, 
         for (uint32_t p = a == STUDY_AGAINST_BF16; p < c->paths; p++) {
             struct study_interval kl = study_mean_kl(c, r, (enum study_against)a, p),
                                   top = study_top_agreement(c, (enum study_against)a, p);
-            row(&t, false, "%s|%.3e|%.2e .. %.2e|%.1f %%|%.1f .. %.1f %%", c->path[p].name, kl.value, kl.low, kl.high,
-                100.0 * top.value, 100.0 * top.low, 100.0 * top.high);
+            char text[STUDY_INTERVAL_TEXT];
+            row(&t, false, "%s|%.3e|%s|%.1f %%|%.1f .. %.1f %%", c->path[p].name, kl.value,
+                study_interval_text(kl, 1.0, "%.2e .. %.2e", text), 100.0 * top.value, 100.0 * top.low,
+                100.0 * top.high);
         }
         fputc('\n', stream);
     }
@@ -137,10 +140,11 @@ static void closeness_rows(const struct table *t, const struct study_case *c, co
                 low = one < low ? one : low;
                 high = one > high ? one : high;
             }
-            char text[5][16];
-            row(t, false, "%s|%s|%s|%s|%s|%s .. %s|%s .. %s", c->name, c->weights, c->path[p].name,
-                study_truth_name((enum study_truth)truth), ratio_text(i.value, text[0]), ratio_text(i.low, text[1]),
-                ratio_text(i.high, text[2]), ratio_text(low, text[3]), ratio_text(high, text[4]));
+            char text[3][16], interval[STUDY_INTERVAL_TEXT];
+            const char *format = i.low < 0.01 ? "%.2e .. %.2e" : "%.3f .. %.3f";
+            row(t, false, "%s|%s|%s|%s|%s|%s|%s .. %s", c->name, c->weights, c->path[p].name,
+                study_truth_name((enum study_truth)truth), ratio_text(i.value, text[0]),
+                study_interval_text(i, 1.0, format, interval), ratio_text(low, text[1]), ratio_text(high, text[2]));
         }
 }
 

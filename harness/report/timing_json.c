@@ -6,7 +6,7 @@
 #include "harness/report/to_json.h"
 
 /* Median, quartiles and the samples themselves, which are sorted. */
-static json_t *describe_samples(double *values, size_t count)
+static json_t *samples_to_json(double *values, size_t count)
 {
     json_t *samples = json_array();
     for (size_t i = 0; i < count; i++)
@@ -17,7 +17,7 @@ static json_t *describe_samples(double *values, size_t count)
                      gsl_stats_quantile_from_sorted_data(values, 1, count, 0.75), "samples", samples);
 }
 
-json_t *describe_timing(const struct timing *t)
+json_t *timing_to_json(const struct timing *t)
 {
     double run[MOST_TIMES], read[MOST_TIMES], large[MOST_TIMES];
     for (uint32_t i = 0; i < t->samples; i++) {
@@ -30,14 +30,14 @@ json_t *describe_timing(const struct timing *t)
                   "runs", (int)t->runs, "graph_launches", (int)t->launches, "weights", (json_int_t)t->weights, "bytes",
                   (json_int_t)t->bytes, "cache_bytes", (json_int_t)t->cache_bytes, "large_bytes",
                   (json_int_t)t->large_bytes, "prepare_us", 1e6 * t->prepare_s);
-    json_object_set_new(timing, "us", describe_samples(run, t->samples));
-    json_object_set_new(timing, "read_us", describe_samples(read, t->samples));
-    json_object_set_new(timing, "large_read_gb_per_s", describe_samples(large, t->samples));
+    json_object_set_new(timing, "us", samples_to_json(run, t->samples));
+    json_object_set_new(timing, "read_us", samples_to_json(read, t->samples));
+    json_object_set_new(timing, "large_read_gb_per_s", samples_to_json(large, t->samples));
     json_object_set_new(timing, "beyond_cache", json_boolean(t->copies * t->bytes > t->cache_bytes));
     double us = gsl_stats_median_from_sorted_data(run, 1, t->samples);
     double read_us = gsl_stats_median_from_sorted_data(read, 1, t->samples);
-    json_object_set_new(timing, "gb_per_s", describe_number(1e-3 * (double)t->bytes / us));
-    json_object_set_new(timing, "gweights_per_s", describe_number(1e-3 * (double)t->weights / us));
-    json_object_set_new(timing, "ceiling_share", describe_number(read_us / us));
+    json_object_set_new(timing, "gb_per_s", number_to_json(1e-3 * (double)t->bytes / us));
+    json_object_set_new(timing, "gweights_per_s", number_to_json(1e-3 * (double)t->weights / us));
+    json_object_set_new(timing, "ceiling_share", number_to_json(read_us / us));
     return timing;
 }

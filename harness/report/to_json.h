@@ -9,13 +9,13 @@
 #include "harness/judge/coverage.h"
 
 /* A number, or null where it is not finite. */
-json_t *describe_number(double value);
+json_t *number_to_json(double value);
 /* "checks" and "metrics" of a case that was judged. */
-json_t *describe_checks(const struct case_result *result);
-json_t *describe_figures(const struct case_result *result);
-json_t *describe_explanation(const struct explanation *explanation);
-json_t *describe_minimal(const struct minimal_part *part);
-json_t *describe_timing(const struct timing *timing);
-json_t *describe_coverage(const struct coverage *coverage);
+json_t *checks_to_json(const struct case_result *result);
+json_t *figures_to_json(const struct case_result *result);
+json_t *explanation_to_json(const struct explanation *explanation);
+json_t *minimal_to_json(const struct minimal_part *part);
+json_t *timing_to_json(const struct timing *timing);
+json_t *coverage_to_json(const struct coverage *coverage);
 
 #endif

@@ -64,12 +64,12 @@ static enum gb_status take(struct gb_stage_roundings *roundings, const char *wor
     return GB_OK;
 }
 
-enum gb_status claim_roundings(struct claim *claim, const char *text, struct gb_error *error)
+enum gb_status declare_roundings(struct declared_precision *declared, const char *text, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    claim->roundings_text = text;
+    declared->roundings_text = text;
     for (const char *word = text; status == GB_OK; word += strcspn(word, ",") + 1) {
-        status = take(&claim->roundings, word, strcspn(word, ","), error);
+        status = take(&declared->roundings, word, strcspn(word, ","), error);
         if (!word[strcspn(word, ",")])
             break;
     }

@@ -9,7 +9,7 @@
 
 enum { FP32_SIGNIFICAND_BITS = 24, ROUNDED_STAGES = 5 };
 
-struct claim {
+struct declared_precision {
     enum gb_operator operation; /* GB_DOWN: down alone, on the reference's intermediate; 0: what the file holds */
     const char *order;          /* NULL: none */
     enum gb_format activations; /* GB_BF16, or the fixture's; 0: not said, the fixture's */
@@ -26,6 +26,6 @@ enum gb_format stage_rounding(const struct gb_stage_roundings *roundings, uint32
 void stage_round(struct gb_stage_roundings *roundings, uint32_t i, enum gb_format format);
 
 /* Takes "STAGE=FORMAT,...": stages by name, each fp32 or bf16, each at most once. GB_EINVAL: says what is wrong. */
-enum gb_status claim_roundings(struct claim *claim, const char *text, struct gb_error *error);
+enum gb_status declare_roundings(struct declared_precision *declared, const char *text, struct gb_error *error);
 
 #endif

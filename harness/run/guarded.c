@@ -8,33 +8,43 @@
 #include "quant/quant.h"
 
 enum { CANARY_BYTES = 16384, ALIGNMENT = 256, PIECE_BYTES = 1 << 22, GUARD_BYTES = 1 << 16 };
-/* In what nobody wrote: a large number as bf16 and FP32. */
-enum { FRESH = 0x7E };
 
 /* Two bytes are a NaN as bf16, and four as FP32, so that what is read there shows. */
-static uint8_t canary_byte(size_t i)
+static void fill_canary(uint8_t canary[CANARY_BYTES])
 {
-    return i % 2 ? 0x7F | (uint8_t)(i * 58) : 0x81 | (uint8_t)(i * 29);
+    enum { PERIOD = 256 }; /* of the low bytes of i * 58 and i * 29 */
+    for (size_t i = 0; i < PERIOD; i++)
+        canary[i] = i % 2 ? 0x7F | (uint8_t)(i * 58) : 0x81 | (uint8_t)(i * 29);
+    for (size_t i = PERIOD; i < CANARY_BYTES; i += PERIOD)
+        memcpy(canary + i, canary, PERIOD);
 }
 
 /* The right canary starts at the payload's last byte + 1, whatever the alignment. */
 static enum gb_status write_canaries(const struct guarded *b, struct gb_error *error)
 {
     uint8_t canary[CANARY_BYTES];
-    for (size_t i = 0; i < CANARY_BYTES; i++)
-        canary[i] = canary_byte(i);
+    fill_canary(canary);
     enum gb_status status = b->left ? b->memory->upload(b->base, canary, b->left, error) : GB_OK;
     if (status == GB_OK && b->right)
         status = b->memory->upload((char *)b->payload + b->bytes, canary, b->right, error);
     return status;
 }
 
-/* Regions whose addresses are kept. */
+/* Regions whose addresses are kept, of the host or of a device. */
 static struct kept {
     size_t mapped;
     uint32_t slot;
     char *region;
 } kept[GUARDED_SLOTS * 8];
+
+/* That of the slot and size, or a free entry; NULL: there is no room. */
+static struct kept *kept_of(size_t bytes, uint32_t slot)
+{
+    size_t n = 0;
+    while (n < sizeof kept / sizeof *kept && kept[n].region && (kept[n].slot != slot || kept[n].mapped != bytes))
+        n++;
+    return n < sizeof kept / sizeof *kept ? &kept[n] : NULL;
+}
 
 static size_t round_up(size_t bytes, size_t to)
 {
@@ -56,20 +66,19 @@ static char *map(size_t bytes)
 /* That of the slot and size, or a new one; kept in the one case and, where there is room, in the other. */
 static char *map_again(size_t bytes, uint32_t slot, bool *is_kept)
 {
-    size_t n = 0;
-    while (n < sizeof kept / sizeof *kept && kept[n].region && (kept[n].slot != slot || kept[n].mapped != bytes))
-        n++;
-    *is_kept = n < sizeof kept / sizeof *kept;
-    if (*is_kept && kept[n].region)
-        return mprotect(kept[n].region, bytes, PROT_READ | PROT_WRITE) == 0 ? kept[n].region : NULL;
+    struct kept *k = kept_of(bytes, slot);
+    if (k && k->region) {
+        *is_kept = true;
+        return mprotect(k->region, bytes, PROT_READ | PROT_WRITE) == 0 ? k->region : NULL;
+    }
     char *region = map(bytes);
-    *is_kept &= region != NULL;
+    *is_kept = k && region;
     if (*is_kept)
-        kept[n] = (struct kept){bytes, slot, region};
+        *k = (struct kept){bytes, slot, region};
     return region;
 }
 
-/* Bytes of FRESH in a file in memory; negative: there is none. */
+/* Bytes of GUARDED_FRESH in a file in memory; negative: there is none. */
 static int fresh_file(void)
 {
     static int file = -1;
@@ -78,7 +87,7 @@ static int fresh_file(void)
     char *piece = malloc(PIECE_BYTES);
     file = memfd_create("fresh", MFD_CLOEXEC);
     if (piece)
-        memset(piece, FRESH, PIECE_BYTES);
+        memset(piece, GUARDED_FRESH, PIECE_BYTES);
     if (file >= 0 && (!piece || write(file, piece, PIECE_BYTES) != PIECE_BYTES)) {
         close(file);
         file = -1;
@@ -87,8 +96,8 @@ static int fresh_file(void)
     return file;
 }
 
-/* Fills whole pages with FRESH: the same PIECE_BYTES of memory everywhere, until they are written to. Returns how many
- * bytes from `start` on. */
+/* Fills whole pages with GUARDED_FRESH: the same PIECE_BYTES of memory everywhere, until they are written to. Returns
+ * how many bytes from `start` on. */
 static size_t fill_shared(char *start, size_t bytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -108,7 +117,7 @@ static void fill(const struct guarded *b)
 {
     enum { LARGE = 1 << 26 };
     size_t shared = b->mapped >= LARGE && !b->kept && fresh_file() >= 0 ? fill_shared(b->region, b->mapped) : 0;
-    memset(b->region + shared, FRESH, b->mapped - shared);
+    memset(b->region + shared, GUARDED_FRESH, b->mapped - shared);
 }
 
 static enum gb_status host_new(size_t bytes, enum guarded_place place, uint32_t slot, struct guarded *b,
@@ -130,6 +139,26 @@ static enum gb_status host_new(size_t bytes, enum guarded_place place, uint32_t 
     return GB_OK;
 }
 
+/* Those between canaries stay allocated, so that the others lie elsewhere. */
+static enum gb_status device_new(size_t bytes, enum guarded_place place, uint32_t slot, struct guarded *b,
+                                 struct gb_error *error)
+{
+    _Static_assert(CANARY_BYTES % ALIGNMENT == 0, "the payload keeps the allocation's alignment");
+    const size_t all = bytes + 2 * CANARY_BYTES;
+    struct kept *k = place == GUARDED_CANARIES ? kept_of(all, slot) : NULL;
+    void *base = k ? k->region : NULL;
+    enum gb_status status = base ? GB_OK : b->memory->allocate(all, &base, error);
+    if (status != GB_OK)
+        return status;
+    if (k)
+        *k = (struct kept){all, slot, base};
+    b->kept = k;
+    b->base = base;
+    b->payload = b->base + CANARY_BYTES;
+    b->left = b->right = CANARY_BYTES;
+    return GB_OK;
+}
+
 enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, enum guarded_place place, uint32_t slot,
                            struct guarded *buffer, struct gb_error *error)
 {
@@ -138,16 +167,9 @@ enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, enum gu
         return GB_OK;
     if (bytes > SIZE_MAX - 4 * CANARY_BYTES - 4 * GUARD_BYTES)
         return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
-    enum gb_status status = GB_OK;
-    void *base = NULL;
-    if (memory->release == free) { /* the host's */
-        status = host_new(bytes, place, slot, buffer, error);
-    } else if ((status = memory->allocate(bytes + 2 * CANARY_BYTES, &base, error)) == GB_OK) {
-        _Static_assert(CANARY_BYTES % ALIGNMENT == 0, "the payload keeps the allocation's alignment");
-        buffer->base = base;
-        buffer->payload = buffer->base + CANARY_BYTES;
-        buffer->left = buffer->right = CANARY_BYTES;
-    }
+    enum gb_status status = memory->release == free /* the host's */
+                                ? host_new(bytes, place, slot, buffer, error)
+                                : device_new(bytes, place, slot, buffer, error);
     buffer->bytes = status == GB_OK ? bytes : 0;
     if (status == GB_OK)
         status = write_canaries(buffer, error);
@@ -163,7 +185,7 @@ enum gb_status guarded_from(const struct gb_device *memory, const void *content,
     return status == GB_OK ? guarded_put(buffer, 0, content, bytes, error) : status;
 }
 
-/* What is kept gives its memory back, and may not be read either. */
+/* What is kept gives its memory back, and may not be read either; on a device it is poisoned. */
 void guarded_free(struct guarded *buffer)
 {
     if (buffer->region && buffer->kept) {
@@ -171,6 +193,8 @@ void guarded_free(struct guarded *buffer)
         mprotect(buffer->region, buffer->mapped, PROT_NONE);
     } else if (buffer->region) {
         munmap(buffer->region - GUARD_BYTES, buffer->mapped + 2 * GUARD_BYTES);
+    } else if (buffer->base && buffer->kept) {
+        (void)guarded_poison(buffer, GUARDED_FRESH, NULL);
     } else if (buffer->base) {
         buffer->memory->release(buffer->base);
     }
@@ -197,16 +221,16 @@ enum gb_status guarded_read(const struct guarded *buffer, void *content, struct 
 
 enum gb_status guarded_intact(const struct guarded *buffer, bool *intact, struct gb_error *error)
 {
-    uint8_t left[CANARY_BYTES], right[CANARY_BYTES];
+    uint8_t canary[CANARY_BYTES], left[CANARY_BYTES], right[CANARY_BYTES];
     *intact = true;
     if (!buffer->bytes)
         return GB_OK;
     enum gb_status status = buffer->left ? buffer->memory->download(left, buffer->base, buffer->left, error) : GB_OK;
     if (status == GB_OK && buffer->right)
         status = buffer->memory->download(right, (char *)buffer->payload + buffer->bytes, buffer->right, error);
-    for (size_t i = 0; status == GB_OK && i < CANARY_BYTES; i++)
-        *intact &=
-            (i >= buffer->left || left[i] == canary_byte(i)) && (i >= buffer->right || right[i] == canary_byte(i));
+    fill_canary(canary);
+    if (status == GB_OK)
+        *intact = !memcmp(left, canary, buffer->left) && !memcmp(right, canary, buffer->right);
     return status;
 }
 
@@ -220,7 +244,9 @@ enum gb_status guarded_equals(const struct guarded *buffer, size_t offset, const
                               bool *equal, struct gb_error *error)
 {
     *equal = true;
-    char *piece = malloc(PIECE_BYTES);
+    if (!bytes)
+        return GB_OK;
+    char *piece = malloc(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
     if (!piece)
         return gb_fail(error, GB_ENOMEM, "no memory to check inputs");
     enum gb_status status = GB_OK;

@@ -7,9 +7,13 @@
 
 #include "gaugeblock.h"
 
-/* Where a buffer lies on the host; on a device it has canaries. */
+/* What is in memory that nobody wrote: a large number as bf16 and FP32. */
+enum { GUARDED_FRESH = 0x7E };
+
+/* Where a buffer lies on the host; on a device it has canaries everywhere, and its address is as on the host. */
 enum guarded_place {
-    GUARDED_CANARIES, /* between canaries; at the same address as the last one of its slot and size */
+    GUARDED_CANARIES, /* between canaries; at the same address as the last one of its slot and size, and at no other's
+                       */
     GUARDED_END,      /* so that it ends, but for its alignment, where no access is allowed */
     GUARDED_START,    /* so that it starts there */
     GUARDED_LARGE     /* between canaries, in large pages, and where nobody writes no memory is used */
@@ -28,7 +32,7 @@ struct guarded {
     size_t bytes, left, right;
     char *region;  /* on the host: what is mapped, */
     size_t mapped; /* that many bytes */
-    bool kept;     /* and keeps its address when it is freed */
+    bool kept;     /* it keeps its address when it is freed */
 };
 
 /* bytes may be 0: payload is then NULL. slot: below GUARDED_SLOTS; what it is for, for as long as the process lives. */

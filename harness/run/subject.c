@@ -128,6 +128,15 @@ enum gb_status subject_timer(const struct gb_kernel *kernel, const struct gb_tim
     return status;
 }
 
+enum gb_status subject_poison(const struct gb_kernel *kernel, uint8_t byte, struct gb_error *error)
+{
+    gb_device_poison_function function;
+    if (!(kernel->flags & GB_DEVICE_POINTERS))
+        return GB_OK;
+    enum gb_status status = cuda_symbol(GB_DEVICE_POISON_SYMBOL, (void **)&function, error);
+    return status == GB_OK ? function(byte, error) : status;
+}
+
 enum gb_status subject_memory(const struct gb_kernel *kernel, const struct gb_device **memory, struct gb_error *error)
 {
     char text[256];

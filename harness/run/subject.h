@@ -16,6 +16,8 @@ const struct gb_kernel *subject_find(const struct gb_kernel_table *table, const 
 enum gb_status subject_device(const struct gb_device **device, char *text, size_t bytes, struct gb_error *error);
 /* What times the kernel: the host's clock, or that of our CUDA library for device pointers. */
 enum gb_status subject_timer(const struct gb_kernel *kernel, const struct gb_timer **timer, struct gb_error *error);
+/* Poisons what device memory a kernel with device pointers allocates for itself, as our CUDA library can. */
+enum gb_status subject_poison(const struct gb_kernel *kernel, uint8_t byte, struct gb_error *error);
 /* The memory a kernel's buffers must lie in; loads our CUDA library for device pointers. */
 enum gb_status subject_memory(const struct gb_kernel *kernel, const struct gb_device **memory, struct gb_error *error);
 #endif

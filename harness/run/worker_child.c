@@ -15,6 +15,7 @@
 #include "harness/run/rank_part.h"
 #include "harness/run/session.h"
 #include "harness/run/session_arrays.h"
+#include "harness/run/session_replay.h"
 #include "harness/run/residual_stream.h"
 #include "harness/run/subject.h"
 #include "harness/run/text.h"
@@ -38,6 +39,7 @@ struct worker {
     const struct operator_row *row; /* of its operator */
     uint32_t uses;                  /* enum operator_use of it */
     const struct gb_device *memory;
+    const struct gb_timer *clock; /* of a device that can capture the kernel; NULL: none */
     uint32_t batches[MAX_BATCHES];
     uint32_t batch_count;
     struct gb_outputs *outputs[MAX_BATCHES];
@@ -286,6 +288,45 @@ static enum gb_status run_last(struct worker *w, struct session *s, const struct
     return status;
 }
 
+/* Says of what two runs show that one of them was a replay. */
+static void note_replay(struct worker_checks *checks)
+{
+    size_t used = strlen(checks->where);
+    if (checks->differing || checks->unwritten)
+        snprintf(checks->where + used, sizeof checks->where - used, ", replayed as a CUDA graph");
+}
+
+/* A CUDA graph that was captured on the first inputs and replayed on others has the results of launches on these. */
+static enum gb_status run_replayed(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                   uint32_t b, struct gb_error *error)
+{
+    struct worker_checks checks = {0}, routing = {0};
+    struct operator_inputs there;
+    struct gb_outputs *ran[3] = {NULL}; /* launched on the other inputs; replayed on the first and on the others */
+    enum gb_status status = move_inputs(w, s, inputs, w->batches[b], &there, error);
+    for (int n = 0; status == GB_OK && n < 3; n++)
+        status = new_outputs(w, w->batches[b], 1, false, &ran[n], error);
+    if (status == GB_OK)
+        status = run_once(w, s, &there, &ran[0]->layer[0], first_way, b, error);
+    if (status == GB_OK) {
+        const struct operator_inputs *const both[] = {inputs, &there};
+        const struct gb_layer_outputs *const out[] = {&ran[1]->layer[0], &ran[2]->layer[0]};
+        status = session_replay(s, w->clock, w->batches[b], both, out, 2, &w->checks[b], routing_checks(w, b), error);
+    }
+    if (status == GB_OK) {
+        compare_written(w, &w->outputs[b]->layer[s->layer], &ran[1]->layer[0], b, s->layer, &checks, &routing);
+        compare_written(w, &ran[0]->layer[0], &ran[2]->layer[0], b, s->layer, &checks, &routing);
+        note_replay(&checks);
+        note_replay(&routing);
+        note_later(&w->checks[b], &checks);
+        note_later(routing_checks(w, b), &routing);
+    }
+    for (int n = 0; n < 3; n++)
+        gb_outputs_free(ran[n]);
+    inputs_free(w, &there);
+    return status;
+}
+
 /* What a timed run wrote is what the first one did; of a nondeterministic kernel it is judged in the moved run's place.
  */
 static enum gb_status check_timed(struct worker *w, const struct timed *t, uint32_t b, struct gb_outputs *ran,
@@ -397,6 +438,8 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = session_move(&s, false, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
         status = run_last(w, &s, &inputs, b, error);
+    for (uint32_t b = 0; status == GB_OK && w->clock && b < w->batch_count; b++)
+        status = run_replayed(w, &s, &inputs, b, error);
     for (uint32_t b = 0; status == GB_OK && w->timed.samples && layer == 0 && b < w->batch_count; b++)
         status = time_batch(w, &inputs, b, error);
     if (status == GB_OK && w->state)
@@ -456,6 +499,7 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
 
 static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *error)
 {
+    const uint32_t both = GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE;
     enum gb_status status = argv[1][0] ? gb_fixture_read(argv[1], &w->whole, error)
                                        : gb_fixture_attach(CHILD_SHARED + WORKER_FIXTURE, &w->whole, error);
     if (!argv[1][0])
@@ -478,6 +522,12 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
     w->row = operator_find(w->kernel->operation);
     w->uses = operator_uses(w->kernel);
     status = subject_memory(w->kernel, &w->memory, error);
+    if (status == GB_OK && !w->timed.samples) /* what is timed has its memory as it is */
+        status = subject_poison(w->kernel, GUARDED_FRESH, error);
+    if (status == GB_OK && (w->kernel->flags & both) == both)
+        status = subject_timer(w->kernel, &w->clock, error);
+    if (w->clock && !w->clock->capture)
+        w->clock = NULL;
     if (status == GB_OK)
         status = parse_batches("--batch", argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
     uint32_t layers = w->fixture->layers;

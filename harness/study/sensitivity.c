@@ -17,30 +17,37 @@ const char *study_part_name(enum study_part part)
     return names[part];
 }
 
+/* What a part is: as before quantisation, quantised, or remedied. */
+enum level { EXACT, QUANTISED, REMEDIED, LEVELS };
+
 /* One expert and the pairs of tokens and slots that are its own. */
 struct expert {
     uint32_t count;
-    uint32_t *pair;         /* [count] */
-    gb_bf16 *x;             /* [count, hidden] */
-    double *exact, *coarse; /* [count, hidden] x, and quantised */
-    double *weights[2][3];  /* gate, up [intermediate, hidden], down [hidden, intermediate]: original, quantised */
-    double *h;              /* [count, intermediate] */
-    gb_bf16 *rounded;       /* [count, intermediate] */
-    double *output, *right; /* [count, hidden] */
-    float *values;          /* [hidden * intermediate] */
+    uint32_t *pair;             /* [count] */
+    gb_bf16 *x;                 /* [count, hidden] */
+    double *inputs[LEVELS];     /* [count, hidden] x */
+    double *weights[LEVELS][3]; /* gate, up [intermediate, hidden], down [hidden, intermediate] */
+    double *h;                  /* [count, intermediate] */
+    gb_bf16 *rounded;           /* [hidden * intermediate] or [count, intermediate] */
+    double *output, *right;     /* [count, hidden] */
+    double *all;                /* [count, hidden] what is wrong with all of it quantised */
+    float *values;              /* [hidden * intermediate] */
     float global[2];
 };
 
 static void expert_free(struct expert *e)
 {
-    void *const all[] = {e->pair, e->x, e->exact, e->coarse, e->h, e->rounded, e->output, e->right, e->values};
+    void *const all[] = {e->pair, e->x, e->h, e->rounded, e->output, e->right, e->all, e->values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
-    for (int i = 0; i < 6; i++)
-        free(e->weights[i / 3][i % 3]);
+    for (int level = EXACT; level < LEVELS; level++) {
+        free(e->inputs[level]);
+        for (int p = 0; p < 3; p++)
+            free(e->weights[level][p]);
+    }
 }
 
-static enum gb_status expert_new(const struct gb_shape *s, struct expert *e, struct gb_error *error)
+static enum gb_status expert_new(const struct gb_shape *s, bool remedied, struct expert *e, struct gb_error *error)
 {
     size_t pairs = (size_t)s->tokens * s->top_k, outer = pairs * s->hidden, inner = pairs * s->intermediate;
     size_t matrix = (size_t)s->hidden * s->intermediate;
@@ -48,41 +55,83 @@ static enum gb_status expert_new(const struct gb_shape *s, struct expert *e, str
     *e = (struct expert){
         .pair = malloc(sizeof *e->pair * pairs),
         .x = malloc(sizeof *e->x * outer),
-        .exact = malloc(sizeof *e->exact * outer),
-        .coarse = malloc(sizeof *e->coarse * outer),
         .h = malloc(sizeof *e->h * inner),
-        .rounded = malloc(sizeof *e->rounded * inner),
+        .rounded = malloc(sizeof *e->rounded * (inner > matrix ? inner : matrix)),
         .output = malloc(sizeof *e->output * outer),
         .right = malloc(sizeof *e->right * outer),
+        .all = malloc(sizeof *e->all * outer),
         .values = malloc(sizeof *e->values * matrix),
     };
-    for (int i = 0; i < 6; i++)
-        good &= (e->weights[i / 3][i % 3] = malloc(sizeof(double) * matrix)) != NULL;
-    if (good && e->pair && e->x && e->exact && e->coarse && e->h && e->rounded && e->output && e->right && e->values)
+    for (int level = EXACT; level < (remedied ? LEVELS : REMEDIED); level++) {
+        good &= (e->inputs[level] = malloc(sizeof(double) * outer)) != NULL;
+        for (int p = 0; p < 3; p++)
+            good &= (e->weights[level][p] = malloc(sizeof(double) * matrix)) != NULL;
+    }
+    if (good && e->pair && e->x && e->h && e->rounded && e->output && e->right && e->all && e->values)
         return GB_OK;
     expert_free(e);
     return gb_fail(error, GB_ENOMEM, "no memory for an expert of %u tokens", s->tokens);
 }
 
-/* Its weights before and after quantisation. */
-static enum gb_status load(const struct study_sensitivity *s, uint32_t layer, uint32_t index, struct expert *e,
-                           struct gb_error *error)
+/* A projection of it, original and quantised, and as MXFP8 where that is the remedy. */
+static enum gb_status load_projection(const struct study_sensitivity *s, uint32_t layer, uint32_t index, int p,
+                                      struct expert *e, struct gb_error *error)
 {
     const struct gb_shape *shape = &s->fixture->shape;
     const struct gb_layer *l = &s->fixture->layer[layer];
-    size_t matrix = (size_t)shape->hidden * shape->intermediate;
+    const bool down = p == GB_DOWN_PROJ;
+    const uint32_t rows = down ? shape->hidden : shape->intermediate, first = p == GB_UP_PROJ ? rows : 0;
+    const uint32_t columns = down ? shape->intermediate : shape->hidden;
+    enum gb_status status = s->original(s->context, layer, index, (enum gb_projection)p, e->values, error);
+    for (size_t i = 0; status == GB_OK && i < (size_t)rows * columns; i++) {
+        e->weights[EXACT][p][i] = (double)e->values[i];
+        e->rounded[i] = gb_bf16_encode(e->values[i]);
+    }
+    for (uint32_t r = 0; status == GB_OK && r < rows; r++)
+        gb_weights_row(down ? &l->down : &l->gate_up, index, first + r, e->weights[QUANTISED][p] + (size_t)r * columns);
+    if (status == GB_OK && s->remedy == STUDY_IN_MXFP8)
+        return study_dequantise(&s->mxfp8->quantiser, e->rounded, rows, columns, 1.0f, e->weights[REMEDIED][p], error);
+    return status;
+}
+
+static enum gb_status load(const struct study_sensitivity *s, uint32_t layer, uint32_t index, struct expert *e,
+                           struct gb_error *error)
+{
     enum gb_status status = GB_OK;
-    for (int p = 0; status == GB_OK && p < 3; p++) {
-        status = s->original(s->context, layer, index, (enum gb_projection)p, e->values, error);
-        for (size_t i = 0; status == GB_OK && i < matrix; i++)
-            e->weights[0][p][i] = (double)e->values[i];
+    for (int p = 0; status == GB_OK && p < 3; p++)
+        status = load_projection(s, layer, index, p, e, error);
+    return status;
+}
+
+static float largest_of(const double *values, size_t count)
+{
+    double largest = 0.0;
+    for (size_t i = 0; i < count; i++)
+        largest = fabs(values[i]) > largest ? fabs(values[i]) : largest;
+    return (float)largest;
+}
+
+/* The decoding global scale by which a quantiser calibrates values whose largest one is this. */
+static float calibrated(const struct gb_quantiser *rules, float largest)
+{
+    return rules->global == GB_GLOBAL_NONE || !(largest > 0.0f) ? 1.0f : largest / rules->global_largest;
+}
+
+/* Activations of a level: values [rows, columns] are those before quantisation, and their bf16. global: the static
+ * scale. out may be values. */
+static enum gb_status activations(const struct study_sensitivity *s, enum level level, const double *values,
+                                  const gb_bf16 *bits, uint32_t rows, uint32_t columns, float global, double *out,
+                                  struct gb_error *error)
+{
+    const struct gb_recipe *recipe = level == REMEDIED && s->remedy == STUDY_IN_MXFP8 ? s->mxfp8 : s->recipe;
+    enum gb_status status = GB_OK;
+    if (level == QUANTISED || s->remedy != STUDY_DYNAMIC)
+        return study_dequantise(&recipe->quantiser, bits, rows, columns, global, out, error);
+    for (uint32_t r = 0; status == GB_OK && r < rows; r++) {
+        size_t at = (size_t)r * columns;
+        float own = calibrated(&recipe->quantiser, largest_of(values + at, columns));
+        status = study_dequantise(&recipe->quantiser, bits + at, 1, columns, own, out + at, error);
     }
-    for (uint32_t r = 0; status == GB_OK && r < shape->intermediate; r++) {
-        gb_weights_row(&l->gate_up, index, r, e->weights[1][0] + (size_t)r * shape->hidden);
-        gb_weights_row(&l->gate_up, index, shape->intermediate + r, e->weights[1][1] + (size_t)r * shape->hidden);
-    }
-    for (uint32_t r = 0; status == GB_OK && r < shape->hidden; r++)
-        gb_weights_row(&l->down, index, r, e->weights[1][2] + (size_t)r * shape->intermediate);
     return status;
 }
 
@@ -98,14 +147,25 @@ static double dot(const double *a, const double *b, uint32_t count)
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* The expert's output for its pairs; quantised[part]: whether that part is. output: [count, hidden] */
-static enum gb_status compute(const struct study_sensitivity *s, const struct expert *e, const bool *quantised,
+/* The level that really stands for one: a remedy that is bf16 is what was before quantisation, and a dynamic one
+ * leaves weights as they are. */
+static enum level stands_for(const struct study_sensitivity *s, enum level level, bool weights)
+{
+    if (level == REMEDIED && s->remedy == STUDY_IN_BF16)
+        return EXACT;
+    return level == REMEDIED && s->remedy == STUDY_DYNAMIC && weights ? QUANTISED : level;
+}
+
+/* The expert's output for its pairs, each part being of its level. output: [count, hidden] */
+static enum gb_status compute(const struct study_sensitivity *s, const struct expert *e, const enum level *level,
                               double *output, struct gb_error *error)
 {
     const uint32_t hidden = s->fixture->shape.hidden, inner = s->fixture->shape.intermediate;
-    const double *x = quantised[STUDY_X] ? e->coarse : e->exact;
-    const double *gate = e->weights[quantised[STUDY_GATE_WEIGHTS]][0], *up = e->weights[quantised[STUDY_UP_WEIGHTS]][1];
-    const double *down = e->weights[quantised[STUDY_DOWN_WEIGHTS]][2];
+    const double *x = e->inputs[stands_for(s, level[STUDY_X], false)];
+    const double *gate = e->weights[stands_for(s, level[STUDY_GATE_WEIGHTS], true)][GB_GATE_PROJ];
+    const double *up = e->weights[stands_for(s, level[STUDY_UP_WEIGHTS], true)][GB_UP_PROJ];
+    const double *down = e->weights[stands_for(s, level[STUDY_DOWN_WEIGHTS], true)][GB_DOWN_PROJ];
+    enum level of_h = stands_for(s, level[STUDY_INTERMEDIATE], false);
     enum gb_status status = GB_OK;
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < inner; i++)
@@ -114,10 +174,10 @@ static enum gb_status compute(const struct study_sensitivity *s, const struct ex
             double u = dot(x + (size_t)n * hidden, up + (size_t)i * hidden, hidden);
             e->h[(size_t)n * inner + i] = g / (1.0 + exp(-g)) * u;
         }
-    if (quantised[STUDY_INTERMEDIATE]) {
+    if (of_h != EXACT) {
         for (size_t i = 0; i < (size_t)e->count * inner; i++)
             e->rounded[i] = gb_bf16_encode((float)e->h[i]);
-        status = study_dequantise(&s->recipe->quantiser, e->rounded, e->count, inner, e->global[1], e->h, error);
+        status = activations(s, of_h, e->h, e->rounded, e->count, inner, e->global[1], e->h, error);
     }
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < hidden; i++)
@@ -129,8 +189,13 @@ static enum gb_status compute(const struct study_sensitivity *s, const struct ex
 /* Of one layer. */
 struct layer_error {
     double *error;  /* [tokens, hidden], of all experts */
-    double *share;  /* [pairs, hidden], of each pair's expert */
+    double *share;  /* [pairs, hidden], what remedying each pair's expert takes from it */
     double *stream; /* [tokens] |truth's stream|^2 */
+};
+
+/* [pairs, hidden] of the layer at hand: what remedying one part of each pair's expert takes from the layer's error. */
+struct parts {
+    double *of[STUDY_PARTS];
 };
 
 static void layer_free(struct layer_error *l)
@@ -146,43 +211,60 @@ static double relative(const struct gb_shape *shape, const struct layer_error *l
     return dot(a, a, shape->hidden) / l->stream[pair / shape->top_k] / shape->tokens;
 }
 
-/* Quantises nothing, each part by itself, and all of an expert: fills the unit and the layer's errors. */
-static enum gb_status measure(const struct study_sensitivity *s, struct expert *e, struct study_unit *unit,
-                              struct layer_error *l, struct gb_error *error)
+/* Every part at one level, but `other` at another one; activations that stay bf16 are exact in any case. */
+static void set_levels(const struct study_sensitivity *s, enum level most, int part, enum level other,
+                       enum level *level)
+{
+    for (int p = 0; p < STUDY_PARTS; p++)
+        level[p] = p >= STUDY_X && !s->recipe ? EXACT : p == part || part == STUDY_PARTS ? other : most;
+}
+
+/* Quantises each part by itself, and all of an expert: fills the unit, e->all and the layer's error. */
+static enum gb_status measure_added(const struct study_sensitivity *s, struct expert *e, struct study_unit *unit,
+                                    struct layer_error *l, struct gb_error *error)
 {
     const struct gb_shape *shape = &s->fixture->shape;
     const float *routing = s->fixture->layer[unit->layer].routing_weights;
     const uint32_t hidden = shape->hidden;
-    const bool none[STUDY_PARTS] = {false};
-    enum gb_status status = compute(s, e, none, e->right, error);
+    enum level level[STUDY_PARTS];
+    set_levels(s, EXACT, STUDY_PARTS, EXACT, level);
+    enum gb_status status = compute(s, e, level, e->right, error);
     for (int part = 0; status == GB_OK && part <= STUDY_PARTS; part++) {
-        bool quantised[STUDY_PARTS];
-        for (int p = 0; p < STUDY_PARTS; p++)
-            quantised[p] = (part == p || part == STUDY_PARTS) && (p < STUDY_X || s->recipe);
         double sum = 0.0;
-        status = compute(s, e, quantised, e->output, error);
+        set_levels(s, EXACT, part, QUANTISED, level);
+        status = compute(s, e, level, e->all, error);
         for (uint32_t n = 0; status == GB_OK && n < e->count; n++) {
-            double *own = e->output + (size_t)n * hidden;
+            double *own = e->all + (size_t)n * hidden;
             for (uint32_t i = 0; i < hidden; i++)
                 own[i] = (double)routing[e->pair[n]] * (own[i] - e->right[(size_t)n * hidden + i]);
             sum += relative(shape, l, e->pair[n], own);
-            if (part == STUDY_PARTS)
-                memcpy(l->share + (size_t)e->pair[n] * hidden, own, sizeof *own * hidden);
         }
         *(part < STUDY_PARTS ? &unit->part[part] : &unit->adds) = sum;
     }
     for (uint32_t n = 0; status == GB_OK && n < e->count; n++)
         for (uint32_t i = 0; i < hidden; i++)
-            l->error[(size_t)(e->pair[n] / shape->top_k) * hidden + i] += l->share[(size_t)e->pair[n] * hidden + i];
+            l->error[(size_t)(e->pair[n] / shape->top_k) * hidden + i] += e->all[(size_t)n * hidden + i];
     return status;
 }
 
-static float largest_of(const double *values, size_t count)
+/* Remedies each part of an expert by itself, and all of it, the rest being quantised. */
+static enum gb_status measure_remedied(const struct study_sensitivity *s, struct expert *e,
+                                       const struct study_unit *unit, struct layer_error *l, struct parts *parts,
+                                       struct gb_error *error)
 {
-    double largest = 0.0;
-    for (size_t i = 0; i < count; i++)
-        largest = fabs(values[i]) > largest ? fabs(values[i]) : largest;
-    return (float)largest;
+    const float *routing = s->fixture->layer[unit->layer].routing_weights;
+    const uint32_t hidden = s->fixture->shape.hidden;
+    enum level level[STUDY_PARTS];
+    enum gb_status status = GB_OK;
+    for (int part = 0; status == GB_OK && part <= STUDY_PARTS; part++) {
+        double *taken = part < STUDY_PARTS ? parts->of[part] : l->share;
+        set_levels(s, QUANTISED, part, REMEDIED, level);
+        status = compute(s, e, level, e->output, error);
+        for (size_t i = 0; status == GB_OK && i < (size_t)e->count * hidden; i++)
+            taken[(size_t)e->pair[i / hidden] * hidden + i % hidden] =
+                e->all[i] - (double)routing[e->pair[i / hidden]] * (e->output[i] - e->right[i]);
+    }
+    return status;
 }
 
 /* The tokens of an expert, and their x. */
@@ -198,7 +280,7 @@ static void gather(const struct study_sensitivity *s, uint32_t layer, uint32_t i
             e->pair[e->count++] = p;
         }
     for (size_t i = 0; i < (size_t)e->count * shape->hidden; i++)
-        e->exact[i] = (double)gb_bf16_decode(e->x[i]);
+        e->inputs[EXACT][i] = (double)gb_bf16_decode(e->x[i]);
 }
 
 /* The layer with the original weights: its output is added to the residual stream [tokens, hidden]; and the largest x
@@ -207,7 +289,7 @@ static enum gb_status original(const struct study_sensitivity *s, uint32_t layer
                                float largest[2], struct gb_error *error)
 {
     const struct gb_shape *shape = &s->fixture->shape;
-    const bool none[STUDY_PARTS] = {false};
+    const enum level none[STUDY_PARTS] = {EXACT};
     enum gb_status status = GB_OK;
     largest[0] = largest[1] = 0.0f;
     for (uint32_t index = 0; status == GB_OK && index < shape->experts; index++) {
@@ -215,7 +297,7 @@ static enum gb_status original(const struct study_sensitivity *s, uint32_t layer
         status = e->count ? load(s, layer, index, e, error) : GB_OK;
         if (status == GB_OK && e->count)
             status = compute(s, e, none, e->output, error);
-        largest[0] = fmaxf(largest[0], largest_of(e->exact, (size_t)e->count * shape->hidden));
+        largest[0] = fmaxf(largest[0], largest_of(e->inputs[EXACT], (size_t)e->count * shape->hidden));
         largest[1] = fmaxf(largest[1], largest_of(e->h, (size_t)e->count * shape->intermediate));
         for (uint32_t n = 0; status == GB_OK && n < e->count; n++)
             for (uint32_t i = 0; i < shape->hidden; i++)
@@ -226,25 +308,35 @@ static enum gb_status original(const struct study_sensitivity *s, uint32_t layer
     return status;
 }
 
-/* Both global scales of an expert, and how far its x is beyond the first one. */
+/* Both global scales of an expert, and how its x lies in what the first one can hold. */
 static void scales(const struct study_sensitivity *s, struct study_unit *unit, const float largest[2], struct expert *e)
 {
     const struct gb_quantiser *rules = &s->recipe->quantiser;
     const float *given =
         s->input_scales ? s->input_scales + 2 * ((size_t)unit->layer * s->fixture->shape.experts + unit->expert) : NULL;
-    e->global[0] = e->global[1] = 1.0f;
-    for (int i = 0; rules->global != GB_GLOBAL_NONE && i < 2; i++)
-        e->global[i] = given && !isnan(given[i]) ? given[i]
-                       : largest[i] > 0.0f       ? largest[i] / rules->global_largest
-                                                 : 1;
-    double holds = (double)(e->global[0] * rules->global_largest);
-    double most = (double)largest_of(e->exact, (size_t)e->count * s->fixture->shape.hidden);
-    unit->clipped = rules->global != GB_GLOBAL_NONE && most > 1.01 * holds ? most / holds : 0.0;
+    bool own = rules->global != GB_GLOBAL_NONE && given && !isnan(given[0]);
+    for (int i = 0; i < 2; i++)
+        e->global[i] = own && !isnan(given[i]) ? given[i] : calibrated(rules, largest[i]);
+    double most = (double)largest_of(e->inputs[EXACT], (size_t)e->count * s->fixture->shape.hidden);
+    unit->range = own ? most / (double)(e->global[0] * rules->global_largest) : 0.0;
+    unit->unset = own && (given[0] == 1.0f || given[1] == 1.0f);
+}
+
+/* x of the expert at every level. */
+static enum gb_status quantise_inputs(const struct study_sensitivity *s, struct expert *e, struct gb_error *error)
+{
+    const uint32_t hidden = s->fixture->shape.hidden;
+    enum gb_status status =
+        activations(s, QUANTISED, e->inputs[EXACT], e->x, e->count, hidden, e->global[0], e->inputs[QUANTISED], error);
+    if (status == GB_OK && e->inputs[REMEDIED])
+        status = activations(s, REMEDIED, e->inputs[EXACT], e->x, e->count, hidden, e->global[0], e->inputs[REMEDIED],
+                             error);
+    return status;
 }
 
 /* stream: truth's, [tokens, hidden], of which this layer makes the next one's. */
 static enum gb_status one_layer(struct study_sensitivity *s, uint32_t layer, struct expert *e, double *stream,
-                                struct layer_error *l, struct gb_error *error)
+                                struct layer_error *l, struct parts *parts, struct gb_error *error)
 {
     const struct gb_shape *shape = &s->fixture->shape;
     const double *attention = s->fixture->stack.attention_delta;
@@ -263,17 +355,19 @@ static enum gb_status one_layer(struct study_sensitivity *s, uint32_t layer, str
         status = load(s, layer, index, e, error);
         if (status == GB_OK && s->recipe) {
             scales(s, unit, largest, e);
-            status =
-                study_dequantise(&s->recipe->quantiser, e->x, e->count, shape->hidden, e->global[0], e->coarse, error);
+            status = quantise_inputs(s, e, error);
         }
         if (status == GB_OK)
-            status = measure(s, e, unit, l, error);
+            status = measure_added(s, e, unit, l, error);
+        if (status == GB_OK)
+            status = measure_remedied(s, e, unit, l, parts, error);
     }
     return status;
 }
 
-/* What leaving the unit in bf16 takes from the squared error; apply: it is done. */
-static double gain(const struct study_sensitivity *s, const struct study_unit *unit, struct layer_error *l, bool apply)
+/* What is less of the squared error without `taken` [pairs, hidden] of the unit's pairs; apply: it is done. */
+static double gain(const struct study_sensitivity *s, const struct study_unit *unit, struct layer_error *l,
+                   const double *taken, bool apply)
 {
     const struct gb_shape *shape = &s->fixture->shape;
     double sum = 0.0;
@@ -281,7 +375,8 @@ static double gain(const struct study_sensitivity *s, const struct study_unit *u
         if (s->fixture->layer[unit->layer].ids[p] != (int32_t)unit->expert)
             continue;
         uint32_t token = p / shape->top_k;
-        double *all = l->error + (size_t)token * shape->hidden, *own = l->share + (size_t)p * shape->hidden;
+        double *all = l->error + (size_t)token * shape->hidden;
+        const double *own = taken + (size_t)p * shape->hidden;
         sum += (2.0 * dot(all, own, shape->hidden) - dot(own, own, shape->hidden)) / l->stream[token] / shape->tokens;
         for (uint32_t i = 0; apply && i < shape->hidden; i++)
             all[i] -= own[i];
@@ -297,25 +392,26 @@ static int by_rank(const void *a, const void *b)
     return one->adds > other->adds ? -1 : one->adds < other->adds;
 }
 
-/* Leaves one expert after the other in bf16, each time the one that takes most away. */
-static void greedy(struct study_sensitivity *s, struct layer_error *layers)
+/* Remedies one expert after the other, each time the one that takes most away. takes: [units] scratch. */
+static void greedy(struct study_sensitivity *s, struct layer_error *layers, double *takes)
 {
     double left = s->error;
+    for (uint32_t u = 0; u < s->units; u++)
+        takes[u] = s->unit[u].takes[STUDY_PARTS];
     for (uint32_t rank = 1; left > s->enough * s->error && rank <= s->units; rank++) {
-        struct study_unit *best = NULL;
-        double most = 0.0;
-        for (uint32_t u = 0; u < s->units; u++) {
-            double one = s->unit[u].rank ? 0.0 : gain(s, &s->unit[u], &layers[s->unit[u].layer], false);
-            if (one > most) {
-                most = one;
-                best = &s->unit[u];
-            }
-        }
-        if (!best)
+        uint32_t best = 0;
+        for (uint32_t u = 1; u < s->units; u++)
+            best = takes[u] > takes[best] ? u : best;
+        if (!(takes[best] > 0.0))
             break;
-        left -= gain(s, best, &layers[best->layer], true);
-        best->rank = rank;
-        best->left = left / s->error;
+        struct study_unit *unit = &s->unit[best];
+        struct layer_error *layer = &layers[unit->layer];
+        left -= gain(s, unit, layer, layer->share, true);
+        unit->rank = rank;
+        unit->left = left / s->error;
+        for (uint32_t u = 0; u < s->units; u++) /* the others of its layer share its tokens */
+            if (s->unit[u].layer == unit->layer)
+                takes[u] = s->unit[u].rank ? 0.0 : gain(s, &s->unit[u], layer, layer->share, false);
     }
     qsort(s->unit, s->units, sizeof *s->unit, by_rank);
 }
@@ -339,53 +435,100 @@ static double total(const struct gb_shape *shape, const struct layer_error *l)
     return sum;
 }
 
-static enum gb_status run(struct study_sensitivity *s, struct layer_error *layers, double *stream,
+/* The layer's errors, which all its experts have filled: its own, with every expert remedied, and what each takes. */
+static enum gb_status sum_up(struct study_sensitivity *s, uint32_t layer, uint32_t first, struct layer_error *l,
+                             const struct parts *parts, struct gb_error *error)
+{
+    const struct gb_shape *shape = &s->fixture->shape;
+    size_t row = (size_t)shape->tokens * shape->hidden;
+    double *kept = malloc(sizeof *kept * row); /* [tokens, hidden] */
+    if (!kept)
+        return gb_fail(error, GB_ENOMEM, "no memory for the errors of %u tokens", shape->tokens);
+    memcpy(kept, l->error, sizeof *kept * row);
+    s->by_layer[layer] = total(shape, l);
+    for (uint32_t u = first; u < s->units; u++)
+        for (int part = 0; part <= STUDY_PARTS; part++)
+            s->unit[u].takes[part] = gain(s, &s->unit[u], l, part < STUDY_PARTS ? parts->of[part] : l->share, false);
+    for (uint32_t u = first; u < s->units; u++)
+        gain(s, &s->unit[u], l, l->share, true);
+    double left = total(shape, l);
+    s->layer_takes[layer] = s->by_layer[layer] - left;
+    s->error += s->by_layer[layer];
+    s->remedied += left;
+    memcpy(l->error, kept, sizeof *kept * row);
+    free(kept);
+    return GB_OK;
+}
+
+static enum gb_status run(struct study_sensitivity *s, struct layer_error *layers, double *stream, struct parts *parts,
                           struct gb_error *error)
 {
     const struct gb_fixture *f = s->fixture;
     struct expert e;
-    enum gb_status status = expert_new(&f->shape, &e, error);
+    enum gb_status status = expert_new(&f->shape, s->remedy != STUDY_IN_BF16, &e, error);
     if (status != GB_OK)
         return status;
     memcpy(stream, f->stack.residual, sizeof *stream * f->shape.tokens * f->shape.hidden);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
+        const uint32_t first = s->units;
         progress_item("sensitivity of layer", l, f->layers);
         status = layer_new(s, &layers[l], error);
         if (status == GB_OK)
-            status = one_layer(s, l, &e, stream, &layers[l], error);
+            status = one_layer(s, l, &e, stream, &layers[l], parts, error);
         if (status == GB_OK)
-            s->error += s->by_layer[l] = total(&f->shape, &layers[l]);
+            status = sum_up(s, l, first, &layers[l], parts, error);
     }
     progress_done();
-    for (uint32_t l = 0; status == GB_OK && l < f->layers; l++)
-        s->by_layer[l] /= s->error;
-    if (status == GB_OK)
-        greedy(s, layers);
     expert_free(&e);
     return status;
+}
+
+static enum gb_status parts_new(const struct gb_shape *s, struct parts *parts, struct gb_error *error)
+{
+    size_t size = (size_t)s->tokens * s->top_k * s->hidden;
+    for (int p = 0; p < STUDY_PARTS; p++)
+        if (!(parts->of[p] = calloc(size, sizeof(double))))
+            return gb_fail(error, GB_ENOMEM, "no memory for the errors of %u tokens", s->tokens);
+    return GB_OK;
 }
 
 enum gb_status study_sensitivity_run(struct study_sensitivity *s, struct gb_error *error)
 {
     const struct gb_fixture *f = s->fixture;
+    const size_t most = (size_t)f->layers * f->shape.experts;
+    struct parts parts = {{NULL}};
     struct layer_error *layers = calloc(f->layers, sizeof *layers);
     double *stream = malloc(sizeof *stream * f->shape.tokens * f->shape.hidden); /* [tokens, hidden] */
+    double *takes = malloc(sizeof *takes * most);                                /* [units] */
     s->by_layer = calloc(f->layers, sizeof *s->by_layer);
-    s->unit = calloc((size_t)f->layers * f->shape.experts, sizeof *s->unit);
+    s->layer_takes = calloc(f->layers, sizeof *s->layer_takes);
+    s->unit = calloc(most, sizeof *s->unit);
     s->units = 0;
-    s->error = 0.0;
-    enum gb_status status = layers && stream && s->by_layer && s->unit
-                                ? run(s, layers, stream, error)
-                                : gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
+    s->error = s->remedied = 0.0;
+    enum gb_status status = parts_new(&f->shape, &parts, error);
+    if (status == GB_OK && !(layers && stream && takes && s->by_layer && s->layer_takes && s->unit))
+        status = gb_fail(error, GB_ENOMEM, "no memory for %u layers", f->layers);
+    if (status == GB_OK)
+        status = run(s, layers, stream, &parts, error);
+    for (uint32_t l = 0; status == GB_OK && s->error > 0.0 && l < f->layers; l++) {
+        s->by_layer[l] /= s->error;
+        s->layer_takes[l] /= s->error;
+    }
+    if (status == GB_OK && s->units)
+        greedy(s, layers, takes);
     for (uint32_t l = 0; layers && l < f->layers; l++)
         layer_free(&layers[l]);
+    for (int p = 0; p < STUDY_PARTS; p++)
+        free(parts.of[p]);
     free(layers);
     free(stream);
+    free(takes);
     return status;
 }
 
 void study_sensitivity_free(struct study_sensitivity *s)
 {
     free(s->by_layer);
+    free(s->layer_takes);
     free(s->unit);
 }

@@ -5,6 +5,7 @@
 #include <gsl/gsl_rng.h>
 #include <gsl/gsl_statistics_double.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "harness/study/study.h"
@@ -180,4 +181,13 @@ struct study_growth study_growth_of(const struct study_case *c, const struct stu
     g.exponent = interval(g.exponent.value, error, r->seeds * (r->tokens - 1.0), 0.0, 0.0);
     free(work);
     return g;
+}
+
+const char *study_interval_text(struct study_interval interval, double times, const char *format,
+                                char text[STUDY_INTERVAL_TEXT])
+{
+    if (isnan(interval.low) || isnan(interval.high))
+        return "unknown";
+    snprintf(text, STUDY_INTERVAL_TEXT, format, times * interval.low, times * interval.high);
+    return text;
 }

@@ -226,6 +226,11 @@ struct study_interval {
     double value, low, high;
 };
 
+enum { STUDY_INTERVAL_TEXT = 48 };
+/* low and high, `times` as large, in a format of two doubles; "unknown" where there are not tokens enough to tell. */
+const char *study_interval_text(struct study_interval interval, double times, const char *format,
+                                char text[STUDY_INTERVAL_TEXT]);
+
 /* Tokens drawn with replacement within each seed, the same draws for all that is compared. */
 struct study_resamples {
     uint32_t seeds, tokens, draws;

@@ -189,15 +189,6 @@ static void add_own_errors(struct work *w)
                 squared((double)w->m->direction[td * hidden + o]) * own_variance(w, td / w->m->directions * hidden + o);
 }
 
-static double dot(const double *a, const double *b, uint32_t count)
-{
-    double sum = 0.0;
-#pragma omp simd reduction(+ : sum)
-    for (uint32_t i = 0; i < count; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
 /* C = L L^T in place, C the lower triangle of what comes from the intermediate, to which the outputs' own variance is
  * added. No pivot is smaller than that: it is independent of all else. */
 static void factorise(struct work *w, uint32_t token, uint32_t tile)
@@ -211,9 +202,9 @@ static void factorise(struct work *w, uint32_t token, uint32_t tile)
             w->m->underflow[(size_t)token * w->m->tiles + tile] += squared(underflow) / own;
         for (uint32_t c = 0; c < r; c++) {
             double pivot = l[(size_t)c * stride + c];
-            row[c] = pivot > 0.0 ? (row[c] - dot(row, l + (size_t)c * stride, c)) / pivot : 0.0;
+            row[c] = pivot > 0.0 ? (row[c] - gb_sum_inner_product(row, l + (size_t)c * stride, c)) / pivot : 0.0;
         }
-        row[r] = sqrt(fmax(row[r] + own - dot(row, row, r), own));
+        row[r] = sqrt(fmax(row[r] + own - gb_sum_inner_product(row, row, r), own));
     }
 }
 
@@ -222,7 +213,7 @@ void gb_covariance_whiten(const struct gb_covariance *m, uint32_t token, uint32_
     const double *l = m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
     for (uint32_t r = 0; r < count && m->factor; r++) {
         const double *row = l + (size_t)r * m->tile;
-        values[r] = row[r] > 0.0 ? (values[r] - dot(row, values, r)) / row[r] : 0.0;
+        values[r] = row[r] > 0.0 ? (values[r] - gb_sum_inner_product(row, values, r)) / row[r] : 0.0;
     }
     for (uint32_t r = 0; r < count && !m->factor; r++) {
         double sigma = m->deviation[(size_t)token * m->tile + r];
@@ -238,8 +229,7 @@ static void unwhiten_transposed(const struct gb_covariance *m, uint32_t token, u
     for (uint32_t r = count; r-- > 0;) {
         const double *row = l + (size_t)r * m->tile;
         values[r] = row[r] > 0.0 ? values[r] / row[r] : 0.0;
-        for (uint32_t c = 0; c < r; c++)
-            values[c] -= row[c] * values[r];
+        gb_add_multiple(row, -values[r], r, values);
     }
 }
 

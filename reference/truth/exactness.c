@@ -17,13 +17,15 @@ enum { FP32_BITS = 24, BF16_BITS = 8 };
 
 double gb_unit(double v)
 {
+    const uint64_t fraction = (UINT64_C(1) << 52) - 1;
     uint64_t bits;
-    int exponent;
-    double significand = frexp(fabs(v), &exponent);
+    double rest;
     if (v == 0.0 || !isfinite(v))
         return INFINITY;
-    bits = (uint64_t)ldexp(significand, 53);
-    return ldexp(1.0, exponent - 53 + __builtin_ctzll(bits));
+    memcpy(&bits, &v, sizeof bits);
+    bits = bits & fraction ? bits & (bits - 1) : 0; /* v without its lowest bit */
+    memcpy(&rest, &bits, sizeof rest);
+    return fabs(v - rest);
 }
 
 /* The common unit of a row. */
@@ -37,7 +39,7 @@ static double unit_of_all(const double *values, uint32_t count)
 
 static bool has_bits(double v, int bits)
 {
-    return v == 0.0 || fabs(v) < ldexp(gb_unit(v), bits);
+    return v == 0.0 || fabs(v) < gb_unit(v) * (double)(1u << bits);
 }
 
 static double bf16_of(double v)

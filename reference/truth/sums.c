@@ -48,6 +48,20 @@ void gb_sum_products(const double *a, const double *x, uint32_t count, double *s
     *absolute = sums[1];
 }
 
+GB_VECTOR_CLONES static double inner_product(const double *a, const double *x, uint32_t count)
+{
+    lanes sum = {0};
+    double room[2][LANES];
+    for (uint32_t i = 0; i < count; i += LANES)
+        sum += AT(TERMS(a, i, count, room[0]), 0) * AT(TERMS(x, i, count, room[1]), 0);
+    return TOTAL(sum);
+}
+
+double gb_sum_inner_product(const double *a, const double *x, uint32_t count)
+{
+    return inner_product(a, x, count);
+}
+
 GB_VECTOR_CLONES static void add_multiple(const double *x, double factor, uint32_t count, double *y)
 {
     uint32_t i = 0;

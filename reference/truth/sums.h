@@ -8,6 +8,8 @@
 
 /* sum of a[i] * x[i] and of |a[i] * x[i]|. */
 void gb_sum_products(const double *a, const double *x, uint32_t count, double *sum, double *absolute);
+/* The first of them alone. */
+double gb_sum_inner_product(const double *a, const double *x, uint32_t count);
 
 /* y[i] += factor * x[i]. */
 void gb_add_multiple(const double *x, double factor, uint32_t count, double *y);

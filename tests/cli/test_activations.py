@@ -14,7 +14,7 @@ STAGES = {"x_codes", "x_scales", "intermediate", "intermediate_codes", "intermed
 
 
 def make(name, weights, *arguments):
-    shape = "8,3,256,128" if weights in ("fp8", "nvfp4") else "8,3,128,64"
+    shape = {"fp8": "8,3,256,128", "nvfp4": "8,3,192,96"}.get(weights, "8,3,128,64")
     run("make", path(name), "--shape", shape, "--tokens", "7", "--layers", "2", "--format", weights,
         "--activations", CONTRACTS[weights], *arguments)
     return path(name)

@@ -10,6 +10,11 @@ import numpy
 
 from program import FAULTS, PROGRAM, expect, path, refused, run, small
 
+try:
+    with open("/sys/devices/system/cpu/cpu0/cache/index3/size") as stream:
+        LAST_CACHE = int(stream.read().split("K")[0]) << 10
+except FileNotFoundError:
+    LAST_CACHE = 64 << 20
 US_OF_SLOW = 5000  # that faults/slow sleeps
 
 
@@ -47,6 +52,7 @@ def follows(case, fixture):
     near(t["gweights_per_s"], weights / t["us"]["median"] / 1e3, "Gweights/s")
     near(t["ceiling_share"], t["read_us"]["median"] / t["us"]["median"], "share of the ceiling")
     expect(t["beyond_cache"] == (t["copies"] * t["bytes"] > t["cache_bytes"]), "beyond_cache")
+    near(t["cache_bytes"], LAST_CACHE, "bytes of the last cache")
     expect(t["large_bytes"] >= 4 * t["cache_bytes"] - 16, "the large read is in the cache")
 
 

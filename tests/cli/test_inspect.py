@@ -319,10 +319,21 @@ def check_sound():
     # A layer that config.json leaves out, weights that alone are quantised, and scales that no one reads.
     edited = Edited("nvfp4-pack-quantized")
     not_quantised(edited)
-    for pattern in ("model.layers.1.mlp.experts.5.down_proj", "re:.*experts.5.*", "model.layers.1.mlp*"):
+    for pattern, left_out in (
+            ("model.layers.1.mlp.experts.5.down_proj", True), ("re:.*experts.5.*", True), ("model.layers.1.mlp*", True),
+            (r"re:model\.layers\.\d+\.mlp\.experts\.(?:5|7)\..*?", True), (r"re:(?!.*lm_head).*experts", True),
+            ("re:^model[.]layers[.]1[.].*[.]experts[.]5[.].*", True), ("model.layers.1.*.experts.5.*", True),
+            ("re:experts.5", False), ("model.layers.1.mlp.experts.15.*", False), (r"re:model\.layers\.\D+", False)):
         edited.made.config["quantization_config"]["ignore"] = [pattern]
-        one, text = inspect(edited.made.write("left-out"), "--layers", 1)
-        expect(len(one["matrices"]) == EXPERTS * 3 - 1, text)
+        one, text = inspect(edited.made.write("left-out"), "--layers", 1, code=0 if left_out else 1)
+        expect(len(one["matrices"]) == EXPERTS * 3 - 1 and defects(one) == ([] if left_out else ["declaration"]), text)
+    # By the model's own names.
+    names = ((".mlp.", ".block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
+    edited.made.tensors = {functools.reduce(lambda n, pair: n.replace(*pair), names, name): tensor
+                           for name, tensor in edited.made.tensors.items()}
+    edited.made.config["model_type"] = "mixtral"
+    edited.made.config["quantization_config"]["ignore"] = ["model.layers.1.block_sparse_moe.experts.5.w2"]
+    inspect(edited.made.write("mixtral"), "--layers", 1)
     edited = Edited("modelopt-nvfp4")
     all_inputs(edited)
     edited.made.quantization["quantization"]["quant_algo"] = "W4A16_NVFP4"
@@ -386,6 +397,15 @@ def check_refused():
     """What is no quantised checkpoint: one line, exit 2."""
     expect("no expert is stored as codes" in refused("inspect", CHECKPOINT), "a checkpoint of values")
     refused("inspect", path("nowhere"))
+    # An original of another size: half of each expert's neurons.
+    os.mkdir(path("narrow"))
+    narrow = {name: [dtype, array[:, :96] if "down_proj" in name else array[:96] if ".experts." in name else array]
+              for name, (dtype, array) in published.trained().items()}
+    published.write(path("narrow/model.safetensors"), narrow)
+    with open(os.path.join(CHECKPOINT, "config.json")) as stream, open(path("narrow/config.json"), "w") as target:
+        json.dump({**json.load(stream), "moe_intermediate_size": 96}, target)
+    said = refused("inspect", path("sound-modelopt-nvfp4"), "--original", path("narrow"))
+    expect("intermediate 96, but layer" in said, said)
     sound_folder = path("sound-modelopt-nvfp4")
     for arguments in (["--layers", "7"], ["--layers", "x"], ["--layers", "1-0"], ["-o", path("x.txt")],
                       ["--original", path("nowhere")], ["--original", sound_folder], [sound_folder],

@@ -4,8 +4,8 @@ docs/importing.md is what this measures:
 
     GAUGEBLOCK_TRANSFORMERS_PYTHON=python3 test_models.py --write
 
-writes it. GAUGEBLOCK_TRANSFORMERS_PYTHON is a Python with torch, transformers and safetensors; by default the one that
-runs this test."""
+writes it. GAUGEBLOCK_TRANSFORMERS_PYTHON is a Python with torch, transformers, safetensors and accelerate (of which transformers'
+MXFP4 has need); by default the one that runs this test."""
 import json
 import os
 import subprocess
@@ -25,9 +25,9 @@ HEAD = ("| checkpoint | import: router | left out | capture | verify |\n|---|---
 # The routers that transformers has in float32 are at most so far from float64; the rest is in float64.
 LIMIT = 1e-6
 
-if subprocess.run([PYTHON, "-c", "import torch, transformers, safetensors"], capture_output=True).returncode:
-    print("skipped: no torch, transformers and safetensors here; GAUGEBLOCK_TRANSFORMERS_PYTHON names a Python with "
-          "them")
+if subprocess.run([PYTHON, "-c", "import torch, transformers, safetensors, accelerate"], capture_output=True).returncode:
+    print("skipped: no torch, transformers, safetensors and accelerate here; GAUGEBLOCK_TRANSFORMERS_PYTHON names a Python "
+          "with them")
     sys.exit(SKIPPED)
 
 

@@ -63,7 +63,7 @@ run("study", "drift", tiny, "-o", path("drift.h5"), "--csv", path("drift.csv"))
 run("study", "drift", "--shape", "8,2,256,128", "--layers", "26", "--tokens", "4", "-o", path("deep.h5"))
 run("verify", small(), "-o", path("record.json"))
 with open(path("strange.json"), "w") as stream:
-    json.dump({"schema": "<b>&", "verdict": "PASS", "a": {"list": [{"k": "<i>", "n": 1.5}, {"m": {"x": None}}]}}, stream)
+    json.dump({"schema": "gaugeblock<b>&", "verdict": "PASS", "a": {"list": [{"k": "<i>", "n": 1.5}, {"m": {"x": None}}]}}, stream)
 bench = os.path.join(SOURCE, "docs/results/2026-11-22-h200-bench-silu-mul-quantise.json")
 page = path("report.html")
 run("report", path("drift.h5"), path("deep.h5"), path("record.json"), bench, path("strange.json"), "-o", page,
@@ -195,3 +195,7 @@ refused("report", path("missing.h5"), "-o", page)
 refused("report", path("drift.h5"), "-o", path("drift.h5"))
 refused("report", tiny, "-o", page)  # HDF5, but no study
 refused("report", path("drift.csv"), "-o", page)
+for record in ({}, [], {"schema": 1}, {"schema": "other/1", "cases": []}):
+    with open(path("other.json"), "w") as stream:
+        json.dump(record, stream)
+    refused("report", path("other.json"), "-o", page)

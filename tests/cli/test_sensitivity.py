@@ -2,13 +2,14 @@
 """gaugeblock study sensitivity: harm planted in the trained checkpoint is found, named in its order, and leaving what is
 named in bf16 takes it away."""
 import csv
+import fnmatch
 import json
 import os
 import re
 
 import numpy as np
 
-from program import CAPTURE, CHECKPOINT, expect, path, refused, run
+from program import CAPTURE, CHECKPOINT, SOURCE, expect, path, refused, run
 from published import E4M3, Published, nearest, quantise, read, trained, write
 
 EXPERT, CHANNEL = 5, 77  # of layer 0
@@ -41,10 +42,34 @@ for name, options in (("bf16.fma32", ["--activations", "bf16"]), ("nvfp4.fma32",
         expect(0.5 * sum(parts.values()) < float(row["adds"]) < 2 * sum(parts.values()), str(row))
         expect((parts["x"] > 0) == (parts["intermediate"] > 0) == (name != "bf16.fma32"), str(row))
     ranks = sorted((int(r["rank"]), float(r["left"])) for r in rows.values() if r["rank"])
+    takes = {key: float(row["takes"]) for key, row in rows.items()}
+    first = max(takes, key=takes.get)
+    expect(rows[first]["rank"] == "1" and abs(takes[first] - (1 - ranks[0][1]) * error**2) < 1e-3 * takes[first], str(takes))
+    expect(all((float(row["takes of x"]) != 0) == (name != "bf16.fma32") for row in rows.values()), "activations' share")
+    layers, whole = sorted({layer for (layer, _), row in rows.items() if row["rank"]}), text.split("whole layers")[0]
+    expect(f"{len(ranks)} of 31 experts that have tokens, in {len(layers)} of 2 layers, left in bf16" in text, text)
+    expect(whole.rstrip().endswith("2 of 2"), "one layer alone does not carry 80 %")
     lefts = [left for _, left in ranks]
     expect([rank for rank, _ in ranks] == list(range(1, len(ranks) + 1)) and lefts == sorted(lefts)[::-1], str(ranks))
     expect(lefts[-1] <= 0.2 < lefts[-2] and "was it calibrated" not in text, text)
 usual = rows
+with open(os.path.join(SOURCE, "docs/study.md")) as document:
+    shown = document.read().split("    tiny-qwen3-moe, nvfp4 weights", 1)[1].split("    ...", 1)[0]
+expect(all(line.strip() in text for line in shown.splitlines()), f"docs/study.md has another output than\n{text}")
+
+# What is left in MXFP8 takes less away than what is left in bf16; all of it together leaves MXFP8's error alone.
+text, rows8 = sensitivity(tiny, CHECKPOINT, "--remedy", "mxfp8")
+taken, taken8 = (sum(float(row["takes"]) for row in some.values()) for some in (usual, rows8))
+expect(0.8 * taken < taken8 < 0.97 * taken, f"less than bf16: {taken8} and {taken}")
+left = float(re.search(r"all experts left in MXFP8: (\S+)", text)[1])
+expect(0.02 < left < 0.04 and re.search(r"whole layers left in MXFP8 take 9\d %", text), text)
+text, rows8 = sensitivity(tiny, CHECKPOINT, "--remedy", "mxfp8", "--activations", "bf16")
+expect(all(float(row["takes of x"]) == 0 for row in rows8.values()), "activations that stay bf16 have no remedy")
+
+# Static scales that hold all there is cost nothing beside dynamic ones; scales 1,000 times too small, nearly all.
+text, _ = sensitivity(tiny, CHECKPOINT, "--remedy", "dynamic")
+static, dynamic = (float(re.search(words + r": (\S+)", text)[1]) for words in ("of all layers", "scales of activations"))
+expect(abs(dynamic - static) < 0.05 * static, text)
 
 # The planted checkpoint. Layer 0: one channel of its activations is 64 times larger, its weights 1/64 as large, and
 # one expert's input scales are 1,000 times too small. Layer 1: block scales are inverted around their middle.
@@ -123,16 +148,75 @@ for key, row in rows.items():
         expect(float(row["x"]) > 1.5 * float(usual[key]["x"]), f"{key}: an outlier channel costs its layer's x: {row}")
         expect(0.5 < float(row["down weights"]) / float(usual[key]["down weights"]) < 2, f"{key}: {row}")
 expect(weights(rows[0, EXPERT]) < 3 * weights(usual[0, EXPERT]), "its weights are sound")
-clipped = {key: float(row["clipped"]) for key, row in rows.items() if float(row["clipped"])}
-expect(list(clipped) == [(0, EXPERT)] and 100 < clipped[0, EXPERT] <= 1001, f"its input scale stands out: {clipped}")
-expect(f"layer 0, expert {EXPERT}: its largest input" in text, text)
-with open(path("exclude.json")) as stream:
-    exclude = json.load(stream)
-expect(exclude["exclude_modules"] == [f"model.layers.{layer}.mlp.experts.{expert}.*" for layer, expert in ranked], str(exclude))
-for pattern, (layer, expert) in zip(exclude["ignore"], ranked):
-    name = f"model.layers.{layer}.mlp.experts.{expert}.up_proj"
-    expect(pattern.startswith("re:") and re.match(pattern[3:], name), pattern)
-    expect(not re.match(pattern[3:], f"model.layers.{layer}.mlp.experts.{expert}1.up_proj"), pattern)
+ranges = {key: float(row["range"]) for key, row in rows.items() if float(row["range"])}
+expect(list(ranges) == [(0, EXPERT)] and 100 < ranges[0, EXPERT] <= 1001, f"its input scale stands out: {ranges}")
+expect(text.count(": its ") == 1 and f"layer 0, expert {EXPERT}: its largest input" in text, text)
+healed, mended = sensitivity(fixture, original, "--input-scales", folder, "--remedy", "dynamic")
+expect(max(mended, key=lambda key: float(mended[key]["takes"])) == (0, EXPERT), "a dynamic scale mends it")
+expect(float(mended[0, EXPERT]["takes"]) > 0.9 * share[0, EXPERT], healed)
+
+
+def named(name, exclude):
+    """By what rules of Model Optimizer and llm-compressor the module is left out: of each, whether some rule does."""
+    rules = [entry["quantizer_name"] for entry in exclude["quant_cfg"]]
+    return (any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude["exclude_modules"]),
+            any(re.match(pattern.removeprefix("re:"), name) for pattern in exclude["ignore"]),
+            any(fnmatch.fnmatchcase(name + ".weight_quantizer", pattern) for pattern in rules))
+
+
+def excludes(file, ranked, form, whole):
+    """The lists name the ranked experts and no others, and the whole layers; form: an expert's module."""
+    with open(file) as stream:
+        exclude = json.load(stream)
+    for layer in range(12):
+        for expert in range(16):
+            name = form.format(layer=layer, expert=expert)
+            expect(named(name, exclude) == ((layer, expert) in ranked,) * 3, f"{name}: {named(name, exclude)}")
+            expect(named(name, exclude["whole_layers"]) == (layer in whole,) * 3, name)
+        for other in (f"model.layers.{layer}.mlp.shared_experts.1.up_proj", f"mtp.layers.{layer}.mlp.experts.1.up_proj",
+                      f"model.layers.{layer}.self_attn.q_proj", f"model.layers.{layer}.mlp.gate"):
+            expect(not any(named(other, exclude) + named(other, exclude["whole_layers"])), other)
+    return exclude
+
+
+found = excludes(path("exclude.json"), ranked, "model.layers.{layer}.mlp.experts.{expert}.up_proj", {0, 1})
+expect(found["exclude_modules"] == [f"model.layers.{layer}.*.experts.{expert}.*" for layer, expert in ranked], "their sequence")
+fused = [entry["quantizer_name"] for entry in found["quant_cfg"]]
+expect(any(fnmatch.fnmatchcase(f"model.layers.0.mlp.experts.gate_up_proj_weight_quantizers.{EXPERT}", rule) for rule in fused),
+       "an expert's quantiser in a list")
+
+# The same model with Mixtral's names: the same figures, scales that are found, and lists in those names too.
+def mixtral(name):
+    for ours, theirs in ((".mlp.", ".block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")):
+        name = name.replace(ours, theirs)
+    return name
+
+
+def renamed(source, target, **more):
+    os.mkdir(target)
+    config = {**json.load(open(os.path.join(CHECKPOINT, "config.json"))), "model_type": "mixtral", "intermediate_size": 192}
+    with open(os.path.join(target, "config.json"), "w") as stream:
+        json.dump({**config, **more}, stream)
+    write(os.path.join(target, "model.safetensors"), {mixtral(name): tensor for name, tensor in source.items()})
+
+
+renamed(trained(), path("mixtral"))
+run("import", path("mixtral"), path("mixtral.h5"), "--format", "nvfp4", "--capture", CAPTURE)
+text, rows = sensitivity(path("mixtral.h5"), path("mixtral"), "--exclude", path("mixtral.json"))
+expect(rows == usual, "a model's names change no figure")
+ranked = [key for key, row in rows.items() if row["rank"]]
+excludes(path("mixtral.json"), ranked, "model.layers.{layer}.block_sparse_moe.experts.{expert}.w1", {0, 1})
+excludes(path("mixtral.json"), ranked, "model.layers.{layer}.mlp.experts.{expert}.gate_proj", {0, 1})
+scaled = Published("modelopt-nvfp4").tensors
+for name, (dtype, array) in scaled.items():
+    if name.endswith(".input_scale"):
+        expert = int(re.search(r"experts[.](\d+)[.]", name)[1])
+        scaled[name] = [dtype, np.array({3: 1.0, 6: 5.0}.get(expert, 0.003), np.float32)]
+renamed(scaled, path("scaled"), quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"})
+text, rows = sensitivity(path("mixtral.h5"), path("mixtral"), "--input-scales", path("scaled"))
+expect({key[1] for key, row in rows.items() if float(row["range"]) > 0} == {key[1] for key in rows}, "all have scales")
+expect(text.count("expert 3: an input scale is 1, as before any calibration") == 2, text)
+expect(text.count("expert 6: its input scale can hold") == 2 and text.count(": its ") == 2, text)
 
 # Bad usage.
 refused("study", "sensitivity", tiny)
@@ -141,5 +225,16 @@ refused("study", "drift", tiny, "--original", CHECKPOINT)
 refused("study", "sensitivity", tiny, "--original", CHECKPOINT, "-o", path("x.h5"))
 refused("study", "sensitivity", tiny, "--original", folder)
 refused("study", "sensitivity", tiny, "--original", path("missing"))
-expect("has no input_scale" in refused("study", "sensitivity", tiny, "--original", CHECKPOINT, "--input-scales", CHECKPOINT), "")
+for options, said in ((["--input-scales", CHECKPOINT], "name an NVFP4 checkpoint"), (["--remedy", "fp5"], "--remedy fp5"),
+                      (["--activations", "mxfp8", "--input-scales", folder], "a global scale"),
+                      (["--activations", "mxfp8", "--remedy", "dynamic"], "a global scale"),
+                      (["--remedy", "dynamic", "--exclude", path("x.json")], "no expert is left out")):
+    words = refused("study", "sensitivity", tiny, "--original", CHECKPOINT, *options)
+    expect(said in words, words)
+without = {name: tensor for name, tensor in scaled.items() if not name.endswith(".input_scale")}
+renamed(without, path("without"), quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"})
+expect("has no input_scale" in refused("study", "sensitivity", tiny, "--original", CHECKPOINT, "--input-scales", path("without")), "")
+run("import", CHECKPOINT, path("plain.h5"), "--format", "bf16", "--capture", CAPTURE)
+expect("nothing is quantised" in refused("study", "sensitivity", path("plain.h5"), "--original", CHECKPOINT,
+                                         "--activations", "bf16"), "no error at all")
 refused("study", "sensitivity", tiny, "--original", CHECKPOINT, "--activations", "fp5")

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -257,6 +258,15 @@ with h5py.File(path("long.h5")) as file:
 run(*long, "--resume")  # finished: prints them again
 with h5py.File(path("long.h5")) as file:
     expect(attribute(file, "content_sha256") == resumed, "and again")
+
+# One token has no interval, and nothing is said to differ.
+for kind in ("drift", "closeness"):
+    one = run("study", kind, "--shape", "8,2,256,128", "--layers", "3", "--tokens", "1", "-o", path("one.h5"), "--csv",
+              path("one.csv"), "--table", path("one.md")).stdout
+    run("report", path("one.h5"), "-o", path("one.html"))
+    texts = [one] + [open(path(name)).read() for name in ("one.csv", "one.md", "one.html")]
+    expect("unknown" in one and not any(re.search(r"(?i)\b(nan|inf)\b", text) for text in texts), f"{kind}: {one}")
+    expect("95 % interval unknown" in texts[3] and "The next one that differs" not in texts[3], "one token tells nothing apart")
 
 # Bad usage and bad input.
 refused("study", "drift")

@@ -23,7 +23,7 @@ SILENT = {"SiLU in place of the clamped activation", "bias of down missing", "bi
 MOST_BYTES = 20_000_000
 # What `power` needs minutes for: its searches copy arrays of 65,537 experts.
 SLOW_POWER = "experts-65537.h5"
-SHORT_POWER = ("shared.h5", "edge.h5")
+SHORT_POWER = ("shared.h5", "nan.h5")
 
 
 def listed(folder):

@@ -55,6 +55,11 @@ for mistake in MISTAKES if ALL else ("output",):
     expect('save="failing.h5"' in text and "verify problem" not in text, text)
 fails(assert_moe_close, np.zeros_like(y), **a.arguments(), says="bound exceeded")
 fails(assert_moe_close, np.full_like(y, np.nan), **a.arguments(), says="bound exceeded")
+b = arrays(gaugeblock.make(path("one.h5"), shape=(8, 2, 128, 64), tokens=16, format="nvfp4"))
+one = kernel(b)
+one[3, 5] = np.nan
+text = fails(assert_moe_close, one, **b.arguments(), says="output NaN", quick=True)
+expect(text.startswith("\nFAIL") and "in tokens 3 only; in columns 5 only" in text, text)
 
 # A claim widens the limits, or makes bits binding.
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
@@ -105,6 +110,20 @@ own = {"x": layer.x, "ids": layer.ids, "weights": layer.routing_weights, "format
 assert_moe_close(made, **own)
 fails(assert_moe_close, made, **{**own, "x_scale": 1.5 * own["x_scale"]})
 refuses(assert_moe_close, made, **{**own, "x_scale": None}, says="give x_scale and intermediate_scale")
+
+# Biases: down's adds up over the slots; gate's and up's lie as the rows of w13 do.
+layer = gaugeblock.Fixture(gaugeblock.make(path("bf16.h5"), shape=(4, 2, 64, 32), tokens=6, format="bf16")).layer(0)
+rng = np.random.default_rng(7)
+b13, b2 = rng.standard_normal((4, 64), dtype=np.float32), rng.standard_normal((4, 64), dtype=np.float32)
+own = {"x": layer.x, "ids": layer.ids, "weights": layer.routing_weights, "format": "bf16", "w13": layer.gate_up.codes,
+       "w2": layer.down.codes}
+plain, down, inner = limits(**own).truth, limits(**own, w2_bias=b2).truth, limits(**own, w13_bias=b13).truth
+added = np.einsum("tk,tkh->th", layer.routing_weights.astype(np.float64), b2[layer.ids].astype(np.float64))
+expect(np.abs(down - plain - added).max() < 1e-12, "the bias of down")
+own["w13"], halves = (np.concatenate(np.split(rows, 2, axis=1)[::-1], axis=1) for rows in (own["w13"], b13))
+turned = limits(**own, w13_bias=halves, layout="flashinfer-cutlass-unquantised").truth
+expect(np.array_equal(turned, inner) and np.abs(inner - plain).max() > 0.01, "the biases of gate and up")
+refuses(limits, **{**own, "w13": own["w13"][:, 1:]}, says="those of gate and up are as many")
 
 # Routers: experts and weights, by logits or by the product.
 rng = np.random.default_rng(5)
@@ -167,6 +186,7 @@ swizzled = swizzled.reshape(4, 32, 4).transpose(1, 0, 2)
 assert_quantised(codes, swizzled, values, recipe="mxfp8.floor/1", layout="swizzled-128x4")
 refuses(assert_quantised, codes, scales, values, recipe="mxfp8.floor/1", layout="swizzled-128x4", says="64 bytes; layout")
 refuses(assert_quantised, codes, scales, values, recipe="mxfp9/1", says="no such recipe")
+refuses(assert_quantised, codes, scales, np.tile(values, 2), recipe="mxfp8.floor/1", silu="near", says="'near': give exact, divide")
 
 # What is no input is refused in a line.
 refuses(assert_moe_close, y, **a.arguments(format="nvfp5"), says="not of nvfp5")

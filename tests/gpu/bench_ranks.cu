@@ -94,8 +94,9 @@ double link_rate()
     return (double)bytes / us * 1e6;
 }
 
-/* The rows that each rank sends to each other. [ranks * ranks] */
-std::vector<size_t> rows_between(const ranks_problem &p)
+/* The rows that each rank dispatches to each other. once: as many of a token to a rank as come back where that rank
+ * adds them up. [ranks * ranks] */
+std::vector<size_t> rows_between(const ranks_problem &p, bool once)
 {
     const struct gb_exchange &x = p.asked;
     const int32_t *ids = NULL, *placement = NULL;
@@ -106,9 +107,14 @@ std::vector<size_t> rows_between(const ranks_problem &p)
             placement = (const int32_t *)array.content.data();
     }
     std::vector<size_t> rows((size_t)x.ranks * x.ranks);
-    for (size_t i = 0; i < (size_t)x.ranks * x.tokens * x.top_k; i++)
-        if (ids[i] >= 0)
-            rows[i / ((size_t)x.tokens * x.top_k) * x.ranks + (size_t)placement[ids[i]]]++;
+    for (size_t token = 0; token < (size_t)x.ranks * x.tokens; token++) {
+        std::vector<size_t> to(x.ranks);
+        for (uint32_t slot = 0; slot < x.top_k; slot++)
+            if (ids[token * x.top_k + slot] >= 0)
+                to[(size_t)placement[ids[token * x.top_k + slot]]]++;
+        for (uint32_t r = 0; r < x.ranks; r++)
+            rows[token / x.tokens * x.ranks + r] += once && to[r] ? 1 : to[r];
+    }
     return rows;
 }
 
@@ -142,7 +148,7 @@ times time_kind(const ranks_kind &kind, size_t row_bytes)
         printf("FAILED: %s: other bits than the reference's\n", p.name.c_str());
         exit(1);
     }
-    std::vector<size_t> rows = rows_between(p);
+    std::vector<size_t> rows = rows_between(p, kind.operation == GB_COMBINE && kind.accumulation != GB_AT_RECEIVER);
     if (kind.operation == GB_COMBINE)
         std::swap(rows[1], rows[2]);
     t.bytes = (double)(rows[1] + rows[2]) / 2 * (double)row_bytes;

@@ -4,7 +4,9 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
 # step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]      only times, functions, verify, kernels, ranks, models or sanitizer
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, kernels, stale, python, ranks, models or sanitizer
+# The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
+# installed into a folder of its own.
 set -u
 if [ $# -lt 2 ] || [ ! -x "$1/gaugeblock" ] || [ ! -d "$2" ]; then
     echo "usage: record.sh BUILD OUT [GROUP...], BUILD as cmake --build --preset gpu leaves it, OUT a folder" >&2
@@ -13,7 +15,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify kernels ranks models sanitizer}
+groups=${*:-times functions verify kernels stale python ranks models sanitizer}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -30,11 +32,11 @@ step() {
     name=$1
     shift
     began=$(date +%s)
-    if "$@" > "$out/$name.log" 2>&1; then
+    if "$@" > "$out/$name.log" 2> "$out/$name.err"; then
         echo "ok   $name, $(($(date +%s) - began)) s"
     else
         echo "FAIL $name (exit $?)"
-        tail -n 5 "$out/$name.log"
+        tail -q -n 5 "$out/$name.log" "$out/$name.err"
         touch "$work/failed"
     fi
 }
@@ -135,6 +137,22 @@ group_kernels() {
     record h200-study python3 "$here/tests/records.py" study verify.json *-reference.h5 *-cuda.h5
 }
 
+# Kernels that remember, or touch memory that is not theirs.
+group_stale() {
+    step stale env GAUGEBLOCK="$program" SOURCE="$here" CUDA_STALE="$tests/libgb_cuda_stale_subject.so" SANITISED=0 \
+        FAULTS= MISTAKES= HDF5_FAULT= PROCESSORS= TMPFILE_FAULT= python3 "$here/tests/cli/test_gpu_stale.py" stale.json
+    record h200-stale python3 "$here/tests/records.py" kernels stale.json
+}
+
+group_python() {
+    if [ -z "${GAUGEBLOCK_PREFIX:-}" ]; then
+        GAUGEBLOCK_PREFIX=$work/prefix
+        step install cmake --install "$build" --prefix "$GAUGEBLOCK_PREFIX"
+    fi
+    record h200-testing-triton env GAUGEBLOCK_PREFIX="$GAUGEBLOCK_PREFIX" PYTHONPATH="$here/python:${PYTHONPATH:-}" \
+        python3 "$here/tests/gpu/testing_triton.py"
+}
+
 # Dispatch and combine. Several devices are timed where there are several; on one, ranks take turns.
 group_ranks() {
     for ranks in 2 5; do
@@ -203,7 +221,7 @@ group_sanitizer() {
         echo "compute-sanitizer on the workers of cuda kernels and on bench_mma16 once, each step NAME = TOOL-FIXTURE-KERNEL," \
             "tests/gpu/record.sh, $("$program" list devices | sed -n 's/.*\(NVIDIA [A-Z0-9]*\).*/\1/p' | head -n 1)," \
             "$today, commit $commit"
-        grep -H 'SUMMARY' "$out"/sanitizer-*.log | sed 's|.*/\(sanitizer-[^:]*\).log:=* *|\1: |'
+        grep -Hs 'SUMMARY' "$out"/sanitizer-*.log "$out"/sanitizer-*.err | sed 's|.*/\(sanitizer-[^:]*\)\.[a-z]*:=* *|\1: |'
     } > "$out/h200-sanitizer.txt"
 }
 
@@ -212,7 +230,7 @@ case " $groups " in *" times "*) group_times ;; esac
 for group in $groups; do
     case $group in
     times) ;;
-    functions | verify | kernels | ranks | models | sanitizer)
+    functions | verify | kernels | stale | python | ranks | models | sanitizer)
         mkdir "$work/$group"
         (cd "$work/$group" && group_$group) &
         ;;

@@ -163,6 +163,7 @@ ratio = (y - close.truth).abs() / close.limit
 expect(bool((ratio <= 1).all()), f"outside the limits, {ratio.max()}")
 named = {}
 for mistake in NAMED_IN_LARGE:
+    start = time.perf_counter()
     try:
         assert_moe_close(layer(**inputs, bug=mistake), **arguments)
         sys.exit(f"{mistake}: passes")
@@ -170,6 +171,7 @@ for mistake in NAMED_IN_LARGE:
         lines = [line.strip() for line in str(failure).splitlines()]
         expect(MISTAKES[mistake] in str(failure), f"{mistake}: {failure}")
         named[mistake] = next((line for line in lines if line.startswith("diagnosis")), lines[1])
+    print(f"{mistake}: named after {time.perf_counter() - start:.1f} s", file=sys.stderr)
 print(json.dumps({
     "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
     "gaugeblock": gaugeblock.native.version(), "verdict": report.verdict.name, "largest_ratio": float(ratio.max()),

@@ -337,6 +337,34 @@ static void false_claims_are_refused(void **state)
     bench_free(&b);
 }
 
+/* The scale of a block of zeros, here the fourth of the intermediate, is of no matter, and that of no other is. */
+static void zeros_need_no_scale(struct bench *b)
+{
+    enum { BLOCK = 3 };
+    const struct gb_quantiser *rules = gb_fixture_activation_rules(b->fixture);
+    const struct gb_layer_outputs *right = &b->baseline.reference->layer[0], *mine = &b->outputs->layer[0];
+    const size_t bytes = rules->block_columns / (b->fixture->activations == GB_NVFP4 ? 2 : 1);
+    uint8_t *scale = (uint8_t *)mine->activations[GB_INTERMEDIATE_SCALES] +
+                     BLOCK * gb_activation_array(rules, &b->fixture->shape, GB_INTERMEDIATE_SCALES).bytes;
+    uint8_t *codes[] = {(uint8_t *)mine->activations[GB_INTERMEDIATE_CODES] + BLOCK * bytes,
+                        (uint8_t *)right->activations[GB_INTERMEDIATE_CODES] + BLOCK * bytes};
+    uint8_t kept[128];
+    assert_true(bytes <= sizeof kept);
+    memcpy(kept, codes[0], bytes);
+    *scale ^= 1;
+    for (int zeros = 0; zeros < 2; zeros++) {
+        struct exact_result check = {0};
+        struct case_result j = {0};
+        for (int i = 0; zeros && i < 2; i++)
+            memset(codes[i], 0, bytes);
+        exact_activations(&check, 0, &b->baseline, b->outputs, &j);
+        assert_int_equal(check.mismatching, !zeros);
+    }
+    for (int i = 0; i < 2; i++)
+        memcpy(codes[i], kept, bytes);
+    *scale ^= 1;
+}
+
 /* Codes and scales that are handed out are compared, though the intermediate is not handed out. */
 static void handed_out_codes_are_compared(void **state)
 {
@@ -358,6 +386,7 @@ static void handed_out_codes_are_compared(void **state)
         }
         assert_int_equal(verdict_of(&b, true, &mismatching), VERDICT_PASS);
         assert_int_equal(mismatching, 0);
+        zeros_need_no_scale(&b);
         for (int p = 0; p < GB_ACTIVATION_PARTS; p++) {
             uint8_t *byte = (uint8_t *)mine->activations[p] + 5;
             *byte ^= 1;

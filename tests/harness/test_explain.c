@@ -145,6 +145,30 @@ static void expect_name(struct scene *s, const char *name)
     explanation_free(explanation);
 }
 
+static double distance2(const float *a, const float *b, int count)
+{
+    double sum = 0.0;
+    for (int i = 0; i < count; i++)
+        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sum;
+}
+
+/* Tokens 3 and 9 exchanged, one element beside that wrong: the share that the exchange explains. */
+static void expect_share_of_exchange(struct scene *s)
+{
+    float *output = s->subject->layer[0].output, *row[] = {output + 3 * 128, output + 9 * 128};
+    const float *right[] = {s->trace.output + 3 * 128, s->trace.output + 9 * 128};
+    row[0][5] += (float)sqrt(0.006 * distance2(right[0], right[1], 128));
+    double all = distance2(row[0], right[0], 128) + distance2(row[1], right[1], 128);
+    double left = distance2(row[0], right[1], 128);
+    struct explanation *explanation = explained(s);
+    assert_non_null(explanation);
+    if (strcmp(explanation->best.name, "token 3 and token 9 exchanged") ||
+        fabs(explanation->best.explains - (1.0 - left / all)) > 1e-9 || left < 1e-3 * all)
+        fail_msg("%s: %.9f, not %.9f", explanation->text, explanation->best.explains, 1.0 - left / all);
+    explanation_free(explanation);
+}
+
 static void rows_of_other_tokens_are_named(void **state)
 {
     struct scene s;
@@ -156,6 +180,8 @@ static void rows_of_other_tokens_are_named(void **state)
     memcpy(output + 3 * 128, s.trace.output + 9 * 128, row);
     memcpy(output + 9 * 128, s.trace.output + 3 * 128, row);
     expect_name(&s, "token 3 and token 9 exchanged");
+    expect_share_of_exchange(&s);
+    memcpy(output + 3 * 128, s.trace.output + 9 * 128, row);
     memcpy(output + 9 * 128, s.trace.output + 9 * 128, row);
     expect_name(&s, "output of token 3: those of token 9");
     memcpy(output + 4 * 128, s.trace.output + 3 * 128, row);

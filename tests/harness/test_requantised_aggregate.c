@@ -66,7 +66,7 @@ static void look(struct scene *s, const char *preset)
     json_decref(s->checks);
     if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->result, &error) != GB_OK)
         fail_msg("%s", error.message);
-    s->checks = describe_checks(&s->result);
+    s->checks = checks_to_json(&s->result);
 }
 
 static const json_t *check(const struct scene *s, const char *name)

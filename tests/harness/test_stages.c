@@ -61,7 +61,7 @@ static void look(struct scene *s)
     json_decref(s->checks);
     if (judge(&s->baseline, &s->kernel, s->subject, NULL, &gate, &s->result, &error) != GB_OK)
         fail_msg("%s", error.message);
-    s->checks = describe_checks(&s->result);
+    s->checks = checks_to_json(&s->result);
 }
 
 static json_int_t codes(const struct scene *s, const char *what)

@@ -50,12 +50,12 @@ static long double dot(const long double *a, const long double *b, size_t count)
 }
 
 /* Where a sum is: a token, tile, column or expert, and a slot or tile. */
-struct place {
+struct sum_index {
     uint32_t first, second;
 };
 
-static void enter(struct oracle_sum *sum, struct place place, long double value, long double limit, long double zeros,
-                  long double least)
+static void enter(struct oracle_sum *sum, struct sum_index place, long double value, long double limit,
+                  long double zeros, long double least)
 {
     long double ratio = value == 0 ? 0 : value / limit;
     sum->above += value > limit;
@@ -73,14 +73,14 @@ static void enter(struct oracle_sum *sum, struct place place, long double value,
 }
 
 /* "Scale error": |z| <= sqrt(2 V ln(2 N_scale / P)) + |dir . b_y| + sum of |dir_o| U_y */
-static void enter_scale(struct work *w, enum oracle_sums kind, struct place place, const struct scale_error *g)
+static void enter_scale(struct work *w, enum oracle_sums kind, struct sum_index place, const struct scale_error *g)
 {
     long double limit = sqrtl(2 * g->V * logl(2 * w->N_scale / w->of->probability)) + fabsl(g->b) + g->U;
     enter(&w->sums[kind], place, fabsl(g->z), limit, g->signal, limit / g->signal);
 }
 
 /* "RMS error": |e'| <= sqrt(n + 2 sqrt(n s) + 2 s) + |b'| + U', s = ln(N_rms / P) */
-static void enter_rms(struct work *w, enum oracle_sums kind, struct place place, const struct rms_error *r)
+static void enter_rms(struct work *w, enum oracle_sums kind, struct sum_index place, const struct rms_error *r)
 {
     long double s = logl(w->N_rms / w->of->probability);
     long double limit = sqrtl(r->n + 2 * sqrtl(r->n * s) + 2 * s) + sqrtl(r->b) + sqrtl(r->U);
@@ -302,12 +302,12 @@ static void scale_errors(struct work *w, uint32_t t, bool repeat)
         if (expert < 0)
             continue;
         struct scale_error g = along(w, t, j);
-        enter_scale(w, ORACLE_SCALE_SLOT, (struct place){t, j}, &g);
+        enter_scale(w, ORACLE_SCALE_SLOT, (struct sum_index){t, j}, &g);
         if (!repeat)
             add_scale(&w->expert[expert], &g);
     }
     struct scale_error g = along(w, t, w->K);
-    enter_scale(w, ORACLE_SCALE_TOKEN, (struct place){t, 0}, &g);
+    enter_scale(w, ORACLE_SCALE_TOKEN, (struct sum_index){t, 0}, &g);
     if (!repeat)
         add_scale(&w->all, &g);
     long double U_of_token = underflow_of(w, t, 0, w->H);
@@ -332,7 +332,7 @@ static void rms_errors(struct work *w, uint32_t t, bool repeat)
         size_t n = w->H - first < w->of->tile ? w->H - first : w->of->tile;
         struct rms_error r = {dot(w->e + first, w->e + first, n), dot(w->y + first, w->y + first, n),
                               dot(w->b + first, w->b + first, n), (long double)n - w->m, underflow_of(w, t, first, n)};
-        enter_rms(w, ORACLE_RMS_TOKEN, (struct place){t, first / w->of->tile}, &r);
+        enter_rms(w, ORACLE_RMS_TOKEN, (struct sum_index){t, first / w->of->tile}, &r);
         if (!repeat)
             add_rms(&w->tiles[first / w->of->tile], &r);
     }
@@ -353,8 +353,10 @@ static void intermediate(struct work *w, size_t pair)
         add_scale(&sum, &(struct scale_error){e, h, V, b, U});
         add_rms(&squares, &(struct rms_error){e * e / V, h * h / V, b * b / V, 1, U * U / V});
     }
-    enter_scale(w, ORACLE_SCALE_INTERMEDIATE, (struct place){(uint32_t)(pair / w->K), (uint32_t)(pair % w->K)}, &sum);
-    enter_rms(w, ORACLE_RMS_INTERMEDIATE, (struct place){(uint32_t)(pair / w->K), (uint32_t)(pair % w->K)}, &squares);
+    enter_scale(w, ORACLE_SCALE_INTERMEDIATE, (struct sum_index){(uint32_t)(pair / w->K), (uint32_t)(pair % w->K)},
+                &sum);
+    enter_rms(w, ORACLE_RMS_INTERMEDIATE, (struct sum_index){(uint32_t)(pair / w->K), (uint32_t)(pair % w->K)},
+              &squares);
 }
 
 static void token(struct work *w, uint32_t t)
@@ -405,14 +407,14 @@ long double oracle_aggregate(const struct oracle_aggregates *of, struct oracle_s
         token(&w, t);
     for (size_t pair = 0; of->error_h && pair < shape->tokens * K; pair++)
         intermediate(&w, pair);
-    enter_scale(&w, ORACLE_SCALE_ALL, (struct place){0, 0}, &w.all);
+    enter_scale(&w, ORACLE_SCALE_ALL, (struct sum_index){0, 0}, &w.all);
     for (uint32_t o = 0; o < H; o++)
-        enter_scale(&w, ORACLE_SCALE_COLUMN, (struct place){o, 0}, &w.column[o]);
+        enter_scale(&w, ORACLE_SCALE_COLUMN, (struct sum_index){o, 0}, &w.column[o]);
     for (uint32_t e = 0; e < shape->experts; e++)
         if (w.expert[e].signal > 0)
-            enter_scale(&w, ORACLE_SCALE_EXPERT, (struct place){e, 0}, &w.expert[e]);
+            enter_scale(&w, ORACLE_SCALE_EXPERT, (struct sum_index){e, 0}, &w.expert[e]);
     for (uint32_t k = 0; k < tiles; k++)
-        enter_rms(&w, ORACLE_RMS_TILE, (struct place){k, 0}, &w.tiles[k]);
+        enter_rms(&w, ORACLE_RMS_TILE, (struct sum_index){k, 0}, &w.tiles[k]);
     free(w.C);
     free(w.L);
     free(w.Q);

@@ -275,22 +275,23 @@ static unsigned nan_code(const struct gb_quantiser *rules, unsigned most, bool n
 
 static unsigned code_of(const struct gb_quantiser *rules, float q, float value)
 {
-    unsigned most = 0, magnitude = 0;
-    double x = fmin(fabs((double)q), (double)rules->largest);
+    unsigned magnitude = 0;
+    double x = fmin(fabs((double)q), (double)rules->largest), here = magnitude_of(rules->element, 0);
     bool negative = q < 0;
 
-    while (magnitude_of(rules->element, most) < (double)rules->largest)
-        most++;
-    if (q != q)
-        return nan_code(rules, most, signbit(value));
-    while (magnitude < most) { /* up while the next magnitude is what the rule asks for */
-        double here = magnitude_of(rules->element, magnitude), next = magnitude_of(rules->element, magnitude + 1);
-        double middle = (here + next) / 2;
+    if (q != q) {
+        while (magnitude_of(rules->element, magnitude) < (double)rules->largest)
+            magnitude++;
+        return nan_code(rules, magnitude, signbit(value));
+    }
+    while (here < (double)rules->largest) { /* up while the next magnitude is what the rule asks for */
+        double next = magnitude_of(rules->element, magnitude + 1), middle = (here + next) / 2;
         bool up = rules->rounding == GB_TRUNCATE ? next <= x : middle < x;
         if (rules->rounding == GB_TIES_TO_EVEN && middle == x)
             up = magnitude % 2 == 1;
         if (!up)
             break;
+        here = next;
         magnitude++;
     }
     if (magnitude == 0 && rules->zero_sign == GB_ZERO_KEEPS_SIGN)

@@ -65,6 +65,7 @@ static void rows(void **state)
         struct gb_spread_sums s;
         gb_sum_products(d.a, d.x, count, &sum, &absolute);
         EXPECT("products", sum, d.a[i] * d.x[i]);
+        EXPECT("an inner product", gb_sum_inner_product(d.a, d.x, count), d.a[i] * d.x[i]);
         EXPECT("absolute products", absolute, fabs(d.a[i] * d.x[i]));
         EXPECT("squared products", gb_sum_squared_products(d.a, d.x, count), (d.a[i] * d.x[i]) * (d.a[i] * d.x[i]));
         gb_sum_spreads(d.a, &(struct gb_spreads){d.x, d.worst, d.variance, d.bias, d.underflow}, count, &s);
