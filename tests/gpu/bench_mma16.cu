@@ -6,7 +6,8 @@
  * usage: bench_mma16 LIBRARY check [SEED]
  *        bench_mma16 LIBRARY time FORMAT SHAPE [BATCH...]
  *        bench_mma16 LIBRARY once                            a few small problems a kernel, for compute-sanitizer
- * FORMAT: nvfp4, mxfp8 or mxfp4, or with one kernel alone, as in mxfp8:repacked. SHAPE: qwen3-next, qwen3-30b, deepseek-v3 or E,K,HIDDEN,INTERMEDIATE.
+ * FORMAT: nvfp4, mxfp8 or mxfp4, or with one kernel alone, as in mxfp8:repacked. SHAPE: qwen3-next, qwen3-30b,
+ * deepseek-v3 or E,K,HIDDEN,INTERMEDIATE.
  */
 #include <algorithm>
 #include <cmath>
