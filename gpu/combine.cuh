@@ -469,7 +469,6 @@ __global__ void __launch_bounds__(GB_COMBINE_THREADS, Tagged ? 2 : 7)
     gb_combine_kernel(const __grid_constant__ gb_combine_job job)
 {
     const gb_combine_place at = gb_place_of<Input>(job, blockIdx.x - 1);
-    gb_fetch_parameters(job);
     gb_wait_for_previous();
     gb_let_next_start();
     const uint32_t call = *gb_made(job.link, job.at.made) + 1;

@@ -15,7 +15,7 @@ size_t aligned(size_t bytes)
 /* Rows that go tagged. Few rows are there sooner that way; of many, it fills the link while counts travel. */
 uint32_t early_rows(const struct gb_exchange *x)
 {
-    constexpr uint32_t most = 16;
+    constexpr uint32_t most = 64;
     return x->tokens * x->top_k < most ? x->tokens * x->top_k : most;
 }
 

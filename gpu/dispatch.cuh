@@ -64,7 +64,6 @@ struct gb_dispatch_routing {
     uint32_t *histogram; /* [experts], of the block of counts */
     uint16_t *placed;    /* [experts], the placement */
     const int32_t *ids;  /* [tokens, top_k]; where they are too many, in device memory */
-    uint32_t *order;     /* [tokens, top_k], gb_order_of of each; NULL: they are too many */
 };
 
 /* A row in a private buffer, or its place. */
@@ -148,48 +147,37 @@ static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, co
             gb_put_tagged(gb_counts_of(job, rank, job.link.rank, call) + e, routing.histogram[e], call);
 }
 
-/* Where a route is in the order of dispatch: by receiver, then by expert; UINT32_MAX: nowhere, its slot is empty. */
+/* The number of a route in the order of dispatch, but for routes of one expert; UINT32_MAX: of an empty slot. */
 __device__ __forceinline__ uint32_t gb_order_of(const gb_dispatch_job &job, const gb_dispatch_routing &routing,
-                                                uint32_t route)
+                                                uint32_t expert)
 {
-    const uint32_t expert = (uint32_t)routing.ids[route];
     return expert < job.experts ? routing.placed[expert] * job.experts + expert : UINT32_MAX;
 }
 
-__device__ __forceinline__ uint32_t gb_order_at(const gb_dispatch_job &job, const gb_dispatch_routing &routing,
-                                                uint32_t route)
-{
-    return routing.order ? routing.order[route] : gb_order_of(job, routing, route);
-}
-
-/* Puts the order of the staged ids where they are. */
-__device__ __forceinline__ void gb_put_in_order(const gb_dispatch_job &job, gb_dispatch_routing *routing)
-{
-    uint32_t *order = (uint32_t *)routing->ids;
-    if (routing->ids == job.ids)
-        return;
-    for (uint32_t r = threadIdx.x; r < job.tokens * job.top_k; r += blockDim.x)
-        order[r] = gb_order_of(job, *routing, r);
-    __syncthreads();
-    routing->order = order;
-}
-
 /* Of each slot of a token, how many of the routes to the same receiver come before it: by expert, then in their own
- * order. A warp a slot. */
+ * order. Lane s of a warp has the s'th slot, and every warp its share of all routes. Into shared->index, zero before.
+ */
 __device__ __forceinline__ void gb_find_places(const gb_dispatch_job &job, uint32_t token,
                                                const gb_dispatch_routing &routing, gb_dispatch_shared *shared)
 {
-    for (uint32_t slot = threadIdx.x / 32; slot < job.top_k; slot += blockDim.x / 32) {
-        const uint32_t route = token * job.top_k + slot, mine = gb_order_at(job, routing, route);
-        const uint32_t least = mine - mine % job.experts; /* of the receiver */
-        uint32_t before = 0;
+    const uint32_t routes = job.tokens * job.top_k, lane = threadIdx.x % 32, route = token * job.top_k + lane;
+    const uint32_t expert = lane < job.top_k ? (uint32_t)routing.ids[route] : UINT32_MAX;
+    const uint32_t order = gb_order_of(job, routing, expert);
+    uint32_t before = 0;
+    for (uint32_t first = threadIdx.x - lane; first < routes; first += blockDim.x) {
+        const uint32_t r = first + lane;
+        const uint32_t other = r < routes ? gb_order_of(job, routing, (uint32_t)routing.ids[r]) : UINT32_MAX;
 #pragma unroll 4
-        for (uint32_t r = threadIdx.x % 32; r < job.tokens * job.top_k; r += 32)
-            before += gb_order_at(job, routing, r) - least < mine - least + (r < route);
-        before = __reduce_add_sync(0xFFFFFFFFu, before);
-        if (threadIdx.x % 32 == 0)
-            shared->index[slot] = before;
+        for (uint32_t s = 0; s < job.top_k; s++) {
+            const uint32_t mine = __shfl_sync(0xFFFFFFFFu, order, (int)s);
+            const uint32_t least = __shfl_sync(0xFFFFFFFFu, order - expert, (int)s);
+            const bool earlier = other >= least && (other < mine || (other == mine && r < token * job.top_k + s));
+            const uint32_t all = __ballot_sync(0xFFFFFFFFu, earlier);
+            before += lane == s ? (uint32_t)__popc(all) : 0;
+        }
     }
+    if (before && expert < job.experts)
+        atomicAdd(&shared->index[lane], before);
 }
 
 /* What travels as a row. */
@@ -345,17 +333,17 @@ __device__ __forceinline__ void gb_sort_slots(const gb_dispatch_job &job, const 
                                               uint32_t token, uint32_t call, gb_dispatch_shared *shared)
 {
     const uint32_t slot = threadIdx.x, route = token * job.top_k + slot;
-    const uint32_t order = slot < job.top_k ? gb_order_at(job, routing, route) : UINT32_MAX;
-    const uint32_t receiver = order == UINT32_MAX ? job.link.rank : order / job.experts;
+    const uint32_t expert = slot < job.top_k ? (uint32_t)routing.ids[route] : UINT32_MAX;
+    const uint32_t receiver = expert < job.experts ? routing.placed[expert] : job.link.rank;
     const bool away = receiver != job.link.rank, early = away && shared->index[slot] < job.at.early;
     const uint32_t all_early = __ballot_sync(0xFFFFFFFFu, early), in_front = (1u << slot) - 1;
-    const uint32_t all_placed = __ballot_sync(0xFFFFFFFFu, order != UINT32_MAX && !early);
+    const uint32_t all_placed = __ballot_sync(0xFFFFFFFFu, expert < job.experts && !early);
     const uint32_t all_counted = __ballot_sync(0xFFFFFFFFu, away && !early);
     const uint32_t number = job.link.rank * job.tokens * job.top_k + route;
     if (early)
         shared->early[__popc(all_early & in_front)] = {
             gb_early_row(job, receiver, job.link.rank, shared->index[slot], call), number};
-    else if (order != UINT32_MAX)
+    else if (expert < job.experts)
         shared->placed[__popc(all_placed & in_front)] = {NULL, NULL, NULL, number, receiver, shared->index[slot]};
     if (away && !early)
         atomicAdd(&shared->counted[receiver], 1u);
@@ -428,7 +416,7 @@ __device__ __forceinline__ void gb_place_words(const gb_dispatch_job &job, uint3
             ((uint32_t *)(window + job.at.routes))[row] = k ? two.y : two.x;
 }
 
-/* Words of a row of a private buffer, from `first` on, to their place: gb_taken_words. */
+/* Words of a row of a private buffer, from `first` on, to their place: as many as GB_DISPATCH_PAIRS of each thread. */
 __device__ __forceinline__ void gb_take_early(const gb_dispatch_job &job, const uint64_t *from, uint32_t first,
                                               uint32_t row, uint32_t sender, uint32_t call)
 {
@@ -502,7 +490,7 @@ static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, 
     }
 }
 
-/* The routing into shared memory; nothing has been waited for before. memory: gb_dispatch_shared_bytes. */
+/* The routing into shared memory; nothing has been waited for before. memory: the dynamic part. */
 __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch_job &job, uint32_t *memory,
                                                                gb_dispatch_shared *shared)
 {
@@ -512,7 +500,6 @@ __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch
     routing.histogram = memory + ids;
     routing.placed = (uint16_t *)(routing.histogram + job.experts);
     routing.ids = ids ? staged : job.ids;
-    routing.order = NULL;
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < max(ids, job.experts); i += blockDim.x) {
         const int32_t id = i < ids ? __ldg(job.ids + i) : 0, place = i < job.experts ? __ldg(job.placement + i) : 0;
@@ -525,6 +512,8 @@ __device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch
     }
     for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
         shared->first[r] = shared->routes[r] = shared->counted[r] = 0;
+    if (threadIdx.x < GB_CUDA_MAX_TOP_K)
+        shared->index[threadIdx.x] = 0;
     __syncthreads();
     return routing;
 }
@@ -540,8 +529,7 @@ static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t block,
     uint4 values = make_uint4(0, 0, 0, 0); /* the thread's first, on their way while the block finds its places */
     if (begin + threadIdx.x < end)
         values = __ldg(x + begin + threadIdx.x);
-    gb_dispatch_routing routing = gb_load_routing(job, memory, shared);
-    gb_put_in_order(job, &routing);
+    const gb_dispatch_routing routing = gb_load_routing(job, memory, shared);
     gb_find_places(job, token, routing, shared);
     __syncthreads();
     if (threadIdx.x < 32)
@@ -577,7 +565,6 @@ __global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2)
 {
     extern __shared__ uint32_t memory[];
     __shared__ gb_dispatch_shared shared;
-    gb_fetch_parameters(job);
     gb_wait_for_previous();
     gb_let_next_start();
     const uint32_t call = *gb_made(job.link, job.at.made) + 1, senders = job.tokens * job.at.parts;

@@ -101,17 +101,6 @@ template <class Launch> enum gb_status gb_cuda_ranks_launch(const struct gb_cuda
 
 #ifdef __CUDACC__
 
-/* A kernel's parameters are in no cache when it starts. Warps ask for their lines side by side, while the kernel in
- * front may still run; one after the other, where each is first used, they would take microseconds. */
-template <class Job> __device__ __forceinline__ void gb_fetch_parameters(const Job &job)
-{
-    constexpr uint32_t line_words = 16;
-    uint32_t all = 0;
-    for (uint32_t i = threadIdx.x / 32 * line_words; i < sizeof job / 4; i += blockDim.x / 32 * line_words)
-        all |= ((const uint32_t *)&job)[i];
-    asm volatile("" ::"r"(all));
-}
-
 /* Calls that a block has ended: a word of its rank's window, which no other block reads. */
 __device__ __forceinline__ uint32_t *gb_made(const gb_cuda_link &link, size_t made)
 {

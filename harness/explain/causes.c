@@ -9,9 +9,7 @@
 #include "harness/explain/finding_text.h"
 #include "quant/quant.h"
 
-/* What findings must explain of the squared error to be named, and with how many products one is looked for: a few
- * seconds, and the same names on every machine. */
-#define STRUCTURED 0.999
+/* With how many products a finding is looked for: a few seconds, and the same names on every machine. */
 #define STRUCTURE_PRODUCTS 0x1p32
 /* What a first finding must explain for what it leaves to be looked at. */
 #define WORTH_REMOVING 0.1
@@ -21,20 +19,6 @@
 static size_t elements_of(const struct diagnosis *w)
 {
     return (size_t)w->rows * w->width;
-}
-
-static double squared_errors(const struct diagnosis *w)
-{
-    double all = 0.0;
-    for (uint32_t row = 0; row < w->rows; row++)
-        all += w->squares[row];
-    return all;
-}
-
-/* Whether it explains all, or all but what the elements that are not wrong have too: rounding in another order. */
-static bool is_enough(const struct diagnosis *w, double explains, double all)
-{
-    return explains >= STRUCTURED || (explains >= EXPLAINED && (1.0 - explains) * all <= 2.0 * w->noise);
 }
 
 static enum gb_status search_in(struct diagnosis *w, const double *errors, struct structure *found,
@@ -54,7 +38,7 @@ static enum gb_status search_in(struct diagnosis *w, const double *errors, struc
 static enum gb_status find_first(struct diagnosis *w, struct structure *found, struct gb_error *error)
 {
     enum gb_status status = search_in(w, w->errors, found, error);
-    if (status == GB_OK && found->explains < STRUCTURED && w->noise > 0.0) {
+    if (status == GB_OK && found->explains < EXPLAINS && w->noise > 0.0) {
         struct structure other;
         status = structure_search(w, STRUCTURE_PRODUCTS, &other, error);
         if (status == GB_OK && other.explains > found->explains)
@@ -81,11 +65,12 @@ static enum gb_status remove_finding(struct diagnosis *w, const struct finding *
     return status;
 }
 
-/* A second finding in what the first leaves. */
+/* A second finding, which explains what the first leaves. */
 static enum gb_status find_second(struct diagnosis *w, const struct structure *first, struct causes *causes,
                                   struct gb_error *error)
 {
-    double *errors = w->errors, *squares = w->squares, all = squared_errors(w);
+    double *errors = w->errors, *squares = w->squares;
+    const double all = diagnosis_squares(w);
     double *rest = malloc(elements_of(w) * sizeof *rest), *rest_squares = malloc(w->rows * sizeof *rest_squares);
     struct structure second = {.explains = 0.0};
     enum gb_status status = rest && rest_squares ? remove_finding(w, &first->finding, rest, rest_squares, error)
@@ -93,13 +78,13 @@ static enum gb_status find_second(struct diagnosis *w, const struct structure *f
     if (status == GB_OK) {
         w->errors = rest;
         w->squares = rest_squares;
-        double left = squared_errors(w) / all;
+        double left = diagnosis_squares(w) / all;
         if (left > 0.0 && isfinite(left))
             status = search_in(w, rest, &second, error);
         w->errors = errors;
         w->squares = squares;
         double explains = 1.0 - left * (1.0 - second.explains);
-        if (status == GB_OK && second.explains > 0.0 && is_enough(w, explains, all))
+        if (status == GB_OK && second.explains >= EXPLAINED && diagnosis_is_enough(w, explains))
             *causes = (struct causes){{first->finding, second.finding}, 2, explains};
     }
     free(rest);
@@ -107,12 +92,21 @@ static enum gb_status find_second(struct diagnosis *w, const struct structure *f
     return status;
 }
 
+/* A threshold that is nearly right is the wrong one. */
+static bool is_enough(const struct diagnosis *w, const struct structure *s)
+{
+    const enum finding_effect effect = s->finding.effect;
+    const bool threshold =
+        effect == FINDING_SATURATE || effect == FINDING_CAP || effect == FINDING_FLOOR || effect == FINDING_FLUSH;
+    return threshold ? s->explains >= EXPLAINS : diagnosis_is_enough(w, s->explains);
+}
+
 enum gb_status causes_find(struct diagnosis *w, struct causes *causes, struct gb_error *error)
 {
     struct structure first = {.explains = 0.0};
     *causes = (struct causes){.count = 0};
     enum gb_status status = find_first(w, &first, error);
-    if (status == GB_OK && is_enough(w, first.explains, squared_errors(w)))
+    if (status == GB_OK && is_enough(w, &first))
         *causes = (struct causes){{first.finding}, 1, first.explains};
     else if (status == GB_OK && first.explains >= WORTH_REMOVING && w->wrong >= FEW_ELEMENTS)
         status = find_second(w, &first, causes, error);

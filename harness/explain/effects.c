@@ -129,6 +129,15 @@ static double largest(const double *values, size_t count)
     return most;
 }
 
+/* The largest for sign 1, the smallest for -1. */
+static double extreme(const double *values, size_t count, double sign)
+{
+    double most = values[0];
+    for (size_t i = 1; i < count; i++)
+        most = sign * fmax(sign * most, sign * values[i]);
+    return most;
+}
+
 /* Offsets by which the first wrong elements are other elements of their row. */
 static void try_moves(const struct observed *o, double *made, struct finding *f, struct finding *out, uint32_t most,
                       uint32_t *count)
@@ -154,6 +163,16 @@ static void try_moves(const struct observed *o, double *made, struct finding *f,
         if (flip && *count < most && tried(o, f, made))
             out[(*count)++] = *f;
     }
+    f->effect = FINDING_SHARED;
+    for (f->offset = 1; (size_t)f->offset < o->width && *count < most; f->offset = 2 * f->offset + 1)
+        if (tried(o, f, made))
+            out[(*count)++] = *f;
+    f->effect = FINDING_TILED;
+    for (f->offset = 2; f->offset <= MOST_TILED && *count < most; f->offset *= 2)
+        for (f->columns = 2; f->columns <= MOST_TILED && *count < most; f->columns *= 2)
+            if (o->width % (size_t)(f->offset * f->columns) == 0 && tried(o, f, made))
+                out[(*count)++] = *f;
+    f->columns = 0;
     f->offset = 0;
     f->effect = FINDING_REVERSE;
     if (*count < most && tried(o, f, made))
@@ -164,18 +183,27 @@ static void try_rows_of_others(const struct observed *o, double *made, struct fi
                                uint32_t most, uint32_t *count)
 {
     uint32_t tokens = (uint32_t)(o->count / o->per_token);
-    for (uint32_t d = 1; d < tokens && *count < most; d++) {
-        f->effect = FINDING_TOKEN;
-        f->offset = 2 * d <= tokens ? (int32_t)d : (int32_t)d - (int32_t)tokens;
+    /* A token's weights often sum to 1, which is no sum of a kernel's. */
+    for (int added = 0; added < (o->stage == FINDING_ROUTING_WEIGHT ? 1 : 2); added++) {
+        f->added = added;
+        for (uint32_t d = 1; d < tokens && *count < most; d++) {
+            f->effect = FINDING_TOKEN;
+            f->offset = 2 * d <= tokens ? (int32_t)d : (int32_t)d - (int32_t)tokens;
+            if (tried(o, f, made))
+                out[(*count)++] = *f;
+        }
+        for (uint32_t d = 1; d < o->per_token && *count < most; d++) {
+            f->effect = FINDING_SLOT;
+            f->offset = 2 * d <= o->per_token ? (int32_t)d : (int32_t)d - (int32_t)o->per_token;
+            if (tried(o, f, made))
+                out[(*count)++] = *f;
+        }
+    }
+    f->added = false;
+    f->effect = FINDING_TOKEN_XOR;
+    for (f->offset = 1; (uint32_t)f->offset < tokens && *count < most; f->offset *= 2)
         if (tried(o, f, made))
             out[(*count)++] = *f;
-    }
-    for (uint32_t d = 1; d < o->per_token && *count < most; d++) {
-        f->effect = FINDING_SLOT;
-        f->offset = 2 * d <= o->per_token ? (int32_t)d : (int32_t)d - (int32_t)o->per_token;
-        if (tried(o, f, made))
-            out[(*count)++] = *f;
-    }
     f->offset = 0;
 }
 
@@ -217,6 +245,13 @@ uint32_t effects_infer(const struct observed *o, struct finding *out, uint32_t m
     f = (struct finding){.stage = o->stage, .effect = FINDING_SATURATE, .amount = seen};
     if (finite && many && count < most && tried(o, &f, made))
         out[count++] = f;
+    for (int n = 0; n < 2; n++) {
+        f = (struct finding){.stage = o->stage,
+                             .effect = n ? FINDING_FLOOR : FINDING_CAP,
+                             .amount = extreme(s.seen, s.count, n ? -1.0 : 1.0)};
+        if (finite && many && count < most && tried(o, &f, made))
+            out[count++] = f;
+    }
     f = (struct finding){.stage = o->stage, .effect = FINDING_FLUSH, .amount = nextafter(clean, INFINITY)};
     if (finite && many && count < most && tried(o, &f, made))
         out[count++] = f;

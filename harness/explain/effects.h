@@ -17,6 +17,9 @@ struct observed {
     double relative;      /* in units of the value itself */
 };
 
+/* Tiles and exchanged rows are no larger: those of a warp. */
+enum { MOST_TILED = 32 };
+
 /* Findings whose effect makes of the wrong elements what was seen, in the order of simplicity, with the elements' axis
  * but no tokens, slots or experts. Returns how many, at most `most`. */
 uint32_t effects_infer(const struct observed *observed, struct finding *findings, uint32_t most);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <cblas.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,9 @@ enum { MOST_TOKENS = 32, NAMED_ALIKE = 3 };
 /* Errors below this share of the largest one are not counted as wrong elements. */
 #define COUNTED 0.05
 
-/* So many products take about as long as a glance. */
+/* So many products take about as long as a glance, and so few are too few to share among threads. */
 #define MOST_PRODUCTS (1u << 26)
+#define ALONE_PRODUCTS (1u << 24)
 
 /* [tokens, ...] of what the operation writes: elements of one token. */
 static size_t per_token(const struct diagnosis *w)
@@ -52,11 +54,15 @@ static bool find_worst(struct diagnosis *w, const struct gb_outputs *subject, co
     return worst > 0.0;
 }
 
+static double products_of_token(const struct gb_shape *shape)
+{
+    return 3.0 * shape->top_k * (double)shape->hidden * (double)shape->intermediate;
+}
+
 /* Neighbouring tokens are looked at together, since faults reach from one to the next. */
 static uint32_t tokens_of_window(const struct gb_shape *shape, uint32_t all)
 {
-    double products = 3.0 * shape->top_k * (double)shape->hidden * (double)shape->intermediate;
-    double affordable = fmax(4.0, fmin(MOST_TOKENS, MOST_PRODUCTS / products));
+    double affordable = fmax(4.0, fmin(MOST_TOKENS, MOST_PRODUCTS / products_of_token(shape)));
     return all < affordable ? all : (uint32_t)affordable;
 }
 
@@ -139,6 +145,25 @@ static enum gb_status pairs_new(struct diagnosis *w, struct gb_error *error)
     return GB_OK;
 }
 
+/* ids: [all tokens, top_k] */
+static enum gb_status list_pairs(struct diagnosis *w, const struct gb_shape *shape, const int32_t *ids, uint32_t all,
+                                 struct gb_error *error)
+{
+    size_t from = (size_t)w->first * shape->top_k, pairs = (size_t)w->tokens * shape->top_k;
+    w->list = calloc(pairs, sizeof *w->list);
+    w->listed = calloc(shape->experts, sizeof *w->listed);
+    if (!w->list || !w->listed)
+        return gb_fail(error, GB_ENOMEM, "no memory for the lists of %u experts", shape->experts);
+    for (size_t p = 0; p < (size_t)all * shape->top_k; p++) {
+        if (ids[p] < 0)
+            continue;
+        if (p >= from && p - from < pairs)
+            w->list[p - from] = w->listed[ids[p]];
+        w->listed[ids[p]]++;
+    }
+    return GB_OK;
+}
+
 static enum gb_status diagnosis_new(const struct baseline *b, const struct gb_outputs *subject, uint32_t token,
                                     struct diagnosis *w, struct gb_error *error)
 {
@@ -154,7 +179,9 @@ static enum gb_status diagnosis_new(const struct baseline *b, const struct gb_ou
     a.ids += (size_t)w->first * a.shape.top_k;
     a.routing_weights += (size_t)w->first * a.shape.top_k;
     w->ids = a.ids;
-    enum gb_status status = diagnosis_fill(b, subject, w, error);
+    enum gb_status status = list_pairs(w, &f->shape, baseline_arguments(b, w->layer).ids, all, error);
+    if (status == GB_OK)
+        status = diagnosis_fill(b, subject, w, error);
     if (status == GB_OK)
         status = trace_new(b->contract, &a, &w->trace, error);
     w->trace.down_alone = w->given;
@@ -166,6 +193,8 @@ static enum gb_status diagnosis_new(const struct baseline *b, const struct gb_ou
 static void diagnosis_free(struct diagnosis *w)
 {
     trace_free(&w->trace);
+    free(w->list);
+    free(w->listed);
     free(w->pairs.x);
     free(w->pairs.output);
     error_location_free(&w->location);
@@ -204,6 +233,12 @@ static void sort(struct diagnosis *w)
         }
 }
 
+/* Of a list of numbers. */
+static const char *plural(const char *list)
+{
+    return list[strspn(list, "0123456789")] ? "s" : "";
+}
+
 /* "; in tokens 3, 7 only; in columns 16 to 31 only" */
 static void append_place(struct explanation *e)
 {
@@ -211,9 +246,9 @@ static void append_place(struct explanation *e)
     if (e->expert >= 0 && used < bytes)
         used += (size_t)snprintf(e->text + used, bytes - used, "; in tokens of expert %d only", e->expert);
     else if (e->tokens[0] && used < bytes)
-        used += (size_t)snprintf(e->text + used, bytes - used, "; in tokens %s only", e->tokens);
+        used += (size_t)snprintf(e->text + used, bytes - used, "; in token%s %s only", plural(e->tokens), e->tokens);
     if (e->columns[0] && used < bytes)
-        snprintf(e->text + used, bytes - used, "; in columns %s only", e->columns);
+        snprintf(e->text + used, bytes - used, "; in column%s %s only", plural(e->columns), e->columns);
 }
 
 /* A larger problem's list of known bugs ends where it would take too long. */
@@ -233,6 +268,19 @@ static uint32_t alike(const struct diagnosis *w)
     while (count < w->count && fits(&w->candidates[count], diagnosis_best(w)))
         count++;
     return count;
+}
+
+/* Whether the first candidate explains the error: all of it; or, where it has no number that was fitted and no place
+ * that was chosen, and none that has one fits as well, nearly all. */
+static bool is_named(const struct diagnosis *w)
+{
+    const struct candidate *first = &w->candidates[0];
+    if (!w->count || first->explains < EXPLAINED)
+        return false;
+    for (uint32_t i = 0; i < alike(w); i++)
+        if (w->candidates[i].rank >= RANK_COORDINATE)
+            return diagnosis_is_enough(w, first->explains);
+    return true;
 }
 
 /* The name, the share, what else fits, and what to do about it. */
@@ -261,7 +309,7 @@ static struct explained explained_of(const struct candidate *c)
 /* NULL: no memory. */
 static struct explanation *conclude(const struct diagnosis *w, const struct causes *causes)
 {
-    bool named = w->count && w->candidates[0].explains >= EXPLAINED;
+    bool named = is_named(w);
     struct explanation *e = calloc(1, sizeof *e);
     uint32_t count = named ? alike(w) - 1 : 0;
     if (!e)
@@ -341,8 +389,10 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     w->width = w->inner ? shape->intermediate : shape->hidden;
     w->affordable = LIST_PRODUCTS;
     enum gb_status status = GB_OK;
-    int threads = openblas_get_num_threads();
+    const int threads = openblas_get_num_threads(), others = omp_get_max_threads();
     openblas_set_num_threads(1); /* products too small to share: waiting threads cost more than they take off */
+    if (products_of_token(shape) * tokens_of_window(shape, subject->shape.tokens) < ALONE_PRODUCTS)
+        omp_set_num_threads(1);
     if (find_worst(w, subject, baseline->reference, &token)) {
         status = diagnosis_new(baseline, subject, token, w, error);
         struct causes causes = {.count = 0};
@@ -356,6 +406,7 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
         }
     }
     openblas_set_num_threads(threads);
+    omp_set_num_threads(others);
     diagnosis_free(w);
     free(w);
     return status;

@@ -44,6 +44,12 @@ void diagnosis_add(struct diagnosis *w, enum rank rank, const char *kind, const 
 {
     if (w->count == MOST_CANDIDATES || !(explains > 0.0))
         return;
+    for (uint32_t i = 0; i < w->count; i++)
+        if (!strcmp(w->candidates[i].name, name)) { /* found in two ways */
+            w->candidates[i].explains = fmax(w->candidates[i].explains, explains);
+            w->candidates[i].rank = rank < w->candidates[i].rank ? rank : w->candidates[i].rank;
+            return;
+        }
     struct candidate *c = &w->candidates[w->count++];
     snprintf(c->name, sizeof c->name, "%s", name);
     snprintf(c->kind, sizeof c->kind, "%s", kind);
@@ -57,6 +63,19 @@ double diagnosis_best(const struct diagnosis *w)
     for (uint32_t i = 0; i < w->count; i++)
         best = fmax(best, w->candidates[i].explains);
     return best;
+}
+
+double diagnosis_squares(const struct diagnosis *w)
+{
+    double all = 0.0;
+    for (uint32_t row = 0; row < w->rows; row++)
+        all += w->squares[row];
+    return all;
+}
+
+bool diagnosis_is_enough(const struct diagnosis *w, double explains)
+{
+    return explains >= EXPLAINS || (explains >= EXPLAINED && (1.0 - explains) * diagnosis_squares(w) <= 2.0 * w->noise);
 }
 
 void diagnosis_name_partly(const char *kind, unsigned places, char *name, size_t bytes)

@@ -9,7 +9,9 @@
 
 enum { MOST_CANDIDATES = 1024 };
 
-/* What a share of the error must be to be called an explanation. */
+/* What a share of the error must be to be called an explanation; and where elements that are right in all but rounding
+ * have what is left of it. */
+#define EXPLAINS 0.999
 #define EXPLAINED 0.99
 /* And to be worth a mention. */
 #define CLOSE 0.4
@@ -49,6 +51,8 @@ struct diagnosis {
     struct trace trace;
     struct trace pairs; /* the same with every slot a token of its own; its arrays but x and output are trace's */
     const int32_t *ids; /* [rows, slots_of_row], where subject and truth have their experts */
+    uint32_t *list;     /* [tokens, top_k]: the place of a pair among all those of its expert, in the order of tokens */
+    uint32_t *listed;   /* [experts]: how many pairs have it */
     uint32_t layer, first, tokens; /* tokens first .. first + tokens - 1 of the fixture */
     uint32_t rows, rows_per_token, slots_of_row, width;
     double *errors;                 /* [rows, width]: subject - reference */
@@ -85,6 +89,11 @@ void diagnosis_add(struct diagnosis *w, enum rank rank, const char *kind, const 
 double diagnosis_best(const struct diagnosis *w);
 /* 1 - |error - (faulty - clean)|^2 / |error|^2, over finite errors of the rows and columns asked for; NULL: of all. */
 double diagnosis_explained(const struct diagnosis *w, const bool *rows, const bool *columns);
+/* The errors' squares, summed. */
+double diagnosis_squares(const struct diagnosis *w);
+/* Whether so large a share explains all, or all but what the elements that are not wrong have too: rounding in another
+ * order. */
+bool diagnosis_is_enough(const struct diagnosis *w, double explains);
 /* The kind, confined to the wrong rows, to the wrong columns, to both, or to nothing. */
 enum { LOCATION_ROWS = 1, LOCATION_COLUMNS = 2 };
 void diagnosis_name_partly(const char *kind, unsigned places, char *name, size_t bytes);

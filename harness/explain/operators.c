@@ -21,8 +21,8 @@ static const char *after_layers(const struct case_entry *one, const struct gb_ou
                      "rounding";
     if (one->library[0] && !(one->kernel.flags & GB_ROUTES))
         return minimising ? NULL
-               : named    ? "add --minimise small.h5: it writes the smallest part that fails"
-                       : "add --minimise small.h5: it writes the smallest part that fails, which may show a known bug";
+               : named    ? "add --minimise least.h5: it writes the smallest part that fails"
+                       : "add --minimise least.h5: it writes the smallest part that fails, which may show a known bug";
     if (named)
         return NULL;
     if (one->library[0])

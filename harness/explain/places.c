@@ -89,15 +89,17 @@ bool axis_describe(const bool *is, const bool *would, uint32_t size, struct find
     return true;
 }
 
-enum coordinate { BY_SLOT, BY_EXPERT, BY_TOKEN, COORDINATES };
+enum coordinate { BY_SLOT, BY_EXPERT, BY_TOKEN, BY_LIST, COORDINATES };
 
 static uint32_t coordinate_of(const struct stages *s, enum coordinate c, size_t pair)
 {
     return c == BY_SLOT     ? (uint32_t)(pair % s->top_k)
            : c == BY_EXPERT ? (uint32_t)s->ids[pair]
+           : c == BY_LIST   ? s->diagnosis->list[pair]
                             : (uint32_t)(pair / s->top_k) + s->diagnosis->first;
 }
 
+/* A token is once in an expert's list, which is no longer than the tokens so far. */
 static uint32_t size_of(const struct stages *s, enum coordinate c)
 {
     return c == BY_SLOT ? s->top_k : c == BY_EXPERT ? s->experts : s->tokens + s->diagnosis->first;
@@ -128,7 +130,7 @@ static bool describe_by(const struct stages *s, enum coordinate c, const bool *i
 
 static struct finding_axis *axis_of(struct finding *f, enum coordinate c)
 {
-    return c == BY_SLOT ? &f->slots : c == BY_EXPERT ? &f->experts : &f->tokens;
+    return c == BY_SLOT ? &f->slots : c == BY_EXPERT ? &f->experts : c == BY_LIST ? &f->list : &f->tokens;
 }
 
 /* The tokens (or experts) with a wrong pair, and of those the slots or experts. */
@@ -160,17 +162,19 @@ static bool describe_product(const struct stages *s, enum coordinate outer, enum
 
 bool pairs_describe(const struct stages *s, const bool *is, const bool *would, struct finding *f)
 {
-    static const enum coordinate products[][2] = {{BY_TOKEN, BY_SLOT}, {BY_TOKEN, BY_EXPERT}, {BY_EXPERT, BY_SLOT}};
+    static const enum coordinate products[][2] = {
+        {BY_TOKEN, BY_SLOT}, {BY_TOKEN, BY_EXPERT}, {BY_EXPERT, BY_SLOT}, {BY_EXPERT, BY_LIST}};
+    enum { PRODUCTS = sizeof products / sizeof *products };
     bool *all = malloc(s->pairs * sizeof *all), found = false;
     uint32_t least = UINT32_MAX;
     struct finding best = *f;
     if (!all)
         return false;
     memset(all, true, s->pairs * sizeof *all);
-    for (int n = 0; n < COORDINATES + 3; n++) {
+    for (int n = 0; n < COORDINATES + PRODUCTS; n++) {
         struct finding one = *f;
         enum coordinate c = n < COORDINATES ? (enum coordinate)n : BY_SLOT;
-        one.tokens = one.slots = one.experts = (struct finding_axis){.kind = AXIS_ALL};
+        one.tokens = one.slots = one.experts = one.list = (struct finding_axis){.kind = AXIS_ALL};
         bool fits = n < COORDINATES ? describe_by(s, c, is, would, all, axis_of(&one, c))
                                     : describe_product(s, products[n - COORDINATES][0], products[n - COORDINATES][1],
                                                        is, would, &one);
@@ -208,6 +212,6 @@ bool tokens_describe(const struct stages *s, const bool *is, const bool *would, 
 
 uint32_t finding_cost(const struct finding *f)
 {
-    return axis_cost(&f->tokens) + axis_cost(&f->slots) + axis_cost(&f->experts) + axis_cost(&f->elements) +
-           axis_cost(&f->k);
+    return axis_cost(&f->tokens) + axis_cost(&f->slots) + axis_cost(&f->experts) + axis_cost(&f->list) +
+           axis_cost(&f->elements) + axis_cost(&f->k);
 }

@@ -137,7 +137,8 @@ double search_products(const struct search *q, enum finding_stage stage, double 
 
 void search_verify(struct search *q, const struct finding *f)
 {
-    if (search_late(q) ||
+    const bool pair = f->effect == FINDING_TOKEN_XOR && f->tokens.kind != AXIS_MODULO && q->tokens <= 2;
+    if (search_late(q) || pair ||
         (f->effect == FINDING_TOKEN && f->tokens.kind == AXIS_LIST)) /* rows that others name better */
         return;
     q->work += search_products(q, f->stage, q->s.pairs, q->w->width);

@@ -122,8 +122,16 @@ void search_each_amount(struct search *q, enum finding_stage stage, struct findi
         grid[i] = ranked[(count - 1) * (size_t)i / (GRID - 1)];
     f.effect = FINDING_SATURATE;
     settle_amount(q, &f, grid, GRID);
+    f.effect = FINDING_CAP;
+    if (stage == FINDING_GATE || stage == FINDING_UP)
+        settle_amount(q, &f, grid, GRID);
     f.effect = FINDING_FLUSH;
     settle_amount(q, &f, grid, GRID);
+    for (int i = 0; i < GRID; i++)
+        grid[i] = -ranked[(count - 1) * (size_t)(GRID - 1 - i) / (GRID - 1)];
+    f.effect = FINDING_FLOOR;
+    if (stage == FINDING_GATE || stage == FINDING_UP)
+        settle_amount(q, &f, grid, GRID);
     if (stage < FINDING_ACT || (q->seen && stage == FINDING_ACT)) {
         static const double factors[] = {-8,   -2,  -1,   -0.5, 0, 0.25, 0.5, 0.75, 0.9, 0.99,
                                          1.01, 1.1, 1.25, 1.5,  2, 4,    8,   80,   500};

@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/explain/altered_row.h"
 #include "harness/explain/places.h"
 #include "harness/explain/search.h"
 #include "quant/quant.h"
 
 #undef I /* complex.h's, which cblas.h includes */
 
-static const double *down_of(struct search *q, uint32_t expert)
+const double *search_down_of(struct search *q, uint32_t expert)
 {
     const struct gb_weights *weights = &q->w->trace.arguments.down;
     if (!q->down[expert]) {
@@ -36,7 +37,7 @@ void search_respond_operand(struct search *q, uint32_t token)
         const double *own = s->requant + p * I, *made = q->operand + p * I;
         if (s->ids[p] < 0 || !memcmp(own, made, I * sizeof *own))
             continue;
-        const double *down = q->w->inner ? NULL : down_of(q, (uint32_t)s->ids[p]);
+        const double *down = q->w->inner ? NULL : search_down_of(q, (uint32_t)s->ids[p]);
         if (q->status != GB_OK)
             return;
         for (uint32_t j = 0; !down && j < q->samples; j++)
@@ -49,23 +50,66 @@ void search_respond_operand(struct search *q, uint32_t token)
     }
 }
 
-/* What the effect everywhere makes of the samples of one token: a response for each slot. Of FINDING_COMBINE the first
- * slot stands for all. */
-static void respond(struct search *q, uint32_t token, const struct finding *f)
+/* What weights of down that are read otherwise add to the samples of one slot. */
+static void respond_altered(struct search *q, const struct finding *f, size_t pair, double *response)
+{
+    const struct stages *s = &q->s;
+    const size_t I = s->intermediate;
+    struct altered altered;
+    const bool good = altered_new(&q->w->trace.arguments.down, f, &altered);
+    for (uint32_t j = 0; good && j < q->samples; j++) {
+        if (!finding_axis_has(&f->elements, q->column[j]))
+            continue;
+        altered_row(&altered, (uint32_t)s->ids[pair], q->column[j], q->difference);
+        response[j] = s->weights[pair] * cblas_ddot((int)I, q->difference, 1, s->requant + pair * I, 1);
+    }
+    if (!good)
+        q->status = gb_fail(q->error, GB_ENOMEM, "no memory for rows of down_proj");
+    altered_free(&altered);
+}
+
+/* What pairs make that another expert computes, whose operand is q->operand. */
+static void respond_elsewhere(struct search *q, uint32_t token, const struct finding *f)
+{
+    const struct stages *s = &q->s;
+    const int I = (int)s->intermediate, n = (int)q->samples;
+    for (uint32_t u = 0; u < s->top_k; u++) {
+        size_t p = (size_t)token * s->top_k + u;
+        double *response = q->response + (size_t)u * q->samples;
+        if (s->ids[p] < 0)
+            continue;
+        const double *own = search_down_of(q, (uint32_t)s->ids[p]),
+                     *other = search_down_of(q, stages_expert(s, f, s->ids[p]));
+        if (q->status != GB_OK)
+            return;
+        cblas_dgemv(CblasRowMajor, CblasNoTrans, n, I, s->weights[p], other, I, q->operand + p * s->intermediate, 1,
+                    0.0, response, 1);
+        cblas_dgemv(CblasRowMajor, CblasNoTrans, n, I, -s->weights[p], own, I, s->requant + p * s->intermediate, 1, 1.0,
+                    response, 1);
+    }
+}
+
+void search_respond(struct search *q, uint32_t token, const struct finding *f)
 {
     const struct stages *s = &q->s;
     uint32_t width, I = s->intermediate;
     const double *rows = stages_array(s, f->stage, &width);
     size_t first = (size_t)token * s->top_k;
     memset(q->response, 0, (size_t)s->top_k * q->samples * sizeof *q->response);
-    q->work += search_products(q, f->stage, s->top_k, q->samples);
-    bool expert = f->stage == FINDING_DOWN && f->effect == FINDING_EXPERT;
+    double products = search_products(q, f->stage, s->top_k, q->samples);
+    if (f->operand != FINDING_RESULTS)
+        products *= f->elements.kind == AXIS_MODULO ? REREAD * f->elements.count / f->elements.period : REREAD;
+    q->work += products;
+    bool altered = f->stage == FINDING_DOWN && f->operand != FINDING_RESULTS;
+    bool expert = f->stage == FINDING_DOWN && effect_names_expert(f->effect);
     bool operand = f->stage < FINDING_DOWN || expert || (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL);
     if (operand && f->stage != FINDING_DOWN) {
         memset(q->asked, 0, s->pairs * sizeof *q->asked);
         memset(q->asked + first, true, s->top_k * sizeof *q->asked);
         q->status = stages_operand(s, f, q->asked, q->operand, NULL, q->error);
-        if (q->status == GB_OK)
+        if (q->status == GB_OK && effect_names_expert(f->effect) && f->stage == FINDING_INPUT)
+            respond_elsewhere(q, token, f);
+        else if (q->status == GB_OK)
             search_respond_operand(q, token);
         return;
     }
@@ -73,9 +117,12 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
         double *response = q->response + (p - first) * q->samples;
         if (s->ids[p] < 0 || !stages_hit(s, f, p))
             continue;
-        const double *down = operand ? down_of(q, (uint32_t)s->ids[p]) : NULL;
-        uint32_t neighbour = (uint32_t)(((int64_t)s->ids[p] + f->offset + s->experts) % s->experts);
-        const double *other = expert ? down_of(q, neighbour) : NULL;
+        if (altered) {
+            respond_altered(q, f, p, response);
+            continue;
+        }
+        const double *down = operand ? search_down_of(q, (uint32_t)s->ids[p]) : NULL;
+        const double *other = expert ? search_down_of(q, stages_expert(s, f, s->ids[p])) : NULL;
         for (uint32_t j = 0; j < q->samples && q->status == GB_OK; j++) {
             double sum = 0.0;
             uint32_t c = q->column[j];
@@ -89,9 +136,9 @@ static void respond(struct search *q, uint32_t token, const struct finding *f)
                         sum += row[i] * own[i] * (factor - 1.0);
                 sum *= s->weights[p];
             } else if (f->stage == FINDING_DOWN) {
-                sum = s->weights[p] * (effect_of(f, rows, s->pairs, s->top_k, width, p, c) - rows[p * width + c]);
+                sum = s->weights[p] * (stages_effect(s, f, rows, width, p, c) - rows[p * width + c]);
             } else if (f->stage == FINDING_ROUTING_WEIGHT) {
-                sum = (effect_of(f, rows, s->pairs, s->top_k, 1, p, 0) - rows[p]) * s->slots[p * s->hidden + c];
+                sum = (stages_effect(s, f, rows, 1, p, 0) - rows[p]) * s->slots[p * s->hidden + c];
             } else if (p == first) {
                 sum = effect_of(f, rows, s->tokens, 1, width, token, c) - rows[(size_t)token * width + c];
             }
@@ -135,8 +182,7 @@ double search_error(const struct search *q, uint32_t token, uint32_t slot, uint3
     return q->w->errors[row * q->w->width + q->column[sample]];
 }
 
-/* An effect of which a multiple is another one of its kind. */
-static bool is_linear(const struct finding *f)
+bool search_is_linear(const struct finding *f)
 {
     return (f->effect == FINDING_FACTOR || f->effect == FINDING_ADD) && f->stage >= FINDING_ACT;
 }
@@ -144,10 +190,10 @@ static bool is_linear(const struct finding *f)
 double search_regress(struct search *q, uint32_t token, bool linear, double *all)
 {
     uint32_t k = q->s.top_k, n = q->samples;
-    double gram[64 * 64], b[64], left = 0.0;
+    double gram[MOST_SLOTS * MOST_SLOTS], b[MOST_SLOTS], left = 0.0;
     double *alpha = q->alpha + (size_t)token * k, *weight = q->weight + (size_t)token * k;
     *all = 0.0;
-    if (k > 64)
+    if (k > MOST_SLOTS)
         return 0.0;
     bool apart = q->w->inner; /* errors of each slot by itself */
     for (uint32_t u = 0; u < k; u++) {
@@ -178,10 +224,16 @@ double search_regress(struct search *q, uint32_t token, bool linear, double *all
     return left;
 }
 
+double search_fit_token_freely(struct search *q, uint32_t token, const struct finding *f, double *all)
+{
+    search_respond(q, token, f);
+    return search_regress(q, token, true, all);
+}
+
 double search_fit_token(struct search *q, uint32_t token, const struct finding *f, double *all)
 {
-    respond(q, token, f);
-    return search_regress(q, token, is_linear(f), all);
+    search_respond(q, token, f);
+    return search_regress(q, token, search_is_linear(f), all);
 }
 
 bool search_take_pairs(struct search *q, struct finding *f)
@@ -196,13 +248,13 @@ bool search_take_pairs(struct search *q, struct finding *f)
             strongest = q->alpha[p] * q->alpha[p] * q->weight[p];
             common = q->alpha[p];
         }
-    if (!is_linear(f))
+    if (!search_is_linear(f))
         common = 1.0;
     for (size_t p = 0; good && p < s->pairs; p++) {
         would[p] = q->weight[p] > 1e-6 * most;
         is[p] = would[p] && fabs(q->alpha[p] / common - 1.0) < 0.5;
     }
-    if (good && is_linear(f)) {
+    if (good && search_is_linear(f)) {
         double top = 0.0, bottom = 0.0;
         for (size_t p = 0; p < s->pairs; p++)
             if (is[p]) {

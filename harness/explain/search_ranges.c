@@ -9,12 +9,13 @@
 
 /*
  * Sums over columns of K of one token's products of gate_up with what is added to x: [top_k, 2 * intermediate, blocks +
- * 1], from column 0 on.
+ * 1], from column 0 on, or from residue 0 on.
  */
-enum { BLOCK = 16 };
+enum { BLOCK = 16, LONGEST_PERIOD = 32 };
 struct range_sums {
     double *sums;
     uint32_t token, blocks;
+    uint32_t period; /* 0: blocks of BLOCK columns; otherwise residues */
 };
 
 /* What an effect adds to x as gate_up reads it: [hidden]. */
@@ -38,13 +39,15 @@ static void added_to_x(struct search *q, uint32_t token, const struct finding *f
     free(values);
 }
 
-static bool range_sums_new(struct search *q, uint32_t token, const struct finding *f, struct range_sums *r)
+static bool range_sums_new(struct search *q, uint32_t token, const struct finding *f, uint32_t period,
+                           struct range_sums *r)
 {
     const struct stages *s = &q->s;
     uint32_t rows = 2 * s->intermediate;
     q->work += search_products(q, FINDING_GATE_UP, s->top_k, q->samples);
     double *added = malloc(s->hidden * sizeof *added), *row = malloc(s->hidden * sizeof *row);
-    *r = (struct range_sums){.token = token, .blocks = (s->hidden + BLOCK - 1) / BLOCK};
+    *r = (struct range_sums){
+        .token = token, .blocks = period ? period : (s->hidden + BLOCK - 1) / BLOCK, .period = period};
     r->sums = calloc((size_t)s->top_k * rows * (r->blocks + 1), sizeof *r->sums);
     if (!added || !row || !r->sums)
         q->status = gb_fail(q->error, GB_ENOMEM, "no memory for sums over columns of K");
@@ -55,9 +58,8 @@ static bool range_sums_new(struct search *q, uint32_t token, const struct findin
         for (uint32_t n = 0; id >= 0 && n < rows; n++) {
             double *to = r->sums + ((size_t)k * rows + n) * (r->blocks + 1);
             gb_weights_row(&q->w->trace.arguments.gate_up, (uint32_t)id, n, row);
-            for (uint32_t i = 0; i < s->hidden; i++) {
-                to[i / BLOCK + 1] += row[i] * added[i];
-            }
+            for (uint32_t i = 0; i < s->hidden; i++)
+                to[(period ? i % period : i / BLOCK) + 1] += row[i] * added[i];
             for (uint32_t b = 0; b < r->blocks; b++)
                 to[b + 1] += to[b];
         }
@@ -106,7 +108,7 @@ void search_try_ranges(struct search *q, const struct finding *effect)
     struct finding f = *effect;
     uint32_t first = 0, last = 0;
     double most = 0.0;
-    if (search_done(q) || !range_sums_new(q, q->token[0], effect, &r)) {
+    if (search_done(q) || !range_sums_new(q, q->token[0], effect, 0, &r)) {
         return;
     }
     for (uint32_t size = 1; size < r.blocks; size *= 2)
@@ -156,15 +158,56 @@ void search_try_ranges(struct search *q, const struct finding *effect)
     search_settle(q, &f);
 }
 
+/* Sums by residues of the longest period become those of half of it. */
+static void halve_period(const struct search *q, struct range_sums *r)
+{
+    const uint32_t half = r->period / 2, stride = r->period + 1, rows = q->s.top_k * 2 * q->s.intermediate;
+    for (uint32_t n = 0; n < rows; n++) {
+        const double *from = r->sums + (size_t)n * stride;
+        double *to = r->sums + (size_t)n * (half + 1), made[LONGEST_PERIOD + 1];
+        for (uint32_t i = 0; i <= half; i++) /* the first half, and what the second adds */
+            made[i] = from[i] + from[half + i] - from[half];
+        memcpy(to, made, (half + 1) * sizeof *made);
+    }
+    r->period = r->blocks = half;
+}
+
+void search_try_residues(struct search *q, const struct finding *effect)
+{
+    struct range_sums r;
+    struct finding f = *effect;
+    struct finding_axis *axis = f.stage == FINDING_INPUT ? &f.elements : &f.k;
+    double most = 0.99 * PROMISING;
+    bool found = false;
+    if (search_done(q) || q->s.hidden < 2 * LONGEST_PERIOD ||
+        !range_sums_new(q, q->token[0], effect, LONGEST_PERIOD, &r))
+        return;
+    for (; r.period > 1 && !search_late(q); halve_period(q, &r))
+        for (uint32_t count = 1; count < r.period; count *= 2)
+            for (uint32_t first = 0; first < r.period && !search_late(q); first += count) {
+                double p = rate_range(q, &r, f.stage, first, first + count);
+                q->work += search_products(q, FINDING_DOWN, q->s.top_k, q->samples);
+                if (p < most - 1e-9)
+                    continue;
+                most = p;
+                found = true;
+                *axis = (struct finding_axis){.kind = AXIS_MODULO, .first = first, .count = count, .period = r.period};
+            }
+    free(r.sums);
+    if (found)
+        search_settle(q, &f);
+}
+
 void search_each_range(struct search *q)
 {
-    static const double factors[] = {0.0, 2.0};
+    static const double factors[] = {0.0, 2.0, -1.0, 0.5};
     struct finding f = {.effect = FINDING_FACTOR};
-    for (int i = 0; i < 2; i++)
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
         for (int stage = FINDING_GATE_UP; stage >= FINDING_INPUT && !search_done(q); stage--) {
             f.stage = (enum finding_stage)stage;
             f.amount = factors[i];
             search_try_ranges(q, &f);
+            search_try_residues(q, &f);
         }
     search_each_effect(q, FINDING_INPUT, (struct finding_axis){.kind = AXIS_ALL}, search_try_ranges);
 }

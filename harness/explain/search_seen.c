@@ -105,7 +105,7 @@ static void settle_inverted(struct search *q, const struct finding *effect)
 }
 
 /* Effects that make what was seen, of the stages before. */
-static void each_seen(struct search *q)
+static void each_seen(struct search *q, bool operands)
 {
     struct finding_axis all = {.kind = AXIS_ALL};
     if (q->s.diagnosis->trace.arguments.activation_rules)
@@ -114,6 +114,8 @@ static void each_seen(struct search *q)
         search_each_effect(q, (enum finding_stage)stage, all, search_settle);
         search_each_amount(q, (enum finding_stage)stage, all);
     }
+    for (int stage = FINDING_GATE_UP; operands && stage >= FINDING_GATE && !search_done(q); stage--)
+        search_each_operand(q, (enum finding_stage)stage, search_settle);
     for (int stage = FINDING_GATE_UP; stage >= FINDING_GATE && !search_done(q); stage--)
         search_try_ranges(q, &(struct finding){.stage = (enum finding_stage)stage});
 }
@@ -124,6 +126,7 @@ void search_try_inverted(struct search *q)
     size_t I = s->intermediate, first = (size_t)q->token[0] * s->top_k;
     double *values = malloc(s->top_k * I * sizeof *values), scale = typical_of(s->requant, s->pairs * I);
     uint32_t *row = malloc(s->top_k * sizeof *row);
+    bool operands = true; /* once: they take long */
     for (int grouping = 0; values && row && grouping < GROUPINGS && !search_done(q); grouping++) {
         q->status = invert(s, q->token[0], (enum grouping)grouping, q->most - q->work, values, &q->work, q->error);
         if (q->status == GB_EUNSUPPORTED) {
@@ -161,7 +164,8 @@ void search_try_inverted(struct search *q)
                 settle_inverted(q, &found[i]);
             if (rows && some && !search_done(q)) {
                 q->seen = &o;
-                each_seen(q);
+                each_seen(q, operands);
+                operands = false;
                 q->seen = NULL;
             }
             free(some);

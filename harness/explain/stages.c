@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/explain/altered_row.h"
+#include "harness/explain/element_from.h"
+#include "harness/explain/gate_functions.h"
 #include "harness/explain/stages.h"
 #include "quant/quant.h"
+
+#undef I /* complex.h's, which cblas.h includes */
 
 static enum gb_status no_memory(struct gb_error *error)
 {
@@ -144,7 +150,8 @@ bool stages_hit(const struct stages *s, const struct finding *f, size_t pair)
 {
     uint32_t token = (uint32_t)(pair / s->top_k) + s->diagnosis->first, slot = (uint32_t)(pair % s->top_k);
     return s->ids[pair] >= 0 && finding_axis_has(&f->tokens, token) && finding_axis_has(&f->slots, slot) &&
-           finding_axis_has(&f->experts, (uint32_t)s->ids[pair]);
+           finding_axis_has(&f->experts, (uint32_t)s->ids[pair]) &&
+           finding_axis_has(&f->list, s->diagnosis->list[pair]);
 }
 
 static double rounded(double v, enum finding_type type)
@@ -163,13 +170,25 @@ static double rounded(double v, enum finding_type type)
         bits &= 0xFFFF0000u;
         memcpy(&value, &bits, sizeof value);
         return (double)value;
+    case FINDING_TF32: /* 13 of 23 bits are left out */
+        memcpy(&bits, &value, sizeof bits);
+        bits = (bits + 0xFFFu + (bits >> 13 & 1u)) & ~0x1FFFu;
+        memcpy(&value, &bits, sizeof value);
+        return (double)value;
     default:
         return (double)gb_bf16_decode(gb_bf16_encode(value));
     }
 }
 
-double effect_of(const struct finding *f, const double *rows, size_t count, size_t per_token, size_t width, size_t row,
-                 size_t i)
+/* The row whose token differs in the bits of the offset; itself where there is none. */
+static size_t row_xor(const struct finding *f, size_t row, size_t count, size_t per_token)
+{
+    size_t token = row / per_token ^ (size_t)f->offset, other = token * per_token + row % per_token;
+    return other < count ? other : row;
+}
+
+static double value_of(const struct finding *f, const double *rows, size_t count, size_t per_token, size_t width,
+                       size_t row, size_t i)
 {
     const double *own = rows + row * width;
     double v = own[i];
@@ -182,24 +201,86 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
         return f->amount;
     case FINDING_NEGATIVE:
         return fabs(v);
+    case FINDING_CAP:
+        return fmin(v, f->amount);
+    case FINDING_FLOOR:
+        return fmax(v, f->amount);
     case FINDING_SATURATE:
         return fmin(fmax(v, -f->amount), f->amount);
     case FINDING_FLUSH:
         return fabs(v) < f->amount ? 0.0 : v;
     case FINDING_ROUND:
         return rounded(v, f->type);
-    case FINDING_ELEMENT:
-        return own[around(i, f->offset, width)];
-    case FINDING_XOR:
-        return (i ^ (size_t)f->offset) < width ? own[i ^ (size_t)f->offset] : v;
-    case FINDING_REVERSE:
-        return own[width - 1 - i];
     case FINDING_TOKEN:
         return rows[around(row, (int64_t)f->offset * (int64_t)per_token, count) * width + i];
+    case FINDING_TOKEN_XOR:
+        return rows[row_xor(f, row, count, per_token) * width + i];
+    case FINDING_SLOT_OF:
+        return rows[(row / per_token * per_token + (size_t)f->offset % per_token) * width + i];
+    case FINDING_TOKEN_OF:
+        return rows[(row / per_token % (size_t)f->offset * per_token + row % per_token) * width + i];
     case FINDING_SLOT:
         return rows[(row / per_token * per_token + around(row % per_token, f->offset, per_token)) * width + i];
     default:
-        return v;
+        return own[element_from(f, width, i)];
+    }
+}
+
+double effect_of(const struct finding *f, const double *rows, size_t count, size_t per_token, size_t width, size_t row,
+                 size_t i)
+{
+    return value_of(f, rows, count, per_token, width, row, i) + (f->added ? rows[row * width + i] : 0.0);
+}
+
+/* The pair of the list of pair p's expert that the finding takes in its place; p where the diagnosis does not have it.
+ */
+static size_t listed(const struct stages *s, const struct finding *f, size_t p)
+{
+    const struct diagnosis *w = s->diagnosis;
+    uint32_t place = f->effect == FINDING_CLAMPED      ? (uint32_t)f->offset
+                     : f->effect == FINDING_LISTED_XOR ? w->list[p] ^ (uint32_t)f->offset
+                                                       : (uint32_t)around(w->list[p], f->offset, w->listed[s->ids[p]]);
+    for (size_t other = 0; other < s->pairs; other++)
+        if (s->ids[other] == s->ids[p] && w->list[other] == place)
+            return other;
+    return p;
+}
+
+/* The weight of the token of pair p that `rank` of its weights are before, the largest first. */
+static double weight_of_rank(const struct stages *s, size_t p, size_t rank)
+{
+    const double *weights = s->weights + p / s->top_k * s->top_k;
+    for (uint32_t u = 0; u < s->top_k; u++) {
+        size_t before = 0;
+        for (uint32_t v = 0; v < s->top_k; v++)
+            before += weights[v] > weights[u] || (weights[v] == weights[u] && v < u);
+        if (before == rank)
+            return weights[u];
+    }
+    return 0.0;
+}
+
+double stages_effect(const struct stages *s, const struct finding *f, const double *rows, size_t width, size_t p,
+                     size_t i)
+{
+    const double own = rows[p * width + i];
+    switch (f->effect) {
+    case FINDING_LISTED:
+    case FINDING_LISTED_XOR:
+    case FINDING_CLAMPED:
+        return rows[listed(s, f, p) * width + i] + (f->added ? own : 0.0);
+    case FINDING_WEIGHTED:
+        return own * s->weights[p];
+    case FINDING_HALF:
+        return (rows == s->gate ? s->up : s->gate)[p * width + i];
+    case FINDING_LARGEST:
+        return own / weight_of_rank(s, p, 0);
+    case FINDING_RANKED:
+        return weight_of_rank(s, p, p % s->top_k);
+    case FINDING_FUNCTION:
+        return gate_function(f->function, s->gate[p * width + i], s->up[p * width + i]);
+    default:
+        return effect_of(f, rows, s->pairs, s->top_k, width, p, i);
     }
 }
 
@@ -207,10 +288,17 @@ double effect_of(const struct finding *f, const double *rows, size_t count, size
 static void change(const struct stages *s, const struct finding *f, const bool *asked, const double *clean,
                    size_t width, double *rows)
 {
-    for (size_t p = 0; p < s->pairs; p++)
-        for (size_t i = 0; asked[p] && stages_hit(s, f, p) && i < width; i++)
+    for (size_t p = 0; p < s->pairs; p++) {
+        const bool hit = asked[p] && stages_hit(s, f, p);
+        for (size_t i = 0; hit && i < width; i++)
             if (finding_axis_has(&f->elements, (uint32_t)i))
-                rows[p * width + i] = effect_of(f, clean, s->pairs, s->top_k, width, p, i);
+                rows[p * width + i] = stages_effect(s, f, clean, width, p, i);
+    }
+}
+
+uint32_t stages_expert(const struct stages *s, const struct finding *f, int32_t id)
+{
+    return f->effect == FINDING_EXPERT_OF ? (uint32_t)f->offset : (uint32_t)around((size_t)id, f->offset, s->experts);
 }
 
 /* ids: of the pairs that are hit and asked for, off by the finding's offset if it is one of experts of gate_up (or, if
@@ -220,8 +308,9 @@ static int32_t *ids_of(const struct stages *s, const struct finding *f, const bo
     int32_t *ids = malloc(s->pairs * sizeof *ids);
     for (size_t p = 0; ids && p < s->pairs; p++) {
         ids[p] = asked[p] && stages_hit(s, f, p) ? s->ids[p] : -1;
-        if (ids[p] >= 0 && f->effect == FINDING_EXPERT && down == (f->stage == FINDING_DOWN))
-            ids[p] = (int32_t)around((size_t)ids[p], f->offset, s->experts);
+        if (ids[p] >= 0 && effect_names_expert(f->effect) &&
+            (f->stage == FINDING_INPUT || down == (f->stage == FINDING_DOWN)))
+            ids[p] = (int32_t)stages_expert(s, f, ids[p]);
     }
     return ids;
 }
@@ -236,12 +325,53 @@ static struct gb_arguments apart(const struct stages *s, const int32_t *ids)
 /* Whether an effect on a whole row of x, or on columns of K, is asked for. */
 static bool reads_otherwise(const struct finding *f)
 {
-    return f->stage == FINDING_INPUT || f->k.kind != AXIS_ALL || f->effect == FINDING_EXPERT;
+    return f->stage == FINDING_INPUT || f->k.kind != AXIS_ALL || effect_names_expert(f->effect);
 }
 
 static double k_factor(const struct finding *f)
 {
     return f->effect == FINDING_CONSTANT ? 0.0 : f->amount;
+}
+
+/* Whether row r of gate_up is one that the finding is on. */
+static bool altered_has(const struct stages *s, const struct finding *f, uint32_t r)
+{
+    bool is_up = r >= s->intermediate;
+    return f->stage != (is_up ? FINDING_GATE : FINDING_UP) && finding_axis_has(&f->elements, r % s->intermediate);
+}
+
+/* gate, up: [pairs, intermediate], of the pairs asked for, with weights that are read otherwise. */
+static enum gb_status project_altered(const struct stages *s, const struct finding *f, const bool *asked, double *gate,
+                                      double *up, struct gb_error *error)
+{
+    size_t H = s->hidden, I = s->intermediate;
+    gb_bf16 *x = malloc(H * sizeof *x);
+    double *read = malloc(H * sizeof *read), *added = malloc(2 * I * H * sizeof *added);
+    struct altered altered;
+    bool good = altered_new(&s->diagnosis->trace.arguments.gate_up, f, &altered);
+    enum gb_status status = x && read && added && good ? GB_OK : no_memory(error);
+    for (uint32_t e = 0; status == GB_OK && e < s->experts; e++) {
+        bool made = false;
+        for (size_t p = 0; status == GB_OK && p < s->pairs; p++) {
+            if (s->ids[p] != (int32_t)e || !asked[p] || !stages_hit(s, f, p))
+                continue;
+            for (uint32_t r = 0; !made && r < 2 * I; r++)
+                if (altered_has(s, f, r))
+                    altered_row(&altered, e, r, added + r * H);
+            made = true;
+            for (size_t i = 0; i < H; i++)
+                x[i] = gb_bf16_encode((float)s->x[p * H + i]);
+            status = stages_read(s, x, 1, read, error);
+            for (uint32_t r = 0; r < 2 * I; r++)
+                if (altered_has(s, f, r))
+                    (r >= I ? up : gate)[p * I + r % I] += cblas_ddot((int)H, added + r * H, 1, read, 1);
+        }
+    }
+    free(x);
+    free(read);
+    free(added);
+    altered_free(&altered);
+    return status;
 }
 
 /* gate, up: [pairs, intermediate], of the pairs asked for. */
@@ -255,8 +385,12 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
     enum gb_status status = x && intermediate && values && ids ? GB_OK : no_memory(error);
     for (size_t i = 0; status == GB_OK && i < s->pairs * H; i++) {
         double v = s->x[i];
-        if (ids[i / H] >= 0 && f->stage == FINDING_INPUT && finding_axis_has(&f->elements, (uint32_t)(i % H)))
-            v = effect_of(f, s->x, s->pairs, s->top_k, H, i / H, i % H);
+        if (ids[i / H] < 0) { /* which nobody reads */
+            x[i] = gb_bf16_encode(0.0f);
+            continue;
+        }
+        if (f->stage == FINDING_INPUT && finding_axis_has(&f->elements, (uint32_t)(i % H)))
+            v = stages_effect(s, f, s->x, H, i / H, i % H);
         else if (f->k.kind != AXIS_ALL && finding_axis_has(&f->k, (uint32_t)(i % H)))
             v *= k_factor(f);
         x[i] = gb_bf16_encode((float)v);
@@ -314,21 +448,23 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
         memcpy(up, s->up, inner * sizeof *up);
         memcpy(act, s->act, inner * sizeof *act);
         memcpy(rows, s->diagnosis->trace.intermediate, inner * sizeof *rows);
-        if (f->stage <= FINDING_GATE_UP && reads_otherwise(f))
+        if (f->stage <= FINDING_GATE_UP && f->operand != FINDING_RESULTS)
+            status = project_altered(s, f, asked, gate, up, error);
+        else if (f->stage <= FINDING_GATE_UP && reads_otherwise(f))
             status = project(s, f, asked, gate, up, error);
         else if (f->stage <= FINDING_GATE_UP)
             change_projections(s, f, asked, gate, up);
         else if (f->stage == FINDING_ACT)
             change(s, f, asked, s->act, s->intermediate, act);
     }
-    for (size_t i = 0; status == GB_OK && i < inner; i++) {
-        size_t p = i / s->intermediate;
-        if (!asked[p] || !stages_hit(s, f, p))
-            continue;
-        if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
-            rows[i] = gb_bf16_encode(gb_gated(s->diagnosis->trace.arguments.activation, (float)gate[i], (float)up[i]));
-        else if (f->stage == FINDING_ACT)
-            rows[i] = gb_bf16_encode((float)act[i]);
+    for (size_t p = 0; status == GB_OK && p < s->pairs; p++) {
+        const bool hit = asked[p] && stages_hit(s, f, p);
+        for (size_t i = p * s->intermediate; hit && i < (p + 1) * s->intermediate; i++)
+            if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
+                rows[i] =
+                    gb_bf16_encode(gb_gated(s->diagnosis->trace.arguments.activation, (float)gate[i], (float)up[i]));
+            else if (f->stage == FINDING_ACT && act[i] != s->act[i])
+                rows[i] = gb_bf16_encode((float)act[i]);
     }
     free(gate);
     free(up);
@@ -416,6 +552,32 @@ static enum gb_status contract_down(const struct stages *s, const struct finding
     return status;
 }
 
+/* slots: [pairs, hidden], of the pairs that are hit, with weights that are read otherwise. */
+static enum gb_status contract_altered(const struct stages *s, const struct finding *f, double *slots,
+                                       struct gb_error *error)
+{
+    size_t I = s->intermediate, H = s->hidden;
+    double *added = malloc(I * sizeof *added);
+    struct altered altered;
+    enum gb_status status =
+        altered_new(&s->diagnosis->trace.arguments.down, f, &altered) && added ? GB_OK : no_memory(error);
+    for (uint32_t e = 0; status == GB_OK && e < s->experts; e++)
+        for (uint32_t r = 0; r < H; r++) {
+            bool made = false;
+            for (size_t p = 0; finding_axis_has(&f->elements, r) && p < s->pairs; p++) {
+                if (s->ids[p] != (int32_t)e || !stages_hit(s, f, p))
+                    continue;
+                if (!made)
+                    altered_row(&altered, e, r, added);
+                made = true;
+                slots[p * H + r] += cblas_ddot((int)I, added, 1, s->requant + p * I, 1);
+            }
+        }
+    free(added);
+    altered_free(&altered);
+    return status;
+}
+
 /* slots under a finding of any stage up to FINDING_DOWN. */
 static enum gb_status slots_under(const struct stages *s, const struct finding *f, const gb_bf16 *rows, double *slots,
                                   struct gb_error *error)
@@ -432,6 +594,8 @@ static enum gb_status slots_under(const struct stages *s, const struct finding *
             multiply(s, f, operand, slots);
         free(operand);
         free(all);
+    } else if (f->stage == FINDING_DOWN && f->operand != FINDING_RESULTS) {
+        status = contract_altered(s, f, slots, error);
     } else if (f->stage == FINDING_DOWN && f->k.kind != AXIS_ALL) {
         gb_bf16 *some = malloc(inner * sizeof *some);
         for (size_t i = 0; some && i < inner; i++)
@@ -440,7 +604,7 @@ static enum gb_status slots_under(const struct stages *s, const struct finding *
                           : rows[i];
         status = some ? contract_down(s, f, some, slots, error) : no_memory(error);
         free(some);
-    } else if (f->stage < FINDING_DOWN || f->effect == FINDING_EXPERT) {
+    } else if (f->stage < FINDING_DOWN || effect_names_expert(f->effect)) {
         status = contract_down(s, f, rows, slots, error);
     } else if (f->stage == FINDING_DOWN) {
         bool *all = malloc(s->pairs * sizeof *all);
@@ -472,7 +636,7 @@ static void combine_under(const struct stages *s, const struct finding *f, const
             for (size_t p = (size_t)t * s->top_k; p < (size_t)(t + 1) * s->top_k; p++) {
                 double weight = s->weights[p];
                 if (f->stage == FINDING_ROUTING_WEIGHT && stages_hit(s, f, p))
-                    weight = effect_of(f, s->weights, s->pairs, s->top_k, 1, p, 0);
+                    weight = stages_effect(s, f, s->weights, 1, p, 0);
                 if (s->ids[p] >= 0)
                     y = fmaf((float)weight, (float)slots[p * s->hidden + j], y);
             }

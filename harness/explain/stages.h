@@ -31,11 +31,21 @@ static inline bool stage_has_slots(enum finding_stage stage)
     return stage != FINDING_COMBINE;
 }
 bool stages_hit(const struct stages *stages, const struct finding *finding, size_t pair);
+/* Whether the effect is another expert's weights, and which expert that is for a pair of expert `id`. */
+static inline bool effect_names_expert(enum finding_effect effect)
+{
+    return effect == FINDING_EXPERT || effect == FINDING_EXPERT_OF;
+}
+uint32_t stages_expert(const struct stages *stages, const struct finding *finding, int32_t id);
 
 /* What the effect makes of element i of a row, wherever its place is. rows: [count rows, width], `per_token` of them a
  * token. */
 double effect_of(const struct finding *finding, const double *rows, size_t count, size_t per_token, size_t width,
                  size_t row, size_t i);
+
+/* The same of a pair of the diagnosis, whose expert's list the finding may name. rows: [pairs, width]. */
+double stages_effect(const struct stages *stages, const struct finding *finding, const double *rows, size_t width,
+                     size_t pair, size_t i);
 
 /*
  * The rows of what down multiplies (the bf16 intermediate, requantised where the contract does so) under a finding of

@@ -344,11 +344,9 @@ static bool not_saturated(struct quantised *r)
 static void quantise_block(struct quantised *r, const struct block *b, float amax)
 {
     const struct gb_quantiser *rules = &r->asked->quantiser;
-    float global = r->asked->global_scale, *values = malloc(sizeof *values * rules->block_columns);
+    float global = r->asked->global_scale, values[128];
     struct gb_quantiser alone = *rules;
     uint8_t codes[128], scale[sizeof(float)];
-    if (!values)
-        return;
     alone.bound = GB_BOUND_AMAX; /* which makes it the largest magnitude where it is below */
     alone.amax_start = fmaxf(alone.amax_start, amax);
     memcpy(values, b->values, sizeof *values * rules->block_columns);
@@ -360,7 +358,6 @@ static void quantise_block(struct quantised *r, const struct block *b, float ama
             set_code(r, b->first + i,
                      (uint8_t)(rules->element == GB_E2M1 ? codes[i / 2] >> (i % 2 * 4) & 15 : codes[i]));
     }
-    free(values);
 }
 
 /* E4M3 scales rounded down: by a largest magnitude that makes the scale below where the nearest one is above. */

@@ -8,11 +8,9 @@
 #include "fixtures/fixtures.h"
 #include "harness/run/child.h"
 #include "harness/program/command.h"
-#include "harness/run/library.h"
 #include "harness/run/probe.h"
 #include "harness/program/manual.h"
 #include "harness/run/verdict.h"
-#include "harness/run/worker.h"
 
 /* Those for people, in the order of the help; each is the struct command of its file. */
 #define COMMANDS_SHOWN(X)                                                                                              \
@@ -23,12 +21,10 @@
 COMMANDS_SHOWN(DECLARE)
 
 static const struct command guard = {"guard", guard_main, NULL, NULL};
-static const struct command table = {"table", table_main, NULL, NULL};
-static const struct command worker = {"worker", worker_main, NULL, NULL};
 static const struct command probe = {"probe", probe_main, NULL, NULL};
 
 #define ADDRESS(NAME) , &command_##NAME
-static const struct command *const commands[] = {&guard, &table, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
+static const struct command *const commands[] = {&guard, &probe COMMANDS_SHOWN(ADDRESS)};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find(const char *name)

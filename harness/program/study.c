@@ -170,7 +170,7 @@ static void check_sensitivity(struct argp_state *state, struct study_options *o)
     if (o->inputs != 1 || !o->input[0].path || !s->original)
         usage_error(state, "sensitivity needs one fixture and --original, the checkpoint it was quantised from");
     if (o->paths || o->record || o->table || o->resume || o->kernels)
-        usage_error(state, "--paths, --record, --table, --resume and --kernel go with drift and closeness");
+        usage_error(state, "-o, --paths, --table, --resume and --kernel go with drift and closeness");
     o->sensitivity.fixture = o->input[0].path;
     o->sensitivity.csv = o->csv;
 }
@@ -562,7 +562,7 @@ static enum gb_status results(const struct plan *plan, struct gb_error *error)
     return status;
 }
 
-/* No file that is written is one that is read. */
+/* No file that is written is one that is read, or another one that is written. */
 static enum gb_status check_files(const struct study_options *o, struct gb_error *error)
 {
     const char *const written[] = {o->record, o->csv, o->table};
@@ -575,7 +575,11 @@ static enum gb_status check_files(const struct study_options *o, struct gb_error
     for (int i = 0; status == GB_OK && i < 3; i++)
         if (written[i])
             status = output_guard(written[i], inputs, count, error);
-    return status;
+    if (status == GB_OK)
+        status = output_guard_each(written, 3, error);
+    if (status == GB_OK)
+        status = output_guard_writable(o->csv, error);
+    return status == GB_OK ? output_guard_writable(o->table, error) : status;
 }
 
 static const struct argp argp = {

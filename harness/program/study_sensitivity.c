@@ -396,6 +396,10 @@ int study_sensitivity(const struct sensitivity_options *o)
     for (int i = 0; status == GB_OK && i < 2; i++)
         if (written[i])
             status = output_guard(written[i], &o->fixture, 1, &error);
+    if (status == GB_OK)
+        status = output_guard_each(written, 2, &error);
+    for (int i = 0; status == GB_OK && i < 2; i++)
+        status = output_guard_writable(written[i], &error);
     if (status == GB_OK && input_fixture(o->fixture, INPUT_TIMEOUT_S, &fixture, &error) != EXIT_PASS)
         status = GB_EFORMAT;
     if (status == GB_OK)

@@ -1,156 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Studies on the page: answers in words, then charts, then tables. */
+/* Studies on the page: answers in words (html_study_answers.c), then charts, then tables. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/report/html.h"
+#include "harness/report/html_study.h"
 #include "quant/quant.h"
-
-static const char *against(enum study_truth truth)
-{
-    return truth == STUDY_QUANTISED ? "float64 with the quantised weights" : "float64 with the original weights";
-}
-
-/* Shared by the parts of one case. */
-struct page {
-    FILE *stream;
-    const struct study_case *c;
-    struct study_resamples resamples;
-    const char *names[STUDY_PATHS];
-    double *layer; /* [layers] numbers in the model */
-    double *line;  /* [3, layers] scratch */
-};
-
-static struct study_figures last_figures(const struct page *p, enum study_truth truth, uint32_t path)
-{
-    return study_figures_of(p->c, STUDY_OPEN_LOOP, truth, p->c->layers - 1, path);
-}
-
-/* The layer that injects most into the path, and its share of the squared errors that all inject. */
-static uint32_t worst_layer(const struct page *p, enum study_truth truth, uint32_t path, double *part)
-{
-    double sum = 0.0, most = 0.0;
-    uint32_t worst = 0;
-    for (uint32_t l = 0; l < p->c->layers; l++) {
-        double injected = study_figures_of(p->c, STUDY_OPEN_LOOP, truth, l, path).injected;
-        sum += injected * injected;
-        if (injected > most) {
-            most = injected;
-            worst = l;
-        }
-    }
-    *part = most * most / sum;
-    return worst;
-}
-
-/* Whether a path cannot be told from the closest one, of whose error it has this ratio. */
-static bool equal(struct study_interval ratio)
-{
-    return !(ratio.low > 1.0) || ratio.value < 1.005; /* of one token there is no interval */
-}
-
-/* Which path is closest, by how much and how sure. */
-static void closest(const struct page *p, enum study_truth truth)
-{
-    const struct study_case *c = p->c;
-    char text[STUDY_INTERVAL_TEXT];
-    uint32_t best = 0, second = 0;
-    double error = INFINITY, next = INFINITY;
-    for (uint32_t i = 0; i < c->paths; i++) {
-        double e = last_figures(p, truth, i).relative_l2;
-        if (e < error)
-            error = e, best = i;
-    }
-    const double *errors = c->measure[STUDY_OPEN_LOOP][truth].error2 + (size_t)(c->layers - 1) * c->paths * c->samples;
-    if (study_ratio(&p->resamples, errors, errors + (size_t)best * c->samples).value < 1.005)
-        best = 0; /* the plainest of equals */
-    struct study_interval of_best = study_relative_l2(c, &p->resamples, STUDY_OPEN_LOOP, truth, c->layers - 1, best);
-    fprintf(p->stream,
-            "<li><b>Closest to %s:</b> <code>%s</code>. Its residual stream ends %.3g %% off (95 %% interval %s).",
-            against(truth), p->names[best], 100.0 * of_best.value,
-            study_interval_text(of_best, 100.0, "%.3g to %.3g %%", text));
-    for (uint32_t i = 0; i < c->paths; i++) {
-        struct study_interval r =
-            study_ratio(&p->resamples, errors + (size_t)i * c->samples, errors + (size_t)best * c->samples);
-        if (i == best || equal(r) || r.value > next)
-            continue;
-        next = r.value;
-        second = i;
-    }
-    if (isfinite(next)) {
-        struct study_interval r =
-            study_ratio(&p->resamples, errors + (size_t)second * c->samples, errors + (size_t)best * c->samples);
-        fprintf(p->stream,
-                " The next one that differs from it, <code>%s</code>, is %.3g times as far (95 %% interval %s).",
-                p->names[second], r.value, study_interval_text(r, 1.0, "%.3g to %.3g", text));
-    }
-    bool first = true;
-    for (uint32_t i = 0; i < c->paths; i++) {
-        struct study_interval r =
-            study_ratio(&p->resamples, errors + (size_t)i * c->samples, errors + (size_t)best * c->samples);
-        if (i == best || !equal(r))
-            continue;
-        fprintf(p->stream, "%s<code>%s</code>", first ? " Not told apart from it: " : ", ", p->names[i]);
-        first = false;
-    }
-    fputs(first ? "</li>\n" : ".</li>\n", p->stream);
-}
-
-/* Which path moves the distribution of the next token most, other than bf16 activations do. */
-static void next_token(const struct page *p)
-{
-    struct study_interval most = {0.0, 0.0, 0.0};
-    uint32_t farthest = 1;
-    for (uint32_t i = 1; i < p->c->paths; i++) {
-        struct study_interval kl = study_mean_kl(p->c, &p->resamples, STUDY_AGAINST_BF16, i);
-        if (kl.value > most.value) {
-            most = kl;
-            farthest = i;
-        }
-    }
-    struct study_interval top = study_top_agreement(p->c, STUDY_AGAINST_BF16, farthest);
-    char text[STUDY_INTERVAL_TEXT];
-    fprintf(p->stream,
-            "<li><b>Next token:</b> of all paths <code>%s</code> moves its distribution farthest from that of "
-            "<code>%s</code>, by %.2g nats (95 %% interval %s); the most probable token is the same for %.3g %% "
-            "of the tokens (95 %% interval %.3g to %.3g %%).</li>\n",
-            p->names[farthest], p->names[0], most.value, study_interval_text(most, 1.0, "%.2g to %.2g", text),
-            100.0 * top.value, 100.0 * top.low, 100.0 * top.high);
-}
-
-static void answers(const struct page *p)
-{
-    const struct study_case *c = p->c;
-    fputs("<ul class=\"answers\">\n", p->stream);
-    for (int t = STUDY_TRUTHS; t-- > 0;)
-        closest(p, (enum study_truth)t);
-    double part;
-    uint32_t farthest = 0;
-    for (uint32_t i = 1; i < c->paths; i++)
-        if (last_figures(p, STUDY_ORIGINAL, i).relative_l2 > last_figures(p, STUDY_ORIGINAL, farthest).relative_l2)
-            farthest = i;
-    uint32_t worst = worst_layer(p, STUDY_ORIGINAL, 0, &part);
-    fprintf(
-        p->stream,
-        "<li><b>Layer that hurts most:</b> layer %.0f, which adds %.0f %% of what <code>%s</code> loses against the "
-        "original weights (of the squared errors that the layers inject, summed)",
-        c->model_layer[worst], 100.0 * part, p->names[0]);
-    worst = worst_layer(p, STUDY_ORIGINAL, farthest, &part);
-    fprintf(p->stream, "; for <code>%s</code>, the farthest path, layer %.0f with %.0f %%.</li>\n", p->names[farthest],
-            c->model_layer[worst], 100.0 * part);
-    struct study_figures bf16 = last_figures(p, STUDY_ORIGINAL, 0), far = last_figures(p, STUDY_ORIGINAL, farthest);
-    fprintf(
-        p->stream,
-        "<li><b>Changed experts:</b> in layer %.0f, %.0f of %u tokens are routed to another set of experts than with "
-        "the original weights in float64 by <code>%s</code>, %.0f by <code>%s</code>; experts that the router ranks "
-        "nearly alike change places at a small error.</li>\n",
-        c->model_layer[c->layers - 1], bf16.changed, c->samples, p->names[0], far.changed, p->names[farthest]);
-    if (c->vocabulary)
-        next_token(p);
-    fputs("</ul>\n", p->stream);
-}
 
 /* Limits of an axis around positive values, to the next 1, 2 or 5. */
 static void around(double low, double high, double *from, double *to)
@@ -159,25 +16,25 @@ static void around(double low, double high, double *from, double *to)
     *to = high * 1.15;
 }
 
-typedef double figure_of(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path);
+typedef double figure_of(const struct study_page *p, enum study_truth truth, uint32_t layer, uint32_t path);
 
-static double relative_l2(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path)
+static double relative_l2(const struct study_page *p, enum study_truth truth, uint32_t layer, uint32_t path)
 {
     return study_figures_of(p->c, STUDY_OPEN_LOOP, truth, layer, path).relative_l2;
 }
 
-static double injected(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path)
+static double injected(const struct study_page *p, enum study_truth truth, uint32_t layer, uint32_t path)
 {
     return study_figures_of(p->c, STUDY_OPEN_LOOP, truth, layer, path).injected;
 }
 
-static double changed(const struct page *p, enum study_truth truth, uint32_t layer, uint32_t path)
+static double changed(const struct study_page *p, enum study_truth truth, uint32_t layer, uint32_t path)
 {
     return 100.0 * study_figures_of(p->c, STUDY_OPEN_LOOP, truth, layer, path).changed / p->c->samples;
 }
 
 /* One figure of every path by layer; band: with the interval of relative_l2. */
-static void by_layer(const struct page *p, const char *title, const char *words, enum study_truth truth,
+static void by_layer(const struct study_page *p, const char *title, const char *words, enum study_truth truth,
                      figure_of *figure, bool logarithmic, bool band)
 {
     const struct study_case *c = p->c;
@@ -215,7 +72,7 @@ static void by_layer(const struct page *p, const char *title, const char *words,
 }
 
 /* Ratios to path 0 of every path and both truths. */
-static void closeness(const struct page *p)
+static void closeness(const struct study_page *p)
 {
     const struct study_case *c = p->c;
     char title[160];
@@ -233,8 +90,9 @@ static void closeness(const struct page *p)
                                    .height = 60.0 + 20.0 * (c->paths - 1),
                                    .rows = p->names + 1,
                                    .row_count = (int)c->paths - 1};
-        snprintf(title, sizeof title, "Times farther than %s from %s, layers by themselves", p->names[0],
-                 against((enum study_truth)t));
+        snprintf(title, sizeof title,
+                 "Error of layer outputs over that of %s, against %s, each given the same bf16 input", p->names[0],
+                 study_page_against((enum study_truth)t));
         html_chart_begin(&chart, title, "ratio of errors, with its 95 % interval", NULL);
         html_chart_rule(&chart, 1.0);
         for (uint32_t i = 1; i < c->paths; i++) {
@@ -246,16 +104,17 @@ static void closeness(const struct page *p)
 }
 
 /* Elements of the residual stream after the last layer by how many bf16 ulp they are off, at most. */
-static void ulp_histogram(const struct page *p, enum study_truth truth)
+static void ulp_histogram(const struct study_page *p, enum study_truth truth)
 {
     const struct study_case *c = p->c;
     char title[160];
     double ulp[STUDY_BINS], share[STUDY_BINS];
     struct html_chart chart = {.stream = p->stream, .x0 = 0.4, .x1 = 0x1p17, .log_x = true, .y1 = 1.0, .height = 250.0};
-    snprintf(title, sizeof title, "Cumulative histogram of bf16 ulp from %s, after the last layer", against(truth));
+    snprintf(title, sizeof title, "Cumulative histogram of bf16 ulp from %s, after the last layer",
+             study_page_against(truth));
     for (int b = 0; b < STUDY_BINS; b++)
         ulp[b] = ldexp(0.5, b);
-    html_chart_begin(&chart, title, "off by at most so many ulp (0.5: the same)", "share of elements");
+    html_chart_begin(&chart, title, "off by at most so many ulp (leftmost: the same number)", "share of elements");
     for (uint32_t i = 0; i < c->paths; i++) {
         size_t row = (size_t)(c->layers - 1) * c->paths + i;
         const double *count = c->measure[STUDY_OPEN_LOOP][truth].ulps + row * STUDY_BINS;
@@ -266,7 +125,7 @@ static void ulp_histogram(const struct page *p, enum study_truth truth)
     html_chart_end(&chart);
 }
 
-enum { CELL = 64, COLUMNS = 10 };
+enum { CELL = 64, COLUMNS = 11 };
 
 __attribute__((format(printf, 3, 4))) static void cell(char cells[COLUMNS][CELL], int i, const char *format, ...)
 {
@@ -284,42 +143,48 @@ static void put(FILE *stream, char cells[COLUMNS][CELL], int columns)
     html_row(stream, row, columns);
 }
 
-static void summary_table(const struct page *p, enum study_truth truth)
+static void summary_table(const struct study_page *p, enum study_truth truth)
 {
-    static const char *const heads[] = {
-        "path",        "relative L2",  "95 % interval", "min cosine", "SQNR, dB",
-        "max |error|", "max bf16 ulp", "changed",       "growth",     "layer outputs, times farther"};
     const struct study_case *c = p->c;
-    char caption[160], cells[COLUMNS][CELL], text[STUDY_INTERVAL_TEXT];
+    char caption[160], cells[COLUMNS][CELL], text[STUDY_INTERVAL_TEXT], stream_head[CELL * 2], output_head[CELL * 2];
+    snprintf(stream_head, sizeof stream_head, "error of the stream over that of %s", p->names[0]);
+    snprintf(output_head, sizeof output_head, "error of layer outputs over that of %s", p->names[0]);
+    const char *const heads[COLUMNS] = {"path",         "relative L2",    "95 % interval", stream_head,
+                                        output_head,    "min cosine",     "SQNR, dB",      "max |error|",
+                                        "max bf16 ulp", "changed tokens", "growth"};
     snprintf(caption, sizeof caption, "Residual stream after layer %.0f against %s", c->model_layer[c->layers - 1],
-             against(truth));
+             study_page_against(truth));
     html_table_begin(p->stream, caption, heads, COLUMNS);
+    const double *errors = c->measure[STUDY_OPEN_LOOP][truth].error2 + (size_t)(c->layers - 1) * c->paths * c->samples;
     for (uint32_t i = 0; i < c->paths; i++) {
-        struct study_figures f = last_figures(p, truth, i);
+        struct study_figures f = study_page_last(p, truth, i);
         struct study_interval r = study_relative_l2(c, &p->resamples, STUDY_OPEN_LOOP, truth, c->layers - 1, i);
         struct study_growth g = study_growth_of(c, &p->resamples, truth, i);
         struct study_interval times = study_closeness(c, &p->resamples, truth, i, c->layers);
+        struct study_interval of_stream = study_ratio(&p->resamples, errors + (size_t)i * c->samples, errors);
         cell(cells, 0, "%s", p->names[i]);
         cell(cells, 1, "%.3e", r.value);
         cell(cells, 2, "%s", study_interval_text(r, 1.0, "%.2e to %.2e", text));
-        cell(cells, 3, "%.8f", f.cosine_min);
-        cell(cells, 4, "%.1f", f.sqnr_db);
-        cell(cells, 5, "%.2e", f.max_abs);
-        cell(cells, 6, "%.0f", f.max_ulp);
-        cell(cells, 7, "%.0f", f.changed);
-        cell(cells, 8, isnan(g.exponent.value) ? "" : "%.2f \xc2\xb1 %.2f", g.exponent.value, g.error);
-        cell(cells, 9, i ? "%.3f (%s)" : "1", times.value, study_interval_text(times, 1.0, "%.3f to %.3f", text));
+        cell(cells, 3, i ? "%.3f (%s)" : "1", of_stream.value,
+             study_interval_text(of_stream, 1.0, "%.3f to %.3f", text));
+        cell(cells, 4, i ? "%.3f (%s)" : "1", times.value, study_interval_text(times, 1.0, "%.3f to %.3f", text));
+        cell(cells, 5, "%.8f", f.cosine_min);
+        cell(cells, 6, "%.1f", f.sqnr_db);
+        cell(cells, 7, "%.2e", f.max_abs);
+        cell(cells, 8, "%.0f", f.max_ulp);
+        cell(cells, 9, "%.0f", f.changed);
+        cell(cells, 10, isnan(g.exponent.value) ? "" : "%.2f \xc2\xb1 %.2f", g.exponent.value, g.error);
         put(p->stream, cells, COLUMNS);
     }
     html_table_end(p->stream);
 }
 
-static void head_table(const struct page *p, enum study_against against, const char *whom)
+static void head_table(const struct study_page *p, enum study_against against, const char *whom)
 {
     static const char *const heads[] = {"path", "KL, nats", "95 % interval", "same top-1, %", "95 % interval, %"};
     enum { USED = sizeof heads / sizeof *heads };
     char caption[160], cells[COLUMNS][CELL];
-    snprintf(caption, sizeof caption, "Logits (%u words) against %s", p->c->vocabulary, whom);
+    snprintf(caption, sizeof caption, "Logits over a vocabulary of %u against %s", p->c->vocabulary, whom);
     html_table_begin(p->stream, caption, heads, USED);
     for (uint32_t i = against == STUDY_AGAINST_BF16; i < p->c->paths; i++) {
         struct study_interval kl = study_mean_kl(p->c, &p->resamples, against, i),
@@ -334,14 +199,14 @@ static void head_table(const struct page *p, enum study_against against, const c
     html_table_end(p->stream);
 }
 
-static void layer_table(const struct page *p, enum study_truth truth)
+static void layer_table(const struct study_page *p, enum study_truth truth)
 {
     static const char *const heads[] = {"path",      "layer",      "relative L2", "injected",      "carried",
                                         "by itself", "min cosine", "max |error|", "changed tokens"};
     enum { USED = sizeof heads / sizeof *heads };
     const struct study_case *c = p->c;
     char caption[160], cells[COLUMNS][CELL];
-    snprintf(caption, sizeof caption, "By layer, against %s", against(truth));
+    snprintf(caption, sizeof caption, "By layer, against %s", study_page_against(truth));
     fprintf(p->stream, "<details><summary>%s</summary>", caption);
     html_table_begin(p->stream, caption, heads, USED);
     for (uint32_t i = 0; i < c->paths; i++)
@@ -362,24 +227,30 @@ static void layer_table(const struct page *p, enum study_truth truth)
     fputs("</details>\n", p->stream);
 }
 
-static void write_case(const struct page *p)
+static void write_case(const struct study_page *p)
 {
     const struct study_case *c = p->c;
     char title[128];
     fputs("<section><h3>", p->stream);
     html_text(p->stream, c->name);
     fprintf(p->stream, ", %s weights: %u layers, %u tokens</h3>\n", c->weights, c->layers, c->samples);
-    answers(p);
+    study_page_answers(p);
     html_legend(p->stream, p->names, (int)c->paths);
     fputs("<div class=\"charts\">\n", p->stream);
     for (int t = STUDY_TRUTHS; t-- > 0;) {
-        snprintf(title, sizeof title, "Drift: error of the residual stream against %s", against((enum study_truth)t));
+        snprintf(title, sizeof title, "Drift: error of the residual stream against %s",
+                 study_page_against((enum study_truth)t));
         by_layer(p, title, "relative L2", (enum study_truth)t, relative_l2, true, true);
     }
-    by_layer(p, "Injected by each layer, against float64 with the original weights", "relative L2", STUDY_ORIGINAL,
-             injected, true, false);
-    by_layer(p, "Tokens whose experts changed, against float64 with the original weights", "% of the tokens",
-             STUDY_ORIGINAL, changed, false, false);
+    for (int t = STUDY_TRUTHS; t-- > 0;) {
+        snprintf(title, sizeof title, "Injected by each layer, against %s", study_page_against((enum study_truth)t));
+        by_layer(p, title, "relative L2", (enum study_truth)t, injected, true, false);
+    }
+    for (int t = STUDY_TRUTHS; t-- > 0;) {
+        snprintf(title, sizeof title, "Tokens whose experts changed, against %s",
+                 study_page_against((enum study_truth)t));
+        by_layer(p, title, "% of the tokens", (enum study_truth)t, changed, false, false);
+    }
     closeness(p);
     ulp_histogram(p, STUDY_QUANTISED);
     ulp_histogram(p, STUDY_ORIGINAL);
@@ -389,7 +260,7 @@ static void write_case(const struct page *p)
     if (c->vocabulary) {
         head_table(p, STUDY_AGAINST_BF16, "bf16 activations, the same weights (bf16.fma32)");
         for (int t = STUDY_TRUTHS; t-- > 0;)
-            head_table(p, (enum study_against)t, against((enum study_truth)t));
+            head_table(p, (enum study_against)t, study_page_against((enum study_truth)t));
     }
     for (int t = STUDY_TRUTHS; t-- > 0;)
         layer_table(p, (enum study_truth)t);
@@ -398,7 +269,7 @@ static void write_case(const struct page *p)
 
 static enum gb_status html_case(FILE *stream, const struct study_case *c, struct gb_error *error)
 {
-    struct page p = {.stream = stream, .c = c};
+    struct study_page p = {.stream = stream, .c = c};
     enum gb_status status = study_resamples_new(c->seeds, c->shape.tokens, &p.resamples, error);
     if (status != GB_OK)
         return status;
@@ -419,25 +290,27 @@ static void words(FILE *stream)
 {
     fputs(
         "<details><summary>What the words mean</summary><ul>\n"
-        "<li><b>Path</b>: activations and order of a layer's dot products. <code>bf16.fma32</code> leaves activations "
-        "in bf16, as warp decode does; the others quantise them before each projection, as expert-centric kernels do, "
-        "MXFP8 and MXFP4 in blocks of 32, NVFP4 of 16, FP8 and INT8 of 128 or 64. <code>fma32</code> adds in FP32, "
-        "<code>mma16-sm90</code> as Hopper's tensor cores do. <code>prereducedN</code>: each of N ranks rounds its "
-        "partial sum to bf16. Each path routes on its own residual stream.</li>\n"
+        "<li><b>Path</b>: format of activations, then the order in which dot products are summed. Paths that begin with "
+        "<code>bf16</code> leave activations in bf16, as kernels do that decode weights on the fly (warp decode); "
+        "the others quantise them before each projection, which is the classical way of grouped GEMMs: MXFP8 and MXFP4 "
+        "in blocks of 32, NVFP4 of 16, FP8 and INT8 of 128, or 64 where 128 does not divide. <code>fma32</code> adds "
+        "in FP32, <code>mma16-sm90</code> as Hopper's tensor cores do. <code>prereducedN</code>: experts are spread "
+        "over N ranks, each of which rounds its partial sum to bf16. Each path routes on its own residual stream.</li>\n"
         "<li><b>Original weights</b>: those before quantisation, so that errors against them are what was lost in all; "
         "against <b>quantised weights</b>, what the kernel's own arithmetic lost.</li>\n"
-        "<li><b>Off</b>, <b>relative L2</b>: the norm of the error over that of the truth, over all tokens. <b>Max bf16 "
+        "<li><b>Relative L2</b>: the norm of the error over that of the truth, over all tokens. <b>Max bf16 "
         "ulp</b>: how many bf16 numbers lie between; around zero they are dense, and a changed sign is tens of "
         "thousands.</li>\n"
         "<li><b>Injected</b>: the error of a layer that starts from the exact residual stream. <b>Carried</b>: what "
-        "came in from the layers before; the two may cancel, and need not add up. <b>By itself</b>: of the layer's "
-        "output alone, given the same bf16 input. <b>Layer outputs, times farther</b>: the ratio of the errors by "
-        "themselves over all layers, each layer's divided by the size of its output; that of residual streams is in "
-        "the answers above the charts. Layers are counted from 0.</li>\n"
+        "came in from the layers before; injected and carried may cancel, and need not add up. Both are relative to the "
+        "residual stream. <b>By itself</b>: the error of the layer's output alone, relative to that output, given the "
+        "same bf16 input. <b>Error of layer outputs</b> over that of <code>bf16.fma32</code>: the ratio of the errors "
+        "by themselves over all layers, each layer's divided by the size of its output; <b>error of the stream</b> "
+        "over it: of the residual streams. Layers are counted from 0.</li>\n"
         "<li><b>Changed</b>: tokens that go to another set of experts than in float64. Experts that the router ranks "
         "nearly alike change places at a small error, so that this is no measure of harm. <b>Growth</b>: the error "
-        "grows as depth to this power, with its standard error; 0.5 is what independent errors do; empty where there "
-        "are too few layers.</li>\n"
+        "grows as the number of layers to this power, with its standard error; 0.5 is what independent errors do, 1 "
+        "what equal ones do; empty where there are too few layers.</li>\n"
         "<li><b>KL</b>, where <code>--head</code> was given: by how much the distribution of the next token differs, in "
         "the mean over tokens; <b>same top-1</b>: how often the most probable token is the same.</li>\n"
         "<li>Attention is not computed: its share of the residual stream is the captured one on every path, so no "

@@ -18,10 +18,23 @@ static void number(FILE *stream, int width, const char *format, double value)
     fprintf(stream, " %*s", width, text);
 }
 
+/* The same, with a mark behind it where it is above its limit. */
+static void marked(FILE *stream, int width, const char *format, double value, bool above)
+{
+    number(stream, width, format, value);
+    fputc(above ? '*' : ' ', stream);
+}
+
+/* Whether a check decides the verdict. */
+static bool binds(const json_t *one, const char *check)
+{
+    return json_is_true(json_object_get(json_object_get(json_object_get(one, "checks"), check), "binding"));
+}
+
 /* Smallest cosine, largest error and relative L2 of one object of figures. */
 static void figures(FILE *stream, const json_t *m)
 {
-    number(stream, 12, "%.9f", record_number(m, "cosine_min", NULL));
+    number(stream, 11, "%.9f", record_number(m, "cosine_min", NULL));
     number(stream, 9, "%.1e", record_number(m, "max_abs", NULL));
     number(stream, 8, "%.1e", record_number(m, "relative_l2", NULL));
 }
@@ -37,6 +50,7 @@ static void same_weights(const json_t *one, char *text, size_t bytes)
 static void layers_table(FILE *stream, const json_t *one)
 {
     const json_t *layers = json_object_get(json_object_get(one, "metrics"), "layers");
+    bool above = false;
     char truth[64];
     same_weights(one, truth, sizeof truth);
     fprintf(stream, "         %-15s | %-46s | %s\n", "vs reference", truth, "vs float64, original weights");
@@ -45,15 +59,21 @@ static void layers_table(FILE *stream, const json_t *one)
     for (size_t l = 0; l < json_array_size(layers); l++) {
         const json_t *layer = json_array_get(layers, l);
         const json_t *original = json_object_get(json_object_get(layer, "subject_truth"), "original");
-        fprintf(stream, "  %-5.0f  %15.0f |", record_number(layer, "model_layer", NULL),
-                record_layer_mismatches(layer));
-        number(stream, 13, "%.3f", record_layer_bound_ratio(layer));
+        const bool bits = binds(one, "bits") && record_layer_mismatches(layer) > 0;
+        const bool bound = binds(one, "bound") && record_layer_bound_ratio(layer) > 1;
+        above |= bits || bound;
+        fprintf(stream, "  %-5.0f ", record_number(layer, "model_layer", NULL));
+        marked(stream, 15, "%.0f", record_layer_mismatches(layer), bits);
+        fputc('|', stream);
+        marked(stream, 13, "%.3f", record_layer_bound_ratio(layer), bound);
         figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
         fprintf(stream, "  |");
         number(stream, 10, "%.7f", record_number(original, "cosine_min", NULL));
         number(stream, 8, "%.1e", record_number(original, "relative_l2", NULL));
         fprintf(stream, "\n");
     }
+    if (above)
+        fprintf(stream, "  * fails: bits differ, or an error is above its bound\n");
 }
 
 /* Of a router: its tokens by what became of their experts. */
@@ -91,7 +111,7 @@ static void drift_table(FILE *stream, const json_t *drift)
     fprintf(stream, "  Residual stream vs float64; tokens whose expert set differs\n");
     for (size_t l = 0; l < json_array_size(drift); l++) {
         const json_t *layer = json_array_get(drift, l);
-        fprintf(stream, "  %-5.0f  %15s | %13s", record_number(layer, "model_layer", NULL), "", "");
+        fprintf(stream, "  %-5.0f  %15s | %13s ", record_number(layer, "model_layer", NULL), "", "");
         figures(stream, json_object_get(json_object_get(layer, "subject_truth"), "quantised"));
         fprintf(stream, "  |");
         number(stream, 10, "%.0f tokens", record_number(layer, "subject_changed_expert_sets", NULL));
@@ -157,11 +177,11 @@ static void sums_lines(FILE *stream, const json_t *checks)
         fprintf(stream, "  Aggregate tests skipped: %s\n", reason);
         return;
     }
-    fprintf(stream, "  Aggregate tests (statistic/limit): RMS");
+    fprintf(stream, "  Aggregate tests (statistic/limit; above 1 %s): RMS", binding ? "fails" : "would fail");
     number(stream, 0, "%.2f", record_number(rms, "limit_ratio", NULL));
-    fprintf(stream, ", scale");
+    fprintf(stream, "%s, scale", binding && record_number(rms, "limit_ratio", NULL) > 1 ? "*" : "");
     number(stream, 0, "%.2f", record_number(scale, "limit_ratio", NULL));
-    fprintf(stream, "%s\n",
+    fprintf(stream, "%s%s\n", binding && record_number(scale, "limit_ratio", NULL) > 1 ? "*" : "",
             binding ? ""
             : json_is_true(json_object_get(json_object_get(checks, "bits"), "binding"))
                 ? " (informational: bits decide)"

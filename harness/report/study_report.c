@@ -19,7 +19,15 @@ struct table {
     int width[10];
 };
 
-/* One row: cells of this format, separated by '|'; header: a line follows. */
+static void markdown_cell(FILE *stream, const char *text)
+{
+    fputs("| ", stream);
+    for (; *text; text++)
+        fprintf(stream, *text == '|' ? "\\%c" : "%c", *text);
+    fputs(" ", stream);
+}
+
+/* One row: cells of this format, separated by tabs; header: a line follows. A bar in a cell is none of Markdown's. */
 __attribute__((format(printf, 3, 4))) static void row(const struct table *t, bool header, const char *format, ...)
 {
     char line[512], *at = line;
@@ -28,14 +36,14 @@ __attribute__((format(printf, 3, 4))) static void row(const struct table *t, boo
     vsnprintf(line, sizeof line, format, list);
     va_end(list);
     for (int i = 0; i < t->columns && at; i++) {
-        char *bar = strchr(at, '|');
-        if (bar)
-            *bar = '\0';
+        char *end = strchr(at, '\t');
+        if (end)
+            *end = '\0';
         if (t->markdown)
-            fprintf(t->stream, "| %s ", at);
+            markdown_cell(t->stream, at);
         else
             fprintf(t->stream, i ? "  %*s" : "  %-*s", t->width[i], at);
-        at = bar ? bar + 1 : NULL;
+        at = end ? end + 1 : NULL;
     }
     fputs(t->markdown ? "|\n" : "\n", t->stream);
     for (int i = 0; header && t->markdown && i < t->columns; i++)
@@ -65,7 +73,7 @@ static void drift_table(FILE *stream, bool markdown, const struct study_case *c,
     fprintf(stream, "%s%s: residual stream after layer %.0f vs float64, open loop%s\n", markdown ? "" : "  ",
             against(truth), c->model_layer[last], markdown ? "\n" : "");
     row(&t, true,
-        "path|relative L2, 95 %% interval|min cosine|SQNR, dB|max ulp|changed|growth exponent|injected|carried");
+        "path\trelative L2, 95 %% interval\tmin cosine\tSQNR, dB\tmax ulp\tchanged\tgrowth exponent\tinjected\tcarried");
     for (uint32_t p = 0; p < c->paths; p++) {
         struct study_figures f = study_figures_of(c, STUDY_OPEN_LOOP, truth, last, p);
         struct study_interval i = study_relative_l2(c, r, STUDY_OPEN_LOOP, truth, last, p);
@@ -73,7 +81,7 @@ static void drift_table(FILE *stream, bool markdown, const struct study_case *c,
         char growth[48] = "-", text[STUDY_INTERVAL_TEXT];
         if (!isnan(g.exponent.value))
             snprintf(growth, sizeof growth, "%.2f +- %.2f", g.exponent.value, g.error);
-        row(&t, false, "%s|%.3e  %s|%.8f|%.1f|%.0f|%.0f of %u|%s|%.2e|%.2e", c->path[p].name, i.value,
+        row(&t, false, "%s\t%.3e  %s\t%.8f\t%.1f\t%.0f\t%.0f of %u\t%s\t%.2e\t%.2e", c->path[p].name, i.value,
             study_interval_text(i, 1.0, "%.2e .. %.2e", text), f.cosine_min, f.sqnr_db, f.max_ulp, f.changed,
             c->samples, growth, f.injected, f.carried);
     }
@@ -87,14 +95,14 @@ static void layer_table(FILE *stream, bool markdown, const struct study_case *c,
     const struct table t = {stream, markdown, 7, {24, 7, 12, 12, 12, 16, 12}};
     uint32_t step = (c->layers + ROWS - 1) / ROWS;
     fprintf(stream, "%s%s: by layer%s\n", markdown ? "" : "  ", against(truth), markdown ? "\n" : "");
-    row(&t, true, "path|layer|open loop|injected|carried|layer by itself|changed");
+    row(&t, true, "path\tlayer\topen loop\tinjected\tcarried\tlayer by itself\tchanged");
     for (uint32_t p = 0; p < c->paths; p++)
         for (uint32_t l = 0; l < c->layers; l++) {
             if (l % step && l + 1 < c->layers)
                 continue;
             struct study_figures f = study_figures_of(c, STUDY_OPEN_LOOP, truth, l, p);
             struct study_figures alone = study_figures_of(c, STUDY_LAYER, truth, l, p);
-            row(&t, false, "%s|%.0f|%.3e|%.3e|%.3e|%.3e|%.0f", c->path[p].name, c->model_layer[l], f.relative_l2,
+            row(&t, false, "%s\t%.0f\t%.3e\t%.3e\t%.3e\t%.3e\t%.0f", c->path[p].name, c->model_layer[l], f.relative_l2,
                 f.injected, f.carried, alone.relative_l2, f.changed);
         }
     fputc('\n', stream);
@@ -109,12 +117,12 @@ static void head_table(FILE *stream, bool markdown, const struct study_case *c, 
     for (int a = STUDY_AGAINST; a-- > 0;) {
         fprintf(stream, "%slogits of %u words vs %s\n%s", markdown ? "" : "  ", c->vocabulary, against_whom[a],
                 markdown ? "\n" : "");
-        row(&t, true, "path|KL, nats|95 %% interval|same top-1|95 %% interval");
+        row(&t, true, "path\tKL, nats\t95 %% interval\tsame top-1\t95 %% interval");
         for (uint32_t p = a == STUDY_AGAINST_BF16; p < c->paths; p++) {
             struct study_interval kl = study_mean_kl(c, r, (enum study_against)a, p),
                                   top = study_top_agreement(c, (enum study_against)a, p);
             char text[STUDY_INTERVAL_TEXT];
-            row(&t, false, "%s|%.3e|%s|%.1f %%|%.1f .. %.1f %%", c->path[p].name, kl.value,
+            row(&t, false, "%s\t%.3e\t%s\t%.1f %%\t%.1f .. %.1f %%", c->path[p].name, kl.value,
                 study_interval_text(kl, 1.0, "%.2e .. %.2e", text), 100.0 * top.value, 100.0 * top.low,
                 100.0 * top.high);
         }
@@ -142,7 +150,7 @@ static void closeness_rows(const struct table *t, const struct study_case *c, co
             }
             char text[3][16], interval[STUDY_INTERVAL_TEXT];
             const char *format = i.low < 0.01 ? "%.2e .. %.2e" : "%.3f .. %.3f";
-            row(t, false, "%s|%s|%s|%s|%s|%s|%s .. %s", c->name, c->weights, c->path[p].name,
+            row(t, false, "%s\t%s\t%s\t%s\t%s\t%s\t%s .. %s", c->name, c->weights, c->path[p].name,
                 study_truth_name((enum study_truth)truth), ratio_text(i.value, text[0]),
                 study_interval_text(i, 1.0, format, interval), ratio_text(low, text[1]), ratio_text(high, text[2]));
         }
@@ -175,7 +183,7 @@ enum gb_status study_print(FILE *stream, const struct study *study, bool markdow
     const struct table closeness = {stream, markdown, 7, {22, 7, 24, 9, 8, 18, 18}};
     enum gb_status status = GB_OK;
     if (!strcmp(study->kind, "closeness"))
-        row(&closeness, true, "model|weights|path|truth|ratio|95 %% interval|by layer");
+        row(&closeness, true, "model\tweights\tpath\ttruth\tratio\t95 %% interval\tby layer");
     for (uint32_t i = 0; status == GB_OK && i < study->cases; i++)
         if (study->of[i].done == study->of[i].seeds * study->of[i].layers)
             status = print_case(stream, study, &study->of[i], markdown, &closeness, error);

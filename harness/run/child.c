@@ -40,6 +40,7 @@ static bool place_descriptors(const struct start *s)
         good = (aside[i] = fcntl(s->shared[i], F_DUPFD_CLOEXEC, CHILD_SHARED + (int)s->count)) >= 0;
     for (unsigned i = 0; good && i < s->count; i++)
         good = dup2(aside[i], CHILD_SHARED + (int)i) >= 0;
+    (void)close_range((unsigned)CHILD_SHARED + s->count, ~0u, 0); /* what this process's caller left open, too */
     return good;
 }
 
@@ -207,12 +208,12 @@ int child_memory(const char *name, size_t bytes)
     return file;
 }
 
-enum gb_status child_read(int file, void *content, size_t bytes, struct gb_error *error)
+enum gb_status child_read(int file, size_t from, void *content, size_t bytes, struct gb_error *error)
 {
     for (size_t at = 0; at < bytes;) {
-        ssize_t got = pread(file, (char *)content + at, bytes - at, (off_t)at);
+        ssize_t got = pread(file, (char *)content + at, bytes - at, (off_t)(from + at));
         if (got <= 0 && errno != EINTR)
-            return gb_fail(error, GB_EIO, "a memory file that a process left cannot be read");
+            return gb_fail(error, GB_EIO, "what a process left cannot be read");
         at += got > 0 ? (size_t)got : 0;
     }
     return GB_OK;
@@ -223,7 +224,7 @@ const char *child_said(int log, char *text, size_t bytes)
     struct gb_error ignored;
     char *said = malloc(CHILD_LOG + 1), *last = NULL, line[200];
     text[0] = '\0';
-    if (said && child_read(log, said, CHILD_LOG, &ignored) == GB_OK) {
+    if (said && child_read(log, 0, said, CHILD_LOG, &ignored) == GB_OK) {
         said[CHILD_LOG] = '\0';
         for (char *at = strtok(said, "\n"); at; at = strtok(NULL, "\n"))
             last = at;

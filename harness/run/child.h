@@ -34,7 +34,8 @@ struct child_limits {
  * (a PID namespace), so that it can end no other. */
 int child_start_guarded(char *const *argv, char *const *environment, int output, const int *shared, unsigned count,
                         const struct child_limits *limits, struct child *child);
-/* The process in between: `gaugeblock guard COMMAND ARGUMENT...`, its standard input the lifeline. */
+/* The process in between: `gaugeblock guard worker|table ARGUMENT...`, its standard input the lifeline. What it guards
+ * is a fork of it, which shows the same command line. */
 int guard_main(int argc, char **argv);
 
 enum child_end { CHILD_ENDED, CHILD_TIMED_OUT };
@@ -46,8 +47,8 @@ const char *child_describe(int status, char *text, size_t bytes);
 
 /* A file in memory of so many zero bytes, whose size nobody can change; negative, and errno: there is none. */
 int child_memory(const char *name, size_t bytes);
-/* Its content, once the child has ended. GB_EIO. */
-enum gb_status child_read(int file, void *content, size_t bytes, struct gb_error *error);
+/* Its content from byte `from` on, or that of another file, once the child has ended. GB_EIO. */
+enum gb_status child_read(int file, size_t from, void *content, size_t bytes, struct gb_error *error);
 /* What a child may print, into a file of child_memory: more is lost. */
 enum { CHILD_LOG = 1 << 20, CHILD_SAID = 256 };
 /* "; its last line: ...", printable, of what is in that file; "" if nothing is. text: [CHILD_SAID]. */

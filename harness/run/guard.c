@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <linux/mount.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -17,14 +18,22 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "harness/run/child.h"
+#include "harness/run/library.h"
 #include "harness/run/verdict.h"
+#include "harness/run/worker.h"
 
-extern char **environ;
+/* What is run in the child, where no code of this process's runs. */
+struct task {
+    int (*run)(int argc, char **argv);
+    int argc;
+    char **argv;
+};
 
 /* Whether the process of that number is a child of this one. */
 static bool is_ours(const char *number)
@@ -115,33 +124,77 @@ static bool put(const char *path, const char *text)
 }
 
 /* What root may do beyond its own files is nothing that a kernel needs: to trace other processes, to mount, to set the
- * clock. It ends with the next exec, so that what is started has none of it and gets none back. */
-static void drop_powers(void)
+ * clock. Others have no powers outside the user namespace that they may be in, and none are left inside. */
+static bool is_kept(unsigned power)
 {
-    static const int kept[] = {CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,
-                               CAP_FSETID, CAP_IPC_LOCK,     CAP_MKNOD,           CAP_SYS_NICE};
-    for (int power = 0; power <= CAP_LAST_CAP; power++) {
-        bool keep = false;
-        for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
-            keep |= kept[i] == power;
-        if (!keep && prctl(PR_CAPBSET_READ, power) == 1)
+    static const unsigned kept[] = {CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,
+                                    CAP_FSETID, CAP_IPC_LOCK,     CAP_MKNOD,           CAP_SYS_NICE};
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (kept[i] == power)
+            return geteuid() == 0;
+    return false;
+}
+
+/* Out of the bounding set, so that no exec gives them back, and out of what is had. */
+static bool drop_powers(void)
+{
+    struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct had[_LINUX_CAPABILITY_U32S_3];
+    if (syscall(SYS_capget, &head, had))
+        return false;
+    for (unsigned power = 0; power <= CAP_LAST_CAP; power++) {
+        struct __user_cap_data_struct *word = &had[CAP_TO_INDEX(power)];
+        if (is_kept(power))
+            continue;
+        if (prctl(PR_CAPBSET_READ, power) == 1)
             prctl(PR_CAPBSET_DROP, power);
+        word->effective &= ~CAP_TO_MASK(power);
+        word->permitted &= ~CAP_TO_MASK(power);
+        word->inheritable &= ~CAP_TO_MASK(power);
+    }
+    return syscall(SYS_capset, &head, had) == 0;
+}
+
+/* Closes what is this process's own, as exec would. */
+static void close_own(void)
+{
+    enum { OWN = 16 }; /* more than there are */
+    for (int descriptor = CHILD_SHARED; descriptor < CHILD_SHARED + MAX_SHARED + OWN; descriptor++) {
+        int flags = fcntl(descriptor, F_GETFD);
+        if (flags >= 0 && flags & FD_CLOEXEC)
+            close(descriptor);
     }
 }
 
-/* Runs the child until it or the lifeline ends. Returns 0 and how the child ended, otherwise EXIT_CRASH. */
-static int tend(char **argv, int *status)
+/* The child's part: a copy of this process, which has loaded what that needs and computed nothing. It has nothing of
+ * what the guard has: no lifeline, no other descriptor, no power, and it can be looked at. */
+static _Noreturn void begin_child(const struct task *task, pid_t parent)
 {
-    struct child child;
-    drop_powers();
+    int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setsid();
+    signal(SIGCHLD, SIG_DFL);
+    if (getppid() != parent || nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || !drop_powers())
+        _exit(EXIT_CRASH);
+    close_own();
+    prctl(PR_SET_DUMPABLE, 1);
+    exit(task->run(task->argc, task->argv));
+}
+
+/* Runs the child until it or the lifeline ends. Returns 0 and how the child ended, otherwise EXIT_CRASH. */
+static int tend(const struct task *task, int *status)
+{
+    const pid_t parent = getpid();
     put("/proc/self/oom_score_adj", "1000"); /* it ends first where memory does */
-    prctl(PR_SET_DUMPABLE, 0); /* it cannot trace this process; before, /proc/self would not be this user's */
-    int code = listen_for_endings() ? child_start(argv, environ, STDERR_FILENO, NULL, 0, &child) : errno;
-    if (code) {
-        fprintf(stderr, "gaugeblock guard: cannot start a process: %s\n", strerror(code));
+    prctl(PR_SET_DUMPABLE, 0); /* the child cannot trace this process; before, /proc/self would not be this user's */
+    pid_t child = listen_for_endings() ? fork() : -1;
+    if (child == 0)
+        begin_child(task, parent);
+    if (child < 0) {
+        fprintf(stderr, "gaugeblock guard: cannot start a process: %s\n", strerror(errno));
         return EXIT_CRASH;
     }
-    return watch(child.process, status) ? 0 : EXIT_CRASH;
+    return watch(child, status) ? 0 : EXIT_CRASH;
 }
 
 /* Whether children of this process begin a PID namespace: what is in it can signal nothing outside, and ends with the
@@ -178,6 +231,17 @@ static bool mount_own(char **argv)
            (!is_free(argv) || mount("shm", SHARED_FOLDER, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") == 0);
 }
 
+/* Settings of the kernel, by which root could leave the namespace or stop what watches it, are there to read. Where
+ * this cannot be had (a user namespace) they are not this user's to write. */
+static void protect_settings(void)
+{
+    static const char *const folders[] = {"/proc/sys", "/sys"};
+    struct mount_attr read_only = {.attr_set = MOUNT_ATTR_RDONLY};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (mount(folders[i], folders[i], NULL, MS_BIND | MS_REC, NULL) == 0)
+            (void)syscall(SYS_mount_setattr, -1, folders[i], AT_RECURSIVE, &read_only, sizeof read_only);
+}
+
 static void tell(int descriptor, int what)
 {
     if (write(descriptor, &what, sizeof what) != (ssize_t)sizeof what)
@@ -186,20 +250,21 @@ static void tell(int descriptor, int what)
 
 /* The first process of a namespace: no signal from within ends it, and its end ends all the others. It tells when it
  * is ready and how the child ended, since it could not end by the same signal. */
-static _Noreturn void begin_namespace(char **argv, int descriptor)
+static _Noreturn void begin_namespace(const struct task *task, int descriptor)
 {
     int status;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (!mount_own(argv))
+    if (!mount_own(task->argv))
         _exit(EXIT_CRASH);
+    protect_settings();
     tell(descriptor, 0);
-    if (tend(argv, &status) == 0)
+    if (tend(task, &status) == 0)
         tell(descriptor, status);
     _exit(0);
 }
 
 /* Tends the child in a namespace. Returns false where the kernel gives none; *code and *status: as of tend. */
-static bool tend_apart(char **argv, int *code, int *status)
+static bool tend_apart(const struct task *task, int *code, int *status)
 {
     int told[2], ready, ignored;
     *code = EXIT_CRASH;
@@ -210,7 +275,7 @@ static bool tend_apart(char **argv, int *code, int *status)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         pid_t first = unshare_processes() ? fork() : -1;
         if (first == 0)
-            begin_namespace(argv, told[1]);
+            begin_namespace(task, told[1]);
         close(told[1]);
         _exit(first > 0 && waitpid(first, &ignored, 0) == first ? 0 : EXIT_CRASH);
     }
@@ -226,23 +291,23 @@ static bool tend_apart(char **argv, int *code, int *status)
 
 int guard_main(int argc, char **argv)
 {
-    int status = 0;
-    if (argc < 2) {
-        fprintf(stderr, "gaugeblock guard: is run by gaugeblock verify\n");
+    struct task task = {.argc = argc - 1, .argv = argv + 1};
+    int code, status = 0;
+    if (argc > 1)
+        task.run = !strcmp(argv[1], "worker") ? worker_main : !strcmp(argv[1], "table") ? table_main : NULL;
+    if (!task.run) {
+        fprintf(stderr, "gaugeblock guard: is run by other commands\n");
         return EXIT_USAGE;
     }
-    int code;
     prctl(PR_SET_PDEATHSIG, 0); /* from here on the lifeline tells */
-    if (!tend_apart(argv, &code, &status)) {
+    if (!tend_apart(&task, &code, &status)) {
         prctl(PR_SET_CHILD_SUBREAPER, 1);
-        code = tend(argv, &status);
+        code = tend(&task, &status);
         end_all();
     }
-    if (code)
-        return code;
-    if (WIFSIGNALED(status)) { /* ends as the child did */
+    if (!code && WIFSIGNALED(status)) { /* ends as the child did */
         signal(WTERMSIG(status), SIG_DFL);
         raise(WTERMSIG(status));
     }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_CRASH;
+    _exit(code ? code : WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_CRASH); /* libraries have nothing to end */
 }

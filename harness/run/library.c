@@ -180,7 +180,7 @@ static bool ask_table(char *argument, unsigned timeout_s, char *wire, char *reas
         snprintf(reason, bytes, "cannot start a process to read it: %s", strerror(code));
     } else {
         enum child_end end = child_wait(&child, timeout_s, &status);
-        bool got = child_read(file, wire, WIRE_BYTES, &error) == GB_OK;
+        bool got = child_read(file, 0, wire, WIRE_BYTES, &error) == GB_OK;
         if (got)
             memcpy(&head, wire, sizeof head);
         if (end != CHILD_ENDED)
@@ -216,11 +216,14 @@ static enum gb_status read_builtin(struct subject_library *library, struct gb_er
     library->kernels = calloc(own->count + 1, sizeof *library->kernels);
     if (!library->kernels)
         return gb_fail(error, GB_ENOMEM, "no memory for the kernels of the reference");
-    for (; library->count < own->count; library->count++) {
-        struct gb_kernel *k = &library->kernels[library->count];
-        *k = own->kernels[library->count];
-        k->name = strdup(k->name);
-        k->order = k->order ? strdup(k->order) : NULL;
+    for (uint32_t i = 0; i < own->count; i++) {
+        const struct gb_kernel *from = &own->kernels[i];
+        struct gb_kernel *k = &library->kernels[library->count++];
+        *k = *from;
+        k->name = strdup(from->name);
+        k->order = from->order ? strdup(from->order) : NULL;
+        if (!k->name || (from->order && !k->order))
+            return gb_fail(error, GB_ENOMEM, "no memory for the kernels of the reference");
     }
     return GB_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What libraries of kernels say of themselves. A library is loaded by processes of its own alone: one that reads its
- * table (`gaugeblock table`), and one for every kernel that is run (worker.h). What the first leaves is checked as
- * any other input is.
+ * table (`gaugeblock guard table`), and one for every kernel that is run (worker.h). What the first leaves is checked
+ * as any other input is.
  */
 #ifndef GB_HARNESS_RUN_LIBRARY_H
 #define GB_HARNESS_RUN_LIBRARY_H
@@ -46,8 +46,8 @@ enum gb_status library_check_kernel(const char *path, uint32_t i, const struct g
 /* Of the weights it multiplies by; "none" for a kernel that has no weights. */
 const char *kernel_weights_name(const struct gb_kernel *kernel);
 
-/* Child: `gaugeblock table LIBRARY`, or `gaugeblock table` for the device. It shares one memory file, WIRE_BYTES
- * long. */
+/* Child: `gaugeblock guard table LIBRARY`, or `gaugeblock guard table` for the device. It shares one memory file,
+ * WIRE_BYTES long. */
 int table_main(int argc, char **argv);
 
 #endif

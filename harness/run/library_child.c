@@ -63,7 +63,7 @@ int table_main(int argc, char **argv)
     const struct gb_device *device;
     struct gb_error error = {""};
     if (argc > 2) {
-        fprintf(stderr, "gaugeblock table: is run by other commands\n");
+        fprintf(stderr, "gaugeblock guard table: is run by other commands\n");
         return EXIT_USAGE;
     }
     if (!leave(WIRE_LOADING))

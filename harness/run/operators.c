@@ -451,6 +451,11 @@ bool operator_is_whole(const struct gb_kernel *kernel)
     return (uses & whole) == whole;
 }
 
+bool operator_has_stack(const struct gb_kernel *kernel, const struct gb_fixture *fixture)
+{
+    return operator_is_whole(kernel) && fixture->stack.residual;
+}
+
 struct gb_kernel operator_router(const struct gb_kernel *kernel)
 {
     struct gb_kernel router = *kernel;

@@ -98,6 +98,8 @@ const char *operator_name(enum gb_operator operation);
 uint32_t operator_uses(const struct gb_kernel *kernel);
 /* Whether it makes a layer's output of a layer's input: its outputs can be the next layer's. */
 bool operator_is_whole(const struct gb_kernel *kernel);
+/* Whether it is run through the residual stream of this fixture. */
+bool operator_has_stack(const struct gb_kernel *kernel, const struct gb_fixture *fixture);
 /* The router in a kernel that routes, as a kernel. */
 struct gb_kernel operator_router(const struct gb_kernel *kernel);
 

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "harness/run/output_guard.h"
 #include "quant/quant.h"
@@ -27,6 +31,52 @@ enum gb_status output_guard(const char *path, const char *const *inputs, uint32_
         if (inputs[i] && stat(inputs[i], &input) == 0 && same_file(&target, &input))
             return refuse(path, inputs[i], error);
     return GB_OK;
+}
+
+/* The folder that a file lies in, or would; its name in there. text: [PATH_MAX]. */
+static const char *folder_of(const char *path, char *text, const char **name)
+{
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    snprintf(text, PATH_MAX, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return text;
+}
+
+static bool same_output(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    const char *name_a, *name_b;
+    if (stat(a, &of_a) == 0 && stat(b, &of_b) == 0)
+        return same_file(&of_a, &of_b) && S_ISREG(of_a.st_mode);
+    char folder_a[PATH_MAX], folder_b[PATH_MAX];
+    if (stat(folder_of(a, folder_a, &name_a), &of_a) || stat(folder_of(b, folder_b, &name_b), &of_b))
+        return false;
+    return same_file(&of_a, &of_b) && !strcmp(name_a, name_b);
+}
+
+enum gb_status output_guard_each(const char *const *outputs, uint32_t count, struct gb_error *error)
+{
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (outputs[i] && outputs[j] && same_output(outputs[i], outputs[j]))
+                return gb_fail(error, GB_EINVAL, "%.200s: is to be written twice (%.200s); name another file",
+                               outputs[i], outputs[j]);
+    return GB_OK;
+}
+
+enum gb_status output_guard_writable(const char *path, struct gb_error *error)
+{
+    char folder[PATH_MAX];
+    const char *name;
+    struct stat target;
+    if (!path)
+        return GB_OK;
+    const bool there = stat(path, &target) == 0;
+    if (there && S_ISDIR(target.st_mode))
+        errno = EISDIR;
+    else if (there ? !access(path, W_OK) : *path && !access(folder_of(path, folder, &name), W_OK | X_OK))
+        return GB_OK;
+    return gb_fail(error, GB_EIO, "%.200s: cannot be written: %s", path, strerror(errno));
 }
 
 static bool of_checkpoint(const char *name)

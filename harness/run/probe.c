@@ -158,10 +158,8 @@ enum { SIZES = 6 };
 enum { CODES = 6 };
 static const char codes_word[] = "codes";
 
-/* As read_outputs, of a problem of a quantiser. scales: of a .npy file; NULL: there is none. */
-static int read_codes(const char *path, const char *seen, const char *scales, int shared,
-                      const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
-                      struct gb_error *error)
+int input_codes(const char *path, const char *scales, const struct gb_fixture *fixture, unsigned timeout_s,
+                struct gb_outputs **outputs, struct gb_error *error)
 {
     const struct gb_quantisation *q = &fixture->quantisation;
     const uint32_t numbers[CODES] = {q->rows,
@@ -171,13 +169,13 @@ static int read_codes(const char *path, const char *seen, const char *scales, in
                                      q->quantiser.block_columns,
                                      (uint32_t)q->layout};
     char texts[CODES][16];
-    char *argv[CODES + 6] = {"gaugeblock", "probe", (char *)seen, (char *)codes_word, (char *)(scales ? scales : "")};
+    char *argv[CODES + 6] = {"gaugeblock", "probe", (char *)path, (char *)codes_word, (char *)(scales ? scales : "")};
     for (int i = 0; i < CODES; i++) {
         snprintf(texts[i], sizeof texts[i], "%u", numbers[i]);
         argv[5 + i] = texts[i];
     }
     *outputs = NULL;
-    int code = probe(path, argv, shared, timeout_s, error);
+    int code = probe(path, argv, -1, timeout_s, error);
     if (code == EXIT_PASS && gb_outputs_read_codes(path, scales, fixture, outputs, error) != GB_OK)
         code = EXIT_USAGE;
     return code;
@@ -187,8 +185,8 @@ static int read_codes(const char *path, const char *seen, const char *scales, in
 enum { RANKS = 11 };
 static const char ranks_word[] = "ranks";
 
-static int read_exchange(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
-                         unsigned timeout_s, struct gb_outputs **outputs, struct gb_error *error)
+static int read_exchange(const char *path, const struct gb_fixture *fixture, unsigned timeout_s,
+                         struct gb_outputs **outputs, struct gb_error *error)
 {
     const struct gb_exchange *x = &fixture->exchanged.asked;
     const uint32_t numbers[RANKS] = {(uint32_t)fixture->operation,
@@ -203,37 +201,13 @@ static int read_exchange(const char *path, const char *seen, int shared, const s
                                      x->quantiser.block_columns,
                                      x->one_rank};
     char texts[RANKS][16];
-    char *argv[RANKS + 5] = {"gaugeblock", "probe", (char *)seen, (char *)ranks_word};
+    char *argv[RANKS + 5] = {"gaugeblock", "probe", (char *)path, (char *)ranks_word};
     for (int i = 0; i < RANKS; i++) {
         snprintf(texts[i], sizeof texts[i], "%u", numbers[i]);
         argv[4 + i] = texts[i];
     }
     *outputs = NULL;
-    int code = probe(path, argv, shared, timeout_s, error);
-    if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
-        code = EXIT_USAGE;
-    return code;
-}
-
-/* seen: the path by which the child has the file, whose descriptor `shared` is; the path itself, and negative. */
-static int read_outputs(const char *path, const char *seen, int shared, const struct gb_fixture *fixture,
-                        unsigned timeout_s, struct gb_outputs **outputs, struct gb_error *error)
-{
-    const struct gb_shape *s = &fixture->shape;
-    if (gb_fixture_quantises(fixture))
-        return read_codes(path, seen, NULL, shared, fixture, timeout_s, outputs, error);
-    if (gb_fixture_exchanges(fixture))
-        return read_exchange(path, seen, shared, fixture, timeout_s, outputs, error);
-    const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
-    char texts[SIZES][16];
-    char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)seen};
-    argv[3 + SIZES] = (char *)fixture->activation_recipe;
-    for (int i = 0; i < SIZES; i++) {
-        snprintf(texts[i], sizeof texts[i], "%u", sizes[i]);
-        argv[3 + i] = texts[i];
-    }
-    *outputs = NULL;
-    int code = probe(path, argv, shared, timeout_s, error);
+    int code = probe(path, argv, -1, timeout_s, error);
     if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
         code = EXIT_USAGE;
     return code;
@@ -242,22 +216,24 @@ static int read_outputs(const char *path, const char *seen, int shared, const st
 int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
                   struct gb_error *error)
 {
-    return read_outputs(path, path, -1, fixture, timeout_s, outputs, error);
-}
-
-int input_codes(const char *path, const char *scales, const struct gb_fixture *fixture, unsigned timeout_s,
-                struct gb_outputs **outputs, struct gb_error *error)
-{
-    return read_codes(path, path, scales, -1, fixture, timeout_s, outputs, error);
-}
-
-int input_shared_outputs(int descriptor, const struct gb_fixture *fixture, unsigned timeout_s,
-                         struct gb_outputs **outputs, struct gb_error *error)
-{
-    char here[32], there[32];
-    snprintf(here, sizeof here, "/proc/self/fd/%d", descriptor);
-    snprintf(there, sizeof there, "/proc/self/fd/%d", (int)CHILD_SHARED);
-    return read_outputs(here, there, descriptor, fixture, timeout_s, outputs, error);
+    const struct gb_shape *s = &fixture->shape;
+    if (gb_fixture_quantises(fixture))
+        return input_codes(path, NULL, fixture, timeout_s, outputs, error);
+    if (gb_fixture_exchanges(fixture))
+        return read_exchange(path, fixture, timeout_s, outputs, error);
+    const uint32_t sizes[SIZES] = {fixture->layers, s->tokens, s->hidden, s->intermediate, s->experts, s->top_k};
+    char texts[SIZES][16];
+    char *argv[SIZES + 5] = {"gaugeblock", "probe", (char *)path};
+    argv[3 + SIZES] = (char *)fixture->activation_recipe;
+    for (int i = 0; i < SIZES; i++) {
+        snprintf(texts[i], sizeof texts[i], "%u", sizes[i]);
+        argv[3 + i] = texts[i];
+    }
+    *outputs = NULL;
+    int code = probe(path, argv, -1, timeout_s, error);
+    if (code == EXIT_PASS && gb_outputs_read(path, fixture, outputs, error) != GB_OK)
+        code = EXIT_USAGE;
+    return code;
 }
 
 int input_vector_outputs(const char *path, const char *scales, const char *vectors_path,

@@ -18,9 +18,6 @@ int input_outputs(const char *path, const struct gb_fixture *fixture, unsigned t
 /* The same of a quantiser's codes and scales. scales: their file where `path` is .npy; otherwise NULL. */
 int input_codes(const char *path, const char *scales, const struct gb_fixture *fixture, unsigned timeout_s,
                 struct gb_outputs **outputs, struct gb_error *error);
-/* The same of a file that has no name. */
-int input_shared_outputs(int descriptor, const struct gb_fixture *fixture, unsigned timeout_s,
-                         struct gb_outputs **outputs, struct gb_error *error);
 /* What a quantiser made of the vectors in the file vectors_path; scales: NULL, or of a .npy file. */
 int input_vector_outputs(const char *path, const char *scales, const char *vectors_path,
                          const struct gb_vectors *vectors, struct gb_vector_outputs **outputs, struct gb_error *error);

@@ -14,10 +14,10 @@
 #include "harness/run/child.h"
 #include "harness/run/environment.h"
 #include "harness/run/operators.h"
-#include "harness/run/probe.h"
 #include "harness/run/session_arrays.h"
 #include "harness/run/text.h"
 #include "harness/run/worker.h"
+#include "harness/run/written.h"
 #include "quant/quant.h"
 
 extern char **environ;
@@ -169,43 +169,20 @@ static enum verdict verdict_of_status(enum gb_status status)
     }
 }
 
-/* Outputs that the worker left, if it did. */
-static int read_outputs(const struct worker_request *request, const struct gb_fixture *fixture, int file,
-                        struct gb_outputs **outputs, struct gb_error *error)
+/* Outputs of both runs of batch b. */
+static enum gb_status read_outputs(const struct worker_request *request, const struct gb_fixture *fixture,
+                                   const struct files *files, uint32_t b, struct worker_result *result,
+                                   struct gb_error *error)
 {
+    const int *file = &files->shared[WORKER_OUTPUTS + 2 * b];
+    const uint32_t tokens = request->batches[b];
+    bool with_stack = b == request->batch_count - 1 && operator_has_stack(request->kernel, fixture);
     struct stat about;
-    if (fstat(file, &about) == 0 && about.st_size == 0)
-        return EXIT_PASS;
-    return input_shared_outputs(file, fixture, request->timeout_s, outputs, error);
-}
-
-/* Whether these are the arrays that such a kernel hands out, and no others. written: struct gb_layer_outputs, or struct
- * gb_outputs. */
-static bool arrays_fit(const struct gb_kernel *k, const struct gb_fixture *f, uint32_t tokens, const void *written)
-{
-    const struct operator_row *row = operator_find(k->operation);
-    uint32_t uses = operator_uses(k);
-    if (uses & WRITES_RESULT)
-        uses |= WRITES_OUTPUT; /* there is room for one */
-    for (uint32_t i = 0; i < row->array_count; i++) {
-        const struct operator_array *a = &row->arrays[i];
-        size_t element;
-        bool used = array_used(a, uses) && a->bytes(k, f, tokens, &element);
-        if (a->written && !operator_pointer(written, a->place) == used)
-            return false;
-    }
-    return true;
-}
-
-/* Whether the worker handed out what such a kernel hands out for so many tokens, and nothing else. */
-static bool fits(const struct gb_kernel *k, const struct gb_fixture *f, const struct gb_outputs *o, uint32_t tokens)
-{
-    if (o->shape.tokens != tokens || (!operator_find(k->operation)->layers && !arrays_fit(k, f, tokens, o)))
-        return false;
-    for (uint32_t l = 0; l < o->layers; l++)
-        if (!arrays_fit(k, f, tokens, &o->layer[l]) || (o->layer[l].output && o->layer[l].format != k->output))
-            return false;
-    return true;
+    enum gb_status status =
+        written_receive(file[0], request->kernel, fixture, tokens, with_stack, &result->outputs[b], error);
+    if (status == GB_OK && (fstat(file[1], &about) || about.st_size > 0))
+        status = written_receive(file[1], request->kernel, fixture, tokens, false, &result->second[b], error);
+    return status;
 }
 
 static double seconds_of(const json_t *value)
@@ -245,17 +222,22 @@ static bool read_timing(const json_t *object, const struct timing_request *asked
            read_samples(object, "large_ns", t, offsetof(struct timing_sample, large_s));
 }
 
-/* The report that the worker left; NULL: none, or nothing that a worker writes. */
-static json_t *load_report(int file)
+/* The report that the worker left; NULL, and result says why: none, or nothing that a worker writes. */
+static json_t *load_report(int file, struct worker_result *result)
 {
     struct gb_error ignored;
     char *text = malloc(WORKER_REPORT_BYTES);
     json_t *report = NULL;
-    if (text && child_read(file, text, WORKER_REPORT_BYTES, &ignored) == GB_OK)
+    if (!text) {
+        fail(result, VERDICT_NOT_RUN, "no memory for the worker's report");
+        return NULL;
+    }
+    if (child_read(file, 0, text, WORKER_REPORT_BYTES, &ignored) == GB_OK)
         report = json_loadb(text, strnlen(text, WORKER_REPORT_BYTES), 0, NULL);
     free(text);
     if (!json_is_integer(json_object_get(report, "status")) || !json_is_string(json_object_get(report, "message"))) {
         json_decref(report);
+        fail(result, VERDICT_CRASH, "the worker ended before the kernel was done, as if it had called exit()");
         return NULL;
     }
     return report;
@@ -265,11 +247,9 @@ static void read_results(const struct worker_request *request, const struct gb_f
                          const struct files *files, struct worker_result *result)
 {
     char message[sizeof((struct gb_error){0}.message)];
-    json_t *report = load_report(files->shared[WORKER_REPORT]);
-    if (!report) {
-        fail(result, VERDICT_CRASH, "the worker ended before the kernel was done, as if it had called exit()");
+    json_t *report = load_report(files->shared[WORKER_REPORT], result);
+    if (!report)
         return;
-    }
     environment_describe((unsigned)count_of(report, "loading_changed"), (unsigned)count_of(report, "calls_changed"),
                          result->note, sizeof result->note);
     enum gb_status status = (enum gb_status)json_integer_value(json_object_get(report, "status"));
@@ -278,7 +258,6 @@ static void read_results(const struct worker_request *request, const struct gb_f
              printable(json_string_value(json_object_get(report, "message")), message, sizeof message));
     for (uint32_t b = 0; status == GB_OK && b < request->batch_count; b++) {
         struct gb_error error;
-        const int *file = &files->shared[WORKER_OUTPUTS + 2 * b];
         read_checks(json_array_get(json_object_get(report, "batches"), b), &result->checks[b]);
         read_checks(json_array_get(json_object_get(report, "routing"), b), &result->routing[b]);
         result->seconds[b] = seconds_of(json_array_get(json_object_get(report, "seconds"), b));
@@ -287,17 +266,10 @@ static void read_results(const struct worker_request *request, const struct gb_f
             fail(result, VERDICT_CRASH, "the worker left no times for %u tokens", request->batches[b]);
             break;
         }
-        int code = input_shared_outputs(file[0], fixture, request->timeout_s, &result->outputs[b], &error);
-        if (code == EXIT_PASS)
-            code = read_outputs(request, fixture, file[1], &result->second[b], &error);
-        if (code != EXIT_PASS) {
-            fail(result, VERDICT_CRASH, "the worker's outputs cannot be read: %s", error.message);
-            break;
-        }
-        if (!fits(request->kernel, fixture, result->outputs[b], request->batches[b]) ||
-            (result->second[b] && !fits(request->kernel, fixture, result->second[b], request->batches[b]))) {
-            fail(result, VERDICT_CRASH, "the worker's outputs are not those of such a kernel on %u tokens",
-                 request->batches[b]);
+        enum gb_status read = read_outputs(request, fixture, files, b, result, &error);
+        if (read != GB_OK) {
+            fail(result, read == GB_ENOMEM ? VERDICT_NOT_RUN : VERDICT_CRASH, "the worker's outputs cannot be read: %s",
+                 error.message);
             break;
         }
     }

@@ -59,9 +59,9 @@ bool worker_finish(struct worker_process *process, const struct worker_request *
                    const struct gb_fixture *fixture, struct worker_result *result);
 
 /*
- * Child: `gaugeblock worker FIXTURE LIBRARY KERNEL BATCH,... [timed SAMPLES cold|hot]`, or with `rank RANK RENDEZVOUS`
- * at its end. FIXTURE: path, or "" for what is shared with it. Its descriptors: what is shared; the report, JSON; and
- * for each batch the outputs of the first run, and those of the moved run where they differ, HDF5.
+ * Child: `gaugeblock guard worker FIXTURE LIBRARY KERNEL BATCH,... [timed SAMPLES cold|hot]`, or with `rank RANK
+ * RENDEZVOUS` at its end. FIXTURE: path, or "" for what is shared with it. Its descriptors: what is shared; the report,
+ * JSON; and for each batch the outputs of the first run, and those of the moved run where they differ (written.h).
  */
 int worker_main(int argc, char **argv);
 enum { WORKER_FIXTURE, WORKER_REPORT, WORKER_OUTPUTS, MAX_WORKER_FILES = WORKER_OUTPUTS + 2 * MAX_BATCHES };

@@ -20,6 +20,7 @@
 #include "harness/run/subject.h"
 #include "harness/run/text.h"
 #include "harness/run/timed.h"
+#include "harness/run/written.h"
 #include "quant/quant.h"
 #include "reference/reference.h"
 
@@ -73,11 +74,6 @@ enum gb_status parse_batches(const char *option, const char *text, uint32_t toke
         at = end + 1;
     }
     return gb_fail(error, GB_EINVAL, "%s %s: at most %d batches", option, text, (int)MAX_BATCHES);
-}
-
-static bool wants_stack(const struct worker *w)
-{
-    return operator_is_whole(w->kernel) && w->fixture->stack.residual;
 }
 
 /* Elements equal to both poisons were never written; any other difference is nondeterminism. layer: negative without
@@ -374,6 +370,17 @@ static enum gb_status time_batch(struct worker *w, const struct operator_inputs 
     return status == GB_OK ? closed : status;
 }
 
+/* Whether the residual stream has brought what the fixture gives the layer, as before the first. */
+static bool same_inputs(const struct worker *w, uint32_t layer, uint32_t tokens, const gb_bf16 *x, const int32_t *ids,
+                        const float *routing_weights)
+{
+    const struct gb_layer *l = &w->fixture->layer[layer];
+    const size_t pairs = (size_t)tokens * w->fixture->shape.top_k;
+    return !memcmp(x, l->x, sizeof *x * tokens * w->fixture->shape.hidden) &&
+           !memcmp(ids, l->ids, sizeof *ids * pairs) &&
+           !memcmp(routing_weights, l->routing_weights, sizeof *routing_weights * pairs);
+}
+
 /* The kernel's own residual stream through this layer, on the largest batch. */
 static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_error *error)
 {
@@ -397,6 +404,9 @@ static enum gb_status run_stack(struct worker *w, struct session *s, struct gb_e
         struct operator_inputs inputs = {x, ids, routing_weights, NULL};
         status = run_once(w, s, &inputs, &own->layer[0], first_way, last, error);
     }
+    if (status == GB_OK && same_inputs(w, s->layer, tokens, x, ids, routing_weights))
+        compare_written(w, &w->outputs[last]->layer[s->layer], &own->layer[0], last, s->layer, &w->checks[last],
+                        routing_checks(w, last));
     if (status == GB_OK) {
         stack_add(w->state, w->kernel->output, own->layer[0].output, count);
         memcpy(w->outputs[last]->stack + s->layer * count, w->state, count * sizeof(double));
@@ -436,14 +446,14 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
         status = run_moved(w, &s, &inputs, b, error);
     if (status == GB_OK)
         status = session_move(&s, false, error);
+    if (status == GB_OK && w->state)
+        status = run_stack(w, &s, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
         status = run_last(w, &s, &inputs, b, error);
     for (uint32_t b = 0; status == GB_OK && w->clock && b < w->batch_count; b++)
         status = run_replayed(w, &s, &inputs, b, error);
     for (uint32_t b = 0; status == GB_OK && w->timed.samples && layer == 0 && b < w->batch_count; b++)
         status = time_batch(w, &inputs, b, error);
-    if (status == GB_OK && w->state)
-        status = run_stack(w, &s, error);
     struct gb_error ignored;
     uint32_t last = w->batch_count - 1;
     enum gb_status closed =
@@ -532,12 +542,12 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
         status = parse_batches("--batch", argv[4], w->fixture->shape.tokens, w->batches, &w->batch_count, error);
     uint32_t layers = w->fixture->layers;
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        bool with_stack = wants_stack(w) && b == w->batch_count - 1;
+        bool with_stack = operator_has_stack(w->kernel, w->fixture) && b == w->batch_count - 1;
         status = new_outputs(w, w->batches[b], layers, with_stack, &w->outputs[b], error);
         if (status == GB_OK)
             status = new_outputs(w, w->batches[b], layers, false, &w->moved[b], error);
     }
-    if (status == GB_OK && wants_stack(w)) {
+    if (status == GB_OK && operator_has_stack(w->kernel, w->fixture)) {
         size_t bytes = sizeof(double) * w->batches[w->batch_count - 1] * w->fixture->shape.hidden;
         w->state = malloc(bytes);
         if (!w->state)
@@ -545,15 +555,6 @@ static enum gb_status prepare(struct worker *w, char **argv, struct gb_error *er
         memcpy(w->state, w->fixture->stack.residual, bytes);
     }
     return status;
-}
-
-/* Leaves the outputs of one run in a file of ours. */
-static enum gb_status leave(unsigned file, const struct gb_outputs *outputs, struct gb_error *error)
-{
-    struct gb_error reason;
-    enum gb_status status = gb_outputs_put(CHILD_SHARED + (int)file, outputs, &reason);
-    const char *mend = status == GB_EIO ? "; set TMPDIR to a folder with room" : "";
-    return status == GB_OK ? GB_OK : gb_fail(error, status, "%s: %.400s%s", child_folder(), reason.message, mend);
 }
 
 static enum gb_status work(struct worker *w, char **argv, struct gb_error *error)
@@ -570,9 +571,10 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
         status = run_layer(w, l, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        status = leave(WORKER_OUTPUTS + 2 * b, w->outputs[b], error);
+        const int file = CHILD_SHARED + WORKER_OUTPUTS + 2 * (int)b;
+        status = written_send(file, w->kernel, w->fixture, w->outputs[b], error);
         if (status == GB_OK && w->moved_differs[b])
-            status = leave(WORKER_OUTPUTS + 2 * b + 1, w->moved[b], error);
+            status = written_send(file + 1, w->kernel, w->fixture, w->moved[b], error);
     }
     return status;
 }
@@ -635,7 +637,7 @@ int worker_main(int argc, char **argv)
     static struct worker w;
     struct gb_error error = {""};
     if ((argc != 5 && argc != 8) || (argc == 8 && !parse_mode(&w, &argv[5]))) {
-        fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify and bench\n");
+        fprintf(stderr, "gaugeblock guard worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }
     enum gb_status status = work(&w, argv, &error);

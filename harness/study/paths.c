@@ -74,16 +74,16 @@ static bool choose(struct study_path *path, int a, const char *order, enum gb_fo
 /* A suffix of a path's name: where else it rounds. */
 static bool add_suffix(struct study_path *path, const char *suffix, size_t length)
 {
-    char text[32];
-    int end = 0;
+    char text[32], again[32];
     snprintf(text, sizeof text, "%.*s", (int)length, suffix);
-    if (!strcmp(text, "bf16gateup"))
-        path->rounded_gate_up = true;
-    else if (!strcmp(text, "fp32intermediate"))
-        path->fp32_intermediate = true;
-    else
-        return sscanf(text, "prereduced%3u%n", &path->ranks, &end) == 1 && !text[end] && path->ranks > 1;
-    return true;
+    if (!strcmp(text, "bf16gateup") && !path->rounded_gate_up)
+        return path->rounded_gate_up = true;
+    if (!strcmp(text, "fp32intermediate") && !path->fp32_intermediate)
+        return path->fp32_intermediate = true;
+    if (path->ranks || sscanf(text, "prereduced%3u", &path->ranks) != 1)
+        return false;
+    snprintf(again, sizeof again, "prereduced%u", path->ranks); /* no sign, no zero in front, three digits */
+    return path->ranks > 1 && !strcmp(text, again);
 }
 
 /* The path called `name`. */

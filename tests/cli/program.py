@@ -2,6 +2,7 @@
 """Runs the program and checks its exit code; what every test here starts with."""
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,13 @@ def path(name):
     return os.path.join(folder.name, name)
 
 
+said = []  # of each command that `run` ran: its line and what it printed
+
+
 def run(*arguments, code=0, **options):
     """Runs `gaugeblock arguments`, checks the exit code, returns the finished process."""
     done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, **options)
+    said.append(f"$ gaugeblock {shlex.join(map(str, arguments))}\n{done.stdout}{done.stderr}exit {done.returncode}\n")
     if done.returncode != code:
         sys.exit(f"gaugeblock {' '.join(map(str, arguments))}: exit {done.returncode}, expected {code}\n"
                  f"{done.stdout}{done.stderr}")
@@ -62,7 +67,7 @@ forms = set()  # of lines that were run
 
 def reproduced(cases, **options):
     """Runs the line of every case that does not pass, as a shell takes it: it ends with the gravest of the codes of
-    the cases that have it. Of hundreds of lines 32 are run; of lines with the same options and code that a test has
+    the cases that have it; what it looks like is not asked again. Of hundreds of lines 32 are run; of lines with the same options and code that a test has
     run, none again unless ALL."""
     codes = {}
     for case in cases:
@@ -77,7 +82,7 @@ def reproduced(cases, **options):
         if form in forms and not ALL:
             continue
         forms.add(form)
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, **options)
+        done = subprocess.run(["sh", "-c", f"{line} --no-diagnosis"], capture_output=True, text=True, env=environment, **options)
         expect(done.returncode == gravest,
                f"{line}: exit {done.returncode}, and not {gravest}\n{done.stdout}{done.stderr}")
 

@@ -62,7 +62,7 @@ fixture = path("nvfp4.h5")
 WRONG = {"reference": 0, "none": 1, "none-unordered": 0, "none-silent": 0}
 WRONG.update({fault + claim: 1 for fault, claims in FAULTY.items() for claim in (CLAIMS if ALL else claims)})
 for name, code in WRONG.items():
-    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/quantised-{name}", code=code)["cases"]
+    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/quantised-{name}", "--no-diagnosis", code=code)["cases"]
     expect(case["exit_code"] == code, f"{name}: {case['verdict']}: {case['reason']}")
     bound = case["checks"]["bound"]
     expect(0 < bound["limit_ratio"] < 1 or code, f"{name}: {bound}")
@@ -114,7 +114,7 @@ with h5py.File(fixture) as f, h5py.File(path("outputs.h5"), "w") as out:
 case, = record(fixture, "--outputs", path("outputs.h5"))["cases"]
 expect(set(case["metrics"]["layers"][0]["subject_reference"]) == STAGES, str(case["metrics"]["layers"][0].keys()))
 expect(case["metrics"]["layers"][1]["subject_reference"]["x_scales"]["mismatching"] == 0, "scales of x differ")
-case, = record(fixture, "--outputs", path("outputs.h5"), "--activations", "bf16", code=1)["cases"]
+case, = record(fixture, "--outputs", path("outputs.h5"), "--activations", "bf16", "--no-diagnosis", code=1)["cases"]
 expect(case["subject"]["activations"] == "bf16", "the claim is not recorded")
 
 

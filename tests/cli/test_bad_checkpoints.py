@@ -7,6 +7,7 @@ import struct
 
 import h5py
 
+from kept import expect_kept
 from program import CHECKPOINT, expect, path, refused, run
 
 INDEX = "model.safetensors.index.json"
@@ -110,3 +111,5 @@ def huge(content):
 
 shard(huge)
 wrong("bad: layer 0: ", "beyond binary32's range", "too large", arguments=("--layers", "0-0"))
+
+expect_kept()

@@ -5,6 +5,7 @@ import time
 import numpy as np
 
 from damaged import damage, replace, set_attribute
+from kept import expect_kept
 from program import expect, path, refused, run
 
 SHAPE = ["--shape", "4,2,64,32", "--tokens", "3", "--layers", "2"]
@@ -92,13 +93,14 @@ wrong_truth(put("stack/residual", 1e308), LIMIT)
 wrong_truth(put("layers/0/norm/weight", 3e38, 0), LIMIT)
 
 
-def scaled(by):
+def scaled(by, element=5):
     def change(f):
-        f["stack/truth/quantised"][1, 2, 5] *= by
+        f["stack/truth/quantised"][1, 2, element] *= by
     return change
 
 
-wrong_truth(scaled(1 + 1e-6), "after layer 1, token 2, element 5")
+for element in (0, 5, 63):
+    wrong_truth(scaled(1 + 1e-6, element), f"after layer 1, token 2, element {element} ")
 run("verify", damage(stored, "close.h5", scaled(1 + 1e-12)))
 
 
@@ -112,3 +114,5 @@ def still(f):
 
 
 wrong_truth(still, "/stack/truth/original: is so large that no distance from it can be computed")
+
+expect_kept()

@@ -6,6 +6,7 @@ import struct
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import expect, path, record, refused, run
 
 LAYERS, TOKENS, HIDDEN = 2, 3, 64
@@ -76,3 +77,5 @@ for dataset, array, wrong in (
     hdf5("bad.h5o", dataset, array)
     line = refused("verify", fixture, "--outputs", path("bad.h5o"))
     expect(wrong in line, line)
+
+expect_kept()

@@ -4,6 +4,7 @@ import os
 
 import h5py
 
+from kept import expect_kept
 from program import expect, path, record, run, small
 
 fixture = small()
@@ -19,3 +20,5 @@ for threads in ("1", "2", "3"):
         names.add(f.attrs["input_sha256"])
 del os.environ["OMP_NUM_THREADS"]
 expect(len(names) == 2, f"threads changed bits: {names}")
+
+expect_kept()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, SOURCE, expect, path
 from published import read, write
 
@@ -119,3 +120,5 @@ for ids, words in (([], "has no tokens; give a longer text"), ([1, 2], "has 2 to
         expect(str(error) == f"{TEXT}: {words}", str(error))
     else:
         sys.exit(f"{len(ids)} tokens were enough")
+
+expect_kept()

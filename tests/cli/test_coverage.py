@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 
 from blocks import block
-from program import expect, path, record, refused, run
+from kept import expect_kept
+from program import ALL, expect, path, record, refused, run
 
 SHAPE = ["--shape", "8,3,160,192", "--layers", "2", "--tokens"]
 LARGEST = {"nvfp4": 7, "mxfp4": 7, "mxfp8": 0x7E, "fp8": 0x7E, "bf16": 0x7F7F}
@@ -157,7 +158,7 @@ MADE_FOR = {"loads": ["experts.one", *(f"experts.load_{n}" for n in (7, 8, 9, 16
 for number, arguments in enumerate((
         ["--shape", "10,2,144,96", "--tokens", 58, "--routing", "loads"],
         ["--shape", "300,3,64,384", "--tokens", 16, "--routing", "boundary", "--layers", 2],
-        ["--shape", "65537,2,16,16", "--tokens", 9, "--routing", "boundary"],
+        *([["--shape", "65537,2,16,16", "--tokens", 9, "--routing", "boundary"]] if ALL else []),  # as cli_suite's
         ["--shape", "8,3,192,64", "--tokens", 12, "--routing", "equal", "--data", "sparse"],
         ["--shape", "16,4,128,256", "--tokens", 14, "--data", "shared"],
         ["--shape", "16,4,320,128", "--tokens", 14, "--data", "wide"])):
@@ -279,3 +280,5 @@ record(gaussian, "--outputs", path("zeros.npy"), "--require-coverage", "experts.
 for bad in ("", "gate_proj.code", "gate_proj.codes=0", "gate_proj.codes=x", "gate_proj.codes,", ",all", "all=", "x" * 100, "ALL"):
     refused("verify", gaussian, "--require-coverage", bad)
 refused("verify", gaussian, "--require-coverage", "all", "--require-coverage", "all")
+
+expect_kept()

@@ -3,6 +3,7 @@
 import json
 import os
 
+from kept import expect_kept
 from program import FAULTS, expect, path, refused, run, small
 
 fixture = small()
@@ -121,3 +122,5 @@ routed["cases"][0]["metrics"]["layers"][0]["ids_sha256"] = "0" * 64
 with open(path("rerouted.json"), "w") as stream:
     json.dump(routed, stream)
 expect("1 changed bits" in run("diff", path("route.json"), path("rerouted.json"), code=1).stdout, "other experts")
+
+expect_kept()

@@ -5,6 +5,7 @@ import json
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import ALL, FAULTS, expect, path, record, refused, run
 
 SHAPE = ["--shape", "8,2,128,32", "--tokens", "8", "--data", "exact"]
@@ -46,7 +47,7 @@ for number, fault in enumerate(("none", "next-scale", "nibbles", "recipe", "not"
     for suffix in ("-unordered", "-silent") if ALL else ("-unordered", "-silent")[number % 2:][:1]:
         code = 0 if fault == "none" else 1
         case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/quantised-{fault}{suffix}", "--gate",
-                       path("gate.json"), code=code)["cases"]
+                       path("gate.json"), "--no-diagnosis", code=code)["cases"]
         check = case["checks"]["exact"]
         expect(check["binding"] and (check["mismatching"] > 0) == (code > 0), f"{fault}{suffix}: {check}")
 expect("exact/2" in refused("make", path("x.h5"), *SHAPE[:4], "--routing", "uniform", "--data", "exact/1",
@@ -82,3 +83,5 @@ expect(not check["binding"] and check["result"] == "NOT_RUN" and check["reason"]
 
 # A gate with this check alone, where it cannot bind, verified nothing.
 record(path("gaussian.h5"), "--gate", path("gate.json"), code=4)
+
+expect_kept()

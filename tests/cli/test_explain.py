@@ -5,6 +5,7 @@ import os
 import h5py
 import numpy
 
+from kept import expect_kept
 from program import FAULTS, expect, path, record, refused, run
 
 fixture = path("explain.h5")
@@ -112,3 +113,5 @@ for name in ("fp8", "bf16"):
     numpy.save(path("two.npy"), both.astype(numpy.float32))
     case, = record(path(f"{name}.h5"), "--outputs", path("two.npy"), code=1)["cases"]
     expect(case["explanation"]["layer"] == 1 and case["explanation"]["name"] == "routed scaling factor missing", name)
+
+expect_kept()

@@ -9,6 +9,7 @@ import numpy as np
 
 import program
 import published
+from kept import expect_kept
 from program import ALL, CAPTURE, CHECKPOINT, expect, path, run
 from published import EXPERTS, Published, bf16, trained
 
@@ -264,8 +265,11 @@ done = run("import", path("known"), path("own.h5"), *captured())
 expect("2 captured layers: the same experts for every token, outputs within 0.0e+00" in done.stdout, done.stdout)
 OUTPUT, IDS = "layer1.output_f64", "layer1.router_ids_i64"
 for change, words in ((put(OUTPUT, lambda d, a: [d, a * 1.01]), ["layer 1", "output differs", "relative L2"]),
-                      (put(OUTPUT, lambda d, a: [d, a * np.nan]), ["layer 1", "output differs"]),
-                      (put(IDS, lambda d, a: [d, (a + 1) % 16]), ["layer 1", "other experts", "of 8 tokens"])):
+                      (put(OUTPUT, lambda d, a: [d, a * np.nan]), ["layer1.output_f64", "element 0 is nan"]),
+                      (put(OUTPUT, lambda d, a: [d, a * 0 + 1e39]), ["layer1.output_f64", "element 0 is 1e+39"]),
+                      (put(IDS, lambda d, a: [d, (a + 1) % 16]), ["layer 1", "other experts", "for 8 of 8 tokens, the first one token 0 "]),
+                      (put(IDS, lambda d, a: [d, np.where(np.arange(8)[:, None] == 5, (a + 1) % 16, a)]),
+                       ["layer 1", "for 1 of 8 tokens, the first one token 5 "])):
     refused(path("known"), *words, options=captured(change))
     run("import", path("known"), path("own.h5"), "--trust", *captured(change))
 for change, words in ((put(OUTPUT, lambda d, a: [d, a[:, 1:]]), [OUTPUT, "[8, 384]"]),
@@ -273,3 +277,5 @@ for change, words in ((put(OUTPUT, lambda d, a: [d, a[:, 1:]]), [OUTPUT, "[8, 38
                       (put(IDS, lambda d, a: [d, a + 13]), [IDS, "no expert of 16"]),
                       (put(IDS, lambda d, a: [d, a[:, 1:]]), [IDS, "[8, 4]"])):
     refused(path("known"), *words, options=captured(change))
+
+expect_kept()

@@ -3,6 +3,7 @@
 
 With `all` every one on a layer of the trained model, too, where a fault takes seconds to explain.
 """
+from kept import expect_kept
 from program import ALL, CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
 
 run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0", "--tokens", "6")
@@ -64,3 +65,5 @@ for name, code in SUBTLE.items():
         expect(bool(seen) == bool(code), f"{name}: {seen}")
         # Where the intermediate is handed out, down by itself shows it, and in single elements too.
         expect(("down of layer 0" in case["reason"]) == bool(code), f"{name}: {case['reason']}")
+
+expect_kept()

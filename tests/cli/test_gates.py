@@ -5,6 +5,7 @@ import json
 import h5py
 import numpy
 
+from kept import expect_kept
 from program import FAULTS, expect, path, record, refused, run
 
 fixture = path("gate.h5")
@@ -19,9 +20,9 @@ def gate(name="gate.json", **keys):
     return path(name)
 
 
-def judge(output, which, code):
+def judge(output, which, code, *more):
     numpy.save(path("o.npy"), output.astype(numpy.float32))
-    case, = record(fixture, "--outputs", path("o.npy"), "--gate", which, code=code)["cases"]
+    case, = record(fixture, "--outputs", path("o.npy"), "--gate", which, *(more or ["--no-diagnosis"]), code=code)["cases"]
     return case
 
 
@@ -80,7 +81,7 @@ for keys in ({"cosine": 1e-9}, {"cosine_min": 1e-9}, {"max_abs": 1e300}, {"nmse"
 for preset in ("vllm-nvfp4-moe", "flashinfer-fp4-moe", "flashinfer-bench-moe"):
     infinite = judge(numpy.full_like(truth, numpy.inf), preset, 1)
     expect(f"the threshold close of the policy {preset} is missed" in infinite["reason"], infinite["reason"])
-expect("looks like: output: zero" in judge(truth * 1e-35, "default", 1)["reason"], "all but zeros")
+expect("looks like: output: zero" in judge(truth * 1e-35, "default", 1, "-v")["reason"], "all but zeros")
 
 # An order claimed: its bits bind under any gate.
 _, = record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element", "--gate", "cosine-0.99", code=1)["cases"]
@@ -115,3 +116,5 @@ for text in ('{"schema": "gaugeblock-gate/2",\n "nmse": 1,\n}', '{"schema": "gau
     line = refused("verify", fixture, "--gate", path("bad.json"))
     expect("bad.json: " in line and "line 3, column " in line, line)
 refused("verify", fixture, "--gate", path("missing.json"))
+
+expect_kept()

@@ -7,6 +7,7 @@ import subprocess
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import ALL, PROGRAM, expect, path, record, run
 
 SHAPE = ["--shape", "32,4,128,64", "--tokens", "6", "--layers", "2"]
@@ -94,3 +95,5 @@ GOLDEN = {
 }
 for name, options in GROUPS.items():
     expect(fingerprint(options) == GOLDEN[name], f"{name}: other bits than this generator has always made: {options}")
+
+expect_kept()

@@ -130,9 +130,9 @@ one = record(fixture, "--outputs", path("outputs.npy"), "--outputs", write("bad.
 expect([case["verdict"] for case in one["cases"]] == ["FAIL", "BAD_INPUT"], str(one["cases"]))
 
 # More of them than any table in the program has room for.
-absent = [path(f"absent{n}.h5") for n in range(600)]
-one = record(*absent, fixture, code=2)
-expect(len(one["cases"]) == 601 and one["summary"]["judged"] == 1 and one["cases"][600]["verdict"] == "PASS",
+ABSENT = 600 if ALL else 130
+one = record(*[path(f"absent{n}.h5") for n in range(ABSENT)], fixture, code=2)
+expect(len(one["cases"]) == ABSENT + 1 and one["summary"]["judged"] == 1 and one["cases"][ABSENT]["verdict"] == "PASS",
        str(one["summary"]))
 MANY = 600
 with open(path("many.c"), "w") as stream:

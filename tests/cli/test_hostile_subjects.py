@@ -65,9 +65,10 @@ expected["stale", "pointer"] = "CRASH", "signal 11"
 for what in ("codes", "scales", "globals", "down", "down-scales"):
     expected["stale", what] = "FAIL", "run again, with tokens and experts in other places"
 expected["stale", "last-row"] = "FAIL", ""
-for what, word in {"heap": "", "adds": "", "half": "", "workspace-reads": "", "freed": "",
+for what, word in {"heap": "", "adds": "", "half": "", "workspace-reads": "",
                    "workspace-past": "wrote outside a buffer", "past": "wrote outside a buffer", "before": "wrote outside a buffer", "x-past": ""}.items():
     expected["memory", what] = "FAIL", word
+expected["memory", "freed"] = "FAIL or NONDETERMINISTIC", ""  # by where malloc keeps its own lists
 for what in ("reads", "far", "under", "x-under", "ids-past", "weights-past"):
     expected["memory", what] = "CRASH", "signal 11"  # beyond a buffer that ends at a guard page
 for what, word in {"writes-input": "input", "writes-ids": "input", "forgets": "", "nothing": ""}.items():
@@ -75,6 +76,7 @@ for what, word in {"writes-input": "input", "writes-ids": "input", "forgets": ""
 for what in ("protects", "unmaps"):
     expected["memory", what] = "CRASH", "signal"
 expected["memory", "late"] = "FAIL", ""
+expected["memory", "fourth-alone"] = "FAIL", "residual stream"
 expected["memory", "next"] = "CRASH", "signal 11"  # the buffer of the call before is gone
 for what in ("random", "total", "writes-weights"):
     expected["memory", what] = "NONDETERMINISTIC", "two runs"
@@ -93,7 +95,7 @@ expected["null", "table"] = "BAD_INPUT", ""
 for what in ("count", "name", "order", "unprintable", "operator", "rounding", "twice", "message"):
     expected["forged", what] = "BAD_INPUT", ""
 expected["forged", "state"] = "CRASH", "exit()"
-expected["forged", "flags"] = expected["forged", "format"] = "CRASH", "not those of such a kernel"
+expected["forged", "flags"] = expected["forged", "format"] = "CRASH", "bytes of such a kernel"
 expected["report", "forged"] = "CRASH", "outputs cannot be read"
 expected["message", "escapes"] = expected["message", "endless"] = "UNSUPPORTED", ""
 expected["status", "unknown"] = "FAIL", "unknown status"
@@ -174,7 +176,7 @@ def judge(kinds, *options, prefix=()):
         names = (f"hostile/{when}-{what}", f"hostile-{when}-{what}.so")
         cases = [case for case in one["cases"] if case["subject"]["name"] in names]
         said = " ".join(case["reason"] + case.get("note", "") for case in cases)
-        if [case["verdict"] for case in cases] != [verdict] or word not in said:
+        if "".join(case["verdict"] for case in cases) not in verdict.split(" or ") or word not in said:
             wrong.append(f"{when}-{what}: {[case['verdict'] for case in cases]}, not {verdict}: {said!r}")
     expect(not wrong, "\n".join(wrong))
     codes = {case["exit_code"] for case in one["cases"]}

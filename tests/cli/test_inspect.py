@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 
 import published
+from kept import expect_kept
 from program import ALL, CHECKPOINT, expect, path, refused, run
 from published import EXPERTS, LAYERS, PROJECTIONS, Published, swapped
 
@@ -425,3 +426,5 @@ if __name__ == "__main__":
     check_shards()
     check_refused()
     check_table()
+
+expect_kept()

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole outputs: all that commands print and write is what tests/cli/kept holds, but for times, hashes of libraries and
-where they ran. What is kept shows that something changed, never that it was right: other tests do.
-Usage: test_kept.py PART; with KEEP=1 in the environment PART is written anew, to be read in `git diff`."""
-import difflib
-import json
+"""All that commands print and write is what is kept. Usage: test_kept.py PART."""
 import os
-import re
 import shlex
 import subprocess
 import sys
 
-from program import CHECKPOINT, FAULTS, MISTAKES, PROGRAM, SOURCE, expect, folder
+from kept import LIBRARIES, readable, same, steady
+from program import CHECKPOINT, PROGRAM, folder
 
 SMALL = "--shape 8,3,96,48 --tokens 9 --layers 2"
-LIBRARIES = {"faults": FAULTS, "mistakes": MISTAKES, "quantisers": os.environ["QUANTISERS"], "ranks": os.environ["RANKS"]}
 MODEL, ACTIVATIONS = "model", "model/capture.safetensors"
 
 
@@ -35,13 +30,16 @@ PARTS = {
         "--operator combine --shape 8,3,96 --ranks 4 --ranks-per-node 2 --accumulation node --routing equal")
         for line in (f"make p.h5 {options}", "info p.h5 --coverage")] + [
         f"import {MODEL} t.h5 --format mxfp8 --activations mxfp8 --capture {ACTIVATIONS} --tokens 5", "info t.h5 --coverage",
-        *(f"list {what}" for what in ("formats", "recipes", "routers", "contracts", "models", "gates"))]),
-    "verify": ([f"make s.h5 {SMALL}", f"make m.h5 {SMALL} --format mxfp8 --activations mxfp8 --routing holes"], [
-        "verify s.h5 --batch 1,9 -v -o r.json -o r.md -o r.xml", "verify m.h5 --kernel 'cpu/mxfp8-mxfp8-*' -v -o r.json",
+        *(f"list {what}" for what in ("formats", "recipes", "conversions", "routers", "contracts", "models", "gates"))]),
+    "verify": ([f"make s.h5 {SMALL}", f"make m.h5 {SMALL} --format mxfp8 --activations mxfp8 --routing holes",
+                "make f.h5 --shape 4,2,128,128 --tokens 3 --format fp8 --activations fp8"], [
+        "verify f.h5 --kernel cpu/fp8-fp8-layer --batch 1,3 -o r.json", "verify s.h5 --batch 1,9 -v -o r.json -o r.md -o r.xml",
+        "verify missing.h5 s.h5 other.h5 --expect 1 -o r.json",
+        "verify m.h5 --kernel 'cpu/mxfp8-mxfp8-*' -v -o r.json",
         verify("s.h5", "faults", "faults/one-element*", more="--gate llama.cpp-fp4 -v -o r.json"),
         verify("s.h5", "faults", "faults/scaled-unordered", more="--require-coverage all -o r.json")]),
     "faults": (["make s.h5 --shape 8,3,96,48 --tokens 5"], [
-        verify("s.h5", "faults", "faults/*-unordered", "faults/*-declared", "faults/routed-w*", more="-v --no-diagnosis -o r.md"),
+        verify("s.h5", "faults", "faults/[nrs]*-unordered", "faults/*-declared", "faults/routed-w*", more="-v --no-diagnosis -o r.md"),
         verify("s.h5", "faults", "faults/none-*", "faults/zero-output", "faults/nan-output", "faults/crash",
                "faults/unwritten-*", "faults/writes-past-end", "faults/changes-*", "faults/nondeterministic", more="-v -o r.xml")]),
     "explain": (["make s.h5 --shape 6,2,64,48 --tokens 5"], [verify("s.h5", "mistakes", "mistakes/*.nvfp4", more="-o r.md")]),
@@ -57,35 +55,15 @@ PARTS = {
         "make d.h5 --operator dispatch --shape 8,3,96 --ranks 4 --recipe nvfp4.trtllm/1 --routing holes",
         "make c.h5 --operator combine --shape 8,3,96 --ranks 4 --accumulation sender"], [
         *(verify(fixture, "quantisers", "cpu/*", "*quantise-*", "open-*", more="-v -o r.md") for fixture in ("q.h5", "u.h5")),
+        *(f"verify {fixture} -o r.json" for fixture in ("q.h5", "u.h5")),
         *(verify(fixture, "ranks", "cpu/*", "*-*", more="-v -o r.json") for fixture in ("d.h5", "c.h5")),
         *(f"power {fixture} -o r.json -o r.md" for fixture in ("q.h5", "u.h5", "d.h5", "c.h5"))]),
-    "study": ([f"make s.h5 {SMALL}", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
-        "study drift t.h5 -o d.h5 --csv d.csv --table d.md",
+    "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
+        "study drift t.h5 -o d.h5 --csv d.csv --table d.md", "study drift g.h5 --paths bf16.fma32,nvfp4.fma32 --table g.md",
         "study closeness --shape 8,3,96,64 --tokens 6 --seeds 2 --format mxfp8 -o c.h5 --csv c.csv --table c.md",
-        f"study sensitivity t.h5 --original {MODEL} -o e.h5 --csv e.csv --exclude e.json --table e.md",
-        "verify s.h5 -o v.json", "power s.h5 -o p.json", "report d.h5 c.h5 e.h5 v.json p.json -o page.html"]),
+        f"study sensitivity t.h5 --original {MODEL} --csv e.csv --exclude e.json",
+        "verify s.h5 -o v.json", "power s.h5 -o p.json", "report d.h5 c.h5 v.json p.json -o page.html"]),
 }
-
-
-def shortened(value, name=""):
-    """A record without what a run alone says of itself; numbers with six digits."""
-    if name in ("environment", "library_sha256", "seconds", "timing"):
-        return "..."
-    if isinstance(value, dict):
-        return {key: shortened(of, key) for key, of in value.items()}
-    if isinstance(value, list):
-        return [shortened(of) for of in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def readable(file):
-    """What a file holds, as text without what a run alone says of itself."""
-    with open(file, encoding="utf-8") as stream:
-        text = stream.read()
-    if file.endswith(".json"):
-        return json.dumps(shortened(json.loads(text)), indent=0)
-    text = re.sub(r'(name="(?!verdict)\w+" value)="[^"]*"', r'\1="..."', text)
-    return re.sub(r'(hostname|timestamp|time)="[^"]*"', r'\1="..."', text)
 
 
 def said(line):
@@ -96,12 +74,7 @@ def said(line):
     for file in sorted(os.listdir()):
         if before.get(file) != os.stat(file).st_mtime_ns and file.endswith((".csv", ".html", ".json", ".md", ".xml")):
             text += f"--- {file}\n{readable(file)}\n"
-    # Rounding noise is not the same by every libm; a page is drawn when it is drawn.
-    text = re.sub(r"-?\b\d(\.\d+)?e-(1[3-9]|[2-9]\d|\d{3})\b", "0", text)
-    for name, library in LIBRARIES.items():
-        text = text.replace(os.path.realpath(library), f"{name}.so")
-    text = text.replace(folder.name + "/", "")
-    return re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:]+(Z| UTC)?", "...", text)
+    return steady(text)
 
 
 part, = sys.argv[1:]
@@ -109,16 +82,7 @@ os.chdir(folder.name)
 for name, library in LIBRARIES.items():
     os.symlink(library, f"{name}.so")
 os.symlink(CHECKPOINT, MODEL)
-first, kept = PARTS[part]
-for line in first:
+before, lines = PARTS[part]
+for line in before:
     said(line)
-text = "\n".join(map(said, kept))
-file = os.path.join(SOURCE, "tests/cli/kept", part + ".txt")
-if os.environ.get("KEEP") == "1":
-    with open(file, "w", encoding="utf-8") as stream:
-        stream.write(text)
-with open(file, encoding="utf-8") as stream:
-    right = stream.read()
-difference = list(difflib.unified_diff(right.split("\n"), text.split("\n"), "kept", "now", n=1, lineterm=""))
-expect(not difference, "\n".join(difference[:60]) + f"\n{len(difference)} lines; if they are right: "
-       f"KEEP=1 ctest -R cli_kept_{part}, and read git diff")
+same(part, "\n".join(map(said, lines)))

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 
+from kept import same, steady
 from program import PROGRAM, expect, path, refused, run
 
 os.mkdir(path("manual"))
@@ -25,8 +26,8 @@ def options(command):
     return set(re.findall(r"^(?:  -., |      )--([a-z-]+)", text, re.M)), set(re.findall(r"^  -(.), --", text, re.M))
 
 
-scripts = {shell: text(name) for shell, name in (("bash", "bash/gaugeblock"), ("zsh", "zsh/_gaugeblock"),
-                                                 ("fish", "fish/gaugeblock.fish"))}
+scripts_at = {"bash/gaugeblock": "bash", "zsh/_gaugeblock": "zsh", "fish/gaugeblock.fish": "fish"}
+scripts = {shell: text(name) for name, shell in scripts_at.items()}
 expect(sorted(os.listdir(path("manual/man1"))) == sorted(["gaugeblock.1", *(f"gaugeblock-{c}.1" for c in commands)]), "pages")
 for command in commands:
     page = text(f"man1/gaugeblock-{command}.1").replace("\\-", "-")
@@ -71,7 +72,7 @@ expect("cpu/nvfp4-layer" in complete("gaugeblock", "verify", "--kernel", "cpu/nv
 expect(complete("gaugeblock", "make", "--model", "mixtral") == ["mixtral-8x7b"], "a model")
 expect(complete("gaugeblock", "verify", "man") == ["man1"] == complete("gaugeblock", "verify", "--gate", "man"), "a file")
 expect(complete("gaugeblock", "list", "mod") == ["models"] and complete("gaugeblock", "make", "--seed", "") == [], "words")
-for shell, name in (("bash", "bash/gaugeblock"), ("zsh", "zsh/_gaugeblock"), ("fish", "fish/gaugeblock.fish")):
+for name, shell in scripts_at.items():
     if shutil.which(shell):
         subprocess.run([shell, "-n", path("manual/" + name)], check=True)
 if shutil.which("fish"):
@@ -84,3 +85,6 @@ if shutil.which("groff"):
     for page in os.listdir(path("manual/man1")):
         done = subprocess.run(["groff", "-man", "-ww", "-z", path("manual/man1/" + page)], capture_output=True, text=True)
         expect(done.returncode == 0 and not done.stderr, f"{page}: {done.stderr}")
+
+pages = [f"man1/{name}" for name in sorted(os.listdir(path("manual/man1")))]
+same("cli_manual", steady("\n".join(f"--- {name}\n{text(name)}" for name in [*pages, *scripts_at])))

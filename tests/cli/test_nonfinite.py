@@ -5,6 +5,7 @@ import shutil
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import ALL, expect, path, record, refused, run
 
 MAKE = ["--shape", "8,2,96,64", "--tokens", "9", "--data", "nonfinite", "--routing", "uniform"]
@@ -66,3 +67,5 @@ for weights in ("nvfp4", "bf16", "mxfp8", "mxfp4", "fp8")[:5 if ALL else 2]:
         expect(f"/layers/0/{name}: element [0" in line, line)
 
 expect("--routing uniform" in refused("make", path("x.h5"), "--shape", "8,2,96,64", "--data", "nonfinite"), "router")
+
+expect_kept()

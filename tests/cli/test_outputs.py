@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from blocks import block
+from kept import expect_kept
 from program import expect, path, record, refused, run, small
 
 fixture, good = small(), path("outputs.h5")
@@ -117,3 +118,5 @@ run("make", path("link.h5"), "--shape", "8,3,96,48", code=2)
 run("verify", small("again.h5"), "-o", path("again.json"))
 os.symlink(path("again.json"), path("link.json"))
 run("verify", path("again.h5"), "-o", path("link.json"), code=2)
+
+expect_kept()

@@ -5,6 +5,7 @@ import os
 
 import h5py
 
+from kept import expect_kept
 from program import ALL, expect, path, refused, run
 
 # Beneath the noise of a bf16 intermediate, or of FP32: what no judge of outputs can see.
@@ -128,3 +129,5 @@ refused("power", fixture, fixture)
 refused("power")
 refused("power", fixture, "-o", os.path.join(path("no"), "power.json"))
 expect("gaugeblock power layer.h5" in run("power", "--help").stdout, "an example")
+
+expect_kept()

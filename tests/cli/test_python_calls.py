@@ -88,3 +88,5 @@ for function, verdict, words in ((raises(Speechless), Verdict.CRASH, "Speechless
     expect(report.verdict is verdict and words in str(report), str(report))
 report = gaugeblock.verify(leaves, fixture)
 expect(report.verdict is Verdict.CRASH and "SystemExit at test_python_calls.py" in str(report), str(report))
+
+expect(gaugeblock.__version__.count(".") == 2 and not hasattr(gaugeblock, "no_such_name"), "names of the module")

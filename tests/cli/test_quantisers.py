@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 
 from nvfp4 import quantise, to_bf16
+from kept import expect_kept
 from program import ALL, expect, path, record, refused, run
 
 QUANTISERS = os.environ["QUANTISERS"]
@@ -241,3 +242,5 @@ damaged(lambda f: f.__delitem__("values"), "values")
 for kind in ("gaussian", "ties"):
     run("make", path(f"several-{kind}.h5"), "--operator", "quantise", "--recipe", "nvfp4.te/1", "--shape", "16,256", "--data", kind)
 run("verify", path("several-gaussian.h5"), path("several-ties.h5"), "--expect", "2")
+
+expect_kept()

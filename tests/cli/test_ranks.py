@@ -9,6 +9,7 @@ import shutil
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import expect, path, record, refused, run
 
 RANKS, ONE_RANK = os.environ["RANKS"], os.environ["ONE_RANK"]
@@ -361,3 +362,5 @@ def other_truth(file):
 told = refused("verify", spoilt(sums, other_truth))
 expect("truth/output: is not that of its inputs: token 1, element 1" in told, told)
 expect(record(sums)["cases"][0]["fixture"]["accumulation"] == "receiver", "the record lacks the accumulation")
+
+expect_kept()

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 
 from nvfp4 import to_bf16
+from kept import expect_kept
 from program import expect, path, record, run
 from reference import Reference
 
@@ -289,3 +290,5 @@ one, = record(good.path, "--outputs", good.write("bit.h5"), *order, code=1)["cas
 expect(one["reason"].startswith("residual stream after layer 2: token 8, element 95 is "), one["reason"])
 good.output = [to_bf16(o) for o in good.right]
 record(good.path, "--outputs", good.write("bf16.h5"), *order)
+
+expect_kept()

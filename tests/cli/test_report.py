@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, SOURCE, expect, path, refused, run, small
 
 BROWSER = sys.argv[1:] == ["browser"]
@@ -58,7 +59,7 @@ class Page(html.parser.HTMLParser):
 
 
 tiny = path("tiny.h5")
-run("import", CHECKPOINT, tiny, "--format", "nvfp4", "--capture", CAPTURE)
+run("import", CHECKPOINT, tiny, "--format", "nvfp4", "--capture", CAPTURE, "--tokens", "16")
 run("study", "drift", tiny, "-o", path("drift.h5"), "--csv", path("drift.csv"))
 run("study", "drift", "--shape", "8,2,256,128", "--layers", "26", "--tokens", "4", "-o", path("deep.h5"))
 run("verify", small(), "-o", path("record.json"))
@@ -133,10 +134,12 @@ def check_tables(truth):
         of = "open_loop", truth, row[0], "1"
         shows(row[1], (*of, "relative_l2"))
         shows(row[2], (*of, "relative_l2"), "low", "high")
-        for n, name in enumerate(("cosine_min", "sqnr_db", "max_abs", "max_bf16_ulp", "changed_tokens"), 3):
+        for n, name in enumerate(("cosine_min", "sqnr_db", "max_abs", "max_bf16_ulp", "changed_tokens"), 5):
             shows(row[n], (*of, name))
         if row[0] != paths[0]:
-            shows(row[9], ("layer", truth, row[0], "", "closeness"), "value", "low", "high")
+            shows(row[4], ("layer", truth, row[0], "", "closeness"), "value", "low", "high")
+            error, of_bf16 = (float(rows[truth, one]["value"]) for one in (row[0], paths[0]))
+            expect(abs(float(row[3].split()[0]) * of_bf16 / error - 1) < 1e-3, f"{row[3]}: {error} over {of_bf16}")
     table = tables[f"By layer, against float64 with the {truth} weights"]
     expect([row[:2] for row in table[1:]] == [[name, layer] for name in paths for layer in "01"], str(table))
     for row in table[1:]:
@@ -161,14 +164,15 @@ def check_charts():
             expect([point[:2] for point in points] == [(one, layer) for one in paths for layer in "01"], str(points))
             for one, layer, value in points:
                 shows(value, ("open_loop", truth, one, layer, name))
-        ratios = [tip.split(": ") for tip in charts[f"Times farther than {paths[0]} from {what}, layers by themselves"]]
+        ratios = [tip.split(": ") for tip in charts[
+            f"Error of layer outputs over that of {paths[0]}, against {what}, each given the same bf16 input"]]
         expect([one for one, _ in ratios] == paths[1:], str(ratios))
         for one, value in ratios:
             shows(value, ("layer", truth, one, "", "closeness"), "value", "low", "high")
     changed = charts["Tokens whose experts changed, against float64 with the original weights"]
     for one, layer, value in (re.fullmatch(r"(.*), (\d+): (.*)", tip).groups() for tip in changed):
         count = float(figures["open_loop", "original", one, layer, "changed_tokens"]["value"])
-        expect(abs(float(value) - 100 * count / 64) < 1e-3 * max(1, float(value)), f"{one}, layer {layer}: {value} %")
+        expect(abs(float(value) - 100 * count / 16) < 1e-3 * max(1, float(value)), f"{one}, layer {layer}: {value} %")
 
 
 check_tables("original")
@@ -176,9 +180,10 @@ check_tables("quantised")
 check_charts()
 words = " ".join("".join(parsed.words).split())
 best = min((float(r["value"]), name) for (truth, name), r in rows.items() if truth == "quantised")
-expect(f"Closest to float64 with the quantised weights: {best[1]} . Its residual stream ends {100 * best[0]:.3g} % off"
+expect(f"Closest to float64 with the quantised weights: {best[1]} . Relative L2 error of its residual stream after the last layer: "
+       f"{100 * best[0]:.3g} %"
        in words.replace(best[1] + ".", best[1] + " ."), words[:2000])
-expect("4 by mxfp4.fma32" in words and "0 of 64 tokens" in words, "changed experts")
+expect("of 16 tokens" in words and re.search(r"for 0 by bf16.fma32 +and \d+ by mxfp4.fma32", words), "changed experts")
 expect("Verdict PASS" in words and any("cases" in caption for caption in tables), str(list(tables)))
 expect(tables["shapes 0: kernels"][1][:2] == ["by table, 1 x 768", "6.73"], str(tables["shapes 0: kernels"]))
 expect(text.count("<figure>") >= 16 and text.count("<title>") > 500, "charts")
@@ -199,3 +204,5 @@ for record in ({}, [], {"schema": 1}, {"schema": "other/1", "cases": []}):
     with open(path("other.json"), "w") as stream:
         json.dump(record, stream)
     refused("report", path("other.json"), "-o", page)
+
+expect_kept()

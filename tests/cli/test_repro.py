@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 
+from kept import expect_kept
 from program import FAULTS, expect, path, record, reproduced, run
 
 os.mkdir(path("it's a folder"))
@@ -53,3 +54,5 @@ for gate in ("gate;.json", "cosine-0.99"):
     case, = record("stored one.h5", *C, "faults/zero-output", "--gate", gate, "--minimise", "small one.h5", code=1)["cases"]
     expect(case["minimal"]["repro"].startswith("gaugeblock verify '/"), case["minimal"]["repro"])
     reproduced([case["minimal"] | {"exit_code": 1}], cwd="/")
+
+expect_kept()

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 
 from edited import pair_experts, rehash, replace
+from kept import expect_kept
 from program import ALL, CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run, small
 
 def bf16(bits):
@@ -212,3 +213,5 @@ rehash(bare)
 case = record(bare, "--kernel", "cpu/route", code=3)["cases"][0]
 expect(case["verdict"] == "UNSUPPORTED" and "no router in every layer" in case["reason"], case)
 record(bare, "--kernel", "cpu/*", "--expect", "6")
+
+expect_kept()

@@ -3,6 +3,7 @@
 import h5py
 
 from edited import pair_experts, rehash
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
 
 CONTRACTS = {"nvfp4": "nvfp4", "mxfp8": "mxfp8", "mxfp4": "mxfp8", "fp8": "fp8"}
@@ -119,3 +120,5 @@ expect("minimal" not in cases[1], cases[1])
 done = run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/routed-wrong-ffn", "--minimise", path("minimal.h5"),
            code=1)
 expect("--minimise" in done.stderr and "not written" in done.stderr, done.stderr)
+
+expect_kept()

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, SOURCE, expect, path, refused, run
 from published import E4M3, Published, nearest, quantise, read, trained, write
 
@@ -238,3 +239,5 @@ run("import", CHECKPOINT, path("plain.h5"), "--format", "bf16", "--capture", CAP
 expect("nothing is quantised" in refused("study", "sensitivity", path("plain.h5"), "--original", CHECKPOINT,
                                          "--activations", "bf16"), "no error at all")
 refused("study", "sensitivity", tiny, "--original", CHECKPOINT, "--activations", "fp5")
+
+expect_kept()

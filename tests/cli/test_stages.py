@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 
 from blocks import block
+from kept import expect_kept
 from program import expect, path, record, run
 
 with open(path("outputs.py"), "w") as stream:
@@ -161,3 +162,5 @@ expect(reason.startswith("down of layer 0") or reason.startswith("down on the in
 with h5py.File(path("scaled.h5"), "r+") as f:
     del f["layers/0/intermediate"]
 record(fixture, "--outputs", path("scaled.h5"))
+
+expect_kept()

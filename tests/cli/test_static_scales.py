@@ -7,7 +7,8 @@ import json
 import h5py
 import numpy as np
 
-from program import expect, path, record, refused, run
+from kept import expect_kept
+from program import SANITISED, expect, path, record, refused, run
 from published import EXPERTS, LAYERS, PROJECTIONS, Published
 
 SUFFIX = {"modelopt-nvfp4": "input_scale", "nvfp4-pack-quantized": "input_global_scale"}
@@ -65,12 +66,13 @@ for value, says in ((0.0, "is 0, by which"), (-1.0, "is -1, by which"), (np.inf,
 # A kernel by these scales passes; one that uses one twice, or not at all, is seen by the default policy and named.
 fixture = path("modelopt-nvfp4.h5")
 expect(record(fixture)["verdict"] == "PASS", "the reference by published scales")
-run("power", fixture, "-o", path("power.json"))
-with open(path("power.json")) as stream:
-    bugs = json.load(stream)["injected_bugs"]
-for bug in ("global scale used twice", "global scale missing"):
-    found = [one for one in bugs if bug in one["name"] and one["changed"]]
-    expect(len(found) >= 2 and all(one["caught_by"]["default"] for one in found), f"{bug}: {found}")
+if not SANITISED:  # all injected bugs: half of this test's time there
+    run("power", fixture, "-o", path("power.json"))
+    with open(path("power.json")) as stream:
+        bugs = json.load(stream)["injected_bugs"]
+    for bug in ("global scale used twice", "global scale missing"):
+        found = [one for one in bugs if bug in one["name"] and one["changed"]]
+        expect(len(found) >= 2 and all(one["caught_by"]["default"] for one in found), f"{bug}: {found}")
 
 import package  # noqa: E402
 import gaugeblock  # noqa: E402
@@ -91,3 +93,5 @@ for factor, name in ((lambda d: d, "global scale used twice"), (lambda d: 1 / d,
         raise SystemExit(f"{name} passes")
     except AssertionError as failure:
         expect(name in str(failure), str(failure))
+
+expect_kept()

@@ -13,7 +13,8 @@ import time
 import h5py
 import numpy
 
-from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
+from kept import expect_kept
+from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, folder, path, record, refused, run
 from published import write
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
@@ -124,7 +125,18 @@ with h5py.File(path("head.h5")) as file, h5py.File(path("drift.h5")) as plain:
     expect((case["open_loop/original/error2"][:] == plain["cases/0/open_loop/original/error2"][:]).all(), "the same study")
 run("report", path("head.h5"), "-o", path("head.html"))
 with open(path("head.html")) as stream:
-    expect("Logits (100 words) against bf16 activations" in stream.read(), "the page has no logits")
+    page = stream.read()
+for against, whom in (("quantised", "float64 with the quantised weights"), ("original", "float64 with the original weights"),
+                      ("bf16.fma32", "bf16 activations, the same weights (bf16.fma32)")):
+    table = page.split(f"<caption>Logits over a vocabulary of 100 against {whom}<", 1)[1].split("</table>", 1)[0]
+    shown = [re.findall("<td[^>]*>([^<]*)<", row) for row in re.findall("<tr>.*", table)]
+    right = []
+    for name in paths[against == "bf16.fma32":]:
+        kl, top = ([float(logits[against, name, figure][at] or "nan") for at in ("value", "low", "high")]
+                   for figure in ("kl_nats", "top_agreement"))
+        right.append([name, "%.3e" % kl[0], "%.2e to %.2e" % tuple(kl[1:]) if kl[1] == kl[1] else "", "%.1f" % (100 * top[0]),
+                      "%.1f to %.1f" % (100 * top[1], 100 * top[2])])
+    expect([row for row in shown if row] == right, f"{whom}: {shown} and not {right}")
 head(7, **{"lm_head.weight": None, "model.embed_tokens.weight": random.standard_normal((7, 384))})
 expect("logits of 7 words" in run("study", "drift", tiny, "--head", model).stdout, "a tied head")
 expect("holds another study" in refused("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--resume"), "head")
@@ -274,7 +286,9 @@ refused("study", tiny)
 refused("study", "closer", tiny)
 expect("go with" in refused("study", "drift", tiny, "--tokens", "4"), "tokens of a fixture")
 expect("--resume goes with --record" in refused("study", "drift", tiny, "--resume"), "resume")
-for bad in ("mxfp8", "bf16.fma32", "mxfp8.fma64", "bf16.fma32.prereduced0"):
+for bad in ("mxfp8", "bf16.fma32", "mxfp8.fma64", *("bf16.fma32." + suffix for suffix in (
+        "prereduced0", "prereduced1", "prereduced-1", "prereduced+3", "prereduced03", "prereduced1000",
+        "prereduced2.prereduced4", "bf16gateup.bf16gateup"))):
     refused("study", "drift", tiny, "--paths", bad)
 for flag, bad in (("--shape", "8,9,256,128"), ("--shape", "8,2,256"), ("--outliers", "0.5"), ("--routing-skew", "x"),
                   ("--format", "fp3"), ("--layers", "0"), ("--model", "none")):
@@ -283,6 +297,18 @@ for flag, bad in (("--shape", "8,9,256,128"), ("--shape", "8,2,256"), ("--outlie
 refused("study", "drift", "--shape", "8,2,250,128")
 refused("study", "drift", path("missing.h5"))
 refused("study", "drift", tiny, "-o", tiny)
+for twice in (("-o", path("one"), "--csv", path("one")), ("--csv", path("one"), "--table", path("./one"))):
+    expect("written twice" in refused("study", "drift", "--shape", "8,2,256,128", "--tokens", "2", *twice), str(twice))
+expect(not os.path.exists(path("one")), "nothing is written")
+for flag, bad in (("--csv", path("no/such/a.csv")), ("--table", folder.name), ("--csv", "")):
+    expect("cannot be written" in refused("study", "drift", "--shape", "8,2,256,128", "--tokens", "2", flag, bad), bad)
+barred = path("a|b")
+os.symlink(CHECKPOINT, barred)
+run("import", barred, path("barred.h5"), "--format", "nvfp4", "--capture", CAPTURE, "--tokens", "2")
+shown = run("study", "closeness", path("barred.h5"), "--paths", "nvfp4.fma32", "--table", path("barred.md")).stdout
+with open(path("barred.md")) as stream:
+    lines = [line for line in stream if line.startswith("|")]
+expect("a\\|b" in lines[2] and "a|b  " in shown and len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1, lines)
 refused("study", "drift", tiny, "-o", path("no/such/folder/r.h5"))
 run("make", path("lean.h5"), "--shape", "8,2,256,128", "--generated")
 expect("no residual stream" in refused("study", "drift", path("lean.h5")), "no stream")
@@ -292,3 +318,5 @@ with open(path("long.h5"), "rb") as stream:
 with open(path("cut.h5"), "wb") as stream:
     stream.write(whole[:len(whole) // 2])
 refused(*long[:-1], path("cut.h5"), "--resume")
+
+expect_kept()

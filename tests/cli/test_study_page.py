@@ -8,6 +8,7 @@ import re
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import expect, path, run
 
 # The first path is one of the worst, so that no sentence is right by naming it.
@@ -37,21 +38,35 @@ with h5py.File(path("study.h5")) as file:
         for truth in ("quantised", "original"):
             error = np.sqrt(case[f"open_loop/{truth}/error2"][-1].sum(axis=1) / case[f"truth/{truth}/stream2"][-1].sum())
             best = names[error.argmin()]
-            said(text, rf"Closest to float64 with the {truth} weights: (\S+)\. Its residual stream ends ([\d.e-]+) % off",
+            said(text, rf"Closest to float64 with the {truth} weights: (\S+)\. Relative L2 .* the last layer: ([\d.e-]+) %",
                  (best, f"{100 * error.min():.3g}"), truth)
         injected = case["teacher_forced/original/error2"][:].sum(axis=2) / case["truth/original/stream2"][:].sum(axis=1)[:, None]
         share = injected.max(axis=0) / injected.sum(axis=0)
         far = error.argmax()  # of the original weights, the last of the loop
         layer = case["truth/model_layer"][:][injected.argmax(axis=0)].astype(int)
+        near = (case["teacher_forced/quantised/error2"][:, far].sum(axis=1)
+                / case["truth/quantised/stream2"][:].sum(axis=1))
         different += layer[0] != layer[1] or round(100 * share[0]) != round(100 * share[1])
-        said(text, r"hurts most: layer (\d+), which adds (\d+) % of what (\S+) loses .* for (\S+), the farthest path, "
-             r"layer (\d+) with (\d+) %", (layer[0], f"{100 * share[0]:.0f}", names[0], names[far], layer[far],
-                                            f"{100 * share[far]:.0f}"), "the layer that hurts most")
-        changed = case["open_loop/original/changed"][-1].sum(axis=1)
-        said(text, r"in layer (\d+), (\d+) of (\d+) tokens .* by (\S+), (\d+) by (\S+);",
-             (3, f"{changed[0]:.0f}", 48, names[0], f"{changed[far]:.0f}", names[far]), "changed experts")
+        said(text, r"hurts most: layer (\d+), which injects (\d+) % of .* errors of (\S+) against .* for (\S+), the farthest path, "
+             r"layer (\d+) with (\d+) %, and against the quantised weights layer (\d+) with (\d+) %",
+             (layer[0], f"{100 * share[0]:.0f}", names[0], names[far], layer[far], f"{100 * share[far]:.0f}",
+              int(case["truth/model_layer"][near.argmax()]), f"{100 * near.max() / near.sum():.0f}"), "the layer that hurts most")
+        near, wide = (case[f"open_loop/{truth}/changed"][-1].sum(axis=1) for truth in ("quantised", "original"))
+        said(text, r"in layer (\d+), of (\d+) tokens, .* for (\d+) by (\S+) and (\d+) by (\S+)\. "
+             r".* these are (\d+) and (\d+),",
+             (3, 48, f"{near[0]:.0f}", names[0], f"{near[far]:.0f}", names[far], f"{wide[0]:.0f}", f"{wide[far]:.0f}"),
+             "changed experts")
+        for truth in ("quantised", "original"):
+            own = np.sqrt((case[f"layer/{truth}/error2"][:].sum(axis=2)
+                           / case[f"truth/{truth}/layer2"][:].sum(axis=1)[:, None]).sum(axis=0))
+            ratios = [f"{name} {value:.3f}" for name, value in zip(names[1:], own[1:] / own[0])]
+            for path_, ratio in (one.split() for one in ratios):
+                said(text, rf"Quantised activations, against float64 with the {truth} [^:]*:[^:]*: [^:]*"
+                     rf"{path_} ([\d.]+) \(", (ratio,), f"{truth}, {path_}")
     expect(different, "the second path would have the same answers as the first")
 with open(path("study.csv"), newline="") as stream:
     rows = list(csv.DictReader(stream))
 expect({row["model"] for row in rows} == set(SHAPES), f"models of the CSV: {sorted({row['model'] for row in rows})}")
 expect(all(row["weights"] == "nvfp4" and None not in row for row in rows), "a row of the CSV has more fields than its head")
+
+expect_kept()

@@ -59,13 +59,14 @@ b = arrays(gaugeblock.make(path("one.h5"), shape=(8, 2, 128, 64), tokens=16, for
 one = kernel(b)
 one[3, 5] = np.nan
 text = fails(assert_moe_close, one, **b.arguments(), says="output NaN", quick=True)
-expect(text.startswith("\nFAIL") and "in tokens 3 only; in columns 5 only" in text, text)
+expect(text.startswith("\nFAIL") and "in token 3 only; in column 5 only" in text, text)
 
 # A claim widens the limits, or makes bits binding.
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
 close = limits(**a.arguments())
 expect((wide.limit > close.limit).all() and (np.abs(y - close.truth) <= close.limit).all(), "limits")
 expect((np.abs(kernel(a, "output") - close.truth) > close.limit).any(), "an error within all limits")
+refuses(gaugeblock.testing._read_limits((6, 64)), path("layer.h5"), says="layers/0/truth")
 fails(assert_moe_close, y, **a.arguments(order="fma32/1"), says="bit mismatch")
 
 # The problem that failed, as a fixture: its line judges it again, with the same verdict and diagnosis.

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 
 from damaged import damage
+from kept import expect_kept
 from program import ALL, expect, path, refused, run
 
 FACTOR = 1 + 2.0**-13
@@ -88,3 +89,5 @@ for core, threads in (("Nehalem", "2"), ("Haswell", "1"), ("Prescott", "1"), ("S
     run("make", file, "--shape", "8,3,416,224", "--tokens", "12", "--layers", "1", env=elsewhere)
     run("verify", damage(file, "theirs.h5", lambda f: None))
     run("verify", file, env=dict(os.environ, OPENBLAS_CORETYPE="Prescott", OPENBLAS_NUM_THREADS="2"))
+
+expect_kept()

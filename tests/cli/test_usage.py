@@ -3,6 +3,7 @@
 import os
 import subprocess
 
+from kept import expect_kept
 from program import CHECKPOINT, PROGRAM, expect, path, record, refused, run, small
 
 
@@ -88,3 +89,19 @@ for arguments in (["--layers", "0-9"], ["--layers", "1-0"], ["--layers", "a"], [
     refused("import", CHECKPOINT, path("x.h5"), *arguments)
 refused("info", path("missing.h5"))
 expect("top-3" in run("info", fixture).stdout, "info")
+
+# Whole numbers: the ends of their ranges, and what lies beyond.
+for command, option, low, high in (("bench", "samples", 1, 31), ("bench", "timeout", 1, 1 << 20), ("make", "layers", 1, 1024),
+                                   ("make", "tokens", 1, 1 << 16), ("make", "seed", 0, 2**64 - 1), ("study", "layers", 1, 1024),
+                                   ("study", "tokens", 1, 4096), ("study", "seeds", 1, 256), ("study", "seed", 0, 2**64 - 257)):
+    for number in ("x", low - 1, high + 1):
+        said = refused(command, f"--{option}={number}")
+        expect(f"--{option} {number}: give a whole number from {low} to {high}" in said, said)
+    for number in (low, high):
+        expect("whole number" not in run(command, f"--{option}={number}", "--none", code=2).stderr, f"--{option} {number}")
+
+# Libraries that are none.
+for library, words in ((path("none.so"), "no such subject library"), (os.path.dirname(path("none.so")), "no regular file")):
+    expect(words in refused("list", "kernels", "--subject", library), library)
+
+expect_kept()

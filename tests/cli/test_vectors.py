@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 
 from blocks import block
+from kept import expect_kept
 from program import PROGRAM, SOURCE, expect, path, refused, run
 
 COMMITTED = os.path.join(SOURCE, "fixtures/vectors")
@@ -183,3 +184,5 @@ for rows, amax_bits, recipe, words in ((["0" * 128], "00000000", "mxfp8.rceil/1"
     with open(path("few.json")) as stream:
         found = json.load(stream)
     expect(found["verdict"] == "VACUOUS" and (len(found["recipes"]) > 1) != bool(found["unseen"]), str(found))
+
+expect_kept()

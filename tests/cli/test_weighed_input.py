@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from blocks import block
+from kept import expect_kept
 from program import ALL, FAULTS, expect, path, record, refused, run
 
 fixture = path("weighed.h5")
@@ -27,9 +28,10 @@ expect(case["verdict"] == "UNSUPPORTED" and "weighs outputs" in case["reason"], 
 
 # Injected: the weight on the output. SiLU tells it in every check.
 for name, code in (("weighs-input", 0), ("weighs-input-unordered", 0), ("weighs-output", 1), ("weighs-output-unordered", 1)):
-    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", code=code)["cases"]
+    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", "--no-diagnosis", code=code)["cases"]
     expect(case["checks"]["bound"]["result"] == ("FAIL" if code else "PASS"), f"{name}: {case['reason']}")
-run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", "--minimise", path("least.h5"), code=1)
+run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", "--no-diagnosis",
+    "--minimise", path("least.h5"), code=1)
 with h5py.File(path("least.h5")) as f:
     expect(f.attrs["weighed_input"] == 1, "the smallest problem weighs its input, too")
 record(path("least.h5"), "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", code=1)
@@ -44,7 +46,7 @@ for text, code in ((moved, 0), (script, 1)):
     with open(path("outputs.py"), "w") as stream:
         stream.write(text)
     subprocess.run([os.environ["PYTHON"], path("outputs.py"), fixture, path("o.h5")], check=True)
-    record(fixture, "--outputs", path("o.h5"), code=code)
+    record(fixture, "--outputs", path("o.h5"), "--no-diagnosis", code=code)
 
 # The documented hash covers the mark.
 with open(path("hash.py"), "w") as stream:
@@ -67,3 +69,5 @@ expect("transformers.llama4/1" in models["llama-4-scout"], "a model has its rout
 if ALL:  # 126 million weights
     run("make", path("scout.h5"), "--model", "llama-4-scout", "--tokens", "1", "--generated")
     expect("transformers.llama4/1" in run("info", path("scout.h5")).stdout, "its router is the file's")
+
+expect_kept()

@@ -198,10 +198,11 @@ static void leave_memory(void)
 static void multiply(void)
 {
     static const int most = 8;
+    const pid_t first = getpid();
     for (int generation = 0; generation < most; generation++)
         if (fork() == 0)
             setsid();
-    if (getpid() != getpgrp() || getppid() == 1)
+    if (getpid() == first)
         return;
     for (;;)
         pause();
@@ -213,7 +214,8 @@ static void use_powers(void)
     char host[256];
     if (gethostname(host, sizeof host) || sethostname(host, strlen(host)) == 0 ||
         mount("none", "/mnt", "tmpfs", 0, NULL) == 0 || chroot("/") == 0 || unshare(CLONE_NEWNS) == 0 ||
-        setrlimit(RLIMIT_CORE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}) == 0 || setuid(12345) == 0)
+        setrlimit(RLIMIT_CORE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}) == 0 || setuid(12345) == 0 ||
+        open("/proc/sys/kernel/core_pattern", O_WRONLY) >= 0)
         abort();
 }
 
@@ -636,6 +638,8 @@ static void spoil_output(const struct gb_arguments *a)
     }
     if (!strcmp(what, "random"))
         output[0] += (float)(getpid() + calls);
+    if (!strcmp(what, "fourth-alone") && calls == 4)
+        output[0] *= 2.0f;
     if (!strcmp(what, "nothing"))
         memset(output, 0xFF, count * sizeof *output);
     if (!strcmp(what, "workspace-past"))
@@ -754,14 +758,17 @@ static void spoil(void)
         k->run = NULL;
 }
 
+/* gaugeblock guard table LIBRARY */
 static bool table_asked(void)
 {
-    char line[4096] = "";
+    char line[4096] = "", *word = line;
     FILE *file = fopen("/proc/self/cmdline", "r");
     size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
     if (file)
         fclose(file);
-    return length > strlen(line) + 1 && !strcmp(line + strlen(line) + 1, "table");
+    for (int i = 0; i < 2 && word < line + length; i++)
+        word += strlen(word) + 1;
+    return !strcmp(word, "table");
 }
 
 /* What the process that reads tables would have written, but wrong; that process ends. */

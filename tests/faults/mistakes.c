@@ -87,6 +87,29 @@ static void first_block_of_down_dropped(struct problem *p)
     drop_block(&p->down, 0);
 }
 
+/* The sign bit of each of the column's codes: the highest, of the high nibble where the column is odd. */
+static void negate(struct projection *p, uint32_t column)
+{
+    size_t bits = p->codes ? 8 * p->row_code_bytes / p->clean->columns : 0;
+    size_t sign = (column + 1) * bits - 1;
+    for (size_t row = 0; p->codes && row < rows_of(p); row++)
+        p->codes[row * p->row_code_bytes + sign / 8] ^= (uint8_t)(1u << sign % 8);
+}
+
+/* From column 13 on, about half of them. */
+static void columns_of_down_negated(struct problem *p)
+{
+    uint32_t columns = p->down.codes ? p->down.clean->columns : 0;
+    for (uint32_t column = 13; column < columns && column < 13 + columns * 11 / 24; column++)
+        negate(&p->down, column);
+}
+
+static void columns_of_down_negated_in_every_eight(struct problem *p)
+{
+    for (uint32_t column = 3; p->down.codes && column < p->down.clean->columns; column += column % 8 == 3 ? 1 : 7)
+        negate(&p->down, column);
+}
+
 static void move_scales(struct projection *p, int by)
 {
     size_t one = p->scale_bytes && p->clean->format == GB_FP8_BLOCK ? sizeof(float) : 1;
@@ -266,6 +289,8 @@ static enum gb_status run(const struct gb_arguments *arguments, void (*before)(s
 BEFORE(last_block_dropped)
 BEFORE(second_block_of_gate_up_dropped)
 BEFORE(first_block_of_down_dropped)
+BEFORE(columns_of_down_negated)
+BEFORE(columns_of_down_negated_in_every_eight)
 BEFORE(scales_next)
 BEFORE(scales_previous)
 BEFORE(scales_next_row)
@@ -290,6 +315,8 @@ static const struct {
     {"last-block-dropped", run_last_block_dropped},
     {"second-block-of-gate-up-dropped", run_second_block_of_gate_up_dropped},
     {"first-block-of-down-dropped", run_first_block_of_down_dropped},
+    {"columns-of-down-negated", run_columns_of_down_negated},
+    {"columns-of-down-negated-in-every-eight", run_columns_of_down_negated_in_every_eight},
     {"scales-next", run_scales_next},
     {"scales-previous", run_scales_previous},
     {"scales-next-row", run_scales_next_row},

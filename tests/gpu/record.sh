@@ -56,7 +56,7 @@ group_times() {
     for one in nvfp4-qwen3-next nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
     done
-    [ "$(nvidia-smi -L | wc -l)" -lt 2 ] || step bench-ranks "$tests/bench_ranks"
+    [ "$(nvidia-smi -L | wc -l)" -lt 2 ] || record h200-bench-ranks "$tests/bench_ranks"
     record h200-order-candidates "$tests/gb_order_candidates" --date "$today" --commit "$commit"
 }
 

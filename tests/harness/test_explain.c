@@ -8,7 +8,7 @@
 #include "tests/support/layer_as_fixture.h"
 
 /* Of each format every so manieth fault is run. */
-static uint32_t stride = 40;
+static uint32_t stride = 60;
 
 struct scene {
     struct problem problem;
@@ -158,13 +158,13 @@ static void expect_share_of_exchange(struct scene *s)
 {
     float *output = s->subject->layer[0].output, *row[] = {output + 3 * 128, output + 9 * 128};
     const float *right[] = {s->trace.output + 3 * 128, s->trace.output + 9 * 128};
-    row[0][5] += (float)sqrt(0.006 * distance2(right[0], right[1], 128));
+    row[0][5] += (float)sqrt(0.0016 * distance2(right[0], right[1], 128));
     double all = distance2(row[0], right[0], 128) + distance2(row[1], right[1], 128);
     double left = distance2(row[0], right[1], 128);
     struct explanation *explanation = explained(s);
     assert_non_null(explanation);
     if (strcmp(explanation->best.name, "token 3 and token 9 exchanged") ||
-        fabs(explanation->best.explains - (1.0 - left / all)) > 1e-9 || left < 1e-3 * all)
+        fabs(explanation->best.explains - (1.0 - left / all)) > 1e-9 || left < 5e-4 * all)
         fail_msg("%s: %.9f, not %.9f", explanation->text, explanation->best.explains, 1.0 - left / all);
     explanation_free(explanation);
 }
@@ -287,7 +287,7 @@ static void the_simplest_that_fits_is_named(void **state)
         {{1, 128, 64, 4, 1}, "output zero", "output zero", "one expert dropped"},
         {{1, 128, 64, 4, 1}, "routing weight missing", "routing weight missing", "the output scaled by "},
         {{1, 128, 64, 1, 1}, "routing weight missing", "routing weight missing", "routing weights uniform"},
-        {{1, 128, 64, 4, 2}, "one slot lost", "down_proj of ", "slot 1 left out"},
+        {{1, 128, 64, 4, 2}, "one slot lost", "slot 1 left out", "expert 0 left out"},
         {{1, 128, 64, 4, 1}, "gate and up swapped", "gate and up swapped", "SiLU of up"},
         {{1, 128, 16, 4, 1}, "last K block of down dropped", "output zero", "last K block of down dropped"},
         {{6, 128, 64, 4, 2}, "last K block of down dropped", "last K block of down dropped", "last 16 neurons zero"},

@@ -147,7 +147,7 @@ static void rows_have_intervals(void **state)
     says(
         "<path stroke=\"var(--s0)\" stroke-width=\"1.6\" d=\"M183.0 53.0H293.0\"/><circle cx=\"238.0\" cy=\"53.0\" r=\"3\" "
         "fill=\"var(--s0)\"><title>one: 1 (0.5 to 1.5)</title></circle>");
-    says("</circle>\n<circle cx=\"183.0\" cy=\"90.5\" r=\"3\" fill=\"var(--s3)\"><title>other: 0.5 ");
+    says("</circle>\n<circle cx=\"183.0\" cy=\"90.5\" r=\"3\" fill=\"var(--s3)\"><title>other: 0.5</title></circle>");
     assert_null(strstr(text, "none"));
     says(">0.5</text>");
     free(text);

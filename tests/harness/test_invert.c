@@ -11,7 +11,7 @@ enum { TOKENS = 3, HIDDEN = 256, INNER = 64, EXPERTS = 6, TOP_K = 3, UNKNOWNS = 
 
 struct scene {
     struct problem problem;
-    struct window window;
+    struct diagnosis diagnosis;
     struct stages stages;
     bool column[HIDDEN];
     double errors[TOKENS * HIDDEN], weights[TOKENS * TOP_K], wrong[UNKNOWNS];
@@ -36,11 +36,11 @@ static void scene_new(struct scene *s)
                 s->errors[TOKEN * HIDDEN + j] += s->weights[p] * row[i] * s->wrong[k * INNER + i];
         }
     }
-    s->window.trace.arguments = s->problem.arguments;
-    s->window.width = HIDDEN;
-    s->window.errors = s->errors;
-    s->window.place = (struct place){.column = s->column, .wrong_columns = HIDDEN - 40};
-    s->stages = (struct stages){.window = &s->window,
+    s->diagnosis.trace.arguments = s->problem.arguments;
+    s->diagnosis.width = HIDDEN;
+    s->diagnosis.errors = s->errors;
+    s->diagnosis.location = (struct error_location){.column = s->column, .wrong_columns = HIDDEN - 40};
+    s->stages = (struct stages){.diagnosis = &s->diagnosis,
                                 .tokens = TOKENS,
                                 .top_k = TOP_K,
                                 .pairs = TOKENS * TOP_K,

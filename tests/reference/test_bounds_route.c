@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bounds of routers: what any order of summation routes lies within them, swaps of near-equal experts included, and
- * what a wrong router does lies outside. Another order is the reference on columns that are permuted and spread among
- * columns of zeros, which changes no sum but in its roundings.
+ * The bounds of routers: what any order of summation and any form of the divisions routes lies within them, swaps of
+ * near-equal experts included, and what a wrong router does lies outside. Another order is the reference on columns
+ * that are permuted and spread among columns of zeros, which changes no sum but in its roundings.
  */
 #include "tests/support/check.h"
 
@@ -12,6 +12,7 @@
 #include "tests/support/route_problem.h"
 
 static const struct gb_shape shape = {12, 320, 1, 64, 5};
+static uint64_t orders = 6; /* of each recipe on each kind of data */
 
 /* Bounds of a problem under one recipe, and what was found against them. */
 struct bounds {
@@ -140,11 +141,27 @@ static void make_near(struct route_problem *p)
         p->x[(size_t)t * shape.hidden] = gb_bf16_encode(0x1p-17f);
 }
 
-static void any_order_is_within(void **state)
+/* The same rule with another division: by the reciprocal of a sum or by the sum, the scale before, after or in it. */
+static struct gb_router other_form(const struct gb_router *router, uint64_t form)
+{
+    static const enum gb_router_renormalise divisions[] = {
+        GB_ROUTER_RENORMALISE_DIVIDE, GB_ROUTER_RENORMALISE_RECIPROCAL, GB_ROUTER_RENORMALISE_SCALE,
+        GB_ROUTER_RENORMALISE_SCALED_DIVIDE};
+    struct gb_router other = *router;
+    if (router->renormalise != GB_ROUTER_RENORMALISE_NONE)
+        other.renormalise = divisions[form % (sizeof divisions / sizeof *divisions)];
+    if (router->score == GB_ROUTER_SCORE_SOFTMAX && form % 2)
+        other.score = GB_ROUTER_SCORE_SOFTMAX_RECIPROCAL;
+    if (router->score == GB_ROUTER_SCORE_SOFTMAX_RECIPROCAL && form % 2)
+        other.score = GB_ROUTER_SCORE_SOFTMAX;
+    return other;
+}
+
+static void any_order_and_form_is_within(void **state)
 {
     size_t count;
     const struct gb_router_recipe *recipes = gb_router_recipes(&count);
-    unsigned swapped = 0;
+    unsigned swapped = 0, runs = 0;
     double largest = 0;
     (void)state;
     for (size_t r = 0; r < count; r++)
@@ -159,11 +176,13 @@ static void any_order_is_within(void **state)
             route(&p, &recipes[r].router);
             bounds_new(&b, &p);
             compare(&b, &p, p.ids, p.weights);
-            for (uint64_t seed = 1; seed <= 6; seed++) {
+            for (uint64_t seed = 1; seed <= orders; seed++) {
+                const struct gb_router form = other_form(&recipes[r].router, seed / 2);
                 spread(&p, shape.hidden * (uint32_t)(seed % 3 + 1), seed, &other);
-                route(&other, &recipes[r].router);
+                route(&other, &form);
                 compare(&b, &p, other.ids, other.weights);
                 route_problem_free(&other);
+                runs++;
             }
             if (b.impossible || b.weights_outside)
                 fail_msg("%s, data %d: %u sets of experts are impossible, %u weights outside the bound, ratio %g",
@@ -173,8 +192,9 @@ static void any_order_is_within(void **state)
             bounds_free(&b);
             route_problem_free(&p);
         }
-    print_message("%u sets of experts swapped within the bound, largest error of a weight %.3f of it\n", swapped,
-                  largest);
+    print_message(
+        "%u routers, 0 outside; %u sets of experts swapped within the bound, largest error of a weight %.3f of it\n",
+        runs, swapped, largest);
     assert_true(swapped > 100);
     assert_true(largest > 0.02);
 }
@@ -267,10 +287,11 @@ static void overflow_is_unbounded(void **state)
     route_problem_free(&p);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    orders = sweeps_are_whole(argc, argv) ? 120 : orders;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order_is_within),
+        cmocka_unit_test(any_order_and_form_is_within),
         cmocka_unit_test(wrong_routers_are_outside),
         cmocka_unit_test(exact_logits_have_no_error),
         cmocka_unit_test(overflow_is_unbounded),

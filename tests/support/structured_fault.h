@@ -22,6 +22,8 @@ struct layer_stages {
 
 void layer_stages_new(const struct gb_arguments *arguments, const char *order, struct layer_stages *stages);
 void layer_stages_free(struct layer_stages *stages);
+/* Computes anew what follows the array of a stage that was changed. */
+void layer_stages_from(struct layer_stages *stages, enum finding_stage changed);
 
 /* A random fault of such a layer, not always one that shows. */
 void structured_fault_draw(const struct layer_stages *clean, uint64_t seed, struct finding *fault);

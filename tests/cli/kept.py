@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole outputs beside those that tests/cli/kept holds, but for times, hashes of libraries and where they ran. What is
+kept shows that something changed, never that it was right: other tests do. With KEEP=1 in the environment it is written
+anew, to be read in `git diff`."""
+import difflib
+import json
+import os
+import re
+import sys
+
+import program
+from program import ALL, SANITISED, SOURCE, expect, folder
+
+LIBRARIES = {name: os.environ[name.upper()] for name in ("faults", "hostile", "mistakes", "one_rank", "quantisers", "ranks")}
+
+
+def shortened(value, name=""):
+    """A record without what a run alone says of itself; numbers with six digits."""
+    if name in ("environment", "library_sha256", "seconds", "timing"):
+        return "..."
+    if isinstance(value, dict):
+        return {key: shortened(of, key) for key, of in value.items()}
+    if isinstance(value, list):
+        return [shortened(of) for of in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def readable(file):
+    """What a file holds, as text without what a run alone says of itself."""
+    with open(file, encoding="utf-8") as stream:
+        text = stream.read()
+    if file.endswith(".json"):
+        return json.dumps(shortened(json.loads(text)), indent=0)
+    text = re.sub(r'(name="(?!verdict)\w+" value)="[^"]*"', r'\1="..."', text)
+    text = re.sub(r'(<td class="text">(?:[\w.]*\.)?(?:environment\.\w+|seconds|library_sha256)</td>)<td[^<]*', r"\1<td>...", text)
+    return re.sub(r'(hostname|timestamp|time)="[^"]*"', r'\1="..."', text)
+
+
+def steady(text):
+    """Text without what differs from run to run and from place to place."""
+    # Rounding noise is not the same by every libm, nor are the last digits of a double; a page is drawn when it is drawn.
+    text = re.sub(r"-?\b\d+\.\d{12,}(e[-+]\d+)?\b", lambda number: f"{float(number[0]):.6g}", text)
+    text = re.sub(r"-?\b\d(\.\d+)?e-(1[3-9]|[2-9]\d|\d{3})\b", "0", text)
+    for name, library in LIBRARIES.items():
+        text = text.replace(os.path.realpath(library), f"{name}.so")
+    for place in (folder.name, os.path.realpath(folder.name), SOURCE):
+        text = text.replace(place + "/", "").replace(place, ".")
+    text = re.sub(r"\bgaugeblock \d+\.\d+\.\d+", "gaugeblock ...", text)
+    text = re.sub(r"its last line: .*malloc.*", "its last line: ...", text)  # of an allocator that ends a process
+    text = re.sub(r"^cuda[/:].*\n", "", text, flags=re.M)  # which of them there are is the build's and the machine's matter
+    text = re.sub(r"(html: \d+ results, )\d+", r"\1...", text)
+    return re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:]+(Z| UTC)?", "...", text)
+
+
+def same(name, text):
+    """Expects tests/cli/kept/name.txt to be the text."""
+    file = os.path.join(SOURCE, "tests/cli/kept", name + ".txt")
+    if os.environ.get("KEEP") == "1":
+        with open(file, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.write(text)
+    with open(file, encoding="utf-8", errors="surrogateescape") as stream:
+        right = stream.read()
+    if text == right: # the comparison line by line takes long
+        return
+    difference = list(difflib.unified_diff(right.split("\n"), text.split("\n"), "kept", "now", n=1, lineterm=""))
+    expect(False, "\n".join(difference[:60]) + f"\n{len(difference)} lines; if they are right: KEEP=1 ctest -R {name}, and "
+           "read git diff")
+
+
+def expect_kept():
+    """Expects all that the test's commands said to be what is kept of it. The whole table of a test has more of them."""
+    if not ALL and not SANITISED:
+        same(os.path.basename(sys.modules["__main__"].__file__)[:-3].replace("test_", "cli_"), steady("\n".join(program.said)))

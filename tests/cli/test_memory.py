@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wherever gaugeblock asks for memory it may not get any: one line says so, or the result is the same without. No crash,
+no other result. test_memory.py all: of more commands."""
+import os
+import re
+import subprocess
+
+from program import ALL, CAPTURE, CHECKPOINT, PROGRAM, expect, path, run, small
+
+fixture, quantiser, exchange = small("s.h5"), path("q.h5"), path("d.h5")
+run("make", quantiser, "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "6,96")
+run("make", exchange, "--operator", "dispatch", "--shape", "8,3,96", "--ranks", 4, "--recipe", "nvfp4.trtllm/1")
+run("study", "drift", fixture, "-o", path("drift.h5"))
+run("verify", fixture, "-o", path("verify.json"))
+
+
+def tried(place, *arguments):
+    """What the command does where the first allocation of this place fails."""
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, errors="replace", env={
+        **os.environ, "LD_PRELOAD": os.environ["MEMORY_FAULT"], "GAUGEBLOCK_FAULT_MEMORY": str(place)})
+
+
+def results(done):
+    """What is printed, but for the size of a page, which says when it was drawn, and intervals, which may be unknown."""
+    return done.returncode, re.sub(r"\d+ bytes|\S+ \.\. \S+|unknown", "", done.stdout).split()
+
+
+LINES = [
+    ("verify", exchange, "-o", path("r.json")), ("report", path("verify.json"), path("drift.h5"), "-o", path("page.html")),
+    ("study", "drift", fixture, "--csv", path("s.csv"), "--table", path("s.md"))]
+if ALL:
+    LINES += [
+        ("make", path("made.h5"), "--shape", "8,3,96,48", "--tokens", 3), ("info", fixture, "--coverage"),
+        ("verify", fixture, "-o", path("r.json"), "-o", path("r.xml"), "-o", path("r.md")),
+        ("verify", quantiser, "-o", path("r.json")),
+        ("import", CHECKPOINT, path("imported.h5"), "--format", "nvfp4", "--capture", CAPTURE, "--tokens", 2)]
+for line in LINES:
+    right = tried(0, *line)
+    counts = [int(n) for n in re.findall(r"places that ask for memory: (\d+)", right.stderr)]
+    expect(right.returncode == 0 and max(counts) > 12, f"{line}: {right}")
+    refusals = 0
+    for place in range(1, max(counts) + 1):
+        done = tried(place, *line)
+        said, errors = done.stdout + done.stderr, done.stderr.splitlines()
+        refused = done.returncode in (2, 3) and "memory" in said and len(errors) <= 1
+        expect(refused or results(done) == results(right), f"{line}, place {place}: {done}")
+        refusals += refused
+    expect(refusals > max(counts) // 2, f"{line}: {refusals} of {max(counts)} places are refused memory")

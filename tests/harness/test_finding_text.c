@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Findings in words: every effect, every axis, every array. */
+#include "harness/explain/finding_text.h"
+#include "tests/support/check.h"
+
+#include <math.h>
+
+#define ONLY(first_, count_)                                                                                           \
+    {                                                                                                                  \
+        .kind = AXIS_RANGE, .first = first_, .count = count_                                                           \
+    }
+#define EVERY(first_, count_, period_)                                                                                 \
+    {                                                                                                                  \
+        .kind = AXIS_MODULO, .first = first_, .count = count_, .period = period_                                       \
+    }
+
+static const struct {
+    struct finding finding;
+    const char *name, *kind;
+} cases[] = {
+    {{.stage = FINDING_GATE, .effect = FINDING_FACTOR, .amount = 0.5}, "gate_proj: multiplied by 0.5", "multiplied"},
+    {{.stage = FINDING_UP, .effect = FINDING_FACTOR, .amount = -1.0}, "up_proj: sign inverted", "multiplied"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ADD, .amount = 0.25}, "intermediate: 0.25 added", "added"},
+    {{.stage = FINDING_ACT, .effect = FINDING_CONSTANT, .amount = 0.0}, "intermediate: zero", "zero"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CONSTANT, .amount = NAN}, "output: NaN", "constant"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CONSTANT, .amount = 2.0}, "output: 2 everywhere", "constant"},
+    {{.stage = FINDING_INPUT, .effect = FINDING_NEGATIVE}, "input x: sign lost", "sign lost"},
+    {{.stage = FINDING_REQUANT, .effect = FINDING_SATURATE, .amount = 6.0},
+     "quantised intermediate: saturated at 6",
+     "saturated"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_FLUSH, .amount = 0.125},
+     "down_proj: magnitudes below 0.125 flushed to zero",
+     "flushed"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_BF16}, "intermediate: rounded to bf16", "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_BF16_TRUNCATED},
+     "intermediate: truncated to bf16",
+     "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_FP16}, "intermediate: rounded to FP16", "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_E4M3}, "intermediate: rounded to E4M3", "rounded"},
+    {{.stage = FINDING_ACT, .effect = FINDING_ROUND, .type = FINDING_E5M2}, "intermediate: rounded to E5M2", "rounded"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_ELEMENT, .offset = 3},
+     "output: those of the column 3 further on",
+     "other column"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_ELEMENT, .offset = -3},
+     "down_proj: those of the row 3 before",
+     "other column"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_ELEMENT, .offset = -32},
+     "down_proj: halves of a row exchanged",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_XOR, .offset = 32},
+     "output: halves of a row exchanged",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_XOR, .offset = 1},
+     "output: columns exchanged in pairs of 1 (index xor 1)",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_XOR, .offset = 4},
+     "output: columns exchanged in runs of 4 (index xor 4)",
+     "other column"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_REVERSE}, "output: columns in reverse", "reversed"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN, .offset = 1},
+     "output: those of the next token",
+     "other token"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN, .offset = -3, .tokens = ONLY(11, 1)},
+     "output of token 11: those of token 14",
+     "other token"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN, .offset = 3, .tokens = ONLY(13, 1)},
+     "output of token 13: those of token 10",
+     "other token"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_SLOT, .offset = -1, .slots = ONLY(1, 2)},
+     "down_proj of slots 1-2: those of the previous slot",
+     "other slot"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_EXPERT, .offset = 1, .experts = ONLY(5, 1)},
+     "gate_proj and up_proj of expert 5: with the weights of the next expert",
+     "other expert"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_EXPERT, .offset = -1, .experts = EVERY(0, 1, 2)},
+     "down_proj of even experts: with the weights of the previous expert",
+     "other expert"},
+    {{.stage = FINDING_REQUANT, .effect = FINDING_SCALES, .offset = 1},
+     "quantised intermediate: scales of the next block",
+     "other scales"},
+    {{.stage = FINDING_REQUANT, .effect = FINDING_SCALES, .offset = -1},
+     "quantised intermediate: scales of the previous block",
+     "other scales"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_SWAPPED}, "gate and up swapped", "gate and up swapped"},
+    {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_FACTOR, .amount = 2.0, .experts = EVERY(1, 1, 2)},
+     "routing weight of odd experts: multiplied by 2",
+     "multiplied"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_CONSTANT, .elements = EVERY(3, 1, 8)},
+     "down_proj, rows 3 of every 8: zero",
+     "some elements: zero"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_CONSTANT, .experts = ONLY(5, 1)}, "expert 5 left out", "zero"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_CONSTANT, .slots = ONLY(1, 1), .tokens = ONLY(11, 2)},
+     "slot 1, tokens 11-12 left out",
+     "zero"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_SWAPPED, .experts = ONLY(5, 1)},
+     "gate_proj and up_proj of expert 5: gate and up exchanged",
+     "gate and up swapped"},
+    {{.stage = FINDING_ACT, .effect = FINDING_FUNCTION, .function = FUNCTION_RELU, .experts = ONLY(5, 1)},
+     "intermediate of expert 5: ReLU in place of SiLU",
+     "ReLU in place of SiLU"},
+    {{.stage = FINDING_ACT, .effect = FINDING_FUNCTION, .function = FUNCTION_GELU},
+     "GELU in place of SiLU",
+     "GELU in place of SiLU"},
+    {{.stage = FINDING_GATE, .effect = FINDING_HALF}, "gate_proj: those of up_proj", "other half"},
+    {{.stage = FINDING_GATE, .effect = FINDING_LISTED, .offset = -1, .added = true},
+     "gate_proj: those of the previous token of the same expert added",
+     "other token"},
+    {{.stage = FINDING_ACT, .effect = FINDING_TOKEN_XOR, .offset = 1},
+     "intermediate: those of the token with index xor 1",
+     "other token"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_LISTED_XOR, .offset = 2},
+     "down_proj: those of the token of the same expert with place xor 2",
+     "other token"},
+    {{.stage = FINDING_INPUT, .effect = FINDING_EXPERT, .offset = 3},
+     "input x: with the weights of the expert 3 further on",
+     "other expert"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_EXPERT_OF, .offset = 7, .experts = ONLY(8, 8)},
+     "down_proj of experts 8-15: with the weights of expert 7",
+     "other expert"},
+    {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_WEIGHTED},
+     "routing weight applied twice",
+     "routing weight applied twice"},
+    {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_CONSTANT, .amount = 1.0},
+     "routing weight missing",
+     "routing weight missing"},
+    {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_CONSTANT, .amount = 1.0, .tokens = ONLY(12, 1)},
+     "routing weight of token 12: missing",
+     "routing weight missing"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_WEIGHTED},
+     "gate_proj and up_proj: multiplied by the routing weight",
+     "weighted"},
+    {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_LARGEST},
+     "routing weight: divided by the token's largest",
+     "by the largest"},
+    {{.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_RANKED}, "routing weight: in descending order", "sorted"},
+    {{.stage = FINDING_UP, .effect = FINDING_FLOOR, .amount = -0.5}, "up_proj: at least -0.5", "floored"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_ROUND, .type = FINDING_TF32}, "down_proj: rounded to TF32", "rounded"},
+    {{.stage = FINDING_DOWN, .operand = FINDING_BLOCKS, .effect = FINDING_SQUARE},
+     "scales of down_proj: applied twice",
+     "scales of applied twice"},
+    {{.stage = FINDING_DOWN, .operand = FINDING_BLOCKS, .effect = FINDING_CONSTANT, .amount = 1.0},
+     "scales of down_proj: taken as 1",
+     "scales of constant"},
+    {{.stage = FINDING_UP, .operand = FINDING_BLOCKS, .effect = FINDING_TRANSPOSED, .offset = 4},
+     "scales of up_proj: tiles of 4 x 4 transposed",
+     "scales of transposed"},
+    {{.stage = FINDING_DOWN, .operand = FINDING_BLOCKS, .effect = FINDING_ROW, .offset = 1},
+     "scales of the next row in down",
+     "scales of the next row in down"},
+    {{.stage = FINDING_UP, .operand = FINDING_CODES, .effect = FINDING_READ, .type = FINDING_INTEGER},
+     "codes of up_proj: read as integers",
+     "codes of misread"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_CONSTANT, .elements = EVERY(3, 2, 8)},
+     "down_proj, rows 3-4 of every 8: zero",
+     "some elements: zero"},
+    {{.stage = FINDING_DOWN,
+      .effect = FINDING_CONSTANT,
+      .elements = {.kind = AXIS_LIST, .count = 3, .list = {1, 4, 6}}},
+     "down_proj, rows 1, 4 and 6: zero",
+     "some elements: zero"},
+    {{.stage = FINDING_GATE_UP, .effect = FINDING_CONSTANT, .k = ONLY(16, 16)},
+     "gate_proj and up_proj, columns 16-31 of K: left out",
+     "left out"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CAP, .amount = 3.5}, "output: at most 3.5", "capped"},
+    {{.stage = FINDING_ACT, .effect = FINDING_SLOT_OF, .offset = 2}, "intermediate: those of slot 2", "other slot"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_TOKEN_OF, .offset = 4},
+     "output: those of the token whose number is this one's mod 4",
+     "other token"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_SHARED, .offset = 3, .operand = FINDING_BLOCKS},
+     "scales of down_proj: one block for every 4",
+     "scales of shared"},
+    {{.stage = FINDING_GATE, .effect = FINDING_TILED, .offset = 2, .columns = 8, .operand = FINDING_CODES},
+     "codes of gate_proj: tiles of 2 x 8 columns transposed",
+     "codes of transposed"},
+    {{.stage = FINDING_UP, .effect = FINDING_REVERSE, .operand = FINDING_WEIGHTS, .k = ONLY(4, 1)},
+     "weights of up_proj, column 4 of K: columns in reverse",
+     "weights of reversed"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_LISTED, .offset = 1, .list = ONLY(2, 3)},
+     "output of places 2-4 in the expert's list of tokens: those of the next token of the same expert",
+     "other token"},
+    {{.stage = FINDING_COMBINE, .effect = FINDING_CLAMPED, .offset = 7, .experts = ONLY(1, 1), .list = EVERY(1, 1, 4)},
+     "output of expert 1, places 1 of every 4 in the expert's list of tokens: those of place 7 in the expert's list of "
+     "tokens",
+     "other token"},
+    {{.stage = FINDING_GATE, .effect = FINDING_HALF}, "gate_proj: those of up_proj", "other half"},
+    {{.stage = FINDING_UP, .effect = FINDING_HALF}, "up_proj: those of gate_proj", "other half"},
+    {{.stage = FINDING_GATE_UP, .operand = FINDING_CODES, .effect = FINDING_HALF},
+     "codes of gate_proj and up_proj: those of the other half of gate_up",
+     "codes of other half"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_ROW_XOR, .offset = 8, .elements = ONLY(5, 1)},
+     "down_proj, row 5: those of the row with index xor 8",
+     "some elements: other row"},
+    {{.stage = FINDING_INPUT, .effect = FINDING_READ, .type = FINDING_FP16}, "input x: read as FP16", "misread"},
+    {{.stage = FINDING_INPUT, .effect = FINDING_READ, .type = FINDING_E5M2}, "input x: read as E5M2", "misread"},
+    {{.stage = FINDING_DOWN, .effect = FINDING_POWER, .operand = FINDING_BLOCKS, .k = ONLY(8, 8)},
+     "scales of down_proj, columns 8-15 of K: rounded down to a power of two",
+     "scales without significand in down"}, /* the kind of the injected bug, whose name it has everywhere */
+    {{.stage = FINDING_DOWN, .effect = FINDING_POWER, .operand = FINDING_BLOCKS},
+     "scales without significand in down",
+     "scales without significand in down"},
+};
+
+static void every_finding_has_words(void **state)
+{
+    const struct finding_frame frame = {.width = 64, .first_token = 10, .tokens = 6};
+    char text[320];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct finding *f = &cases[i].finding;
+        bool anywhere =
+            !f->tokens.kind && !f->slots.kind && !f->experts.kind && !f->list.kind && !f->elements.kind && !f->k.kind;
+        finding_name(f, &frame, text, sizeof text);
+        assert_string_equal(text, cases[i].name);
+        finding_kind(f, text, sizeof text);
+        assert_string_equal(text, cases[i].kind);
+        assert_int_equal(finding_is_everywhere(f), anywhere);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_finding_has_words)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
