@@ -53,7 +53,9 @@ group_times() {
         --kernel 'cuda/*layer' -o bench.json
     record h200-bench-qwen3-next python3 "$here/tests/records.py" bench bench.json
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
-    for one in nvfp4-qwen3-next nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
+    # up to the batch from which the eight stages are as fast, and with warp decode both ways
+    record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
+    for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
     done
     [ "$(nvidia-smi -L | wc -l)" -lt 2 ] || record h200-bench-ranks "$tests/bench_ranks"
