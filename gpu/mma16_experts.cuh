@@ -217,8 +217,8 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
         global[0] = job.weights.global_scales[GateUp ? 2 * expert : expert];
         global[1] = job.weights.global_scales[GateUp ? 2 * expert + 1 : expert];
     }
-    const gb_mma16_activations<Format> x(
-        job.x + (size_t)(pair_of(min(lane / 4, pairs - 1)) / job.share) * columns, columns);
+    const gb_mma16_activations<Format> x(job.x + (size_t)(pair_of(min(lane / 4, pairs - 1)) / job.share) * columns,
+                                         columns);
     const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
     gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
