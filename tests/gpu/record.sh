@@ -53,7 +53,7 @@ group_times() {
         --kernel 'cuda/*layer' -o bench.json
     record h200-bench-qwen3-next python3 "$here/tests/records.py" bench bench.json
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
-    # up to the batch from which the eight stages are as fast, and with warp decode both ways
+    # with the baselines: the eight stages against the layer by batch, and warp decode by bits against by table
     record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
     for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
