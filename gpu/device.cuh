@@ -21,13 +21,18 @@ enum gb_status gb_cuda_present(struct gb_error *error);
 enum gb_status gb_cuda_image(struct gb_error *error);
 
 /* Launches kernel(arguments...) on `stream` with `shared` bytes of dynamic shared memory. Does not synchronise. early:
- * its blocks may start before the kernel in front of it has ended, if that lets them. */
+ * its blocks may start before the kernel in front of it has ended, if that lets them. cluster: blocks of a cluster,
+ * side by side in the grid's x. */
 template <class... Formal, class... Actual>
-enum gb_status gb_cuda_launch_as(bool early, const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads,
-                                 size_t shared, void *stream, struct gb_error *error, Actual... arguments)
+enum gb_status gb_cuda_launch_as(bool early, uint32_t cluster, const char *name, void (*kernel)(Formal...), dim3 grid,
+                                 unsigned threads, size_t shared, void *stream, struct gb_error *error,
+                                 Actual... arguments)
 {
     enum gb_status status = gb_cuda_check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), name, error);
+    if (status == GB_OK && cluster > 8)
+        status =
+            gb_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), name, error);
     if (status != GB_OK)
         return status;
     cudaLaunchConfig_t config = {};
@@ -35,11 +40,18 @@ enum gb_status gb_cuda_launch_as(bool early, const char *name, void (*kernel)(Fo
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
     config.stream = (cudaStream_t)stream;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = early ? 1 : 0;
+    cudaLaunchAttribute attributes[2] = {};
+    config.attrs = attributes;
+    if (early) {
+        cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim = {cluster, 1, 1};
+    }
     return gb_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), name, error);
 }
 
@@ -47,14 +59,23 @@ template <class... Formal, class... Actual>
 enum gb_status gb_cuda_launch(const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads, size_t shared,
                               void *stream, struct gb_error *error, Actual... arguments)
 {
-    return gb_cuda_launch_as(false, name, kernel, grid, threads, shared, stream, error, arguments...);
+    return gb_cuda_launch_as(false, 1, name, kernel, grid, threads, shared, stream, error, arguments...);
 }
 
 template <class... Formal, class... Actual>
 enum gb_status gb_cuda_launch_early(const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads,
                                     size_t shared, void *stream, struct gb_error *error, Actual... arguments)
 {
-    return gb_cuda_launch_as(true, name, kernel, grid, threads, shared, stream, error, arguments...);
+    return gb_cuda_launch_as(true, 1, name, kernel, grid, threads, shared, stream, error, arguments...);
+}
+
+/* Early where there are clusters. */
+template <class... Formal, class... Actual>
+enum gb_status gb_cuda_launch_cluster(const char *name, void (*kernel)(Formal...), uint32_t cluster, dim3 grid,
+                                      unsigned threads, size_t shared, void *stream, struct gb_error *error,
+                                      Actual... arguments)
+{
+    return gb_cuda_launch_as(cluster > 1, cluster, name, kernel, grid, threads, shared, stream, error, arguments...);
 }
 
 #endif

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(gb_mma16_threads)
     for (uint32_t first = offsets[expert]; first < end; first += gb_mma16_tokens) {
         const uint32_t pairs = min(gb_mma16_tokens, end - first);
         const auto row_of = [&](uint32_t t) { return (size_t)(GateUp ? first + t : sorted[first + t]); };
-        const gb_mma16_activations<Format> mine(lane / 4 < pairs ? x + row_of(lane / 4) * columns : NULL, columns);
+        const gb_mma16_activations<Format> mine(x + row_of(min(lane / 4, pairs - 1)) * columns, columns);
         const gb_mma16_part part = layout.part(expert, blockIdx.x);
         gb_mma16_chain<Layout, 1, 4, true>(
             layout, 1, [&](uint32_t, uint32_t) { return part; }, [] {}, [&](uint32_t) { return mine; },

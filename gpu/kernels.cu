@@ -156,7 +156,15 @@ enum gb_status check_arguments(const struct gb_arguments &a, struct gb_error *er
     return status;
 }
 
-template <enum gb_operator Operator, enum gb_format Weights, bool Naive = false>
+/* What launches gate_up or down. */
+using launcher = enum gb_status (*)(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
+
+enum gb_status fastest(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error)
+{
+    return operation == GB_GATE_UP ? gb_cuda_gate_up(a, error) : gb_cuda_down(a, error);
+}
+
+template <enum gb_operator Operator, enum gb_format Weights, launcher Launch = fastest>
 enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
 {
     struct gb_arguments a;
@@ -166,9 +174,9 @@ enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     if (status == GB_OK && a.apply_router_weight_on_input)
         status = gb_cuda_weigh(&a, error);
     if (status == GB_OK && Operator != GB_DOWN)
-        status = Naive ? gb_cuda_naive(GB_GATE_UP, &a, error) : gb_cuda_gate_up(&a, error);
+        status = Launch(GB_GATE_UP, &a, error);
     if (status == GB_OK && Operator != GB_GATE_UP)
-        status = Naive ? gb_cuda_naive(GB_DOWN, &a, error) : gb_cuda_down(&a, error);
+        status = Launch(GB_DOWN, &a, error);
     return status;
 }
 
@@ -183,11 +191,6 @@ enum gb_status supports_route(const struct gb_problem *problem, struct gb_error 
     return status == GB_OK ? check_device(gb_cuda_route_shared(&problem->shape, problem->router), error) : status;
 }
 
-size_t workspace_route(const struct gb_problem *problem)
-{
-    return gb_cuda_route_workspace(&problem->shape);
-}
-
 enum gb_status run_route(const struct gb_arguments *given, struct gb_error *error)
 {
     struct gb_arguments a;
@@ -196,8 +199,7 @@ enum gb_status run_route(const struct gb_arguments *given, struct gb_error *erro
         status = gb_cuda_route_check(&a.shape, a.router, error);
     if (status != GB_OK)
         return status;
-    if (!a.x || !a.routed_ids || !a.routed_weights || !a.workspace ||
-        (a.router->bias != GB_ROUTER_BIAS_NONE && !a.router_bias))
+    if (!a.x || !a.routed_ids || !a.routed_weights || (a.router->bias != GB_ROUTER_BIAS_NONE && !a.router_bias))
         return gb_cuda_fail(error, GB_EINVAL, "a buffer that the router needs is NULL");
     status = check_weights("router", &a.router_weights, GB_BF16, 1, a.shape.experts, a.shape.hidden, 1, error);
     return status == GB_OK ? gb_cuda_route(&a, error) : status;
@@ -234,7 +236,25 @@ template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb
 {
     struct gb_kernel k = kernel<Operator, Weights>(name);
     k.supports = supports_naive<Weights>;
-    k.run = run<Operator, Weights, true>;
+    k.run = run<Operator, Weights, gb_cuda_naive>;
+    return k;
+}
+
+enum gb_status supports_warp_decode(const struct gb_problem *problem, struct gb_error *error)
+{
+    const enum gb_status status = supports_naive<GB_NVFP4>(problem, error);
+    if (status == GB_OK && (problem->shape.hidden % 32 || problem->shape.intermediate % 32))
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "hidden %u or intermediate %u is no multiple of 32",
+                            problem->shape.hidden, problem->shape.intermediate);
+    return status;
+}
+
+/* The same operators by warp decode, to measure others against. */
+template <enum gb_operator Operator, launcher Launch> constexpr struct gb_kernel warp_decode(const char *name)
+{
+    struct gb_kernel k = kernel<Operator, GB_NVFP4>(name);
+    k.supports = supports_warp_decode;
+    k.run = run<Operator, GB_NVFP4, Launch>;
     return k;
 }
 
@@ -526,7 +546,7 @@ constexpr struct gb_kernel router = {"cuda/route",
                                      24,
                                      GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
                                      supports_route,
-                                     workspace_route,
+                                     NULL,
                                      NULL,
                                      NULL,
                                      run_route,
@@ -588,6 +608,12 @@ const struct gb_kernel kernels[] = {
     naive<GB_LAYER, GB_BF16>("cuda/naive-bf16-layer"),
     naive<GB_GATE_UP, GB_BF16>("cuda/naive-bf16-gate-up"),
     naive<GB_DOWN, GB_BF16>("cuda/naive-bf16-down"),
+    warp_decode<GB_LAYER, gb_cuda_warp_decode>("cuda/warp-decode-layer"),
+    warp_decode<GB_GATE_UP, gb_cuda_warp_decode>("cuda/warp-decode-gate-up"),
+    warp_decode<GB_DOWN, gb_cuda_warp_decode>("cuda/warp-decode-down"),
+    warp_decode<GB_LAYER, gb_cuda_warp_decode_table>("cuda/warp-decode-table-layer"),
+    warp_decode<GB_GATE_UP, gb_cuda_warp_decode_table>("cuda/warp-decode-table-gate-up"),
+    warp_decode<GB_DOWN, gb_cuda_warp_decode_table>("cuda/warp-decode-table-down"),
     eight_stages("cuda/eight-stages-layer"),
     router,
     gb_routed_layer<router, layer<GB_NVFP4>>::kernel("cuda/nvfp4-routed-layer"),

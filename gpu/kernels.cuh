@@ -14,6 +14,11 @@ enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error);
 /* GB_GATE_UP or GB_DOWN, every weight format. */
 enum gb_status gb_cuda_naive(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
+/* GB_GATE_UP or GB_DOWN, NVFP4 weights, rows of whole chunks; codes by their bits, or through a table. */
+enum gb_status gb_cuda_warp_decode(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
+enum gb_status gb_cuda_warp_decode_table(enum gb_operator operation, const struct gb_arguments *a,
+                                         struct gb_error *error);
+
 /* GB_EUNSUPPORTED, with the reason, where route is not defined for the shape or the recipe. */
 enum gb_status gb_cuda_route_check(const struct gb_shape *shape, const struct gb_router *router,
                                    struct gb_error *error);
@@ -63,8 +68,5 @@ enum gb_status gb_cuda_exchange_prepare(enum gb_operator operation, const struct
                                         struct gb_error *error);
 void gb_cuda_exchange_release(void *prepared);
 enum gb_status gb_cuda_exchange(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
-
-/* Bytes of workspace: the logits [tokens, experts]. */
-size_t gb_cuda_route_workspace(const struct gb_shape *shape);
 
 #endif

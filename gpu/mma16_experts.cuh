@@ -53,32 +53,26 @@ __device__ __forceinline__ void gb_mma16_operands(const uint4 &codes, uint32_t d
         a[k] = Layout::Format::scaled(a[k], scale);
 }
 
-/* What a lane reads in place of activations that do not exist. */
-__device__ const uint4 gb_mma16_zeros[4] = {};
-
-/* A lane's activations: its chunk of every step of a token's row. */
+/* A lane's activations: its chunk of every step of a token's row. Lanes whose token does not exist have another one's,
+ * for sums that nobody reads. */
 template <class Format> struct gb_mma16_activations {
     static constexpr uint32_t words = Format::step / 32; /* of 8 activations, that a chunk has */
     const uint16_t *from;
-    uint32_t stride; /* from step to step; 0: there is no such token */
-    uint32_t left;   /* columns from the first step's chunk to the end of the row */
+    uint32_t left; /* columns from the first step's chunk to the end of the row */
 
     __device__ __forceinline__ gb_mma16_activations(const uint16_t *row, uint32_t columns)
     {
         const uint32_t column = threadIdx.x % 4 * (Format::step / 4);
-        from = row ? row + column : (const uint16_t *)gb_mma16_zeros;
-        stride = row ? Format::step : 0;
+        from = row + column;
         left = max(columns, column) - column;
     }
     template <bool Whole> __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
     {
         const uint32_t column = step * Format::step;
-        const uint4 *at = (const uint4 *)(from + step * stride);
-        if (column >= left)
-            at = gb_mma16_zeros;
+        const uint4 *at = (const uint4 *)(from + column);
 #pragma unroll
         for (uint32_t d = 0; d < words; d++)
-            x[d] = Whole || column + 8 * d < left ? at[d] : make_uint4(0, 0, 0, 0);
+            x[d] = column + (Whole ? 0 : 8 * d) < left ? at[d] : make_uint4(0, 0, 0, 0);
     }
 };
 
@@ -223,8 +217,8 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
         global[0] = job.weights.global_scales[GateUp ? 2 * expert : expert];
         global[1] = job.weights.global_scales[GateUp ? 2 * expert + 1 : expert];
     }
-    const gb_mma16_activations<Format> x(
-        lane / 4 < pairs ? job.x + (size_t)(pair_of(lane / 4) / job.share) * columns : NULL, columns);
+    const gb_mma16_activations<Format> x(job.x + (size_t)(pair_of(min(lane / 4, pairs - 1)) / job.share) * columns,
+                                         columns);
     const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
     gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
@@ -287,8 +281,7 @@ __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
                 gb_wait_for_previous();
         },
         [&](uint32_t n) {
-            const uint16_t *x = job.x + (pair + min(team + n, top_k - 1)) * columns;
-            return gb_mma16_activations<Format>(lane < 4 ? x : NULL, columns);
+            return gb_mma16_activations<Format>(job.x + (pair + min(team + n, top_k - 1)) * columns, columns);
         },
         [&](uint32_t, uint32_t n, const float(&sum)[4]) {
             if (lane % 4 == 0) {

@@ -5,17 +5,30 @@
 namespace
 {
 
-/* Few tokens: an expert to a warp, so that every multiprocessor has a block. Several: two tokens share the weights. */
-using few = gb_route_tile<32, 1, 128, 4, 1>;
-using several = gb_route_tile<16, 2, 128, 32, 2>;
-constexpr uint32_t few_tokens = 4;
+/* How the work is divided, which no bit depends on: tokens, and blocks, of a cluster. */
+struct division {
+    uint32_t tokens, blocks;
+};
+constexpr uint32_t several = 4; /* tokens that share the weights */
 
-template <class Tile> enum gb_status launch_logits(const struct gb_arguments &a, struct gb_error *error)
+/* What a block takes: x of the tokens, and one token's values. */
+size_t block_bytes(uint32_t tokens, const struct gb_shape &s, uint32_t groups)
 {
-    const dim3 grid((a.shape.experts + Tile::Block - 1) / Tile::Block,
-                    (a.shape.tokens + Tile::Tokens - 1) / Tile::Tokens);
-    return gb_cuda_launch("route logits", gb_logits_kernel<Tile>, grid, Tile::Threads,
-                          gb_logits_shared_bytes<Tile>(a.shape.hidden), a.stream, error, a, (float *)a.workspace);
+    return sizeof(float) * tokens * gb_staged_floats<gb_cuda_bf16>(s.hidden) +
+           gb_route_shared_bytes(s.experts, s.top_k, groups);
+}
+
+/* Clusters of 8 are every GPU's that has clusters. Hopper has larger ones, but not for many clusters at once. Alone, a
+ * block has one token, whose owner it is. */
+struct division divide(const struct gb_shape &s, uint32_t groups)
+{
+    int device = 0, major = 0, most = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess || major < 9)
+        return {1, 1};
+    const bool shared = s.tokens > several && block_bytes(several, s, groups) + 8192 <= (size_t)most;
+    return {shared ? several : 1, major == 9 && !shared ? 16u : 8u};
 }
 
 } // namespace
@@ -47,26 +60,16 @@ enum gb_status gb_cuda_route_check(const struct gb_shape *shape, const struct gb
     return GB_OK;
 }
 
-size_t gb_cuda_route_workspace(const struct gb_shape *shape)
-{
-    return sizeof(float) * shape->tokens * shape->experts;
-}
-
 size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router *router)
 {
-    const size_t logits = shape->tokens <= few_tokens ? gb_logits_shared_bytes<few>(shape->hidden)
-                                                      : gb_logits_shared_bytes<several>(shape->hidden);
-    const size_t token = gb_route_shared_bytes(shape->experts, shape->top_k, router->groups);
-    return logits > token ? logits : token;
+    return block_bytes(divide(*shape, router->groups).tokens, *shape, router->groups);
 }
 
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error)
 {
-    enum gb_status status =
-        a->shape.tokens <= few_tokens ? launch_logits<few>(*a, error) : launch_logits<several>(*a, error);
-    if (status != GB_OK)
-        return status;
-    return gb_cuda_launch("route", gb_route_kernel, dim3(a->shape.tokens), 32,
-                          gb_route_shared_bytes(a->shape.experts, a->shape.top_k, a->router->groups), a->stream, error,
-                          *a->router, *a, (const float *)a->workspace);
+    const struct division by = divide(a->shape, a->router->groups);
+    const dim3 grid(by.blocks, (a->shape.tokens + by.tokens - 1) / by.tokens);
+    const size_t bytes = block_bytes(by.tokens, a->shape, a->router->groups);
+    return gb_cuda_launch_cluster("route", by.tokens == 1 ? gb_route_kernel<1> : gb_route_kernel<several>, by.blocks,
+                                  grid, gb_route_threads, bytes, a->stream, error, *a->router, *a);
 }

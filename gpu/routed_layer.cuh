@@ -21,12 +21,6 @@ template <const struct gb_kernel &Router, const struct gb_kernel &Layer> struct 
         return Router.supports(&route, error);
     }
 
-    /* One after the other. */
-    static size_t workspace(const struct gb_problem *problem)
-    {
-        return std::max(Router.workspace(problem), Layer.workspace(problem));
-    }
-
     static enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     {
         struct gb_arguments a = {};
@@ -46,8 +40,7 @@ template <const struct gb_kernel &Router, const struct gb_kernel &Layer> struct 
         k.name = name;
         k.flags |= GB_ROUTES;
         k.supports = supports;
-        k.workspace = workspace;
-        k.run = run;
+        k.run = run; /* the workspace is the layer's: the router has none */
         return k;
     }
 };

@@ -6,7 +6,8 @@
  * usage: bench_mma16 LIBRARY check [SEED]
  *        bench_mma16 LIBRARY time FORMAT SHAPE [BATCH...]
  *        bench_mma16 LIBRARY once                            a few small problems a kernel, for compute-sanitizer
- * FORMAT: nvfp4, mxfp8 or mxfp4. SHAPE: qwen3-next, qwen3-30b, deepseek-v3 or E,K,HIDDEN,INTERMEDIATE.
+ * FORMAT: nvfp4, mxfp8 or mxfp4, or with one kernel alone, as in mxfp8:repacked. SHAPE: qwen3-next, qwen3-30b,
+ * deepseek-v3 or E,K,HIDDEN,INTERMEDIATE.
  */
 #include <algorithm>
 #include <cmath>
@@ -607,7 +608,8 @@ size_t samples_wrong(const layer &one, uint64_t seed)
     return wrong;
 }
 
-int measure(const struct gb_kernel_table *table, enum gb_format format, struct gb_shape s,
+/* only: the label of one kernel, or NULL. */
+int measure(const struct gb_kernel_table *table, enum gb_format format, const char *only, struct gb_shape s,
             const std::vector<uint32_t> &batches, const char *command)
 {
     matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
@@ -624,9 +626,14 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, struct g
             labels.push_back("fma32");
         }
     if (format == GB_NVFP4) {
-        kernels.push_back("cuda/eight-stages-");
-        labels.push_back("eight stages");
+        kernels.insert(kernels.end(), {"cuda/eight-stages-", "cuda/warp-decode-", "cuda/warp-decode-table-"});
+        labels.insert(labels.end(), {"eight stages", "warp decode", "warp decode by table"});
     }
+    for (size_t k = kernels.size(); only && k-- > 0;)
+        if (labels[k] != only) {
+            kernels.erase(kernels.begin() + (ptrdiff_t)k);
+            labels.erase(labels.begin() + (ptrdiff_t)k);
+        }
     std::vector<void *> prepared(kernels.size());
     size_t wrong = 0;
     for (size_t k = 0; k < kernels.size(); k++) {
@@ -746,8 +753,9 @@ int main(int argc, char **argv)
     if (mode == "once")
         return once(table);
     enum gb_format format = GB_NVFP4;
+    const char *only = argc > 3 ? strchr(argv[3], ':') : NULL;
     for (const auto &f : formats)
-        if (argc > 3 && !strcmp(argv[3], f.name))
+        if (argc > 3 && !strncmp(argv[3], f.name, strlen(f.name)))
             format = f.format;
     struct gb_shape s = {1, 2048, 512, 512, 10};
     if (argc > 4 && !strcmp(argv[4], "qwen3-30b"))
@@ -764,5 +772,5 @@ int main(int argc, char **argv)
     std::string command = "bench_mma16";
     for (int i = 2; i < argc; i++)
         command += std::string(" ") + argv[i];
-    return measure(table, format, s, batches, command.c_str());
+    return measure(table, format, only ? only + 1 : NULL, s, batches, command.c_str());
 }

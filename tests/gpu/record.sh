@@ -53,7 +53,9 @@ group_times() {
         --kernel 'cuda/*layer' -o bench.json
     record h200-bench-qwen3-next python3 "$here/tests/records.py" bench bench.json
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
-    for one in nvfp4-qwen3-next nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
+    # with the baselines: the eight stages against the layer by batch, and warp decode by bits against by table
+    record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
+    for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
     done
     [ "$(nvidia-smi -L | wc -l)" -lt 2 ] || record h200-bench-ranks "$tests/bench_ranks"
@@ -82,7 +84,7 @@ group_verify() {
         step import-$format "$program" import "$data" tiny-$format.h5 --format $format --capture "$data/capture.safetensors"
     done
     make_fixture qwen3-next.h5 --shape 512,10,2048,512 --tokens 32 --format nvfp4
-    step verify "$program" verify tiny-nvfp4.h5 qwen3-next.h5 --kernel 'cuda/*' --batch $batches --expect 200 \
+    step verify "$program" verify tiny-nvfp4.h5 qwen3-next.h5 --kernel 'cuda/*' --batch $batches --expect 260 \
         -o "$out/verify.json"
     step verify-bf16 "$program" verify tiny-bf16.h5 --kernel 'cuda/*' --batch $batches --expect 45 -o "$out/verify-bf16.json"
     for format in nvfp4 mxfp8; do
@@ -97,7 +99,7 @@ group_verify() {
     done
     make_fixture activations-qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --format nvfp4 --activations nvfp4 \
         --generated
-    step verify-activations "$program" verify activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 117 \
+    step verify-activations "$program" verify activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 222 \
         -o "$out/verify-activations.json"
     for format in nvfp4 mxfp8 bf16; do
         for kind in gaussian edge; do
@@ -126,7 +128,7 @@ group_kernels() {
             done
         done
     done
-    step verify-kernels "$program" verify *.h5 --kernel 'cuda/*' --expect 226 -o verify.json
+    step verify-kernels "$program" verify *.h5 --kernel 'cuda/*' --expect 244 -o verify.json
     record h200-verify python3 "$here/tests/records.py" verify verify.json
     for format in nvfp4 mxfp8; do
         step import-study-$format "$program" import "$data" tiny-$format.h5 --format $format \
@@ -193,6 +195,9 @@ sanitise_all() {
     for kernel in naive-nvfp4-layer nvfp4-layer nvfp4-gate-up nvfp4-down route nvfp4-routed-layer; do
         sanitise "$1" sanitised-nvfp4 $kernel
         sanitise "$1" sanitised-odd $kernel
+    done
+    for kernel in warp-decode-layer warp-decode-table-layer; do # multiples of 32
+        sanitise "$1" sanitised-nvfp4 $kernel
     done
     for format in nvfp4 mxfp8; do
         sanitise "$1" sanitised-activations-$format $format-$format-layer

@@ -81,7 +81,10 @@ void run_problem(const struct gb_shape &shape, enum gb_format format, enum data_
         question.size = sizeof question;
         question.shape = shape;
         question.weights = format;
-        check(kernel.supports(&question, &error), error, kernel.name);
+        const enum gb_status status = kernel.supports(&question, &error);
+        if (status == GB_EUNSUPPORTED && strstr(kernel.name, "warp-decode"))
+            continue; /* whose rows are whole chunks */
+        check(status, error, kernel.name);
         run_once(kernel, p, 0xA5);
         run_once(kernel, p, 0x5A);
     }
