@@ -29,6 +29,9 @@ def readable(file):
     """What a file holds, as text without what a run alone says of itself."""
     with open(file, encoding="utf-8") as stream:
         text = stream.read()
+    if file == "explained.json": # of each case what its error looks like, in a line
+        return "\n".join(json.dumps(shortened([case["subject"]["name"], case.get("explanation"), case["verdict"]]))
+                         for case in json.loads(text)["cases"])
     if file.endswith(".json"):
         return json.dumps(shortened(json.loads(text)), indent=0)
     text = re.sub(r'(name="(?!verdict)\w+" value)="[^"]*"', r'\1="..."', text)
