@@ -11,6 +11,7 @@
 #include "harness/explain/explain.h"
 #include "harness/faults/faults.h"
 #include "tests/support/check.h"
+#include "tests/support/kept_explanation.h"
 #include "tests/support/kernel_fault.h"
 #include "tests/support/layer_as_fixture.h"
 #include "tests/support/structured_fault.h"
@@ -212,6 +213,7 @@ static void one(struct scene *s, unsigned n, uint64_t seed, struct tally *tally)
     clock_t began = clock();
     assert_int_equal(explain(s->baseline, GB_LAYER, s->subject, &e, NULL), GB_OK);
     double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
+    kept_explanation(e);
     enum score result = score(s, &fault, e, tally);
     tally->of[result]++;
     tally->by_stage[fault.stage][result]++;
@@ -271,6 +273,7 @@ static void name_kernel_faults(enum kernel_faults which, unsigned count, unsigne
             clock_t began = clock();
             assert_int_equal(explain(s.baseline, GB_LAYER, s.subject, &e, NULL), GB_OK);
             double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
+            kept_explanation(e);
             enum score result = score_outputs(&s, e);
             of[result]++;
             if (printed)
@@ -341,6 +344,7 @@ static void two_causes_are_named(void **state)
             for (size_t j = 0; j < count; j++)
                 output[j] += other[j] - s.clean.output[j];
             assert_int_equal(explain(s.baseline, GB_LAYER, s.subject, &e, NULL), GB_OK);
+            kept_explanation(e);
             double all = squares(&s, output, s.clean.output);
             enum score result = e && e->found_count ? WRONG : ABSENT;
             memcpy(s.again, s.clean.output, count * sizeof *s.again);
@@ -413,6 +417,14 @@ static void injected_bugs_have_the_structure_that_is_named(void **state)
     assert_true(100 * of[WRONG] <= of[RIGHT] + of[ABSENT] + of[WRONG]);
 }
 
+/* Of the few faults of the quick test. */
+static void explanations_are_those_kept(void **state)
+{
+    (void)state;
+    if (!whole)
+        expect_kept_explanations("test_naming");
+}
+
 int main(int argc, char **argv)
 {
     whole = sweeps_are_whole(argc, argv);
@@ -426,6 +438,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(structured_faults_are_named), cmocka_unit_test(mistakes_of_kernels_are_named),
-        cmocka_unit_test(two_causes_are_named), cmocka_unit_test(injected_bugs_have_the_structure_that_is_named)};
+        cmocka_unit_test(two_causes_are_named), cmocka_unit_test(injected_bugs_have_the_structure_that_is_named),
+        cmocka_unit_test(explanations_are_those_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
