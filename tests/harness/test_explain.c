@@ -45,7 +45,7 @@ static void scene_of(struct scene *s, struct gb_shape shape, enum gb_format form
 
 static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
 {
-    scene_of(s, (struct gb_shape){12, 128, 128, 6, 2}, format, GB_BF16, busy);
+    scene_of(s, (struct gb_shape){12, 128, 64, 6, 2}, format, GB_BF16, busy);
 }
 
 static void scene_new(struct scene *s, enum gb_format format)
