@@ -8,6 +8,7 @@ import shutil
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, FAULTS, SOURCE, expect, path, record, refused, run, small
 
 fixture = small()
@@ -84,3 +85,5 @@ big = path("big.h5")
 run("make", big, "--shape", "8,2,64,32", "--tokens", "20")
 cases = record(big, fixture, "--batch", "20", code=2)["cases"]
 expect([case["verdict"] for case in cases] == ["PASS", "BAD_INPUT"] and fixture in cases[1]["reason"], str(cases))
+
+expect_kept()
