@@ -75,7 +75,7 @@ for name in ("a\nPASS b", "a|b", "\xe9", "default", ""):
 odd = os.fsencode(path("")) + b"\xff.json"
 with open(odd, "w") as stream:
     json.dump(gate, stream)
-run("power", fixture, "--gate", os.fsdecode(odd), "-o", path("power.json"))
+run("power", fixture, "--gate", os.fsdecode(os.path.basename(odd)), "-o", path("power.json"), cwd=path(""))
 with open(path("power.json")) as stream:
     power = json.load(stream)
 expect(power["policies"][0]["name"] and power["policies"][0]["caught"] > 0, str(power["policies"][0]))
