@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 
 from blocks import block
-from kept import expect_kept
 from program import CAPTURE, FAULTS, expect, path, run
 from published import E2M1, LAYERS, Published, bf16, read, refused, swapped, write
 
@@ -173,5 +172,3 @@ hostile(lambda c: c.config.update(swiglu_limit=6.0), "swiglu_limit")
 hostile(lambda c: c.config.update(model_type="qwen3_moe"), "quantization_config", "gpt_oss")
 hostile(lambda c: c.config.update(quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]}),
         "quantization_config", "gpt_oss")
-
-expect_kept()

@@ -50,6 +50,8 @@ kept(path("fixture.json"), "power", fixture, "-o", output["json"])
 kept(path("vectors.json"), "identify", vectors, vectors, "-o", path("vectors.json"))
 for name in ("config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"):
     kept(path("checkpoint/" + name), "import", path("checkpoint"), path("checkpoint/" + name))
+shutil.copy(fixture, path("checkpoint/old.h5"))  # no input
+run("import", path("checkpoint"), path("checkpoint/old.h5"), "--format", "nvfp4", "--tokens", 1)
 kept(path("capture.h5"), "import", path("checkpoint"), path("capture.h5"), "--capture", path("capture.h5"))
 
 # What is not outputs, or has them under another name, is refused, not judged by its routing alone.

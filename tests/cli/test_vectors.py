@@ -84,7 +84,9 @@ def identify(form, arguments, code=0):
     done = run("identify", committed(form), *arguments, "-o", path("found.json"), code=code)
     said.append(readable(path("found.json")) + "\n")
     with open(path("found.json")) as stream:
-        return json.load(stream), done.stdout
+        found = json.load(stream)
+    expect(found["command"][:2] == ["gaugeblock", "identify"], found["command"])
+    return found, done.stdout
 
 
 for arguments in write(codes.reshape(1, 256, 32), scales.reshape(256, 1)):
