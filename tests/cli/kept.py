@@ -24,7 +24,7 @@ def shortened(value, name="", digits=6):
         return "..."
     if isinstance(value, dict): # which of tokens that are all alike is the farthest is rounding noise
         return {key: shortened(of, key, digits) for key, of in value.items()
-                if key != "cosine_min_token" or not (value["cosine_min"] or 0.0) > 0.999999}
+                if key != "cosine_min_token" or not abs((value["cosine"] or 0.0) - (value["cosine_min"] or 1.0)) < 1e-9}
     if isinstance(value, list):
         return [shortened(of, "", digits) for of in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value

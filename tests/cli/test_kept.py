@@ -17,13 +17,15 @@ def verify(fixture, library, *names, more="-v -o r.json"):
     return f"verify {fixture} --subject ./{library}.so " + " ".join(f"--kernel '{name}'" for name in names) + f" {more}"
 
 
-# Files of policies, and copies of tests/faults/hostile.c's library, each with a wrong table by its name.
+# Files of policies, and copies of tests/faults/hostile.c's library: each with a wrong table by its name, and one that
+# computes wrongly in its fourth run alone.
 WRITTEN = {f"{name}.json": f'{{"schema": "gaugeblock-gate/2", {keys}}}' for name, keys in {
     "bar": '"name": "a|b"', "preset": '"name": "llama.cpp-fp4"', "checks": '"name": "a", "checks": 3',
     "check": '"name": "a", "checks": ["all"]'}.items()}
 WRONG = [f"hostile-field-{what}.so" for what in (
     "abi", "size", "none", "many", "twice", "nameless", "empty", "unprintable", "long", "order", "operator", "activations", "bits",
     "rounding", "routes", "supports", "run")] + ["hostile-null-table.so"]
+FOURTH = "hostile-memory-fourth-alone.so"
 # Of each part what is made first, unseen, and what is kept.
 PARTS = {
     "make": ([], [line for options in (
@@ -74,6 +76,7 @@ PARTS = {
         "verify s.h5 --outputs s.h5 --activations mxfp8", "verify s.h5 --outputs s.h5 --scales s.npy", "verify s.h5 --outputs q.h5",
         "verify s.h5 --limits l.h5", "verify q.h5 --outputs s.h5 --order fma32/1", "power s.h5 --gate check.json",
         verify("s.h5", "faults", "faults/zero-output", more="--no-diagnosis --minimise no/such/part.h5"),
+        f"verify s.h5 --subject {FOURTH} --no-diagnosis --minimise part.h5",
         *("verify s.h5 --no-diagnosis " + " ".join(f"--subject {name}" for name in some) for some in (WRONG[:9], WRONG[9:])),
         "help list make", "make x.h5 --operator dispatch --shape 8,3,96 --ranks 4 --data sparse", "make x.h5 --shape 8,3,96,48 --format int8",
         "make x.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --data sparse", "study drift q.h5", "study sensitivity q.h5 --original model",
@@ -112,7 +115,7 @@ os.symlink(CHECKPOINT, MODEL)
 for name, text in WRITTEN.items():
     with open(name, "w", encoding="utf-8") as stream:
         stream.write(text)
-for name in WRONG:
+for name in (*WRONG, FOURTH):
     shutil.copy(LIBRARIES["hostile"], name)
 before, lines = PARTS[part]
 for line in before:
