@@ -231,7 +231,8 @@ INLINE void decode(const struct row_at *at, uint32_t first, uint32_t count, floa
     }
 }
 
-void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes, float *scales)
+GB_VECTOR_CLONES void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes,
+                                       float *scales)
 {
     struct row_at at = row_at(weights, expert, row);
     decode(&at, 0, weights->columns, codes, scales);

@@ -77,7 +77,7 @@ ${bad:-no names in gaugeblock.h}" >&2
 fi
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
-only 'reference/truth/(layer|route)\.c|harness/explain/|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
+only 'reference/truth/(layer|route)\.c|harness/(explain|study)/|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
 only 'harness/mpi/' 'mpi\.h' 'MPI, which is for gaugeblock-mpi'
 only 'harness/study/|harness/report/(bench_report|timing_json)\.c|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies, times and tails'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'

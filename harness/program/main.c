@@ -11,6 +11,7 @@
 #include "harness/run/probe.h"
 #include "harness/program/manual.h"
 #include "harness/run/verdict.h"
+#include "harness/run/worker.h"
 
 /* Those for people, in the order of the help; each is the struct command of its file. */
 #define COMMANDS_SHOWN(X)                                                                                              \
@@ -20,11 +21,13 @@
 #define DECLARE(NAME) extern const struct command command_##NAME;
 COMMANDS_SHOWN(DECLARE)
 
+/* Those that the program starts itself; a sanitizer or a debugger watches `worker`, which nothing guards. */
 static const struct command guard = {"guard", guard_main, NULL, NULL};
+static const struct command worker = {"worker", worker_main, NULL, NULL};
 static const struct command probe = {"probe", probe_main, NULL, NULL};
 
 #define ADDRESS(NAME) , &command_##NAME
-static const struct command *const commands[] = {&guard, &probe COMMANDS_SHOWN(ADDRESS)};
+static const struct command *const commands[] = {&guard, &worker, &probe COMMANDS_SHOWN(ADDRESS)};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find(const char *name)

@@ -637,7 +637,7 @@ int worker_main(int argc, char **argv)
     static struct worker w;
     struct gb_error error = {""};
     if ((argc != 5 && argc != 8) || (argc == 8 && !parse_mode(&w, &argv[5]))) {
-        fprintf(stderr, "gaugeblock guard worker: is run by gaugeblock verify and bench\n");
+        fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }
     enum gb_status status = work(&w, argv, &error);

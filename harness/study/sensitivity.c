@@ -5,6 +5,7 @@
  */
 #include "harness/study/sensitivity.h"
 
+#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ struct expert {
     gb_bf16 *x;                 /* [count, hidden] */
     double *inputs[LEVELS];     /* [count, hidden] x */
     double *weights[LEVELS][3]; /* gate, up [intermediate, hidden], down [hidden, intermediate] */
-    double *h;                  /* [count, intermediate] */
+    double *up, *h;             /* [count, intermediate] */
     gb_bf16 *rounded;           /* [hidden * intermediate] or [count, intermediate] */
     double *output, *right;     /* [count, hidden] */
     double *all;                /* [count, hidden] what is wrong with all of it quantised */
@@ -37,7 +38,7 @@ struct expert {
 
 static void expert_free(struct expert *e)
 {
-    void *const all[] = {e->pair, e->x, e->h, e->rounded, e->output, e->right, e->all, e->values};
+    void *const all[] = {e->pair, e->x, e->up, e->h, e->rounded, e->output, e->right, e->all, e->values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     for (int level = EXACT; level < LEVELS; level++) {
@@ -55,6 +56,7 @@ static enum gb_status expert_new(const struct gb_shape *s, bool remedied, struct
     *e = (struct expert){
         .pair = malloc(sizeof *e->pair * pairs),
         .x = malloc(sizeof *e->x * outer),
+        .up = malloc(sizeof *e->up * inner),
         .h = malloc(sizeof *e->h * inner),
         .rounded = malloc(sizeof *e->rounded * (inner > matrix ? inner : matrix)),
         .output = malloc(sizeof *e->output * outer),
@@ -67,7 +69,7 @@ static enum gb_status expert_new(const struct gb_shape *s, bool remedied, struct
         for (int p = 0; p < 3; p++)
             good &= (e->weights[level][p] = malloc(sizeof(double) * matrix)) != NULL;
     }
-    if (good && e->pair && e->x && e->h && e->rounded && e->output && e->right && e->all && e->values)
+    if (good && e->pair && e->x && e->up && e->h && e->rounded && e->output && e->right && e->all && e->values)
         return GB_OK;
     expert_free(e);
     return gb_fail(error, GB_ENOMEM, "no memory for an expert of %u tokens", s->tokens);
@@ -135,16 +137,11 @@ static enum gb_status activations(const struct study_sensitivity *s, enum level 
     return status;
 }
 
-static double dot(const double *a, const double *b, uint32_t count)
+/* c [m, n] = a [m, k] . b [n, k]^T */
+static void product(uint32_t m, uint32_t n, uint32_t k, const double *a, const double *b, double *c)
 {
-    double sum[4] = {0.0, 0.0, 0.0, 0.0};
-    uint32_t i = 0;
-    for (; i + 4 <= count; i += 4)
-        for (int k = 0; k < 4; k++)
-            sum[k] += a[i + k] * b[i + k];
-    for (; i < count; i++)
-        sum[0] += a[i] * b[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1.0, a, (int)k, b, (int)k, 0.0, c,
+                (int)n);
 }
 
 /* The level that really stands for one: a remedy that is bf16 is what was before quantisation, and a dynamic one
@@ -167,22 +164,16 @@ static enum gb_status compute(const struct study_sensitivity *s, const struct ex
     const double *down = e->weights[stands_for(s, level[STUDY_DOWN_WEIGHTS], true)][GB_DOWN_PROJ];
     enum level of_h = stands_for(s, level[STUDY_INTERMEDIATE], false);
     enum gb_status status = GB_OK;
-#pragma omp parallel for schedule(static)
-    for (uint32_t i = 0; i < inner; i++)
-        for (uint32_t n = 0; n < e->count; n++) {
-            double g = dot(x + (size_t)n * hidden, gate + (size_t)i * hidden, hidden);
-            double u = dot(x + (size_t)n * hidden, up + (size_t)i * hidden, hidden);
-            e->h[(size_t)n * inner + i] = g / (1.0 + exp(-g)) * u;
-        }
+    product(e->count, inner, hidden, x, gate, e->h);
+    product(e->count, inner, hidden, x, up, e->up);
+    for (size_t i = 0; i < (size_t)e->count * inner; i++)
+        e->h[i] *= e->up[i] / (1.0 + exp(-e->h[i]));
     if (of_h != EXACT) {
         for (size_t i = 0; i < (size_t)e->count * inner; i++)
             e->rounded[i] = gb_bf16_encode((float)e->h[i]);
         status = activations(s, of_h, e->h, e->rounded, e->count, inner, e->global[1], e->h, error);
     }
-#pragma omp parallel for schedule(static)
-    for (uint32_t i = 0; i < hidden; i++)
-        for (uint32_t n = 0; n < e->count; n++)
-            output[(size_t)n * hidden + i] = dot(e->h + (size_t)n * inner, down + (size_t)i * inner, inner);
+    product(e->count, hidden, inner, e->h, down, output);
     return status;
 }
 
@@ -205,10 +196,16 @@ static void layer_free(struct layer_error *l)
     free(l->stream);
 }
 
+/* |a|^2. a: [hidden] */
+static double squares(const struct gb_shape *shape, const double *a)
+{
+    return cblas_ddot((int)shape->hidden, a, 1, a, 1);
+}
+
 /* |a|^2 of a pair relative to its token's stream, in the mean over tokens. */
 static double relative(const struct gb_shape *shape, const struct layer_error *l, uint32_t pair, const double *a)
 {
-    return dot(a, a, shape->hidden) / l->stream[pair / shape->top_k] / shape->tokens;
+    return squares(shape, a) / l->stream[pair / shape->top_k] / shape->tokens;
 }
 
 /* Every part at one level, but `other` at another one; activations that stay bf16 are exact in any case. */
@@ -345,7 +342,7 @@ static enum gb_status one_layer(struct study_sensitivity *s, uint32_t layer, str
         stream[i] += attention[(size_t)layer * shape->tokens * shape->hidden + i];
     enum gb_status status = original(s, layer, e, stream, largest, error);
     for (uint32_t t = 0; t < shape->tokens; t++)
-        l->stream[t] = dot(stream + (size_t)t * shape->hidden, stream + (size_t)t * shape->hidden, shape->hidden);
+        l->stream[t] = squares(shape, stream + (size_t)t * shape->hidden);
     for (uint32_t index = 0; status == GB_OK && index < shape->experts; index++) {
         gather(s, layer, index, e);
         if (!e->count)
@@ -377,7 +374,8 @@ static double gain(const struct study_sensitivity *s, const struct study_unit *u
         uint32_t token = p / shape->top_k;
         double *all = l->error + (size_t)token * shape->hidden;
         const double *own = taken + (size_t)p * shape->hidden;
-        sum += (2.0 * dot(all, own, shape->hidden) - dot(own, own, shape->hidden)) / l->stream[token] / shape->tokens;
+        sum += (2.0 * cblas_ddot((int)shape->hidden, all, 1, own, 1) - squares(shape, own)) / l->stream[token] /
+               shape->tokens;
         for (uint32_t i = 0; apply && i < shape->hidden; i++)
             all[i] -= own[i];
     }

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 from kept import expect_kept
-from program import CHECKPOINT, PROGRAM, expect, path, record, refused, run, small
+from program import CHECKPOINT, FAULTS, PROGRAM, expect, path, record, refused, run, small
 
 
 
@@ -103,5 +103,14 @@ for command, option, low, high in (("bench", "samples", 1, 31), ("bench", "timeo
 # Libraries that are none.
 for library, words in ((path("none.so"), "no such subject library"), (os.path.dirname(path("none.so")), "no regular file")):
     expect(words in refused("list", "kernels", "--subject", library), library)
+
+# What tests/gpu/record.sh runs under a sanitizer: a kernel in a process of its own, report and outputs on 4 and 5.
+report, outputs = path("report.json"), path("outputs.raw")
+watched = subprocess.run(["sh", "-c", f"exec '{PROGRAM}' worker '{fixture}' '{FAULTS}' faults/one-element 3 4<>'{report}' 5>'{outputs}'"],
+                         capture_output=True, text=True)
+expect(watched.returncode == 0, watched)
+with open(report) as stream:
+    expect('"status": 0' in stream.read(), "worker")
+expect(os.path.getsize(outputs) > 0, "outputs of the worker")
 
 expect_kept()

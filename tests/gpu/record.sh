@@ -185,7 +185,7 @@ group_models() {
 # sanitise TOOL FIXTURE KERNEL: the sanitizer watches the worker itself, which is where a kernel runs.
 sanitise() {
     step "sanitizer-$1-$2-$3" compute-sanitizer --tool "$1" --error-exitcode 9 "$program" worker "$2.h5" "$library" \
-        "cuda/$3" 3 4<> "$1-$2-$3.json" 5> "$1-$2-$3.h5"
+        "cuda/$3" 3 4<> "$1-$2-$3.json" 5> "$1-$2-$3.raw" 6> "$1-$2-$3.moved"
     step "sanitizer-$1-$2-$3-ran" grep '"status": 0' "$1-$2-$3.json"
 }
 

@@ -22,7 +22,7 @@ static const char *const names[] = {"scales of the next block in down",
                                     "routing weight missing"};
 
 /* Of each contract every so manieth fault is run. */
-static size_t stride = 9;
+static size_t stride = 13;
 
 static const struct fault *find(const char *name)
 {

@@ -42,7 +42,7 @@ static enum gb_cpu_path subject(void **state)
 
 static const uint32_t lengths[] = {16, 32, 48, 64, 80, 96, 240, 272, 384, 512, 528, 768, 1040, 2048, 2880, 4128, 7168};
 
-/* Rows as long as a model's, and large layers of every kind, only in the whole sweep. */
+/* Rows as long as a model's, and large layers of every format and kind, only in the whole sweep. */
 static uint32_t longest = 2048;
 static const uint32_t odd_lengths[] = {1, 2, 7, 8, 9, 13, 63, 65, 71, 120, 127, 129, 255, 257, 383, 1001};
 
@@ -313,7 +313,7 @@ static void whole_layers(void **state)
         for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++)
             for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
                 struct problem twins[2];
-                if (shapes[s].hidden > longest / 2 && k != f)
+                if (shapes[s].hidden > longest / 2 && (k != f || f > 0))
                     continue;
                 for (unsigned i = 0; i < 2; i++) {
                     problem_new(&twins[i], shapes[s], formats[f], kinds[k], 10 * s + k);
