@@ -85,7 +85,7 @@ PARTS = {
         "study sensitivity s.h5 --original model", "study sensitivity t.h5 --original model --remedy none",
         "study sensitivity t.h5 --original model --remedy dynamic --activations mxfp8", "study sensitivity t.h5 --original model --remedy dynamic --exclude e.json",
         "import model x.h5 --format int8", "import model x.h5 --format nvfp4 --layers 2-1", "import model x.h5 --format nvfp4 --layers 7",
-        "bench q.h5", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
+        "bench q.h5", "bench s.h5 --batches 2 --subject ./faults.so --kernel faults/nan-output", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
     "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
         "study drift t.h5 -o d.h5 --csv d.csv --table d.md", "study drift g.h5 --paths bf16.fma32,nvfp4.fma32 --table g.md",
         "study closeness --shape 8,3,96,64 --tokens 6 --seeds 2 --format mxfp8 -o c.h5 --csv c.csv --table c.md",
