@@ -37,8 +37,8 @@ __global__ void find_rows(uint32_t routes, uint32_t of_rank, uint32_t experts, u
 
 struct gb_combine_layout gb_cuda_combine_layout(const struct gb_exchange *x)
 {
-    constexpr uint64_t tagged_bytes = 1u << 18; /* up to so many that a rank gets, tags take less time than fences */
-    constexpr uint32_t lead_blocks = 512;       /* enough that the link is never idle */
+    constexpr uint64_t tagged_bytes = 1u << 19; /* up to so many that a rank gets, tags take less time than fences */
+    constexpr uint32_t lead_blocks = 800;       /* enough that the link is never idle */
     const bool partial = x->accumulation != GB_AT_RECEIVER;
     const uint32_t input_bytes = x->hidden * (x->input == GB_BF16 ? 2 : 4);
     const uint32_t rows = partial && x->ranks - 1 < x->top_k ? x->ranks - 1 : x->top_k; /* at most, for a token */

@@ -4,14 +4,15 @@
  *
  * Block 0 tells the others that this rank has begun. Every other block has one token and GB_COMBINE_BYTES of its row,
  * to send or to receive: there are blocks that send for each token of each other rank, and blocks that receive for each
- * token of this rank. What is sent are the rows of the token's slots or,
- * where the sender adds up, one row: into *slots* that the token's rank has for each slot or for each sender. The
- * rank's own rows are read where they are.
+ * token of this rank. What is sent are the rows of the token's slots or, where the sender adds up, one row: into
+ * *slots* that the token's rank has for each slot or for each sender. Few rows are tagged; others leave by bulk copies
+ * and are counted. The rank's own rows are read where they are.
  */
 #ifndef GB_GPU_COMBINE_CUH
 #define GB_GPU_COMBINE_CUH
 
 #include "gpu/bf16.cuh"
+#include "gpu/bulk.cuh"
 #include "gpu/kernels.cuh"
 #include "gpu/ranks.cuh"
 
@@ -57,7 +58,11 @@ enum gb_status gb_cuda_find_rows(const struct gb_exchange *x, uint32_t rank, boo
 
 #ifdef __CUDACC__
 
-enum { GB_COMBINE_THREADS = 128, GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS };
+enum {
+    GB_COMBINE_THREADS = 128,
+    GB_COMBINE_WARPS = GB_COMBINE_THREADS / 32,
+    GB_COMBINE_BYTES = 16 * GB_COMBINE_THREADS
+};
 constexpr uint32_t GB_COMBINE_AT_ONCE = 8; /* rows of a token that a thread has under way */
 
 /* 16 bytes of a row as numbers: 8 of bf16, 4 of FP32. */
@@ -82,8 +87,8 @@ __device__ __forceinline__ void gb_numbers_of(const uint4 &words, float (&value)
 struct gb_combine_place {
     uint32_t rank, token; /* whose token */
     uint32_t part;
-    uint32_t column; /* of the thread's first number */
-    bool used;       /* whether the thread has any */
+    uint32_t column; /* of the thread's first number; 0 of a thread that has none */
+    bool used;       /* whether it has any */
 };
 
 /* Blocks that send are `lead` tokens ahead of those that receive: first those of the first tokens, then both in turn,
@@ -110,6 +115,7 @@ __device__ __forceinline__ gb_combine_place gb_place_of(const gb_combine_job &jo
     at.rank = (job.link.rank + 1 + of_token / job.at.parts) % job.link.ranks;
     at.column = (at.part * GB_COMBINE_THREADS + threadIdx.x) * gb_numbers<Input>;
     at.used = at.column < job.hidden;
+    at.column = at.used ? at.column : 0;
     return at;
 }
 
@@ -120,13 +126,18 @@ __device__ __forceinline__ uint4 gb_load_row(const gb_combine_job &job, int32_t 
         (const uint4 *)((const char *)job.rows + ((size_t)row * job.hidden + column) * (16 / gb_numbers<Input>)));
 }
 
+template <bool Tagged> __device__ __forceinline__ size_t gb_slot_bytes(const gb_combine_job &job)
+{
+    return (size_t)job.at.row_bytes * (Tagged ? 2 : 1);
+}
+
 /* The slot of a token in its rank's window: of a route, or of a sender. */
 template <bool Tagged>
 __device__ __forceinline__ char *gb_slot(const gb_combine_job &job, const gb_combine_place &at, uint32_t slot,
                                          uint32_t call)
 {
     const size_t index = (((size_t)(call & 1) * job.tokens + at.token) * job.at.slots + slot);
-    return job.link.window[at.rank] + job.at.rows + index * job.at.row_bytes * (Tagged ? 2 : 1);
+    return job.link.window[at.rank] + job.at.rows + index * gb_slot_bytes<Tagged>(job);
 }
 
 /* Where a thread's first pair of tagged words is in a slot's row, from its byte `first` on. A second pair is half a row
@@ -137,19 +148,13 @@ template <uint32_t Words> __device__ __forceinline__ uint64_t *gb_tagged_pair(ch
 }
 
 /* Words of a slot's row, from its byte `first` on. */
-template <bool Tagged, uint32_t Words>
-__device__ __forceinline__ void gb_put_words(const gb_combine_job &job, char *slot, uint32_t first,
-                                             const uint32_t (&word)[Words], uint32_t call)
+template <uint32_t Words>
+__device__ __forceinline__ void gb_put_tagged_words(const gb_combine_job &job, char *slot, uint32_t first,
+                                                    const uint32_t (&word)[Words], uint32_t call)
 {
-    if constexpr (Tagged)
 #pragma unroll
-        for (uint32_t i = 0; i < Words; i += 2)
-            gb_put_tagged(gb_tagged_pair<Words>(slot, first) + i / 2 * (job.at.row_bytes / 8), word[i], word[i + 1],
-                          call);
-    else if (Words == 4)
-        *(uint4 *)(slot + first) = make_uint4(word[0], word[1], word[2 % Words], word[3 % Words]);
-    else
-        *(uint2 *)(slot + first) = make_uint2(word[0], word[1]);
+    for (uint32_t i = 0; i < Words; i += 2)
+        gb_put_tagged(gb_tagged_pair<Words>(slot, first) + i / 2 * (job.at.row_bytes / 8), word[i], word[i + 1], call);
 }
 
 template <bool Tagged, uint32_t Words>
@@ -194,7 +199,7 @@ __device__ __forceinline__ bool gb_partial(const gb_combine_job &job, const gb_c
         }
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (row[i] >= 0 && at.used)
+            if (row[i] >= 0)
                 words[i] = gb_load_row<Input>(job, row[i], at.column);
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
@@ -214,14 +219,29 @@ __device__ __forceinline__ bool gb_partial(const gb_combine_job &job, const gb_c
     return any;
 }
 
+/* What a block sends untagged of a token, in shared memory. */
+struct alignas(16) gb_combine_rows {
+    char row[GB_COMBINE_AT_ONCE][GB_COMBINE_BYTES];
+};
+
+/* The block's bytes of a row, from shared memory to a slot; by a warp. width: of all threads' bytes. */
+__device__ __forceinline__ void gb_copy_to_slot(const gb_combine_job &job, const gb_combine_place &at, const char *row,
+                                                uint32_t width, uint32_t slot, uint32_t call)
+{
+    const uint32_t first = at.part * width;
+    gb_begin_copy(gb_slot<false>(job, at, slot, call) + first, row, min(width, job.at.row_bytes - first));
+}
+
 /* Rows that this rank has of another's token. */
 template <enum gb_format Input, bool Tagged>
-__device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
+__device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, const gb_combine_place &at, uint32_t call,
+                                                 gb_combine_rows *kept)
 {
     const int32_t *row_of = job.row_of + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
     uint32_t sent = 0;
 #pragma unroll 1
     for (uint32_t first = 0; first < job.top_k; first += GB_COMBINE_AT_ONCE) {
+        char *slots = gb_slot<Tagged>(job, at, first, call);
         uint4 words[GB_COMBINE_AT_ONCE];
         int32_t row[GB_COMBINE_AT_ONCE];
 #pragma unroll
@@ -231,15 +251,28 @@ __device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, cons
         }
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (row[i] >= 0 && at.used)
+            if (row[i] >= 0)
                 words[i] = gb_load_row<Input>(job, row[i], at.column);
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
-            if (row[i] >= 0 && at.used) {
+            if (row[i] >= 0) {
                 const uint32_t word[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
-                gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, first + i, call),
-                                     at.column * (16 / gb_numbers<Input>), word, call);
+                if (Tagged && at.used)
+                    gb_put_tagged_words(job, slots + i * gb_slot_bytes<true>(job), at.column * (16 / gb_numbers<Input>),
+                                        word, call);
+                else if (!Tagged)
+                    *(uint4 *)(kept->row[i] + 16 * threadIdx.x) = words[i];
             }
+        if (Tagged)
+            continue;
+        gb_let_copy();
+        __syncthreads();
+#pragma unroll
+        for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
+            if (row[i] >= 0 && i % GB_COMBINE_WARPS == threadIdx.x / 32)
+                gb_copy_to_slot(job, at, kept->row[i], GB_COMBINE_BYTES, first + i, call);
+        gb_end_copies();
+        __syncthreads();
     }
     return sent;
 }
@@ -247,12 +280,25 @@ __device__ __forceinline__ uint32_t gb_send_rows(const gb_combine_job &job, cons
 /* Their sum. */
 template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ uint32_t gb_send_partial(const gb_combine_job &job, const gb_combine_place &at,
-                                                    uint32_t call)
+                                                    uint32_t call, gb_combine_rows *kept)
 {
+    constexpr uint32_t bytes = gb_numbers<Input> * 2;
     uint32_t word[gb_numbers<Input> / 2];
     const bool any = gb_partial<Input>(job, at, word);
-    if (any && at.used)
-        gb_put_words<Tagged>(job, gb_slot<Tagged>(job, at, job.link.rank, call), at.column * 2, word, call);
+    if constexpr (Tagged) {
+        if (any && at.used)
+            gb_put_tagged_words(job, gb_slot<true>(job, at, job.link.rank, call), at.column * 2, word, call);
+    } else if (any) {
+#pragma unroll
+        for (uint32_t i = 0; i < gb_numbers<Input> / 2; i++)
+            ((uint32_t *)(kept->row[0] + bytes * threadIdx.x))[i] = word[i];
+        gb_let_copy();
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            gb_copy_to_slot(job, at, kept->row[0], bytes * GB_COMBINE_THREADS, job.link.rank, call);
+            gb_end_copies();
+        }
+    }
     return any;
 }
 
@@ -275,39 +321,45 @@ __device__ __forceinline__ uint32_t gb_rank_of(const gb_combine_job &job, uint32
     return expert < job.experts ? min((uint32_t)job.placement[expert], job.link.ranks - 1) : job.link.ranks;
 }
 
-/* Rows of GB_COMBINE_AT_ONCE slots, from here or from where their ranks have sent them. row: of the slots, or what
- * gb_row_is says. */
-template <enum gb_format Input, bool Tagged>
+__device__ __forceinline__ void gb_two_pairs(const uint4 &four, uint2 *two)
+{
+    two[0] = make_uint2(four.x, four.y);
+    two[1] = make_uint2(four.z, four.w);
+}
+
+/* Rows of GB_COMBINE_AT_ONCE slots, from here or, once they are there, from where their ranks send them. row: of the
+ * slots, or what gb_row_is says. */
+template <enum gb_format Input, bool Tagged, class Await>
 __device__ __forceinline__ void gb_get_slots(const gb_combine_job &job, const gb_combine_place &at, uint32_t first,
                                              const int32_t (&row)[GB_COMBINE_AT_ONCE], uint32_t call,
-                                             uint2 (&two)[2 * GB_COMBINE_AT_ONCE])
+                                             const Await &await, uint2 (&two)[2 * GB_COMBINE_AT_ONCE])
 {
     const uint32_t byte = at.column * (16 / gb_numbers<Input>);
+    char *slots = gb_slot<Tagged>(job, at, first, call);
     const uint64_t *pair[2 * GB_COMBINE_AT_ONCE];
 #pragma unroll
     for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++) {
         pair[2 * i] = pair[2 * i + 1] = NULL;
-        char *slot = gb_slot<Tagged>(job, at, first + i, call);
-        uint4 four = make_uint4(0, 0, 0, 0);
         if (row[i] >= 0) {
-            four = gb_load_row<Input>(job, row[i], at.column);
+            gb_two_pairs(gb_load_row<Input>(job, row[i], at.column), &two[2 * i]);
         } else if (row[i] == GB_ROW_ELSEWHERE && Tagged) {
-            pair[2 * i] = gb_tagged_pair<4>(slot, byte);
+            pair[2 * i] = gb_tagged_pair<4>(slots + i * gb_slot_bytes<true>(job), byte);
             pair[2 * i + 1] = pair[2 * i] + job.at.row_bytes / 8;
-        } else if (row[i] == GB_ROW_ELSEWHERE) {
-            four = __ldcg((const uint4 *)(slot + byte)); /* written while this kernel ran: not by the read-only cache */
         }
-        two[2 * i] = make_uint2(four.x, four.y);
-        two[2 * i + 1] = make_uint2(four.z, four.w);
     }
+    await();
+#pragma unroll
+    for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
+        if (row[i] == GB_ROW_ELSEWHERE && !Tagged) /* written while this kernel ran: not by the read-only cache */
+            gb_two_pairs(__ldcg((const uint4 *)(gb_slot<Tagged>(job, at, first + i, call) + byte)), &two[2 * i]);
     if (Tagged)
         gb_get_tagged_pairs(job.link, pair, call, GB_AWAITS_ROWS, job.link.ranks, two);
 }
 
 /* y = fma(weight, row, y) in slot order. */
-template <enum gb_format Input, bool Tagged>
+template <enum gb_format Input, bool Tagged, class Await>
 __device__ __forceinline__ void gb_sum_slots(const gb_combine_job &job, const gb_combine_place &at, uint32_t call,
-                                             float (&y)[gb_numbers<Input>])
+                                             const Await &await, float (&y)[gb_numbers<Input>])
 {
     const float *weights = job.all_weights + ((size_t)at.rank * job.tokens + at.token) * job.top_k;
 #pragma unroll 1
@@ -320,7 +372,13 @@ __device__ __forceinline__ void gb_sum_slots(const gb_combine_job &job, const gb
             row[i] = gb_row_is(job, at.token, first + i);
             weight[i] = first + i < job.top_k ? __ldg(weights + first + i) : 0.0f;
         }
-        gb_get_slots<Input, Tagged>(job, at, first, row, call, two);
+        gb_get_slots<Input, Tagged>(
+            job, at, first, row, call,
+            [&] {
+                if (first == 0)
+                    await();
+            },
+            two);
 #pragma unroll
         for (uint32_t i = 0; i < GB_COMBINE_AT_ONCE; i++)
             if (row[i] != GB_ROW_NOWHERE) {
@@ -343,18 +401,20 @@ __device__ __forceinline__ bool gb_sends(const gb_combine_job &job, const uint32
 }
 
 /* The p[d] in rank order; of each node a sum in bf16, where nodes add up. */
-template <enum gb_format Input, bool Tagged>
+template <enum gb_format Input, bool Tagged, class Await>
 __device__ __forceinline__ void gb_sum_senders(const gb_combine_job &job, const gb_combine_place &at,
-                                               const uint32_t *ranks, uint32_t call, float (&y)[gb_numbers<Input>])
+                                               const uint32_t *ranks, uint32_t call, const Await &await,
+                                               float (&y)[gb_numbers<Input>])
 {
     const uint32_t of_node = job.accumulation == GB_AT_SENDER_NODE ? job.ranks_per_node : job.link.ranks;
     uint32_t own[gb_numbers<Input> / 2]; /* before anything is waited for */
     gb_partial<Input>(job, at, own);
+    await();
     for (uint32_t first = 0; first < job.link.ranks; first += of_node) {
         float sum[gb_numbers<Input>] = {};
         bool any = false;
         for (uint32_t d = first; d < min(first + of_node, job.link.ranks); d++) {
-            uint32_t word[gb_numbers<Input> / 2];
+            uint32_t word[gb_numbers<Input> / 2] = {};
             if (!gb_sends(job, ranks, d))
                 continue;
             any = true;
@@ -419,15 +479,17 @@ __device__ __forceinline__ void gb_receive_token(const gb_combine_job &job, cons
             ranks[threadIdx.x] = gb_rank_of(job, at.token, threadIdx.x);
         __syncthreads();
     }
-    if (!Tagged)
-        gb_await_token(job, at, ranks, call);
-    if (!at.used)
-        return;
+    const auto await = [&] {
+        if (!Tagged)
+            gb_await_token(job, at, ranks, call);
+    };
     float y[gb_numbers<Input>] = {};
     if (job.accumulation == GB_AT_RECEIVER)
-        gb_sum_slots<Input, Tagged>(job, at, call, y);
+        gb_sum_slots<Input, Tagged>(job, at, call, await, y);
     else
-        gb_sum_senders<Input, Tagged>(job, at, ranks, call, y);
+        gb_sum_senders<Input, Tagged>(job, at, ranks, call, await, y);
+    if (!at.used)
+        return;
     float4 *output = (float4 *)(job.output + (size_t)at.token * job.hidden + at.column);
 #pragma unroll
     for (uint32_t i = 0; i < gb_numbers<Input> / 4; i++)
@@ -437,12 +499,10 @@ __device__ __forceinline__ void gb_receive_token(const gb_combine_job &job, cons
 template <enum gb_format Input, bool Tagged>
 __device__ __forceinline__ void gb_send_token_rows(const gb_combine_job &job, const gb_combine_place &at, uint32_t call)
 {
-    const uint32_t sent = job.accumulation == GB_AT_RECEIVER ? gb_send_rows<Input, Tagged>(job, at, call)
-                                                             : gb_send_partial<Input, Tagged>(job, at, call);
-    if (Tagged || !sent)
-        return;
-    __syncthreads();
-    if (threadIdx.x == 0)
+    __shared__ gb_combine_rows kept;
+    const uint32_t sent = job.accumulation == GB_AT_RECEIVER ? gb_send_rows<Input, Tagged>(job, at, call, &kept)
+                                                             : gb_send_partial<Input, Tagged>(job, at, call, &kept);
+    if (!Tagged && sent && threadIdx.x == 0)
         gb_count((uint32_t *)(job.link.window[at.rank] + job.at.arrived) + gb_counter(job, at, call), sent);
 }
 
@@ -469,6 +529,7 @@ __global__ void __launch_bounds__(GB_COMBINE_THREADS, Tagged ? 2 : 7)
     gb_combine_kernel(const __grid_constant__ gb_combine_job job)
 {
     const gb_combine_place at = gb_place_of<Input>(job, blockIdx.x - 1);
+    gb_fetch_parameters(job);
     gb_wait_for_previous();
     gb_let_next_start();
     const uint32_t call = *gb_made(job.link, job.at.made) + 1;

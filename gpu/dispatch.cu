@@ -15,24 +15,19 @@ size_t aligned(size_t bytes)
 /* Rows that go tagged. Few rows are there sooner that way; of many, it fills the link while counts travel. */
 uint32_t early_rows(const struct gb_exchange *x)
 {
-    constexpr uint32_t most = 64;
+    constexpr uint32_t most = 16;
     return x->tokens * x->top_k < most ? x->tokens * x->top_k : most;
 }
 
 /* Blocks for each token's columns: enough to use all multiprocessors for few tokens, and not too many for many. */
 void cut_tokens(const struct gb_exchange *x, struct gb_dispatch_layout *at)
 {
-    constexpr uint32_t least = 128, most_blocks = 256;
-    const uint32_t pieces = x->hidden / 8;
-    const uint32_t blocks = x->tokens < most_blocks ? most_blocks / x->tokens : 1;
-    const uint32_t even = (pieces + blocks - 1) / blocks, wanted = even < least ? least : even;
+    constexpr uint32_t fewest = 128, most_blocks = 128; /* threads of a block; blocks of few tokens */
+    const uint32_t pieces = x->hidden / 8, whole = (pieces + GB_DISPATCH_THREADS - 1) / GB_DISPATCH_THREADS;
+    const uint32_t parts = most_blocks / x->tokens > whole ? most_blocks / x->tokens : whole;
+    const uint32_t even = (pieces + parts - 1) / parts, wanted = even < fewest ? fewest : even;
     at->part_pieces = (wanted + 31) / 32 * 32; /* a scale's block is in one part */
     at->parts = (pieces + at->part_pieces - 1) / at->part_pieces;
-}
-
-unsigned dispatch_threads(const struct gb_dispatch_layout *at)
-{
-    return at->part_pieces < GB_DISPATCH_THREADS ? at->part_pieces : GB_DISPATCH_THREADS;
 }
 
 } // namespace
@@ -49,7 +44,7 @@ struct gb_dispatch_layout gb_cuda_dispatch_layout(const struct gb_exchange *x, u
     at.early = early_rows(x);
     at.early_words = (at.code_bytes / 4 + at.row_scales + 1 + 1) / 2 * 2; /* rows begin at multiples of 16 bytes */
     cut_tokens(x, &at);
-    const uint32_t words = 2 * GB_DISPATCH_PAIRS * dispatch_threads(&at);
+    const uint32_t words = 2 * GB_DISPATCH_PAIRS * at.part_pieces;
     const uint32_t pieces = (x->ranks - 1) * at.early * ((at.early_words + words - 1) / words);
     at.receivers = pieces < most_receivers ? pieces : most_receivers;
     at.blocks = GB_DISPATCH_OTHERS + x->tokens * at.parts + at.receivers;
@@ -68,12 +63,10 @@ enum gb_status gb_cuda_dispatch_launch(const struct gb_dispatch_job *job, void *
 {
     const struct gb_dispatch_layout *at = &job->at;
     const uint32_t slots = job->tokens * job->top_k;
-    const size_t shared = job->experts * (sizeof(uint32_t) + sizeof(uint16_t)) +
-                          (slots <= GB_DISPATCH_STAGED ? slots * sizeof(int32_t) : 0);
+    const size_t shared = (job->experts + (slots < GB_DISPATCH_STAGED ? slots : GB_DISPATCH_STAGED)) * sizeof(uint32_t);
     const gb_quantiser &rules = job->q.quantiser, choices = gb_deepep_choices(rules);
     const auto kernel = !rules.element                                ? gb_dispatch_kernel<GB_ROWS_BF16>
                         : memcmp(&rules, &choices, sizeof rules) == 0 ? gb_dispatch_kernel<GB_ROWS_DEEPEP>
                                                                       : gb_dispatch_kernel<GB_ROWS_BY_RULES>;
-    return gb_cuda_launch_early("dispatch", kernel, dim3(at->blocks), dispatch_threads(at), shared, stream, error,
-                                *job);
+    return gb_cuda_launch_early("dispatch", kernel, dim3(at->blocks), at->part_pieces, shared, stream, error, *job);
 }

@@ -24,7 +24,7 @@ struct gb_dispatch_layout {
     uint32_t row_scales;              /* of a row */
     uint32_t early;                   /* rows of a sender's private buffer */
     uint32_t early_words;             /* tagged words of its rows: codes, scales one by one, the route */
-    uint32_t parts, part_pieces;      /* blocks for a token, and 8 columns each so often */
+    uint32_t parts, part_pieces;      /* blocks for a token, and their threads, of 8 columns each */
     uint32_t receivers, blocks;       /* blocks that bring private rows to their places; all blocks */
     size_t made;                      /* [blocks], calls that each has ended */
     size_t totals;                    /* tagged [2, ranks, ranks], of each sender its routes to each receiver */
@@ -56,15 +56,9 @@ enum gb_status gb_cuda_dispatch_launch(const struct gb_dispatch_job *job, void *
 #ifdef __CUDACC__
 
 constexpr uint32_t GB_DISPATCH_THREADS = 512;
-constexpr uint32_t GB_DISPATCH_STAGED = 4096; /* ids that shared memory has room for */
-constexpr uint32_t GB_DISPATCH_PAIRS = 4;     /* of tagged words that a thread has under way */
-
-/* What a block needs of the routing, in shared memory. */
-struct gb_dispatch_routing {
-    uint32_t *histogram; /* [experts], of the block of counts */
-    uint16_t *placed;    /* [experts], the placement */
-    const int32_t *ids;  /* [tokens, top_k]; where they are too many, in device memory */
-};
+constexpr uint32_t GB_DISPATCH_STAGED = 4096; /* routes that shared memory has room for */
+constexpr uint32_t GB_DISPATCH_PAIRS = 2;     /* of tagged words that a thread has under way */
+constexpr uint32_t GB_DISPATCH_EXPERT = 16;   /* bits of an expert in the order of dispatch */
 
 /* A row in a private buffer, or its place. */
 struct gb_early_target {
@@ -122,19 +116,51 @@ __device__ __forceinline__ void gb_for_totals(const gb_dispatch_job &job, uint32
     __syncthreads();
 }
 
-/* The routes of this rank to every rank: by receiver, which others wait for; then by expert. */
-static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, const gb_dispatch_routing &routing,
+/* Where a route is in the order of dispatch: by receiver, then by expert; UINT32_MAX: nowhere, its slot is empty. */
+__device__ __forceinline__ uint32_t gb_order_of(const gb_dispatch_job &job, uint32_t route)
+{
+    const uint32_t expert = (uint32_t)__ldg(job.ids + route);
+    return expert < job.experts
+               ? min((uint32_t)__ldg(job.placement + expert), job.link.ranks - 1) << GB_DISPATCH_EXPERT | expert
+               : UINT32_MAX;
+}
+
+/* The same of a route that may be in shared memory: the first ones are. */
+__device__ __forceinline__ uint32_t gb_order_at(const gb_dispatch_job &job, const uint32_t *orders, uint32_t route)
+{
+    return route < GB_DISPATCH_STAGED ? orders[route] : gb_order_of(job, route);
+}
+
+/* orders: [min(tokens * top_k, GB_DISPATCH_STAGED)], in shared memory. Nothing has been waited for before. */
+__device__ __forceinline__ void gb_load_orders(const gb_dispatch_job &job, uint32_t *orders, gb_dispatch_shared *shared)
+{
+    const uint32_t routes = min(job.tokens * job.top_k, GB_DISPATCH_STAGED);
+#pragma unroll 2
+    for (uint32_t r = threadIdx.x; r < routes; r += blockDim.x)
+        orders[r] = gb_order_of(job, r);
+    for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
+        shared->first[r] = shared->routes[r] = shared->counted[r] = 0;
+}
+
+/* The routes of this rank to every rank: by receiver, which others wait for; then by expert. memory: of the kernel. */
+static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, uint32_t *memory,
                                    gb_dispatch_shared *shared)
 {
     const uint32_t routes = job.tokens * job.top_k, lane = threadIdx.x % 32;
+    uint32_t *histogram = memory + min(routes, GB_DISPATCH_STAGED);
+    gb_load_orders(job, memory, shared);
+    for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
+        histogram[e] = 0;
+    __syncthreads();
     for (uint32_t first = threadIdx.x - lane; first < routes; first += blockDim.x) {
-        const uint32_t e = first + lane < routes ? (uint32_t)routing.ids[first + lane] : UINT32_MAX;
-        const uint32_t receiver = e < job.experts ? routing.placed[e] : UINT32_MAX;
+        const uint32_t order = first + lane < routes ? gb_order_at(job, memory, first + lane) : UINT32_MAX;
+        const uint32_t receiver = order >> GB_DISPATCH_EXPERT;
         const uint32_t alike = __match_any_sync(0xFFFFFFFFu, receiver);
-        if (e < job.experts && (alike & ((1u << lane) - 1)) == 0)
+        if (order == UINT32_MAX)
+            continue;
+        if ((alike & ((1u << lane) - 1)) == 0)
             atomicAdd(&shared->routes[receiver], (uint32_t)__popc(alike));
-        if (e < job.experts)
-            atomicAdd(&routing.histogram[e], 1u);
+        atomicAdd(&histogram[order % (1u << GB_DISPATCH_EXPERT)], 1u);
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < job.link.ranks * job.link.ranks; i += blockDim.x) {
@@ -144,40 +170,33 @@ static __device__ void gb_announce(const gb_dispatch_job &job, uint32_t call, co
     }
     for (uint32_t rank = 0; rank < job.link.ranks; rank++)
         for (uint32_t e = threadIdx.x; e < job.experts; e += blockDim.x)
-            gb_put_tagged(gb_counts_of(job, rank, job.link.rank, call) + e, routing.histogram[e], call);
-}
-
-/* The number of a route in the order of dispatch, but for routes of one expert; UINT32_MAX: of an empty slot. */
-__device__ __forceinline__ uint32_t gb_order_of(const gb_dispatch_job &job, const gb_dispatch_routing &routing,
-                                                uint32_t expert)
-{
-    return expert < job.experts ? routing.placed[expert] * job.experts + expert : UINT32_MAX;
+            gb_put_tagged(gb_counts_of(job, rank, job.link.rank, call) + e, histogram[e], call);
 }
 
 /* Of each slot of a token, how many of the routes to the same receiver come before it: by expert, then in their own
- * order. Lane s of a warp has the s'th slot, and every warp its share of all routes. Into shared->index, zero before.
- */
-__device__ __forceinline__ void gb_find_places(const gb_dispatch_job &job, uint32_t token,
-                                               const gb_dispatch_routing &routing, gb_dispatch_shared *shared)
+ * order. A warp a slot. */
+__device__ __forceinline__ void gb_find_places(const gb_dispatch_job &job, uint32_t token, const uint32_t *orders,
+                                               gb_dispatch_shared *shared)
 {
-    const uint32_t routes = job.tokens * job.top_k, lane = threadIdx.x % 32, route = token * job.top_k + lane;
-    const uint32_t expert = lane < job.top_k ? (uint32_t)routing.ids[route] : UINT32_MAX;
-    const uint32_t order = gb_order_of(job, routing, expert);
-    uint32_t before = 0;
-    for (uint32_t first = threadIdx.x - lane; first < routes; first += blockDim.x) {
-        const uint32_t r = first + lane;
-        const uint32_t other = r < routes ? gb_order_of(job, routing, (uint32_t)routing.ids[r]) : UINT32_MAX;
+    const uint32_t routes = job.tokens * job.top_k;
+#pragma unroll 1
+    for (uint32_t slot = threadIdx.x / 32; slot < job.top_k; slot += blockDim.x / 32) {
+        const uint32_t route = token * job.top_k + slot, mine = gb_order_at(job, orders, route);
+        const uint32_t expert = mine % (1u << GB_DISPATCH_EXPERT), receiver = mine - expert;
+        const auto comes_before = [&](uint32_t r, uint32_t order) {
+            return order - receiver < expert + (r < route); /* of others the difference is larger than any expert */
+        };
+        uint32_t before = 0, r = threadIdx.x % 32;
 #pragma unroll 4
-        for (uint32_t s = 0; s < job.top_k; s++) {
-            const uint32_t mine = __shfl_sync(0xFFFFFFFFu, order, (int)s);
-            const uint32_t least = __shfl_sync(0xFFFFFFFFu, order - expert, (int)s);
-            const bool earlier = other >= least && (other < mine || (other == mine && r < token * job.top_k + s));
-            const uint32_t all = __ballot_sync(0xFFFFFFFFu, earlier);
-            before += lane == s ? (uint32_t)__popc(all) : 0;
-        }
+        for (; r < min(routes, GB_DISPATCH_STAGED); r += 32)
+            before += comes_before(r, orders[r]);
+#pragma unroll 1
+        for (; r < routes; r += 32)
+            before += comes_before(r, gb_order_of(job, r));
+        before = __reduce_add_sync(0xFFFFFFFFu, before);
+        if (threadIdx.x % 32 == 0)
+            shared->index[slot] = before;
     }
-    if (before && expert < job.experts)
-        atomicAdd(&shared->index[lane], before);
 }
 
 /* What travels as a row. */
@@ -206,6 +225,7 @@ __host__ __device__ __forceinline__ gb_quantiser gb_deepep_choices(gb_quantiser 
     rules.element_nan = GB_NAN_IS_NAN;
     rules.zero_sign = GB_ZERO_KEEPS_SIGN;
     rules.flush_subnormals = 0;
+    rules.block_columns = 128;
     return rules;
 }
 
@@ -329,21 +349,21 @@ __device__ __forceinline__ void gb_send_early(const gb_dispatch_job &job, const 
 }
 
 /* Which of the token's rows go early and which to their places, but for where their regions begin. A lane a slot. */
-__device__ __forceinline__ void gb_sort_slots(const gb_dispatch_job &job, const gb_dispatch_routing &routing,
-                                              uint32_t token, uint32_t call, gb_dispatch_shared *shared)
+__device__ __forceinline__ void gb_sort_slots(const gb_dispatch_job &job, const uint32_t *orders, uint32_t token,
+                                              uint32_t call, gb_dispatch_shared *shared)
 {
     const uint32_t slot = threadIdx.x, route = token * job.top_k + slot;
-    const uint32_t expert = slot < job.top_k ? (uint32_t)routing.ids[route] : UINT32_MAX;
-    const uint32_t receiver = expert < job.experts ? routing.placed[expert] : job.link.rank;
+    const uint32_t order = slot < job.top_k ? gb_order_at(job, orders, route) : UINT32_MAX;
+    const uint32_t receiver = order == UINT32_MAX ? job.link.rank : order >> GB_DISPATCH_EXPERT;
     const bool away = receiver != job.link.rank, early = away && shared->index[slot] < job.at.early;
     const uint32_t all_early = __ballot_sync(0xFFFFFFFFu, early), in_front = (1u << slot) - 1;
-    const uint32_t all_placed = __ballot_sync(0xFFFFFFFFu, expert < job.experts && !early);
+    const uint32_t all_placed = __ballot_sync(0xFFFFFFFFu, order != UINT32_MAX && !early);
     const uint32_t all_counted = __ballot_sync(0xFFFFFFFFu, away && !early);
     const uint32_t number = job.link.rank * job.tokens * job.top_k + route;
     if (early)
         shared->early[__popc(all_early & in_front)] = {
             gb_early_row(job, receiver, job.link.rank, shared->index[slot], call), number};
-    else if (expert < job.experts)
+    else if (order != UINT32_MAX)
         shared->placed[__popc(all_placed & in_front)] = {NULL, NULL, NULL, number, receiver, shared->index[slot]};
     if (away && !early)
         atomicAdd(&shared->counted[receiver], 1u);
@@ -490,69 +510,36 @@ static __device__ void gb_await_rows(const gb_dispatch_job &job, uint32_t call, 
     }
 }
 
-/* The routing into shared memory; nothing has been waited for before. memory: the dynamic part. */
-__device__ __forceinline__ gb_dispatch_routing gb_load_routing(const gb_dispatch_job &job, uint32_t *memory,
-                                                               gb_dispatch_shared *shared)
-{
-    int32_t *staged = (int32_t *)memory;
-    gb_dispatch_routing routing;
-    const uint32_t routes = job.tokens * job.top_k, ids = routes <= GB_DISPATCH_STAGED ? routes : 0;
-    routing.histogram = memory + ids;
-    routing.placed = (uint16_t *)(routing.histogram + job.experts);
-    routing.ids = ids ? staged : job.ids;
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < max(ids, job.experts); i += blockDim.x) {
-        const int32_t id = i < ids ? __ldg(job.ids + i) : 0, place = i < job.experts ? __ldg(job.placement + i) : 0;
-        if (i < ids)
-            staged[i] = id;
-        if (i < job.experts) {
-            routing.histogram[i] = 0;
-            routing.placed[i] = (uint16_t)min((uint32_t)place, job.link.ranks - 1);
-        }
-    }
-    for (uint32_t r = threadIdx.x; r < GB_CUDA_MAX_RANKS; r += blockDim.x)
-        shared->first[r] = shared->routes[r] = shared->counted[r] = 0;
-    if (threadIdx.x < GB_CUDA_MAX_TOP_K)
-        shared->index[threadIdx.x] = 0;
-    __syncthreads();
-    return routing;
-}
-
-/* memory: gb_load_routing's. */
+/* orders: gb_load_orders'. */
 template <enum gb_dispatch_rows Rows>
-static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t block, uint32_t call, uint32_t *memory,
-                                     gb_dispatch_shared *shared)
+static __device__ void gb_send_token(const gb_dispatch_job &job, uint32_t token, uint32_t part, uint32_t call,
+                                     uint32_t *orders, gb_dispatch_shared *shared)
 {
-    const uint32_t token = block / job.at.parts, part = block % job.at.parts;
     const uint4 *x = (const uint4 *)(job.x + (size_t)token * job.hidden);
-    const uint32_t begin = part * job.at.part_pieces, end = min(begin + job.at.part_pieces, job.hidden / 8);
-    uint4 values = make_uint4(0, 0, 0, 0); /* the thread's first, on their way while the block finds its places */
-    if (begin + threadIdx.x < end)
-        values = __ldg(x + begin + threadIdx.x);
-    const gb_dispatch_routing routing = gb_load_routing(job, memory, shared);
-    gb_find_places(job, token, routing, shared);
+    const uint32_t at = part * job.at.part_pieces + threadIdx.x;
+    const bool used = at < job.hidden / 8;
+    uint4 values = make_uint4(0, 0, 0, 0); /* on their way while the block finds its places */
+    if (used)
+        values = __ldg(x + at);
+    gb_load_orders(job, orders, shared);
+    __syncthreads();
+    gb_find_places(job, token, orders, shared);
     __syncthreads();
     if (threadIdx.x < 32)
-        gb_sort_slots(job, routing, token, call, shared);
+        gb_sort_slots(job, orders, token, call, shared);
     __syncthreads();
-    for (uint32_t start = begin; start < end; start += blockDim.x) {
-        const uint32_t at = start + threadIdx.x;
-        gb_row_piece piece = {};
-        if (start > begin && at < end)
-            values = __ldg(x + at);
-        if (at < end) {
-            piece = gb_make_piece<Rows>(job, values, at * 8);
-#pragma unroll 4
-            for (uint32_t i = 0; i < shared->early_count; i++)
-                gb_send_early(job, piece, shared->early[i], call);
-        }
-        if (start == begin)
-            gb_find_regions(job, call, shared);
-        if (at < end)
-#pragma unroll 4
-            for (uint32_t i = 0; i < shared->placed_count; i++)
-                gb_send_placed(job, piece, shared->placed[i]);
+    gb_row_piece piece = {};
+    if (used) {
+        piece = gb_make_piece<Rows>(job, values, at * 8);
+#pragma unroll 1
+        for (uint32_t i = 0; i < shared->early_count; i++)
+            gb_send_early(job, piece, shared->early[i], call);
     }
+    gb_find_regions(job, call, shared);
+    if (used)
+#pragma unroll 1
+        for (uint32_t i = 0; i < shared->placed_count; i++)
+            gb_send_placed(job, piece, shared->placed[i]);
     gb_count_rows(job, shared);
 }
 
@@ -565,13 +552,15 @@ __global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2)
 {
     extern __shared__ uint32_t memory[];
     __shared__ gb_dispatch_shared shared;
+    const uint32_t block = blockIdx.x - GB_DISPATCH_OTHERS, senders = job.tokens * job.at.parts;
+    const uint32_t token = block / job.at.parts, part = block % job.at.parts;
+    gb_fetch_parameters(job);
     gb_wait_for_previous();
     gb_let_next_start();
-    const uint32_t call = *gb_made(job.link, job.at.made) + 1, senders = job.tokens * job.at.parts;
-    const uint32_t block = blockIdx.x - GB_DISPATCH_OTHERS;
+    const uint32_t call = *gb_made(job.link, job.at.made) + 1;
     if (blockIdx.x == GB_DISPATCH_OF_COUNTS) {
         if (job.halves & GB_HALF_ANNOUNCE)
-            gb_announce(job, call, gb_load_routing(job, memory, &shared), &shared);
+            gb_announce(job, call, memory, &shared);
         if (job.halves & GB_HALF_RECEIVE)
             gb_bring_counts(job, call);
     } else if (blockIdx.x == GB_DISPATCH_OF_ROWS) {
@@ -579,7 +568,7 @@ __global__ void __launch_bounds__(GB_DISPATCH_THREADS, 2)
             gb_await_rows(job, call, &shared);
     } else if (block < senders) {
         if (job.halves & GB_HALF_SEND)
-            gb_send_token<Rows>(job, block, call, memory, &shared);
+            gb_send_token<Rows>(job, token, part, call, memory, &shared);
     } else if (job.halves & GB_HALF_RECEIVE) {
         gb_take_all_early(job, call, &shared, block - senders, job.at.receivers);
     }

@@ -4,8 +4,8 @@
  *
  * Every rank has a *window*, memory on its device that all ranks can write to. What a rank writes into another's window
  * is either *tagged* or *counted*. Tagged: 8 bytes hold 4 of the data and 4 of the call's number, and are written at
- * once, so that whoever reads the number has the data. Counted: plain stores, then, past a fence, an addition to a
- * counter that the other waits for. Tags cost twice the bytes and save the fence.
+ * once, so that whoever reads the number has the data. Counted: stores or bulk copies, then, past a fence, an addition
+ * to a counter that the other waits for. Tags cost twice the bytes and save the fence.
  *
  * Nothing is reset between calls. Numbers and counters only go up, and live in device memory, so a captured launch can
  * be replayed. Every block counts its own calls, which takes no word from another block. What a rank may write before
@@ -100,6 +100,17 @@ template <class Launch> enum gb_status gb_cuda_ranks_launch(const struct gb_cuda
 }
 
 #ifdef __CUDACC__
+
+/* A kernel's parameters are in no cache when it starts. Warps ask for their lines side by side, while the kernel in
+ * front may still run; one after the other, where each is first used, they would take microseconds. */
+template <class Job> __device__ __forceinline__ void gb_fetch_parameters(const Job &job)
+{
+    constexpr uint32_t line_words = 16;
+    uint32_t all = 0;
+    for (uint32_t i = threadIdx.x / 32 * line_words; i < sizeof job / 4; i += blockDim.x / 32 * line_words)
+        all |= ((const uint32_t *)&job)[i];
+    asm volatile("" ::"r"(all));
+}
 
 /* Calls that a block has ended: a word of its rank's window, which no other block reads. */
 __device__ __forceinline__ uint32_t *gb_made(const gb_cuda_link &link, size_t made)

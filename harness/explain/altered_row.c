@@ -56,42 +56,48 @@ void altered_free(struct altered *a)
     free(a->values);
 }
 
-/* A code or scale under an effect that takes none of another place. false: it does. */
-static bool alter_one(const struct finding *f, enum gb_format format, float own, float *made)
+/* Codes or scales of a row under an effect that takes none of another place. false: it does. */
+static bool alter_each(const struct finding *f, enum gb_format format, const float *own, uint32_t count, float *made)
 {
-    switch (f->effect) {
-    case FINDING_FACTOR:
-        *made = (float)f->amount * own;
-        return true;
-    case FINDING_CONSTANT:
-        *made = (float)f->amount;
-        return true;
-    case FINDING_SATURATE:
-        *made = fminf(fmaxf(own, (float)-f->amount), (float)f->amount);
-        return true;
-    case FINDING_READ:
-        *made = read_as(own, format, f->type);
-        return true;
-    case FINDING_POWER:
-        *made = power_of(own);
-        return true;
-    case FINDING_SQUARE:
-        *made = own * fabsf(own);
-        return true;
-    case FINDING_NEGATIVE:
-        *made = fabsf(own);
-        return true;
-    default:
-        return false;
-    }
+    const float amount = (float)f->amount;
+    for (uint32_t i = 0; i < count; i++)
+        switch (f->effect) {
+        case FINDING_FACTOR:
+            made[i] = amount * own[i];
+            break;
+        case FINDING_CONSTANT:
+            made[i] = amount;
+            break;
+        case FINDING_SATURATE:
+            made[i] = fminf(fmaxf(own[i], -amount), amount);
+            break;
+        case FINDING_READ:
+            made[i] = read_as(own[i], format, f->type);
+            break;
+        case FINDING_POWER:
+            made[i] = power_of(own[i]);
+            break;
+        case FINDING_SQUARE:
+            made[i] = own[i] * fabsf(own[i]);
+            break;
+        case FINDING_NEGATIVE:
+            made[i] = fabsf(own[i]);
+            break;
+        default:
+            return false;
+        }
+    return true;
 }
 
 /* Codes or scales of a row under the effect. other: the same of the row that the effect names. */
 static void alter(const struct altered *a, const float *own, const float *other, uint32_t count, float *made)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (!alter_one(a->finding, a->weights->format, own[i], &made[i]))
-            made[i] = other ? other[i] : own[a->from[i]];
+    if (alter_each(a->finding, a->weights->format, own, count, made))
+        return;
+    if (other)
+        memcpy(made, other, count * sizeof *made);
+    for (uint32_t i = 0; !other && i < count; i++)
+        made[i] = own[a->from[i]];
 }
 
 /* Whether the effect names another row, which. */
@@ -145,12 +151,16 @@ void altered_row(const struct altered *a, uint32_t expert, uint32_t row, double 
         alter(a, scales, other ? other_scales : NULL, a->blocks, new_scales);
     for (uint32_t k = 0; operand == FINDING_WEIGHTS && k < K; k++)
         new_codes[k] = codes[a->from[k]];
-    for (uint32_t b = 0, k = 0; b < a->blocks; b++)
-        for (; k < K && k < (b + 1) * block; k++) {
-            const double scale = (double)scales[b];
-            const double made = operand == FINDING_CODES    ? (double)new_codes[k] * scale
-                                : operand == FINDING_BLOCKS ? (double)codes[k] * (double)new_scales[b]
-                                                            : (double)new_codes[k] * (double)scales[a->from[k] / block];
-            added[k] = a->taken[k] ? (made - (double)codes[k] * scale) * global : 0.0;
-        }
+    for (uint32_t b = 0, k = 0; b < a->blocks; b++) {
+        const uint32_t end = K < (b + 1) * block ? K : (b + 1) * block;
+        const double scale = (double)scales[b];
+        for (; operand == FINDING_CODES && k < end; k++)
+            added[k] = ((double)new_codes[k] * scale - (double)codes[k] * scale) * global;
+        for (; operand == FINDING_BLOCKS && k < end; k++)
+            added[k] = ((double)codes[k] * (double)new_scales[b] - (double)codes[k] * scale) * global;
+        for (; k < end; k++)
+            added[k] = ((double)new_codes[k] * (double)scales[a->from[k] / block] - (double)codes[k] * scale) * global;
+    }
+    for (uint32_t k = 0; k < K; k++)
+        added[k] = a->taken[k] ? added[k] : 0.0;
 }

@@ -15,6 +15,8 @@
  * for its ends to be looked for. */
 #define WORTH_REFINING 0.2
 enum { STEP = 16, LONGEST_PERIOD = 32, MOST_BLOCKS = 64, FEW_SAMPLES = 64 };
+/* Sums that are added up side by side, so that none waits for another. */
+enum { ABREAST = 4 };
 
 /* Of some slots of the worst token: what elements 0 .. i - 1 add to the samples, [elements + 1, samples], and how much
  * of that is along the errors, in units of their squares, [elements + 1]. */
@@ -66,31 +68,46 @@ static void sum_along(struct prefix *y)
     }
 }
 
+/* Adds what elements 0 .. i - 1 come to, for `count` samples from j on. rows: [intermediate] of each; operand:
+ * [intermediate]. */
+static void add_prefixes(const struct prefix *y, uint32_t j, uint32_t count, double weight,
+                         const double *const rows[ABREAST], const double *operand)
+{
+    double total[ABREAST] = {0.0};
+    for (size_t i = 0; i < y->elements; i++)
+        for (uint32_t k = 0; k < count; k++) {
+            total[k] += weight * rows[k][i] * operand[i];
+            y->sums[(i + 1) * y->samples + j + k] += total[k];
+        }
+}
+
 /* What each element of the pair's operand, changed as q->operand has it, adds; of FINDING_DOWN each column of K. */
 static void add_pair(struct search *q, const struct finding *f, size_t pair, struct prefix *y)
 {
     const struct stages *s = &q->s;
     const size_t I = s->intermediate;
     const double *own = s->requant + pair * I, *made = q->operand + pair * I;
-    double *added = malloc(I * sizeof *added);
+    double *room = malloc((ABREAST + 1) * I * sizeof *room), *change = room + ABREAST * I;
     struct altered altered = {0};
     const bool is_down = f->stage == FINDING_DOWN;
     const double *down = is_down || s->ids[pair] < 0 ? NULL : search_down_of(q, (uint32_t)s->ids[pair]);
-    bool good = added && (!is_down || altered_new(&q->w->trace.arguments.down, f, &altered));
-    for (uint32_t j = 0; good && s->ids[pair] >= 0 && q->status == GB_OK && j < y->samples; j++) {
-        const uint32_t sample = sample_of(q, y, j);
-        const double *row = is_down ? added : down + (size_t)sample * I;
-        double total = 0.0;
-        if (is_down)
-            altered_row(&altered, (uint32_t)s->ids[pair], q->column[sample], added);
-        for (size_t i = 0; i < I; i++) {
-            total += s->weights[pair] * row[i] * (is_down ? own[i] : made[i] - own[i]);
-            y->sums[(i + 1) * y->samples + j] += total;
+    bool good = room && (!is_down || altered_new(&q->w->trace.arguments.down, f, &altered));
+    for (size_t i = 0; good && !is_down && i < I; i++)
+        change[i] = made[i] - own[i];
+    for (uint32_t j = 0; good && s->ids[pair] >= 0 && q->status == GB_OK && j < y->samples; j += ABREAST) {
+        const double *rows[ABREAST];
+        const uint32_t count = y->samples - j < ABREAST ? y->samples - j : ABREAST;
+        for (uint32_t k = 0; k < count; k++) {
+            const uint32_t sample = sample_of(q, y, j + k);
+            rows[k] = is_down ? room + k * I : down + (size_t)sample * I;
+            if (is_down)
+                altered_row(&altered, (uint32_t)s->ids[pair], q->column[sample], room + k * I);
         }
+        add_prefixes(y, j, count, s->weights[pair], rows, is_down ? own : change);
     }
     if (!good)
         q->status = gb_fail(q->error, GB_ENOMEM, "no memory for rows of down_proj");
-    free(added);
+    free(room);
     altered_free(&altered);
 }
 
@@ -99,9 +116,10 @@ static double rate_multiple(const struct prefix *y, uint32_t first, uint32_t las
 {
     const double *low = y->sums + (size_t)first * y->samples, *high = y->sums + (size_t)last * y->samples;
     const double along = y->along[last] - y->along[first];
-    double squares = 0.0;
+    double sum[ABREAST] = {0.0};
     for (uint32_t j = 0; j < y->samples; j++)
-        squares += (high[j] - low[j]) * (high[j] - low[j]);
+        sum[j % ABREAST] += (high[j] - low[j]) * (high[j] - low[j]);
+    const double squares = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     return squares > 0.0 ? along * along * y->all / squares : 0.0;
 }
 
@@ -110,16 +128,16 @@ static double rate_range(const struct prefix *y, uint32_t first, uint32_t last, 
 {
     const double *low = y->sums + (size_t)first * y->samples, *high = y->sums + (size_t)last * y->samples;
     const double along = y->along[last] - y->along[first];
-    double left = 0.0;
+    double left[ABREAST] = {0.0};
     if (y->linear)
         return fmax(rate_multiple(y, first, last), least);
     if (!(along * (2.0 - along) > least)) /* which leaves nothing but what is along the errors */
         return least;
     for (uint32_t j = 0; j < y->samples; j++) {
         double rest = y->errors[j] - (high[j] - low[j]);
-        left += rest * rest;
+        left[j % ABREAST] += rest * rest;
     }
-    return fmax(1.0 - left / y->all, least);
+    return fmax(1.0 - ((left[0] + left[1]) + (left[2] + left[3])) / y->all, least);
 }
 
 static double find_range(const struct prefix *y, struct finding_axis *axis)

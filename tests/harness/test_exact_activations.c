@@ -136,7 +136,7 @@ static void orders_agree(void **state)
     static const struct gb_shape shapes[] = {{8, 128, 32, 8, 2}, {4, 384, 128, 6, 3}, {3, 672, 96, 4, 4}};
     (void)state;
     for (int c = 0; c < CONTRACTS; c++)
-        for (int s = sparse > 1 ? c % 2 : 0; s < 3; s += sparse > 1 ? 2 : 1)
+        for (int s = sparse > 1 ? c % 2 : 0; s<3; s += sparse> 1 ? 2 : 1)
             all_orders_agree(&shapes[s], &contracts[c], s == 2 ? "holes" : "uniform", 1 + (uint64_t)s,
                              sparse * (3 + 4 * s));
 }
@@ -180,8 +180,8 @@ static bool can_be(const struct contract *c, enum mistake m, bool x)
     }
 }
 
-/* Every mistake fails by this check; without the whole sweep half of the first contract's and a fifth of the others' are made. The whole one prints
- * how many pass all others. */
+/* Every mistake fails by this check; without the whole sweep half of the first contract's and a fifth of the others'
+ * are made. The whole one prints how many pass all others. */
 static void mistakes_are_seen(void **state)
 {
     /* The first is long: of 65,536 elements a few show a division. */
