@@ -255,10 +255,11 @@ static void append_place(struct explanation *e)
 static void append_untried(const struct diagnosis *w, struct explanation *e)
 {
     size_t used = strlen(e->text);
-    if (w->untried && used < sizeof e->text)
+    const uint32_t untried = w->searched.untried_bugs;
+    if (untried && used < sizeof e->text)
         snprintf(e->text + used, sizeof e->text - used,
                  "; %u of %u known bugs were not tried, which would take long: --minimise makes the problem small",
-                 w->untried, w->tried + w->untried);
+                 untried, w->searched.known_bugs + untried);
 }
 
 /* How many candidates explain as well as the first, which counts. */
@@ -320,6 +321,7 @@ static struct explanation *conclude(const struct diagnosis *w, const struct caus
         return NULL;
     }
     e->layer = w->layer;
+    e->searched = w->searched;
     for (; e->found_count < causes->count; e->found_count++) {
         const struct finding *found = &causes->of[e->found_count];
         struct finding_frame frame = causes_frame(w, found);

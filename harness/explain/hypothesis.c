@@ -35,8 +35,8 @@ bool diagnosis_afford(struct diagnosis *w)
     double products = 3.0 * w->tokens * s->top_k * (double)s->hidden * (double)s->intermediate;
     bool can = products <= w->affordable;
     w->affordable -= can ? products : 0.0;
-    w->tried += can;
-    w->untried += !can;
+    w->searched.known_bugs += can;
+    w->searched.untried_bugs += !can;
     return can;
 }
 

@@ -68,7 +68,7 @@ struct diagnosis {
     char contract[64];              /* the kind of try_contract's candidate, and */
     enum gb_format activations;     /* what it would take */
     double affordable;              /* products that are left for trying known bugs */
-    uint32_t tried, untried;        /* how many were, and how many were not */
+    struct searched searched;
     struct candidate candidates[MOST_CANDIDATES];
     uint32_t count;
 };

@@ -142,6 +142,7 @@ void search_verify(struct search *q, const struct finding *f)
         (f->effect == FINDING_TOKEN && f->tokens.kind == AXIS_LIST)) /* rows that others name better */
         return;
     q->work += search_products(q, f->stage, q->s.pairs, q->w->width);
+    q->w->searched.findings++;
     q->status = stages_plant(&q->s, f, q->w->faulty, q->error);
     if (q->status != GB_OK)
         return;

@@ -123,6 +123,7 @@ enum gb_status structure_search(struct diagnosis *w, double products, struct str
     if (q.status == GB_OK && many && !is_settled(&q) && !w->given)
         search_each_range(&q);
     *best = q.best;
+    w->searched.products += q.work;
     search_free(&q);
     return q.status;
 }

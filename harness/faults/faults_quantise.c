@@ -155,33 +155,23 @@ static bool product_otherwise(struct gb_quantisation *q)
 
 /* Mistaken inputs. */
 
-static bool swapped(uint16_t *values, const struct gb_quantisation *q)
+static bool swapped(const uint16_t *right, uint16_t *values, const struct gb_quantisation *q)
 {
     for (size_t row = 0; row < q->rows && gb_quantisation_gated(q); row++)
-        for (uint32_t c = 0; c < q->columns; c++) {
-            uint16_t *gate = &values[row * q->input_columns + c], *up = gate + q->columns, kept = *gate;
-            *gate = *up;
-            *up = kept;
-        }
+        for (uint32_t c = 0; c < q->input_columns; c++)
+            values[row * q->input_columns + c] = right[row * q->input_columns + (c + q->columns) % q->input_columns];
     return gb_quantisation_gated(q);
 }
 
 /* Gate and up of a column side by side, as some layouts have them. */
-static bool interleaved(uint16_t *values, const struct gb_quantisation *q)
+static bool interleaved(const uint16_t *right, uint16_t *values, const struct gb_quantisation *q)
 {
-    size_t bytes = sizeof *values * q->input_columns;
-    uint16_t *row = gb_quantisation_gated(q) ? malloc(bytes) : NULL;
-    for (size_t r = 0; row && r < q->rows; r++) {
-        uint16_t *at = values + r * q->input_columns;
-        memcpy(row, at, bytes);
+    for (size_t row = 0; row < q->rows && gb_quantisation_gated(q); row++)
         for (uint32_t c = 0; c < q->columns; c++) {
-            at[c] = row[2 * c];
-            at[q->columns + c] = row[2 * c + 1];
+            values[row * q->input_columns + c] = right[row * q->input_columns + 2 * c];
+            values[row * q->input_columns + q->columns + c] = right[row * q->input_columns + 2 * c + 1];
         }
-    }
-    bool done = row != NULL;
-    free(row);
-    return done;
+    return gb_quantisation_gated(q);
 }
 
 /* bf16 read as fp16, or the other way round. */
@@ -401,32 +391,33 @@ static bool amax_signed(struct quantised *r)
     return r->asked->quantiser.bound == GB_BOUND_NONE && for_blocks(r, largest_with_sign);
 }
 
-/* Every scale from another place. */
-static bool move_scales(struct quantised *r, uint32_t rows_on, uint32_t blocks_on)
+/* Along each row or column of scales those of the next place; the last place has the first one's. */
+static bool move_scales(struct quantised *r, bool along_row)
 {
-    const struct gb_quantisation *q = r->asked;
-    size_t each = q->quantiser.scale == GB_SCALE_FP32 ? sizeof(float) : 1;
-    size_t bytes = (size_t)q->rows * blocks_of(r) * each;
-    uint8_t *clean = malloc(bytes), *scales = r->scales;
-    if (!clean)
-        return false;
-    memcpy(clean, scales, bytes);
-    for (uint32_t row = 0; row < q->rows; row++)
-        for (uint32_t b = 0; b < blocks_of(r); b++)
-            memcpy(scales + scale_at(r, row, b) * each,
-                   clean + scale_at(r, (row + rows_on) % q->rows, (b + blocks_on) % blocks_of(r)) * each, each);
-    free(clean);
-    return true;
+    const uint32_t rows = r->asked->rows, blocks = blocks_of(r), lines = along_row ? rows : blocks;
+    const uint32_t places = along_row ? blocks : rows;
+    size_t bytes = r->asked->quantiser.scale == GB_SCALE_FP32 ? sizeof(float) : 1;
+    uint8_t *scales = r->scales, first[sizeof(float)];
+    for (uint32_t line = 0; line < lines; line++) {
+        memcpy(first, scales + scale_at(r, along_row ? line : 0, along_row ? 0 : line) * bytes, bytes);
+        for (uint32_t i = 0; i < places; i++) {
+            uint8_t *at = scales + scale_at(r, along_row ? line : i, along_row ? i : line) * bytes;
+            bool last = i + 1 == places;
+            size_t next = last ? 0 : scale_at(r, along_row ? line : i + 1, along_row ? i + 1 : line) * bytes;
+            memcpy(at, last ? first : scales + next, bytes);
+        }
+    }
+    return places > 1;
 }
 
 static bool scales_next_block(struct quantised *r)
 {
-    return blocks_of(r) > 1 && move_scales(r, 0, 1);
+    return move_scales(r, true);
 }
 
 static bool scales_next_row(struct quantised *r)
 {
-    return r->asked->rows > 1 && move_scales(r, 1, 0);
+    return move_scales(r, false);
 }
 
 static bool nibbles(struct quantised *r)
@@ -534,8 +525,7 @@ enum gb_status quantise_fault_run(const struct quantise_fault *fault, const stru
         values = malloc(bytes);
         if (!values)
             return gb_fail(error, GB_ENOMEM, "no memory for %u rows", rows);
-        memcpy(values, f->values, bytes);
-        applies = fault->input(values, &asked);
+        applies = fault->input(f->values, values, &asked);
     }
     if (applies)
         status = quantise_as(&asked, values ? values : f->values, outputs, error);

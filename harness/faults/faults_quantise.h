@@ -18,10 +18,11 @@ struct quantised {
 struct quantise_fault {
     const char *name;                          /* what the kernel does */
     bool (*change)(struct gb_quantisation *q); /* what is asked; false: it has nothing to be mistaken about */
-    bool (*input)(uint16_t *values, const struct gb_quantisation *q); /* what is read */
-    bool (*spoil)(struct quantised *results);                         /* or the results */
-    bool must_catch;                                                  /* no check may let it pass */
-    const char *modelled_on;                                          /* the public bug, or what makes it likely */
+    /* [rows, input_columns] what is read in place of what is right */
+    bool (*input)(const uint16_t *right, uint16_t *values, const struct gb_quantisation *q);
+    bool (*spoil)(struct quantised *results); /* or the results */
+    bool must_catch;                          /* no check may let it pass */
+    const char *modelled_on;                  /* the public bug, or what makes it likely */
 };
 
 const struct quantise_fault *quantise_faults(size_t *count);

@@ -159,6 +159,12 @@ struct explained {
     double explains; /* the share of the squared error */
 };
 enum { MOST_SHOWN = 5 };
+/* How much was looked at before something was named, or nothing. */
+struct searched {
+    uint32_t findings; /* of structure, computed in all tokens */
+    double products;   /* multiplications that the search for structure took, as it counts them */
+    uint32_t known_bugs, untried_bugs;
+};
 struct explanation {
     uint32_t layer;
     struct explained best;         /* the name is empty where no known bug fits */
@@ -170,6 +176,7 @@ struct explanation {
     uint32_t also_count;
     struct explained shown[MOST_SHOWN]; /* the best ones */
     uint32_t shown_count;
+    struct searched searched;       /* of layers */
     char tokens[128], columns[128]; /* where the error is confined, in words; "": it is not */
     int32_t expert;                 /* -1: not to one */
     char text[768];                 /* all of it in a line */

@@ -23,7 +23,7 @@ struct field {
 
 static const struct field fields[] = {
     {AT(global), CHOICE, {GB_GLOBAL_ENCODE, GB_GLOBAL_ENCODE_RECIPROCAL}, {"largest/A", "largest*(1/A)"}, 2},
-    {AT(amax_start), NUMBER, {0, 1e-10f, 1e-6f, 1e-4f}, {0}, 4},
+    {AT(amax_start), NUMBER, {0, 1e-10f, 0x1.b8p-34f, 1e-6f, 1e-4f}, {0}, 5}, /* and bf16(1e-10) */
     {AT(amax_nan), CHOICE, {0, 1, 2}, {"drops-nan", "propagates-nan", "nan-if-all-are"}, 3},
     {AT(ratio),
      CHOICE,
@@ -47,8 +47,8 @@ static const struct field fields[] = {
     {AT(mantissa_bits), COUNT, {1, 2, 3}, {0}, 3},
     {AT(scale_min), BYTE, {0, 1, 8}, {0}, 3},
     {AT(scale_max), BYTE, {0, 0x77}, {0}, 2},
-    {AT(scale_if_zero), BYTE, {0, 1, 0x38}, {0}, 3},
-    {AT(scale_infinity), BYTE, {0, 0xFF}, {0}, 2},
+    {AT(scale_if_zero), BYTE, {0, 1, 0x20, 0x38}, {0}, 4},
+    {AT(scale_infinity), BYTE, {0, 0xFE, 0xFF}, {0}, 3},
     {AT(scale_nan), BYTE, {0, 0x7E, 0xFE}, {0}, 3},
     {AT(quotient),
      CHOICE,
@@ -57,7 +57,7 @@ static const struct field fields[] = {
      {"x/s", "x*(1/s)", "x*2^(127-code)", "x*(M/a)", "x/(s*d)", "x/(s/G)", "x*(1/(s*(1/G)))", "x*(G/s)", "x*((1/d)/s)"},
      9},
     {AT(multiplier_max), NUMBER, {0, FLT_MAX, 448 * 512.0f}, {0}, 3},
-    {AT(multiplier_lowest), NUMBER, {0, 1}, {0}, 2},
+    {AT(multiplier_lowest), NUMBER, {0, 1, 0x1p126f}, {0}, 3},
     {AT(zero_multiplier), CHOICE, {0, 1, 2, 3}, {"never", "if-amax-is", "if-ratio-is", "if-scale-is"}, 4},
     {AT(intermediate), CHOICE, {0, 1, 2}, {"fp32", "bf16", "fp16"}, 3},
     {AT(rounding), CHOICE, {0, 1, 2}, {"ties-to-even", "ties-to-zero", "truncate"}, 3},

@@ -136,7 +136,7 @@ void command_parse(const struct argp *argp, int argc, char **argv, void *input)
     char name[64];
     struct parsing parsing = {.argp = argp, .input = input};
     struct argp once = *argp;
-    const char *command = argv[0];
+    char *command = argv[0];
     once.parser = parse_once;
     snprintf(name, sizeof name, "gaugeblock %s", command);
     argv[0] = name;
@@ -147,6 +147,7 @@ void command_parse(const struct argp *argp, int argc, char **argv, void *input)
         }
     if (argp_parse(&once, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, NULL, &parsing))
         exit(EXIT_USAGE);
+    argv[0] = command; /* a record has it */
 }
 
 int command_error(const char *command, const char *format, ...)

@@ -661,13 +661,11 @@ static int run_study(int argc, char **argv)
         .layers = 2, .tokens = 64, .seeds = 1, .seed = 1, .outlier_factor = 1.0f, .routing_skew = 1.0f};
     struct gb_error error;
     bool stopped = false;
-    char study[] = "study";
     struct plan *plan = calloc(1, sizeof *plan);
     if (!plan)
         return command_error("study", "no memory");
     command_line(argc, argv, plan->study.command, sizeof plan->study.command);
     command_parse(&argp, argc, argv, &o);
-    argv[0] = study; /* argp has another name there */
     if (study_ranks_join(argv, &error) != GB_OK) {
         free(plan);
         return command_error("study", "%s", error.message);

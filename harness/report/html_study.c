@@ -270,7 +270,7 @@ static void write_case(const struct study_page *p)
 static enum gb_status html_case(FILE *stream, const struct study_case *c, struct gb_error *error)
 {
     struct study_page p = {.stream = stream, .c = c};
-    enum gb_status status = study_resamples_new(c->seeds, c->shape.tokens, &p.resamples, error);
+    enum gb_status status = study_resamples_new(c->layers, c->seeds, c->shape.tokens, &p.resamples, error);
     if (status != GB_OK)
         return status;
     p.layer = c->model_layer;

@@ -160,7 +160,7 @@ static enum gb_status print_case(FILE *stream, const struct study *study, const 
                                  const struct table *closeness, struct gb_error *error)
 {
     struct study_resamples r;
-    enum gb_status status = study_resamples_new(c->seeds, c->shape.tokens, &r, error);
+    enum gb_status status = study_resamples_new(c->layers, c->seeds, c->shape.tokens, &r, error);
     if (status != GB_OK)
         return status;
     if (!strcmp(study->kind, "closeness")) {
@@ -273,7 +273,7 @@ enum gb_status study_csv(FILE *stream, const struct study *study, struct gb_erro
         struct study_resamples r;
         if (c->done < c->seeds * c->layers)
             continue;
-        status = study_resamples_new(c->seeds, c->shape.tokens, &r, error);
+        status = study_resamples_new(c->layers, c->seeds, c->shape.tokens, &r, error);
         for (int m = 0; status == GB_OK && m < STUDY_MODES; m++)
             for (int t = 0; t < STUDY_TRUTHS; t++)
                 for (uint32_t p = 0; p < c->paths; p++)

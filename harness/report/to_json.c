@@ -308,9 +308,16 @@ json_t *explanation_to_json(const struct explanation *e)
         json_array_append_new(structure,
                               json_pack("{s:s, s:s, s:s, s:s}", "stage", e->words[i].stage, "array", e->words[i].array,
                                         "place", e->words[i].place, "effect", e->words[i].effect));
-    return json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o, s:o}", "layer", (int)e->layer, "name", e->best.name, "kind",
-                     e->kind, "explains", e->best.explains, "structure", structure, "also_fits", also, "where", where,
-                     "candidates", candidates);
+    const struct searched *s = &e->searched;
+    json_t *object = json_pack("{s:i, s:s, s:s, s:f, s:o, s:o, s:o, s:o}", "layer", (int)e->layer, "name", e->best.name,
+                               "kind", e->kind, "explains", e->best.explains, "structure", structure, "also_fits", also,
+                               "where", where, "candidates", candidates);
+    if (s->findings || s->known_bugs)
+        json_object_set_new(object, "searched",
+                            json_pack("{s:I, s:f, s:I, s:I}", "findings", (json_int_t)s->findings, "products",
+                                      s->products, "known_bugs", (json_int_t)s->known_bugs, "untried_bugs",
+                                      (json_int_t)s->untried_bugs));
+    return object;
 }
 
 json_t *minimal_to_json(const struct minimal_part *m)

@@ -13,9 +13,12 @@
 
 static enum gb_status check_table(const char *path, const struct gb_kernel_table *table, struct gb_error *error)
 {
-    if (!table || table->abi_version != GB_ABI_VERSION || table->kernel_size != sizeof(struct gb_kernel))
+    if (!table || table->abi_version != GB_ABI_VERSION)
         return gb_fail(error, GB_EINVAL, "%s: built for kernel ABI %u; this program speaks %u; rebuild it", path,
                        table ? table->abi_version : 0, GB_ABI_VERSION);
+    if (table->kernel_size != sizeof(struct gb_kernel))
+        return gb_fail(error, GB_EINVAL, "%s: its kernels take %u bytes in the table, not %zu; rebuild it", path,
+                       (unsigned)table->kernel_size, sizeof(struct gb_kernel));
     if (table->count && !table->kernels)
         return gb_fail(error, GB_EINVAL, "%s: its table has %u kernels at NULL", path, table->count);
     for (uint32_t i = 0; i < table->count; i++)

@@ -7,22 +7,32 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "harness/study/study.h"
 
 enum { DRAWS = 1000 };
 static const double tail = 0.975; /* of a 95 % interval */
 
-enum gb_status study_resamples_new(uint32_t seeds, uint32_t tokens, struct study_resamples *r, struct gb_error *error)
+enum gb_status study_resamples_new(uint32_t layers, uint32_t seeds, uint32_t tokens, struct study_resamples *r,
+                                   struct gb_error *error)
 {
-    size_t samples = (size_t)seeds * tokens;
+    size_t samples = (size_t)seeds * tokens, most = seeds > DRAWS ? seeds : DRAWS;
     gsl_rng *generator = gsl_rng_alloc(gsl_rng_mt19937);
-    *r = (struct study_resamples){seeds, tokens, DRAWS, calloc(DRAWS * samples, sizeof *r->count)};
-    if (!generator || !r->count) {
+    *r = (struct study_resamples){seeds,
+                                  tokens,
+                                  DRAWS,
+                                  calloc(DRAWS * samples, sizeof *r->count),
+                                  calloc(most + 2 * samples + 2 * (size_t)layers, sizeof *r->logs),
+                                  NULL,
+                                  NULL};
+    if (!generator || !r->count || !r->logs) {
         gsl_rng_free(generator);
         study_resamples_free(r);
         return gb_fail(error, GB_ENOMEM, "no memory to resample %u tokens", tokens);
     }
+    r->sums = r->logs + most;
+    r->lines = r->sums + 2 * samples;
     gsl_rng_set(generator, 1);
     for (size_t d = 0; d < DRAWS; d++)
         for (uint32_t s = 0; s < seeds; s++)
@@ -35,7 +45,9 @@ enum gb_status study_resamples_new(uint32_t seeds, uint32_t tokens, struct study
 void study_resamples_free(struct study_resamples *r)
 {
     free(r->count);
+    free(r->logs);
     r->count = NULL;
+    r->logs = NULL;
 }
 
 /* sum of count * values, four sums side by side */
@@ -73,11 +85,9 @@ struct study_interval study_ratio(const struct study_resamples *r, const double 
 {
     size_t samples = (size_t)r->seeds * r->tokens;
     double value = 0.5 * log(total(a, samples) / total(b, samples)), seeds = 0.0;
-    double *logs = malloc(sizeof *logs * (r->draws > r->seeds ? r->draws : r->seeds));
-    if (!logs || !isfinite(value) || r->tokens < 2) {
-        free(logs);
+    double *logs = r->logs;
+    if (!isfinite(value) || r->tokens < 2)
         return (struct study_interval){exp(value), (double)NAN, (double)NAN};
-    }
     for (uint32_t d = 0; d < r->draws; d++)
         logs[d] = 0.5 * log(weighed(r->count + d * samples, a, samples) / weighed(r->count + d * samples, b, samples));
     /* Draws from n tokens vary by (n - 1) / n of what n tokens of the text do. */
@@ -86,7 +96,6 @@ struct study_interval study_ratio(const struct study_resamples *r, const double 
         logs[s] = 0.5 * log(total(a + (size_t)s * r->tokens, r->tokens) / total(b + (size_t)s * r->tokens, r->tokens));
     if (r->seeds > 1)
         seeds = gsl_stats_sd(logs, 1, r->seeds) / sqrt(r->seeds);
-    free(logs);
     struct study_interval i = interval(value, tokens, r->seeds * (r->tokens - 1.0), seeds, r->seeds - 1.0);
     return (struct study_interval){exp(i.value), exp(i.low), exp(i.high)};
 }
@@ -107,32 +116,26 @@ struct study_interval study_relative_l2(const struct study_case *c, const struct
 struct study_interval study_closeness(const struct study_case *c, const struct study_resamples *r,
                                       enum study_truth truth, uint32_t path, uint32_t layer)
 {
-    double *sums[2] = {calloc(c->samples, sizeof(double)), calloc(c->samples, sizeof(double))}; /* [samples] */
-    struct study_interval i = {(double)NAN, (double)NAN, (double)NAN};
+    double *sums[2] = {r->sums, r->sums + c->samples};
+    memset(r->sums, 0, 2 * (size_t)c->samples * sizeof *r->sums);
     uint32_t first = layer < c->layers ? layer : 0, last = layer < c->layers ? layer + 1 : c->layers;
-    for (uint32_t l = first; sums[0] && sums[1] && l < last; l++) {
+    for (uint32_t l = first; l < last; l++) {
         double size = total(c->layer2[truth] + (size_t)l * c->samples, c->samples);
         for (int k = 0; k < 2; k++)
             for (uint32_t n = 0; n < c->samples; n++)
                 sums[k][n] += errors(c, STUDY_LAYER, truth, l, k ? 0 : path)[n] / size;
     }
-    if (sums[0] && sums[1])
-        i = study_ratio(r, sums[0], sums[1]);
-    free(sums[0]);
-    free(sums[1]);
-    return i;
+    return study_ratio(r, sums[0], sums[1]);
 }
 
 struct study_interval study_mean_kl(const struct study_case *c, const struct study_resamples *r,
                                     enum study_against against, uint32_t path)
 {
-    struct study_interval i = {(double)NAN, (double)NAN, (double)NAN};
-    double *ones = malloc(sizeof *ones * c->samples); /* [samples] */
-    for (uint32_t n = 0; ones && n < c->samples; n++)
+    double *ones = r->sums;
+    for (uint32_t n = 0; n < c->samples; n++)
         ones[n] = 1.0;
-    if (ones)
-        i = study_ratio(r, c->head[against].kl + (size_t)path * c->samples, ones); /* a root of means */
-    free(ones);
+    struct study_interval i =
+        study_ratio(r, c->head[against].kl + (size_t)path * c->samples, ones); /* a root of means */
     return (struct study_interval){i.value * i.value, i.low * i.low, i.high * i.high};
 }
 
@@ -157,12 +160,9 @@ struct study_growth study_growth_of(const struct study_case *c, const struct stu
 {
     const double nan = (double)NAN;
     struct study_growth g = {{nan, nan, nan}, nan, nan, nan};
-    double *work = malloc(sizeof *work * (2 * (size_t)c->layers + r->draws)); /* depth, logs [layers], slopes [draws] */
-    if (!work || c->layers < 3 || r->tokens < 2) {
-        free(work);
+    double *depth = r->lines, *logs = r->lines + c->layers, *slopes = r->logs;
+    if (c->layers < 3 || r->tokens < 2)
         return g;
-    }
-    double *depth = work, *logs = work + c->layers, *slopes = logs + c->layers;
     for (uint32_t l = 0; l < c->layers; l++)
         depth[l] = log(l + 1.0);
     for (uint32_t d = 0; d <= r->draws; d++) { /* the last one: all tokens once */
@@ -179,7 +179,6 @@ struct study_growth study_growth_of(const struct study_case *c, const struct stu
     }
     double error = gsl_stats_sd(slopes, 1, r->draws) * sqrt(r->tokens / (r->tokens - 1.0));
     g.exponent = interval(g.exponent.value, error, r->seeds * (r->tokens - 1.0), 0.0, 0.0);
-    free(work);
     return g;
 }
 

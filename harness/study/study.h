@@ -234,9 +234,13 @@ const char *study_interval_text(struct study_interval interval, double times, co
 /* Tokens drawn with replacement within each seed, the same draws for all that is compared. */
 struct study_resamples {
     uint32_t seeds, tokens, draws;
-    uint16_t *count; /* [draws, seeds * tokens] how often each was drawn */
+    uint16_t *count; /* [draws, samples = seeds * tokens] how often each was drawn */
+    double *logs;    /* [draws or seeds, whichever are more], overwritten by each of the functions below */
+    double *sums;    /* [2, samples], the same */
+    double *lines;   /* [2, layers], the same */
 };
-enum gb_status study_resamples_new(uint32_t seeds, uint32_t tokens, struct study_resamples *r, struct gb_error *error);
+enum gb_status study_resamples_new(uint32_t layers, uint32_t seeds, uint32_t tokens, struct study_resamples *r,
+                                   struct gb_error *error);
 void study_resamples_free(struct study_resamples *r);
 /*
  * sqrt(sum a / sum b) with its interval, docs/study.md#intervals: a paired bootstrap over tokens gives the standard

@@ -29,7 +29,7 @@ def path(name):
     return os.path.join(folder.name, name)
 
 
-said = []  # of each command that `run` ran: its line and what it printed
+said = []  # of each command that `run` ran: its line and what it printed; and the records of `record`
 
 
 def run(*arguments, code=0, **options):
@@ -58,6 +58,7 @@ def record(*arguments, code=0):
     run("verify", *arguments, "-o", file, code=code)
     with open(file) as stream:
         one = json.load(stream)
+    said.append(one)
     reproduced(one["cases"])
     return one
 

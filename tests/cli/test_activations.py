@@ -6,6 +6,7 @@ With `all` every injected fault in a kernel with an order, one without, and one 
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from nvfp4 import E2M1, E4M3, F32, quantise, to_bf16
 from program import ALL, CAPTURE, CHECKPOINT, FAULTS, expect, path, record, refused, run
 
@@ -210,3 +211,5 @@ damaged("'other' makes no nvfp4", attribute("activation_recipe", "other"))
 damaged("input_sha256", attribute("activation_recipe", "nvfp4.te/1"))
 damaged("drop it", attribute("activation_recipe", "nvfp4.torchao-onelevel/1"))
 damaged("'' makes no nvfp4", lambda f: f.attrs.__delitem__("activation_recipe"))
+
+expect_kept()

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from blocks import block
+from kept import expect_kept
 from program import ALL, CAPTURE, expect, path, run
 from published import EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published, refused, swapped
 
@@ -248,3 +249,5 @@ folder = checkpoint.write("truncated")
 with open(os.path.join(folder, "model.safetensors"), "r+b") as stream:
     stream.truncate(os.path.getsize(stream.name) - 100)
 refused(folder, "model.safetensors", "truncated")
+
+expect_kept()

@@ -60,6 +60,7 @@ def inspect(folder, *options, code=0):
     with open(file) as stream:
         one = json.load(stream)
     expect(one["exit_code"] == code == bool(one["findings"]), f"{folder}: {done.stdout}")
+    expect(one["command"][:2] == ["gaugeblock", "inspect"], one["command"])
     return one, done.stdout
 
 

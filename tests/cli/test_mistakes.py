@@ -8,6 +8,7 @@ import shutil
 import h5py
 import numpy as np
 
+from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, FAULTS, SOURCE, expect, path, record, refused, run, small
 
 fixture = small()
@@ -49,6 +50,8 @@ kept(path("fixture.json"), "power", fixture, "-o", output["json"])
 kept(path("vectors.json"), "identify", vectors, vectors, "-o", path("vectors.json"))
 for name in ("config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"):
     kept(path("checkpoint/" + name), "import", path("checkpoint"), path("checkpoint/" + name))
+shutil.copy(fixture, path("checkpoint/old.h5"))  # no input
+run("import", path("checkpoint"), path("checkpoint/old.h5"), "--format", "nvfp4", "--tokens", 1)
 kept(path("capture.h5"), "import", path("checkpoint"), path("capture.h5"), "--capture", path("capture.h5"))
 
 # What is not outputs, or has them under another name, is refused, not judged by its routing alone.
@@ -74,7 +77,7 @@ for name in ("a\nPASS b", "a|b", "\xe9", "default", ""):
 odd = os.fsencode(path("")) + b"\xff.json"
 with open(odd, "w") as stream:
     json.dump(gate, stream)
-run("power", fixture, "--gate", os.fsdecode(odd), "-o", path("power.json"))
+run("power", fixture, "--gate", os.fsdecode(os.path.basename(odd)), "-o", path("power.json"), cwd=path(""))
 with open(path("power.json")) as stream:
     power = json.load(stream)
 expect(power["policies"][0]["name"] and power["policies"][0]["caught"] > 0, str(power["policies"][0]))
@@ -84,3 +87,5 @@ big = path("big.h5")
 run("make", big, "--shape", "8,2,64,32", "--tokens", "20")
 cases = record(big, fixture, "--batch", "20", code=2)["cases"]
 expect([case["verdict"] for case in cases] == ["PASS", "BAD_INPUT"] and fixture in cases[1]["reason"], str(cases))
+
+expect_kept()

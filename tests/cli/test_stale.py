@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+from kept import expect_kept
 from program import ALL, PROGRAM, expect, path, run
 
 HOSTILE = os.environ["HOSTILE"]
@@ -70,3 +71,5 @@ for kind in KINDS:
     if not by or code not in CAUGHT.values():
         missed.append((kind, found, code))
 expect(not missed, f"not caught: {missed}")
+
+expect_kept()

@@ -13,8 +13,8 @@ import time
 import h5py
 import numpy
 
-from kept import expect_kept
-from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, folder, path, record, refused, run
+from kept import expect_kept, readable
+from program import CAPTURE, CHECKPOINT, FAULTS, PROGRAM, SOURCE, expect, folder, path, record, refused, run, said
 from published import write
 
 TRUTHS, MODES = ("quantised", "original"), ("open_loop", "teacher_forced", "layer")
@@ -124,6 +124,7 @@ with h5py.File(path("head.h5")) as file, h5py.File(path("drift.h5")) as plain:
     expect((case["head/bf16.fma32/kl"][0] == 0).all() and 100 * kl[0] < kl[6], f"bf16 loses least: {kl}")
     expect((case["open_loop/original/error2"][:] == plain["cases/0/open_loop/original/error2"][:]).all(), "the same study")
 run("report", path("head.h5"), "-o", path("head.html"))
+said += re.findall(r"<caption>Logits.*?</table>|<ul class=.answers.>.*?</ul>\n", readable(path("head.html")), re.S)
 with open(path("head.html")) as stream:
     page = stream.read()
 for against, whom in (("quantised", "float64 with the quantised weights"), ("original", "float64 with the original weights"),

@@ -12,6 +12,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as xml
 
+from kept import expect_kept
 from program import ALL, FAULTS, PROGRAM, SOURCE, expect, path, record, refused, run
 
 LEAST_CAUGHT = 0.97
@@ -257,3 +258,5 @@ run("make", path("quantise"), "--suite")
 expect(fixtures(path("quantise")) == sorted(listed(path("quantise"))), "what the suite before had alone is gone")
 expect("exact.h5: left out" in run("make", path("new"), "--suite", "--activations", "nvfp4", "--activation-recipe",
                                    "nvfp4.flashinfer/1").stdout, "what is left out is said")
+
+expect_kept()

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 
 from blocks import block
-from kept import expect_kept
-from program import PROGRAM, SOURCE, expect, path, refused, run
+from kept import expect_kept, readable
+from program import PROGRAM, SOURCE, expect, path, refused, run, said
 
 COMMITTED = os.path.join(SOURCE, "fixtures/vectors")
 
@@ -37,7 +37,7 @@ run("vectors", path("one"), "nvfp4.te/1")
 expect(sorted(os.listdir(path("one"))) == ["e2m1-1x16-e4m3.txt", "nvfp4.te-1.txt"], "a recipe and its inputs")
 
 # Its own file names a recipe: one of each block format (test_identify has all).
-seen = set()
+seen = {}
 for recipe in recipes:
     if recipe == "bf16.rne/1":
         continue
@@ -45,7 +45,7 @@ for recipe in recipes:
         form = [line.split()[1] for line in stream if line.startswith("format ")][0]
     if form in seen:
         continue
-    seen.add(form)
+    seen[form] = recipe
     expect(run("identify", committed(form), committed(recipe)).stdout == recipe + "\n", recipe)
 
 # The reader of the documentation, and files of every kind.
@@ -82,8 +82,11 @@ def write(codes, scales, **more):
 def identify(form, arguments, code=0):
     """Its JSON, and what it prints."""
     done = run("identify", committed(form), *arguments, "-o", path("found.json"), code=code)
+    said.append(readable(path("found.json")) + "\n")
     with open(path("found.json")) as stream:
-        return json.load(stream), done.stdout
+        found = json.load(stream)
+    expect(found["command"][:2] == ["gaugeblock", "identify"], found["command"])
+    return found, done.stdout
 
 
 for arguments in write(codes.reshape(1, 256, 32), scales.reshape(256, 1)):
@@ -119,6 +122,17 @@ expect(sum(found["difference"]["scales"].values()) == 1 and found["first"]["row"
 found, text = identify("e4m3-1x32-e8m0", write(np.where(codes == 0x80, 0, codes).astype(np.uint8), scales)[0], code=1)
 expect(found["change"] == {"rule": "zero_sign", "from": "keeps-sign", "to": "positive"}, text)
 expect("it is mxfp8.rceil/1 with another zero_sign: positive instead of keeps-sign" in text, text)
+
+# Of blocks of other shapes the last code of the last row.
+for form, recipe in [(form, recipe) for form, recipe in seen.items() if "row" in form or "128x128" in form]:
+    with open(committed(recipe)) as stream:
+        rows = stream.read().split("\n")
+    last = rows.index("end") - 1
+    rows[last] = rows[last][:-1] + ("1" if rows[last][-1] != "1" else "2")
+    with open(path("other.txt"), "w") as stream:
+        stream.write("\n".join(rows))
+    first = identify(form, [path("other.txt")], code=1)[0]["first"]
+    expect(first["codes"]["found"][0].endswith(rows[last][-1]), f"{form}: {first}")
 
 # The example of the documentation.
 _, floor_scales, floor_codes = read_outputs(committed("mxfp8.floor/1"))

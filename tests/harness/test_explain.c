@@ -5,6 +5,7 @@
 #include "harness/faults/faults.h"
 #include "tests/support/check.h"
 #include "tests/support/fma32.h"
+#include "tests/support/kept_explanation.h"
 #include "tests/support/layer_as_fixture.h"
 
 /* Of each format every so manieth fault is run. */
@@ -44,7 +45,7 @@ static void scene_of(struct scene *s, struct gb_shape shape, enum gb_format form
 
 static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
 {
-    scene_of(s, (struct gb_shape){12, 128, 128, 6, 2}, format, GB_BF16, busy);
+    scene_of(s, (struct gb_shape){12, 128, 64, 6, 2}, format, GB_BF16, busy);
 }
 
 static void scene_new(struct scene *s, enum gb_format format)
@@ -68,6 +69,7 @@ static struct explanation *explained(struct scene *s)
     struct gb_error error = {""};
     if (explain(&s->baseline, GB_LAYER, s->subject, &explanation, &error) != GB_OK)
         fail_msg("%s", error.message);
+    kept_explanation(explanation);
     return explanation;
 }
 
@@ -315,6 +317,14 @@ static void the_simplest_that_fits_is_named(void **state)
     }
 }
 
+/* Of the faults above, which are a part of all. */
+static void explanations_are_those_kept(void **state)
+{
+    (void)state;
+    if (stride > 1)
+        expect_kept_explanations("test_explain");
+}
+
 int main(int argc, char **argv)
 {
     if (sweeps_are_whole(argc, argv))
@@ -324,6 +334,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_of_other_tokens_are_named), cmocka_unit_test(a_busy_expert_is_named),
         cmocka_unit_test(offsets_of_ids_are_named),       cmocka_unit_test(right_outputs_need_none),
         cmocka_unit_test(the_other_contract_is_named),    cmocka_unit_test(the_simplest_that_fits_is_named),
+        cmocka_unit_test(explanations_are_those_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include "harness/faults/faults.h"
 #include "tests/support/check.h"
+#include "tests/support/kept_explanation.h"
 #include "tests/support/layer_as_fixture.h"
 
 static const struct {
@@ -62,6 +63,7 @@ static void faults_of_quantised_layers_are_named(void **state)
             assert_int_equal(fault_run(find(names[n]), &trace, NULL, subject->layer[0].output, NULL), GB_OK);
             assert_int_equal(explain(&baseline, GB_LAYER, subject, &explanation, NULL), GB_OK);
             assert_non_null(explanation);
+            kept_explanation(explanation);
             const char *name = explanation->best.name;
             if (strcmp(name, names[n]))
                 fail_msg("%d, %s: %s", (int)c, names[n], explanation->text);
@@ -77,12 +79,20 @@ static void faults_of_quantised_layers_are_named(void **state)
     }
 }
 
+static void explanations_are_those_kept(void **state)
+{
+    (void)state;
+    if (stride > 1)
+        expect_kept_explanations("test_explain_activations");
+}
+
 int main(int argc, char **argv)
 {
     if (sweeps_are_whole(argc, argv))
         stride = 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faults_of_quantised_layers_are_named),
+        cmocka_unit_test(explanations_are_those_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

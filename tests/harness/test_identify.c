@@ -308,6 +308,36 @@ static void a_changed_rule_is_seen(void **state)
     assert_int_equal(tally.holes, 0);
 }
 
+/* A value that a recipe has of a rule, where others have another one, is among those that the rule is changed to. */
+static void values_of_recipes_are_tried(void **state)
+{
+    enum { MOST = 8192 };
+    struct rule_change *change = malloc(MOST * sizeof *change);
+    size_t count, changes = 0, missing = 0;
+    const struct gb_recipe *recipes = gb_recipes(&count);
+    (void)state;
+    assert_non_null(change);
+    for (size_t i = 0; i < count; i++)
+        for (unsigned c = 0; recipes[i].quantiser.element && changes < MOST &&
+                             rule_change_next(&recipes[i].quantiser, c, &change[changes]);
+             c++)
+            changes++;
+    assert_in_range(changes, count, MOST - 1);
+    for (size_t own = 0; own < changes; own++) {
+        bool tried = false, differs = false;
+        for (size_t c = 0; !tried && c < changes; c++) {
+            bool same_rule = !strcmp(change[c].rule, change[own].rule);
+            differs |= same_rule && strcmp(change[c].from, change[own].from) != 0;
+            tried = same_rule && !strcmp(change[c].to, change[own].from);
+        }
+        missing += differs && !tried;
+        if (differs && !tried)
+            print_error("no recipe's %s is changed to %s, which one has\n", change[own].rule, change[own].from);
+    }
+    free(change);
+    assert_int_equal(missing, 0);
+}
+
 /* `test_identify all`: on every maximum. */
 int main(int argc, char **argv)
 {
@@ -316,7 +346,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_cover_every_code), cmocka_unit_test(vectors_cover_every_tie),
         cmocka_unit_test(little_names_nothing),     cmocka_unit_test(every_recipe_is_named),
-        cmocka_unit_test(a_changed_rule_is_seen),
+        cmocka_unit_test(a_changed_rule_is_seen),   cmocka_unit_test(values_of_recipes_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, free_inputs);
 }

@@ -11,26 +11,27 @@
 #include "harness/explain/explain.h"
 #include "harness/faults/faults.h"
 #include "tests/support/check.h"
+#include "tests/support/kept_explanation.h"
 #include "tests/support/kernel_fault.h"
 #include "tests/support/layer_as_fixture.h"
 #include "tests/support/structured_fault.h"
 
 static uint64_t first_seed = 1;
-static unsigned faults = 7;
+static unsigned faults = 35;
 static bool printed, whole;
 
 static const struct {
-    struct gb_shape shape;
+    struct gb_shape shape, quick; /* of a part of the faults */
     enum gb_format weights, activations;
     const char *order; /* of the faulty kernel */
 } scenes[] = {
-    {{12, 256, 128, 8, 2}, GB_NVFP4, GB_BF16, GB_ORDER_FMA32},
-    {{16, 256, 128, 16, 4}, GB_MXFP8, GB_BF16, GB_ORDER_FMA32},
-    {{8, 512, 128, 32, 6}, GB_BF16, GB_BF16, GB_ORDER_FMA32},
-    {{6, 384, 256, 6, 2}, GB_FP8_BLOCK, GB_BF16, GB_ORDER_FMA32},
-    {{12, 256, 128, 8, 2}, GB_NVFP4, GB_NVFP4, GB_ORDER_FMA32},
-    {{10, 256, 128, 8, 3}, GB_MXFP8, GB_MXFP8, GB_ORDER_FMA32},
-    {{8, 256, 128, 8, 2}, GB_NVFP4, GB_BF16, GB_ORDER_MMA16_SM90},
+    {{12, 256, 128, 8, 2}, {6, 128, 64, 6, 2}, GB_NVFP4, GB_BF16, GB_ORDER_FMA32},
+    {{16, 256, 128, 16, 4}, {8, 128, 64, 8, 4}, GB_MXFP8, GB_BF16, GB_ORDER_FMA32},
+    {{8, 512, 128, 32, 6}, {5, 128, 64, 9, 3}, GB_BF16, GB_BF16, GB_ORDER_FMA32},
+    {{6, 384, 256, 6, 2}, {4, 128, 128, 5, 2}, GB_FP8_BLOCK, GB_BF16, GB_ORDER_FMA32},
+    {{12, 256, 128, 8, 2}, {7, 128, 64, 6, 2}, GB_NVFP4, GB_NVFP4, GB_ORDER_FMA32},
+    {{10, 256, 128, 8, 3}, {5, 128, 64, 6, 3}, GB_MXFP8, GB_MXFP8, GB_ORDER_FMA32},
+    {{8, 256, 128, 8, 2}, {4, 128, 64, 6, 2}, GB_NVFP4, GB_BF16, GB_ORDER_MMA16_SM90},
 };
 enum { SCENES = sizeof scenes / sizeof *scenes };
 
@@ -47,7 +48,7 @@ static void scene_new(unsigned n, uint64_t seed, struct scene *s)
 {
     static const struct gb_rounding_points points = {
         .intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
-    const struct gb_shape *shape = &scenes[n].shape;
+    const struct gb_shape *shape = whole ? &scenes[n].shape : &scenes[n].quick;
     memset(s, 0, sizeof *s);
     problem_new(&s->problem, *shape, scenes[n].weights, DATA_GAUSSIAN, seed);
     s->fixture = problem_fixture(&s->problem);
@@ -212,6 +213,7 @@ static void one(struct scene *s, unsigned n, uint64_t seed, struct tally *tally)
     clock_t began = clock();
     assert_int_equal(explain(s->baseline, GB_LAYER, s->subject, &e, NULL), GB_OK);
     double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
+    kept_explanation(e);
     enum score result = score(s, &fault, e, tally);
     tally->of[result]++;
     tally->by_stage[fault.stage][result]++;
@@ -271,6 +273,7 @@ static void name_kernel_faults(enum kernel_faults which, unsigned count, unsigne
             clock_t began = clock();
             assert_int_equal(explain(s.baseline, GB_LAYER, s.subject, &e, NULL), GB_OK);
             double seconds = (double)(clock() - began) / CLOCKS_PER_SEC;
+            kept_explanation(e);
             enum score result = score_outputs(&s, e);
             of[result]++;
             if (printed)
@@ -284,7 +287,7 @@ static void name_kernel_faults(enum kernel_faults which, unsigned count, unsigne
 
 static void mistakes_of_kernels_are_named(void **state)
 {
-    unsigned known[SCORES] = {0}, held_out[SCORES] = {0}, count = printed ? faults : whole ? 100 : 2;
+    unsigned known[SCORES] = {0}, held_out[SCORES] = {0}, count = printed ? faults : whole ? 100 : 5;
     (void)state;
     name_kernel_faults(KERNEL_FAULTS_KNOWN, count, known);
     name_kernel_faults(KERNEL_FAULTS_HELD_OUT, count, held_out);
@@ -316,7 +319,7 @@ static uint32_t used_expert(const struct scene *s, uint64_t *random)
 /* Two factors of different experts: named right if both are, by what they make together. */
 static void two_causes_are_named(void **state)
 {
-    unsigned of[SCORES] = {0}, pairs = printed ? faults : whole ? 70 : 2, two = 0;
+    unsigned of[SCORES] = {0}, pairs = printed ? faults : whole ? 70 : 3, two = 0;
     uint64_t random = first_seed;
     (void)state;
     for (unsigned n = 0; n < SCENES && n < pairs; n++) {
@@ -341,6 +344,7 @@ static void two_causes_are_named(void **state)
             for (size_t j = 0; j < count; j++)
                 output[j] += other[j] - s.clean.output[j];
             assert_int_equal(explain(s.baseline, GB_LAYER, s.subject, &e, NULL), GB_OK);
+            kept_explanation(e);
             double all = squares(&s, output, s.clean.output);
             enum score result = e && e->found_count ? WRONG : ABSENT;
             memcpy(s.again, s.clean.output, count * sizeof *s.again);
@@ -413,6 +417,14 @@ static void injected_bugs_have_the_structure_that_is_named(void **state)
     assert_true(100 * of[WRONG] <= of[RIGHT] + of[ABSENT] + of[WRONG]);
 }
 
+/* Of the few faults of the quick test. */
+static void explanations_are_those_kept(void **state)
+{
+    (void)state;
+    if (!whole)
+        expect_kept_explanations("test_naming");
+}
+
 int main(int argc, char **argv)
 {
     whole = sweeps_are_whole(argc, argv);
@@ -426,6 +438,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(structured_faults_are_named), cmocka_unit_test(mistakes_of_kernels_are_named),
-        cmocka_unit_test(two_causes_are_named), cmocka_unit_test(injected_bugs_have_the_structure_that_is_named)};
+        cmocka_unit_test(two_causes_are_named), cmocka_unit_test(injected_bugs_have_the_structure_that_is_named),
+        cmocka_unit_test(explanations_are_those_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

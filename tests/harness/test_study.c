@@ -422,7 +422,7 @@ static double coverage(uint32_t seeds, uint32_t tokens, double seed_sigma, int t
     int covered = 0;
     struct study_resamples r;
     struct gb_error error;
-    assert_int_equal(study_resamples_new(seeds, tokens, &r, &error), GB_OK);
+    assert_int_equal(study_resamples_new(1, seeds, tokens, &r, &error), GB_OK);
     for (int n = 0; n < trials; n++) {
         for (uint32_t s = 0; s < seeds; s++) {
             double of_seed = lognormal(seed_sigma);
@@ -470,7 +470,7 @@ static void known_ratio(void **state)
         b[i] = 1.0 + i;
         a[i] = 9.0 * b[i];
     }
-    assert_int_equal(study_resamples_new(3, 8, &r, &error), GB_OK);
+    assert_int_equal(study_resamples_new(1, 3, 8, &r, &error), GB_OK);
     struct study_interval i = study_ratio(&r, a, b);
     assert_true(fabs(i.value - 3.0) < 1e-12 && fabs(i.low - 3.0) < 1e-12 && fabs(i.high - 3.0) < 1e-12);
     a[3] *= 1.5;
@@ -488,7 +488,7 @@ static void growth(void **state)
     struct gb_error error;
     (void)state;
     assert_int_equal(study_case_new(&c, &error), GB_OK);
-    assert_int_equal(study_resamples_new(1, TOKENS, &r, &error), GB_OK);
+    assert_int_equal(study_resamples_new(DEPTH, 1, TOKENS, &r, &error), GB_OK);
     for (int noisy = 0; noisy < 2; noisy++) {
         const double exponent = noisy ? 1.25 : 0.5;
         for (size_t l = 0; l < DEPTH; l++)

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/kept_explanation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/check.h"
+
+static char *seen;
+static size_t bytes;
+static FILE *stream;
+
+void kept_explanation(const struct explanation *e)
+{
+    if (!stream)
+        stream = open_memstream(&seen, &bytes);
+    assert_non_null(stream);
+    if (!e) {
+        fprintf(stream, "nothing\n");
+        return;
+    }
+    fprintf(stream, "%s [%s]", e->text, e->kind);
+    for (uint32_t i = 0; i < e->found_count; i++)
+        fprintf(stream, "; %s: %s, %s, %s", e->words[i].stage, e->words[i].array, e->words[i].place,
+                e->words[i].effect);
+    for (uint32_t i = 0; i < e->also_count; i++)
+        fprintf(stream, "; or %s", e->also[i].name);
+    for (uint32_t i = 0; i < e->shown_count; i++)
+        fprintf(stream, "; %s %.5g", e->shown[i].name, e->shown[i].explains);
+    fprintf(stream, "; %u findings in %.4g products\n", e->searched.findings, e->searched.products);
+}
+
+void expect_kept_explanations(const char *name)
+{
+    char path[4096], *kept;
+    snprintf(path, sizeof path, "%s/tests/harness/kept/%s.txt", GB_SOURCE_DIR, name);
+    assert_non_null(stream);
+    assert_int_equal(fclose(stream), 0);
+    stream = NULL;
+    FILE *file = fopen(path, getenv("KEEP") ? "w+" : "r");
+    assert_non_null(file);
+    if (getenv("KEEP"))
+        assert_int_equal(fwrite(seen, 1, bytes, file), bytes);
+    rewind(file);
+    kept = calloc(1, bytes + 2);
+    assert_non_null(kept);
+    size_t length = fread(kept, 1, bytes + 1, file);
+    fclose(file);
+    size_t same = 0;
+    while (same < bytes && same < length && seen[same] == kept[same])
+        same++;
+    while (same > 0 && seen[same - 1] != '\n')
+        same--;
+    if (length != bytes || memcmp(seen, kept, bytes) != 0)
+        fail_msg("%s: not as kept; if it is right: KEEP=1, and read git diff\nkept %.*s\nnow  %.*s", path,
+                 (int)strcspn(kept + same, "\n"), kept + same, (int)strcspn(seen + same, "\n"), seen + same);
+    free(kept);
+    free(seen);
+}

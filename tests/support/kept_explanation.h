@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Explanations beside those that tests/harness/kept/NAME.txt holds, a line each. As of tests/cli/kept.py: what is kept
+ * shows that something changed, never that it was right. With KEEP=1 in the environment it is written anew.
+ */
+#ifndef GB_TESTS_SUPPORT_KEPT_EXPLANATION_H
+#define GB_TESTS_SUPPORT_KEPT_EXPLANATION_H
+
+#include "harness/judge/case_result.h"
+
+/* NULL: nothing was to be explained. */
+void kept_explanation(const struct explanation *explanation);
+/* Expects the explanations so far to be those that are kept under this name. */
+void expect_kept_explanations(const char *name);
+
+#endif
