@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include "harness/run/altered.h"
 #include "harness/run/contract.h"
 #include "harness/run/child.h"
 #include "harness/run/clock.h"
@@ -52,6 +54,7 @@ struct worker {
     struct timing timing[MAX_BATCHES];
     double *state;                           /* [tokens, hidden], the residual stream; NULL: no drift */
     unsigned loading_changed, calls_changed; /* enum environment_change */
+    struct rlimit room;                      /* of memory, before the subject was there */
 };
 
 enum gb_status parse_batches(const char *option, const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
@@ -165,13 +168,101 @@ static enum gb_status run_once(struct worker *w, struct session *s, const struct
     return status;
 }
 
+/* A run with one input altered, where the kernel has that array and it can be. What it writes is not judged. */
+static enum gb_status run_altered_input(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                        uint32_t array, uint32_t b, struct gb_error *error)
+{
+    const struct operator_array *a = &w->row->arrays[array];
+    struct operator_inputs altered = *inputs;
+    struct gb_outputs *ran = NULL;
+    void *copy = NULL;
+    enum gb_status status = GB_OK;
+    if (array_used(a, s->uses))
+        status = altered_array(a, w->kernel, w->fixture, w->batches[b], inputs, &altered, &copy, error);
+    if (status == GB_OK && copy)
+        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    if (status == GB_OK && copy)
+        status = run_once(w, s, &altered, &ran->layer[0], first_way, b, error);
+    gb_outputs_free(ran);
+    free(copy);
+    return status;
+}
+
+/* The same with these arrays of weights altered (session_alter). */
+static enum gb_status run_altered_weights(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                          uint32_t arrays, uint32_t b, struct gb_error *error)
+{
+    struct gb_outputs *ran = NULL;
+    enum gb_status status = arrays ? session_alter(s, arrays, true, error) : GB_OK;
+    if (status == GB_OK && arrays)
+        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    if (status == GB_OK && arrays)
+        status = run_once(w, s, inputs, &ran->layer[0], first_way, b, error);
+    if (status == GB_OK && arrays)
+        status = session_alter(s, arrays, false, error);
+    gb_outputs_free(ran);
+    return status;
+}
+
+/* All arrays of weights that the kernel reads. */
+static uint32_t weight_arrays(const struct session *s)
+{
+    uint32_t arrays = 0;
+    for (uint32_t i = 0; i < SESSION_ARRAYS; i++)
+        arrays |= session_has(s, i) ? 1u << i : 0;
+    return arrays;
+}
+
+/* Whether the runs of this batch and layer come between runs on altered arrays: of one that tells tokens apart. Code
+ * that is timed runs alone. */
+static bool is_altered(const struct worker *w, const struct session *s, uint32_t b)
+{
+    enum { TOKENS = 4 };
+    uint32_t first = 0;
+    while (first + 1 < w->batch_count && w->batches[first] < TOKENS)
+        first++;
+    return s->layer == 0 && b == first && !w->timed.samples;
+}
+
+/* Runs that differ from those that are judged in one array each, before any of these: x, those of the weights (one by
+ * one where they are little work), and what else is read, at the addresses and with the contents of the first run. A
+ * kernel that knows its inputs again by some of the arrays has kept what is wrong. */
+static enum gb_status run_altered(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
+                                  struct gb_error *error)
+{
+    const uint32_t all = weight_arrays(s);
+    enum gb_status status = run_altered_input(w, s, inputs, 0, b, error);
+    for (uint32_t i = 0; status == GB_OK && session_is_small(s) && i < SESSION_ARRAYS; i++)
+        status = run_altered_weights(w, s, inputs, all & 1u << i, b, error);
+    if (status == GB_OK && !session_is_small(s))
+        status = run_altered_weights(w, s, inputs, all, b, error);
+    for (uint32_t i = w->row->array_count; status == GB_OK && i-- > 1;)
+        status = run_altered_input(w, s, inputs, i, b, error);
+    return status;
+}
+
+/* A kernel that keeps one run alone forgot what is wrong where the last altered array was what it knows its inputs by:
+ * now that array is altered, and then another. */
+static enum gb_status run_altered_pair(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                       bool weights, uint32_t b, struct gb_error *error)
+{
+    enum gb_status status = run_altered_input(w, s, inputs, 1, b, error);
+    if (status == GB_OK && weights)
+        return run_altered_weights(w, s, inputs, weight_arrays(s), b, error);
+    return status == GB_OK ? run_altered_input(w, s, inputs, 0, b, error) : status;
+}
+
 /* Two runs of one batch with different poison. */
 static enum gb_status run_batch(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
                                 struct gb_error *error)
 {
     const struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
     struct gb_outputs *second = NULL;
-    enum gb_status status = run_once(w, s, inputs, out, first_way, b, error);
+    enum gb_status status = is_altered(w, s, b) ? run_altered(w, s, inputs, b, error) : GB_OK;
+    if (status == GB_OK)
+        status = run_once(w, s, inputs, out, first_way, b, error);
+    if (status == GB_OK && is_altered(w, s, b))
+        status = run_altered_pair(w, s, inputs, false, b, error);
     if (status == GB_OK)
         status = new_outputs(w, w->batches[b], 1, false, &second, error);
     if (status == GB_OK)
@@ -273,6 +364,8 @@ static enum gb_status run_last(struct worker *w, struct session *s, const struct
     struct worker_checks checks = {0}, routing = {0};
     struct gb_outputs *ran = NULL;
     enum gb_status status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    if (status == GB_OK && is_altered(w, s, b))
+        status = run_altered_pair(w, s, inputs, true, b, error);
     if (status == GB_OK)
         status = run_once(w, s, inputs, &ran->layer[0], last_way, b, error);
     if (status == GB_OK) {
@@ -463,6 +556,28 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     return status == GB_OK ? closed : status;
 }
 
+/* Runs of an operator without layers with one input altered each, before any that is judged, as run_altered. Ranks in
+ * processes of their own would have to agree on them. */
+static enum gb_status run_arrays_altered(struct worker *w, uint32_t b, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && !w->rendezvous && !w->timed.samples && i < w->row->array_count; i++) {
+        struct gb_fixture altered = *w->fixture;
+        struct gb_outputs *ran = NULL;
+        void *copy;
+        status =
+            altered_array(&w->row->arrays[i], w->kernel, w->fixture, w->batches[b], w->fixture, &altered, &copy, error);
+        if (status == GB_OK && copy)
+            status = new_outputs(w, w->batches[b], 0, false, &ran, error);
+        if (status == GB_OK && copy)
+            status =
+                session_run_arrays(w->kernel, w->memory, &altered, w->batches[b], first_way, ran, &w->checks[b], error);
+        gb_outputs_free(ran);
+        free(copy);
+    }
+    return status;
+}
+
 /* A run on other inputs, of which nothing is kept. */
 static enum gb_status run_other(struct worker *w, uint32_t b, struct gb_error *error)
 {
@@ -485,8 +600,8 @@ static enum gb_status run_other(struct worker *w, uint32_t b, struct gb_error *e
 static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *error)
 {
     struct gb_outputs *runs[2] = {w->outputs[b], w->moved[b]}; /* nothing moves: it is the second run */
+    enum gb_status status = run_arrays_altered(w, b, error);
     double began = clock_seconds();
-    enum gb_status status = GB_OK;
     w->moved_differs[b] = w->kernel->flags & GB_NONDETERMINISTIC;
     const struct run_way ways[] = {first_way, second_way, last_way};
     for (int i = 0; status == GB_OK && i < 3; i++) {
@@ -579,6 +694,13 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
     return status;
 }
 
+/* Whether the subject has taken memory from its own process. */
+static bool has_less_room(const struct worker *w)
+{
+    struct rlimit now;
+    return getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_cur < w->room.rlim_cur;
+}
+
 /* Into the room that the parent reserved. */
 static bool write_report(const json_t *report)
 {
@@ -640,6 +762,7 @@ int worker_main(int argc, char **argv)
         fprintf(stderr, "gaugeblock guard worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }
+    getrlimit(RLIMIT_AS, &w.room);
     enum gb_status status = work(&w, argv, &error);
     error.message[sizeof error.message - 1] = '\0'; /* it may be the kernel's */
     json_t *batches = json_array(), *routing = json_array(), *seconds = json_array(), *timing = json_array();
@@ -649,10 +772,10 @@ int worker_main(int argc, char **argv)
         json_array_append_new(timing, timing_json(&w.timing[b]));
         json_array_append_new(routing, checks_json(&w.routing[b]));
     }
-    json_t *report =
-        json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "status", (int)status, "message",
-                  record_string(error.message), "batches", batches, "routing", routing, "seconds", seconds, "timing",
-                  timing, "loading_changed", (int)w.loading_changed, "calls_changed", (int)w.calls_changed);
+    json_t *report = json_pack("{s:i, s:b, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "status", (int)status, "less_room",
+                               has_less_room(&w), "message", record_string(error.message), "batches", batches,
+                               "routing", routing, "seconds", seconds, "timing", timing, "loading_changed",
+                               (int)w.loading_changed, "calls_changed", (int)w.calls_changed);
     bool failed = !report || !write_report(report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {
