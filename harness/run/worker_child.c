@@ -28,9 +28,10 @@
 
 /* Two bytes whose repetition is a NaN in FP32 and bf16 (0xFF...) and an ordinary number (0x5A...). */
 static const uint8_t poisons[2] = {0xFF, 0x5A};
-/* The runs of a batch. The third has its inputs elsewhere in the arrays, and its arrays where the first had them. */
-static const struct run_way first_way = {0xFF, GUARDED_CANARIES}, second_way = {0x5A, GUARDED_END},
-                            moved_way = {0xFF, GUARDED_CANARIES}, last_way = {0x5A, GUARDED_START};
+/* The runs of a batch. The moved one has its inputs elsewhere in the arrays, and its arrays where the first has them.
+ */
+static const struct run_way moved_way = {0xFF, GUARDED_CANARIES}, first_way = {0xFF, GUARDED_CANARIES},
+                            second_way = {0x5A, GUARDED_END}, last_way = {0x5A, GUARDED_START};
 
 struct worker {
     struct gb_fixture *whole;
@@ -168,6 +169,76 @@ static enum gb_status run_once(struct worker *w, struct session *s, const struct
     return status;
 }
 
+/* Copies rows in reverse: token t is the last but t. */
+static void reverse(void *to, const void *from, uint32_t tokens, size_t row)
+{
+    for (uint32_t t = 0; t < tokens; t++)
+        memcpy((char *)to + t * row, (const char *)from + (tokens - 1 - t) * row, row);
+}
+
+/* Puts what the moved run wrote back to where the first run has it. */
+static void put_back(const struct worker *w, uint32_t b, uint32_t layer, const struct gb_layer_outputs *ran)
+{
+    uint32_t tokens = w->batches[b];
+    for (uint32_t i = 0; i < w->row->array_count; i++) {
+        const struct operator_array *a = &w->row->arrays[i];
+        size_t element;
+        if (a->written && array_used(a, w->uses))
+            reverse(operator_pointer(&w->moved[b]->layer[layer], a->place), operator_pointer(ran, a->place), tokens,
+                    a->bytes(w->kernel, w->fixture, tokens, &element) / tokens);
+    }
+}
+
+static void inputs_free(const struct worker *w, const struct operator_inputs *inputs)
+{
+    for (uint32_t i = 0; i < w->row->array_count; i++)
+        if (!w->row->arrays[i].written)
+            free(operator_pointer(inputs, w->row->arrays[i].place));
+}
+
+/* The inputs that the kernel reads with their tokens in reverse and their experts where session_move has them.
+ * inputs_free in any case. */
+static enum gb_status move_inputs(const struct worker *w, const struct session *s, const struct operator_inputs *inputs,
+                                  uint32_t tokens, struct operator_inputs *moved, struct gb_error *error)
+{
+    *moved = (struct operator_inputs){0};
+    for (uint32_t i = 0; i < w->row->array_count; i++) {
+        const struct operator_array *a = &w->row->arrays[i];
+        size_t element;
+        if (a->written || !array_used(a, s->uses))
+            continue;
+        size_t bytes = a->bytes(w->kernel, w->fixture, tokens, &element);
+        void *copy = malloc(bytes);
+        if (!copy)
+            return gb_fail(error, GB_ENOMEM, "no memory for %u tokens in another order", tokens);
+        reverse(copy, operator_pointer(inputs, a->place), tokens, bytes / tokens);
+        memcpy((char *)moved + a->place, &copy, sizeof copy);
+    }
+    int32_t *ids = (int32_t *)moved->ids;
+    for (size_t p = 0; ids && p < (size_t)tokens * w->fixture->shape.top_k; p++)
+        ids[p] = ids[p] < 0 ? ids[p] : (int32_t)s->moved[ids[p]];
+    return GB_OK;
+}
+
+/* A run of a batch, before all others, whose tokens come in reverse and whose experts session_move has moved: every
+ * token's result is that of the first run, and whatever a kernel remembers by shape or by address is wrong there. */
+static enum gb_status run_moved(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
+                                struct gb_error *error)
+{
+    struct operator_inputs there;
+    struct gb_outputs *ran = NULL;
+    enum gb_status status = move_inputs(w, s, inputs, w->batches[b], &there, error);
+    if (status == GB_OK)
+        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    if (status == GB_OK)
+        status = run_once(w, s, &there, &ran->layer[0], moved_way, b, error);
+    if (status == GB_OK)
+        put_back(w, b, s->layer, &ran->layer[0]);
+    gb_outputs_free(ran);
+    inputs_free(w, &there);
+    return status;
+}
+
 /* A run with one input altered, where the kernel has that array and it can be. What it writes is not judged. */
 static enum gb_status run_altered_input(struct worker *w, struct session *s, const struct operator_inputs *inputs,
                                         uint32_t array, uint32_t b, struct gb_error *error)
@@ -252,6 +323,14 @@ static enum gb_status run_altered_pair(struct worker *w, struct session *s, cons
     return status == GB_OK ? run_altered_input(w, s, inputs, 0, b, error) : status;
 }
 
+/* Whether the run with tokens and experts in other places wrote what the first one did. */
+static void note_moved(struct worker *w, uint32_t layer, uint32_t b)
+{
+    struct worker_checks differing = {0};
+    compare_written(w, &w->outputs[b]->layer[layer], &w->moved[b]->layer[layer], b, layer, &differing, &differing);
+    w->moved_differs[b] |= differing.differing || differing.unwritten;
+}
+
 /* Two runs of one batch with different poison. */
 static enum gb_status run_batch(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
                                 struct gb_error *error)
@@ -261,6 +340,8 @@ static enum gb_status run_batch(struct worker *w, struct session *s, const struc
     enum gb_status status = is_altered(w, s, b) ? run_altered(w, s, inputs, b, error) : GB_OK;
     if (status == GB_OK)
         status = run_once(w, s, inputs, out, first_way, b, error);
+    if (status == GB_OK)
+        note_moved(w, s->layer, b);
     if (status == GB_OK && is_altered(w, s, b))
         status = run_altered_pair(w, s, inputs, false, b, error);
     if (status == GB_OK)
@@ -270,81 +351,6 @@ static enum gb_status run_batch(struct worker *w, struct session *s, const struc
     if (status == GB_OK)
         compare_written(w, out, &second->layer[0], b, s->layer, &w->checks[b], routing_checks(w, b));
     gb_outputs_free(second);
-    return status;
-}
-
-/* Copies rows in reverse: token t is the last but t. */
-static void reverse(void *to, const void *from, uint32_t tokens, size_t row)
-{
-    for (uint32_t t = 0; t < tokens; t++)
-        memcpy((char *)to + t * row, (const char *)from + (tokens - 1 - t) * row, row);
-}
-
-/* Puts what the moved run wrote back to where the first run has it. */
-static void put_back(const struct worker *w, uint32_t b, uint32_t layer, const struct gb_layer_outputs *ran)
-{
-    uint32_t tokens = w->batches[b];
-    for (uint32_t i = 0; i < w->row->array_count; i++) {
-        const struct operator_array *a = &w->row->arrays[i];
-        size_t element;
-        if (a->written && array_used(a, w->uses))
-            reverse(operator_pointer(&w->moved[b]->layer[layer], a->place), operator_pointer(ran, a->place), tokens,
-                    a->bytes(w->kernel, w->fixture, tokens, &element) / tokens);
-    }
-}
-
-static void inputs_free(const struct worker *w, const struct operator_inputs *inputs)
-{
-    for (uint32_t i = 0; i < w->row->array_count; i++)
-        if (!w->row->arrays[i].written)
-            free(operator_pointer(inputs, w->row->arrays[i].place));
-}
-
-/* The inputs that the kernel reads with their tokens in reverse and their experts where session_move has them.
- * inputs_free in any case. */
-static enum gb_status move_inputs(const struct worker *w, const struct session *s, const struct operator_inputs *inputs,
-                                  uint32_t tokens, struct operator_inputs *moved, struct gb_error *error)
-{
-    *moved = (struct operator_inputs){0};
-    for (uint32_t i = 0; i < w->row->array_count; i++) {
-        const struct operator_array *a = &w->row->arrays[i];
-        size_t element;
-        if (a->written || !array_used(a, s->uses))
-            continue;
-        size_t bytes = a->bytes(w->kernel, w->fixture, tokens, &element);
-        void *copy = malloc(bytes);
-        if (!copy)
-            return gb_fail(error, GB_ENOMEM, "no memory for %u tokens in another order", tokens);
-        reverse(copy, operator_pointer(inputs, a->place), tokens, bytes / tokens);
-        memcpy((char *)moved + a->place, &copy, sizeof copy);
-    }
-    int32_t *ids = (int32_t *)moved->ids;
-    for (size_t p = 0; ids && p < (size_t)tokens * w->fixture->shape.top_k; p++)
-        ids[p] = ids[p] < 0 ? ids[p] : (int32_t)s->moved[ids[p]];
-    return GB_OK;
-}
-
-/* One more run of a batch, whose tokens come in reverse and whose experts session_move has moved: every token's result
- * is what it was, and whatever a kernel remembers by shape or by address is wrong. */
-static enum gb_status run_moved(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
-                                struct gb_error *error)
-{
-    struct worker_checks differing = {0};
-    struct operator_inputs there;
-    struct gb_outputs *ran = NULL;
-    enum gb_status status = move_inputs(w, s, inputs, w->batches[b], &there, error);
-    if (status == GB_OK)
-        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
-    if (status == GB_OK)
-        status = run_once(w, s, &there, &ran->layer[0], moved_way, b, error);
-    if (status == GB_OK) {
-        put_back(w, b, s->layer, &ran->layer[0]);
-        compare_written(w, &w->outputs[b]->layer[s->layer], &w->moved[b]->layer[s->layer], b, s->layer, &differing,
-                        &differing);
-        w->moved_differs[b] |= differing.differing || differing.unwritten;
-    }
-    gb_outputs_free(ran);
-    inputs_free(w, &there);
     return status;
 }
 
@@ -528,17 +534,17 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
                        : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
     const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, inner};
-    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        double began = clock_seconds();
-        status = run_batch(w, &s, &inputs, b, error);
-        w->seconds[b] += clock_seconds() - began;
-    }
     if (status == GB_OK)
         status = session_move(&s, true, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
         status = run_moved(w, &s, &inputs, b, error);
     if (status == GB_OK)
         status = session_move(&s, false, error);
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        double began = clock_seconds();
+        status = run_batch(w, &s, &inputs, b, error);
+        w->seconds[b] += clock_seconds() - began;
+    }
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
