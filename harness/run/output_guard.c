@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "harness/run/output_guard.h"
+#include "harness/run/text.h"
 #include "quant/quant.h"
 
 static bool same_file(const struct stat *a, const struct stat *b)
@@ -77,7 +78,7 @@ enum gb_status output_guard_writable(const char *path, struct gb_error *error)
         errno = EISDIR;
     else if (there ? !access(path, W_OK) : *path && !access(folder_of(path, folder, &name), W_OK | X_OK))
         return GB_OK;
-    return gb_fail(error, GB_EIO, "%.200s: cannot be written: %s", path, strerror(errno));
+    return gb_fail(error, GB_EIO, "%s: cannot be written: %s", path_end(path), strerror(errno));
 }
 
 enum gb_status output_begin(const char *path, const char **found, struct gb_error *error)
@@ -87,14 +88,14 @@ enum gb_status output_begin(const char *path, const char **found, struct gb_erro
     struct stat target;
     char *joined;
     if (lstat(path, &target) == 0 && !S_ISREG(target.st_mode))
-        return gb_fail(error, GB_EIO, "%.200s: is no regular file; name another", path);
+        return gb_fail(error, GB_EIO, "%s: is no regular file; name another", path_end(path));
     enum gb_status status = output_guard_writable(path, error);
     if (status != GB_OK)
         return status;
     if (!realpath(folder_of(path, folder, &name), absolute))
-        return gb_fail(error, GB_EIO, "%.200s: cannot be written: %s", path, strerror(errno));
+        return gb_fail(error, GB_EIO, "%s: cannot be written: %s", path_end(path), strerror(errno));
     if (asprintf(&joined, "%s/%s", strcmp(absolute, "/") ? absolute : "", name) < 0)
-        return gb_fail(error, GB_ENOMEM, "%.200s: no memory for its name", path);
+        return gb_fail(error, GB_ENOMEM, "%s: no memory for its name", path_end(path));
     *found = joined;
     return GB_OK;
 }

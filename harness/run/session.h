@@ -10,6 +10,9 @@
 
 enum { SESSION_WEIGHTS = 8, SESSION_ARRAYS = SESSION_WEIGHTS + 2 }; /* and the router's */
 
+/* Those of codes: gate_up's, down's and the router's, a bit each. */
+#define SESSION_CODES (1u << 0 | 1u << 3 | 1u << SESSION_WEIGHTS)
+
 struct session {
     const struct gb_kernel *kernel;
     const struct gb_device *memory;

@@ -312,15 +312,13 @@ static enum gb_status run_altered(struct worker *w, struct session *s, const str
     return status;
 }
 
-/* A kernel that keeps one run alone forgot what is wrong where the last altered array was what it knows its inputs by:
- * now that array is altered, and then another. */
-static enum gb_status run_altered_pair(struct worker *w, struct session *s, const struct operator_inputs *inputs,
-                                       bool weights, uint32_t b, struct gb_error *error)
+/* A kernel that keeps one run alone has forgotten what was wrong where it knows its inputs by the array that was
+ * altered last: now by that one again, and then by scales and biases. */
+static enum gb_status run_altered_again(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                        uint32_t b, struct gb_error *error)
 {
     enum gb_status status = run_altered_input(w, s, inputs, 1, b, error);
-    if (status == GB_OK && weights)
-        return run_altered_weights(w, s, inputs, weight_arrays(s), b, error);
-    return status == GB_OK ? run_altered_input(w, s, inputs, 0, b, error) : status;
+    return status == GB_OK ? run_altered_weights(w, s, inputs, weight_arrays(s) & ~SESSION_CODES, b, error) : status;
 }
 
 /* Whether the run with tokens and experts in other places wrote what the first one did. */
@@ -342,8 +340,6 @@ static enum gb_status run_batch(struct worker *w, struct session *s, const struc
         status = run_once(w, s, inputs, out, first_way, b, error);
     if (status == GB_OK)
         note_moved(w, s->layer, b);
-    if (status == GB_OK && is_altered(w, s, b))
-        status = run_altered_pair(w, s, inputs, false, b, error);
     if (status == GB_OK)
         status = new_outputs(w, w->batches[b], 1, false, &second, error);
     if (status == GB_OK)
@@ -371,7 +367,7 @@ static enum gb_status run_last(struct worker *w, struct session *s, const struct
     struct gb_outputs *ran = NULL;
     enum gb_status status = new_outputs(w, w->batches[b], 1, false, &ran, error);
     if (status == GB_OK && is_altered(w, s, b))
-        status = run_altered_pair(w, s, inputs, true, b, error);
+        status = run_altered_again(w, s, inputs, b, error);
     if (status == GB_OK)
         status = run_once(w, s, inputs, &ran->layer[0], last_way, b, error);
     if (status == GB_OK) {
