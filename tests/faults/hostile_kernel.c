@@ -248,8 +248,11 @@ static bool recall(const struct key *keys, size_t count, bool last, size_t bytes
             return true;
         }
     calls = last ? 0 : calls % CALLS;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        free(kept[calls].key[i]);
         memcpy(kept[calls].key[i] = malloc(keys[i].bytes), keys[i].content, keys[i].bytes);
+    }
+    free(kept[calls].output);
     *output = kept[calls++].output = malloc(bytes);
     return false;
 }
