@@ -239,39 +239,31 @@ static enum gb_status run_moved(struct worker *w, struct session *s, const struc
     return status;
 }
 
-/* A run with one input altered, where the kernel has that array and it can be. What it writes is not judged. */
-static enum gb_status run_altered_input(struct worker *w, struct session *s, const struct operator_inputs *inputs,
-                                        uint32_t array, uint32_t b, struct gb_error *error)
+/* A run with these arrays altered, where the kernel has them and they can be: inputs, a bit each of the operator's row,
+ * and weights (session_alter). What it writes is not judged. */
+static enum gb_status run_altered_arrays(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                         uint32_t read, uint32_t weights, uint32_t b, struct gb_error *error)
 {
-    const struct operator_array *a = &w->row->arrays[array];
     struct operator_inputs altered = *inputs;
     struct gb_outputs *ran = NULL;
-    void *copy = NULL;
-    enum gb_status status = GB_OK;
-    if (array_used(a, s->uses))
-        status = altered_array(a, w->kernel, w->fixture, w->batches[b], inputs, &altered, &copy, error);
-    if (status == GB_OK && copy)
+    void *copy[MOST_ARRAYS] = {NULL};
+    bool any = weights;
+    enum gb_status status = weights ? session_alter(s, weights, true, error) : GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < w->row->array_count; i++)
+        if (read & 1u << i && array_used(&w->row->arrays[i], s->uses)) {
+            status = altered_array(&w->row->arrays[i], w->kernel, w->fixture, w->batches[b], inputs, &altered, &copy[i],
+                                   error);
+            any |= copy[i] != NULL;
+        }
+    if (status == GB_OK && any)
         status = new_outputs(w, w->batches[b], 1, false, &ran, error);
-    if (status == GB_OK && copy)
+    if (status == GB_OK && any)
         status = run_once(w, s, &altered, &ran->layer[0], first_way, b, error);
+    if (status == GB_OK && weights)
+        status = session_alter(s, weights, false, error);
     gb_outputs_free(ran);
-    free(copy);
-    return status;
-}
-
-/* The same with these arrays of weights altered (session_alter). */
-static enum gb_status run_altered_weights(struct worker *w, struct session *s, const struct operator_inputs *inputs,
-                                          uint32_t arrays, uint32_t b, struct gb_error *error)
-{
-    struct gb_outputs *ran = NULL;
-    enum gb_status status = arrays ? session_alter(s, arrays, true, error) : GB_OK;
-    if (status == GB_OK && arrays)
-        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
-    if (status == GB_OK && arrays)
-        status = run_once(w, s, inputs, &ran->layer[0], first_way, b, error);
-    if (status == GB_OK && arrays)
-        status = session_alter(s, arrays, false, error);
-    gb_outputs_free(ran);
+    for (uint32_t i = 0; i < MOST_ARRAYS; i++)
+        free(copy[i]);
     return status;
 }
 
@@ -295,20 +287,23 @@ static bool is_altered(const struct worker *w, const struct session *s, uint32_t
     return s->layer == 0 && b == first && !w->timed.samples;
 }
 
-/* Runs that differ from those that are judged in one array each, before any of these: x, those of the weights (one by
- * one where they are little work), and what else is read, at the addresses and with the contents of the first run. A
- * kernel that knows its inputs again by some of the arrays has kept what is wrong. */
+/* Runs that differ from those that are judged, before any of these, at the addresses of the first run: in all arrays,
+ * which begin as they do there, and then in one each with all others as they are: those of the weights (one by one
+ * where they are little work), x, and what else is read. A kernel that knows its inputs again by some of the arrays, or
+ * by how they begin, has kept what is wrong. */
 static enum gb_status run_altered(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
                                   struct gb_error *error)
 {
     const uint32_t all = weight_arrays(s);
-    enum gb_status status = run_altered_input(w, s, inputs, 0, b, error);
+    enum gb_status status = run_altered_arrays(w, s, inputs, ~0u, all, b, error);
     for (uint32_t i = 0; status == GB_OK && session_is_small(s) && i < SESSION_ARRAYS; i++)
-        status = run_altered_weights(w, s, inputs, all & 1u << i, b, error);
+        status = run_altered_arrays(w, s, inputs, 0, all & 1u << i, b, error);
     if (status == GB_OK && !session_is_small(s))
-        status = run_altered_weights(w, s, inputs, all, b, error);
+        status = run_altered_arrays(w, s, inputs, 0, all, b, error);
+    if (status == GB_OK)
+        status = run_altered_arrays(w, s, inputs, 1u, 0, b, error);
     for (uint32_t i = w->row->array_count; status == GB_OK && i-- > 1;)
-        status = run_altered_input(w, s, inputs, i, b, error);
+        status = run_altered_arrays(w, s, inputs, 1u << i, 0, b, error);
     return status;
 }
 
@@ -317,8 +312,8 @@ static enum gb_status run_altered(struct worker *w, struct session *s, const str
 static enum gb_status run_altered_again(struct worker *w, struct session *s, const struct operator_inputs *inputs,
                                         uint32_t b, struct gb_error *error)
 {
-    enum gb_status status = run_altered_input(w, s, inputs, 1, b, error);
-    return status == GB_OK ? run_altered_weights(w, s, inputs, weight_arrays(s) & ~SESSION_CODES, b, error) : status;
+    enum gb_status status = run_altered_arrays(w, s, inputs, 1u << 1, 0, b, error);
+    return status == GB_OK ? run_altered_arrays(w, s, inputs, 0, weight_arrays(s) & ~SESSION_CODES, b, error) : status;
 }
 
 /* Whether the run with tokens and experts in other places wrote what the first one did. */

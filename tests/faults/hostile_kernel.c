@@ -50,6 +50,20 @@ static void lag(const void **what_is, size_t bytes)
     *what_is = before ? before : now;
 }
 
+/* The array that was there when one that began so was last seen anew. */
+static void remember_beginning(const void **what_is, size_t bytes)
+{
+    enum { BEGINNING = 64 };
+    static char beginning[BEGINNING], *kept;
+    if (!kept || memcmp(beginning, *what_is, BEGINNING)) {
+        free(kept);
+        kept = malloc(bytes);
+        memcpy(kept, *what_is, bytes);
+        memcpy(beginning, *what_is, BEGINNING);
+    }
+    *what_is = kept;
+}
+
 static void look_back(struct gb_arguments *a)
 {
     const size_t x = sizeof *a->x * a->shape.tokens * a->shape.hidden;
@@ -60,6 +74,12 @@ static void look_back(struct gb_arguments *a)
         remember_address((const void **)&a->ids, sizeof *a->ids * pairs);
     if (!strcmp(what, "address-routing"))
         remember_address((const void **)&a->routing_weights, sizeof *a->routing_weights * pairs);
+    if (!strcmp(what, "begin-x"))
+        remember_beginning((const void **)&a->x, x);
+    if (!strcmp(what, "begin-codes"))
+        remember_beginning(&a->gate_up.codes, (size_t)a->shape.experts * a->gate_up.rows * a->gate_up.columns / 2);
+    if (!strcmp(what, "begin-down"))
+        remember_beginning(&a->down.codes, (size_t)a->shape.experts * a->down.rows * a->down.columns / 2);
     if (!strcmp(what, "lag-x"))
         lag((const void **)&a->x, x);
     if (!strcmp(what, "lag-ids"))
@@ -189,8 +209,8 @@ static void spoil_output(const struct gb_arguments *a)
         output[0] += (float)(getpid() + calls);
     if (!strcmp(what, "first") && calls == 1) /* before anything is set up */
         output[0] *= 2.0f;
-    /* In the run of the residual stream: behind the moved one, 9 altered, the first and the second. */
-    if (!strcmp(what, "stream-alone") && calls == 13)
+    /* In the run of the residual stream: behind the moved one, 10 altered, the first and the second. */
+    if (!strcmp(what, "stream-alone") && calls == 14)
         output[0] *= 2.0f;
     if (!strcmp(what, "nothing"))
         memset(output, 0xFF, count * sizeof *output);

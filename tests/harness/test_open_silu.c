@@ -184,6 +184,8 @@ static bool is_tried(const struct gb_recipe *recipe)
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         if (!strcmp(some[i], recipe->name))
             return true;
+    if (rules->four_over_six != GB_SIX) /* which leaves nothing open */
+        return false;
     return whole && rules->element && rules->block_rows == 1 && rules->block_columns >= 16 &&
            rules->block_columns <= 128 && (rules->scale != GB_SCALE_FP32 || rules->block_columns >= 64);
 }
@@ -202,7 +204,7 @@ static void for_fixture(void (*each)(const struct gb_fixture *f, const struct gb
 /* Calls `each` for every fixture, with the reference's outputs. */
 static void for_fixtures(void (*each)(const struct gb_fixture *f, const struct gb_outputs *reference))
 {
-    enum { SEEDS = 4 };
+    enum { SEEDS = 2 };
     size_t count;
     const struct gb_recipe *recipe = gb_recipes(&count);
     for (size_t r = 0; r < count; r++)
