@@ -220,6 +220,7 @@ uint32_t effects_infer(const struct observed *o, struct finding *out, uint32_t m
     }
     double seen = largest(s.seen, s.count), clean = largest(s.clean, s.count);
     bool many = s.count >= FEW_ELEMENTS, finite = isfinite(seen);
+    const int types = o->stage == FINDING_ACT || o->stage == FINDING_INPUT ? FINDING_TYPES : FINDING_ROW_TYPES;
     const double constants[] = {0.0, NAN, s.seen[0]};
     for (int i = 0; i < 3 && count < most; i++) {
         f = (struct finding){.stage = o->stage, .effect = FINDING_CONSTANT, .amount = constants[i]};
@@ -237,7 +238,7 @@ uint32_t effects_infer(const struct observed *o, struct finding *out, uint32_t m
     f = (struct finding){.stage = o->stage, .effect = FINDING_ADD, .amount = median(s.difference, s.count)};
     if (finite && many && count < most && tried(o, &f, made))
         out[count++] = f;
-    for (int type = 0; finite && type < FINDING_TYPES && count < most; type++) {
+    for (int type = 0; finite && type < types && count < most; type++) {
         f = (struct finding){.stage = o->stage, .effect = FINDING_ROUND, .type = (enum finding_type)type};
         if (many && tried(o, &f, made))
             out[count++] = f;

@@ -104,8 +104,14 @@ static void add_offset(struct words *w, const struct finding *f, const char *wha
 static void add_effect(struct words *w, const struct finding *f, const struct finding_frame *frame)
 {
     uint32_t width = frame->width;
-    static const char *const types[] = {"rounded to bf16", "truncated to bf16", "rounded to FP16",
-                                        "rounded to E4M3", "rounded to E5M2",   "rounded to TF32"};
+    static const char *const types[] = {"rounded to bf16",
+                                        "truncated to bf16",
+                                        "rounded to FP16",
+                                        "rounded to E4M3",
+                                        "rounded to E5M2",
+                                        "rounded to TF32",
+                                        "rounded to INT8 with a scale for each row",
+                                        "rounded to INT8 with a scale for each 128 elements"};
     switch (f->effect) {
     case FINDING_FACTOR:
         if (f->amount == -1.0)
@@ -187,6 +193,9 @@ static void add_effect(struct words *w, const struct finding *f, const struct fi
         break;
     case FINDING_EXPERT_OF:
         add(w, "with the weights of expert %d", f->offset);
+        break;
+    case FINDING_EXCHANGED:
+        add(w, "with each other's weights");
         break;
     case FINDING_WEIGHTED:
         add(w, f->stage == FINDING_ROUTING_WEIGHT ? "applied twice" : "multiplied by the routing weight");
@@ -357,7 +366,7 @@ void finding_kind(const struct finding *f, char *text, size_t bytes)
                                         [FINDING_WEIGHTED] = "weighted",      [FINDING_LARGEST] = "by the largest",
                                         [FINDING_RANKED] = "sorted",          [FINDING_FUNCTION] = "other function",
                                         [FINDING_SQUARE] = "applied twice",   [FINDING_ROW] = "other row",
-                                        [FINDING_TRANSPOSED] = "transposed"};
+                                        [FINDING_TRANSPOSED] = "transposed",  [FINDING_EXCHANGED] = "other expert"};
     const char *name = names[f->effect];
     struct finding everywhere = *f;
     everywhere.tokens = everywhere.slots = everywhere.experts = (struct finding_axis){.kind = AXIS_ALL};

@@ -120,12 +120,20 @@ static double best_atom(const struct search *q, const struct atoms *a, const int
     return most;
 }
 
-/* Rules by which a slot's expert may have become another one: that one for all, or so many further on. */
+/* Rules by which a slot's expert may have become another one: the two for each other, that one for all, or so many
+ * further on. */
 static void settle_expert(struct search *q, enum finding_stage stage, int32_t id, int32_t other)
 {
     const int32_t experts = (int32_t)q->s.experts;
     int32_t offset = other - id;
-    struct finding f = {.stage = stage, .effect = FINDING_EXPERT_OF, .offset = other};
+    const struct finding_axis both = {
+        .kind = AXIS_LIST,
+        .count = 2,
+        .list = {(uint32_t)(id < other ? id : other), (uint32_t)(id < other ? other : id)}};
+    struct finding f = {.stage = stage, .effect = FINDING_EXCHANGED, .offset = id + other, .experts = both};
+    if (id != other)
+        search_verify(q, &f);
+    f = (struct finding){.stage = stage, .effect = FINDING_EXPERT_OF, .offset = other};
     search_settle(q, &f);
     f.effect = FINDING_EXPERT;
     f.offset = 2 * abs(offset) <= experts ? offset : offset < 0 ? offset + experts : offset - experts;

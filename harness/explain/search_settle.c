@@ -130,11 +130,8 @@ static void each_misreading(struct search *q, struct finding *f, enum gb_format 
                         bf16[] = {0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625, 0.0};
     const bool nibbles = gb_row_code_bytes(format, 2) == 1;
     f->effect = FINDING_READ;
-    for (int type = FINDING_FP16; type <= FINDING_INTEGER; type++) {
-        f->type = (enum finding_type)type;
-        if (nibbles == (type == FINDING_INTEGER) && (type == FINDING_FP16) == (format == GB_BF16))
-            try(q, f);
-    }
+    f->type = nibbles ? FINDING_INTEGER : format == GB_BF16 ? FINDING_FP16 : FINDING_E5M2;
+    try(q, f);
     f->type = FINDING_BF16;
     f->effect = FINDING_SATURATE;
     for (const double *most = nibbles ? e2m1 : format == GB_BF16 ? bf16 : e4m3; *most > 0.0; most++) {
@@ -270,7 +267,8 @@ void search_each_effect(struct search *q, enum finding_stage stage, struct findi
             try(q, &f);
     }
     f.effect = FINDING_ROUND;
-    for (int type = 0; type < FINDING_TYPES; type++) {
+    const int types = stage == FINDING_ACT || stage == FINDING_INPUT ? FINDING_TYPES : FINDING_ROW_TYPES;
+    for (int type = 0; type < types; type++) {
         f.type = (enum finding_type)type;
         try(q, &f);
     }

@@ -180,6 +180,18 @@ static double rounded(double v, enum finding_type type)
     }
 }
 
+/* An element of a row as an integer times the scale of its row or group. */
+static double as_integer(const double *row, size_t width, size_t i, enum finding_type type)
+{
+    const size_t group = type == FINDING_INT8 ? width : INT8_GROUP, first = i / group * group;
+    const size_t end = first + group < width ? first + group : width;
+    double most = 0.0;
+    for (size_t n = first; n < end; n++)
+        most = fmax(most, fabs(row[n]));
+    const float scale = (float)most / 127.0f;
+    return scale > 0.0f ? (double)(rintf((float)row[i] / scale) * scale) : 0.0;
+}
+
 /* The row whose token differs in the bits of the offset; itself where there is none. */
 static size_t row_xor(const struct finding *f, size_t row, size_t count, size_t per_token)
 {
@@ -210,7 +222,7 @@ static double value_of(const struct finding *f, const double *rows, size_t count
     case FINDING_FLUSH:
         return fabs(v) < f->amount ? 0.0 : v;
     case FINDING_ROUND:
-        return rounded(v, f->type);
+        return f->type >= FINDING_ROW_TYPES ? as_integer(own, width, i, f->type) : rounded(v, f->type);
     case FINDING_TOKEN:
         return rows[around(row, (int64_t)f->offset * (int64_t)per_token, count) * width + i];
     case FINDING_TOKEN_XOR:
@@ -298,6 +310,8 @@ static void change(const struct stages *s, const struct finding *f, const bool *
 
 uint32_t stages_expert(const struct stages *s, const struct finding *f, int32_t id)
 {
+    if (f->effect == FINDING_EXCHANGED)
+        return (uint32_t)(f->offset - id);
     return f->effect == FINDING_EXPERT_OF ? (uint32_t)f->offset : (uint32_t)around((size_t)id, f->offset, s->experts);
 }
 

@@ -34,7 +34,7 @@ bool stages_hit(const struct stages *stages, const struct finding *finding, size
 /* Whether the effect is another expert's weights, and which expert that is for a pair of expert `id`. */
 static inline bool effect_names_expert(enum finding_effect effect)
 {
-    return effect == FINDING_EXPERT || effect == FINDING_EXPERT_OF;
+    return effect == FINDING_EXPERT || effect == FINDING_EXPERT_OF || effect == FINDING_EXCHANGED;
 }
 uint32_t stages_expert(const struct stages *stages, const struct finding *finding, int32_t id);
 

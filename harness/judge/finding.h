@@ -60,6 +60,7 @@ enum finding_effect {
     FINDING_SQUARE,     /* of weights: times the magnitude: applied twice */
     FINDING_ROW,        /* of weights: the row `offset` further on; rows are a ring */
     FINDING_TRANSPOSED, /* of scales: tiles of `offset` rows and as many blocks as their transpose */
+    FINDING_EXCHANGED,  /* two experts, whose numbers add up to `offset`, with each other's weights */
     FINDING_EFFECTS
 };
 
@@ -70,9 +71,14 @@ enum finding_type {
     FINDING_E4M3,
     FINDING_E5M2,
     FINDING_TF32,
+    FINDING_INT8,        /* with a scale of the whole row, its largest magnitude over 127 */
+    FINDING_INT8_GROUPS, /* of each INT8_GROUP elements */
     FINDING_TYPES,
-    FINDING_INTEGER = FINDING_TYPES /* FINDING_READ alone: E2M1's codes as numbers 0 to 7 with a sign */
+    FINDING_ROW_TYPES = FINDING_INT8, /* those from here on depend on other elements of the row */
+    FINDING_INTEGER = FINDING_TYPES   /* FINDING_READ alone: E2M1's codes as numbers 0 to 7 with a sign */
 };
+
+enum { INT8_GROUP = 128 };
 
 /* What a kernel may compute of gate g and up u in place of its contract's function. */
 enum finding_function {

@@ -320,9 +320,13 @@ static int write_reports(const struct bench_options *o, const json_t *record, in
 {
     struct gb_error error;
     bench_table(stdout, record);
-    for (uint32_t i = 0; i < o->records.count; i++)
+    for (uint32_t i = 0; i < o->records.count; i++) {
+        output_make_room(o->records.of[i]);
         if (report_write(o->records.of[i], record, &error) != GB_OK)
             code = command_error("bench", "%s", error.message);
+    }
+    if (o->plot)
+        output_make_room(o->plot);
     if (o->plot && record_number(record, "bench", "timed", NULL) > 0 &&
         report_write_by(plot, o->plot, record, &error) != GB_OK)
         code = command_error("bench", "%s", error.message);
@@ -331,16 +335,18 @@ static int write_reports(const struct bench_options *o, const json_t *record, in
     return code;
 }
 
-static enum gb_status check_targets(const struct bench_options *o, struct gb_error *error)
+static enum gb_status check_targets(struct bench_options *o, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
     for (uint32_t i = 0; status == GB_OK && i <= o->records.count; i++) {
-        const char *path = i < o->records.count ? o->records.of[i] : o->plot;
+        const char **place = i < o->records.count ? &o->records.of[i] : &o->plot, *path = *place;
         if (!path)
             continue;
         status = output_guard(path, (const char *const *)o->fixtures.path, o->fixtures.count, error);
         if (status == GB_OK)
             status = output_guard(path, o->subjects.of, o->subjects.count, error);
+        if (status == GB_OK)
+            status = output_begin(path, place, error);
     }
     return status;
 }

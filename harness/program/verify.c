@@ -432,13 +432,17 @@ static enum gb_status check_target(const struct verify_options *o, const char *p
     return status == GB_OK ? output_guard(path, &o->policy_name, 1, error) : status;
 }
 
-static enum gb_status check_targets(const struct verify_options *o, struct gb_error *error)
+/* Reports, which are written once the subjects had their time, have their paths from then on. */
+static enum gb_status check_targets(struct verify_options *o, struct gb_error *error)
 {
     enum gb_status status = o->minimal ? check_target(o, o->minimal, error) : GB_OK;
     if (status == GB_OK && o->limits)
         status = check_target(o, o->limits, error);
-    for (uint32_t i = 0; status == GB_OK && i < o->report_count; i++)
+    for (uint32_t i = 0; status == GB_OK && i < o->report_count; i++) {
         status = check_target(o, o->reports[i], error);
+        if (status == GB_OK)
+            status = output_begin(o->reports[i], &o->reports[i], error);
+    }
     return status == GB_OK && o->minimal ? minimise_check(o->minimal, error) : status;
 }
 
@@ -503,9 +507,11 @@ static int run_verify(int argc, char **argv)
                 "(routers, and layers that route, have none)\n",
                 o.minimal);
     int code = verdict_exit_code(verdict);
-    for (uint32_t i = 0; i < o.report_count; i++)
+    for (uint32_t i = 0; i < o.report_count; i++) {
+        output_make_room(o.reports[i]);
         if (report_write(o.reports[i], record, &error) != GB_OK)
             code = command_error("verify", "%s", error.message);
+    }
     json_decref(record);
     return code;
 }

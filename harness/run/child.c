@@ -13,9 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "harness/run/adopted.h"
 #include "harness/run/child.h"
 #include "harness/run/text.h"
 #include "quant/quant.h"
+
+enum { MAX_CHILDREN = 128 }; /* more than ever run at a time */
 
 struct start {
     char *const *argv, *const *environment;
@@ -75,12 +78,29 @@ static _Noreturn void become(struct start *s)
     _exit(EXIT_FAILURE);
 }
 
+/* The children of this process that it started and has not waited for, and when the first that is guarded began: what
+ * is its child besides, and began later, is what a guard left that was killed. */
+static struct {
+    pid_t process[MAX_CHILDREN];
+    unsigned count;
+    unsigned long long since;
+} running;
+
+static void forget(pid_t process)
+{
+    for (unsigned i = 0; i < running.count; i++)
+        if (running.process[i] == process)
+            running.process[i--] = running.process[--running.count];
+}
+
 /* Not fork: this process may hold gigabytes, and threads. Signals wait, since handlers would run in the shared memory.
  */
 static int start(struct start *s, struct child *child)
 {
     sigset_t all;
     int status;
+    if (running.count == MAX_CHILDREN)
+        return EAGAIN;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &s->mask);
     s->parent = getpid();
@@ -92,6 +112,8 @@ static int start(struct start *s, struct child *child)
     pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
     if (code && child->process > 0)
         waitpid(child->process, &status, 0);
+    else if (!code)
+        running.process[running.count++] = child->process;
     return code;
 }
 
@@ -118,6 +140,7 @@ int child_start_guarded(char *const *argv, char *const *environment, int output,
     if (pipe2(lifeline, O_CLOEXEC))
         return errno;
     prctl(PR_SET_DUMPABLE, 0); /* what runs there, as the same user, cannot trace this process or see its memory */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* where it can kill its guard, what that watched becomes this process's */
     struct start s = {.argv = guarded,
                       .environment = environment,
                       .input = lifeline[0],
@@ -130,6 +153,8 @@ int child_start_guarded(char *const *argv, char *const *environment, int output,
     child->lifeline = lifeline[1];
     if (code)
         close(lifeline[1]);
+    else if (!running.since)
+        running.since = adopted_begin(child->process);
     return code;
 }
 
@@ -143,25 +168,37 @@ static void end(struct child *child, bool answers)
     child->lifeline = -1;
 }
 
+/* Whether the child has ended. *stopped: whether a signal has stopped it, which it did not send itself. */
+static bool has_ended(const struct child *child, int *status, bool *stopped)
+{
+    if (waitpid(child->process, status, WNOHANG | WUNTRACED | WCONTINUED) != child->process)
+        return false;
+    *stopped = WIFSTOPPED(*status);
+    return WIFEXITED(*status) || WIFSIGNALED(*status);
+}
+
 enum child_end child_wait(struct child *child, unsigned timeout_s, int *status)
 {
     enum { SHORTEST_PAUSE_NS = 100 * 1000, LONGEST_PAUSE_NS = 5 * 1000 * 1000, GUARD_S = 10 };
     struct timespec begin, now, pause = {0, SHORTEST_PAUSE_NS};
-    bool guarded = child->lifeline >= 0;
+    bool guarded = child->lifeline >= 0, stopped = false;
     enum child_end how = CHILD_ENDED;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    while (waitpid(child->process, status, WNOHANG) != child->process) {
+    while (!has_ended(child, status, &stopped)) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         double seconds = (double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec);
         if (seconds >= (double)timeout_s) {
             how = CHILD_TIMED_OUT;
-            end(child, guarded && seconds < (double)timeout_s + GUARD_S);
+            end(child, guarded && !stopped && seconds < (double)timeout_s + GUARD_S);
         }
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < LONGEST_PAUSE_NS)
             pause.tv_nsec *= 2;
     }
     end(child, true);
+    forget(child->process);
+    if (guarded)
+        adopted_end(running.process, running.count, running.since);
     return how;
 }
 
@@ -183,17 +220,8 @@ const char *child_folder(void)
 
 enum gb_status child_file(int *descriptor, struct gb_error *error)
 {
-    char name[4096];
-    *descriptor = open(child_folder(), O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC, 0600);
-    if (*descriptor >= 0)
-        return GB_OK;
-    /* A file system without nameless files: one that loses its name at once. */
-    snprintf(name, sizeof name, "%s/gaugeblock-XXXXXX", child_folder());
-    *descriptor = mkostemp(name, O_CLOEXEC);
-    if (*descriptor < 0)
-        return gb_fail(error, GB_EIO, "%s: %s; set TMPDIR to a writable folder", child_folder(), strerror(errno));
-    unlink(name);
-    return GB_OK;
+    *descriptor = memfd_create("file", MFD_CLOEXEC);
+    return *descriptor >= 0 ? GB_OK : gb_fail(error, GB_EIO, "no file in memory: %s", strerror(errno));
 }
 
 int child_memory(const char *name, size_t bytes)

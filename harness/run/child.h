@@ -54,9 +54,10 @@ enum { CHILD_LOG = 1 << 20, CHILD_SAID = 256 };
 /* "; its last line: ...", printable, of what is in that file; "" if nothing is. text: [CHILD_SAID]. */
 const char *child_said(int log, char *text, size_t bytes);
 
-/* Where files for a child's use lie: TMPDIR, or /tmp. */
+/* Where folders for a child's use lie: TMPDIR, or /tmp. */
 const char *child_folder(void);
-/* A new file there, for reading and writing, that has no name and vanishes with its last descriptor. GB_EIO. */
+/* A new file in memory, for reading and writing, of whatever size: no child can take its folder away or fill it, and it
+ * vanishes with its last descriptor. GB_EIO. */
 enum gb_status child_file(int *descriptor, struct gb_error *error);
 
 #endif

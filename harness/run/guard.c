@@ -4,7 +4,6 @@
  * allows; where it does not, it adopts whatever the code starts and leaves. All of it ends with the code itself, or
  * when the lifeline closes: the program gave up, or is gone, however it went.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,9 +19,9 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "harness/run/adopted.h"
 #include "harness/run/child.h"
 #include "harness/run/library.h"
 #include "harness/run/verdict.h"
@@ -34,50 +33,6 @@ struct task {
     int argc;
     char **argv;
 };
-
-/* Whether the process of that number is a child of this one. */
-static bool is_ours(const char *number)
-{
-    char path[300], line[512];
-    snprintf(path, sizeof path, "/proc/%s/stat", number);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return false;
-    size_t length = fread(line, 1, sizeof line - 1, file);
-    fclose(file);
-    line[length] = '\0';
-    const char *behind = strrchr(line, ')'); /* of the command's name, which may hold anything */
-    long parent;
-    return behind && sscanf(behind, ") %*c %ld", &parent) == 1 && parent == getpid();
-}
-
-/* Kills every child. Returns whether there was one that could be. */
-static bool kill_children(void)
-{
-    bool any = false;
-    DIR *processes = opendir("/proc");
-    for (struct dirent *entry; processes && (entry = readdir(processes));)
-        if (entry->d_name[strspn(entry->d_name, "0123456789")] == '\0' && is_ours(entry->d_name) &&
-            kill((pid_t)atol(entry->d_name), SIGKILL) == 0)
-            any = true;
-    if (processes)
-        closedir(processes);
-    return any;
-}
-
-/* The children of one that is killed become ours, until there are none. */
-static void end_all(void)
-{
-    const struct timespec pause = {0, 1000 * 1000};
-    for (;;) {
-        pid_t ended;
-        while ((ended = waitpid(-1, NULL, WNOHANG | __WALL)) > 0)
-            ;
-        if (ended < 0 || !kill_children())
-            return;
-        nanosleep(&pause, NULL);
-    }
-}
 
 /* A pipe that SIGCHLD writes to, in whichever thread it arrives: libraries have started some. */
 static int endings[2];
@@ -127,8 +82,8 @@ static bool put(const char *path, const char *text)
  * clock. Others have no powers outside the user namespace that they may be in, and none are left inside. */
 static bool is_kept(unsigned power)
 {
-    static const unsigned kept[] = {CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,
-                                    CAP_FSETID, CAP_IPC_LOCK,     CAP_MKNOD,           CAP_SYS_NICE};
+    static const unsigned kept[] = {CAP_CHOWN,    CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID,
+                                    CAP_IPC_LOCK, CAP_MKNOD};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         if (kept[i] == power)
             return geteuid() == 0;
@@ -303,7 +258,7 @@ int guard_main(int argc, char **argv)
     if (!tend_apart(&task, &code, &status)) {
         prctl(PR_SET_CHILD_SUBREAPER, 1);
         code = tend(&task, &status);
-        end_all();
+        adopted_end(NULL, 0, 0);
     }
     if (!code && WIFSIGNALED(status)) { /* ends as the child did */
         signal(WTERMSIG(status), SIG_DFL);

@@ -203,14 +203,19 @@ void guarded_free(struct guarded *buffer)
 
 enum gb_status guarded_poison(const struct guarded *buffer, uint8_t byte, struct gb_error *error)
 {
+    const size_t most = buffer->bytes < PIECE_BYTES ? buffer->bytes : PIECE_BYTES;
+    enum gb_status status = GB_OK;
     if (!buffer->bytes)
         return GB_OK;
-    void *content = malloc(buffer->bytes);
-    if (!content)
-        return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes of poison", buffer->bytes);
-    memset(content, byte, buffer->bytes);
-    enum gb_status status = buffer->memory->upload(buffer->payload, content, buffer->bytes, error);
-    free(content);
+    void *piece = malloc(most);
+    if (!piece)
+        return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes of poison", most);
+    memset(piece, byte, most);
+    for (size_t at = 0, count; status == GB_OK && at < buffer->bytes; at += count) {
+        count = buffer->bytes - at < most ? buffer->bytes - at : most;
+        status = guarded_put(buffer, at, piece, count, error);
+    }
+    free(piece);
     return status;
 }
 

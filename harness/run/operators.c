@@ -16,12 +16,12 @@ void *operator_pointer(const void *structure, size_t place)
 }
 
 #define READ(NAME, ARGUMENT, USE, INPUTS, PLACE, BYTES)                                                                \
-    {                                                                                                                  \
-        NAME, USE, false, false, offsetof(struct gb_arguments, ARGUMENT), offsetof(struct INPUTS, PLACE), BYTES        \
-    }
+    .name = NAME, .use = USE, .argument = offsetof(struct gb_arguments, ARGUMENT),                                     \
+    .place = offsetof(struct INPUTS, PLACE), .bytes = BYTES
 #define WRITTEN(NAME, ARGUMENT, USE, ROUTING, OUTPUTS, PLACE, BYTES)                                                   \
     {                                                                                                                  \
-        NAME, USE, true, ROUTING, offsetof(struct gb_arguments, ARGUMENT), offsetof(struct OUTPUTS, PLACE), BYTES      \
+        .name = NAME, .use = USE, .written = true, .routing = ROUTING,                                                 \
+        .argument = offsetof(struct gb_arguments, ARGUMENT), .place = offsetof(struct OUTPUTS, PLACE), .bytes = BYTES  \
     }
 
 /* Operators on layers. */
@@ -87,7 +87,10 @@ ACTIVATIONS(x_scales, GB_X_SCALES)
 ACTIVATIONS(intermediate_codes, GB_INTERMEDIATE_CODES)
 ACTIVATIONS(intermediate_scales, GB_INTERMEDIATE_SCALES)
 
-#define LAYER_READ(NAME, ARGUMENT, USE) READ(NAME, ARGUMENT, USE, operator_inputs, ARGUMENT, bytes_of_##ARGUMENT)
+#define LAYER_READ(NAME, ARGUMENT, USE)                                                                                \
+    {                                                                                                                  \
+        READ(NAME, ARGUMENT, USE, operator_inputs, ARGUMENT, bytes_of_##ARGUMENT)                                      \
+    }
 #define CODES_WRITTEN(NAME, USE, PART)                                                                                 \
     WRITTEN(#NAME, NAME, USE, false, gb_layer_outputs, activations[PART], bytes_of_##NAME)
 
@@ -209,7 +212,7 @@ static enum gb_status new_codes(const struct gb_kernel *kernel, const struct gb_
 }
 
 static const struct operator_array of_quantisers[] = {
-    READ("values", values, 0, gb_fixture, values, bytes_of_values),
+    {READ("values", values, 0, gb_fixture, values, bytes_of_values)},
     WRITTEN("codes", codes, 0, false, gb_outputs, codes, bytes_of_codes),
     WRITTEN("scales", scales, 0, false, gb_outputs, scales, bytes_of_scales),
 };
@@ -341,20 +344,20 @@ static void place_exchanged(const struct gb_fixture *f, const struct operator_ar
 
 #define RANKS_READ(NAME, ARGUMENT, PLACE, BYTES) READ(NAME, ARGUMENT, 0, gb_fixture, exchanged.PLACE, BYTES)
 static const struct operator_array of_dispatch[] = {
-    RANKS_READ("x", x, x, bytes_of_x),
-    RANKS_READ("ids", ids, ids, bytes_of_ids),
-    RANKS_READ("placement", placement, placement, bytes_of_placement),
+    {RANKS_READ("x", x, x, bytes_of_x)},
+    {RANKS_READ("ids", ids, ids, bytes_of_ids)},
+    {RANKS_READ("placement", placement, placement, bytes_of_placement), .bound = true},
     WRITTEN("counts", counts, 0, false, gb_outputs, counts, bytes_of_counts),
     WRITTEN("routes", routes, 0, false, gb_outputs, routes, bytes_of_routes),
     WRITTEN("codes", codes, 0, false, gb_outputs, codes, bytes_of_sent_codes),
     WRITTEN("scales", scales, 0, false, gb_outputs, scales, bytes_of_sent_scales),
 };
 static const struct operator_array of_combine[] = {
-    RANKS_READ("ids", ids, ids, bytes_of_ids),
-    RANKS_READ("routing weights", routing_weights, routing_weights, bytes_of_routing_weights),
-    RANKS_READ("placement", placement, placement, bytes_of_placement),
-    RANKS_READ("rows", values, rows, bytes_of_rows),
-    RANKS_READ("routes", routes, routes, bytes_of_routes_of_rows),
+    {RANKS_READ("ids", ids, ids, bytes_of_ids), .bound = true},
+    {RANKS_READ("routing weights", routing_weights, routing_weights, bytes_of_routing_weights)},
+    {RANKS_READ("placement", placement, placement, bytes_of_placement), .bound = true},
+    {RANKS_READ("rows", values, rows, bytes_of_rows)},
+    {RANKS_READ("routes", routes, routes, bytes_of_routes_of_rows), .bound = true},
     WRITTEN("output", output, 0, false, gb_outputs, combined, bytes_of_combined),
 };
 

@@ -33,6 +33,7 @@ struct operator_array {
     uint32_t use; /* enum operator_use of a kernel that has it; 0: all have */
     bool written;
     bool routing;    /* what watching it shows is about the routing */
+    bool bound;      /* what is read there goes with other arrays, and cannot change alone */
     size_t argument; /* where struct gb_arguments points to it */
     size_t place;    /* where its pointer is: struct operator_inputs or struct gb_fixture; of what is written struct
                         gb_layer_outputs or struct gb_outputs: the former of each on layers */

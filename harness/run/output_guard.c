@@ -4,11 +4,13 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/run/output_guard.h"
+#include "harness/run/text.h"
 #include "quant/quant.h"
 
 static bool same_file(const struct stat *a, const struct stat *b)
@@ -76,7 +78,70 @@ enum gb_status output_guard_writable(const char *path, struct gb_error *error)
         errno = EISDIR;
     else if (there ? !access(path, W_OK) : *path && !access(folder_of(path, folder, &name), W_OK | X_OK))
         return GB_OK;
-    return gb_fail(error, GB_EIO, "%.200s: cannot be written: %s", path, strerror(errno));
+    return gb_fail(error, GB_EIO, "%s: cannot be written: %s", path_end(path), strerror(errno));
+}
+
+enum gb_status output_begin(const char *path, const char **found, struct gb_error *error)
+{
+    char folder[PATH_MAX], absolute[PATH_MAX];
+    const char *name;
+    struct stat target;
+    char *joined;
+    if (lstat(path, &target) == 0 && !S_ISREG(target.st_mode))
+        return gb_fail(error, GB_EIO, "%s: is no regular file; name another", path_end(path));
+    enum gb_status status = output_guard_writable(path, error);
+    if (status != GB_OK)
+        return status;
+    if (!realpath(folder_of(path, folder, &name), absolute))
+        return gb_fail(error, GB_EIO, "%s: cannot be written: %s", path_end(path), strerror(errno));
+    if (asprintf(&joined, "%s/%s", strcmp(absolute, "/") ? absolute : "", name) < 0)
+        return gb_fail(error, GB_ENOMEM, "%s: no memory for its name", path_end(path));
+    *found = joined;
+    return GB_OK;
+}
+
+/* Renames it to where nothing is. */
+static void put_aside(const char *path)
+{
+    char aside[PATH_MAX + 8];
+    struct stat about;
+    int file;
+    snprintf(aside, sizeof aside, "%s.XXXXXX", path);
+    if (lstat(path, &about))
+        return;
+    if (S_ISDIR(about.st_mode) && mkdtemp(aside))
+        rename(path, aside);
+    else if (S_ISREG(about.st_mode) && (file = mkstemp(aside)) >= 0)
+        rename(path, aside), close(file);
+    else
+        unlink(path); /* a link or a pipe holds nothing */
+}
+
+static void make_folder(const char *path)
+{
+    char parent[PATH_MAX];
+    struct stat about;
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
+        if (access(path, W_OK | X_OK))
+            chmod(path, about.st_mode | S_IRWXU);
+        return;
+    }
+    snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (parent[0])
+        make_folder(parent);
+    put_aside(path);
+    mkdir(path, 0777);
+}
+
+void output_make_room(const char *found)
+{
+    char folder[PATH_MAX];
+    struct stat target;
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(found, '/') - found), found);
+    if (folder[0])
+        make_folder(folder);
+    if (lstat(found, &target) == 0 && !S_ISREG(target.st_mode))
+        put_aside(found);
 }
 
 static bool of_checkpoint(const char *name)

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/run/altered.h"
 #include "harness/run/clock.h"
 #include "harness/run/environment.h"
 #include "harness/run/session.h"
@@ -120,25 +121,97 @@ static void stay(struct session *s)
         s->moved[e] = e;
 }
 
-enum gb_status session_move(struct session *s, bool away, struct gb_error *error)
+/* Every used expert goes to the place of the next one. */
+static void shift(struct session *s)
 {
     uint32_t experts = s->fixture->shape.experts, next = experts;
-    enum gb_status status = GB_OK;
-    if (s->uses & READS_ROUTER)
-        return GB_OK;
     for (uint32_t e = 0; e < experts && next == experts; e++)
         next = s->used[e] ? e : experts;
-    for (uint32_t e = experts; away && e-- > 0;)
+    for (uint32_t e = experts; e-- > 0;)
         if (s->used[e]) {
             s->moved[e] = next;
             next = e;
         }
-    if (!away)
+}
+
+/* The weights of used experts, where s->moved has them. */
+static enum gb_status put_experts(struct session *s, int slot, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t e = 0; status == GB_OK && s->weights[slot].bytes && e < s->fixture->shape.experts; e++)
+        if (s->used[e])
+            status = put_expert(s, slot, e, error);
+    return status;
+}
+
+enum gb_status session_move(struct session *s, bool away, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    if (s->uses & READS_ROUTER)
+        return GB_OK;
+    if (away)
+        shift(s);
+    else
         stay(s);
-    for (int slot = 0; slot < SESSION_WEIGHTS; slot++)
-        for (uint32_t e = 0; status == GB_OK && s->weights[slot].bytes && e < experts; e++)
-            if (s->used[e])
-                status = put_expert(s, slot, e, error);
+    for (int slot = 0; status == GB_OK && slot < SESSION_WEIGHTS; slot++)
+        status = put_experts(s, slot, error);
+    return status == GB_OK ? prepare(s, error) : status;
+}
+
+bool session_has(const struct session *s, uint32_t number)
+{
+    if (number < SESSION_WEIGHTS)
+        return s->weights[number].bytes;
+    if (s->sparse && s->uses & READS_EXPERTS) /* whose experts another router would not choose */
+        return false;
+    return number == SESSION_WEIGHTS ? s->router.bytes : s->router_bias.bytes;
+}
+
+/* The last parts of bytes of an array, in each other's places. */
+static enum gb_status put_split(const struct guarded *to, size_t at, const char *from, size_t bytes,
+                                struct gb_error *error)
+{
+    const struct altered_split split = altered_split(bytes);
+    const size_t last = split.kept + split.moved;
+    enum gb_status status = guarded_put(to, at + split.kept, from + last, bytes - last, error);
+    return status == GB_OK ? guarded_put(to, at + bytes - split.moved, from + split.kept, split.moved, error) : status;
+}
+
+/* Parts of every used expert; of short arrays the experts. */
+static enum gb_status alter_experts(struct session *s, int slot, struct gb_error *error)
+{
+    const size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
+    enum gb_status status = GB_OK;
+    if (!altered_split(each).moved) {
+        shift(s);
+        status = put_experts(s, slot, error);
+        stay(s);
+        return status;
+    }
+    for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
+        if (s->used[e])
+            status = put_split(&s->weights[slot], e * each, s->originals[slot] + e * each, each, error);
+    return status;
+}
+
+static enum gb_status alter_router(const struct guarded *array, const void *original, bool away, struct gb_error *error)
+{
+    return away ? put_split(array, 0, original, array->bytes, error)
+                : guarded_put(array, 0, original, array->bytes, error);
+}
+
+enum gb_status session_alter(struct session *s, uint32_t arrays, bool away, struct gb_error *error)
+{
+    const struct gb_layer *l = &s->fixture->layer[s->layer];
+    enum gb_status status = GB_OK;
+    s->altered = away;
+    for (int slot = 0; status == GB_OK && slot < SESSION_WEIGHTS; slot++)
+        if (arrays & 1u << slot)
+            status = away ? alter_experts(s, slot, error) : put_experts(s, slot, error);
+    if (status == GB_OK && arrays & 1u << SESSION_WEIGHTS)
+        status = alter_router(&s->router, l->router.codes, away, error);
+    if (status == GB_OK && arrays & 1u << (SESSION_WEIGHTS + 1))
+        status = alter_router(&s->router_bias, l->router_bias, away, error);
     return status == GB_OK ? prepare(s, error) : status;
 }
 
@@ -249,15 +322,22 @@ static const char *const names[SESSION_WEIGHTS] = {"gate_up codes", "gate_up sca
                                                    "down codes",    "down scales",    "down global scales",
                                                    "gate_up bias",  "down bias"};
 
+bool session_is_small(const struct session *s)
+{
+    enum { SMALL = 1 << 26 };
+    size_t bytes = 0;
+    for (int i = 0; i < SESSION_WEIGHTS; i++)
+        bytes += s->weights[i].bytes;
+    return bytes <= SMALL;
+}
+
 /* After one run, if that is little work: what a second run changes back shows here alone. */
 static enum gb_status inspect_small(const struct session *s, struct worker_checks *checks, struct gb_error *error)
 {
-    enum { LITTLE = 1 << 26 };
-    size_t bytes = 0;
     enum gb_status status = GB_OK;
-    for (int i = 0; i < SESSION_WEIGHTS; i++)
-        bytes += s->weights[i].bytes;
-    for (int i = 0; status == GB_OK && bytes <= LITTLE && i < SESSION_WEIGHTS; i++)
+    if (s->altered || !session_is_small(s))
+        return GB_OK;
+    for (int i = 0; status == GB_OK && i < SESSION_WEIGHTS; i++)
         status = inspect_weights(s, i, names[i], checks, error);
     return status;
 }

@@ -8,7 +8,10 @@
 #include "harness/run/operators.h"
 #include "harness/run/worker.h"
 
-enum { SESSION_WEIGHTS = 8 };
+enum { SESSION_WEIGHTS = 8, SESSION_ARRAYS = SESSION_WEIGHTS + 2 }; /* and the router's */
+
+/* Those of codes: gate_up's, down's and the router's, a bit each. */
+#define SESSION_CODES (1u << 0 | 1u << 3 | 1u << SESSION_WEIGHTS)
 
 struct session {
     const struct gb_kernel *kernel;
@@ -23,6 +26,7 @@ struct session {
     bool sparse;                        /* only the weights of experts in use are there */
     bool *used;                         /* [experts], whether the expert's weights are there */
     uint32_t *moved;                    /* [experts], where an expert's weights lie: at its own place or another's */
+    bool altered;                       /* what lies there is not what the fixture has */
     struct gb_arguments arguments;      /* with this layer's weights in the kernel's memory */
     void *prepared;
     double prepare_s;     /* that prepare() took */
@@ -44,6 +48,13 @@ enum gb_status session_admit(struct session *session, uint32_t expert, struct gb
 /* Puts every used expert's weights at the place of the next one, or back, and prepares anew. Experts of a kernel that
  * routes stay: ids are the router's. */
 enum gb_status session_move(struct session *session, bool away, struct gb_error *error);
+/* Whether its weights are so few bytes that to look at them after each run is little work. */
+bool session_is_small(const struct session *session);
+/* Whether the session has such an array of weights; number: below SESSION_ARRAYS. */
+bool session_has(const struct session *session, uint32_t number);
+/* Puts elements of these arrays into each other's places, or back, at the same addresses, and prepares anew. arrays: a
+ * bit each, of numbers below SESSION_ARRAYS. */
+enum gb_status session_alter(struct session *session, uint32_t arrays, bool away, struct gb_error *error);
 /* Reports whether weights were changed or their canaries broken since session_open; routing: those of the router. */
 enum gb_status session_close(struct session *session, struct worker_checks *checks, struct worker_checks *routing,
                              struct gb_error *error);

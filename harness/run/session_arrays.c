@@ -2,13 +2,25 @@
 #include "harness/run/session_arrays.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness/run/environment.h"
 
 bool array_used(const struct operator_array *array, uint32_t uses)
 {
     return !array->use || array->use & uses;
+}
+
+/* What the machine cannot hold is refused before any of it is filled. */
+static enum gb_status new_workspace(struct array_run *r, const struct gb_device *memory, size_t bytes,
+                                    enum guarded_place place, struct gb_error *error)
+{
+    const size_t most = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    if (memory->release == free && bytes > most)
+        return gb_fail(error, GB_ENOMEM, "no memory for the workspace of %zu bytes: this machine has %zu", bytes, most);
+    return guarded_new(memory, bytes, place, MOST_ARRAYS, &r->workspace, error);
 }
 
 enum gb_status array_run_new(struct array_run *r, const struct gb_device *memory, const struct gb_fixture *fixture,
@@ -32,7 +44,7 @@ enum gb_status array_run_new(struct array_run *r, const struct gb_device *memory
         memcpy((char *)arguments + a->argument, &r->array[i].payload, sizeof r->array[i].payload);
     }
     if (status == GB_OK && workspace)
-        status = guarded_new(memory, workspace, way.place, MOST_ARRAYS, &r->workspace, error);
+        status = new_workspace(r, memory, workspace, way.place, error);
     arguments->workspace = r->workspace.payload;
     return status == GB_OK ? guarded_poison(&r->workspace, way.poison, error) : status;
 }

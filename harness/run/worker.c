@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parent's side of a worker: starts it, waits for it, reads what it left. */
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -34,9 +33,6 @@ static void fail(struct worker_result *r, enum verdict verdict, const char *form
     va_end(list);
 }
 
-/* A TMPDIR without this room is found before the kernel runs. */
-enum { ROOM_BYTES = 8 << 10 };
-
 /* What parent and child share, in files that vanish with both. */
 struct files {
     int log;                      /* what the child prints */
@@ -65,11 +61,6 @@ static enum gb_status open_files(struct files *f, int fixture, uint32_t batches,
         status = gb_fail(error, GB_EIO, "no memory file for the worker: %s", strerror(errno));
     while (status == GB_OK && f->count < wanted && (status = child_file(&f->shared[f->count], error)) == GB_OK)
         f->count++;
-    int code = status == GB_OK ? posix_fallocate(f->shared[WORKER_OUTPUTS], 0, ROOM_BYTES) : 0;
-    if (code)
-        status = gb_fail(error, GB_EIO, "%s: %s; set TMPDIR to a folder with room", child_folder(), strerror(code));
-    else if (status == GB_OK && ftruncate(f->shared[WORKER_OUTPUTS], 0))
-        status = gb_fail(error, GB_EIO, "%s: %s", child_folder(), strerror(errno));
     if (status != GB_OK)
         close_files(f);
     return status;
@@ -253,7 +244,10 @@ static void read_results(const struct worker_request *request, const struct gb_f
     environment_describe((unsigned)count_of(report, "loading_changed"), (unsigned)count_of(report, "calls_changed"),
                          result->note, sizeof result->note);
     enum gb_status status = (enum gb_status)json_integer_value(json_object_get(report, "status"));
-    if (status != GB_OK)
+    if (status == GB_ENOMEM && json_is_true(json_object_get(report, "less_room")))
+        fail(result, VERDICT_CRASH, "the library or the kernel limited its own process's memory (RLIMIT_AS): %s",
+             printable(json_string_value(json_object_get(report, "message")), message, sizeof message));
+    else if (status != GB_OK)
         fail(result, verdict_of_status(status), "%s: %s", gb_status_name(status),
              printable(json_string_value(json_object_get(report, "message")), message, sizeof message));
     for (uint32_t b = 0; status == GB_OK && b < request->batch_count; b++) {

@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include "harness/run/altered.h"
 #include "harness/run/contract.h"
 #include "harness/run/child.h"
 #include "harness/run/clock.h"
@@ -26,9 +28,10 @@
 
 /* Two bytes whose repetition is a NaN in FP32 and bf16 (0xFF...) and an ordinary number (0x5A...). */
 static const uint8_t poisons[2] = {0xFF, 0x5A};
-/* The runs of a batch. The third has its inputs elsewhere in the arrays, and its arrays where the first had them. */
-static const struct run_way first_way = {0xFF, GUARDED_CANARIES}, second_way = {0x5A, GUARDED_END},
-                            moved_way = {0xFF, GUARDED_CANARIES}, last_way = {0x5A, GUARDED_START};
+/* The runs of a batch. The moved one has its inputs elsewhere in the arrays, and its arrays where the first has them.
+ */
+static const struct run_way moved_way = {0xFF, GUARDED_CANARIES}, first_way = {0xFF, GUARDED_CANARIES},
+                            second_way = {0x5A, GUARDED_END}, last_way = {0x5A, GUARDED_START};
 
 struct worker {
     struct gb_fixture *whole;
@@ -52,6 +55,7 @@ struct worker {
     struct timing timing[MAX_BATCHES];
     double *state;                           /* [tokens, hidden], the residual stream; NULL: no drift */
     unsigned loading_changed, calls_changed; /* enum environment_change */
+    struct rlimit room;                      /* of memory, before the subject was there */
 };
 
 enum gb_status parse_batches(const char *option, const char *text, uint32_t tokens, uint32_t *batches, uint32_t *count,
@@ -165,23 +169,6 @@ static enum gb_status run_once(struct worker *w, struct session *s, const struct
     return status;
 }
 
-/* Two runs of one batch with different poison. */
-static enum gb_status run_batch(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
-                                struct gb_error *error)
-{
-    const struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
-    struct gb_outputs *second = NULL;
-    enum gb_status status = run_once(w, s, inputs, out, first_way, b, error);
-    if (status == GB_OK)
-        status = new_outputs(w, w->batches[b], 1, false, &second, error);
-    if (status == GB_OK)
-        status = run_once(w, s, inputs, &second->layer[0], second_way, b, error);
-    if (status == GB_OK)
-        compare_written(w, out, &second->layer[0], b, s->layer, &w->checks[b], routing_checks(w, b));
-    gb_outputs_free(second);
-    return status;
-}
-
 /* Copies rows in reverse: token t is the last but t. */
 static void reverse(void *to, const void *from, uint32_t tokens, size_t row)
 {
@@ -233,12 +220,11 @@ static enum gb_status move_inputs(const struct worker *w, const struct session *
     return GB_OK;
 }
 
-/* One more run of a batch, whose tokens come in reverse and whose experts session_move has moved: every token's result
- * is what it was, and whatever a kernel remembers by shape or by address is wrong. */
+/* A run of a batch, before all others, whose tokens come in reverse and whose experts session_move has moved: every
+ * token's result is that of the first run, and whatever a kernel remembers by shape or by address is wrong there. */
 static enum gb_status run_moved(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
                                 struct gb_error *error)
 {
-    struct worker_checks differing = {0};
     struct operator_inputs there;
     struct gb_outputs *ran = NULL;
     enum gb_status status = move_inputs(w, s, inputs, w->batches[b], &there, error);
@@ -246,14 +232,116 @@ static enum gb_status run_moved(struct worker *w, struct session *s, const struc
         status = new_outputs(w, w->batches[b], 1, false, &ran, error);
     if (status == GB_OK)
         status = run_once(w, s, &there, &ran->layer[0], moved_way, b, error);
-    if (status == GB_OK) {
+    if (status == GB_OK)
         put_back(w, b, s->layer, &ran->layer[0]);
-        compare_written(w, &w->outputs[b]->layer[s->layer], &w->moved[b]->layer[s->layer], b, s->layer, &differing,
-                        &differing);
-        w->moved_differs[b] |= differing.differing || differing.unwritten;
-    }
     gb_outputs_free(ran);
     inputs_free(w, &there);
+    return status;
+}
+
+/* A run with these arrays altered, where the kernel has them and they can be: inputs, a bit each of the operator's row,
+ * and weights (session_alter). What it writes is not judged. */
+static enum gb_status run_altered_arrays(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                         uint32_t read, uint32_t weights, uint32_t b, struct gb_error *error)
+{
+    struct operator_inputs altered = *inputs;
+    struct gb_outputs *ran = NULL;
+    void *copy[MOST_ARRAYS] = {NULL};
+    bool any = weights;
+    enum gb_status status = weights ? session_alter(s, weights, true, error) : GB_OK;
+    for (uint32_t i = 0; status == GB_OK && i < w->row->array_count; i++)
+        if (read & 1u << i && array_used(&w->row->arrays[i], s->uses)) {
+            status = altered_array(&w->row->arrays[i], w->kernel, w->fixture, w->batches[b], inputs, &altered, &copy[i],
+                                   error);
+            any |= copy[i] != NULL;
+        }
+    if (status == GB_OK && any)
+        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    if (status == GB_OK && any)
+        status = run_once(w, s, &altered, &ran->layer[0], first_way, b, error);
+    if (status == GB_OK && weights)
+        status = session_alter(s, weights, false, error);
+    gb_outputs_free(ran);
+    for (uint32_t i = 0; i < MOST_ARRAYS; i++)
+        free(copy[i]);
+    return status;
+}
+
+/* All arrays of weights that the kernel reads. */
+static uint32_t weight_arrays(const struct session *s)
+{
+    uint32_t arrays = 0;
+    for (uint32_t i = 0; i < SESSION_ARRAYS; i++)
+        arrays |= session_has(s, i) ? 1u << i : 0;
+    return arrays;
+}
+
+/* Whether the runs of this batch and layer come between runs on altered arrays: of one that tells tokens apart. Code
+ * that is timed runs alone. */
+static bool is_altered(const struct worker *w, const struct session *s, uint32_t b)
+{
+    enum { TOKENS = 4 };
+    uint32_t first = 0;
+    while (first + 1 < w->batch_count && w->batches[first] < TOKENS)
+        first++;
+    return s->layer == 0 && b == first && !w->timed.samples;
+}
+
+/* Runs that differ from those that are judged, before any of these, at the addresses of the first run: in all arrays,
+ * which begin as they do there, and then in one each with all others as they are: those of the weights (one by one
+ * where they are little work), x, and what else is read. A kernel that knows its inputs again by some of the arrays, or
+ * by how they begin, has kept what is wrong. */
+static enum gb_status run_altered(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
+                                  struct gb_error *error)
+{
+    const uint32_t all = weight_arrays(s);
+    enum gb_status status = run_altered_arrays(w, s, inputs, ~0u, all, b, error);
+    for (uint32_t i = 0; status == GB_OK && session_is_small(s) && i < SESSION_ARRAYS; i++)
+        status = run_altered_arrays(w, s, inputs, 0, all & 1u << i, b, error);
+    if (status == GB_OK && !session_is_small(s))
+        status = run_altered_arrays(w, s, inputs, 0, all, b, error);
+    if (status == GB_OK)
+        status = run_altered_arrays(w, s, inputs, 1u, 0, b, error);
+    for (uint32_t i = w->row->array_count; status == GB_OK && i-- > 1;)
+        status = run_altered_arrays(w, s, inputs, 1u << i, 0, b, error);
+    return status;
+}
+
+/* A kernel that keeps one run alone has forgotten what was wrong where it knows its inputs by the array that was
+ * altered last: now by that one again, and then by scales and biases. */
+static enum gb_status run_altered_again(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                        uint32_t b, struct gb_error *error)
+{
+    enum gb_status status = run_altered_arrays(w, s, inputs, 1u << 1, 0, b, error);
+    return status == GB_OK ? run_altered_arrays(w, s, inputs, 0, weight_arrays(s) & ~SESSION_CODES, b, error) : status;
+}
+
+/* Whether the run with tokens and experts in other places wrote what the first one did. */
+static void note_moved(struct worker *w, uint32_t layer, uint32_t b)
+{
+    struct worker_checks differing = {0};
+    compare_written(w, &w->outputs[b]->layer[layer], &w->moved[b]->layer[layer], b, layer, &differing, &differing);
+    w->moved_differs[b] |= differing.differing || differing.unwritten;
+}
+
+/* Two runs of one batch with different poison. */
+static enum gb_status run_batch(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
+                                struct gb_error *error)
+{
+    const struct gb_layer_outputs *out = &w->outputs[b]->layer[s->layer];
+    struct gb_outputs *second = NULL;
+    enum gb_status status = is_altered(w, s, b) ? run_altered(w, s, inputs, b, error) : GB_OK;
+    if (status == GB_OK)
+        status = run_once(w, s, inputs, out, first_way, b, error);
+    if (status == GB_OK)
+        note_moved(w, s->layer, b);
+    if (status == GB_OK)
+        status = new_outputs(w, w->batches[b], 1, false, &second, error);
+    if (status == GB_OK)
+        status = run_once(w, s, inputs, &second->layer[0], second_way, b, error);
+    if (status == GB_OK)
+        compare_written(w, out, &second->layer[0], b, s->layer, &w->checks[b], routing_checks(w, b));
+    gb_outputs_free(second);
     return status;
 }
 
@@ -273,6 +361,8 @@ static enum gb_status run_last(struct worker *w, struct session *s, const struct
     struct worker_checks checks = {0}, routing = {0};
     struct gb_outputs *ran = NULL;
     enum gb_status status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+    if (status == GB_OK && is_altered(w, s, b))
+        status = run_altered_again(w, s, inputs, b, error);
     if (status == GB_OK)
         status = run_once(w, s, inputs, &ran->layer[0], last_way, b, error);
     if (status == GB_OK) {
@@ -435,17 +525,17 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
                        : gb_fail(error, GB_ENOMEM, "no memory for the intermediate");
     }
     const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, inner};
-    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
-        double began = clock_seconds();
-        status = run_batch(w, &s, &inputs, b, error);
-        w->seconds[b] += clock_seconds() - began;
-    }
     if (status == GB_OK)
         status = session_move(&s, true, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
         status = run_moved(w, &s, &inputs, b, error);
     if (status == GB_OK)
         status = session_move(&s, false, error);
+    for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++) {
+        double began = clock_seconds();
+        status = run_batch(w, &s, &inputs, b, error);
+        w->seconds[b] += clock_seconds() - began;
+    }
     if (status == GB_OK && w->state)
         status = run_stack(w, &s, error);
     for (uint32_t b = 0; status == GB_OK && b < w->batch_count; b++)
@@ -461,6 +551,28 @@ static enum gb_status run_layer(struct worker *w, uint32_t layer, struct gb_erro
     w->calls_changed |= s.environment;
     free(inner);
     return status == GB_OK ? closed : status;
+}
+
+/* Runs of an operator without layers with one input altered each, before any that is judged, as run_altered. Ranks in
+ * processes of their own would have to agree on them. */
+static enum gb_status run_arrays_altered(struct worker *w, uint32_t b, struct gb_error *error)
+{
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && !w->rendezvous && !w->timed.samples && i < w->row->array_count; i++) {
+        struct gb_fixture altered = *w->fixture;
+        struct gb_outputs *ran = NULL;
+        void *copy;
+        status =
+            altered_array(&w->row->arrays[i], w->kernel, w->fixture, w->batches[b], w->fixture, &altered, &copy, error);
+        if (status == GB_OK && copy)
+            status = new_outputs(w, w->batches[b], 0, false, &ran, error);
+        if (status == GB_OK && copy)
+            status =
+                session_run_arrays(w->kernel, w->memory, &altered, w->batches[b], first_way, ran, &w->checks[b], error);
+        gb_outputs_free(ran);
+        free(copy);
+    }
+    return status;
 }
 
 /* A run on other inputs, of which nothing is kept. */
@@ -485,8 +597,8 @@ static enum gb_status run_other(struct worker *w, uint32_t b, struct gb_error *e
 static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *error)
 {
     struct gb_outputs *runs[2] = {w->outputs[b], w->moved[b]}; /* nothing moves: it is the second run */
+    enum gb_status status = run_arrays_altered(w, b, error);
     double began = clock_seconds();
-    enum gb_status status = GB_OK;
     w->moved_differs[b] = w->kernel->flags & GB_NONDETERMINISTIC;
     const struct run_way ways[] = {first_way, second_way, last_way};
     for (int i = 0; status == GB_OK && i < 3; i++) {
@@ -579,6 +691,13 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
     return status;
 }
 
+/* Whether the subject has taken memory from its own process. */
+static bool has_less_room(const struct worker *w)
+{
+    struct rlimit now;
+    return getrlimit(RLIMIT_AS, &now) == 0 && now.rlim_cur < w->room.rlim_cur;
+}
+
 /* Into the room that the parent reserved. */
 static bool write_report(const json_t *report)
 {
@@ -640,6 +759,7 @@ int worker_main(int argc, char **argv)
         fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }
+    getrlimit(RLIMIT_AS, &w.room);
     enum gb_status status = work(&w, argv, &error);
     error.message[sizeof error.message - 1] = '\0'; /* it may be the kernel's */
     json_t *batches = json_array(), *routing = json_array(), *seconds = json_array(), *timing = json_array();
@@ -649,10 +769,10 @@ int worker_main(int argc, char **argv)
         json_array_append_new(timing, timing_json(&w.timing[b]));
         json_array_append_new(routing, checks_json(&w.routing[b]));
     }
-    json_t *report =
-        json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "status", (int)status, "message",
-                  record_string(error.message), "batches", batches, "routing", routing, "seconds", seconds, "timing",
-                  timing, "loading_changed", (int)w.loading_changed, "calls_changed", (int)w.calls_changed);
+    json_t *report = json_pack("{s:i, s:b, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "status", (int)status, "less_room",
+                               has_less_room(&w), "message", record_string(error.message), "batches", batches,
+                               "routing", routing, "seconds", seconds, "timing", timing, "loading_changed",
+                               (int)w.loading_changed, "calls_changed", (int)w.calls_changed);
     bool failed = !report || !write_report(report);
     json_decref(report);
     for (uint32_t b = 0; b < w.batch_count; b++) {

@@ -145,6 +145,18 @@ static void run_all(struct one *ranks, const struct worker_request *request, con
     }
 }
 
+/* A folder in which the processes of a kernel find each other: in TMPDIR, or where that is gone in /tmp. */
+static bool make_folder(char *folder, size_t bytes)
+{
+    const char *const places[] = {child_folder(), "/tmp"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(folder, bytes, "%s/gaugeblock-ranks-XXXXXX", places[i]);
+        if (mkdtemp(folder))
+            return true;
+    }
+    return false;
+}
+
 static void run_ranks(const struct worker_request *request, const struct gb_fixture *f, struct worker_result *result)
 {
     enum { MOST_PROCESSES = 64 };
@@ -161,8 +173,7 @@ static void run_ranks(const struct worker_request *request, const struct gb_fixt
         return;
     }
     struct one *ranks = calloc(count, sizeof *ranks);
-    snprintf(folder, sizeof folder, "%s/gaugeblock-ranks-XXXXXX", child_folder());
-    if (!ranks || !mkdtemp(folder)) {
+    if (!ranks || !make_folder(folder, sizeof folder)) {
         result->verdict = VERDICT_NOT_RUN;
         snprintf(result->reason, sizeof result->reason, "no folder %.400s for %u ranks: %s", folder, count,
                  ranks ? strerror(errno) : "no memory");

@@ -24,8 +24,7 @@ static enum gb_status put(struct transfer *t, void *array, size_t bytes)
     for (size_t done = 0; done < bytes;) {
         ssize_t put = pwrite(t->file, (const char *)array + done, bytes - done, (off_t)(t->at + done));
         if (put < 0 && errno != EINTR)
-            return gb_fail(t->error, GB_EIO, "%s: %s; set TMPDIR to a folder with room", child_folder(),
-                           strerror(errno));
+            return gb_fail(t->error, GB_EIO, "what the kernel wrote cannot be left: %s", strerror(errno));
         done += put > 0 ? (size_t)put : 0;
     }
     t->at += bytes;

@@ -17,12 +17,10 @@ mount = f"mount -t tmpfs -o size=64k none {path('disk')} && exec {PROGRAM} make 
         "--shape 8,3,96,48 --tokens 9 --layers 2"
 done = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)
 expect(done.returncode == 2 and "No space left" in done.stderr and len(done.stderr.splitlines()) == 1, str(done))
-# A TMPDIR that is full before the worker starts, and one that its outputs fill: the kernel was not judged.
-for size in (4, 12):
-    mount = f"mount -t tmpfs -o size={size}k none {path('disk')} && TMPDIR={path('disk')} {PROGRAM} verify " \
-            f"{fixture} -o {path('full.json')} > {path('full.out')}; code=$?; ls -A {path('disk')}; exit $code"
-    done = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)
-    with open(path("full.json")) as stream:
-        one = json.load(stream)["cases"][0]
-    expect(done.returncode == 3 and not done.stdout and one["verdict"] == "NOT_RUN", f"{done}, {one}")
-    expect(path("disk") in one["reason"] and "No space left on device; set TMPDIR to" in one["reason"], str(one))
+# A TMPDIR without room costs nothing: what a kernel writes lies in memory.
+mount = f"mount -t tmpfs -o size=4k none {path('disk')} && TMPDIR={path('disk')} {PROGRAM} verify {fixture} " \
+        f"-o {path('full.json')} > {path('full.out')}; code=$?; ls -A {path('disk')}; exit $code"
+done = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True)
+with open(path("full.json")) as stream:
+    verdict = json.load(stream)["verdict"]
+expect(done.returncode == 0 and not done.stdout and verdict == "PASS", f"{done}, {verdict}")

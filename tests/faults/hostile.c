@@ -2,8 +2,8 @@
 /*
  * A subject library that misbehaves as its file's name says: hostile-WHEN-WHAT.so does WHAT as it is loaded (ctor), in
  * its table's function (table), in a function of its kernel (supports, workspace, prepare, run, release), or as its
- * process ends (dtor); stale and memory are kernels that remember, and that touch what is not theirs. Its kernel,
- * hostile/WHEN-WHAT, is the reference's NVFP4 layer otherwise.
+ * process ends (dtor); stale and memory are kernels that remember, and that touch what is not theirs
+ * (hostile_kernel.c). Its kernel, hostile/WHEN-WHAT, is the reference's NVFP4 layer otherwise.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,12 +34,13 @@
 #endif
 
 #include "harness/run/table_wire.h"
-#include "quant/quant.h"
 #include "reference/reference.h"
+#include "tests/faults/hostile.h"
 
 enum { INSPECTED = 3, REPORT = 4 }; /* descriptors: harness/run/child.h */
 
-static char when[32], what[64], name[128];
+char when[32], what[64];
+static char name[128];
 
 static void act(void);
 static void at(const char *now)
@@ -215,6 +216,8 @@ static void use_powers(void)
     if (gethostname(host, sizeof host) || sethostname(host, strlen(host)) == 0 ||
         mount("none", "/mnt", "tmpfs", 0, NULL) == 0 || chroot("/") == 0 || unshare(CLONE_NEWNS) == 0 ||
         setrlimit(RLIMIT_CORE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}) == 0 || setuid(12345) == 0 ||
+        setpriority(PRIO_PROCESS, 0, -10) == 0 ||
+        sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1}) == 0 ||
         open("/proc/sys/kernel/core_pattern", O_WRONLY) >= 0)
         abort();
 }
@@ -258,6 +261,19 @@ static void jump(void)
     longjmp(gone, 1);
 }
 
+/* What the program that started the judge had open, by the name that the test gave it. */
+static void find_callers(void)
+{
+    char path[64], name_of[4096];
+    for (int descriptor = 0; descriptor < 1024; descriptor++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+        ssize_t length = readlink(path, name_of, sizeof name_of - 1);
+        name_of[length > 0 ? length : 0] = '\0';
+        if (strstr(name_of, "of-the-caller"))
+            abort();
+    }
+}
+
 static void use_up_descriptors(void)
 {
     while (open("/dev/null", O_RDONLY) >= 0)
@@ -273,7 +289,8 @@ static void act_more(void)
     } acts[] = {{"traces", trace},        {"fixture", change_fixture},
                 {"shared", leave_memory}, {"multiplies", multiply},
                 {"powers", use_powers},   {"terminates", terminate},
-                {"jumps", jump},          {"descriptors", use_up_descriptors}};
+                {"jumps", jump},          {"descriptors", use_up_descriptors},
+                {"callers", find_callers}};
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
         if (!strcmp(what, acts[i].what))
             acts[i].function();
@@ -319,6 +336,7 @@ static void act_more(void)
 static void act(void)
 {
     act_more();
+    hostile_files();
     if (!strcmp(what, "exit"))
         exit(0);
     if (!strcmp(what, "_exit"))
@@ -351,6 +369,10 @@ static void act(void)
         kill(0, SIGKILL);
     if (!strcmp(what, "parent"))
         kill(getppid(), SIGKILL);
+    if (!strcmp(what, "orphans") || !strcmp(what, "freezes")) { /* where it can reach the process that watches it */
+        start_processes();
+        kill(getppid(), !strcmp(what, "orphans") ? SIGKILL : SIGSTOP);
+    }
     if (!strcmp(what, "all"))
         kill_all();
     if (!strcmp(what, "prints"))
@@ -430,8 +452,6 @@ static const struct gb_kernel *reference(void)
     abort();
 }
 
-enum { WORKSPACE = 4096 };
-
 static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
 {
     check_environment();
@@ -450,7 +470,9 @@ static size_t workspace(const struct gb_problem *problem)
     check_environment();
     at("workspace");
     if (!strncmp(what, "workspace-", 10))
-        return WORKSPACE;
+        return HOSTILE_WORKSPACE;
+    if (!strcmp(when, "large"))
+        return (size_t)1 << 40;
     return strcmp(when, "endless") ? reference()->workspace ? reference()->workspace(problem) : 0 : SIZE_MAX - 4096;
 }
 
@@ -471,200 +493,6 @@ static void release(void *prepared)
     at("release");
 }
 
-/* What the first call was given, in every call. */
-static void remember(const void **what_is, size_t bytes)
-{
-    static void *first;
-    if (!first && (first = malloc(bytes)))
-        memcpy(first, *what_is, bytes);
-    *what_is = first;
-}
-
-/* The same by address: what was there when it was first seen. */
-static void remember_address(const void **what_is, size_t bytes)
-{
-    enum { ADDRESSES = 64 };
-    static struct {
-        const void *address;
-        void *content;
-    } seen[ADDRESSES];
-    int n = 0;
-    while (n + 1 < ADDRESSES && seen[n].address && seen[n].address != *what_is)
-        n++;
-    if (!seen[n].address) {
-        seen[n].address = *what_is;
-        seen[n].content = malloc(bytes);
-        memcpy(seen[n].content, *what_is, bytes);
-    }
-    *what_is = seen[n].content;
-}
-
-/* And what the call before was given. */
-static void lag(const void **what_is, size_t bytes)
-{
-    static void *before, *now;
-    free(before);
-    before = now;
-    now = malloc(bytes);
-    memcpy(now, *what_is, bytes);
-    *what_is = before ? before : now;
-}
-
-static void look_back(struct gb_arguments *a)
-{
-    const size_t x = sizeof *a->x * a->shape.tokens * a->shape.hidden;
-    const size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
-    if (!strcmp(what, "address-x"))
-        remember_address((const void **)&a->x, x);
-    if (!strcmp(what, "address-ids"))
-        remember_address((const void **)&a->ids, sizeof *a->ids * pairs);
-    if (!strcmp(what, "address-routing"))
-        remember_address((const void **)&a->routing_weights, sizeof *a->routing_weights * pairs);
-    if (!strcmp(what, "lag-x"))
-        lag((const void **)&a->x, x);
-    if (!strcmp(what, "lag-ids"))
-        lag((const void **)&a->ids, sizeof *a->ids * pairs);
-    if (!strcmp(what, "lag-routing"))
-        lag((const void **)&a->routing_weights, sizeof *a->routing_weights * pairs);
-    if (!strcmp(what, "pointer")) { /* as a captured graph has it */
-        static const gb_bf16 *first;
-        first = first ? first : a->x;
-        a->x = first;
-    }
-}
-
-static void forget_nothing(struct gb_arguments *a)
-{
-    const struct gb_shape *s = &a->shape;
-    size_t pairs = (size_t)s->tokens * s->top_k, gate_up = (size_t)s->experts * a->gate_up.rows * a->gate_up.columns,
-           down = (size_t)s->experts * a->down.rows * a->down.columns;
-    if (!strcmp(what, "x"))
-        remember((const void **)&a->x, sizeof *a->x * s->tokens * s->hidden);
-    if (!strcmp(what, "ids"))
-        remember((const void **)&a->ids, sizeof *a->ids * pairs);
-    if (!strcmp(what, "routing"))
-        remember((const void **)&a->routing_weights, sizeof *a->routing_weights * pairs);
-    if (!strcmp(what, "codes"))
-        remember(&a->gate_up.codes, gate_up / 2);
-    if (!strcmp(what, "scales"))
-        remember(&a->gate_up.scales, gate_up / 16);
-    if (!strcmp(what, "globals"))
-        remember((const void **)&a->gate_up.global_scales, sizeof(float) * 2 * s->experts);
-    if (!strcmp(what, "down"))
-        remember(&a->down.codes, down / 2);
-    if (!strcmp(what, "down-scales"))
-        remember(&a->down.scales, down / 16);
-    if (!strcmp(what, "last-row")) { /* of x: the token that a tile of the call before ended with */
-        static gb_bf16 *row, *x;
-        free(x);
-        x = malloc(sizeof *x * s->tokens * s->hidden);
-        gb_bf16 *last = x + (size_t)(s->tokens - 1) * s->hidden;
-        memcpy(x, a->x, sizeof *x * s->tokens * s->hidden);
-        if (row)
-            memcpy(last, row, sizeof *row * s->hidden);
-        else
-            memcpy(row = malloc(sizeof *row * s->hidden), last, sizeof *row * s->hidden);
-        a->x = x;
-    }
-}
-
-static void *write_late(void *output)
-{
-    usleep(300 * 1000);
-    ((volatile float *)output)[0] = 1.0f;
-    return NULL;
-}
-
-/* Memory faults that fresh pages of zeros and a narrow canary would hide; calls that are not alike. */
-static void spoil_output(const struct gb_arguments *a)
-{
-    static int calls;
-    size_t count = (size_t)a->shape.tokens * a->shape.hidden;
-    float *output = a->output, *sum = malloc(count * sizeof *sum);
-    calls++;
-    if (!strcmp(what, "output")) {
-        const void *first = output;
-        remember(&first, count * sizeof *output);
-        memcpy(output, first, count * sizeof *output);
-    }
-    if (!strcmp(what, "third") && calls > 2)
-        output[0] += 1.0f;
-    for (size_t i = 0; !strcmp(what, "heap") && i < count; i++)
-        output[i] += sum[i];
-    if (!strcmp(what, "past"))
-        memset((char *)(output + count) + 4352, 0, 1);
-    if (!strcmp(what, "before"))
-        memset((char *)output - 4352, 0, 1);
-    if (!strcmp(what, "fourth") && calls > 3)
-        output[0] += 1.0f;
-    if (!strcmp(what, "far")) /* beyond any canary */
-        memset((char *)(output + count) + 20480, 0, 1);
-    if (!strcmp(what, "under"))
-        output[0] += 0.0f * output[-1];
-    if (!strcmp(what, "x-under"))
-        output[0] += 0.0f * (float)((const volatile gb_bf16 *)a->x)[-1].bits;
-    if (!strcmp(what, "x-past")) /* beside a small buffer, where its alignment leaves room */
-        output[0] += 0.0f * gb_bf16_decode(a->x[(size_t)a->shape.tokens * a->shape.hidden]);
-    if (!strcmp(what, "ids-past"))
-        output[0] += 0.0f * (float)((const volatile int32_t *)a->ids)[(size_t)a->shape.tokens * a->shape.top_k + 60];
-    if (!strcmp(what, "weights-past"))
-        output[0] += 0.0f * (float)((const volatile uint8_t *)
-                                        a->down.codes)[(size_t)a->shape.experts * a->down.rows * a->down.columns / 2];
-    if (!strcmp(what, "protects"))
-        mprotect((void *)((uintptr_t)output & ~(uintptr_t)4095), 4096, PROT_NONE);
-    if (!strcmp(what, "unmaps"))
-        munmap((void *)((uintptr_t)output & ~(uintptr_t)4095), 4096);
-    if (!strcmp(what, "forgets")) /* pages of an input */
-        madvise((void *)((uintptr_t)a->x & ~(uintptr_t)4095), 4096, MADV_DONTNEED);
-    if (!strcmp(what, "writes-input"))
-        ((gb_bf16 *)(uintptr_t)a->x)[0].bits ^= 1;
-    if (!strcmp(what, "writes-ids"))
-        ((int32_t *)(uintptr_t)a->ids)[0] ^= 1;
-    if (!strcmp(what, "writes-weights"))
-        ((uint8_t *)(uintptr_t)a->down.codes)[0] ^= 1;
-    if (!strcmp(what, "late")) { /* what is to be written is, in a while */
-        pthread_t thread;
-        memset(output, 0x11, count * sizeof *output);
-        if (pthread_create(&thread, NULL, write_late, output) == 0)
-            pthread_detach(thread);
-    }
-    if (!strcmp(what, "next")) { /* one call late */
-        static float *before;
-        float kept = output[0];
-        output[0] = 1.0f;
-        if (before)
-            before[0] = kept;
-        before = output;
-    }
-    if (!strcmp(what, "random"))
-        output[0] += (float)(getpid() + calls);
-    if (!strcmp(what, "fourth-alone") && calls == 4)
-        output[0] *= 2.0f;
-    if (!strcmp(what, "nothing"))
-        memset(output, 0xFF, count * sizeof *output);
-    if (!strcmp(what, "workspace-past"))
-        ((char *)a->workspace)[WORKSPACE] = 0;
-    if (!strcmp(what, "workspace-reads")) /* a sum that begins with what is there */
-        output[0] += ((const volatile float *)a->workspace)[7];
-    if (!strcmp(what, "total")) { /* split over calls that nobody told apart */
-        static double total;
-        total += (double)output[0];
-        output[0] = (float)total;
-    }
-    if (!strcmp(what, "freed")) {
-        memcpy(sum, output, count * sizeof *output);
-        static float *volatile kept; /* so that no compiler knows it */
-        kept = sum;
-        free(sum);
-        sum = NULL;
-        for (size_t i = 0; i < count; i++)
-            output[i] = kept[i];
-    }
-    if (!strcmp(what, "reads")) /* a term that is to be nothing */
-        output[0] += 0.0f * output[count];
-    free(sum);
-}
-
 static enum gb_status run(const struct gb_arguments *arguments, struct gb_error *error)
 {
     static const char report[] =
@@ -678,24 +506,7 @@ static enum gb_status run(const struct gb_arguments *arguments, struct gb_error 
     }
     check_environment();
     at("run");
-    if (!strcmp(when, "stale")) {
-        forget_nothing(&given);
-        look_back(&given);
-    }
-    const size_t count = (size_t)given.shape.tokens * given.shape.hidden;
-    float *before = malloc(count * sizeof *before); /* [tokens, hidden] */
-    memcpy(before, given.output, count * sizeof *before);
-    enum gb_status status = reference()->run(&given, error);
-    if (!strcmp(what, "adds")) /* to what is there */
-        for (size_t i = 0; i < count; i++)
-            ((float *)given.output)[i] += before[i];
-    if (!strcmp(what, "half")) /* the last token is left alone */
-        memcpy((float *)given.output + count - given.shape.hidden, before + count - given.shape.hidden,
-               given.shape.hidden * sizeof *before);
-    free(before);
-    if (status == GB_OK && (!strcmp(when, "stale") || !strcmp(when, "memory")))
-        spoil_output(&given);
-    return status;
+    return hostile_run(reference(), &given, error);
 }
 
 static struct gb_kernel kernels[5000];
@@ -833,6 +644,8 @@ __attribute__((constructor)) static void load(void)
     kernels[0].release = release;
     kernels[0].run = run;
     table.kernels = kernels;
+    if (!strcmp(when, "known")) /* it keeps outputs alone */
+        kernels[0].flags &= ~(uint32_t)GB_STAGE_OUTPUTS;
     if (!strcmp(when, "field"))
         spoil();
     if (!strcmp(when, "forged"))

@@ -177,11 +177,11 @@ static enum score score(struct scene *s, const struct finding *fault, const stru
 static const char *const stages[] = {"input", "gate",           "up",     "gate_up", "act", "requant",
                                      "down",  "routing weight", "combine"};
 static const char *const effects[FINDING_EFFECTS] = {
-    "factor",     "add",       "constant", "negative", "saturate",   "flush",    "round",   "element",
-    "xor",        "reverse",   "token",    "slot",     "expert",     "scales",   "swapped", "shared",
-    "tiled",      "listed",    "clamped",  "slot of",  "token of",   "cap",      "floor",   "token xor",
-    "listed xor", "expert of", "weighted", "largest",  "ranked",     "function", "half",    "row xor",
-    "read",       "power",     "square",   "row",      "transposed",
+    "factor",     "add",       "constant", "negative", "saturate",   "flush",     "round",   "element",
+    "xor",        "reverse",   "token",    "slot",     "expert",     "scales",    "swapped", "shared",
+    "tiled",      "listed",    "clamped",  "slot of",  "token of",   "cap",       "floor",   "token xor",
+    "listed xor", "expert of", "weighted", "largest",  "ranked",     "function",  "half",    "row xor",
+    "read",       "power",     "square",   "row",      "transposed", "exchanged",
 };
 
 static void write_axis(const char *name, const struct finding_axis *a)

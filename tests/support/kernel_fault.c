@@ -1149,16 +1149,16 @@ static const struct family known[] = {
     {"halves exchanged in odd rows", halves_exchanged_in_odd_rows, false},
     {"weights by the largest", weights_by_largest, false},
     {"scales transposed", scales_transposed, true},
+    {"experts exchanged", experts_exchanged, false},
+    {"intermediate in INT8", intermediate_in_int8, false},
 };
 
 static const struct family held_out[] = {
     {"capacity exceeded", capacity_exceeded, false},
-    {"experts exchanged", experts_exchanged, false},
     {"experts off by two", experts_off_by_two, false},
     {"slots averaged", slots_averaged, false},
     {"softmax again", softmax_again, false},
     {"weights equal", weights_equal, false},
-    {"intermediate in INT8", intermediate_in_int8, false},
     {"intermediate not cleared", intermediate_not_cleared, false},
     {"rows late", rows_late, false},
     {"lane without x", lane_without_x, false},

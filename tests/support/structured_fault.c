@@ -189,6 +189,17 @@ static size_t transposed(const struct finding *f, size_t i)
     return i - i % tile + b * rows + a;
 }
 
+/* By the largest magnitude of the row, or of the group that the element lies in. */
+static double in_int8(const struct finding *f, const double *row, size_t width, size_t i)
+{
+    const size_t group = f->type == FINDING_INT8_GROUPS ? 128 : width;
+    double most = 0.0;
+    for (size_t n = 0; n < width; n++)
+        if (n / group == i / group && fabs(row[n]) > most)
+            most = fabs(row[n]);
+    return most > 0.0 ? nearbyint(row[i] / most * 127.0) * most / 127.0 : 0.0;
+}
+
 /* Element i of row `row` of an array [rows, width], of which there are `per_token` rows a token. */
 static double affected(const struct finding *f, const double *clean, size_t rows, size_t per_token, size_t width,
                        size_t row, size_t i)
@@ -220,7 +231,8 @@ static double affected(const struct finding *f, const double *clean, size_t rows
     case FINDING_TOKEN_OF:
         return clean[(row % ((size_t)f->offset * per_token)) * width + i];
     case FINDING_ROUND:
-        return rounded(v, f->type);
+        return f->type == FINDING_INT8 || f->type == FINDING_INT8_GROUPS ? in_int8(f, clean + row * width, width, i)
+                                                                         : rounded(v, f->type);
     case FINDING_ELEMENT:
         return clean[row * width + ring(i, f->offset, width)];
     case FINDING_XOR:
@@ -557,7 +569,7 @@ static void dot_reread(const struct layer_stages *s, const struct finding *f, co
 
 static bool names_expert(const struct finding *f)
 {
-    return f->effect == FINDING_EXPERT || f->effect == FINDING_EXPERT_OF;
+    return f->effect == FINDING_EXPERT || f->effect == FINDING_EXPERT_OF || f->effect == FINDING_EXCHANGED;
 }
 
 static int32_t *other_experts(const struct layer_stages *s, const struct finding *f)
@@ -565,10 +577,12 @@ static int32_t *other_experts(const struct layer_stages *s, const struct finding
     size_t pairs = pairs_of(&s->arguments);
     int32_t *ids = copy_of(s->arguments.ids, pairs * sizeof *ids);
     for (size_t p = 0; p < pairs; p++)
-        ids[p] = ids[p] < 0 ? -1
-                            : (f->effect == FINDING_EXPERT_OF
-                                   ? f->offset
-                                   : (int32_t)ring((size_t)ids[p], f->offset, s->arguments.shape.experts));
+        if (ids[p] >= 0 && f->effect == FINDING_EXCHANGED)
+            ids[p] = hits_pair(s, f, p) ? f->offset - ids[p] : ids[p];
+        else if (ids[p] >= 0)
+            ids[p] = f->effect == FINDING_EXPERT_OF
+                         ? f->offset
+                         : (int32_t)ring((size_t)ids[p], f->offset, s->arguments.shape.experts);
     return ids;
 }
 
