@@ -237,7 +237,15 @@ for group in $groups; do
     times) ;;
     functions | verify | kernels | stale | python | ranks | models | sanitizer)
         mkdir "$work/$group"
-        (cd "$work/$group" && group_$group) &
+        case $group in
+        ranks) devices=${CUDA_VISIBLE_DEVICES:-} ;;
+        sanitizer | python) devices=$(($(nvidia-smi -L | wc -l) - 1)) ;; # beside the others, where there is a second one
+        *) devices=0 ;;
+        esac
+        (
+            [ -z "$devices" ] || export CUDA_VISIBLE_DEVICES="$devices"
+            cd "$work/$group" && group_$group
+        ) &
         ;;
     *)
         echo "record.sh: no group $group" >&2
