@@ -324,6 +324,15 @@ static void note_moved(struct worker *w, uint32_t layer, uint32_t b)
     w->moved_differs[b] |= differing.differing || differing.unwritten;
 }
 
+/* Two calls whose outputs are not judged, the second with all arrays altered, so that whatever a kernel takes from the
+ * call before is wrong in the next one. Two, so that what is wrong in every other call is so in one of those around. */
+static enum gb_status run_altered_between(struct worker *w, struct session *s, const struct operator_inputs *inputs,
+                                          uint32_t b, struct gb_error *error)
+{
+    enum gb_status status = run_altered_arrays(w, s, inputs, ~0u, 0, b, error);
+    return status == GB_OK ? run_altered_arrays(w, s, inputs, ~0u, weight_arrays(s), b, error) : status;
+}
+
 /* Two runs of one batch with different poison. */
 static enum gb_status run_batch(struct worker *w, struct session *s, const struct operator_inputs *inputs, uint32_t b,
                                 struct gb_error *error)
@@ -337,6 +346,8 @@ static enum gb_status run_batch(struct worker *w, struct session *s, const struc
         note_moved(w, s->layer, b);
     if (status == GB_OK)
         status = new_outputs(w, w->batches[b], 1, false, &second, error);
+    if (status == GB_OK && is_altered(w, s, b))
+        status = run_altered_between(w, s, inputs, b, error);
     if (status == GB_OK)
         status = run_once(w, s, inputs, &second->layer[0], second_way, b, error);
     if (status == GB_OK)
