@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of dispatch: which instance, and how much of a window it takes. */
+#include <cstddef>
 #include <cstring>
 
 #include "gpu/dispatch.cuh"
@@ -59,14 +60,22 @@ struct gb_dispatch_layout gb_cuda_dispatch_layout(const struct gb_exchange *x, u
     return at;
 }
 
+/* Field by field: between scale_nan and quotient lie bytes of no field, which copies need not keep. */
+static bool are_same(const gb_quantiser &a, const gb_quantiser &b)
+{
+    constexpr size_t gap = offsetof(gb_quantiser, scale_nan) + sizeof a.scale_nan,
+                     rest = offsetof(gb_quantiser, quotient);
+    return memcmp(&a, &b, gap) == 0 && memcmp(&a.quotient, &b.quotient, sizeof a - rest) == 0;
+}
+
 enum gb_status gb_cuda_dispatch_launch(const struct gb_dispatch_job *job, void *stream, struct gb_error *error)
 {
     const struct gb_dispatch_layout *at = &job->at;
     const uint32_t slots = job->tokens * job->top_k;
     const size_t shared = (job->experts + (slots < GB_DISPATCH_STAGED ? slots : GB_DISPATCH_STAGED)) * sizeof(uint32_t);
-    const gb_quantiser &rules = job->q.quantiser, choices = gb_deepep_choices(rules);
-    const auto kernel = !rules.element                                ? gb_dispatch_kernel<GB_ROWS_BF16>
-                        : memcmp(&rules, &choices, sizeof rules) == 0 ? gb_dispatch_kernel<GB_ROWS_DEEPEP>
-                                                                      : gb_dispatch_kernel<GB_ROWS_BY_RULES>;
+    const gb_quantiser &rules = job->q.quantiser;
+    const auto kernel = !rules.element                              ? gb_dispatch_kernel<GB_ROWS_BF16>
+                        : are_same(rules, gb_deepep_choices(rules)) ? gb_dispatch_kernel<GB_ROWS_DEEPEP>
+                                                                    : gb_dispatch_kernel<GB_ROWS_BY_RULES>;
     return gb_cuda_launch_early("dispatch", kernel, dim3(at->blocks), at->part_pieces, shared, stream, error, *job);
 }

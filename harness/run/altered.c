@@ -28,10 +28,10 @@ enum gb_status altered_array(const struct operator_array *array, const struct gb
                              void **copy, struct gb_error *error)
 {
     size_t element, bytes = array->bytes(kernel, fixture, tokens, &element), row = bytes / tokens;
-    const char *from = operator_pointer(inputs, array->place);
+    const char *from = array->written ? NULL : operator_pointer(inputs, array->place);
     char *to;
     *copy = NULL;
-    if (array->written || array->bound || !from || !row || bytes % tokens || row % element)
+    if (!from || array->bound || !row || bytes % tokens || row % element)
         return GB_OK;
     if (!(to = malloc(bytes)))
         return gb_fail(error, GB_ENOMEM, "no memory for another %s", array->name);

@@ -67,14 +67,12 @@ def in_history(commit):
 
 
 def lacking(name, text, pages):
-    """What a record does not say. pages: those of docs/, of which one has a line about it; "gpu/ of COMMIT" there
-    names the same sources where the record's own commit was never part of this history."""
+    """What a record does not say. pages: those of docs/, of which one has a line about it."""
     row = " ".join(line for line in pages.split("\n") if f"{name})" in line)
     commits = set(re.findall(r"commit\W+([0-9a-f]{7,40})\b", text))
-    same = re.search(r"gpu/ of ([0-9a-f]{7,40})", row)
     what = {"a line in docs/": row, "a date": re.search(r"20\d\d-\d\d-\d\d", text),
             "a command": re.search(r'"command": ".|`[^`]+`', text + row), "a commit": commits,
-            "commits in history alone": all(in_history(one) is not False for one in ({same[1]} if same else commits)),
+            "commits in history alone": all(in_history(one) is not False for one in commits),
             "the device": "H200" in text if "h200" in name else re.search(r'"cpu"|no GPU|cores', text + row),
             "PyTorch's version": "torch" not in name or re.search(r'"torch": "\d', text)}
     return [need for need, there in what.items() if not there]

@@ -319,8 +319,9 @@ int main(int argc, char **argv)
         return 2;
     }
     for (uint32_t k = 0; k < kernels()->count; k++)
-        if (kernels()->kernels[k].operation >= GB_QUANTISE)
-            library_kernels[kernels()->kernels[k].operation == GB_SILU_MUL_QUANTISE] = &kernels()->kernels[k];
+        if (const gb_kernel *kernel = &kernels()->kernels[k];
+            kernel->operation == GB_QUANTISE || kernel->operation == GB_SILU_MUL_QUANTISE)
+            library_kernels[kernel->operation == GB_SILU_MUL_QUANTISE] = kernel;
     require_at(library_kernels[0] && library_kernels[1], argv[1], "lacks the kernels", __LINE__);
     struct gb_error error;
     if (gb_cuda_present(&error) != GB_OK)
