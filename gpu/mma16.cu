@@ -15,7 +15,10 @@ namespace
 {
 
 /* Up to so many tokens rarely share an expert: every pair is an item, and down combines at once. */
-constexpr uint32_t few_tokens = 2;
+#ifndef FEW
+#define FEW 2
+#endif
+constexpr uint32_t few_tokens = FEW;
 
 uint32_t tiles_of(const struct gb_weights &weights)
 {
@@ -40,7 +43,7 @@ template <class Format> __device__ uint8_t marked_scale(const uint8_t *codes, co
     return scales[block];
 }
 
-/* A thread for every word of codes, and for every scale, of a record; block (record). */
+/* A thread for every word of codes, and for every scale, of a record; block (record), in the order of the codes. */
 template <class Format, bool GateUp>
 __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights, uint32_t tiles, uint32_t steps,
                               uint8_t *records)
@@ -48,7 +51,9 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
     const uint32_t step = blockIdx.x % steps, tile = blockIdx.x / steps % tiles, expert = blockIdx.x / steps / tiles;
     const uint32_t code_bytes = gb_mma16_code_bytes<Format>(weights.columns);
     const uint32_t scale_bytes = weights.columns / Format::block;
-    uint8_t *record = records + (size_t)blockIdx.x * gb_mma16_records<Format, GateUp, true>::bytes;
+    const uint32_t n = tile % gb_mma16_group(tiles);
+    uint8_t *record = records + (((size_t)expert * tiles + tile - n) * steps + step * gb_mma16_group(tiles) + n) *
+                                    gb_mma16_records<Format, GateUp, true>::bytes;
     const uint8_t *codes = (const uint8_t *)weights.codes, *scales = (const uint8_t *)weights.scales;
     const auto row_of = [&](uint32_t r) {
         return (size_t)expert * weights.rows + gb_mma16_row<GateUp>(weights.rows, tile, r);
@@ -59,7 +64,7 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
         uint32_t word = 0;
         for (uint32_t b = 0; b < 4; b++)
             word |= byte + b < code_bytes ? (uint32_t)from[b] << 8 * b : 0;
-        ((uint32_t *)record)[i] = Format::format == GB_MXFP8 ? word : gb_mma16_repack_word(word);
+        ((uint32_t *)record)[i] = Format::format == GB_MXFP8 ? gb_mma16_repack_bytes_word(word) : gb_mma16_repack_word(word);
     }
     for (uint32_t i = threadIdx.x; i < gb_mma16_tile * Format::scales; i += blockDim.x) {
         const uint32_t row = i / 2 / Format::scales + i % 2 * 8, block = step * Format::scales + i / 2 % Format::scales;
@@ -119,9 +124,22 @@ size_t dots_bytes(const struct gb_shape &s)
 }
 
 /* How the work is divided: of few tokens, a tile a block, so that every multiprocessor has some. */
-using alone = gb_mma16_shape<1, 4, 6>;
-using many = gb_mma16_shape<4, 1, 5>;
-template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? 4 : 8; /* as long as there are many */
+
+#ifndef MT
+#define MT 4
+#define MA 1
+#define MR 5
+#endif
+#ifndef EACH_GU
+#define EACH_GU 4
+#define EACH_D 8
+#endif
+#ifndef ALONE
+#define ALONE 1, 4, 6
+#endif
+using alone = gb_mma16_shape<ALONE>;
+using many = gb_mma16_shape<MT, MA, MR>;
+template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? EACH_GU : EACH_D; /* as long as there are many */
 
 template <class Layout, bool GateUp, class Shape>
 enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
@@ -181,13 +199,25 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.dots = (float *)a.workspace;
     job.routing_weights = a.routing_weights;
     job.output = (float *)a.output;
+#ifdef PREFETCH
+    if (GateUp && repacked->down) {
+        job.then = repacked->down;
+        job.then_bytes = (uint32_t)(record_bytes<format>(a.down) / s.experts);
+        job.then_items = (PREFETCH << 20) / job.then_bytes;
+    }
+#endif
     job.top_k = s.top_k;
+#ifdef PROTO
+    if constexpr (Weights == GB_MXFP4) return GB_EUNSUPPORTED;
+    else return launch<gb_mma16_records<format, GateUp, true>, GateUp>(job, s, a.stream, error);
+#else
     if constexpr (Weights == GB_NVFP4)
         if (weights.columns % 32)
             return records ? launch<gb_mma16_records<format, GateUp, false>, GateUp>(job, s, a.stream, error)
                            : launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, s, a.stream, error);
     return records ? launch<gb_mma16_records<format, GateUp, true>, GateUp>(job, s, a.stream, error)
                    : launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, s, a.stream, error);
+#endif
 }
 
 template <bool GateUp>

@@ -31,23 +31,24 @@ struct gb_mma16_job {
     const float *routing_weights; /* down of few tokens: [tokens, top_k] */
     float *output;                /* down of few tokens: out [tokens, tiles * 16] */
     uint32_t top_k;
+    const uint8_t *then; /* gate_up: [experts, then_bytes], what the next kernel reads first; NULL: nothing */
+    uint32_t then_bytes;
+    uint32_t then_items;
 };
 
-__device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
+/* Asks for memory to be in the L2 cache: a multiple of 16 bytes. One thread. */
+__device__ __forceinline__ void gb_prefetch(const uint8_t *from, uint32_t bytes)
 {
-    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
 }
 
 /* The operands of two instructions: words 2 d and 2 d + 1 of bytes, or word d of E2M1 codes. */
 template <class Layout>
 __device__ __forceinline__ void gb_mma16_operands(const uint4 &codes, uint32_t d, uint32_t scale, uint32_t (&a)[4])
 {
-    if (Layout::Format::step == gb_mma16_step_bytes) {
-        gb_mma16_bytes_word(gb_word_of4(codes, 2 * d), a[0], a[1]);
-        gb_mma16_bytes_word(gb_word_of4(codes, 2 * d + 1), a[2], a[3]);
-    } else {
-        Layout::word(gb_word_of4(codes, d), a);
-    }
+    Layout::fields(codes, d, a);
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++)
         a[k] = Layout::Format::scaled(a[k], scale);
@@ -58,21 +59,25 @@ __device__ __forceinline__ void gb_mma16_operands(const uint4 &codes, uint32_t d
 template <class Format> struct gb_mma16_activations {
     static constexpr uint32_t words = Format::step / 32; /* of 8 activations, that a chunk has */
     const uint16_t *from;
-    uint32_t left; /* columns from the first step's chunk to the end of the row */
+    uint32_t columns; /* of the row */
 
-    __device__ __forceinline__ gb_mma16_activations(const uint16_t *row, uint32_t columns)
+    __device__ __forceinline__ gb_mma16_activations(const uint16_t *row, uint32_t columns_)
+        : from(row + threadIdx.x % 4 * (Format::step / 4)), columns(columns_)
     {
-        const uint32_t column = threadIdx.x % 4 * (Format::step / 4);
-        from = row + column;
-        left = max(columns, column) - column;
     }
-    template <bool Whole> __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
+    __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
     {
-        const uint32_t column = step * Format::step;
-        const uint4 *at = (const uint4 *)(from + column);
+        const uint4 *at = (const uint4 *)(from + step * Format::step);
+        if ((step + 1) * Format::step <= columns) {
 #pragma unroll
-        for (uint32_t d = 0; d < words; d++)
-            x[d] = column + (Whole ? 0 : 8 * d) < left ? at[d] : make_uint4(0, 0, 0, 0);
+            for (uint32_t d = 0; d < words; d++)
+                x[d] = at[d];
+        } else {
+            const uint32_t column = step * Format::step + threadIdx.x % 4 * (Format::step / 4);
+#pragma unroll
+            for (uint32_t d = 0; d < words; d++)
+                x[d] = column + 8 * d < columns ? at[d] : make_uint4(0, 0, 0, 0);
+        }
     }
 };
 
@@ -116,24 +121,43 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
     using Format = typename Layout::Format;
     const uint32_t steps = gb_mma16_steps<Format>(layout.matrix.columns);
     const uint32_t chain = threadIdx.x / 32 % gb_mma16_chains;
+    constexpr uint32_t Parts = Shared ? 1 : Tiles;
     gb_mma16_step held[Ahead][Tiles] = {};
-    uint32_t next = chain < steps ? 0 : groups, next_step = chain; /* to be loaded */
-    const auto load = [&](gb_mma16_step(&of)[Tiles]) {
-        if (next >= groups)
-            return;
+    gb_mma16_part at[Parts]; /* what is loaded next */
+    uint32_t next = chain < steps ? 0 : groups, next_step = chain;
+    const auto begin = [&](uint32_t group) {
 #pragma unroll
-        for (uint32_t n = 0; n < Tiles; n++)
-            of[n] = layout.step_of(part(next, n), next_step);
+        for (uint32_t n = 0; n < Parts; n++)
+            at[n] = layout.forward(part(group, n), chain);
+    };
+    const auto load = [&](gb_mma16_step &of, uint32_t n) {
+        if (next < groups)
+            of = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
+    };
+    const auto advance = [&] {
         next_step += gb_mma16_chains;
         if (next_step >= steps) {
             next_step = chain;
-            next++;
+            begin(++next);
+            return;
         }
-    };
 #pragma unroll
-    for (uint32_t k = 0; k < Ahead; k++)
-        load(held[k]);
+        for (uint32_t n = 0; n < Parts; n++)
+            at[n] = layout.forward(at[n], gb_mma16_chains);
+    };
+    begin(0);
+#pragma unroll
+    for (uint32_t k = 0; k < Ahead; k++) {
+#pragma unroll
+        for (uint32_t n = 0; n < Tiles; n++)
+            load(held[k][n], n);
+        advance();
+    }
     ready();
+#ifdef XAHEAD
+    uint4 x_next[gb_mma16_activations<Format>::words];
+    if (Shared && chain < steps) x(0).load(chain, x_next);
+#endif
     float sum[Tiles][4] = {};
     for (uint32_t group = 0, step = chain; group < groups;)
 #pragma unroll
@@ -142,13 +166,33 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
                 break;
             uint4 now[gb_mma16_activations<Format>::words];
             if (step < steps) {
+#ifdef XAHEAD
+                if (Shared) {
+#pragma unroll
+                    for (uint32_t d = 0; d < gb_mma16_activations<Format>::words; d++) now[d] = x_next[d];
+                    const uint32_t then = step + gb_mma16_chains < steps ? step + gb_mma16_chains : chain;
+                    x(0).load(then, x_next);
+                }
+#endif
 #pragma unroll
                 for (uint32_t n = 0; n < Tiles; n++) {
+#ifdef XAHEAD
+                    if (!Shared)
+#else
                     if (n == 0 || !Shared)
-                        x(n).template load<Layout::Whole>(step, now);
+#endif
+                        x(n).load(step, now);
                     gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
+#ifndef LATE
+                    load(held[k][n], n);
+#endif
                 }
-                load(held[k]);
+#ifdef LATE
+#pragma unroll
+                for (uint32_t n = 0; n < Tiles; n++)
+                    load(held[k][n], n);
+#endif
+                advance();
             }
             step += gb_mma16_chains;
             if (step >= steps) {
@@ -191,6 +235,19 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     const auto ready = [&] {
         if (job.ids_ready)
             gb_wait_for_previous();
+        if (!GateUp || !job.then || threadIdx.x)
+            return;
+        uint32_t of = blockIdx.y;
+        if (job.items) {
+            const uint32_t count = __ldcg(&job.items->count), from = count - min(count, job.then_items);
+            if (blockIdx.y < from)
+                return;
+            of -= from;
+        }
+        const uint32_t e = job.items ? __ldcg(&job.items->item[of].expert) : (uint32_t)__ldcg(&job.ids[of]);
+        const uint32_t part = (job.then_bytes / gridDim.x + 15) / 16 * 16, at = blockIdx.x * part;
+        if (e < job.weights.experts && at < job.then_bytes)
+            gb_prefetch(job.then + (size_t)e * job.then_bytes + at, min(part, job.then_bytes - at));
     };
     if (!job.ids_ready)
         gb_wait_for_previous();
@@ -222,7 +279,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
     gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
-        layout, tiles / Tiles, [&](uint32_t group, uint32_t n) { return layout.beside(part, group * Tiles + n); },
+        layout, tiles / Tiles, [&](uint32_t group, uint32_t) { return layout.beside(part, group * Tiles); },
         ready, [&](uint32_t) { return x; },
         [&](uint32_t group, uint32_t n, const float(&sum)[4]) {
             sums[((group * Tiles + n) * gb_mma16_chains + warp) * 32 + lane] =
