@@ -125,8 +125,7 @@ size_t dots_bytes(const struct gb_shape &s)
 
 /* How the work is divided: of few tokens, a tile a block, so that every multiprocessor has some. */
 
-#ifndef MT
-#define MT 4
+#ifndef MA
 #define MA 1
 #define MR 5
 #endif
@@ -142,13 +141,24 @@ using many = gb_mma16_shape<MT, MA, MR>;
 template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? EACH_GU : EACH_D; /* as long as there are many */
 
 template <class Layout, bool GateUp, class Shape>
-enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
+enum gb_status launch_shape(gb_mma16_job job, void *stream, struct gb_error *error)
 {
-    job.each = job.items ? tiles_of_block<GateUp> / Shape::Tiles : 1;
-    const uint32_t tiles = Shape::Tiles * job.each;
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>,
-                                dim3((job.weights.tiles + tiles - 1) / tiles, items), gb_mma16_threads,
-                                tiles * gb_mma16_chains * 32 * sizeof(float4), stream, error, job);
+    const uint32_t most = job.items ? tiles_of_block<GateUp> : Shape::Tiles;
+    job.each = job.weights.tiles % most ? 1 : most / Shape::Tiles;
+    const uint32_t tiles = Shape::Tiles * job.each, units = job.weights.tiles / tiles * job.most;
+    uint32_t blocks = units;
+    if (Shape::Ahead == 1) {
+        int device = 0, multiprocessors = 0;
+        enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+        if (status == GB_OK)
+            status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+                                   "cudaDeviceGetAttribute", error);
+        if (status != GB_OK)
+            return status;
+        blocks = std::min(units, (uint32_t)multiprocessors * Shape::Resident);
+    }
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>, blocks,
+                                gb_mma16_threads, 2 * sizeof(float) * gb_mma16_sums(tiles), stream, error, job);
 }
 
 template <class Layout, uint32_t Slots>
@@ -160,22 +170,23 @@ enum gb_status launch_few(const gb_mma16_job &job, uint32_t tokens, void *stream
 }
 
 template <class Layout, bool GateUp>
-enum gb_status launch(const gb_mma16_job &job, const struct gb_shape &s, void *stream, struct gb_error *error)
+enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, struct gb_error *error)
 {
-    const uint32_t pairs = s.tokens * s.top_k, items = job.items ? gb_mma16_most_items(pairs, s.experts) : pairs;
+    const uint32_t pairs = s.tokens * s.top_k;
+    job.most = job.items ? gb_mma16_most_items(pairs, s.experts) : pairs;
     static_assert(4 * gb_mma16_most_teams >= GB_CUDA_MAX_TOP_K, "four slots a team are enough");
     if constexpr (!GateUp)
         if (!job.items)
             return s.top_k <= 2 * gb_mma16_most_teams ? launch_few<Layout, 2>(job, s.tokens, stream, error)
                                                       : launch_few<Layout, 4>(job, s.tokens, stream, error);
     return !job.items || job.weights.tiles % many::Tiles
-               ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
-               : launch_shape<Layout, GateUp, many>(job, items, stream, error);
+               ? launch_shape<Layout, GateUp, alone>(job, stream, error)
+               : launch_shape<Layout, GateUp, many>(job, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
 template <enum gb_format Weights, bool GateUp>
-enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, gb_mma16_items *items, bool ids_ready, struct gb_error *error)
 {
     using format = gb_mma16_format<Weights>;
     const struct gb_shape &s = a.shape;
@@ -199,13 +210,6 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.dots = (float *)a.workspace;
     job.routing_weights = a.routing_weights;
     job.output = (float *)a.output;
-#ifdef PREFETCH
-    if (GateUp && repacked->down) {
-        job.then = repacked->down;
-        job.then_bytes = (uint32_t)(record_bytes<format>(a.down) / s.experts);
-        job.then_items = (PREFETCH << 20) / job.then_bytes;
-    }
-#endif
     job.top_k = s.top_k;
 #ifdef PROTO
     if constexpr (Weights == GB_MXFP4) return GB_EUNSUPPORTED;
@@ -221,7 +225,7 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
 }
 
 template <bool GateUp>
-enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, gb_mma16_items *items, bool ids_ready, struct gb_error *error)
 {
     const enum gb_format format = GateUp ? a.gate_up.format : a.down.format;
     return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, items, ids_ready, error)

@@ -17,6 +17,7 @@ struct alignas(16) gb_mma16_item {
 /* The items of a batch, those of an expert side by side. */
 struct alignas(16) gb_mma16_items {
     uint32_t count;
+    uint32_t taken[2]; /* units that blocks took beyond their first: of down, of gate_up */
     gb_mma16_item item[1]; /* [count] */
 };
 
@@ -76,6 +77,8 @@ constexpr uint32_t gb_mma16_items_threads = 1024;
     }
     if (thread == gb_mma16_items_threads - 1)
         items->count = item;
+    if (thread < 2)
+        items->taken[thread] = 0;
     __syncthreads();
     for (uint32_t p = thread; p < pairs; p += gb_mma16_items_threads) {
         const uint32_t at = atomicAdd(&place[min((uint32_t)ids[p], experts)], 1u);
