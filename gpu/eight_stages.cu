@@ -108,17 +108,12 @@ __global__ void __launch_bounds__(gb_mma16_threads)
         const uint32_t pairs = min(gb_mma16_tokens, end - first);
         const auto row_of = [&](uint32_t t) { return (size_t)(GateUp ? first + t : sorted[first + t]); };
         const gb_mma16_activations<Format> mine(x + row_of(min(lane / 4, pairs - 1)) * columns, columns);
+        const gb_mma16_part part = layout.part(expert, blockIdx.x);
         gb_mma16_chain<Layout, 1, 4, true>(
-            layout, 1,
-            [&](gb_mma16_part(&at)[1]) {
-                at[0] = layout.part(expert, blockIdx.x);
-                return true;
-            },
-            [] {}, [&](uint32_t) { return mine; },
+            layout, 1, [&](uint32_t, uint32_t) { return part; }, [] {}, [&](uint32_t) { return mine; },
             [&](uint32_t, uint32_t, const float(&sum)[4]) {
                 sums[warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-            },
-            [] { return false; });
+            });
         __syncthreads();
         const uint32_t r = threadIdx.x % gb_mma16_tile, t = threadIdx.x / gb_mma16_tile;
         if (t < pairs) {

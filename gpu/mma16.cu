@@ -16,7 +16,7 @@ namespace
 
 /* Up to so many tokens rarely share an expert: every pair is an item, and down combines at once. */
 #ifndef FEW
-#define FEW 2
+#define FEW 1
 #endif
 constexpr uint32_t few_tokens = FEW;
 
@@ -86,28 +86,28 @@ enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void 
 }
 
 /* y = fma(routing weight, dot, y) over the slots: block (b, token), a thread four columns. All of a token's loads are
- * under way at once. */
+ * under way at once; ids and routing weights were there before down began. */
 __global__ void combine_kernel(const int32_t *ids, const float *routing_weights, const float *dots, float *output,
                                uint32_t top_k, uint32_t experts, uint32_t hidden)
 {
     const uint32_t column = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
     const size_t first = (size_t)blockIdx.y * top_k;
     gb_let_next_start();
-    gb_wait_for_previous();
-    if (column >= hidden)
-        return;
     bool used[GB_CUDA_MAX_TOP_K];
     float w[GB_CUDA_MAX_TOP_K];
     float4 dot[GB_CUDA_MAX_TOP_K];
 #pragma unroll
     for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++) {
-        used[j] = j < top_k && (uint32_t)ids[first + j] < experts;
-        w[j] = j < top_k ? routing_weights[first + j] : 0.0f;
+        used[j] = j < top_k && (uint32_t)__ldcg(ids + first + j) < experts;
+        w[j] = j < top_k ? __ldcg(routing_weights + first + j) : 0.0f;
     }
+    gb_wait_for_previous();
+    if (column >= hidden)
+        return;
 #pragma unroll
     for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++)
         if (used[j])
-            dot[j] = *(const float4 *)(dots + (first + j) * hidden + column);
+            dot[j] = __ldcg((const float4 *)(dots + (first + j) * hidden + column));
     float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++)
@@ -127,6 +127,8 @@ size_t dots_bytes(const struct gb_shape &s)
 
 #ifndef MA
 #define MA 1
+#endif
+#ifndef MR
 #define MR 5
 #endif
 #ifndef EACH_GU
@@ -141,24 +143,13 @@ using many = gb_mma16_shape<MT, MA, MR>;
 template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? EACH_GU : EACH_D; /* as long as there are many */
 
 template <class Layout, bool GateUp, class Shape>
-enum gb_status launch_shape(gb_mma16_job job, void *stream, struct gb_error *error)
+enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
 {
-    const uint32_t most = job.items ? tiles_of_block<GateUp> : Shape::Tiles;
-    job.each = job.weights.tiles % most ? 1 : most / Shape::Tiles;
-    const uint32_t tiles = Shape::Tiles * job.each, units = job.weights.tiles / tiles * job.most;
-    uint32_t blocks = units;
-    if (Shape::Ahead == 1) {
-        int device = 0, multiprocessors = 0;
-        enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-        if (status == GB_OK)
-            status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-                                   "cudaDeviceGetAttribute", error);
-        if (status != GB_OK)
-            return status;
-        blocks = std::min(units, (uint32_t)multiprocessors * Shape::Resident);
-    }
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>, blocks,
-                                gb_mma16_threads, 2 * sizeof(float) * gb_mma16_sums(tiles), stream, error, job);
+    job.each = Shape::Tiles == 1 ? 1 : tiles_of_block<GateUp> / Shape::Tiles;
+    const uint32_t tiles = Shape::Tiles * job.each;
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>,
+                                dim3((job.weights.tiles + tiles - 1) / tiles, items), gb_mma16_threads,
+                                sizeof(float) * gb_mma16_sums(tiles), stream, error, job);
 }
 
 template <class Layout, uint32_t Slots>
@@ -172,21 +163,22 @@ enum gb_status launch_few(const gb_mma16_job &job, uint32_t tokens, void *stream
 template <class Layout, bool GateUp>
 enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, struct gb_error *error)
 {
-    const uint32_t pairs = s.tokens * s.top_k;
-    job.most = job.items ? gb_mma16_most_items(pairs, s.experts) : pairs;
+    job.pairs = s.tokens * s.top_k;
+    job.apart = s.tokens <= few_tokens;
+    const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, s.experts) : job.pairs;
     static_assert(4 * gb_mma16_most_teams >= GB_CUDA_MAX_TOP_K, "four slots a team are enough");
     if constexpr (!GateUp)
-        if (!job.items)
+        if (job.apart)
             return s.top_k <= 2 * gb_mma16_most_teams ? launch_few<Layout, 2>(job, s.tokens, stream, error)
                                                       : launch_few<Layout, 4>(job, s.tokens, stream, error);
-    return !job.items || job.weights.tiles % many::Tiles
-               ? launch_shape<Layout, GateUp, alone>(job, stream, error)
-               : launch_shape<Layout, GateUp, many>(job, stream, error);
+    return job.apart || job.weights.tiles % many::Tiles
+               ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
+               : launch_shape<Layout, GateUp, many>(job, items, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
 template <enum gb_format Weights, bool GateUp>
-enum gb_status run(const struct gb_arguments &a, gb_mma16_items *items, bool ids_ready, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
 {
     using format = gb_mma16_format<Weights>;
     const struct gb_shape &s = a.shape;
@@ -225,7 +217,7 @@ enum gb_status run(const struct gb_arguments &a, gb_mma16_items *items, bool ids
 }
 
 template <bool GateUp>
-enum gb_status run(const struct gb_arguments &a, gb_mma16_items *items, bool ids_ready, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
 {
     const enum gb_format format = GateUp ? a.gate_up.format : a.down.format;
     return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, items, ids_ready, error)
@@ -248,7 +240,7 @@ size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape
     const struct gb_shape &s = *shape;
     const size_t items = sizeof(gb_mma16_item) * gb_mma16_most_items(s.tokens * s.top_k, s.experts);
     return (operation == GB_GATE_UP ? 0 : dots_bytes(s)) +
-           (s.tokens <= few_tokens ? 0 : offsetof(gb_mma16_items, item) + items);
+           (s.tokens * s.top_k <= gb_mma16_few_pairs ? 0 : offsetof(gb_mma16_items, item) + items);
 }
 
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error)
@@ -256,7 +248,7 @@ enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_argumen
     const struct gb_shape &s = a->shape;
     gb_mma16_items *items = NULL;
     enum gb_status status = GB_OK;
-    if (s.tokens > few_tokens) {
+    if (s.tokens * s.top_k > gb_mma16_few_pairs) {
         items = (gb_mma16_items *)((uint8_t *)a->workspace + (operation == GB_GATE_UP ? 0 : dots_bytes(s)));
         status = gb_cuda_launch_early("items", gb_mma16_items_kernel, dim3(1), gb_mma16_items_threads, 0, a->stream,
                                       error, a->ids, s.tokens * s.top_k, s.experts, items);

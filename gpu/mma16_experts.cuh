@@ -23,8 +23,9 @@ struct gb_mma16_job {
     const uint16_t *x; /* bf16 [.., columns]: row pair / share */
     uint32_t share;
     const int32_t *ids;           /* [pairs] */
-    gb_mma16_items *items;        /* NULL: every pair is an item */
-    uint32_t most;                /* items that there may be */
+    bool apart;                   /* every pair is an item */
+    const gb_mma16_items *items;  /* NULL: blocks find their items by themselves */
+    uint32_t pairs;
     bool ids_ready;               /* the kernel before this one on the stream writes neither ids nor items */
     uint32_t each;                /* groups of a block */
     uint16_t *intermediate;       /* gate_up: out [pairs, tiles * 8] */
@@ -102,93 +103,82 @@ __device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, 
 }
 
 /*
- * A warp's chain of units one after the other, each of `groups` groups of Tiles tiles: the loads of Ahead steps are
- * under way, with one of them across the ends of groups and units.
- *   unit(at):             where the tiles of the next unit to be loaded lie, one place for all of a group where Shared;
- *                         whether there is one;
- *   beside(at, group):    moves places to another group of the unit;
+ * A warp's chain of `groups` groups of Tiles tiles, one group after the other: the loads of Ahead steps are under way,
+ * across the ends of groups.
+ *   part(group, n):       where the n-th tile of a group lies, the first of all where Shared;
  *   ready():              called before activations are read;
  *   x(n):                 the activations of the n-th tiles; one for all of them where Shared;
- *   done(group, n, sum):  takes the chain of a tile;
- *   end():                called at the end of a unit; whether there is another one.
+ *   done(group, n, sum):  takes the chain of a tile.
  */
-template <class Layout, uint32_t Tiles, uint32_t Ahead, bool Shared, class Unit, class Ready, class X, class Done,
-          class End>
-__device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t groups, const Unit &unit,
-                                               const Ready &ready, const X &x, const Done &done, const End &end)
+template <class Layout, uint32_t Tiles, uint32_t Ahead, bool Shared, class Part, class Ready, class X, class Done>
+__device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t groups, const Part &part,
+                                               const Ready &ready, const X &x, const Done &done)
 {
     using Format = typename Layout::Format;
     const uint32_t steps = gb_mma16_steps<Format>(layout.matrix.columns);
     const uint32_t chain = threadIdx.x / 32 % gb_mma16_chains;
     constexpr uint32_t Parts = Shared ? 1 : Tiles;
     gb_mma16_step held[Ahead][Tiles] = {};
-    gb_mma16_part first[Parts], at[Parts]; /* of the unit, and of what is loaded next */
-    uint32_t next = 0, next_step = chain;
-    bool more = unit(first) && chain < steps;
+    gb_mma16_part at[Parts]; /* what is loaded next */
+    uint32_t next = chain < steps ? 0 : groups, next_step = chain;
     const auto begin = [&] {
 #pragma unroll
         for (uint32_t n = 0; n < Parts; n++)
-            at[n] = layout.forward(layout.beside(first[n], next * Tiles), chain);
+            at[n] = layout.forward(part(next, n), chain);
     };
     const auto load = [&](gb_mma16_step &of, uint32_t n) {
-        if (more)
+        if (next < groups)
             of = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
     };
     const auto advance = [&] {
         next_step += gb_mma16_chains;
-        if (next_step < steps) {
-#pragma unroll
-            for (uint32_t n = 0; n < Parts; n++)
-                at[n] = layout.forward(at[n], gb_mma16_chains);
+        if (next_step >= steps) {
+            next_step = chain;
+            next++;
+            begin();
             return;
         }
-        next_step = chain;
-        if (++next == groups) {
-            next = 0;
-            more = more && Ahead == 1 && unit(first);
-        }
-        begin();
+#pragma unroll
+        for (uint32_t n = 0; n < Parts; n++)
+            at[n] = layout.forward(at[n], gb_mma16_chains);
     };
     begin();
 #pragma unroll
     for (uint32_t k = 0; k < Ahead; k++) {
-        if (k > 0)
-            advance();
 #pragma unroll
         for (uint32_t n = 0; n < Tiles; n++)
             load(held[k][n], n);
+        advance();
     }
     ready();
-#ifdef XPRE
-    if (Ahead > 1 && Shared)
+    float sum[Tiles][4] = {};
+    for (uint32_t group = 0, step = chain; group < groups;)
 #pragma unroll
-        for (uint32_t k = 0; k < Ahead; k++)
-            if (chain + k * gb_mma16_chains < steps)
-                x(0).prefetch(chain + k * gb_mma16_chains);
-#endif
-    do {
-        for (uint32_t group = 0; group < groups; group++) {
-            float sum[Tiles][4] = {};
-            for (uint32_t step = chain; step < steps; step += Ahead * gb_mma16_chains)
+        for (uint32_t k = 0; k < Ahead; k++) {
+            if (group >= groups)
+                break;
+            uint4 now[gb_mma16_activations<Format>::words];
+            if (step < steps) {
 #pragma unroll
-                for (uint32_t k = 0; k < Ahead; k++) {
-                    if (step + k * gb_mma16_chains >= steps)
-                        break;
-                    uint4 now[gb_mma16_activations<Format>::words];
-                    advance();
-#pragma unroll
-                    for (uint32_t n = 0; n < Tiles; n++) {
-                        if (n == 0 || !Shared)
-                            x(n).load(step + k * gb_mma16_chains, now);
-                        gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
-                        load(held[k][n], n);
-                    }
+                for (uint32_t n = 0; n < Tiles; n++) {
+                    if (n == 0 || !Shared)
+                        x(n).load(step, now);
+                    gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
+                    load(held[k][n], n);
                 }
+                advance();
+            }
+            step += gb_mma16_chains;
+            if (step >= steps) {
 #pragma unroll
-            for (uint32_t n = 0; n < Tiles; n++)
-                done(group, n, sum[n]);
+                for (uint32_t n = 0; n < Tiles; n++) {
+                    done(group, n, sum[n]);
+                    sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+                }
+                step = chain;
+                group++;
+            }
         }
-    } while (end());
 }
 
 /* A dot product from its chains, which lie `stride` floats apart: steps 4 and 5. */
@@ -218,41 +208,65 @@ __host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles)
     return gb_mma16_chains * gb_mma16_tokens * gb_mma16_sums_stride(tiles);
 }
 
-/* Some tiles of an item, which a block computes at a time. */
-struct gb_mma16_unit {
-    uint32_t item, first; /* its first tile */
-    uint32_t expert, pairs; /* 0: there is no such unit */
-    uint32_t pair; /* of the lane's activations */
-};
-
-/* The u-th unit of `tiles` tiles. All loads are under way at once. */
-__device__ __forceinline__ gb_mma16_unit gb_mma16_unit_at(const gb_mma16_job &job, uint32_t u, uint32_t tiles)
+/* Block (b, i): groups b * each .. of the item that the i-th pair leads, or of the i-th item of a list. */
+template <class Layout, bool GateUp, class Shape>
+__global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
+    gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
-    const uint32_t of_item = job.weights.tiles / tiles, i = min(u / of_item, job.most - 1);
-    if (!job.items)
-        return {i, u % of_item * tiles, (uint32_t)__ldcg(&job.ids[i]), 1, i};
-    const gb_mma16_item &item = job.items->item[i];
-    const uint32_t t = threadIdx.x % 32 / 4, mine = __ldcg(&item.pair[t]), other = __ldcg(&item.pair[0]);
-    const uint32_t expert = __ldcg(&item.expert), pairs = __ldcg(&item.pairs), count = __ldcg(&job.items->count);
-    return {i, u % of_item * tiles, expert, u / of_item < count ? pairs : 0, t < pairs ? mine : other};
-}
-
-/* A unit's outputs from its chains' sums. Empty slots: zeros, or nothing. */
-template <class Format, bool GateUp>
-__device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, const gb_mma16_unit &unit, uint32_t tiles,
-                                                const float *sums, float gate, float up)
-{
-    const uint32_t stride = gb_mma16_sums_stride(tiles);
-    const bool empty = unit.expert >= job.weights.experts;
-    if (empty && !GateUp)
+    using Format = typename Layout::Format;
+    constexpr uint32_t Tiles = Shape::Tiles;
+    extern __shared__ float sums[];
+    __shared__ gb_mma16_item found;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = job.weights.columns;
+    const uint32_t first = blockIdx.x * job.each * Tiles, tiles = min(job.each * Tiles, job.weights.tiles - first);
+    const uint32_t stride = gb_mma16_sums_stride(job.each * Tiles);
+    if (!job.ids_ready)
+        gb_wait_for_previous();
+    gb_let_next_start();
+    const gb_mma16_item *item = job.items ? &job.items->item[blockIdx.y] : &found;
+    if (job.items    ? blockIdx.y >= __ldcg(&job.items->count)
+        : job.apart  ? false
+                     : !gb_mma16_find_item(job.ids, job.pairs, blockIdx.y, &found)) {
+        if (job.ids_ready)
+            gb_wait_for_previous();
         return;
-    for (uint32_t i = threadIdx.x; i < unit.pairs * tiles * 8; i += gb_mma16_threads) {
+    }
+    const uint32_t expert = job.apart ? (uint32_t)__ldcg(&job.ids[blockIdx.y]) : item->expert;
+    const uint32_t pairs = job.apart ? 1 : item->pairs;
+    const auto pair_of = [&](uint32_t t) { return job.apart ? blockIdx.y : item->pair[t]; };
+    const bool empty = expert >= job.weights.experts; /* slots: computed on another's weights, unseen */
+    const uint32_t e = empty ? 0 : expert;
+    float global[2] = {1.0f, 1.0f};
+    if (job.weights.global_scales) {
+        global[0] = job.weights.global_scales[GateUp ? 2 * e : e];
+        global[1] = job.weights.global_scales[GateUp ? 2 * e + 1 : e];
+    }
+    const gb_mma16_activations<Format> x(job.x + (size_t)(pair_of(min(lane / 4, pairs - 1)) / job.share) * columns,
+                                         columns);
+    const Layout layout(job.weights);
+    const gb_mma16_part part = layout.part(e, first);
+    gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
+        layout, tiles / Tiles, [&](uint32_t group, uint32_t) { return layout.beside(part, group * Tiles); },
+        [&] {
+            if (job.ids_ready)
+                gb_wait_for_previous();
+        },
+        [&](uint32_t) { return x; },
+        [&](uint32_t group, uint32_t n, const float(&sum)[4]) {
+            float *at = sums + (warp * gb_mma16_tokens + lane % 4 * 2) * stride + (group * Tiles + n) * gb_mma16_tile +
+                        lane / 4;
+            at[0] = sum[0];
+            at[8] = sum[2];
+            at[stride] = sum[1];
+            at[stride + 8] = sum[3];
+        });
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < pairs * tiles * 8 && !(empty && !GateUp); i += gb_mma16_threads) {
         const uint32_t r = i % 8, tile = i / 8 % tiles, t = i / 8 / tiles;
-        const uint32_t pair = job.items ? __ldcg(&job.items->item[unit.item].pair[t]) : unit.item;
-        const size_t to = (size_t)pair * job.weights.tiles + unit.first + tile;
+        const size_t to = (size_t)pair_of(t) * job.weights.tiles + first + tile;
         const float *at = sums + t * stride + tile * gb_mma16_tile + r;
-        const float low = gb_mma16_dot<Format>(at, gb_mma16_tokens * stride, gate);
-        const float high = gb_mma16_dot<Format>(at + 8, gb_mma16_tokens * stride, up);
+        const float low = gb_mma16_dot<Format>(at, gb_mma16_tokens * stride, global[0]);
+        const float high = gb_mma16_dot<Format>(at + 8, gb_mma16_tokens * stride, global[1]);
         if (GateUp) {
             job.intermediate[to * 8 + r] = empty ? 0 : gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
         } else {
@@ -260,94 +274,6 @@ __device__ __forceinline__ void gb_mma16_finish(const gb_mma16_job &job, const g
             job.dots[to * 16 + r + 8] = high;
         }
     }
-}
-
-/* Units of `each` groups of tiles: block b has the b-th, and then, where Takes, one after the other that no block has
- * taken; two are known ahead. */
-template <class Layout, bool GateUp, class Shape>
-__global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
-    gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
-{
-    using Format = typename Layout::Format;
-    constexpr uint32_t Tiles = Shape::Tiles;
-    constexpr bool Takes = Shape::Ahead == 1;
-    extern __shared__ float sums[]; /* of units, [2] in turns */
-    __shared__ uint32_t taken[2];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t tiles = job.each * Tiles, stride = gb_mma16_sums_stride(tiles);
-    if (!job.ids_ready)
-        gb_wait_for_previous();
-    gb_let_next_start();
-    gb_mma16_unit now = gb_mma16_unit_at(job, blockIdx.x, tiles), after = {};
-    const auto take = [&] {
-        return threadIdx.x == 0 && Takes ? gridDim.x + atomicAdd(&job.items->taken[GateUp], 1u) : 0;
-    };
-    uint32_t mine = take();
-    const auto take_over = [&](uint32_t turn) { /* all of the block */
-        if (threadIdx.x == 0)
-            taken[turn] = mine;
-        __syncthreads();
-        after = gb_mma16_unit_at(job, taken[turn], tiles);
-        mine = take();
-    };
-    if (!now.pairs) {
-        if (job.ids_ready)
-            gb_wait_for_previous();
-        return;
-    }
-    const Layout layout(job.weights);
-    const auto expert_of = [&](const gb_mma16_unit &unit) {
-        return unit.expert < job.weights.experts ? unit.expert : 0;
-    };
-    const auto x_of = [&](const gb_mma16_unit &unit) {
-        const size_t row = unit.pair / job.share;
-        return gb_mma16_activations<Format>(job.x + row * job.weights.columns, job.weights.columns);
-    };
-    float global[2];
-    const auto scales_of = [&](const gb_mma16_unit &unit) {
-        const uint32_t e = expert_of(unit);
-        global[0] = job.weights.global_scales ? job.weights.global_scales[GateUp ? 2 * e : e] : 1.0f;
-        global[1] = job.weights.global_scales && GateUp ? job.weights.global_scales[2 * e + 1] : global[0];
-    };
-    gb_mma16_activations<Format> x = x_of(now);
-    uint32_t turn = 0, begun = 0;
-    scales_of(now);
-    gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
-        layout, job.each,
-        [&](gb_mma16_part(&at)[1]) {
-            const gb_mma16_unit &unit = begun++ ? after : now;
-            at[0] = layout.part(expert_of(unit), unit.first);
-            return unit.pairs > 0;
-        },
-        [&] {
-            if (Takes)
-                take_over(1);
-            if (job.ids_ready)
-                gb_wait_for_previous();
-        },
-        [&](uint32_t) { return x; },
-        [&](uint32_t group, uint32_t n, const float(&sum)[4]) {
-            float *at = sums + turn % 2 * gb_mma16_sums(tiles) + (warp * gb_mma16_tokens + lane % 4 * 2) * stride +
-                        (group * Tiles + n) * gb_mma16_tile + lane / 4;
-            at[0] = sum[0];
-            at[8] = sum[2];
-            at[stride] = sum[1];
-            at[stride + 8] = sum[3];
-        },
-        [&] {
-            const gb_mma16_unit last = now;
-            const float gate = global[0], up = global[1];
-            now = after;
-            if (Takes)
-                take_over(turn % 2);
-            else
-                __syncthreads();
-            x = x_of(now);
-            scales_of(now);
-            gb_mma16_finish<Format, GateUp>(job, last, tiles, sums + turn % 2 * gb_mma16_sums(tiles), gate, up);
-            turn++;
-            return now.pairs > 0;
-        });
 }
 
 constexpr uint32_t gb_mma16_most_teams = 5; /* of a block, four warps each */
@@ -376,21 +302,16 @@ __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
     const uint32_t row = threadIdx.x % gb_mma16_tile, slot = threadIdx.x / gb_mma16_tile; /* that the thread finishes */
     const float global = job.weights.global_scales ? job.weights.global_scales[expert_of(slot)] : 1.0f;
     const Layout layout(job.weights);
+    gb_mma16_part parts[Slots];
+#pragma unroll
+    for (uint32_t n = 0; n < Slots; n++)
+        parts[n] = layout.part(expert_of(team + n), blockIdx.x);
     if (threadIdx.x < top_k) {
         used[threadIdx.x] = (uint32_t)__ldcg(&job.ids[pair + threadIdx.x]) < experts;
         routed[threadIdx.x] = __ldcg(&job.routing_weights[pair + threadIdx.x]);
     }
-    bool begun = false;
     gb_mma16_chain<Layout, Slots, 1, false>(
-        layout, 1,
-        [&](gb_mma16_part(&at)[Slots]) {
-            if (begun)
-                return false;
-#pragma unroll
-            for (uint32_t n = 0; n < Slots; n++)
-                at[n] = layout.part(expert_of(team + n), blockIdx.x);
-            return begun = true;
-        },
+        layout, 1, [&](uint32_t, uint32_t n) { return parts[n]; },
         [&] {
             if (job.ids_ready)
                 gb_wait_for_previous();
@@ -403,8 +324,7 @@ __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
                 sums[team + n][chain][lane / 4] = sum[0];
                 sums[team + n][chain][lane / 4 + 8] = sum[2];
             }
-        },
-        [] { return false; });
+        });
     __syncthreads();
     if (slot < top_k)
         dots[slot][row] = gb_mma16_dot<Format>(&sums[slot][0][row], gb_mma16_tile, global);

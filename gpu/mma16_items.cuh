@@ -17,7 +17,6 @@ struct alignas(16) gb_mma16_item {
 /* The items of a batch, those of an expert side by side. */
 struct alignas(16) gb_mma16_items {
     uint32_t count;
-    uint32_t taken[2]; /* units that blocks took beyond their first: of down, of gate_up */
     gb_mma16_item item[1]; /* [count] */
 };
 
@@ -31,6 +30,47 @@ __host__ __device__ constexpr uint32_t gb_mma16_most_items(uint32_t pairs, uint3
 {
     const uint32_t most = (pairs + (gb_mma16_tokens - 1) * (experts + 1)) / gb_mma16_tokens;
     return pairs < most ? pairs : most;
+}
+
+constexpr uint32_t gb_mma16_few_pairs = 1024; /* up to so many, a block finds its item by itself */
+
+/* The item that pair p leads: with it the next pairs of its expert, up to 8 in all. Whether it leads one: of an
+ * expert's pairs, every 8th does. ids: [pairs]. All of a block of up to 8 pairs a thread calls it. */
+[[maybe_unused]] static __device__ bool gb_mma16_find_item(const int32_t *ids, uint32_t pairs, uint32_t p,
+                                                           gb_mma16_item *item)
+{
+    __shared__ uint32_t same[gb_mma16_few_pairs / 32]; /* a bit for every pair of the expert */
+    const uint32_t lane = threadIdx.x % 32, before = p % 32;
+    const int32_t id = __ldcg(ids + p);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t q = i * blockDim.x + threadIdx.x;
+        if (q - lane < gb_mma16_few_pairs) {
+            const uint32_t bits = __ballot_sync(0xFFFFFFFFu, q < pairs && __ldcg(ids + q) == id);
+            if (lane == 0)
+                same[q / 32] = bits;
+        }
+    }
+    __syncthreads();
+    const uint32_t word = same[lane], count = (uint32_t)__popc(word);
+    const uint32_t earlier = lane < p / 32 ? count : lane == p / 32 ? (uint32_t)__popc(word & ((1u << before) - 1)) : 0;
+    if (__reduce_add_sync(0xFFFFFFFFu, earlier) % gb_mma16_tokens)
+        return false;
+    uint32_t rest = lane < p / 32 ? 0 : lane == p / 32 ? word >> before << before : word, sum = (uint32_t)__popc(rest);
+#pragma unroll
+    for (uint32_t m = 1; m < 32; m *= 2) {
+        const uint32_t other = __shfl_up_sync(0xFFFFFFFFu, sum, m);
+        sum += lane >= m ? other : 0;
+    }
+    if (threadIdx.x < 32)
+        for (uint32_t t = sum - (uint32_t)__popc(rest); rest && t < gb_mma16_tokens; t++, rest &= rest - 1)
+            item->pair[t] = (uint16_t)(32 * lane + (uint32_t)__ffs((int)rest) - 1);
+    if (threadIdx.x == 31) {
+        item->expert = (uint32_t)id;
+        item->pairs = min(sum, gb_mma16_tokens);
+    }
+    __syncthreads();
+    return true;
 }
 
 constexpr uint32_t gb_mma16_items_threads = 1024;
@@ -77,8 +117,6 @@ constexpr uint32_t gb_mma16_items_threads = 1024;
     }
     if (thread == gb_mma16_items_threads - 1)
         items->count = item;
-    if (thread < 2)
-        items->taken[thread] = 0;
     __syncthreads();
     for (uint32_t p = thread; p < pairs; p += gb_mma16_items_threads) {
         const uint32_t at = atomicAdd(&place[min((uint32_t)ids[p], experts)], 1u);
