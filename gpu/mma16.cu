@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate_up and down in the order mma16-sm90/1: launches, the combine, and the repacked layout. */
-#include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "gpu/kernels.cuh"
@@ -15,10 +15,7 @@ namespace
 {
 
 /* Up to so many tokens rarely share an expert: every pair is an item, and down combines at once. */
-#ifndef FEW
-#define FEW 1
-#endif
-constexpr uint32_t few_tokens = FEW;
+constexpr uint32_t few_tokens = 1;
 
 uint32_t tiles_of(const struct gb_weights &weights)
 {
@@ -123,33 +120,44 @@ size_t dots_bytes(const struct gb_shape &s)
     return s.tokens <= few_tokens ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
 }
 
-/* How the work is divided: of few tokens, a tile a block, so that every multiprocessor has some. */
+/* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. */
+using alone = gb_mma16_shape<1, 4, 6>;
+using many = gb_mma16_shape<4, 1, 5>;
 
-#ifndef MA
-#define MA 1
-#endif
-#ifndef MR
-#define MR 5
-#endif
-#ifndef EACH_GU
-#define EACH_GU 4
-#define EACH_D 8
-#endif
-#ifndef ALONE
-#define ALONE 1, 4, 6
-#endif
-using alone = gb_mma16_shape<ALONE>;
-using many = gb_mma16_shape<MT, MA, MR>;
-template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? EACH_GU : EACH_D; /* as long as there are many */
+/* Groups of a block, of `groups` of an item: so that blocks fill the multiprocessors, `resident` at a time, in the
+ * shortest time if routing is uniform, where what a block does once takes two fifths of the time of a group. */
+uint32_t groups_of_block(uint32_t groups, uint32_t pairs, uint32_t experts, uint32_t resident)
+{
+    const double items = experts * (1 - std::pow(1 - 1.0 / experts, pairs)); /* if no expert has more than 8 pairs */
+    uint32_t best = 1;
+    double shortest = INFINITY;
+    for (uint32_t each = 1; each <= 4; each++) {
+        const double time = std::ceil((groups + each - 1) / each * items / resident) * (each + 0.4);
+        if (time < shortest) {
+            shortest = time;
+            best = each;
+        }
+    }
+    return best;
+}
 
 template <class Layout, bool GateUp, class Shape>
 enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
 {
-    job.each = Shape::Tiles == 1 ? 1 : tiles_of_block<GateUp> / Shape::Tiles;
-    const uint32_t tiles = Shape::Tiles * job.each;
+    int device = 0, multiprocessors = 1;
+    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+                               "cudaDeviceGetAttribute", error);
+    if (status != GB_OK)
+        return status;
+    const uint32_t groups = job.weights.tiles / Shape::Tiles;
+    job.each = Shape::Tiles == 1 ? 1
+                                 : groups_of_block(groups, job.pairs, job.weights.experts,
+                                                   (uint32_t)multiprocessors * Shape::Resident);
     return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>,
-                                dim3((job.weights.tiles + tiles - 1) / tiles, items), gb_mma16_threads,
-                                sizeof(float) * gb_mma16_sums(tiles), stream, error, job);
+                                dim3((groups + job.each - 1) / job.each, items), gb_mma16_threads,
+                                sizeof(float) * gb_mma16_sums(Shape::Tiles * job.each), stream, error, job);
 }
 
 template <class Layout, uint32_t Slots>
@@ -203,17 +211,12 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.routing_weights = a.routing_weights;
     job.output = (float *)a.output;
     job.top_k = s.top_k;
-#ifdef PROTO
-    if constexpr (Weights == GB_MXFP4) return GB_EUNSUPPORTED;
-    else return launch<gb_mma16_records<format, GateUp, true>, GateUp>(job, s, a.stream, error);
-#else
     if constexpr (Weights == GB_NVFP4)
         if (weights.columns % 32)
             return records ? launch<gb_mma16_records<format, GateUp, false>, GateUp>(job, s, a.stream, error)
                            : launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, s, a.stream, error);
     return records ? launch<gb_mma16_records<format, GateUp, true>, GateUp>(job, s, a.stream, error)
                    : launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, s, a.stream, error);
-#endif
 }
 
 template <bool GateUp>

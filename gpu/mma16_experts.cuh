@@ -56,11 +56,6 @@ template <class Format> struct gb_mma16_activations {
         : from(row + threadIdx.x % 4 * (Format::step / 4)), columns(columns_)
     {
     }
-    /* Asks for a step to be in the L1 cache. */
-    __device__ __forceinline__ void prefetch(uint32_t step) const
-    {
-        asm volatile("prefetch.global.L1 [%0];" ::"l"(from + step * Format::step));
-    }
     __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
     {
         const uint4 *at = (const uint4 *)(from + step * Format::step);
@@ -126,11 +121,12 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
         for (uint32_t n = 0; n < Parts; n++)
             at[n] = layout.forward(part(next, n), chain);
     };
-    const auto load = [&](gb_mma16_step &of, uint32_t n) {
-        if (next < groups)
-            of = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
-    };
-    const auto advance = [&] {
+    const auto load = [&](gb_mma16_step(&of)[Tiles]) {
+        if (next >= groups)
+            return;
+#pragma unroll
+        for (uint32_t n = 0; n < Tiles; n++)
+            of[n] = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
         next_step += gb_mma16_chains;
         if (next_step >= steps) {
             next_step = chain;
@@ -144,12 +140,8 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
     };
     begin();
 #pragma unroll
-    for (uint32_t k = 0; k < Ahead; k++) {
-#pragma unroll
-        for (uint32_t n = 0; n < Tiles; n++)
-            load(held[k][n], n);
-        advance();
-    }
+    for (uint32_t k = 0; k < Ahead; k++)
+        load(held[k]);
     ready();
     float sum[Tiles][4] = {};
     for (uint32_t group = 0, step = chain; group < groups;)
@@ -164,9 +156,8 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
                     if (n == 0 || !Shared)
                         x(n).load(step, now);
                     gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
-                    load(held[k][n], n);
                 }
-                advance();
+                load(held[k]);
             }
             step += gb_mma16_chains;
             if (step >= steps) {

@@ -67,12 +67,9 @@ __device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
 }
 
 /* Tiles of a group, whose records of a step lie side by side. */
-#ifndef MT
-#define MT 4
-#endif
 __host__ __device__ __forceinline__ uint32_t gb_mma16_group(uint32_t tiles)
 {
-    return tiles % MT ? 1 : MT;
+    return tiles % 4 ? 1 : 4;
 }
 
 /*
