@@ -14,7 +14,7 @@ struct gb_cuda_repacked {
 namespace
 {
 
-/* Up to so many tokens rarely share an expert: every pair is an item, and down combines at once. */
+/* Up to so many tokens, every pair is an item, and down combines at once. */
 constexpr uint32_t few_tokens = 1;
 
 uint32_t tiles_of(const struct gb_weights &weights)
@@ -61,7 +61,8 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
         uint32_t word = 0;
         for (uint32_t b = 0; b < 4; b++)
             word |= byte + b < code_bytes ? (uint32_t)from[b] << 8 * b : 0;
-        ((uint32_t *)record)[i] = Format::format == GB_MXFP8 ? gb_mma16_repack_bytes_word(word) : gb_mma16_repack_word(word);
+        ((uint32_t *)record)[i] =
+            Format::format == GB_MXFP8 ? gb_mma16_repack_bytes_word(word) : gb_mma16_repack_word(word);
     }
     for (uint32_t i = threadIdx.x; i < gb_mma16_tile * Format::scales; i += blockDim.x) {
         const uint32_t row = i / 2 / Format::scales + i % 2 * 8, block = step * Format::scales + i / 2 % Format::scales;
@@ -122,7 +123,7 @@ size_t dots_bytes(const struct gb_shape &s)
 
 /* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. */
 using alone = gb_mma16_shape<1, 4, 6>;
-using many = gb_mma16_shape<4, 1, 5>;
+using many = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
 
 /* Groups of a block, of `groups` of an item: so that blocks fill the multiprocessors, `resident` at a time, in the
  * shortest time if routing is uniform, where what a block does once takes two fifths of the time of a group. */
@@ -179,9 +180,8 @@ enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, 
         if (job.apart)
             return s.top_k <= 2 * gb_mma16_most_teams ? launch_few<Layout, 2>(job, s.tokens, stream, error)
                                                       : launch_few<Layout, 4>(job, s.tokens, stream, error);
-    return job.apart || job.weights.tiles % many::Tiles
-               ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
-               : launch_shape<Layout, GateUp, many>(job, items, stream, error);
+    return job.apart || job.weights.tiles % many::Tiles ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
+                                                        : launch_shape<Layout, GateUp, many>(job, items, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */

@@ -130,15 +130,24 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_folded(uint32_t word)
     return word << 4 ^ word >> 4;
 }
 
+__host__ __device__ __forceinline__ uint32_t gb_rotate_left(uint32_t word, uint32_t bits)
+{
+#ifdef __CUDA_ARCH__
+    return __funnelshift_l(word, word, bits);
+#else
+    return word << bits | word >> (32 - bits);
+#endif
+}
+
 /* Neighbours share registers. */
-__device__ __forceinline__ void gb_mma16_repacked_word(uint32_t word, uint32_t (&pair)[4])
+__host__ __device__ __forceinline__ void gb_mma16_repacked_word(uint32_t word, uint32_t (&pair)[4])
 {
     pair[0] = word & gb_mma16_e2m1_fields;
-    pair[1] = __funnelshift_l(word, word, 10) & gb_mma16_e2m1_fields;
+    pair[1] = gb_rotate_left(word, 10) & gb_mma16_e2m1_fields;
     pair[2] = word << 6 & gb_mma16_e2m1_fields;
     pair[3] = gb_mma16_folded(word) & gb_mma16_e2m1_fields;
 }
-__device__ __forceinline__ void gb_mma16_repacked_bytes_word(uint32_t word, uint32_t &first, uint32_t &second)
+__host__ __device__ __forceinline__ void gb_mma16_repacked_bytes_word(uint32_t word, uint32_t &first, uint32_t &second)
 {
     first = word & gb_mma16_e4m3_fields;
     second = gb_mma16_folded(word) & gb_mma16_e4m3_fields;
@@ -154,11 +163,6 @@ __host__ __device__ inline uint32_t gb_mma16_unfold(uint32_t word, uint32_t know
     return word;
 }
 
-__host__ __device__ __forceinline__ uint32_t gb_rotate_right(uint32_t word, uint32_t bits)
-{
-    return word >> bits | word << (32 - bits);
-}
-
 /* Moves the bits of a word of eight E2M1 codes to where gb_mma16_repacked_word finds them. */
 __host__ __device__ inline uint32_t gb_mma16_repack_word(uint32_t codes)
 {
@@ -168,11 +172,11 @@ __host__ __device__ inline uint32_t gb_mma16_repack_word(uint32_t codes)
         pair[i] = (low & 8u) << 12 | (low & 7u) << 6 | (high & 8u) << 28 | (high & 7u) << 22;
     }
     const uint32_t fields = gb_mma16_e2m1_fields;
-    return gb_mma16_unfold(pair[0] | gb_rotate_right(pair[1], 10) | pair[2] >> 6,
-                           fields | gb_rotate_right(fields, 10) | fields >> 6, pair[3], fields);
+    return gb_mma16_unfold(pair[0] | pair[1] >> 10 | pair[1] << 22 | pair[2] >> 6,
+                           fields | fields >> 10 | fields << 22 | fields >> 6, pair[3], fields);
 }
 
-/* The same of a word of four E4M3 codes, for gb_mma16_repacked_bytes_word. */
+/* The same of four E4M3 codes, for gb_mma16_repacked_bytes_word. */
 __host__ __device__ inline uint32_t gb_mma16_repack_bytes_word(uint32_t codes)
 {
     uint32_t pair[2];

@@ -3,7 +3,7 @@
  * Rows of experts' weights times the activations of their pairs, on tensor cores: the kernels of gate_up and down of
  * mma16-sm90/1.
  *
- * A block has some tiles of 16 rows of an item's expert (gpu/mma16_items.cuh), or, in down of few tokens, a tile of
+ * A block has some tiles of 16 rows of an item's expert (gpu/mma16_items.cuh), or, in down of one token, a tile of
  * every slot's expert. Four of its warps have the order's four chains. A warp's steps follow one another across the
  * ends of tiles, with the loads of several of them under way in registers, so that nothing is copied through shared
  * memory but the chains' sums. A kernel may start before the one in front of it has ended: down's blocts load weights
@@ -22,16 +22,16 @@ struct gb_mma16_job {
     gb_mma16_matrix weights;
     const uint16_t *x; /* bf16 [.., columns]: row pair / share */
     uint32_t share;
-    const int32_t *ids;           /* [pairs] */
-    bool apart;                   /* every pair is an item */
-    const gb_mma16_items *items;  /* NULL: blocks find their items by themselves */
+    const int32_t *ids;          /* [pairs] */
+    bool apart;                  /* every pair is an item */
+    const gb_mma16_items *items; /* NULL: a block finds its item by itself */
     uint32_t pairs;
     bool ids_ready;               /* the kernel before this one on the stream writes neither ids nor items */
     uint32_t each;                /* groups of a block */
     uint16_t *intermediate;       /* gate_up: out [pairs, tiles * 8] */
     float *dots;                  /* down: out [pairs, tiles * 16], complete dot products */
-    const float *routing_weights; /* down of few tokens: [tokens, top_k] */
-    float *output;                /* down of few tokens: out [tokens, tiles * 16] */
+    const float *routing_weights; /* down of one token: [tokens, top_k] */
+    float *output;                /* down of one token: out [tokens, tiles * 16] */
     uint32_t top_k;
 };
 
@@ -188,7 +188,7 @@ template <uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_> struct gb_mma16_
     static constexpr uint32_t Tiles = Tiles_, Ahead = Ahead_, Resident = Resident_;
 };
 
-/* Floats of the chains of a unit, [chain][token][rows of its tiles], in shared memory: a warp's stores of two tokens,
+/* Floats of the chains of a block, [chain][token][rows of its tiles], in shared memory: a warp's stores of two tokens,
  * four rows apart in banks, meet in none. */
 __host__ __device__ constexpr uint32_t gb_mma16_sums_stride(uint32_t tiles)
 {
@@ -199,7 +199,7 @@ __host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles)
     return gb_mma16_chains * gb_mma16_tokens * gb_mma16_sums_stride(tiles);
 }
 
-/* Block (b, i): groups b * each .. of the item that the i-th pair leads, or of the i-th item of a list. */
+/* Block (b, i): groups b * each .. of the i-th item, or of the one that the i-th pair leads. */
 template <class Layout, bool GateUp, class Shape>
 __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
@@ -215,9 +215,9 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
         gb_wait_for_previous();
     gb_let_next_start();
     const gb_mma16_item *item = job.items ? &job.items->item[blockIdx.y] : &found;
-    if (job.items    ? blockIdx.y >= __ldcg(&job.items->count)
-        : job.apart  ? false
-                     : !gb_mma16_find_item(job.ids, job.pairs, blockIdx.y, &found)) {
+    if (job.items   ? blockIdx.y >= __ldcg(&job.items->count)
+        : job.apart ? false
+                    : !gb_mma16_find_item(job.ids, job.pairs, blockIdx.y, &found)) {
         if (job.ids_ready)
             gb_wait_for_previous();
         return;
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
 
 constexpr uint32_t gb_mma16_most_teams = 5; /* of a block, four warps each */
 
-/* Block (tile, token), of few tokens: the tile of every slot, combined. A slot that is empty or not there is computed
+/* Block (tile, token), of one token: the tile of every slot, combined. A slot that is empty or not there is computed
  * on another's weights, unseen. A team of four warps has Slots slots. */
 template <class Layout, uint32_t Slots>
 __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)

@@ -66,15 +66,18 @@ __device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-/* Tiles of a group, whose records of a step lie side by side. */
+/* Tiles of a group, whose records of a step lie side by side: of all there are, if that divides them. */
+constexpr uint32_t gb_mma16_group_tiles = 4;
+
 __host__ __device__ __forceinline__ uint32_t gb_mma16_group(uint32_t tiles)
 {
-    return tiles % 4 ? 1 : 4;
+    return tiles % gb_mma16_group_tiles ? 1 : gb_mma16_group_tiles;
 }
 
 /*
- * Records: [experts][groups][steps][tiles of a group], each the codes [2][32 lanes] of 16 bytes and the scales [8][scales of a step][2] of
- * 16 rows, [2] for the first and the last 8 of them. The scale of MXFP8 codes with a NaN among them is NaN.
+ * Records: [experts][groups][steps][tiles of a group], each the codes [2][32 lanes] of 16 bytes and the scales
+ * [8][scales of a step][2] of 16 rows, [2] for the first and the last 8 of them. The scale of MXFP8 codes with a NaN
+ * among them is NaN.
  */
 template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
     using Format = Format_;
