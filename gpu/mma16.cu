@@ -125,15 +125,17 @@ size_t dots_bytes(const struct gb_shape &s)
 using alone = gb_mma16_shape<1, 4, 6>;
 using many = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
 
-/* Groups of a block, of `groups` of an item: so that blocks fill the multiprocessors, `resident` at a time, in the
- * shortest time if routing is uniform, where what a block does once takes two fifths of the time of a group. */
+/* Groups of a block, of `groups` of an item, for the shortest time if routing is uniform: blocks come in waves of
+ * `resident`, of which one is enough or the last costs half a wave more, and what a block does once takes two fifths of
+ * the time of a group. */
 uint32_t groups_of_block(uint32_t groups, uint32_t pairs, uint32_t experts, uint32_t resident)
 {
     const double items = experts * (1 - std::pow(1 - 1.0 / experts, pairs)); /* if no expert has more than 8 pairs */
     uint32_t best = 1;
     double shortest = INFINITY;
     for (uint32_t each = 1; each <= 4; each++) {
-        const double time = std::ceil((groups + each - 1) / each * items / resident) * (each + 0.4);
+        const double waves = (groups + each - 1) / each * items / resident;
+        const double time = (waves <= 1 ? 1 : waves + 0.5) * (each + 0.4);
         if (time < shortest) {
             shortest = time;
             best = each;
