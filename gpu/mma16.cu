@@ -122,7 +122,7 @@ size_t dots_bytes(const struct gb_shape &s)
 }
 
 /* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. */
-using alone = gb_mma16_shape<1, 4, 6>;
+using alone = gb_mma16_shape<1, 4, 5>;
 using many = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
 
 /* Groups of a block, of `groups` of an item, for the shortest time if routing is uniform: blocks come in waves of

@@ -225,17 +225,24 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     const uint32_t expert = job.apart ? (uint32_t)__ldcg(&job.ids[blockIdx.y]) : item->expert;
     const uint32_t pairs = job.apart ? 1 : item->pairs;
     const auto pair_of = [&](uint32_t t) { return job.apart ? blockIdx.y : item->pair[t]; };
-    const bool empty = expert >= job.weights.experts; /* slots: computed on another's weights, unseen */
-    const uint32_t e = empty ? 0 : expert;
+    if (expert >= job.weights.experts) { /* empty slots */
+        if (job.ids_ready)
+            gb_wait_for_previous();
+        if (GateUp)
+            for (uint32_t i = threadIdx.x; i < pairs * tiles * 8; i += gb_mma16_threads)
+                job.intermediate[((size_t)pair_of(i / (tiles * 8)) * job.weights.tiles + first) * 8 + i % (tiles * 8)] =
+                    0;
+        return;
+    }
     float global[2] = {1.0f, 1.0f};
     if (job.weights.global_scales) {
-        global[0] = job.weights.global_scales[GateUp ? 2 * e : e];
-        global[1] = job.weights.global_scales[GateUp ? 2 * e + 1 : e];
+        global[0] = job.weights.global_scales[GateUp ? 2 * expert : expert];
+        global[1] = job.weights.global_scales[GateUp ? 2 * expert + 1 : expert];
     }
     const gb_mma16_activations<Format> x(job.x + (size_t)(pair_of(min(lane / 4, pairs - 1)) / job.share) * columns,
                                          columns);
     const Layout layout(job.weights);
-    const gb_mma16_part part = layout.part(e, first);
+    const gb_mma16_part part = layout.part(expert, first);
     gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
         layout, tiles / Tiles, [&](uint32_t group, uint32_t) { return layout.beside(part, group * Tiles); },
         [&] {
@@ -252,14 +259,14 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
             at[stride + 8] = sum[3];
         });
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < pairs * tiles * 8 && !(empty && !GateUp); i += gb_mma16_threads) {
+    for (uint32_t i = threadIdx.x; i < pairs * tiles * 8; i += gb_mma16_threads) {
         const uint32_t r = i % 8, tile = i / 8 % tiles, t = i / 8 / tiles;
         const size_t to = (size_t)pair_of(t) * job.weights.tiles + first + tile;
         const float *at = sums + t * stride + tile * gb_mma16_tile + r;
         const float low = gb_mma16_dot<Format>(at, gb_mma16_tokens * stride, global[0]);
         const float high = gb_mma16_dot<Format>(at + 8, gb_mma16_tokens * stride, global[1]);
         if (GateUp) {
-            job.intermediate[to * 8 + r] = empty ? 0 : gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
+            job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
         } else {
             job.dots[to * 16 + r] = low;
             job.dots[to * 16 + r + 8] = high;
