@@ -26,6 +26,7 @@ data=$here/fixtures/data/tiny-qwen3-moe
 commit=$(sed -n 's/.*"\(.*\)".*/\1/p' "$build/harness/gb_commit.h")
 today=$(date -u +%Y-%m-%d)
 cd "$work" || exit 1 # so that records name files, and no folder of this machine
+export OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 # groups run side by side: a thread that waits leaves its core
 
 # step NAME COMMAND...: runs it, keeps its output, remembers a failure.
 step() {
@@ -46,6 +47,11 @@ record() {
     to=$out/$1.json
     step "$@"
     mv "$out/$1.log" "$to"
+}
+
+# "2 x NVIDIA H200"
+devices_named() {
+    nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /'
 }
 
 group_times() {
@@ -172,6 +178,10 @@ group_ranks() {
     step verify-dispatch "$program" verify dispatch-*.h5 --kernel cuda/dispatch --expect 8 -o "$out/verify-dispatch.json"
     step verify-combine "$program" verify combine-*.h5 --kernel cuda/combine --expect 12 -o "$out/verify-combine.json"
     step ranks "$tests/test_ranks"
+    {
+        echo "tests/gpu/test_ranks (check, late, replay 10000), tests/gpu/record.sh, $(devices_named), $today, commit $commit"
+        cat "$out/ranks.log"
+    } > "$out/h200-ranks.txt"
     for tool in memcheck racecheck; do # on one device, where no kernel waits for another that the sanitizer holds back
         step "sanitizer-$tool-ranks" env CUDA_VISIBLE_DEVICES=0 compute-sanitizer --tool $tool --error-exitcode 9 \
             "$tests/test_ranks" once
@@ -224,8 +234,7 @@ group_sanitizer() {
     wait
     {
         echo "compute-sanitizer on the workers of cuda kernels and on bench_mma16 once, each step NAME = TOOL-FIXTURE-KERNEL," \
-            "tests/gpu/record.sh, $("$program" list devices | sed -n 's/.*\(NVIDIA [A-Z0-9]*\).*/\1/p' | head -n 1)," \
-            "$today, commit $commit"
+            "tests/gpu/record.sh, $(devices_named), $today, commit $commit"
         grep -Hs 'SUMMARY' "$out"/sanitizer-*.log "$out"/sanitizer-*.err | sed 's|.*/\(sanitizer-[^:]*\)\.[a-z]*:=* *|\1: |'
     } > "$out/h200-sanitizer.txt"
 }
