@@ -4,7 +4,7 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
 # step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, kernels, stale, python, ranks, models or sanitizer
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, ...
 # The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
 # installed into a folder of its own.
 set -u
@@ -15,7 +15,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify kernels stale python ranks models sanitizer}
+groups=${*:-times functions verify weighed kernels stale python ranks models sanitizer}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -107,12 +107,16 @@ group_verify() {
         --generated
     step verify-activations "$program" verify activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 222 \
         -o "$out/verify-activations.json"
+}
+
+# Where the routing weight is applied to the input.
+group_weighed() {
     for format in nvfp4 mxfp8 bf16; do
         for kind in gaussian edge; do
             make_fixture llama-4-$format-$kind.h5 --model llama-4-scout --format $format --data $kind --tokens 32 --generated
         done
         step verify-weighed-input-$format "$program" verify llama-4-$format-*.h5 --kernel "cuda/$format-[lgdr]*" \
-            --kernel cuda/route --batch $batches --expect 60 -o "$out/verify-weighed-input-$format.json"
+            --kernel cuda/route --batch 1,2,3,8,32 --expect 60 -o "$out/verify-weighed-input-$format.json"
     done
 }
 
@@ -189,8 +193,11 @@ group_ranks() {
 }
 
 group_models() {
-    step models sh "$here/tests/gpu/record_models.sh" "$build" "$out" tiny-qwen3-moe olmoe-1b-7b qwen3-30b-a3b \
-        qwen3-next-80b-a3b gpt-oss-120b mixtral-8x7b deepseek-v3 kimi-k2
+    for some in "tiny-qwen3-moe olmoe-1b-7b mixtral-8x7b" "qwen3-30b-a3b deepseek-v3" "qwen3-next-80b-a3b gpt-oss-120b" kimi-k2; do
+        # shellcheck disable=SC2086
+        step "models-${some%% *}" sh "$here/tests/gpu/record_models.sh" "$build" "$out" $some &
+    done
+    wait
     record h200-models python3 "$here/tests/records.py" hashes "$out"/models-*.json
 }
 
@@ -244,7 +251,7 @@ case " $groups " in *" times "*) group_times ;; esac
 for group in $groups; do
     case $group in
     times) ;;
-    functions | verify | kernels | stale | python | ranks | models | sanitizer)
+    functions | verify | weighed | kernels | stale | python | ranks | models | sanitizer)
         mkdir "$work/$group"
         case $group in
         ranks) devices=${CUDA_VISIBLE_DEVICES:-} ;;
