@@ -222,7 +222,10 @@ enum gb_status gb_reference_combine_over_processes(const struct gb_processes *p,
     struct gb_own own;
     struct terms t = {0};
     struct level levels[3];
-    enum gb_status status = gb_own_new(p, a, GB_COMBINE, &own, error);
+    enum gb_status status = gb_exchange_check(x, GB_COMBINE, error);
+    if (status != GB_OK) /* in all processes alike */
+        return status;
+    status = gb_own_new(p, a, GB_COMBINE, &own, error);
     if (status == GB_OK && ((own.rows && !a->values) || (own.ranks && (!a->routing_weights || !a->output))))
         status = gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     if (status == GB_OK)

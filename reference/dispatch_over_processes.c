@@ -61,7 +61,8 @@ static enum gb_status place_rows(const struct gb_arguments *a, const struct gb_o
     const struct gb_sent *sent = columns[0].received;
     const char *const arrived[] = {columns[1].received, columns[2].received};
     char *const arrays[] = {a->codes, a->scales};
-    memset(a->routes, 0xFF, sizeof *a->routes * own->rows); /* -1: it has not arrived */
+    for (uint32_t row = 0; row < own->rows; row++)
+        a->routes[row] = -1; /* it has not arrived */
     for (size_t i = 0; i < received; i++) {
         const int64_t row = (int64_t)sent[i].row - own->row;
         if (row < 0 || row >= own->rows || a->routes[row] >= 0)
@@ -84,7 +85,10 @@ enum gb_status gb_reference_dispatch_over_processes(const struct gb_processes *p
     struct gb_own own;
     struct outgoing o = {0};
     size_t received;
-    enum gb_status status = gb_own_new(p, a, GB_DISPATCH, &own, error);
+    enum gb_status status = gb_exchange_check(x, GB_DISPATCH, error);
+    if (status != GB_OK) /* in all processes alike */
+        return status;
+    status = gb_own_new(p, a, GB_DISPATCH, &own, error);
     if (status == GB_OK && ((own.routes && !a->x) || !a->counts ||
                             (own.rows && (!a->routes || !a->codes || (x->quantiser.element && !a->scales)))))
         status = gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");

@@ -182,17 +182,14 @@ enum gb_status gb_own_new(const struct gb_processes *p, const struct gb_argument
 {
     const struct gb_exchange *x = a->exchange;
     memset(own, 0, sizeof *own);
-    enum gb_status status = gb_exchange_check(x, operation, error);
-    if (status != GB_OK) /* of all processes alike */
-        return status;
     own->first = gb_processes_first(x->ranks, p->count, p->process);
     own->ranks = gb_processes_first(x->ranks, p->count, p->process + 1) - own->first;
     const size_t pairs = (size_t)x->ranks * x->experts;
     own->counts = calloc(pairs, sizeof *own->counts);
     own->next = malloc(pairs * sizeof *own->next);
-    status = own->counts && own->next
-                 ? gb_exchange_check_slots(a, operation, own->first, own->ranks, &own->routes, error)
-                 : gb_fail(error, GB_ENOMEM, "no memory for the counts of %u ranks", x->ranks);
+    enum gb_status status = own->counts && own->next
+                                ? gb_exchange_check_slots(a, operation, own->first, own->ranks, &own->routes, error)
+                                : gb_fail(error, GB_ENOMEM, "no memory for the counts of %u ranks", x->ranks);
     if (status == GB_OK)
         count_routes(a, own);
     status = gather_counts(p, status, x, own, error);

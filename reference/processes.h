@@ -14,7 +14,8 @@ struct gb_own {
     int32_t *next;         /* [all ranks, experts], the row of the next such route */
 };
 
-/* Checks the arguments, and gathers the counts of all. GB_EINVAL, GB_ENOMEM, GB_EFORMAT: of any process. */
+/* Arguments as gb_exchange_check found them good. Checks the others, and gathers the counts of all. GB_EINVAL,
+ * GB_ENOMEM, GB_EFORMAT: of any process. */
 enum gb_status gb_own_new(const struct gb_processes *processes, const struct gb_arguments *arguments,
                           enum gb_operator operation, struct gb_own *own, struct gb_error *error);
 void gb_own_free(struct gb_own *own);

@@ -462,7 +462,8 @@ static const struct argp argp = {
            "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
            "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
            "  gaugeblock verify suite --subject ./libmine.so --expect 13 -o record.json\n"
-           "  gaugeblock verify tiny.h5 --require-coverage gate_proj.codes,experts.idle=2",
+           "  gaugeblock verify tiny.h5 --require-coverage gate_proj.codes,experts.idle=2\n"
+           "  mpirun -n 4 gaugeblock verify ranks.h5      (dispatch, combine: docs/gates.md)",
 };
 
 static int run_verify(int argc, char **argv)
@@ -512,7 +513,7 @@ static int run_verify(int argc, char **argv)
     report_table(stdout, record, o.verbose);
     if (!o.pattern_count && !o.subject_count && !o.outputs_count && totals.judged > 0)
         printf("No --kernel, --subject or --outputs: the reference itself was judged. See gaugeblock list kernels.\n");
-    if (processes.count > 1)
+    if (processes.count > 1 && totals.judged > 0)
         printf("Computed by %u processes of MPI.\n", processes.count);
     if (o.minimal && totals.failed && !totals.minimised)
         fprintf(stderr,
