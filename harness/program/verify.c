@@ -10,7 +10,7 @@
 #include "harness/run/probe.h"
 #include "harness/explain/minimise.h"
 #include "harness/run/clock.h"
-#include "harness/run/processes.h"
+#include "harness/run/exchange_task.h"
 #include "harness/run/progress.h"
 #include "harness/report/record.h"
 #include "harness/run/output_guard.h"
@@ -463,7 +463,7 @@ static const struct argp argp = {
            "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
            "  gaugeblock verify suite --subject ./libmine.so --expect 13 -o record.json\n"
            "  gaugeblock verify tiny.h5 --require-coverage gate_proj.codes,experts.idle=2\n"
-           "  mpirun -n 4 gaugeblock verify ranks.h5      (dispatch, combine: docs/gates.md)",
+           "  mpirun -n 4 gaugeblock verify ranks.h5",
 };
 
 static int run_verify(int argc, char **argv)
@@ -475,7 +475,8 @@ static int run_verify(int argc, char **argv)
     double began = clock_seconds();
     bool leads;
     int code;
-    if (processes_join(argv, &error) != GB_OK || processes_lead(argv, &leads, &code, &error) != GB_OK)
+    if (processes_join(argv, &error) != GB_OK ||
+        processes_lead(argv, exchange_task_run, &leads, &code, &error) != GB_OK)
         return command_error("verify", "%s", error.message);
     if (!leads)
         return code;

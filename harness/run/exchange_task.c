@@ -234,10 +234,10 @@ void exchange_task_worker(const struct worker_request *request, const struct gb_
     double began = clock_seconds();
     enum gb_status status = run_parts(f, request->timeout_s, &result->outputs[0], &lost, &error);
     result->seconds[0] = clock_seconds() - began;
-    result->verdict = status == GB_OK       ? VERDICT_PASS
-                      : lost                ? VERDICT_CRASH
-                      : status == GB_ENOMEM ? VERDICT_NOT_RUN
-                                            : VERDICT_FAIL;
+    result->verdict = status == GB_OK                                    ? VERDICT_PASS
+                      : lost                                             ? VERDICT_CRASH
+                      : status == GB_ENOMEM || status == GB_EUNSUPPORTED ? VERDICT_NOT_RUN
+                                                                         : VERDICT_FAIL;
     if (status != GB_OK)
         snprintf(result->reason, sizeof result->reason, "%s", error.message);
 }

@@ -10,8 +10,7 @@
 void exchange_task_worker(const struct worker_request *request, const struct gb_fixture *fixture,
                           struct worker_result *result);
 
-/* What every process does with its part. result: bytes allocated by malloc. */
-enum gb_status exchange_task_run(const struct gb_processes *all, const struct gb_parcel *part, struct gb_parcel *result,
-                                 struct gb_error *error);
+/* Of processes_lead. */
+processes_part exchange_task_run;
 
 #endif

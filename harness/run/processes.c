@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "harness/run/clock.h"
-#include "harness/run/exchange_task.h"
 #include "harness/run/hash.h"
 #include "harness/run/verdict.h"
 #include "quant/quant.h"
@@ -71,7 +70,8 @@ struct announcement {
 };
 
 static struct {
-    double until; /* of the task at hand */
+    processes_part *part;
+    double until; /* of the one at hand */
     bool lost;
 } task;
 
@@ -184,7 +184,7 @@ static enum gb_status do_part(const struct gb_parcel *part, struct gb_parcel *re
 {
     const struct gb_processes all = {.process = processes.process, .count = processes.count, .exchange = carry};
     struct gb_parcel *to = need(sizeof *to * all.count), *from = need(sizeof *from * all.count);
-    enum gb_status status = exchange_task_run(&all, part, &to[0], error);
+    enum gb_status status = task.part(&all, part, &to[0], error);
     status = carry(&all, status, to, from, error);
     free(to[0].bytes);
     for (uint32_t q = 0; q < all.count; q++)
@@ -202,11 +202,16 @@ enum gb_status processes_task(const struct gb_parcel *parts, unsigned timeout_s,
 {
     struct word *words = need(sizeof *words * processes.count), word;
     struct gb_parcel part = {0};
-    enum gb_status status = task.lost ? gb_fail(error, GB_EIO, "a process has not answered before") : GB_OK;
+    enum gb_status status = GB_OK;
+    *lost = false;
+    if (task.lost) {
+        free(words);
+        return gb_fail(error, GB_EUNSUPPORTED, "a process has not answered before");
+    }
     for (uint32_t q = 0; q < processes.count; q++)
         words[q] = (struct word){.timeout_s = timeout_s, .size = parts[q].size};
     task.until = clock_seconds() + timeout_s;
-    if (status == GB_OK && !tell(words, parts, &word, &part))
+    if (!tell(words, parts, &word, &part))
         status = lose(0, error);
     if (status == GB_OK)
         status = do_part(&part, results, error);
@@ -287,8 +292,9 @@ static enum gb_status compare_words(char *const *argv, struct gb_error *error)
                                     other, count);
 }
 
-enum gb_status processes_lead(char *const *argv, bool *leads, int *code, struct gb_error *error)
+enum gb_status processes_lead(char *const *argv, processes_part *part, bool *leads, int *code, struct gb_error *error)
 {
+    task.part = part;
     *leads = processes.process == 0;
     if (processes.count == 1)
         return GB_OK;

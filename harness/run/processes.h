@@ -31,15 +31,19 @@ enum gb_status processes_join(char **argv, struct gb_error *error);
  */
 enum gb_status processes_start(char **argv, struct gb_error *error);
 
+/* What every process does with its part of a task. result: bytes allocated by malloc. */
+typedef enum gb_status processes_part(const struct gb_processes *all, const struct gb_parcel *part,
+                                      struct gb_parcel *result, struct gb_error *error);
 /*
- * Makes process 0 the one that does what argv says, while the others compute what it gives them by processes_task.
- * *leads: this is process 0, whose exit code will be that of all. Otherwise it returns once process 0 has ended, and
- * *code is that exit code. GB_EINVAL: a process was started with other arguments. One process alone leads.
+ * Makes process 0 the one that does what argv says, while the others do their parts of what it gives them by
+ * processes_task. *leads: this is process 0, whose exit code will be that of all. Otherwise it returns once process 0
+ * has ended, and *code is that exit code. GB_EINVAL: a process was started with other arguments. One process alone
+ * leads.
  */
-enum gb_status processes_lead(char *const *argv, bool *leads, int *code, struct gb_error *error);
+enum gb_status processes_lead(char *const *argv, processes_part *part, bool *leads, int *code, struct gb_error *error);
 
 /* Gives all of them a task, called by process 0; its own part is done on return. parts: [count], a task each; status:
- * of any of them. *lost: one of them has not answered within timeout_s, and no further task can be done. */
+ * of any of them. *lost: one of them has not answered within timeout_s; the tasks behind it are GB_EUNSUPPORTED. */
 enum gb_status processes_task(const struct gb_parcel *parts, unsigned timeout_s, struct gb_parcel *results, bool *lost,
                               struct gb_error *error);
 
