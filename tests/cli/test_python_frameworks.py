@@ -107,6 +107,16 @@ turned = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3)).transpose(0, 1)
 expect(np.array_equal(arrays.take(turned, "turned"), turned.array) and arrays.take(turned, "turned").flags.c_contiguous, "a view")
 
 
+# To bf16 by nearest, ties to even: every code, the values around the middle to the next one, and NaN.
+every = np.arange(0x7F80, dtype=np.uint32)
+every = np.concatenate([every, every | 0x8000])
+exact, middle = every << 16, (every << 16) + 0x8000
+for values, expected in ((exact, every), (middle - 1, every), (middle, every + every % 2), (middle + 1, every + 1)):
+    expect(np.array_equal(gaugeblock.float32_to_bf16(values.view(np.float32)), expected), "rounding to bf16")
+expect(np.array_equal(gaugeblock.bf16_to_float32(every).view(np.uint32), exact), "bf16 as float32")
+nan = np.array([0x7F800001, 0xFFBFFFFF, 0x7FC12345], np.uint32).view(np.float32)
+expect(gaugeblock.float32_to_bf16(nan).tolist() == [0x7FC0, 0xFFFF, 0x7FC1], "NaN to bf16")
+
 # What only has an interface of CUDA goes through CuPy, or else through torch.
 class OnDevice:
     __cuda_array_interface__ = {}

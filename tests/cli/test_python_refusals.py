@@ -16,7 +16,7 @@ from package import moe
 from program import expect, path, run, small
 
 import gaugeblock
-from gaugeblock import Verdict, native, testing
+from gaugeblock import Verdict, layouts, native, testing
 from gaugeblock.layouts import Projection, canonical, check_layout
 from gaugeblock.problem import Problem
 from gaugeblock.returned import checked
@@ -33,10 +33,10 @@ def refuses(error, says, function, *positional, **named):
 
 
 # Fixtures: what they have is said with every number.
-layers, q, x = small(), path("q.h5"), path("x.h5")
+fixture, q, x = small(), path("q.h5"), path("x.h5")
 run("make", q, "--operator", "quantise", "--recipe", "mxfp8.floor/1", "--shape", "5,64")
 run("make", x, "--operator", "dispatch", "--shape", "8,2,64", "--tokens", 3, "--ranks", 2)
-layer = gaugeblock.Fixture(layers)
+layer = gaugeblock.Fixture(fixture)
 for index in (-1, 2):
     refuses(IndexError, f"small.h5 has layers 0 .. 1, not {index}", layer.layer, index)
 for tokens in (0, 10):
@@ -56,6 +56,9 @@ first = [weights.dequantise(expert) for expert in (0, 7)]
 layer.close()
 layer.close()  # once more: nothing is left to free
 refuses(ValueError, "small.h5 has been closed", weights.dequantise, 0)
+with gaugeblock.Fixture(fixture) as opened:
+    weights = opened.layer(0).down
+refuses(ValueError, "small.h5 has been closed", weights.dequantise, 0)
 expect(first[0].shape == (96, 96) and not np.array_equal(*first), "weights of two experts")
 
 # FP8 blocks lie in both halves of gate_up, the last one smaller: codes times scales are the values.
@@ -68,8 +71,8 @@ for whole, halves in ((gaugeblock.Fixture(path("fp8.h5")).layer(0).gate_up, 2), 
     expect(all(np.array_equal(whole.dequantise(expert), values[expert]) for expert in range(3)), "FP8 weights")
 
 # Functions: frameworks, shapes, routing that nobody asked for.
-refuses(ValueError, "framework='jax': it must be one of numpy, torch, cupy", gaugeblock.verify, moe, layers, framework="jax")
-with gaugeblock.Fixture(layers) as problem:
+refuses(ValueError, "framework='jax': it must be one of numpy, torch, cupy", gaugeblock.verify, moe, fixture, framework="jax")
+with gaugeblock.Fixture(fixture) as problem:
     unrouted, pairs = dataclasses.replace(problem.layer(0), router=None), np.zeros((9, 3), np.int32)
     refuses(ValueError, "returned ids, but the fixture has no router: leave ids and routing_weights out", checked, problem, unrouted,
             {"ids": pairs, "routing_weights": pairs.astype(np.float32)})
@@ -86,6 +89,8 @@ refuses(ValueError, "ids: float32 [2, 1]; give whole numbers [tokens, top_k]", t
 refuses(ValueError, "ids: int32 [2]; give whole numbers [tokens, top_k]", testing.assert_moe_close, y,
         **{**bf16, "ids": np.zeros(2, np.int32)})
 refuses(ValueError, "activations='int4': give bf16, nvfp4, mxfp8 or fp8", testing.assert_moe_close, y, **bf16, activations="int4")
+refuses(ValueError, "gelu", testing.assert_moe_close, y, **bf16, activation="gelu")
+expect(testing.limits(**bf16, activations="mxfp8").limit.shape == (2, 64), "activations whose recipe has no global scale")
 refuses(ValueError, "x [2], codes of w13 [4, 64, 64]: give [tokens, hidden] and [experts, rows, ...], of 3 dimensions in layout 'linear'",
         testing.assert_moe_close, y, **{**bf16, "x": np.zeros(2, np.uint16)})
 refuses(ValueError, "these are w13's sizes in layout 'linear'", testing.assert_moe_close, y, **{**bf16, "w13": np.zeros((4, 0, 64), np.uint16)})
@@ -102,6 +107,14 @@ refuses(ValueError, "values: [0, 64]; give [rows, columns]", testing.assert_quan
 refuses(ValueError, "layout='tiled': no such layout of scales; docs/numerics.md#scale-layouts has them", testing.assert_quantised, y, y, y,
         recipe="mxfp8.floor/1", layout="tiled")
 refuses(ValueError, "format='fp5': no such format of weights", Problem.of_layer, {}, "fp5")
+
+# Infinities and NaN are values of a quantiser: codes of other values are wrong, and no bad input.
+for values in (np.full((1, 64), 0x7F80, np.uint16), np.full((1, 64), 0xFFC0, np.uint16), np.full((1, 64), np.inf, np.float16)):
+    try:
+        testing.assert_quantised(np.zeros((1, 64), np.uint8), np.full((1, 2), 3, np.uint8), values, recipe="mxfp8.floor/1")
+        sys.exit("wrong codes passed")
+    except gaugeblock.VerificationError as failure:
+        expect("FAIL" in str(failure), str(failure))
 
 # Weights in layouts.
 w2 = Projection("w2", "nvfp4", "flashinfer-trtllm", 2, 48, 64, 1)
@@ -121,6 +134,7 @@ refuses(TypeError, "w2 scales are float64: those of fp8 weights are float32", ca
         (np.zeros((2, 48, 64), np.uint8), np.ones((2, 1, 1))), np.arange(2))
 refuses(ValueError, "w2 scales: [2, 2, 1]; layout 'linear' of fp8 has [experts, blocks of rows, blocks of columns] = [2, 1, 1]", canonical, w2,
         (np.zeros((2, 48, 64), np.uint8), np.ones((2, 2, 1), np.float32)), np.arange(2))
+refuses(ValueError, "format='fp5': there are bf16, nvfp4", layouts._format, "fp5")
 refuses(ValueError, "layout='gpt-oss' is of mxfp4 weights, not of bf16", check_layout, "gpt-oss", "bf16")
 
 # The status of a call is an exception of its kind, with the library's words.
