@@ -90,7 +90,8 @@ refuses(ValueError, "ids: int32 [2]; give whole numbers [tokens, top_k]", testin
         **{**bf16, "ids": np.zeros(2, np.int32)})
 refuses(ValueError, "activations='int4': give bf16, nvfp4, mxfp8 or fp8", testing.assert_moe_close, y, **bf16, activations="int4")
 refuses(ValueError, "gelu", testing.assert_moe_close, y, **bf16, activation="gelu")
-expect(testing.limits(**bf16, activations="mxfp8").limit.shape == (2, 64), "activations whose recipe has no global scale")
+mxfp8 = {name: (np.ones(bf16[name].shape, np.uint8), np.full((4, 64, bf16[name].shape[2] // 32), 127, np.uint8)) for name in ("w13", "w2")}
+expect(testing.limits(**{**bf16, **mxfp8, "format": "mxfp8"}, activations="mxfp8").limit.shape == (2, 64), "activations without global scales")
 refuses(ValueError, "x [2], codes of w13 [4, 64, 64]: give [tokens, hidden] and [experts, rows, ...], of 3 dimensions in layout 'linear'",
         testing.assert_moe_close, y, **{**bf16, "x": np.zeros(2, np.uint16)})
 refuses(ValueError, "these are w13's sizes in layout 'linear'", testing.assert_moe_close, y, **{**bf16, "w13": np.zeros((4, 0, 64), np.uint16)})
