@@ -144,6 +144,14 @@ z = x @ router.T
 best = np.argsort(-z, axis=1)[:, :4]
 top = np.exp(np.take_along_axis(z, best, axis=1) - z.max(axis=1, keepdims=True))
 assert_routed(best, top / top.sum(axis=1, keepdims=True), recipe="gaugeblock.renormalised/1", x=x, router=router)
+bias = np.linspace(0.5, -0.5, 16, dtype=np.float32)  # of the choice alone
+sigmoid = 1 / (1 + np.exp(-logits.astype(np.float64)))
+chosen = np.argsort(-(sigmoid + bias), axis=1)[:, :4]
+weights = np.take_along_axis(sigmoid, chosen, axis=1)
+weights = (weights / weights.sum(axis=1, keepdims=True) * 2.827).astype(np.float32)
+assert_routed(chosen, weights, recipe="moonshotai.kimi-k2/1", logits=logits, bias=bias)
+fails(assert_routed, chosen, weights, recipe="moonshotai.kimi-k2/1", logits=logits, bias=-bias, says="wrong", quick=True)
+refuses(assert_routed, chosen, weights, recipe="moonshotai.kimi-k2/1", logits=logits, bias=bias[1:], says="bias is float32 [15]: give float32")
 refuses(assert_routed, best, top, recipe="none/1", x=x, router=router, says="is unknown; gaugeblock list routers")
 refuses(assert_routed, best, top, recipe="gaugeblock.softmax/1", says="give logits, or x and router")
 
@@ -182,6 +190,13 @@ assert_quantised(codes, scales, values, recipe="mxfp8.floor/1")
 assert_quantised(codes, scales, values, recipe=["mxfp8.rceil/1", "mxfp8.floor/1"])
 fails(assert_quantised, codes, scales, values, recipe="mxfp8.rceil/1", says="recipe", quick=True)
 fails(assert_quantised, codes ^ np.uint8(1), scales, values, recipe="mxfp8.floor/1", says="codes differ: 2048 of 2048")
+text = fails(assert_quantised, codes ^ np.uint8(1), scales, values, recipe="mxfp8.floor/1", save=path("codes.h5"), quick=True)
+run(*re.search(r"^  reproduce  gaugeblock (.*)$", text, re.M)[1].split(), code=1)
+large = np.full(values.shape, 0x4200, np.uint16)  # 32, which silu leaves as it is
+gated = np.concatenate([large, float32_to_bf16(bf16_to_float32(values) / 32)], axis=1)
+for form in ("exact", "divide", "reciprocal"):
+    assert_quantised(codes, scales, gated, recipe="mxfp8.floor/1", silu=form, activated="bf16", product="bf16" if form == "exact" else "fp32")
+assert_quantised(codes, scales.T, values, recipe="mxfp8.floor/1", layout="transposed")
 swizzled = np.zeros((128, 4), np.uint8)
 swizzled[:32, :2] = scales
 swizzled = swizzled.reshape(4, 32, 4).transpose(1, 0, 2)
