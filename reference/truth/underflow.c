@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "quant/bits.h"
 #include "quant/multiversion.h"
 #include "quant/quant.h"
 #include "reference/truth/bounds.h"
@@ -13,23 +12,18 @@ static const double largest_e2m1 = 6.0, largest_e4m3 = 448.0;
 
 enum { LANES = 16 };
 
-/* At least 1. Magnitudes compare as their bits do; NaN counts nothing: where it is a factor, truth is NaN. */
+/* At least 1. NaN counts nothing: where it is a factor, truth is NaN. */
 GB_VECTOR_CLONES static double largest(const float *values, uint32_t count)
 {
-    const uint32_t infinity = f32_bits(INFINITY);
-    uint32_t most[LANES], all = f32_bits(1.0F);
+    float most[LANES];
     for (uint32_t lane = 0; lane < LANES; lane++)
-        most[lane] = all;
-    for (uint32_t i = 0; i + LANES <= count; i += LANES)
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-            uint32_t magnitude = f32_bits(values[i + lane]) & 0x7FFFFFFF;
-            most[lane] = magnitude > most[lane] && magnitude <= infinity ? magnitude : most[lane];
-        }
-    for (uint32_t i = count / LANES * LANES; i < count; i++)
-        all = fabsf(values[i]) > f32_from_bits(all) ? f32_bits(fabsf(values[i])) : all;
-    for (uint32_t lane = 0; lane < LANES; lane++)
-        all = most[lane] > all ? most[lane] : all;
-    return (double)f32_from_bits(all);
+        most[lane] = 1.0F;
+    for (uint32_t i = 0; i < count; i += LANES)
+        for (uint32_t lane = 0; lane < (count - i < LANES ? count - i : LANES); lane++)
+            most[lane] = fabsf(values[i + lane]) > most[lane] ? fabsf(values[i + lane]) : most[lane];
+    for (uint32_t lane = 1; lane < LANES; lane++)
+        most[0] = most[lane] > most[0] ? most[lane] : most[0];
+    return (double)most[0];
 }
 
 double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *room)
