@@ -62,7 +62,7 @@ enum gb_status gb_exchange_check_slots(const struct gb_arguments *a, enum gb_ope
     *routes = 0;
     if (status != GB_OK)
         return status;
-    if (!a->ids || !a->placement)
+    if ((count && !a->ids) || !a->placement)
         return gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     for (uint32_t e = 0; e < x->experts; e++)
         if (a->placement[e] < 0 || a->placement[e] >= (int64_t)x->ranks)

@@ -44,6 +44,16 @@ static void parcels_free(struct parcels *parcels, bool bytes)
     free(parcels->from);
 }
 
+enum gb_status gb_processes_agree(const struct gb_processes *p, enum gb_status mine, struct gb_error *error)
+{
+    struct parcels parcels;
+    if (!parcels_new(p, &parcels) && mine == GB_OK)
+        mine = gb_fail(error, GB_ENOMEM, "no memory for the parcels of %u processes", p->count);
+    enum gb_status status = p->exchange(p, mine, parcels.to, parcels.from, error);
+    parcels_free(&parcels, false);
+    return status;
+}
+
 /* Columns of a parcel lie one behind the other. */
 static size_t bytes_of_item(const struct gb_column *columns, uint32_t count)
 {

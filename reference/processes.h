@@ -20,6 +20,9 @@ enum gb_status gb_own_new(const struct gb_processes *processes, const struct gb_
                           enum gb_operator operation, struct gb_own *own, struct gb_error *error);
 void gb_own_free(struct gb_own *own);
 
+/* What became of the first process that failed, if one did. */
+enum gb_status gb_processes_agree(const struct gb_processes *processes, enum gb_status mine, struct gb_error *error);
+
 /* Which process has a rank. */
 uint32_t gb_process_of(const struct gb_processes *processes, const struct gb_exchange *exchange, uint32_t rank);
 

@@ -179,6 +179,13 @@ GB_API enum gb_status gb_reference_dispatch_over_processes(const struct gb_proce
                                                            struct gb_error *error);
 GB_API enum gb_status gb_reference_combine_over_processes(const struct gb_processes *processes,
                                                           const struct gb_arguments *arguments, struct gb_error *error);
+/*
+ * gb_reference_layer_over_ranks by several processes: likewise, and gate_up, down and their biases are those of the
+ * experts that are placed on this process's ranks, in ascending order.
+ */
+GB_API enum gb_status gb_reference_layer_over_processes(const struct gb_processes *processes,
+                                                        const struct gb_contract *contract,
+                                                        const struct gb_arguments *arguments, struct gb_error *error);
 
 /*
  * What GB_GATE_UP makes of x, or GB_DOWN of the intermediate, by arguments->activation_rules: values [rows, columns],

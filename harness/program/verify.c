@@ -10,12 +10,11 @@
 #include "harness/run/probe.h"
 #include "harness/explain/minimise.h"
 #include "harness/run/clock.h"
-#include "harness/run/exchange_task.h"
 #include "harness/run/progress.h"
 #include "harness/report/record.h"
 #include "harness/run/output_guard.h"
 #include "harness/judge/truth_check.h"
-#include "harness/run/worker.h"
+#include "harness/run/worker_processes.h"
 #include "quant/quant.h"
 
 enum { MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = INPUT_TIMEOUT_S };
@@ -475,8 +474,7 @@ static int run_verify(int argc, char **argv)
     double began = clock_seconds();
     bool leads;
     int code;
-    if (processes_join(argv, &error) != GB_OK ||
-        processes_lead(argv, exchange_task_run, &leads, &code, &error) != GB_OK)
+    if (processes_join(argv, &error) != GB_OK || processes_lead(argv, worker_part, &leads, &code, &error) != GB_OK)
         return command_error("verify", "%s", error.message);
     if (!leads)
         return code;

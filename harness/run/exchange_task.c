@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/run/exchange_task.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/run/clock.h"
-#include "harness/run/library.h"
+#include "harness/run/task_pieces.h"
 #include "quant/quant.h"
 
-/* A part of a task: this, then its arrays, one behind the other. */
+/* A part's head. */
 struct part {
+    enum task_kind kind;
     struct gb_exchange asked; /* as one process is asked: rows are its own */
     uint32_t first, ranks;    /* its ranks */
     uint32_t row;             /* the first row that these receive */
 };
 
-/* One array of a part. */
-struct piece {
-    const void *values;
-    size_t bytes;
-};
 enum { PLACEMENT, IDS, WEIGHTS, ROWS, X, PIECES };
 
 /* How much of each array the part's ranks have. */
@@ -63,7 +57,8 @@ static void divide(const struct gb_fixture *f, struct part *parts)
     uint32_t row = 0;
     for (uint32_t q = 0; q < count; q++) {
         struct part *p = &parts[q];
-        *p = (struct part){.asked = e->asked, .first = gb_processes_first(ranks, count, q), .row = row};
+        *p = (struct part){
+            .kind = TASK_EXCHANGE, .asked = e->asked, .first = gb_processes_first(ranks, count, q), .row = row};
         p->ranks = gb_processes_first(ranks, count, q + 1) - p->first;
         p->asked.rows = 0;
         for (size_t s = 0; s < (size_t)f->shape.tokens * f->shape.top_k; s++)
@@ -71,23 +66,6 @@ static void divide(const struct gb_fixture *f, struct part *parts)
                 p->asked.rows += (uint32_t)e->placement[e->ids[s]] - p->first < p->ranks;
         row += p->asked.rows;
     }
-}
-
-static bool pack(const struct part *p, const struct gb_exchanged *whole, struct gb_parcel *parcel)
-{
-    struct piece pieces[PIECES];
-    size_t size = sizeof *p;
-    find_pieces(p, whole, pieces);
-    for (int i = 0; i < PIECES; i++)
-        size += pieces[i].bytes;
-    *parcel = (struct gb_parcel){malloc(size), size};
-    if (!parcel->bytes)
-        return false;
-    char *at = (char *)memcpy(parcel->bytes, p, sizeof *p) + sizeof *p;
-    for (int i = 0; i < PIECES; at += pieces[i++].bytes)
-        if (pieces[i].bytes)
-            memcpy(at, pieces[i].values, pieces[i].bytes);
-    return true;
 }
 
 /* What a part's ranks hand out. */
@@ -128,15 +106,13 @@ enum gb_status exchange_task_run(const struct gb_processes *all, const struct gb
     struct gb_outputs *o;
     memcpy(&p, parcel->bytes, sizeof p);
     size_pieces(&p, pieces);
-    const char *at = (const char *)parcel->bytes + sizeof p; /* every array is one of 4 bytes, or behind such */
-    for (int i = 0; i < PIECES; at += pieces[i++].bytes)
-        pieces[i].values = at;
+    task_unpack(parcel, sizeof p, pieces, PIECES);
     enum gb_status status = outputs_of(&p, &o, error);
     struct gb_arguments a = {.size = sizeof a,
                              .exchange = &p.asked,
                              .placement = pieces[PLACEMENT].values,
                              .ids = pieces[IDS].values,
-                             .routing_weights = p.asked.accumulation ? pieces[WEIGHTS].values : NULL,
+                             .routing_weights = pieces[WEIGHTS].values,
                              .values = pieces[ROWS].values,
                              .x = pieces[X].values};
     if (status == GB_OK) {
@@ -187,9 +163,8 @@ static enum gb_status put_together(const struct part *parts, const struct gb_par
     return status;
 }
 
-/* All parts by all processes. */
-static enum gb_status run_parts(const struct gb_fixture *f, unsigned timeout_s, struct gb_outputs **outputs, bool *lost,
-                                struct gb_error *error)
+enum gb_status exchange_task(const struct gb_fixture *f, unsigned timeout_s, struct gb_outputs **outputs, bool *lost,
+                             struct gb_error *error)
 {
     const uint32_t count = processes.count;
     struct part *parts = calloc(count, sizeof *parts);
@@ -197,8 +172,11 @@ static enum gb_status run_parts(const struct gb_fixture *f, unsigned timeout_s, 
     bool ready = parts && tasks && results;
     if (ready)
         divide(f, parts);
-    for (uint32_t q = 0; ready && q < count; q++)
-        ready = pack(&parts[q], &f->exchanged, &tasks[q]);
+    for (uint32_t q = 0; ready && q < count; q++) {
+        struct piece pieces[PIECES];
+        find_pieces(&parts[q], &f->exchanged, pieces);
+        ready = task_pack(&parts[q], sizeof parts[q], pieces, PIECES, &tasks[q]);
+    }
     enum gb_status status = ready ? processes_task(tasks, timeout_s, results, lost, error)
                                   : gb_fail(error, GB_ENOMEM, "no memory for the parts of %u processes", count);
     if (status == GB_OK)
@@ -214,30 +192,4 @@ static enum gb_status run_parts(const struct gb_fixture *f, unsigned timeout_s, 
     free(tasks);
     free(results);
     return status;
-}
-
-void exchange_task_worker(const struct worker_request *request, const struct gb_fixture *f,
-                          struct worker_result *result)
-{
-    const struct operator_row *row = operator_of(f);
-    struct gb_error error;
-    bool lost = false;
-    memset(result, 0, sizeof *result);
-    result->verdict = VERDICT_NOT_RUN;
-    if (strcmp(request->library, BUILTIN_LIBRARY) || !gb_fixture_exchanges(f) ||
-        strcmp(request->kernel->name, row->reference)) {
-        snprintf(result->reason, sizeof result->reason,
-                 "%s runs without mpirun; by several processes of MPI there are the reference's dispatch and combine",
-                 request->kernel->name);
-        return;
-    }
-    double began = clock_seconds();
-    enum gb_status status = run_parts(f, request->timeout_s, &result->outputs[0], &lost, &error);
-    result->seconds[0] = clock_seconds() - began;
-    result->verdict = status == GB_OK                                    ? VERDICT_PASS
-                      : lost                                             ? VERDICT_CRASH
-                      : status == GB_ENOMEM || status == GB_EUNSUPPORTED ? VERDICT_NOT_RUN
-                                                                         : VERDICT_FAIL;
-    if (status != GB_OK)
-        snprintf(result->reason, sizeof result->reason, "%s", error.message);
 }

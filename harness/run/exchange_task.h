@@ -3,14 +3,13 @@
 #ifndef GB_HARNESS_RUN_EXCHANGE_TASK_H
 #define GB_HARNESS_RUN_EXCHANGE_TASK_H
 
+#include "fixtures/fixtures.h"
 #include "harness/run/processes.h"
-#include "harness/run/worker.h"
 
-/* In process 0, what worker_run does where there are several. Other kernels than the reference's are NOT_RUN. */
-void exchange_task_worker(const struct worker_request *request, const struct gb_fixture *fixture,
-                          struct worker_result *result);
-
-/* Of processes_lead. */
+/* In process 0: a fixture of dispatch or combine. *lost: as of processes_task. */
+enum gb_status exchange_task(const struct gb_fixture *fixture, unsigned timeout_s, struct gb_outputs **outputs,
+                             bool *lost, struct gb_error *error);
+/* What every process does with its part. */
 processes_part exchange_task_run;
 
 #endif

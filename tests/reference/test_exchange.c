@@ -617,6 +617,7 @@ struct process {
     struct gb_processes self;
     struct gb_exchange asked;
     struct gb_arguments arguments;
+    const struct gb_contract *contract; /* of a layer; otherwise NULL */
     enum gb_status status;
     struct gb_error error;
 };
@@ -625,8 +626,9 @@ static void *run_process(void *argument)
 {
     struct process *p = argument;
     omp_set_num_threads(1);
-    p->status = p->arguments.values ? gb_reference_combine_over_processes(&p->self, &p->arguments, &p->error)
-                                    : gb_reference_dispatch_over_processes(&p->self, &p->arguments, &p->error);
+    p->status = p->contract ? gb_reference_layer_over_processes(&p->self, p->contract, &p->arguments, &p->error)
+                : p->arguments.values ? gb_reference_combine_over_processes(&p->self, &p->arguments, &p->error)
+                                      : gb_reference_dispatch_over_processes(&p->self, &p->arguments, &p->error);
     return NULL;
 }
 
@@ -779,6 +781,9 @@ static void test_combine_over_processes(void **state)
                     exchange_new(&e, rank_counts[n], 3, 13, 30, 6, RANDOM, 40 + i);
                     e.asked.input = d == 3 ? GB_FP32 : GB_BF16;
                     fill_rows(&e, d == 3 ? DATA_CODES : data[d], 5);
+                    for (uint32_t row = 0; d == 3 && row < e.asked.rows;
+                         row++) /* sums that are NaN of the CPU's kind */
+                        ((float *)e.values)[(size_t)row * e.asked.hidden] = row % 2 ? INFINITY : -INFINITY;
                     combine(&e, all[i].accumulation, all[i].ranks_per_node, e.output);
                     struct both output = keep(e.output, e.tokens * e.asked.hidden * sizeof *e.output);
                     snprintf(what, sizeof what, "%u ranks, data %d, accumulation %d of %u", rank_counts[n], d,
@@ -787,6 +792,108 @@ static void test_combine_over_processes(void **state)
                     compare(&output, "output", what, process_counts[c]);
                     exchange_free(&e);
                 }
+}
+
+/* The weights of `count` experts from `first` on. */
+static struct gb_weights some_experts(const struct gb_weights *w, uint32_t first, uint32_t count)
+{
+    struct gb_weights some = *w;
+    size_t codes, scales, globals;
+    assert_int_equal(gb_weights_bytes(w, &codes, &scales, &globals, NULL), GB_OK);
+    some.experts = count;
+    some.codes = (const char *)w->codes + codes / w->experts * first;
+    some.scales = scales ? (const char *)w->scales + scales / w->experts * first : NULL;
+    some.global_scales = globals ? w->global_scales + globals / sizeof(float) / w->experts * first : NULL;
+    return some;
+}
+
+/* The part of a layer over ranks of one process, with experts in blocks. whole: of all ranks. */
+static void cut_layer(const struct gb_arguments *whole, struct post *post, uint32_t process, const char *order,
+                      struct process *p)
+{
+    const struct gb_exchange *x = whole->exchange;
+    const uint32_t first = gb_processes_first(x->ranks, post->count, process),
+                   end = gb_processes_first(x->ranks, post->count, process + 1);
+    uint32_t expert = 0, experts = 0;
+    *p = (struct process){.self = {process, post->count, post, carry}, .asked = *x, .arguments = *whole};
+    for (uint32_t e = 0; e < x->experts; e++) {
+        expert += whole->placement[e] < (int32_t)first;
+        experts += whole->placement[e] >= (int32_t)first && whole->placement[e] < (int32_t)end;
+    }
+    p->asked.rows = 0;
+    for (size_t s = 0; s < (size_t)whole->shape.tokens * x->top_k; s++)
+        p->asked.rows += whole->ids[s] >= (int32_t)expert && whole->ids[s] < (int32_t)(expert + experts);
+    struct gb_arguments *a = &p->arguments;
+    const size_t token = (size_t)first * x->tokens;
+    a->exchange = &p->asked;
+    a->shape.tokens = (end - first) * x->tokens;
+    a->gate_up = some_experts(&whole->gate_up, expert, experts);
+    a->down = some_experts(&whole->down, expert, experts);
+    a->x += token * x->hidden;
+    a->ids += token * x->top_k;
+    a->routing_weights += token * x->top_k;
+    a->output = (float *)whole->output + token * x->hidden;
+    p->contract = gb_contract_of(a, GB_LAYER, order);
+}
+
+/* A layer over so many ranks by so many processes. */
+static void run_layer_over_processes(struct problem *problem, const char *order, uint32_t ranks, uint32_t count,
+                                     float *output)
+{
+    struct process processes[8];
+    struct post post = {.count = count};
+    struct gb_arguments a = problem->arguments;
+    struct gb_exchange x = {.size = sizeof x,
+                            .ranks = ranks,
+                            .tokens = a.shape.tokens / ranks,
+                            .hidden = a.shape.hidden,
+                            .experts = a.shape.experts,
+                            .top_k = a.shape.top_k,
+                            .input = GB_FP32,
+                            .accumulation = GB_AT_RECEIVER,
+                            .ranks_per_node = 1};
+    int32_t *placed = fresh(a.shape.experts * sizeof *placed);
+    place(BLOCKS, a.shape.experts, ranks, NULL, placed);
+    a.exchange = &x;
+    a.placement = placed;
+    a.output = output;
+    pthread_barrier_init(&post.barrier, NULL, count);
+    for (uint32_t q = 0; q < count; q++)
+        cut_layer(&a, &post, q, order, &processes[q]);
+    for (uint32_t q = 0; q < count; q++)
+        pthread_create(&processes[q].thread, NULL, run_process, &processes[q]);
+    for (uint32_t q = 0; q < count; q++)
+        pthread_join(processes[q].thread, NULL);
+    for (uint32_t q = 0; q < count; q++)
+        if (processes[q].status != GB_OK)
+            fail_msg("process %u of %u: %s", q, count, processes[q].error.message);
+    pthread_barrier_destroy(&post.barrier);
+    free(placed);
+}
+
+static void test_layer_over_processes(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+        struct problem problem;
+        layer_new(&layers[l], &problem);
+        const struct gb_arguments *a = &problem.arguments;
+        size_t count = (size_t)a->shape.tokens * a->shape.hidden;
+        float *whole = fresh(count * sizeof *whole), *output = fresh(count * sizeof *output);
+        problem.arguments.output = whole;
+        assert_int_equal(gb_reference_layer(gb_contract_of(a, GB_LAYER, layers[l].order), a, NULL), GB_OK);
+        for (int c = 0; c < PROCESS_COUNTS; c++) {
+            memset(output, 0xA5, count * sizeof *output);
+            run_layer_over_processes(&problem, layers[l].order, 4, process_counts[c], output);
+            for (size_t i = 0; i < count; i++)
+                assert_same_float(whole[i], output[i], "layer %zu, %u processes: token %zu, element %zu", l,
+                                  process_counts[c], i / a->shape.hidden, i % a->shape.hidden);
+        }
+        free(whole);
+        free(output);
+        problem.arguments.output = problem.output;
+        problem_free(&problem);
+    }
 }
 
 static int32_t no_expert[] = {99, -1, -1, -1, -1, -1};
@@ -845,6 +952,7 @@ int main(void)
         cmocka_unit_test(test_missing_buffers),
         cmocka_unit_test(test_dispatch_over_processes),
         cmocka_unit_test(test_combine_over_processes),
+        cmocka_unit_test(test_layer_over_processes),
         cmocka_unit_test(test_bad_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
