@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The search for a finding, part by part: which slots have an effect and how much of it, by least squares; what explains
- * rows that are known; which pairs are put into words, and how; and all effects that are tried of each stage, which
- * tests/harness/kept holds.
+ * The search for a finding, part by part: which slots have an effect and how much of it, by least squares; what
+ * explains rows that are known; which pairs are put into words, and how; and all effects that are tried of each stage,
+ * which tests/harness/kept holds.
  */
 #include "harness/explain/places.h"
 #include "harness/explain/search.h"
@@ -25,7 +25,7 @@ static void scene_new(struct scene *s)
     uint32_t listed[EXPERTS] = {0};
     memset(s, 0, sizeof *s);
     for (uint32_t p = 0; p < PAIRS; p++)
-        s->ids[p] = p == 7 ? -1 : (int32_t)((p / TOP_K * 2 + p % TOP_K * 3) % EXPERTS);
+        s->ids[p] = p == 7 ? -1 : (int32_t)((p / TOP_K * 2 + p % TOP_K * 6) % EXPERTS);
     for (uint32_t p = 0; p < PAIRS; p++)
         s->list[p] = s->ids[p] < 0 ? 0 : listed[s->ids[p]]++;
     for (uint32_t j = 0; j < SAMPLES; j++)
@@ -62,14 +62,15 @@ static void slots_with_an_effect_are_taken(void **state)
                 scene_new(&s);
                 for (uint32_t p = 0; p < PAIRS; p++) {
                     bool one = p / TOP_K == t;
-                    s.alpha[p] = !one ? 0.0 : linear ? 0.3 + 0.02 * (p % TOP_K) : 1.0;
-                    s.weight[p] = s.ids[p] < 0 ? 0.0 : 1.0 + p % 4;
+                    uint32_t strength = (p + t + 2) % TOP_K; /* of the first token's the first slot has most of it */
+                    s.alpha[p] = !one ? 0.0 : linear ? 0.3 + 0.02 * strength : 1.0;
+                    s.weight[p] = s.ids[p] < 0 ? 0.0 : 2.0 + strength;
                     top += one ? s.alpha[p] * s.weight[p] : 0.0;
                     bottom += one ? s.weight[p] : 0.0;
                 }
                 uint32_t faint = (t + 1) % TOKENS * TOP_K + 1; /* has all of it, and next to nothing to show */
                 s.alpha[faint] = 1.0;
-                s.weight[faint] = 0.9e-6 * 4.0;
+                s.weight[faint] = 0.985e-6 * 4.0;
                 assert_true(search_take_pairs(&s.search, &f));
                 for (uint32_t u = 0; u < TOKENS; u++)
                     assert_int_equal(finding_axis_has(&f.tokens, u), u == t);
@@ -82,7 +83,7 @@ static void slots_with_an_effect_are_taken(void **state)
 
 static double random_value(uint64_t *random)
 {
-    return ldexp((double)random_bits(random), -31) - 1.0;
+    return ldexp((double)(random_bits(random) >> 32), -31) - 1.0;
 }
 
 /* Amounts by which responses make the errors are found again; what is left is what nothing makes. */
@@ -124,13 +125,158 @@ static void amounts_are_found(void **state)
             }
 }
 
+enum { INNER = 48 };
+
+/* Down of all experts, and of what it makes of the rows that it multiplies. */
+struct arrays {
+    double down[EXPERTS][WIDTH][INNER], sampled[EXPERTS][SAMPLES][INNER], requant[PAIRS][INNER], operand[PAIRS][INNER];
+    double slots[PAIRS][WIDTH], output[TOKENS][WIDTH], weights[PAIRS], difference[INNER];
+    double *of_expert[EXPERTS];
+};
+
+static double dot(const double *a, const double *b)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < INNER; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static void arrays_new(struct arrays *a, struct scene *s)
+{
+    uint64_t random = 17;
+    scene_new(s);
+    memset(a, 0, sizeof *a);
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        for (uint32_t i = 0; i < WIDTH * INNER; i++)
+            a->down[e][i / INNER][i % INNER] = random_value(&random);
+        for (uint32_t j = 0; j < SAMPLES; j++)
+            memcpy(a->sampled[e][j], a->down[e][s->column[j]], sizeof a->sampled[e][j]);
+        a->of_expert[e] = a->sampled[e][0];
+    }
+    for (uint32_t p = 0; p < PAIRS; p++) {
+        a->weights[p] = 1.5 + random_value(&random);
+        for (uint32_t i = 0; i < INNER; i++) {
+            a->requant[p][i] = random_value(&random);
+            a->operand[p][i] = i % 3 && p != 4 ? random_value(&random) : a->requant[p][i];
+        }
+        for (uint32_t c = 0; c < WIDTH && s->ids[p] >= 0; c++) {
+            a->slots[p][c] = dot(a->down[s->ids[p]][c], a->requant[p]);
+            a->output[p / TOP_K][c] += a->weights[p] * a->slots[p][c];
+        }
+    }
+    struct stages *stages = &s->search.s;
+    stages->requant = a->requant[0];
+    stages->slots = a->slots[0];
+    stages->output = a->output[0];
+    stages->weights = a->weights;
+    s->search.down = a->of_expert;
+    s->search.operand = a->operand[0];
+    s->search.difference = a->difference;
+    s->search.most = INFINITY;
+}
+
+/* What a finding adds to column c of a pair's part of the output, from the definitions in finding.h. */
+static double added_by(const struct finding *f, const struct arrays *a, const struct scene *s, uint32_t p, uint32_t c)
+{
+    const double *own = a->requant[p], value = a->slots[p][c], weight = a->weights[p];
+    double sum = 0.0;
+    if (s->ids[p] < 0 || !finding_axis_has(&f->slots, p % TOP_K) || !finding_axis_has(&f->elements, c))
+        return 0.0;
+    if (f->stage == FINDING_COMBINE)
+        return p % TOP_K        ? 0.0
+               : f->effect == 0 ? (f->amount - 1.0) * a->output[p / TOP_K][c]
+                                : f->amount - a->output[p / TOP_K][c];
+    if (f->stage == FINDING_ROUTING_WEIGHT)
+        return (f->effect == FINDING_FACTOR ? (f->amount - 1.0) * weight : f->amount) * value;
+    if (f->effect == FINDING_EXPERT)
+        return weight * (dot(a->down[(s->ids[p] + EXPERTS + f->offset) % EXPERTS][c], own) - value);
+    for (uint32_t i = 0; i < INNER; i++)
+        sum += finding_axis_has(&f->k, i) ? a->down[s->ids[p]][c][i] * own[i] : 0.0;
+    return f->effect == FINDING_ADD ? weight * f->amount
+                                    : weight * sum * ((f->effect == FINDING_CONSTANT ? 0.0 : f->amount) - 1.0);
+}
+
+/* What an effect makes of the samples of each slot. */
+static void responses_are_the_layers(void **state)
+{
+    static const struct finding_axis some = {.kind = AXIS_RANGE, .first = 5, .count = 20},
+                                     odd = {.kind = AXIS_MODULO, .first = 1, .count = 2, .period = 4},
+                                     last = {.kind = AXIS_RANGE, .first = 1, .count = 2};
+    static const struct finding effects[] = {
+        {.stage = FINDING_DOWN, .effect = FINDING_FACTOR, .amount = 3.0},
+        {.stage = FINDING_DOWN, .effect = FINDING_FACTOR, .amount = 3.0, .slots = last, .elements = some},
+        {.stage = FINDING_DOWN, .effect = FINDING_FACTOR, .amount = 0.5, .k = some},
+        {.stage = FINDING_DOWN, .effect = FINDING_CONSTANT, .k = odd},
+        {.stage = FINDING_DOWN, .effect = FINDING_ADD, .amount = 0.25, .elements = odd},
+        {.stage = FINDING_DOWN, .effect = FINDING_EXPERT, .offset = -1},
+        {.stage = FINDING_DOWN, .effect = FINDING_EXPERT, .offset = 1, .slots = last},
+        {.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_FACTOR, .amount = -2.0},
+        {.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_ADD, .amount = 0.75, .slots = last},
+        {.stage = FINDING_COMBINE, .effect = FINDING_FACTOR, .amount = 1.25, .elements = some},
+        {.stage = FINDING_COMBINE, .effect = FINDING_CONSTANT, .amount = 2.0},
+    };
+    static struct arrays a;
+    static struct scene s;
+    (void)state;
+    arrays_new(&a, &s);
+    for (size_t n = 0; n < sizeof effects / sizeof *effects; n++)
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            const struct finding *f = &effects[n];
+            for (uint32_t i = 0; i < TOP_K * SAMPLES; i++)
+                s.response[i] = 1e9;
+            double before = s.search.work;
+            search_respond(&s.search, t, f);
+            assert_true(s.search.work - before == TOP_K * (f->stage == FINDING_DOWN ? INNER : 1.0) * SAMPLES);
+            for (uint32_t u = 0; u < TOP_K; u++)
+                for (uint32_t j = 0; j < SAMPLES; j++) {
+                    double expected = added_by(f, &a, &s, t * TOP_K + u, s.column[j]);
+                    if (!(fabs(s.response[u * SAMPLES + j] - expected) < 1e-9))
+                        fail_msg("effect %zu, token %u, slot %u, sample %u: %g, not %g", n, t, u, j,
+                                 s.response[u * SAMPLES + j], expected);
+                }
+        }
+}
+
+/* What other rows for down to multiply make of them; of gate_up alone its results are those rows. */
+static void responses_of_rows(void **state)
+{
+    static struct arrays a;
+    static struct scene s;
+    (void)state;
+    arrays_new(&a, &s);
+    for (int inner = 0; inner < 2; inner++)
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            s.diagnosis.inner = inner;
+            for (uint32_t j = 0; inner && j < SAMPLES; j++)
+                s.column[j] = j;
+            for (uint32_t i = 0; i < TOP_K * SAMPLES; i++)
+                s.response[i] = 1e9;
+            search_respond_operand(&s.search, t);
+            for (uint32_t p = t * TOP_K; p < (t + 1) * TOP_K; p++)
+                for (uint32_t j = 0; j < SAMPLES; j++) {
+                    const double *row = s.ids[p] < 0 ? NULL : a.sampled[s.ids[p]][j];
+                    double expected = inner ? a.operand[p][j] - a.requant[p][j]
+                                      : row ? a.weights[p] * (dot(row, a.operand[p]) - dot(row, a.requant[p]))
+                                            : 0.0;
+                    assert_true(fabs(s.response[p % TOP_K * SAMPLES + j] - (s.ids[p] < 0 ? 0.0 : expected)) < 1e-9);
+                }
+        }
+}
+
 /* Of rows that are known, elements that are as they were do not count. */
 static void known_rows_are_rated(void **state)
 {
     enum { ROWS = 2, ELEMENTS = 6 };
     static const uint32_t row[ROWS] = {3, 1};
     double clean[4 * ELEMENTS], operand[4 * ELEMENTS], values[ROWS * ELEMENTS], left = 0.0, all = 0.0;
-    struct observed seen = {.clean = clean, .width = ELEMENTS, .rows = ROWS, .row = row, .values = values, .tolerance = 0.25, .relative = 0.125};
+    struct observed seen = {.clean = clean,
+                            .width = ELEMENTS,
+                            .rows = ROWS,
+                            .row = row,
+                            .values = values,
+                            .tolerance = 0.25,
+                            .relative = 0.125};
     struct search q = {.seen = &seen, .operand = operand};
     uint64_t random = 9;
     (void)state;
@@ -158,7 +304,10 @@ static void known_rows_are_rated(void **state)
 static void expect_described(const struct scene *s, const struct finding *planted)
 {
     bool is[PAIRS], would[PAIRS], any = false;
-    struct finding f = {.tokens = {.kind = AXIS_LIST}, .slots = {.kind = AXIS_LIST}, .experts = {.kind = AXIS_LIST}, .list = {.kind = AXIS_LIST}};
+    struct finding f = {.tokens = {.kind = AXIS_LIST},
+                        .slots = {.kind = AXIS_LIST},
+                        .experts = {.kind = AXIS_LIST},
+                        .list = {.kind = AXIS_LIST}};
     for (uint32_t p = 0; p < PAIRS; p++) {
         is[p] = stages_hit(&s->search.s, planted, p);
         would[p] = s->ids[p] >= 0;
@@ -202,13 +351,15 @@ static void note(struct search *q, const struct finding *f)
     (void)q;
     fprintf(stream, f->effect == last ? ";" : "\n%d", (int)f->effect);
     last = f->effect;
-    fprintf(stream, " %d %d %g %d %d %d %d %d", (int)f->stage, (int)f->operand, f->amount, f->offset, f->columns, f->added, (int)f->type, (int)f->function);
+    fprintf(stream, " %d %d %g %d %d %d %d %d", (int)f->stage, (int)f->operand, f->amount, f->offset, f->columns,
+            f->added, (int)f->type, (int)f->function);
     for (const struct finding_axis *axis = &f->elements; axis; axis = axis == &f->elements ? &f->k : NULL)
         if (axis->kind != AXIS_ALL)
             fprintf(stream, " %d:%u+%u%%%u", (int)axis->kind, axis->first, axis->count, axis->period);
 }
 
-/* Effects by number, with what finding.h has of each: stage, operand, amount, offset, columns, added, type, function. */
+/* Effects by number, with what finding.h has of each: stage, operand, amount, offset, columns, added, type, function.
+ */
 static void all_effects_are_tried(void **state)
 {
     static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_BF16};
@@ -220,7 +371,8 @@ static void all_effects_are_tried(void **state)
     (void)state;
     scene_new(&s);
     struct stages *stages = &s.search.s;
-    stages->x = stages->gate = stages->up = stages->act = stages->requant = stages->slots = stages->weights = stages->output = rows;
+    stages->x = stages->gate = stages->up = stages->act = stages->requant = stages->slots = stages->weights =
+        stages->output = rows;
     stream = open_memstream(&text, &bytes);
     assert_non_null(stream);
     s.search.most = 1.0;
@@ -249,6 +401,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_with_an_effect_are_taken), cmocka_unit_test(amounts_are_found),
         cmocka_unit_test(known_rows_are_rated),           cmocka_unit_test(places_of_pairs_are_described),
+        cmocka_unit_test(responses_are_the_layers),       cmocka_unit_test(responses_of_rows),
         cmocka_unit_test(all_effects_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

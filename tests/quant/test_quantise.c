@@ -307,7 +307,7 @@ static void global_scales_decode(void **state)
         if (recipes[i].format != GB_NVFP4 || q->global == GB_GLOBAL_NONE)
             continue;
         for (size_t n = 0; n < 1024; n++) {
-            values[n] = ldexpf((float)random_bits(&random) - 0x1p31f, -28);
+            values[n] = ldexpf((float)(random_bits(&random) >> 32) - 0x1p31f, -28);
             amax = fmaxf(amax, fabsf(values[n]));
         }
         assert_int_equal(gb_quantise(&recipes[i], values, 16, 64, codes, scales, &global, NULL), GB_OK);
