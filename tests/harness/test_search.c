@@ -22,10 +22,11 @@ struct scene {
 /* Tokens with three different experts; one slot is empty. */
 static void scene_new(struct scene *s)
 {
+    static const uint32_t expert[TOP_K] = {0, 3, 1};
     uint32_t listed[EXPERTS] = {0};
     memset(s, 0, sizeof *s);
     for (uint32_t p = 0; p < PAIRS; p++)
-        s->ids[p] = p == 7 ? -1 : (int32_t)((p / TOP_K * 2 + p % TOP_K * 6) % EXPERTS);
+        s->ids[p] = p == 7 ? -1 : (int32_t)((p / TOP_K * 2 + expert[p % TOP_K]) % EXPERTS);
     for (uint32_t p = 0; p < PAIRS; p++)
         s->list[p] = s->ids[p] < 0 ? 0 : listed[s->ids[p]]++;
     for (uint32_t j = 0; j < SAMPLES; j++)
@@ -79,6 +80,31 @@ static void slots_with_an_effect_are_taken(void **state)
                 assert_true(!linear || search_take_pairs(&s.search, &f));
                 assert_true(!linear || fabs(f.amount - 3.0 * top / bottom) < 1e-12);
             }
+}
+
+/* One slot alone; and effects of which a multiple is another one of their kind. */
+static void one_slot_is_taken(void **state)
+{
+    static struct scene s;
+    (void)state;
+    for (uint32_t p = 0; p < PAIRS; p++) {
+        struct finding f = {.stage = FINDING_DOWN, .effect = FINDING_ADD, .amount = 3.0};
+        scene_new(&s);
+        s.alpha[p] = 0.3;
+        for (uint32_t q = 0; q < PAIRS; q++)
+            s.weight[q] = 1.0;
+        if (s.ids[p] < 0)
+            continue;
+        assert_true(search_take_pairs(&s.search, &f));
+        assert_true(fabs(f.amount - 0.9) < 1e-12);
+        for (uint32_t q = 0; q < PAIRS; q++)
+            assert_int_equal(stages_hit(&s.search.s, &f, q), q == p);
+    }
+    for (int effect = 0; effect < FINDING_EFFECTS; effect++)
+        for (int stage = 0; stage < FINDING_STAGES; stage++)
+            assert_int_equal(search_is_linear(&(struct finding){.stage = (enum finding_stage)stage,
+                                                                .effect = (enum finding_effect)effect}),
+                             effect <= FINDING_ADD && stage >= FINDING_ACT);
 }
 
 static double random_value(uint64_t *random)
@@ -183,10 +209,12 @@ static double added_by(const struct finding *f, const struct arrays *a, const st
     double sum = 0.0;
     if (s->ids[p] < 0 || !finding_axis_has(&f->slots, p % TOP_K) || !finding_axis_has(&f->elements, c))
         return 0.0;
-    if (f->stage == FINDING_COMBINE)
-        return p % TOP_K        ? 0.0
-               : f->effect == 0 ? (f->amount - 1.0) * a->output[p / TOP_K][c]
-                                : f->amount - a->output[p / TOP_K][c];
+    if (f->stage == FINDING_COMBINE) {
+        const double output = a->output[p / TOP_K][c];
+        return p % TOP_K                    ? 0.0
+               : f->effect == FINDING_TOKEN ? a->output[(p / TOP_K + 1) % TOKENS][c] - output
+                                            : (f->effect == FINDING_FACTOR ? f->amount * output : f->amount) - output;
+    }
     if (f->stage == FINDING_ROUTING_WEIGHT)
         return (f->effect == FINDING_FACTOR ? (f->amount - 1.0) * weight : f->amount) * value;
     if (f->effect == FINDING_EXPERT)
@@ -215,6 +243,7 @@ static void responses_are_the_layers(void **state)
         {.stage = FINDING_ROUTING_WEIGHT, .effect = FINDING_ADD, .amount = 0.75, .slots = last},
         {.stage = FINDING_COMBINE, .effect = FINDING_FACTOR, .amount = 1.25, .elements = some},
         {.stage = FINDING_COMBINE, .effect = FINDING_CONSTANT, .amount = 2.0},
+        {.stage = FINDING_COMBINE, .effect = FINDING_TOKEN, .offset = 1},
     };
     static struct arrays a;
     static struct scene s;
@@ -231,7 +260,7 @@ static void responses_are_the_layers(void **state)
             for (uint32_t u = 0; u < TOP_K; u++)
                 for (uint32_t j = 0; j < SAMPLES; j++) {
                     double expected = added_by(f, &a, &s, t * TOP_K + u, s.column[j]);
-                    if (!(fabs(s.response[u * SAMPLES + j] - expected) < 1e-9))
+                    if (!(fabs(s.response[u * SAMPLES + j] - expected) <= 1e-12 * fabs(expected) * INNER))
                         fail_msg("effect %zu, token %u, slot %u, sample %u: %g, not %g", n, t, u, j,
                                  s.response[u * SAMPLES + j], expected);
                 }
@@ -399,9 +428,13 @@ static void all_effects_are_tried(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_with_an_effect_are_taken), cmocka_unit_test(amounts_are_found),
-        cmocka_unit_test(known_rows_are_rated),           cmocka_unit_test(places_of_pairs_are_described),
-        cmocka_unit_test(responses_are_the_layers),       cmocka_unit_test(responses_of_rows),
+        cmocka_unit_test(slots_with_an_effect_are_taken),
+        cmocka_unit_test(one_slot_is_taken),
+        cmocka_unit_test(amounts_are_found),
+        cmocka_unit_test(known_rows_are_rated),
+        cmocka_unit_test(places_of_pairs_are_described),
+        cmocka_unit_test(responses_are_the_layers),
+        cmocka_unit_test(responses_of_rows),
         cmocka_unit_test(all_effects_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
