@@ -76,6 +76,12 @@ with gaugeblock.Fixture(fixture) as problem:
     unrouted, pairs = dataclasses.replace(problem.layer(0), router=None), np.zeros((9, 3), np.int32)
     refuses(ValueError, "returned ids, but the fixture has no router: leave ids and routing_weights out", checked, problem, unrouted,
             {"ids": pairs, "routing_weights": pairs.astype(np.float32)})
+    for far in (2**31, -(2**31) - 1):
+        refuses(ValueError, f"the ids reach from {min(far, 0)} to {max(far, 0)}: return numbers of experts", checked, problem, problem.layer(0),
+                {"ids": np.where(np.arange(3) == 1, far, pairs.astype(np.int64)), "routing_weights": pairs.astype(np.float32)})
+    near = np.where(np.arange(3) == 1, 2**31 - 1, np.full((9, 3), -(2**31)))
+    taken = checked(problem, problem.layer(0), {"ids": near, "routing_weights": pairs.astype(np.float32)})["ids"]
+    expect(taken.dtype == np.int32 and np.array_equal(taken, near), "ids of 32 bits")
 
 # Assertions: each argument by its name.
 y, logits = np.zeros((2, 64), np.float32), np.ones((2, 4), np.float32)

@@ -11,11 +11,17 @@ static char *seen;
 static size_t bytes;
 static FILE *stream;
 
-void kept_explanation(const struct explanation *e)
+void kept_text(const char *text)
 {
     if (!stream)
         stream = open_memstream(&seen, &bytes);
     assert_non_null(stream);
+    fputs(text, stream);
+}
+
+void kept_explanation(const struct explanation *e)
+{
+    kept_text("");
     if (!e) {
         fprintf(stream, "nothing\n");
         return;
