@@ -92,19 +92,19 @@ def power(record):
            "; ".join(fault["name"] for fault in changing if not fault["caught_by"]["default"]) or "-", *source(record))
 
 
+def bare(argument):
+    """Without the folder of the machine it was made on."""
+    return os.path.basename(argument) if os.path.isabs(argument) else argument
+
+
 def hashes(record):
     """{fixture's path: {"tokens", "batches": {batch: hash of outputs and intermediates of all layers}}}"""
     found = {}
     for case in record["cases"]:
-        fixture = found.setdefault(case["fixture"]["path"], {"tokens": case["fixture"]["tokens"], "batches": {}})
+        fixture = found.setdefault(bare(case["fixture"]["path"]), {"tokens": case["fixture"]["tokens"], "batches": {}})
         fixture["batches"][str(case["batch"])] = [
             layer[key] for layer in case["metrics"]["layers"] for key in ("output_sha256", "intermediate_sha256")]
     return found
-
-
-def bare(argument):
-    """Without the folder of the machine it was made on."""
-    return os.path.basename(argument) if os.path.isabs(argument) else argument
 
 
 def made_of(records, schema):

@@ -162,7 +162,7 @@ group_python() {
         step install cmake --install "$build" --prefix "$GAUGEBLOCK_PREFIX"
     fi
     record h200-testing-triton env GAUGEBLOCK_PREFIX="$GAUGEBLOCK_PREFIX" PYTHONPATH="$here/python:${PYTHONPATH:-}" \
-        python3 "$here/tests/gpu/testing_triton.py"
+        python3 "$here/tests/gpu/testing_triton.py" --date "$today" --commit "$commit"
 }
 
 # Dispatch and combine. Several devices are timed where there are several; on one, ranks take turns.
@@ -182,14 +182,16 @@ group_ranks() {
     step verify-dispatch "$program" verify dispatch-*.h5 --kernel cuda/dispatch --expect 8 -o "$out/verify-dispatch.json"
     step verify-combine "$program" verify combine-*.h5 --kernel cuda/combine --expect 12 -o "$out/verify-combine.json"
     step ranks "$tests/test_ranks"
-    {
-        echo "tests/gpu/test_ranks (check, late, replay 10000), tests/gpu/record.sh, $(devices_named), $today, commit $commit"
-        cat "$out/ranks.log"
-    } > "$out/h200-ranks.txt"
     for tool in memcheck racecheck; do # on one device, where no kernel waits for another that the sanitizer holds back
         step "sanitizer-$tool-ranks" env CUDA_VISIBLE_DEVICES=0 compute-sanitizer --tool $tool --error-exitcode 9 \
             "$tests/test_ranks" once
     done
+    {
+        echo "test_ranks (check, late, replay 10000), tests/gpu/record.sh, $(devices_named), $today, commit $commit"
+        cat "$out/ranks.log"
+        echo "compute-sanitizer on test_ranks once, on one of them"
+        cat "$out"/sanitizer-*-ranks.log
+    } > "$out/h200-ranks.txt"
 }
 
 group_models() {

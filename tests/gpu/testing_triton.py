@@ -2,10 +2,11 @@
 """gaugeblock.testing on CUDA tensors: a Triton kernel of a layer of Qwen3-Next's sizes with NVFP4 weights passes, each
 mistake in it fails by its name, and what is outside the limits outside of them is.
 
-    python3 testing_triton.py          # JSON on stdout; the Python package, torch and Triton, a GPU
+    python3 testing_triton.py --date DATE --commit COMMIT     # JSON on stdout; the Python package, torch and Triton, a GPU
 
 Truth is computed by the program on the CPU, in float64, of the experts that tokens have; the time that this takes stands
 beside that of float64 truth in torch, on the GPU and on the CPU."""
+import argparse
 import json
 import os
 import sys
@@ -147,6 +148,10 @@ def expect(condition, message):
         sys.exit(message)
 
 
+parser = argparse.ArgumentParser()
+parser.add_argument("--date", required=True)
+parser.add_argument("--commit", required=True)
+asked = parser.parse_args()
 arguments = problem()
 inputs = {name: value for name, value in arguments.items() if name != "format"}
 on_host = {name: tuple(part.cpu() for part in value) if isinstance(value, tuple) else value.cpu()
@@ -174,6 +179,8 @@ for mistake in NAMED_IN_LARGE:
         named[mistake] = next((line for line in lines if line.startswith("diagnosis")), lines[1])
     print(f"{mistake}: named after {time.perf_counter() - start:.1f} s", file=sys.stderr)
 print(json.dumps({
+    "schema": "gaugeblock.testing-triton/1", "command": " ".join(["testing_triton.py", *sys.argv[1:]]), "date": asked.date,
+    "commit": asked.commit,
     "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
     "gaugeblock": gaugeblock.native.version(), "verdict": report.verdict.name, "largest_ratio": float(ratio.max()),
     "seconds": {"assert_moe_close": asserted, "limits": limited, "truth in torch, GPU": on_gpu, "truth in torch, CPU": on_cpu},
