@@ -3,6 +3,7 @@
 found, and one that dies or hangs ends the run in time. Needs mpirun and a build with MPI."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -101,6 +102,24 @@ for fault, process, code, words in [] if SANITISED else DEAD[:None if ALL else 1
     expect(done.returncode == code and words in done.stderr, f"{fault} {process}: {done.returncode}: {done.stderr}")
     expect(not os.path.exists(path("died.json")) and not [name for name in os.listdir(path("")) if "tmp" in name or "part" in name],
            f"{fault} {process}: leaves {os.listdir(path(''))}")
+
+# Memory that is short in one process: all end, each with a reason.
+def short(fixture, place):
+    words = ["verify", fixture, "--timeout", "5"]
+    return subprocess.run(["mpirun", "-n", "1", PROGRAM, *words, ":", "-n", "1", "env", "LD_PRELOAD=" + os.environ["MEMORY_FAULT"],
+                           f"GAUGEBLOCK_FAULT_MEMORY={place}", PROGRAM, *words], env=ENVIRONMENT, capture_output=True,
+                          text=True, timeout=60)
+
+
+for fixture in (FIXTURES[1], FIXTURES[5], path("layer1.h5")) if ALL and not SANITISED else ():
+    places = int(re.search(r"places that ask for memory: (\d+)", short(fixture, 0).stderr)[1])
+    expect(places > 20, f"{fixture}: {places} places")
+    for place in range(1, places + 1, 3):
+        began = time.monotonic()
+        done = short(fixture, place)
+        expect(done.returncode in (2, 3, 5) and time.monotonic() - began < 5 and
+               (said_by(done) if done.returncode != 3 else "no memory" in done.stdout),
+               f"{fixture}, place {place}: {done.returncode}: {done.stdout}{done.stderr}")
 
 # Bad input, and what is not computed by several processes.
 run("make", path("layer.h5"), "--shape", "8,3,96,48", "--format", "nvfp4", "--tokens", "9")
