@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes by MPI: the only code that calls it. Linked into gaugeblock-mpi, which is otherwise gaugeblock. */
 #include <mpi.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "harness/run/clock.h"
 #include "harness/run/processes.h"
+#include "harness/run/verdict.h"
 
 enum { MOST = 1 << 30 }; /* bytes of one message: counts are int */
 
@@ -89,8 +91,10 @@ static bool swap(const struct gb_parcel *to, const struct gb_parcel *from, doubl
     for (int q = 0; q < peers; q++)
         most += messages_of(to[q].size) + messages_of(from[q].size);
     struct messages m = {calloc((size_t)most + 1, sizeof(MPI_Request)), calloc((size_t)most + 1, sizeof(int)), 0};
-    if (!m.request || !m.peer)
-        MPI_Abort(MPI_COMM_WORLD, 1);
+    if (!m.request || !m.peer) {
+        fprintf(stderr, "gaugeblock: process %d of %d: no memory for %d messages\n", process, peers, most);
+        MPI_Abort(MPI_COMM_WORLD, EXIT_CRASH);
+    }
     for (int q = 0; q < peers; q++)
         if (q != process)
             start(&m, &from[q], q, false);

@@ -232,7 +232,7 @@ enum gb_status layer_task_run(const struct gb_processes *all, const struct gb_pa
     memcpy(&p, parcel->bytes, sizeof p);
     struct gb_arguments *a = &p.arguments;
     enum gb_status status = size_pieces(&p, pieces, error);
-    if (status != GB_OK) /* in all processes alike */
+    if (status != GB_OK)
         return status;
     task_unpack(parcel, sizeof p, pieces, PIECES);
     put_weights(&a->gate_up, p.experts, &pieces[GATE_UP_CODES], &pieces[GATE_UP_SCALES], &pieces[GATE_UP_GLOBALS]);
@@ -248,6 +248,8 @@ enum gb_status layer_task_run(const struct gb_processes *all, const struct gb_pa
     a->shape.tokens = p.asked.tokens;
     *result = (struct gb_parcel){calloc((size_t)p.asked.tokens * p.asked.hidden, sizeof(float)),
                                  (size_t)p.asked.tokens * p.asked.hidden * sizeof(float)};
+    if (!result->bytes)
+        return gb_fail(error, GB_ENOMEM, "no memory for the outputs of %u tokens", p.asked.tokens);
     a->output = result->bytes;
     return gb_reference_layer_over_processes(all, gb_contract_of(a, GB_LAYER, p.order), a, error);
 }

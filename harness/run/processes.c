@@ -71,7 +71,9 @@ struct announcement {
 
 static struct {
     processes_part *part;
-    double until; /* of the one at hand */
+    double until;          /* of the one at hand */
+    enum gb_status failed; /* which all processes know: nothing is sent behind it */
+    struct gb_error error;
     bool lost;
 } task;
 
@@ -134,8 +136,10 @@ static enum gb_status carry(const struct gb_processes *all, enum gb_status mine,
                             struct gb_parcel *from, struct gb_error *error)
 {
     uint32_t missing;
-    if (task.lost)
-        return mine;
+    if (task.lost || task.failed != GB_OK) {
+        *error = task.error;
+        return task.failed;
+    }
     size_t *bytes = need(sizeof *bytes * all->count);
     enum gb_status status = announce(mine, to, bytes, error);
     if (status == GB_OK) {
@@ -145,10 +149,14 @@ static enum gb_status carry(const struct gb_processes *all, enum gb_status mine,
             status = lose(missing, error);
     }
     free(bytes);
-    return status;
+    if (status != GB_OK)
+        task.error = *error;
+    return task.failed = status;
 }
 
 /* Leading and following. */
+
+enum { PATIENCE_S = 10 }; /* with process 0, which says what happened, and with the others at its end */
 
 /* What process 0 says to another. */
 struct word {
@@ -158,21 +166,22 @@ struct word {
     size_t size;        /* of its part */
 };
 
-/* From process 0 to all others; word, part: [count] in process 0, otherwise its own. */
-static bool tell(const struct word *words, const struct gb_parcel *parts, struct word *word, struct gb_parcel *part)
+/* From process 0 to all; words, parts: [count], NULL in the others. False: *missing does not take or send it. */
+static bool tell(const struct word *words, const struct gb_parcel *parts, struct word *word, struct gb_parcel *part,
+                 uint32_t *missing)
 {
     const uint32_t count = processes.count;
     struct gb_parcel *to = need(sizeof *to * count), *from = need(sizeof *from * count);
-    uint32_t missing;
     for (uint32_t q = 0; words && q < count; q++)
         to[q] = (struct gb_parcel){(void *)&words[q], sizeof *words};
     from[0] = (struct gb_parcel){word, sizeof *word};
-    bool good = processes.swap(to, from, task.until, &missing);
+    bool good = processes.swap(to, from, task.until, missing);
     if (good && !word->end) {
+        task.failed = GB_OK;
         from[0] = *part = (struct gb_parcel){need(word->size), word->size};
         task.until = clock_seconds() + word->timeout_s;
         memset(to, 0, sizeof *to * count);
-        good = processes.swap(parts ? parts : to, from, task.until, &missing);
+        good = processes.swap(parts ? parts : to, from, task.until, missing);
     }
     free(to);
     free(from);
@@ -203,6 +212,7 @@ enum gb_status processes_task(const struct gb_parcel *parts, unsigned timeout_s,
     struct word *words = need(sizeof *words * processes.count), word;
     struct gb_parcel part = {0};
     enum gb_status status = GB_OK;
+    uint32_t missing;
     *lost = false;
     if (task.lost) {
         free(words);
@@ -211,8 +221,8 @@ enum gb_status processes_task(const struct gb_parcel *parts, unsigned timeout_s,
     for (uint32_t q = 0; q < processes.count; q++)
         words[q] = (struct word){.timeout_s = timeout_s, .size = parts[q].size};
     task.until = clock_seconds() + timeout_s;
-    if (!tell(words, parts, &word, &part))
-        status = lose(0, error);
+    if (!tell(words, parts, &word, &part, &missing))
+        status = lose(missing, error);
     if (status == GB_OK)
         status = do_part(&part, results, error);
     free(part.bytes);
@@ -224,14 +234,14 @@ enum gb_status processes_task(const struct gb_parcel *parts, unsigned timeout_s,
 /* Does its parts until process 0 ends, whose exit code it returns. */
 static int follow(void)
 {
-    enum { PATIENCE_S = 10 }; /* for process 0, which says what happened */
     for (;;) {
         struct word word;
         struct gb_parcel part = {0};
         struct gb_error error;
+        uint32_t missing;
         task.until = 0.0;
-        if (!tell(NULL, NULL, &word, &part))
-            lose(0, &error);
+        if (!tell(NULL, NULL, &word, &part, &missing))
+            lose(missing, &error);
         else if (word.end)
             return word.code;
         else
@@ -251,10 +261,12 @@ static void dismiss(int code, void *unused)
     if (task.lost)
         processes.abort(code);
     struct word *words = need(sizeof *words * processes.count), word;
+    uint32_t missing;
     for (uint32_t q = 0; q < processes.count; q++)
         words[q] = (struct word){.end = true, .code = code};
-    task.until = 0.0;
-    tell(words, NULL, &word, NULL);
+    task.until = clock_seconds() + PATIENCE_S;
+    if (!tell(words, NULL, &word, NULL, &missing))
+        processes.abort(code);
     free(words);
 }
 
