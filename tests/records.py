@@ -102,10 +102,15 @@ def hashes(record):
     return found
 
 
+def bare(argument):
+    """Without the folder of the machine it was made on."""
+    return os.path.basename(argument) if os.path.isabs(argument) else argument
+
+
 def made_of(records, schema):
     """What a summary says of where its records were made."""
     environment = records[0]["environment"]
-    command = " ".join(["gaugeblock", *records[0]["command"][1:]])
+    command = " ".join(["gaugeblock", *map(bare, records[0]["command"][1:])])
     return {"schema": schema, "command": command, "date": environment["date"][:10], "commit": environment["commit"],
             "device": records[0]["cases"][0]["subject"]["device"], "cpu": environment["cpu"]}
 
@@ -162,7 +167,7 @@ def main(mode, paths):
         for path in paths:
             record = read(path)
             date, commit = source(record)
-            keep.append({"command": " ".join(record["command"]), "date": date, "commit": commit,
+            keep.append({"command": " ".join(map(bare, record["command"])), "date": date, "commit": commit,
                          "device": record["cases"][0]["subject"]["device"], "fixtures": hashes(record)})
         print("[\n" + ",\n".join(map(json.dumps, keep)) + "\n]")
         return

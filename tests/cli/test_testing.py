@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """gaugeblock.testing in numpy: what is right passes, what is wrong fails with its name, and what is no input is refused."""
+import dataclasses
 import os
 import re
 import sys
 
 import numpy as np
 
-from layers import MISTAKES, arrays, kernel
+from layers import MISTAKES, arrays, is_named, kernel
 from program import ALL, expect, path, run
 
 import gaugeblock
+from gaugeblock import testing
 from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16
 from gaugeblock.testing import assert_combined, assert_moe_close, assert_quantised, assert_routed, limits
 
@@ -50,9 +52,15 @@ assert_moe_close(float32_to_bf16(y), **a.arguments(gate="cosine-0.99"))
 
 # Each mistake by its name.
 for mistake in MISTAKES if ALL else ("output",):
-    text = fails(assert_moe_close, kernel(a, mistake), **a.arguments(), says=MISTAKES[mistake], quick=True)
+    text = fails(assert_moe_close, kernel(a, mistake), **a.arguments(), says="diagnosis", quick=True)
+    expect(is_named(mistake, text), f"{mistake}: {text}")
     expect(text.startswith("\nFAIL  output  ") and ("\n  worst      layer 0, token " in text or "aggregate" in text), text)
     expect('save="failing.h5"' in text and "verify problem" not in text, text)
+# Of a large problem only the experts that tokens have are looked at: those beside them when nothing else explains.
+whole, testing.WHOLE_BYTES = testing.WHOLE_BYTES, 0
+kept_from = dataclasses.replace(a, ids=np.where(a.ids == 1, -1, a.ids))
+fails(assert_moe_close, kernel(kept_from, "experts"), **kept_from.arguments(), says=MISTAKES["experts"], quick=True)
+testing.WHOLE_BYTES = whole
 fails(assert_moe_close, np.zeros_like(y), **a.arguments(), says="bound exceeded")
 fails(assert_moe_close, np.full_like(y, np.nan), **a.arguments(), says="bound exceeded")
 b = arrays(gaugeblock.make(path("one.h5"), shape=(8, 2, 128, 64), tokens=16, format="nvfp4"))
