@@ -173,6 +173,7 @@ refused("identify", inputs)
 refused("identify", inputs, path("outputs.h5"), path("outputs.h5"))
 refused("vectors")
 refused("vectors", path("no/such/folder"))
+expect("the folder's name is too long" in refused("vectors", path("vectors") + "/." * 2040), "a name of more than 4096 characters")
 refused("vectors", path("vectors"), "bf16.rne/1")
 with open(inputs) as stream:
     text = stream.read()
