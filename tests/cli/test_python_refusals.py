@@ -154,6 +154,11 @@ codes_of = {verdict: verdict.exit_code for verdict in Verdict}
 expect(codes_of == {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.BAD_INPUT: 2, Verdict.NOT_RUN: 3, Verdict.UNSUPPORTED: 3,
                     Verdict.VACUOUS: 4, Verdict.CRASH: 5, Verdict.NONDETERMINISTIC: 6}, str(codes_of))
 
+# A guard whose command cannot be run says so by its exit code.
+guard = os.path.join(os.path.dirname(gaugeblock.__file__), "guard.py")
+with subprocess.Popen([sys.executable, "-I", guard, path("no/such/command")], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as guarded:
+    expect(guarded.wait(60) == 1, f"a command that there is not: exit {guarded.returncode}")
+
 # The program: where GAUGEBLOCK_PREFIX says; else beside the package; else on PATH, where a script alone is none.
 prefix, found = os.environ.pop("GAUGEBLOCK_PREFIX"), native.prefix.__wrapped__
 os.makedirs(path("script/bin"))
