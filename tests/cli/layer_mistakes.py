@@ -8,7 +8,7 @@ MISTAKES = {
     "relu": "ReLU in place of SiLU",
     "column": "intermediate: those of the previous column",
     "output": "output: multiplied by 1.01",
-    "slot": "zero|slot 9 left out",
+    "slot": "zero|left out",
     "weights": "routing weight of the next slot",
     "tokens": "input x: those of the previous token",
     "experts": "experts' ids off by 1",
