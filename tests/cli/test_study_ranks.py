@@ -15,7 +15,7 @@ from program import ALL, PROGRAM, expect, path
 
 SEED = 20261
 LAYERS = 18 if ALL else 9  # of all seeds
-STUDY = ["study", "drift", "--shape", "16,4,512,256", "--layers", "6" if ALL else "3", "--tokens", "5",
+STUDY = ["study", "drift", "--shape", "16,4,512,256" if ALL else "16,4,256,128", "--layers", "6" if ALL else "3", "--tokens", "5",
          "--seeds", "3", "--paths", "mxfp8.fma32,nvfp4.fma32"]
 
 
