@@ -4,7 +4,8 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
 # step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, ...
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, ranks,
+#                                              models or sanitizer
 # The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
 # installed into a folder of its own.
 set -u

@@ -410,20 +410,27 @@ static void test_bounds(void **state)
             }
 }
 
+/* How a layer's rows go between ranks; how many there are is left open. */
+static struct gb_exchange exchange_of_layer(const struct gb_shape *shape, uint32_t ranks, enum gb_format rows,
+                                            enum gb_accumulation accumulation, uint32_t ranks_per_node)
+{
+    return (struct gb_exchange){.size = sizeof(struct gb_exchange),
+                                .ranks = ranks,
+                                .tokens = shape->tokens / ranks,
+                                .hidden = shape->hidden,
+                                .experts = shape->experts,
+                                .top_k = shape->top_k,
+                                .input = rows,
+                                .accumulation = accumulation,
+                                .ranks_per_node = ranks_per_node};
+}
+
 /* A layer over ranks. rows: their format. */
 static void run_over_ranks(struct problem *problem, const char *order, uint32_t ranks, enum placement placement,
                            enum gb_format rows, enum gb_accumulation accumulation, float *output)
 {
     struct gb_arguments a = problem->arguments;
-    struct gb_exchange x = {.size = sizeof x,
-                            .ranks = ranks,
-                            .tokens = a.shape.tokens / ranks,
-                            .hidden = a.shape.hidden,
-                            .experts = a.shape.experts,
-                            .top_k = a.shape.top_k,
-                            .input = rows,
-                            .accumulation = accumulation,
-                            .ranks_per_node = 2};
+    struct gb_exchange x = exchange_of_layer(&a.shape, ranks, rows, accumulation, 2);
     int32_t *placed = fresh(a.shape.experts * sizeof *placed);
     uint64_t random = 11;
     struct gb_error error;
@@ -843,15 +850,7 @@ static void run_layer_over_processes(struct problem *problem, const char *order,
     struct process processes[8];
     struct post post = {.count = count};
     struct gb_arguments a = problem->arguments;
-    struct gb_exchange x = {.size = sizeof x,
-                            .ranks = ranks,
-                            .tokens = a.shape.tokens / ranks,
-                            .hidden = a.shape.hidden,
-                            .experts = a.shape.experts,
-                            .top_k = a.shape.top_k,
-                            .input = GB_FP32,
-                            .accumulation = GB_AT_RECEIVER,
-                            .ranks_per_node = 1};
+    struct gb_exchange x = exchange_of_layer(&a.shape, ranks, GB_FP32, GB_AT_RECEIVER, 1);
     int32_t *placed = fresh(a.shape.experts * sizeof *placed);
     place(BLOCKS, a.shape.experts, ranks, NULL, placed);
     a.exchange = &x;
