@@ -33,13 +33,13 @@ static float dot(const struct gb_weights *w, uint32_t expert, uint32_t row, cons
     const uint8_t *codes = (const uint8_t *)w->codes + r * (w->columns / 2);
     const uint8_t *scales = (const uint8_t *)w->scales + r * (w->columns / 32);
     float sum = 0;
-    for (uint32_t block = 0; block < w->columns / 32; block++) {
-        float scale = ldexpf(1, scales[block] - 127);
-        for (uint32_t i = block * 32; i < (block + 1) * 32; i++) {
-            uint8_t pair = codes[i / 2];
-            uint8_t code = i % 2 ? pair >> 4 : pair & 15;
-            sum += e2m1[code] * scale * from_bf16(x[i]);
+    for (uint32_t block = 0; block < w->columns / 32; block++, codes += 16, x += 32) {
+        float part = 0;
+        for (uint32_t i = 0; i < 16; i++) {
+            uint8_t low = codes[i] & 15, high = codes[i] >> 4;
+            part += e2m1[low] * from_bf16(x[2 * i]) + e2m1[high] * from_bf16(x[2 * i + 1]);
         }
+        sum += part * (scales[block] == 255 ? NAN : ldexpf(1, scales[block] - 127));
     }
     return sum;
 }

@@ -16,8 +16,7 @@ static enum gb_status quantise_row(const struct gb_exchange *e, const gb_bf16 *x
     return gb_quantiser_run(&e->quantiser, values, 1, e->hidden, e->global_scale, INFINITY, codes, scales, error);
 }
 
-/* routes: [rows] */
-static enum gb_status send_rows(const struct gb_arguments *a, const int32_t *routes, struct gb_error *error)
+enum gb_status gb_dispatch_rows(const struct gb_arguments *a, const int32_t *routes, struct gb_error *error)
 {
     const struct gb_exchange *e = a->exchange;
     size_t code_bytes = sizeof(gb_bf16) * e->hidden, scale_bytes = 0; /* of a row */
@@ -61,7 +60,7 @@ enum gb_status gb_reference_dispatch(const struct gb_arguments *a, struct gb_err
         return status;
     memcpy(a->counts, rows.counts, sizeof *a->counts * e->ranks * e->experts);
     memcpy(a->routes, rows.routes, sizeof *a->routes * e->rows);
-    status = send_rows(a, rows.routes, error);
+    status = gb_dispatch_rows(a, rows.routes, error);
     gb_rows_free(&rows);
     return status;
 }

@@ -54,33 +54,41 @@ static size_t slots_of(const struct gb_exchange *x)
     return (size_t)x->ranks * x->tokens * x->top_k;
 }
 
-enum gb_status gb_exchange_check_routes(const struct gb_arguments *a, enum gb_operator operation,
-                                        struct gb_error *error)
+enum gb_status gb_exchange_check_slots(const struct gb_arguments *a, enum gb_operator operation, uint32_t first,
+                                       uint32_t count, size_t *routes, struct gb_error *error)
 {
     const struct gb_exchange *x = a->exchange;
     enum gb_status status = gb_exchange_check(x, operation, error);
-    size_t rows = 0;
+    *routes = 0;
     if (status != GB_OK)
         return status;
-    if (!a->ids || !a->placement)
+    if ((count && !a->ids) || !a->placement)
         return gb_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     for (uint32_t e = 0; e < x->experts; e++)
         if (a->placement[e] < 0 || a->placement[e] >= (int64_t)x->ranks)
             return gb_fail(error, GB_EINVAL, "expert %u is on rank %d, out of 0..%u", e, a->placement[e], x->ranks - 1);
-    for (size_t s = 0; s < slots_of(x); s++) {
+    for (size_t s = 0; s < (size_t)count * x->tokens * x->top_k; s++) {
         if (a->ids[s] < -1 || a->ids[s] >= (int64_t)x->experts)
             return gb_fail(error, GB_EINVAL, "expert id %d of rank %zu, token %zu, slot %zu is out of range -1..%u",
-                           a->ids[s], s / x->top_k / x->tokens, s / x->top_k % x->tokens, s % x->top_k, x->experts - 1);
-        rows += a->ids[s] >= 0;
+                           a->ids[s], first + s / x->top_k / x->tokens, s / x->top_k % x->tokens, s % x->top_k,
+                           x->experts - 1);
+        *routes += a->ids[s] >= 0;
     }
-    return rows == x->rows
-               ? GB_OK
-               : gb_fail(error, GB_EINVAL, "%zu slots have an expert, but there are %u rows", rows, x->rows);
+    return GB_OK;
 }
 
-/* Row 0 of each sender's tokens for each expert: receivers in rank order; of a receiver, senders in rank order; of
- * those, its experts in id order. start: [ranks, experts]. */
-static void prefix_sums(const struct gb_exchange *x, const int32_t *placement, const int32_t *counts, int32_t *start)
+enum gb_status gb_exchange_check_routes(const struct gb_arguments *a, enum gb_operator operation,
+                                        struct gb_error *error)
+{
+    size_t routes;
+    enum gb_status status =
+        gb_exchange_check_slots(a, operation, 0, a->exchange ? a->exchange->ranks : 0, &routes, error);
+    if (status == GB_OK && routes != a->exchange->rows)
+        return gb_fail(error, GB_EINVAL, "%zu slots have an expert, but there are %u rows", routes, a->exchange->rows);
+    return status;
+}
+
+void gb_rows_begin(const struct gb_exchange *x, const int32_t *placement, const int32_t *counts, int32_t *start)
 {
     int32_t row = 0;
     for (uint32_t receiver = 0; receiver < x->ranks; receiver++)
@@ -107,7 +115,7 @@ enum gb_status gb_rows_new(const struct gb_arguments *a, struct gb_rows *rows, s
     for (size_t s = 0; s < slots; s++)
         if (a->ids[s] >= 0)
             rows->counts[s / of_rank * x->experts + (size_t)a->ids[s]]++;
-    prefix_sums(x, a->placement, rows->counts, next);
+    gb_rows_begin(x, a->placement, rows->counts, next);
     for (size_t s = 0; s < slots; s++) { /* a rank's tokens in order, and their slots */
         rows->row[s] = a->ids[s] < 0 ? -1 : next[s / of_rank * x->experts + (size_t)a->ids[s]]++;
         if (rows->row[s] >= 0)

@@ -18,22 +18,38 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+/* Chunks that are added up side by side: each is a chain of additions that wait for each other. */
+enum { SIDE = 4 };
+
+/* Adds the sum of a run of products in block b. */
+static inline void add_run(const struct gb_row *row, uint32_t b, float sum, const float *x_scales, float *acc)
+{
+    *acc = fmaf(x_scales ? row->scales[b] * x_scales[b] : row->scales[b], sum, *acc);
+}
+
 /* row . x. chunk: elements in 16 bytes of codes; x: [row->columns]; x_scales: [row->columns / row->block], rounded up,
  * of FP8 activations, or NULL. */
 GB_FMA_CLONES
 static float row_dot(const struct gb_row *row, uint32_t chunk, const float *x, const float *x_scales)
 {
     float acc[LANES] = {0};
-    uint32_t block = row->block ? row->block : chunk;
-    for (uint32_t first = 0, c = 0; first < row->columns; first += chunk, c++) { /* steps 1 and 2 */
+    uint32_t block = row->block ? row->block : chunk, first = 0, c = 0;
+    for (; first + SIDE * chunk <= row->columns; first += SIDE * chunk, c += SIDE) /* steps 1 and 2, of whole chunks */
+        for (uint32_t run = first; run < first + chunk; run += block) {            /* step 3 */
+            float p[SIDE] = {0.0f};
+            for (uint32_t i = run; i < smaller(run + block, first + chunk); i++)
+                for (uint32_t k = 0; k < SIDE; k++)
+                    p[k] = fmaf(row->codes[i + k * chunk], x[i + k * chunk], p[k]);
+            for (uint32_t k = 0; k < SIDE; k++)
+                add_run(row, (run + k * chunk) / block, p[k], x_scales, &acc[(c + k) % LANES]);
+        }
+    for (; first < row->columns; first += chunk, c++) {
         uint32_t end = smaller(first + chunk, row->columns);
-        for (uint32_t run = first; run < end; run += block) { /* step 3 */
-            uint32_t stop = smaller(run + block, end);
+        for (uint32_t run = first; run < end; run += block) {
             float p = 0.0f;
-            for (uint32_t i = run; i < stop; i++)
+            for (uint32_t i = run; i < smaller(run + block, end); i++)
                 p = fmaf(row->codes[i], x[i], p);
-            float s = row->scales[run / block];
-            acc[c % LANES] = fmaf(x_scales ? s * x_scales[run / block] : s, p, acc[c % LANES]);
+            add_run(row, run / block, p, x_scales, &acc[c % LANES]);
         }
     }
     for (uint32_t m = LANES / 2; m > 0; m /= 2) { /* step 4 */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A layer whose experts are spread over ranks: docs/numerics.md#layer-over-ranks. */
+/* A layer whose experts are spread over ranks, in one process or several: docs/numerics.md#layer-over-ranks. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "quant/quant.h"
 #include "reference/operators.h"
+#include "reference/processes.h"
 
 /* What the ranks send each other, those of all ranks one after the other. */
 struct traffic {
@@ -91,26 +92,48 @@ static enum gb_status run_ranks(const struct gb_contract *contract, const struct
     return status;
 }
 
-static enum gb_status exchange(const struct gb_contract *contract, const struct gb_arguments *a,
-                               const struct gb_exchange *x, struct traffic *t, struct gb_error *error)
+/* The arguments of dispatch and combine. */
+static struct gb_arguments sent_arguments(const struct gb_arguments *a, const struct gb_exchange *x,
+                                          const struct traffic *t)
 {
     struct gb_arguments sent = *a;
-    size_t values = (size_t)x->rows * x->hidden;
     sent.exchange = x;
     sent.counts = t->counts;
     sent.routes = t->routes;
     sent.codes = t->codes;
     sent.scales = t->scales;
     sent.values = t->values;
-    enum gb_status status = gb_reference_dispatch(&sent, error);
-    if (status == GB_OK)
-        status = run_ranks(contract, a, t, error);
-    for (size_t i = 0; status == GB_OK && i < values; i++)
+    return sent;
+}
+
+/* Outputs of experts as rows. */
+static void return_rows(const struct gb_exchange *x, struct traffic *t)
+{
+    for (size_t i = 0; i < (size_t)x->rows * x->hidden; i++)
         if (x->input == GB_FP32)
             ((float *)t->values)[i] = t->outputs[i];
         else
             ((gb_bf16 *)t->values)[i] = gb_bf16_encode(t->outputs[i]);
-    return status == GB_OK ? gb_reference_combine(&sent, error) : status;
+}
+
+static enum gb_status exchange(const struct gb_contract *contract, const struct gb_arguments *a,
+                               const struct gb_exchange *x, struct traffic *t, struct gb_error *error)
+{
+    const struct gb_arguments sent = sent_arguments(a, x, t);
+    enum gb_status status = gb_reference_dispatch(&sent, error);
+    if (status == GB_OK)
+        status = run_ranks(contract, a, t, error);
+    if (status != GB_OK)
+        return status;
+    return_rows(x, t);
+    return gb_reference_combine(&sent, error);
+}
+
+/* What dispatch sends of a layer. */
+static void set_payload(const struct gb_arguments *a, struct gb_exchange *x)
+{
+    x->quantiser = a->activation_rules ? *a->activation_rules : (struct gb_quantiser){0};
+    x->global_scale = x->quantiser.global == GB_GLOBAL_DECODE || !a->activation_rules ? a->x_scale : 1.0f / a->x_scale;
 }
 
 enum gb_status gb_reference_layer_over_ranks(const struct gb_contract *contract, const struct gb_arguments *arguments,
@@ -132,13 +155,65 @@ enum gb_status gb_reference_layer_over_ranks(const struct gb_contract *contract,
                        x.ranks, x.tokens, x.hidden, x.experts, x.top_k);
     if (a.apply_router_weight_on_input)
         return gb_fail(error, GB_EINVAL, "over ranks, the routing weight multiplies the output");
-    x.quantiser = a.activation_rules ? *a.activation_rules : (struct gb_quantiser){0};
-    x.global_scale = x.quantiser.global == GB_GLOBAL_DECODE || !a.activation_rules ? a.x_scale : 1.0f / a.x_scale;
+    set_payload(&a, &x);
     a.exchange = &x;
     struct traffic t;
     status = traffic_new(&a, &x, &t, error);
     if (status == GB_OK)
         status = exchange(contract, &a, &x, &t, error);
+    traffic_free(&t);
+    return status;
+}
+
+/* The experts of the rows that this process's ranks received, numbered among its own. */
+static void find_experts(const struct gb_processes *p, const struct gb_arguments *a, struct traffic *t)
+{
+    const struct gb_exchange *x = a->exchange;
+    const int32_t first = (int32_t)gb_processes_first(x->ranks, p->count, p->process),
+                  end = (int32_t)gb_processes_first(x->ranks, p->count, p->process + 1);
+    size_t row = 0;
+    for (int32_t receiver = first; receiver < end; receiver++)
+        for (uint32_t sender = 0; sender < x->ranks; sender++)
+            for (uint32_t e = 0, own = 0; e < x->experts; own += a->placement[e] >= first && a->placement[e] < end, e++)
+                for (int32_t n = 0; a->placement[e] == receiver && n < t->counts[(size_t)sender * x->experts + e];
+                     n++) {
+                    t->ids[row] = (int32_t)own;
+                    t->ones[row++] = 1.0f;
+                }
+}
+
+/* Its experts on its rows. */
+static enum gb_status run_process(const struct gb_processes *p, const struct gb_contract *contract,
+                                  const struct gb_arguments *a, struct traffic *t, struct gb_error *error)
+{
+    struct gb_arguments own = *a;
+    own.shape.experts = a->gate_up.experts;
+    find_experts(p, a, t);
+    return a->exchange->rows ? run_rank(contract, &own, 0, a->exchange->rows, t, error) : GB_OK;
+}
+
+enum gb_status gb_reference_layer_over_processes(const struct gb_processes *p, const struct gb_contract *contract,
+                                                 const struct gb_arguments *arguments, struct gb_error *error)
+{
+    struct gb_arguments a = gb_arguments_known(arguments);
+    if (!a.exchange || a.exchange->size < sizeof *a.exchange || a.apply_router_weight_on_input || !contract)
+        return gb_fail(error, GB_EINVAL, "no exchange, no contract, or a routing weight that multiplies the input");
+    struct gb_exchange x = *a.exchange;
+    struct traffic t;
+    set_payload(&a, &x);
+    a.exchange = &x;
+    enum gb_status status = gb_processes_agree(p, traffic_new(&a, &x, &t, error), error);
+    const struct gb_arguments sent = sent_arguments(&a, &x, &t);
+    if (status == GB_OK) {
+        status = gb_reference_dispatch_over_processes(p, &sent, error);
+        if (status == GB_OK)
+            status = run_process(p, contract, &a, &t, error);
+        status = gb_processes_agree(p, status, error);
+    }
+    if (status == GB_OK) {
+        return_rows(&x, &t);
+        status = gb_reference_combine_over_processes(p, &sent, error);
+    }
     traffic_free(&t);
     return status;
 }

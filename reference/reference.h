@@ -151,6 +151,43 @@ GB_API enum gb_status gb_reference_layer_over_ranks(const struct gb_contract *co
                                                     const struct gb_arguments *arguments, struct gb_error *error);
 
 /*
+ * Processes that compute dispatch and combine together, each of them for neighbouring ranks of the problem:
+ * docs/numerics.md#over-processes. All of them make the same calls.
+ */
+struct gb_parcel {
+    void *bytes; /* NULL: none */
+    size_t size;
+};
+struct gb_processes {
+    uint32_t process, count;
+    void *context; /* of `exchange` */
+    /* Gives every process its parcel of `to` and gets one from each. to, from: [count]; bytes of `from` are allocated
+     * by malloc. `mine`: what became of this process; where any is not GB_OK, nothing is sent, and all return that of
+     * the first such process, with its error. */
+    enum gb_status (*exchange)(const struct gb_processes *processes, enum gb_status mine, const struct gb_parcel *to,
+                               struct gb_parcel *from, struct gb_error *error);
+};
+/* The first of the problem's ranks that a process has; those before the next one's are its own, which may be none. */
+GB_API uint32_t gb_processes_first(uint32_t ranks, uint32_t processes, uint32_t process);
+/*
+ * gb_reference_dispatch and gb_reference_combine by several processes. Arrays are those of this process's ranks alone,
+ * and so are exchange->rows the rows that these receive or return; `counts` are of all ranks, `routes` are not read.
+ * GB_EFORMAT: what arrived is none of theirs.
+ */
+GB_API enum gb_status gb_reference_dispatch_over_processes(const struct gb_processes *processes,
+                                                           const struct gb_arguments *arguments,
+                                                           struct gb_error *error);
+GB_API enum gb_status gb_reference_combine_over_processes(const struct gb_processes *processes,
+                                                          const struct gb_arguments *arguments, struct gb_error *error);
+/*
+ * gb_reference_layer_over_ranks by several processes: likewise, and gate_up, down and their biases are those of the
+ * experts that are placed on this process's ranks, in ascending order.
+ */
+GB_API enum gb_status gb_reference_layer_over_processes(const struct gb_processes *processes,
+                                                        const struct gb_contract *contract,
+                                                        const struct gb_arguments *arguments, struct gb_error *error);
+
+/*
  * What GB_GATE_UP makes of x, or GB_DOWN of the intermediate, by arguments->activation_rules: values [rows, columns],
  * rows = tokens or tokens * top_k, to codes and scales as in struct gb_arguments. Else of the arguments, only shape and
  * the global scales are read. GB_EINVAL, GB_ENOMEM. docs/numerics.md#quantised-activations.

@@ -110,7 +110,7 @@ CONDITION = re.compile(r"^(\s*(?:\} else )?if )\((.*)\)( \{)?\s*$")
 # Without these there is a leak, which sanitizers see, or less said where memory is short, which no test brings about.
 NO_MEMORY = re.compile(r"GB_ENOMEM|\bno_memory\(")
 ALL_ALLOCATED = re.compile(r"[^;{}]*\)\n\s*return GB_OK;\n\s*return [^;]*GB_ENOMEM")
-UNSEEN = re.compile(r"\b(\w*free|json_decref|H5\wclose|close|progress\w*)\(|" + NO_MEMORY.pattern)
+UNSEEN = re.compile(r"\b(\w*free|free_\w+|json_decref|H5\wclose|close|progress\w*)\(|" + NO_MEMORY.pattern)
 
 
 def edits_of_line(line, python):

@@ -92,11 +92,16 @@ def power(record):
            "; ".join(fault["name"] for fault in changing if not fault["caught_by"]["default"]) or "-", *source(record))
 
 
+def bare(argument):
+    """Without the folder of the machine it was made on."""
+    return os.path.basename(argument) if os.path.isabs(argument) else argument
+
+
 def hashes(record):
     """{fixture's path: {"tokens", "batches": {batch: hash of outputs and intermediates of all layers}}}"""
     found = {}
     for case in record["cases"]:
-        fixture = found.setdefault(case["fixture"]["path"], {"tokens": case["fixture"]["tokens"], "batches": {}})
+        fixture = found.setdefault(bare(case["fixture"]["path"]), {"tokens": case["fixture"]["tokens"], "batches": {}})
         fixture["batches"][str(case["batch"])] = [
             layer[key] for layer in case["metrics"]["layers"] for key in ("output_sha256", "intermediate_sha256")]
     return found
@@ -105,7 +110,7 @@ def hashes(record):
 def made_of(records, schema):
     """What a summary says of where its records were made."""
     environment = records[0]["environment"]
-    command = " ".join(["gaugeblock", *records[0]["command"][1:]])
+    command = " ".join(["gaugeblock", *map(bare, records[0]["command"][1:])])
     return {"schema": schema, "command": command, "date": environment["date"][:10], "commit": environment["commit"],
             "device": records[0]["cases"][0]["subject"]["device"], "cpu": environment["cpu"]}
 
@@ -162,7 +167,7 @@ def main(mode, paths):
         for path in paths:
             record = read(path)
             date, commit = source(record)
-            keep.append({"command": " ".join(record["command"]), "date": date, "commit": commit,
+            keep.append({"command": " ".join(map(bare, record["command"])), "date": date, "commit": commit,
                          "device": record["cases"][0]["subject"]["device"], "fixtures": hashes(record)})
         print("[\n" + ",\n".join(map(json.dumps, keep)) + "\n]")
         return

@@ -83,5 +83,4 @@ cmake -S "$work" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix"
 cmake --build "$work/build"
 runs "$work/build/by_find_package"
 
-ldd "$prefix/bin/gaugeblock" | grep -q "libgaugeblock.so.* => $prefix/" || fail "bin/gaugeblock does not find the library"
 "$prefix/bin/gaugeblock" list formats | grep -q nvfp4 || fail "bin/gaugeblock list formats names no nvfp4"

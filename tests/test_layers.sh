@@ -46,7 +46,7 @@ may "harness/run/*.[ch]" "$shared|$run"
 may "harness/faults/*.[ch]" "$shared|$faults"
 may "harness/judge/*.[ch]" "$shared|$judge"
 may "harness/study/*.[ch]" "$shared|$judge|$study"
-may "harness/mpi/*.[ch]" 'harness/study/ranks\.h'
+may "harness/mpi/*.[ch]" 'harness/run/(processes|clock|verdict)\.h'
 may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
 may "harness/report/*.[ch]" "$shared|$judge|$study|harness/report/[a-z0-9_]+\.h"
 may "harness/program/*.[ch]" "$shared|$judge|$study|harness/(explain|report|program)/[a-z0-9_]+\.h"
@@ -78,7 +78,7 @@ fi
 only 'fixtures/|tests/(fixtures|support|fuzz)/' '(hdf5|H5[A-Za-z]*public)' 'HDF5 headers'
 only 'gpu/|tests/(gpu/|libraries/|test_cuda_headers)' '(cuda|cooperative_groups|mma\.h)' 'CUDA headers'
 only 'reference/truth/(layer|route)\.c|harness/(explain|study)/|tests/reference/bench_' '(cblas|lapacke|openblas)' 'BLAS headers'
-only 'harness/mpi/' 'mpi\.h' 'MPI, which is for gaugeblock-mpi'
+only 'harness/mpi/|tests/faults/mpi\.c' 'mpi\.h' 'MPI, which is for gaugeblock-mpi'
 only 'harness/study/|harness/report/(bench_report|timing_json)\.c|tests/harness/test_tails\.c' 'gsl' 'GSL, which is for studies, times and tails'
 only 'tests/oracle/(functions|mma16)\.c' 'mpfr' 'MPFR, which is the oracle'\''s alone'
 

@@ -42,8 +42,6 @@ bool effect_fits(const struct observed *o, const double *made, struct finding *f
     for (size_t i = 0; good && i < o->width; i++) {
         against += is[i] && not [i];
         would[i] = not [i];
-        if (is[i])
-            would[i] = true;
     }
     good = good && against * 200 <= o->width && axis_describe(is, would, (uint32_t)o->width, &f->elements);
     free(is);

@@ -167,6 +167,17 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
+/* What moves rows between devices is timed on the links alone, without what brings arrays of all ranks there. */
+static void leave_links(struct selected *s)
+{
+    if (s->reason[0] || !s->kernel || !(s->kernel->flags & GB_DEVICE_POINTERS))
+        return;
+    s->verdict = VERDICT_NOT_RUN;
+    snprintf(s->reason, sizeof s->reason,
+             "%s needs two GPUs to be timed, beside NCCL: tests/gpu/bench_ranks does it (docs/gpu.md)",
+             s->kernel->name);
+}
+
 /* Every kernel that can run the problem or, where some are named, these, with why one cannot. selected:
  * [select_most]. */
 static uint32_t choose(const struct bench_options *o, const struct catalogue *catalogue, const struct gb_fixture *f,
@@ -175,12 +186,16 @@ static uint32_t choose(const struct bench_options *o, const struct catalogue *ca
     static const char *const all[] = {"*"};
     bool named = o->patterns.count || o->subjects.count;
     struct gb_problem problem = gb_fixture_problem(f, f->shape.tokens);
-    problem.router = f->layer[0].router.codes ? gb_fixture_router(f) : NULL;
+    problem.router = f->layers && f->layer[0].router.codes ? gb_fixture_router(f) : NULL;
+    problem.exchange = gb_fixture_exchanges(f) ? &f->exchanged.asked : NULL;
     uint32_t kept = 0, count = select_subjects(catalogue, named ? o->patterns.of : all, named ? o->patterns.count : 1,
                                                &problem, selected);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
+        if (gb_fixture_exchanges(f))
+            leave_links(&selected[i]);
         if (named || !selected[i].reason[0])
             selected[kept++] = selected[i];
+    }
     return kept;
 }
 
@@ -222,9 +237,12 @@ static enum gb_status time_fixture(const struct bench_options *o, const struct c
                                    .timeout_s = o->timeout_s,
                                    .timing = o->timing};
     enum gb_status status = GB_OK;
-    if (gb_fixture_quantises(f) || gb_fixture_exchanges(f))
-        status = gb_fail(error, GB_EINVAL, "%s: is a problem of %s; bench times kernels of layers", path_end(path),
-                         operator_of(f)->name);
+    if (gb_fixture_quantises(f))
+        status =
+            gb_fail(error, GB_EINVAL, "%s: is a problem of %s; bench times kernels of layers, dispatch and combine",
+                    path_end(path), operator_of(f)->name);
+    else if (operator_of(f)->over_ranks && o->batches)
+        status = gb_fail(error, GB_EINVAL, "%s: --batches: the tokens of all ranks are timed together", path_end(path));
     else if (o->batches)
         status = parse_batches("--batches", o->batches, f->shape.tokens, request.batches, &request.batch_count, error);
     if (status == GB_OK)
@@ -301,8 +319,8 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "[FIXTURE...]",
-    .doc = "Time kernels on problems beside a bare read of as many bytes; what a kernel wrote while it was timed is "
-           "judged, and a wrong one has no time (docs/bench.md).\v"
+    .doc = "Time kernels on problems beside a bare read of as many bytes, or of dispatch and combine a copy; what a "
+           "kernel wrote while it was timed is judged, and a wrong one has no time (docs/bench.md).\v"
            "Examples:\n"
            "  gaugeblock bench --model qwen3-next-80b-a3b --format mxfp8 --batches 1,8,32 --kernel 'cuda/*' \\\n"
            "      -o bench.json --plot bench.svg\n"

@@ -73,7 +73,6 @@ static void parse_layers(struct argp_state *state, const char *text, struct impo
     unsigned first, last;
     int end = 0;
     if (sscanf(text, "%5u-%5u%n", &first, &last, &end) != 2 || text[end] || first > last) {
-        end = 0;
         if (sscanf(text, "%5u%n", &first, &end) != 1 || text[end])
             usage_error(state, "--layers %s: give a range such as 0-3, or one number", text);
         last = first;

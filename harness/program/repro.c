@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "harness/run/probe.h"
+#include "harness/run/processes.h"
 #include "harness/program/repro.h"
 
 static void add(char *text, const char *more, size_t bytes)
@@ -48,6 +49,10 @@ static void add_number(char *text, const char *name, unsigned value)
 static void start(char *text, const char *fixture)
 {
     text[0] = '\0';
+    if (processes.count > 1) {
+        add_word(text, "mpirun");
+        add_number(text, "-n", processes.count);
+    }
     add_word(text, "gaugeblock");
     add_word(text, "verify");
     add_word(text, fixture);

@@ -14,7 +14,7 @@
 #include "harness/report/record.h"
 #include "harness/run/output_guard.h"
 #include "harness/judge/truth_check.h"
-#include "harness/run/worker.h"
+#include "harness/run/worker_processes.h"
 #include "quant/quant.h"
 
 enum { MAX_REPORTS = 16, MAX_OUTPUTS = 64, DEFAULT_TIMEOUT_S = INPUT_TIMEOUT_S };
@@ -190,6 +190,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             usage_error(state, "name at least one fixture, or a folder of them");
         if (fixture_list_new(o->arguments, o->argument_count, &o->fixtures, &error) != GB_OK)
             usage_error(state, "%s", error.message);
+        if (o->outputs_count && processes.count > 1)
+            usage_error(state, "--outputs is for one process: start it without mpirun");
         if (o->outputs_count && (o->fixtures.count > 1 || o->pattern_count || o->subject_count))
             usage_error(state, "--outputs goes with one fixture, and without --kernel and --subject");
         if ((o->declared.order || o->declared.roundings_text || o->declared.accumulator_bits ||
@@ -459,7 +461,8 @@ static const struct argp argp = {
            "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
            "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
            "  gaugeblock verify suite --subject ./libmine.so --expect 13 -o record.json\n"
-           "  gaugeblock verify tiny.h5 --require-coverage gate_proj.codes,experts.idle=2",
+           "  gaugeblock verify tiny.h5 --require-coverage gate_proj.codes,experts.idle=2\n"
+           "  mpirun -n 4 gaugeblock verify ranks.h5",
 };
 
 static int run_verify(int argc, char **argv)
@@ -469,7 +472,15 @@ static int run_verify(int argc, char **argv)
     struct gb_error error;
     struct run_totals totals = {0};
     double began = clock_seconds();
+    bool leads;
+    int code;
+    if (processes_join(argv, &error) != GB_OK || processes_lead(argv, worker_part, &leads, &code, &error) != GB_OK)
+        return command_error("verify", "%s", error.message);
+    if (!leads)
+        return code;
     json_t *record = record_new(argc, argv);
+    if (processes.count > 1)
+        json_object_set_new(record, "processes", json_integer(processes.count));
     o.arguments = calloc((size_t)argc, sizeof *o.arguments);
     if (!o.arguments)
         return command_error("verify", "no memory for %d arguments", argc);
@@ -501,12 +512,14 @@ static int run_verify(int argc, char **argv)
     report_table(stdout, record, o.verbose);
     if (!o.pattern_count && !o.subject_count && !o.outputs_count && totals.judged > 0)
         printf("No --kernel, --subject or --outputs: the reference itself was judged. See gaugeblock list kernels.\n");
+    if (processes.count > 1 && totals.judged > 0)
+        printf("Computed by %u processes of MPI.\n", processes.count);
     if (o.minimal && totals.failed && !totals.minimised)
         fprintf(stderr,
                 "gaugeblock verify: --minimise %s: not written; what failed has no part that fails alone "
                 "(routers, and layers that route, have none)\n",
                 o.minimal);
-    int code = verdict_exit_code(verdict);
+    code = verdict_exit_code(verdict);
     for (uint32_t i = 0; i < o.report_count; i++) {
         output_make_room(o.reports[i]);
         if (report_write(o.reports[i], record, &error) != GB_OK)

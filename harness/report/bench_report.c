@@ -85,15 +85,22 @@ void bench_growth(json_t *record)
     free(room);
 }
 
-/* "64,8,1024,512 nvfp4" */
 static void put_problem(FILE *stream, const json_t *fixture)
 {
-    fprintf(stream, "\n%s: %s weights, %.0f experts, top-%.0f, hidden %.0f, intermediate %.0f\n",
-            record_text(fixture, "path", NULL), record_text(fixture, "weights", NULL),
-            record_number(fixture, "experts", NULL), record_number(fixture, "top_k", NULL),
-            record_number(fixture, "hidden", NULL), record_number(fixture, "intermediate", NULL));
+    bool ranks = json_object_get(fixture, "ranks");
+    if (ranks)
+        fprintf(stream, "\n%s: %s, rows in %s, %.0f ranks, %.0f tokens on each, %.0f experts, top-%.0f, hidden %.0f\n",
+                record_text(fixture, "path", NULL), record_text(fixture, "operator", NULL),
+                record_text(fixture, "recipe", NULL), record_number(fixture, "ranks", NULL),
+                record_number(fixture, "tokens", NULL), record_number(fixture, "experts", NULL),
+                record_number(fixture, "top_k", NULL), record_number(fixture, "hidden", NULL));
+    else
+        fprintf(stream, "\n%s: %s weights, %.0f experts, top-%.0f, hidden %.0f, intermediate %.0f\n",
+                record_text(fixture, "path", NULL), record_text(fixture, "weights", NULL),
+                record_number(fixture, "experts", NULL), record_number(fixture, "top_k", NULL),
+                record_number(fixture, "hidden", NULL), record_number(fixture, "intermediate", NULL));
     fprintf(stream, "%-34s %5s %11s %21s %8s %9s %8s %10s %5s\n", "kernel", "batch", "us", "quartiles", "MB",
-            "read, us", "GB/s", "Gweights/s", "share");
+            ranks ? "copy, us" : "read, us", "GB/s", "Gweights/s", "share");
 }
 
 static void put_case(FILE *stream, const json_t *one)
@@ -109,10 +116,15 @@ static void put_case(FILE *stream, const json_t *one)
     }
     snprintf(quartiles, sizeof quartiles, "%.1f to %.1f", record_number(t, "us", "quartile_1", NULL),
              record_number(t, "us", "quartile_3", NULL));
-    fprintf(stream, " %11.1f %21s %8.2f %9.1f %8.1f %10.2f %5.2f%s\n", record_number(t, "us", "median", NULL),
-            quartiles, 1e-6 * record_number(t, "bytes", NULL), record_number(t, "read_us", "median", NULL),
-            record_number(t, "gb_per_s", NULL), record_number(t, "gweights_per_s", NULL),
-            record_number(t, "ceiling_share", NULL),
+    bool copied = json_object_get(t, "copy_us");
+    fprintf(stream, " %11.1f %21s %8.2f %9.1f %8.1f", record_number(t, "us", "median", NULL), quartiles,
+            1e-6 * record_number(t, "bytes", NULL), record_number(t, copied ? "copy_us" : "read_us", "median", NULL),
+            record_number(t, "gb_per_s", NULL));
+    if (copied)
+        fprintf(stream, " %10s", "-");
+    else
+        fprintf(stream, " %10.2f", record_number(t, "gweights_per_s", NULL));
+    fprintf(stream, " %5.2f%s\n", record_number(t, "ceiling_share", NULL),
             json_is_true(json_object_get(t, "beyond_cache")) ? "" : "  in the cache");
 }
 
@@ -132,12 +144,18 @@ void bench_table(FILE *stream, const json_t *record)
 {
     const json_t *cases = json_object_get(record, "cases"), *bench = json_object_get(record, "bench");
     const char *path = "";
-    size_t timed = 0;
-    for (size_t i = 0; i < json_array_size(cases); i++)
-        timed += json_object_get(json_array_get(cases, i), "timing") != NULL;
-    fprintf(stream, "%s  %zu cases, %zu timed: medians of %.0f samples, weights %s; share: of the read's rate\n",
+    size_t timed = 0, copied = 0;
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *t = json_object_get(json_array_get(cases, i), "timing");
+        timed += t != NULL;
+        copied += json_object_get(t, "copy_us") != NULL;
+    }
+    fprintf(stream, "%s  %zu cases, %zu timed: medians of %.0f samples, weights %s; share: of the %s's rate\n",
             record_text(record, "verdict", NULL), json_array_size(cases), timed, record_number(bench, "samples", NULL),
-            json_is_true(json_object_get(bench, "hot")) ? "hot" : "rotated past the last cache");
+            json_is_true(json_object_get(bench, "hot")) ? "hot" : "rotated past the last cache",
+            !copied           ? "read"
+            : copied == timed ? "copy"
+                              : "read or copy");
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *one = json_array_get(cases, i);
         if (strcmp(record_text(one, "fixture", "path", NULL), path))

@@ -51,11 +51,14 @@ void html_chart_end(const struct html_chart *chart);
 /* Names of series, below charts. */
 void html_legend(FILE *stream, const char *const *names, int count);
 
-/* A study's section, and one of any JSON record of the program: verify, power, bench. name: of the file. GB_ENOMEM. */
+/* A study's section, and one of any JSON record: verify, power, bench, accuracy over ranks. name: of the file.
+ * GB_ENOMEM. */
 enum gb_status html_study(FILE *stream, const char *name, const struct study *study, struct gb_error *error);
 void html_record(FILE *stream, const char *name, const json_t *record);
 /* Charts of the times that a record of bench has; nothing of any other record. */
 void html_bench(FILE *stream, const json_t *record);
+/* Charts of the errors that a record of gb_accuracy_ranks has; likewise. */
+void html_ranks(FILE *stream, const json_t *record);
 /* One chart of them as an SVG file; false: the record has no times. */
 bool svg_bench(FILE *stream, const json_t *record);
 

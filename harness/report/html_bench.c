@@ -29,10 +29,19 @@ static double x_of(const struct bench_chart *b, const json_t *one)
     return b->fixture ? record_number(one, "batch", NULL) : 1e-6 * record_number(one, "timing", "bytes", NULL);
 }
 
-/* The subjects of the chart, the read first. */
+/* Whether it is of rows, beside copies. */
+static bool copied(const struct bench_chart *b)
+{
+    for (size_t i = 0; i < json_array_size(b->cases); i++)
+        if (shown(b, json_array_get(b->cases, i)))
+            return json_object_get(json_object_get(json_array_get(b->cases, i), "timing"), "copy_us");
+    return false;
+}
+
+/* The subjects of the chart, the read or copy first. */
 static void find_lines(struct bench_chart *b)
 {
-    b->names[0] = "read of as many bytes";
+    b->names[0] = copied(b) ? "copy of as many bytes" : "read of as many bytes";
     b->lines = 0;
     for (size_t i = 0; i < json_array_size(b->cases) && b->lines < MOST_LINES; i++) {
         const json_t *one = json_array_get(b->cases, i);
@@ -53,7 +62,11 @@ static int points_of(const struct bench_chart *b, int line)
         const json_t *one = json_array_get(b->cases, i);
         if (!shown(b, one) || strcmp(record_text(one, "subject", "name", NULL), b->names[line ? line : 1]))
             continue;
-        double x = x_of(b, one), y = record_number(one, "timing", line ? "us" : "read_us", "median", NULL);
+        double x = x_of(b, one), y = record_number(one, "timing",
+                                                   line        ? "us"
+                                                   : copied(b) ? "copy_us"
+                                                               : "read_us",
+                                                   "median", NULL);
         int at = count++;
         for (; at > 0 && b->x[at - 1] > x; at--) {
             b->x[at] = b->x[at - 1];
@@ -92,7 +105,11 @@ static void draw(FILE *stream, struct bench_chart *b, bool alone)
     chart.y1 *= 1.3 * pow(chart.y1 / chart.y0, 0.05 * b->lines); /* room for the names */
     snprintf(title, sizeof title, "Time of %s%s%.200s", b->operator, b->fixture ? ", " : "",
              b->fixture ? b->fixture : "");
-    html_chart_begin(&chart, title, b->fixture ? "batch, tokens" : "MB of weights that a run needs", "us a run");
+    html_chart_begin(&chart, title,
+                     b->fixture  ? "batch, tokens"
+                     : copied(b) ? "MB of rows that a run moves"
+                                 : "MB of weights that a run needs",
+                     "us a run");
     for (int line = 0; line <= b->lines; line++) {
         int count = points_of(b, line);
         html_chart_line(&chart, line, b->names[line], b->x, b->y, count);
@@ -114,7 +131,7 @@ static bool of_several(const json_t *cases)
 /* A chart of every operator; alone: of the first one that has times. Returns how many. */
 static int draw_operators(FILE *stream, const json_t *record, bool alone)
 {
-    static const char *const operators[] = {"layer", "gate_up", "down", "route"};
+    static const char *const operators[] = {"layer", "gate_up", "down", "route", "dispatch", "combine"};
     const json_t *cases = json_object_get(record, "cases");
     struct bench_chart b = {.cases = cases};
     int drawn = 0;

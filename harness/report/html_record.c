@@ -149,6 +149,7 @@ void html_record(FILE *stream, const char *name, const json_t *record)
         fputs("</b></p>\n", stream);
     }
     html_bench(stream, record);
+    html_ranks(stream, record);
     tables_in(stream, "", record, 0);
     facts(stream, record);
 }

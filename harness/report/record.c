@@ -209,7 +209,7 @@ static json_t *case_json(const struct case_entry *e, json_t *fixture)
     if (e->minimal)
         json_object_set_new(one, "minimal", minimal_to_json(e->minimal));
     if (e->timing.samples)
-        json_object_set_new(one, "timing", timing_to_json(&e->timing));
+        json_object_set_new(one, "timing", timing_to_json(&e->timing, operator_find(e->kernel.operation)->moved));
     json_object_set_new(one, "seconds", json_real(e->seconds));
     return one;
 }

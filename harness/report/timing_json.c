@@ -17,7 +17,7 @@ static json_t *samples_to_json(double *values, size_t count)
                      gsl_stats_quantile_from_sorted_data(values, 1, count, 0.75), "samples", samples);
 }
 
-json_t *timing_to_json(const struct timing *t)
+json_t *timing_to_json(const struct timing *t, bool copied)
 {
     double run[MOST_TIMES], read[MOST_TIMES], large[MOST_TIMES];
     for (uint32_t i = 0; i < t->samples; i++) {
@@ -31,8 +31,9 @@ json_t *timing_to_json(const struct timing *t)
                   (json_int_t)t->bytes, "cache_bytes", (json_int_t)t->cache_bytes, "large_bytes",
                   (json_int_t)t->large_bytes, "prepare_us", 1e6 * t->prepare_s);
     json_object_set_new(timing, "us", samples_to_json(run, t->samples));
-    json_object_set_new(timing, "read_us", samples_to_json(read, t->samples));
-    json_object_set_new(timing, "large_read_gb_per_s", samples_to_json(large, t->samples));
+    json_object_set_new(timing, copied ? "copy_us" : "read_us", samples_to_json(read, t->samples));
+    json_object_set_new(timing, copied ? "large_copy_gb_per_s" : "large_read_gb_per_s",
+                        samples_to_json(large, t->samples));
     json_object_set_new(timing, "beyond_cache", json_boolean(t->copies * t->bytes > t->cache_bytes));
     double us = gsl_stats_median_from_sorted_data(run, 1, t->samples);
     double read_us = gsl_stats_median_from_sorted_data(read, 1, t->samples);

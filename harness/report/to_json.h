@@ -15,7 +15,7 @@ json_t *checks_to_json(const struct case_result *result);
 json_t *figures_to_json(const struct case_result *result);
 json_t *explanation_to_json(const struct explanation *explanation);
 json_t *minimal_to_json(const struct minimal_part *part);
-json_t *timing_to_json(const struct timing *timing);
+json_t *timing_to_json(const struct timing *timing, bool copied);
 json_t *coverage_to_json(const struct coverage *coverage);
 
 #endif

@@ -7,5 +7,7 @@
 
 /* capture, captured, replay and discard are NULL. */
 const struct gb_timer *host_timer(void);
+/* Copies so many bytes, by the same threads. */
+void host_timer_copy(void *to, const void *from, size_t bytes);
 
 #endif

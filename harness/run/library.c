@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The judge's side: starts the process that reads a library's table, and checks what that left. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -21,18 +20,22 @@
 
 extern char **environ;
 
-/* The judge finds its own library by an address in it, and loads nothing. */
+/* Beside the program, as it is built, or where it is installed. */
 enum gb_status library_cuda_path(char *path, size_t bytes, struct gb_error *error)
 {
-    Dl_info info;
-    char resolved[PATH_MAX];
-    if (!dladdr((const void *)&gb_reference_kernels, &info) || !realpath(info.dli_fname, resolved))
-        return gb_fail(error, GB_EUNSUPPORTED, "cannot tell where libgaugeblock lies");
-    char *slash = strrchr(resolved, '/');
-    int written = snprintf(path, bytes, "%.*s/" CUDA_LIBRARY, (int)(slash - resolved), resolved);
-    if (written < 0 || (size_t)written >= bytes || access(path, R_OK))
-        return gb_fail(error, GB_EUNSUPPORTED, "this build has no CUDA kernels (" CUDA_LIBRARY " is not there)");
-    return GB_OK;
+    static const char *const places[] = {"", GB_LIB_FROM_BIN "/"};
+    char own[PATH_MAX], found[PATH_MAX];
+    if (!realpath("/proc/self/exe", own))
+        return gb_fail(error, GB_EUNSUPPORTED, "cannot tell where this program lies");
+    *strrchr(own, '/') = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        int written = snprintf(path, bytes, "%s/%s" CUDA_LIBRARY, own, places[i]);
+        if (written > 0 && (size_t)written < bytes && realpath(path, found) && strlen(found) < bytes) {
+            strcpy(path, found);
+            return GB_OK;
+        }
+    }
+    return gb_fail(error, GB_EUNSUPPORTED, "this build has no CUDA kernels (" CUDA_LIBRARY " is not there)");
 }
 
 const char *kernel_weights_name(const struct gb_kernel *kernel)

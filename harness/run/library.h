@@ -13,7 +13,8 @@
 #include "harness/run/operators.h"
 #include "harness/run/verdict.h"
 
-/* The reference is the library named BUILTIN_LIBRARY; our CUDA kernels live in CUDA_LIBRARY beside libgaugeblock. */
+/* The reference is the library named BUILTIN_LIBRARY; our CUDA kernels live in CUDA_LIBRARY beside the
+ * program, or where it installs libraries. */
 #define BUILTIN_LIBRARY "builtin"
 #define CUDA_LIBRARY "libgaugeblock-cuda.so"
 

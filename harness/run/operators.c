@@ -248,6 +248,14 @@ EXCHANGED(sent_codes, GB_EXCHANGE_CODES)
 EXCHANGED(sent_scales, GB_EXCHANGE_SCALES)
 EXCHANGED(combined, GB_EXCHANGE_OUTPUT)
 
+static size_t moved_rows(const struct gb_fixture *f)
+{
+    const struct gb_exchange *x = &f->exchanged.asked;
+    return x->accumulation ? (size_t)x->rows * x->hidden * sizeof *f->exchanged.rows
+                           : gb_exchange_array(x, GB_FP32, GB_EXCHANGE_CODES).bytes +
+                                 gb_exchange_array(x, GB_FP32, GB_EXCHANGE_SCALES).bytes;
+}
+
 static struct gb_problem ask_exchange(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
                                       struct gb_quantisation *quantisation)
 {
@@ -369,7 +377,8 @@ static const struct operator_array of_combine[] = {
     .name = #NAME, .tokens = "tokens", .again = "", .over_ranks = true, .flags = GB_ONE_RANK, .arrays = of_##NAME,     \
     .array_count = COUNT(of_##NAME),                                                                                   \
     .instead = "sends tokens between ranks, so it runs on problems of gaugeblock make --operator " #NAME,              \
-    .ask = ask_exchange, .other = other_exchange, .free_other = free_exchange, .place = place_exchanged
+    .ask = ask_exchange, .moved = moved_rows, .other = other_exchange, .free_other = free_exchange,                    \
+    .place = place_exchanged
 #define QUANTISER(NAME)                                                                                                \
     .name = NAME, .tokens = "rows", .again = "", .arrays = of_quantisers, .array_count = COUNT(of_quantisers),         \
     .ask = ask_quantiser, .new_outputs = new_codes,                                                                    \

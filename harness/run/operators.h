@@ -69,6 +69,9 @@ struct operator_row {
     /* What is asked of the kernel for the first `tokens` of the fixture. quantisation: what it may point to. */
     struct gb_problem (*ask)(const struct gb_kernel *kernel, const struct gb_fixture *fixture, uint32_t tokens,
                              struct gb_quantisation *quantisation);
+    /* Bytes of the rows that a run moves: it is timed beside a copy of as many. NULL: beside a read of the weights,
+     * where it has any, or not at all. */
+    size_t (*moved)(const struct gb_fixture *fixture);
     /* Other inputs of the same problem, for a run between two others, in which what a kernel keeps from one call to the
      * next shows; NULL: none. GB_ENOMEM. free_other in any case. */
     enum gb_status (*other)(const struct gb_fixture *fixture, struct gb_fixture *other, struct gb_error *error);

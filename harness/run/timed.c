@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 
+#include "harness/run/clock.h"
 #include "harness/run/environment.h"
+#include "harness/run/host_timer.h"
 #include "harness/run/subject.h"
 #include "quant/quant.h"
 
@@ -14,6 +16,28 @@ enum { HOT_RUNS = 8 };
 /* What a launch reads is a multiple of it. */
 enum { READ_UNIT = 16 };
 
+/* One more copy of the arrays of an operator without layers. */
+static enum gb_status copy_new_arrays(struct timed *t, struct timed_copy *c, const struct operator_row *row,
+                                      const struct gb_fixture *fixture, struct gb_error *error)
+{
+    static const struct run_way way = {0xFF, GUARDED_LARGE};
+    struct gb_quantisation quantisation;
+    struct gb_problem problem = row->ask(t->kernel, fixture, fixture->shape.tokens, &quantisation);
+    size_t workspace = t->kernel->workspace ? t->kernel->workspace(&problem) : 0;
+    c->session.environment |= environment_reset();
+    c->arrays = (struct array_run){.row = row, .kernel = t->kernel, .layer = -1, .inputs = fixture};
+    c->arguments = (struct gb_arguments){
+        .size = sizeof c->arguments, .shape = fixture->shape, .exchange = problem.exchange, .stream = t->stream};
+    enum gb_status status =
+        array_run_new(&c->arrays, t->memory, fixture, fixture->shape.tokens, workspace, way, &c->arguments, error);
+    double began = clock_seconds();
+    if (status == GB_OK && t->kernel->prepare)
+        status = t->kernel->prepare(&c->arguments, &c->arguments.prepared, error);
+    c->session.prepare_s = clock_seconds() - began;
+    c->session.environment |= environment_reset();
+    return status;
+}
+
 /* One more copy: its weights, and buffers of one run. */
 static enum gb_status copy_new(struct timed *t, uint32_t n, const struct gb_fixture *fixture, uint32_t tokens,
                                const struct operator_inputs *inputs, const int32_t *ids, struct gb_error *error)
@@ -21,6 +45,8 @@ static enum gb_status copy_new(struct timed *t, uint32_t n, const struct gb_fixt
     static const struct run_way way = {0xFF, GUARDED_LARGE};
     struct timed_copy *c = &t->copy[n];
     const struct operator_row *row = operator_find(t->kernel->operation);
+    if (!row->layers)
+        return copy_new_arrays(t, c, row, fixture, error);
     enum gb_status status = session_open_chosen(t->kernel, t->memory, fixture, 0, ids,
                                                 (size_t)tokens * fixture->shape.top_k, &c->session, error);
     if (status != GB_OK)
@@ -39,6 +65,7 @@ static enum gb_status copy_new(struct timed *t, uint32_t n, const struct gb_fixt
 static enum gb_status copies_new(struct timed *t, const struct gb_fixture *fixture, uint32_t tokens,
                                  const struct operator_inputs *inputs, const int32_t *ids, struct gb_error *error)
 {
+    const struct operator_row *row = operator_find(t->kernel->operation);
     struct timing *timing = t->timing;
     size_t cache;
     enum gb_status status = t->clock->cache_bytes(&cache, error);
@@ -48,7 +75,10 @@ static enum gb_status copies_new(struct timed *t, const struct gb_fixture *fixtu
         status = copy_new(t, n, fixture, tokens, inputs, ids, error);
         if (n || status != GB_OK)
             continue;
-        session_weights(&t->copy[0].session, &timing->weights, &timing->bytes);
+        if (row->layers)
+            session_weights(&t->copy[0].session, &timing->weights, &timing->bytes);
+        else
+            timing->bytes = row->moved(fixture);
         timing->prepare_s = t->copy[0].session.prepare_s;
         uint64_t wanted = timing->bytes ? CACHES * timing->cache_bytes / timing->bytes + 1 : 1;
         timing->copies = t->hot ? 1 : wanted < MOST_COPIES ? (uint32_t)wanted : MOST_COPIES;
@@ -57,7 +87,7 @@ static enum gb_status copies_new(struct timed *t, const struct gb_fixture *fixtu
     return status;
 }
 
-/* What is read: as many bytes as all copies have, or as is beyond the cache. */
+/* What is read or copied: as many bytes as all copies have, or as is beyond the cache. */
 static enum gb_status arena_new(struct timed *t, struct gb_error *error)
 {
     enum { PIECE = 1 << 20 };
@@ -74,7 +104,10 @@ static enum gb_status arena_new(struct timed *t, struct gb_error *error)
         status = guarded_put(&t->arena, at, piece, left < PIECE ? left : PIECE, error);
     }
     free(piece);
-    return status;
+    if (status == GB_OK && t->copied)
+        status = guarded_new(t->memory, timing->large_bytes, GUARDED_LARGE, 1, &t->target, error);
+    return status == GB_OK && t->copied ? guarded_poison(&t->target, 0xFF, error)
+                                        : status; /* no page is new to a copy */
 }
 
 static enum gb_status launch_runs(struct timed *t, struct gb_error *error)
@@ -85,6 +118,16 @@ static enum gb_status launch_runs(struct timed *t, struct gb_error *error)
     return status;
 }
 
+/* Reads so many bytes at this place of the arena, or copies them. */
+static enum gb_status pass(struct timed *t, size_t place, size_t bytes, struct gb_error *error)
+{
+    const char *from = (const char *)t->arena.payload + place;
+    if (!t->copied)
+        return t->clock->read(t->timer, from, bytes, error);
+    host_timer_copy((char *)t->target.payload + place, from, bytes);
+    return GB_OK;
+}
+
 /* As many bytes for as many runs, each in as many launches. */
 static enum gb_status launch_reads(struct timed *t, struct gb_error *error)
 {
@@ -93,11 +136,11 @@ static enum gb_status launch_reads(struct timed *t, struct gb_error *error)
     const uint64_t bytes = timing->bytes / READ_UNIT * READ_UNIT;
     enum gb_status status = GB_OK;
     for (uint32_t n = 0; n < timing->runs; n++) {
-        const char *from = (const char *)t->arena.payload + n % timing->copies * bytes;
+        const size_t place = n % timing->copies * bytes;
         for (uint64_t l = 0; status == GB_OK && l < launches; l++) {
             uint64_t first = bytes * l / launches / READ_UNIT * READ_UNIT;
             uint64_t end = bytes * (l + 1) / launches / READ_UNIT * READ_UNIT;
-            status = t->clock->read(t->timer, from + first, end - first, error);
+            status = pass(t, place + first, end - first, error);
         }
     }
     return status;
@@ -136,7 +179,11 @@ enum gb_status timed_open(const struct gb_kernel *kernel, const struct gb_device
                           const int32_t *ids, const struct timing_request *request, struct timed *t,
                           struct timing *timing, struct gb_error *error)
 {
-    *t = (struct timed){.kernel = kernel, .memory = memory, .timing = timing, .hot = request->hot};
+    *t = (struct timed){.kernel = kernel,
+                        .memory = memory,
+                        .timing = timing,
+                        .copied = !operator_find(kernel->operation)->layers,
+                        .hot = request->hot};
     *timing = (struct timing){.samples = 0};
     t->copy = calloc(MOST_COPIES, sizeof *t->copy);
     if (!t->copy)
@@ -172,7 +219,7 @@ static enum gb_status time_work(struct timed *t, work_function *launch, void *gr
 
 static enum gb_status read_large(struct timed *t, struct gb_error *error)
 {
-    return t->clock->read(t->timer, t->arena.payload, t->timing->large_bytes, error);
+    return pass(t, 0, t->timing->large_bytes, error);
 }
 
 static enum gb_status poison(struct timed *t, struct gb_error *error)
@@ -200,10 +247,20 @@ enum gb_status timed_sample(struct timed *t, struct timing_sample *sample, struc
     return status == GB_OK ? t->memory->synchronise(error) : status;
 }
 
-enum gb_status timed_read(const struct timed *t, uint32_t copy, const struct gb_layer_outputs *outputs,
-                          struct gb_error *error)
+enum gb_status timed_read(const struct timed *t, uint32_t copy, const void *outputs, struct gb_error *error)
 {
     return array_run_read(&t->copy[copy].arrays, outputs, error);
+}
+
+/* prepare's memory, which a session gives back with the weights. */
+static enum gb_status copy_close(struct timed_copy *c, struct worker_checks *checks, struct worker_checks *routing,
+                                 struct gb_error *error)
+{
+    if (c->session.kernel)
+        return session_close(&c->session, checks, routing, error);
+    if (c->arguments.prepared && c->arrays.kernel->release)
+        c->arrays.kernel->release(c->arguments.prepared);
+    return GB_OK;
 }
 
 enum gb_status timed_close(struct timed *t, struct worker_checks *checks, struct worker_checks *routing,
@@ -214,17 +271,18 @@ enum gb_status timed_close(struct timed *t, struct worker_checks *checks, struct
         t->clock->discard(t->run_graph);
     if (t->read_graph)
         t->clock->discard(t->read_graph);
-    for (uint32_t n = 0; t->copy && n < t->timing->copies && t->copy[n].session.kernel; n++) {
+    for (uint32_t n = 0; t->copy && n < t->timing->copies; n++) {
         struct timed_copy *c = &t->copy[n];
         if (status == GB_OK && c->arrays.row)
             status = array_run_inspect(&c->arrays, checks, routing, error);
         if (c->arrays.row)
             array_run_free(&c->arrays);
-        enum gb_status closed = session_close(&c->session, checks, routing, error);
+        enum gb_status closed = copy_close(c, checks, routing, error);
         status = status == GB_OK ? closed : status;
     }
     free(t->copy);
     guarded_free(&t->arena);
+    guarded_free(&t->target);
     if (t->timer)
         t->clock->close(t->timer);
     return status;

@@ -424,22 +424,28 @@ static enum gb_status run_replayed(struct worker *w, struct session *s, const st
     return status;
 }
 
+/* What a run of a batch writes: struct gb_layer_outputs of the first layer, or struct gb_outputs. */
+static const void *written(const struct worker *w, const struct gb_outputs *outputs)
+{
+    return w->row->layers ? (const void *)&outputs->layer[0] : outputs;
+}
+
 /* What a timed run wrote is what the first one did; of a nondeterministic kernel it is judged in the moved run's place.
  */
 static enum gb_status check_timed(struct worker *w, const struct timed *t, uint32_t b, struct gb_outputs *ran,
                                   struct gb_error *error)
 {
-    const struct gb_layer_outputs *first = &w->outputs[b]->layer[0];
+    const int64_t layer = w->row->layers ? 0 : -1;
     enum gb_status status = GB_OK;
     for (uint32_t n = 0; status == GB_OK && n < w->timing[b].copies; n++) {
         struct worker_checks checks = {0}, routing = {0};
-        status = timed_read(t, n, &ran->layer[0], error);
+        status = timed_read(t, n, written(w, ran), error);
         if (status != GB_OK)
             return status;
-        compare_written(w, first, &ran->layer[0], b, 0, &checks, &routing);
+        compare_written(w, written(w, w->outputs[b]), written(w, ran), b, layer, &checks, &routing);
         if (w->kernel->flags & GB_NONDETERMINISTIC && (checks.differing || routing.differing)) {
             w->moved_differs[b] = true;
-            status = timed_read(t, n, &w->moved[b]->layer[0], error);
+            status = timed_read(t, n, written(w, w->moved[b]), error);
         }
         note_later(&w->checks[b], &checks);
         note_later(routing_checks(w, b), &routing);
@@ -447,11 +453,12 @@ static enum gb_status check_timed(struct worker *w, const struct timed *t, uint3
     return status;
 }
 
+/* inputs: NULL of an operator without layers. */
 static enum gb_status time_batch(struct worker *w, const struct operator_inputs *inputs, uint32_t b,
                                  struct gb_error *error)
 {
     struct timed t;
-    const int32_t *ids = w->uses & WRITES_ROUTING ? w->outputs[b]->layer[0].ids : inputs->ids;
+    const int32_t *ids = w->uses & WRITES_ROUTING ? w->outputs[b]->layer[0].ids : inputs ? inputs->ids : NULL;
     struct timing *timing = &w->timing[b];
     struct gb_outputs *ran = NULL;
     struct gb_error ignored;
@@ -459,7 +466,7 @@ static enum gb_status time_batch(struct worker *w, const struct operator_inputs 
     enum gb_status status =
         timed_open(w->kernel, w->memory, w->fixture, w->batches[b], inputs, ids, &w->timed, &t, timing, error);
     if (status == GB_OK)
-        status = new_outputs(w, w->batches[b], 1, false, &ran, error);
+        status = new_outputs(w, w->batches[b], w->row->layers ? 1 : 0, false, &ran, error);
     for (uint32_t i = 0; status == GB_OK && i < WARM_UP + w->timed.samples; i++) {
         status = timed_sample(&t, &timing->sample[i < WARM_UP ? 0 : i - WARM_UP], error);
         if (status == GB_OK)
@@ -690,6 +697,8 @@ static enum gb_status work(struct worker *w, char **argv, struct gb_error *error
         w->calls_changed |= environment_reset();
         if (status == GB_OK && !w->row->layers)
             status = run_arrays(w, b, error);
+        if (status == GB_OK && !w->row->layers && w->timed.samples)
+            status = time_batch(w, NULL, b, error);
     }
     for (uint32_t l = 0; status == GB_OK && l < w->fixture->layers; l++)
         status = run_layer(w, l, error);

@@ -11,6 +11,7 @@
 #include "harness/run/clock.h"
 #include "harness/run/rank_part.h"
 #include "harness/run/worker.h"
+#include "harness/run/worker_processes.h"
 #include "quant/quant.h"
 
 /* One of them. */
@@ -192,6 +193,10 @@ static void run_ranks(const struct worker_request *request, const struct gb_fixt
 
 void worker_run(const struct worker_request *request, const struct gb_fixture *fixture, struct worker_result *result)
 {
+    if (processes.count > 1) {
+        worker_run_processes(request, fixture, result);
+        return;
+    }
     if (request->kernel->flags & GB_ONE_RANK && gb_fixture_exchanges(fixture)) {
         run_ranks(request, fixture, result);
         return;

@@ -16,19 +16,12 @@ struct study_ranks {
     uint32_t rank, count;     /* of all */
     uint32_t groups, group;   /* how they are divided; that of this rank, rank % groups */
     uint32_t member, members; /* its place among the ranks of its group, and how many these are */
-    /* What MPI is needed for; NULL where count is 1. */
-    void (*divide)(uint32_t groups);
-    void (*broadcast)(bool everyone, void *bytes, size_t count, uint32_t from);
 };
 
 /* This process alone until study_ranks_join. */
 extern struct study_ranks study_ranks;
 
-/*
- * Finds the other ranks that mpirun or srun started. The program of harness/mpi has MPI; any other becomes that one,
- * which lies beside it, so that only who asks for ranks needs the libraries of MPI. argv: "study", its
- * arguments, NULL. GB_EUNSUPPORTED: it is not there.
- */
+/* Finds the other ranks: processes_join. argv: "study", its arguments, NULL. */
 enum gb_status study_ranks_join(char **argv, struct gb_error *error);
 
 /* Divides the ranks into so many groups, at most as many as there are ranks: rank r goes to group r % groups. */

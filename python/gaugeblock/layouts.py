@@ -248,8 +248,6 @@ def _fp8_scales(p, array, experts):
     if shape in ((p.experts,), (p.experts, 1), (p.experts, p.halves)):
         scales = np.broadcast_to(scales.reshape(p.experts, -1, 1, 1), (p.experts, p.halves, half, columns))
     else:
-        if p.rules.columns_first:
-            scales = scales.transpose(0, 2, 1)
         _expect(p, "scales", scales.shape, (p.experts, p.halves * half, columns), "experts, blocks of rows, blocks of columns")
         scales = scales.reshape(p.experts, p.halves, half, columns)
     if p.halves == 2 and p.rules.up_first:

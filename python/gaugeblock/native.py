@@ -14,6 +14,8 @@ import typing
 
 import cffi
 
+# By these the program knows that mpirun or srun started it (harness/run/processes.c).
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 MODULES = ("gaugeblock_quantiser.h", "gaugeblock.h", "quant/quant.h", "fixtures/fixtures.h")
 
 
@@ -49,9 +51,11 @@ def program() -> str:
 def run(
     *arguments: typing.Union[str, "os.PathLike[str]"], folder: typing.Optional[str] = None
 ) -> "subprocess.CompletedProcess[str]":
-    """What the program did with these arguments, its texts in `stdout` and `stderr`. folder: where it runs."""
+    """What the program did with these arguments, its texts in `stdout` and `stderr`. folder: where it runs. In a process
+    of MPI it is no other such process, but runs by itself."""
     words = [os.path.abspath(program()), *(os.fspath(argument) for argument in arguments)]
-    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, cwd=folder)
+    alone = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=alone)
 
 
 def include() -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel of a layer does wrong in tests of gaugeblock.testing, and words of its diagnosis."""
+"""What a kernel of a layer does wrong in tests of gaugeblock.testing, and words of its diagnosis, or others behind a |."""
 
 MISTAKES = {
     "nibbles": "nibbles of gate and up exchanged",
@@ -8,7 +8,7 @@ MISTAKES = {
     "relu": "ReLU in place of SiLU",
     "column": "intermediate: those of the previous column",
     "output": "output: multiplied by 1.01",
-    "slot": "zero",
+    "slot": "zero|left out",
     "weights": "routing weight of the next slot",
     "tokens": "input x: those of the previous token",
     "experts": "experts' ids off by 1",
@@ -20,3 +20,7 @@ MISTAKES = {
 # Those that are named in a layer of Qwen3-Next's sizes, too; there only some neighbouring tokens are looked at, and the
 # first of them has its row from outside.
 NAMED_IN_LARGE = [name for name in MISTAKES if name != "tokens"]
+
+
+def is_named(mistake, text):
+    return any(words in text for words in MISTAKES[mistake].split("|"))

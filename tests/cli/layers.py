@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 import package  # noqa: F401, the package's folder
-from layer_mistakes import MISTAKES, NAMED_IN_LARGE  # noqa: F401
+from layer_mistakes import MISTAKES, NAMED_IN_LARGE, is_named  # noqa: F401
 from gaugeblock import Fixture, bf16_to_float32, float32_to_bf16
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)

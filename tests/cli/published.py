@@ -120,7 +120,7 @@ def declaration(layout):
         return {"quant_method": "mxfp4",
                 "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]}
     if layout == "modelopt-mxfp8":
-        return {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]}
+        return {"quant_method": "modelopt", "quant_algo": "MXFP8", "group_size": 32, "ignore": ["lm_head"]}
     if layout == "fp8-128x128":
         return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
     if layout == "mxfp8-1x32":

@@ -117,6 +117,37 @@ def test_slow():
         expect((slow["copies"] == 1) == bool(hot), f"{slow['copies']} copies, hot {hot}")
 
 
+def test_ranks():
+    """dispatch and combine: bytes are those of all rows, and the time beside them that of a copy."""
+    common = "--shape", "16,4,256", "--ranks", 3, "--tokens", 7, "--routing", "holes"
+    for operator, kind, width, kernels in (("dispatch", ("--recipe", "fp8g128.deepseek/1"), 256 + 2 * 4, []),
+                                           ("dispatch", (), 256 * 2, ["dispatch-right", "dispatch-stale", "dispatch-lost"]),
+                                           ("combine", (), 256 * 2, ["combine-right", "combine-stale", "combine-both"])):
+        file = path("ranks.h5")
+        if os.path.exists(file):
+            os.remove(file)
+        run("make", file, "--operator", operator, *common, *kind)
+        with h5py.File(file) as fixture:
+            rows = int(fixture.attrs["rows"])
+        record, done = bench(file, "--kernel", f"cpu/{operator}", "--plot", path("ranks.svg"))
+        (case,), (t,) = record["cases"], [one["timing"] for one in record["cases"]]
+        expect(case["verdict"] == "PASS" and "read_us" not in t and t["weights"] == 0, str(t))
+        near(t["bytes"], rows * width, f"{operator}: bytes of {rows} rows")
+        near(t["ceiling_share"], t["copy_us"]["median"] / t["us"]["median"], "share of the copy")
+        near(t["gb_per_s"], t["bytes"] / t["us"]["median"] / 1e3, "GB/s")
+        for name in "us", "copy_us", "large_copy_gb_per_s":
+            expect(len(t[name]["samples"]) == SAMPLES and min(t[name]["samples"]) > 0, f"{name}: {t[name]}")
+        texts = " ".join(xml.etree.ElementTree.parse(path("ranks.svg")).getroot().itertext())
+        expect("copy of as many bytes" in texts and "copy, us" in done.stdout, texts)
+        if kernels:
+            named_kernels = [word for name in kernels for word in ("--kernel", name)]
+            record, done = bench(file, "--hot", "--subject", os.environ["RANKS"], *named_kernels, code=6)
+            timed = {case["subject"]["name"] for case in record["cases"] if "timing" in case}
+            expect(timed == {kernels[0]}, f"{operator}: a wrong kernel has a time: {timed}")
+        record, done = bench(file, "--subject", os.environ["ONE_RANK"], "--kernel", f"{operator}-right", code=3)
+        expect("one process a rank are not timed" in done.stdout, done.stdout)
+
+
 def test_made():
     """A problem of bench's own: what make makes, and gone when all passed."""
     folder = path("made")
@@ -159,11 +190,11 @@ def test_usage():
         expect(said in line, f"{words}: {line}")
     run("make", path("quantiser.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1")
     expect("problem of quantise;" in refused("bench", path("quantiser.h5")), "a problem of a quantiser")
-    run("make", path("ranks.h5"), "--operator", "dispatch", "--shape", "8,2,128", "--tokens", 4)
-    expect("problem of dispatch;" in refused("bench", path("ranks.h5")), "a problem over ranks")
+    run("make", path("sent.h5"), "--operator", "dispatch", "--shape", "8,2,128", "--tokens", 4)
+    expect("the tokens of all ranks" in refused("bench", path("sent.h5"), "--batches", 4), "a batch of a problem over ranks")
     record, _ = bench(file, "--kernel", "none/*", code=3)
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 
 
-for test in test_record, test_wrong, test_slow, test_made, test_usage:
+for test in test_record, test_wrong, test_slow, test_ranks, test_made, test_usage:
     test()

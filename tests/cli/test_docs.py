@@ -9,6 +9,7 @@ says what else there is to do with it:
     <!-- not run: REASON -->                     it is skipped, by name
     <!-- run instead: COMMAND; since REASON -->  COMMAND is run in its place
     <!-- tested: FILE ... -->                    a test of its own runs it
+    <!-- long: FILE ... -->                      it takes long: test_docs.py all runs it, or with its document named; FILE runs the like
     <!-- file: NAME -->                          it is what the reader saves as NAME
     <!-- prints -->                              what the commands before print has it; `...` stands for anything, numbers agree
                                                  within 1 % (the last digits of truth are the BLAS's, and expf is the C
@@ -22,7 +23,9 @@ import subprocess
 import sys
 
 from blocks import blocks, run_commands
-from program import PROGRAM, SOURCE, expect, path
+from program import ALL, PROGRAM, SOURCE, expect, path
+
+LONG = bool(sys.argv[1:])  # whether what is marked as long is run
 
 # What a test cannot do as printed: such a line needs one of the comments above.
 NEVER = "apt-get docker git make sudo".split()
@@ -100,14 +103,15 @@ def follow(document, environment):
             kind != "loose",
             f"{here}: say above it what runs it: <!-- file: NAME -->, tested: or not run: (tests/cli/test_docs.py)",
         )
-        if kind in ("not run", "tested"):
+        if kind in ("not run", "tested") or (kind == "long" and not LONG):
             skipped.append(f"{here}: {block.marker}")
+            output = None if kind == "long" else output
         elif kind == "file":
             with open(os.path.join(folder, block.value()), "w") as stream:
                 stream.write(block.text)
-        elif kind == "prints":
+        elif kind == "prints" and output is not None:
             expect(printed(block.text, output), f"{here}: the commands before print no such thing, but\n{output}")
-        elif kind in ("run", "run instead"):
+        elif kind in ("run", "run instead", "long"):
             commands = [block.value().rpartition("; since ")[0]] if kind == "run instead" else block.commands()
             blank = re.search(r"(?<![\w$])[A-Z]{3,}(?:_[A-Z]+)*\b(?!=)", " ".join(commands))
             if blank:
@@ -137,7 +141,7 @@ def main():
     ):
         expect(printed(expected, output) == same, f"{expected!r} in {output!r}")
     environment = installed()
-    documents = sys.argv[1:] or ["README.md"] + sorted(
+    documents = sys.argv[1:] if not ALL and LONG else ["README.md"] + sorted(
         f"docs/{os.path.basename(name)}" for name in glob.glob(f"{SOURCE}/docs/*.md")
     )
     total = 0
@@ -146,7 +150,7 @@ def main():
         total += ran
         for line in [f"{document}: {ran} commands"] * bool(ran) + [f"skipped: {line}" for line in skipped]:
             print(line)
-    expect(sys.argv[1:] or total >= 20, f"only {total} commands were found")
+    expect((LONG and not ALL) or total >= 20, f"only {total} commands were found")
 
 
 main()

@@ -116,6 +116,33 @@ for model, router, groups, kept, scale in (
     if ALL or model == "kimi_k2":
         run("verify", path("deep.h5"))
 
+# DeepSeek-V2: softmax, groups by their largest score; "greedy" has no groups, whatever else is said.
+def deepseek_v2(**changes):
+    checkpoint = deepseek(**{"model_type": "deepseek_v2", "norm_topk_prob": False, "scoring_func": "softmax",
+                             "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0, **changes})
+    return checkpoint.write("v2")
+
+
+for method, kept, router in (("group_limited_greedy", 2, "transformers.deepseek-v2/1;groups=4;kept=2"),
+                             ("greedy", 4, "transformers.deepseek-v2/1;groups=1;kept=1"),
+                             (None, 4, "transformers.deepseek-v2/1;groups=1;kept=1")):
+    run("import", deepseek_v2(topk_method=method), path("deep.h5"), "--layers", 1, "--tokens", 32)
+    with h5py.File(path("deep.h5")) as f:
+        expect(f.attrs["router"].decode() == router, f"{method}: {f.attrs['router']}")
+        layer = f["layers/0"]
+        score = np.exp(widen(layer["x"][()]) @ widen(layer["router/weight"][()]).T)
+        score /= score.sum(axis=1, keepdims=True)
+        grouped = score.reshape(32, 4, -1)
+        best = np.argsort(-grouped.max(axis=2), axis=1)[:, :kept]
+        masked = np.full_like(grouped, -1.0)
+        np.put_along_axis(masked, best[..., None], np.take_along_axis(grouped, best[..., None], 1), 1)
+        ids = layer["routing/ids"][()]
+        expect((np.sort(ids, axis=1) == np.sort(np.argsort(-masked.reshape(32, -1), axis=1)[:, :4], axis=1)).all(), method)
+        expect(np.allclose(layer["truth/routing_weights"][()], 16 * np.take_along_axis(score, ids, 1), rtol=1e-6), method)
+for change, words in (({"norm_topk_prob": True}, ["norm_topk_prob", "is true"]), ({"scoring_func": "sigmoid"}, ["scoring_func", "'sigmoid'"]),
+                      ({"topk_method": "noaux_tc"}, ["topk_method", "'noaux_tc'"])):
+    refused(deepseek_v2(**change), "config.json", *words)
+
 # A range without experts, and one that goes around them.
 refused(path("kimi_k2"), "--layers 0-0", "no experts", options=["--layers", 0])
 run("import", path("kimi_k2"), path("deep.h5"), "--layers", "0-1", "--tokens", 2)

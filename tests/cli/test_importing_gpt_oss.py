@@ -79,6 +79,27 @@ run("verify", path("oss.h5"))
 run("verify", path("oss.h5"), "--kernel", "cpu/route", "--expect", "1")
 run("verify", path("oss.h5"), "--kernel", "cpu/mxfp4-*")
 
+# The same values in bf16: rows in turns, or columns.
+def in_bf16(columns):
+    checkpoint = Published(OSS)
+    del checkpoint.config["quantization_config"]
+    for n in range(LAYERS):
+        for part in ("gate_up_proj", "down_proj"):
+            name = f"model.layers.{n}.mlp.experts.{part}"
+            blocks, scales = (checkpoint.tensors.pop(f"{name}_{suffix}")[1] for suffix in ("blocks", "scales"))
+            bits = bf16(values(blocks.reshape(*blocks.shape[:2], -1), scales))  # exact
+            checkpoint.tensors[name] = ["BF16", np.ascontiguousarray(bits.swapaxes(1, 2)) if columns else bits]
+    return checkpoint
+
+
+with h5py.File(path("oss.h5")) as f:
+    coded = {part: bf16(values(f[f"layers/1/{part}/codes"][()], f[f"layers/1/{part}/scales"][()])) for part in ("gate_up", "down")}
+for columns in (True, False):
+    run("import", in_bf16(columns).write("bf16"), path("bf16.h5"), "--format", "bf16", "--layers", 1, "--tokens", 2)
+    with h5py.File(path("bf16.h5")) as f:
+        for part, bits in coded.items():
+            expect((f[f"layers/0/{part}/codes"][()] == bits).all(), f"{part} in bf16, columns {columns}")
+
 # The documented hash covers biases and activation.
 with open(path("hash.py"), "w") as stream:
     stream.write(block("fixtures.md", "python"))

@@ -318,6 +318,10 @@ def check_sound():
         one, text = inspect(copy(layout).write("sound-" + layout))
         expect(text.startswith("SOUND") and one["layout"] == layout and len(one["matrices"]) == LAYERS * EXPERTS * 3,
                f"{layout}: {text}")
+    # Every other weight pruned: zeros have no sign.
+    pruned = copy("fp8-128x128")
+    pruned.change("weight", lambda codes: codes * (np.arange(codes.shape[-1]) % 2).astype(np.uint8))
+    inspect(pruned.write("pruned"), "--layers", 1)
     # A layer that config.json leaves out, weights that alone are quantised, and scales that no one reads.
     edited = Edited("nvfp4-pack-quantized")
     not_quantised(edited)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls of one Python function share, and how they may end: buffers written again in every call, and sys.exit()."""
+"""What calls of Python functions share, and how they may end: buffers written again in every call, names of files, and
+sys.exit()."""
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ os.environ["GAUGEBLOCK_PREFIX"] = path("prefix")
 sys.path.insert(0, os.path.join(SOURCE, "python"))
 import gaugeblock  # noqa: E402
 from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16  # noqa: E402
+from gaugeblock.verify import _end  # noqa: E402
 
 buffers, calls = {}, []
 
@@ -88,5 +90,31 @@ for function, verdict, words in ((raises(Speechless), Verdict.CRASH, "Speechless
     expect(report.verdict is verdict and words in str(report), str(report))
 report = gaugeblock.verify(leaves, fixture)
 expect(report.verdict is Verdict.CRASH and "SystemExit at test_python_calls.py" in str(report), str(report))
+
+# Two functions whose names are one in a path have files of their own; what is guarded and does not end is ended.
+report = gaugeblock.verify({"a b": moe, "a/b": lambda layer: moe(layer)[0] ^ 0x4000}, fixture, keep=path("both"))
+expect([case.verdict for case in report.cases] == [Verdict.PASS, Verdict.FAIL] and len(os.listdir(path("both"))) == 2, str(report))
+
+
+class Stubborn:
+    """A guard that has not ended when it was waited for."""
+
+    def __init__(self):
+        self.stdin, self.done = self, []
+
+    def close(self):
+        self.done.append("closed")
+
+    def wait(self, seconds):
+        self.done.append(seconds)
+        raise subprocess.TimeoutExpired("guard", seconds)
+
+    def kill(self):
+        self.done.append("killed")
+
+
+guard = Stubborn()
+_end(guard)
+expect(guard.done == ["closed", 10, "killed"], str(guard.done))
 
 expect(gaugeblock.__version__.count(".") == 2 and not hasattr(gaugeblock, "no_such_name"), "names of the module")

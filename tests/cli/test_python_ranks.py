@@ -13,6 +13,17 @@ subprocess.run(
 )
 os.environ["GAUGEBLOCK_PREFIX"] = path("prefix")
 sys.path.insert(0, os.path.join(SOURCE, "python"))
+# What a process of MPI starts by this package runs by itself.
+os.makedirs(path("fake/bin"))
+with open(path("fake/bin/gaugeblock"), "w", encoding="utf-8") as script:
+    script.write("#!/bin/sh\nenv\n")
+os.chmod(path("fake/bin/gaugeblock"), 0o755)
+launched = {"OMPI_COMM_WORLD_SIZE": "2", "PMI_SIZE": "2", "PMIX_RANK": "0"}
+seen = subprocess.run([sys.executable, "-c", "from gaugeblock import native; print(native.run('verify').stdout)"], check=True,
+                      capture_output=True, text=True, env={**os.environ, **launched, "GAUGEBLOCK_PREFIX": path("fake"),
+                                                           "PYTHONPATH": sys.path[0]}).stdout.splitlines()
+expect("GAUGEBLOCK_PREFIX=" + path("fake") in seen and not [line for line in seen if line.split("=")[0] in launched], str(seen))
+
 import gaugeblock  # noqa: E402
 from gaugeblock import Verdict, native  # noqa: E402
 

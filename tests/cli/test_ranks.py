@@ -228,7 +228,7 @@ COMBINE = {
     "both": (1, "weights are applied on both sides"),
     "neither": (1, "weights are applied on neither side"),
     "other": (1, "rank 0, token 1: one of its rows is row 95, of rank 0, token 5, slot 1"),
-    "stale": (6, "element 0 of output (rank 0, token 0)"),
+    "stale": (6, "element 3071 of output (rank 3, token 7)"),
     "narrow": (1, "exceed the error bound of receiver accumulation; worst at rank"),
     "sender": (1, "rows are added up at the sender"),
     "overflow": (1, "wrote outside a buffer: beside output"),

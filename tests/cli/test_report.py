@@ -2,6 +2,7 @@
 """gaugeblock report: one page that needs nothing else, with the figures of its results. With `browser`: headless
 Chromium opens it at 1280 and 390 pixels without errors or horizontal scroll, and its tables sort."""
 import csv
+import glob
 import html.parser
 import json
 import os
@@ -65,9 +66,10 @@ run("study", "drift", "--shape", "8,2,256,128", "--layers", "26", "--tokens", "4
 run("verify", small(), "-o", path("record.json"))
 with open(path("strange.json"), "w") as stream:
     json.dump({"schema": "gaugeblock<b>&", "verdict": "PASS", "a": {"list": [{"k": "<i>", "n": 1.5}, {"m": {"x": None}}]}}, stream)
-bench = os.path.join(SOURCE, "docs/results/2026-11-22-h200-bench-silu-mul-quantise.json")
+bench = os.path.join(SOURCE, "docs/results/2026-11-23-h200-bench-silu-mul-quantise.json")
+ranks, = glob.glob(os.path.join(SOURCE, "docs/results/*-accuracy-ranks.json"))
 page = path("report.html")
-run("report", path("drift.h5"), path("deep.h5"), path("record.json"), bench, path("strange.json"), "-o", page,
+run("report", path("drift.h5"), path("deep.h5"), path("record.json"), bench, ranks, path("strange.json"), "-o", page,
     "--title", "<script>alert(1)</script> & more")
 with open(page) as stream:
     text = stream.read()
@@ -175,9 +177,28 @@ def check_charts():
         expect(abs(float(value) - 100 * count / 16) < 1e-3 * max(1, float(value)), f"{one}, layer {layer}: {value} %")
 
 
+def check_ranks():
+    """Charts of sums over ranks: every error of a random placement, beside that of one rank whose slots stay FP32."""
+    with open(ranks) as stream:
+        fixtures = json.load(stream)["fixtures"]
+    keys = {"at the receiver": "receiver", "at the sender": "sender", "at the sender and its node": "node"}
+    for fixture in fixtures:
+        for figure, words in (("relative_l2_fp32", "FP32"), ("relative_l2_bf16", "bf16")):
+            caption = f"{fixture['source']}: error of the output in {words}"
+            found = [re.fullmatch(r"(.*), (\d+): (.*)", tip).groups()
+                     for tip in re.findall("<title>(.*?)</title>", text.split(f"<figcaption>{caption}</figcaption>")[1].split("</figure>")[0])]
+            wanted = {(case["accumulation"], case["ranks"]): case[figure] for case in fixture["cases"]
+                      if case["placement"] == "random" or case["ranks"] == 1}
+            expect(len(found) == len(wanted) * 4 // 3 and len(wanted) >= 21, f"{caption}: {len(found)} points")
+            for name, count, value in found:
+                of = wanted[keys[name], int(count)] if name in keys else fixture["one_rank_fp32_slots"][figure]
+                expect(float(value) == float(f"{of:.4g}"), f"{caption}: {name}, {count} ranks: {value}, not {of}")
+
+
 check_tables("original")
 check_tables("quantised")
 check_charts()
+check_ranks()
 words = " ".join("".join(parsed.words).split())
 best = min((float(r["value"]), name) for (truth, name), r in rows.items() if truth == "quantised")
 expect(f"Closest to float64 with the quantised weights: {best[1]} . Relative L2 error of its residual stream after the last layer: "
@@ -185,7 +206,9 @@ expect(f"Closest to float64 with the quantised weights: {best[1]} . Relative L2 
        in words.replace(best[1] + ".", best[1] + " ."), words[:2000])
 expect("of 16 tokens" in words and re.search(r"for 0 by bf16.fma32 +and \d+ by mxfp4.fma32", words), "changed experts")
 expect("Verdict PASS" in words and any("cases" in caption for caption in tables), str(list(tables)))
-expect(tables["shapes 0: kernels"][1][:2] == ["by table, 1 x 768", "6.73"], str(tables["shapes 0: kernels"]))
+with open(bench) as stream:
+    first = json.load(stream)["shapes"][0]["kernels"][0]
+expect(tables["shapes 0: kernels"][1][:2] == [first["kernel"], str(first["us"])], str(tables["shapes 0: kernels"]))
 expect(text.count("<figure>") >= 16 and text.count("<title>") > 500, "charts")
 shown = words + " ".join(cell for table in parsed.tables for row in table["rows"] for cell in row)
 expect(not {"nan", "-nan", "inf", "(nan"} & set(re.split(r"[\s,]+", shown.lower())), "what is undefined is left out")

@@ -27,7 +27,7 @@ for model in sys.argv[1:] or ["tiny-qwen3-moe"]:
         run("make", layer, "--model", model, "--format", form, "--data", data, "--routing", routing,
             "--tokens", there["tokens"], "--generated")
         judged = record(layer, "--kernel", f"cpu/{form}-layer", "--batch", ",".join(there["batches"]))
-        here = records.hashes(judged)[layer]["batches"]
+        here = records.hashes(judged)[os.path.basename(layer)]["batches"]
         expect(here.keys() == there["batches"].keys(), f"{name}: batches {list(here)} here")
         for batch, found in here.items():
             expect(found == there["batches"][batch], f"{name}, batch {batch}: {found} here, not the GPU's of {commit}")

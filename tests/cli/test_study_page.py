@@ -19,6 +19,9 @@ run("study", "drift", "--shape", SHAPES[0], "--shape", SHAPES[1], "--layers", "4
 run("report", path("study.h5"), "-o", path("study.html"))
 with open(path("study.html")) as stream:
     page = stream.read()
+for tag in sorted(set(re.findall(r"</(\w+)>", page))):
+    begun, ended = len(re.findall(rf"<{tag}(?:\s[^>]*[^/])?>", page)), page.count(f"</{tag}>")
+    expect(begun == ended, f"{begun} <{tag}> and {ended} </{tag}>")
 answers = [html.unescape(re.sub(r"<[^>]+>", "", one)) for one in re.findall(r'(?s)<ul class="answers">(.*?)</ul>', page)]
 expect(len(answers) == len(SHAPES), f"{len(answers)} lists of answers for {len(SHAPES)} cases")
 

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """gaugeblock.testing in numpy: what is right passes, what is wrong fails with its name, and what is no input is refused."""
+import dataclasses
 import os
 import re
 import sys
 
 import numpy as np
 
-from layers import MISTAKES, arrays, kernel
+from layers import MISTAKES, arrays, is_named, kernel
 from program import ALL, expect, path, run
 
 import gaugeblock
+from gaugeblock import testing
 from gaugeblock import Verdict, bf16_to_float32, float32_to_bf16
 from gaugeblock.testing import assert_combined, assert_moe_close, assert_quantised, assert_routed, limits
 
@@ -50,9 +52,15 @@ assert_moe_close(float32_to_bf16(y), **a.arguments(gate="cosine-0.99"))
 
 # Each mistake by its name.
 for mistake in MISTAKES if ALL else ("output",):
-    text = fails(assert_moe_close, kernel(a, mistake), **a.arguments(), says=MISTAKES[mistake], quick=True)
+    text = fails(assert_moe_close, kernel(a, mistake), **a.arguments(), says="diagnosis", quick=True)
+    expect(is_named(mistake, text), f"{mistake}: {text}")
     expect(text.startswith("\nFAIL  output  ") and ("\n  worst      layer 0, token " in text or "aggregate" in text), text)
     expect('save="failing.h5"' in text and "verify problem" not in text, text)
+# Of a large problem only the experts that tokens have are looked at: those beside them when nothing else explains.
+whole, testing.WHOLE_BYTES = testing.WHOLE_BYTES, 0
+kept_from = dataclasses.replace(a, ids=np.where(a.ids == 1, -1, a.ids))
+fails(assert_moe_close, kernel(kept_from, "experts"), **kept_from.arguments(), says=MISTAKES["experts"], quick=True)
+testing.WHOLE_BYTES = whole
 fails(assert_moe_close, np.zeros_like(y), **a.arguments(), says="bound exceeded")
 fails(assert_moe_close, np.full_like(y, np.nan), **a.arguments(), says="bound exceeded")
 b = arrays(gaugeblock.make(path("one.h5"), shape=(8, 2, 128, 64), tokens=16, format="nvfp4"))
@@ -143,6 +151,14 @@ z = x @ router.T
 best = np.argsort(-z, axis=1)[:, :4]
 top = np.exp(np.take_along_axis(z, best, axis=1) - z.max(axis=1, keepdims=True))
 assert_routed(best, top / top.sum(axis=1, keepdims=True), recipe="gaugeblock.renormalised/1", x=x, router=router)
+bias = np.linspace(0.5, -0.5, 16, dtype=np.float32)  # of the choice alone
+sigmoid = 1 / (1 + np.exp(-logits.astype(np.float64)))
+chosen = np.argsort(-(sigmoid + bias), axis=1)[:, :4]
+weights = np.take_along_axis(sigmoid, chosen, axis=1)
+weights = (weights / weights.sum(axis=1, keepdims=True) * 2.827).astype(np.float32)
+assert_routed(chosen, weights, recipe="moonshotai.kimi-k2/1", logits=logits, bias=bias)
+fails(assert_routed, chosen, weights, recipe="moonshotai.kimi-k2/1", logits=logits, bias=-bias, says="wrong", quick=True)
+refuses(assert_routed, chosen, weights, recipe="moonshotai.kimi-k2/1", logits=logits, bias=bias[1:], says="bias is float32 [15]: give float32")
 refuses(assert_routed, best, top, recipe="none/1", x=x, router=router, says="is unknown; gaugeblock list routers")
 refuses(assert_routed, best, top, recipe="gaugeblock.softmax/1", says="give logits, or x and router")
 
@@ -181,6 +197,13 @@ assert_quantised(codes, scales, values, recipe="mxfp8.floor/1")
 assert_quantised(codes, scales, values, recipe=["mxfp8.rceil/1", "mxfp8.floor/1"])
 fails(assert_quantised, codes, scales, values, recipe="mxfp8.rceil/1", says="recipe", quick=True)
 fails(assert_quantised, codes ^ np.uint8(1), scales, values, recipe="mxfp8.floor/1", says="codes differ: 2048 of 2048")
+text = fails(assert_quantised, codes ^ np.uint8(1), scales, values, recipe="mxfp8.floor/1", save=path("codes.h5"), quick=True)
+run(*re.search(r"^  reproduce  gaugeblock (.*)$", text, re.M)[1].split(), code=1)
+large = np.full(values.shape, 0x4200, np.uint16)  # 32, which silu leaves as it is
+gated = np.concatenate([large, float32_to_bf16(bf16_to_float32(values) / 32)], axis=1)
+for form in ("exact", "divide", "reciprocal"):
+    assert_quantised(codes, scales, gated, recipe="mxfp8.floor/1", silu=form, activated="bf16", product="bf16" if form == "exact" else "fp32")
+assert_quantised(codes, scales.T, values, recipe="mxfp8.floor/1", layout="transposed")
 swizzled = np.zeros((128, 4), np.uint8)
 swizzled[:32, :2] = scales
 swizzled = swizzled.reshape(4, 32, 4).transpose(1, 0, 2)

@@ -87,7 +87,7 @@ for mistake in layers.NAMED_IN_LARGE if ALL else ("slot", "output"):
         sys.exit(f"{mistake}: passes")
     except AssertionError as failure:
         named.append(mistake)
-        expect(layers.MISTAKES[mistake] in str(failure), f"{mistake}: {failure}")
+        expect(layers.is_named(mistake, str(failure)), f"{mistake}: {failure}")
 if ALL:
     print(f"float64 truth in torch {spent:.2f} s of processors, assert_moe_close {asserted:.2f} s; {len(named)} mistakes named")
     expect(asserted <= 2 * spent, f"assert_moe_close takes {asserted:.2f} s, truth {spent:.2f} s")

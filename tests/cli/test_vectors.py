@@ -66,12 +66,14 @@ def safetensors(arrays):
     return struct.pack("<Q", len(text)) + text + data
 
 
-def write(codes, scales, **more):
+def write(codes, scales, only_hdf5=False, **more):
     """The same outputs in files of each kind: arguments of identify."""
     arrays = {"codes": codes, "scales": scales, **more}
     with h5py.File(path("outputs.h5"), "w") as f:
         for name, array in arrays.items():
             f[name] = array
+    if only_hdf5:
+        return [[path("outputs.h5")]]
     with open(path("outputs.safetensors"), "wb") as stream:
         stream.write(safetensors(arrays))
     np.save(path("codes.npy"), codes)
@@ -152,6 +154,10 @@ for number, shape in ((2, None), (7, "-1 1 16"), (7, "+1 1 32"), (7, "1 1"), (7,
     expect(f"line {number}: is not " in said and ("at most seven digits" if shape else "ends before it") in said, said)
 good = write(codes, scales)
 expect("codes" in refused("identify", inputs, write(codes[:-1], scales)[0][0]), "codes")
+expect("/codes: is larger than the outputs of the vectors" in
+       refused("identify", inputs, write(np.zeros(64 * codes.size, np.uint8), scales)[0][0]), "many codes")
+expect("/scales: has an element type that is not read" in
+       refused("identify", inputs, write(codes, scales.astype(np.complex64), only_hdf5=True)[0][0]), "complex scales")
 expect("float32" in refused("identify", committed("e4m3-1x128-fp32"), write(fp8, fp32)[0][0]), "FP32")
 write(codes, scales)
 expect("--scales" in refused("identify", inputs, path("codes.npy")) + "--scales", "npy alone")
@@ -167,6 +173,7 @@ refused("identify", inputs)
 refused("identify", inputs, path("outputs.h5"), path("outputs.h5"))
 refused("vectors")
 refused("vectors", path("no/such/folder"))
+expect("the folder's name is too long" in refused("vectors", path("vectors") + "/." * 2040), "a name of more than 4096 characters")
 refused("vectors", path("vectors"), "bf16.rne/1")
 with open(inputs) as stream:
     text = stream.read()

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preloaded, it stands for memory that is short: the first allocation fails that the Nth place in code of gaugeblock
- * asks for, in every process, where N is GAUGEBLOCK_FAULT_MEMORY; what libraries ask for does not. How many places have
- * asked is printed on standard error where N is 0.
+ * asks for, in every process, where N is GAUGEBLOCK_FAULT_MEMORY; what libraries ask for does not, those within the
+ * program included, whose code begins at address GAUGEBLOCK_FAULT_CODE of its file. How many places have asked is
+ * printed on standard error where N is 0.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,6 +32,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* The program, whose name here is empty, and its library. */
 static int add_object(struct dl_phdr_info *object, size_t bytes, void *unused)
 {
+    const char *foreign = getenv("GAUGEBLOCK_FAULT_CODE");
+    const uintptr_t end = foreign ? strtoul(foreign, NULL, 16) : UINTPTR_MAX;
     (void)bytes, (void)unused;
     if (object->dlpi_name[0] && !strstr(object->dlpi_name, "libgaugeblock.so"))
         return 0;
@@ -39,6 +42,8 @@ static int add_object(struct dl_phdr_info *object, size_t bytes, void *unused)
         if (p->p_type == PT_LOAD && p->p_flags & PF_X) {
             code[segments].from = object->dlpi_addr + p->p_vaddr;
             code[segments].to = code[segments].from + p->p_memsz;
+            if (!object->dlpi_name[0] && code[segments].to - object->dlpi_addr > end)
+                code[segments].to = object->dlpi_addr + end;
             segments++;
         }
     }

@@ -240,7 +240,7 @@ static float output_of(const struct combining *c, uint32_t token, uint32_t h)
     return y;
 }
 
-/* The first output is that of the call before. */
+/* The output is that of the call before. */
 static void keep_output(float *output)
 {
     static float kept;
@@ -269,7 +269,7 @@ static enum gb_status combine(const struct gb_arguments *a, enum mistake mistake
         for (uint32_t h = 0; h < x->hidden; h++)
             output[(size_t)token * x->hidden + h] = output_of(&c, token, h);
     if (mistake == KEPT_ROW)
-        keep_output(output);
+        keep_output(output + (size_t)x->ranks * x->tokens * x->hidden - 1);
     if (mistake == PAST_END)
         output[(size_t)x->ranks * x->tokens * x->hidden] = 0.0f;
     free(routes);

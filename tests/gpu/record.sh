@@ -4,7 +4,8 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
 # step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, kernels, stale, python, ranks, models or sanitizer
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, ranks,
+#                                              models or sanitizer
 # The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
 # installed into a folder of its own.
 set -u
@@ -15,7 +16,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify kernels stale python ranks models sanitizer}
+groups=${*:-times functions verify weighed kernels stale python ranks models sanitizer}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -26,6 +27,7 @@ data=$here/fixtures/data/tiny-qwen3-moe
 commit=$(sed -n 's/.*"\(.*\)".*/\1/p' "$build/harness/gb_commit.h")
 today=$(date -u +%Y-%m-%d)
 cd "$work" || exit 1 # so that records name files, and no folder of this machine
+export OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 # groups run side by side: a thread that waits leaves its core
 
 # step NAME COMMAND...: runs it, keeps its output, remembers a failure.
 step() {
@@ -46,6 +48,11 @@ record() {
     to=$out/$1.json
     step "$@"
     mv "$out/$1.log" "$to"
+}
+
+# "2 x NVIDIA H200"
+devices_named() {
+    nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /'
 }
 
 group_times() {
@@ -101,12 +108,16 @@ group_verify() {
         --generated
     step verify-activations "$program" verify activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 222 \
         -o "$out/verify-activations.json"
+}
+
+# Where the routing weight is applied to the input.
+group_weighed() {
     for format in nvfp4 mxfp8 bf16; do
         for kind in gaussian edge; do
             make_fixture llama-4-$format-$kind.h5 --model llama-4-scout --format $format --data $kind --tokens 32 --generated
         done
         step verify-weighed-input-$format "$program" verify llama-4-$format-*.h5 --kernel "cuda/$format-[lgdr]*" \
-            --kernel cuda/route --batch $batches --expect 60 -o "$out/verify-weighed-input-$format.json"
+            --kernel cuda/route --batch 1,2,3,8,32 --expect 60 -o "$out/verify-weighed-input-$format.json"
     done
 }
 
@@ -152,7 +163,7 @@ group_python() {
         step install cmake --install "$build" --prefix "$GAUGEBLOCK_PREFIX"
     fi
     record h200-testing-triton env GAUGEBLOCK_PREFIX="$GAUGEBLOCK_PREFIX" PYTHONPATH="$here/python:${PYTHONPATH:-}" \
-        python3 "$here/tests/gpu/testing_triton.py"
+        python3 "$here/tests/gpu/testing_triton.py" --date "$today" --commit "$commit"
 }
 
 # Dispatch and combine. Several devices are timed where there are several; on one, ranks take turns.
@@ -176,11 +187,20 @@ group_ranks() {
         step "sanitizer-$tool-ranks" env CUDA_VISIBLE_DEVICES=0 compute-sanitizer --tool $tool --error-exitcode 9 \
             "$tests/test_ranks" once
     done
+    {
+        echo "test_ranks (check, late, replay 10000), tests/gpu/record.sh, $(devices_named), $today, commit $commit"
+        cat "$out/ranks.log"
+        echo "compute-sanitizer on test_ranks once, on one of them"
+        cat "$out"/sanitizer-*-ranks.log
+    } > "$out/h200-ranks.txt"
 }
 
 group_models() {
-    step models sh "$here/tests/gpu/record_models.sh" "$build" "$out" tiny-qwen3-moe olmoe-1b-7b qwen3-30b-a3b \
-        qwen3-next-80b-a3b gpt-oss-120b mixtral-8x7b deepseek-v3 kimi-k2
+    for some in "tiny-qwen3-moe olmoe-1b-7b mixtral-8x7b" "qwen3-30b-a3b deepseek-v3" "qwen3-next-80b-a3b gpt-oss-120b" kimi-k2; do
+        # shellcheck disable=SC2086
+        step "models-${some%% *}" sh "$here/tests/gpu/record_models.sh" "$build" "$out" $some &
+    done
+    wait
     record h200-models python3 "$here/tests/records.py" hashes "$out"/models-*.json
 }
 
@@ -224,8 +244,7 @@ group_sanitizer() {
     wait
     {
         echo "compute-sanitizer on the workers of cuda kernels and on bench_mma16 once, each step NAME = TOOL-FIXTURE-KERNEL," \
-            "tests/gpu/record.sh, $("$program" list devices | sed -n 's/.*\(NVIDIA [A-Z0-9]*\).*/\1/p' | head -n 1)," \
-            "$today, commit $commit"
+            "tests/gpu/record.sh, $(devices_named), $today, commit $commit"
         grep -Hs 'SUMMARY' "$out"/sanitizer-*.log "$out"/sanitizer-*.err | sed 's|.*/\(sanitizer-[^:]*\)\.[a-z]*:=* *|\1: |'
     } > "$out/h200-sanitizer.txt"
 }
@@ -235,7 +254,7 @@ case " $groups " in *" times "*) group_times ;; esac
 for group in $groups; do
     case $group in
     times) ;;
-    functions | verify | kernels | stale | python | ranks | models | sanitizer)
+    functions | verify | weighed | kernels | stale | python | ranks | models | sanitizer)
         mkdir "$work/$group"
         case $group in
         ranks) devices=${CUDA_VISIBLE_DEVICES:-} ;;

@@ -4,6 +4,7 @@
  * changed is not: a change that the vectors do not show must change nothing on a sweep of its whole domain either.
  */
 #include "tests/support/check.h"
+#include "tests/support/kept_explanation.h"
 
 #include "fixtures/vectors.h"
 #include "harness/judge/identification.h"
@@ -308,6 +309,29 @@ static void a_changed_rule_is_seen(void **state)
     assert_int_equal(tally.holes, 0);
 }
 
+/* To which values each rule is changed, and in how many recipes: tests/harness/kept has it. */
+static void keep_changes(const struct rule_change *change, size_t changes)
+{
+    enum { MOST = 256 };
+    const struct rule_change *kind[MOST];
+    size_t kinds = 0, of[MOST] = {0};
+    for (size_t c = 0; c < changes; c++) {
+        size_t k = 0;
+        while (k < kinds && (strcmp(kind[k]->rule, change[c].rule) || strcmp(kind[k]->to, change[c].to)))
+            k++;
+        if (k == kinds)
+            kind[kinds++] = &change[c];
+        assert_in_range(kinds, 1, MOST - 1);
+        of[k]++;
+    }
+    for (size_t k = 0; k < kinds; k++) {
+        char line[128];
+        snprintf(line, sizeof line, "%s to %s: %zu\n", kind[k]->rule, kind[k]->to, of[k]);
+        kept_text(line);
+    }
+    expect_kept_explanations("test_identify");
+}
+
 /* A value that a recipe has of a rule, where others have another one, is among those that the rule is changed to. */
 static void values_of_recipes_are_tried(void **state)
 {
@@ -334,6 +358,7 @@ static void values_of_recipes_are_tried(void **state)
         if (differs && !tried)
             print_error("no recipe's %s is changed to %s, which one has\n", change[own].rule, change[own].from);
     }
+    keep_changes(change, changes);
     free(change);
     assert_int_equal(missing, 0);
 }

@@ -25,11 +25,11 @@ static const struct {
     enum gb_format weights, activations;
     const char *order; /* of the faulty kernel */
 } scenes[] = {
-    {{12, 256, 128, 8, 2}, {6, 128, 64, 6, 2}, GB_NVFP4, GB_BF16, GB_ORDER_FMA32},
+    {{12, 256, 128, 8, 2}, {6, 112, 80, 6, 2}, GB_NVFP4, GB_BF16, GB_ORDER_FMA32},
     {{16, 256, 128, 16, 4}, {8, 128, 64, 8, 4}, GB_MXFP8, GB_BF16, GB_ORDER_FMA32},
     {{8, 512, 128, 32, 6}, {5, 128, 64, 9, 3}, GB_BF16, GB_BF16, GB_ORDER_FMA32},
     {{6, 384, 256, 6, 2}, {4, 128, 128, 5, 2}, GB_FP8_BLOCK, GB_BF16, GB_ORDER_FMA32},
-    {{12, 256, 128, 8, 2}, {7, 128, 64, 6, 2}, GB_NVFP4, GB_NVFP4, GB_ORDER_FMA32},
+    {{12, 256, 128, 8, 2}, {7, 112, 80, 6, 2}, GB_NVFP4, GB_NVFP4, GB_ORDER_FMA32},
     {{10, 256, 128, 8, 3}, {5, 128, 64, 6, 3}, GB_MXFP8, GB_MXFP8, GB_ORDER_FMA32},
     {{8, 256, 128, 8, 2}, {4, 128, 64, 6, 2}, GB_NVFP4, GB_BF16, GB_ORDER_MMA16_SM90},
 };

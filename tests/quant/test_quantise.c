@@ -294,6 +294,30 @@ static void quotient_that_underflows(void **state)
     assert_int_equal(codes[0], 0);
 }
 
+/* Whichever scale a recipe's rule has, weights get the decoding one: the largest magnitude over what stands for it. */
+static void global_scales_decode(void **state)
+{
+    size_t count, encoding = 0;
+    const struct gb_recipe *recipes = gb_recipes(&count);
+    uint64_t random = 11;
+    (void)state;
+    for (size_t i = 0; i < count; i++) {
+        const struct gb_quantiser *q = &recipes[i].quantiser;
+        float global = NAN, amax = 0.0f;
+        if (recipes[i].format != GB_NVFP4 || q->global == GB_GLOBAL_NONE)
+            continue;
+        for (size_t n = 0; n < 1024; n++) {
+            values[n] = ldexpf((float)(random_bits(&random) >> 32) - 0x1p31f, -28);
+            amax = fmaxf(amax, fabsf(values[n]));
+        }
+        assert_int_equal(gb_quantise(&recipes[i], values, 16, 64, codes, scales, &global, NULL), GB_OK);
+        if (!(fabs((double)global * (double)q->global_largest / (double)amax - 1.0) < 0x1p-22))
+            fail_msg("%s: %a of %a", recipes[i].name, (double)global, (double)amax);
+        encoding += q->global != GB_GLOBAL_DECODE;
+    }
+    assert_true(encoding > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,6 +335,7 @@ int main(void)
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(bf16_is_rounded),
         cmocka_unit_test(quotient_that_underflows),
+        cmocka_unit_test(global_scales_decode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include "tests/support/check.h"
 
 #include <omp.h>
+#include <pthread.h>
 
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -409,20 +410,27 @@ static void test_bounds(void **state)
             }
 }
 
+/* How a layer's rows go between ranks; how many there are is left open. */
+static struct gb_exchange exchange_of_layer(const struct gb_shape *shape, uint32_t ranks, enum gb_format rows,
+                                            enum gb_accumulation accumulation, uint32_t ranks_per_node)
+{
+    return (struct gb_exchange){.size = sizeof(struct gb_exchange),
+                                .ranks = ranks,
+                                .tokens = shape->tokens / ranks,
+                                .hidden = shape->hidden,
+                                .experts = shape->experts,
+                                .top_k = shape->top_k,
+                                .input = rows,
+                                .accumulation = accumulation,
+                                .ranks_per_node = ranks_per_node};
+}
+
 /* A layer over ranks. rows: their format. */
 static void run_over_ranks(struct problem *problem, const char *order, uint32_t ranks, enum placement placement,
                            enum gb_format rows, enum gb_accumulation accumulation, float *output)
 {
     struct gb_arguments a = problem->arguments;
-    struct gb_exchange x = {.size = sizeof x,
-                            .ranks = ranks,
-                            .tokens = a.shape.tokens / ranks,
-                            .hidden = a.shape.hidden,
-                            .experts = a.shape.experts,
-                            .top_k = a.shape.top_k,
-                            .input = rows,
-                            .accumulation = accumulation,
-                            .ranks_per_node = 2};
+    struct gb_exchange x = exchange_of_layer(&a.shape, ranks, rows, accumulation, 2);
     int32_t *placed = fresh(a.shape.experts * sizeof *placed);
     uint64_t random = 11;
     struct gb_error error;
@@ -577,13 +585,374 @@ static void test_missing_buffers(void **state)
     exchange_free(&e);
 }
 
+/* Processes as threads: what each has for each. */
+struct post {
+    pthread_barrier_t barrier;
+    uint32_t count;
+    const struct gb_parcel *to[8];
+    enum gb_status status[8];
+    struct gb_error error[8];
+};
+
+static enum gb_status carry(const struct gb_processes *p, enum gb_status mine, const struct gb_parcel *to,
+                            struct gb_parcel *from, struct gb_error *error)
+{
+    struct post *post = p->context;
+    uint32_t bad = 0;
+    post->to[p->process] = to;
+    post->status[p->process] = mine;
+    post->error[p->process] = *error;
+    pthread_barrier_wait(&post->barrier);
+    while (bad < p->count && post->status[bad] == GB_OK)
+        bad++;
+    for (uint32_t q = 0; bad == p->count && q < p->count; q++) {
+        const struct gb_parcel *parcel = &post->to[q][p->process];
+        from[q] = (struct gb_parcel){malloc(parcel->size + 1), parcel->size};
+        if (parcel->size)
+            memcpy(from[q].bytes, parcel->bytes, parcel->size);
+    }
+    enum gb_status status = bad < p->count ? post->status[bad] : GB_OK;
+    if (bad < p->count)
+        *error = post->error[bad];
+    pthread_barrier_wait(&post->barrier);
+    return status;
+}
+
+/* One of them, with its ranks' part of the exchange. */
+struct process {
+    pthread_t thread;
+    struct gb_processes self;
+    struct gb_exchange asked;
+    struct gb_arguments arguments;
+    const struct gb_contract *contract; /* of a layer; otherwise NULL */
+    enum gb_status status;
+    struct gb_error error;
+};
+
+static void *run_process(void *argument)
+{
+    struct process *p = argument;
+    omp_set_num_threads(1);
+    p->status = p->contract ? gb_reference_layer_over_processes(&p->self, p->contract, &p->arguments, &p->error)
+                : p->arguments.values ? gb_reference_combine_over_processes(&p->self, &p->arguments, &p->error)
+                                      : gb_reference_dispatch_over_processes(&p->self, &p->arguments, &p->error);
+    return NULL;
+}
+
+static size_t bytes_of_scales(const struct gb_exchange *x)
+{
+    size_t codes, scales = 0;
+    if (x->quantiser.element)
+        assert_int_equal(gb_quantiser_bytes(&x->quantiser, 1, x->hidden, &codes, &scales, NULL), GB_OK);
+    return scales;
+}
+
+static size_t bytes_of_codes(const struct gb_exchange *x)
+{
+    size_t codes = x->hidden * sizeof(gb_bf16), scales;
+    if (x->quantiser.element)
+        assert_int_equal(gb_quantiser_bytes(&x->quantiser, 1, x->hidden, &codes, &scales, NULL), GB_OK);
+    return codes;
+}
+
+/* The part of e of one process, whose first row is `row`; returns how many rows its ranks have. */
+static uint32_t cut(const struct exchange *e, bool sums, struct post *post, uint32_t process, uint32_t row,
+                    struct process *p)
+{
+    const struct gb_exchange *x = &e->asked;
+    const uint32_t first = gb_processes_first(x->ranks, post->count, process),
+                   end = gb_processes_first(x->ranks, post->count, process + 1);
+    const size_t token = (size_t)first * x->tokens;
+    *p = (struct process){.self = {process, post->count, post, carry}, .asked = *x, .arguments = e->arguments};
+    p->asked.rows = 0;
+    for (size_t s = 0; s < e->tokens * x->top_k; s++)
+        p->asked.rows +=
+            e->ids[s] >= 0 && e->placed[e->ids[s]] >= (int32_t)first && e->placed[e->ids[s]] < (int32_t)end;
+    struct gb_arguments *a = &p->arguments;
+    a->exchange = &p->asked;
+    a->x += token * x->hidden;
+    a->ids += token * x->top_k;
+    a->routing_weights += token * x->top_k;
+    a->routes += row;
+    a->codes = e->codes + row * bytes_of_codes(x);
+    a->scales = e->scales + row * bytes_of_scales(x);
+    a->counts = process ? fresh(sizeof *a->counts * x->ranks * x->experts) : e->counts;
+    a->values = sums ? (const char *)e->values + row * x->hidden * (x->input == GB_FP32 ? 4 : 2) : NULL;
+    a->output = e->output + token * x->hidden;
+    return p->asked.rows;
+}
+
+/* All of them. spoil: of process 1 it changes something first; or NULL. */
+static void run_processes(struct exchange *e, bool sums, uint32_t count, void (*spoil)(struct process *),
+                          struct process *processes)
+{
+    struct post post = {.count = count};
+    uint32_t row = 0;
+    pthread_barrier_init(&post.barrier, NULL, count);
+    for (uint32_t q = 0; q < count; q++)
+        row += cut(e, sums, &post, q, row, &processes[q]);
+    assert_int_equal(row, e->asked.rows);
+    if (spoil)
+        spoil(&processes[1]);
+    for (uint32_t q = 0; q < count; q++)
+        pthread_create(&processes[q].thread, NULL, run_process, &processes[q]);
+    for (uint32_t q = 0; q < count; q++)
+        pthread_join(processes[q].thread, NULL);
+    for (uint32_t q = 0; q < count; q++) {
+        if (!spoil && processes[q].status == GB_OK && !sums)
+            assert_memory_equal(processes[q].arguments.counts, e->counts,
+                                sizeof(int32_t) * e->asked.ranks * e->asked.experts);
+        if (q)
+            free(processes[q].arguments.counts);
+    }
+    pthread_barrier_destroy(&post.barrier);
+}
+
+static void run_well(struct exchange *e, bool sums, uint32_t count, const char *what)
+{
+    struct process processes[8];
+    run_processes(e, sums, count, NULL, processes);
+    for (uint32_t q = 0; q < count; q++)
+        if (processes[q].status != GB_OK)
+            fail_msg("%s, process %u of %u: %s", what, q, count, processes[q].error.message);
+}
+
+/* An array of `bytes`, as the reference and then the processes wrote it. */
+struct both {
+    void *at, *reference;
+    size_t bytes;
+};
+
+static struct both keep(void *at, size_t bytes)
+{
+    struct both b = {at, fresh(bytes), bytes};
+    memcpy(b.reference, at, bytes);
+    memset(at, 0x5A, bytes);
+    return b;
+}
+
+static void compare(struct both *b, const char *name, const char *what, uint32_t count)
+{
+    if (memcmp(b->at, b->reference, b->bytes))
+        fail_msg("%s: %s by %u processes is not the reference's", what, name, count);
+    free(b->reference);
+}
+
+static const uint32_t process_counts[] = {1, 2, 3, 8};
+enum { PROCESS_COUNTS = sizeof process_counts / sizeof *process_counts };
+
+static void test_dispatch_over_processes(void **state)
+{
+    static const char *const recipes[] = {NULL, "fp8g128.deepseek/1", "nvfp4.trtllm/1"};
+    (void)state;
+    for (int n = 0; n < RANK_COUNTS - 1; n++)
+        for (int p = 0; p < PLACEMENTS; p++)
+            for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++)
+                for (int c = 0; c < PROCESS_COUNTS; c++) {
+                    struct exchange e;
+                    char what[128];
+                    exchange_new(&e, rank_counts[n], 3, 128, 30, 4, (enum placement)p, 17 + r);
+                    if (recipes[r])
+                        e.asked.quantiser = gb_recipe_find(recipes[r])->quantiser;
+                    snprintf(what, sizeof what, "%u ranks, %s, %s", rank_counts[n], placement_names[p],
+                             recipes[r] ? recipes[r] : "bf16");
+                    assert_int_equal(gb_reference_dispatch(&e.arguments, NULL), GB_OK);
+                    struct both counts = keep(e.counts, sizeof *e.counts * e.asked.ranks * e.asked.experts),
+                                routes = keep(e.routes, sizeof *e.routes * e.asked.rows),
+                                codes = keep(e.codes, e.asked.rows * bytes_of_codes(&e.asked)),
+                                scales = keep(e.scales, e.asked.rows * bytes_of_scales(&e.asked));
+                    run_well(&e, false, process_counts[c], what);
+                    compare(&counts, "counts", what, process_counts[c]);
+                    compare(&routes, "routes", what, process_counts[c]);
+                    compare(&codes, "codes", what, process_counts[c]);
+                    compare(&scales, "scales", what, process_counts[c]);
+                    exchange_free(&e);
+                }
+}
+
+static void test_combine_over_processes(void **state)
+{
+    static const enum data data[] = {DATA_CODES, DATA_WIDE, DATA_NONFINITE};
+    static const struct {
+        enum gb_accumulation accumulation;
+        uint32_t ranks_per_node;
+    } all[] = {
+        {GB_AT_RECEIVER, 1}, {GB_AT_SENDER, 1}, {GB_AT_SENDER_NODE, 1}, {GB_AT_SENDER_NODE, 3}, {GB_AT_SENDER_NODE, 8}};
+    (void)state;
+    for (int n = 0; n < RANK_COUNTS - 1; n++)
+        for (int d = 0; d < 4; d++)
+            for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+                for (int c = 0; c < PROCESS_COUNTS; c++) {
+                    struct exchange e;
+                    char what[128];
+                    exchange_new(&e, rank_counts[n], 3, 13, 30, 6, RANDOM, 40 + i);
+                    e.asked.input = d == 3 ? GB_FP32 : GB_BF16;
+                    fill_rows(&e, d == 3 ? DATA_CODES : data[d], 5);
+                    for (uint32_t row = 0; d == 3 && row < e.asked.rows;
+                         row++) /* sums that are NaN of the CPU's kind */
+                        ((float *)e.values)[(size_t)row * e.asked.hidden] = row % 2 ? INFINITY : -INFINITY;
+                    combine(&e, all[i].accumulation, all[i].ranks_per_node, e.output);
+                    struct both output = keep(e.output, e.tokens * e.asked.hidden * sizeof *e.output);
+                    snprintf(what, sizeof what, "%u ranks, data %d, accumulation %d of %u", rank_counts[n], d,
+                             (int)all[i].accumulation, all[i].ranks_per_node);
+                    run_well(&e, true, process_counts[c], what);
+                    compare(&output, "output", what, process_counts[c]);
+                    exchange_free(&e);
+                }
+}
+
+/* The weights of `count` experts from `first` on. */
+static struct gb_weights some_experts(const struct gb_weights *w, uint32_t first, uint32_t count)
+{
+    struct gb_weights some = *w;
+    size_t codes, scales, globals;
+    assert_int_equal(gb_weights_bytes(w, &codes, &scales, &globals, NULL), GB_OK);
+    some.experts = count;
+    some.codes = (const char *)w->codes + codes / w->experts * first;
+    some.scales = scales ? (const char *)w->scales + scales / w->experts * first : NULL;
+    some.global_scales = globals ? w->global_scales + globals / sizeof(float) / w->experts * first : NULL;
+    return some;
+}
+
+/* The part of a layer over ranks of one process, with experts in blocks. whole: of all ranks. */
+static void cut_layer(const struct gb_arguments *whole, struct post *post, uint32_t process, const char *order,
+                      struct process *p)
+{
+    const struct gb_exchange *x = whole->exchange;
+    const uint32_t first = gb_processes_first(x->ranks, post->count, process),
+                   end = gb_processes_first(x->ranks, post->count, process + 1);
+    uint32_t expert = 0, experts = 0;
+    *p = (struct process){.self = {process, post->count, post, carry}, .asked = *x, .arguments = *whole};
+    for (uint32_t e = 0; e < x->experts; e++) {
+        expert += whole->placement[e] < (int32_t)first;
+        experts += whole->placement[e] >= (int32_t)first && whole->placement[e] < (int32_t)end;
+    }
+    p->asked.rows = 0;
+    for (size_t s = 0; s < (size_t)whole->shape.tokens * x->top_k; s++)
+        p->asked.rows += whole->ids[s] >= (int32_t)expert && whole->ids[s] < (int32_t)(expert + experts);
+    struct gb_arguments *a = &p->arguments;
+    const size_t token = (size_t)first * x->tokens;
+    a->exchange = &p->asked;
+    a->shape.tokens = (end - first) * x->tokens;
+    a->gate_up = some_experts(&whole->gate_up, expert, experts);
+    a->down = some_experts(&whole->down, expert, experts);
+    a->x += token * x->hidden;
+    a->ids += token * x->top_k;
+    a->routing_weights += token * x->top_k;
+    a->output = (float *)whole->output + token * x->hidden;
+    p->contract = gb_contract_of(a, GB_LAYER, order);
+}
+
+/* A layer over so many ranks by so many processes. */
+static void run_layer_over_processes(struct problem *problem, const char *order, uint32_t ranks, uint32_t count,
+                                     float *output)
+{
+    struct process processes[8];
+    struct post post = {.count = count};
+    struct gb_arguments a = problem->arguments;
+    struct gb_exchange x = exchange_of_layer(&a.shape, ranks, GB_FP32, GB_AT_RECEIVER, 1);
+    int32_t *placed = fresh(a.shape.experts * sizeof *placed);
+    place(BLOCKS, a.shape.experts, ranks, NULL, placed);
+    a.exchange = &x;
+    a.placement = placed;
+    a.output = output;
+    pthread_barrier_init(&post.barrier, NULL, count);
+    for (uint32_t q = 0; q < count; q++)
+        cut_layer(&a, &post, q, order, &processes[q]);
+    for (uint32_t q = 0; q < count; q++)
+        pthread_create(&processes[q].thread, NULL, run_process, &processes[q]);
+    for (uint32_t q = 0; q < count; q++)
+        pthread_join(processes[q].thread, NULL);
+    for (uint32_t q = 0; q < count; q++)
+        if (processes[q].status != GB_OK)
+            fail_msg("process %u of %u: %s", q, count, processes[q].error.message);
+    pthread_barrier_destroy(&post.barrier);
+    free(placed);
+}
+
+static void test_layer_over_processes(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+        struct problem problem;
+        layer_new(&layers[l], &problem);
+        const struct gb_arguments *a = &problem.arguments;
+        size_t count = (size_t)a->shape.tokens * a->shape.hidden;
+        float *whole = fresh(count * sizeof *whole), *output = fresh(count * sizeof *output);
+        problem.arguments.output = whole;
+        assert_int_equal(gb_reference_layer(gb_contract_of(a, GB_LAYER, layers[l].order), a, NULL), GB_OK);
+        for (int c = 0; c < PROCESS_COUNTS; c++) {
+            memset(output, 0xA5, count * sizeof *output);
+            run_layer_over_processes(&problem, layers[l].order, 4, process_counts[c], output);
+            for (size_t i = 0; i < count; i++)
+                assert_same_float(whole[i], output[i], "layer %zu, %u processes: token %zu, element %zu", l,
+                                  process_counts[c], i / a->shape.hidden, i % a->shape.hidden);
+        }
+        free(whole);
+        free(output);
+        problem.arguments.output = problem.output;
+        problem_free(&problem);
+    }
+}
+
+static int32_t no_expert[] = {99, -1, -1, -1, -1, -1};
+
+static void spoil_ids(struct process *p)
+{
+    p->arguments.ids = no_expert;
+}
+
+static void spoil_rows(struct process *p)
+{
+    p->asked.rows++;
+}
+
+static void spoil_buffer(struct process *p)
+{
+    p->arguments.placement = NULL;
+}
+
+/* What is wrong in one process, all of them say. */
+static void test_bad_process(void **state)
+{
+    static const struct {
+        void (*spoil)(struct process *);
+        const char *message;
+    } all[] = {{spoil_ids, "expert id 99 of rank 1, token 0, slot 0"},
+               {spoil_rows, "ranks 1 to 2 receive"},
+               {spoil_buffer, "is NULL"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int sums = 0; sums < 2; sums++) {
+            struct exchange e;
+            struct process processes[3];
+            exchange_new(&e, 3, 3, 64, 8, 2, BLOCKS, 1);
+            fill_rows(&e, DATA_CODES, 5);
+            run_processes(&e, sums, 3, all[i].spoil, processes);
+            for (int q = 0; q < 3; q++) {
+                assert_int_equal(processes[q].status, GB_EINVAL);
+                if (!strstr(processes[q].error.message, all[i].message))
+                    fail_msg("process %d: expected '%s', got '%s'", q, all[i].message, processes[q].error.message);
+            }
+            exchange_free(&e);
+        }
+}
+
 int main(void)
 {
     omp_set_num_threads(1); /* many small runs */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dispatch),        cmocka_unit_test(test_combine), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_accumulations),   cmocka_unit_test(test_layer),   cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_dispatch),
+        cmocka_unit_test(test_combine),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_accumulations),
+        cmocka_unit_test(test_layer),
+        cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_missing_buffers),
+        cmocka_unit_test(test_dispatch_over_processes),
+        cmocka_unit_test(test_combine_over_processes),
+        cmocka_unit_test(test_layer_over_processes),
+        cmocka_unit_test(test_bad_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

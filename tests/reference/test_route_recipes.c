@@ -275,6 +275,9 @@ static void names_with_parameters(void **state)
     router.group_terms = 3;
     assert_true(gb_router_recipe_name(row, &router, name));
     assert_int_equal(gb_router_recipe_find("transformers.deepseek-v3/2;terms=3")->router.group_terms, 3);
+    found = gb_router_recipe_find("transformers.deepseek-v3/2;groups=16;kept=10");
+    assert_int_equal(found->router.groups, 16);
+    assert_int_equal(found->router.kept_groups, 10);
     router.kept_groups = 9; /* of 8 */
     assert_false(gb_router_recipe_name(row, &router, name));
     router = base;

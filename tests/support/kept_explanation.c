@@ -11,11 +11,17 @@ static char *seen;
 static size_t bytes;
 static FILE *stream;
 
-void kept_explanation(const struct explanation *e)
+void kept_text(const char *text)
 {
     if (!stream)
         stream = open_memstream(&seen, &bytes);
     assert_non_null(stream);
+    fputs(text, stream);
+}
+
+void kept_explanation(const struct explanation *e)
+{
+    kept_text("");
     if (!e) {
         fprintf(stream, "nothing\n");
         return;
@@ -28,7 +34,10 @@ void kept_explanation(const struct explanation *e)
         fprintf(stream, "; or %s", e->also[i].name);
     for (uint32_t i = 0; i < e->shown_count; i++)
         fprintf(stream, "; %s %.5g", e->shown[i].name, e->shown[i].explains);
-    fprintf(stream, "; %u findings in %.4g products\n", e->searched.findings, e->searched.products);
+    /* Products tell which effects were tried. A search without a finding may go on or not by the last bits of a BLAS.
+     */
+    fprintf(stream, "; %u findings in %.*g products\n", e->searched.findings, e->searched.findings ? 12 : 4,
+            e->searched.products);
 }
 
 void expect_kept_explanations(const char *name)

@@ -10,6 +10,8 @@
 
 /* NULL: nothing was to be explained. */
 void kept_explanation(const struct explanation *explanation);
+/* Anything else of which each line is kept. */
+void kept_text(const char *text);
 /* Expects the explanations so far to be those that are kept under this name. */
 void expect_kept_explanations(const char *name);
 
