@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate_up and down in the order mma16-sm90/1: launches, the combine, and the repacked layout. */
-#include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "gpu/kernels.cuh"
@@ -14,8 +14,8 @@ struct gb_cuda_repacked {
 namespace
 {
 
-/* Up to so many tokens rarely share an expert: every pair is an item, and down combines at once. */
-constexpr uint32_t few_tokens = 2;
+/* Up to so many tokens, every pair is an item, and down combines at once. */
+constexpr uint32_t few_tokens = 1;
 
 uint32_t tiles_of(const struct gb_weights &weights)
 {
@@ -40,7 +40,7 @@ template <class Format> __device__ uint8_t marked_scale(const uint8_t *codes, co
     return scales[block];
 }
 
-/* A thread for every word of codes, and for every scale, of a record; block (record). */
+/* A thread for every word of codes, and for every scale, of a record; block (record), in the order of the codes. */
 template <class Format, bool GateUp>
 __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights, uint32_t tiles, uint32_t steps,
                               uint8_t *records)
@@ -48,7 +48,9 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
     const uint32_t step = blockIdx.x % steps, tile = blockIdx.x / steps % tiles, expert = blockIdx.x / steps / tiles;
     const uint32_t code_bytes = gb_mma16_code_bytes<Format>(weights.columns);
     const uint32_t scale_bytes = weights.columns / Format::block;
-    uint8_t *record = records + (size_t)blockIdx.x * gb_mma16_records<Format, GateUp, true>::bytes;
+    const uint32_t n = tile % gb_mma16_group(tiles);
+    uint8_t *record = records + (((size_t)expert * tiles + tile - n) * steps + step * gb_mma16_group(tiles) + n) *
+                                    gb_mma16_records<Format, GateUp, true>::bytes;
     const uint8_t *codes = (const uint8_t *)weights.codes, *scales = (const uint8_t *)weights.scales;
     const auto row_of = [&](uint32_t r) {
         return (size_t)expert * weights.rows + gb_mma16_row<GateUp>(weights.rows, tile, r);
@@ -59,7 +61,8 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
         uint32_t word = 0;
         for (uint32_t b = 0; b < 4; b++)
             word |= byte + b < code_bytes ? (uint32_t)from[b] << 8 * b : 0;
-        ((uint32_t *)record)[i] = Format::format == GB_MXFP8 ? word : gb_mma16_repack_word(word);
+        ((uint32_t *)record)[i] =
+            Format::format == GB_MXFP8 ? gb_mma16_repack_bytes_word(word) : gb_mma16_repack_word(word);
     }
     for (uint32_t i = threadIdx.x; i < gb_mma16_tile * Format::scales; i += blockDim.x) {
         const uint32_t row = i / 2 / Format::scales + i % 2 * 8, block = step * Format::scales + i / 2 % Format::scales;
@@ -81,28 +84,28 @@ enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void 
 }
 
 /* y = fma(routing weight, dot, y) over the slots: block (b, token), a thread four columns. All of a token's loads are
- * under way at once. */
+ * under way at once; ids and routing weights were there before down began. */
 __global__ void combine_kernel(const int32_t *ids, const float *routing_weights, const float *dots, float *output,
                                uint32_t top_k, uint32_t experts, uint32_t hidden)
 {
     const uint32_t column = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
     const size_t first = (size_t)blockIdx.y * top_k;
     gb_let_next_start();
-    gb_wait_for_previous();
-    if (column >= hidden)
-        return;
     bool used[GB_CUDA_MAX_TOP_K];
     float w[GB_CUDA_MAX_TOP_K];
     float4 dot[GB_CUDA_MAX_TOP_K];
 #pragma unroll
     for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++) {
-        used[j] = j < top_k && (uint32_t)ids[first + j] < experts;
-        w[j] = j < top_k ? routing_weights[first + j] : 0.0f;
+        used[j] = j < top_k && (uint32_t)__ldcg(ids + first + j) < experts;
+        w[j] = j < top_k ? __ldcg(routing_weights + first + j) : 0.0f;
     }
+    gb_wait_for_previous();
+    if (column >= hidden)
+        return;
 #pragma unroll
     for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++)
         if (used[j])
-            dot[j] = *(const float4 *)(dots + (first + j) * hidden + column);
+            dot[j] = __ldcg((const float4 *)(dots + (first + j) * hidden + column));
     float4 y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (uint32_t j = 0; j < GB_CUDA_MAX_TOP_K; j++)
@@ -118,19 +121,46 @@ size_t dots_bytes(const struct gb_shape &s)
     return s.tokens <= few_tokens ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
 }
 
-/* How the work is divided: of few tokens, a tile a block, so that every multiprocessor has some. */
-using alone = gb_mma16_shape<1, 4, 6>;
-using many = gb_mma16_shape<4, 1, 5>;
-template <bool GateUp> constexpr uint32_t tiles_of_block = GateUp ? 4 : 8; /* as long as there are many */
+/* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. */
+using alone = gb_mma16_shape<1, 4, 5>;
+using many = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
+
+/* Groups of a block, of `groups` of an item, for the shortest time if routing is uniform: blocks come in waves of
+ * `resident`, of which one is enough or the last costs half a wave more, and what a block does once takes two fifths of
+ * the time of a group. */
+uint32_t groups_of_block(uint32_t groups, uint32_t pairs, uint32_t experts, uint32_t resident)
+{
+    const double items = experts * (1 - std::pow(1 - 1.0 / experts, pairs)); /* if no expert has more than 8 pairs */
+    uint32_t best = 1;
+    double shortest = INFINITY;
+    for (uint32_t each = 1; each <= 4; each++) {
+        const double waves = (groups + each - 1) / each * items / resident;
+        const double time = (waves <= 1 ? 1 : waves + 0.5) * (each + 0.4);
+        if (time < shortest) {
+            shortest = time;
+            best = each;
+        }
+    }
+    return best;
+}
 
 template <class Layout, bool GateUp, class Shape>
 enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
 {
-    job.each = job.items ? tiles_of_block<GateUp> / Shape::Tiles : 1;
-    const uint32_t tiles = Shape::Tiles * job.each;
+    int device = 0, multiprocessors = 1;
+    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+                               "cudaDeviceGetAttribute", error);
+    if (status != GB_OK)
+        return status;
+    const uint32_t groups = job.weights.tiles / Shape::Tiles;
+    job.each = Shape::Tiles == 1 ? 1
+                                 : groups_of_block(groups, job.pairs, job.weights.experts,
+                                                   (uint32_t)multiprocessors * Shape::Resident);
     return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>,
-                                dim3((job.weights.tiles + tiles - 1) / tiles, items), gb_mma16_threads,
-                                tiles * gb_mma16_chains * 32 * sizeof(float4), stream, error, job);
+                                dim3((groups + job.each - 1) / job.each, items), gb_mma16_threads,
+                                sizeof(float) * gb_mma16_sums(Shape::Tiles * job.each), stream, error, job);
 }
 
 template <class Layout, uint32_t Slots>
@@ -142,17 +172,18 @@ enum gb_status launch_few(const gb_mma16_job &job, uint32_t tokens, void *stream
 }
 
 template <class Layout, bool GateUp>
-enum gb_status launch(const gb_mma16_job &job, const struct gb_shape &s, void *stream, struct gb_error *error)
+enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, struct gb_error *error)
 {
-    const uint32_t pairs = s.tokens * s.top_k, items = job.items ? gb_mma16_most_items(pairs, s.experts) : pairs;
+    job.pairs = s.tokens * s.top_k;
+    job.apart = s.tokens <= few_tokens;
+    const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, s.experts) : job.pairs;
     static_assert(4 * gb_mma16_most_teams >= GB_CUDA_MAX_TOP_K, "four slots a team are enough");
     if constexpr (!GateUp)
-        if (!job.items)
+        if (job.apart)
             return s.top_k <= 2 * gb_mma16_most_teams ? launch_few<Layout, 2>(job, s.tokens, stream, error)
                                                       : launch_few<Layout, 4>(job, s.tokens, stream, error);
-    return !job.items || job.weights.tiles % many::Tiles
-               ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
-               : launch_shape<Layout, GateUp, many>(job, items, stream, error);
+    return job.apart || job.weights.tiles % many::Tiles ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
+                                                        : launch_shape<Layout, GateUp, many>(job, items, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
@@ -214,7 +245,7 @@ size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape
     const struct gb_shape &s = *shape;
     const size_t items = sizeof(gb_mma16_item) * gb_mma16_most_items(s.tokens * s.top_k, s.experts);
     return (operation == GB_GATE_UP ? 0 : dots_bytes(s)) +
-           (s.tokens <= few_tokens ? 0 : offsetof(gb_mma16_items, item) + items);
+           (s.tokens * s.top_k <= gb_mma16_few_pairs ? 0 : offsetof(gb_mma16_items, item) + items);
 }
 
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error)
@@ -222,7 +253,7 @@ enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_argumen
     const struct gb_shape &s = a->shape;
     gb_mma16_items *items = NULL;
     enum gb_status status = GB_OK;
-    if (s.tokens > few_tokens) {
+    if (s.tokens * s.top_k > gb_mma16_few_pairs) {
         items = (gb_mma16_items *)((uint8_t *)a->workspace + (operation == GB_GATE_UP ? 0 : dots_bytes(s)));
         status = gb_cuda_launch_early("items", gb_mma16_items_kernel, dim3(1), gb_mma16_items_threads, 0, a->stream,
                                       error, a->ids, s.tokens * s.top_k, s.experts, items);

@@ -43,34 +43,39 @@ __device__ __forceinline__ uint32_t gb_mul_bf16x2(uint32_t a, uint32_t b)
     return product;
 }
 
-/* A number in both halves. */
-__device__ __forceinline__ uint32_t gb_bf16_twice(float value)
+/* A pair of bf16, each in both halves. */
+__device__ __forceinline__ void gb_spread_bf16x2(uint32_t pair, uint32_t &first, uint32_t &second)
 {
-    uint32_t both = 0;
-#if __CUDA_ARCH__ >= 800
-    asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(both) : "f"(value));
-#endif
-    return both;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; mov.b32 %0, {low, low}; mov.b32 %1, {high, high};}"
+        : "=r"(first), "=r"(second)
+        : "r"(pair));
 }
 
 /* Two E4M3 scales times 2^118, each twice as bf16. */
-__device__ __forceinline__ void gb_mma16_e4m3_scales(uint32_t codes, uint32_t *first, uint32_t *second)
+__device__ __forceinline__ void gb_mma16_e4m3_scales(uint32_t codes, uint32_t &first, uint32_t &second)
 {
-    uint32_t halves = 0;
+    uint32_t halves = 0, pair = 0;
 #if __CUDA_ARCH__ >= 890
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)codes));
 #endif
     const float low = __half2float(__ushort_as_half((unsigned short)halves));
     const float high = __half2float(__ushort_as_half((unsigned short)(halves >> 16)));
-    *first = gb_bf16_twice(__fmul_rn(low, 0x1p118f));
-    *second = gb_bf16_twice(__fmul_rn(high, 0x1p118f));
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+    gb_spread_bf16x2(gb_mul_bf16x2(pair, 0x7A807A80u /* 2^118 */), first, second);
 }
 
-/* An E8M0 scale, twice as bf16: the code is bf16's exponent field, but for the subnormal 2^-127 and for NaN. */
-__device__ __forceinline__ uint32_t gb_mma16_e8m0_scale(uint32_t code)
+/* Two E8M0 scales, each twice as bf16: the code is bf16's exponent field, but for the subnormal 2^-127 and for NaN,
+ * which the field has as infinity: times zero, and added. */
+__device__ __forceinline__ void gb_mma16_e8m0_scales(uint32_t codes, uint32_t &first, uint32_t &second)
 {
-    const uint32_t bits = code == 0 ? 0x0040u : code == 0xFFu ? 0x7FFFu : code << 7;
-    return bits * 0x00010001u;
+    const uint32_t fields = __vmaxu2(__byte_perm(codes, 0, 0x4140) << 7, 0x00400040u);
+    uint32_t pair = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("fma.rn.bf16x2 %0, %1, %2, %1;" : "=r"(pair) : "r"(fields), "r"(0u));
+#endif
+    gb_spread_bf16x2(pair, first, second);
 }
 
 /* Whether one of 16 E4M3 codes is NaN: 0x7F in its lower seven bits, which one more carries into the eighth. */
@@ -113,34 +118,73 @@ __device__ __forceinline__ void gb_mma16_bytes_word(uint32_t word, uint32_t &fir
     second = gb_select_bytes(word, 0xB3A2) << 4 & 0x87F087F0u;
 }
 
-/* Where gb_mma16_repack_word puts them: neighbours share registers. */
-__device__ __forceinline__ void gb_mma16_repacked_word(uint32_t word, uint32_t (&pair)[4])
+/*
+ * Repacked words: bits lie so that the operands are a word, rotated, shifted or folded, under a mask. Fields of bf16
+ * that three operands of E2M1, or one of E4M3, need leave bits over that do not lie as a field does; folded they do.
+ */
+constexpr uint32_t gb_mma16_e2m1_fields = 0x81C081C0u; /* s ee m at the bits of bf16's sign, exponent and mantissa */
+constexpr uint32_t gb_mma16_e4m3_fields = 0x87F087F0u;
+
+__host__ __device__ __forceinline__ uint32_t gb_mma16_folded(uint32_t word)
 {
-    pair[0] = word & 0x81C081C0u;
-    pair[1] = __funnelshift_l(word, word, 12) & 0x81C081C0u;
-    pair[2] = word << 6 & 0x81C081C0u;
-    pair[3] = (__funnelshift_l(word, word, 10) & 0x81808180u) | (word << 2 & 0x00400040u);
+    return word << 4 ^ word >> 4;
 }
 
-/* s ee m of a code at the bits of bf16's sign, exponent and mantissa, in the low half. */
-__device__ __forceinline__ uint32_t gb_mma16_field(uint32_t code)
+__host__ __device__ __forceinline__ uint32_t gb_rotate_left(uint32_t word, uint32_t bits)
 {
-    return (code & 8u) << 12 | (code & 7u) << 6;
+#ifdef __CUDA_ARCH__
+    return __funnelshift_l(word, word, bits);
+#else
+    return word << bits | word >> (32 - bits);
+#endif
 }
 
-/* Moves the bits of a word of eight codes to where gb_mma16_repacked_word finds them. */
-__device__ __forceinline__ uint32_t gb_mma16_repack_word(uint32_t codes)
+/* Neighbours share registers. */
+__host__ __device__ __forceinline__ void gb_mma16_repacked_word(uint32_t word, uint32_t (&pair)[4])
 {
-    uint32_t word = 0;
-    for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t pair = gb_mma16_field(codes >> 8 * i & 15u) | gb_mma16_field(codes >> (8 * i + 4) & 15u) << 16;
-        if (i == 3)
-            word |= __funnelshift_r(pair & 0x81808180u, pair & 0x81808180u, 10) |
-                    __funnelshift_r(pair & 0x00400040u, pair & 0x00400040u, 2);
-        else
-            word |= __funnelshift_r(pair, pair, i == 0 ? 0 : i == 1 ? 12 : 6);
-    }
+    pair[0] = word & gb_mma16_e2m1_fields;
+    pair[1] = gb_rotate_left(word, 10) & gb_mma16_e2m1_fields;
+    pair[2] = word << 6 & gb_mma16_e2m1_fields;
+    pair[3] = gb_mma16_folded(word) & gb_mma16_e2m1_fields;
+}
+__host__ __device__ __forceinline__ void gb_mma16_repacked_bytes_word(uint32_t word, uint32_t &first, uint32_t &second)
+{
+    first = word & gb_mma16_e4m3_fields;
+    second = gb_mma16_folded(word) & gb_mma16_e4m3_fields;
+}
+
+/* The word of which the bits `known` are given, and, folded, the bits `fields`: from the highest on, each is the last
+ * to depend on one that is not known. */
+__host__ __device__ inline uint32_t gb_mma16_unfold(uint32_t word, uint32_t known, uint32_t folded, uint32_t fields)
+{
+    for (uint32_t bit = 31; bit >= 4; bit--)
+        if ((gb_mma16_folded(word) ^ folded) & fields & 1u << bit)
+            word ^= 1u << (known >> (bit - 4) & 1 ? bit + 4 : bit - 4);
     return word;
+}
+
+/* Moves the bits of a word of eight E2M1 codes to where gb_mma16_repacked_word finds them. */
+__host__ __device__ inline uint32_t gb_mma16_repack_word(uint32_t codes)
+{
+    uint32_t pair[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t low = codes >> 8 * i & 15u, high = codes >> (8 * i + 4) & 15u;
+        pair[i] = (low & 8u) << 12 | (low & 7u) << 6 | (high & 8u) << 28 | (high & 7u) << 22;
+    }
+    const uint32_t fields = gb_mma16_e2m1_fields;
+    return gb_mma16_unfold(pair[0] | pair[1] >> 10 | pair[1] << 22 | pair[2] >> 6,
+                           fields | fields >> 10 | fields << 22 | fields >> 6, pair[3], fields);
+}
+
+/* The same of four E4M3 codes, for gb_mma16_repacked_bytes_word. */
+__host__ __device__ inline uint32_t gb_mma16_repack_bytes_word(uint32_t codes)
+{
+    uint32_t pair[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t low = codes >> 16 * i & 0xFFu, high = codes >> (16 * i + 8) & 0xFFu;
+        pair[i] = (low & 0x80u) << 8 | (low & 0x7Fu) << 4 | (high & 0x80u) << 24 | (high & 0x7Fu) << 20;
+    }
+    return gb_mma16_unfold(pair[0], gb_mma16_e4m3_fields, pair[1], gb_mma16_e4m3_fields);
 }
 
 /*
@@ -161,7 +205,7 @@ template <> struct gb_mma16_format<GB_NVFP4> {
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
     {
-        gb_mma16_e4m3_scales(codes, &first, &last);
+        gb_mma16_e4m3_scales(codes, first, last);
     }
     static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
     {
@@ -176,8 +220,7 @@ template <> struct gb_mma16_format<GB_MXFP4> {
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
     {
-        first = gb_mma16_e8m0_scale(codes & 0xFFu);
-        last = gb_mma16_e8m0_scale(codes >> 8 & 0xFFu);
+        gb_mma16_e8m0_scales(codes, first, last);
     }
     static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
     {

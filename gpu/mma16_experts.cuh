@@ -3,7 +3,7 @@
  * Rows of experts' weights times the activations of their pairs, on tensor cores: the kernels of gate_up and down of
  * mma16-sm90/1.
  *
- * A block has some tiles of 16 rows of an item's expert (gpu/mma16_items.cuh), or, in down of few tokens, a tile of
+ * A block has some tiles of 16 rows of an item's expert (gpu/mma16_items.cuh), or, in down of one token, a tile of
  * every slot's expert. Four of its warps have the order's four chains. A warp's steps follow one another across the
  * ends of tiles, with the loads of several of them under way in registers, so that nothing is copied through shared
  * memory but the chains' sums. A kernel may start before the one in front of it has ended: down's blocts load weights
@@ -22,32 +22,24 @@ struct gb_mma16_job {
     gb_mma16_matrix weights;
     const uint16_t *x; /* bf16 [.., columns]: row pair / share */
     uint32_t share;
-    const int32_t *ids;           /* [pairs] */
-    const gb_mma16_items *items;  /* NULL: every pair is an item */
+    const int32_t *ids;          /* [pairs] */
+    bool apart;                  /* every pair is an item */
+    const gb_mma16_items *items; /* NULL: a block finds its item by itself */
+    uint32_t pairs;
     bool ids_ready;               /* the kernel before this one on the stream writes neither ids nor items */
     uint32_t each;                /* groups of a block */
     uint16_t *intermediate;       /* gate_up: out [pairs, tiles * 8] */
     float *dots;                  /* down: out [pairs, tiles * 16], complete dot products */
-    const float *routing_weights; /* down of few tokens: [tokens, top_k] */
-    float *output;                /* down of few tokens: out [tokens, tiles * 16] */
+    const float *routing_weights; /* down of one token: [tokens, top_k] */
+    float *output;                /* down of one token: out [tokens, tiles * 16] */
     uint32_t top_k;
 };
-
-__device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
-{
-    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
 
 /* The operands of two instructions: words 2 d and 2 d + 1 of bytes, or word d of E2M1 codes. */
 template <class Layout>
 __device__ __forceinline__ void gb_mma16_operands(const uint4 &codes, uint32_t d, uint32_t scale, uint32_t (&a)[4])
 {
-    if (Layout::Format::step == gb_mma16_step_bytes) {
-        gb_mma16_bytes_word(gb_word_of4(codes, 2 * d), a[0], a[1]);
-        gb_mma16_bytes_word(gb_word_of4(codes, 2 * d + 1), a[2], a[3]);
-    } else {
-        Layout::word(gb_word_of4(codes, d), a);
-    }
+    Layout::fields(codes, d, a);
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++)
         a[k] = Layout::Format::scaled(a[k], scale);
@@ -58,21 +50,25 @@ __device__ __forceinline__ void gb_mma16_operands(const uint4 &codes, uint32_t d
 template <class Format> struct gb_mma16_activations {
     static constexpr uint32_t words = Format::step / 32; /* of 8 activations, that a chunk has */
     const uint16_t *from;
-    uint32_t left; /* columns from the first step's chunk to the end of the row */
+    uint32_t columns; /* of the row */
 
-    __device__ __forceinline__ gb_mma16_activations(const uint16_t *row, uint32_t columns)
+    __device__ __forceinline__ gb_mma16_activations(const uint16_t *row, uint32_t columns_)
+        : from(row + threadIdx.x % 4 * (Format::step / 4)), columns(columns_)
     {
-        const uint32_t column = threadIdx.x % 4 * (Format::step / 4);
-        from = row + column;
-        left = max(columns, column) - column;
     }
-    template <bool Whole> __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
+    __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
     {
-        const uint32_t column = step * Format::step;
-        const uint4 *at = (const uint4 *)(from + column);
+        const uint4 *at = (const uint4 *)(from + step * Format::step);
+        if ((step + 1) * Format::step <= columns) {
 #pragma unroll
-        for (uint32_t d = 0; d < words; d++)
-            x[d] = column + (Whole ? 0 : 8 * d) < left ? at[d] : make_uint4(0, 0, 0, 0);
+            for (uint32_t d = 0; d < words; d++)
+                x[d] = at[d];
+        } else {
+            const uint32_t column = step * Format::step + threadIdx.x % 4 * (Format::step / 4);
+#pragma unroll
+            for (uint32_t d = 0; d < words; d++)
+                x[d] = column + 8 * d < columns ? at[d] : make_uint4(0, 0, 0, 0);
+        }
     }
 };
 
@@ -102,9 +98,9 @@ __device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, 
 }
 
 /*
- * A warp's chain of `groups` groups of Tiles tiles, one group after the other: the loads of Ahead steps of a group are
- * under way, across the ends of groups.
- *   part(group, n):       where the n-th tile of a group lies;
+ * A warp's chain of `groups` groups of Tiles tiles, one group after the other: the loads of Ahead steps are under way,
+ * across the ends of groups.
+ *   part(group, n):       where the n-th tile of a group lies, the first of all where Shared;
  *   ready():              called before activations are read;
  *   x(n):                 the activations of the n-th tiles; one for all of them where Shared;
  *   done(group, n, sum):  takes the chain of a tile.
@@ -116,20 +112,33 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
     using Format = typename Layout::Format;
     const uint32_t steps = gb_mma16_steps<Format>(layout.matrix.columns);
     const uint32_t chain = threadIdx.x / 32 % gb_mma16_chains;
+    constexpr uint32_t Parts = Shared ? 1 : Tiles;
     gb_mma16_step held[Ahead][Tiles] = {};
-    uint32_t next = chain < steps ? 0 : groups, next_step = chain; /* to be loaded */
+    gb_mma16_part at[Parts]; /* what is loaded next */
+    uint32_t next = chain < steps ? 0 : groups, next_step = chain;
+    const auto begin = [&] {
+#pragma unroll
+        for (uint32_t n = 0; n < Parts; n++)
+            at[n] = layout.forward(part(next, n), chain);
+    };
     const auto load = [&](gb_mma16_step(&of)[Tiles]) {
         if (next >= groups)
             return;
 #pragma unroll
         for (uint32_t n = 0; n < Tiles; n++)
-            of[n] = layout.step_of(part(next, n), next_step);
+            of[n] = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
         next_step += gb_mma16_chains;
         if (next_step >= steps) {
             next_step = chain;
             next++;
+            begin();
+            return;
         }
+#pragma unroll
+        for (uint32_t n = 0; n < Parts; n++)
+            at[n] = layout.forward(at[n], gb_mma16_chains);
     };
+    begin();
 #pragma unroll
     for (uint32_t k = 0; k < Ahead; k++)
         load(held[k]);
@@ -145,7 +154,7 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
 #pragma unroll
                 for (uint32_t n = 0; n < Tiles; n++) {
                     if (n == 0 || !Shared)
-                        x(n).template load<Layout::Whole>(step, now);
+                        x(n).load(step, now);
                     gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
                 }
                 load(held[k]);
@@ -179,33 +188,46 @@ template <uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_> struct gb_mma16_
     static constexpr uint32_t Tiles = Tiles_, Ahead = Ahead_, Resident = Resident_;
 };
 
-/* Block (b, i): groups b * each .. of item i. */
+/* Floats of the chains of a block, [chain][token][rows of its tiles], in shared memory: a warp's stores of two tokens,
+ * four rows apart in banks, meet in none. */
+__host__ __device__ constexpr uint32_t gb_mma16_sums_stride(uint32_t tiles)
+{
+    return tiles * gb_mma16_tile + 4;
+}
+__host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles)
+{
+    return gb_mma16_chains * gb_mma16_tokens * gb_mma16_sums_stride(tiles);
+}
+
+/* Block (b, i): groups b * each .. of the i-th item, or of the one that the i-th pair leads. */
 template <class Layout, bool GateUp, class Shape>
 __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     gb_mma16_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     using Format = typename Layout::Format;
     constexpr uint32_t Tiles = Shape::Tiles;
-    extern __shared__ float4 sums[]; /* [tiles][chain][lane] */
+    extern __shared__ float sums[];
+    __shared__ gb_mma16_item found;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = job.weights.columns;
-    const auto ready = [&] {
-        if (job.ids_ready)
-            gb_wait_for_previous();
-    };
+    const uint32_t first = blockIdx.x * job.each * Tiles, tiles = min(job.each * Tiles, job.weights.tiles - first);
+    const uint32_t stride = gb_mma16_sums_stride(job.each * Tiles);
     if (!job.ids_ready)
         gb_wait_for_previous();
     gb_let_next_start();
-    if (job.items && blockIdx.y >= __ldcg(&job.items->count)) {
-        ready();
+    const gb_mma16_item *item = job.items ? &job.items->item[blockIdx.y] : &found;
+    if (job.items   ? blockIdx.y >= __ldcg(&job.items->count)
+        : job.apart ? false
+                    : !gb_mma16_find_item(job.ids, job.pairs, blockIdx.y, &found)) {
+        if (job.ids_ready)
+            gb_wait_for_previous();
         return;
     }
-    const gb_mma16_item *item = job.items ? &job.items->item[blockIdx.y] : NULL;
-    const uint32_t expert = item ? __ldcg(&item->expert) : (uint32_t)__ldcg(&job.ids[blockIdx.y]);
-    const uint32_t pairs = item ? __ldcg(&item->pairs) : 1;
-    const auto pair_of = [&](uint32_t t) { return item ? __ldcg(&item->pair[t]) : blockIdx.y; };
-    const uint32_t first = blockIdx.x * job.each * Tiles, tiles = min(job.each * Tiles, job.weights.tiles - first);
+    const uint32_t expert = job.apart ? (uint32_t)__ldcg(&job.ids[blockIdx.y]) : item->expert;
+    const uint32_t pairs = job.apart ? 1 : item->pairs;
+    const auto pair_of = [&](uint32_t t) { return job.apart ? blockIdx.y : item->pair[t]; };
     if (expert >= job.weights.experts) { /* empty slots */
-        ready();
+        if (job.ids_ready)
+            gb_wait_for_previous();
         if (GateUp)
             for (uint32_t i = threadIdx.x; i < pairs * tiles * 8; i += gb_mma16_threads)
                 job.intermediate[((size_t)pair_of(i / (tiles * 8)) * job.weights.tiles + first) * 8 + i % (tiles * 8)] =
@@ -222,32 +244,39 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
     gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
-        layout, tiles / Tiles, [&](uint32_t group, uint32_t n) { return layout.beside(part, group * Tiles + n); },
-        ready, [&](uint32_t) { return x; },
+        layout, tiles / Tiles, [&](uint32_t group, uint32_t) { return layout.beside(part, group * Tiles); },
+        [&] {
+            if (job.ids_ready)
+                gb_wait_for_previous();
+        },
+        [&](uint32_t) { return x; },
         [&](uint32_t group, uint32_t n, const float(&sum)[4]) {
-            sums[((group * Tiles + n) * gb_mma16_chains + warp) * 32 + lane] =
-                make_float4(sum[0], sum[1], sum[2], sum[3]);
+            float *at = sums + (warp * gb_mma16_tokens + lane % 4 * 2) * stride + (group * Tiles + n) * gb_mma16_tile +
+                        lane / 4;
+            at[0] = sum[0];
+            at[8] = sum[2];
+            at[stride] = sum[1];
+            at[stride + 8] = sum[3];
         });
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < pairs * tiles * 8; i += gb_mma16_threads) {
         const uint32_t r = i % 8, tile = i / 8 % tiles, t = i / 8 / tiles;
-        const float *at = (const float *)&sums[tile * gb_mma16_chains * 32 + r * 4 + t / 2] + t % 2;
-        const float low = gb_mma16_dot<Format>(at, 128, global[0]);
-        const float high = gb_mma16_dot<Format>(at + 2, 128, global[1]);
+        const size_t to = (size_t)pair_of(t) * job.weights.tiles + first + tile;
+        const float *at = sums + t * stride + tile * gb_mma16_tile + r;
+        const float low = gb_mma16_dot<Format>(at, gb_mma16_tokens * stride, global[0]);
+        const float high = gb_mma16_dot<Format>(at + 8, gb_mma16_tokens * stride, global[1]);
         if (GateUp) {
-            job.intermediate[((size_t)pair_of(t) * job.weights.tiles + first + tile) * 8 + r] =
-                gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
+            job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
         } else {
-            float *to = job.dots + ((size_t)pair_of(t) * job.weights.tiles + first + tile) * 16 + r;
-            to[0] = low;
-            to[8] = high;
+            job.dots[to * 16 + r] = low;
+            job.dots[to * 16 + r + 8] = high;
         }
     }
 }
 
 constexpr uint32_t gb_mma16_most_teams = 5; /* of a block, four warps each */
 
-/* Block (tile, token), of few tokens: the tile of every slot, combined. A slot that is empty or not there is computed
+/* Block (tile, token), of one token: the tile of every slot, combined. A slot that is empty or not there is computed
  * on another's weights, unseen. A team of four warps has Slots slots. */
 template <class Layout, uint32_t Slots>
 __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
@@ -255,7 +284,8 @@ __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
 {
     using Format = typename Layout::Format;
     __shared__ float sums[Slots * gb_mma16_most_teams][gb_mma16_chains][gb_mma16_tile];
-    __shared__ float dots[GB_CUDA_MAX_TOP_K][gb_mma16_tile];
+    __shared__ float dots[GB_CUDA_MAX_TOP_K][gb_mma16_tile], routed[GB_CUDA_MAX_TOP_K];
+    __shared__ bool used[GB_CUDA_MAX_TOP_K];
     const uint32_t lane = threadIdx.x % 32, chain = threadIdx.x / 32 % gb_mma16_chains;
     const uint32_t columns = job.weights.columns, experts = job.weights.experts, top_k = job.top_k;
     const uint32_t team = threadIdx.x / gb_mma16_threads * Slots; /* its first slot */
@@ -274,6 +304,10 @@ __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
 #pragma unroll
     for (uint32_t n = 0; n < Slots; n++)
         parts[n] = layout.part(expert_of(team + n), blockIdx.x);
+    if (threadIdx.x < top_k) {
+        used[threadIdx.x] = (uint32_t)__ldcg(&job.ids[pair + threadIdx.x]) < experts;
+        routed[threadIdx.x] = __ldcg(&job.routing_weights[pair + threadIdx.x]);
+    }
     gb_mma16_chain<Layout, Slots, 1, false>(
         layout, 1, [&](uint32_t, uint32_t n) { return parts[n]; },
         [&] {
@@ -297,8 +331,8 @@ __global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
         return;
     float y = 0.0f;
     for (uint32_t j = 0; j < top_k; j++)
-        if ((uint32_t)__ldcg(&job.ids[pair + j]) < experts)
-            y = __fmaf_rn(__ldcg(&job.routing_weights[pair + j]), dots[j][row], y);
+        if (used[j])
+            y = __fmaf_rn(routed[j], dots[j][row], y);
     job.output[((size_t)blockIdx.y * job.weights.tiles + blockIdx.x) * gb_mma16_tile + row] = y;
 }
 

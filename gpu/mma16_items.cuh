@@ -32,6 +32,43 @@ __host__ __device__ constexpr uint32_t gb_mma16_most_items(uint32_t pairs, uint3
     return pairs < most ? pairs : most;
 }
 
+constexpr uint32_t gb_mma16_few_pairs = 256; /* up to so many, a block finds its item by itself */
+
+/* The item that pair p leads: with it the next pairs of its expert, up to 8 in all. Whether it leads one: of an
+ * expert's pairs, every 8th does. ids: [pairs]. All of a block call it. */
+[[maybe_unused]] static __device__ bool gb_mma16_find_item(const int32_t *ids, uint32_t pairs, uint32_t p,
+                                                           gb_mma16_item *item)
+{
+    __shared__ uint32_t same[gb_mma16_few_pairs / 32]; /* a bit for every pair of the expert */
+    const uint32_t lane = threadIdx.x % 32, before = p % 32;
+    const int32_t id = __ldcg(ids + p);
+    for (uint32_t q = threadIdx.x; q < gb_mma16_few_pairs; q += blockDim.x) {
+        const uint32_t bits = __ballot_sync(0xFFFFFFFFu, q < pairs && __ldcg(ids + q) == id);
+        if (lane == 0)
+            same[q / 32] = bits;
+    }
+    __syncthreads();
+    const uint32_t word = lane < gb_mma16_few_pairs / 32 ? same[lane] : 0, count = (uint32_t)__popc(word);
+    const uint32_t earlier = lane < p / 32 ? count : lane == p / 32 ? (uint32_t)__popc(word & ((1u << before) - 1)) : 0;
+    if (__reduce_add_sync(0xFFFFFFFFu, earlier) % gb_mma16_tokens)
+        return false;
+    uint32_t rest = lane < p / 32 ? 0 : lane == p / 32 ? word >> before << before : word, sum = (uint32_t)__popc(rest);
+#pragma unroll
+    for (uint32_t m = 1; m < 32; m *= 2) {
+        const uint32_t other = __shfl_up_sync(0xFFFFFFFFu, sum, m);
+        sum += lane >= m ? other : 0;
+    }
+    if (threadIdx.x < 32)
+        for (uint32_t t = sum - (uint32_t)__popc(rest); rest && t < gb_mma16_tokens; t++, rest &= rest - 1)
+            item->pair[t] = (uint16_t)(32 * lane + (uint32_t)__ffs((int)rest) - 1);
+    if (threadIdx.x == 31) {
+        item->expert = (uint32_t)id;
+        item->pairs = min(sum, gb_mma16_tokens);
+    }
+    __syncthreads();
+    return true;
+}
+
 constexpr uint32_t gb_mma16_items_threads = 1024;
 
 /* One block. ids: [pairs]. Which of an expert's pairs share an item depends on the order in which threads come, and no

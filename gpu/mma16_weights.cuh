@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where the weights of mma16-sm90/1 lie in device memory, in either layout. A layout is a type with
- *   part(expert, tile):    where a lane finds its part of the first step of a tile;
- *   beside(part, n):       the same of the n-th tile after that;
- *   step_of(part, step):   a lane's part of a step, loaded;
- *   word(), activations(): eight E2M1 codes as operands, and the activations in the order that these have.
+ *   part(expert, tile):       where a lane finds its part of the first step of a tile;
+ *   beside(part, n):          the same of the n-th tile after that, the first of a group;
+ *   forward(part, steps):     the same of as many steps further on;
+ *   step_of(part, n, step):   a lane's part of the n-th tile of the group, in the step where `part` is, loaded;
+ *   fields(), activations():  codes in bf16's fields as the a operands of two instructions, and the activations in the
+ *                             order that these have.
  * Whole: rows are whole chunks; otherwise they are NVFP4's and end in half a one.
  */
 #ifndef GB_GPU_MMA16_WEIGHTS_CUH
@@ -59,9 +61,23 @@ __device__ __forceinline__ uint4 gb_load_once(const uint8_t *from)
     return words;
 }
 
+__device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
+{
+    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+/* Tiles of a group, whose records of a step lie side by side: of all there are, if that divides them. */
+constexpr uint32_t gb_mma16_group_tiles = 4;
+
+__host__ __device__ __forceinline__ uint32_t gb_mma16_group(uint32_t tiles)
+{
+    return tiles % gb_mma16_group_tiles ? 1 : gb_mma16_group_tiles;
+}
+
 /*
- * Records: [experts][tiles][steps], each the codes [2][32 lanes] of 16 bytes and the scales [8][scales of a step][2] of
- * 16 rows, [2] for the first and the last 8 of them. The scale of MXFP8 codes with a NaN among them is NaN.
+ * Records: [experts][groups][steps][tiles of a group], each the codes [2][32 lanes] of 16 bytes and the scales
+ * [8][scales of a step][2] of 16 rows, [2] for the first and the last 8 of them. The scale of MXFP8 codes with a NaN
+ * among them is NaN.
  */
 template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
     using Format = Format_;
@@ -70,31 +86,42 @@ template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
     static constexpr uint32_t bytes = codes + gb_mma16_tile * Format::scales; /* of a record */
 
     const gb_mma16_matrix &matrix;
+    uint32_t group, step_bytes; /* of a group */
     size_t tile_bytes;
 
     __device__ __forceinline__ explicit gb_mma16_records(const gb_mma16_matrix &of)
-        : matrix(of), tile_bytes((size_t)gb_mma16_steps<Format>(of.columns) * bytes)
+        : matrix(of), group(gb_mma16_group(of.tiles)), step_bytes(group * bytes),
+          tile_bytes((size_t)gb_mma16_steps<Format>(of.columns) * bytes)
     {
     }
     __device__ __forceinline__ gb_mma16_part part(uint32_t expert, uint32_t tile) const
     {
-        const uint32_t lane = threadIdx.x % 32;
-        const uint8_t *record = matrix.codes + ((size_t)expert * matrix.tiles + tile) * tile_bytes;
+        const uint32_t lane = threadIdx.x % 32, n = tile % group;
+        const uint8_t *record = matrix.codes + ((size_t)expert * matrix.tiles + tile - n) * tile_bytes + n * bytes;
         return {record + 16 * lane, record + codes + lane * Format::scales / 4 * 2};
     }
     __device__ __forceinline__ gb_mma16_part beside(const gb_mma16_part &part, uint32_t n) const
     {
         return {part.codes + n * tile_bytes, part.scales + n * tile_bytes};
     }
-    __device__ __forceinline__ gb_mma16_step step_of(const gb_mma16_part &part, uint32_t step) const
+    __device__ __forceinline__ gb_mma16_part forward(const gb_mma16_part &part, uint32_t steps) const
     {
-        const uint8_t *scales = part.scales + step * bytes;
-        return {gb_load_once(part.codes + step * bytes), gb_load_once(part.codes + step * bytes + codes / 2),
+        return {part.codes + steps * step_bytes, part.scales + steps * step_bytes};
+    }
+    __device__ __forceinline__ gb_mma16_step step_of(const gb_mma16_part &part, uint32_t n, uint32_t) const
+    {
+        const uint8_t *at = part.codes + n * bytes, *scales = part.scales + n * bytes;
+        return {gb_load_once(at), gb_load_once(at + codes / 2),
                 Format::in_chunk == 2 ? __ldg((const uint32_t *)scales) : __ldg((const uint16_t *)scales)};
     }
-    static __device__ __forceinline__ void word(uint32_t codes, uint32_t (&pair)[4])
+    static __device__ __forceinline__ void fields(const uint4 &of, uint32_t d, uint32_t (&a)[4])
     {
-        gb_mma16_repacked_word(codes, pair);
+        if (Format::step == gb_mma16_step_bytes) {
+            gb_mma16_repacked_bytes_word(gb_word_of4(of, 2 * d), a[0], a[1]);
+            gb_mma16_repacked_bytes_word(gb_word_of4(of, 2 * d + 1), a[2], a[3]);
+        } else {
+            gb_mma16_repacked_word(gb_word_of4(of, d), a);
+        }
     }
     static __device__ __forceinline__ uint4 activations(const uint4 &x)
     {
@@ -126,6 +153,10 @@ template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_rows {
         const size_t rows = n * (GateUp ? gb_mma16_tile / 2 : gb_mma16_tile);
         return {part.codes + rows * code_bytes, part.scales + rows * scale_bytes};
     }
+    __device__ __forceinline__ gb_mma16_part forward(const gb_mma16_part &part, uint32_t steps) const
+    {
+        return {part.codes + steps * gb_mma16_step_bytes, part.scales + steps * Format::scales};
+    }
     /* Zeros where there is no chunk. */
     __device__ __forceinline__ uint4 chunk(const uint8_t *from, uint32_t byte) const
     {
@@ -146,19 +177,25 @@ template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_rows {
             return __ldg((const uint16_t *)from);
         return __ldg(from) | (scale + 1 < scale_bytes ? (uint32_t)__ldg(from + 1) << 8 : 0);
     }
-    __device__ __forceinline__ gb_mma16_step step_of(const gb_mma16_part &part, uint32_t step) const
+    __device__ __forceinline__ gb_mma16_step step_of(const gb_mma16_part &first, uint32_t n, uint32_t step) const
     {
+        const gb_mma16_part part = beside(first, n);
         const uint32_t lane = threadIdx.x % 32, further = GateUp ? matrix.rows / 2 : 8;
         const uint32_t byte = step * gb_mma16_step_bytes + 16 * (lane % 4);
         const uint32_t scale = step * Format::scales + lane % 4 * Format::scales / 4;
-        const uint8_t *from = part.codes + step * gb_mma16_step_bytes, *of = part.scales + step * Format::scales;
-        const uint32_t low = scales_of(of, scale), high = scales_of(of + (size_t)further * scale_bytes, scale);
-        return {chunk(from, byte), chunk(from + (size_t)further * code_bytes, byte),
+        const uint32_t low = scales_of(part.scales, scale);
+        const uint32_t high = scales_of(part.scales + (size_t)further * scale_bytes, scale);
+        return {chunk(part.codes, byte), chunk(part.codes + (size_t)further * code_bytes, byte),
                 Format::in_chunk == 2 ? __byte_perm(low, high, 0x5140) : low | high << 8};
     }
-    static __device__ __forceinline__ void word(uint32_t codes, uint32_t (&pair)[4])
+    static __device__ __forceinline__ void fields(const uint4 &of, uint32_t d, uint32_t (&a)[4])
     {
-        gb_mma16_plain_word(codes, pair);
+        if (Format::step == gb_mma16_step_bytes) {
+            gb_mma16_bytes_word(gb_word_of4(of, 2 * d), a[0], a[1]);
+            gb_mma16_bytes_word(gb_word_of4(of, 2 * d + 1), a[2], a[3]);
+        } else {
+            gb_mma16_plain_word(gb_word_of4(of, d), a);
+        }
     }
     static __device__ __forceinline__ uint4 activations(const uint4 &x)
     {
