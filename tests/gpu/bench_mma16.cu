@@ -614,7 +614,10 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, const ch
 {
     matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
     matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, 2, false);
-    const size_t arena = (size_t)1 << 32;
+    const size_t weights =
+        (size_t)s.experts * 2 * s.intermediate * s.hidden; /* of gate_up: the most that one read needs */
+    const size_t arena =
+        std::max((size_t)1 << 32, (code_bytes(format, weights) + scale_bytes(format, weights)) / 16 * 16 + 1024);
     uint8_t *memory = on_device<uint8_t>(arena);
     fill(memory, arena, 5, ANY, false);
     uint32_t *sink = on_device<uint32_t>(1);

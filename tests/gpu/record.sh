@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # All that docs/results/ keeps of a GPU, made again in one run on the machine that has it. BUILD holds the built program,
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
-# date, and the log of every step. What is timed has the GPU to itself; then the other groups run side by side. Exit 1 if a
-# step fails.
+# date, and the log of every step. What is timed has a GPU to itself: the others wait, or run on the last of several. Exit 1
+# if a step fails.
 #   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, ranks,
 #                                              models or sanitizer
 # The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
@@ -62,10 +62,10 @@ group_times() {
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
     # with the baselines: the eight stages against the layer by batch, and warp decode by bits against by table
     record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
-    for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp4-qwen3-next; do
+    for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp8-deepseek-v3 \
+        mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
     done
-    [ "$(nvidia-smi -L | wc -l)" -lt 2 ] || record h200-bench-ranks "$tests/bench_ranks"
     record h200-order-candidates "$tests/gb_order_candidates" --date "$today" --commit "$commit"
 }
 
@@ -249,28 +249,46 @@ group_sanitizer() {
     } > "$out/h200-sanitizer.txt"
 }
 
-step device "$program" list devices
-case " $groups " in *" times "*) group_times ;; esac
+# on DEVICES GROUP: if it is asked for, in a folder of its own; on all devices if DEVICES is empty.
+on() {
+    case " $groups " in *" $2 "*) ;; *) return ;; esac
+    mkdir "$work/$2"
+    (
+        [ -z "$1" ] || export CUDA_VISIBLE_DEVICES="$1"
+        cd "$work/$2" && "group_$2"
+    )
+}
+
+# What need not wait for the times where there are two devices.
+beside_times() {
+    for group in verify weighed kernels models sanitizer; do
+        on $last $group &
+    done
+}
+
 for group in $groups; do
     case $group in
-    times) ;;
-    functions | verify | weighed | kernels | stale | python | ranks | models | sanitizer)
-        mkdir "$work/$group"
-        case $group in
-        ranks) devices=${CUDA_VISIBLE_DEVICES:-} ;;
-        sanitizer | python) devices=$(($(nvidia-smi -L | wc -l) - 1)) ;; # beside the others, where there is a second one
-        *) devices=0 ;;
-        esac
-        (
-            [ -z "$devices" ] || export CUDA_VISIBLE_DEVICES="$devices"
-            cd "$work/$group" && group_$group
-        ) &
-        ;;
+    times | functions | verify | weighed | kernels | stale | python | ranks | models | sanitizer) ;;
     *)
         echo "record.sh: no group $group" >&2
-        touch "$work/failed"
+        exit 2
         ;;
     esac
 done
+step device "$program" list devices
+all=${CUDA_VISIBLE_DEVICES:-}
+last=$(($(nvidia-smi -L | wc -l) - 1))
+if [ $last -gt 0 ]; then
+    case " $groups " in *" times "*) record h200-bench-ranks "$tests/bench_ranks" ;; esac
+    beside_times
+    on 0 times
+else
+    on 0 times
+    beside_times
+fi
+for group in functions stale python; do
+    on 0 $group &
+done
+on "$all" ranks &
 wait
 [ ! -e "$work/failed" ]
