@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fma32/1 on AVX-512 (F, BW, VL): teams of 16 chunks. The layout is drawn in reference/fma32_lanes.h.
+ * fma32/1 on AVX-512 (F, BW, VL, VBMI): teams of 16 chunks. The layout is drawn in reference/fma32_lanes.h.
  *
  * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, and so do
- * two rows of one stretch, so that the CPU has more than one chain of fma to work on, each of which waits for its last.
- * Longer rows go one by one: their codes are one stream of memory. Codes are asked for AHEAD_BYTES before they are
- * needed.
+ * two rows of one stretch or four of one team, so that the CPU has several chains of fma to work on, each of which
+ * waits for its last. Longer rows go one by one: their codes are one stream of memory. Codes are asked for AHEAD_BYTES
+ * before they are needed.
  */
 #include "reference/fma32_lanes.h"
 
@@ -15,9 +15,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* PASS: how many activations share the decoding of a weight. SIDE_BY_SIDE: rows of one stretch. */
+/* PASS: how many activations share the decoding of a weight. SIDE_BY_SIDE: rows of one team. */
 enum { TEAM = 16, TEAMS = GB_LANES / TEAM, REGISTER_BYTES = 64, TEAM_BYTES = 4 * REGISTER_BYTES };
-enum { PASS = 4, SIDE_BY_SIDE = 2 };
+enum { PASS = 4, SIDE_BY_SIDE = 4 };
 enum { AHEAD_BYTES = 4096 };
 
 /* A stretch of some rows, and the activations of a pass. */
@@ -149,19 +149,6 @@ INLINE void nvfp4_stretch(const struct stretch *s, struct sums *acc)
     }
 }
 
-/* Elements k to k + 7 of every chunk, as bf16: two in each dword. */
-INLINE void bf16_elements(const struct stretch *s, uint32_t k, struct four pairs[SIDE_BY_SIDE][TEAMS], struct sums *p)
-{
-    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
-    UNROLL for (uint32_t d = 0; d < 4; d++) UNROLL for (uint32_t half = 0; half < 2; half++)
-        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
-    {
-        __m512i pair = pairs[r][t].of[d];
-        __m512i w = half ? _mm512_and_si512(pair, upper) : _mm512_slli_epi32(pair, 16);
-        element(s, r, t, k + 2 * d + half, _mm512_castsi512_ps(w), p);
-    }
-}
-
 /* Scales of team t's chunks in row r, two of which share one. */
 INLINE __m512 mxfp8_scales(const struct stretch *s, uint32_t r, uint32_t t)
 {
@@ -176,63 +163,83 @@ INLINE __m512 mxfp8_scales(const struct stretch *s, uint32_t r, uint32_t t)
     return existing(s, t, _mm512_castsi512_ps(bits));
 }
 
-INLINE __m512i table(const uint8_t of[16])
+/* The bits of an E4M3 magnitude as FP32, whose lower half is zero. Those below 8 are m times 2^-9. */
+#define E4M3_SMALL(m, exponent) ((118u + (exponent)) << 23 | ((m) << (23 - (exponent)) & 0x7FFFFFu))
+#define E4M3_BITS(m)                                                                                                   \
+    ((m) == 0x7F ? 0x7FC00000u                                                                                         \
+     : (m) >= 8  ? ((m) << 20) + (120u << 23)                                                                          \
+     : (m) >= 4  ? E4M3_SMALL(m, 2)                                                                                    \
+     : (m) >= 2  ? E4M3_SMALL(m, 1)                                                                                    \
+     : (m) == 1  ? E4M3_SMALL(m, 0)                                                                                    \
+                 : 0u)
+#define E4M3_UPPER(m) (uint8_t)(E4M3_BITS(m) >> 24)
+#define E4M3_LOWER(m) (uint8_t)(E4M3_BITS(m) >> 16)
+#define OF_4(byte, m) byte(m), byte((m) + 1), byte((m) + 2), byte((m) + 3)
+#define OF_16(byte, m) OF_4(byte, m), OF_4(byte, (m) + 4), OF_4(byte, (m) + 8), OF_4(byte, (m) + 12)
+#define OF_128(byte)                                                                                                   \
+    OF_16(byte, 0u), OF_16(byte, 16u), OF_16(byte, 32u), OF_16(byte, 48u), OF_16(byte, 64u), OF_16(byte, 80u),         \
+        OF_16(byte, 96u), OF_16(byte, 112u)
+
+/* For every code in `codes` its magnitude's byte in a table of 128. */
+INLINE __m512i look_up(const uint8_t table[128], __m512i codes)
 {
-    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)of));
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
 }
 
-/*
- * E4M3 as bf16, of bytes 0 to 7 and 8 to 15 of every chunk. The code's nibbles give both bytes; where the upper three
- * bits of the exponent are zero, the lower nibble alone does.
- *     code  s eee  e mmm          bf16  s 0111eee  e mmm 0000, the exponent being 60 * 2 more
- */
-INLINE void e4m3_bf16(__m512i code, __m512i *first, __m512i *second)
+/* Bytes 3 and 2 of the four E4M3 codes of every dword, as FP32. */
+struct e4m3 {
+    __m512i upper, lower;
+};
+
+INLINE struct e4m3 decode_e4m3(__m512i codes)
 {
-    static const uint8_t upper[16] = {0x00, 0x3D, 0x3E, 0x3F, 0x40, 0x41, 0x42, 0x43,
-                                      0x80, 0xBD, 0xBE, 0xBF, 0xC0, 0xC1, 0xC2, 0xC3};
-    static const uint8_t lower[16] = {0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70,
-                                      0x80, 0x90, 0xA0, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0};
-    static const uint8_t small_upper[16] = {0x00, 0x3B, 0x3B, 0x3B, 0x3C, 0x3C, 0x3C, 0x3C,
-                                            0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C};
-    static const uint8_t small_lower[16] = {0x00, 0x00, 0x80, 0xC0, 0x00, 0x20, 0x40, 0x60,
-                                            0x80, 0x90, 0xA0, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0};
-    const __m512i nibble = _mm512_set1_epi8(0x0F), magnitude = _mm512_set1_epi8(0x7F);
-    __m512i n = _mm512_and_si512(code, nibble), h = _mm512_and_si512(_mm512_srli_epi16(code, 4), nibble);
-    __mmask64 small = _mm512_testn_epi8_mask(code, _mm512_set1_epi8(0x70));
-    __mmask64 nan = _mm512_cmpeq_epi8_mask(_mm512_and_si512(code, magnitude), magnitude);
-    __m512i u =
-        _mm512_or_si512(_mm512_shuffle_epi8(table(upper), h), _mm512_maskz_shuffle_epi8(small, table(small_upper), n));
-    __m512i l = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table(lower), n), small, table(small_lower), n);
-    u = _mm512_mask_mov_epi8(u, nan, magnitude);
-    *first = _mm512_unpacklo_epi8(l, u);
-    *second = _mm512_unpackhi_epi8(l, u);
+    static const uint8_t upper[128] __attribute__((aligned(64))) = {OF_128(E4M3_UPPER)};
+    static const uint8_t lower[128] __attribute__((aligned(64))) = {OF_128(E4M3_LOWER)};
+    const __m512i sign = _mm512_and_si512(codes, _mm512_set1_epi8((char)0x80));
+    return (struct e4m3){_mm512_or_si512(look_up(upper, codes), sign), look_up(lower, codes)};
+}
+
+/* Number k of every dword's four. */
+INLINE __m512 number(struct e4m3 of, uint32_t k)
+{
+    const __m512i dword = _mm512_mullo_epi32(_mm512_set1_epi32(0x04040000),
+                                             _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+    const __m512i from = _mm512_add_epi32(dword, _mm512_set1_epi32((int)(k << 24 | (64 + k) << 16)));
+    return _mm512_castsi512_ps(_mm512_maskz_permutex2var_epi8(0xCCCCCCCCCCCCCCCC, of.upper, from, of.lower));
 }
 
 INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
 {
-    struct four first[SIDE_BY_SIDE][TEAMS],
-        second[SIDE_BY_SIDE][TEAMS]; /* elements 0 to 7 and 8 to 15 of every chunk */
+    struct four dword[SIDE_BY_SIDE][TEAMS];
+    struct e4m3 decoded[SIDE_BY_SIDE][TEAMS];
     struct sums p = {0};
-    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
+    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++) dword[r][t] =
+        transpose(load_team(s, r, t));
+    UNROLL for (uint32_t d = 0; d < 4; d++)
     {
-        struct four z = load_team(s, r, t);
-        UNROLL for (uint32_t q = 0; q < 4; q++) e4m3_bf16(z.of[q], &first[r][t].of[q], &second[r][t].of[q]);
-        first[r][t] = transpose(first[r][t]);
-        second[r][t] = transpose(second[r][t]);
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++) decoded[r][t] =
+            decode_e4m3(dword[r][t].of[d]);
+        UNROLL for (uint32_t k = 0; k < 4; k++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
+            UNROLL for (uint32_t r = 0; r < s->rows; r++) element(s, r, t, 4 * d + k, number(decoded[r][t], k), &p);
     }
-    bf16_elements(s, 0, first, &p);
-    bf16_elements(s, 8, second, &p);
     UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
         join(s, r, t, mxfp8_scales(s, r, t), &p, acc);
 }
 
 INLINE void bf16_stretch(const struct stretch *s, struct sums *acc)
 {
+    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
     struct four pairs[SIDE_BY_SIDE][TEAMS];
     struct sums p = {0};
     UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++) pairs[r][t] =
         transpose(load_team(s, r, t));
-    bf16_elements(s, 0, pairs, &p);
+    UNROLL for (uint32_t d = 0; d < 4; d++) UNROLL for (uint32_t half = 0; half < 2; half++)
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+    {
+        __m512i pair = pairs[r][t].of[d];
+        __m512i w = half ? _mm512_and_si512(pair, upper) : _mm512_slli_epi32(pair, 16);
+        element(s, r, t, 2 * d + half, _mm512_castsi512_ps(w), &p);
+    }
     UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
         join(s, r, t, existing(s, t, _mm512_set1_ps(1)), &p, acc);
 }
@@ -310,8 +317,10 @@ INLINE void passes(enum gb_format format, const struct gb_tile *tile, float *dot
     for (; first + 2 <= tile->count; first += 2)
         all_rows(format, tile, first, 2, 1, dots);
     for (; first < tile->count; first++)
-        if (tile->code_bytes <= TEAMS * TEAM_BYTES)
+        if (tile->code_bytes <= TEAM_BYTES)
             all_rows(format, tile, first, 1, SIDE_BY_SIDE, dots);
+        else if (tile->code_bytes <= TEAMS * TEAM_BYTES)
+            all_rows(format, tile, first, 1, SIDE_BY_SIDE / TEAMS, dots);
         else
             all_rows(format, tile, first, 1, 1, dots);
 }
