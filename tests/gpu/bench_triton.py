@@ -1,341 +1,238 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of this project beside a fused MoE layer in Triton with FP8 weights and activations, on the same routing.
+"""A fused mixture-of-experts layer in Triton, FP8 weights and activations, as is usual on a Hopper GPU, tuned on the
+device, and beside it the times of the repacked kernels of mma16-sm90/1 on the same routing.
 
-    python3 bench_triton.py LIBRARY [SHAPE ...] --date DATE --commit COMMIT     # JSON on stdout; torch, Triton, a GPU
+    python3 bench_triton.py BENCH_MMA16 LIBRARY --date DATE --commit COMMIT [--batches 1 8 32 64]
 
-SHAPE is qwen3-next or qwen3-30b. The layer in Triton is five kernels, as serving systems have them: x is quantised
-(E4M3, blocks of 1 x 128), gate_up and down multiply tiles of tensor cores by weights with scales of 128 x 128, between
-them is SiLU, product and quantisation, and the last one sums over slots. Sorting tokens by expert is left out of its time.
-For every batch and both products the fastest of 48 tilings counts.
+JSON on stdout.
 
-Times are those of a CUDA graph of layers on other experts each, medians of 15 replays; weights are past the L2 cache. Every
-timed output stands beside float64 truth of the same weights."""
+Five launches in a CUDA graph: quantise, GEMM of gate and up, silu * up and quantise, GEMM of down, sum over the slots.
+Left out in its favour: the router, and which tokens an expert has. Weights are E4M3 with an FP32 scale for 128 x 128,
+activations E4M3 with one for 128. Every layer of the graph has other experts, as in bench_mma16, so that weights come
+from beyond the L2; medians of 15. The tile of each GEMM is the fastest of those below for every batch."""
 import argparse
-import concurrent.futures
-import ctypes
 import itertools
 import json
 import multiprocessing
+import statistics
+import subprocess
 import sys
 
 import torch
 import triton
 import triton.language as tl
 
-from gaugeblock import native
-
-SHAPES = {"qwen3-next": (512, 10, 2048, 512), "qwen3-30b": (128, 8, 2048, 768)}
-BATCHES = (1, 8, 32, 64)
-BLOCK = 128
-E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
-# BLOCK_M, BLOCK_N, warps, stages of a product
-TILINGS = list(itertools.product((16, 32), (32, 64, 128), (4, 8), (2, 3, 4, 5)))
-
-
-# In Triton ------------------------------------------------------------------------------------------------------------
-
-@triton.jit
-def quantise_rows(values, codes, scales, COLUMNS: tl.constexpr, GATED: tl.constexpr):
-    """A block of a row: E4M3 codes and a scale, of the values or of silu(gate) * up."""
-    row, block = tl.program_id(0), tl.program_id(1)
-    column = block * 128 + tl.arange(0, 128)
-    if GATED:
-        gate = tl.load(values + row * 2 * COLUMNS + column).to(tl.float32)
-        value = gate / (1 + tl.exp(-gate)) * tl.load(values + (row * 2 + 1) * COLUMNS + column).to(tl.float32)
-    else:
-        value = tl.load(values + row * COLUMNS + column).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(value)), 1e-10) / 448
-    tl.store(codes + row * COLUMNS + column, (value / scale).to(tl.float8e4nv))
-    tl.store(scales + row * (COLUMNS // 128) + block, scale)
+EXPERTS, TOP_K, HIDDEN, INTERMEDIATE = 512, 10, 2048, 512  # Qwen3-Next
+ROWS = 16  # tokens of a tile: few experts have more, and the instruction has no fewer
+TILES = [(columns, warps, stages) for columns, (warps, stages) in itertools.product(
+    (32, 64, 128), ((2, 4), (4, 3), (4, 4), (4, 5), (8, 3), (8, 4)))]  # fmt: skip
 
 
 @triton.jit
-def product(a, a_scales, b, b_scales, out, pairs, experts, routing, TOP_K: tl.constexpr, ROWS: tl.constexpr,
-            COLUMNS: tl.constexpr, DOWN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """A tile: up to BLOCK_M pairs of one expert times BLOCK_N of its rows. pairs: [tiles, BLOCK_M], -1 where there is
-    none; experts: [tiles], -1 for a tile without pairs."""
-    n, m = tl.program_id(0), tl.program_id(1)
-    expert = tl.load(experts + m).to(tl.int64)
-    if expert < 0:
-        return
-    pair = tl.load(pairs + m * BLOCK_M + tl.arange(0, BLOCK_M))
-    there = pair >= 0
-    from_row = tl.where(there, pair if DOWN else pair // TOP_K, 0)
-    row = n * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, 128)
-    a_at = a + from_row[:, None] * COLUMNS + k[None, :]
-    b_at = b + expert * ROWS * COLUMNS + row[None, :] * COLUMNS + k[:, None]
-    scale_at = b_scales + (expert * (ROWS // 128) + n * BLOCK_N // 128) * (COLUMNS // 128)
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for block in range(COLUMNS // 128):
-        part = tl.dot(tl.load(a_at + block * 128), tl.load(b_at + block * 128))
-        scale = tl.load(a_scales + from_row * (COLUMNS // 128) + block) * tl.load(scale_at + block)
-        total += part * scale[:, None]
-    if DOWN:
-        total *= tl.load(routing + tl.where(there, pair, 0))[:, None]
-    tl.store(out + pair[:, None] * ROWS + row[None, :], total.to(tl.bfloat16), mask=there[:, None])
+def quantised(values, codes, scales):
+    scale = tl.maximum(tl.max(tl.abs(values)), 1e-10) / 448
+    tl.store(codes, (values / scale).to(tl.float8e4nv))
+    tl.store(scales, scale)
 
 
 @triton.jit
-def sum_slots(values, out, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, WIDTH: tl.constexpr):
-    token, column = tl.program_id(0), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    total = tl.zeros((WIDTH,), tl.float32)
+def quantise(x, codes, scales, COLUMNS: tl.constexpr):
+    """x, bf16 [tokens, COLUMNS]: 128 columns of a token."""
+    at = tl.program_id(0) * COLUMNS + tl.program_id(1) * 128 + tl.arange(0, 128)
+    quantised(tl.load(x + at).to(tl.float32), codes + at, scales + tl.program_id(0) * (COLUMNS // 128) + tl.program_id(1))
+
+
+@triton.jit
+def silu_mul_quantise(gate_up, codes, scales, COLUMNS: tl.constexpr):
+    """gate_up, bf16 [pairs, 2 * COLUMNS]: 128 columns of a pair."""
+    pair, column = tl.program_id(0), tl.program_id(1) * 128 + tl.arange(0, 128)
+    gate = tl.load(gate_up + pair * 2 * COLUMNS + column).to(tl.float32)
+    up = tl.load(gate_up + pair * 2 * COLUMNS + COLUMNS + column).to(tl.float32)
+    quantised(gate / (1 + tl.exp(-gate)) * up, codes + pair * COLUMNS + column,
+              scales + pair * (COLUMNS // 128) + tl.program_id(1))
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def gemm(x, x_scales, weights, scales, routing, pair_of, expert_of, out, pairs, N: tl.constexpr, K: tl.constexpr,
+         SHARE: tl.constexpr, ROUTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """ROWS pairs of an expert times COLUMNS rows of its weights [experts, N, K]: out, bf16 [pairs, N]."""
+    block, first = tl.program_id(0) // (N // COLUMNS), tl.program_id(0) % (N // COLUMNS) * COLUMNS
+    expert = tl.load(expert_of + block).to(tl.int64)
+    pair = tl.load(pair_of + block * ROWS + tl.arange(0, ROWS))
+    there, row, k, n = pair < pairs, pair // SHARE, tl.arange(0, 128), first + tl.arange(0, COLUMNS)
+    x_at = x + row[:, None] * K + k[None, :]
+    weight_at = weights + expert * N * K + n[None, :] * K + k[:, None]
+    scale_at = scales + (expert * (N // 128) + first // 128) * (K // 128)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for step in range(K // 128):
+        a = tl.load(x_at + step * 128, mask=there[:, None], other=0.0)
+        b = tl.load(weight_at + step * 128)
+        a_scale = tl.load(x_scales + row * (K // 128) + step, mask=there, other=0.0)
+        total += tl.dot(a, b) * (a_scale * tl.load(scale_at + step))[:, None]
+    if ROUTED:
+        total *= tl.load(routing + pair, mask=there, other=0.0)[:, None]
+    tl.store(out + pair[:, None] * N + n[None, :], total.to(tl.bfloat16), mask=there[:, None])
+
+
+@triton.jit
+def add_slots(slots, out, COLUMNS: tl.constexpr, TOP_K: tl.constexpr):
+    """slots, bf16 [tokens, TOP_K, COLUMNS]: 512 columns of a token."""
+    column = tl.program_id(1) * 512 + tl.arange(0, 512)
+    total = tl.zeros((512,), tl.float32)
     for j in range(TOP_K):
-        total += tl.load(values + (token * TOP_K + j) * HIDDEN + column).to(tl.float32)
-    tl.store(out + token * HIDDEN + column, total)
+        total += tl.load(slots + (tl.program_id(0) * TOP_K + j) * COLUMNS + column).to(tl.float32)
+    tl.store(out + tl.program_id(0) * COLUMNS + column, total.to(tl.bfloat16))
 
 
-def compile_product(shape, down, tiling):
-    """Into Triton's cache, in a process of its own."""
-    experts, top_k, hidden, intermediate = shape
-    rows, columns = (hidden, intermediate) if down else (2 * intermediate, hidden)
-    block_m, block_n, warps, stages = tiling
-    types = (torch.float8_e4m3fn, torch.float32, torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32,
-             torch.int32, torch.float32)
-    try:
-        product.warmup(*types, TOP_K=top_k, ROWS=rows, COLUMNS=columns, DOWN=down, BLOCK_M=block_m, BLOCK_N=block_n,
-                       num_warps=warps, num_stages=stages, grid=(1, 1))
-    except triton.runtime.errors.OutOfResources:
-        pass
+GEMMS = {"gate_up": {"N": 2 * INTERMEDIATE, "K": HIDDEN, "SHARE": TOP_K, "ROUTED": False},
+         "down": {"N": HIDDEN, "K": INTERMEDIATE, "SHARE": 1, "ROUTED": True}}  # fmt: skip
 
 
-class Triton:
-    """The layer on one routing. weights: (codes, scales) of gate_up and down."""
-
-    def __init__(self, shape, weights, x, ids, routing):
-        self.shape, self.weights, self.x, self.ids, self.routing = shape, weights, x, ids.int(), routing
-        tokens, (_, top_k, hidden, inner) = len(x), shape
-        pairs = tokens * top_k
-
-        def empty(rows, columns, dtype):
-            return torch.empty(rows, columns, dtype=dtype, device="cuda")
-
-        fp8, bf16, fp32 = torch.float8_e4m3fn, torch.bfloat16, torch.float32
-        self.x_codes, self.x_scales = empty(tokens, hidden, fp8), empty(tokens, hidden // BLOCK, fp32)
-        self.h_codes, self.h_scales = empty(pairs, inner, fp8), empty(pairs, inner // BLOCK, fp32)
-        self.halves, self.slots = empty(pairs, 2 * inner, bf16), empty(pairs, hidden, bf16)
-        self.output = empty(tokens, hidden, bf16)
-        self.sorted = {m: self.sort(m) for m in {tiling[0] for tiling in TILINGS}}
-
-    def sort(self, block_m):
-        """(pairs, experts) of tiles of one expert each."""
-        flat, tiles = self.ids.flatten().tolist(), []
-        for expert in sorted(set(flat)):
-            mine = [p for p, e in enumerate(flat) if e == expert]
-            tiles += [(expert, mine[i:i + block_m]) for i in range(0, len(mine), block_m)]
-        padded = [some + [-1] * (block_m - len(some)) for _, some in tiles]
-        return (torch.tensor(padded, dtype=torch.int32, device="cuda"),
-                torch.tensor([expert for expert, _ in tiles], dtype=torch.int32, device="cuda"))
-
-    def multiply(self, down, tiling):
-        _, top_k, hidden, inner = self.shape
-        rows, columns = (hidden, inner) if down else (2 * inner, hidden)
-        block_m, block_n, warps, stages = tiling
-        pairs, experts = self.sorted[block_m]
-        a = (self.h_codes, self.h_scales) if down else (self.x_codes, self.x_scales)
-        product[rows // block_n, len(experts)](
-            *a, *self.weights[down], self.slots if down else self.halves, pairs, experts, self.routing, TOP_K=top_k,
-            ROWS=rows, COLUMNS=columns, DOWN=down, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=warps, num_stages=stages)
-
-    def run(self, tilings):
-        tokens, (_, top_k, hidden, inner) = len(self.x), self.shape
-        quantise_rows[tokens, hidden // BLOCK](self.x, self.x_codes, self.x_scales, hidden, False, num_warps=1)
-        self.multiply(False, tilings[0])
-        quantise_rows[tokens * top_k, inner // BLOCK](self.halves, self.h_codes, self.h_scales, inner, True, num_warps=1)
-        self.multiply(True, tilings[1])
-        sum_slots[tokens, hidden // 512](self.slots, self.output, top_k, hidden, 512, num_warps=4)
+def compile_tile(case):
+    name, (columns, warps, stages) = case
+    f8, f32, i32 = torch.float8_e4m3fn, torch.float32, torch.int32
+    gemm.warmup(f8, f32, f8, f32, f32, i32, i32, torch.bfloat16, 1, **GEMMS[name], ROWS=ROWS, COLUMNS=columns,
+                num_warps=warps, num_stages=stages, grid=(1,))
 
 
-# Of this project ------------------------------------------------------------------------------------------------------
-
-class Kernel:
-    """A layer of LIBRARY, its weights prepared."""
-
-    def __init__(self, library, name, shape, weights):
-        self.ffi, self.lib = native.library()
-        function = ctypes.cast(ctypes.CDLL(library).gb_kernels, ctypes.c_void_p).value
-        table = self.ffi.cast("gb_kernels_function", function)()
-        self.name, self.shape, self.weights = name, shape, weights
-        self.kernel = next(table.kernels[i] for i in range(table.count)
-                           if self.ffi.string(table.kernels[i].name).decode() == name)
-        self.error = self.ffi.new("struct gb_error *")
-        self.prepared = self.ffi.NULL
-        if self.kernel.prepare:
-            made = self.ffi.new("void **")
-            native.check(self.kernel.prepare(self.arguments(1), made, self.error), self.error)
-            self.prepared = made[0]
-
-    def arguments(self, tokens):
-        experts, top_k, hidden, inner = self.shape
-        a = self.ffi.new("struct gb_arguments *")
-        a.size = self.ffi.sizeof("struct gb_arguments")
-        a.activation = self.lib.GB_SILU
-        s = a.shape
-        s.experts, s.top_k, s.hidden, s.intermediate, s.tokens = experts, top_k, hidden, inner, tokens
-        for matrix, (codes, scales, globals_), rows, columns, halves in (
-                (a.gate_up, self.weights[0], 2 * inner, hidden, 2), (a.down, self.weights[1], hidden, inner, 1)):
-            matrix.format = self.lib.GB_MXFP8 if globals_ is None else self.lib.GB_NVFP4
-            matrix.experts, matrix.rows, matrix.columns, matrix.halves = experts, rows, columns, halves
-            matrix.codes, matrix.scales = self.pointer(codes), self.pointer(scales)
-            matrix.global_scales = self.ffi.NULL if globals_ is None else self.pointer(globals_, "float *")
-        return a
-
-    def pointer(self, tensor, type_="void *"):
-        return self.ffi.cast(type_, tensor.data_ptr())
-
-    def on(self, x, ids, routing):
-        """A call of run(), and the output it writes."""
-        a, inner = self.arguments(len(x)), self.shape[3]
-        problem = self.ffi.new("struct gb_problem *")
-        problem.size, problem.shape, problem.weights = self.ffi.sizeof("struct gb_problem"), a.shape, a.gate_up.format
-        kept = [x, ids.int().contiguous(), routing, torch.empty(ids.numel() * inner, dtype=torch.bfloat16, device="cuda"),
-                torch.empty_like(x, dtype=torch.float32)]
-        a.x, a.ids = self.pointer(kept[0], "gb_bf16 *"), self.pointer(kept[1], "int32_t *")
-        a.routing_weights, a.intermediate = self.pointer(routing, "float *"), self.pointer(kept[3], "gb_bf16 *")
-        a.output, a.prepared = self.pointer(kept[4]), self.prepared
-        if self.kernel.workspace:
-            kept.append(torch.empty(self.kernel.workspace(problem), dtype=torch.uint8, device="cuda"))
-            a.workspace = self.pointer(kept[-1])
-
-        def run():
-            a.stream = self.ffi.cast("void *", torch.cuda.current_stream().cuda_stream)
-            native.check(self.kernel.run(a, self.error), self.error)
-
-        return run, kept[4], kept
+def mix(x):
+    x = (x + 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
 
 
-# Weights and truth ----------------------------------------------------------------------------------------------------
-
-def fp8_weights(experts, rows, columns):
-    """E4M3 codes and FP32 scales of 128 x 128."""
-    w = torch.randn(experts, rows // BLOCK, BLOCK, columns // BLOCK, BLOCK, device="cuda", dtype=torch.bfloat16)
-    scales = w.abs().amax((2, 4)).float() * 0.02 / 448
-    codes = (w * (0.02 / scales[:, :, None, :, None]).bfloat16()).to(torch.float8_e4m3fn)
-    return codes.view(experts, rows, columns), scales
-
-
-def mxfp8_weights(experts, rows, columns):
-    w = torch.randn(experts, rows, columns // 32, 32, device="cuda", dtype=torch.bfloat16)
-    exponents = torch.floor(torch.log2(w.abs().amax(3).float())) - 8
-    codes = torch.ldexp(w, -exponents[..., None]).clamp(-448, 448).to(torch.float8_e4m3fn).view(experts, rows, columns)
-    return codes, (exponents + 127 - 6).to(torch.uint8), None  # numbers of 2^-6
+def route(tokens, seed):
+    """The ids that bench_mma16 has for a layer of this seed."""
+    ids = []
+    for token in range(tokens):
+        chosen, r = [], seed + token * 1000003
+        while len(chosen) < TOP_K:
+            if (expert := mix(r) % EXPERTS) not in chosen:
+                chosen.append(expert)
+            r = mix(r)
+        ids.append(chosen)
+    return ids
 
 
-def nvfp4_weights(experts, rows, columns, halves):
-    codes = torch.randint(0, 256, (experts, rows, columns // 2), dtype=torch.uint8, device="cuda")
-    scales = (torch.rand(experts, rows, columns // 16, device="cuda") * 4 + 1).to(torch.float8_e4m3fn)
-    return codes, scales, torch.full((experts, halves), 0.002, device="cuda")
+def matrix(rows, columns):
+    codes = torch.empty(EXPERTS, rows, columns, dtype=torch.float8_e4m3fn, device="cuda")
+    for expert in range(0, EXPERTS, 32):
+        codes[expert : expert + 32] = torch.randn(32, rows, columns, device="cuda").to(torch.float8_e4m3fn)
+    return codes, (torch.rand(EXPERTS, rows // 128, columns // 128, device="cuda") + 0.5) * columns**-0.5
 
 
-def dequantise(weights, expert):
-    """An expert's [rows, columns] in float64."""
-    codes, scales, globals_ = (part if part is None else part[expert] for part in (*weights, None)[:3])
-    if globals_ is not None:
-        values = torch.tensor(E2M1, dtype=torch.float64, device="cuda")
-        w = torch.stack([values[codes.long() & 15], values[codes.long() >> 4]], -1).flatten(1)
-        return w * scales.double().repeat_interleave(16, 1) * globals_.double().repeat_interleave(
-            len(w) // len(globals_))[:, None]
-    if scales.dtype == torch.uint8:
-        return codes.double() * torch.exp2(scales.double() - 127).repeat_interleave(32, 1)
-    return codes.double() * scales.double().repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+class Layer:
+    def __init__(self, tokens, seed, matrices):
+        self.matrices, self.tokens, self.pairs = matrices, tokens, tokens * TOP_K
+        self.ids = route(tokens, seed)
+        of = {}
+        for pair, expert in enumerate(itertools.chain.from_iterable(self.ids)):
+            of.setdefault(expert, []).append(pair)
+        pair_of, expert_of = [], []
+        for expert, pairs in of.items():
+            for at in range(0, len(pairs), ROWS):
+                some = pairs[at : at + ROWS]
+                pair_of += some + [self.pairs] * (ROWS - len(some))
+                expert_of.append(expert)
+        on = {"device": "cuda"}
+        self.pair_of = torch.tensor(pair_of, dtype=torch.int32, **on)
+        self.expert_of = torch.tensor(expert_of, dtype=torch.int32, **on)
+        self.x = torch.randn(tokens, HIDDEN, **on).bfloat16()
+        self.routing = torch.rand(tokens, TOP_K, **on)
+        f8, bf16 = {"dtype": torch.float8_e4m3fn, **on}, {"dtype": torch.bfloat16, **on}
+        self.codes, self.scales = torch.empty(tokens, HIDDEN, **f8), torch.empty(tokens, HIDDEN // 128, **on)
+        self.gate_up = torch.empty(self.pairs, 2 * INTERMEDIATE, **bf16)
+        self.inner = torch.empty(self.pairs, INTERMEDIATE, **f8)
+        self.inner_scales = torch.empty(self.pairs, INTERMEDIATE // 128, **on)
+        self.slots, self.out = torch.empty(self.pairs, HIDDEN, **bf16), torch.empty(tokens, HIDDEN, **bf16)
+
+    def multiply(self, name, tile):
+        columns, warps, stages = tile
+        given = (self.codes, self.scales) if name == "gate_up" else (self.inner, self.inner_scales)
+        gemm[(len(self.expert_of) * (GEMMS[name]["N"] // columns),)](
+            *given, *self.matrices[name], self.routing, self.pair_of, self.expert_of,
+            self.gate_up if name == "gate_up" else self.slots, self.pairs, **GEMMS[name], ROWS=ROWS, COLUMNS=columns,
+            num_warps=warps, num_stages=stages)
+
+    def run(self, tiles):
+        quantise[self.tokens, HIDDEN // 128](self.x, self.codes, self.scales, HIDDEN, num_warps=1)
+        self.multiply("gate_up", tiles["gate_up"])
+        silu_mul_quantise[self.pairs, INTERMEDIATE // 128](self.gate_up, self.inner, self.inner_scales, INTERMEDIATE,
+                                                           num_warps=1)
+        self.multiply("down", tiles["down"])
+        add_slots[self.tokens, HIDDEN // 512](self.slots, self.out, HIDDEN, TOP_K)
+
+    def error(self):
+        """Of the first token, against float64 without quantised activations."""
+        y = torch.zeros(HIDDEN, dtype=torch.float64, device="cuda")
+        for j, expert in enumerate(self.ids[0]):
+            w13, w2 = (codes[expert].double() * scales[expert].double().repeat_interleave(128, 0).repeat_interleave(128, 1)
+                       for codes, scales in self.matrices.values())  # fmt: skip
+            gate, up = (w13 @ self.x[0].double()).chunk(2)
+            y += self.routing[0, j].double() * (w2 @ (torch.nn.functional.silu(gate) * up))
+        return float((self.out[0].double() - y).norm() / y.norm())
 
 
-def truth(weights, x, ids, routing):
-    y = torch.zeros(x.shape, dtype=torch.float64, device="cuda")
-    for expert in ids.unique().tolist():
-        t, j = torch.nonzero(ids == expert, as_tuple=True)
-        gate, up = (x[t].double() @ dequantise(weights[0], expert).T).chunk(2, 1)
-        h = torch.nn.functional.silu(gate) * up
-        y.index_add_(0, t, routing[t, j][:, None].double() * (h @ dequantise(weights[1], expert).T))
-    return y
-
-
-def relative_error(output, exact):
-    return float((output.double() - exact).norm() / exact.norm())
-
-
-# Times ----------------------------------------------------------------------------------------------------------------
-
-def median_us(calls):
-    """Of one call, of 15 replays of a graph of all of them."""
-    for call in calls[:2]:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(18):
+def median_us(layers, launch, replays=15):
+    """Of a layer, in a graph of all of them."""
+    for layer in layers:
+        launch(layer)
+    graph, took = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        for layer in layers:
+            launch(layer)
+    for replay in range(replays + 3):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         stop.record()
         stop.synchronize()
-        times.append(start.elapsed_time(stop) * 1e3 / len(calls))
-    return sorted(times[3:])[7]
+        if replay >= 3:
+            took.append(start.elapsed_time(stop) * 1e3 / len(layers))
+    return statistics.median(took)
 
 
-def fastest(layers, down):
-    """The tiling of one of the products."""
-    times = {}
-    for tiling in TILINGS:
-        try:
-            times[tiling] = median_us([lambda one=one: one.multiply(down, tiling) for one in layers])
-        except triton.runtime.errors.OutOfResources:
-            continue
-    return min(times, key=times.get)
+def measure(batch, matrices):
+    layers = [Layer(batch, 100 + i, matrices) for i in range(24 if batch <= 2 else 12 if batch <= 8 else 6)]
+    tiles = {}
+    for name in GEMMS:
+        times = {tile: median_us(layers, lambda layer, tile=tile: layer.multiply(name, tile), 5) for tile in TILES}
+        tiles[name] = min(times, key=times.get)
+    us = median_us(layers, lambda layer: layer.run(tiles))
+    error = max(layer.error() for layer in layers[:2])
+    if not error < 0.08:
+        sys.exit(f"batch {batch}: the Triton layer is off by {error}")
+    return us, {name: dict(zip(("columns", "warps", "stages"), tile)) for name, tile in tiles.items()}, error
 
 
-def measure(library, shape):
-    """A row for every batch."""
-    experts, top_k, hidden, inner = shape
-    matrices = (2 * inner, hidden), (hidden, inner)
-    fp8 = [fp8_weights(experts, *matrix) for matrix in matrices]
-    weights = {"mxfp8": [mxfp8_weights(experts, *matrix) for matrix in matrices],
-               "nvfp4": [nvfp4_weights(experts, *matrix, halves) for matrix, halves in zip(matrices, (2, 1))]}
-    kernels = [Kernel(library, f"cuda/{name}", shape, weights[name.split("-")[0]])
-               for name in ("mxfp8-mma16-repacked-layer", "mxfp8-layer", "nvfp4-mma16-repacked-layer", "nvfp4-layer")]
-    rows = []
-    for batch in BATCHES:
-        count = 24 if batch <= 2 else 12 if batch <= 8 else 6
-        problems = [(torch.randn(batch, hidden, device="cuda").bfloat16(),
-                     torch.stack([torch.randperm(experts, device="cuda")[:top_k] for _ in range(batch)]),
-                     torch.softmax(torch.randn(batch, top_k, device="cuda"), -1)) for _ in range(count)]
-        layers = [Triton(shape, fp8, *problem) for problem in problems]
-        for one in layers:
-            one.run(TILINGS[:1] * 2)
-        tilings = [fastest(layers, down) for down in (False, True)]
-        peer = median_us([lambda one=one: one.run(tilings) for one in layers])
-        row = {"batch": batch, "triton": {"us": round(peer, 2), "tilings": tilings, "relative_error": relative_error(
-            layers[0].output, truth(fp8, *problems[0]))}}
-        for kernel in kernels:
-            calls = [kernel.on(*problem) for problem in problems]
-            us = median_us([run for run, _, _ in calls])
-            row[kernel.name] = {"us": round(us, 2), "times_triton": round(peer / us, 3), "relative_error": relative_error(
-                calls[0][1], truth(kernel.weights, *problems[0]))}
-        print(json.dumps(row), file=sys.stderr, flush=True)
-        rows.append(row)
-    return rows
+def ours(asked, form):
+    command = [asked.bench, asked.library, "time", f"{form}:repacked", f"{EXPERTS},{TOP_K},{HIDDEN},{INTERMEDIATE}"]
+    done = subprocess.run(command + [str(batch) for batch in asked.batches], capture_output=True, text=True, check=True)
+    return {row["batch"]: row["repacked"]["layer"][0] for row in json.loads(done.stdout)["batches"]}
 
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("bench")
     parser.add_argument("library")
-    parser.add_argument("shapes", nargs="*", default=["qwen3-next"])
     parser.add_argument("--date", required=True)
     parser.add_argument("--commit", required=True)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
     asked = parser.parse_args()
-    torch.manual_seed(7)
-    with concurrent.futures.ProcessPoolExecutor(
-            max_workers=12, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(compile_product, *zip(*itertools.product((SHAPES[name] for name in asked.shapes), (False, True),
-                                                               TILINGS)), chunksize=4))
-    print(json.dumps({
-        "schema": "gaugeblock.bench-triton/1", "command": " ".join(["bench_triton.py", *asked.shapes]), "date": asked.date,
-        "commit": asked.commit, "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "triton": triton.__version__, "times": "of a layer, microseconds; times_triton above 1: faster than Triton",
-        "shapes": {name: measure(asked.library, SHAPES[name]) for name in asked.shapes}}, indent=1))  # fmt: skip
+    with multiprocessing.get_context("spawn").Pool(12) as pool:
+        pool.map(compile_tile, list(itertools.product(GEMMS, TILES)), chunksize=1)
+    torch.manual_seed(1)
+    matrices = {"gate_up": matrix(2 * INTERMEDIATE, HIDDEN), "down": matrix(HIDDEN, INTERMEDIATE)}
+    measured = {batch: measure(batch, matrices) for batch in asked.batches}
+    beside = {form: ours(asked, form) for form in ("nvfp4", "mxfp8")}
+    rows = [{"batch": batch, "triton_us": round(us, 1), "tiles": tiles, "relative_error": round(error, 4),
+             **{form: {"us": times[batch], "times_as_fast": round(us / times[batch], 2)} for form, times in beside.items()}}
+            for batch, (us, tiles, error) in measured.items()]  # fmt: skip
+    print(json.dumps({"schema": "gaugeblock.bench-triton/1", "command": "bench_triton.py " + " ".join(sys.argv[3:]),
+                      "date": asked.date, "commit": asked.commit, "device": torch.cuda.get_device_name(),
+                      "torch": torch.__version__, "triton": triton.__version__, "experts": EXPERTS, "top_k": TOP_K,
+                      "hidden": HIDDEN, "intermediate": INTERMEDIATE, "batches": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 # if a step fails.
 #   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, ranks,
 #                                              models or sanitizer
-# The group python needs torch, Triton and cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
+# The groups times and python need torch and Triton; python needs cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
 # installed into a folder of its own.
 set -u
 if [ $# -lt 2 ] || [ ! -x "$1/gaugeblock" ] || [ ! -d "$2" ]; then
@@ -59,6 +59,19 @@ group_times() {
     step bench "$program" bench --model qwen3-next-80b-a3b --format nvfp4 --format mxfp8 --batches 1,8,32 \
         --kernel 'cuda/*layer' -o bench.json
     record h200-bench-qwen3-next python3 "$here/tests/records.py" bench bench.json
+    step growth-batches "$program" bench --model qwen3-next-80b-a3b --format nvfp4 --format mxfp8 \
+        --batches 1,2,4,8,16,32,64,128,256 --kernel 'cuda/*-mma16-repacked-layer' -o batches.json \
+        --plot "$out/h200-growth-batches.svg"
+    record h200-growth-batches python3 "$here/tests/records.py" bench batches.json
+    sizes=
+    for size in 128,8,1024,512 128,8,2048,512 128,8,4096,512 128,8,8192,512 128,8,2048,256 128,8,2048,1024 \
+        128,8,2048,2048 32,8,2048,512 64,8,2048,512 256,8,2048,512 512,8,2048,512; do
+        sizes="$sizes --shape $size"
+    done
+    # shellcheck disable=SC2086
+    step growth-sizes "$program" bench $sizes --format nvfp4 --format mxfp8 --batches 8 \
+        --kernel 'cuda/*-mma16-repacked-layer' -o sizes.json
+    record h200-growth-sizes python3 "$here/tests/records.py" bench sizes.json
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
     # with the baselines: the eight stages against the layer by batch, and warp decode by bits against by table
     record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
@@ -66,6 +79,8 @@ group_times() {
         mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
     done
+    record h200-bench-triton python3 "$here/tests/gpu/bench_triton.py" "$tests/bench_mma16" "$library" --date "$today" \
+        --commit "$commit"
     record h200-order-candidates "$tests/gb_order_candidates" --date "$today" --commit "$commit"
 }
 
