@@ -179,28 +179,32 @@ __device__ __forceinline__ gb_entry gb_none()
 struct gb_cuda_token {
     uint32_t experts;
     uint32_t top_k;
-    float *logit;    /* [experts] */
-    float *score;    /* [experts] */
-    float *choice;   /* [experts] */
-    uint32_t *rank;  /* [experts], of the choices */
-    uint32_t *group; /* [groups], ranks */
-    float *weight;   /* [top_k] */
-    uint32_t *slot;  /* [top_k], the chosen experts */
-    float *sum;      /* [1 + warps] */
-    gb_entry *first; /* [warps, top_k or a warp's experts] */
+    float *logit;        /* [experts] */
+    float *score;        /* [experts, with room] */
+    float *choice;       /* [experts] */
+    uint32_t *rank;      /* [experts], of the choices */
+    uint32_t *group;     /* [groups], ranks */
+    float *weight;       /* [top_k, with room] */
+    uint32_t *slot;      /* [top_k], the chosen experts */
+    float *sum;          /* [1 + warps] */
+    uint32_t *count;     /* of the candidates, and their lowest rank */
+    uint32_t *most;      /* [32], the highest rank of a part */
+    gb_entry *candidate; /* [experts] */
 };
 
-/* How many experts a warp looks at. */
-__host__ __device__ constexpr uint32_t gb_route_share(uint32_t experts)
+/* Values that are added one after the other lie in so many at once, zeros behind the last. */
+constexpr uint32_t gb_route_batch = 16;
+
+__host__ __device__ constexpr uint32_t gb_route_room(uint32_t count)
 {
-    return (experts + gb_route_threads - 1) / gb_route_threads * 32;
+    return (count + gb_route_batch - 1) / gb_route_batch * gb_route_batch;
 }
 
 inline size_t gb_route_shared_bytes(uint32_t experts, uint32_t top_k, uint32_t groups)
 {
-    const size_t each = top_k < gb_route_share(experts) ? top_k : gb_route_share(experts);
-    return sizeof(float) * (4 * (size_t)experts + groups + 2 * (size_t)top_k + 1 + gb_route_warps) +
-           sizeof(gb_entry) * (each * gb_route_warps + 1);
+    return sizeof(float) * (2 * (size_t)gb_route_room(experts) + 2 * (size_t)experts + gb_route_room(top_k) + groups +
+                            top_k + 1 + gb_route_warps + 2 + 32) +
+           sizeof(gb_entry) * ((size_t)experts + 1);
 }
 
 __device__ __forceinline__ float gb_bf16_value(float value)
@@ -208,7 +212,29 @@ __device__ __forceinline__ float gb_bf16_value(float value)
     return __uint_as_float((uint32_t)gb_bf16_round(value) << 16);
 }
 
-/* values[i] becomes q = exp(values[i] - the one that ranks first); the sum of all q, in order. */
+/* In order. The next values are under way while these are added. A zero behind them changes no sum of q. */
+__device__ __forceinline__ float gb_sum_in_order(const float *values, uint32_t count)
+{
+    const float4 *from = (const float4 *)values;
+    float4 next[gb_route_batch / 4];
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t k = 0; k < gb_route_batch / 4; k++)
+        next[k] = from[k];
+    for (uint32_t i = 0; i < count; i += gb_route_batch) {
+        from += i + gb_route_batch < count ? gb_route_batch / 4 : 0;
+#pragma unroll
+        for (uint32_t k = 0; k < gb_route_batch / 4; k++) {
+            const float4 now = next[k];
+            next[k] = from[k];
+            sum = __fadd_rn(__fadd_rn(__fadd_rn(__fadd_rn(sum, now.x), now.y), now.z), now.w);
+        }
+    }
+    return sum;
+}
+
+/* values: with room for gb_route_room(count). values[i] becomes q = exp(values[i] - the one that ranks first); the sum
+ * of all q, in order. */
 __device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, float *sum)
 {
     uint32_t *of_warps = (uint32_t *)(sum + 1), largest = 0;
@@ -218,16 +244,11 @@ __device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, f
     __syncthreads();
     const uint32_t lane = threadIdx.x % 32;
     largest = __reduce_max_sync(0xFFFFFFFFu, lane < gb_route_warps ? of_warps[lane] : 0);
-    for (uint32_t i = threadIdx.x; i < count; i += gb_route_threads)
-        values[i] = gb_cuda_exp(__fsub_rn(values[i], gb_value_of(largest)));
+    for (uint32_t i = threadIdx.x; i < gb_route_room(count); i += gb_route_threads)
+        values[i] = i < count ? gb_cuda_exp(__fsub_rn(values[i], gb_value_of(largest))) : 0.0f;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        float all = 0.0f;
-#pragma unroll 32
-        for (uint32_t i = 0; i < count; i++)
-            all = __fadd_rn(all, values[i]);
-        *sum = all;
-    }
+    if (threadIdx.x == 0)
+        *sum = gb_sum_in_order(values, count);
     __syncthreads();
     return *sum;
 }
@@ -297,24 +318,49 @@ __device__ __forceinline__ void gb_mask_groups(const gb_router &router, const gb
     __syncthreads();
 }
 
-/* Step 5: each warp finds the first of its experts, and of all these the first are those that few are before. */
+/* Step 5. The experts are in 32 parts. Of the highest rank of each, as many as are chosen are chosen from no lower rank
+ * than the last of these has: experts of lower rank are no candidates. A candidate's slot is how many are before it. */
 __device__ __forceinline__ void gb_choose(const gb_cuda_token &t)
 {
-    const uint32_t each = min(t.top_k, gb_route_share(t.experts)), count = each * gb_route_warps;
-    gb_entry last = gb_none();
-    for (uint32_t j = 0; j < each; j++) {
-        last = gb_next(t.rank, t.experts, threadIdx.x, gb_route_threads, last);
-        t.first[threadIdx.x / 32 * each + j] = last;
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t highest = 0;
+    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
+        highest = max(highest, t.rank[e]);
+#pragma unroll
+    for (uint32_t m = gb_route_threads / 32 / 2; m > 0; m /= 2)
+        highest = max(highest, __shfl_xor_sync(0xFFFFFFFFu, highest, (int)m));
+    if (threadIdx.x % (gb_route_threads / 32) == 0)
+        t.most[threadIdx.x / (gb_route_threads / 32)] = highest;
+    if (threadIdx.x == 0)
+        *t.count = 0;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const uint32_t mine = t.most[lane];
+        uint32_t higher = 0;
+#pragma unroll 8
+        for (uint32_t k = 0; k < 32; k++) {
+            const uint32_t other = __shfl_sync(0xFFFFFFFFu, mine, (int)k);
+            higher += other > mine || (other == mine && k < lane);
+        }
+        const uint32_t bound = __reduce_max_sync(0xFFFFFFFFu, higher + 1 == t.top_k ? mine : 0);
+        if (lane == 0)
+            t.count[1] = bound;
     }
     __syncthreads();
+    const uint32_t bound = t.count[1];
+    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
+        if (t.rank[e] >= bound)
+            t.candidate[atomicAdd(t.count, 1u)] = {t.rank[e], e};
+    __syncthreads();
+    const uint32_t count = *t.count;
     for (uint32_t i = threadIdx.x; i < count; i += gb_route_threads) {
-        const gb_entry mine = t.first[i];
+        const gb_entry one = t.candidate[i];
         uint32_t before = 0;
-#pragma unroll 8
+#pragma unroll 4
         for (uint32_t k = 0; k < count; k++)
-            before += t.first[k].before(mine);
-        if (before < t.top_k && mine.number != 0xFFFFFFFFu)
-            t.slot[before] = mine.number;
+            before += t.candidate[k].before(one);
+        if (before < t.top_k)
+            t.slot[before] = one.number;
     }
     __syncthreads();
 }
@@ -406,14 +452,16 @@ __global__ void __launch_bounds__(gb_route_threads)
     float *staged = (float *)shared;
     gb_cuda_token t = {experts, top_k};
     t.logit = staged + Tokens * gb_staged_floats<gb_cuda_bf16>(a.shape.hidden);
-    t.score = t.logit + experts;
-    t.choice = t.score + experts;
+    t.score = t.logit + gb_route_room(experts);
+    t.weight = t.score + gb_route_room(experts);
+    t.choice = t.weight + gb_route_room(top_k);
     t.rank = (uint32_t *)(t.choice + experts);
     t.group = t.rank + experts;
-    t.weight = (float *)(t.group + router.groups);
-    t.slot = (uint32_t *)(t.weight + top_k);
+    t.slot = t.group + router.groups;
     t.sum = (float *)(t.slot + top_k);
-    t.first = (gb_entry *)(((uintptr_t)(t.sum + 1 + gb_route_warps) + 7) / 8 * 8);
+    t.count = (uint32_t *)(t.sum + 1 + gb_route_warps);
+    t.most = t.count + 2;
+    t.candidate = (gb_entry *)(((uintptr_t)(t.most + 32) + 7) / 8 * 8);
     gb_let_next_start();
     gb_cluster_synchronise(); /* all blocks have started: their shared memory can be written */
     gb_find_logits<Tokens>(a, rank, size, tokens, staged, [&](uint32_t expert, uint32_t token, float sum) {
