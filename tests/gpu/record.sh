@@ -6,8 +6,8 @@
 # if a step fails.
 #   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, ranks,
 #                                              models or sanitizer
-# The groups times and python need torch and Triton; python needs cffi, and takes the installed program from GAUGEBLOCK_PREFIX; unset, BUILD is
-# installed into a folder of its own.
+# The groups times and python need torch and Triton, python also cffi and the installed program: GAUGEBLOCK_PREFIX; unset,
+# BUILD is installed into a folder of its own.
 set -u
 if [ $# -lt 2 ] || [ ! -x "$1/gaugeblock" ] || [ ! -d "$2" ]; then
     echo "usage: record.sh BUILD OUT [GROUP...], BUILD as cmake --build --preset gpu leaves it, OUT a folder" >&2
@@ -60,7 +60,7 @@ group_times() {
         --kernel 'cuda/*layer' -o bench.json
     record h200-bench-qwen3-next python3 "$here/tests/records.py" bench bench.json
     step growth-batches "$program" bench --model qwen3-next-80b-a3b --format nvfp4 --format mxfp8 \
-        --batches 1,2,4,8,16,32,64,128,256 --kernel 'cuda/*-mma16-repacked-layer' -o batches.json \
+        --batches 1,4,16,64,256 --kernel 'cuda/*-mma16-repacked-layer' -o batches.json \
         --plot "$out/h200-growth-batches.svg"
     record h200-growth-batches python3 "$here/tests/records.py" bench batches.json
     sizes=
@@ -75,9 +75,11 @@ group_times() {
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
     # with the baselines: the eight stages against the layer by batch, and warp decode by bits against by table
     record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
-    for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-next mxfp8-qwen3-30b mxfp8-deepseek-v3 \
-        mxfp4-qwen3-next; do
+    for one in mxfp8-qwen3-next mxfp4-qwen3-next; do
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
+    done
+    for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-30b mxfp8-deepseek-v3; do # without the baselines
+        record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}:repacked" "${one#*-}"
     done
     record h200-bench-triton python3 "$here/tests/gpu/bench_triton.py" "$tests/bench_mma16" "$library" --date "$today" \
         --commit "$commit"
@@ -276,7 +278,7 @@ on() {
 
 # What need not wait for the times where there are two devices.
 beside_times() {
-    for group in verify weighed kernels models sanitizer; do
+    for group in models verify weighed kernels functions sanitizer; do
         on $last $group &
     done
 }
@@ -301,7 +303,7 @@ else
     on 0 times
     beside_times
 fi
-for group in functions stale python; do
+for group in stale python; do
     on 0 $group &
 done
 on "$all" ranks &
