@@ -104,6 +104,18 @@ for element in (0, 5, 63):
 run("verify", damage(stored, "close.h5", scaled(1 + 1e-12)))
 
 
+# The limit is 2^-32 of the largest element that the layer adds to the token.
+def beside(share):
+    def change(f):
+        stream = f["stack/truth/quantised"]
+        stream[1, 2, 5] += share * 2.0**-32 * abs(stream[1, 2] - stream[0, 2]).max()
+    return change
+
+
+wrong_truth(beside(1.1), "after layer 1, token 2, element 5 ")
+run("verify", damage(stored, "close.h5", beside(0.9)))
+
+
 # Truth that is right, of a stream that no kernel can follow.
 def still(f):
     for name in ("stack/residual", "stack/truth/quantised", "stack/truth/original"):

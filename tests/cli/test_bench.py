@@ -112,7 +112,7 @@ def test_slow():
         record, _ = bench(file, "--batches", "2", "--subject", FAULTS, "--kernel", "faults/slow", "--kernel",
                           "faults/none", *hot)
         slow, none = named(record, "faults/slow")[0]["timing"], named(record, "faults/none")[0]["timing"]
-        expect(slow["us"]["quartile_1"] >= US_OF_SLOW, f"a kernel that sleeps {US_OF_SLOW} us: {slow['us']}")
+        expect(slow["us"]["quartile_1"] >= US_OF_SLOW and min(slow["us"]["samples"]) < 2 * US_OF_SLOW, f"a kernel that sleeps {US_OF_SLOW} us: {slow['us']}")
         expect(slow["us"]["median"] > none["us"]["median"], "a slow kernel is not slower")
         expect((slow["copies"] == 1) == bool(hot), f"{slow['copies']} copies, hot {hot}")
 

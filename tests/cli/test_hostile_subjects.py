@@ -132,7 +132,7 @@ def library(when, what):
         try:
             os.link(HOSTILE, name)
         except OSError:
-            os.symlink(HOSTILE, name)
+            shutil.copy(HOSTILE, name)  # of another file system; by a link it would have the other name
     return name
 
 

@@ -239,5 +239,7 @@ run("import", CHECKPOINT, path("plain.h5"), "--format", "bf16", "--capture", CAP
 expect("nothing is quantised" in refused("study", "sensitivity", path("plain.h5"), "--original", CHECKPOINT,
                                          "--activations", "bf16"), "no error at all")
 refused("study", "sensitivity", tiny, "--original", CHECKPOINT, "--activations", "fp5")
+for option in "--csv", "--exclude":
+    refused("study", "sensitivity", tiny, "--original", CHECKPOINT, option, tiny)  # in the place of what it reads
 
 expect_kept()

@@ -372,6 +372,47 @@ static void places_of_pairs_are_described(void **state)
             }
 }
 
+/* A constant added to the rows of all slots, of one slot or of one expert's is found, with its places. */
+static void added_constants_are_found(void **state)
+{
+    static struct arrays a;
+    static struct scene s;
+    static float clean[TOKENS * WIDTH], faulty[TOKENS * WIDTH];
+    static const gb_bf16 rows[PAIRS * INNER];
+    bool wrong[WIDTH];
+    uint32_t tokens[TOKENS] = {3, 1, 4, 0, 2};
+    (void)state;
+    memset(wrong, true, sizeof wrong);
+    for (uint32_t n = 0; n < 1 + TOP_K + EXPERTS; n++) {
+        const struct finding_axis one = {.kind = AXIS_RANGE, .first = n <= TOP_K ? n - 1 : n - 1 - TOP_K, .count = 1};
+        struct finding f = {.stage = FINDING_DOWN, .effect = FINDING_ADD, .amount = 0.375 + n};
+        if (n)
+            *(n <= TOP_K ? &f.slots : &f.experts) = one;
+        arrays_new(&a, &s);
+        s.diagnosis.rows = TOKENS;
+        s.diagnosis.location.column = wrong;
+        s.diagnosis.location.wrong_columns = WIDTH;
+        s.diagnosis.trace.intermediate = (gb_bf16 *)rows;
+        s.diagnosis.clean = clean;
+        s.diagnosis.faulty = faulty;
+        s.search.token = tokens;
+        s.search.tokens = TOKENS;
+        for (uint32_t i = 0; i < TOKENS * WIDTH; i++) {
+            clean[i] = (float)a.output[i / WIDTH][i % WIDTH];
+            for (uint32_t p = i / WIDTH * TOP_K; p < (i / WIDTH + 1) * TOP_K; p++)
+                s.errors[i] += stages_hit(&s.search.s, &f, p) ? f.amount * a.weights[p] : 0.0;
+        }
+        search_try_added(&s.search);
+        const struct finding *best = &s.search.best.finding;
+        assert_int_equal(s.search.status, GB_OK);
+        assert_true(s.search.best.explains > 1.0 - 1e-9 && fabs(best->amount - f.amount) < 1e-12 * f.amount);
+        assert_true(best->stage == FINDING_DOWN && best->effect == FINDING_ADD &&
+                    finding_cost(best) <= finding_cost(&f));
+        for (uint32_t p = 0; p < PAIRS; p++)
+            assert_int_equal(stages_hit(&s.search.s, best, p), stages_hit(&s.search.s, &f, p));
+    }
+}
+
 static FILE *stream;
 
 static void note(struct search *q, const struct finding *f)
@@ -435,6 +476,7 @@ int main(void)
         cmocka_unit_test(places_of_pairs_are_described),
         cmocka_unit_test(responses_are_the_layers),
         cmocka_unit_test(responses_of_rows),
+        cmocka_unit_test(added_constants_are_found),
         cmocka_unit_test(all_effects_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,6 +200,24 @@ static void extensions(void **state)
     problem_free(&problem);
 }
 
+/* Weights of another shape are refused, and which they are and should be is said. */
+static void weights_of_another_shape(void **state)
+{
+    (void)state;
+    struct problem problem;
+    struct gb_error error;
+    problem_new(&problem, (struct gb_shape){2, 64, 32, 3, 2}, GB_BF16, DATA_CODES, 97);
+    problem.arguments.gate_up.rows = 16;
+    assert_int_equal(fma32_layer(&problem.arguments, &error), GB_EINVAL);
+    assert_string_equal(error.message, "gate_up is 3 x 16 x 64 in 2 parts; the shape needs 3 x 64 x 64 in 2");
+    problem.arguments.gate_up.rows = 64;
+    problem.arguments.down.columns = 16;
+    problem.arguments.down.experts = 4;
+    assert_int_equal(fma32_layer(&problem.arguments, &error), GB_EINVAL);
+    assert_string_equal(error.message, "down is 4 x 64 x 16 in 1 parts; the shape needs 3 x 64 x 32 in 1");
+    problem_free(&problem);
+}
+
 /* The routing weight on the input, where a token has one expert; with more it is refused. */
 static void weighed_inputs(void **state)
 {
@@ -462,6 +480,7 @@ int main(int argc, char **argv)
     if (sweeps_are_whole(argc, argv))
         sparse = 1;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_of_another_shape),
         cmocka_unit_test(weighed_inputs),
         cmocka_unit_test(extensions),
         cmocka_unit_test(every_code_and_scale),

@@ -225,6 +225,8 @@ static void bad_recipes_are_refused(void **state)
         a.size = change == 12 ? GB_ARGUMENTS_LEAST : a.size;
         assert_int_equal(fma32_router(&a, &error), GB_EINVAL);
         assert_true(error.message[0] != '\0');
+        if (change == 3)
+            assert_string_equal(error.message, "router: 4 of 3 groups of 16 experts; groups must divide the experts");
     }
     route_problem_free(&p);
 }

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels with device pointers, on a device whose memory is the host's (tests/faults/device.c): what they write beside
+their arrays, what of them is replayed as a graph, their times and the paths that they compute, without a GPU. A copy of
+the program has it beside itself in the place of the CUDA library."""
+import json
+import os
+import shutil
+
+import h5py
+
+import program
+from program import expect, path, record, run, small
+
+WHERE = "memory of the host"
+fixture = small()
+os.mkdir(path("bin"))
+shutil.copy(os.environ["DEVICE_FAULT"], path("bin/libgaugeblock-cuda.so"))
+shutil.copy(program.PROGRAM, path("bin/gaugeblock"))
+program.PROGRAM = path("bin/gaugeblock")
+
+said = {
+    "none": ("PASS", ""), "stages": ("PASS", ""),
+    "before": ("FAIL", "wrote outside a buffer: beside output of layer 0"),
+    "behind": ("FAIL", "wrote outside a buffer: beside output of layer 0"),
+    "fresh": ("FAIL", "output of layer 0: 1 of 864 elements differ from the reference; first at token 0, element 0: 0x7e7e7e7e"),
+    "remembers": ("NONDETERMINISTIC", "768 elements differ between two runs on the same inputs; first: element 0 of "
+                                      "output of layer 0, replayed as a CUDA graph"),
+    "refuses": ("CRASH", "GB_EDEVICE: not while it is captured"), "elsewhere": ("CRASH", "GB_EDEVICE: nothing was captured")}
+cases = record(fixture, "--kernel", "cuda/*", code=5)["cases"]
+expect([case["subject"]["name"] for case in cases] == [f"cuda/{name}" for name in said], str(cases))
+for case, (verdict, reason) in zip(cases, said.values(), strict=True):
+    expect(case["verdict"] == verdict and case["reason"].startswith(reason), f"{case['subject']['name']}: {case['reason']}")
+    expect(case["subject"]["device"] == WHERE, case["subject"]["device"])
+case, = record(fixture, "--kernel", "cuda/none", "--batch", "1,4,9")["cases"][-1:]
+expect(case["batch"] == 9, str(case))
+expect(WHERE in run("list", "devices").stdout, "list devices")
+
+# Timed in a graph beside a graph of reads, on the device's clock and its cache.
+run("bench", fixture, "--kernel", "cuda/none", "--samples", "2", "-o", path("bench.json"))
+with open(path("bench.json")) as stream:
+    case, = json.load(stream)["cases"]
+t = case["timing"]
+expect(case["verdict"] == "PASS" and t["graph_launches"] == 1 and t["cache_bytes"] == 1 << 16 and t["beyond_cache"], str(t))
+expect(len(t["us"]["samples"]) == 2 and min(t["us"]["samples"] + t["read_us"]["samples"]) > 0, str(t))
+
+# A kernel's path of a study has the reference's bits; the intermediate that it does not hand out is the reference's.
+studies = []
+for words in ([], ["--kernel", "cuda/none"], ["--kernel", "cuda/stages"]):
+    run("study", "drift", fixture, "--paths", "bf16.fma32,nvfp4.fma32", *words, "-o", path("study.h5"))
+    with h5py.File(path("study.h5")) as file:
+        studies.append((file.attrs["content_sha256"], file["cases/0"].attrs["kernels"].decode()))
+expect({hash for hash, _ in studies} == {studies[0][0]}, str(studies))
+expect([kernels for _, kernels in studies] == ["", "bf16.fma32 cuda/none", "bf16.fma32 cuda/stages"], str(studies))
+
+# A device that is there no more.
+os.environ["GB_DEVICE_GONE"] = "1"
+case, = record(fixture, "--kernel", "cuda/none", code=3)["cases"]
+expect(case["verdict"] == "NOT_RUN" and case["reason"] == "cuda/none: the device is gone", case["reason"])
+expect("the device is gone" in run("list", "devices").stdout, "list devices")
