@@ -92,6 +92,7 @@ group_functions() {
     record h200-dump-silu "$tests/gb_dump_silu"
     record h200-dump-approx "$tests/dump_approx" --date "$today" --commit "$commit"
     record h200-mma "$tests/test_mma" 4294967296 16777216
+    record h200-wgmma "$tests/test_wgmma" 2000
     record h200-silu-mul-quantise "$tests/test_silu_mul_quantise" "$library"
     step route "$tests/test_route" "$library" "$out/h200-route.json"
     step routed-layer "$tests/test_routed_layer" "$library"
