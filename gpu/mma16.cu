@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate_up and down in the order mma16-sm90/1: launches, the combine, and the repacked layout. */
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -121,8 +122,11 @@ size_t dots_bytes(const struct gb_shape &s)
     return s.tokens <= few_tokens ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
 }
 
-/* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. */
+/* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. Alone: all loads of
+ * Qwen3-Next's gate_up are under way at once; crowded: where its blocks would not all be resident, more of them with
+ * fewer loads each. */
 using alone = gb_mma16_shape<1, 4, 5>;
+using crowded = gb_mma16_shape<1, 2, 8>;
 using many = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
 
 /* Groups of a block, of `groups` of an item, for the shortest time if routing is uniform: blocks come in waves of
@@ -145,30 +149,28 @@ uint32_t groups_of_block(uint32_t groups, uint32_t pairs, uint32_t experts, uint
 }
 
 template <class Layout, bool GateUp, class Shape>
-enum gb_status launch_shape(gb_mma16_job job, uint32_t items, void *stream, struct gb_error *error)
+enum gb_status launch_shape(gb_mma16_job job, uint32_t items, uint32_t multiprocessors, void *stream,
+                            struct gb_error *error)
 {
-    int device = 0, multiprocessors = 1;
-    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-                               "cudaDeviceGetAttribute", error);
-    if (status != GB_OK)
-        return status;
     const uint32_t groups = job.weights.tiles / Shape::Tiles;
-    job.each = Shape::Tiles == 1 ? 1
-                                 : groups_of_block(groups, job.pairs, job.weights.experts,
-                                                   (uint32_t)multiprocessors * Shape::Resident);
+    job.each = Shape::Tiles == 1
+                   ? 1
+                   : groups_of_block(groups, job.pairs, job.weights.experts, multiprocessors * Shape::Resident);
     return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>,
                                 dim3((groups + job.each - 1) / job.each, items), gb_mma16_threads,
                                 sizeof(float) * gb_mma16_sums(Shape::Tiles * job.each), stream, error, job);
 }
 
-template <class Layout, uint32_t Slots>
-enum gb_status launch_few(const gb_mma16_job &job, uint32_t tokens, void *stream, struct gb_error *error)
+constexpr size_t alone_bytes = 120 * 1024; /* of shared memory: no two such blocks are resident on a multiprocessor */
+
+/* A block a multiprocessor, if there are no more. */
+template <class Layout>
+enum gb_status launch_few(const gb_mma16_job &job, uint32_t tokens, uint32_t multiprocessors, void *stream,
+                          struct gb_error *error)
 {
-    const uint32_t teams = (job.top_k + Slots - 1) / Slots;
-    return gb_cuda_launch_early("down", gb_mma16_few_kernel<Layout, Slots>, dim3(job.weights.tiles, tokens),
-                                teams * gb_mma16_threads, 0, stream, error, job);
+    return gb_cuda_launch_early("down", gb_mma16_few_kernel<Layout>, dim3(job.weights.tiles, tokens),
+                                32 * std::min(job.top_k, gb_mma16_few_warps),
+                                job.weights.tiles * tokens <= multiprocessors ? alone_bytes : 0, stream, error, job);
 }
 
 template <class Layout, bool GateUp>
@@ -177,13 +179,23 @@ enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, 
     job.pairs = s.tokens * s.top_k;
     job.apart = s.tokens <= few_tokens;
     const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, s.experts) : job.pairs;
-    static_assert(4 * gb_mma16_most_teams >= GB_CUDA_MAX_TOP_K, "four slots a team are enough");
+    int device = 0, multiprocessors = 1;
+    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+                               "cudaDeviceGetAttribute", error);
+    if (status != GB_OK)
+        return status;
+    const uint32_t on = (uint32_t)multiprocessors;
     if constexpr (!GateUp)
         if (job.apart)
-            return s.top_k <= 2 * gb_mma16_most_teams ? launch_few<Layout, 2>(job, s.tokens, stream, error)
-                                                      : launch_few<Layout, 4>(job, s.tokens, stream, error);
-    return job.apart || job.weights.tiles % many::Tiles ? launch_shape<Layout, GateUp, alone>(job, items, stream, error)
-                                                        : launch_shape<Layout, GateUp, many>(job, items, stream, error);
+            return launch_few<Layout>(job, s.tokens, on, stream, error);
+    if (!job.apart && job.weights.tiles % many::Tiles == 0)
+        return launch_shape<Layout, GateUp, many>(job, items, on, stream, error);
+    if constexpr (GateUp)
+        if ((uint64_t)job.weights.tiles * items > on * alone::Resident)
+            return launch_shape<Layout, GateUp, crowded>(job, items, on, stream, error);
+    return launch_shape<Layout, GateUp, alone>(job, items, on, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */

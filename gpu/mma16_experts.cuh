@@ -3,11 +3,11 @@
  * Rows of experts' weights times the activations of their pairs, on tensor cores: the kernels of gate_up and down of
  * mma16-sm90/1.
  *
- * A block has some tiles of 16 rows of an item's expert (gpu/mma16_items.cuh), or, in down of one token, a tile of
- * every slot's expert. Four of its warps have the order's four chains. A warp's steps follow one another across the
- * ends of tiles, with the loads of several of them under way in registers, so that nothing is copied through shared
- * memory but the chains' sums. A kernel may start before the one in front of it has ended: down's blocts load weights
- * before they wait for the intermediate.
+ * A block has some tiles of 16 rows of an item's expert (gpu/mma16_items.cuh), and its four warps have the order's four
+ * chains: a warp's steps follow one another across the ends of tiles, with the loads of several of them under way in
+ * registers, so that nothing is copied through shared memory but the chains' sums. In down of one token a block has a
+ * tile of every slot's expert, and a warp a slot. A kernel may start before the one in front of it has ended: down's
+ * blocks load weights before they wait for the intermediate.
  */
 #ifndef GB_GPU_MMA16_EXPERTS_CUH
 #define GB_GPU_MMA16_EXPERTS_CUH
@@ -100,45 +100,34 @@ __device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, 
 /*
  * A warp's chain of `groups` groups of Tiles tiles, one group after the other: the loads of Ahead steps are under way,
  * across the ends of groups.
- *   part(group, n):       where the n-th tile of a group lies, the first of all where Shared;
+ *   part(group):          where the first tile of a group lies;
  *   ready():              called before activations are read;
- *   x(n):                 the activations of the n-th tiles; one for all of them where Shared;
- *   done(group, n, sum):  takes the chain of a tile.
+ *   done(group, n, sum):  takes the chain of its n-th tile.
  */
-template <class Layout, uint32_t Tiles, uint32_t Ahead, bool Shared, class Part, class Ready, class X, class Done>
+template <class Layout, uint32_t Tiles, uint32_t Ahead, class Part, class Ready, class Done>
 __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t groups, const Part &part,
-                                               const Ready &ready, const X &x, const Done &done)
+                                               const Ready &ready,
+                                               const gb_mma16_activations<typename Layout::Format> &x, const Done &done)
 {
     using Format = typename Layout::Format;
     const uint32_t steps = gb_mma16_steps<Format>(layout.matrix.columns);
     const uint32_t chain = threadIdx.x / 32 % gb_mma16_chains;
-    constexpr uint32_t Parts = Shared ? 1 : Tiles;
     gb_mma16_step held[Ahead][Tiles] = {};
-    gb_mma16_part at[Parts]; /* what is loaded next */
+    gb_mma16_part at = layout.forward(part(0), chain); /* what is loaded next */
     uint32_t next = chain < steps ? 0 : groups, next_step = chain;
-    const auto begin = [&] {
-#pragma unroll
-        for (uint32_t n = 0; n < Parts; n++)
-            at[n] = layout.forward(part(next, n), chain);
-    };
     const auto load = [&](gb_mma16_step(&of)[Tiles]) {
         if (next >= groups)
             return;
 #pragma unroll
         for (uint32_t n = 0; n < Tiles; n++)
-            of[n] = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
+            of[n] = layout.step_of(at, n, next_step);
         next_step += gb_mma16_chains;
+        at = layout.forward(at, gb_mma16_chains);
         if (next_step >= steps) {
             next_step = chain;
-            next++;
-            begin();
-            return;
+            at = layout.forward(part(++next), chain);
         }
-#pragma unroll
-        for (uint32_t n = 0; n < Parts; n++)
-            at[n] = layout.forward(at[n], gb_mma16_chains);
     };
-    begin();
 #pragma unroll
     for (uint32_t k = 0; k < Ahead; k++)
         load(held[k]);
@@ -151,12 +140,10 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
                 break;
             uint4 now[gb_mma16_activations<Format>::words];
             if (step < steps) {
+                x.load(step, now);
 #pragma unroll
-                for (uint32_t n = 0; n < Tiles; n++) {
-                    if (n == 0 || !Shared)
-                        x(n).load(step, now);
+                for (uint32_t n = 0; n < Tiles; n++)
                     gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
-                }
                 load(held[k]);
             }
             step += gb_mma16_chains;
@@ -243,13 +230,13 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
                                          columns);
     const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
-    gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
-        layout, tiles / Tiles, [&](uint32_t group, uint32_t) { return layout.beside(part, group * Tiles); },
+    gb_mma16_chain<Layout, Tiles, Shape::Ahead>(
+        layout, tiles / Tiles, [&](uint32_t group) { return layout.beside(part, group * Tiles); },
         [&] {
             if (job.ids_ready)
                 gb_wait_for_previous();
         },
-        [&](uint32_t) { return x; },
+        x,
         [&](uint32_t group, uint32_t n, const float(&sum)[4]) {
             float *at = sums + (warp * gb_mma16_tokens + lane % 4 * 2) * stride + (group * Tiles + n) * gb_mma16_tile +
                         lane / 4;
@@ -274,66 +261,90 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     }
 }
 
-constexpr uint32_t gb_mma16_most_teams = 5; /* of a block, four warps each */
+/* A block of down of one token has at most so many warps, and a warp so many columns under way. */
+constexpr uint32_t gb_mma16_few_warps = 10, gb_mma16_few_columns = 512;
 
-/* Block (tile, token), of one token: the tile of every slot, combined. A slot that is empty or not there is computed
- * on another's weights, unseen. A team of four warps has Slots slots. */
-template <class Layout, uint32_t Slots>
-__global__ void __launch_bounds__(gb_mma16_most_teams *gb_mma16_threads, 1)
+/* Block (tile, token), of one token: the tile of every slot, combined. A warp has a slot, all four chains of it, and
+ * after that the tenth further on. A slot that is empty is computed on another's weights, unseen. */
+template <class Layout>
+__global__ void __launch_bounds__(32 * gb_mma16_few_warps, Layout::Format::format == GB_MXFP8 ? 1 : 2)
     gb_mma16_few_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     using Format = typename Layout::Format;
-    __shared__ float sums[Slots * gb_mma16_most_teams][gb_mma16_chains][gb_mma16_tile];
+    constexpr uint32_t Ahead = gb_mma16_few_columns / Format::step;                  /* steps */
+    constexpr uint32_t in_step = Format::step / 8, words = gb_mma16_few_columns / 8; /* of 8 activations */
+    __shared__ uint4 staged[gb_mma16_few_warps][words];
     __shared__ float dots[GB_CUDA_MAX_TOP_K][gb_mma16_tile], routed[GB_CUDA_MAX_TOP_K];
     __shared__ bool used[GB_CUDA_MAX_TOP_K];
-    const uint32_t lane = threadIdx.x % 32, chain = threadIdx.x / 32 % gb_mma16_chains;
-    const uint32_t columns = job.weights.columns, experts = job.weights.experts, top_k = job.top_k;
-    const uint32_t team = threadIdx.x / gb_mma16_threads * Slots; /* its first slot */
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = job.weights.columns;
+    const uint32_t steps = gb_mma16_steps<Format>(columns), experts = job.weights.experts, top_k = job.top_k;
     const size_t pair = (size_t)blockIdx.y * top_k;
     if (!job.ids_ready)
         gb_wait_for_previous();
     gb_let_next_start();
-    const auto expert_of = [&](uint32_t slot) {
-        const uint32_t expert = (uint32_t)__ldcg(&job.ids[pair + min(slot, top_k - 1)]);
-        return expert < experts ? expert : 0;
-    };
-    const uint32_t row = threadIdx.x % gb_mma16_tile, slot = threadIdx.x / gb_mma16_tile; /* that the thread finishes */
-    const float global = job.weights.global_scales ? job.weights.global_scales[expert_of(slot)] : 1.0f;
     const Layout layout(job.weights);
-    gb_mma16_part parts[Slots];
+    for (uint32_t slot = warp; slot < top_k; slot += gb_mma16_few_warps) {
+        const uint32_t expert = (uint32_t)__ldcg(&job.ids[pair + slot]), some = expert < experts ? expert : 0;
+        gb_mma16_part at = layout.part(some, blockIdx.x);
+        gb_mma16_step held[Ahead] = {};
 #pragma unroll
-    for (uint32_t n = 0; n < Slots; n++)
-        parts[n] = layout.part(expert_of(team + n), blockIdx.x);
-    if (threadIdx.x < top_k) {
-        used[threadIdx.x] = (uint32_t)__ldcg(&job.ids[pair + threadIdx.x]) < experts;
-        routed[threadIdx.x] = __ldcg(&job.routing_weights[pair + threadIdx.x]);
-    }
-    gb_mma16_chain<Layout, Slots, 1, false>(
-        layout, 1, [&](uint32_t, uint32_t n) { return parts[n]; },
-        [&] {
-            if (job.ids_ready)
-                gb_wait_for_previous();
-        },
-        [&](uint32_t n) {
-            return gb_mma16_activations<Format>(job.x + (pair + min(team + n, top_k - 1)) * columns, columns);
-        },
-        [&](uint32_t, uint32_t n, const float(&sum)[4]) {
-            if (lane % 4 == 0) {
-                sums[team + n][chain][lane / 4] = sum[0];
-                sums[team + n][chain][lane / 4 + 8] = sum[2];
+        for (uint32_t k = 0; k < Ahead; k++, at = layout.forward(at, 1))
+            if (k < steps)
+                held[k] = layout.step_of(at, 0, k);
+        const float global = job.weights.global_scales ? job.weights.global_scales[some] : 1.0f;
+        if (lane == 0) {
+            used[slot] = expert < experts;
+            routed[slot] = __ldcg(&job.routing_weights[pair + slot]);
+        }
+        if (slot == warp && job.ids_ready)
+            gb_wait_for_previous();
+        const uint4 *row = (const uint4 *)(job.x + (pair + slot) * columns);
+        uint4 x[words / 32];
+        const auto load_x = [&](uint32_t step) {
+#pragma unroll
+            for (uint32_t i = 0; i < words / 32; i++) {
+                const uint32_t word = step * in_step + i * 32 + lane;
+                x[i] = word < columns / 8 ? __ldcg(row + word) : make_uint4(0, 0, 0, 0);
             }
-        });
+        };
+        load_x(0);
+        float sum[gb_mma16_chains][4] = {};
+        for (uint32_t step = 0; step < steps; step += Ahead) {
+            __syncwarp();
+#pragma unroll
+            for (uint32_t i = 0; i < words / 32; i++)
+                staged[warp][i * 32 + lane] = x[i];
+            __syncwarp();
+            load_x(step + Ahead);
+#pragma unroll
+            for (uint32_t k = 0; k < Ahead; k++, at = layout.forward(at, 1)) {
+                if (step + k >= steps)
+                    continue;
+                uint4 now[in_step / 4];
+#pragma unroll
+                for (uint32_t d = 0; d < in_step / 4; d++)
+                    now[d] = staged[warp][k * in_step + lane % 4 * (in_step / 4) + d];
+                gb_mma16_multiply<Layout>(held[k], now, sum[k % gb_mma16_chains]);
+                if (step + k + Ahead < steps)
+                    held[k] = layout.step_of(at, 0, step + k + Ahead);
+            }
+        }
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            const float chains[gb_mma16_chains] = {sum[0][2 * half], sum[1][2 * half], sum[2][2 * half],
+                                                   sum[3][2 * half]};
+            if (lane % 4 == 0)
+                dots[slot][lane / 4 + 8 * half] = gb_mma16_dot<Format>(chains, 1, global);
+        }
+    }
     __syncthreads();
-    if (slot < top_k)
-        dots[slot][row] = gb_mma16_dot<Format>(&sums[slot][0][row], gb_mma16_tile, global);
-    __syncthreads();
-    if (slot > 0)
+    if (threadIdx.x >= gb_mma16_tile)
         return;
     float y = 0.0f;
     for (uint32_t j = 0; j < top_k; j++)
         if (used[j])
-            y = __fmaf_rn(routed[j], dots[j][row], y);
-    job.output[((size_t)blockIdx.y * job.weights.tiles + blockIdx.x) * gb_mma16_tile + row] = y;
+            y = __fmaf_rn(routed[j], dots[j][threadIdx.x], y);
+    job.output[((size_t)blockIdx.y * job.weights.tiles + blockIdx.x) * gb_mma16_tile + threadIdx.x] = y;
 }
 
 #endif
