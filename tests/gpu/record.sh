@@ -96,6 +96,7 @@ group_functions() {
     record h200-silu-mul-quantise "$tests/test_silu_mul_quantise" "$library"
     step route "$tests/test_route" "$library" "$out/h200-route.json"
     step routed-layer "$tests/test_routed_layer" "$library"
+    step mma16-check "$tests/bench_mma16" "$library" check
 }
 
 # make_fixture NAME OPTION...: a problem.
