@@ -36,7 +36,7 @@ bool effect_fits(const struct observed *o, const double *made, struct finding *f
             wrong += differs;
             missed += differs && !near(o, seen, m);
             is[i] |= differs;
-            not [i] |= !differs && fabs(m - clean) > 2.0 * slack(o, m);
+            not [i] |= !differs && (isnan(m) ? !isnan(clean) : fabs(m - clean) > 2.0 * slack(o, m));
         }
     good = good && wrong && 200 * missed <= wrong;
     for (size_t i = 0; good && i < o->width; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How places are put into few words: the simplest axis that holds, against all axes; and how many elements may differ.
- */
+/* How places are put into few words: the simplest axis that holds, against all axes; how many elements may differ; and
+ * which effects rows are told to have, by the definitions in finding.h. */
 #include "harness/explain/effects.h"
 #include "harness/explain/places.h"
 #include "tests/support/check.h"
@@ -134,12 +134,143 @@ static void one_in_200_may_differ(void **state)
         }
 }
 
+enum { TOKENS = 4, SLOTS = 3, COLUMNS = 64, KNOWN = 3 };
+
+static uint32_t ring(uint32_t i, int32_t offset, uint32_t size)
+{
+    return (uint32_t)((int32_t)(i + size) + offset) % size;
+}
+
+/* What the effect makes of element i of a row, by its definition in finding.h. clean: [TOKENS * SLOTS, COLUMNS] */
+static double defined(const struct finding *f, const double *clean, uint32_t row, uint32_t i)
+{
+    const uint32_t bits = (uint32_t)f->offset, tile = bits * (uint32_t)f->columns;
+    const double value = clean[row * COLUMNS + i];
+    uint32_t token = row / SLOTS, slot = row % SLOTS;
+    switch ((int)f->effect) {
+    case FINDING_FACTOR:
+        return f->amount * value;
+    case FINDING_ADD:
+        return value + f->amount;
+    case FINDING_CONSTANT:
+        return f->amount;
+    case FINDING_NEGATIVE:
+        return fabs(value);
+    case FINDING_SATURATE:
+        return fmin(fmax(value, -f->amount), f->amount);
+    case FINDING_CAP:
+        return fmin(value, f->amount);
+    case FINDING_FLOOR:
+        return fmax(value, f->amount);
+    case FINDING_FLUSH:
+        return fabs(value) < f->amount ? 0.0 : value;
+    case FINDING_ELEMENT:
+        i = ring(i, f->offset, COLUMNS);
+        break;
+    case FINDING_XOR:
+        i ^= bits;
+        break;
+    case FINDING_SHARED:
+        i &= ~bits;
+        break;
+    case FINDING_TILED:
+        i = i / tile * tile + i % (uint32_t)f->columns * bits + i % tile / (uint32_t)f->columns;
+        break;
+    case FINDING_REVERSE:
+        i = COLUMNS - 1 - i;
+        break;
+    case FINDING_TOKEN:
+        token = ring(token, f->offset, TOKENS);
+        break;
+    case FINDING_TOKEN_XOR:
+        token ^= bits;
+        break;
+    default:
+        slot = ring(slot, f->offset, SLOTS);
+    }
+    return clean[(token * SLOTS + slot) * COLUMNS + i] + (f->added ? value : 0.0);
+}
+
+/* Everywhere or in some elements, an effect is among those that rows are told from, with what it has of numbers. */
+static void effects_are_told(void **state)
+{
+    static const struct finding planted[] = {
+        {.effect = FINDING_FACTOR, .amount = 1.5},
+        {.effect = FINDING_FACTOR, .amount = -1.0},
+        {.effect = FINDING_ADD, .amount = 0.25},
+        {.effect = FINDING_CONSTANT},
+        {.effect = FINDING_CONSTANT, .amount = 3.5},
+        {.effect = FINDING_CONSTANT, .amount = NAN},
+        {.effect = FINDING_NEGATIVE},
+        {.effect = FINDING_SATURATE, .amount = 0.5},
+        {.effect = FINDING_CAP, .amount = 0.25},
+        {.effect = FINDING_FLOOR, .amount = -0.25},
+        {.effect = FINDING_FLUSH, .amount = 0.5},
+        {.effect = FINDING_ELEMENT, .offset = 1},
+        {.effect = FINDING_ELEMENT, .offset = -5},
+        {.effect = FINDING_ELEMENT, .offset = COLUMNS / 2},
+        {.effect = FINDING_XOR, .offset = 1},
+        {.effect = FINDING_XOR, .offset = COLUMNS / 2},
+        {.effect = FINDING_SHARED, .offset = 1},
+        {.effect = FINDING_SHARED, .offset = 7},
+        {.effect = FINDING_TILED, .offset = 2, .columns = 4},
+        {.effect = FINDING_TILED, .offset = 4, .columns = 2},
+        {.effect = FINDING_TILED, .offset = 32, .columns = 2},
+        {.effect = FINDING_TILED, .offset = 2, .columns = 32},
+        {.effect = FINDING_REVERSE},
+        {.effect = FINDING_TOKEN, .offset = 2},
+        {.effect = FINDING_TOKEN, .offset = -1},
+        {.effect = FINDING_TOKEN, .offset = 1, .added = true},
+        {.effect = FINDING_SLOT, .offset = 1},
+        {.effect = FINDING_SLOT, .offset = -1, .added = true},
+        {.effect = FINDING_TOKEN_XOR, .offset = 1},
+        {.effect = FINDING_TOKEN_XOR, .offset = 2},
+    };
+    static const uint32_t row[KNOWN] = {4, 0, 11};
+    static const double tolerance = 1e-12;
+    double clean[TOKENS * SLOTS * COLUMNS], values[KNOWN * COLUMNS];
+    uint64_t random = 3;
+    (void)state;
+    for (size_t i = 0; i < sizeof clean / sizeof *clean; i++)
+        clean[i] = ldexp((double)(random_bits(&random) >> 32), -31) - 1.0;
+    struct observed o = {FINDING_DOWN, clean, TOKENS * SLOTS, SLOTS, COLUMNS, KNOWN, row, values, tolerance, tolerance};
+    for (uint32_t first = 0; first <= 16; first += 16)
+        for (size_t n = 0; n < sizeof planted / sizeof *planted; n++) {
+            enum { MOST = 8 };
+            struct finding told[MOST];
+            for (uint32_t i = 0; i < KNOWN * COLUMNS; i++) {
+                const bool in = i % COLUMNS >= first && i % COLUMNS < COLUMNS - first;
+                values[i] = in ? defined(&planted[n], clean, row[i / COLUMNS], i % COLUMNS)
+                               : clean[row[i / COLUMNS] * COLUMNS + i % COLUMNS];
+            }
+            const uint32_t count = effects_infer(&o, told, MOST);
+            bool found = false;
+            for (uint32_t t = 0; t < count; t++) {
+                const struct finding *f = &told[t];
+                bool same = f->stage == FINDING_DOWN && f->effect == planted[n].effect &&
+                            f->offset == planted[n].offset && f->columns == planted[n].columns &&
+                            f->added == planted[n].added;
+                for (uint32_t i = 0; same && i < KNOWN * COLUMNS; i++) {
+                    const double right = clean[row[i / COLUMNS] * COLUMNS + i % COLUMNS];
+                    const double made = finding_axis_has(&f->elements, i % COLUMNS)
+                                            ? defined(f, clean, row[i / COLUMNS], i % COLUMNS)
+                                            : right;
+                    same = isnan(made) ? isnan(values[i]) : fabs(made - values[i]) <= 4.0 * tolerance;
+                }
+                found |= same;
+            }
+            if (!found)
+                fail_msg("effect %zu from element %u: none of %u findings is it", n, first, count);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_simplest_axis_is_found),
         cmocka_unit_test(tiles_and_periods),
         cmocka_unit_test(one_in_200_may_differ),
+        cmocka_unit_test(effects_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,8 +147,8 @@ static void wrong_sizes_are_refused(void **state)
     (void)state;
     refused((struct gb_scales){(enum gb_layout)0, 1, 1, 1}, "unknown layout");
     refused((struct gb_scales){(enum gb_layout)7, 1, 1, 1}, "unknown layout");
-    refused((struct gb_scales){GB_LAYOUT_LINEAR, 0, 1, 1}, "are none");
-    refused((struct gb_scales){GB_LAYOUT_LINEAR, 1, 0, 1}, "are none");
+    refused((struct gb_scales){GB_LAYOUT_LINEAR, 0, 1, 1}, "0 x 1 scales are none");
+    refused((struct gb_scales){GB_LAYOUT_LINEAR, 1, 0, 1}, "1 x 0 scales are none");
     refused((struct gb_scales){GB_LAYOUT_LINEAR, 1, 1, 2}, "2 bytes");
     refused((struct gb_scales){GB_LAYOUT_SWIZZLED_8X4, 1, 1, 4}, "1 byte");
     refused((struct gb_scales){GB_LAYOUT_SWIZZLED_128X4, UINT32_MAX, UINT32_MAX, 1}, "memory");
