@@ -255,10 +255,12 @@ static enum gb_status copy_output(const struct gb_arguments *a, struct gb_error 
 
 static enum gb_status run_remembers(const struct gb_arguments *a, struct gb_error *error)
 {
+    static void *made_last; /* of the graph before, which is gone */
     struct gb_arguments made = *a;
     if (!is_captured(a))
         return run(a, error);
-    made.workspace = malloc(bytes_of_output(a)); /* until the process ends */
+    free(made_last);
+    made.workspace = made_last = malloc(bytes_of_output(a));
     made.output = made.workspace;
     enum gb_status status = made.output ? fma32_layer(&made, error) : GB_ENOMEM;
     made.output = a->output;
