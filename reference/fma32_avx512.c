@@ -5,7 +5,7 @@
  * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, and so do
  * two rows of one stretch or four of one team, so that the CPU has several chains of fma to work on, each of which
  * waits for its last. Longer rows go one by one: their codes are one stream of memory. Codes are asked for AHEAD_BYTES
- * before they are needed.
+ * before they are needed, and scales with them.
  */
 #include "reference/fma32_lanes.h"
 
@@ -105,6 +105,12 @@ INLINE __m512 existing(const struct stretch *s, uint32_t t, __m512 scale)
     return chunks == TEAM ? scale : _mm512_mask_mov_ps(scale, missing, _mm512_set1_ps(-0.0f));
 }
 
+/* Of a row's scales, one for so many bytes of codes, what is needed together with the codes that are asked for. */
+INLINE void ask_for_scales(const uint8_t *scales, size_t code_bytes)
+{
+    _mm_prefetch((const char *)scales + AHEAD_BYTES / code_bytes + REGISTER_BYTES, _MM_HINT_T0);
+}
+
 /*
  * Scales of run 0 and run 1 of team t's chunks in row r; those of missing runs are -0. The bits of E4M3, moved to the
  * place of binary16's, are a number 2^-8 as large, subnormal or not; NaN alone is not, and is set.
@@ -115,10 +121,11 @@ INLINE void nvfp4_scales(const struct stretch *s, uint32_t r, uint32_t t, __m512
     const __m512i place = _mm512_set_epi16(31, 23, 15, 7, 29, 21, 13, 5, 27, 19, 11, 3, 25, 17, 9, 1, 30, 22, 14, 6, 28,
                                            20, 12, 4, 26, 18, 10, 2, 24, 16, 8, 0);
     const __m512 unit = _mm512_set1_ps(0x1p8f);
+    const uint8_t *from = s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 8);
     size_t count = part(s->bytes, TEAM_BYTES, t) / 8;
     __mmask32 there = (__mmask32)(((uint64_t)1 << count) - 1);
-    __m256i bytes = _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there,
-                                           s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 8));
+    __m256i bytes = _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there, from);
+    ask_for_scales(from, 8);
     __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(bytes), 7), used);
     __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(half, magnitude), magnitude);
     half = _mm512_mask_mov_epi16(half, nan, _mm512_set1_epi16(0x7E00));
@@ -155,7 +162,9 @@ INLINE __m512 mxfp8_scales(const struct stretch *s, uint32_t r, uint32_t t)
     const __m512i place = _mm512_set_epi32(7, 5, 3, 1, 7, 5, 3, 1, 6, 4, 2, 0, 6, 4, 2, 0);
     const __m512i zero = _mm512_setzero_si512(), nan = _mm512_set1_epi32(0x7FC00000);
     __mmask16 there = (__mmask16)((1u << part(s->bytes, TEAM_BYTES, t) / 32) - 1);
-    __m128i bytes = _mm_maskz_loadu_epi8(there, s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 32));
+    const uint8_t *from = s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 32);
+    __m128i bytes = _mm_maskz_loadu_epi8(there, from);
+    ask_for_scales(from, 32);
     __m512i code = _mm512_permutexvar_epi32(place, _mm512_cvtepu8_epi32(bytes));
     __m512i bits = _mm512_slli_epi32(code, 23);
     bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, zero), _mm512_set1_epi32(0x00400000));
