@@ -13,14 +13,15 @@ tiny, small = path("tiny.h5"), path("small.h5")
 WRONG = ["nibble-order", "scale-index", "gate-up-swapped", "expert-dropped", "routing-weight-missing",
          "last-block-dropped", "one-element"]
 CODES = {"none": 0, "none-gate-up": 0, "none-down": 0, "none-unordered": 0, "zero-output": 1, "unwritten-row": 1,
-         "writes-past-end": 1, "writes-past-end-unordered": 1, "changes-input": 1, "nan-output": 1,
+         "writes-past-end": 1, "writes-before-start": 1, "writes-past-end-unordered": 1, "changes-input": 1, "nan-output": 1,
          "changes-last-weight": 1, "unwritten-once": 6, "device-error": 5, "crash": 5, "exits": 5,
          "nondeterministic": 6,
          "reads-unwritten": 6, "does-nothing": 1}
 CODES.update({name: 1 for name in WRONG})
 CODES.update({f"{name}-unordered": 1 for name in WRONG[:6]})
 CODES.update({"routing-weight-missing-declared": 1, "routing-weight-truncated-declared": 1})
-SAYS = {"unwritten-row": "never written", "writes-past-end": "outside a buffer", "changes-input": "changed an input",
+SAYS = {"unwritten-row": "never written", "writes-past-end": "outside a buffer",
+        "writes-before-start": "outside a buffer", "changes-input": "changed an input",
         "changes-last-weight": "changed an input", "unwritten-once": "two runs", "device-error": "has had enough",
         "crash": "signal", "exits": "exit()", "nondeterministic": "two runs",
         "reads-unwritten": "two runs", "does-nothing": "never written"}

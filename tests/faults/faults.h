@@ -15,9 +15,9 @@ run_function run_nibble_order, run_scale_index, run_gate_up_swapped, run_expert_
 
 /* Correct layers whose output is then spoiled, or processes that come to grief: outputs.c */
 run_function run_weighs_output, run_one_element, run_scaled, run_zero_output, run_unwritten_row, run_writes_past_end,
-    run_writes_past_end_unordered, run_changes_input, run_changes_last_weight, run_unwritten_once, run_device_error,
-    run_nondeterministic, run_wrong_later, run_slow, run_reads_unwritten, run_does_nothing, run_nan_output, run_crash,
-    run_hang, run_exits;
+    run_writes_before_start, run_writes_past_end_unordered, run_changes_input, run_changes_last_weight,
+    run_unwritten_once, run_device_error, run_nondeterministic, run_wrong_later, run_slow, run_reads_unwritten,
+    run_does_nothing, run_nan_output, run_crash, run_hang, run_exits;
 
 /* A correct layer in an order of its own: unordered.c */
 run_function run_unordered;

@@ -73,6 +73,13 @@ enum gb_status run_writes_past_end(const struct gb_arguments *arguments, struct 
     return status;
 }
 
+enum gb_status run_writes_before_start(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    enum gb_status status = fma32_layer(arguments, error);
+    ((float *)arguments->output)[-1] = 1;
+    return status;
+}
+
 enum gb_status run_writes_past_end_unordered(const struct gb_arguments *arguments, struct gb_error *error)
 {
     enum gb_status status = run_unordered(arguments, error);

@@ -108,6 +108,7 @@ static const struct gb_kernel kernels[] = {
     ORDERED("zero-output", run_zero_output),
     ORDERED("unwritten-row", run_unwritten_row),
     ORDERED("writes-past-end", run_writes_past_end),
+    ORDERED("writes-before-start", run_writes_before_start),
     UNORDERED("writes-past-end", run_writes_past_end_unordered),
     ORDERED("changes-input", run_changes_input),
     ORDERED("changes-last-weight", run_changes_last_weight),
