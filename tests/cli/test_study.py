@@ -206,8 +206,9 @@ expect(len([line for line in text.splitlines() if "mxfp8.fma32" in line]) == 4, 
 
 # Outlier channels and a skewed router change what they should.
 plain = [word for word in generated if word not in ("--outliers", "16", "--routing-skew", "4")]
-run(*plain, "-o", path("plain.h5"))
-with h5py.File(path("g.h5")) as skewed, h5py.File(path("plain.h5")) as file:
+run(*plain, "-o", path("plain\u00e9.h5"))
+with h5py.File(path("g.h5")) as skewed, h5py.File(path("plain\u00e9.h5")) as file:
+    expect("plain??.h5" in attribute(file, "command") and attribute(file, "command").isascii(), attribute(file, "command"))
     for index in range(2):
         int8 = attribute(file[f"cases/{index}"], "paths").split(",").index("int8.fma32")
         figures = [numpy.sqrt(f[f"cases/{index}/layer/quantised/error2"][:, int8].sum() /
