@@ -24,6 +24,9 @@ import triton.language as tl
 
 EXPERTS, TOP_K, HIDDEN, INTERMEDIATE = 512, 10, 2048, 512  # Qwen3-Next
 ROWS = 16  # tokens of a tile: few experts have more, and the instruction has no fewer
+# Relative error, in the mean square: E4M3 is off by up to 2^-4 of a number, evenly spread by 2^-4 / sqrt(3), and three such
+# errors come in, by gate, by up and by the intermediate.
+MOST_ERROR = 2**-4
 TILES = [(columns, warps, stages) for columns, (warps, stages) in itertools.product(
     (32, 64, 128), ((2, 4), (4, 3), (4, 4), (4, 5), (8, 3), (8, 4)))]  # fmt: skip
 
@@ -39,7 +42,8 @@ def quantised(values, codes, scales):
 def quantise(x, codes, scales, COLUMNS: tl.constexpr):
     """x, bf16 [tokens, COLUMNS]: 128 columns of a token."""
     at = tl.program_id(0) * COLUMNS + tl.program_id(1) * 128 + tl.arange(0, 128)
-    quantised(tl.load(x + at).to(tl.float32), codes + at, scales + tl.program_id(0) * (COLUMNS // 128) + tl.program_id(1))
+    scale_at = scales + tl.program_id(0) * (COLUMNS // 128) + tl.program_id(1)
+    quantised(tl.load(x + at).to(tl.float32), codes + at, scale_at)
 
 
 @triton.jit
@@ -201,7 +205,7 @@ def measure(batch, matrices):
         tiles[name] = min(times, key=times.get)
     us = median_us(layers, lambda layer: layer.run(tiles))
     error = max(layer.error() for layer in layers[:2])
-    if not error < 0.08:
+    if not error < MOST_ERROR:
         sys.exit(f"batch {batch}: the Triton layer is off by {error}")
     return us, {name: dict(zip(("columns", "warps", "stages"), tile)) for name, tile in tiles.items()}, error
 
