@@ -5,50 +5,54 @@
 
 #include "reference/operators.h"
 
-/* y = fma(routing weight, dot, y) over the slots of every token, for outputs first .. first + rows - 1. dots: [rows,
- * tokens, top_k]. */
+/* y = fma(routing weight, dot, y) over the slots of every token, for outputs first .. first + rows - 1. dots: [tokens,
+ * top_k, rows]. */
 GB_FMA_CLONES
 static void combine(const struct gb_arguments *a, bool weighed, uint32_t first, uint32_t rows, const float *dots)
 {
     const struct gb_shape *shape = &a->shape;
-    const size_t pairs = (size_t)shape->tokens * shape->top_k;
     for (uint32_t t = 0; t < shape->tokens; t++) {
-        float *output = (float *)a->output + (size_t)t * shape->hidden + first;
-        for (uint32_t r = 0; r < rows; r++) {
-            float y = 0.0f;
-            for (size_t pair = (size_t)t * shape->top_k; pair < (size_t)(t + 1) * shape->top_k; pair++)
-                if (a->ids[pair] >= 0)
-                    y = fmaf(weighed ? 1.0f : a->routing_weights[pair], dots[r * pairs + pair], y);
-            output[r] = gb_one_nan(y);
-        }
+        float *y = (float *)a->output + (size_t)t * shape->hidden + first;
+        for (uint32_t r = 0; r < rows; r++)
+            y[r] = 0.0f;
+        for (size_t pair = (size_t)t * shape->top_k; pair < (size_t)(t + 1) * shape->top_k; pair++)
+            for (uint32_t r = 0; r < rows && a->ids[pair] >= 0; r++)
+                y[r] = fmaf(weighed ? 1.0f : a->routing_weights[pair], dots[pair * rows + r], y[r]);
+        for (uint32_t r = 0; r < rows; r++)
+            y[r] = gb_one_nan(y[r]);
     }
 }
 
+/* Outputs first .. first + rows - 1 of the pairs of group g's expert. */
+static struct gb_product product_of(const struct gb_arguments *a, const struct gb_groups *groups, uint32_t g,
+                                    uint32_t first, uint32_t rows, const struct gb_activations *x)
+{
+    uint32_t start = groups->start[g], count = groups->start[g + 1] - start;
+    const float *const *scales = x->scales ? x->scales + start : NULL;
+    return (struct gb_product){&a->down, groups->expert[g], first,  rows, count,
+                               x->path,  x->vector + start, scales, NULL};
+}
+
 /* Outputs first .. first + rows - 1 of every token. dots: scratch, [rows, pairs of an expert]; by_pair: scratch,
- * [rows, tokens, top_k]. */
+ * [tokens, top_k, rows]. */
 static void neurons(const struct gb_order *order, const struct gb_arguments *a, const struct gb_groups *groups,
                     uint32_t first, uint32_t rows, const struct gb_activations *x, struct gb_row *decoded, float *dots,
                     float *by_pair)
 {
-    size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
-    const float *bias = gb_arguments_extension(a).down_bias; /* [experts, hidden] */
+    const float *biases = gb_arguments_extension(a).down_bias; /* [experts, hidden] */
     for (uint32_t g = 0; g < groups->active; g++) {
-        uint32_t start = groups->start[g], count = groups->start[g + 1] - start;
-        struct gb_product product = {&a->down,
-                                     groups->expert[g],
-                                     first,
-                                     rows,
-                                     count,
-                                     x->path,
-                                     x->vector + start,
-                                     x->scales ? x->scales + start : NULL};
+        const float *bias = biases ? biases + (size_t)groups->expert[g] * a->shape.hidden + first : NULL;
+        struct gb_product product = product_of(a, groups, g, first, rows, x), next;
+        if (g + 1 < groups->active) {
+            next = product_of(a, groups, g + 1, first, rows, x);
+            product.next = &next;
+        }
         order->dots(&product, decoded, dots);
-        for (uint32_t r = 0; r < rows; r++)
-            for (uint32_t n = 0; n < count; n++) {
-                float dot = dots[(size_t)r * count + n];
-                by_pair[r * pairs + groups->pair[start + n]] =
-                    bias ? dot + bias[(size_t)groups->expert[g] * a->shape.hidden + first + r] : dot;
-            }
+        for (uint32_t n = 0; n < product.count; n++) {
+            float *to = by_pair + (size_t)groups->pair[groups->start[g] + n] * rows;
+            for (uint32_t r = 0; r < rows; r++)
+                to[r] = bias ? dots[(size_t)r * product.count + n] + bias[r] : dots[(size_t)r * product.count + n];
+        }
     }
     combine(a, gb_weighs_input(a), first, rows, by_pair);
 }

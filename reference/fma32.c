@@ -124,7 +124,8 @@ static void plain_dots(const struct gb_product *product, struct gb_row *decoded,
     }
 }
 
-static void lane_dots(const struct gb_product *product, float *dots)
+/* The weights of a product's first row, and how long rows are. */
+static struct gb_tile tile_at(const struct gb_product *product)
 {
     const struct gb_weights *weights = product->weights;
     size_t row = (size_t)product->expert * weights->rows + product->row;
@@ -138,8 +139,19 @@ static void lane_dots(const struct gb_product *product, float *dots)
     };
     tile.codes = (const uint8_t *)weights->codes + row * tile.code_bytes;
     tile.scales = weights->scales ? (const uint8_t *)weights->scales + row * tile.scale_bytes : NULL;
+    return tile;
+}
+
+static void lane_dots(const struct gb_product *product, float *dots)
+{
+    struct gb_tile tile = tile_at(product);
+    if (product->next) {
+        struct gb_tile next = tile_at(product->next);
+        tile.next_codes = next.codes;
+        tile.next_scales = next.scales;
+    }
     lanes[product->path].dots(&tile, dots);
-    float global = gb_weights_global(weights, product->expert, product->row);
+    float global = gb_weights_global(product->weights, product->expert, product->row);
     for (size_t i = 0; i < (size_t)product->rows * product->count; i++)
         dots[i] = gb_one_nan(dots[i] * global); /* step 5 */
 }

@@ -3,9 +3,9 @@
  * fma32/1 on AVX-512 (F, BW, VL, VBMI): teams of 16 chunks. The layout is drawn in reference/fma32_lanes.h.
  *
  * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, and so do
- * two rows of one stretch or four of one team, so that the CPU has several chains of fma to work on, each of which
- * waits for its last. Longer rows go one by one: their codes are one stream of memory. Codes are asked for AHEAD_BYTES
- * before they are needed, and scales with them.
+ * two rows of one stretch or four of one team, and the two runs of an NVFP4 chunk, so that the CPU has several chains
+ * of fma to work on, each of which waits for its last. Longer rows go one by one: their codes are one stream of memory.
+ * Codes are asked for AHEAD_BYTES before they are needed, and scales with them; before a tile ends, those of the next.
  */
 #include "reference/fma32_lanes.h"
 
@@ -24,6 +24,8 @@ enum { AHEAD_BYTES = 4096 };
 struct stretch {
     const uint8_t *codes;           /* of the first row, [bytes] */
     const uint8_t *scales;          /* likewise */
+    const uint8_t *later_codes;     /* what is read AHEAD_BYTES of codes later */
+    const uint8_t *later_scales;    /* likewise */
     size_t code_bytes, scale_bytes; /* from a row to the next */
     size_t bytes;
     uint32_t rows;
@@ -56,9 +58,10 @@ INLINE struct four load_team(const struct stretch *s, uint32_t r, uint32_t t)
     struct four z;
     UNROLL for (uint32_t q = 0; q < 4; q++)
     {
-        const uint8_t *from = s->codes + r * s->code_bytes + (4 * t + q) * REGISTER_BYTES;
+        const size_t at = r * s->code_bytes + (4 * t + q) * REGISTER_BYTES;
+        const uint8_t *from = s->codes + at;
         size_t bytes = part(s->bytes, REGISTER_BYTES, 4 * t + q);
-        _mm_prefetch((const char *)from + AHEAD_BYTES, _MM_HINT_T0);
+        _mm_prefetch((const char *)s->later_codes + at, _MM_HINT_T0);
         z.of[q] = bytes == REGISTER_BYTES ? _mm512_loadu_si512(from)
                                           : _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from);
     }
@@ -105,73 +108,6 @@ INLINE __m512 existing(const struct stretch *s, uint32_t t, __m512 scale)
     return chunks == TEAM ? scale : _mm512_mask_mov_ps(scale, missing, _mm512_set1_ps(-0.0f));
 }
 
-/* Of a row's scales, one for so many bytes of codes, what is needed together with the codes that are asked for. */
-INLINE void ask_for_scales(const uint8_t *scales, size_t code_bytes)
-{
-    _mm_prefetch((const char *)scales + AHEAD_BYTES / code_bytes + REGISTER_BYTES, _MM_HINT_T0);
-}
-
-/*
- * Scales of run 0 and run 1 of team t's chunks in row r; those of missing runs are -0. The bits of E4M3, moved to the
- * place of binary16's, are a number 2^-8 as large, subnormal or not; NaN alone is not, and is set.
- */
-INLINE void nvfp4_scales(const struct stretch *s, uint32_t r, uint32_t t, __m512 scale[2])
-{
-    const __m512i magnitude = _mm512_set1_epi16(0x3F80), used = _mm512_set1_epi16((short)0xBF80);
-    const __m512i place = _mm512_set_epi16(31, 23, 15, 7, 29, 21, 13, 5, 27, 19, 11, 3, 25, 17, 9, 1, 30, 22, 14, 6, 28,
-                                           20, 12, 4, 26, 18, 10, 2, 24, 16, 8, 0);
-    const __m512 unit = _mm512_set1_ps(0x1p8f);
-    const uint8_t *from = s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 8);
-    size_t count = part(s->bytes, TEAM_BYTES, t) / 8;
-    __mmask32 there = (__mmask32)(((uint64_t)1 << count) - 1);
-    __m256i bytes = _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there, from);
-    ask_for_scales(from, 8);
-    __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(bytes), 7), used);
-    __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(half, magnitude), magnitude);
-    half = _mm512_mask_mov_epi16(half, nan, _mm512_set1_epi16(0x7E00));
-    half = _mm512_permutexvar_epi16(place, half); /* run 0 in the lower half, run 1 in the upper */
-    scale[0] = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(half)), unit);
-    scale[1] = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), unit);
-}
-
-INLINE void nvfp4_stretch(const struct stretch *s, struct sums *acc)
-{
-    const __m512 values = _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
-    struct four dword[SIDE_BY_SIDE][TEAMS];
-    struct sums p = {0};
-    __m512 scale[SIDE_BY_SIDE][TEAMS][2];
-    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
-    {
-        dword[r][t] = transpose(load_team(s, r, t));
-        nvfp4_scales(s, r, t, scale[r][t]);
-    }
-    UNROLL for (uint32_t d = 0; d < 4; d++)
-    {
-        UNROLL for (uint32_t n = 0; n < 8; n++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
-            UNROLL for (uint32_t r = 0; r < s->rows; r++) /* the look-up takes the lowest 4 bits */
-            element(s, r, t, 8 * d + n, _mm512_permutexvar_ps(_mm512_srli_epi32(dword[r][t].of[d], 4 * n), values), &p);
-        if (d % 2)
-            UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
-                join(s, r, t, scale[r][t][d / 2], &p, acc);
-    }
-}
-
-/* Scales of team t's chunks in row r, two of which share one. */
-INLINE __m512 mxfp8_scales(const struct stretch *s, uint32_t r, uint32_t t)
-{
-    const __m512i place = _mm512_set_epi32(7, 5, 3, 1, 7, 5, 3, 1, 6, 4, 2, 0, 6, 4, 2, 0);
-    const __m512i zero = _mm512_setzero_si512(), nan = _mm512_set1_epi32(0x7FC00000);
-    __mmask16 there = (__mmask16)((1u << part(s->bytes, TEAM_BYTES, t) / 32) - 1);
-    const uint8_t *from = s->scales + r * s->scale_bytes + t * (TEAM_BYTES / 32);
-    __m128i bytes = _mm_maskz_loadu_epi8(there, from);
-    ask_for_scales(from, 32);
-    __m512i code = _mm512_permutexvar_epi32(place, _mm512_cvtepu8_epi32(bytes));
-    __m512i bits = _mm512_slli_epi32(code, 23);
-    bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, zero), _mm512_set1_epi32(0x00400000));
-    bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(0xFF)), nan);
-    return existing(s, t, _mm512_castsi512_ps(bits));
-}
-
 /* The bits of an E4M3 magnitude as FP32, whose lower half is zero. Those below 8 are m times 2^-9. */
 #define E4M3_SMALL(m, exponent) ((118u + (exponent)) << 23 | ((m) << (23 - (exponent)) & 0x7FFFFFu))
 #define E4M3_BITS(m)                                                                                                   \
@@ -195,7 +131,7 @@ INLINE __m512i look_up(const uint8_t table[128], __m512i codes)
     return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
 }
 
-/* Bytes 3 and 2 of the four E4M3 codes of every dword, as FP32. */
+/* Bytes 3 and 2 of E4M3 codes as FP32. */
 struct e4m3 {
     __m512i upper, lower;
 };
@@ -206,6 +142,69 @@ INLINE struct e4m3 decode_e4m3(__m512i codes)
     static const uint8_t lower[128] __attribute__((aligned(64))) = {OF_128(E4M3_LOWER)};
     const __m512i sign = _mm512_and_si512(codes, _mm512_set1_epi8((char)0x80));
     return (struct e4m3){_mm512_or_si512(look_up(upper, codes), sign), look_up(lower, codes)};
+}
+
+/* Scales of both runs of every team's chunks in row r; -0 where there is none. Decoded, a chunk's two are a dword, and
+ * dwords are brought into the positions of activations. */
+INLINE void nvfp4_scales(const struct stretch *s, uint32_t r, __m512 scale[TEAMS][2])
+{
+    const __m512i place = _mm512_set_epi32(23, 7, 19, 3, 22, 6, 18, 2, 21, 5, 17, 1, 20, 4, 16, 0);
+    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
+    const size_t count = s->bytes / 8, at = r * s->scale_bytes;
+    const __mmask64 there = count == 64 ? ~(__mmask64)0 : ((__mmask64)1 << count) - 1;
+    struct e4m3 of = decode_e4m3(_mm512_mask_loadu_epi8(_mm512_set1_epi8((char)0x80), there, s->scales + at));
+    _mm_prefetch((const char *)s->later_scales + at, _MM_HINT_T0);
+    __m512i chunks_0 = _mm512_unpacklo_epi8(of.lower, of.upper); /* 0 1 2 3 | 8 ..; two scales each, as words */
+    __m512i chunks_4 = _mm512_unpackhi_epi8(of.lower, of.upper); /* 4 5 6 7 | 12 .. */
+    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+    {
+        __m512i chunks =
+            _mm512_permutex2var_epi32(chunks_0, _mm512_add_epi32(place, _mm512_set1_epi32(8 * (int)t)), chunks_4);
+        scale[t][0] = _mm512_castsi512_ps(_mm512_slli_epi32(chunks, 16));
+        scale[t][1] = _mm512_castsi512_ps(_mm512_and_si512(chunks, upper));
+    }
+}
+
+/* Every dword's lowest 4 bits as E2M1; the look-up takes no others. */
+INLINE __m512 e2m1(__m512i codes)
+{
+    return _mm512_permutexvar_ps(codes,
+                                 _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0));
+}
+
+INLINE void nvfp4_stretch(const struct stretch *s, struct sums *acc)
+{
+    struct four dword[SIDE_BY_SIDE][TEAMS];
+    struct sums p[2] = {0}; /* of either run */
+    __m512 scale[SIDE_BY_SIDE][TEAMS][2];
+    UNROLL for (uint32_t r = 0; r < s->rows; r++)
+    {
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) dword[r][t] = transpose(load_team(s, r, t));
+        nvfp4_scales(s, r, scale[r]);
+    }
+    UNROLL for (uint32_t n = 0; n < 16; n++) UNROLL for (uint32_t run = 0; run < 2; run++)
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++) element(
+            s, r, t, 16 * run + n, e2m1(_mm512_srli_epi32(dword[r][t].of[2 * run + n / 8], 4 * (n % 8))), &p[run]);
+    UNROLL for (uint32_t run = 0; run < 2; run++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
+        UNROLL for (uint32_t r = 0; r < s->rows; r++) join(s, r, t, scale[r][t][run], &p[run], acc);
+}
+
+/* Scales of every team's chunks in row r, two of which share one; -0 where there is none. The upper halves of FP32: the
+ * code is the exponent, 0 a subnormal and 255 NaN. */
+INLINE void mxfp8_scales(const struct stretch *s, uint32_t r, __m512 scale[TEAMS])
+{
+    const __m512i place = _mm512_set_epi16(7, 7, 5, 5, 3, 3, 1, 1, 7, 7, 5, 5, 3, 3, 1, 1, 6, 6, 4, 4, 2, 2, 0, 0, 6, 6,
+                                           4, 4, 2, 2, 0, 0);
+    const size_t at = r * s->scale_bytes;
+    const __mmask16 there = (__mmask16)((1u << s->bytes / 32) - 1);
+    __m256i code = _mm256_cvtepu8_epi16(_mm_maskz_loadu_epi8(there, s->scales + at));
+    _mm_prefetch((const char *)s->later_scales + at, _MM_HINT_T0);
+    __m256i bits = _mm256_max_epu16(_mm256_slli_epi16(code, 7), _mm256_set1_epi16(0x0040));
+    bits =
+        _mm256_mask_mov_epi16(bits, _mm256_cmpeq_epi16_mask(code, _mm256_set1_epi16(0xFF)), _mm256_set1_epi16(0x7FC0));
+    bits = _mm256_mask_mov_epi16(_mm256_set1_epi16((short)0x8000), there, bits);
+    UNROLL for (uint32_t t = 0; t < s->teams; t++) scale[t] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(
+        0xAAAAAAAA, _mm512_add_epi16(place, _mm512_set1_epi16(8 * (short)t)), _mm512_castsi256_si512(bits)));
 }
 
 /* Number k of every dword's four. */
@@ -222,8 +221,12 @@ INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
     struct four dword[SIDE_BY_SIDE][TEAMS];
     struct e4m3 decoded[SIDE_BY_SIDE][TEAMS];
     struct sums p = {0};
-    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++) dword[r][t] =
-        transpose(load_team(s, r, t));
+    __m512 scale[SIDE_BY_SIDE][TEAMS];
+    UNROLL for (uint32_t r = 0; r < s->rows; r++)
+    {
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) dword[r][t] = transpose(load_team(s, r, t));
+        mxfp8_scales(s, r, scale[r]);
+    }
     UNROLL for (uint32_t d = 0; d < 4; d++)
     {
         UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++) decoded[r][t] =
@@ -232,7 +235,7 @@ INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
             UNROLL for (uint32_t r = 0; r < s->rows; r++) element(s, r, t, 4 * d + k, number(decoded[r][t], k), &p);
     }
     UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
-        join(s, r, t, mxfp8_scales(s, r, t), &p, acc);
+        join(s, r, t, scale[r][t], &p, acc);
 }
 
 INLINE void bf16_stretch(const struct stretch *s, struct sums *acc)
@@ -274,12 +277,28 @@ INLINE float butterfly(__m512 a, __m512 b)
     return _mm512_cvtss_f32(v);
 }
 
+/* What is read `bytes` after `at`: once the tile has ended, what comes next. */
+INLINE const uint8_t *later(const uint8_t *at, size_t bytes, const uint8_t *end, const uint8_t *next)
+{
+    size_t left = (size_t)(end - at);
+    return bytes < left || !next ? at + bytes : next + (bytes - left);
+}
+
+/* Chooses what is asked for while the stretch is computed. `per_scale`: bytes of codes. */
+INLINE void look_ahead(const struct gb_tile *tile, size_t per_scale, struct stretch *s)
+{
+    const uint8_t *codes_end = tile->codes + tile->rows * tile->code_bytes;
+    const uint8_t *scales_end = tile->scales + tile->rows * tile->scale_bytes;
+    s->later_codes = later(s->codes, AHEAD_BYTES, codes_end, tile->next_codes);
+    s->later_scales = later(s->scales, AHEAD_BYTES / per_scale, scales_end, tile->next_scales);
+}
+
 /* Rows row .. row + rows - 1 times `count` activations from `first` on. */
 INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t row, uint32_t rows, uint32_t first,
                  uint32_t count, float *dots)
 {
     const uint32_t elements = format == GB_NVFP4 ? 32 : format == GB_MXFP8 ? 16 : 8;
-    const size_t whole = TEAMS * TEAM_BYTES, scale_bytes = format == GB_NVFP4 ? whole / 8 : whole / 32;
+    const size_t whole = TEAMS * TEAM_BYTES, per_scale = format == GB_NVFP4 ? 8 : 32;
     struct sums acc = {0};
     struct stretch s = {
         .codes = tile->codes + row * tile->code_bytes,
@@ -294,9 +313,15 @@ INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t row
         .x = tile->x + first,
     };
     size_t left = tile->code_bytes;
-    for (; left >= whole; left -= whole, s.codes += whole, s.scales += scale_bytes, s.at += GB_LANES * elements)
+    for (; left >= whole; left -= whole) {
+        look_ahead(tile, per_scale, &s);
         stretch(format, s, &acc);
+        s.codes += whole;
+        s.scales += whole / per_scale;
+        s.at += GB_LANES * elements;
+    }
     s.bytes = left;
+    look_ahead(tile, per_scale, &s);
     if (left > TEAM_BYTES) {
         stretch(format, s, &acc);
     } else if (left) {

@@ -34,11 +34,13 @@ struct gb_tile {
     enum gb_format format; /* GB_NVFP4, GB_MXFP8 or GB_BF16 */
     uint32_t rows;
     uint32_t count;
-    size_t code_bytes;     /* of one row */
-    size_t scale_bytes;    /* of one row */
-    const uint8_t *codes;  /* [rows, code_bytes] */
-    const uint8_t *scales; /* [rows, scale_bytes] */
-    const float *const *x; /* [count], each [teams, elements of a chunk, lanes of a team], 64-byte aligned */
+    size_t code_bytes;          /* of one row */
+    size_t scale_bytes;         /* of one row */
+    const uint8_t *codes;       /* [rows, code_bytes] */
+    const uint8_t *scales;      /* [rows, scale_bytes] */
+    const uint8_t *next_codes;  /* NULL, or what the caller will read afterwards */
+    const uint8_t *next_scales; /* likewise */
+    const float *const *x;      /* [count], each [teams, elements of a chunk, lanes of a team], 64-byte aligned */
 };
 
 /* dots[r * count + i] = row r . x[i], steps 1 to 4 of fma32/1 (without the global scale). dots: [rows, count]. */

@@ -6,14 +6,18 @@
 
 #include "reference/operators.h"
 
-float gb_gated(enum gb_activation activation, float gate, float up)
+static inline float gated(const struct gb_activation_row *row, float gate, float up)
 {
-    const struct gb_activation_row *row = gb_activation_find(activation);
     const float limit = (float)row->limit;
     float g = gate > limit ? limit : gate; /* NaN stays */
     float u = up > limit ? limit : up < -limit ? -limit : up;
     float f = row->gate == GB_GATE_SILU ? gb_silu(g) : g * gb_sigmoid((float)row->alpha * g);
     return f * (row->offset != 0.0 ? u + (float)row->offset : u);
+}
+
+float gb_gated(enum gb_activation activation, float gate, float up)
+{
+    return gated(gb_activation_find(activation), gate, up);
 }
 
 /* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. values:
@@ -30,11 +34,14 @@ static void neurons(const struct gb_order *order, const struct gb_arguments *a, 
                               count,
                               x->path,
                               x->vector + start,
-                              x->scales ? x->scales + start : NULL};
+                              x->scales ? x->scales + start : NULL,
+                              NULL};
     struct gb_product up = gate;
     up.row += intermediate;
+    gate.next = &up;
     float *up_dots = dots + (size_t)rows * count;
     struct gb_extension e = gb_arguments_extension(a);
+    const struct gb_activation_row *activation = gb_activation_find(e.activation);
     const float *bias = e.gate_up_bias ? e.gate_up_bias + 2 * (size_t)intermediate * groups->expert[g] + first : NULL;
     order->dots(&gate, decoded, dots);
     order->dots(&up, decoded, up_dots);
@@ -44,7 +51,7 @@ static void neurons(const struct gb_order *order, const struct gb_arguments *a, 
             size_t i = (size_t)r * count + n;
             float gate_value = bias ? gb_one_nan(dots[i] + bias[r]) : dots[i];
             float up_value = bias ? gb_one_nan(up_dots[i] + bias[intermediate + r]) : up_dots[i];
-            float product = gb_one_nan(gb_gated(e.activation, gate_value, up_value));
+            float product = gb_one_nan(gated(activation, gate_value, up_value));
             a->intermediate[at + r] = gb_bf16_encode(product);
             if (values) {
                 values->gate[at + r] = gate_value;

@@ -97,7 +97,7 @@ float gb_dot(const struct gb_order *order, const struct gb_weights *weights, uin
     if (gb_activations_new(order, &operand, 1, NULL, 1, &activations, NULL) != GB_OK)
         return result;
     if (gb_row_new(weights, &decoded, NULL) == GB_OK) {
-        struct gb_product product = {weights, expert, row, 1, 1, activations.path, activations.vector, NULL};
+        struct gb_product product = {weights, expert, row, 1, 1, activations.path, activations.vector, NULL, NULL};
         order->dots(&product, &decoded, &result);
         gb_row_free(&decoded);
     }

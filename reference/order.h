@@ -82,8 +82,9 @@ struct gb_product {
     uint32_t rows;
     uint32_t count;
     enum gb_cpu_path path;
-    const void *const *x;         /* [count], of the path's struct gb_activations */
-    const float *const *x_scales; /* likewise, or NULL */
+    const void *const *x;          /* [count], of the path's struct gb_activations */
+    const float *const *x_scales;  /* likewise, or NULL */
+    const struct gb_product *next; /* NULL, or what the same thread computes afterwards: its weights are asked for */
 };
 
 /*

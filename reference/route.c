@@ -11,7 +11,7 @@ static void some_logits(const struct gb_order *order, const struct gb_shape *sha
                         uint32_t first, uint32_t rows, const struct gb_activations *x, struct gb_row *decoded,
                         float *dots, float *logits)
 {
-    struct gb_product product = {router, 0, first, rows, shape->tokens, x->path, x->vector, NULL};
+    struct gb_product product = {router, 0, first, rows, shape->tokens, x->path, x->vector, NULL, NULL};
     order->dots(&product, decoded, dots);
     for (uint32_t t = 0; t < shape->tokens; t++)
         for (uint32_t r = 0; r < rows; r++)
