@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(gb_mma16_threads)
         const auto row_of = [&](uint32_t t) { return (size_t)(GateUp ? first + t : sorted[first + t]); };
         const gb_mma16_activations<Format> mine(x + row_of(min(lane / 4, pairs - 1)) * columns, columns);
         const gb_mma16_part part = layout.part(expert, blockIdx.x);
-        gb_mma16_chain<Layout, 1, 4>(
-            layout, 1, [&](uint32_t) { return part; }, [] {}, mine,
+        gb_mma16_chain<Layout, 1, 4, true>(
+            layout, 1, [&](uint32_t, uint32_t) { return part; }, [] {}, [&](uint32_t) { return mine; },
             [&](uint32_t, uint32_t, const float(&sum)[4]) {
                 sums[warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
             });

@@ -100,34 +100,45 @@ __device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, 
 /*
  * A warp's chain of `groups` groups of Tiles tiles, one group after the other: the loads of Ahead steps are under way,
  * across the ends of groups.
- *   part(group):          where the first tile of a group lies;
+ *   part(group, n):       where the n-th tile of a group lies, the first of all where Shared;
  *   ready():              called before activations are read;
- *   done(group, n, sum):  takes the chain of its n-th tile.
+ *   x(n):                 the activations of the n-th tiles; one for all of them where Shared;
+ *   done(group, n, sum):  takes the chain of a tile.
  */
-template <class Layout, uint32_t Tiles, uint32_t Ahead, class Part, class Ready, class Done>
+template <class Layout, uint32_t Tiles, uint32_t Ahead, bool Shared, class Part, class Ready, class X, class Done>
 __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t groups, const Part &part,
-                                               const Ready &ready,
-                                               const gb_mma16_activations<typename Layout::Format> &x, const Done &done)
+                                               const Ready &ready, const X &x, const Done &done)
 {
     using Format = typename Layout::Format;
     const uint32_t steps = gb_mma16_steps<Format>(layout.matrix.columns);
     const uint32_t chain = threadIdx.x / 32 % gb_mma16_chains;
+    constexpr uint32_t Parts = Shared ? 1 : Tiles;
     gb_mma16_step held[Ahead][Tiles] = {};
-    gb_mma16_part at = layout.forward(part(0), chain); /* what is loaded next */
+    gb_mma16_part at[Parts]; /* what is loaded next */
     uint32_t next = chain < steps ? 0 : groups, next_step = chain;
+    const auto begin = [&] {
+#pragma unroll
+        for (uint32_t n = 0; n < Parts; n++)
+            at[n] = layout.forward(part(next, n), chain);
+    };
     const auto load = [&](gb_mma16_step(&of)[Tiles]) {
         if (next >= groups)
             return;
 #pragma unroll
         for (uint32_t n = 0; n < Tiles; n++)
-            of[n] = layout.step_of(at, n, next_step);
+            of[n] = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
         next_step += gb_mma16_chains;
-        at = layout.forward(at, gb_mma16_chains);
         if (next_step >= steps) {
             next_step = chain;
-            at = layout.forward(part(++next), chain);
+            next++;
+            begin();
+            return;
         }
+#pragma unroll
+        for (uint32_t n = 0; n < Parts; n++)
+            at[n] = layout.forward(at[n], gb_mma16_chains);
     };
+    begin();
 #pragma unroll
     for (uint32_t k = 0; k < Ahead; k++)
         load(held[k]);
@@ -140,10 +151,12 @@ __device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t gr
                 break;
             uint4 now[gb_mma16_activations<Format>::words];
             if (step < steps) {
-                x.load(step, now);
 #pragma unroll
-                for (uint32_t n = 0; n < Tiles; n++)
+                for (uint32_t n = 0; n < Tiles; n++) {
+                    if (n == 0 || !Shared)
+                        x(n).load(step, now);
                     gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
+                }
                 load(held[k]);
             }
             step += gb_mma16_chains;
@@ -230,13 +243,13 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
                                          columns);
     const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
-    gb_mma16_chain<Layout, Tiles, Shape::Ahead>(
-        layout, tiles / Tiles, [&](uint32_t group) { return layout.beside(part, group * Tiles); },
+    gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
+        layout, tiles / Tiles, [&](uint32_t group, uint32_t) { return layout.beside(part, group * Tiles); },
         [&] {
             if (job.ids_ready)
                 gb_wait_for_previous();
         },
-        x,
+        [&](uint32_t) { return x; },
         [&](uint32_t group, uint32_t n, const float(&sum)[4]) {
             float *at = sums + (warp * gb_mma16_tokens + lane % 4 * 2) * stride + (group * Tiles + n) * gb_mma16_tile +
                         lane / 4;
