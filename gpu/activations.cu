@@ -4,6 +4,7 @@
 
 #include "gpu/bf16.cuh"
 #include "gpu/e2m1.cuh"
+#include "gpu/e4m3.cuh"
 #include "gpu/e8m0.cuh"
 #include "gpu/kernels.cuh"
 

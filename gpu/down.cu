@@ -4,21 +4,26 @@
 namespace
 {
 
-/* Few tokens: small blocks, so that every multiprocessor has one. Several: each staged slot serves more rows. */
+/* Few tokens: small blocks, so that every multiprocessor has one. More: each staged slot serves more rows, and what is
+ * read of it four at a time. */
 using few = gb_down_tile<8, 1, 320, 8, 2>;
-using several = gb_down_tile<8, 2, 256, 32, 2>;
-constexpr uint32_t few_tokens = 2;
+using some = gb_down_tile<16, 4, 256, 32, 2>;
+using several = gb_down_tile<16, 4, 256, 64, 2>;
+constexpr uint32_t few_tokens = 2, some_tokens = 6;
 
 template <class Format> enum gb_status launch(const struct gb_arguments &a, struct gb_error *error)
 {
-    return a.shape.tokens <= few_tokens ? gb_down_launch<Format, few>(a, error)
-                                        : gb_down_launch<Format, several>(a, error);
+    return a.shape.tokens <= few_tokens    ? gb_down_launch<Format, few>(a, error)
+           : a.shape.tokens <= some_tokens ? gb_down_launch<Format, some>(a, error)
+                                           : gb_down_launch<Format, several>(a, error);
 }
 
 template <class Format> size_t shared_bytes(const struct gb_shape &shape)
 {
-    return shape.tokens <= few_tokens ? gb_down_shared_bytes<Format, few>(shape.intermediate, shape.top_k)
-                                      : gb_down_shared_bytes<Format, several>(shape.intermediate, shape.top_k);
+    const uint32_t i = shape.intermediate, k = shape.top_k;
+    return shape.tokens <= few_tokens    ? gb_down_shared_bytes<Format, few>(i, k)
+           : shape.tokens <= some_tokens ? gb_down_shared_bytes<Format, some>(i, k)
+                                         : gb_down_shared_bytes<Format, several>(i, k);
 }
 
 } // namespace

@@ -12,7 +12,7 @@
  */
 template <uint32_t Lanes_, uint32_t Rows_, uint32_t Threads_, uint32_t Block_, uint32_t Resident_> struct gb_down_tile {
     static constexpr uint32_t Lanes = Lanes_, Rows = Rows_, Threads = Threads_, Block = Block_, Resident = Resident_;
-    static_assert(Block % Rows == 0 && Block <= 32 && Threads % 32 == 0, "a thread of the first warp finishes a row");
+    static_assert(Block % Rows == 0 && Block <= Threads && Threads % 32 == 0, "a thread finishes a row");
 };
 
 constexpr size_t gb_down_staging_bytes = 40 * 1024; /* what a block's staged slots may take, unless one needs more */

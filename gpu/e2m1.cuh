@@ -3,44 +3,55 @@
 #ifndef GB_GPU_E2M1_CUH
 #define GB_GPU_E2M1_CUH
 
-#include "gpu/e4m3.cuh"
+#include <stdint.h>
+
+#include <cuda_fp16.h>
+
+/* The hardware converts E2M1 on Blackwell, in code for one architecture (sm_100a, sm_120a and their like). */
+#if defined(__CUDA_ARCH_FEAT_SM100_ALL) || defined(__CUDA_ARCH_FEAT_SM103_ALL) ||                                      \
+    defined(__CUDA_ARCH_FEAT_SM110_ALL) || defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL)
+#define GB_E2M1_CVT 1
+#else
+#define GB_E2M1_CVT 0
+#endif
 
 /*
- * Decoded weights are the exact values divided by 2^6, because that is what E2M1's fields mean once they stand in
- * E4M3's (bias 1 against bias 7): s ee m becomes s 00ee m00. Whoever multiplies by them multiplies x by 2^6 first.
- * Both factors are powers of two, so fma(w / 2^6, x * 2^6, p) has the bits of fma(w, x, p) wherever x * 2^6 is
- * finite; dot.cuh takes care of the other x.
+ * Where the GPU does not convert them, decoded weights are the exact values divided by 2^14, because that is what
+ * E2M1's fields mean once they stand in binary16's (bias 1 against bias 15): s ee m becomes s 000ee m000000000. Whoever
+ * multiplies by them multiplies x by GB_E2M1_FACTOR first. Both factors are powers of two, so fma(w / 2^14, x * 2^14,
+ * p) has the bits of fma(w, x, p) wherever x * 2^14 is finite; dot.cuh takes care of the other x.
  */
-#define GB_E2M1_FACTOR 64.0f
+#define GB_E2M1_FACTOR (GB_E2M1_CVT ? 1.0f : 0x1p+14f)
 
-/* The eight codes of a word, low nibble first, by way of E4M3. */
-__device__ __forceinline__ void gb_e2m1x8_by_e4m3(uint32_t codes, float (&w)[8])
+/* The two binary16 numbers of a word. */
+__device__ __forceinline__ void gb_from_halves(uint32_t halves, float *low, float *high)
 {
-    uint32_t even = (codes << 4 & 0x80808080u) | (codes << 2 & 0x1C1C1C1Cu);
-    uint32_t odd = (codes & 0x80808080u) | (codes >> 2 & 0x1C1C1C1Cu);
-    gb_e4m3x2_decode((uint16_t)even, &w[0], &w[2]);
-    gb_e4m3x2_decode((uint16_t)odd, &w[1], &w[3]);
-    gb_e4m3x2_decode((uint16_t)(even >> 16), &w[4], &w[6]);
-    gb_e4m3x2_decode((uint16_t)(odd >> 16), &w[5], &w[7]);
+    *low = __half2float(__ushort_as_half((unsigned short)halves));
+    *high = __half2float(__ushort_as_half((unsigned short)(halves >> 16)));
 }
 
-/* The same with integer operations and one exact product: s ee m in binary32's fields is the value times 2^-126. */
-__device__ __forceinline__ void gb_e2m1x8_from_bits(uint32_t codes, float (&w)[8])
-{
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        uint32_t code = codes >> (4 * i);
-        float tiny = __uint_as_float((code & 8u) << 28 | (code & 7u) << 22);
-        w[i] = __fmul_rn(tiny, 0x1p+126f / GB_E2M1_FACTOR);
-    }
-}
-
+/* The eight codes of a word, low nibble first. */
 __device__ __forceinline__ void gb_e2m1x8_decode(uint32_t codes, float (&w)[8])
 {
-    if (GB_E4M3_CVT)
-        gb_e2m1x8_by_e4m3(codes, w);
-    else
-        gb_e2m1x8_from_bits(codes, w);
+#if GB_E2M1_CVT
+    uint32_t halves[4];
+    asm("{\n\t.reg .b8 a, b, c, d;\n\tmov.b32 {a, b, c, d}, %4;\n\t"
+        "cvt.rn.f16x2.e2m1x2 %0, a;\n\tcvt.rn.f16x2.e2m1x2 %1, b;\n\t"
+        "cvt.rn.f16x2.e2m1x2 %2, c;\n\tcvt.rn.f16x2.e2m1x2 %3, d;\n\t}"
+        : "=r"(halves[0]), "=r"(halves[1]), "=r"(halves[2]), "=r"(halves[3])
+        : "r"(codes));
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        gb_from_halves(halves[i], &w[2 * i], &w[2 * i + 1]);
+#else
+    /* four nibbles at a time become upper bytes of binary16 */
+    const uint32_t even = (codes << 4 & 0x80808080u) | (codes << 1 & 0x0E0E0E0Eu);
+    const uint32_t odd = (codes & 0x80808080u) | (codes >> 3 & 0x0E0E0E0Eu);
+    gb_from_halves(__byte_perm(even, 0, 0x1404), &w[0], &w[2]);
+    gb_from_halves(__byte_perm(odd, 0, 0x1404), &w[1], &w[3]);
+    gb_from_halves(__byte_perm(even, 0, 0x3424), &w[4], &w[6]);
+    gb_from_halves(__byte_perm(odd, 0, 0x3424), &w[5], &w[7]);
+#endif
 }
 
 #endif

@@ -5,9 +5,10 @@
 namespace
 {
 
-/* Few tokens: all blocks of Qwen3-Next's shape are resident at once. Several: two tokens of an expert at a time. */
-using few = gb_gate_up_tile<16, 128, 8, 1, 5>;
-using several = gb_gate_up_tile<16, 128, 16, 2, 4>;
+/* Few tokens: all blocks of Qwen3-Next's shape are resident at once. Several: two tokens of an expert at a time, and
+ * what is read of x serves four rows. */
+using few = gb_gate_up_tile<16, 1, 128, 8, 1, 5>;
+using several = gb_gate_up_tile<32, 2, 128, 32, 2, 4>;
 constexpr uint32_t few_tokens = 2;
 
 template <class Format> enum gb_status launch(const struct gb_arguments &a, struct gb_error *error)

@@ -9,14 +9,16 @@
 
 /*
  * How the work is divided, which no bit depends on: blocks of Threads, Resident of them on a multiprocessor, teams of
- * Lanes threads, units of one neuron (its gate and its up row), Block neurons to a block, Tokens tokens of the same
- * expert at a time, so that a weight is decoded once for all of them.
+ * Lanes threads, units of so many Neurons (their gate and their up rows), Block neurons to a block, Tokens tokens of
+ * the same expert at a time, so that a weight is decoded once for all of them.
  */
-template <uint32_t Lanes_, uint32_t Threads_, uint32_t Block_, uint32_t Tokens_, uint32_t Resident_>
+template <uint32_t Lanes_, uint32_t Neurons_, uint32_t Threads_, uint32_t Block_, uint32_t Tokens_, uint32_t Resident_>
 struct gb_gate_up_tile {
-    static constexpr uint32_t Lanes = Lanes_, Threads = Threads_, Block = Block_, Tokens = Tokens_,
+    static constexpr uint32_t Lanes = Lanes_, Neurons = Neurons_, Threads = Threads_, Block = Block_, Tokens = Tokens_,
                               Resident = Resident_;
+    static constexpr uint32_t Rows = 2 * Neurons;
     static_assert(Tokens * Block <= Threads, "a thread finishes one neuron for one token");
+    static_assert(16 % Neurons == 0 && Block % Neurons == 0, "units are whole: intermediate is a multiple of 16");
 };
 
 /* Pairs (token, slot) of the same expert are found among this many neighbours. */
@@ -79,29 +81,32 @@ __global__ void __launch_bounds__(Tile::Threads, Tile::Resident)
     const uint32_t stride = gb_staged_floats<Format>(hidden);
     float *staged = (float *)shared, *sums = staged + Tile::Tokens * stride;
     const float global[2] = {gb_cuda_global(a.gate_up, expert, 0), gb_cuda_global(a.gate_up, expert, 1)};
-    const auto rows_of = [&](uint32_t unit, gb_cuda_row(&rows)[2]) {
-        rows[0] = Format::row(a.gate_up, expert, first + unit);
-        rows[1] = Format::row(a.gate_up, expert, intermediate + first + unit);
+    const auto rows_of = [&](uint32_t unit, gb_cuda_row(&rows)[Tile::Rows]) {
+#pragma unroll
+        for (uint32_t n = 0; n < Tile::Rows; n++)
+            rows[n] = Format::row(a.gate_up, expert,
+                                  n / Tile::Neurons * intermediate + first + unit * Tile::Neurons + n % Tile::Neurons);
     };
     const auto x_of = [&](uint32_t, uint32_t t) { return staged + t * stride; };
     const auto finish = [&](uint32_t unit, uint32_t n, uint32_t t, float sum) {
-        sums[(2 * t + n) * Tile::Block + unit] = sum;
+        sums[(2 * t + n / Tile::Neurons) * Tile::Block + unit * Tile::Neurons + n % Tile::Neurons] = sum;
     };
+    const uint32_t units = neurons / Tile::Neurons;
     uint32_t together;
     for (uint32_t at = 0; at < list.count; at += together) {
         const auto source = [&](uint32_t t) { return a.x + (size_t)(list.pair[at + t] / top_k) * hidden; };
-        const auto round = gb_first_round<Format, Tile::Lanes, 2>(neurons, hidden, rows_of);
+        const auto round = gb_first_round<Format, Tile::Lanes, Tile::Rows>(units, hidden, rows_of);
         together = min(Tile::Tokens, list.count - at);
         if (__syncthreads_or(gb_stage<Format>(together, hidden, source, Format::x_factor, staged))) {
             together = 1;
             gb_stage<Format>(together, hidden, source, 1.0f, staged);
             __syncthreads();
-            gb_dots<Format, 1, true>(neurons, hidden, round, rows_of, x_of, finish);
+            gb_dots<Format, 1, true>(units, hidden, round, rows_of, x_of, finish);
         } else if (together < Tile::Tokens) {
             together = 1;
-            gb_dots<Format, 1, false>(neurons, hidden, round, rows_of, x_of, finish);
+            gb_dots<Format, 1, false>(units, hidden, round, rows_of, x_of, finish);
         } else {
-            gb_dots<Format, Tile::Tokens, false>(neurons, hidden, round, rows_of, x_of, finish);
+            gb_dots<Format, Tile::Tokens, false>(units, hidden, round, rows_of, x_of, finish);
         }
         __syncthreads();
         const uint32_t t = threadIdx.x / Tile::Block, i = threadIdx.x % Tile::Block;

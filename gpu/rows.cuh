@@ -6,7 +6,9 @@
 #include "gaugeblock.h"
 #include "gpu/bf16.cuh"
 #include "gpu/e2m1.cuh"
+#include "gpu/e4m3.cuh"
 #include "gpu/e8m0.cuh"
+#include "gpu/fma2.cuh"
 
 struct gb_cuda_row {
     const uint8_t *codes;
@@ -85,11 +87,13 @@ template <bool Whole> struct gb_cuda_nvfp4 {
                     const float4 v = *(const float4 *)(x[t] + 8 * half + i);
                     const float xs[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-                    for (uint32_t n = 0; n < Rows; n++)
+                    for (uint32_t j = 0; j < 4; j++) {
+                        float column[Rows];
 #pragma unroll
-                        for (uint32_t j = 0; j < 4; j++)
-                            p[n * Tokens + t] = __fmaf_rn(Huge ? __fmul_rn(w[n][i + j], x_factor) : w[n][i + j], xs[j],
-                                                          p[n * Tokens + t]);
+                        for (uint32_t n = 0; n < Rows; n++)
+                            column[n] = Huge ? __fmul_rn(w[n][i + j], x_factor) : w[n][i + j];
+                        gb_fma_rows<Tokens>(column, xs[j], &p[t]);
+                    }
                 }
         }
 #pragma unroll
@@ -133,22 +137,20 @@ struct gb_cuda_mxfp8 {
         float p[Rows * Tokens] = {};
 #pragma unroll
         for (uint32_t i = 0; i < run; i += 4) {
-            float w[Rows][4];
+            float w[4][Rows];
 #pragma unroll
             for (uint32_t n = 0; n < Rows; n++) {
                 const uint32_t word = gb_word(data[n].codes, i / 4);
-                gb_e4m3x2_decode((uint16_t)word, &w[n][0], &w[n][1]);
-                gb_e4m3x2_decode((uint16_t)(word >> 16), &w[n][2], &w[n][3]);
+                gb_e4m3x2_decode((uint16_t)word, &w[0][n], &w[1][n]);
+                gb_e4m3x2_decode((uint16_t)(word >> 16), &w[2][n], &w[3][n]);
             }
 #pragma unroll
             for (uint32_t t = 0; t < Tokens; t++) {
                 const float4 v = *(const float4 *)(x[t] + i);
                 const float xs[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-                for (uint32_t n = 0; n < Rows; n++)
-#pragma unroll
-                    for (uint32_t j = 0; j < 4; j++)
-                        p[n * Tokens + t] = __fmaf_rn(w[n][j], xs[j], p[n * Tokens + t]);
+                for (uint32_t j = 0; j < 4; j++)
+                    gb_fma_rows<Tokens>(w[j], xs[j], &p[t]);
             }
         }
 #pragma unroll

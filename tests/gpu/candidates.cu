@@ -68,11 +68,12 @@ std::string numbers(std::vector<uint32_t> values)
     return text;
 }
 
-template <class Format, uint32_t Lanes, uint32_t Threads, uint32_t Block, uint32_t Tokens, uint32_t Resident>
+template <class Format, uint32_t Lanes, uint32_t Neurons, uint32_t Threads, uint32_t Block, uint32_t Tokens,
+          uint32_t Resident>
 entry gate_up(const char *order)
 {
-    return {"gate_up", order, numbers({Lanes, Threads, Block, Tokens, Resident}),
-            gb_gate_up_launch<Format, gb_gate_up_tile<Lanes, Threads, Block, Tokens, Resident>>};
+    return {"gate_up", order, numbers({Lanes, Neurons, Threads, Block, Tokens, Resident}),
+            gb_gate_up_launch<Format, gb_gate_up_tile<Lanes, Neurons, Threads, Block, Tokens, Resident>>};
 }
 
 template <class Format, uint32_t Lanes, uint32_t Rows, uint32_t Threads, uint32_t Block, uint32_t Resident>
@@ -96,21 +97,22 @@ template <uint32_t Lanes, uint32_t Rows, uint32_t Threads, uint32_t Resident> en
 
 template <class Format> void add_order(std::vector<entry> &entries, const char *order)
 {
-    entries.push_back(gate_up<Format, 16, 128, 8, 1, 5>(order));
-    entries.push_back(gate_up<Format, 32, 128, 16, 2, 5>(order));
-    entries.push_back(gate_up<Format, 16, 128, 16, 2, 4>(order));
+    entries.push_back(gate_up<Format, 16, 1, 128, 8, 1, 5>(order));
+    entries.push_back(gate_up<Format, 32, 1, 128, 16, 2, 5>(order));
+    entries.push_back(gate_up<Format, 16, 1, 128, 16, 2, 4>(order));
 }
 
 std::vector<entry> all_entries()
 {
     std::vector<entry> entries;
     add_order<text>(entries, "A.i");
-    entries.push_back(gate_up<text, 16, 128, 16, 1, 5>("A.i"));
-    entries.push_back(gate_up<text, 32, 128, 8, 1, 6>("A.i"));
-    entries.push_back(gate_up<text, 16, 256, 32, 2, 2>("A.i"));
-    entries.push_back(gate_up<text, 16, 128, 32, 2, 4>("A.i"));
-    entries.push_back(gate_up<text, 8, 128, 32, 2, 4>("A.i"));
-    entries.push_back(gate_up<text, 16, 128, 32, 4, 3>("A.i"));
+    entries.push_back(gate_up<text, 16, 1, 128, 16, 1, 5>("A.i"));
+    entries.push_back(gate_up<text, 32, 1, 128, 8, 1, 6>("A.i"));
+    entries.push_back(gate_up<text, 16, 1, 256, 32, 2, 2>("A.i"));
+    entries.push_back(gate_up<text, 16, 1, 128, 32, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 8, 1, 128, 32, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 32, 2, 128, 32, 2, 4>("A.i"));
+    entries.push_back(gate_up<text, 16, 1, 128, 32, 4, 3>("A.i"));
     add_order<gb_candidate<32, true>>(entries, "B.i");
     add_order<gb_candidate<16, false>>(entries, "A.ii");
     add_order<gb_candidate<16, true>>(entries, "B.ii");
@@ -124,6 +126,8 @@ std::vector<entry> all_entries()
     entries.push_back(down<text, 16, 2, 256, 32, 3>("A"));
     entries.push_back(down<text, 8, 2, 256, 32, 2>("A"));
     entries.push_back(down<text, 8, 2, 128, 32, 4>("A"));
+    entries.push_back(down<text, 16, 4, 256, 32, 2>("A"));
+    entries.push_back(down<text, 16, 4, 256, 64, 2>("A"));
     entries.push_back(down<by_fp16, 8, 1, 320, 8, 2>("A by fp16"));
     entries.push_back(down<by_fp16, 8, 2, 256, 32, 2>("A by fp16"));
     entries.push_back(down_folded<32, 1, 256, 3>());

@@ -21,7 +21,7 @@ struct gb_decode_by_fp16 {
     }
 };
 
-struct gb_decode_by_e4m3 {
+struct gb_decode_by_bytes {
     static constexpr float factor = GB_E2M1_FACTOR;
     static __device__ __forceinline__ void decode(uint32_t codes, float (&w)[8])
     {
@@ -30,7 +30,7 @@ struct gb_decode_by_e4m3 {
 };
 
 /* NVFP4 for rows of whole chunks: Chunk elements to a lane at a time; Premultiplied: order B. */
-template <uint32_t Chunk, bool Premultiplied, class Decode = gb_decode_by_e4m3>
+template <uint32_t Chunk, bool Premultiplied, class Decode = gb_decode_by_bytes>
 struct gb_candidate : gb_cuda_nvfp4<true> {
     static constexpr uint32_t chunk = Chunk;
     static constexpr float x_factor = Decode::factor;
