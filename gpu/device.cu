@@ -43,19 +43,15 @@ static __global__ void probe() {}
 
 enum gb_status gb_cuda_image(struct gb_error *error)
 {
-    int device = 0, major = 0, minor = 0;
+    int major = 0, minor = 0;
     cudaFuncAttributes attributes;
     cudaError_t code = cudaFuncGetAttributes(&attributes, probe);
     if (code != cudaErrorNoKernelImageForDevice && code != cudaErrorInvalidDeviceFunction)
         return gb_cuda_check(code, "cudaFuncGetAttributes", error);
     (void)cudaGetLastError();
-    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    enum gb_status status = gb_cuda_attribute(cudaDevAttrComputeCapabilityMajor, &major, error);
     if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                               "cudaDeviceGetAttribute", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
-                               "cudaDeviceGetAttribute", error);
+        status = gb_cuda_attribute(cudaDevAttrComputeCapabilityMinor, &minor, error);
     if (status != GB_OK)
         return status;
     return gb_cuda_fail(error, GB_EUNSUPPORTED, "this library has no code for compute capability %d.%d", major, minor);

@@ -17,6 +17,16 @@ enum gb_status gb_cuda_check(cudaError_t code, const char *call, struct gb_error
 /* GB_OK if a GPU can be used, or GB_EUNSUPPORTED with the reason (no driver, no device). */
 enum gb_status gb_cuda_present(struct gb_error *error);
 
+/* An attribute of the current device. */
+inline enum gb_status gb_cuda_attribute(enum cudaDeviceAttr attribute, int *value, struct gb_error *error)
+{
+    int device = 0;
+    const enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
+    return status == GB_OK
+               ? gb_cuda_check(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute", error)
+               : status;
+}
+
 /* GB_OK if this library has code for the current device, or GB_EUNSUPPORTED with its compute capability. */
 enum gb_status gb_cuda_image(struct gb_error *error);
 

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(gb_mma16_threads)
 {
     using Format = typename Layout::Format;
     __shared__ float4 sums[gb_mma16_chains][32];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, expert = blockIdx.y, columns = weights.columns;
+    const uint32_t lane = threadIdx.x % 32, expert = blockIdx.y, columns = weights.columns;
     const uint32_t end = offsets[expert + 1];
     const Layout layout(weights);
     for (uint32_t first = offsets[expert]; first < end; first += gb_mma16_tokens) {
@@ -109,10 +109,10 @@ __global__ void __launch_bounds__(gb_mma16_threads)
         const auto row_of = [&](uint32_t t) { return (size_t)(GateUp ? first + t : sorted[first + t]); };
         const gb_mma16_activations<Format> mine(x + row_of(min(lane / 4, pairs - 1)) * columns, columns);
         const gb_mma16_part part = layout.part(expert, blockIdx.x);
-        gb_mma16_chain<Layout, 1, 4, true>(
-            layout, 1, [&](uint32_t, uint32_t) { return part; }, [] {}, [&](uint32_t) { return mine; },
-            [&](uint32_t, uint32_t, const float(&sum)[4]) {
-                sums[warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        gb_mma16_chains_of<Layout, 1, 4>(
+            layout, 1, part, [] {}, mine,
+            [&](uint32_t, uint32_t, uint32_t chain, const float(&sum)[4]) {
+                sums[chain][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
             });
         __syncthreads();
         const uint32_t r = threadIdx.x % gb_mma16_tile, t = threadIdx.x / gb_mma16_tile;

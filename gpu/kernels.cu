@@ -54,13 +54,10 @@ enum gb_status check_extension(enum gb_activation activation, bool biased, uint3
  * of pairs, and the runtime's part. */
 enum gb_status check_device(size_t bytes, struct gb_error *error)
 {
-    int device = 0, most = 0;
+    int most = 0;
     enum gb_status status = gb_cuda_present(error);
     if (status == GB_OK)
-        status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-                               "cudaDeviceGetAttribute", error);
+        status = gb_cuda_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most, error);
     if (status != GB_OK)
         return status;
     if (bytes + 8192 > (size_t)most)
@@ -272,13 +269,10 @@ enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error 
                             GB_CUDA_MMA16_MOST_EXPERTS);
     if (weighs_input(problem))
         return gb_cuda_fail(error, GB_EUNSUPPORTED, "apply_router_weight_on_input; this kernel does not weigh x");
-    int device = 0, major = 0;
+    int major = 0;
     status = gb_cuda_present(error);
     if (status == GB_OK)
-        status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                               "cudaDeviceGetAttribute", error);
+        status = gb_cuda_attribute(cudaDevAttrComputeCapabilityMajor, &major, error);
     if (status == GB_OK && major != 9)
         return gb_cuda_fail(error, GB_EUNSUPPORTED,
                             "compute capability %d; mma16-sm90/1 describes the tensor cores of 9", major);

@@ -26,7 +26,7 @@ uint32_t tiles_of(const struct gb_weights &weights)
 template <class Format> size_t record_bytes(const struct gb_weights &weights)
 {
     return (size_t)weights.experts * tiles_of(weights) * gb_mma16_steps<Format>(weights.columns) *
-           gb_mma16_records<Format, true, true>::bytes;
+           gb_mma16_records<Format, true>::bytes;
 }
 
 constexpr uint32_t step_codes = gb_mma16_tile * gb_mma16_step_bytes; /* bytes of a record's codes */
@@ -51,7 +51,7 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
     const uint32_t scale_bytes = weights.columns / Format::block;
     const uint32_t n = tile % gb_mma16_group(tiles);
     uint8_t *record = records + (((size_t)expert * tiles + tile - n) * steps + step * gb_mma16_group(tiles) + n) *
-                                    gb_mma16_records<Format, GateUp, true>::bytes;
+                                    gb_mma16_records<Format, GateUp>::bytes;
     const uint8_t *codes = (const uint8_t *)weights.codes, *scales = (const uint8_t *)weights.scales;
     const auto row_of = [&](uint32_t r) {
         return (size_t)expert * weights.rows + gb_mma16_row<GateUp>(weights.rows, tile, r);
@@ -123,15 +123,19 @@ size_t dots_bytes(const struct gb_shape &s)
 }
 
 /* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. Alone: all loads of
- * Qwen3-Next's gate_up are under way at once; crowded: where its blocks would not all be resident, more of them with
- * fewer loads each. */
+ * 2,048 columns of NVFP4 are under way at once; packed: as many,
+ * of more blocks with fewer registers each; crowded: where these would not all be resident, more blocks with fewer
+ * loads each. */
 using alone = gb_mma16_shape<1, 4, 5>;
+using packed = gb_mma16_shape<1, 4, 6>;
 using crowded = gb_mma16_shape<1, 2, 8>;
 using many = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
 
 /* Groups of a block, of `groups` of an item, for the shortest time if routing is uniform: blocks come in waves of
  * `resident`, of which one is enough or the last costs half a wave more, and what a block does once takes two fifths of
- * the time of a group. */
+ * the time of a group. By `bench_mma16 time nvfp4:repacked` on Qwen3-Next and Qwen3-30B at batch 8 to 64 a quarter of a
+ * wave, or four fifths of a group, make gate_up up to 13 % slower; a whole wave, or one fifth, are within 3 % but for
+ * 5 % less in one case. */
 uint32_t groups_of_block(uint32_t groups, uint32_t pairs, uint32_t experts, uint32_t resident)
 {
     const double items = experts * (1 - std::pow(1 - 1.0 / experts, pairs)); /* if no expert has more than 8 pairs */
@@ -179,11 +183,8 @@ enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, 
     job.pairs = s.tokens * s.top_k;
     job.apart = s.tokens <= few_tokens;
     const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, s.experts) : job.pairs;
-    int device = 0, multiprocessors = 1;
-    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-                               "cudaDeviceGetAttribute", error);
+    int multiprocessors = 0;
+    const enum gb_status status = gb_cuda_attribute(cudaDevAttrMultiProcessorCount, &multiprocessors, error);
     if (status != GB_OK)
         return status;
     const uint32_t on = (uint32_t)multiprocessors;
@@ -192,9 +193,13 @@ enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, 
             return launch_few<Layout>(job, s.tokens, on, stream, error);
     if (!job.apart && job.weights.tiles % many::Tiles == 0)
         return launch_shape<Layout, GateUp, many>(job, items, on, stream, error);
-    if constexpr (GateUp)
-        if ((uint64_t)job.weights.tiles * items > on * alone::Resident)
+    if constexpr (GateUp) {
+        const uint64_t blocks = (uint64_t)job.weights.tiles * items;
+        if (blocks > on * packed::Resident)
             return launch_shape<Layout, GateUp, crowded>(job, items, on, stream, error);
+        if (blocks > on * alone::Resident)
+            return launch_shape<Layout, GateUp, packed>(job, items, on, stream, error);
+    }
     return launch_shape<Layout, GateUp, alone>(job, items, on, stream, error);
 }
 
@@ -225,12 +230,12 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.routing_weights = a.routing_weights;
     job.output = (float *)a.output;
     job.top_k = s.top_k;
+    if (records)
+        return launch<gb_mma16_records<format, GateUp>, GateUp>(job, s, a.stream, error);
     if constexpr (Weights == GB_NVFP4)
         if (weights.columns % 32)
-            return records ? launch<gb_mma16_records<format, GateUp, false>, GateUp>(job, s, a.stream, error)
-                           : launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, s, a.stream, error);
-    return records ? launch<gb_mma16_records<format, GateUp, true>, GateUp>(job, s, a.stream, error)
-                   : launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, s, a.stream, error);
+            return launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, s, a.stream, error);
+    return launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, s, a.stream, error);
 }
 
 template <bool GateUp>

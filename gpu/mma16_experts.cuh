@@ -58,17 +58,20 @@ template <class Format> struct gb_mma16_activations {
     }
     __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
     {
+        if ((step + 1) * Format::step <= columns)
+            return load_whole(step, x);
         const uint4 *at = (const uint4 *)(from + step * Format::step);
-        if ((step + 1) * Format::step <= columns) {
+        const uint32_t column = step * Format::step + threadIdx.x % 4 * (Format::step / 4);
 #pragma unroll
-            for (uint32_t d = 0; d < words; d++)
-                x[d] = at[d];
-        } else {
-            const uint32_t column = step * Format::step + threadIdx.x % 4 * (Format::step / 4);
+        for (uint32_t d = 0; d < words; d++)
+            x[d] = column + 8 * d < columns ? at[d] : make_uint4(0, 0, 0, 0);
+    }
+    /* Of a step that ends within the row: without a branch. */
+    __device__ __forceinline__ void load_whole(uint32_t step, uint4 (&x)[words]) const
+    {
 #pragma unroll
-            for (uint32_t d = 0; d < words; d++)
-                x[d] = column + 8 * d < columns ? at[d] : make_uint4(0, 0, 0, 0);
-        }
+        for (uint32_t d = 0; d < words; d++)
+            x[d] = ((const uint4 *)(from + step * Format::step))[d];
     }
 };
 
@@ -97,79 +100,95 @@ __device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, 
     }
 }
 
+/* The chain that a warp has of a group. Where some chains have a step more than others, it is not the same warps that
+ * have these in every group. */
+__device__ __forceinline__ uint32_t gb_mma16_chain_of(uint32_t group, uint32_t steps)
+{
+    const uint32_t warp = threadIdx.x / 32, turn = group % 2 * 2 + group / 2;
+    return (steps > gb_mma16_chains ? warp + turn : warp) % gb_mma16_chains;
+}
+
 /*
- * A warp's chain of `groups` groups of Tiles tiles, one group after the other: the loads of Ahead steps are under way,
+ * A warp's chains of `groups` groups of Tiles tiles, one group after the other: the loads of Ahead steps are under way,
  * across the ends of groups.
- *   part(group, n):       where the n-th tile of a group lies, the first of all where Shared;
- *   ready():              called before activations are read;
- *   x(n):                 the activations of the n-th tiles; one for all of them where Shared;
- *   done(group, n, sum):  takes the chain of a tile.
+ *   part:                        where the first tile lies;
+ *   ready():                     called before activations are read;
+ *   done(group, n, chain, sum):  takes the chain of the n-th tile of a group.
  */
-template <class Layout, uint32_t Tiles, uint32_t Ahead, bool Shared, class Part, class Ready, class X, class Done>
-__device__ __forceinline__ void gb_mma16_chain(const Layout &layout, uint32_t groups, const Part &part,
-                                               const Ready &ready, const X &x, const Done &done)
+template <class Layout, uint32_t Tiles, uint32_t Ahead, class Ready, class Done>
+__device__ __forceinline__ void
+gb_mma16_chains_of(const Layout &layout, uint32_t groups, const gb_mma16_part &part, const Ready &ready,
+                   const gb_mma16_activations<typename Layout::Format> &x, const Done &done)
 {
     using Format = typename Layout::Format;
     const uint32_t steps = gb_mma16_steps<Format>(layout.matrix.columns);
-    const uint32_t chain = threadIdx.x / 32 % gb_mma16_chains;
-    constexpr uint32_t Parts = Shared ? 1 : Tiles;
+    uint32_t group = 0, step = gb_mma16_chain_of(0, steps);
+    uint32_t next = step < steps ? 0 : groups, next_step = step; /* what is loaded next */
+    gb_mma16_part at = layout.forward(part, step);
     gb_mma16_step held[Ahead][Tiles] = {};
-    gb_mma16_part at[Parts]; /* what is loaded next */
-    uint32_t next = chain < steps ? 0 : groups, next_step = chain;
-    const auto begin = [&] {
-#pragma unroll
-        for (uint32_t n = 0; n < Parts; n++)
-            at[n] = layout.forward(part(next, n), chain);
-    };
     const auto load = [&](gb_mma16_step(&of)[Tiles]) {
         if (next >= groups)
             return;
 #pragma unroll
         for (uint32_t n = 0; n < Tiles; n++)
-            of[n] = layout.step_of(at[Shared ? 0 : n], Shared ? n : 0, next_step);
+            of[n] = layout.step_of(at, n, next_step);
         next_step += gb_mma16_chains;
-        if (next_step >= steps) {
-            next_step = chain;
-            next++;
-            begin();
+        if (next_step < steps) {
+            at = layout.forward(at, gb_mma16_chains);
             return;
         }
-#pragma unroll
-        for (uint32_t n = 0; n < Parts; n++)
-            at[n] = layout.forward(at[n], gb_mma16_chains);
+        next_step = gb_mma16_chain_of(++next, steps);
+        at = layout.forward(layout.beside(part, next * Tiles), next_step);
     };
-    begin();
 #pragma unroll
     for (uint32_t k = 0; k < Ahead; k++)
         load(held[k]);
     ready();
     float sum[Tiles][4] = {};
-    for (uint32_t group = 0, step = chain; group < groups;)
+    while (group < groups)
 #pragma unroll
         for (uint32_t k = 0; k < Ahead; k++) {
             if (group >= groups)
                 break;
             uint4 now[gb_mma16_activations<Format>::words];
             if (step < steps) {
+                x.load(step, now);
 #pragma unroll
-                for (uint32_t n = 0; n < Tiles; n++) {
-                    if (n == 0 || !Shared)
-                        x(n).load(step, now);
+                for (uint32_t n = 0; n < Tiles; n++)
                     gb_mma16_multiply<Layout>(held[k][n], now, sum[n]);
-                }
                 load(held[k]);
             }
             step += gb_mma16_chains;
             if (step >= steps) {
 #pragma unroll
                 for (uint32_t n = 0; n < Tiles; n++) {
-                    done(group, n, sum[n]);
+                    done(group, n, gb_mma16_chain_of(group, steps), sum[n]);
                     sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
                 }
-                step = chain;
-                group++;
+                step = gb_mma16_chain_of(++group, steps);
             }
         }
+}
+
+/* A warp's chain of a tile, which has as many steps as are under way: no branch is between the loads and what waits for
+ * them, so a step does not wait for the loads of those after it. */
+template <class Layout, uint32_t Ahead>
+__device__ __forceinline__ void gb_mma16_short_chain(const Layout &layout, const gb_mma16_part &part,
+                                                     const gb_mma16_activations<typename Layout::Format> &x,
+                                                     float (&sum)[4])
+{
+    const uint32_t chain = threadIdx.x / 32;
+    const gb_mma16_part at = layout.forward(part, chain);
+    gb_mma16_step held[Ahead];
+#pragma unroll
+    for (uint32_t k = 0; k < Ahead; k++)
+        held[k] = layout.step_of(layout.forward(at, k * gb_mma16_chains), 0, chain + k * gb_mma16_chains);
+#pragma unroll
+    for (uint32_t k = 0; k < Ahead; k++) {
+        uint4 now[gb_mma16_activations<typename Layout::Format>::words];
+        x.load_whole(chain + k * gb_mma16_chains, now);
+        gb_mma16_multiply<Layout>(held[k], now, sum);
+    }
 }
 
 /* A dot product from its chains, which lie `stride` floats apart: steps 4 and 5. */
@@ -208,7 +227,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     constexpr uint32_t Tiles = Shape::Tiles;
     extern __shared__ float sums[];
     __shared__ gb_mma16_item found;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = job.weights.columns;
+    const uint32_t lane = threadIdx.x % 32, columns = job.weights.columns;
     const uint32_t first = blockIdx.x * job.each * Tiles, tiles = min(job.each * Tiles, job.weights.tiles - first);
     const uint32_t stride = gb_mma16_sums_stride(job.each * Tiles);
     if (!job.ids_ready)
@@ -243,21 +262,27 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
                                          columns);
     const Layout layout(job.weights);
     const gb_mma16_part part = layout.part(expert, first);
-    gb_mma16_chain<Layout, Tiles, Shape::Ahead, true>(
-        layout, tiles / Tiles, [&](uint32_t group, uint32_t) { return layout.beside(part, group * Tiles); },
-        [&] {
-            if (job.ids_ready)
-                gb_wait_for_previous();
-        },
-        [&](uint32_t) { return x; },
-        [&](uint32_t group, uint32_t n, const float(&sum)[4]) {
-            float *at = sums + (warp * gb_mma16_tokens + lane % 4 * 2) * stride + (group * Tiles + n) * gb_mma16_tile +
-                        lane / 4;
-            at[0] = sum[0];
-            at[8] = sum[2];
-            at[stride] = sum[1];
-            at[stride + 8] = sum[3];
-        });
+    const auto put = [&](uint32_t group, uint32_t n, uint32_t chain, const float(&sum)[4]) {
+        float *at =
+            sums + (chain * gb_mma16_tokens + lane % 4 * 2) * stride + (group * Tiles + n) * gb_mma16_tile + lane / 4;
+        at[0] = sum[0];
+        at[8] = sum[2];
+        at[stride] = sum[1];
+        at[stride + 8] = sum[3];
+    };
+    if (GateUp && Tiles == 1 && columns == gb_mma16_chains * Shape::Ahead * Format::step) {
+        float sum[4] = {};
+        gb_mma16_short_chain<Layout, Shape::Ahead>(layout, part, x, sum);
+        put(0, 0, threadIdx.x / 32, sum);
+    } else {
+        gb_mma16_chains_of<Layout, Tiles, Shape::Ahead>(
+            layout, tiles / Tiles, part,
+            [&] {
+                if (job.ids_ready)
+                    gb_wait_for_previous();
+            },
+            x, put);
+    }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < pairs * tiles * 8; i += gb_mma16_threads) {
         const uint32_t r = i % 8, tile = i / 8 % tiles, t = i / 8 / tiles;
@@ -329,17 +354,26 @@ __global__ void __launch_bounds__(32 * gb_mma16_few_warps, Layout::Format::forma
                 staged[warp][i * 32 + lane] = x[i];
             __syncwarp();
             load_x(step + Ahead);
-#pragma unroll
-            for (uint32_t k = 0; k < Ahead; k++, at = layout.forward(at, 1)) {
-                if (step + k >= steps)
-                    continue;
+            const auto multiply = [&](uint32_t k) {
                 uint4 now[in_step / 4];
 #pragma unroll
                 for (uint32_t d = 0; d < in_step / 4; d++)
                     now[d] = staged[warp][k * in_step + lane % 4 * (in_step / 4) + d];
                 gb_mma16_multiply<Layout>(held[k], now, sum[k % gb_mma16_chains]);
+            };
+            if (step + Ahead == steps) { /* the last: without a branch, the chains are side by side */
+#pragma unroll
+                for (uint32_t k = 0; k < Ahead; k++)
+                    multiply(k);
+                continue;
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < Ahead; k++) {
+                if (step + k < steps)
+                    multiply(k);
                 if (step + k + Ahead < steps)
                     held[k] = layout.step_of(at, 0, step + k + Ahead);
+                at = layout.forward(at, 1);
             }
         }
 #pragma unroll

@@ -7,7 +7,6 @@
  *   step_of(part, n, step):   a lane's part of the n-th tile of the group, in the step where `part` is, loaded;
  *   fields(), activations():  codes in bf16's fields as the a operands of two instructions, and the activations in the
  *                             order that these have.
- * Whole: rows are whole chunks; otherwise they are NVFP4's and end in half a one.
  */
 #ifndef GB_GPU_MMA16_WEIGHTS_CUH
 #define GB_GPU_MMA16_WEIGHTS_CUH
@@ -79,9 +78,9 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_group(uint32_t tiles)
  * [8][scales of a step][2] of 16 rows, [2] for the first and the last 8 of them. The scale of MXFP8 codes with a NaN
  * among them is NaN.
  */
-template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
+template <class Format_, bool GateUp> struct gb_mma16_records {
     using Format = Format_;
-    static constexpr bool marks_nan = true, Whole = Whole_;
+    static constexpr bool marks_nan = true;
     static constexpr uint32_t codes = gb_mma16_tile * gb_mma16_step_bytes;
     static constexpr uint32_t bytes = codes + gb_mma16_tile * Format::scales; /* of a record */
 
@@ -129,10 +128,10 @@ template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_records {
     }
 };
 
-/* The canonical layout. */
-template <class Format_, bool GateUp, bool Whole_> struct gb_mma16_rows {
+/* The canonical layout. Whole: rows are whole chunks; otherwise they are NVFP4's and end in half a one. */
+template <class Format_, bool GateUp, bool Whole> struct gb_mma16_rows {
     using Format = Format_;
-    static constexpr bool marks_nan = false, Whole = Whole_;
+    static constexpr bool marks_nan = false;
 
     const gb_mma16_matrix &matrix;
     uint32_t code_bytes, scale_bytes; /* of a row */

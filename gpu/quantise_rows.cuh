@@ -231,11 +231,8 @@ __global__ void __launch_bounds__(Threads, Resident) gb_quantise_kernel(const __
 template <class Source, class Quantiser, uint32_t Chunks, uint32_t Threads, uint32_t Resident>
 enum gb_status gb_quantise_launch(const gb_quantise_job &job, void *stream, struct gb_error *error)
 {
-    int device = 0, multiprocessors = 0;
-    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-                               "cudaDeviceGetAttribute", error);
+    int multiprocessors = 0;
+    const enum gb_status status = gb_cuda_attribute(cudaDevAttrMultiProcessorCount, &multiprocessors, error);
     if (status != GB_OK)
         return status;
     const uint64_t threads = (uint64_t)job.q.rows * (job.q.columns / (8 * Chunks));

@@ -41,11 +41,8 @@ __global__ void __launch_bounds__(READ_THREADS) read_bytes(const uint4 *from, si
 
 enum gb_status cache_bytes(size_t *bytes, struct gb_error *error)
 {
-    int device = 0, cache = 0;
-    enum gb_status status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device), "cudaDeviceGetAttribute",
-                               error);
+    int cache = 0;
+    const enum gb_status status = gb_cuda_attribute(cudaDevAttrL2CacheSize, &cache, error);
     *bytes = (size_t)cache;
     return status;
 }
@@ -67,7 +64,7 @@ void close(void *opened)
 
 enum gb_status open(void **opened, void **stream, struct gb_error *error)
 {
-    int device = 0, processors = 0;
+    int processors = 0;
     timer *t = new timer();
     enum gb_status status = gb_cuda_check(cudaStreamCreate(&t->stream), "cudaStreamCreate", error);
     if (status == GB_OK)
@@ -77,10 +74,7 @@ enum gb_status open(void **opened, void **stream, struct gb_error *error)
     if (status == GB_OK)
         status = gb_cuda_check(cudaMalloc((void **)&t->sink, sizeof *t->sink), "cudaMalloc", error);
     if (status == GB_OK)
-        status = gb_cuda_check(cudaGetDevice(&device), "cudaGetDevice", error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-                               "cudaDeviceGetAttribute", error);
+        status = gb_cuda_attribute(cudaDevAttrMultiProcessorCount, &processors, error);
     t->blocks = (unsigned)processors * READ_BLOCKS;
     *opened = t;
     *stream = t->stream;
