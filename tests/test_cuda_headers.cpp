@@ -65,9 +65,14 @@ struct e2m1 {
     {
         return encoding(gb_e2m1_decode(gb_e2m1{(uint8_t)code}));
     }
+    /* In either half of a byte, as cvt.rn.f16x2.e2m1x2 takes them on Blackwell; the code beside it is another one. */
     static uint32_t cuda_decode(uint32_t code)
     {
-        return half_encoding(__nv_cvt_fp4_to_halfraw((__nv_fp4_storage_t)code, __NV_E2M1));
+        const auto pair = [](uint32_t byte) {
+            return __nv_cvt_fp4x2_to_halfraw2((__nv_fp4x2_storage_t)byte, __NV_E2M1);
+        };
+        const __half_raw low = {pair(code | (code ^ 15) << 4).x}, high = {pair(code << 4 | (code ^ 15)).y};
+        return low.x == high.x ? half_encoding(low) : UINT32_MAX;
     }
     static uint32_t nan(uint32_t)
     {
