@@ -6,22 +6,40 @@
 
 #include "reference/operators.h"
 
-static inline float gated(const struct gb_activation_row *row, float gate, float up)
+/* products[r] = the activation of gate and up value r. All arrays: [count]; gates are overwritten. */
+static void all_gated(enum gb_activation activation, uint32_t count, float *gates, const float *ups, float *products)
 {
+    const struct gb_activation_row *row = gb_activation_find(activation);
     const float limit = (float)row->limit;
-    float g = gate > limit ? limit : gate; /* NaN stays */
-    float u = up > limit ? limit : up < -limit ? -limit : up;
-    float f = row->gate == GB_GATE_SILU ? gb_silu(g) : g * gb_sigmoid((float)row->alpha * g);
-    return f * (row->offset != 0.0 ? u + (float)row->offset : u);
+    for (uint32_t r = 0; r < count; r++)
+        gates[r] = gates[r] > limit ? limit : gates[r]; /* NaN stays */
+    if (row->gate == GB_GATE_SILU)
+        gb_silu_all(gates, count, products);
+    else
+        for (uint32_t r = 0; r < count; r++)
+            products[r] = gates[r] * gb_sigmoid((float)row->alpha * gates[r]);
+    for (uint32_t r = 0; r < count; r++) {
+        float u = ups[r] > limit ? limit : ups[r] < -limit ? -limit : ups[r];
+        products[r] *= row->offset != 0.0 ? u + (float)row->offset : u;
+    }
 }
 
 float gb_gated(enum gb_activation activation, float gate, float up)
 {
-    return gated(gb_activation_find(activation), gate, up);
+    float product;
+    all_gated(activation, 1, &gate, &up, &product);
+    return product;
 }
 
-/* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert]. values:
- * NULL, or where they are kept unrounded. */
+/* dots[r], with their biases if there are any. dots: [count], `apart` from each other. */
+static void take_dots(const float *dots, size_t apart, const float *bias, uint32_t count, float *values)
+{
+    for (uint32_t r = 0; r < count; r++)
+        values[r] = bias ? gb_one_nan(dots[r * apart] + bias[r]) : dots[r * apart];
+}
+
+/* Neurons first .. first + rows - 1 of every pair of one expert. dots: scratch, [2, rows, pairs of the expert] and
+ * [3, rows]. values: NULL, or where they are kept unrounded. */
 static void neurons(const struct gb_order *order, const struct gb_arguments *a, const struct gb_groups *groups,
                     uint32_t g, uint32_t first, uint32_t rows, const struct gb_activations *x, struct gb_row *decoded,
                     float *dots, const struct gb_gate_up_values *values)
@@ -40,25 +58,26 @@ static void neurons(const struct gb_order *order, const struct gb_arguments *a, 
     up.row += intermediate;
     gate.next = &up;
     float *up_dots = dots + (size_t)rows * count;
+    float *gates = up_dots + (size_t)rows * count, *ups = gates + rows, *products = ups + rows;
     struct gb_extension e = gb_arguments_extension(a);
-    const struct gb_activation_row *activation = gb_activation_find(e.activation);
     const float *bias = e.gate_up_bias ? e.gate_up_bias + 2 * (size_t)intermediate * groups->expert[g] + first : NULL;
     order->dots(&gate, decoded, dots);
     order->dots(&up, decoded, up_dots);
     for (uint32_t n = 0; n < count; n++) {
         size_t at = (size_t)groups->pair[start + n] * intermediate + first;
-        for (uint32_t r = 0; r < rows; r++) {
-            size_t i = (size_t)r * count + n;
-            float gate_value = bias ? gb_one_nan(dots[i] + bias[r]) : dots[i];
-            float up_value = bias ? gb_one_nan(up_dots[i] + bias[intermediate + r]) : up_dots[i];
-            float product = gb_one_nan(gated(activation, gate_value, up_value));
-            a->intermediate[at + r] = gb_bf16_encode(product);
-            if (values) {
-                values->gate[at + r] = gate_value;
-                values->up[at + r] = up_value;
-                values->product[at + r] = product;
-            }
+        take_dots(dots + n, count, bias, rows, gates);
+        take_dots(up_dots + n, count, bias ? bias + intermediate : NULL, rows, ups);
+        if (values) {
+            memcpy(values->gate + at, gates, sizeof *gates * rows);
+            memcpy(values->up + at, ups, sizeof *ups * rows);
         }
+        all_gated(e.activation, rows, gates, ups, products);
+        for (uint32_t r = 0; r < rows; r++) {
+            products[r] = gb_one_nan(products[r]);
+            a->intermediate[at + r] = gb_bf16_encode(products[r]);
+        }
+        if (values)
+            memcpy(values->product + at, products, sizeof *products * rows);
     }
 }
 
@@ -72,7 +91,7 @@ static enum gb_status all_neurons(const struct gb_order *order, const struct gb_
 #pragma omp parallel
     {
         struct gb_row decoded = {0};
-        float *dots = malloc(sizeof(float) * (2 * (size_t)rows * groups->most + 1)); /* never of no bytes */
+        float *dots = malloc(sizeof(float) * (size_t)rows * (2 * (size_t)groups->most + 3));
         bool ready = gb_row_new(&a->gate_up, &decoded, NULL) == GB_OK && dots;
 #pragma omp for collapse(2) schedule(dynamic)
         for (uint32_t g = 0; g < groups->active; g++)

@@ -43,6 +43,8 @@ GB_API const struct gb_contract *gb_contract_router(const struct gb_contract *co
 
 /* Correctly rounded elementary functions of binary32, all 2^32 inputs. docs/numerics.md#silu, #sigmoid, #exp. */
 GB_API float gb_silu(float x);
+/* y[i] = gb_silu(x[i]), on vectors where the CPU has them. x, y: [count], not the same array. */
+GB_API void gb_silu_all(const float *x, uint32_t count, float *y);
 GB_API float gb_sigmoid(float x);
 /* silu(gate) * up, or another activation, in FP32: docs/numerics.md#gate_up. */
 GB_API float gb_gated(enum gb_activation activation, float gate, float up);

@@ -73,12 +73,28 @@ static void strided_floats(void **state)
         check(x);
 }
 
+/* Of arrays: what is decided by one evaluation and what is not, side by side and at every place of a vector. */
+static void arrays(void **state)
+{
+    (void)state;
+    enum { COUNT = 1003 };
+    float x[COUNT], y[COUNT];
+    for (uint32_t first = 0; first < 64; first++) {
+        for (uint32_t i = 0; i < COUNT; i++)
+            x[i] = i % 7 == first % 7 ? bits_float(0x01000000u * (i % 256) + first) /* any exponent, NaN too */
+                                      : (float)((int)i - 500) * 0x1.23456p-4f + (float)first * 0x1p-9f;
+        gb_silu_all(x, COUNT - first, y);
+        for (uint32_t i = 0; i < COUNT - first; i++)
+            assert_same_float(gb_silu(x[i]), y[i], "silu(%a), number %u of an array", (double)x[i], i);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(specials),       cmocka_unit_test(ties_below_2_to_the_minus_125),
         cmocka_unit_test(underflow_end),  cmocka_unit_test(large_arguments),
-        cmocka_unit_test(strided_floats),
+        cmocka_unit_test(strided_floats), cmocka_unit_test(arrays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
