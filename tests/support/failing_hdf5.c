@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tests/support/failing_hdf5.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <hdf5.h>
+
+enum { FRAMES = 8, MOST_PLACES = 1024 };
+static uint32_t calls, failing, seen;
+static bool looking;
+static struct {
+    void *frames[FRAMES]; /* who calls, from whom, and so on */
+    uint32_t call;        /* the first one from there */
+} places[MOST_PLACES];
+
+uint32_t hdf5_fail(uint32_t place)
+{
+    uint32_t found = seen;
+    calls = 0;
+    looking = !place;
+    failing = place && place <= seen ? places[place - 1].call : 0;
+    if (looking)
+        seen = 0;
+    return found;
+}
+
+static void look(void)
+{
+    void *frames[2 + FRAMES] = {0};
+    uint32_t p = 0;
+    backtrace(frames, 2 + FRAMES);
+    while (p < seen && memcmp(places[p].frames, frames + 2, sizeof places[p].frames))
+        p++;
+    if (p == seen && seen < MOST_PLACES) {
+        memcpy(places[seen].frames, frames + 2, sizeof places[seen].frames);
+        places[seen++].call = calls;
+    }
+}
+
+static bool fails(void)
+{
+    calls++;
+    if (looking)
+        look();
+    return calls == failing;
+}
+
+/* The function of the library, in the place of which the program has its own. */
+#define FAILING(RESULT, NAME, PARAMETERS, ARGUMENTS)                                                                   \
+    __attribute__((visibility("default"))) RESULT NAME PARAMETERS                                                      \
+    {                                                                                                                  \
+        static RESULT(*own) PARAMETERS;                                                                                \
+        if (!own)                                                                                                      \
+            *(void **)&own = dlsym(RTLD_NEXT, #NAME);                                                                  \
+        return fails() ? -1 : own ARGUMENTS;                                                                           \
+    }
+
+FAILING(hid_t, H5Fcreate, (const char *a, unsigned b, hid_t c, hid_t d), (a, b, c, d))
+FAILING(hid_t, H5Fopen, (const char *a, unsigned b, hid_t c), (a, b, c))
+FAILING(hid_t, H5Gcreate2, (hid_t a, const char *b, hid_t c, hid_t d, hid_t e), (a, b, c, d, e))
+FAILING(herr_t, H5Gget_info, (hid_t a, H5G_info_t *b), (a, b))
+FAILING(hid_t, H5Oopen, (hid_t a, const char *b, hid_t c), (a, b, c))
+FAILING(htri_t, H5Lexists, (hid_t a, const char *b, hid_t c), (a, b, c))
+FAILING(hid_t, H5Acreate2, (hid_t a, const char *b, hid_t c, hid_t d, hid_t e, hid_t f), (a, b, c, d, e, f))
+FAILING(hid_t, H5Aopen, (hid_t a, const char *b, hid_t c), (a, b, c))
+FAILING(htri_t, H5Aexists, (hid_t a, const char *b), (a, b))
+FAILING(hid_t, H5Aget_type, (hid_t a), (a))
+FAILING(herr_t, H5Awrite, (hid_t a, hid_t b, const void *c), (a, b, c))
+FAILING(herr_t, H5Aread, (hid_t a, hid_t b, void *c), (a, b, c))
+FAILING(hid_t, H5Dcreate2, (hid_t a, const char *b, hid_t c, hid_t d, hid_t e, hid_t f, hid_t g), (a, b, c, d, e, f, g))
+FAILING(herr_t, H5Dwrite, (hid_t a, hid_t b, hid_t c, hid_t d, hid_t e, const void *f), (a, b, c, d, e, f))
+FAILING(herr_t, H5Dread, (hid_t a, hid_t b, hid_t c, hid_t d, hid_t e, void *f), (a, b, c, d, e, f))
+FAILING(hid_t, H5Dget_space, (hid_t a), (a))
+FAILING(hid_t, H5Dget_type, (hid_t a), (a))
+FAILING(hid_t, H5Dget_create_plist, (hid_t a), (a))
+FAILING(herr_t, H5Fflush, (hid_t a, H5F_scope_t b), (a, b))
