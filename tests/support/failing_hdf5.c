@@ -59,6 +59,17 @@ static bool fails(void)
         return fails() ? -1 : own ARGUMENTS;                                                                           \
     }
 
+/* One that closes, and then says that it has not. */
+#define CLOSING(NAME)                                                                                                  \
+    __attribute__((visibility("default"))) herr_t NAME(hid_t object)                                                   \
+    {                                                                                                                  \
+        static herr_t (*own)(hid_t);                                                                                   \
+        if (!own)                                                                                                      \
+            *(void **)&own = dlsym(RTLD_NEXT, #NAME);                                                                  \
+        const herr_t closed = own(object);                                                                             \
+        return fails() ? -1 : closed;                                                                                  \
+    }
+
 FAILING(hid_t, H5Fcreate, (const char *a, unsigned b, hid_t c, hid_t d), (a, b, c, d))
 FAILING(hid_t, H5Fopen, (const char *a, unsigned b, hid_t c), (a, b, c))
 FAILING(hid_t, H5Gcreate2, (hid_t a, const char *b, hid_t c, hid_t d, hid_t e), (a, b, c, d, e))
@@ -78,3 +89,7 @@ FAILING(hid_t, H5Dget_space, (hid_t a), (a))
 FAILING(hid_t, H5Dget_type, (hid_t a), (a))
 FAILING(hid_t, H5Dget_create_plist, (hid_t a), (a))
 FAILING(herr_t, H5Fflush, (hid_t a, H5F_scope_t b), (a, b))
+CLOSING(H5Aclose)
+CLOSING(H5Dclose)
+CLOSING(H5Fclose)
+CLOSING(H5Gclose)
