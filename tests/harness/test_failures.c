@@ -26,7 +26,7 @@
 /* One of each kind of problem; outputs of the first two, which has a wrong element; a study. */
 static const struct gb_shape shape = {2, 64, 32, 3, 2};
 static struct gb_fixture *plain, *quantised, *values, *sent;
-static struct gb_outputs *outputs, *codes;
+static struct gb_outputs *outputs, *codes, *received;
 static struct study study;
 static char folder[] = "/tmp/gaugeblock-test-XXXXXX";
 static const char *const path = "written.h5", *const given[] = {"layer.h5", "values.h5", "sent.h5", "outputs.h5"};
@@ -85,6 +85,11 @@ static enum gb_status write_outputs(struct gb_error *error)
 static enum gb_status write_codes(struct gb_error *error)
 {
     return said_file(gb_outputs_write(path, codes, error));
+}
+
+static enum gb_status write_received(struct gb_error *error)
+{
+    return said_file(gb_outputs_write(path, received, error));
 }
 
 static enum gb_status write_study(struct gb_error *error)
@@ -285,6 +290,7 @@ static const struct operation {
                   {"writes what ranks send", write_sent, true},
                   {"writes outputs", write_outputs, true},
                   {"writes codes", write_codes, true},
+                  {"writes what ranks receive", write_received, true},
                   {"writes a study", write_study, true},
                   {"reads a layer", read_layer, true},
                   {"reads values", read_values, true},
@@ -405,6 +411,7 @@ static void make_outputs(void)
     memcpy(to->intermediate, from->intermediate, sizeof(gb_bf16) * inner);
     baseline_free(&baseline);
     ok(gb_outputs_new_codes(&values->quantisation, &codes, &error), &error);
+    ok(gb_outputs_new_dispatch(&sent->exchanged.asked, &received, &error), &error);
     strcpy(study.kind, "drift");
     study.of = calloc(1, sizeof *study.of);
     study.cases = 1;
@@ -444,6 +451,7 @@ static int tear_down(void **state)
     assert_int_equal(chdir("/"), 0);
     rmdir(folder);
     study_free(&study);
+    gb_outputs_free(received);
     gb_outputs_free(codes);
     gb_outputs_free(outputs);
     gb_fixture_free(sent);
