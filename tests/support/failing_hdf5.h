@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* From now on the first call fails of those that come from this place, counted from 1, of those that called, each
- * through the same functions, since the last hdf5_fail(0). Returns how many these are. */
-uint32_t hdf5_fail(uint32_t place);
+/* From now on this call of those that will be made fails, counted from 1; 0: none. Returns how many have been made
+ * since the last hdf5_fail. */
+uint32_t hdf5_fail(uint32_t call);
 
 #endif
