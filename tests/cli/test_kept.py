@@ -71,6 +71,7 @@ PARTS = {
         *(verify(fixture, "ranks", "cpu/*", "*-*", more="-v -o r.json") for fixture in ("d.h5", "c.h5")),
         *(f"power {fixture} -o r.json -o r.md" for fixture in ("q.h5", "u.h5", "d.h5", "c.h5"))]),
     "errors": ([f"make s.h5 {SMALL}", "make q.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --data ties",
+                "make d.h5 --operator dispatch --shape 8,3,96 --ranks 4",
                 f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 2"], [
         *(f"verify s.h5 --gate {name}" for name in WRITTEN), "verify q.h5 --batch 7", "verify s.h5 --outputs s.h5 --order none/1",
         "verify s.h5 --outputs s.h5 --activations mxfp8", "verify s.h5 --outputs s.h5 --scales s.npy", "verify s.h5 --outputs q.h5",
@@ -85,6 +86,7 @@ PARTS = {
         "study sensitivity s.h5 --original model", "study sensitivity t.h5 --original model --remedy none",
         "study sensitivity t.h5 --original model --remedy dynamic --activations mxfp8", "study sensitivity t.h5 --original model --remedy dynamic --exclude e.json",
         "import model x.h5 --format int8", "import model x.h5 --format nvfp4 --layers 2-1", "import model x.h5 --format nvfp4 --layers 7",
+        "make x.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --layout none", "bench d.h5 --subject ./one_rank.so",
         "bench q.h5", "bench s.h5 --batches 2 --subject ./faults.so --kernel faults/nan-output", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
     "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
         "study drift t.h5 -o d.h5 --csv d.csv --table d.md", "study drift g.h5 --paths bf16.fma32,nvfp4.fma32 --table g.md",

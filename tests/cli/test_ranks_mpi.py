@@ -12,15 +12,15 @@ from mpirun import ENVIRONMENT, mpirun, said_by
 from program import ALL, PROGRAM, SANITISED, expect, path, run
 
 
-def make(name, operator, *arguments):
-    run("make", path(name), "--operator", operator, "--shape", "64,6,256", "--ranks", 5, "--tokens", 8, *arguments)
+def make(name, operator, *arguments, shape="64,6,256"):
+    run("make", path(name), "--operator", operator, "--shape", shape, "--ranks", 5, "--tokens", 8, *arguments)
     return path(name)
 
 
 SENT = make("sent.h5", "dispatch", "--routing", "holes", "--placement", "random")
 SUMS = make("sender.h5", "combine", "--accumulation", "sender")
 FIXTURES = [SENT, make("sent8.h5", "dispatch", "--recipe", "fp8g128.deepseek/1", "--empty-ranks", 2),
-            make("one.h5", "dispatch", "--placement", "one"), make("receiver.h5", "combine"), SUMS,
+            make("one.h5", "dispatch", "--placement", "one"), make("receiver.h5", "combine", "--routing", "holes", shape="64,1,256"), SUMS,
             make("node.h5", "combine", "--accumulation", "node", "--ranks-per-node", 2, "--routing", "holes")]
 LAYERS = ((), ("--format", "fp8", "--activations", "fp8")) + ALL * (
     ("--format", "mxfp4", "--routing", "holes"), ("--format", "nvfp4", "--activations", "nvfp4", "--generated"),
