@@ -54,10 +54,12 @@ PARTS = {
         verify("s.h5", "faults", "faults/none-*", "faults/zero-output", "faults/nan-output", "faults/crash",
                "faults/unwritten-*", "faults/writes-past-end", "faults/changes-*", "faults/nondeterministic", more="-v -o r.xml -o explained.json")]),
     "explain": (["make s.h5 --shape 6,2,64,48 --tokens 5"], [verify("s.h5", "mistakes", "mistakes/*.nvfp4", more="-o r.md -o explained.json")]),
-    "explain_stages": (["make m.h5 --shape 6,2,64,32 --tokens 4 --format mxfp4", f"make s.h5 {SMALL}"], [
+    "explain_stages": (["make m.h5 --shape 6,2,64,32 --tokens 4 --format mxfp4", f"make s.h5 {SMALL}",
+                        "make f.h5 --shape 2,1,384,128 --format fp8 --tokens 2"], [
         verify("m.h5", "mistakes", "mistakes/[sg]*.mxfp4.*", more="-o r.md -o explained.json"),
         verify("s.h5", "faults", "faults/last-block-of-x-dropped", "faults/scale-clamped", more="-o r.json"),
         verify("m.h5", "mistakes", "mistakes/gate-up-swapped.mxfp4", more="--minimise small.h5"), "info small.h5",
+        verify("f.h5", "mistakes", "mistakes/slot-left-out.fp8", more="--no-diagnosis --minimise small.h5"), "info small.h5",
         verify("s.h5", "faults", "faults/nondeterministic", "faults/crash", more="--minimise none.h5")]),
     "power": ([f"make s.h5 {SMALL}", "make e.h5 --shape 8,3,128,128 --format mxfp8 --activations mxfp8 --tokens 5"], [
         "power s.h5 -o r.json", "power e.h5 -o r.md"]),
