@@ -81,7 +81,7 @@ PARTS = {
         verify("s.h5", "faults", "faults/zero-output", more="--no-diagnosis --minimise no/such/part.h5"),
         f"verify s.h5 --subject {FOURTH} --no-diagnosis --minimise part.h5",
         *("verify s.h5 --no-diagnosis " + " ".join(f"--subject {name}" for name in some) for some in (WRONG[:9], WRONG[9:])),
-        "help list make", "make x.h5 --operator dispatch --shape 8,3,96 --ranks 4 --data sparse", "make x.h5 --shape 8,3,96,48 --format int8",
+        "help list make", "list gates --timeout 9", "make x.h5 --operator dispatch --shape 8,3,96 --ranks 4 --data sparse", "make x.h5 --shape 8,3,96,48 --format int8",
         "make x.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --data sparse", "study drift q.h5", "study sensitivity q.h5 --original model",
         "study drift s.h5 --paths nvfp4.fma32.fp32intermediate", "study drift s.h5 --paths fp8.fma32", "study drift s.h5 --paths bf16.none",
         "study drift s.h5 --paths bf16.fma32.other", "study drift s.h5 --paths other", "study drift s.h5 --head model",

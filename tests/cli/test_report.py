@@ -67,7 +67,7 @@ run("study", "drift", tiny, "-o", path("drift.h5"), "--csv", path("drift.csv"))
 run("study", "drift", "--shape", "8,2,256,128", "--layers", "26", "--tokens", "4", "-o", path("deep.h5"))
 run("verify", small(), "-o", path("record.json"))
 with open(path("strange.json"), "w") as stream:
-    json.dump({"schema": "gaugeblock<b>&", "verdict": "PASS", "a": {"list": [{"k": "<i>", "n": 1.5}, {"m": {"x": None}}]}}, stream)
+    json.dump({"schema": "gaugeblock<b>&", "verdict": "PASS", "t": "a\x01b\nc\td", "a": {"list": [{"k": "<i>", "n": 1.5}, {"m": {"x": None}}]}}, stream)
 bench = os.path.join(SOURCE, "docs/results/2026-11-23-h200-bench-silu-mul-quantise.json")
 ranks, = glob.glob(os.path.join(SOURCE, "docs/results/*-accuracy-ranks.json"))
 page = path("report.html")
