@@ -159,6 +159,8 @@ static const struct gb_kernel kernels[] = {
     ROUTED("changes-router", GB_BF16, NULL, 0, run_routed_changes_router),
     ROUTED("restless", GB_BF16, NULL, 0, run_routed_restless),
     ROUTED("restless-declared", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless),
+    ROUTED("restless-lower-wrong", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless_lower),
+    ROUTED("restless-higher-wrong", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless_higher),
     ROUTED("quantised", GB_NVFP4, NULL, 0, run_routed_quantised),
     ROUTED("quantised-wrong-both", GB_NVFP4, NULL, 0, run_routed_quantised_wrong_both),
     {.name = "faults/routed-prepared",
