@@ -94,6 +94,7 @@ for fault, fixture, code, words in [] if SANITISED else WRONG[:None if ALL else 
                record["cases"][-1]["verdict"] == "NOT_RUN", record["cases"][-1]["reason"])
         continue
     expect(record["cases"][-1]["verdict"] == "PASS", f"behind {fault}: {record['cases'][1]['reason']}")
+    expect(first["repro"].startswith("mpirun -n 3 gaugeblock verify "), first["repro"])
     if ALL:
         again = subprocess.run(["sh", "-c", first["repro"]], env={**ENVIRONMENT, "PATH": os.path.dirname(PROGRAM) + ":" +
                                os.environ["PATH"]}, capture_output=True, text=True)

@@ -28,6 +28,22 @@ static enum gb_status supports_routed(const struct gb_problem *problem, struct g
     return status == GB_OK ? supports(problem, error) : status;
 }
 
+/* The reference; what an operator does not have must be NULL, as gaugeblock.h says. */
+static enum gb_status run_gate_up_alone(const struct gb_arguments *a, struct gb_error *error)
+{
+    if ((a->routing_weights && !a->apply_router_weight_on_input) || a->down.codes || a->output || a->routed_ids ||
+        a->x_codes || a->values || a->exchange)
+        return gb_fail(error, GB_EINVAL, "gate_up was given what it does not have");
+    return fma32_gate_up(a, error);
+}
+
+static enum gb_status run_down_alone(const struct gb_arguments *a, struct gb_error *error)
+{
+    if (a->x || a->gate_up.codes || a->routed_ids || a->intermediate_codes || a->values || a->exchange)
+        return gb_fail(error, GB_EINVAL, "down was given what it does not have");
+    return fma32_down(a, error);
+}
+
 #define ROUTER(NAME, ORDER, RUN)                                                                                       \
     {                                                                                                                  \
         .name = "faults/route-" NAME, .operation = GB_ROUTE, .weights = GB_BF16, .activations = GB_BF16,               \
@@ -71,8 +87,8 @@ static enum gb_status supports_routed(const struct gb_problem *problem, struct g
 
 static const struct gb_kernel kernels[] = {
     ORDERED("none", fma32_layer),
-    KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, fma32_gate_up),
-    KERNEL("none-down", GB_DOWN, "fma32/1", 0, fma32_down),
+    KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, run_gate_up_alone),
+    KERNEL("none-down", GB_DOWN, "fma32/1", 0, run_down_alone),
     UNORDERED("none", run_unordered),
 
     ORDERED("nibble-order", run_nibble_order),
