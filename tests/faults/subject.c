@@ -3,6 +3,8 @@
  * A subject library of injected faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
  * and is judged by bits; faults/NAME-unordered claims none and is judged by bounds.
  */
+#include <fenv.h>
+
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
@@ -42,6 +44,20 @@ static enum gb_status run_down_alone(const struct gb_arguments *a, struct gb_err
     if (a->x || a->gate_up.codes || a->routed_ids || a->intermediate_codes || a->values || a->exchange)
         return gb_fail(error, GB_EINVAL, "down was given what it does not have");
     return fma32_down(a, error);
+}
+
+/* It leaves another rounding mode behind, which is to hold for no run. */
+static enum gb_status prepare_rounding(const struct gb_arguments *a, void **prepared, struct gb_error *error)
+{
+    (void)a, (void)error;
+    *prepared = NULL;
+    fesetround(FE_TOWARDZERO);
+    return GB_OK;
+}
+
+static void release_nothing(void *prepared)
+{
+    (void)prepared;
 }
 
 #define ROUTER(NAME, ORDER, RUN)                                                                                       \
@@ -90,6 +106,17 @@ static const struct gb_kernel kernels[] = {
     KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, run_gate_up_alone),
     KERNEL("none-down", GB_DOWN, "fma32/1", 0, run_down_alone),
     UNORDERED("none", run_unordered),
+    {.name = "faults/none-prepared",
+     .operation = GB_LAYER,
+     .weights = GB_NVFP4,
+     .activations = GB_BF16,
+     .output = GB_FP32,
+     .order = "fma32/1",
+     .accumulator_bits = 24,
+     .supports = supports,
+     .prepare = prepare_rounding,
+     .release = release_nothing,
+     .run = fma32_layer},
 
     ORDERED("nibble-order", run_nibble_order),
     ORDERED("scale-index", run_scale_index),
