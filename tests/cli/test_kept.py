@@ -10,7 +10,8 @@ from kept import LIBRARIES, readable, same, steady
 from program import CHECKPOINT, PROGRAM, folder
 
 SMALL = "--shape 8,3,96,48 --tokens 9 --layers 2"
-MODEL, ACTIVATIONS = "model", "model/capture.safetensors"
+# One checkpoint, by two names.
+MODEL, ACTIVATIONS, QUOTED = "model", "model/capture.safetensors", 'mo"del'
 
 
 def verify(fixture, library, *names, more="-v -o r.json"):
@@ -90,7 +91,8 @@ PARTS = {
         "import model x.h5 --format int8", "import model x.h5 --format nvfp4 --layers 2-1", "import model x.h5 --format nvfp4 --layers 7",
         "make x.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --layout none", "bench d.h5 --subject ./one_rank.so",
         "bench q.h5", "bench s.h5 --batches 2 --subject ./faults.so --kernel faults/nan-output", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
-    "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
+    "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4",
+               f"import '{QUOTED}' t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
         "study drift t.h5 -o d.h5 --csv d.csv --table d.md", "study drift g.h5 --paths bf16.fma32,nvfp4.fma32 --table g.md",
         "study closeness --shape 8,3,96,64 --tokens 6 --seeds 2 --format mxfp8 -o c.h5 --csv c.csv --table c.md",
         f"study sensitivity t.h5 --original {MODEL} --csv e.csv --exclude e.json",
@@ -116,6 +118,7 @@ os.chdir(folder.name)
 for name, library in LIBRARIES.items():
     os.symlink(library, f"{name}.so")
 os.symlink(CHECKPOINT, MODEL)
+os.symlink(CHECKPOINT, QUOTED)
 for name, text in WRITTEN.items():
     with open(name, "w", encoding="utf-8") as stream:
         stream.write(text)
