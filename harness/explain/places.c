@@ -118,10 +118,8 @@ static bool describe_by(const struct stages *s, enum coordinate c, const bool *i
         in[v] |= is[p];
         out[v] |= would[p] && !is[p];
     }
-    for (uint32_t v = 0; good && v < size; v++) {
+    for (uint32_t v = 0; good && v < size; v++)
         good = !(in[v] && out[v]);
-        out[v] |= in[v];
-    }
     good = good && axis_describe(in, out, size, axis);
     free(in);
     free(out);

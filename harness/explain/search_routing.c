@@ -131,8 +131,7 @@ static void settle_expert(struct search *q, enum finding_stage stage, int32_t id
         .count = 2,
         .list = {(uint32_t)(id < other ? id : other), (uint32_t)(id < other ? other : id)}};
     struct finding f = {.stage = stage, .effect = FINDING_EXCHANGED, .offset = id + other, .experts = both};
-    if (id != other)
-        search_verify(q, &f);
+    search_verify(q, &f);
     f = (struct finding){.stage = stage, .effect = FINDING_EXPERT_OF, .offset = other};
     search_settle(q, &f);
     f.effect = FINDING_EXPERT;

@@ -121,7 +121,6 @@ static void bounds_free(struct baseline *b)
         gb_covariance_free(&bounds->covariance);
     }
     free(b->bounds);
-    b->bounds = NULL;
 }
 
 void baseline_free(struct baseline *b)

@@ -247,8 +247,7 @@ static enum gb_status gate_up(struct layer_run *run, struct gb_error *error)
     enum gb_status status = gb_reference_gate_up_values(path->contract, &run->a, &values, error);
     for (size_t i = 0; status == GB_OK && path->rounded_gate_up && i < run->inner; i++) {
         float gate = gb_bf16_decode(gb_bf16_encode(values.gate[i])), up = gb_bf16_decode(gb_bf16_encode(values.up[i]));
-        bool empty = run->a.ids[i / run->a.shape.intermediate] < 0;
-        values.product[i] = empty ? 0.0f : gb_gated(run->a.activation, gate, up);
+        values.product[i] = gb_gated(run->a.activation, gate, up); /* of an empty slot 0 */
         run->intermediate[i] = gb_bf16_encode(values.product[i]);
     }
     if (status == GB_OK && path->fp32_intermediate)

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 
 PROGRAM = os.environ["GAUGEBLOCK"]
 SOURCE = os.environ["SOURCE"]
@@ -55,10 +56,15 @@ def record(*arguments, code=0):
     file = path("record.json")
     if os.path.exists(file):
         os.remove(file)
+    began = time.monotonic()
     run("verify", *arguments, "-o", file, code=code)
+    seconds = time.monotonic() - began
     with open(file) as stream:
         one = json.load(stream)
     said.append(one)
+    own = [case["seconds"] for case in one["cases"]]
+    expect(sum(own) <= seconds and all(of > 0 for of, case in zip(own, one["cases"]) if case["exit_code"] in (0, 1)),
+           f"cases of {own} seconds in {seconds}")
     reproduced(one["cases"])
     return one
 

@@ -172,6 +172,8 @@ def judge(kinds, *options, prefix=()):
             expect(SHARED_KEY not in [line.split()[0] for line in stream], f"{kinds}: shared memory is left")
         expect(not os.path.exists("/dev/shm/gaugeblock-hostile"), f"{kinds}: named shared memory is left")
     expect(os.path.exists(RECORD), f"{kinds}: no record: {done}")
+    aside = [name for folder in (path(""), path("out")) for name in os.listdir(folder) if "XXXXXX" in name]
+    expect(not aside, f"{kinds}: what was there has no name of its own: {aside}")
     with open(RECORD) as stream:
         one = json.load(stream)
     printed = (done.stdout + done.stderr).decode()

@@ -188,6 +188,10 @@ hostile(put(GATE_UP + "_scales", lambda d, a: [d, np.full_like(a, 255)]), "gate_
 hostile(put(GATE_UP + "_scales", lambda d, a: [d, 254 - a]), "scales of gate")
 hostile(put(GATE_UP + "_bias", lambda d, a: [d, a[:, 1:]]), "gate_up_proj_bias")
 hostile(put(GATE_UP + "_bias", lambda d, a: [d, a | 0x7F80]), "gate_up_proj_bias", "not finite")
+for part, size in (("gate_up", 16 * 384), ("down", 16 * 384)):
+    for at in (0, size - 1): # the first and the last of them
+        hostile(put(f"model.layers.0.mlp.experts.{part}_proj_bias",
+                    lambda d, a: [d, np.where(np.arange(a.size).reshape(a.shape) == at, a | 0x7F80, a)]), f"{part}_proj_bias: element {at} is")
 hostile(lambda c: c.tensors.pop("model.layers.0.mlp.router.bias"), "router.bias", "missing")
 hostile(lambda c: c.config.update(swiglu_limit=6.0), "swiglu_limit")
 hostile(lambda c: c.config.update(model_type="qwen3_moe"), "quantization_config", "gpt_oss")

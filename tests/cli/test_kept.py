@@ -10,7 +10,8 @@ from kept import LIBRARIES, readable, same, steady
 from program import CHECKPOINT, PROGRAM, folder
 
 SMALL = "--shape 8,3,96,48 --tokens 9 --layers 2"
-MODEL, ACTIVATIONS = "model", "model/capture.safetensors"
+# One checkpoint, by two names.
+MODEL, ACTIVATIONS, QUOTED = "model", "model/capture.safetensors", 'mo"del'
 
 
 def verify(fixture, library, *names, more="-v -o r.json"):
@@ -54,10 +55,12 @@ PARTS = {
         verify("s.h5", "faults", "faults/none-*", "faults/zero-output", "faults/nan-output", "faults/crash",
                "faults/unwritten-*", "faults/writes-past-end", "faults/changes-*", "faults/nondeterministic", more="-v -o r.xml -o explained.json")]),
     "explain": (["make s.h5 --shape 6,2,64,48 --tokens 5"], [verify("s.h5", "mistakes", "mistakes/*.nvfp4", more="-o r.md -o explained.json")]),
-    "explain_stages": (["make m.h5 --shape 6,2,64,32 --tokens 4 --format mxfp4", f"make s.h5 {SMALL}"], [
+    "explain_stages": (["make m.h5 --shape 6,2,64,32 --tokens 4 --format mxfp4", f"make s.h5 {SMALL}",
+                        "make f.h5 --shape 2,1,384,128 --format fp8 --tokens 2"], [
         verify("m.h5", "mistakes", "mistakes/[sg]*.mxfp4.*", more="-o r.md -o explained.json"),
         verify("s.h5", "faults", "faults/last-block-of-x-dropped", "faults/scale-clamped", more="-o r.json"),
         verify("m.h5", "mistakes", "mistakes/gate-up-swapped.mxfp4", more="--minimise small.h5"), "info small.h5",
+        verify("f.h5", "mistakes", "mistakes/slot-left-out.fp8", more="--no-diagnosis --minimise small.h5"), "info small.h5",
         verify("s.h5", "faults", "faults/nondeterministic", "faults/crash", more="--minimise none.h5")]),
     "power": ([f"make s.h5 {SMALL}", "make e.h5 --shape 8,3,128,128 --format mxfp8 --activations mxfp8 --tokens 5"], [
         "power s.h5 -o r.json", "power e.h5 -o r.md"]),
@@ -71,6 +74,7 @@ PARTS = {
         *(verify(fixture, "ranks", "cpu/*", "*-*", more="-v -o r.json") for fixture in ("d.h5", "c.h5")),
         *(f"power {fixture} -o r.json -o r.md" for fixture in ("q.h5", "u.h5", "d.h5", "c.h5"))]),
     "errors": ([f"make s.h5 {SMALL}", "make q.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --data ties",
+                "make d.h5 --operator dispatch --shape 8,3,96 --ranks 4",
                 f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 2"], [
         *(f"verify s.h5 --gate {name}" for name in WRITTEN), "verify q.h5 --batch 7", "verify s.h5 --outputs s.h5 --order none/1",
         "verify s.h5 --outputs s.h5 --activations mxfp8", "verify s.h5 --outputs s.h5 --scales s.npy", "verify s.h5 --outputs q.h5",
@@ -78,15 +82,17 @@ PARTS = {
         verify("s.h5", "faults", "faults/zero-output", more="--no-diagnosis --minimise no/such/part.h5"),
         f"verify s.h5 --subject {FOURTH} --no-diagnosis --minimise part.h5",
         *("verify s.h5 --no-diagnosis " + " ".join(f"--subject {name}" for name in some) for some in (WRONG[:9], WRONG[9:])),
-        "help list make", "make x.h5 --operator dispatch --shape 8,3,96 --ranks 4 --data sparse", "make x.h5 --shape 8,3,96,48 --format int8",
+        "help list make", "list gates --timeout 9", "make x.h5 --operator dispatch --shape 8,3,96 --ranks 4 --data sparse", "make x.h5 --shape 8,3,96,48 --format int8",
         "make x.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --data sparse", "study drift q.h5", "study sensitivity q.h5 --original model",
         "study drift s.h5 --paths nvfp4.fma32.fp32intermediate", "study drift s.h5 --paths fp8.fma32", "study drift s.h5 --paths bf16.none",
         "study drift s.h5 --paths bf16.fma32.other", "study drift s.h5 --paths other", "study drift s.h5 --head model",
         "study sensitivity s.h5 --original model", "study sensitivity t.h5 --original model --remedy none",
         "study sensitivity t.h5 --original model --remedy dynamic --activations mxfp8", "study sensitivity t.h5 --original model --remedy dynamic --exclude e.json",
         "import model x.h5 --format int8", "import model x.h5 --format nvfp4 --layers 2-1", "import model x.h5 --format nvfp4 --layers 7",
+        "make x.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --layout none", "bench d.h5 --subject ./one_rank.so",
         "bench q.h5", "bench s.h5 --batches 2 --subject ./faults.so --kernel faults/nan-output", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
-    "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4", f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
+    "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4",
+               f"import '{QUOTED}' t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
         "study drift t.h5 -o d.h5 --csv d.csv --table d.md", "study drift g.h5 --paths bf16.fma32,nvfp4.fma32 --table g.md",
         "study closeness --shape 8,3,96,64 --tokens 6 --seeds 2 --format mxfp8 -o c.h5 --csv c.csv --table c.md",
         f"study sensitivity t.h5 --original {MODEL} --csv e.csv --exclude e.json",
@@ -112,6 +118,7 @@ os.chdir(folder.name)
 for name, library in LIBRARIES.items():
     os.symlink(library, f"{name}.so")
 os.symlink(CHECKPOINT, MODEL)
+os.symlink(CHECKPOINT, QUOTED)
 for name, text in WRITTEN.items():
     with open(name, "w", encoding="utf-8") as stream:
         stream.write(text)

@@ -7,9 +7,10 @@ import subprocess
 
 import program
 from kept import expect_kept
-from program import ALL, CAPTURE, CHECKPOINT, PROGRAM, expect, path, run, small
+from program import ALL, CAPTURE, CHECKPOINT, PROGRAM, expect, path, run
 
-fixture, quantiser, exchange = small("s.h5"), path("q.h5"), path("d.h5")
+fixture, quantiser, exchange = path("s.h5"), path("q.h5"), path("d.h5")
+run("make", fixture, "--shape", "4,2,64,32", "--tokens", 2)
 run("make", quantiser, "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "6,96")
 run("make", exchange, "--operator", "dispatch", "--shape", "8,3,96", "--ranks", 4, "--recipe", "nvfp4.trtllm/1")
 run("study", "drift", fixture, "-o", path("drift.h5"))

@@ -206,6 +206,8 @@ for arguments, words in {
     ("make", path("no.h5"), "--shape", "4,2,64,64", "--recipe", "nvfp4.trtllm/1"): "--operator",
     ("verify", plain, "--outputs", path("codes.npy")): "--scales",
     ("verify", plain, "--outputs", bad, "--scales", path("scales.npy")): "no .npy",
+    ("verify", plain, "--outputs", write("wide.h5", codes.astype(np.float32), scales)): "codes: holds another type; write bytes (uint8)",
+    ("verify", plain, "--outputs", write("narrow.h5", codes, scales.astype(np.float32))): "scales: holds another type; write bytes (uint8)",
     ("verify", plain, "--outputs", plain): "is a fixture",
     ("verify", plain, "--outputs", bad, "--open-silu"): "silu_mul_quantise",
     ("verify", plain, "--outputs", bad, "--order", "fma32/1"): "--order",

@@ -275,11 +275,14 @@ for fixture, prefix in ((sent, "dispatch"), (sums, "combine")):
         code, diagnosis = APART[name]
         case = found[name]
         expect(case["exit_code"] == code and diagnosis in case["reason"], f"{name}: {case['exit_code']}: {case['reason']}")
+os.environ["TMPDIR"] = path("short-lived")
+os.mkdir(path("short-lived"))
 for ranks, placement in ((1, "blocks"), (3, "random"), (6, "one")):
     for operator in ("dispatch", "combine"):
         apart = make("apart.h5", operator, "--shape", "24,3,40", "--ranks", ranks, "--placement", placement, "--tokens", 2)
         found, told = judged(apart, "--subject", ONE_RANK, "--kernel", f"{operator}-right")
         expect(told.startswith("PASS"), told)
+expect(not os.listdir(path("short-lived")), "folders that processes met in are left")
 many = make("many.h5", "dispatch", "--shape", "72,3,40", "--ranks", 65, "--tokens", 1)
 found, told = judged(many, "--subject", ONE_RANK, "--kernel", "dispatch-right", code=3)
 expect("65 ranks, and a process for each; at most 64" in told, told)

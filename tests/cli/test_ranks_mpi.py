@@ -12,15 +12,15 @@ from mpirun import ENVIRONMENT, mpirun, said_by
 from program import ALL, PROGRAM, SANITISED, expect, path, run
 
 
-def make(name, operator, *arguments):
-    run("make", path(name), "--operator", operator, "--shape", "64,6,256", "--ranks", 5, "--tokens", 8, *arguments)
+def make(name, operator, *arguments, shape="64,6,256"):
+    run("make", path(name), "--operator", operator, "--shape", shape, "--ranks", 5, "--tokens", 8, *arguments)
     return path(name)
 
 
 SENT = make("sent.h5", "dispatch", "--routing", "holes", "--placement", "random")
 SUMS = make("sender.h5", "combine", "--accumulation", "sender")
 FIXTURES = [SENT, make("sent8.h5", "dispatch", "--recipe", "fp8g128.deepseek/1", "--empty-ranks", 2),
-            make("one.h5", "dispatch", "--placement", "one"), make("receiver.h5", "combine"), SUMS,
+            make("one.h5", "dispatch", "--placement", "one"), make("receiver.h5", "combine", "--routing", "holes", shape="64,1,256"), SUMS,
             make("node.h5", "combine", "--accumulation", "node", "--ranks-per-node", 2, "--routing", "holes")]
 LAYERS = ((), ("--format", "fp8", "--activations", "fp8")) + ALL * (
     ("--format", "mxfp4", "--routing", "holes"), ("--format", "nvfp4", "--activations", "nvfp4", "--generated"),
@@ -94,6 +94,7 @@ for fault, fixture, code, words in [] if SANITISED else WRONG[:None if ALL else 
                record["cases"][-1]["verdict"] == "NOT_RUN", record["cases"][-1]["reason"])
         continue
     expect(record["cases"][-1]["verdict"] == "PASS", f"behind {fault}: {record['cases'][1]['reason']}")
+    expect(first["repro"].startswith("mpirun -n 3 gaugeblock verify "), first["repro"])
     if ALL:
         again = subprocess.run(["sh", "-c", first["repro"]], env={**ENVIRONMENT, "PATH": os.path.dirname(PROGRAM) + ":" +
                                os.environ["PATH"]}, capture_output=True, text=True)

@@ -90,6 +90,9 @@ cases = both(tied, "restless", code=6)
 expect(verdicts(cases) == ["NONDETERMINISTIC", "NONDETERMINISTIC"], verdicts(cases))
 expect("of routed ids" in cases[0]["reason"] and "of output" in cases[1]["reason"], cases[0]["reason"])
 both(tied, "restless-declared")
+for which in ("lower", "higher"):
+    cases = both(tied, f"restless-{which}-wrong", "--no-diagnosis", code=1)
+    expect(verdicts(cases) == ["PASS", "FAIL"], f"{which}: {[case['reason'] for case in cases]}")
 
 # Quantised activations: the codes and the bound are those under the subject's own routing.
 run("make", path("quantised.h5"), "--shape", "32,4,128,64", "--tokens", "8", "--activations", "nvfp4")

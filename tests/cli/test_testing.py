@@ -120,6 +120,10 @@ assert_moe_close(made, **own)
 fails(assert_moe_close, made, **{**own, "x_scale": 1.5 * own["x_scale"]})
 refuses(assert_moe_close, made, **{**own, "x_scale": None}, says="give x_scale and intermediate_scale")
 
+small = gaugeblock.make(path("a8.h5"), shape=(2, 1, 64, 64), tokens=1, format="mxfp8", activations="mxfp8") # without global scales
+one = gaugeblock.Fixture(small).layer(0).quantisation
+expect((one.x_scale, one.intermediate_scale) == (1.0, 1.0), f"{one}")
+
 # Biases: down's adds up over the slots; gate's and up's lie as the rows of w13 do.
 layer = gaugeblock.Fixture(gaugeblock.make(path("bf16.h5"), shape=(4, 2, 64, 32), tokens=6, format="bf16")).layer(0)
 rng = np.random.default_rng(7)

@@ -333,8 +333,18 @@ static void act_more(void)
     }
 }
 
+/* What the harness leaves a subject: a core is not written, time and files end. */
+static void expect_limits(void)
+{
+    struct rlimit core, seconds, bytes;
+    if (getrlimit(RLIMIT_CORE, &core) || getrlimit(RLIMIT_CPU, &seconds) || getrlimit(RLIMIT_FSIZE, &bytes) ||
+        core.rlim_max || seconds.rlim_max == RLIM_INFINITY || bytes.rlim_max == RLIM_INFINITY)
+        abort();
+}
+
 static void act(void)
 {
+    expect_limits();
     act_more();
     hostile_files();
     if (!strcmp(what, "exit"))

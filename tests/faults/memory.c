@@ -3,7 +3,7 @@
  * Preloaded, it stands for memory that is short: the first allocation fails that the Nth place in code of gaugeblock
  * asks for, in every process, where N is GAUGEBLOCK_FAULT_MEMORY; what libraries ask for does not, those within the
  * program included, whose code begins at address GAUGEBLOCK_FAULT_CODE of its file. How many places have asked is
- * printed on standard error where N is 0.
+ * printed on standard error where N is 0. Within a program it does the same from each memory_fail on.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tests/faults/memory.h"
 
 #define VISIBLE __attribute__((visibility("default")))
 
@@ -89,6 +91,16 @@ static bool fails(const void *caller)
     if (now)
         errno = ENOMEM;
     return now;
+}
+
+uint32_t memory_fail(uint32_t place)
+{
+    pthread_mutex_lock(&lock);
+    uint32_t asked = seen;
+    seen = 0;
+    failing = place;
+    pthread_mutex_unlock(&lock);
+    return asked;
 }
 
 VISIBLE void *malloc(size_t bytes)

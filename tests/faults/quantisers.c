@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quantisers, right ones and ones with a mistake each. The wrong code of a value is found among all codes of the
  * element by its distance, which is no part of the library. */
+#include <fenv.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -261,6 +262,22 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
     return GB_OK;
 }
 
+/* What a kernel leaves of the arithmetic holds for itself alone, and not beyond one of its functions. */
+static enum gb_status prepare(const struct gb_arguments *a, void **prepared, struct gb_error *error)
+{
+    static int something;
+    (void)a, (void)error;
+    *prepared = &something;
+    fesetround(FE_TOWARDZERO);
+    return GB_OK;
+}
+
+static void release(void *prepared)
+{
+    (void)prepared;
+    fesetround(FE_UPWARD);
+}
+
 #define EACH(X)                                                                                                        \
     X(right, NULL, NULL)                                                                                               \
     X(ties_away, NULL, ties_away)                                                                                      \
@@ -296,7 +313,7 @@ EACH(FUNCTIONS)
 #define KERNEL(NAME, OPERATION, FLAGS, RUN)                                                                            \
     {                                                                                                                  \
         .name = NAME, .operation = OPERATION, .activations = GB_BF16, .output = GB_FP32, .accumulator_bits = 24,       \
-        .flags = FLAGS, .supports = supports, .run = RUN                                                               \
+        .flags = FLAGS, .supports = supports, .prepare = prepare, .release = release, .run = RUN                       \
     }
 #define KERNELS(NAME, BEFORE, AFTER)                                                                                   \
     KERNEL("quantise-" #NAME, GB_QUANTISE, 0, quantise_##NAME),                                                        \

@@ -176,6 +176,22 @@ enum gb_status run_routed_restless(const struct gb_arguments *a, struct gb_error
     return run(a, runs++ % 2 ? run_route_tie : fma32_router, NULL, run_unordered, NULL, error);
 }
 
+/* The lower id first in the first run alone, and what it makes of that run is wrong. */
+enum gb_status run_routed_restless_lower(const struct gb_arguments *a, struct gb_error *error)
+{
+    static uint32_t runs;
+    return runs++ ? run(a, run_route_tie, NULL, run_unordered, NULL, error)
+                  : run(a, fma32_router, NULL, run_unordered, scale_last_token, error);
+}
+
+/* What it makes of all others. */
+enum gb_status run_routed_restless_higher(const struct gb_arguments *a, struct gb_error *error)
+{
+    static uint32_t runs;
+    return runs++ ? run(a, run_route_tie, NULL, run_unordered, scale_last_token, error)
+                  : run(a, fma32_router, NULL, run_unordered, NULL, error);
+}
+
 /* Reads weights from copies that prepare made. */
 struct copies {
     void *part[6]; /* codes, scales, global scales of gate_up, then of down */

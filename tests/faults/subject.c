@@ -3,6 +3,8 @@
  * A subject library of injected faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
  * and is judged by bits; faults/NAME-unordered claims none and is judged by bounds.
  */
+#include <fenv.h>
+
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/faults/faults.h"
@@ -26,6 +28,36 @@ static enum gb_status supports_routed(const struct gb_problem *problem, struct g
 {
     enum gb_status status = supports_router(problem, error);
     return status == GB_OK ? supports(problem, error) : status;
+}
+
+/* The reference; what an operator does not have must be NULL, as gaugeblock.h says. */
+static enum gb_status run_gate_up_alone(const struct gb_arguments *a, struct gb_error *error)
+{
+    if ((a->routing_weights && !a->apply_router_weight_on_input) || a->down.codes || a->output || a->routed_ids ||
+        a->x_codes || a->values || a->exchange)
+        return gb_fail(error, GB_EINVAL, "gate_up was given what it does not have");
+    return fma32_gate_up(a, error);
+}
+
+static enum gb_status run_down_alone(const struct gb_arguments *a, struct gb_error *error)
+{
+    if (a->x || a->gate_up.codes || a->routed_ids || a->intermediate_codes || a->values || a->exchange)
+        return gb_fail(error, GB_EINVAL, "down was given what it does not have");
+    return fma32_down(a, error);
+}
+
+/* It leaves another rounding mode behind, which is to hold for no run. */
+static enum gb_status prepare_rounding(const struct gb_arguments *a, void **prepared, struct gb_error *error)
+{
+    (void)a, (void)error;
+    *prepared = NULL;
+    fesetround(FE_TOWARDZERO);
+    return GB_OK;
+}
+
+static void release_nothing(void *prepared)
+{
+    (void)prepared;
 }
 
 #define ROUTER(NAME, ORDER, RUN)                                                                                       \
@@ -71,9 +103,20 @@ static enum gb_status supports_routed(const struct gb_problem *problem, struct g
 
 static const struct gb_kernel kernels[] = {
     ORDERED("none", fma32_layer),
-    KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, fma32_gate_up),
-    KERNEL("none-down", GB_DOWN, "fma32/1", 0, fma32_down),
+    KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, run_gate_up_alone),
+    KERNEL("none-down", GB_DOWN, "fma32/1", 0, run_down_alone),
     UNORDERED("none", run_unordered),
+    {.name = "faults/none-prepared",
+     .operation = GB_LAYER,
+     .weights = GB_NVFP4,
+     .activations = GB_BF16,
+     .output = GB_FP32,
+     .order = "fma32/1",
+     .accumulator_bits = 24,
+     .supports = supports,
+     .prepare = prepare_rounding,
+     .release = release_nothing,
+     .run = fma32_layer},
 
     ORDERED("nibble-order", run_nibble_order),
     ORDERED("scale-index", run_scale_index),
@@ -159,6 +202,8 @@ static const struct gb_kernel kernels[] = {
     ROUTED("changes-router", GB_BF16, NULL, 0, run_routed_changes_router),
     ROUTED("restless", GB_BF16, NULL, 0, run_routed_restless),
     ROUTED("restless-declared", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless),
+    ROUTED("restless-lower-wrong", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless_lower),
+    ROUTED("restless-higher-wrong", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless_higher),
     ROUTED("quantised", GB_NVFP4, NULL, 0, run_routed_quantised),
     ROUTED("quantised-wrong-both", GB_NVFP4, NULL, 0, run_routed_quantised_wrong_both),
     {.name = "faults/routed-prepared",

@@ -264,6 +264,33 @@ static void effects_are_told(void **state)
         }
 }
 
+/* Elements that have each other's values, but for one far behind, which is nobody's. */
+static void moves_are_told_beside_another_error(void **state)
+{
+    enum { ROWS = 6, MOST = 8 };
+    static const uint32_t rows[ROWS] = {0, 1, 2, 3, 4, 5};
+    static const double tolerance = 1e-12;
+    static const struct finding moved[] = {{.effect = FINDING_ELEMENT, .offset = 5},
+                                           {.effect = FINDING_XOR, .offset = 4}};
+    double clean[ROWS * COLUMNS], values[ROWS * COLUMNS];
+    uint64_t random = 11;
+    (void)state;
+    for (size_t i = 0; i < ROWS * COLUMNS; i++)
+        clean[i] = ldexp((double)(random_bits(&random) >> 32), -31) - 1.0;
+    const struct observed o = {FINDING_DOWN, clean, ROWS, SLOTS, COLUMNS, ROWS, rows, values, tolerance, tolerance};
+    for (size_t n = 0; n < sizeof moved / sizeof *moved; n++) {
+        struct finding told[MOST];
+        bool found = false;
+        for (uint32_t i = 0; i < ROWS * COLUMNS; i++)
+            values[i] = defined(&moved[n], clean, i / COLUMNS, i % COLUMNS);
+        values[ROWS * COLUMNS - 1] = 7.0;
+        const uint32_t count = effects_infer(&o, told, MOST);
+        for (uint32_t t = 0; t < count; t++)
+            found |= told[t].effect == moved[n].effect && told[t].offset == moved[n].offset;
+        assert_true(found);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +298,7 @@ int main(void)
         cmocka_unit_test(tiles_and_periods),
         cmocka_unit_test(one_in_200_may_differ),
         cmocka_unit_test(effects_are_told),
+        cmocka_unit_test(moves_are_told_beside_another_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,11 @@ static void bad_arguments_are_refused(void **state)
     REFUSED(fma32_layer, bad.shape.tokens = 0, "at least 1");
     REFUSED(fma32_layer, bad.shape.top_k = 5, "top_k");
     REFUSED(fma32_layer, bad.shape.hidden = 48, "gate_up");
+    REFUSED(fma32_layer, (bad.shape.top_k = 1, bad.shape.tokens = UINT32_MAX, bad.shape.intermediate = INT32_MAX),
+            "do not fit");
+    REFUSED(fma32_layer, (bad.shape.top_k = 1, bad.shape.tokens = UINT32_MAX, bad.shape.hidden = UINT32_MAX),
+            "do not fit");
+    REFUSED(fma32_layer, bad.shape.tokens = UINT32_MAX / 2 + 1, "do not fit");
     REFUSED(fma32_layer, bad.shape.experts = 3, "gate_up");
     REFUSED(fma32_layer, bad.gate_up.halves = 1, "gate_up");
     REFUSED(fma32_layer, bad.gate_up.scales = NULL, "gate_up");

@@ -269,11 +269,13 @@ static void empty_slots_have_no_error(void **state)
     bounded_new(&b, shape, GB_NVFP4, DATA_CODES, 43);
     const struct gb_bounds outputs = {.output_worst = b.worst, .output_sigma = b.sigma};
     b.problem.ids[0] = b.problem.ids[1] = b.problem.ids[3] = -1;
-    bound(&b, &points_bf16_fp32);
-    for (size_t i = 0; i < b.outputs; i++)
-        assert_true(i < shape.hidden ? b.worst[i] == 0 && b.sigma[i] == 0 : b.worst[i] > 0);
-    for (size_t i = 0; i < b.intermediates; i++)
-        assert_true((b.worst_h[i] > 0) == (i / shape.intermediate == 2));
+    for (int stored = 0; stored < 2; stored++) { /* FP32, bf16 */
+        bound(&b, stored ? &points_bf16_bf16 : &points_bf16_fp32);
+        for (size_t i = 0; i < b.outputs; i++)
+            assert_true(i < shape.hidden ? b.worst[i] == 0 && b.sigma[i] == 0 : b.worst[i] > 0);
+        for (size_t i = 0; i < b.intermediates; i++)
+            assert_true((b.worst_h[i] > 0) == (i / shape.intermediate == 2));
+    }
     assert_int_equal(gb_bound_layer(&shape, b.problem.truth_x, b.problem.ids, b.problem.truth_routing_weights,
                                     &b.weights, &points_bf16_fp32, &outputs, NULL),
                      GB_OK);

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Wherever memory is short or a call of HDF5 fails within a call of ours, ours fails and says so, or what it makes is
+ * the same. A file that is not written is not there. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "harness/explain/explain.h"
+#include "harness/judge/coverage.h"
+#include "harness/judge/judge.h"
+#include "harness/report/to_json.h"
+#include "harness/study/study.h"
+#include "quant/quant.h"
+#include "tests/faults/memory.h"
+#include "tests/support/failing_hdf5.h"
+#include "tests/support/kept_explanation.h"
+#include "tests/support/layer_as_fixture.h"
+
+/* One of each kind of problem; outputs of the first two, which has a wrong element; a study. */
+static const struct gb_shape shape = {2, 64, 32, 3, 2};
+static struct gb_fixture *plain, *quantised, *values, *sent;
+static struct gb_outputs *outputs, *codes, *received;
+static struct study study;
+static char folder[] = "/tmp/gaugeblock-test-XXXXXX";
+static const char *const path = "written.h5", *const given[] = {"layer.h5", "values.h5", "sent.h5", "outputs.h5"};
+
+static void ok(enum gb_status status, const struct gb_error *error)
+{
+    if (status != GB_OK)
+        fail_msg("%s", error->message);
+}
+
+/* What the last operation made. */
+static char made[1 << 16];
+
+static enum gb_status said(enum gb_status status, const char *text)
+{
+    snprintf(made, sizeof made, "%s", text);
+    return status;
+}
+
+/* Its bytes' sum and count. */
+static enum gb_status said_file(enum gb_status status)
+{
+    FILE *file = fopen(path, "rb");
+    uint64_t sum = 0, count = 0;
+    for (int byte; file && (byte = getc(file)) != EOF; count++)
+        sum = 31 * sum + (uint64_t)byte;
+    if (file)
+        fclose(file);
+    snprintf(made, sizeof made, "%llu bytes, %016llx", (unsigned long long)count, (unsigned long long)sum);
+    if (status != GB_OK)
+        assert_int_equal(count, 0);
+    unlink(path);
+    return status;
+}
+
+static enum gb_status write_layer(struct gb_error *error)
+{
+    return said_file(gb_fixture_write(path, quantised, error));
+}
+
+static enum gb_status write_values(struct gb_error *error)
+{
+    return said_file(gb_fixture_write(path, values, error));
+}
+
+static enum gb_status write_sent(struct gb_error *error)
+{
+    return said_file(gb_fixture_write(path, sent, error));
+}
+
+static enum gb_status write_outputs(struct gb_error *error)
+{
+    return said_file(gb_outputs_write(path, outputs, error));
+}
+
+static enum gb_status write_codes(struct gb_error *error)
+{
+    return said_file(gb_outputs_write(path, codes, error));
+}
+
+static enum gb_status write_received(struct gb_error *error)
+{
+    return said_file(gb_outputs_write(path, received, error));
+}
+
+static enum gb_status write_study(struct gb_error *error)
+{
+    return said_file(study_write(path, &study, error));
+}
+
+static enum gb_status read_fixture(const char *name, struct gb_error *error)
+{
+    struct gb_fixture *fixture = NULL;
+    enum gb_status status = gb_fixture_read(name, &fixture, error);
+    said(status, status == GB_OK ? fixture->sha256 : "");
+    gb_fixture_free(fixture);
+    return status;
+}
+
+static enum gb_status read_layer(struct gb_error *error)
+{
+    return read_fixture(given[0], error);
+}
+
+static enum gb_status read_values(struct gb_error *error)
+{
+    return read_fixture(given[1], error);
+}
+
+static enum gb_status read_sent(struct gb_error *error)
+{
+    struct gb_fixture *fixture = NULL;
+    enum gb_status status = gb_fixture_read(given[2], &fixture, error);
+    if (status == GB_OK)
+        assert_memory_equal(&fixture->exchanged.asked, &sent->exchanged.asked, sizeof sent->exchanged.asked);
+    gb_fixture_free(fixture);
+    return said(status, "");
+}
+
+static enum gb_status read_outputs(struct gb_error *error)
+{
+    struct gb_outputs *read = NULL;
+    enum gb_status status = gb_outputs_read(given[3], plain, &read, error);
+    if (status == GB_OK)
+        assert_memory_equal(read->layer[0].output, outputs->layer[0].output,
+                            sizeof(float) * shape.tokens * shape.hidden);
+    gb_outputs_free(read);
+    return said(status, "");
+}
+
+/* The reason, and all figures. */
+static void said_checks(enum gb_status status, const struct case_result *result)
+{
+    made[0] = '\0';
+    if (status != GB_OK)
+        return;
+    json_t *checks = checks_to_json(result);
+    char *text = json_dumps(checks, 0);
+    snprintf(made, sizeof made, "%s %s", result->reason, text);
+    free(text);
+    json_decref(checks);
+}
+
+/* Bounds, both reference's baselines, and the default gate's result with all checks. */
+static enum gb_status judge_layer(struct gb_error *error)
+{
+    const bool is[] = {false, true};
+    const struct gb_fixture *f = quantised;
+    struct baseline of[2] = {0};
+    struct case_result result = {0};
+    struct policy gate;
+    struct gb_kernel kernel = {.name = "subject",
+                               .operation = GB_LAYER,
+                               .weights = f->weights,
+                               .activations = f->activations,
+                               .output = GB_FP32,
+                               .accumulator_bits = 24};
+    enum gb_status status = GB_OK;
+    policy_preset(0, &gate);
+    for (int b = 0; status == GB_OK && b < 2; b++)
+        status = baseline_new(f, gb_contract_find(f->weights, is[b] ? f->activations : GB_BF16, GB_ORDER_FMA32),
+                              is[b] ? &of[0] : NULL, &of[b], error);
+    if (status == GB_OK)
+        status = judge(&of[1], &kernel, outputs, NULL, &gate, &result, error);
+    said_checks(status, &result);
+    case_result_free(&result);
+    baseline_free(&of[1]);
+    baseline_free(&of[0]);
+    return status;
+}
+
+static enum gb_status explain_layer(struct gb_error *error)
+{
+    const struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    struct baseline baseline = {0};
+    struct explanation *explanation = NULL;
+    enum gb_status status =
+        baseline_new(plain, gb_contract_find(plain->weights, GB_BF16, GB_ORDER_FMA32), NULL, &baseline, error);
+    if (status == GB_OK)
+        status = baseline_bounds(&baseline, &points, false, error);
+    if (status == GB_OK)
+        status = explain(&baseline, GB_LAYER, outputs, &explanation, error);
+    explanation_free(explanation);
+    baseline_free(&baseline);
+    return said(status, "");
+}
+
+static enum gb_status count_coverage(struct gb_error *error)
+{
+    struct coverage coverage = {0};
+    uint64_t sum = 0;
+    char text[32];
+    enum gb_status status = coverage_measure(quantised, shape.tokens, &coverage, error);
+    if (status == GB_OK)
+        status = coverage_measure_weights(quantised, shape.tokens, &coverage, error);
+    for (int i = 0; i < COVERAGE_ITEMS; i++)
+        sum = 31 * sum + coverage.of[i].seen;
+    snprintf(text, sizeof text, "%llx", (unsigned long long)sum);
+    return said(status, text);
+}
+
+static enum gb_status open_source(void *context, const struct study_case *c, uint32_t seed, struct study_source *source,
+                                  struct gb_error *error)
+{
+    const struct study_generation g = {.name = "test",
+                                       .router = "",
+                                       .norm_topk_prob = true,
+                                       .shape = c->shape,
+                                       .layers = c->layers,
+                                       .weights = GB_NVFP4,
+                                       .seed = c->first_seed + seed,
+                                       .outlier_factor = 1.0f,
+                                       .routing_skew = 1.0f};
+    (void)context;
+    return study_source_generate(&g, source, error);
+}
+
+static enum gb_status save_nothing(void *context, struct gb_error *error)
+{
+    (void)context, (void)error;
+    return GB_OK;
+}
+
+static enum gb_status run_study(struct gb_error *error)
+{
+    const volatile sig_atomic_t never = 0;
+    struct study own = {.kind = "drift", .cases = 1, .of = calloc(1, sizeof *own.of)};
+    struct study_run run = {.stop = &never, .open = open_source, .save = save_nothing, .all = 1.0};
+    char hash[65] = "";
+    bool stopped = false;
+    enum gb_status status = own.of ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for the test's own study");
+    if (status == GB_OK) {
+        *own.of = study.of[0];
+        status = study_case_new(own.of, error);
+    }
+    if (status == GB_OK)
+        status = study_case_run(own.of, &run, &stopped, error);
+    if (status == GB_OK)
+        study_hash(&own, hash);
+    if (own.of)
+        study_free(&own);
+    return said(status, hash);
+}
+
+/* The codes and scales that the reference has, by the quantiser's checks. */
+static enum gb_status judge_codes(struct gb_error *error)
+{
+    const struct gb_kernel kernel = {.name = "subject", .operation = GB_QUANTISE};
+    struct baselines baselines = {.fixture = values};
+    struct baseline *baseline;
+    struct case_result result = {0};
+    struct policy gate;
+    policy_preset(0, &gate);
+    enum gb_status status =
+        operator_check_find(GB_QUANTISE)->baseline(&baselines, &kernel, values->shape.tokens, &baseline, error);
+    if (status == GB_OK)
+        status = judge(baseline, &kernel, codes, NULL, &gate, &result, error);
+    said_checks(status, &result);
+    case_result_free(&result);
+    baselines_free(&baselines);
+    return status;
+}
+
+static enum gb_status open_checkpoint(struct gb_error *error)
+{
+    struct gb_checkpoint *checkpoint = NULL;
+    float *matrix = NULL;
+    enum gb_status status = gb_checkpoint_open(GB_SOURCE_DIR "/fixtures/data/tiny-qwen3-moe", &checkpoint, error);
+    if (status == GB_OK) {
+        matrix = malloc(sizeof *matrix * checkpoint->shape.hidden * checkpoint->shape.intermediate);
+        status = matrix ? gb_checkpoint_expert(checkpoint, 0, 1, GB_DOWN_PROJ, matrix, error)
+                        : gb_fail(error, GB_ENOMEM, "no memory for the test's own matrix");
+    }
+    said(status, status == GB_OK ? checkpoint->sha256 : "");
+    free(matrix);
+    gb_checkpoint_close(checkpoint);
+    return status;
+}
+
+static const struct operation {
+    const char *name;
+    enum gb_status (*run)(struct gb_error *error);
+    bool files; /* HDF5 is called */
+} operations[] = {{"writes a layer", write_layer, true},
+                  {"writes values", write_values, true},
+                  {"writes what ranks send", write_sent, true},
+                  {"writes outputs", write_outputs, true},
+                  {"writes codes", write_codes, true},
+                  {"writes what ranks receive", write_received, true},
+                  {"writes a study", write_study, true},
+                  {"reads a layer", read_layer, true},
+                  {"reads values", read_values, true},
+                  {"reads what ranks send", read_sent, true},
+                  {"reads outputs", read_outputs, true},
+                  {"judges", judge_layer, false},
+                  {"explains", explain_layer, false},
+                  {"counts what is covered", count_coverage, false},
+                  {"runs a study", run_study, false},
+                  {"judges codes", judge_codes, false},
+                  {"opens a checkpoint", open_checkpoint, false}};
+
+/* How failures of HDF5 are told: one line for those beside each other that are told alike. */
+static void keep(const char *message)
+{
+    static char last[sizeof((struct gb_error *)NULL)->message];
+    static uint32_t times;
+    char line[sizeof last + 16];
+    if (times && strcmp(last, message)) {
+        snprintf(line, sizeof line, "%u: %s\n", times, last);
+        kept_text(line);
+        times = 0;
+    }
+    snprintf(last, sizeof last, "%s", message);
+    times++;
+}
+
+/* Runs it without a failure, then with each one; of many calls of HDF5, which are alike from dataset to dataset, with
+ * every so manieth. plant: sets which one, and returns how many there were. */
+static void each(const struct operation *o, uint32_t plant(uint32_t), uint32_t least)
+{
+    struct gb_error error = {""};
+    char right[sizeof made];
+    plant(0);
+    ok(o->run(&error), &error);
+    const uint32_t count = plant(1);
+    memcpy(right, made, sizeof made);
+    if (count < least)
+        fail_msg("%s: %u places", o->name, count);
+    uint32_t refused = 0;
+    for (uint32_t n = 1; n <= count; n += plant == hdf5_fail ? 1 + count / 150 : 1) {
+        error.message[0] = '\0';
+        plant(n);
+        enum gb_status status = o->run(&error);
+        refused += status != GB_OK;
+        if (plant == hdf5_fail)
+            keep(status == GB_OK ? "the same" : error.message);
+        if (status == GB_OK
+                ? strcmp(made, right)
+                : !strstr(error.message, plant == memory_fail ? "memory" : ".h5: ") || strchr(error.message, '\n'))
+            fail_msg("%s, failure %u of %u: status %d, %s, %s, not %s", o->name, n, count, (int)status, error.message,
+                     made, right);
+    }
+    if (plant == hdf5_fail)
+        keep("");
+    if (!refused)
+        fail_msg("%s: of %u failures none is told", o->name, count);
+}
+
+static void memory_is_short(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        each(&operations[i], memory_fail, 1);
+}
+
+static void hdf5_fails(void **state)
+{
+    char hash[65];
+    (void)state;
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        if (operations[i].files)
+            each(&operations[i], hdf5_fail, 10);
+    study_hash(&study, hash);
+    keep(hash);
+    keep("");
+    expect_kept_explanations("test_failures");
+}
+
+/* What a file says that no problem may have is the file's mistake. */
+static void wrong_value(void **state)
+{
+    struct gb_fixture *fixture;
+    struct gb_error error = {""};
+    (void)state;
+    assert_true(hdf5_put_count(given[1], "columns", 40));
+    assert_int_equal(gb_fixture_read(given[1], &fixture, &error), GB_EFORMAT);
+    assert_string_equal(error.message, "values.h5: columns: 40 is no multiple of the block 16");
+}
+
+static void make_problems(void)
+{
+    struct problem problem;
+    struct gb_error error = {""};
+    const struct gb_recipe *recipe = gb_recipe_find("nvfp4.trtllm/1");
+    const struct gb_quantisation asked = {.size = sizeof asked,
+                                          .input = GB_BF16,
+                                          .rows = 3,
+                                          .columns = 32,
+                                          .input_columns = 32,
+                                          .quantiser = recipe->quantiser,
+                                          .bound = INFINITY,
+                                          .global_scale = 1.0f};
+    const struct gb_exchange exchange = {.size = sizeof exchange,
+                                         .global_scale = 1.0f,
+                                         .ranks = 2,
+                                         .tokens = 2,
+                                         .hidden = 32,
+                                         .experts = 4,
+                                         .top_k = 2,
+                                         .quantiser = recipe->quantiser,
+                                         .input = GB_BF16};
+    const struct gb_exchange_kinds kinds = {"gaussian/1", "uniform", "blocks", 1, 0};
+    problem_new(&problem, shape, GB_NVFP4, DATA_GAUSSIAN, 31);
+    plain = problem_fixture(&problem);
+    quantised = problem_fixture(&problem);
+    ok(gb_fixture_quantise_activations(quantised, GB_NVFP4, NULL, &error), &error);
+    ok(gb_fixture_new_quantise(GB_QUANTISE, &asked, recipe->name, &values, &error), &error);
+    ok(gb_generate_exchange(GB_DISPATCH, &exchange, recipe->name, &kinds, &sent, &error), &error);
+    problem_free(&problem);
+    strcpy(quantised->generator, "import/1");
+    strcpy(quantised->recipe, "nvfp4.modelopt/1");
+    quantised->rms_norm_epsilon = 1e-6;
+}
+
+/* The reference's, of which an expert's part of a token is wrong; codes; a study that has not begun. */
+static void make_outputs(void)
+{
+    struct gb_error error = {""};
+    struct baseline baseline;
+    ok(baseline_new(plain, gb_contract_find(GB_NVFP4, GB_BF16, GB_ORDER_FMA32), NULL, &baseline, &error), &error);
+    ok(gb_outputs_new(&shape, 1, GB_FP32, true, false, &outputs, &error), &error);
+    struct gb_layer_outputs *to = &outputs->layer[0], *from = &baseline.reference->layer[0];
+    const size_t inner = (size_t)shape.tokens * shape.top_k * shape.intermediate;
+    for (size_t i = 0; i < (size_t)shape.tokens * shape.hidden; i++)
+        ((float *)to->output)[i] = (i / 16 % 2 ? 1.0f : 1.5f) * ((float *)from->output)[i];
+    memcpy(to->intermediate, from->intermediate, sizeof(gb_bf16) * inner);
+    baseline_free(&baseline);
+    ok(gb_outputs_new_codes(&values->quantisation, &codes, &error), &error);
+    ok(gb_outputs_new_dispatch(&sent->exchanged.asked, &received, &error), &error);
+    strcpy(study.kind, "drift");
+    study.of = calloc(1, sizeof *study.of);
+    study.cases = 1;
+    struct study_case *c = study.of;
+    *c = (struct study_case){.shape = shape,
+                             .layers = 1,
+                             .seeds = 1,
+                             .samples = 2,
+                             .first_seed = 7,
+                             .outlier_factor = 1.0,
+                             .routing_skew = 1.0};
+    strcpy(c->weights, "nvfp4");
+    ok(study_paths("bf16.fma32,nvfp4.fma32", GB_NVFP4, &shape, c->path, &c->paths, &error), &error);
+    ok(study_case_new(c, &error), &error);
+}
+
+static int set_up(void **state)
+{
+    struct gb_error error = {""};
+    (void)state;
+    if (!mkdtemp(folder) || chdir(folder))
+        return -1;
+    make_problems();
+    make_outputs();
+    ok(gb_fixture_write(given[0], quantised, &error), &error);
+    ok(gb_fixture_write(given[1], values, &error), &error);
+    ok(gb_fixture_write(given[2], sent, &error), &error);
+    ok(gb_outputs_write(given[3], outputs, &error), &error);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        unlink(given[i]);
+    assert_int_equal(chdir("/"), 0);
+    rmdir(folder);
+    study_free(&study);
+    gb_outputs_free(received);
+    gb_outputs_free(codes);
+    gb_outputs_free(outputs);
+    gb_fixture_free(sent);
+    gb_fixture_free(values);
+    gb_fixture_free(quantised);
+    gb_fixture_free(plain);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(memory_is_short), cmocka_unit_test(hdf5_fails),
+                                       cmocka_unit_test(wrong_value)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
