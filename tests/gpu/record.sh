@@ -97,6 +97,10 @@ group_functions() {
     step route "$tests/test_route" "$library" "$out/h200-route.json"
     step routed-layer "$tests/test_routed_layer" "$library"
     step mma16-check "$tests/bench_mma16" "$library" check
+    {
+        echo "bench_mma16 check and test_routed_layer, tests/gpu/record.sh, $(devices_named), $today, commit $commit"
+        cat "$out/mma16-check.log" "$out/routed-layer.log"
+    } > "$out/h200-mma16-check.txt"
 }
 
 # make_fixture NAME OPTION...: a problem.
