@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "quant/bits.h"
 #include "quant/codes.h"
+#include "quant/elements.h"
 
 /* The part of a matrix that shares a scale. */
 struct block {
@@ -133,7 +133,7 @@ static uint32_t e4m3_of_llama_cpp(float r)
 
 static uint32_t e4m3_of(const struct gb_quantiser *q, float r)
 {
-    return q->scale_rounding == GB_SCALE_LLAMA_CPP ? e4m3_of_llama_cpp(r) : gb_e4m3_encode(r).bits;
+    return q->scale_rounding == GB_SCALE_LLAMA_CPP ? e4m3_of_llama_cpp(r) : e4m3_code(r);
 }
 
 /* Step 4; code and scale of the step. */
@@ -157,7 +157,7 @@ static void round_scale(const struct gb_quantiser *q, float r, struct gb_quantis
             step->code = q->scale_max;
     }
     uint8_t byte = (uint8_t)step->code;
-    step->scale = q->scale == GB_SCALE_E4M3 ? gb_e4m3_decode((gb_e4m3){byte}) : gb_e8m0_decode((gb_e8m0){byte});
+    step->scale = q->scale == GB_SCALE_E4M3 ? e4m3_value(byte) : gb_e8m0_decode((gb_e8m0){byte});
 }
 
 /* 2^(127 - code) */
@@ -384,8 +384,13 @@ static void put_scale(const struct gb_quantiser *q, const struct gb_quantiser_st
         ((uint8_t *)scales)[index] = (uint8_t)step->code;
 }
 
-/* Blocks first .. first + count - 1 of the matrix, which are common and all numbers; false: some are not, or a quotient
- * is none. */
+/* Whether no quotient of a block with that largest magnitude is NaN. */
+static bool quotients_are_numbers(float amax, const struct gb_quantiser_step *step)
+{
+    return isfinite(amax) && isfinite(step->operand) && !(step->divides && step->operand == 0.0f);
+}
+
+/* Blocks first .. first + count - 1 of the matrix, which are common; false: some quotient may be NaN. */
 static bool run_common(const struct gb_quantiser *q, const float *values, size_t first, uint32_t count, uint32_t length,
                        float global, float bound, void *codes, void *scales)
 {
@@ -395,15 +400,14 @@ static bool run_common(const struct gb_quantiser *q, const float *values, size_t
     const size_t element = first * length;
     gb_block_maxima(values + element, count, length, maxima);
     for (uint32_t b = 0; b < count; b++) {
-        if (isnan(maxima[b]))
-            return false;
         float a = maxima[b] > q->amax_start ? maxima[b] : q->amax_start;
         a = q->bound == GB_BOUND_AMAX && bound < a ? bound : a;
         steps[b] = step_of(q, a, ratio_of(q, a, global, bound), global);
+        if (!quotients_are_numbers(maxima[b], &steps[b]))
+            return false;
     }
-    if (!gb_block_codes(q, values + element, count, length, steps,
-                        (uint8_t *)codes + (q->element == GB_E2M1 ? element / 2 : element)))
-        return false;
+    gb_block_codes(q, values + element, count, length, steps,
+                   (uint8_t *)codes + (q->element == GB_E2M1 ? element / 2 : element));
     for (uint32_t b = 0; b < count; b++)
         put_scale(q, &steps[b], first + b, scales);
     return true;
