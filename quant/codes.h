@@ -20,9 +20,9 @@ enum { GB_BLOCKS_AT_ONCE = 2048 };
 bool gb_blocks_are_common(const struct gb_quantiser *rules, uint32_t columns);
 /* The largest magnitude of each block, a NaN if there is any. columns: a multiple of 16. maxima: [blocks]. */
 void gb_block_maxima(const float *x, uint32_t blocks, uint32_t columns, float *maxima);
-/* The codes of blocks that are common, each by its step; in pairs if they are E2M1. False, and nothing done: a quotient
- * is NaN. steps: [blocks]. */
-bool gb_block_codes(const struct gb_quantiser *rules, const float *x, uint32_t blocks, uint32_t columns,
+/* The codes of blocks that are common and whose quotients are numbers, each by its step; in pairs if they are E2M1.
+ * steps: [blocks]. */
+void gb_block_codes(const struct gb_quantiser *rules, const float *x, uint32_t blocks, uint32_t columns,
                     const struct gb_quantiser_step *steps, uint8_t *codes);
 
 /* Exact. */

@@ -3,28 +3,12 @@
  * and of many blocks in a row. */
 #include <math.h>
 
-#include "quant/bits.h"
+#include "quant/elements.h"
 #include "quant/multiversion.h"
 #include "quant/codes.h"
 
 /* What blocks in a row are made of: elements that are taken at once. */
 enum { LANES = 16 };
-
-enum { FLOAT_FRACTION = 23, FLOAT_BIAS = 127 };
-enum { E2M1_FRACTION = 1, E2M1_BIAS = 1, E4M3_FRACTION = 3, E4M3_BIAS = 7 };
-
-/* The code of a magnitude that an element of so many fraction bits holds, ties to even. Below the smallest normal
- * number codes are multiples of the smallest subnormal one, which is the last place of a power of two in binary32. */
-static inline uint32_t code_of_magnitude(float m, int fraction, int bias)
-{
-    const int drop = FLOAT_FRACTION - fraction;
-    const float smallest = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias) << FLOAT_FRACTION);
-    const float places = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias + drop) << FLOAT_FRACTION);
-    uint32_t bits = f32_bits(m), half = (1u << (drop - 1)) - 1 + (bits >> drop & 1);
-    uint32_t normal = ((bits + half) >> drop) - ((uint32_t)(FLOAT_BIAS - bias) << fraction);
-    uint32_t subnormal = f32_bits(m + places) - f32_bits(places);
-    return m < smallest ? subnormal : normal;
-}
 
 GB_VECTOR_CLONES static uint32_t quotients(const float *x, uint32_t count, float operand, bool divides, float *quotient)
 {
@@ -112,27 +96,20 @@ GB_VECTOR_CLONES void gb_block_maxima(const float *x, uint32_t blocks, uint32_t 
     }
 }
 
-/* How many quotients are NaN. */
-GB_VECTOR_CLONES static uint32_t block_quotients(const float *x, uint32_t blocks, uint32_t columns,
-                                                 const struct gb_quantiser_step *steps, float *quotient)
+GB_VECTOR_CLONES static void block_quotients(const float *x, uint32_t blocks, uint32_t columns,
+                                             const struct gb_quantiser_step *steps, float *quotient)
 {
-    uint32_t nans[LANES] = {0}, all = 0;
-    for (uint32_t b = 0; b < blocks; b++) {
-        float operand = steps[b].operand;
-        for (uint32_t i = 0; i < columns; i += LANES, x += LANES, quotient += LANES) {
-            if (steps[b].divides)
-                for (uint32_t lane = 0; lane < LANES; lane++)
-                    quotient[lane] = x[lane] / operand;
-            else
-                for (uint32_t lane = 0; lane < LANES; lane++)
-                    quotient[lane] = x[lane] * operand;
-            for (uint32_t lane = 0; lane < LANES; lane++)
-                nans[lane] += quotient[lane] != quotient[lane];
-        }
+    for (uint32_t b = 0; b < blocks; b++, x += columns, quotient += columns) {
+        const float operand = steps[b].operand;
+        if (steps[b].divides)
+#pragma omp simd
+            for (uint32_t i = 0; i < columns; i++)
+                quotient[i] = x[i] / operand;
+        else
+#pragma omp simd
+            for (uint32_t i = 0; i < columns; i++)
+                quotient[i] = x[i] * operand;
     }
-    for (uint32_t lane = 0; lane < LANES; lane++)
-        all += nans[lane];
-    return all;
 }
 
 GB_VECTOR_CLONES static void pack_pairs(const uint8_t *codes, uint32_t count, uint8_t *pairs)
@@ -148,16 +125,14 @@ bool gb_blocks_are_common(const struct gb_quantiser *q, uint32_t columns)
            columns <= GB_BLOCKS_AT_ONCE;
 }
 
-bool gb_block_codes(const struct gb_quantiser *q, const float *x, uint32_t blocks, uint32_t columns,
+void gb_block_codes(const struct gb_quantiser *q, const float *x, uint32_t blocks, uint32_t columns,
                     const struct gb_quantiser_step *steps, uint8_t *codes)
 {
-    float quotient[GB_BLOCKS_AT_ONCE];
+    float quotient[GB_BLOCKS_AT_ONCE] = {0}; /* gcc does not see that blocks are not empty */
     uint8_t run[GB_BLOCKS_AT_ONCE];
     const bool pairs = q->element == GB_E2M1;
-    if (block_quotients(x, blocks, columns, steps, quotient))
-        return false;
+    block_quotients(x, blocks, columns, steps, quotient);
     codes_of_quotients(q, quotient, blocks * columns, pairs ? run : codes);
     if (pairs)
         pack_pairs(run, blocks * columns, codes);
-    return true;
 }

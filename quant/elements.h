@@ -1,9 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private: codes as numbers, inline so that rows of them decode at the speed of memory. */
+/* Private: codes as numbers and numbers as codes, inline so that rows of them pass at the speed of memory. */
 #ifndef GB_QUANT_ELEMENTS_H
 #define GB_QUANT_ELEMENTS_H
 
 #include "quant/bits.h"
+
+enum { FLOAT_FRACTION = 23, FLOAT_BIAS = 127 };
+enum { E2M1_FRACTION = 1, E2M1_BIAS = 1, E4M3_FRACTION = 3, E4M3_BIAS = 7 };
+
+/* The code of a magnitude that an element of so many fraction bits holds, ties to even. Below the smallest normal
+ * number codes are multiples of the smallest subnormal one, which is the last place of a power of two in binary32. */
+static inline uint32_t code_of_magnitude(float m, int fraction, int bias)
+{
+    const int drop = FLOAT_FRACTION - fraction;
+    const float smallest = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias) << FLOAT_FRACTION);
+    const float places = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias + drop) << FLOAT_FRACTION);
+    uint32_t bits = f32_bits(m), half = (1u << (drop - 1)) - 1 + (bits >> drop & 1);
+    uint32_t normal = ((bits + half) >> drop) - ((uint32_t)(FLOAT_BIAS - bias) << fraction);
+    uint32_t subnormal = f32_bits(m + places) - f32_bits(places);
+    return m < smallest ? subnormal : normal;
+}
 
 /*
  * E2M1
@@ -32,6 +48,14 @@ static inline float e4m3_value(uint32_t code)
     uint32_t subnormal = f32_bits((float)magnitude * 0x1p-9f); /* multiples of 2^-9 */
     uint32_t bits = magnitude >= 8 ? normal : subnormal;
     return f32_from_bits(sign | (magnitude == 0x7F ? 0x7FC00000 : bits));
+}
+
+/* Of a number; what lies beyond 448 is 448. */
+static inline uint32_t e4m3_code(float number)
+{
+    float magnitude = f32_from_bits(f32_bits(number) & 0x7FFFFFFF);
+    return code_of_magnitude(magnitude < 448.0f ? magnitude : 448.0f, E4M3_FRACTION, E4M3_BIAS) |
+           (f32_bits(number) >> 24 & 0x80);
 }
 
 /*

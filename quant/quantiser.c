@@ -4,8 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "quant/bits.h"
 #include "quant/codes.h"
+#include "quant/elements.h"
+#include "quant/multiversion.h"
 
 /* The part of a matrix that shares a scale. */
 struct block {
@@ -131,33 +132,62 @@ static uint32_t e4m3_of_llama_cpp(float r)
     return code < 0x78 ? code : 0x7E;
 }
 
-static uint32_t e4m3_of(const struct gb_quantiser *q, float r)
+/* Codes that the rules have instead of those of numbers. */
+struct admitted {
+    uint32_t if_zero, least, most;
+};
+
+static struct admitted admitted_of(const struct gb_quantiser *q)
 {
-    return q->scale_rounding == GB_SCALE_LLAMA_CPP ? e4m3_of_llama_cpp(r) : gb_e4m3_encode(r).bits;
+    return (struct admitted){q->scale_if_zero, q->scale_min, q->scale_max ? q->scale_max : UINT32_MAX};
+}
+
+static inline uint32_t admit(struct admitted by, uint32_t code)
+{
+    code = code ? code : by.if_zero;
+    code = code > by.least ? code : by.least;
+    return code < by.most ? code : by.most;
+}
+
+static bool rounds_to_e4m3(const struct gb_quantiser *q)
+{
+    return q->scale == GB_SCALE_E4M3 && q->scale_rounding != GB_SCALE_LLAMA_CPP;
+}
+
+/* Step 4 of rules for which that holds; r, codes, scales: [count]. */
+GB_VECTOR_CLONES static void nearest_e4m3(const struct gb_quantiser *q, const float *r, uint32_t count, uint32_t *codes,
+                                          float *scales)
+{
+    const struct admitted by = admitted_of(q);
+    const uint32_t nan = q->scale_nan ? q->scale_nan : 0x7F;
+#pragma omp simd
+    for (uint32_t b = 0; b < count; b++) {
+        uint32_t code = admit(by, e4m3_code(r[b]));
+        codes[b] = r[b] != r[b] ? nan : code;
+    }
+#pragma omp simd
+    for (uint32_t b = 0; b < count; b++)
+        scales[b] = e4m3_value(codes[b]);
 }
 
 /* Step 4; code and scale of the step. */
 static void round_scale(const struct gb_quantiser *q, float r, struct gb_quantiser_step *step)
 {
-    uint32_t nan = q->scale == GB_SCALE_E4M3 ? 0x7F : 0xFF;
+    const bool e4m3 = q->scale == GB_SCALE_E4M3;
     if (q->scale == GB_SCALE_FP32) {
         step->scale = r;
         return;
     }
-    if (isnan(r))
-        step->code = q->scale_nan ? q->scale_nan : nan;
-    else
-        step->code = q->scale == GB_SCALE_E4M3 ? e4m3_of(q, r) : power_of_two(q, r);
-    if (!isnan(r)) {
-        if (step->code == 0)
-            step->code = q->scale_if_zero;
-        if (step->code < q->scale_min)
-            step->code = q->scale_min;
-        if (q->scale_max && step->code > q->scale_max)
-            step->code = q->scale_max;
+    if (rounds_to_e4m3(q)) {
+        nearest_e4m3(q, &r, 1, &step->code, &step->scale);
+        return;
     }
+    if (isnan(r))
+        step->code = q->scale_nan ? q->scale_nan : e4m3 ? 0x7F : 0xFF;
+    else
+        step->code = admit(admitted_of(q), e4m3 ? e4m3_of_llama_cpp(r) : power_of_two(q, r));
     uint8_t byte = (uint8_t)step->code;
-    step->scale = q->scale == GB_SCALE_E4M3 ? gb_e4m3_decode((gb_e4m3){byte}) : gb_e8m0_decode((gb_e8m0){byte});
+    step->scale = e4m3 ? e4m3_value(byte) : gb_e8m0_decode((gb_e8m0){byte});
 }
 
 /* 2^(127 - code) */
@@ -384,26 +414,52 @@ static void put_scale(const struct gb_quantiser *q, const struct gb_quantiser_st
         ((uint8_t *)scales)[index] = (uint8_t)step->code;
 }
 
-/* Blocks first .. first + count - 1 of the matrix, which are common and all numbers; false: some are not, or a quotient
- * is none. */
+/* Whether no quotient of a block with that largest magnitude is NaN. */
+static bool quotients_are_numbers(float amax, const struct gb_quantiser_step *step)
+{
+    return isfinite(amax) && isfinite(step->operand) && !(step->divides && step->operand == 0.0f);
+}
+
+enum { LEAST_LENGTH = 16, MOST_BLOCKS = GB_BLOCKS_AT_ONCE / LEAST_LENGTH };
+
+/* Steps 3 to 5 of blocks that are common. maxima, steps: [count]. */
+static void find_steps(const struct gb_quantiser *q, const float *maxima, uint32_t count, float global, float bound,
+                       struct gb_quantiser_step *steps)
+{
+    float a[MOST_BLOCKS], r[MOST_BLOCKS], scales[MOST_BLOCKS];
+    uint32_t codes[MOST_BLOCKS];
+    const bool together = rounds_to_e4m3(q);
+    for (uint32_t b = 0; b < count; b++) {
+        a[b] = maxima[b] > q->amax_start ? maxima[b] : q->amax_start;
+        a[b] = q->bound == GB_BOUND_AMAX && bound < a[b] ? bound : a[b];
+        r[b] = ratio_of(q, a[b], global, bound);
+    }
+    if (together)
+        nearest_e4m3(q, r, count, codes, scales);
+    for (uint32_t b = 0; b < count; b++) {
+        steps[b] = (struct gb_quantiser_step){.code = 0};
+        if (together)
+            steps[b].code = codes[b], steps[b].scale = scales[b];
+        else
+            round_scale(q, r[b], &steps[b]);
+        find_operand(q, a[b], r[b], global, &steps[b]);
+    }
+}
+
+/* Blocks first .. first + count - 1 of the matrix, which are common; false: some quotient may be NaN. */
 static bool run_common(const struct gb_quantiser *q, const float *values, size_t first, uint32_t count, uint32_t length,
                        float global, float bound, void *codes, void *scales)
 {
-    enum { LEAST_LENGTH = 16, MOST_BLOCKS = GB_BLOCKS_AT_ONCE / LEAST_LENGTH };
     struct gb_quantiser_step steps[MOST_BLOCKS];
     float maxima[MOST_BLOCKS];
     const size_t element = first * length;
     gb_block_maxima(values + element, count, length, maxima);
-    for (uint32_t b = 0; b < count; b++) {
-        if (isnan(maxima[b]))
+    find_steps(q, maxima, count, global, bound, steps);
+    for (uint32_t b = 0; b < count; b++)
+        if (!quotients_are_numbers(maxima[b], &steps[b]))
             return false;
-        float a = maxima[b] > q->amax_start ? maxima[b] : q->amax_start;
-        a = q->bound == GB_BOUND_AMAX && bound < a ? bound : a;
-        steps[b] = step_of(q, a, ratio_of(q, a, global, bound), global);
-    }
-    if (!gb_block_codes(q, values + element, count, length, steps,
-                        (uint8_t *)codes + (q->element == GB_E2M1 ? element / 2 : element)))
-        return false;
+    gb_block_codes(q, values + element, count, length, steps,
+                   (uint8_t *)codes + (q->element == GB_E2M1 ? element / 2 : element));
     for (uint32_t b = 0; b < count; b++)
         put_scale(q, &steps[b], first + b, scales);
     return true;

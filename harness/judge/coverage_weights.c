@@ -46,17 +46,25 @@ static void count_bytes(const uint8_t *bytes, size_t count, uint64_t *histogram)
         histogram[b] += table[0][b] + table[1][b] + table[2][b] + table[3][b];
 }
 
+/* The first eight of `count` bytes, zeros behind them; a copy of known length is one instruction. */
+static inline uint64_t word_of(const uint8_t *bytes, size_t count)
+{
+    uint64_t word = 0;
+    if (count >= sizeof word)
+        memcpy(&word, bytes, sizeof word);
+    else
+        memcpy(&word, bytes, count);
+    return word;
+}
+
 /* Whether all codes of `rows` rows x `bytes` bytes are +0 or -0; pitch: bytes of a whole row; magnitude: the bits of
  * eight bytes that are not signs. */
 static bool zero_block(const uint8_t *codes, uint32_t rows, size_t bytes, size_t pitch, uint64_t magnitude)
 {
     uint64_t any = 0;
     for (uint32_t r = 0; r < rows && !any; r++)
-        for (size_t i = 0; i < bytes && !any; i += sizeof any) {
-            uint64_t some = 0;
-            memcpy(&some, codes + r * pitch + i, bytes - i < sizeof some ? bytes - i : sizeof some);
-            any = some & magnitude;
-        }
+        for (size_t i = 0; i < bytes && !any; i += sizeof any)
+            any = word_of(codes + r * pitch + i, bytes - i) & magnitude;
     return !any;
 }
 

@@ -10,20 +10,14 @@
 /* The largest codes of E2M1 and E4M3, and the largest E4M3 scale. */
 static const double largest_e2m1 = 6.0, largest_e4m3 = 448.0;
 
-enum { LANES = 16 };
-
 /* At least 1. NaN counts nothing: where it is a factor, truth is NaN. */
 GB_VECTOR_CLONES static double largest(const float *values, uint32_t count)
 {
-    float most[LANES];
-    for (uint32_t lane = 0; lane < LANES; lane++)
-        most[lane] = 1.0F;
-    for (uint32_t i = 0; i < count; i += LANES)
-        for (uint32_t lane = 0; lane < (count - i < LANES ? count - i : LANES); lane++)
-            most[lane] = fabsf(values[i + lane]) > most[lane] ? fabsf(values[i + lane]) : most[lane];
-    for (uint32_t lane = 1; lane < LANES; lane++)
-        most[0] = most[lane] > most[0] ? most[lane] : most[0];
-    return (double)most[0];
+    float most = 1.0F;
+#pragma omp simd reduction(max : most)
+    for (uint32_t i = 0; i < count; i++)
+        most = fabsf(values[i]) > most ? fabsf(values[i]) : most;
+    return (double)most;
 }
 
 double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *room)

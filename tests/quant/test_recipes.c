@@ -170,14 +170,16 @@ static void all_pairs_of_mantissas(void **state)
     every_row(pairs_of_mantissas, WIDE);
 }
 
+static const float special[] = {0.0f,      -0.0f,      NAN,       -NAN,       INFINITY, -INFINITY,
+                                0x1p-149f, -0x1p-149f, 0x1p-126f, -0x1p-127f, FLT_MAX,  -FLT_MAX,
+                                1.0f,      -1.0f,      0x1p-133f, 0x1p-70f,   1e-10f,   -1e-4f};
+enum { SPECIAL = sizeof special / sizeof *special };
+
 /* Zero blocks of either sign, NaN and infinity anywhere and everywhere, the smallest and the largest numbers, and
  * floats of any bits: as bf16 and as they are. */
 static void extremes(const char *name, const struct gb_quantiser *rules)
 {
-    static const float special[] = {0.0f,      -0.0f,      NAN,       -NAN,       INFINITY, -INFINITY,
-                                    0x1p-149f, -0x1p-149f, 0x1p-126f, -0x1p-127f, FLT_MAX,  -FLT_MAX,
-                                    1.0f,      -1.0f,      0x1p-133f, 0x1p-70f,   1e-10f,   -1e-4f};
-    enum { SPECIAL = sizeof special / sizeof *special, BLOCKS = 4096 };
+    enum { BLOCKS = 4096 };
     static const float globals[] = {1.0f, FLT_MIN, 0x1.3a92a4p5f, 0x1p100f, FLT_MAX};
     uint64_t random = 43;
 
@@ -225,21 +227,38 @@ static void all_bounds(void **state)
     every_row(bounds, WIDE);
 }
 
-/* Real blocks: whole rows, groups, and blocks of 128 x 128 cut short by both edges. */
+/* Real blocks: whole rows, groups, and blocks of 128 x 128 cut short by both edges; then one number of another kind in
+ * each row, and zeros where the next rows begin. */
 static void as_they_are(const char *name, const struct gb_quantiser *rules)
 {
-    uint32_t rows = rules->block_rows == 1 ? 7 : 130, columns = rules->block_rows == 1 ? 384 : 300;
+    uint32_t rows = rules->block_rows == 1 ? 2 * SPECIAL : 130, columns = rules->block_rows == 1 ? 384 : 300;
+    float global = rules->global == GB_GLOBAL_DECODE ? 0.01f : 200.0f;
     uint64_t random = 45;
 
     for (size_t i = 0; i < (size_t)rows * columns; i++)
         values[i] = (float)(random_gaussian(&random) * exp2(random_gaussian(&random)));
-    check(name, rules, rows, columns, rules->global == GB_GLOBAL_DECODE ? 0.01f : 200.0f, INFINITY);
+    check(name, rules, rows, columns, global, INFINITY);
+    for (uint32_t row = 0; row < rows; row++)
+        if (row < SPECIAL)
+            values[row * columns + random_below(&random, columns)] = special[row];
+        else
+            memset(values + (size_t)row * columns, 0, columns / 2 * sizeof *values);
+    check(name, rules, rows, columns, global, INFINITY);
 }
 
 static void blocks_as_they_are(void **state)
 {
     (void)state;
     every_row(as_they_are, 0);
+}
+
+/* A multiplier without a largest value is infinite for a block of zeros, whose quotients are NaN then. */
+static void infinite_multipliers(void **state)
+{
+    (void)state;
+    struct gb_quantiser rules = gb_recipe_find("nvfp4.te/1")->quantiser;
+    rules.multiplier_max = 0.0f;
+    as_they_are("nvfp4.te/1 with any multiplier", &rules);
 }
 
 #define one_of(first, last) (first + random_below(random, (last) - (first) + 1))
@@ -383,8 +402,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_bf16_maxima),    cmocka_unit_test(all_pairs_of_mantissas),
         cmocka_unit_test(all_extremes),       cmocka_unit_test(all_bounds),
-        cmocka_unit_test(blocks_as_they_are), cmocka_unit_test(any_rules),
-        cmocka_unit_test(all_globals),        cmocka_unit_test(refusals),
+        cmocka_unit_test(blocks_as_they_are), cmocka_unit_test(infinite_multipliers),
+        cmocka_unit_test(any_rules),          cmocka_unit_test(all_globals),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
