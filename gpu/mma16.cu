@@ -123,9 +123,8 @@ size_t dots_bytes(const struct gb_shape &s)
 }
 
 /* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. Alone: all loads of
- * 2,048 columns of NVFP4 are under way at once; packed: as many,
- * of more blocks with fewer registers each; crowded: where these would not all be resident, more blocks with fewer
- * loads each. */
+ * 2,048 columns of NVFP4 are under way at once; packed: as many, of more blocks with fewer registers each; crowded:
+ * where these would not all be resident, more blocks with fewer loads each. */
 using alone = gb_mma16_shape<1, 4, 5>;
 using packed = gb_mma16_shape<1, 4, 6>;
 using crowded = gb_mma16_shape<1, 2, 8>;

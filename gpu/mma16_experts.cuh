@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
         at[stride] = sum[1];
         at[stride + 8] = sum[3];
     };
-    if (GateUp && Tiles == 1 && columns == gb_mma16_chains * Shape::Ahead * Format::step) {
+    if (GateUp && Tiles == 1 && columns == gb_mma16_chains * Shape::Ahead * Format::step) { /* has waited for its ids */
         float sum[4] = {};
         gb_mma16_short_chain<Layout, Shape::Ahead>(layout, part, x, sum);
         put(0, 0, threadIdx.x / 32, sum);
