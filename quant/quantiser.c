@@ -438,10 +438,12 @@ static void find_steps(const struct gb_quantiser *q, const float *maxima, uint32
         nearest_e4m3(q, r, count, codes, scales);
     for (uint32_t b = 0; b < count; b++) {
         steps[b] = (struct gb_quantiser_step){.code = 0};
-        if (together)
-            steps[b].code = codes[b], steps[b].scale = scales[b];
-        else
+        if (together) {
+            steps[b].code = codes[b];
+            steps[b].scale = scales[b];
+        } else {
             round_scale(q, r[b], &steps[b]);
+        }
         find_operand(q, a[b], r[b], global, &steps[b]);
     }
 }
