@@ -12,7 +12,7 @@ import sys
 import program
 from program import ALL, SANITISED, SOURCE, expect, folder
 
-LIBRARIES = {name: os.environ[name.upper()] for name in ("faults", "hostile", "mistakes", "one_rank", "quantisers", "ranks")}
+LIBRARIES = {name: os.environ[name.upper()] for name in ("calls", "faults", "hostile", "mistakes", "one_rank", "quantisers", "ranks")}
 PLACES = {os.path.realpath(library): f"{name}.so" for name, library in LIBRARIES.items()}
 for place in (folder.name, os.path.realpath(folder.name), SOURCE):
     PLACES |= {place + "/": "", place: "."}

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches are prefixes of the same tokens: the bits of a token do not depend on the batch or on the threads."""
+"""Batches are prefixes of the same tokens: the bits of a token do not depend on the batch or on the threads. And every call
+of a kernel for them: what it is given, and what lies beside it."""
 import os
+import re
 
 import h5py
 
+import program
 from kept import expect_kept
 from program import expect, path, record, run, small
 
@@ -20,5 +23,38 @@ for threads in ("1", "2", "3"):
         names.add(f.attrs["input_sha256"])
 del os.environ["OMP_NUM_THREADS"]
 expect(len(names) == 2, f"threads changed bits: {names}")
+
+# Of every call of these kernels a line (tests/faults/calls.c): the arrays of the problem, those of others that must not be
+# taken for them, poison, canaries and pages that may not be touched.
+run("make", path("layer.h5"), "--shape", "5,2,48,32", "--tokens", "6")
+run("make", path("quantised.h5"), "--shape", "5,2,64,32", "--tokens", "3", "--layers", "2", "--activations", "nvfp4")
+run("make", path("shared.h5"), "--shape", "7,2,64,32", "--tokens", "5", "--layers", "2", "--data", "shared", "--generated")
+run("make", path("rows.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "5,64")
+for operator in ("dispatch", "combine"):
+    run("make", path(f"{operator}.h5"), "--operator", operator, "--shape", "7,2,48", "--tokens", "3", "--ranks", "3")
+os.environ["GB_CALLS"] = path("calls")
+
+
+def changes(calls):
+    """Of every line what is not as it was in the line before that has it."""
+    last, lines = {}, []
+    for line in calls.splitlines():
+        verb, *parts = line.split(" | ")
+        names = [re.match(r"[a-z_ ]*", part)[0] for part in parts]
+        new = [(name, names[:n].count(name), part) for n, (name, part) in enumerate(zip(names, parts))]
+        lines.append(" | ".join([verb, *(part for *key, part in new if last.get(tuple(key)) != part)]))
+        last |= {tuple(key): part for *key, part in new}
+    return "\n".join(lines) + "\n"
+
+
+for kernel, fixture, *more in (
+        ("layer", "layer", "--batch", "2,6"), ("gate_up", "layer"), ("down", "layer"), ("quantised", "quantised"),
+        ("routed", "shared"), ("route", "shared"), ("quantise", "rows", "--batch", "2,5"), ("dispatch", "dispatch"), ("combine", "combine")):
+    run("verify", path(f"{fixture}.h5"), "--subject", os.environ["CALLS"], "--kernel", f"calls/{kernel}", "--no-diagnosis", *more)
+    with open(path("calls")) as stream:
+        calls = stream.read()
+    expect(0 < calls.count("\nrelease\n") == calls.count("\nprepare of "), calls)
+    program.said.append(changes(calls))
+    os.remove(path("calls"))
 
 expect_kept()
