@@ -53,7 +53,7 @@ for kernel, fixture, *more in (
     run("verify", path(f"{fixture}.h5"), "--subject", os.environ["CALLS"], "--kernel", f"calls/{kernel}", "--no-diagnosis", *more)
     with open(path("calls")) as stream:
         calls = stream.read()
-    expect(0 < calls.count("\nrelease\n") == calls.count("\nprepare of "), calls)
+    expect(0 < calls.count("release\n") == calls.count("prepare of "), calls)
     program.said.append(changes(calls))
     os.remove(path("calls"))
 

@@ -2,6 +2,7 @@
 """Kernels with device pointers, on a device whose memory is the host's (tests/faults/device.c): what they write beside
 their arrays, what of them is replayed as a graph, their times and the paths that they compute, without a GPU. A copy of
 the program has it beside itself in the place of the CUDA library."""
+import hashlib
 import json
 import os
 import shutil
@@ -9,7 +10,8 @@ import shutil
 import h5py
 
 import program
-from program import expect, path, record, run, small
+from kept import same
+from program import SANITISED, expect, path, record, run, small
 
 WHERE = "memory of the host"
 fixture = small()
@@ -42,6 +44,24 @@ with open(path("bench.json")) as stream:
 t = case["timing"]
 expect(case["verdict"] == "PASS" and t["graph_launches"] == 1 and t["cache_bytes"] == 1 << 16 and t["beyond_cache"], str(t))
 expect(len(t["us"]["samples"]) == 2 and min(t["us"]["samples"] + t["read_us"]["samples"]) > 0, str(t))
+
+# What the harness asks of the device, line by line: buffers and what is put there, runs, graphs and the clock. Of lines that
+# are alike the first is kept, and of all a hash.
+if not SANITISED:
+    asked = ""
+    os.environ["GB_CALLS"] = path("calls")
+    run("make", path("one.h5"), "--shape", "8,3,128,96", "--tokens", "3")
+    for words in (["verify", "--batch", "2,3", "--no-diagnosis"], ["bench", "--samples", "2"], ["bench", "--samples", "2", "--hot"]):
+        run(words[0], path("one.h5"), "--kernel", "cuda/none", *words[1:])
+        with open(path("calls")) as stream:
+            calls = stream.read()
+        lines = calls.splitlines()
+        expect(lines.count("begins a graph") == lines.count("discards a graph") > 0, calls)
+        asked += "\n".join([f"$ {' '.join(words)}", *dict.fromkeys(lines), f"{len(lines)} lines, " +
+                            hashlib.sha256(calls.encode()).hexdigest()[:8], ""])
+        os.remove(path("calls"))
+    del os.environ["GB_CALLS"]
+    same("cli_device", asked)
 
 # A kernel's path of a study has the reference's bits; the intermediate that it does not hand out is the reference's.
 studies = []

@@ -2,7 +2,8 @@
 /*
  * A device whose memory is the host's, in the place of the CUDA library: no GPU is needed to see what the harness does
  * with one. What is launched waits on the stream until it is synchronised; a graph is the launches that were captured.
- * Right kernels, and ones with a mistake that only a device shows.
+ * Right kernels, and ones with a mistake that only a device shows. What the harness asks for is left in the file
+ * GB_CALLS.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <time.h>
 
 #include "quant/quant.h"
+#include "tests/faults/call_log.h"
 #include "tests/support/fma32.h"
 
 enum { MOST_LAUNCHES = 16, MOST_ALLOCATIONS = 4096, CACHE_BYTES = 1 << 16 };
@@ -39,8 +41,24 @@ static struct {
 static size_t allocations;
 static uint8_t poison;
 
+/* "3 + 256": a byte of the allocation 3. */
+static const char *place_of(const void *pointer)
+{
+    static char text[2][48];
+    static int turn;
+    const uint8_t *byte = pointer;
+    turn = !turn;
+    snprintf(text[turn], sizeof *text, "nowhere");
+    for (size_t i = 0; i < allocations; i++)
+        if (allocated[i].from && allocated[i].from <= byte && byte < allocated[i].from + allocated[i].bytes)
+            snprintf(text[turn], sizeof *text, "%zu + %zu", i, (size_t)(byte - allocated[i].from));
+    return text[turn];
+}
+
 static enum gb_status launch(struct timer *stream, struct launch one, struct gb_error *error)
 {
+    call_log("%s %s, %zu bytes\n", stream && stream->capturing ? "captures" : "launches",
+             place_of(one.run ? one.arguments.output : one.from), one.bytes);
     struct graph *to = stream && stream->capturing ? stream->capturing : &waiting;
     if (to->launches == MOST_LAUNCHES)
         return gb_fail(error, GB_EDEVICE, "too many launches");
@@ -61,6 +79,7 @@ static enum gb_status allocate(size_t bytes, void **pointer, struct gb_error *er
     if (allocations == MOST_ALLOCATIONS || posix_memalign(pointer, 256, bytes))
         return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
     memset(*pointer, poison, bytes);
+    call_log("allocates %zu: %zu\n", allocations, bytes);
     allocated[allocations].from = *pointer;
     allocated[allocations++].bytes = bytes;
     return GB_OK;
@@ -68,6 +87,7 @@ static enum gb_status allocate(size_t bytes, void **pointer, struct gb_error *er
 
 static void release(void *pointer)
 {
+    call_log("releases %s\n", place_of(pointer));
     for (size_t i = 0; i < allocations; i++)
         if (pointer && allocated[i].from == pointer)
             allocated[i].from = NULL, allocated[i].bytes = 0;
@@ -87,6 +107,7 @@ static enum gb_status check(const void *device, size_t bytes, struct gb_error *e
 static enum gb_status upload(void *device, const void *host, size_t bytes, struct gb_error *error)
 {
     enum gb_status status = check(device, bytes, error);
+    call_log("uploads %s, %zu of %06x\n", place_of(device), bytes, call_hash(host, bytes) >> 8);
     if (status == GB_OK)
         memcpy(device, host, bytes);
     return status;
@@ -95,6 +116,7 @@ static enum gb_status upload(void *device, const void *host, size_t bytes, struc
 static enum gb_status download(void *host, const void *device, size_t bytes, struct gb_error *error)
 {
     enum gb_status status = check(device, bytes, error);
+    call_log("downloads %s, %zu\n", place_of(device), bytes);
     if (status == GB_OK)
         memcpy(host, device, bytes);
     return status;
@@ -112,6 +134,7 @@ static enum gb_status read_all(const struct launch *one, struct gb_error *error)
 static enum gb_status synchronise(struct gb_error *error)
 {
     enum gb_status status = GB_OK;
+    call_log("synchronises %zu\n", waiting.launches);
     for (size_t i = 0; status == GB_OK && i < waiting.launches; i++) {
         const struct launch *one = &waiting.launch[i];
         status = one->run ? one->run(&one->arguments, error) : read_all(one, error);
@@ -139,6 +162,7 @@ static enum gb_status open_timer(void **timer, void **stream, struct gb_error *e
 static void close_timer(void *timer)
 {
     struct timer *t = timer;
+    call_log("has no clock any more\n");
     if (t->capturing)
         abort();
     free(t);
@@ -147,6 +171,7 @@ static void close_timer(void *timer)
 static enum gb_status capture(void *timer, struct gb_error *error)
 {
     struct timer *t = timer;
+    call_log("begins a graph\n");
     t->capturing = calloc(1, sizeof *t->capturing);
     return t->capturing ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for a graph");
 }
@@ -158,6 +183,7 @@ static enum gb_status captured(void *timer, void **graph, size_t *launches, stru
     struct graph *made = t->capturing;
     t->capturing = NULL;
     *launches = made->launches;
+    call_log("has a graph of %zu\n", made->launches);
     if (!made->launches) {
         free(made);
         return gb_fail(error, GB_EDEVICE, "nothing was captured");
@@ -170,14 +196,22 @@ static enum gb_status replay(void *timer, void *graph, struct gb_error *error)
 {
     const struct graph *g = graph;
     enum gb_status status = GB_OK;
+    call_log("replays\n");
     for (size_t i = 0; status == GB_OK && i < g->launches; i++)
         status = launch(timer, g->launch[i], error);
     return status;
 }
 
+static void discard(void *graph)
+{
+    call_log("discards a graph\n");
+    free(graph);
+}
+
 static enum gb_status start(void *timer, struct gb_error *error)
 {
     struct timer *t = timer;
+    call_log("starts the clock\n");
     enum gb_status status = synchronise(error);
     clock_gettime(CLOCK_MONOTONIC, &t->began);
     return status;
@@ -187,6 +221,7 @@ static enum gb_status stop(void *timer, double *seconds, struct gb_error *error)
 {
     const struct timer *t = timer;
     struct timespec now;
+    call_log("stops the clock\n");
     enum gb_status status = synchronise(error);
     clock_gettime(CLOCK_MONOTONIC, &now);
     *seconds = (double)(now.tv_sec - t->began.tv_sec) + 1e-9 * (double)(now.tv_nsec - t->began.tv_nsec);
@@ -355,7 +390,7 @@ const struct gb_timer *gb_timer(void)
         .capture = capture,
         .captured = captured,
         .replay = replay,
-        .discard = free,
+        .discard = discard,
         .start = start,
         .stop = stop,
         .read = read_once,
@@ -366,6 +401,7 @@ const struct gb_timer *gb_timer(void)
 enum gb_status gb_device_poison(uint8_t byte, struct gb_error *error)
 {
     (void)error;
+    call_log("has fresh memory of %02x\n", byte);
     poison = byte;
     return GB_OK;
 }
