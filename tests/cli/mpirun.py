@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program by several processes of MPI. Importing it ends a test with 77, skipped, where there is no mpirun or a build
-without MPI."""
+"""The program by several processes of MPI or, where there is no mpirun or a build without MPI, by processes that
+tests/faults/forked.c begins: what needs mpirun itself asks for MPI."""
 import os
 import shutil
 import subprocess
-import sys
 
-from program import PROGRAM
+from program import PROGRAM, folder
 
-SKIPPED = 77
+MPI = bool(shutil.which("mpirun")) and os.path.exists(os.path.join(os.path.dirname(PROGRAM), "gaugeblock-mpi"))
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
                "OMPI_MCA_hwloc_base_binding_policy": "none", "ASAN_OPTIONS": "detect_leaks=0"}  # Open MPI's own
+FORKED = os.path.join(folder.name, "forked", "gaugeblock")
+if not MPI:
+    print("no mpirun, or a build without MPI (Debian: openmpi-bin, libopenmpi-dev): processes without it, and a part of the test")
+    os.mkdir(os.path.dirname(FORKED))
+    shutil.copy(PROGRAM, FORKED)
+    os.symlink(os.environ["FORKED"], FORKED + "-mpi")
 
-if not shutil.which("mpirun") or not os.path.exists(os.path.join(os.path.dirname(PROGRAM), "gaugeblock-mpi")):
-    print("skipped: no mpirun, or a build without MPI (Debian: openmpi-bin, libopenmpi-dev)")
-    sys.exit(SKIPPED)
+
+def command(processes, *arguments):
+    """`gaugeblock arguments` by so many processes: words and their environment."""
+    if MPI:
+        return ["mpirun", "-n", str(processes), PROGRAM, *map(str, arguments)], ENVIRONMENT
+    return [FORKED, *map(str, arguments)], {**ENVIRONMENT, "OMPI_COMM_WORLD_SIZE": str(processes)}
 
 
 def mpirun(processes, *arguments, timeout=120, **environment):
-    """`gaugeblock arguments` by so many processes, finished."""
-    return subprocess.run(["mpirun", "-n", str(processes), PROGRAM, *map(str, arguments)], capture_output=True,
-                          text=True, timeout=timeout, env={**ENVIRONMENT, **environment})
+    """The same, finished."""
+    words, own = command(processes, *arguments)
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, env={**own, **environment})
 
 
 def said_by(done):
