@@ -244,11 +244,6 @@ static const struct {
     {"scales are those of the next row", scales_of_next, "scales and codes with slots of their own"},
 };
 
-static bool fits_dispatch(const struct gb_fixture *f)
-{
-    return gb_fixture_exchanges(f) && f->exchanged.x;
-}
-
 static bool dispatch_fault(size_t index, struct operator_fault *fault)
 {
     if (index >= sizeof dispatch_rows / sizeof *dispatch_rows)
@@ -275,7 +270,6 @@ static enum gb_status run_dispatch(int64_t index, const struct gb_contract *cont
 const struct operator_faults operator_faults_dispatch = {
     .operation = GB_DISPATCH,
     .list = "injected_bugs",
-    .fits = fits_dispatch,
     .at = dispatch_fault,
     .run = run_dispatch,
 };
@@ -498,11 +492,6 @@ enum gb_status combine_fault_run(const struct combine_fault *fault, const struct
     return status;
 }
 
-static bool fits_combine(const struct gb_fixture *f)
-{
-    return gb_fixture_exchanges(f) && f->exchanged.rows;
-}
-
 static bool combine_fault_at(size_t index, struct operator_fault *fault)
 {
     if (index >= sizeof combine_rows / sizeof *combine_rows)
@@ -534,7 +523,6 @@ static enum gb_status run_combine(int64_t index, const struct gb_contract *contr
 const struct operator_faults operator_faults_combine = {
     .operation = GB_COMBINE,
     .list = "injected_bugs",
-    .fits = fits_combine,
     .at = combine_fault_at,
     .run = run_combine,
 };

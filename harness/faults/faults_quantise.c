@@ -568,8 +568,8 @@ static bool gated(const struct gb_fixture *f)
 
 #define QUANTISER(OPERATION)                                                                                           \
     {                                                                                                                  \
-        OPERATION, "injected_bugs", gb_fixture_quantises, fault_of_quantiser, run_quantiser, GB_OPEN_SILU,             \
-            "caught_with_open_silu", gated                                                                             \
+        OPERATION, "injected_bugs", NULL, fault_of_quantiser, run_quantiser, GB_OPEN_SILU, "caught_with_open_silu",    \
+            gated                                                                                                      \
     }
 const struct operator_faults operator_faults_quantise = QUANTISER(GB_QUANTISE);
 const struct operator_faults operator_faults_silu_mul_quantise = QUANTISER(GB_SILU_MUL_QUANTISE);

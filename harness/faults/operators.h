@@ -18,7 +18,7 @@ struct operator_fault {
 struct operator_faults {
     enum gb_operator operation;
     const char *list; /* of a record of power: "router_bugs" */
-    /* Whether the fixture is, or has in it, a problem of the operator. */
+    /* Whether a fixture with layers has in it a problem of the operator; NULL: none has. */
     bool (*fits)(const struct gb_fixture *fixture);
     /* Bug `index`; false: there are no more. */
     bool (*at)(size_t index, struct operator_fault *fault);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library of faults: a layer taken apart is the reference's, and every fault changes what it says. */
+/* The library of faults: a layer taken apart is the reference's, and every fault changes what it says. What each makes
+ * of every problem is kept as a hash of it. */
 #include "harness/faults/faults.h"
 #include "harness/faults/faults_route.h"
+#include "harness/faults/operators.h"
 #include "quant/quant.h"
 #include "tests/support/check.h"
 #include "tests/support/fma32.h"
+#include "tests/support/kept_explanation.h"
 #include "tests/support/problem.h"
 #include "tests/support/route_problem.h"
 
@@ -115,6 +118,42 @@ static void test_codes_make_the_output(void **state)
     }
 }
 
+/* What every problem has become under a fault, a word each: it is kept in tests/harness/kept, for nobody says what a
+ * mistake is to make of it. */
+struct becomes {
+    char *words;
+    size_t bytes;
+    FILE *stream;
+};
+
+static void becomes_nothing(struct becomes *b)
+{
+    b->stream = b->stream ? b->stream : open_memstream(&b->words, &b->bytes);
+    assert_non_null(b->stream);
+    fprintf(b->stream, " -");
+}
+
+/* FNV-1a, of which 16 bits are kept. */
+static void becomes_bytes(struct becomes *b, const void *values, size_t bytes)
+{
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const uint8_t *)values)[i]) * 16777619u;
+    b->stream = b->stream ? b->stream : open_memstream(&b->words, &b->bytes);
+    assert_non_null(b->stream);
+    fprintf(b->stream, " %04x", hash >> 16);
+}
+
+static void keep(const char *name, struct becomes *b)
+{
+    assert_int_equal(fclose(b->stream), 0);
+    kept_text(name);
+    kept_text(":");
+    kept_text(b->words);
+    kept_text("\n");
+    free(b->words);
+}
+
 static bool changes(const struct fault *fault, const struct trace *trace, float *output)
 {
     struct gb_error error = {""};
@@ -125,8 +164,8 @@ static bool changes(const struct fault *fault, const struct trace *trace, float 
     return memcmp(output, trace->output, count * sizeof *output) != 0;
 }
 
-/* changed: [faults], set for those that change the problem's output. */
-static void note_changes(const struct problem *problem, bool *changed)
+/* changed: [faults], set for those that change the problem's output; all: [faults]. */
+static void note_changes(const struct problem *problem, bool *changed, struct becomes *all)
 {
     struct trace trace;
     const size_t count = fault_count();
@@ -135,9 +174,16 @@ static void note_changes(const struct problem *problem, bool *changed)
         GB_OK);
     float *output = malloc(outputs(&problem->arguments.shape) * sizeof *output); /* [tokens, hidden] */
     assert_non_null(output);
-    for (size_t i = 0; i < count; i++)
-        if (fault_applies(fault_at(i), &trace.arguments))
-            changed[i] |= changes(fault_at(i), &trace, output);
+    for (size_t i = 0; i < count; i++) {
+        if (!fault_applies(fault_at(i), &trace.arguments)) {
+            becomes_nothing(&all[i]);
+            continue;
+        }
+        changed[i] |= changes(fault_at(i), &trace, output);
+        for (size_t o = 0; strstr(fault_at(i)->name, "GELU") && o < outputs(&problem->arguments.shape); o++)
+            output[o] = 0.0f; /* by erff, whose last bit is the libm's */
+        becomes_bytes(&all[i], output, outputs(&problem->arguments.shape) * sizeof *output);
+    }
     free(output);
     trace_free(&trace);
 }
@@ -148,7 +194,9 @@ static void test_every_fault_changes_the_output(void **state)
     (void)state;
     const size_t count = fault_count();
     bool *changed = calloc(count, sizeof *changed);
+    struct becomes *all = calloc(count, sizeof *all);
     assert_non_null(changed);
+    assert_non_null(all);
     for (int f = 0; f < FORMATS; f++)
         for (int s = 0; s < SHAPES; s++)
             for (int d = 0; d < 2; d++) {
@@ -158,19 +206,22 @@ static void test_every_fault_changes_the_output(void **state)
                 problem_new(&problem, shapes[s], formats[f], d ? DATA_CODES : DATA_GAUSSIAN, 3 + (uint64_t)s);
                 if (s == 0 && d)
                     problem_extend(&problem, GB_SWIGLU_OAI, 7);
-                note_changes(&problem, changed);
+                note_changes(&problem, changed, all);
                 problem_free(&problem);
             }
     for (int n = 0; n < QUANTISED; n++) {
         struct problem problem;
         problem_quantised(&problem, n, shape_quantised);
-        note_changes(&problem, changed);
+        note_changes(&problem, changed, all);
         problem_free(&problem);
     }
     for (size_t i = 0; i < count; i++)
         if (!changed[i])
             fail_msg("'%s' changes nothing anywhere", fault_at(i)->name);
+    for (size_t i = 0; i < count; i++)
+        keep(fault_at(i)->name, &all[i]);
     free(changed);
+    free(all);
 }
 
 static void test_table(void **state)
@@ -214,6 +265,7 @@ static void test_every_fault_of_a_router_changes_it(void **state)
     assert_true(count >= 20);
     for (size_t i = 0; i < count; i++) {
         uint32_t applied = 0;
+        struct becomes becomes = {0};
         assert_true(all[i].modelled_on && *all[i].modelled_on && !all[i].change != !all[i].spoil);
         for (size_t other = 0; other < i; other++)
             assert_string_not_equal(all[other].name, all[i].name);
@@ -236,12 +288,167 @@ static void test_every_fault_of_a_router_changes_it(void **state)
                     !memcmp(p.expected, p.weights, sizeof *p.weights * pairs))
                     fail_msg("'%s' changes nothing of %s", all[i].name, recipe[r].name);
                 applied += applies;
+                if (applies) {
+                    becomes_bytes(&becomes, p.ids, sizeof *p.ids * pairs);
+                    becomes_bytes(&becomes, p.weights, sizeof *p.weights * pairs);
+                } else {
+                    becomes_nothing(&becomes);
+                }
             }
             route_problem_free(&p);
         }
+        keep(all[i].name, &becomes);
         if (!applied)
             fail_msg("'%s' is none of any recipe", all[i].name);
     }
+}
+
+/* Quantisers of every type of code, scale and quotient. */
+static const struct {
+    const char *recipe, *data;
+    bool gated, fp16;
+    enum gb_scale_layout layout;
+    enum gb_silu_form silu;
+    float bound;
+} quantisers[] = {
+    {"nvfp4.trtllm/1", "gaussian/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"nvfp4.modelopt/1", "gaussian/1", true, true, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"nvfp4.torchao/1", "edge/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"nvfp4.llamacpp/1", "ties/1", false, true, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"nvfp4.compressed-tensors-bf16/1", "ties/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"nvfp4.compressed-tensors-triton/1", "ties/1", false, true, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"nvfp4.flashinfer-4over6-mae-448/1", "gaussian/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"mxfp8.rceil/1", "gaussian/1", false, true, GB_SCALES_TRANSPOSED, GB_SILU_EXACT, INFINITY},
+    {"mxfp8e5m2.te/1", "ties/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"mxfp6e3m2.even/1", "ties/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"mxfp6e2m3.ceil/1", "edge/1", false, false, GB_SCALES_TRANSPOSED, GB_SILU_EXACT, INFINITY},
+    {"mxfp4.floor/1", "gaussian/1", true, false, GB_SCALES_LINEAR, GB_SILU_DIVIDE, INFINITY},
+    {"mxfp4.even/1", "ties/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"fp8g128.vllm/1", "gaussian/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+    {"fp8g128.deepep/1", "nonfinite/1", false, false, GB_SCALES_TRANSPOSED, GB_SILU_EXACT, INFINITY},
+    {"fp8g64.vllm-fused/1", "gaussian/1", true, false, GB_SCALES_LINEAR, GB_SILU_RECIPROCAL, 0.75f},
+    {"fp8fnuzg128.vllm-fused/1", "edge/1", true, true, GB_SCALES_LINEAR, GB_SILU_DIVIDE, 0.75f},
+    {"int8g64.vllm-fused/1", "ties/1", true, false, GB_SCALES_LINEAR, GB_SILU_DIVIDE, INFINITY},
+    {"int8g128.vllm/1", "ties/1", false, false, GB_SCALES_LINEAR, GB_SILU_EXACT, INFINITY},
+};
+enum { QUANTISERS = sizeof quantisers / sizeof *quantisers };
+
+static struct gb_fixture *quantiser_fixture(int n)
+{
+    bool gated = quantisers[n].gated;
+    struct gb_error error = {""};
+    struct gb_fixture *f;
+    struct gb_quantisation q = {.size = sizeof q,
+                                .input = quantisers[n].fp16 ? GB_FP16 : GB_BF16,
+                                .rows = 5,
+                                .columns = 256,
+                                .input_columns = gated ? 512 : 256,
+                                .silu = quantisers[n].silu,
+                                .activated = GB_FP32,
+                                .product = GB_FP32,
+                                .quantiser = gb_recipe_find(quantisers[n].recipe)->quantiser,
+                                .layout = quantisers[n].layout,
+                                .bound = quantisers[n].bound,
+                                .global_scale = 1.0f};
+    if (gb_fixture_new_quantise(gated ? GB_SILU_MUL_QUANTISE : GB_QUANTISE, &q, quantisers[n].recipe, &f, &error) !=
+        GB_OK)
+        fail_msg("%s: %s", quantisers[n].recipe, error.message);
+    snprintf(f->generator, sizeof f->generator, "%s", quantisers[n].data);
+    f->nonfinite = !strcmp(quantisers[n].data, "nonfinite/1");
+    f->seed = 3;
+    if (gb_generate_values(f, &error) != GB_OK)
+        fail_msg("%s: %s", quantisers[n].recipe, error.message);
+    return f;
+}
+
+static struct gb_fixture *exchange_fixture(enum gb_operator operation, const char *recipe,
+                                           enum gb_accumulation accumulation)
+{
+    const struct gb_exchange_kinds kinds = {
+        .generator = "gaussian/1", .routing = "holes", .placement = "random", .seed = 5, .empty = 1};
+    struct gb_error error = {""};
+    struct gb_fixture *f;
+    struct gb_exchange x = {.size = sizeof x,
+                            .ranks = 10,
+                            .tokens = 4,
+                            .hidden = 256,
+                            .experts = 11,
+                            .top_k = 3,
+                            .global_scale = 1.0f,
+                            .input = GB_BF16,
+                            .accumulation = accumulation,
+                            .ranks_per_node = accumulation ? 2 : 0};
+    if (recipe)
+        x.quantiser = gb_recipe_find(recipe)->quantiser;
+    if (gb_generate_exchange(operation, &x, recipe ? recipe : "bf16", &kinds, &f, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return f;
+}
+
+static void becomes_outputs(struct becomes *b, const struct gb_outputs *o)
+{
+    struct gb_code_arrays codes = {0};
+    if (o->quantisation.rows)
+        codes = gb_code_arrays(&o->quantisation);
+    if (codes.codes) {
+        becomes_bytes(b, o->codes, codes.codes);
+        becomes_bytes(b, o->scales, codes.scales);
+        return;
+    }
+    for (enum gb_exchange_part p = 0; p < GB_EXCHANGE_PARTS; p++)
+        if (gb_outputs_exchanged(o, p))
+            becomes_bytes(b, gb_outputs_exchanged(o, p), gb_exchange_array(&o->exchange, GB_FP32, p).bytes);
+}
+
+/* A bug changes what the reference makes of some problem of its operator. */
+static void test_faults_of_operators_without_layers(void **state)
+{
+    (void)state;
+    enum { EXCHANGES = 6, COUNT = QUANTISERS + EXCHANGES };
+    struct gb_fixture *fixtures[COUNT] = {exchange_fixture(GB_DISPATCH, NULL, 0),
+                                          exchange_fixture(GB_DISPATCH, "fp8g128.vllm/1", 0),
+                                          exchange_fixture(GB_DISPATCH, "nvfp4.trtllm/1", 0),
+                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER),
+                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_SENDER),
+                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_SENDER_NODE)};
+    for (int n = 0; n < QUANTISERS; n++)
+        fixtures[EXCHANGES + n] = quantiser_fixture(n);
+    const struct operator_faults *row;
+    for (size_t o = 0; (row = operator_faults_at(o)); o++) {
+        struct operator_fault fault;
+        for (size_t i = 0; row->operation >= GB_QUANTISE && row->at(i, &fault); i++) {
+            struct becomes becomes = {0};
+            bool applied = false;
+            for (int n = 0; n < COUNT; n++) {
+                struct gb_outputs *outputs;
+                struct gb_error error = {""};
+                if (fixtures[n]->operation != row->operation)
+                    continue;
+                if (row->run((int64_t)i, NULL, fixtures[n], &outputs, &error) != GB_OK)
+                    fail_msg("%s: %s", fault.name, error.message);
+                if (outputs)
+                    becomes_outputs(&becomes, outputs);
+                else
+                    becomes_nothing(&becomes);
+                applied |= outputs != NULL;
+                gb_outputs_free(outputs);
+            }
+            if (!applied && row->operation != GB_QUANTISE) /* those of the gate are not its */
+                fail_msg("'%s' is none of any problem", fault.name);
+            keep(fault.name, &becomes);
+        }
+    }
+    for (int n = 0; n < COUNT; n++)
+        gb_fixture_free(fixtures[n]);
+}
+
+/* Sanitized there are fewer problems. */
+static void test_all_are_kept(void **state)
+{
+    (void)state;
+    if (SANITISED)
+        skip();
+    expect_kept_explanations("test_faults");
 }
 
 int main(void)
@@ -253,6 +460,8 @@ int main(void)
         cmocka_unit_test(test_every_fault_changes_the_output),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
+        cmocka_unit_test(test_faults_of_operators_without_layers),
+        cmocka_unit_test(test_all_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
