@@ -1,0 +1,617 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of harness/run by themselves: guarded memory, files to write, words, verdicts, what a library changed. */
+#include "tests/support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/judge/policy.h"
+#include "harness/run/child.h"
+#include "harness/run/declared_precision.h"
+#include "harness/run/environment.h"
+#include "harness/run/guarded.h"
+#include "harness/run/host_timer.h"
+#include "harness/run/json_text.h"
+#include "harness/run/output_guard.h"
+#include "harness/run/subject.h"
+#include "harness/run/task_pieces.h"
+#include "harness/run/text.h"
+#include "harness/run/verdict.h"
+#include "harness/run/worker.h"
+
+static char folder[] = "/tmp/gaugeblock-test-run-XXXXXX";
+
+static const char *in_folder(const char *name)
+{
+    static char path[8][256];
+    static unsigned turn;
+    char *text = path[turn++ % 8];
+    snprintf(text, sizeof *path, "%s/%s", folder, name);
+    return text;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void expect_text(const char *path, const char *right)
+{
+    char text[64] = "";
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    (void)!fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    assert_string_equal(text, right);
+}
+
+static const struct gb_device *host(void)
+{
+    static const struct gb_kernel kernel = {.name = "host"};
+    const struct gb_device *memory;
+    struct gb_error error;
+    assert_int_equal(subject_memory(&kernel, &memory, &error), GB_OK);
+    return memory;
+}
+
+static bool is_readable(const char *byte)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    bool readable = write(ends[1], byte, 1) == 1;
+    close(ends[0]);
+    close(ends[1]);
+    return readable;
+}
+
+/* Memory that is large enough to be shared until it is written to: every byte is fresh, and one's own. */
+static void test_large_memory_is_fresh(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {(1 << 26) - (1 << 14), (1 << 26) + 4097 * 3};
+    struct gb_error error;
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+        struct guarded b;
+        bool intact;
+        assert_int_equal(guarded_new(host(), sizes[n], GUARDED_END, 0, &b, &error), GB_OK);
+        assert_true(b.bytes == sizes[n] && b.left == 16384 && b.right == (256 - sizes[n] % 256) % 256 && !b.kept);
+        assert_true((uintptr_t)b.payload % 256 == 0);
+        const char *payload = b.payload, *end = payload + b.bytes + b.right;
+        assert_true(end == b.region + b.mapped && !is_readable(end) && !is_readable(b.region - 1));
+        assert_true(is_readable(end - 1) && is_readable(b.region));
+        for (const char *at = b.region; at < b.base; at++)
+            assert_int_equal(*at, GUARDED_FRESH);
+        char *fresh = malloc(b.bytes);
+        assert_non_null(fresh);
+        memset(fresh, GUARDED_FRESH, b.bytes);
+        assert_memory_equal(payload, fresh, b.bytes);
+        ((char *)b.payload)[5 << 20] = 1; /* in the second piece: others have memory of their own */
+        fresh[5 << 20] = 1;
+        assert_memory_equal(payload, fresh, b.bytes);
+        assert_int_equal(guarded_intact(&b, &intact, &error), GB_OK);
+        assert_true(intact);
+        b.base[b.left - 1] ^= 1;
+        assert_int_equal(guarded_intact(&b, &intact, &error), GB_OK);
+        assert_false(intact);
+        free(fresh);
+        const char *region = b.region;
+        guarded_free(&b);
+        assert_true(!is_readable(region) && !b.bytes && !b.payload);
+    }
+}
+
+/* Canaries are NaN wherever they are read as numbers, and no two places of a period of 128 are alike. */
+static void test_canaries_are_nan(void **state)
+{
+    (void)state;
+    struct gb_error error;
+    struct guarded b;
+    assert_int_equal(guarded_new(host(), 300, GUARDED_START, 0, &b, &error), GB_OK);
+    const uint8_t *canary = (const uint8_t *)b.payload + b.bytes;
+    assert_true(b.left == 0 && b.right == 16384 && b.base == b.payload);
+    for (size_t i = 0; i + 1 < b.right; i++) {
+        uint8_t low = canary[i], high = canary[i + 1];
+        if (i % 2 == 0)
+            assert_true((high & 0x7F) == 0x7F && low & 0x80 && low & 0x7F);
+        if (i + 256 < b.right)
+            assert_int_equal(canary[i], canary[i + 256]);
+    }
+    for (size_t shift = 1; shift < 128; shift++)
+        assert_true(memcmp(canary, canary + shift, 256) != 0);
+    guarded_free(&b);
+}
+
+/* Those of the same slot and size lie where the last one did, which nobody can read in between. */
+static void test_addresses_are_kept(void **state)
+{
+    (void)state;
+    static const char words[] = "some words";
+    struct gb_error error;
+    struct guarded a, b, c, other;
+    char back[sizeof words];
+    bool equal;
+    assert_int_equal(guarded_from(host(), words, sizeof words, GUARDED_CANARIES, 7, &a, &error), GB_OK);
+    assert_int_equal(guarded_new(host(), sizeof words, GUARDED_CANARIES, 8, &other, &error), GB_OK);
+    const void *first = a.payload;
+    assert_true(a.left == 16384 && a.right == 16384 && a.kept && other.payload != first);
+    assert_int_equal(guarded_equals(&a, 5, words + 5, 5, &equal, &error), GB_OK);
+    assert_true(equal);
+    assert_int_equal(guarded_equals(&a, 5, words + 4, 5, &equal, &error), GB_OK);
+    assert_false(equal);
+    assert_int_equal(guarded_read(&a, back, &error), GB_OK);
+    assert_string_equal(back, words);
+    guarded_free(&a);
+    assert_false(is_readable(first));
+    assert_int_equal(guarded_new(host(), sizeof words, GUARDED_CANARIES, 7, &b, &error), GB_OK);
+    assert_int_equal(guarded_new(host(), sizeof words + 8192, GUARDED_CANARIES, 7, &c, &error), GB_OK);
+    assert_true(b.payload == first && c.payload != first);
+    for (size_t i = 0; i < sizeof words; i++)
+        assert_int_equal(((const char *)b.payload)[i], GUARDED_FRESH);
+    assert_int_equal(guarded_poison(&b, 0x5A, &error), GB_OK);
+    for (size_t i = 0; i < sizeof words; i++)
+        assert_int_equal(((const char *)b.payload)[i], 0x5A);
+    guarded_free(&b);
+    guarded_free(&c);
+    guarded_free(&other);
+    assert_int_equal(guarded_new(host(), 0, GUARDED_END, 0, &b, &error), GB_OK);
+    assert_true(!b.payload && !b.region);
+    assert_int_equal(guarded_new(host(), SIZE_MAX - 5, GUARDED_END, 0, &b, &error), GB_ENOMEM);
+}
+
+/* Longer than what is compared and poisoned at once. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    enum { PIECE = 1 << 22, BYTES = 2 * PIECE + 777 };
+    struct gb_error error;
+    struct guarded b;
+    bool equal;
+    uint8_t *right = malloc(BYTES);
+    assert_non_null(right);
+    for (size_t i = 0; i < BYTES; i++)
+        right[i] = (uint8_t)(i * 2654435761u >> 13);
+    assert_int_equal(guarded_from(host(), right, BYTES, GUARDED_LARGE, 0, &b, &error), GB_OK);
+    assert_int_equal(guarded_equals(&b, 0, right, BYTES, &equal, &error), GB_OK);
+    assert_true(equal);
+    static const size_t places[] = {0, PIECE - 1, PIECE, 2 * PIECE - 1, 2 * PIECE, BYTES - 1};
+    for (size_t n = 0; n < sizeof places / sizeof *places; n++) {
+        right[places[n]] ^= 1;
+        assert_int_equal(guarded_equals(&b, 0, right, BYTES, &equal, &error), GB_OK);
+        assert_false(equal);
+        right[places[n]] ^= 1;
+    }
+    assert_int_equal(guarded_poison(&b, 0xA7, &error), GB_OK);
+    memset(right, 0xA7, BYTES);
+    assert_memory_equal(b.payload, right, BYTES);
+    guarded_free(&b);
+    free(right);
+}
+
+/* The one file that is there by such a name. */
+static const char *only(const char *pattern)
+{
+    static char path[256];
+    glob_t found;
+    assert_int_equal(glob(in_folder(pattern), 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    snprintf(path, sizeof path, "%s", found.gl_pathv[0]);
+    globfree(&found);
+    return path;
+}
+
+static void test_room_is_made(void **state)
+{
+    (void)state;
+    struct stat about;
+    write_text(in_folder("in-the-way"), "first"); /* in the place of a folder */
+    output_make_room(in_folder("in-the-way/deep/record.json"));
+    assert_true(stat(in_folder("in-the-way/deep"), &about) == 0 && S_ISDIR(about.st_mode));
+    expect_text(only("in-the-way.??????"), "first");
+    assert_int_equal(mkdir(in_folder("folder"), 0700), 0); /* in the place of the file */
+    write_text(in_folder("folder/inside"), "second");
+    output_make_room(in_folder("folder"));
+    assert_int_not_equal(lstat(in_folder("folder"), &about), 0);
+    expect_text(only("folder.*/inside"), "second");
+    assert_int_equal(symlink("nowhere", in_folder("link")), 0);
+    output_make_room(in_folder("link"));
+    assert_int_not_equal(lstat(in_folder("link"), &about), 0);
+    write_text(in_folder("file"), "third"); /* which may stay */
+    output_make_room(in_folder("file"));
+    expect_text(in_folder("file"), "third");
+}
+
+static void test_outputs_are_no_inputs(void **state)
+{
+    (void)state;
+    struct gb_error error = {""};
+    char other[256];
+    write_text(in_folder("input"), "");
+    write_text(in_folder("second"), "");
+    write_text(in_folder("model.safetensors"), "");
+    assert_int_equal(symlink("input", in_folder("alias")), 0);
+    const char *inputs[] = {NULL, in_folder("second"), in_folder("input")};
+    assert_int_equal(output_guard(in_folder("alias"), inputs, 3, &error), GB_EINVAL);
+    assert_non_null(strstr(error.message, "alias: is an input of this command ("));
+    assert_int_equal(output_guard(in_folder("alias"), inputs, 2, &error), GB_OK);
+    assert_int_equal(output_guard(in_folder("new"), inputs, 3, &error), GB_OK);
+    snprintf(other, sizeof other, "%s/./new", folder);
+    const char *outputs[] = {in_folder("input"), NULL, in_folder("new"), in_folder("other"), other};
+    assert_int_equal(output_guard_each(outputs, 4, &error), GB_OK);
+    assert_int_equal(output_guard_each(outputs, 5, &error), GB_EINVAL);
+    assert_non_null(strstr(error.message, "/./new: is to be written twice ("));
+    const char *devices[] = {"/dev/null", "/dev/null"}, *aliases[] = {in_folder("alias"), in_folder("input")};
+    assert_int_equal(output_guard_each(devices, 2, &error), GB_OK);
+    assert_int_equal(output_guard_each(aliases, 2, &error), GB_EINVAL);
+    const char *lost[] = {in_folder("no/folder"), in_folder("no/folder")};
+    assert_int_equal(output_guard_each(lost, 2, &error), GB_OK);
+    assert_int_equal(output_guard_writable(NULL, &error), GB_OK);
+    assert_int_equal(output_guard_writable(in_folder("new"), &error), GB_OK);
+    assert_int_equal(output_guard_writable(in_folder("input"), &error), GB_OK);
+    assert_int_equal(output_guard_writable("", &error), GB_EIO);
+    assert_int_equal(output_guard_writable(folder, &error), GB_EIO);
+    assert_non_null(strstr(error.message, "cannot be written: Is a directory"));
+    assert_int_equal(output_guard_writable(in_folder("no/folder"), &error), GB_EIO);
+    assert_non_null(strstr(error.message, "cannot be written: No such file or directory"));
+    assert_int_equal(output_guard_checkpoint(in_folder("model.safetensors"), folder, &error), GB_EINVAL);
+    assert_int_equal(output_guard_checkpoint(in_folder("input"), folder, &error), GB_OK);
+    assert_int_equal(output_guard_checkpoint(in_folder("new.json"), folder, &error), GB_OK);
+}
+
+static void test_outputs_have_whole_paths(void **state)
+{
+    (void)state;
+    struct gb_error error = {""};
+    const char *found;
+    char own[4096], right[4200];
+    assert_non_null(getcwd(own, sizeof own));
+    assert_int_equal(chdir(folder), 0);
+    char *real = realpath(".", NULL);
+    assert_int_equal(output_begin("relative.json", &found, &error), GB_OK);
+    snprintf(right, sizeof right, "%s/relative.json", real);
+    assert_string_equal(found, right);
+    free((char *)found);
+    assert_int_equal(output_begin("/relative-gaugeblock-test.json", &found, &error) == GB_OK ? 0 : 1,
+                     access("/", W_OK) ? 1 : 0);
+    if (!access("/", W_OK)) {
+        assert_string_equal(found, "/relative-gaugeblock-test.json");
+        free((char *)found);
+    }
+    assert_int_equal(symlink("nowhere", "dangling"), 0);
+    assert_int_equal(output_begin("dangling", &found, &error), GB_EIO);
+    assert_string_equal(error.message, "dangling: is no regular file; name another");
+    assert_int_equal(output_begin("no/folder", &found, &error), GB_EIO);
+    free(real);
+    assert_int_equal(chdir(own), 0);
+}
+
+static void test_changes_are_described(void **state)
+{
+    (void)state;
+    static const struct {
+        unsigned loading, calls;
+        const char *text;
+    } cases[] = {
+        {0, 0, ""},
+        {ENVIRONMENT_ROUNDING, 0, "loading the library changed the rounding mode; reset before each call"},
+        {0, ENVIRONMENT_SUBNORMALS | ENVIRONMENT_TRAPS,
+         "the kernel's functions changed the flushing of subnormals and the floating-point traps; reset before each call"},
+        {ENVIRONMENT_PRECISION, ENVIRONMENT_ROUNDING,
+         "loading the library changed the precision of the x87; the kernel's functions changed the rounding mode; reset "
+         "before each call"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        environment_describe(cases[i].loading, cases[i].calls, text, sizeof text);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
+static void test_words(void **state)
+{
+    (void)state;
+    char copy[6], path[200];
+    uint64_t value = 77;
+    assert_string_equal(printable("a\x7f~ \nbc", copy, sizeof copy), "a?~ ?");
+    assert_string_equal(printable("abc", copy, sizeof copy), "abc");
+    memset(path, 'x', sizeof path);
+    path[161] = '\0';
+    path[0] = 'a';
+    assert_ptr_equal(path_end(path), path + 1);
+    path[160] = '\0';
+    assert_ptr_equal(path_end(path), path);
+    assert_true(parse_number("12", 12, 12, &value) && value == 12);
+    static const char *const wrong[] = {"", "-1", " 12", "+12", "12x", "11", "13", "99999999999999999999", "x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_false(parse_number(wrong[i], 12, 12, &value));
+    assert_true(parse_number("0", 0, 9, &value) && value == 0);
+    assert_true(parse_number("9", 0, 9, &value) && value == 9);
+    assert_true(parse_number("18446744073709551615", 0, UINT64_MAX, &value) && value == UINT64_MAX);
+}
+
+static void expect_json(const char *text, const char *right)
+{
+    json_t *string = record_string(text);
+    assert_non_null(string);
+    assert_string_equal(json_string_value(string), right);
+    json_decref(string);
+}
+
+static void test_any_text_is_json(void **state)
+{
+    (void)state;
+    expect_json("two\nlines, \x01 and \x7f", "two lines, ? and ?");
+    expect_json("\xc3\xa9", "\xc3\xa9");
+    expect_json("\xc3\xa9 and \xff~", "?? and ?~");
+}
+
+static void expect_batches(const char *text, enum gb_status status, uint32_t count, uint32_t last)
+{
+    uint32_t batches[MAX_BATCHES] = {0}, found = 0;
+    struct gb_error error;
+    assert_int_equal(parse_batches("--batch", text, 40, batches, &found, &error), status);
+    if (status == GB_OK)
+        assert_true(found == count && batches[count - 1] == last);
+    else
+        assert_non_null(strstr(error.message, count ? "at most 32 batches" : "give ascending numbers from 1 to 40"));
+}
+
+static void test_batches(void **state)
+{
+    (void)state;
+    static const char most[] = "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32";
+    char more[200];
+    expect_batches("1", GB_OK, 1, 1);
+    expect_batches("1,2,40", GB_OK, 3, 40);
+    expect_batches(most, GB_OK, 32, 32);
+    snprintf(more, sizeof more, "%s,33", most);
+    expect_batches(more, GB_EINVAL, 1, 0);
+    static const char *const wrong[] = {"", "0", "41", "2,1", "2,2", "1,,2", "1,", ",1", "-1", "1;2", "1x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        expect_batches(wrong[i], GB_EINVAL, 0, 0);
+}
+
+static void test_roundings_are_declared(void **state)
+{
+    (void)state;
+    struct gb_error error;
+    struct declared_precision d = {0};
+    assert_int_equal(declare_roundings(&d, "gate_up=bf16,silu=fp32,weighted=bf16", &error), GB_OK);
+    assert_true(d.roundings.gate_up == GB_BF16 && d.roundings.silu == GB_FP32 && d.roundings.weighted == GB_BF16);
+    assert_true(!d.roundings.slot && !d.roundings.routing_weight);
+    assert_string_equal(d.roundings_text, "gate_up=bf16,silu=fp32,weighted=bf16");
+    static const struct {
+        const char *text, *word;
+    } wrong[] = {{"", "--rounding : no such stage; there are gate_up, silu, slot, routing_weight and weighted"},
+                 {"gate=bf16", "--rounding gate=bf16: no such stage"},
+                 {"gate_upp=bf16", "no such stage"},
+                 {"slot", "--rounding slot: give slot=fp32 or slot=bf16"},
+                 {"slot=fp16", "--rounding slot=fp16: give slot=fp32 or slot=bf16"},
+                 {"slot=bf16bf16bf16", "give slot=fp32 or slot=bf16"},
+                 {"slot=bf16,", "no such stage"},
+                 {"slot=bf16,silu=bf16,slot=fp32", "--rounding: slot is given twice"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct declared_precision none = {0};
+        assert_int_equal(declare_roundings(&none, wrong[i].text, &error), GB_EINVAL);
+        if (!strstr(error.message, wrong[i].word))
+            fail_msg("%s: %s", wrong[i].text, error.message);
+    }
+}
+
+static void test_verdicts(void **state)
+{
+    (void)state;
+    static const struct {
+        enum verdict verdict;
+        const char *name;
+        int code;
+    } ascending[] = {{VERDICT_PASS, "PASS", 0},
+                     {VERDICT_NOT_RUN, "NOT_RUN", 3},
+                     {VERDICT_UNSUPPORTED, "UNSUPPORTED", 3},
+                     {VERDICT_VACUOUS, "VACUOUS", 4},
+                     {VERDICT_FAIL, "FAIL", 1},
+                     {VERDICT_NONDETERMINISTIC, "NONDETERMINISTIC", 6},
+                     {VERDICT_BAD_INPUT, "BAD_INPUT", 2},
+                     {VERDICT_CRASH, "CRASH", 5}};
+    for (size_t i = 0; i < sizeof ascending / sizeof *ascending; i++) {
+        assert_string_equal(verdict_name(ascending[i].verdict), ascending[i].name);
+        assert_int_equal(verdict_exit_code(ascending[i].verdict), ascending[i].code);
+        for (size_t j = 0; j <= i; j++) {
+            assert_int_equal(verdict_graver(ascending[i].verdict, ascending[j].verdict), ascending[i].verdict);
+            assert_int_equal(verdict_graver(ascending[j].verdict, ascending[i].verdict), ascending[i].verdict);
+        }
+    }
+}
+
+static void test_children_leave_memory(void **state)
+{
+    (void)state;
+    char text[CHILD_SAID], back[8] = "";
+    struct gb_error error;
+    int file = child_memory("test", 4096), log = child_memory("said", CHILD_LOG);
+    assert_true(file >= 0 && log >= 0);
+    assert_true(ftruncate(file, 8192) && ftruncate(file, 10));
+    assert_int_equal(pwrite(file, "content", 8, 100), 8);
+    assert_int_equal(child_read(file, 100, back, 8, &error), GB_OK);
+    assert_string_equal(back, "content");
+    assert_int_equal(child_read(file, 4092, back, 8, &error), GB_EIO);
+    assert_string_equal(child_said(log, text, sizeof text), "");
+    assert_true(pwrite(log, "first\nlast \x01\n\n", 15, 0) == 15);
+    assert_string_equal(child_said(log, text, sizeof text), "; its last line: last ?");
+    assert_string_equal(child_describe(0, text, sizeof text), "");
+    assert_string_equal(child_describe(3 << 8, text, sizeof text), "ended with exit code 3");
+    assert_string_equal(child_describe(SIGSEGV, text, sizeof text), "killed by signal 11 (Segmentation fault)");
+    close(file);
+    close(log);
+    assert_int_equal(setenv("TMPDIR", "/somewhere", 1), 0);
+    assert_string_equal(child_folder(), "/somewhere");
+    assert_int_equal(setenv("TMPDIR", "", 1), 0);
+    assert_string_equal(child_folder(), "/tmp");
+    assert_int_equal(unsetenv("TMPDIR"), 0);
+    assert_string_equal(child_folder(), "/tmp");
+}
+
+static void test_parcels(void **state)
+{
+    (void)state;
+    static const char head[5] = "head", first[17] = "sixteen and more", third[3] = "me";
+    const struct piece packed[] = {{first, sizeof first}, {NULL, 0}, {third, sizeof third}};
+    struct piece pieces[] = {{NULL, sizeof first}, {first, 0}, {NULL, sizeof third}};
+    struct gb_parcel parcel;
+    assert_true(task_pack(head, sizeof head, packed, 3, &parcel));
+    assert_int_equal(parcel.size, 16 + 32 + 16);
+    assert_string_equal(parcel.bytes, "head");
+    task_unpack(&parcel, sizeof head, pieces, 3);
+    assert_string_equal(pieces[0].values, first);
+    assert_true(!pieces[1].values && (const char *)pieces[0].values == (const char *)parcel.bytes + 16);
+    assert_string_equal(pieces[2].values, third);
+    assert_true((const char *)pieces[2].values == (const char *)parcel.bytes + 48);
+    free(parcel.bytes);
+}
+
+static void test_the_host_copies(void **state)
+{
+    (void)state;
+    enum { BYTES = 100003 };
+    uint8_t *from = malloc(BYTES), *to = malloc(BYTES + 1);
+    size_t cache;
+    unsigned long kib = 65536;
+    struct gb_error error;
+    assert_true(from && to);
+    for (size_t i = 0; i < BYTES; i++)
+        from[i] = (uint8_t)(i * 2654435761u >> 11);
+    to[BYTES] = 0x77;
+    host_timer_copy(to, from, BYTES);
+    assert_memory_equal(to, from, BYTES);
+    assert_int_equal(to[BYTES], 0x77);
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    if (file) {
+        (void)!fscanf(file, "%luK", &kib);
+        fclose(file);
+    }
+    assert_int_equal(host_timer()->cache_bytes(&cache, &error), GB_OK);
+    assert_int_equal(cache, kib << 10);
+    free(from);
+    free(to);
+}
+
+/* What a gate file may say, at both ends of every range. */
+static void test_gate_files(void **state)
+{
+    (void)state;
+    static const char name63[] = "123456789012345678901234567890123456789012345678901234567890123";
+    static const struct {
+        const char *keys, *word; /* NULL: it is good */
+    } cases[] = {
+        {"\"cosine\": 1", NULL},
+        {"\"cosine\": 1.0001", "cosine: give a number above 0 to 1"},
+        {"\"cosine\": 0", "cosine: give a number above 0 to 1"},
+        {"\"cosine_min\": 1e-300", NULL},
+        {"\"cosine_min\": 1.5", "cosine_min: give a number above 0 to 1"},
+        {"\"cosine_min\": \"1\"", "cosine_min"},
+        {"\"max_abs\": 0", NULL},
+        {"\"max_abs\": 1e308", NULL},
+        {"\"max_abs\": 1.1e308", "max_abs: give a number from 0 to 1e+308"},
+        {"\"nmse\": 0", NULL},
+        {"\"nmse\": 1e308", NULL},
+        {"\"nmse\": 1.1e308", "nmse: give a number from 0 to 1e+308"},
+        {"\"nmse\": -1e-300", "nmse: give a number from 0 to 1e+308"},
+        {"\"atol\": 0, \"rtol\": 0", NULL},
+        {"\"atol\": 1e308, \"rtol\": 1e308, \"fraction\": 1", NULL},
+        {"\"atol\": 1.1e308, \"rtol\": 0", "atol: give"},
+        {"\"atol\": -1e-9, \"rtol\": 0", "atol: give"},
+        {"\"atol\": 0, \"rtol\": 1.1e308", "rtol: give"},
+        {"\"atol\": 0", "atol and rtol go together"},
+        {"\"rtol\": 0", "atol and rtol go together"},
+        {"\"atol\": 0, \"rtol\": 0, \"fraction\": 1.01", "fraction: give a number above 0 to 1"},
+        {"\"atol\": 0, \"rtol\": 0, \"either\": true", NULL},
+        {"\"atol\": 0, \"rtol\": 0, \"either\": 1", "'either' is no key of a policy"},
+        {"\"nmse\": 1, \"either\": true", "fraction and either go with atol and rtol"},
+        {"\"nmse\": 1, \"either\": false", NULL},
+        {"\"nmse\": 1, \"relative_to\": \"truth\"", NULL},
+        {"\"nmse\": 1, \"relative_to\": \"subjects\"", "'relative_to' is no key of a policy"},
+        {"\"nmse\": 1, \"relative_to\": 1", "'relative_to' is no key of a policy"},
+        {"\"checks\": [\"rms\"]", NULL},
+        {"\"checks\": [\"scale\"]", NULL},
+        {"\"checks\": [\"exact\"]", NULL},
+        {"\"checks\": []", "a policy without checks and thresholds lets everything pass"},
+        {"\"checks\": \"rms\"", "checks: give an array of names"},
+        {"\"checks\": [1]", "checks: there are"},
+        {"\"nmse\": 1, \"name\": \"mine\"", NULL},
+        {"\"nmse\": 1, \"name\": \" ~\"", NULL},
+        {"\"nmse\": 1, \"name\": \"\"", "name: give 1 to 63 printable ASCII characters, none of them |"},
+        {"\"nmse\": 1, \"name\": \"a|b\"", "name: give 1 to 63"},
+        {"\"nmse\": 1, \"name\": \"a\\nb\"", "name: give 1 to 63"},
+        {"\"nmse\": 1, \"name\": \"a\\u007f\"", "name: give 1 to 63"},
+        {"\"nmse\": 1, \"name\": \"cosine-0.99\"", "name: 'cosine-0.99' is a preset's; give another"},
+        {"\"nmse\": 1, \"name\": 5", "'name' is no key of a policy"},
+    };
+    struct gb_error error;
+    struct policy p;
+    char text[300];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "{\"schema\": \"gaugeblock-gate/2\", %s}", cases[i].keys);
+        write_text(in_folder("gate.json"), text);
+        enum gb_status status = policy_read(in_folder("gate.json"), &p, &error);
+        if (status != (cases[i].word ? GB_EFORMAT : GB_OK) || (cases[i].word && !strstr(error.message, cases[i].word)))
+            fail_msg("%s: %d, %s", cases[i].keys, (int)status, status == GB_OK ? "" : error.message);
+    }
+    for (int more = 0; more < 2; more++) {
+        snprintf(text, sizeof text, "{\"schema\": \"gaugeblock-gate/2\", \"nmse\": 0.25, \"name\": \"%s%.*s\"}", name63,
+                 more, "4");
+        write_text(in_folder("gate.json"), text);
+        assert_int_equal(policy_read(in_folder("gate.json"), &p, &error), more ? GB_EFORMAT : GB_OK);
+    }
+    write_text(in_folder("gate.json"), "{\"schema\": \"gaugeblock-gate/2\", \"atol\": 0.5, \"rtol\": 0.25, "
+                                       "\"relative_to\": \"subject\", \"checks\": [\"bound\"]}");
+    assert_int_equal(policy_read(in_folder("gate.json"), &p, &error), GB_OK);
+    assert_true(p.atol == 0.5 && p.rtol == 0.25 && p.fraction == 1.0 && p.by_subject && !p.either);
+    assert_true(p.bound && !p.exact && !p.rms && !p.scale);
+    assert_true(isnan(p.cosine) && isnan(p.cosine_min) && isnan(p.max_abs) && isnan(p.nmse));
+    assert_string_equal(p.name, in_folder("gate.json"));
+    assert_int_equal(policy_read(folder, &p, &error), GB_EIO);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+static int delete_folder(void **state)
+{
+    (void)state;
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_large_memory_is_fresh),
+        cmocka_unit_test(test_canaries_are_nan),
+        cmocka_unit_test(test_addresses_are_kept),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_room_is_made),
+        cmocka_unit_test(test_outputs_are_no_inputs),
+        cmocka_unit_test(test_outputs_have_whole_paths),
+        cmocka_unit_test(test_changes_are_described),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_any_text_is_json),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_roundings_are_declared),
+        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_children_leave_memory),
+        cmocka_unit_test(test_parcels),
+        cmocka_unit_test(test_the_host_copies),
+        cmocka_unit_test(test_gate_files),
+    };
+    return cmocka_run_group_tests(tests, make_folder, delete_folder);
+}
