@@ -57,4 +57,18 @@ for kernel, fixture, *more in (
     program.said.append(changes(calls))
     os.remove(path("calls"))
 
+# Which of them run on which problem, and why others do not.
+KERNELS = [f"calls/{name}" for name in ("ordered-combine", "dispatch", "ordered", "quantised", "routed", "quantise", "route")]
+for fixture in ("layer", "combine", "rows"):
+    run("verify", path(f"{fixture}.h5"), "--subject", os.environ["CALLS"], "--no-diagnosis", code=3,
+        *(word for name in KERNELS for word in ("--kernel", name)))
+os.remove(path("calls"))
+
+# Timed on copies of its rows, each prepared once.
+run("bench", path("dispatch.h5"), "--subject", os.environ["CALLS"], "--kernel", "calls/dispatch", "--samples", "1")
+program.said.pop()
+with open(path("calls")) as stream:
+    calls = stream.read()
+expect(6 < calls.count("release\n") == calls.count("prepare of "), calls)
+
 expect_kept()

@@ -104,6 +104,22 @@ for command, option, low, high in (("bench", "samples", 1, 31), ("bench", "timeo
 for library, words in ((path("none.so"), "no such subject library"), (os.path.dirname(path("none.so")), "no regular file")):
     expect(words in refused("list", "kernels", "--subject", library), library)
 
+# Commands that others run: what they are given wrong. Standard input is the lifeline of a guarded one.
+ends = os.pipe()
+for words, said in ((["probe"], "gaugeblock probe: is run by other commands"), (["probe", fixture, "1", "2"], "1: "),
+                    (["probe", fixture, "1", "2", "3", "x", "5", "6", ""], "x: is no size"),
+                    (["probe", fixture, "codes", "", "1", "2", "3", "4", "5", "x"], "x: is no size"),
+                    (["probe", fixture, "ranks", *map(str, range(10)), "x"], "x: is no size"),
+                    (["probe", fixture, "rank", *map(str, range(10)), "x"], "gaugeblock probe: is run by other commands"),
+                    (["guard"], "gaugeblock guard: is run by other commands"), (["guard", "none"], "gaugeblock guard: is run by other commands"),
+                    (["guard", "table", "1", "2"], "gaugeblock guard table: is run by other commands"), (["guard", "table", "1"], ""),
+                    (["guard", "worker"], "gaugeblock worker: is run by gaugeblock verify and bench"),
+                    *(((["guard", "worker", "", FAULTS, "faults/none", "1", *mode], "gaugeblock worker: is run by gaugeblock verify and bench"))
+                      for mode in (["timed"], ["timed", "0", "cold"], ["timed", "32", "cold"], ["timed", "1", "warm"], ["runs", "1", "cold"],
+                                   ["rank", "x", "y"], ["rank", "4294967296", "y"]))):
+    done = run(*words, code=2, stdin=ends[0])
+    expect((done.stdout + done.stderr).startswith(said), f"{words}: {done}")
+
 # What tests/gpu/record.sh runs under a sanitizer: a kernel in a process of its own, report and outputs on 4 and 5.
 report, outputs = path("report.json"), path("outputs.raw")
 watched = subprocess.run(["sh", "-c", f"exec '{PROGRAM}' worker '{fixture}' '{FAULTS}' faults/one-element 3 4<>'{report}' 5>'{outputs}'"],

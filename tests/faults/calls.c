@@ -229,6 +229,8 @@ const struct gb_kernel_table *gb_kernels(void)
         KERNEL("quantise", GB_QUANTISE, GB_BF16, NULL, 0, run_quantise),
         KERNEL("dispatch", GB_DISPATCH, GB_BF16, NULL, 0, run_dispatch),
         KERNEL("combine", GB_COMBINE, GB_BF16, GB_ORDER_SLOTS, 0, run_combine),
+        KERNEL("ordered", GB_LAYER, GB_BF16, "mine/1", 0, run_layer),
+        KERNEL("ordered-combine", GB_COMBINE, GB_BF16, GB_ORDER_FMA32, 0, run_combine),
     };
     static const struct gb_kernel_table table = {
         .abi_version = GB_ABI_VERSION,
