@@ -145,6 +145,20 @@ static void log_call(const char *name, const struct gb_arguments *a)
     call_log("%s\n", a->prepared ? " | prepared" : "");
 }
 
+/* "powers EFFECTIVE BOUNDING", in hexadecimal. */
+static void log_powers(void)
+{
+    char line[256], effective[32] = "", bounding[32] = "";
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file && fgets(line, sizeof line, file)) {
+        sscanf(line, "CapEff: %31s", effective);
+        sscanf(line, "CapBnd: %31s", bounding);
+    }
+    if (file)
+        fclose(file);
+    call_log("powers %s %s\n", effective, bounding);
+}
+
 /* What malloc hands out, and what the process may use: of processor time so long on each processor, and 10 s. */
 static void log_process(void)
 {
@@ -165,6 +179,7 @@ static enum gb_status supports(const struct gb_problem *p, struct gb_error *erro
 {
     (void)error;
     log_process();
+    log_powers();
     call_log("problem of %u tokens, %u x %u, top %u of %u, weights %d, activation %d%s%s%s%s%s\n", p->shape.tokens,
              p->shape.hidden, p->shape.intermediate, p->shape.top_k, p->shape.experts, (int)p->weights,
              (int)p->activation, p->biased ? ", biased" : "", p->router ? ", router" : "",
