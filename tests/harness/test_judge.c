@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of harness/judge by themselves: figures, differences, routing of its own, truth that is not that of its inputs.
+ */
+#include "tests/support/check.h"
+
+#include <float.h>
+
+#include "harness/judge/baseline.h"
+#include "harness/judge/case_result.h"
+#include "harness/judge/identification.h"
+#include "harness/judge/metrics.h"
+#include "harness/judge/reroute.h"
+#include "harness/judge/truth_check.h"
+#include "harness/run/residual_stream.h"
+#include "quant/quant.h"
+#include "tests/support/layer_as_fixture.h"
+#include "tests/support/sample_fixture.h"
+
+static struct gb_error error;
+
+static void near(double value, double right)
+{
+    if (!(fabs(value - right) <= 1e-12 * fabs(right)) && !(isnan(value) && isnan(right)))
+        fail_msg("%.17g, not %.17g", value, right);
+}
+
+/* Two calls of [2, 3]: a token that is NaN in both is not compared, a NaN in both elements is left out. */
+static void test_metrics(void **state)
+{
+    (void)state;
+    const double subject[] = {1.0, -2.0, 2.5, NAN, NAN, NAN, 3.0, NAN, 4.0, -1.0, 0.5, 0.0};
+    const double truth[] = {1.0, -2.25, 2.0, NAN, NAN, NAN, 2.0, NAN, 4.0, -1.0, 0.5, 0.25};
+    const double cosine[] = {(1.0 + 4.5 + 5.0) / sqrt((1 + 4 + 6.25) * (1 + 5.0625 + 4)),
+                             (6.0 + 16.0) / sqrt((9 + 16) * (4 + 16.0)), (1.0 + 0.25) / sqrt(1.25 * 1.3125)};
+    struct metrics m;
+    metrics_start(&m);
+    metrics_add(&m, subject, truth, 2, 3);
+    near(m.cosine_min, cosine[0]);
+    assert_true(m.cosine_token == 0 && m.tokens == 1 && m.elements == 6 && m.non_finite == 0);
+    near(m.max_abs, 0.5);
+    metrics_add(&m, subject + 6, truth + 6, 2, 3);
+    double smallest = fmin(cosine[0], fmin(cosine[1], cosine[2]));
+    near(m.cosine_min, smallest);
+    assert_true(m.cosine_token == (smallest == cosine[1] ? 0 : 1) && m.tokens == 3 && m.elements == 12);
+    double dot = 10.5 + 22 + 1.25, a = 11.25 + 25 + 1.25, b = 10.0625 + 20 + 1.3125;
+    double errors = 0.0625 + 0.25 + 1.0 + 0.0625;
+    near(metrics_cosine(&m), dot / sqrt(a * b));
+    near(metrics_relative_l2(&m), sqrt(errors / b));
+    near(metrics_sqnr(&m), 10.0 * log10(b / errors));
+    near(m.max_abs, 1.0);
+    near(m.subject_squares, a);
+    const double bad[] = {INFINITY, NAN, 1.0}, good[] = {1.0, 2.0, 1.0};
+    metrics_add(&m, bad, good, 1, 3);
+    assert_true(isnan(m.max_abs) && isnan(m.cosine_min) && m.cosine_token == 0 && m.non_finite == 2);
+    metrics_add(&m, good, good, 1, 3);
+    assert_true(isnan(m.max_abs) && isnan(m.cosine_min) && m.non_finite == 2 && m.tokens == 5);
+}
+
+static void test_differences(void **state)
+{
+    (void)state;
+    static const uint32_t ours[] = {0x3F800000, 0x80000000, 0x7FC00000, 0x7F800000, 0x00000001, 0xFFC00001, 0x3F800000};
+    static const uint32_t theirs[] = {0x3F800000, 0x00000000, 0xFFC00000, 0x7F7FFFFF,
+                                      0x80000001, 0x3F800000, 0x3F800007};
+    static const struct {
+        uint64_t count, mismatching, nan, ulp, first;
+    } rows[] = {{1, 0, 0, 0, 0}, {2, 1, 0, 1, 1}, {3, 1, 0, 1, 1}, {4, 2, 0, 1, 1},
+                {5, 3, 0, 3, 1}, {6, 4, 1, 3, 1}, {7, 5, 1, 7, 1}};
+    struct difference d;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        difference_of(GB_FP32, ours, theirs, rows[i].count, &d);
+        assert_true(d.compared == rows[i].count && d.mismatching == rows[i].mismatching);
+        assert_true(d.nan_mismatching == rows[i].nan && d.max_ulp == rows[i].ulp && d.first == rows[i].first);
+        assert_true(!d.mismatching || (d.first_subject == 0x80000000 && d.first_reference == 0));
+    }
+    static const uint16_t narrow[] = {0x7F80, 0x7F81, 0x8000, 0x0000, 0x3F80},
+                          others[] = {0x7F80, 0xFFC0, 0x0001, 0x7F81, 0x3F7C};
+    difference_of(GB_BF16, narrow, others, 5, &d);
+    assert_true(d.mismatching == 3 && d.first == 2 && d.nan_mismatching == 1 && d.max_ulp == 4);
+    assert_true(d.first_subject == 0x8000 && d.first_reference == 0x0001);
+}
+
+/* A fixture's routing, and a subject's of its first tokens. */
+static void test_routing_of_its_own(void **state)
+{
+    (void)state;
+    const struct gb_shape shape_of = {3, 32, 32, 7, 2};
+    struct problem problem;
+    problem_new(&problem, shape_of, GB_BF16, DATA_CODES, 4);
+    struct gb_fixture *f = problem_fixture(&problem);
+    struct gb_outputs *o;
+    struct routing_difference d;
+    assert_int_equal(gb_outputs_new_routing(&shape_of, 1, &o, &error), GB_OK);
+    int32_t *ids = o->layer[0].ids, *right = f->layer[0].ids;
+    float *weights = o->layer[0].routing_weights;
+    for (int i = 0; i < 6; i++) {
+        ids[i] = right[i] = i % 2 ? 6 - i / 2 : i / 2;
+        weights[i] = f->layer[0].routing_weights[i] = 0.25f + 0.125f * (float)i;
+    }
+    assert_true(routing_difference(f, o, &d) == 0 && !d.sets && !d.weights && !d.order && !d.max_ulp);
+    weights[1] = bits_float(float_bits(weights[1]) + 3); /* of the first token one weight, */
+    ids[2] = right[3], ids[3] = right[2];                /* of the second the slots, */
+    weights[2] = f->layer[0].routing_weights[3], weights[3] = f->layer[0].routing_weights[2];
+    ids[5] = 3; /* of the third an expert */
+    assert_int_equal(routing_difference(f, o, &d), 3);
+    assert_true(d.sets == 1 && d.weights == 1 && d.order == 1 && d.max_ulp == 3);
+    ids[5] = -1; /* is one expert less */
+    assert_true(routing_difference(f, o, &d) == 3 && d.sets == 1 && d.max_ulp == 3);
+    weights[0] = bits_float(float_bits(weights[0]) - 5);
+    assert_true(routing_difference(f, o, &d) == 3 && d.weights == 1 && d.max_ulp == 5);
+    weights[0] = NAN;
+    assert_true(routing_difference(f, o, &d) == 3 && d.max_ulp == UINT32_MAX);
+    assert_false(can_be_rerouted(f, o));
+    f->nonfinite = true;
+    assert_true(can_be_rerouted(f, o));
+    f->nonfinite = false;
+    weights[0] = 0x1p16f;
+    assert_true(can_be_rerouted(f, o));
+    weights[0] = -0x1p16f;
+    assert_true(can_be_rerouted(f, o));
+    weights[0] = nextafterf(0x1p16f, INFINITY);
+    assert_false(can_be_rerouted(f, o));
+    weights[0] = 1.0f;
+    static const struct {
+        int32_t id;
+        bool good;
+    } last[] = {{6, true}, {7, false}, {-1, true}, {-2, false}, {0, true}};
+    for (size_t i = 0; i < sizeof last / sizeof *last; i++) {
+        ids[5] = last[i].id;
+        assert_true(can_be_rerouted(f, o) == last[i].good);
+    }
+    ids[5] = ids[4];
+    assert_false(can_be_rerouted(f, o));
+    ids[4] = ids[5] = -1;
+    assert_true(can_be_rerouted(f, o));
+    gb_outputs_free(o);
+    gb_fixture_free(f);
+    problem_free(&problem);
+}
+
+/* Truth that differs by less than it may, and by more. */
+static void test_truth_of_other_inputs(void **state)
+{
+    (void)state;
+    const struct gb_shape shape_of = {3, 64, 32, 5, 2};
+    const struct gb_rounding_points points = {.intermediate = GB_BF16, .output = GB_FP32, .accumulator_bits = 24};
+    struct problem problem;
+    problem_new(&problem, shape_of, GB_NVFP4, DATA_GAUSSIAN, 6);
+    struct gb_fixture *f = problem_fixture(&problem);
+    const struct gb_contract *contract = gb_contract_find(GB_NVFP4, GB_BF16, GB_ORDER_FMA32);
+    static const double shares[] = {0.7, -1.4};
+    for (size_t n = 0; n < sizeof shares / sizeof *shares; n++) {
+        struct baseline b;
+        assert_int_equal(baseline_new(f, contract, NULL, &b, &error), GB_OK);
+        assert_int_equal(baseline_bounds(&b, &points, false, &error), GB_OK);
+        double *truth = f->layer[0].truth_quantised, kept[2] = {truth[70], truth[130]};
+        const double allowed = 0x1p-28; /* of the bound: 24 bits in place of 53, and as much for either */
+        truth[70] += shares[n] * allowed * b.bounds[0].of.output_worst[70];
+        truth[130] += shares[n] * allowed * b.bounds[0].of.output_worst[130];
+        baseline_free(&b);
+        assert_int_equal(baseline_new(f, contract, NULL, &b, &error), GB_OK);
+        assert_int_equal(baseline_bounds(&b, &points, false, &error), GB_OK);
+        bool differs = fabs(shares[n]) > 1.0;
+        assert_int_equal(b.bounds[0].truth_differs, differs ? 2 : 0);
+        if (differs)
+            assert_true(b.bounds[0].truth_first == 70 && fabs(b.bounds[0].truth_own - kept[0]) < 1e-12);
+        assert_true(b.bounds[0].of.output_truth[70] == truth[70]);
+        truth[70] = kept[0];
+        truth[130] = kept[1];
+        baseline_free(&b);
+    }
+    gb_fixture_free(f);
+    problem_free(&problem);
+}
+
+/* A sample with a stack whose truth is that of its inputs, and its baseline. */
+static struct gb_fixture *stack_fixture(struct baseline *b)
+{
+    struct gb_fixture *f = new_fixture(GB_BF16, true, true, true);
+    const size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    for (uint32_t l = 0; l < f->layers; l++) {
+        const struct gb_layer *layer = &f->layer[l];
+        struct gb_truth_quantised weights = {
+            layer->gate_up, layer->down, {f->activation, layer->gate_up_bias, layer->down_bias}};
+        struct gb_truth_source source = gb_truth_from_quantised(&weights);
+        const double *before = l ? f->stack.truth_quantised + (l - 1) * count : f->stack.residual;
+        assert_int_equal(stack_truth(f, l, &source, before, f->stack.truth_quantised + l * count, &error), GB_OK);
+        memcpy(f->stack.truth_original + l * count, f->stack.truth_quantised + l * count, sizeof(double) * count);
+        memcpy(layer->truth_original, layer->truth_quantised, sizeof(double) * count);
+    }
+    assert_int_equal(baseline_new(f, gb_contract_find(GB_BF16, GB_BF16, GB_ORDER_FMA32), NULL, b, &error), GB_OK);
+    return f;
+}
+
+static void refused(const struct baseline *b, const char *words)
+{
+    assert_int_equal(truth_check(b, "file.h5", &error), GB_EFORMAT);
+    if (!strstr(error.message, words))
+        fail_msg("%s", error.message);
+}
+
+static void scale(double *values, size_t count, double factor)
+{
+    for (size_t i = 0; i < count; i++)
+        values[i] *= factor;
+}
+
+static void test_truth_is_checked(void **state)
+{
+    (void)state;
+    struct baseline b;
+    struct gb_fixture *f = stack_fixture(&b);
+    const size_t count = (size_t)f->shape.tokens * f->shape.hidden, hidden = f->shape.hidden;
+    if (truth_check(&b, "file.h5", &error) != GB_OK)
+        fail_msg("%s", error.message);
+    double *original = f->layer[1].truth_original;
+    scale(original, count, 15.9);
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    scale(original, count, 16.1 / 15.9);
+    refused(&b, "file.h5: /layers/1/truth/original: is 16.1 times as large as truth/quantised");
+    scale(original, count, 1.0 / 16.1 / 15.9);
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    scale(original, count, 15.9 / 16.1);
+    refused(&b, "file.h5: /layers/1/truth/original: is 0.0621 times");
+    scale(original, count, 0.0);
+    refused(&b, "/layers/1/truth/original: is all zeros, but truth/quantised is not");
+    memcpy(original, f->layer[1].truth_quantised, sizeof *original * count);
+    original[hidden + 1] = 1e200;
+    refused(&b, "/layers/1/truth/original: is so large that no distance");
+    original[hidden + 1] = NAN; /* says nothing */
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    /* The stream, by what the second layer adds to the third token, and by the last rounding. */
+    const size_t token = 2 * hidden, at = token + 5;
+    double *stream = f->stack.truth_quantised + count, kept = stream[at], largest = 0.0;
+    for (size_t i = 0; i < hidden; i++)
+        largest = fmax(largest, fabs(stream[token + i] - stream[token + i - count]));
+    stream[at] = kept + 0.7 * 0x1p-32 * largest;
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    stream[at] = kept - 1.5 * 0x1p-32 * largest;
+    refused(&b, "file.h5: /stack/truth/quantised: is not that of its inputs: after layer 1, token 2, element 5 is ");
+    stream[at] = kept;
+    f->stack.truth_original[count] = 1e200;
+    refused(&b, "file.h5: /stack/truth/original: is so large");
+    f->stack.truth_original[count] = f->stack.truth_quantised[count];
+    b.reference->stack[count + at] = INFINITY;
+    refused(&b, "file.h5: /stack/residual: the reference's stream is not finite after layer 1, token 2; make");
+    baseline_free(&b);
+    gb_fixture_free(f);
+}
+
+/* Blocks of every class, and codes of every class of inputs. */
+static void test_classes_of_differences(void **state)
+{
+    (void)state;
+    struct gb_block_format format = gb_block_format_of(&gb_recipe_find("mxfp8.rceil/1")->quantiser);
+    struct gb_vectors *v;
+    assert_int_equal(gb_vectors_make(&format, &v, &error), GB_OK);
+    struct gb_vector_outputs *ours, *theirs;
+    const struct gb_quantiser *rules = &gb_recipe_find("mxfp8.rceil/1")->quantiser;
+    enum { ROW = 5, LENGTH = 32 };
+    assert_true(v->rows > ROW && v->columns == LENGTH && format.block_columns == LENGTH);
+    static const uint16_t firsts[] = {0x7F80, 0xFF80, 0x7FC0, 0x8000, 0x007F, 0x8001, 0x0080, 0x3F80};
+    static const enum block_class classes[] = {BLOCK_NONFINITE, BLOCK_NONFINITE, BLOCK_NONFINITE, BLOCK_ZERO,
+                                               BLOCK_SUBNORMAL, BLOCK_SUBNORMAL, BLOCK_ORDINARY,  BLOCK_ORDINARY};
+    for (size_t n = 0; n < sizeof firsts / sizeof *firsts; n++) {
+        struct quantiser_difference d;
+        gb_bf16 *values = (gb_bf16 *)v->values + ROW * LENGTH;
+        for (size_t i = 0; i < LENGTH; i++)
+            values[i].bits = 0;
+        values[3].bits = firsts[n];
+        assert_int_equal(gb_vector_outputs_run(v, rules, &ours, &error), GB_OK);
+        assert_int_equal(gb_vector_outputs_run(v, rules, &theirs, &error), GB_OK);
+        difference_between(v, ours, theirs, &d);
+        assert_true(!d.blocks && !d.globals && !d.nonfinite_blocks);
+        ((uint8_t *)theirs->scales)[ROW] ^= 1;
+        difference_between(v, ours, theirs, &d);
+        assert_true(d.blocks == 1 && d.scales[classes[n]] == 1 &&
+                    d.nonfinite_blocks == (classes[n] == BLOCK_NONFINITE));
+        assert_true(d.first_case == 0 && d.first_row == ROW && d.first_column == 0);
+        ((uint8_t *)theirs->scales)[ROW] ^= 1;
+        uint8_t *code = (uint8_t *)theirs->codes + ROW * LENGTH + 3, before = *code;
+        *code = 0x38;
+        difference_between(v, ours, theirs, &d);
+        enum element_class class = firsts[n] == 0x7FC0              ? ELEMENT_NAN
+                                   : (firsts[n] & 0x7FFF) == 0x7F80 ? ELEMENT_INFINITE
+                                   : firsts[n] == 0x8000            ? ELEMENT_ZERO
+                                   : (before & 0x7F) == 0           ? ELEMENT_UNDERFLOW
+                                                                    : ELEMENT_ORDINARY;
+        assert_true(d.blocks == (before != 0x38) && d.codes[class] == (before != 0x38));
+        assert_true(before == 0x38 || d.first_column == 3);
+        gb_vector_outputs_free(ours);
+        gb_vector_outputs_free(theirs);
+    }
+    gb_vectors_free(v);
+}
+
+static void test_the_gravest_says_why(void **state)
+{
+    (void)state;
+    struct case_result j = {.verdict = VERDICT_PASS};
+    const struct gb_kernel kernel = {.flags = 0}, declared = {.flags = GB_NONDETERMINISTIC};
+    case_worsen(&j, VERDICT_VACUOUS, "first %d", 1);
+    case_worsen(&j, VERDICT_VACUOUS, "second");
+    assert_true(j.verdict == VERDICT_VACUOUS && !j.wrong);
+    assert_string_equal(j.reason, "first 1");
+    case_worsen(&j, VERDICT_FAIL, "third");
+    case_worsen(&j, VERDICT_UNSUPPORTED, "fourth");
+    assert_true(j.verdict == VERDICT_FAIL && j.wrong);
+    assert_string_equal(j.reason, "third");
+    struct worker_checks checks = {.differing = 7, .where = "element 3 of output"};
+    case_watch(&j, &declared, &checks);
+    assert_int_equal(j.verdict, VERDICT_FAIL);
+    case_watch(&j, &kernel, &checks);
+    assert_string_equal(j.reason, "7 elements differ between two runs on the same inputs; first: element 3 of output");
+    static const struct {
+        struct worker_checks checks;
+        bool wrong;
+        const char *reason;
+    } cases[] = {{{.canary_broken = true, .where = "here"}, false, "wrote outside a buffer: here"},
+                 {{.input_changed = true, .where = "x"}, false, "changed an input: x"},
+                 {{.unwritten = 5, .where = "there"}, true, "5 elements were never written; first: there"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct case_result of = {.verdict = VERDICT_PASS};
+        case_watch(&of, &kernel, &cases[i].checks);
+        assert_true(of.verdict == VERDICT_FAIL && of.wrong == cases[i].wrong);
+        assert_string_equal(of.reason, cases[i].reason);
+    }
+    struct case_result of = {.verdict = VERDICT_PASS};
+    case_watch(&of, &kernel, &(struct worker_checks){.where = ""});
+    assert_int_equal(of.verdict, VERDICT_PASS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_routing_of_its_own),
+        cmocka_unit_test(test_truth_of_other_inputs),
+        cmocka_unit_test(test_truth_is_checked),
+        cmocka_unit_test(test_classes_of_differences),
+        cmocka_unit_test(test_the_gravest_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
