@@ -3,6 +3,8 @@
 of a kernel for them: what it is given, and what lies beside it."""
 import os
 import re
+import signal
+import subprocess
 
 import h5py
 
@@ -72,6 +74,16 @@ KERNELS = [f"calls/{name}" for name in ("ordered-combine", "dispatch", "ordered"
 for fixture in ("layer", "combine", "rows"):
     run("verify", path(f"{fixture}.h5"), "--subject", os.environ["CALLS"], "--no-diagnosis", code=3,
         *(word for name in KERNELS for word in ("--kernel", name)))
+os.remove(path("calls"))
+
+# What was the process's child before it ran anything is no kernel's.
+done = subprocess.run(["sh", "-c", 'sleep 60 >/dev/null 2>&1 & echo $!; exec "$@"', "sh", program.PROGRAM, "verify", path("dispatch.h5"), "--subject",
+                       os.environ["CALLS"], "--kernel", "calls/dispatch"], capture_output=True, text=True)
+expect(done.returncode == 0, done)
+child = int(done.stdout.split()[0])
+with open(f"/proc/{child}/stat") as stream:
+    expect(" (sleep) S " in stream.read(), "the caller's child has ended")
+os.kill(child, signal.SIGKILL)
 os.remove(path("calls"))
 
 # Timed on copies of its rows, each prepared once.
