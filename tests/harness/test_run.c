@@ -18,6 +18,7 @@
 #include "harness/run/host_timer.h"
 #include "harness/run/json_text.h"
 #include "harness/run/output_guard.h"
+#include "harness/run/session_arrays.h"
 #include "harness/run/subject.h"
 #include "harness/run/task_pieces.h"
 #include "harness/run/text.h"
@@ -457,6 +458,24 @@ static void test_children_leave_memory(void **state)
     assert_string_equal(child_folder(), "/tmp");
 }
 
+/* What was seen first stays. */
+static void test_what_was_seen(void **state)
+{
+    (void)state;
+    struct worker_checks a = {.where = ""}, b = {.where = ""}, c = {.where = ""};
+    array_note(&a, &a.canary_broken, "beside ", "output", 0);
+    assert_true(a.canary_broken && !a.input_changed);
+    assert_string_equal(a.where, "beside output of layer 0");
+    array_note(&a, &a.input_changed, "", "x", 1);
+    assert_true(a.canary_broken && a.input_changed);
+    assert_string_equal(a.where, "beside output of layer 0");
+    array_note(&b, &b.input_changed, "", "ids", -1);
+    array_note(&b, &b.canary_broken, "beside ", "ids", -1);
+    assert_string_equal(b.where, "ids");
+    array_note(&c, &c.input_changed, "", "x", 12);
+    assert_string_equal(c.where, "x of layer 12");
+}
+
 static void test_parcels(void **state)
 {
     (void)state;
@@ -609,6 +628,7 @@ int main(void)
         cmocka_unit_test(test_roundings_are_declared),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_children_leave_memory),
+        cmocka_unit_test(test_what_was_seen),
         cmocka_unit_test(test_parcels),
         cmocka_unit_test(test_the_host_copies),
         cmocka_unit_test(test_gate_files),
