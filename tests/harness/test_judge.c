@@ -294,6 +294,34 @@ static void test_classes_of_differences(void **state)
     gb_vectors_free(v);
 }
 
+/* NaN of an FP32 scale is a class, and nothing else is. */
+static void test_scales_that_are_nan(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t ours, theirs;
+        bool same;
+    } cases[] = {{0x7FC00000, 0xFFC00001, true},  {0x7FC00000, 0x3F800000, false}, {0x3F800000, 0xFF800001, false},
+                 {0x3F800000, 0x3F800001, false}, {0x00000000, 0x80000000, false}, {0x7F800000, 0x7F800000, true}};
+    const struct gb_quantiser *rules = &gb_recipe_find("fp8g128.vllm/1")->quantiser;
+    struct gb_block_format format = gb_block_format_of(rules);
+    struct gb_vector_outputs *ours, *theirs;
+    struct quantiser_difference d;
+    struct gb_vectors *v;
+    assert_int_equal(gb_vectors_make(&format, &v, &error), GB_OK);
+    assert_int_equal(gb_vector_outputs_run(v, rules, &ours, &error), GB_OK);
+    assert_int_equal(gb_vector_outputs_run(v, rules, &theirs, &error), GB_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memcpy((char *)ours->scales + 3 * sizeof(float), &cases[i].ours, sizeof(float));
+        memcpy((char *)theirs->scales + 3 * sizeof(float), &cases[i].theirs, sizeof(float));
+        difference_between(v, ours, theirs, &d);
+        assert_int_equal(d.blocks, !cases[i].same);
+    }
+    gb_vector_outputs_free(ours);
+    gb_vector_outputs_free(theirs);
+    gb_vectors_free(v);
+}
+
 static void test_the_gravest_says_why(void **state)
 {
     (void)state;
@@ -339,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_truth_of_other_inputs),
         cmocka_unit_test(test_truth_is_checked),
         cmocka_unit_test(test_classes_of_differences),
+        cmocka_unit_test(test_scales_that_are_nan),
         cmocka_unit_test(test_the_gravest_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
