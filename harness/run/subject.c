@@ -55,20 +55,6 @@ const struct gb_kernel *subject_find(const struct gb_kernel_table *table, const 
     return NULL;
 }
 
-static enum gb_status host_describe(char *text, size_t bytes, struct gb_error *error)
-{
-    (void)error;
-    snprintf(text, bytes, "host");
-    return GB_OK;
-}
-
-static enum gb_status host_allocate(size_t bytes, void **pointer, struct gb_error *error)
-{
-    if (posix_memalign(pointer, 256, bytes))
-        return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
-    return GB_OK;
-}
-
 static enum gb_status host_copy(void *to, const void *from, size_t bytes, struct gb_error *error)
 {
     (void)error;
@@ -82,12 +68,11 @@ static enum gb_status host_synchronise(struct gb_error *error)
     return GB_OK;
 }
 
+/* Of which guarded.c maps every page itself. */
 static const struct gb_device *host_memory(void)
 {
     static const struct gb_device host = {
         .abi_version = GB_ABI_VERSION,
-        .describe = host_describe,
-        .allocate = host_allocate,
         .release = free,
         .upload = host_copy,
         .download = host_copy,

@@ -19,7 +19,6 @@
 #include "harness/run/json_text.h"
 #include "harness/run/output_guard.h"
 #include "harness/run/session_arrays.h"
-#include "harness/run/subject.h"
 #include "harness/run/task_pieces.h"
 #include "harness/run/text.h"
 #include "harness/run/verdict.h"
@@ -54,13 +53,18 @@ static void expect_text(const char *path, const char *right)
     assert_string_equal(text, right);
 }
 
+static enum gb_status copy(void *to, const void *from, size_t bytes, struct gb_error *error)
+{
+    (void)error;
+    memcpy(to, from, bytes);
+    return GB_OK;
+}
+
+/* As the harness has it: what is released by free is the host's. */
 static const struct gb_device *host(void)
 {
-    static const struct gb_kernel kernel = {.name = "host"};
-    const struct gb_device *memory;
-    struct gb_error error;
-    assert_int_equal(subject_memory(&kernel, &memory, &error), GB_OK);
-    return memory;
+    static const struct gb_device memory = {.release = free, .upload = copy, .download = copy};
+    return &memory;
 }
 
 static bool is_readable(const char *byte)
