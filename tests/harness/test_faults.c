@@ -4,6 +4,8 @@
 #include "harness/faults/faults.h"
 #include "harness/faults/faults_route.h"
 #include "harness/faults/operators.h"
+#include "harness/judge/operators.h"
+#include "harness/judge/policy.h"
 #include "quant/quant.h"
 #include "tests/support/check.h"
 #include "tests/support/fma32.h"
@@ -382,6 +384,9 @@ static struct gb_fixture *exchange_fixture(enum gb_operator operation, const cha
         x.quantiser = gb_recipe_find(recipe)->quantiser;
     if (gb_generate_exchange(operation, &x, recipe ? recipe : "bf16", &kinds, &f, &error) != GB_OK)
         fail_msg("%s", error.message);
+    struct gb_arguments a = gb_fixture_exchange_arguments(f);
+    if (f->exchanged.truth)
+        assert_int_equal(gb_truth_exchange(&a, f->exchanged.truth, &error), GB_OK);
     return f;
 }
 
@@ -400,6 +405,45 @@ static void becomes_outputs(struct becomes *b, const struct gb_outputs *o)
             becomes_bytes(b, gb_outputs_exchanged(o, p), gb_exchange_array(&o->exchange, GB_FP32, p).bytes);
 }
 
+/* What the judge says of the outputs, and what of that is figures; said: whether in words, too. */
+static void becomes_judged(struct becomes *b, const struct operator_faults *row, struct baselines *all, uint32_t flags,
+                           const struct gb_outputs *outputs, const struct gb_outputs *clean, bool said)
+{
+    const struct operator_check *check = operator_check_find(row->operation);
+    const struct gb_kernel kernel = {.name = "bug",
+                                     .operation = row->operation,
+                                     .weights = GB_BF16,
+                                     .activations = GB_BF16,
+                                     .output = GB_FP32,
+                                     .order = operator_find(row->operation)->order,
+                                     .accumulator_bits = 24,
+                                     .flags = flags};
+    struct injected_result seen = {0};
+    struct gb_error error = {""};
+    struct baseline *baseline;
+    struct case_result j;
+    struct policy policy;
+    char text[2048];
+    policy_preset(0, &policy);
+    assert_int_equal(check->baseline(all, &kernel, clean->shape.tokens, &baseline, &error), GB_OK);
+    assert_int_equal(judge(baseline, &kernel, outputs, NULL, &policy, &j, &error), GB_OK);
+    check->injected(outputs, clean, &j, &seen);
+    int used = snprintf(text, sizeof text, "%s %s, %d %d %d %llu %llu", verdict_name(j.verdict), j.reason, j.wrong,
+                        j.bits_binding, j.bound_binding, (unsigned long long)j.bits.compared,
+                        (unsigned long long)j.bits.max_ulp);
+    for (uint32_t i = 0; i < seen.figures; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, ", %s %llu", seen.figure[i].name,
+                         (unsigned long long)seen.figure[i].count);
+    for (uint32_t i = 0; i < seen.seen; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, ", by %s", seen.seen_by[i]);
+    used += snprintf(text + used, sizeof text - (size_t)used, ", %llu %llu",
+                     (unsigned long long)j.quantise.codes.admissible, (unsigned long long)j.quantise.scales.admissible);
+    becomes_bytes(b, text, (size_t)used);
+    if (said)
+        fprintf(b->stream, " (%s)", text);
+    case_result_free(&j);
+}
+
 /* A bug changes what the reference makes of some problem of its operator. */
 static void test_faults_of_operators_without_layers(void **state)
 {
@@ -413,6 +457,14 @@ static void test_faults_of_operators_without_layers(void **state)
                                           exchange_fixture(GB_COMBINE, NULL, GB_AT_SENDER_NODE)};
     for (int n = 0; n < QUANTISERS; n++)
         fixtures[EXCHANGES + n] = quantiser_fixture(n);
+    struct baselines baselines[COUNT] = {{0}};
+    struct gb_outputs *clean[COUNT];
+    for (int n = 0; n < COUNT; n++) {
+        struct gb_error error = {""};
+        baselines[n].fixture = fixtures[n];
+        assert_int_equal(operator_faults_find(fixtures[n]->operation)->run(-1, NULL, fixtures[n], &clean[n], &error),
+                         GB_OK);
+    }
     const struct operator_faults *row;
     for (size_t o = 0; (row = operator_faults_at(o)); o++) {
         struct operator_fault fault;
@@ -426,11 +478,15 @@ static void test_faults_of_operators_without_layers(void **state)
                     continue;
                 if (row->run((int64_t)i, NULL, fixtures[n], &outputs, &error) != GB_OK)
                     fail_msg("%s: %s", fault.name, error.message);
-                if (outputs)
-                    becomes_outputs(&becomes, outputs);
-                else
-                    becomes_nothing(&becomes);
                 applied |= outputs != NULL;
+                if (!outputs) {
+                    becomes_nothing(&becomes);
+                    continue;
+                }
+                becomes_outputs(&becomes, outputs);
+                becomes_judged(&becomes, row, &baselines[n], 0, outputs, clean[n], n % 3 == 0);
+                if (row->lax && row->lax_fits(fixtures[n]))
+                    becomes_judged(&becomes, row, &baselines[n], row->lax, outputs, clean[n], false);
                 gb_outputs_free(outputs);
             }
             if (!applied && row->operation != GB_QUANTISE) /* those of the gate are not its */
@@ -438,8 +494,11 @@ static void test_faults_of_operators_without_layers(void **state)
             keep(fault.name, &becomes);
         }
     }
-    for (int n = 0; n < COUNT; n++)
+    for (int n = 0; n < COUNT; n++) {
+        baselines_free(&baselines[n]);
+        gb_outputs_free(clean[n]);
         gb_fixture_free(fixtures[n]);
+    }
 }
 
 /* Sanitized there are fewer problems. */
