@@ -220,8 +220,14 @@ static void test_every_fault_changes_the_output(void **state)
     for (size_t i = 0; i < count; i++)
         if (!changed[i])
             fail_msg("'%s' changes nothing anywhere", fault_at(i)->name);
-    for (size_t i = 0; i < count; i++)
-        keep(fault_at(i)->name, &all[i]);
+    for (size_t i = 0; i < count; i++) {
+        const struct fault *f = fault_at(i);
+        char row[256];
+        snprintf(row, sizeof row, "%s, at %s, formats %x, amount %g%s%s%s", f->name, fault_stage_name(f->stage),
+                 f->formats, f->amount, f->must_catch ? ", must be caught" : "", f->particular ? ", particular" : "",
+                 f->nothing ? ", nothing" : "");
+        keep(row, &all[i]);
+    }
     free(changed);
     free(all);
 }
@@ -491,7 +497,10 @@ static void test_faults_of_operators_without_layers(void **state)
             }
             if (!applied && row->operation != GB_QUANTISE) /* those of the gate are not its */
                 fail_msg("'%s' is none of any problem", fault.name);
-            keep(fault.name, &becomes);
+            char name[256];
+            snprintf(name, sizeof name, "%s of %s%s", fault.name, operator_name(row->operation),
+                     fault.must_catch ? ", must be caught" : "");
+            keep(name, &becomes);
         }
     }
     for (int n = 0; n < COUNT; n++) {
