@@ -72,37 +72,96 @@ struct down_weight {
     }
 };
 
+/* A block an expert, with eight columns a thread: logits [tokens, experts] of x [tokens, hidden]. */
+__global__ void __launch_bounds__(HIDDEN / 8)
+    router_logits(const bf16 *x, const bf16 *router, uint32_t tokens, bf16 *logits)
+{
+    __shared__ float parts[8][HIDDEN / 256];
+    const uint32_t at = threadIdx.x * 8, warp = threadIdx.x / 32;
+    bf16 row[8], value[8];
+    *(uint4 *)row = *(const uint4 *)(router + blockIdx.x * HIDDEN + at);
+    for (uint32_t t = 0; t < tokens; t++) {
+        *(uint4 *)value = *(const uint4 *)(x + t * HIDDEN + at);
+        float sum = 0;
+        for (int i = 0; i < 8; i++)
+            sum += __bfloat162float(row[i]) * __bfloat162float(value[i]);
+        for (int lane = 16; lane; lane /= 2)
+            sum += __shfl_xor_sync(~0u, sum, lane);
+        if (threadIdx.x % 32 == 0)
+            parts[t][warp] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < tokens) {
+        float sum = 0;
+        for (uint32_t i = 0; i < HIDDEN / 256; i++)
+            sum += parts[threadIdx.x][i];
+        logits[threadIdx.x * EXPERTS + blockIdx.x] = __float2bfloat16(sum);
+    }
+}
+
+/* x and the router of bench_mma16's layer of this seed, and logits that choose its experts. */
 struct layer {
     uint32_t tokens;
-    bf16 *x, *logits, *output;
-    int32_t *ids;
-    float *routing; /* what the logits come to: softmax over those chosen */
+    std::vector<bf16> rows, columns; /* of x and of the router */
+    bf16 *x, *router, *given, *computed, *output;
 
     layer(uint32_t tokens_, uint64_t seed) : tokens(tokens_)
     {
-        const std::vector<int32_t> chosen = route(tokens, EXPERTS, TOP_K, seed, UNIFORM);
-        std::vector<bf16> all((size_t)tokens * EXPERTS);
-        for (size_t i = 0; i < all.size(); i++)
-            all[i] = __float2bfloat16(-1.0f - (float)(mix(seed + i) % 64) / 32.0f);
-        std::vector<float> weights(chosen.size());
-        for (uint32_t t = 0; t < tokens; t++) {
-            float sum = 0;
-            for (uint32_t j = 0; j < TOP_K; j++) {
-                const float logit = 2.0f - 0.25f * (float)j;
-                all[t * EXPERTS + (uint32_t)chosen[t * TOP_K + j]] = __float2bfloat16(logit);
-                sum += weights[t * TOP_K + j] = expf(logit);
-            }
-            for (uint32_t j = 0; j < TOP_K; j++)
-                weights[t * TOP_K + j] /= sum;
-        }
-        x = upload(random_activations((size_t)tokens * HIDDEN, seed));
-        logits = upload(all);
-        ids = upload(chosen);
-        routing = upload(weights);
+        rows = random_activations((size_t)tokens * HIDDEN, seed);
+        columns.resize((size_t)EXPERTS * HIDDEN);
+        for (size_t i = 0; i < columns.size(); i++)
+            columns[i] = __ushort_as_bfloat16((uint16_t)((mix(seed * 1000003 + i) & 0x80FF) | 0x3C00));
+        std::vector<bf16> logits((size_t)tokens * EXPERTS);
+        for (size_t i = 0; i < logits.size(); i++)
+            logits[i] = __float2bfloat16(-1.0f - (float)(mix(seed + i) % 64) / 32.0f);
+        const std::vector<int32_t> ids = route(tokens, EXPERTS, TOP_K, seed, UNIFORM);
+        for (size_t i = 0; i < ids.size(); i++)
+            logits[i / TOP_K * EXPERTS + (size_t)ids[i]] = __float2bfloat16(2.0f - 0.25f * (float)(i % TOP_K));
+        x = upload(rows);
+        router = upload(columns);
+        given = upload(logits);
+        computed = on_device<bf16>(logits.size());
         output = on_device<bf16>((size_t)tokens * HIDDEN);
+        poison(computed, logits.size());
         poison(output, (size_t)tokens * HIDDEN);
     }
 };
+
+/* The largest logits of every token, the lower expert of equal ones, and softmax over those. */
+void choose(const std::vector<bf16> &logits, std::vector<int32_t> &ids, std::vector<float> &routing)
+{
+    for (size_t token = 0; token < logits.size() / EXPERTS; token++) {
+        std::vector<int32_t> order(EXPERTS);
+        for (uint32_t expert = 0; expert < EXPERTS; expert++)
+            order[expert] = (int32_t)expert;
+        const auto logit = [&](int32_t expert) { return __bfloat162float(logits[token * EXPERTS + (size_t)expert]); };
+        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+        float sum = 0;
+        for (uint32_t j = 0; j < TOP_K; j++)
+            sum += expf(logit(order[j]) - logit(order[0]));
+        for (uint32_t j = 0; j < TOP_K; j++) {
+            ids.push_back(order[j]);
+            routing.push_back(expf(logit(order[j]) - logit(order[0])) / sum);
+        }
+    }
+}
+
+/* Of the router's logits, which are rounded to bf16 once, by up to 2^-9, from sums of FP32. */
+void require_logits(const layer &one, uint32_t batch)
+{
+    const std::vector<bf16> logits = download(one.computed, (size_t)one.tokens * EXPERTS);
+    double off = 0, all = 0;
+    for (size_t i = 0; i < logits.size(); i++) {
+        double exact = 0;
+        for (size_t k = 0; k < HIDDEN; k++)
+            exact += (double)__bfloat162float(one.rows[i / EXPERTS * HIDDEN + k]) *
+                     __bfloat162float(one.columns[i % EXPERTS * HIDDEN + k]);
+        const double difference = __bfloat162float(logits[i]) - exact;
+        off += difference * difference;
+        all += exact * exact;
+    }
+    require_error_below(0x1p-9, sqrt(off / all), batch);
+}
 
 struct peer {
     matrix gate_up, down;
@@ -122,22 +181,36 @@ struct peer {
                                      (int)monomoe::get_moe_shmem_size<peer_shape>()));
     }
 
-    void run(const layer &one, cudaStream_t stream) const
+    void run(const layer &one, const bf16 *logits, cudaStream_t stream) const
     {
         const size_t shared = monomoe::get_moe_shmem_size<peer_shape>();
         monomoe::moe_kernel_topk<peer_shape>
             <<<peer_shape::KernelConfig::GRID_SIZE, peer_shape::KernelConfig::BLOCK_SIZE, shared, stream>>>(
-                one.x, one.tokens, one.logits, gate_up.codes, gate_up.scales, down.codes, down.scales, one.output,
+                one.x, one.tokens, logits, gate_up.codes, gate_up.scales, down.codes, down.scales, one.output,
                 scratchpad, sizeof(monomoe::MoEGemmSpec<peer_shape>), shared, TOP_K, monomoe::ScoringFunc::SOFTMAX,
                 true, gate_up_map, monomoe::create_activations_tma_desc(one.x, one.tokens, HIDDEN), down_map,
                 inner_map);
         require(cudaGetLastError());
     }
 
-    double error(const layer &one) const
+    void route_and_run(const layer &one, cudaStream_t stream) const
     {
-        return relative_error(one.output, one.x, one.ids, one.routing, gate_up_weight{gate_up}, down_weight{down},
-                              one.tokens, TOP_K, HIDDEN, INTERMEDIATE);
+        router_logits<<<EXPERTS, HIDDEN / 8, 0, stream>>>(one.x, one.router, one.tokens, one.computed);
+        run(one, one.computed, stream);
+    }
+
+    double error(const layer &one, const bf16 *logits) const
+    {
+        std::vector<int32_t> chosen;
+        std::vector<float> weights;
+        choose(download(logits, (size_t)one.tokens * EXPERTS), chosen, weights);
+        int32_t *ids = upload(chosen);
+        float *routing = upload(weights);
+        const double off = relative_error(one.output, one.x, ids, routing, gate_up_weight{gate_up}, down_weight{down},
+                                          one.tokens, TOP_K, HIDDEN, INTERMEDIATE);
+        cudaFree(ids);
+        cudaFree(routing);
+        return off;
     }
 };
 
@@ -146,10 +219,22 @@ void measure(const peer &of, uint32_t batch, bool last)
     std::vector<layer> layers;
     for (uint32_t i = 0; i < layers_of(batch); i++)
         layers.emplace_back(batch, 100 + i);
-    const double us = median_us(layers_of(batch), [&](uint32_t i, cudaStream_t stream) { of.run(layers[i], stream); });
-    const double error = std::max(of.error(layers.front()), of.error(layers.back()));
+    const double us = median_us(layers_of(batch),
+                                [&](uint32_t i, cudaStream_t stream) { of.run(layers[i], layers[i].given, stream); });
+    double error = 0;
+    for (const layer *one : {&layers.front(), &layers.back()})
+        error = std::max(error, of.error(*one, one->given));
+    for (const layer &one : layers)
+        poison(one.output, (size_t)batch * HIDDEN);
+    const double routed =
+        median_us(layers_of(batch), [&](uint32_t i, cudaStream_t stream) { of.route_and_run(layers[i], stream); });
+    for (const layer *one : {&layers.front(), &layers.back()}) {
+        require_logits(*one, batch);
+        error = std::max(error, of.error(*one, one->computed));
+    }
     require_error_below(MOST_ERROR, error, batch);
-    printf("  {\"batch\": %u, \"us\": %.1f, \"relative_error\": %.4f}%s\n", batch, us, error, last ? "" : ",");
+    printf("  {\"batch\": %u, \"us\": %.1f, \"routed_us\": %.1f, \"relative_error\": %.4f}%s\n", batch, us, routed,
+           error, last ? "" : ",");
 }
 
 } // namespace
