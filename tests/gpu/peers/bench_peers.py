@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another project's layer, as bench_monomoe or bench_marlin times it, beside the repacked kernels of mma16-sm90/1 on the
-same experts: the layer on given ids, and the layer that computes its router's logits and routes by itself.
+"""Another project's layer, as bench_monomoe or bench_marlin times it, beside the repacked kernels of mma16-sm90/1 on
+the same experts: the layer on given ids, and the layer that computes its router's logits and routes by itself.
 
     python3 bench_peers.py PEER BENCH_MMA16 LIBRARY FORMAT... --date DATE --commit COMMIT
 
