@@ -378,6 +378,11 @@ enum gb_kernel_flags {
 };
 
 /*
+ * One kernel. `weights` (GB_ROUTE: of the router, GB_BF16), `activations` and `order` name its contract,
+ * <weights>.<activations>.<order>; order NULL claims none, and the kernel is then judged against bounds instead of
+ * bits.
+ */
+/*
  * Where a kernel rounds between its stages, beside the intermediate and the output: GB_BF16, or GB_FP32 (as is 0).
  */
 struct gb_stage_roundings {
@@ -394,11 +399,6 @@ struct gb_stage_roundings {
 /* Of GB_COMBINE alone: fma in slot order, then ranks and nodes in ascending order: docs/numerics.md#combine. */
 #define GB_ORDER_SLOTS "slots/1"
 
-/*
- * One kernel. `weights` (GB_ROUTE: of the router, GB_BF16), `activations` and `order` name its contract,
- * <weights>.<activations>.<order>; order NULL claims none, and the kernel is then judged against bounds instead of
- * bits.
- */
 struct gb_kernel {
     const char *name; /* unique in its table, printable ASCII without spaces, at most 127: "vendor/kernel" */
     enum gb_operator operation;
@@ -407,8 +407,7 @@ struct gb_kernel {
                                    GB_FP8_BLOCK, whose blocks of activations are 1 x 128 */
     enum gb_format output;      /* GB_FP32 or GB_BF16 */
     const char *order;          /* GB_ORDER_..., or NULL */
-    uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator; 24 for FP32, one less if it rounds
-                                   toward zero */
+    uint32_t accumulator_bits;  /* significand bits of the narrowest accumulator; 24 for FP32 */
     uint32_t flags;             /* enum gb_kernel_flags */
 
     /* GB_OK, or GB_EUNSUPPORTED with the reason. Called before anything else. */
