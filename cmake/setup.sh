@@ -5,7 +5,8 @@
 set -eu
 
 packages="gcc g++ libc6-dev make cmake ninja-build pkgconf libhdf5-dev libopenblas-dev libssl-dev libjansson-dev
-    libxml2-utils libgsl-dev librandom123-dev libcmocka-dev libmpfr-dev python3 python3-numpy python3-h5py python3-cffi"
+    libxml2-utils libgsl-dev librandom123-dev libcmocka-dev libmpfr-dev libopenmpi-dev openmpi-bin python3 python3-numpy
+    python3-h5py python3-cffi python3-pytest"
 commands="gcc g++ make cmake ninja pkg-config python3"
 modules="hdf5 openblas libcrypto jansson gsl cmocka mpfr"
 

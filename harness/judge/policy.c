@@ -45,9 +45,9 @@ static const struct preset {
     {.name = "cosine-0.99", .limits = {{"cosine", 0.99}}},
     /* vLLM 07b13497, tests/kernels/moe/test_nvfp4_moe.py: assert_close(reference, kernel). */
     {.name = "vllm-nvfp4-moe", .limits = {{"atol", 0.1}, {"rtol", 0.1}}, .by_subject = true},
-    /* FlashInfer, tests/moe/test_trtllm_gen_fused_moe.py, FP4: right = atol + rtol * abs(kernel). */
+    /* FlashInfer 6930085e, tests/moe/test_trtllm_gen_fused_moe.py, FP4: right = atol + rtol * abs(kernel). */
     {.name = "flashinfer-fp4-moe", .limits = {{"atol", 0.1}, {"rtol", 0.85}, {"fraction", 0.925}}, .by_subject = true},
-    /* flashinfer-bench 40e6ca7, bench/eval_config.yaml: wrong only if both tolerances are exceeded. */
+    /* flashinfer-bench 40e6ca7, bench/eval_config.yaml and config.py: wrong only if both tolerances are exceeded. */
     {.name = "flashinfer-bench-moe", .limits = {{"atol", 1e-2}, {"rtol", 1e-2}, {"fraction", 0.95}}, .either = true},
     /* llama.cpp 0054f928, tests/test-backend-ops.cpp, FP4 on Blackwell: normalised by the tested backend's energy. */
     {.name = "llama.cpp-fp4", .limits = {{"nmse", 2e-2}}, .by_subject = true},

@@ -41,7 +41,7 @@ static const struct gb_recipe recipes[] = {
       .quotient = GB_QUOTIENT_DIVIDE_PRODUCT, .zero_sign = GB_ZERO_SIGN_OF_VALUE}},
     {"mxfp8.rceil/1",
      GB_MXFP8,
-     "NVIDIA Transformer Engine d0067d0d, transformer_engine/common/util/ptx.cuh",
+     "NVIDIA Transformer Engine d0067d0d, transformer_engine/common/util/ptx.cuh, ptx_arch_spec.cuh",
      "scale = amax * RN(1/448) rounded up to a power of two; code = E4M3(x / scale)",
      {MX(E4M3), .ratio = GB_RATIO_MULTIPLY, .scale_rounding = GB_SCALE_CEIL, .quotient = GB_QUOTIENT_POWER}},
 #include "quant/recipes/rows_mx.h"

@@ -112,7 +112,7 @@ static const struct gb_router_recipe recipes[] = {
     {"flashinfer.deepseek-v3/1",
      ROUTER(FP32, CHOICE, SIGMOID, KEPT, 0.0f, 8, 4, 2, -INFINITY, SCORE, SCALED_DIVIDE, 1, 0, 1e-20f, 2.5f, BF16,
             OUTPUT),
-     "FlashInfer, csrc/fused_moe/noAuxTcKernels.cu@0a17574e, bf16 scores, DeepSeek-V3's parameters",
+     "FlashInfer, csrc/fused_moe/noAuxTcKernels.cu@fb28d724, bf16 scores, DeepSeek-V3's parameters",
      "sigmoid, bias for the choice, 4 of 8 groups, the others -inf, (w * 2.5) / (sum + 1e-20), to bf16"},
     {"te.sigmoid/1",
      ROUTER(FP32, LOSSY, SIGMOID, KEPT, 0.0f, 8, 4, 0, -INFINITY, SCORE, DIVIDE, 2, 0, 1e-20f, 2.5f, FP32, OUTPUT),

@@ -137,7 +137,7 @@
  {MX(E5M2), .ratio = GB_RATIO_POWER, .scale_rounding = GB_SCALE_CEIL, .quotient = GB_QUOTIENT_POWER,
   .amax_nan = GB_AMAX_PROPAGATES_NAN, .multiplier_lowest = 0x1p126f}},
 {"mxfp8e5m2.te/1", NO_WEIGHTS,
- "NVIDIA TransformerEngine d0067d0d, transformer_engine/common/util/ptx.cuh",
+ "NVIDIA TransformerEngine d0067d0d, transformer_engine/common/util/ptx.cuh, ptx_arch_spec.cuh",
  "scale = E8M0(amax * RN(1/57344)) rounded up; code = E5M2(x / scale)",
  {MX(E5M2), .ratio = GB_RATIO_MULTIPLY, .scale_rounding = GB_SCALE_CEIL, .quotient = GB_QUOTIENT_POWER}},
 {"mxfp4.compressed-tensors/1", GB_MXFP4,

@@ -7,7 +7,7 @@ import subprocess
 
 import program
 from kept import expect_kept
-from program import ALL, CAPTURE, CHECKPOINT, PROGRAM, expect, path, run
+from program import ALL, CAPTURE, CHECKPOINT, PROGRAM, expect, own_code, path, run
 
 fixture, quantiser, exchange = path("s.h5"), path("q.h5"), path("d.h5")
 run("make", fixture, "--shape", "4,2,64,32", "--tokens", 2)
@@ -17,17 +17,13 @@ run("study", "drift", fixture, "-o", path("drift.h5"))
 run("verify", fixture, "-o", path("verify.json"))
 
 
-# Where the code of libraries within the program begins, which is linked behind ours; rare paths lie before all others.
-functions = [line.split() for line in subprocess.run(["nm", PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()]
-foreign = [f[0] for f in functions if re.fullmatch("H5[A-Z]+_.*|cblas_.*", f[-1]) and f[1] in "Tt" and ".cold" not in f[-1]]
-FOREIGN = {"GAUGEBLOCK_FAULT_CODE": min(foreign)} if foreign else {}
+OWN = own_code()
 
 
 def tried(place, *arguments):
     """What the command does where the first allocation of this place fails."""
     return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, errors="replace", env={
-        **os.environ, "LD_PRELOAD": os.environ["MEMORY_FAULT"], "GAUGEBLOCK_FAULT_MEMORY": str(place),
-        **FOREIGN})
+        **os.environ, **OWN, "LD_PRELOAD": os.environ["MEMORY_FAULT"], "GAUGEBLOCK_FAULT_MEMORY": str(place)})
 
 
 def results(done):

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from mpirun import ENVIRONMENT, MPI, mpirun, said_by
-from program import ALL, PROGRAM, SANITISED, expect, path, run
+from program import ALL, PROGRAM, SANITISED, expect, own_code, path, run
 
 
 def make(name, operator, *arguments, shape="64,6,256"):
@@ -107,11 +107,15 @@ for fault, process, code, words in [] if SANITISED or not MPI else DEAD[:None if
            f"{fault} {process}: leaves {os.listdir(path(''))}")
 
 # Memory that is short in one process: all end, each with a reason.
+OWN = own_code(PROGRAM + "-mpi") if MPI else {}
+
+
 def short(fixture, place):
     words = ["verify", fixture, "--timeout", "5"]
-    return subprocess.run(["mpirun", "-n", "1", PROGRAM, *words, ":", "-n", "1", "env", "LD_PRELOAD=" + os.environ["MEMORY_FAULT"],
-                           f"GAUGEBLOCK_FAULT_MEMORY={place}", PROGRAM, *words], env=ENVIRONMENT, capture_output=True,
-                          text=True, timeout=60)
+    fault = {"LD_PRELOAD": os.environ["MEMORY_FAULT"], "GAUGEBLOCK_FAULT_MEMORY": place, **OWN}
+    return subprocess.run(["mpirun", "-n", "1", PROGRAM, *words, ":", "-n", "1", "env",
+                           *(f"{name}={value}" for name, value in fault.items()), PROGRAM, *words], env=ENVIRONMENT,
+                          capture_output=True, text=True, timeout=60)
 
 
 for fixture in (FIXTURES[1], FIXTURES[5], path("layer1.h5")) if ALL and MPI and not SANITISED else ():

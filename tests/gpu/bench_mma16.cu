@@ -23,7 +23,7 @@ extern "C" {
 #include "reference/mma16.h"
 }
 #include "reference/reference.h"
-#include "tests/gpu/gpu.h"
+#include "tests/gpu/bench.cuh"
 #include "tests/support/provenance.h"
 
 namespace
@@ -39,14 +39,6 @@ void require_ok(enum gb_status status, const char *what)
     }
 }
 
-__host__ __device__ inline uint64_t mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15ull;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-    return x ^ (x >> 31);
-}
-
 float from_bits(uint32_t bits)
 {
     float value;
@@ -57,27 +49,6 @@ float from_bits(uint32_t bits)
 bool same(float a, float b)
 {
     return (std::isnan(a) && std::isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
-}
-
-template <class T> T *on_device(size_t count)
-{
-    T *pointer = NULL;
-    require(cudaMalloc(&pointer, count * sizeof(T)));
-    return pointer;
-}
-
-template <class T> T *upload(const std::vector<T> &values)
-{
-    T *pointer = on_device<T>(values.size());
-    require(cudaMemcpy(pointer, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return pointer;
-}
-
-template <class T> std::vector<T> download(const T *pointer, size_t count)
-{
-    std::vector<T> values(count);
-    require(cudaMemcpy(values.data(), pointer, count * sizeof(T), cudaMemcpyDeviceToHost));
-    return values;
 }
 
 /* NULL: there is none. */
@@ -128,33 +99,6 @@ size_t scale_bytes(enum gb_format format, size_t weights)
     return weights / (format == GB_NVFP4 ? 16 : 32);
 }
 
-/* What bytes are: any; codes of E4M3, a few NaN if there is `edge`; scales, of `edge` all kinds, of E8M0 with NaN. */
-enum content { ANY, E4M3_CODES, E4M3_SCALES, E8M0_SCALES };
-
-__global__ void fill_kernel(uint8_t *bytes, size_t count, uint64_t seed, int content, int edge)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        const uint64_t random = mix(seed + i);
-        const uint32_t seldom = edge ? (uint32_t)random % (1u << 20) : 1u << 20;
-        uint32_t byte = (uint32_t)(random >> 32) & 0xFF;
-        if (content == E4M3_CODES && (byte & 0x7F) == 0x7F && seldom >= 8)
-            byte ^= 1;
-        if (content == E4M3_SCALES)
-            byte = edge ? byte % 0x7F : 0x28 + byte % 24;
-        if (content == E8M0_SCALES && seldom < 8)
-            byte = 0xFE + byte % 2;
-        else if (content == E8M0_SCALES)
-            byte = !edge ? 112 + byte % 12 : seldom < 10000 ? byte % 140 : 100 + byte % 40;
-        bytes[i] = (uint8_t)byte;
-    }
-}
-
-void fill(void *bytes, size_t count, uint64_t seed, enum content content, bool edge)
-{
-    fill_kernel<<<1024, 256>>>((uint8_t *)bytes, count, seed, content, edge);
-    require(cudaGetLastError());
-}
-
 matrix random_matrix(enum gb_format format, uint32_t experts, uint32_t rows, uint32_t columns, uint32_t parts,
                      uint64_t seed, bool edge)
 {
@@ -193,24 +137,6 @@ gb_bf16 activation(uint64_t r, int kind)
         return gb_bf16{bits[which < 3 ? which % 2 : 2 + which % 3]};
     }
     return gb_bf16_encode(sum);
-}
-
-enum routing { UNIFORM, SKEWED, HOLES };
-
-std::vector<int32_t> route(uint32_t tokens, uint32_t experts, uint32_t top_k, uint64_t seed, int kind)
-{
-    std::vector<int32_t> ids;
-    for (uint32_t t = 0; t < tokens; t++) {
-        std::vector<int32_t> chosen;
-        for (uint64_t r = seed + t * 1000003ull; chosen.size() < top_k; r = mix(r)) {
-            const int32_t id = (int32_t)(mix(r) % (kind == SKEWED ? top_k + 1 : experts));
-            if (std::find(chosen.begin(), chosen.end(), id) == chosen.end())
-                chosen.push_back(id);
-        }
-        for (int32_t id : chosen)
-            ids.push_back(kind == HOLES && mix(seed ^ (uint64_t)id * 77 ^ t) % 4 == 0 ? -1 : id);
-    }
-    return ids;
 }
 
 /* A row of device weights, as a matrix of one row. */
@@ -540,41 +466,6 @@ __global__ void __launch_bounds__(512) read_kernel(const uint4 *from, size_t cou
         *sink = sum;
 }
 
-/* Median microseconds of a launch, of 15 replays of a graph of all of them. */
-template <class Launch> double median_us(uint32_t launches, const Launch &launch)
-{
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t executable;
-    cudaEvent_t start, stop;
-    require(cudaStreamCreate(&stream));
-    require(cudaEventCreate(&start));
-    require(cudaEventCreate(&stop));
-    require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (uint32_t i = 0; i < launches; i++)
-        launch(i, stream);
-    require(cudaStreamEndCapture(stream, &graph));
-    require(cudaGraphInstantiate(&executable, graph, 0));
-    std::vector<float> times;
-    for (int i = 0; i < 18; i++) {
-        float ms = 0;
-        require(cudaEventRecord(start, stream));
-        require(cudaGraphLaunch(executable, stream));
-        require(cudaEventRecord(stop, stream));
-        require(cudaEventSynchronize(stop));
-        require(cudaEventElapsedTime(&ms, start, stop));
-        if (i >= 3)
-            times.push_back(ms);
-    }
-    std::sort(times.begin(), times.end());
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    cudaEventDestroy(start);
-    cudaEventDestroy(stop);
-    cudaStreamDestroy(stream);
-    return times[times.size() / 2] * 1e3 / launches;
-}
-
 /* Some outputs of a run of gate_up and down against the CPU. */
 size_t samples_wrong(const layer &one, uint64_t seed)
 {
@@ -660,7 +551,7 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, const ch
         properties.name, name_of(format), s.experts, s.top_k, s.hidden, s.intermediate);
     for (uint32_t batch : batches) {
         s.tokens = batch;
-        const uint32_t layers = batch <= 2 ? 24 : batch <= 8 ? 12 : 6;
+        const uint32_t layers = layers_of(batch);
         std::vector<layer> all;
         double bytes[3] = {0, 0, 0};
         for (uint32_t i = 0; i < layers; i++) {

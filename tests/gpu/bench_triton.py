@@ -15,12 +15,13 @@ import itertools
 import json
 import multiprocessing
 import statistics
-import subprocess
 import sys
 
 import torch
 import triton
 import triton.language as tl
+
+import beside
 
 EXPERTS, TOP_K, HIDDEN, INTERMEDIATE = 512, 10, 2048, 512  # Qwen3-Next
 ROWS = 16  # tokens of a tile: few experts have more, and the instruction has no fewer
@@ -210,12 +211,6 @@ def measure(batch, matrices):
     return us, {name: dict(zip(("columns", "warps", "stages"), tile)) for name, tile in tiles.items()}, error
 
 
-def ours(asked, form):
-    command = [asked.bench, asked.library, "time", f"{form}:repacked", f"{EXPERTS},{TOP_K},{HIDDEN},{INTERMEDIATE}"]
-    done = subprocess.run(command + [str(batch) for batch in asked.batches], capture_output=True, text=True, check=True)
-    return {row["batch"]: row["repacked"]["layer"][0] for row in json.loads(done.stdout)["batches"]}
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("bench")
@@ -229,9 +224,11 @@ def main():
     torch.manual_seed(1)
     matrices = {"gate_up": matrix(2 * INTERMEDIATE, HIDDEN), "down": matrix(HIDDEN, INTERMEDIATE)}
     measured = {batch: measure(batch, matrices) for batch in asked.batches}
-    beside = {form: ours(asked, form) for form in ("nvfp4", "mxfp8")}
+    shape = (EXPERTS, TOP_K, HIDDEN, INTERMEDIATE)
+    ours = {form: beside.repacked(asked.bench, asked.library, form, shape, asked.batches) for form in ("nvfp4", "mxfp8")}
     rows = [{"batch": batch, "triton_us": round(us, 1), "tiles": tiles, "relative_error": round(error, 4),
-             **{form: {"us": times[batch], "times_as_fast": round(us / times[batch], 2)} for form, times in beside.items()}}
+             **{form: {"us": times[batch]["layer"], "times_as_fast": round(us / times[batch]["layer"], 2)}
+                for form, times in ours.items()}}
             for batch, (us, tiles, error) in measured.items()]  # fmt: skip
     print(json.dumps({"schema": "gaugeblock.bench-triton/1", "command": "bench_triton.py " + " ".join(sys.argv[3:]),
                       "date": asked.date, "commit": asked.commit, "device": torch.cuda.get_device_name(),

@@ -55,6 +55,18 @@ devices_named() {
     nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /'
 }
 
+# record_peer NAME FORMAT...: where its sources were given to cmake.
+record_peer() {
+    if [ ! -x "$tests/bench_$1" ]; then
+        echo "skip bench_$1: not built, its head says what from"
+        return
+    fi
+    peer=$1
+    shift
+    record "h200-bench-$peer" python3 "$here/tests/gpu/peers/bench_peers.py" "$tests/bench_$peer" "$tests/bench_mma16" \
+        "$library" "$@" --date "$today" --commit "$commit"
+}
+
 group_times() {
     step bench "$program" bench --model qwen3-next-80b-a3b --format nvfp4 --format mxfp8 --batches 1,8,32 \
         --kernel 'cuda/*layer' -o bench.json
@@ -83,6 +95,8 @@ group_times() {
     done
     record h200-bench-triton python3 "$here/tests/gpu/bench_triton.py" "$tests/bench_mma16" "$library" --date "$today" \
         --commit "$commit"
+    record_peer monomoe mxfp8 nvfp4
+    record_peer marlin nvfp4
     record h200-order-candidates "$tests/gb_order_candidates" --date "$today" --commit "$commit"
 }
 
