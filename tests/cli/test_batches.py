@@ -93,4 +93,10 @@ with open(path("calls")) as stream:
     calls = stream.read()
 expect(6 < calls.count("release\n") == calls.count("prepare of "), calls)
 
+# What a timed run writes is held against the first one.
+del os.environ["GB_CALLS"]
+done = run("bench", path("layer.h5"), "--subject", os.environ["CALLS"], "--kernel", "calls/later", "--samples", "1", code=6)
+program.said.pop()
+expect("1 elements differ between two runs on the same inputs; first: element 0 of output of layer 0" in done.stdout, done.stdout)
+
 expect_kept()
