@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Charts, read back from their SVG: which ticks an axis has, and that ticks, points, bands, intervals and rules lie
- * where their values are, in a field from 46 (128 with rows) to 348 across and from 8 to 34 above the foot.
+ * where their values are, in a field from 46 (128 with rows) to 348 across and from 8 to 34 above the foot. The records
+ * of records.json in every form, against what tests/harness/kept holds.
  */
 #include "harness/report/html.h"
+#include "harness/report/record.h"
 
 #include "tests/support/check.h"
+#include "tests/support/kept_explanation.h"
 
 static char *text;
 static size_t length;
@@ -166,13 +169,42 @@ static void legends_name_series(void **state)
     free(text);
 }
 
+/* Of cases of every verdict, of what decides it and of each operator: for people, Markdown, JUnit; pages of others. */
+static void records_are_told(void **state)
+{
+    json_error_t where;
+    json_t *records = json_load_file(GB_SOURCE_DIR "/tests/harness/records.json", 0, &where), *one;
+    size_t i;
+    (void)state;
+    if (!records)
+        fail_msg("line %d: %s", where.line, where.text);
+    json_array_foreach(records, i, one)
+    {
+        const json_t *record = json_object_get(one, "record");
+        FILE *stream = open_memstream(&text, &length);
+        assert_non_null(stream);
+        fprintf(stream, "= %s\n", json_string_value(json_object_get(one, "name")));
+        report_table(stream, record, false);
+        fprintf(stream, "= all figures\n");
+        report_table(stream, record, true);
+        assert_true(report_markdown(stream, record));
+        assert_true(report_junit(stream, record));
+        if (strcmp(record_text(record, "schema", NULL), RECORD_SCHEMA))
+            html_record(stream, "a & b", record);
+        assert_int_equal(fclose(stream), 0);
+        kept_text(text);
+        free(text);
+    }
+    json_decref(records);
+    expect_kept_explanations("test_report");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(axes_have_round_ticks),
-        cmocka_unit_test(points_lie_where_their_values_are),
-        cmocka_unit_test(rows_have_intervals),
-        cmocka_unit_test(legends_name_series),
+        cmocka_unit_test(axes_have_round_ticks), cmocka_unit_test(points_lie_where_their_values_are),
+        cmocka_unit_test(rows_have_intervals),   cmocka_unit_test(legends_name_series),
+        cmocka_unit_test(records_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
