@@ -382,7 +382,6 @@ static void expect_truth(const struct gb_fixture *f)
     const size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     double *x = malloc(count * sizeof *x), *truth = malloc(count * sizeof *truth);
     assert_true(x && truth);
-    source.extension = weights.extension;
     for (size_t i = 0; i < count; i++)
         x[i] = (double)gb_bf16_decode(l->x[i]);
     assert_int_equal(gb_truth_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, truth, NULL, NULL), GB_OK);
