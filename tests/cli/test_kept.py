@@ -41,6 +41,7 @@ PARTS = {
         "--operator combine --shape 8,3,96 --ranks 4 --ranks-per-node 2 --accumulation node --routing equal")
         for line in (f"make p.h5 {options}", "info p.h5 --coverage")] + [
         "make p.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --global-scale 0.25", "info p.h5",
+        "make p.h5 --model tiny-qwen3-moe --tokens 3 --routing skewed", "info p.h5",
         f"import {MODEL} t.h5 --format mxfp8 --activations mxfp8 --capture {ACTIVATIONS} --tokens 5", "info t.h5 --coverage",
         *(f"list {what}" for what in ("formats", "recipes", "conversions", "routers", "contracts", "models", "gates"))]),
     "verify": ([f"make s.h5 {SMALL}", f"make m.h5 {SMALL} --format mxfp8 --activations mxfp8 --routing holes",
@@ -119,6 +120,7 @@ PARTS = {
         f"study sensitivity t.h5 --original {MODEL} --csv e.csv --exclude e.json",
         f"study sensitivity t.h5 --original {MODEL} --remedy dynamic --csv f.csv",
         "study drift --shape 6,2,64,48 --tokens 3 --seeds 2 --layers 3 --outliers 8 --routing-skew 2 --csv h.csv --table h.md",
+        "study drift --model tiny-qwen3-moe --tokens 2 --layers 2 --paths nvfp4.fma32 --csv m.csv",
         "verify s.h5 -o v.json", "power s.h5 -o p.json", "report d.h5 c.h5 v.json p.json -o page.html"]),
 }
 

@@ -164,10 +164,49 @@ static void names(void **state)
     assert_int_equal(study_paths("bf16.fma32,int8.fma32,int8.fma32", GB_NVFP4, &shape, paths, &count, &error), GB_OK);
     assert_int_equal(count, 2);
     assert_string_equal(paths[1].recipe->name, "int8g128.vllm/1");
+    char list[STUDY_PATH_LIST] = "";
+    for (int n = 2; n < 2 + STUDY_PATHS; n++) { /* and bf16.fma32 */
+        if (n == 1 + STUDY_PATHS) {
+            strcat(list, ",bf16.fma32.prereduced2,bf16.fma32"); /* both are there */
+            assert_int_equal(study_paths(list, GB_NVFP4, &shape, paths, &count, &error), GB_OK);
+            assert_int_equal(count, STUDY_PATHS);
+            assert_int_equal(paths[STUDY_PATHS - 1].ranks, STUDY_PATHS);
+        }
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%sbf16.fma32.prereduced%d", n > 2 ? "," : "", n);
+    }
+    assert_int_equal(study_paths(list, GB_NVFP4, &shape, paths, &count, &error), GB_EINVAL);
+    assert_string_equal(error.message, "--paths: more than 24");
     narrow.intermediate = 192; /* 128 does not divide it: blocks of 64 */
     assert_int_equal(study_paths("fp8.fma32", GB_NVFP4, &narrow, paths, &count, &error), GB_OK);
     assert_string_equal(paths[1].recipe->name, "fp8g64.vllm/1");
     assert_true(paths[1].dequantised);
+}
+
+/* A router whose rule has a bias has one in every layer, of numbers that differ. Rows hold whole blocks. */
+static void routers_have_biases(void **state)
+{
+    struct study_generation g = {.name = "test",
+                                 .router = "moonshotai.kimi-k2/1",
+                                 .norm_topk_prob = true,
+                                 .shape = shape,
+                                 .layers = LAYERS,
+                                 .weights = GB_MXFP8,
+                                 .seed = 3,
+                                 .outlier_factor = 1.0f,
+                                 .routing_skew = 1.0f};
+    struct study_source source;
+    struct gb_error error = {""};
+    (void)state;
+    if (study_source_generate(&g, &source, &error) != GB_OK)
+        fail_msg("%s: %s", g.router, error.message);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        assert_true(source.fixture->layer[l].router_bias[0] != source.fixture->layer[l].router_bias[1]);
+    study_source_free(&source);
+    g.shape.hidden = 240;
+    assert_int_equal(study_source_generate(&g, &source, &error), GB_EINVAL);
+    g.shape = (struct gb_shape){TOKENS, 256, 144, 8, 3};
+    assert_int_equal(study_source_generate(&g, &source, &error), GB_EINVAL);
+    assert_string_equal(error.message, "hidden 256 and intermediate 144 must be multiples of 32 for mxfp8");
 }
 
 /* What a run of several seeds needs. */
@@ -841,6 +880,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(dequantised_nvfp4_is_near),
         cmocka_unit_test(prereduced),
         cmocka_unit_test(names),
+        cmocka_unit_test(routers_have_biases),
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
         cmocka_unit_test(sensitivity_adds_up),
