@@ -541,10 +541,10 @@ static void growth(void **state)
             }
         struct study_growth g = study_growth_of(&c, &r, STUDY_ORIGINAL, 0);
         if (!noisy)
-            assert_true(fabs(g.exponent.value - 0.5) < 1e-9 && g.error < 1e-9 && fabs(g.amplitude - 1e-3) < 1e-12);
+            assert_true(fabs(g.exponent.value - 0.5) < 1e-9 && g.error < 1e-9);
         else
             assert_true(fabs(g.exponent.value - 1.25) < 4.0 * g.error && g.error > 1e-3 && g.error < 0.05 &&
-                        g.exponent.low < g.exponent.value && g.r2 > 0.98);
+                        g.exponent.low < g.exponent.value);
     }
     study_resamples_free(&r);
     study_case_free(&c);
