@@ -107,6 +107,40 @@ static void one_slot_is_taken(void **state)
                              effect <= FINDING_ADD && stage >= FINDING_ACT);
 }
 
+/* Beside the slot that shows most of it, those with half to one and a half of that; what shows a millionth is open. */
+static void slots_with_about_as_much_are_taken(void **state)
+{
+    static struct scene s;
+    static const struct {
+        double alpha, faint;
+        bool taken, open;
+    } rows[] = {{0.51, 1.02e-6, true, false},  {0.49, 1.02e-6, false, false}, {1.49, 1.02e-6, true, false},
+                {1.51, 1.02e-6, false, false}, {0.51, 0.98e-6, true, true},   {-1.0, 1.02e-6, false, false}};
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++)
+        for (int effect = 0; effect < 3; effect++) {
+            static const enum finding_effect effects[] = {FINDING_FACTOR, FINDING_ADD, FINDING_ROUND};
+            const bool linear = effect < 2, taken = rows[n].taken;
+            const double scale = linear ? 0.25 : 1.0;
+            struct finding f = {.stage = FINDING_DOWN, .effect = effects[effect], .amount = 3.0};
+            scene_new(&s);
+            for (uint32_t p = 0; p < PAIRS; p++) {
+                const double alpha[] = {1.0, rows[n].alpha, 0.0}, weight[] = {8.0, 0.5, rows[n].faint * 8.0};
+                s.alpha[p] = s.ids[p] < 0 ? 0.0 : scale * alpha[p % TOP_K];
+                s.weight[p] = s.ids[p] < 0 ? 0.0 : weight[p % TOP_K];
+            }
+            assert_true(search_take_pairs(&s.search, &f));
+            for (uint32_t p = 0; p < PAIRS; p++)
+                if (s.ids[p] >= 0)
+                    assert_int_equal(stages_hit(&s.search.s, &f, p),
+                                     p % TOP_K == 0 || (p % TOP_K == 1 ? taken : rows[n].open));
+            /* One of the second slots is empty. */
+            const double mean = taken ? (5 * 8.0 + 4 * 0.5 * rows[n].alpha) / (5 * 8.0 + 4 * 0.5) : 1.0;
+            const double amount = effect == 0 ? 1.0 + 2.0 * scale * mean : effect == 1 ? 3.0 * scale * mean : 3.0;
+            assert_true(fabs(f.amount - amount) < 1e-12);
+        }
+}
+
 static double random_value(uint64_t *random)
 {
     return ldexp((double)(random_bits(random) >> 32), -31) - 1.0;
@@ -471,6 +505,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_with_an_effect_are_taken),
         cmocka_unit_test(one_slot_is_taken),
+        cmocka_unit_test(slots_with_about_as_much_are_taken),
         cmocka_unit_test(amounts_are_found),
         cmocka_unit_test(known_rows_are_rated),
         cmocka_unit_test(places_of_pairs_are_described),
