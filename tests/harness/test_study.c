@@ -342,6 +342,51 @@ static void decomposition(void **state)
     study_free(&r.study);
 }
 
+static enum gb_status open_attention(void *context, const struct study_case *c, uint32_t of,
+                                     struct study_source *source, struct gb_error *error)
+{
+    const enum gb_status status = open_source(context, c, of, source, error);
+    const size_t row = (size_t)TOKENS * shape.hidden;
+    double *attention = calloc(LAYERS * row, sizeof *attention); /* [layers, tokens, hidden] */
+    assert_non_null(attention);
+    for (size_t l = 0; l < LAYERS; l++) {
+        attention[l * row] = 90.0;
+        attention[(l + 1) * row - 1] = -90.0;
+        for (size_t t = 1; t + 1 < TOKENS; t++)
+            attention[l * row + t * shape.hidden + 50 * l + t] = 40.0 * (double)t;
+    }
+    source->fixture->stack.attention_delta = attention;
+    return status;
+}
+
+/* One channel of each token, of the first and of the last too, is what attention made it: truth and a path with bf16
+ * activations route by it alike. */
+static void attention_is_added(void **state)
+{
+    struct running with, without;
+    struct gb_error error;
+    bool stopped;
+    (void)state;
+    start(&with);
+    start(&without);
+    with.run = (struct study_run){
+        .stop = &with.stop, .open = open_attention, .save = count_down, .context = &with, .all = 1.0};
+    if (study_case_run(with.study.of, &with.run, &stopped, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    go(&without, 0);
+    for (int truth = 0; truth < STUDY_TRUTHS; truth++)
+        for (uint32_t l = 0; l < LAYERS; l++)
+            for (uint32_t n = 0; n < 2 * TOKENS; n++) {
+                const struct study_case *c = with.study.of;
+                const double added = c->stream2[truth][l * c->samples + n];
+                assert_true(added > 4.0 * without.study.of->stream2[truth][l * c->samples + n]);
+                if (truth == STUDY_QUANTISED)
+                    assert_true(c->measure[STUDY_OPEN_LOOP][truth].changed[l * c->paths * c->samples + n] == 0.0);
+            }
+    study_free(&with.study);
+    study_free(&without.study);
+}
+
 static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
                              float *values, struct gb_error *error)
 {
@@ -883,6 +928,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(routers_have_biases),
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
+        cmocka_unit_test(attention_is_added),
         cmocka_unit_test(sensitivity_adds_up),
         cmocka_unit_test(last_mile),
         cmocka_unit_test(agreement),
