@@ -398,6 +398,16 @@ static void told_effects_are_those_kept(void **state)
             }
             keep_told(told, effects_infer(&o, told, MOST));
         }
+    /* Elements that have each other's values across a bit above half the row. */
+    for (uint32_t i = 0; i < ROWS * SHORT; i++) {
+        const uint32_t at = i % SHORT;
+        values[i] = clean[rows[i / SHORT] * SHORT + (at < 4 || at >= 8 ? at ^ 8 : at)];
+    }
+    struct finding told[MOST];
+    const struct observed o = {FINDING_DOWN, clean, TOKENS * SLOTS, SLOTS, SHORT, ROWS, rows, values, 0.01, 0.0};
+    const uint32_t count = effects_infer(&o, told, MOST);
+    assert_true(count > 0 && told[0].effect == FINDING_XOR && told[0].offset == 8);
+    keep_told(told, count);
     expect_kept_explanations("test_places");
 }
 
