@@ -38,7 +38,6 @@ void search_free(struct search *q)
     free(q->operand);
     free(q->response);
     free(q->difference);
-    free(q->errors);
     free(q->alpha);
     free(q->weight);
 }
@@ -59,12 +58,11 @@ enum gb_status search_new(struct diagnosis *w, struct search *q)
     q->operand = malloc((size_t)pairs * shape->intermediate * sizeof *q->operand);
     q->response = malloc((size_t)shape->top_k * w->width * sizeof *q->response);
     q->difference = malloc(shape->intermediate * sizeof *q->difference);
-    q->errors = malloc(w->width * sizeof *q->errors);
     q->alpha = malloc(pairs * sizeof *q->alpha);
     q->weight = malloc(pairs * sizeof *q->weight);
     double *squares = calloc(shape->tokens, sizeof *squares);
     if (!q->column || !q->token || !q->down || !q->asked || !q->seen_pairs || !q->operand || !q->response ||
-        !q->difference || !q->errors || !q->alpha || !q->weight || !squares) {
+        !q->difference || !q->alpha || !q->weight || !squares) {
         free(squares);
         return gb_fail(q->error, GB_ENOMEM, "no memory to look for the structure of an error");
     }

@@ -32,7 +32,6 @@ struct search {
     double *operand;             /* [pairs, intermediate] */
     double *response;            /* [top_k, samples] */
     double *difference;          /* [intermediate], of down's operand */
-    double *errors;              /* [samples] */
     double *alpha;               /* [pairs] */
     double *weight;              /* [pairs]: squares of the responses */
     struct structure best;

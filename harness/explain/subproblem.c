@@ -141,7 +141,6 @@ static enum gb_status truth(struct gb_fixture *f, struct gb_error *error)
         free(routing_weights);
         return gb_fail(error, GB_ENOMEM, "no memory for the truth of %u tokens", f->shape.tokens);
     }
-    source.extension = weights.extension;
     layer_inputs(f, 0, GB_FP32, x, routing_weights);
     enum gb_status status =
         gb_truth_layer(&f->shape, x, l->ids, routing_weights, &source, l->truth_quantised, NULL, error);

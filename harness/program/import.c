@@ -188,9 +188,6 @@ static enum gb_status choose_format(const struct import_options *o, const struct
                        "--format %s: %s holds %s codes (%s), which are taken over and never quantised again; leave "
                        "--format out",
                        gb_format_name(*format), o->directory, gb_format_name(checkpoint->format), checkpoint->layout);
-    if (!checkpoint->layout && !gb_recipe_default(*format))
-        return gb_fail(error, GB_EUNSUPPORTED, "--format %s: no recipe makes it from %s, which holds values",
-                       gb_format_name(*format), o->directory);
     return GB_OK;
 }
 

@@ -317,9 +317,6 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, b
 static enum gb_status make(const struct make_options *o, struct gb_fixture **fixture, struct gb_error *error)
 {
     uint32_t block = gb_format_multiple(o->format);
-    if (!gb_recipe_default(o->format))
-        return gb_fail(error, GB_EUNSUPPORTED, "--format %s: no recipe makes it; gaugeblock import takes codes over",
-                       gb_format_name(o->format));
     if (o->shape.hidden % block || o->shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));

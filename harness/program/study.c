@@ -378,10 +378,7 @@ static enum gb_status plan_case(struct plan *plan, const struct study_input *inp
     c->samples = c->seeds * c->shape.tokens;
     snprintf(c->name, sizeof c->name, "%.127s", fixture ? fixture->source : input->name);
     snprintf(c->weights, sizeof c->weights, "%s", gb_format_name(format));
-    snprintf(c->recipe, sizeof c->recipe, "%s",
-             fixture                     ? fixture->recipe
-             : gb_recipe_default(format) ? gb_recipe_default(format)->name
-                                         : "");
+    snprintf(c->recipe, sizeof c->recipe, "%s", fixture ? fixture->recipe : gb_recipe_default(format)->name);
     snprintf(c->inputs, sizeof c->inputs, "%s", fixture ? fixture->sha256 : "");
     plan->study.cases++; /* from here on it is freed with the study */
     enum gb_status status = study_paths(o->paths, format, &c->shape, c->path, &c->paths, error);

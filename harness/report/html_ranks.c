@@ -47,7 +47,7 @@ static void draw(FILE *stream, const json_t *fixture, const char *figure, const 
         }
         count[0] = count[l] > count[0] ? count[l] : count[0];
     }
-    if (!count[0] || !(chart.y1 > 0.0))
+    if (!(chart.y1 > 0.0)) /* nor where there are no points */
         return;
     snprintf(title, sizeof title, "%.200s: error of the output in %s", record_text(fixture, "source", NULL), words);
     html_chart_begin(&chart, title, "ranks", "relative L2 from float64");

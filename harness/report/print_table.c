@@ -287,13 +287,18 @@ static bool put_cause(FILE *stream, const json_t *checks)
     return false;
 }
 
-/* "0x3f9d1a00 (1.2273)": bf16 has four digits; the encoding of an expert's id is the id. */
-static void put_value(FILE *stream, const char *hex, bool is_id)
+/* "0x3f9d1a00 (1.2273)": bf16 has four digits; the encoding of an expert's id is the id, and codes and scales of
+ * activations, "x_codes", stand for no value by themselves. */
+static void put_value(FILE *stream, const char *hex, const char *output)
 {
     uint32_t bits = (uint32_t)strtoul(hex, NULL, 16);
     float value;
-    if (is_id) {
+    if (!strcmp(output, "ids")) {
         fprintf(stream, "expert %d", (int32_t)bits);
+        return;
+    }
+    if (strchr(output, '_')) {
+        fprintf(stream, "0x%x", bits);
         return;
     }
     bool half = strlen(hex) == strlen("0x0000");
@@ -339,9 +344,9 @@ static void first_line(FILE *stream, const json_t *one)
                 put_place(stream, one, layer, outputs[i], record_number(first, "token", NULL),
                           record_number(first, "element", NULL));
                 fprintf(stream, ": got ");
-                put_value(stream, record_text(first, "subject", NULL), !strcmp(outputs[i], "ids"));
+                put_value(stream, record_text(first, "subject", NULL), outputs[i]);
                 fprintf(stream, ", reference ");
-                put_value(stream, record_text(first, "reference", NULL), !strcmp(outputs[i], "ids"));
+                put_value(stream, record_text(first, "reference", NULL), outputs[i]);
                 fprintf(stream, "\n");
                 return;
             }

@@ -180,16 +180,13 @@ static enum gb_status read_paths(struct gb_results *file, const char *group, str
     return status;
 }
 
-/* The sizes must agree before memory is taken by them. */
+/* The sizes must agree before memory is taken by them. Of three of those that counts_of admits the product is below
+ * 2^60 bytes. */
 static enum gb_status check_sizes(const char *group, const struct study_case *c, struct gb_error *error)
 {
-    uint64_t samples = (uint64_t)c->seeds * c->shape.tokens;
-    size_t bytes;
+    const uint64_t samples = (uint64_t)c->seeds * c->shape.tokens;
     if (samples != c->samples || c->done > c->seeds * c->layers || c->shape.top_k > c->shape.experts)
         return gb_fail(error, GB_EFORMAT, "%s: its sizes contradict each other", group);
-    if (!gb_bytes((uint64_t)c->layers * c->paths, samples, 1, 64 * sizeof(double), &bytes) ||
-        !gb_bytes(c->paths + STUDY_TRUTHS, c->shape.tokens, c->shape.hidden, sizeof(double), &bytes))
-        return gb_fail(error, GB_EFORMAT, "%s: its sizes are too large", group);
     return GB_OK;
 }
 

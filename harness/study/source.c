@@ -58,8 +58,6 @@ enum gb_status study_source_generate(const struct study_generation *g, struct st
     struct gb_fixture *f = NULL;
     *source = (struct study_source){.generated = true, .outlier_factor = g->outlier_factor};
     snprintf(source->name, sizeof source->name, "%s", g->name);
-    if (!gb_recipe_default(g->weights))
-        return gb_fail(error, GB_EUNSUPPORTED, "--format %s: no recipe makes it", gb_format_name(g->weights));
     uint32_t block = gb_format_multiple(g->weights);
     if (g->shape.hidden % block || g->shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",

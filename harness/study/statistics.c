@@ -151,15 +151,14 @@ static struct study_growth line(const double *depth, const double *logs, uint32_
 {
     double offset, slope, c00, c01, c11, residual;
     gsl_fit_linear(depth, 1, logs, 1, layers, &offset, &slope, &c00, &c01, &c11, &residual);
-    double spread = gsl_stats_tss(logs, 1, layers);
-    return (struct study_growth){{slope, (double)NAN, (double)NAN}, sqrt(c11), exp(offset), 1.0 - residual / spread};
+    return (struct study_growth){{slope, (double)NAN, (double)NAN}, sqrt(c11)};
 }
 
 struct study_growth study_growth_of(const struct study_case *c, const struct study_resamples *r, enum study_truth truth,
                                     uint32_t path)
 {
     const double nan = (double)NAN;
-    struct study_growth g = {{nan, nan, nan}, nan, nan, nan};
+    struct study_growth g = {{nan, nan, nan}, nan};
     double *depth = r->lines, *logs = r->lines + c->layers, *slopes = r->logs;
     if (c->layers < 3 || r->tokens < 2)
         return g;

@@ -265,7 +265,6 @@ struct study_interval study_top_agreement(const struct study_case *c, enum study
 struct study_growth {
     struct study_interval exponent; /* by resampled tokens */
     double error;                   /* of the exponent: its standard error, from how far layers are off the line */
-    double amplitude, r2;
 };
 struct study_growth study_growth_of(const struct study_case *c, const struct study_resamples *r, enum study_truth truth,
                                     uint32_t path);

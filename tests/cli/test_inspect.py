@@ -313,6 +313,21 @@ def check_table():
             expect(single or function is experts_away or {f["layer"] for f in one["findings"]} <= {0, 1, None}, str(at))
 
 
+def check_lines():
+    """The table has a line for each defect and layer: of which projections, of which experts, how many."""
+    edited = Edited("fp8-128x128")
+    for place in ((1, 0, 2), (0, 3, 0), (0, 7, 2), (0, 5, 0)):
+        edited.delete(place, edited.codes)
+    edited.set((0, 0, 1), edited.codes, np.zeros_like)
+    edited.set((1, 2, 0), edited.codes, np.zeros_like)
+    edited.set((1, 2, 1), edited.codes, np.zeros_like)
+    text = inspect(edited.made.write("lines"), code=1)[1]
+    lines = {(line[:24].strip(), line[25:30].strip(), line[32:42].strip(), line[44:53].strip(), line[55:60].strip())
+             for line in text.splitlines()[3:]}
+    expect(lines == {("missing-tensor", "1", "down", "0", "1"), ("missing-tensor", "0", "gate, down", "3..7", "3"),
+                     ("dead-expert", "0", "up", "0", "1"), ("dead-expert", "1", "gate, up", "2", "2")}, text)
+
+
 def check_sound():
     for layout in LAYOUTS:
         made = copy(layout)
@@ -434,5 +449,6 @@ if __name__ == "__main__":
     check_shards()
     check_refused()
     check_table()
+    check_lines()
 
 expect_kept()

@@ -40,6 +40,8 @@ PARTS = {
         "--operator dispatch --shape 8,3,96 --ranks 4 --empty-ranks 1 --placement random --recipe nvfp4.trtllm/1",
         "--operator combine --shape 8,3,96 --ranks 4 --ranks-per-node 2 --accumulation node --routing equal")
         for line in (f"make p.h5 {options}", "info p.h5 --coverage")] + [
+        "make p.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --global-scale 0.25", "info p.h5",
+        "make p.h5 --model tiny-qwen3-moe --tokens 3 --routing skewed", "info p.h5",
         f"import {MODEL} t.h5 --format mxfp8 --activations mxfp8 --capture {ACTIVATIONS} --tokens 5", "info t.h5 --coverage",
         *(f"list {what}" for what in ("formats", "recipes", "conversions", "routers", "contracts", "models", "gates"))]),
     "verify": ([f"make s.h5 {SMALL}", f"make m.h5 {SMALL} --format mxfp8 --activations mxfp8 --routing holes",
@@ -72,7 +74,8 @@ PARTS = {
         *(verify(fixture, "quantisers", "cpu/*", "*quantise-*", "open-*", more="-v -o r.md") for fixture in ("q.h5", "u.h5")),
         *(f"verify {fixture} -o r.json" for fixture in ("q.h5", "u.h5")),
         *(verify(fixture, "ranks", "cpu/*", "*-*", more="-v -o r.json") for fixture in ("d.h5", "c.h5")),
-        *(f"power {fixture} -o r.json -o r.md" for fixture in ("q.h5", "u.h5", "d.h5", "c.h5"))]),
+        *(f"power {fixture} -o {record}" for fixture, record in (
+            ("q.h5", "r.md"), ("u.h5", "r.json"), ("d.h5", "r.json"), ("c.h5", "r.md")))]),
     "errors": ([f"make s.h5 {SMALL}", "make q.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --data ties",
                 "make d.h5 --operator dispatch --shape 8,3,96 --ranks 4",
                 f"import {MODEL} t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 2"], [
@@ -90,6 +93,25 @@ PARTS = {
         "study sensitivity t.h5 --original model --remedy dynamic --activations mxfp8", "study sensitivity t.h5 --original model --remedy dynamic --exclude e.json",
         "import model x.h5 --format int8", "import model x.h5 --format nvfp4 --layers 2-1", "import model x.h5 --format nvfp4 --layers 7",
         "make x.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --layout none", "bench d.h5 --subject ./one_rank.so",
+        *(f"make x.h5 --shape 8,3,96,48 {more}" for more in ("--activations int3", "y.h5", "--batch 3")),
+        *(f"make x.h5 --operator dispatch --ranks 4 {more}" for more in ("--shape 8,3,96 --accumulation none", "--shape 8,3", f"--shape 8,3,{96:060}")),
+        *(f"make x.h5 --operator {more} --shape 6,96" for more in (
+            "quantise --recipe none", "quantise --recipe bf16.rne/1", "quantise --recipe nvfp4.trtllm/1 --input fp32",
+            "quantise --recipe nvfp4.trtllm/1 --global-scale 0", "quantise --recipe nvfp4.trtllm/1 --global-scale inf",
+            "quantise --recipe nvfp4.trtllm/1 --global-scale 1x", "silu_mul_quantise --recipe mxfp8.rceil/1 --silu none",
+            "silu_mul_quantise --recipe mxfp8.rceil/1 --product bf8")),
+        *(f"import model x.h5 {more}" for more in (
+            "--activations int3", "--seed x", "y.h5", "--activation-recipe nvfp4.trtllm/1", f"--format nvfp4 --capture {ACTIVATIONS} --tokens 65",
+            f"--format nvfp4 --capture {ACTIVATIONS} --tokens 65537")),
+        "info s.h5 q.h5", "list kernels recipes", "list recipes --subject faults.so", "list kernels --timeout 0", "list kernels --timeout 1048577",
+        "list kernels" + 17 * " --subject faults.so", "power s.h5 --activations int3", "power s.h5 q.h5",
+        "report -o page.html" + 65 * " s.h5", "study drift" + 33 * " --shape 8,2,64,48", "study drift s.h5" + 17 * " --kernel a", "study drift s.h5" + 17 * " --subject a",
+        "study drift --shape 8,2,64,48" + 9 * " --format nvfp4",
+        *(f"verify s.h5 {more}" for more in (
+            "--operator dispatch", "--activations int3", 65 * " --kernel a", 17 * " --subject a", 65 * " --outputs a", 17 * " -o a.md",
+            "--scales a --outputs b --outputs c", "--open-silu", "--accumulator-bits 7 --outputs a", "--accumulator-bits 54 --outputs a")),
+        *(f"bench {more}" for more in ("", "s.h5 --routing half", "s.h5 --seed 2", "s.h5" + 33 * " --kernel a", "s.h5" + 17 * " --subject a", "s.h5 --batches 65537",
+                                       "s.h5 --batches 0", "--model none", "--shape 8,2,64,48 --routing none", "--shape 8,2,64,48 --seed none", "missing.h5")),
         "bench q.h5", "bench s.h5 --batches 2 --subject ./faults.so --kernel faults/nan-output", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
     "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4",
                f"import '{QUOTED}' t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
@@ -98,6 +120,7 @@ PARTS = {
         f"study sensitivity t.h5 --original {MODEL} --csv e.csv --exclude e.json",
         f"study sensitivity t.h5 --original {MODEL} --remedy dynamic --csv f.csv",
         "study drift --shape 6,2,64,48 --tokens 3 --seeds 2 --layers 3 --outliers 8 --routing-skew 2 --csv h.csv --table h.md",
+        "study drift --model tiny-qwen3-moe --tokens 2 --layers 2 --paths nvfp4.fma32 --csv m.csv",
         "verify s.h5 -o v.json", "power s.h5 -o p.json", "report d.h5 c.h5 v.json p.json -o page.html"]),
 }
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/ holds what the program prints of its recipes, and the published disagreements are in it."""
 import os
+import pty
 import re
+import subprocess
+import tty
 
 import numpy as np
 
-from program import ALL, SOURCE, expect, run
+from program import ALL, PROGRAM, SOURCE, expect, run
 
 
 # Taken before revisions were noted.
@@ -31,6 +34,27 @@ def section(text, title):
 
 rows, differences = run("list", "recipes").stdout, document("recipe-differences.md")
 expect(rows == document("recipe-rows.txt"), "docs/recipe-rows.txt: not what `gaugeblock list recipes` prints")
+
+
+def printed(command, end):
+    """What the command prints up to a line, before what takes seconds: to a terminal it writes line by line."""
+    here, there = pty.openpty()
+    tty.setraw(there)
+    process, text = subprocess.Popen([PROGRAM, *command], stdout=there, stderr=there), ""
+    os.close(there)
+    with open(here, encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            text += line
+            if line == end:
+                break
+        process.kill()
+        process.wait()
+    return text
+
+
+end = "## Scales and codes\n"
+expect(printed(("list", "differences"), end) == differences.partition(end)[0] + end,
+       "docs/recipe-differences.md: not what `gaugeblock list differences` prints of block maxima")
 expect(not ALL or differences == run("list", "differences").stdout,
        "docs/recipe-differences.md: not what `gaugeblock list differences` prints")
 

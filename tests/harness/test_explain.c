@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* explain: every fault of the library is named by itself or by one that makes the same error, also in one expert. */
+/* explain: every fault of the library is named by itself or by one that makes the same error, also in one expert.
+ * Parts of a problem are problems of what they are cut from. */
 #include "harness/explain/explain.h"
 
+#include "harness/explain/subproblem.h"
 #include "harness/faults/faults.h"
+#include "reference/reference.h"
 #include "tests/support/check.h"
 #include "tests/support/fma32.h"
 #include "tests/support/kept_explanation.h"
@@ -317,6 +320,146 @@ static void the_simplest_that_fits_is_named(void **state)
     }
 }
 
+/* Expert `e` of the part has the first columns of the first rows of either half of expert `of`. */
+static void expect_weights(const struct gb_weights *part, uint32_t e, const struct gb_weights *whole, uint32_t of)
+{
+    double values[512], right[512];
+    const uint32_t rows = part->rows / part->halves, all = whole->rows / whole->halves;
+    for (uint32_t row = 0; row < part->rows; row++) {
+        gb_weights_row(part, e, row, values);
+        gb_weights_row(whole, of, row / rows * all + row % rows, right);
+        assert_memory_equal(values, right, part->columns * sizeof *values);
+    }
+}
+
+/* Inputs and weights of the part are the whole's, its experts numbered in the order of the whole's; where no token has
+ * an expert, it is like the first one. */
+static void expect_part(const struct gb_fixture *f, const struct part *p, const struct gb_fixture *part)
+{
+    const struct gb_layer *from = &f->layer[p->layer], *to = &part->layer[0];
+    const struct gb_shape *shape = &part->shape;
+    uint32_t of[16], used = 0;
+    for (uint32_t e = 0; e < f->shape.experts; e++)
+        for (uint32_t i = 0; i < p->tokens * p->slots; i++)
+            if (from->ids[(p->first_token + i / p->slots) * f->shape.top_k + p->first_slot + i % p->slots] ==
+                (int32_t)e) {
+                of[used++] = e;
+                break;
+            }
+    assert_true(shape->tokens == p->tokens && shape->top_k == p->slots && shape->hidden == p->hidden &&
+                shape->intermediate == p->intermediate && shape->experts == (used > p->slots ? used : p->slots));
+    for (uint32_t e = used; e < shape->experts; e++)
+        of[e] = of[0];
+    for (uint32_t t = 0; t < p->tokens; t++) {
+        assert_memory_equal(to->x + t * p->hidden, from->x + (p->first_token + t) * f->shape.hidden,
+                            p->hidden * sizeof *to->x);
+        for (uint32_t k = 0; k < p->slots; k++) {
+            const uint32_t i = t * p->slots + k, n = (p->first_token + t) * f->shape.top_k + p->first_slot + k;
+            assert_true(to->ids[i] < (int32_t)used && (to->ids[i] < 0) == (from->ids[n] < 0));
+            assert_true(to->ids[i] < 0 || (int32_t)of[to->ids[i]] == from->ids[n]);
+            assert_true(to->routing_weights[i] == from->routing_weights[n] &&
+                        to->truth_routing_weights[i] == from->truth_routing_weights[n]);
+        }
+    }
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        const uint32_t I = p->intermediate;
+        expect_weights(&to->gate_up, e, &from->gate_up, of[e]);
+        expect_weights(&to->down, e, &from->down, of[e]);
+        for (uint32_t i = 0; from->gate_up_bias && e < used && i < 2 * I; i++)
+            assert_true(to->gate_up_bias[e * 2 * I + i] ==
+                        from->gate_up_bias[(2 * of[e] + i / I) * f->shape.intermediate + i % I]);
+        for (uint32_t i = 0; from->gate_up_bias && e < used && i < p->hidden; i++)
+            assert_true(to->down_bias[e * p->hidden + i] == from->down_bias[of[e] * f->shape.hidden + i]);
+    }
+}
+
+/* Truth of a fixture of one layer from its own arrays. */
+static void expect_truth(const struct gb_fixture *f)
+{
+    const struct gb_layer *l = &f->layer[0];
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {f->activation, l->gate_up_bias, l->down_bias}};
+    struct gb_truth_source source = gb_truth_from_quantised(&weights);
+    const size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    double *x = malloc(count * sizeof *x), *truth = malloc(count * sizeof *truth);
+    assert_true(x && truth);
+    for (size_t i = 0; i < count; i++)
+        x[i] = (double)gb_bf16_decode(l->x[i]);
+    assert_int_equal(gb_truth_layer(&f->shape, x, l->ids, l->truth_routing_weights, &source, truth, NULL, NULL), GB_OK);
+    assert_memory_equal(l->truth_quantised, truth, count * sizeof *truth);
+    assert_memory_equal(l->truth_original, truth, count * sizeof *truth);
+    free(x);
+    free(truth);
+}
+
+/* Of formats with and without scales of each row, tiles and globals; biases, and tokens with empty slots. */
+static void parts_are_of_the_whole(void **state)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP4, GB_BF16, GB_FP8_BLOCK};
+    static const struct part parts[] = {{0, 0, 5, 0, 3, 384, 256},
+                                        {0, 1, 2, 1, 2, 256, 128},
+                                        {0, 3, 1, 0, 3, 128, 256},
+                                        {0, 4, 1, 2, 1, 384, 128},
+                                        {0, 2, 3, 0, 1, 128, 128}};
+    (void)state;
+    for (unsigned n = 0; n < sizeof formats / sizeof *formats; n++) {
+        struct problem problem;
+        problem_new(&problem, (struct gb_shape){5, 384, 256, 11, 3}, formats[n], DATA_GAUSSIAN, 40 + n);
+        problem.ids[3 * 3 + 1] = problem.ids[3 * 3 + 2] = problem.ids[1 * 3 + 2] = -1;
+        struct gb_fixture *f = problem_fixture(&problem), *part;
+        struct gb_error error = {""};
+        f->layer[0].index = 6 + n;
+        f->activation = n == 1 ? GB_SWIGLU_OAI : GB_SILU;
+        f->norm_topk_prob = n != 2;
+        f->nonfinite = n == 2;
+        f->rms_norm_epsilon = 0.5 + n;
+        f->activations = n ? GB_BF16 : GB_NVFP4;
+        strcpy(f->recipe, "recipe");
+        strcpy(f->contract, "contract");
+        strcpy(f->activation_recipe, "activations");
+        strcpy(f->source, "checkpoint");
+        strcpy(f->sha256, "0123");
+        if (n % 2)
+            assert_int_equal(gb_fixture_add(f, GB_EXTRA_BIASES, &error), GB_OK);
+        for (uint32_t i = 0; n % 2 && i < 11 * 2 * 256; i++)
+            f->layer[0].gate_up_bias[i] = 0.5f + 0.001f * (float)i;
+        for (uint32_t i = 0; n % 2 && i < 11 * 384; i++)
+            f->layer[0].down_bias[i] = -0.25f - 0.002f * (float)i;
+        if (!n)
+            assert_int_equal(gb_fixture_add(f, GB_EXTRA_ACTIVATION_SCALES, &error), GB_OK);
+        for (uint32_t i = 0; !n && i < 2; i++)
+            f->layer[0].activation_scales[i] = 0.25f + (float)i;
+        for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+            const struct part *p = &parts[i];
+            char source[64];
+            if (part_new(f, p, &part, &error) != GB_OK)
+                fail_msg("%s", error.message);
+            expect_part(f, p, part);
+            expect_truth(part);
+            assert_int_equal(part->layer[0].index, 6 + n);
+            assert_true(part->activation == f->activation && part->norm_topk_prob == f->norm_topk_prob &&
+                        part->nonfinite == f->nonfinite && part->rms_norm_epsilon == f->rms_norm_epsilon &&
+                        part->activations == f->activations && !part->stack.residual);
+            assert_string_equal(part->recipe, f->recipe);
+            assert_string_equal(part->contract, f->contract);
+            assert_string_equal(part->activation_recipe, f->activation_recipe);
+            assert_string_equal(part->source_sha256, f->sha256);
+            assert_string_equal(part->generator, "import/1");
+            snprintf(source, sizeof source, "layer 0, tokens %u to %u, slots %u to %u of checkpoint", p->first_token,
+                     p->first_token + p->tokens - 1, p->first_slot, p->first_slot + p->slots - 1);
+            assert_string_equal(part->source, source);
+            assert_int_equal(part->layer[0].activation_scales != NULL, !n);
+            if (!n)
+                assert_memory_equal(part->layer[0].activation_scales, f->layer[0].activation_scales, 2 * sizeof(float));
+            gb_fixture_free(part);
+        }
+        const struct part none = {0, 3, 1, 1, 2, 384, 256};
+        assert_int_equal(part_new(f, &none, &part, &error), GB_EINVAL);
+        assert_null(part);
+        gb_fixture_free(f);
+        problem_free(&problem);
+    }
+}
+
 /* Of the faults above, which are a part of all. */
 static void explanations_are_those_kept(void **state)
 {
@@ -334,7 +477,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_of_other_tokens_are_named), cmocka_unit_test(a_busy_expert_is_named),
         cmocka_unit_test(offsets_of_ids_are_named),       cmocka_unit_test(right_outputs_need_none),
         cmocka_unit_test(the_other_contract_is_named),    cmocka_unit_test(the_simplest_that_fits_is_named),
-        cmocka_unit_test(explanations_are_those_kept),
+        cmocka_unit_test(parts_are_of_the_whole),         cmocka_unit_test(explanations_are_those_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How places are put into few words: the simplest axis that holds, against all axes; how many elements may differ; and
- * which effects rows are told to have, by the definitions in finding.h. */
+ * which effects rows are told to have, by the definitions in finding.h and all of them as tests/harness/kept holds
+ * them.
+ */
 #include "harness/explain/effects.h"
 #include "harness/explain/places.h"
 #include "tests/support/check.h"
+#include "tests/support/kept_explanation.h"
 
 #include <math.h>
 
@@ -134,6 +137,33 @@ static void one_in_200_may_differ(void **state)
         }
 }
 
+/* Of the columns one in 200 may have a row that is right where the effect would make it wrong. */
+static void one_column_in_200_may_contradict(void **state)
+{
+    enum { WIDTH = 400 };
+    static const uint32_t row[] = {0, 1};
+    double clean[2 * WIDTH], values[2 * WIDTH], made[2 * WIDTH];
+    (void)state;
+    for (uint32_t right = 0; right < 5; right++) {
+        struct observed o = {.clean = clean,
+                             .count = 2,
+                             .per_token = 1,
+                             .width = WIDTH,
+                             .rows = 2,
+                             .row = row,
+                             .values = values,
+                             .tolerance = 1e-6,
+                             .relative = 1e-6};
+        struct finding f = {0};
+        for (uint32_t i = 0; i < 2 * WIDTH; i++) {
+            clean[i] = 1.0 + i;
+            made[i] = -clean[i];
+            values[i] = i >= 2 * WIDTH - right ? clean[i] : made[i];
+        }
+        assert_int_equal(effect_fits(&o, made, &f), right <= 2);
+    }
+}
+
 enum { TOKENS = 4, SLOTS = 3, COLUMNS = 64, KNOWN = 3 };
 
 static uint32_t ring(uint32_t i, int32_t offset, uint32_t size)
@@ -191,6 +221,21 @@ static double defined(const struct finding *f, const double *clean, uint32_t row
     return clean[(token * SLOTS + slot) * COLUMNS + i] + (f->added ? value : 0.0);
 }
 
+/* All that rows are told to have, with the elements. */
+static void keep_told(const struct finding *told, uint32_t count)
+{
+    char line[256];
+    for (uint32_t t = 0; t < count; t++) {
+        const struct finding *f = &told[t];
+        const struct finding_axis *e = &f->elements;
+        snprintf(line, sizeof line, "%s%d %.6g %d %d %d %d; %d %u+%u%%%u", t ? " | " : "", (int)f->effect, f->amount,
+                 f->offset, f->columns, f->added, (int)f->type, (int)e->kind, e->first, e->count,
+                 e->kind == AXIS_MODULO ? e->period : 0);
+        kept_text(line);
+    }
+    kept_text("\n");
+}
+
 /* Everywhere or in some elements, an effect is among those that rows are told from, with what it has of numbers. */
 static void effects_are_told(void **state)
 {
@@ -245,6 +290,7 @@ static void effects_are_told(void **state)
             }
             const uint32_t count = effects_infer(&o, told, MOST);
             bool found = false;
+            keep_told(told, count);
             for (uint32_t t = 0; t < count; t++) {
                 const struct finding *f = &told[t];
                 bool same = f->stage == FINDING_DOWN && f->effect == planted[n].effect &&
@@ -281,14 +327,88 @@ static void moves_are_told_beside_another_error(void **state)
     for (size_t n = 0; n < sizeof moved / sizeof *moved; n++) {
         struct finding told[MOST];
         bool found = false;
-        for (uint32_t i = 0; i < ROWS * COLUMNS; i++)
-            values[i] = defined(&moved[n], clean, i / COLUMNS, i % COLUMNS);
-        values[ROWS * COLUMNS - 1] = 7.0;
-        const uint32_t count = effects_infer(&o, told, MOST);
-        for (uint32_t t = 0; t < count; t++)
-            found |= told[t].effect == moved[n].effect && told[t].offset == moved[n].offset;
-        assert_true(found);
+        static const uint32_t other[] = {ROWS * COLUMNS - 1, 16, 15, 0};
+        for (size_t e = 0; e < sizeof other / sizeof *other; e++, found = false) {
+            for (uint32_t i = 0; i < ROWS * COLUMNS; i++)
+                values[i] = defined(&moved[n], clean, i / COLUMNS, i % COLUMNS);
+            values[other[e]] = 7.0;
+            const uint32_t count = effects_infer(&o, told, MOST);
+            for (uint32_t t = 0; t < count; t++)
+                found |= told[t].effect == moved[n].effect && told[t].offset == moved[n].offset;
+            assert_int_equal(found, other[e] >= 16); /* so many are looked at first */
+        }
     }
+}
+
+/* Rows of integers, of which sets of elements are others; in each stage, and by how much they may be off. */
+static void told_effects_are_those_kept(void **state)
+{
+    enum { ROWS = 3, SHORT = 12, MOST = 40, KINDS = 22 };
+    static const enum finding_stage stages[] = {FINDING_INPUT, FINDING_ACT, FINDING_DOWN, FINDING_ROUTING_WEIGHT};
+    static const uint32_t rows[ROWS] = {1, 2, 5};
+    double clean[TOKENS * SLOTS * SHORT], values[ROWS * SHORT];
+    (void)state;
+    for (uint32_t i = 0; i < TOKENS * SLOTS * SHORT; i++)
+        clean[i] = i % 7 == 3 ? 0.0 : (double)((i * 37) % 41) - 17.25;
+    for (size_t s = 0; s < sizeof stages / sizeof *stages; s++)
+        for (int kind = 0; kind < KINDS; kind++)
+            for (uint32_t wrong = 1; wrong <= SHORT; wrong += wrong < 4 ? 1 : 4) {
+                struct finding told[MOST];
+                struct observed o = {stages[s], clean, TOKENS * SLOTS, SLOTS, SHORT, ROWS, rows, values, 0.01, 0.002};
+                for (uint32_t i = 0; i < ROWS * SHORT; i++) {
+                    const uint32_t at = i % SHORT, row = rows[i / SHORT], n = (at + 5) % SHORT < wrong ? 1 : 0;
+                    const double *own = clean + row * SHORT, v = own[at];
+                    const double made[KINDS] = {0.0,
+                                                NAN,
+                                                3.0,
+                                                fabs(v),
+                                                2.0 * v,
+                                                -v,
+                                                v + 1.5,
+                                                fmin(fmax(v, -6.0), 6.0),
+                                                fmin(v, 4.5),
+                                                fmax(v, -4.5),
+                                                fabs(v) < 5.0 ? 0.0 : v,
+                                                own[(at + 5) % SHORT],
+                                                own[at ^ 2],
+                                                own[at & ~1u],
+                                                own[SHORT - 1 - at],
+                                                clean[(row + SLOTS) % (TOKENS * SLOTS) * SHORT + at],
+                                                v + clean[(row + SLOTS) % (TOKENS * SLOTS) * SHORT + at],
+                                                clean[(row / SLOTS * SLOTS + (row + 1) % SLOTS) * SHORT + at],
+                                                v * (at % 2 ? 1.5 : 1.0),
+                                                INFINITY,
+                                                v + (at % 3 ? 0.5 : 0.25),
+                                                v * 1.0049 + 0.02};
+                    values[i] = n ? made[kind] : v;
+                }
+                keep_told(told, effects_infer(&o, told, MOST));
+                keep_told(told, effects_infer(&o, told, 2));
+            }
+    /* Coarse values: what a factor is by the larger ones, and by those that it fits. */
+    for (int noise = 0; noise < 12; noise++)
+        for (uint32_t wrong = 1; wrong <= SHORT; wrong += wrong < 4 ? 1 : 4) {
+            static const double factors[] = {2.0, -1.0, 0.5, 1.25, -1.0 - 1.5e-6, -1.0 + 1.5e-6};
+            const double tolerance = noise < 6 ? 1.25 : 1e-3, factor = factors[noise % 6];
+            struct finding told[MOST];
+            struct observed o = {FINDING_ACT, clean, TOKENS * SLOTS, SLOTS, SHORT, ROWS, rows, values, tolerance, 0.0};
+            for (uint32_t i = 0; i < ROWS * SHORT; i++) {
+                const double v = clean[rows[i / SHORT] * SHORT + i % SHORT], off = (double)((i * 29 + 3) % 19) - 9.0;
+                values[i] = (i % SHORT + 5) % SHORT < wrong ? factor * v + (noise < 4 ? 0.1 * off : 0.0) : v;
+            }
+            keep_told(told, effects_infer(&o, told, MOST));
+        }
+    /* Elements that have each other's values across a bit above half the row. */
+    for (uint32_t i = 0; i < ROWS * SHORT; i++) {
+        const uint32_t at = i % SHORT;
+        values[i] = clean[rows[i / SHORT] * SHORT + (at < 4 || at >= 8 ? at ^ 8 : at)];
+    }
+    struct finding told[MOST];
+    const struct observed o = {FINDING_DOWN, clean, TOKENS * SLOTS, SLOTS, SHORT, ROWS, rows, values, 0.01, 0.0};
+    const uint32_t count = effects_infer(&o, told, MOST);
+    assert_true(count > 0 && told[0].effect == FINDING_XOR && told[0].offset == 8);
+    keep_told(told, count);
+    expect_kept_explanations("test_places");
 }
 
 int main(void)
@@ -297,8 +417,10 @@ int main(void)
         cmocka_unit_test(the_simplest_axis_is_found),
         cmocka_unit_test(tiles_and_periods),
         cmocka_unit_test(one_in_200_may_differ),
+        cmocka_unit_test(one_column_in_200_may_contradict),
         cmocka_unit_test(effects_are_told),
         cmocka_unit_test(moves_are_told_beside_another_error),
+        cmocka_unit_test(told_effects_are_those_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,6 +107,40 @@ static void one_slot_is_taken(void **state)
                              effect <= FINDING_ADD && stage >= FINDING_ACT);
 }
 
+/* Beside the slot that shows most of it, those with half to one and a half of that; what shows a millionth is open. */
+static void slots_with_about_as_much_are_taken(void **state)
+{
+    static struct scene s;
+    static const struct {
+        double alpha, faint;
+        bool taken, open;
+    } rows[] = {{0.51, 1.02e-6, true, false},  {0.49, 1.02e-6, false, false}, {1.49, 1.02e-6, true, false},
+                {1.51, 1.02e-6, false, false}, {0.51, 0.98e-6, true, true},   {-1.0, 1.02e-6, false, false}};
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++)
+        for (int effect = 0; effect < 3; effect++) {
+            static const enum finding_effect effects[] = {FINDING_FACTOR, FINDING_ADD, FINDING_ROUND};
+            const bool linear = effect < 2, taken = rows[n].taken;
+            const double scale = linear ? 0.25 : 1.0;
+            struct finding f = {.stage = FINDING_DOWN, .effect = effects[effect], .amount = 3.0};
+            scene_new(&s);
+            for (uint32_t p = 0; p < PAIRS; p++) {
+                const double alpha[] = {1.0, rows[n].alpha, 0.0}, weight[] = {8.0, 0.5, rows[n].faint * 8.0};
+                s.alpha[p] = s.ids[p] < 0 ? 0.0 : scale * alpha[p % TOP_K];
+                s.weight[p] = s.ids[p] < 0 ? 0.0 : weight[p % TOP_K];
+            }
+            assert_true(search_take_pairs(&s.search, &f));
+            for (uint32_t p = 0; p < PAIRS; p++)
+                if (s.ids[p] >= 0)
+                    assert_int_equal(stages_hit(&s.search.s, &f, p),
+                                     p % TOP_K == 0 || (p % TOP_K == 1 ? taken : rows[n].open));
+            /* One of the second slots is empty. */
+            const double mean = taken ? (5 * 8.0 + 4 * 0.5 * rows[n].alpha) / (5 * 8.0 + 4 * 0.5) : 1.0;
+            const double amount = effect == 0 ? 1.0 + 2.0 * scale * mean : effect == 1 ? 3.0 * scale * mean : 3.0;
+            assert_true(fabs(f.amount - amount) < 1e-12);
+        }
+}
+
 static double random_value(uint64_t *random)
 {
     return ldexp((double)(random_bits(random) >> 32), -31) - 1.0;
@@ -413,6 +447,118 @@ static void added_constants_are_found(void **state)
     }
 }
 
+/* Outputs to which each slot adds a constant in some columns; which columns are known to be wrong. */
+static void constant_new(struct scene *s, struct arrays *a, const struct finding_axis *elements, const bool *wrong)
+{
+    static float clean[TOKENS * WIDTH], faulty[TOKENS * WIDTH];
+    static const gb_bf16 rows[PAIRS * INNER];
+    arrays_new(a, s);
+    s->diagnosis.rows = TOKENS;
+    s->diagnosis.location.column = (bool *)wrong;
+    s->diagnosis.trace.intermediate = (gb_bf16 *)rows;
+    s->diagnosis.clean = clean;
+    s->diagnosis.faulty = faulty;
+    s->search.tokens = TOKENS;
+    for (uint32_t i = 0; i < WIDTH; i++)
+        s->diagnosis.location.wrong_columns += wrong[i];
+    for (uint32_t i = 0; i < TOKENS * WIDTH; i++) {
+        clean[i] = (float)a->output[i / WIDTH][i % WIDTH];
+        for (uint32_t p = i / WIDTH * TOP_K; p < (i / WIDTH + 1) * TOP_K; p++)
+            s->errors[i] += s->ids[p] >= 0 && finding_axis_has(elements, i % WIDTH) ? a->weights[p] : 0.0;
+    }
+}
+
+/* A finding is kept that leaves less than a quarter, or not four times as much and is simpler; one that only makes it
+ * worse never is. Rows that others name better are not looked at. */
+static void the_better_finding_is_kept(void **state)
+{
+    static const struct finding_axis every = {.kind = AXIS_ALL}, listed = {.kind = AXIS_RANGE, .count = TOKENS};
+    static const struct {
+        double before, then; /* how far the amounts are off */
+        bool simpler, kept;
+    } rows[] = {{0.1, 0.0495, false, true}, {0.1, 0.0505, false, false}, {0.1, 0.199, true, true},
+                {0.1, 0.201, true, false},  {1e-6, 0.0, false, false},   {1e-6, 0.0, true, true},
+                {5.0, 1.5, false, false},   {1.2, 0.5, false, true},     {5.0, 0.5, false, true},
+                {1e-3, 6e-5, false, true},  {7e-5, 3e-5, false, true},   {7e-5, 3.6e-5, false, false}};
+    static const bool wrong[WIDTH] = {true};
+    static struct arrays a;
+    static struct scene s;
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct finding f = {.stage = FINDING_DOWN,
+                            .effect = FINDING_ADD,
+                            .amount = 1.0 + rows[n].before,
+                            .tokens = rows[n].simpler ? listed : every};
+        constant_new(&s, &a, &every, wrong);
+        search_verify(&s.search, &f);
+        assert_true(s.search.best.explains == 0.0 || s.search.best.finding.amount == f.amount);
+        assert_true(rows[n].before < 1.0 ? s.search.best.explains > 0.0 : s.search.best.explains == 0.0);
+        f.amount = 1.0 + rows[n].then;
+        f.tokens = every;
+        search_verify(&s.search, &f);
+        assert_int_equal(s.search.best.finding.amount == f.amount && finding_cost(&s.search.best.finding) == 0,
+                         rows[n].kept);
+        assert_int_equal(s.diagnosis.searched.findings, 2);
+        assert_true(s.search.work == 2.0 * PAIRS * INNER * WIDTH);
+    }
+    static const struct finding unseen[] = {
+        {.stage = FINDING_DOWN, .effect = FINDING_TOKEN, .offset = 1, .tokens = {.kind = AXIS_LIST, .count = 2}},
+        {.stage = FINDING_DOWN, .effect = FINDING_TOKEN, .offset = 1},
+        {.stage = FINDING_DOWN, .effect = FINDING_TOKEN_XOR, .offset = 1},
+        {.stage = FINDING_DOWN,
+         .effect = FINDING_TOKEN_XOR,
+         .offset = 1,
+         .tokens = {.kind = AXIS_MODULO, .count = 1, .period = 2}}};
+    for (uint32_t tokens = 1; tokens <= 3; tokens++)
+        for (uint32_t n = 0; n < 4; n++) {
+            constant_new(&s, &a, &every, wrong);
+            s.search.tokens = tokens;
+            search_verify(&s.search, &unseen[n]);
+            assert_int_equal(s.diagnosis.searched.findings, n == 1 || n == 3 || (n == 2 && tokens == 3));
+        }
+}
+
+/* Where single columns of them are not known to be wrong: residues, if there are eight for each; a range; all. */
+static void columns_are_filled_up(void **state)
+{
+    static const struct finding_axis residues = {.kind = AXIS_MODULO, .first = 3, .count = 2, .period = 8},
+                                     range = {.kind = AXIS_RANGE, .first = 5, .count = 56}, every = {.kind = AXIS_ALL};
+    static const struct {
+        const struct finding_axis *elements;
+        uint32_t without[6]; /* columns that are not known; 0: no more */
+        bool found;
+        uint32_t looked; /* findings that are verified */
+    } rows[] = {{&residues, {0}, true, 1},
+                {&residues, {11}, true, 1},
+                {&residues, {3, 4, 12, 76}, true, 1},
+                {&residues, {4, 12, 20, 28, 36}, false, 2},
+                {&range, {6, 22, 23}, true, 1},
+                {&every, {7, 12}, true, 1},
+                {&every, {79, 12}, true, 2}};
+    static struct arrays a;
+    static struct scene s;
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        const struct finding f = {.stage = FINDING_DOWN, .effect = FINDING_ADD, .amount = 1.0};
+        const struct finding_axis *best = &s.search.best.finding.elements;
+        bool wrong[WIDTH];
+        for (uint32_t i = 0; i < WIDTH; i++)
+            wrong[i] = finding_axis_has(rows[n].elements, i);
+        for (uint32_t i = 0; i < 6 && rows[n].without[i]; i++)
+            wrong[rows[n].without[i]] = false;
+        constant_new(&s, &a, rows[n].elements, wrong);
+        search_verify_places(&s.search, &f);
+        const struct finding_axis *expected = rows[n].elements;
+        assert_int_equal(s.diagnosis.searched.findings, rows[n].looked);
+        if (!rows[n].found)
+            assert_true(s.search.best.explains == 0.0);
+        else
+            assert_true(s.search.best.explains > 1.0 - 1e-9 && best->kind == expected->kind &&
+                        best->first == expected->first && best->count == expected->count &&
+                        best->period == expected->period);
+    }
+}
+
 static FILE *stream;
 
 static void note(struct search *q, const struct finding *f)
@@ -471,12 +617,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_with_an_effect_are_taken),
         cmocka_unit_test(one_slot_is_taken),
+        cmocka_unit_test(slots_with_about_as_much_are_taken),
         cmocka_unit_test(amounts_are_found),
         cmocka_unit_test(known_rows_are_rated),
         cmocka_unit_test(places_of_pairs_are_described),
         cmocka_unit_test(responses_are_the_layers),
         cmocka_unit_test(responses_of_rows),
         cmocka_unit_test(added_constants_are_found),
+        cmocka_unit_test(the_better_finding_is_kept),
+        cmocka_unit_test(columns_are_filled_up),
         cmocka_unit_test(all_effects_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Studies: paths against the contracts, statistics against known answers, runs against interrupted ones. */
+/* Studies: paths against the contracts, statistics against known answers, runs against interrupted ones; files, and
+ * what is said of those that are wrong, against what tests/harness/kept holds. */
 #include <math.h>
 #include <omp.h>
 #include <setjmp.h>
@@ -13,6 +14,7 @@
 
 #include "harness/study/sensitivity.h"
 #include "harness/study/study.h"
+#include "tests/support/kept_explanation.h"
 
 enum { TOKENS = 5, LAYERS = 3 };
 static const struct gb_shape shape = {TOKENS, 256, 128, 8, 3};
@@ -162,10 +164,49 @@ static void names(void **state)
     assert_int_equal(study_paths("bf16.fma32,int8.fma32,int8.fma32", GB_NVFP4, &shape, paths, &count, &error), GB_OK);
     assert_int_equal(count, 2);
     assert_string_equal(paths[1].recipe->name, "int8g128.vllm/1");
+    char list[STUDY_PATH_LIST] = "";
+    for (int n = 2; n < 2 + STUDY_PATHS; n++) { /* and bf16.fma32 */
+        if (n == 1 + STUDY_PATHS) {
+            strcat(list, ",bf16.fma32.prereduced2,bf16.fma32"); /* both are there */
+            assert_int_equal(study_paths(list, GB_NVFP4, &shape, paths, &count, &error), GB_OK);
+            assert_int_equal(count, STUDY_PATHS);
+            assert_int_equal(paths[STUDY_PATHS - 1].ranks, STUDY_PATHS);
+        }
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%sbf16.fma32.prereduced%d", n > 2 ? "," : "", n);
+    }
+    assert_int_equal(study_paths(list, GB_NVFP4, &shape, paths, &count, &error), GB_EINVAL);
+    assert_string_equal(error.message, "--paths: more than 24");
     narrow.intermediate = 192; /* 128 does not divide it: blocks of 64 */
     assert_int_equal(study_paths("fp8.fma32", GB_NVFP4, &narrow, paths, &count, &error), GB_OK);
     assert_string_equal(paths[1].recipe->name, "fp8g64.vllm/1");
     assert_true(paths[1].dequantised);
+}
+
+/* A router whose rule has a bias has one in every layer, of numbers that differ. Rows hold whole blocks. */
+static void routers_have_biases(void **state)
+{
+    struct study_generation g = {.name = "test",
+                                 .router = "moonshotai.kimi-k2/1",
+                                 .norm_topk_prob = true,
+                                 .shape = shape,
+                                 .layers = LAYERS,
+                                 .weights = GB_MXFP8,
+                                 .seed = 3,
+                                 .outlier_factor = 1.0f,
+                                 .routing_skew = 1.0f};
+    struct study_source source;
+    struct gb_error error = {""};
+    (void)state;
+    if (study_source_generate(&g, &source, &error) != GB_OK)
+        fail_msg("%s: %s", g.router, error.message);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        assert_true(source.fixture->layer[l].router_bias[0] != source.fixture->layer[l].router_bias[1]);
+    study_source_free(&source);
+    g.shape.hidden = 240;
+    assert_int_equal(study_source_generate(&g, &source, &error), GB_EINVAL);
+    g.shape = (struct gb_shape){TOKENS, 256, 144, 8, 3};
+    assert_int_equal(study_source_generate(&g, &source, &error), GB_EINVAL);
+    assert_string_equal(error.message, "hidden 256 and intermediate 144 must be multiples of 32 for mxfp8");
 }
 
 /* What a run of several seeds needs. */
@@ -299,6 +340,51 @@ static void decomposition(void **state)
     assert_string_equal(c->path[7].name, "mxfp4.fma32");
     assert_true(4.0 * bf16.relative_l2 < mxfp8.relative_l2 && 2.0 * mxfp8.relative_l2 < mxfp4.relative_l2);
     study_free(&r.study);
+}
+
+static enum gb_status open_attention(void *context, const struct study_case *c, uint32_t of,
+                                     struct study_source *source, struct gb_error *error)
+{
+    const enum gb_status status = open_source(context, c, of, source, error);
+    const size_t row = (size_t)TOKENS * shape.hidden;
+    double *attention = calloc(LAYERS * row, sizeof *attention); /* [layers, tokens, hidden] */
+    assert_non_null(attention);
+    for (size_t l = 0; l < LAYERS; l++) {
+        attention[l * row] = 90.0;
+        attention[(l + 1) * row - 1] = -90.0;
+        for (size_t t = 1; t + 1 < TOKENS; t++)
+            attention[l * row + t * shape.hidden + 50 * l + t] = 40.0 * (double)t;
+    }
+    source->fixture->stack.attention_delta = attention;
+    return status;
+}
+
+/* One channel of each token, of the first and of the last too, is what attention made it: truth and a path with bf16
+ * activations route by it alike. */
+static void attention_is_added(void **state)
+{
+    struct running with, without;
+    struct gb_error error;
+    bool stopped;
+    (void)state;
+    start(&with);
+    start(&without);
+    with.run = (struct study_run){
+        .stop = &with.stop, .open = open_attention, .save = count_down, .context = &with, .all = 1.0};
+    if (study_case_run(with.study.of, &with.run, &stopped, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    go(&without, 0);
+    for (int truth = 0; truth < STUDY_TRUTHS; truth++)
+        for (uint32_t l = 0; l < LAYERS; l++)
+            for (uint32_t n = 0; n < 2 * TOKENS; n++) {
+                const struct study_case *c = with.study.of;
+                const double added = c->stream2[truth][l * c->samples + n];
+                assert_true(added > 4.0 * without.study.of->stream2[truth][l * c->samples + n]);
+                if (truth == STUDY_QUANTISED)
+                    assert_true(c->measure[STUDY_OPEN_LOOP][truth].changed[l * c->paths * c->samples + n] == 0.0);
+            }
+    study_free(&with.study);
+    study_free(&without.study);
 }
 
 static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
@@ -500,10 +586,10 @@ static void growth(void **state)
             }
         struct study_growth g = study_growth_of(&c, &r, STUDY_ORIGINAL, 0);
         if (!noisy)
-            assert_true(fabs(g.exponent.value - 0.5) < 1e-9 && g.error < 1e-9 && fabs(g.amplitude - 1e-3) < 1e-12);
+            assert_true(fabs(g.exponent.value - 0.5) < 1e-9 && g.error < 1e-9);
         else
             assert_true(fabs(g.exponent.value - 1.25) < 4.0 * g.error && g.error > 1e-3 && g.error < 0.05 &&
-                        g.exponent.low < g.exponent.value && g.r2 > 0.98);
+                        g.exponent.low < g.exponent.value);
     }
     study_resamples_free(&r);
     study_case_free(&c);
@@ -549,6 +635,288 @@ static void damaged_file(void **state)
     unlink(file);
 }
 
+/* A study that is begun, of sizes that all differ, in which no two numbers are alike. */
+static void begun_study(struct study *study)
+{
+    struct study_array arrays[STUDY_ARRAYS];
+    struct gb_error error;
+    *study = (struct study){.kind = "drift", .command = "gaugeblock study drift", .cases = 1};
+    struct study_case *c = study->of = calloc(1, sizeof *study->of);
+    assert_non_null(c);
+    *c = (struct study_case){.name = "model",
+                             .weights = "nvfp4",
+                             .recipe = "nvfp4.trtllm/1",
+                             .inputs = "0123",
+                             .end = "4567",
+                             .shape = {5, 6, 7, 8, 4},
+                             .layers = 3,
+                             .seeds = 4,
+                             .samples = 20,
+                             .paths = 2,
+                             .vocabulary = 9,
+                             .first_seed = UINT64_MAX,
+                             .outlier_factor = 1.5,
+                             .routing_skew = 2.25};
+    strcpy(c->path[0].name, "bf16.fma32");
+    strcpy(c->path[1].name, "mxfp8.fma32");
+    assert_int_equal(study_case_new(c, &error), GB_OK);
+    for (uint32_t s = 0; s < c->seeds; s++) /* the first has all layers, the last none */
+        c->done += c->layers_done[s] = c->layers - s;
+    for (uint32_t s = 1; s + 1 < c->seeds; s++) {
+        c->state[s] = malloc(study_case_streams(c) * sizeof *c->state[s]);
+        assert_non_null(c->state[s]);
+        for (size_t i = 0; i < study_case_streams(c); i++)
+            c->state[s][i] = -(double)i - 0.5 * s;
+    }
+    uint32_t count = study_case_arrays(c, arrays);
+    for (uint32_t a = 0; a < count; a++)
+        for (size_t i = 0; i < study_array_elements(&arrays[a]); i++)
+            (*arrays[a].values)[i] = 1000.0 * a + (double)i;
+    c->model_layer[0] = -(double)NAN;
+}
+
+/* Every field of a file is read, into its place; NaN has one encoding in the hash. */
+static void files_are_read_back(void **state)
+{
+    char file[] = "/tmp/gaugeblock-study-XXXXXX", hash[65], line[96];
+    struct study study, read;
+    struct gb_error error;
+    (void)state;
+    close(mkstemp(file));
+    begun_study(&study);
+    struct study_case *c = study.of, *r;
+    study_hash(&study, hash);
+    snprintf(line, sizeof line, "hash: %s\n", hash);
+    kept_text(line);
+    c->model_layer[0] = (double)NAN;
+    assert_int_equal(study_write(file, &study, &error), GB_OK);
+    if (study_read(file, &read, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    r = read.of;
+    assert_string_equal(study.kind, read.kind);
+    assert_string_equal(study.command, read.command);
+    for (uint32_t p = 0; p < c->paths; p++)
+        assert_string_equal(c->path[p].name, r->path[p].name);
+    assert_memory_equal(c->layers_done, r->layers_done, c->seeds * sizeof *c->layers_done);
+    for (uint32_t s = 0; s < c->seeds; s++) {
+        assert_int_equal(c->state[s] != NULL, r->state[s] != NULL);
+        if (c->state[s])
+            assert_memory_equal(c->state[s], r->state[s], study_case_streams(c) * sizeof(double));
+    }
+    study_hash(&read, line);
+    assert_string_equal(line, hash);
+    study_free(&read);
+    study_free(&study);
+    unlink(file);
+}
+
+/* An attribute of a study's file that is another one: a count, or where there is one a text; NULL: none is. */
+struct edit {
+    const char *name, *text;
+    uint64_t count;
+};
+
+static void put(struct gb_results *file, const char *group, const char *name, uint64_t count, const char *text,
+                const struct edit *edit)
+{
+    struct gb_error error;
+    const bool other = edit->name && !strcmp(edit->name, name);
+    if (other && edit->text && !strcmp(edit->text, "absent"))
+        return;
+    assert_int_equal(text ? gb_results_put_text(file, group, name, other ? edit->text : text, &error)
+                          : gb_results_put_count(file, group, name, other ? edit->count : count, &error),
+                     GB_OK);
+}
+
+/* The study as docs/study.md#file has it, but for the edit. layers: how far its seeds are, in place of what they say.
+ */
+static void write_edited(const char *path, struct study *study, const struct edit *edit, const double *layers)
+{
+    struct study_case *c = study->of;
+    struct study_array arrays[STUDY_ARRAYS];
+    struct gb_results *file;
+    struct gb_error error;
+    char hash[65], name[96];
+    const uint64_t seeds[] = {c->seeds}, streams[] = {c->paths + STUDY_TRUTHS, c->shape.tokens, c->shape.hidden};
+    static const char group[] = "/cases/0";
+    study_hash(study, hash);
+    assert_int_equal(gb_results_create(path, &file, &error), GB_OK);
+    put(file, "", "schema", 0, "gaugeblock-study/1", edit);
+    put(file, "", "kind", 0, study->kind, edit);
+    put(file, "", "command", 0, study->command, edit);
+    put(file, "", "content_sha256", 0, hash, edit);
+    put(file, "", "cases", 1, NULL, edit);
+    assert_int_equal(gb_results_group(file, "/cases", &error), GB_OK);
+    assert_int_equal(gb_results_group(file, group, &error), GB_OK);
+    const struct edit texts[] = {{"model", c->name, 0},        {"weights", c->weights, 0},
+                                 {"recipe", c->recipe, 0},     {"inputs_sha256", c->inputs, 0},
+                                 {"head_sha256", c->end, 0},   {"paths", "bf16.fma32,mxfp8.fma32", 0},
+                                 {"outlier_factor", "1.5", 0}, {"routing_skew", "2.25", 0}},
+                      counts[] = {{"tokens", NULL, c->shape.tokens},
+                                  {"hidden", NULL, c->shape.hidden},
+                                  {"intermediate", NULL, c->shape.intermediate},
+                                  {"experts", NULL, c->shape.experts},
+                                  {"top_k", NULL, c->shape.top_k},
+                                  {"layers", NULL, c->layers},
+                                  {"seeds", NULL, c->seeds},
+                                  {"path_count", NULL, c->paths},
+                                  {"samples", NULL, c->samples},
+                                  {"vocabulary", NULL, c->vocabulary},
+                                  {"done", NULL, c->done},
+                                  {"first_seed", NULL, c->first_seed}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        put(file, group, texts[i].name, 0, texts[i].text, edit);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        put(file, group, counts[i].name, counts[i].count, NULL, edit);
+    const uint32_t count = study_case_arrays(c, arrays);
+    for (uint32_t a = 0; a < count; a++) {
+        snprintf(name, sizeof name, "%s/%.63s", group, arrays[a].name);
+        assert_int_equal(gb_results_put(file, name, arrays[a].rank, arrays[a].dims, "axes", *arrays[a].values, &error),
+                         GB_OK);
+    }
+    assert_int_equal(gb_results_put(file, "/cases/0/resume/layers_done", 1, seeds, "seeds", layers, &error), GB_OK);
+    for (uint32_t s = 0; s < c->seeds; s++) {
+        snprintf(name, sizeof name, "/cases/0/resume/state/%u", s);
+        if (c->state[s])
+            assert_int_equal(gb_results_put(file, name, 3, streams, "axes", c->state[s], &error), GB_OK);
+    }
+    assert_int_equal(gb_results_save(file, GB_OK, &error), GB_OK);
+}
+
+/* Reads the file, and keeps what is said of it. */
+static void keep_answer(const char *path, const char *what)
+{
+    struct study read;
+    struct gb_error error;
+    char line[1024];
+    const enum gb_status status = study_read(path, &read, &error);
+    if (status == GB_OK)
+        study_free(&read);
+    else
+        assert_int_equal(strncmp(error.message, path, strlen(path)), 0);
+    snprintf(line, sizeof line, "%s: %d%s\n", what, (int)status, status == GB_OK ? "" : error.message + strlen(path));
+    kept_text(line);
+}
+
+/* Of each attribute the values around those that it may have, and each without its attribute. */
+static void wrong_files_are_refused(void **state)
+{
+    static const struct edit edits[] = {
+        {NULL, NULL, 0},
+        {"schema", "gaugeblock-study/2", 0},
+        {"schema", "absent", 0},
+        {"kind", "absent", 0},
+        {"kind", "closeness......", 0},
+        {"kind", "closeness.......", 0},
+        {"command", "absent", 0},
+        {"command", "gaugeblock study", 0}, /* not measured */
+        {"content_sha256", "absent", 0},
+        {"content_sha256", "0123", 0},
+        {"cases", NULL, 0},
+        {"cases", NULL, 2},
+        {"cases", NULL, 256},
+        {"cases", NULL, 257},
+        {"model", "other", 0},
+        {"model", "absent", 0},
+        {"weights", "mxfp8..........", 0},
+        {"weights", "mxfp8...........", 0},
+        {"recipe", "absent", 0},
+        {"inputs_sha256", "absent", 0},
+        {"head_sha256", "absent", 0},
+        {"paths", "absent", 0},
+        {"paths", "bf16.fma32", 0},
+        {"paths", "bf16.fma32,mxfp8.fma32,", 0},
+        {"paths", "bf16.fma32,mxfp8.fma32,int8.fma32", 0},
+        {"paths", "bf16.fma32,mxfp4.fma32", 0},
+        {"outlier_factor", "absent", 0},
+        {"outlier_factor", "1.25", 0},
+        {"routing_skew", "absent", 0},
+        {"routing_skew", "2.5", 0},
+        {"tokens", NULL, 0},
+        {"tokens", NULL, 1},
+        {"tokens", NULL, 4},
+        {"tokens", NULL, 1 << 20},
+        {"tokens", NULL, (1 << 20) + 1},
+        {"tokens", NULL, ((uint64_t)1 << 32) + 5},
+        {"hidden", NULL, 0},
+        {"hidden", NULL, 7},
+        {"hidden", NULL, 1 << 20},
+        {"hidden", NULL, (1 << 20) + 1},
+        {"intermediate", NULL, 0},
+        {"intermediate", NULL, 1},
+        {"intermediate", NULL, 1 << 20},
+        {"intermediate", NULL, (1 << 20) + 1},
+        {"experts", NULL, 0},
+        {"experts", NULL, 3},
+        {"experts", NULL, 4}, /* as many as slots */
+        {"experts", NULL, 1 << 20},
+        {"experts", NULL, (1 << 20) + 1},
+        {"top_k", NULL, 0},
+        {"top_k", NULL, 1},
+        {"top_k", NULL, 8},
+        {"top_k", NULL, 9},
+        {"top_k", NULL, 1 << 20},
+        {"top_k", NULL, (1 << 20) + 1},
+        {"layers", NULL, 0},
+        {"layers", NULL, 1},
+        {"layers", NULL, 2},
+        {"layers", NULL, 4096},
+        {"layers", NULL, 4097},
+        {"seeds", NULL, 0},
+        {"seeds", NULL, 1},
+        {"seeds", NULL, 4096},
+        {"seeds", NULL, 4097},
+        {"path_count", NULL, 0},
+        {"path_count", NULL, 1},
+        {"path_count", NULL, 3},
+        {"path_count", NULL, STUDY_PATHS},
+        {"path_count", NULL, STUDY_PATHS + 1},
+        {"samples", NULL, 0},
+        {"samples", NULL, 1},
+        {"samples", NULL, 19},
+        {"samples", NULL, 21},
+        {"samples", NULL, 1 << 20},
+        {"samples", NULL, (1 << 20) + 1},
+        {"vocabulary", NULL, 0},
+        {"vocabulary", NULL, 1 << 24},
+        {"vocabulary", NULL, (1 << 24) + 1},
+        {"done", NULL, 0},
+        {"done", NULL, 5},
+        {"done", NULL, 11},
+        {"done", NULL, 12}, /* all of them: how far each is is not asked */
+        {"done", NULL, 13},
+        {"done", NULL, 4096 * 4096},
+        {"done", NULL, 4096 * 4096 + 1},
+        {"first_seed", "absent", 0},
+        {"first_seed", NULL, 0},
+    };
+    static const double progress[][4] = {{3.0, 2.0, 1.0, 0.0}, {3.0, 2.0, 0.0, 1.0},  {2.0, 3.0, 1.0, 0.0},
+                                         {0.0, 2.0, 1.0, 3.0}, {4.0, 2.0, 0.0, 0.0},  {3.0, 2.0, 2.0, -1.0},
+                                         {3.0, 2.5, 0.5, 0.0}, {3.0, 2.0, NAN, 1.0},  {3.0, 2.0, 1.0, 1.0},
+                                         {3.0, 2.0, 0.0, 0.0}, {3.0, 1.0, 2.0, -0.0}, {3.0, INFINITY, 1.0, 0.0}};
+    char file[] = "/tmp/gaugeblock-study-XXXXXX", what[128];
+    struct study study;
+    (void)state;
+    close(mkstemp(file));
+    begun_study(&study);
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        const struct edit *e = &edits[i];
+        write_edited(file, &study, e, progress[0]);
+        snprintf(what, sizeof what, e->text ? "%s %s" : "%s %s%llu", e->name ? e->name : "all right",
+                 e->text ? e->text : "", (unsigned long long)e->count);
+        keep_answer(file, what);
+    }
+    for (size_t i = 1; i < sizeof progress / sizeof *progress; i++) {
+        const double *p = progress[i];
+        write_edited(file, &study, &edits[0], p);
+        snprintf(what, sizeof what, "layers done %g, %g, %g, %g", p[0], p[1], p[2], p[3]);
+        keep_answer(file, what);
+    }
+    study_free(&study);
+    unlink(file);
+    expect_kept_explanations("test_study");
+}
+
 int main(int argc, char **argv)
 {
     all = argc > 1 && !strcmp(argv[1], "all");
@@ -557,8 +925,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(dequantised_nvfp4_is_near),
         cmocka_unit_test(prereduced),
         cmocka_unit_test(names),
+        cmocka_unit_test(routers_have_biases),
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
+        cmocka_unit_test(attention_is_added),
         cmocka_unit_test(sensitivity_adds_up),
         cmocka_unit_test(last_mile),
         cmocka_unit_test(agreement),
@@ -566,6 +936,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(intervals_cover),
         cmocka_unit_test(growth),
         cmocka_unit_test(damaged_file),
+        cmocka_unit_test(files_are_read_back),
+        cmocka_unit_test(wrong_files_are_refused),
     };
     gb_hdf5_no_atexit();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -251,6 +251,17 @@ static void recipes_are_named(void **state)
     assert_string_equal(gb_recipe_default(GB_MXFP8)->name, "mxfp8.rceil/1");
     assert_int_equal(gb_recipe_default(GB_BF16)->format, GB_BF16);
     assert_null(gb_recipe_default(GB_FP32));
+    uint32_t weights = 0;
+    for (int f = 0; f < 64; f++) { /* all that --format takes: each has one */
+        const char *name = gb_format_name((enum gb_format)f);
+        enum gb_format format;
+        if (!name || !gb_format_parse(name, &format))
+            continue;
+        assert_non_null(gb_recipe_default(format));
+        assert_int_equal(gb_recipe_default(format)->format, f);
+        weights++;
+    }
+    assert_int_equal(weights, 5);
 }
 
 static void contracts_are_found(void **state)

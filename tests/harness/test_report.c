@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Charts, read back from their SVG: which ticks an axis has, and that ticks, points, bands, intervals and rules lie
- * where their values are, in a field from 46 (128 with rows) to 348 across and from 8 to 34 above the foot.
+ * where their values are, in a field from 46 (128 with rows) to 348 across and from 8 to 34 above the foot. The records
+ * of records.json in every form, against what tests/harness/kept holds.
  */
+#include "harness/report/bench_report.h"
 #include "harness/report/html.h"
+#include "harness/report/record.h"
+#include "harness/report/to_json.h"
 
 #include "tests/support/check.h"
+#include "tests/support/kept_explanation.h"
 
 static char *text;
 static size_t length;
@@ -166,13 +171,87 @@ static void legends_name_series(void **state)
     free(text);
 }
 
+/* What follows from times: the line that they grow by, tables, charts. */
+static void tell_times(FILE *stream, const json_t *record)
+{
+    json_t *grown = json_deep_copy(record);
+    bench_growth(grown);
+    json_dumpf(json_object_get(grown, "growth"), stream, JSON_REAL_PRECISION(9));
+    fputs("\n", stream);
+    bench_table(stream, grown);
+    fprintf(stream, "%d\n", svg_bench(stream, grown));
+    html_bench(stream, grown);
+    json_decref(grown);
+}
+
+/* Samples as figures: of an odd and an even number, of copies and reads, in and beyond the cache. */
+static void times_are_told(void **state)
+{
+    struct timing t = {.copies = 3,
+                       .runs = 4,
+                       .launches = 2,
+                       .weights = 7000,
+                       .bytes = 2000,
+                       .cache_bytes = 6000,
+                       .large_bytes = 90000,
+                       .prepare_s = 0.125};
+    (void)state;
+    for (t.samples = 4; t.samples <= 5; t.samples++) {
+        const bool odd = t.samples % 2;
+        for (uint32_t i = 0; i < t.samples; i++)
+            t.sample[i] =
+                (struct timing_sample){1e-3 * ((i * 3) % 5 + 1.5), 1e-4 * ((i * 2) % 5 + 2), 1e-2 * (i % 3 + 1)};
+        t.cache_bytes -= odd;
+        json_t *timing = timing_to_json(&t, odd);
+        char *dumped = json_dumps(timing, JSON_REAL_PRECISION(9) | JSON_INDENT(0));
+        assert_non_null(dumped);
+        kept_text(dumped);
+        kept_text("\n");
+        free(dumped);
+        json_decref(timing);
+    }
+}
+
+/* Of cases of every verdict, of what decides it and of each operator: for people, Markdown, JUnit; pages of others. */
+static void records_are_told(void **state)
+{
+    json_error_t where;
+    json_t *records = json_load_file(GB_SOURCE_DIR "/tests/harness/records.json", 0, &where), *one;
+    size_t i;
+    (void)state;
+    if (!records)
+        fail_msg("line %d: %s", where.line, where.text);
+    json_array_foreach(records, i, one)
+    {
+        const json_t *record = json_object_get(one, "record"), *bench = json_object_get(record, "bench");
+        FILE *stream = open_memstream(&text, &length);
+        assert_non_null(stream);
+        fprintf(stream, "= %s\n", json_string_value(json_object_get(one, "name")));
+        if (bench) {
+            tell_times(stream, record);
+        } else {
+            report_table(stream, record, false);
+            fprintf(stream, "= all figures\n");
+            report_table(stream, record, true);
+            assert_true(report_markdown(stream, record));
+            assert_true(report_junit(stream, record));
+        }
+        if (!bench && strcmp(record_text(record, "schema", NULL), RECORD_SCHEMA))
+            html_record(stream, "a & b", record);
+        assert_int_equal(fclose(stream), 0);
+        kept_text(text);
+        free(text);
+    }
+    json_decref(records);
+    expect_kept_explanations("test_report");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(axes_have_round_ticks),
-        cmocka_unit_test(points_lie_where_their_values_are),
-        cmocka_unit_test(rows_have_intervals),
-        cmocka_unit_test(legends_name_series),
+        cmocka_unit_test(axes_have_round_ticks), cmocka_unit_test(points_lie_where_their_values_are),
+        cmocka_unit_test(rows_have_intervals),   cmocka_unit_test(legends_name_series),
+        cmocka_unit_test(times_are_told),        cmocka_unit_test(records_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
