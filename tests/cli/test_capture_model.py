@@ -444,7 +444,7 @@ class EngineLayer(Module):
         self.first, self.attention, self.second, self.mlp = EngineNorm(), Linear(HIDDEN), EngineNorm(), mlp
         self.norm = norm
 
-    def forward(self, positions, hidden, residual=None):
+    def forward(self, positions, hidden, residual=None, mask=None):
         if residual is None:
             residual = Tensor(np.zeros_like(hidden.array))
         hidden, residual = self.first(hidden, residual)
@@ -481,9 +481,9 @@ x = draw.normal(size=(TOKENS, HIDDEN)).astype(np.float32)
 
 
 def pass_through():
-    positions, hidden, residual = Tensor(np.arange(TOKENS)), Tensor(x.copy()), None
+    positions, hidden, residual = Tensor(np.arange(3 * TOKENS).reshape(3, -1)), Tensor(x.copy()), None
     for layer in engine.layers:
-        hidden, residual = layer(positions, hidden, residual=residual)
+        hidden, residual = layer(positions, hidden, residual=residual, mask=Tensor(np.ones((TOKENS, HIDDEN))))
 
 
 seen = engine_run(engine.layers, x)
