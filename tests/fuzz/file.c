@@ -104,6 +104,27 @@ void fuzz_touch(const void *bytes, size_t count)
         fuzz_touched = (fuzz_touched ^ byte[i]) * 0x100000001B3u;
 }
 
+void fuzz_nothing(const void *made)
+{
+    if (made)
+        stop("what could not be read is there");
+}
+
+void fuzz_touch_fixture(struct gb_fixture *fixture)
+{
+    if (!fixture)
+        return;
+    const size_t values = (size_t)fixture->shape.tokens * fixture->shape.hidden;
+    fuzz_touch(fixture->sha256, strlen(fixture->sha256));
+    fuzz_touch(&fixture->shape, sizeof fixture->shape);
+    for (uint32_t l = 0; l < fixture->layers && fixture->layer; l++) {
+        const struct gb_layer *layer = &fixture->layer[l];
+        fuzz_touch(layer->x, values * sizeof *layer->x);
+        fuzz_touch(layer->truth_quantised, values * sizeof *layer->truth_quantised);
+        fuzz_touch(layer->truth_original, values * sizeof *layer->truth_original);
+    }
+}
+
 struct gb_fixture *fuzz_fixture(void)
 {
     const struct gb_shape shape = {.tokens = 2, .hidden = 32, .intermediate = 16, .experts = 3, .top_k = 2};

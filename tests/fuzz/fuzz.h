@@ -26,6 +26,11 @@ extern uint64_t fuzz_touched;
 /* Where messages go as well; NULL: nowhere. */
 extern FILE *fuzz_answers;
 
+/* What a failed reader made, which is nothing. */
+void fuzz_nothing(const void *made);
+/* Touches the hash of a fixture's inputs, x, and truth; of NULL nothing. */
+void fuzz_touch_fixture(struct gb_fixture *fixture);
+
 /* What edits can be made to: paths of objects, and names of attributes. */
 struct fuzz_names {
     const char *const *objects;
