@@ -323,7 +323,8 @@ def check_sound():
         for name in [name for name in made.tensors if ".layers.1.mlp.experts.5." in name]: # of another part of the model
             made.tensors["draft" + name.removeprefix("model").replace("experts.5.", "experts.90.")] = made.tensors[name]
         for name in ("x.mlp.experts.0.down_proj.weight", "4096.mlp.experts.0.down_proj.weight", "1e.mlp.experts.0.up_proj.weight",
-                     "-1.mlp.experts.0.up_proj.weight", "0.mlp.experts.16384.up_proj.weight", "0.mlp.experts.0.other_proj.weight",
+                     "-1.mlp.experts.0.up_proj.weight", "+1.mlp.experts.0.up_proj.weight", " 1.mlp.experts.0.up_proj.weight",
+                     "0.mlp.experts.16384.up_proj.weight", "0.mlp.experts.0.other_proj.weight",
                      "0.mlp.experts.a.up_proj.weight", "0.mlp.experts.0x.up_proj.weight", "0.mlp.experts.down_proj_other",
                      "1.mlp.experts.", "1.mlp.experts.3", "1.mlp.experts.3.up_proj.other", "1.mlp.shared.up_proj.weight"):
             made.tensors["model.layers." + name] = ["BF16", np.ones((1, 3), np.uint16)]  # of no expert
