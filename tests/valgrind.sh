@@ -48,7 +48,7 @@ for program in "$build"/tests/fuzz/fuzz_*_corpus; do
     name=$(basename "$program")
     kept=${name#fuzz_}
     corpus=$source/fuzz/corpus/${kept%_corpus}
-    memcheck "$name" "$program" "$corpus" "$(ls "$corpus" | wc -l)"
+    memcheck "$name" "$program" "$corpus" "$(ls "$corpus" | wc -l)" "$source/fuzz/kept/${kept%_corpus}.txt"
 done
 
 cat <<END

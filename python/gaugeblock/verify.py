@@ -33,7 +33,6 @@ class _Stop(Exception):
     def __init__(self, verdict: Verdict, reason: str) -> None:
         self.verdict = verdict
         self.reason = " ".join(reason.split())  # one line, whatever an exception's text was
-        super().__init__(self.reason)
 
 
 Function = typing.Union[typing.Callable[[Layer], typing.Any], typing.Callable[[Values], typing.Any]]

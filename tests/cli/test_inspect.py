@@ -2,6 +2,7 @@
 """gaugeblock inspect: nothing in sound checkpoints of every published layout, and each defect, written into each layout
 that can have it, by its name and where it is. test_inspect.py all: the whole table."""
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -9,8 +10,8 @@ import shutil
 import numpy as np
 
 import published
-from kept import expect_kept
-from program import ALL, CHECKPOINT, expect, path, refused, run
+from kept import DIGEST, expect_kept, shortened
+from program import ALL, CHECKPOINT, expect, path, refused, run, said
 from published import EXPERTS, LAYERS, PROJECTIONS, Published, swapped
 
 LAYOUTS = published.LAYOUTS + ["gpt-oss-mxfp4"]
@@ -54,13 +55,16 @@ def copy(layout):
 
 
 def inspect(folder, *options, code=0):
-    """The record, and what was printed."""
+    """The record, of whose parts hashes are kept, and what was printed."""
     file = path("findings.json")
     done = run("inspect", folder, "-o", file, *options, code=code)
     with open(file) as stream:
         one = json.load(stream)
     expect(one["exit_code"] == code == bool(one["findings"]), f"{folder}: {done.stdout}")
     expect(one["command"][:2] == ["gaugeblock", "inspect"], one["command"])
+    parts = {part: hashlib.sha256(json.dumps(shortened(one[part], part, DIGEST)).encode()).hexdigest()[:6]
+             for part in ("findings", "matrices")}
+    said.append(f"record: {one['layers']} layers, {one['experts']} experts, {one['bytes']} bytes, {parts}\n")
     return one, done.stdout
 
 
@@ -333,6 +337,12 @@ def check_sound():
         made = copy(layout)
         for name in [name for name in made.tensors if ".layers.1.mlp.experts.5." in name]: # of another part of the model
             made.tensors["draft" + name.removeprefix("model").replace("experts.5.", "experts.90.")] = made.tensors[name]
+        for name in ("x.mlp.experts.0.down_proj.weight", "4096.mlp.experts.0.down_proj.weight", "1e.mlp.experts.0.up_proj.weight",
+                     "-1.mlp.experts.0.up_proj.weight", "+1.mlp.experts.0.up_proj.weight", " 1.mlp.experts.0.up_proj.weight",
+                     "0.mlp.experts.16384.up_proj.weight", "0.mlp.experts.0.other_proj.weight",
+                     "0.mlp.experts.a.up_proj.weight", "0.mlp.experts.0x.up_proj.weight", "0.mlp.experts.down_proj_other",
+                     "1.mlp.experts.", "1.mlp.experts.3", "1.mlp.experts.3.up_proj.other", "1.mlp.shared.up_proj.weight"):
+            made.tensors["model.layers." + name] = ["BF16", np.ones((1, 3), np.uint16)]  # of no expert
         one, text = inspect(made.write("sound-" + layout))
         expect(text.startswith("SOUND") and one["layout"] == layout and len(one["matrices"]) == LAYERS * EXPERTS * 3,
                f"{layout}: {text}")
@@ -428,8 +438,8 @@ def check_refused():
     published.write(path("narrow/model.safetensors"), narrow)
     with open(os.path.join(CHECKPOINT, "config.json")) as stream, open(path("narrow/config.json"), "w") as target:
         json.dump({**json.load(stream), "moe_intermediate_size": 96}, target)
-    said = refused("inspect", path("sound-modelopt-nvfp4"), "--original", path("narrow"))
-    expect("intermediate 96, but layer" in said, said)
+    line = refused("inspect", path("sound-modelopt-nvfp4"), "--original", path("narrow"))
+    expect("intermediate 96, but layer" in line, line)
     sound_folder = path("sound-modelopt-nvfp4")
     for arguments in (["--layers", "7"], ["--layers", "x"], ["--layers", "1-0"], ["-o", path("x.txt")],
                       ["--original", path("nowhere")], ["--original", sound_folder], [sound_folder],

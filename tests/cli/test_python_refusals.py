@@ -56,6 +56,10 @@ first = [weights.dequantise(expert) for expert in (0, 7)]
 layer.close()
 layer.close()  # once more: nothing is left to free
 refuses(ValueError, "small.h5 has been closed", weights.dequantise, 0)
+for subject, error, words in (({}, ValueError, "subject: an empty dictionary; name at least one function or kernel"),
+                              ({3: moe}, TypeError, "subject: the name 3 is a int; give a string"),
+                              ({"mine": 5}, TypeError, "subject mine: a int; give a function, or a kernel's name")):
+    refuses(error, words, gaugeblock.verify, subject, fixture)
 with gaugeblock.Fixture(fixture) as opened:
     weights = opened.layer(0).down
 refuses(ValueError, "small.h5 has been closed", weights.dequantise, 0)

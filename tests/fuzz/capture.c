@@ -44,6 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     struct gb_error error;
     enum gb_status status = gb_capture_open(fuzz_file(0, bytes, count), &capture, &error);
     fuzz_check(status, &error);
+    fuzz_nothing(status == GB_OK ? NULL : capture);
     if (status != GB_OK)
         return 0;
     struct gb_shape shape = {.tokens = gb_capture_tokens(capture), .hidden = 4, .experts = 8, .top_k = 2};

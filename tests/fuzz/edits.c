@@ -70,6 +70,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     fuzz_edit(path, &names, bytes, count);
     enum gb_status status = gb_fixture_read(path, &fixture, &error);
     fuzz_check(status, &error);
+    fuzz_nothing(status == GB_OK ? NULL : fixture);
+    fuzz_touch_fixture(fixture);
     if (count == 0 && status != GB_OK)
         abort(); /* not edited */
     gb_fixture_free(fixture);

@@ -67,14 +67,29 @@ const char *fuzz_file(int slot, const uint8_t *bytes, size_t count)
     return files[slot].path;
 }
 
+FILE *fuzz_answers;
+uint64_t fuzz_touched;
+
+/* The message without the folder, whose name is another each time; of a long name its end is there. */
+static void note(const char *message)
+{
+    const char *const end = folder[0] ? strrchr(folder, '/') + 1 : "no folder";
+    if (!strncmp(message, folder, (size_t)(end - folder)) && folder[0])
+        message += end - folder;
+    for (const char *at; (at = strstr(message, end)); message = at + strlen(end))
+        fprintf(fuzz_answers, "%.*s...", (int)(at - message), message);
+    fprintf(fuzz_answers, "%s; ", message);
+}
+
 void fuzz_check(enum gb_status status, const struct gb_error *error)
 {
     enum { LONG_NAME = 160 };
+    if (fuzz_answers)
+        note(status == GB_OK ? "read" : error->message);
     if (status == GB_OK)
         return;
     if (status != GB_EFORMAT && status != GB_EIO && status != GB_ENOMEM)
         stop(gb_status_name(status));
-    /* Of a long name the end is shown. */
     if (strncmp(error->message, folder, strlen(folder)) && strlen(error->message) < LONG_NAME)
         stop(error->message);
     for (const char *c = error->message; *c; c++)
@@ -84,9 +99,30 @@ void fuzz_check(enum gb_status status, const struct gb_error *error)
 
 void fuzz_touch(const void *bytes, size_t count)
 {
-    const volatile uint8_t *byte = bytes;
-    for (size_t i = 0; i < count; i++)
-        (void)byte[i];
+    const uint8_t *byte = bytes;
+    for (size_t i = 0; i < count; i++) /* FNV-1a */
+        fuzz_touched = (fuzz_touched ^ byte[i]) * 0x100000001B3u;
+}
+
+void fuzz_nothing(const void *made)
+{
+    if (made)
+        stop("what could not be read is there");
+}
+
+void fuzz_touch_fixture(struct gb_fixture *fixture)
+{
+    if (!fixture)
+        return;
+    const size_t values = (size_t)fixture->shape.tokens * fixture->shape.hidden;
+    fuzz_touch(fixture->sha256, strlen(fixture->sha256));
+    fuzz_touch(&fixture->shape, sizeof fixture->shape);
+    for (uint32_t l = 0; l < fixture->layers && fixture->layer; l++) {
+        const struct gb_layer *layer = &fixture->layer[l];
+        fuzz_touch(layer->x, values * sizeof *layer->x);
+        fuzz_touch(layer->truth_quantised, values * sizeof *layer->truth_quantised);
+        fuzz_touch(layer->truth_original, values * sizeof *layer->truth_original);
+    }
 }
 
 struct gb_fixture *fuzz_fixture(void)

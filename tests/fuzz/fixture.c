@@ -27,6 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     read_good();
     enum gb_status status = gb_fixture_read(fuzz_file(0, bytes, count), &fixture, &error);
     fuzz_check(status, &error);
+    fuzz_nothing(status == GB_OK ? NULL : fixture);
+    fuzz_touch_fixture(fixture);
     gb_fixture_free(fixture);
     return 0;
 }

@@ -6,6 +6,8 @@
 #ifndef GB_TESTS_FUZZ_H
 #define GB_TESTS_FUZZ_H
 
+#include <stdio.h>
+
 #include "fixtures/fixtures.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
@@ -18,8 +20,16 @@ const char *fuzz_folder(void);
 
 /* A message is one line that names the file; anything else ends the process. */
 void fuzz_check(enum gb_status status, const struct gb_error *error);
-/* Reads every byte, so that a sanitiser sees one that is not there. */
+/* Reads every byte, so that a sanitiser sees one that is not there, into a hash. */
 void fuzz_touch(const void *bytes, size_t count);
+extern uint64_t fuzz_touched;
+/* Where messages go as well; NULL: nowhere. */
+extern FILE *fuzz_answers;
+
+/* What a failed reader made, which is nothing. */
+void fuzz_nothing(const void *made);
+/* Touches the hash of a fixture's inputs, x, and truth; of NULL nothing. */
+void fuzz_touch_fixture(struct gb_fixture *fixture);
 
 /* What edits can be made to: paths of objects, and names of attributes. */
 struct fuzz_names {

@@ -20,6 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     memcpy(file + MAGIC, bytes, count);
     enum gb_status status = gb_outputs_read(fuzz_file(0, file, MAGIC + count), fixture, &outputs, &error);
     fuzz_check(status, &error);
+    fuzz_nothing(status == GB_OK ? NULL : outputs);
     if (status != GB_OK)
         return 0;
     fuzz_touch(outputs->layer[0].output,

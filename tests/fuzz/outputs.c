@@ -31,10 +31,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
         fixture = read_good();
     enum gb_status status = gb_outputs_read(fuzz_file(0, bytes, count), fixture, &outputs, &error);
     fuzz_check(status, &error);
+    fuzz_nothing(status == GB_OK ? NULL : outputs);
     if (status != GB_OK)
         return 0;
     const struct gb_shape *s = &outputs->shape;
     size_t values = (size_t)s->tokens * s->hidden;
+    fuzz_touch(s, sizeof *s);
     for (uint32_t l = 0; l < outputs->layers; l++) {
         const struct gb_layer_outputs *layer = &outputs->layer[l];
         fuzz_touch(layer->output, values * (layer->format == GB_BF16 ? sizeof(gb_bf16) : sizeof(float)));

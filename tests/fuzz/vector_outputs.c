@@ -49,6 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     const char *scales = bytes[0] & 2 ? fuzz_file(1, bytes + 1, count - 1) : NULL;
     enum gb_status status = gb_vector_outputs_read(path, scales, v, &outputs, &error);
     fuzz_check(status, &error);
+    fuzz_nothing(status == GB_OK ? NULL : outputs);
     if (status != GB_OK)
         return 0;
     fuzz_touch(outputs->codes, gb_vectors_code_bytes(v));

@@ -183,9 +183,32 @@ static void layers_are_the_texts(void **state)
     problem_free(&l.problem);
 }
 
+static void extensions_are_not_examined(void **state)
+{
+    static const float biases[32] = {1.0f};
+    static const struct gb_extension extensions[] = {
+        {GB_SWIGLU_OAI, NULL, NULL}, {GB_SILU, biases, NULL}, {GB_SILU, NULL, biases}, {GB_SILU, NULL, NULL}};
+    struct layer l;
+    (void)state;
+    layer_new(&l);
+    for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
+        struct gb_truth_quantised weights = l.weights;
+        struct gb_truth_source source = gb_truth_from_quantised(&weights);
+        struct gb_exactness found;
+        source.extension = extensions[i];
+        assert_int_equal(gb_exact_layer(&shape, l.x, l.problem.ids, l.r, &source, &fp32, &found, NULL), GB_OK);
+        if (i < 3)
+            assert_string_equal(found.why, "biases and other activations than SiLU are not examined");
+        else
+            assert_null(found.why);
+    }
+    problem_free(&l.problem);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(extensions_are_not_examined),
         cmocka_unit_test(gates_are_open_or_closed),
         cmocka_unit_test(ranges_end),
         cmocka_unit_test(layers_are_the_texts),

@@ -228,6 +228,55 @@ static void compare(path *vector, const char *name, enum gb_format format, uint3
     problem_weights_free(&weights);
 }
 
+/* One code or scale that vector paths leave to the plain one, or just do not, in each place of a row, all others being
+ * ordinary. */
+static void one_odd_byte(path *vector, const char *name, enum gb_format format)
+{
+    enum { ROWS = 18, COLUMNS = 288 };
+    static const uint8_t odd_codes[] = {0x7F, 0xFF}, odd_e4m3[] = {0x7F, 0xFF},
+                         odd_e8m0[] = {0x00, 0xFF, 86, 87, 134, 135};
+    uint64_t random = 5;
+    struct gb_weights weights;
+    gb_bf16 x[COLUMNS];
+    float numbers[COLUMNS], expected[ROWS], actual[ROWS];
+    float *arranged = aligned_alloc(64, (gb_mma16_arranged_floats(format, COLUMNS) + 15) / 16 * 64);
+    const float *const pointers[] = {arranged};
+    unsigned nan = 0;
+    assert_non_null(arranged);
+    problem_weights(&weights, format, 1, ROWS, COLUMNS, 1, DATA_GAUSSIAN, &random);
+    for (size_t b = 0; format == GB_MXFP8 && b < ROWS * COLUMNS; b++) /* so that signs tell nothing */
+        ((uint8_t *)(uintptr_t)weights.codes)[b] &= 0x7F;
+    for (uint32_t c = 0; c < COLUMNS; c++) {
+        x[c] = gb_bf16_encode((float)random_gaussian(&random));
+        numbers[c] = gb_bf16_decode(x[c]);
+    }
+    gb_mma16_arrange(format, COLUMNS, numbers, arranged);
+    gb_mma16_dots(&weights, 0, 0, ROWS, 1, pointers, expected);
+    for (int of_scales = format != GB_MXFP8; of_scales < 2; of_scales++) {
+        const uint8_t *odd = !of_scales ? odd_codes : format == GB_NVFP4 ? odd_e4m3 : odd_e8m0;
+        const size_t odds = !of_scales || format == GB_NVFP4 ? 2 : sizeof odd_e8m0;
+        const size_t bytes = of_scales ? gb_row_scale_bytes(format, COLUMNS) : gb_row_code_bytes(format, COLUMNS);
+        uint8_t *values = (uint8_t *)(uintptr_t)(of_scales ? weights.scales : weights.codes);
+        for (size_t n = 0; n < bytes * odds; n++) {
+            const uint32_t row = (uint32_t)(n % ROWS);
+            uint8_t *byte = &values[row * bytes + n / odds], kept = *byte;
+            const float right = expected[row];
+            *byte = odd[n % odds];
+            gb_mma16_dots(&weights, 0, row, 1, 1, pointers, expected + row);
+            vector(&weights, 0, 0, ROWS, 1, pointers, actual);
+            for (uint32_t r = 0; r < ROWS; r++)
+                assert_same_float(expected[r], actual[r], "%s, %s, %02X in byte %zu of row %u's %s, row %u", name,
+                                  gb_format_name(format), *byte, n / odds, row, of_scales ? "scales" : "codes", r);
+            nan += isnan(expected[row]) != 0;
+            expected[row] = right;
+            *byte = kept;
+        }
+    }
+    assert_true(nan > 5);
+    free(arranged);
+    problem_weights_free(&weights);
+}
+
 static void every_path_the_same(path *vector, const char *name)
 {
     static const uint32_t lengths[] = {32, 64, 96, 128, 160, 352, 512, 1552};
@@ -239,6 +288,9 @@ static void every_path_the_same(path *vector, const char *name)
             compare(vector, name, GB_MXFP8, lengths[i] / 32 * 32, (enum data)data, &seen);
         }
     assert_true(seen.normal > 10000 && seen.nan > 100 && seen.subnormal > 100);
+    one_odd_byte(vector, name, GB_NVFP4);
+    one_odd_byte(vector, name, GB_MXFP4);
+    one_odd_byte(vector, name, GB_MXFP8);
 }
 
 static void avx512_as_plain(void **state)
