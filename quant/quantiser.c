@@ -15,17 +15,19 @@ struct block {
     uint32_t rows, columns;
 };
 
-static float flushed(const struct gb_quantiser *q, float value)
+#define INLINE static inline __attribute__((always_inline)) /* into loops over blocks */
+
+INLINE float flushed(const struct gb_quantiser *q, float value)
 {
     return q->flush_subnormals && fabsf(value) < FLT_MIN ? copysignf(0.0f, value) : value;
 }
 
-static float multiply(const struct gb_quantiser *q, float a, float b)
+INLINE float multiply(const struct gb_quantiser *q, float a, float b)
 {
     return flushed(q, flushed(q, a) * flushed(q, b));
 }
 
-static float divide(const struct gb_quantiser *q, float a, float b)
+INLINE float divide(const struct gb_quantiser *q, float a, float b)
 {
     return flushed(q, flushed(q, a) / flushed(q, b));
 }
@@ -65,7 +67,7 @@ static float amax_of(const struct gb_quantiser *q, const struct block *block, fl
     return q->bound == GB_BOUND_AMAX && bound < a ? bound : a;
 }
 
-static float formula_of_ratio(const struct gb_quantiser *q, float a, float global)
+INLINE float formula_of_ratio(const struct gb_quantiser *q, float a, float global)
 {
     switch (q->ratio) {
     case GB_RATIO_POWER: /* the exponent is taken off in power_of_two */
@@ -91,7 +93,7 @@ static float formula_of_ratio(const struct gb_quantiser *q, float a, float globa
 }
 
 /* Step 3. */
-static float ratio_of(const struct gb_quantiser *q, float a, float global, float bound)
+INLINE float ratio_of(const struct gb_quantiser *q, float a, float global, float bound)
 {
     float r = formula_of_ratio(q, a, global);
     if (isnan(r) || q->ratio == GB_RATIO_POWER)
@@ -154,7 +156,7 @@ static bool rounds_to_e4m3(const struct gb_quantiser *q)
     return q->scale == GB_SCALE_E4M3 && q->scale_rounding != GB_SCALE_LLAMA_CPP;
 }
 
-/* Step 4 of rules for which that holds; r, codes, scales: [count]. */
+/* Step 4 of rules for which that holds. */
 GB_VECTOR_CLONES static void nearest_e4m3(const struct gb_quantiser *q, const float *r, uint32_t count, uint32_t *codes,
                                           float *scales)
 {
@@ -170,24 +172,30 @@ GB_VECTOR_CLONES static void nearest_e4m3(const struct gb_quantiser *q, const fl
         scales[b] = e4m3_value(codes[b]);
 }
 
-/* Step 4; code and scale of the step. */
-static void round_scale(const struct gb_quantiser *q, float r, struct gb_quantiser_step *step)
+/* The same of other rules. */
+static void round_scale(const struct gb_quantiser *q, float r, uint32_t *code, float *scale)
 {
     const bool e4m3 = q->scale == GB_SCALE_E4M3;
-    if (q->scale == GB_SCALE_FP32) {
-        step->scale = r;
+    *code = 0;
+    *scale = r;
+    if (q->scale == GB_SCALE_FP32)
         return;
-    }
-    if (rounds_to_e4m3(q)) {
-        nearest_e4m3(q, &r, 1, &step->code, &step->scale);
-        return;
-    }
     if (isnan(r))
-        step->code = q->scale_nan ? q->scale_nan : e4m3 ? 0x7F : 0xFF;
+        *code = q->scale_nan ? q->scale_nan : e4m3 ? 0x7F : 0xFF;
     else
-        step->code = admit(admitted_of(q), e4m3 ? e4m3_of_llama_cpp(r) : power_of_two(q, r));
-    uint8_t byte = (uint8_t)step->code;
-    step->scale = e4m3 ? e4m3_value(byte) : gb_e8m0_decode((gb_e8m0){byte});
+        *code = admit(admitted_of(q), e4m3 ? e4m3_of_llama_cpp(r) : power_of_two(q, r));
+    uint8_t byte = (uint8_t)*code;
+    *scale = e4m3 ? e4m3_value(byte) : gb_e8m0_decode((gb_e8m0){byte});
+}
+
+/* Step 4. r, codes, scales: [count]. */
+static void round_scales(const struct gb_quantiser *q, const float *r, uint32_t count, uint32_t *codes, float *scales)
+{
+    if (rounds_to_e4m3(q))
+        nearest_e4m3(q, r, count, codes, scales);
+    else
+        for (uint32_t b = 0; b < count; b++)
+            round_scale(q, r[b], &codes[b], &scales[b]);
 }
 
 /* 2^(127 - code) */
@@ -200,7 +208,7 @@ static float power_multiplier(const struct gb_quantiser *q, uint32_t code)
     return ldexpf(1.0f, 127 - (int)code);
 }
 
-static float formula_of_multiplier(const struct gb_quantiser *q, float a, float global,
+INLINE float formula_of_multiplier(const struct gb_quantiser *q, float a, float global,
                                    const struct gb_quantiser_step *step)
 {
     switch (q->quotient) {
@@ -221,7 +229,7 @@ static float formula_of_multiplier(const struct gb_quantiser *q, float a, float 
     }
 }
 
-static bool multiplier_is_zero(const struct gb_quantiser *q, float a, float r, const struct gb_quantiser_step *step)
+INLINE bool multiplier_is_zero(const struct gb_quantiser *q, float a, float r, const struct gb_quantiser_step *step)
 {
     switch (q->zero_multiplier) {
     case GB_ZERO_NEVER:
@@ -237,7 +245,7 @@ static bool multiplier_is_zero(const struct gb_quantiser *q, float a, float r, c
 }
 
 /* Step 5; operand and divides of the step. */
-static void find_operand(const struct gb_quantiser *q, float a, float r, float global, struct gb_quantiser_step *step)
+INLINE void find_operand(const struct gb_quantiser *q, float a, float r, float global, struct gb_quantiser_step *step)
 {
     step->divides = false;
     step->operand = 0.0f;
@@ -267,7 +275,7 @@ static void find_operand(const struct gb_quantiser *q, float a, float r, float g
 static struct gb_quantiser_step step_of(const struct gb_quantiser *q, float a, float r, float global)
 {
     struct gb_quantiser_step step = {.code = 0};
-    round_scale(q, r, &step);
+    round_scales(q, &r, 1, &step.code, &step.scale);
     find_operand(q, a, r, global, &step);
     return step;
 }
@@ -422,30 +430,58 @@ static bool quotients_are_numbers(float amax, const struct gb_quantiser_step *st
 
 enum { LEAST_LENGTH = 16, MOST_BLOCKS = GB_BLOCKS_AT_ONCE / LEAST_LENGTH };
 
-/* Steps 3 to 5 of blocks that are common. maxima, steps: [count]. */
+/* Steps 3 to 5 of blocks that are common. known: the same rules, of which the compiler may know some; maxima, steps:
+ * [count]. */
+INLINE void steps_by(const struct gb_quantiser *q, const struct gb_quantiser *known, const float *maxima,
+                     uint32_t count, float global, float bound, struct gb_quantiser_step *steps)
+{
+    float a[MOST_BLOCKS] = {0}, r[MOST_BLOCKS] = {0}, scales[MOST_BLOCKS], operands[MOST_BLOCKS];
+    uint32_t codes[MOST_BLOCKS];
+    bool divides[MOST_BLOCKS];
+#pragma omp simd
+    for (uint32_t b = 0; b < count; b++) {
+        float most = maxima[b] > known->amax_start ? maxima[b] : known->amax_start;
+        a[b] = known->bound == GB_BOUND_AMAX && bound < most ? bound : most;
+        r[b] = ratio_of(known, a[b], global, bound);
+    }
+    round_scales(q, r, count, codes, scales);
+#pragma omp simd
+    for (uint32_t b = 0; b < count; b++) {
+        struct gb_quantiser_step step = {.code = codes[b], .scale = scales[b]};
+        find_operand(known, a[b], r[b], global, &step);
+        operands[b] = step.operand;
+        divides[b] = step.divides;
+    }
+    for (uint32_t b = 0; b < count; b++)
+        steps[b] = (struct gb_quantiser_step){codes[b], scales[b], operands[b], divides[b], false};
+}
+
+/* Whether the rules are those of which the next function knows the branches. */
+static bool divides_by_product(const struct gb_quantiser *q)
+{
+    return q->ratio == GB_RATIO_DIVIDE_PRODUCT && q->quotient == GB_QUOTIENT_DIVIDE_PRODUCT &&
+           q->zero_multiplier == GB_ZERO_NEVER;
+}
+
+/* The same for rules of which that holds, without a branch for each block. */
+GB_VECTOR_CLONES static void steps_by_product(const struct gb_quantiser *q, const float *maxima, uint32_t count,
+                                              float global, float bound, struct gb_quantiser_step *steps)
+{
+    struct gb_quantiser known = *q;
+    known.ratio = GB_RATIO_DIVIDE_PRODUCT;
+    known.quotient = GB_QUOTIENT_DIVIDE_PRODUCT;
+    known.zero_multiplier = GB_ZERO_NEVER;
+    known.flush_subnormals = 0; /* as in all that are common */
+    steps_by(q, &known, maxima, count, global, bound, steps);
+}
+
 static void find_steps(const struct gb_quantiser *q, const float *maxima, uint32_t count, float global, float bound,
                        struct gb_quantiser_step *steps)
 {
-    float a[MOST_BLOCKS], r[MOST_BLOCKS], scales[MOST_BLOCKS];
-    uint32_t codes[MOST_BLOCKS];
-    const bool together = rounds_to_e4m3(q);
-    for (uint32_t b = 0; b < count; b++) {
-        a[b] = maxima[b] > q->amax_start ? maxima[b] : q->amax_start;
-        a[b] = q->bound == GB_BOUND_AMAX && bound < a[b] ? bound : a[b];
-        r[b] = ratio_of(q, a[b], global, bound);
-    }
-    if (together)
-        nearest_e4m3(q, r, count, codes, scales);
-    for (uint32_t b = 0; b < count; b++) {
-        steps[b] = (struct gb_quantiser_step){.code = 0};
-        if (together) {
-            steps[b].code = codes[b];
-            steps[b].scale = scales[b];
-        } else {
-            round_scale(q, r[b], &steps[b]);
-        }
-        find_operand(q, a[b], r[b], global, &steps[b]);
-    }
+    if (divides_by_product(q))
+        steps_by_product(q, maxima, count, global, bound, steps);
+    else
+        steps_by(q, q, maxima, count, global, bound, steps);
 }
 
 /* Blocks first .. first + count - 1 of the matrix, which are common; false: some quotient may be NaN. */

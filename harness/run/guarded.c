@@ -245,6 +245,42 @@ enum gb_status guarded_put(const struct guarded *buffer, size_t offset, const vo
     return bytes ? buffer->memory->upload((char *)buffer->payload + offset, content, bytes, error) : GB_OK;
 }
 
+static bool lies_in(const struct guarded_file *file, const char *content, size_t bytes)
+{
+    return file->descriptor >= 0 && content >= file->start && bytes <= file->bytes &&
+           (size_t)(content - file->start) <= file->bytes - bytes;
+}
+
+/* Pages of the file as long as there are whole ones, in the place of those of the payload from `at` on. Returns how
+ * many bytes; fewer than are worth a mapping of their own are none. */
+static size_t show_pages(const struct guarded *b, char *at, const struct guarded_file *file, const char *content,
+                         size_t bytes)
+{
+    enum { LEAST = 1 << 16 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = bytes / page * page;
+    const size_t place = (size_t)(content - file->start);
+    if (!b->region || !lies_in(file, content, bytes) || whole < LEAST || (uintptr_t)at % page || place % page)
+        return 0;
+    return mmap(at, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file->descriptor,
+                (off_t)place) == MAP_FAILED
+               ? 0
+               : whole;
+}
+
+enum gb_status guarded_show(const struct guarded *buffer, size_t offset, const struct guarded_file *file,
+                            const void *content, size_t bytes, struct gb_error *error)
+{
+    size_t shown = show_pages(buffer, (char *)buffer->payload + offset, file, content, bytes);
+    return guarded_put(buffer, offset + shown, (const char *)content + shown, bytes - shown, error);
+}
+
+void guarded_file_forget(const struct guarded_file *file, const void *content, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (page - (uintptr_t)content % page) % page;
+    if (lies_in(file, content, bytes) && bytes >= before + page)
+        madvise((char *)content + before, (bytes - before) / page * page, MADV_DONTNEED);
+}
+
 enum gb_status guarded_equals(const struct guarded *buffer, size_t offset, const void *content, size_t bytes,
                               bool *equal, struct gb_error *error)
 {

@@ -51,6 +51,18 @@ enum gb_status guarded_intact(const struct guarded *buffer, bool *intact, struct
 /* Copies `content` to the payload from byte `offset` on. */
 enum gb_status guarded_put(const struct guarded *buffer, size_t offset, const void *content, size_t bytes,
                            struct gb_error *error);
+/* A file in memory, and where this process has mapped it. */
+struct guarded_file {
+    int descriptor;    /* negative: there is none */
+    const char *start; /* [bytes] */
+    size_t bytes;
+};
+/* As guarded_put, of content that may lie in the file: its pages are then the payload's on the host, and take memory of
+ * their own where they are written to. */
+enum gb_status guarded_show(const struct guarded *buffer, size_t offset, const struct guarded_file *file,
+                            const void *content, size_t bytes, struct gb_error *error);
+/* Gives back the memory by which this process sees whole pages of the file, to which it has not written. */
+void guarded_file_forget(const struct guarded_file *file, const void *content, size_t bytes);
 /* Whether the payload still equals `content` from byte `offset` on. */
 enum gb_status guarded_equals(const struct guarded *buffer, size_t offset, const void *content, size_t bytes,
                               bool *equal, struct gb_error *error);

@@ -8,11 +8,19 @@
 #include "harness/run/session.h"
 #include "harness/run/session_arrays.h"
 
+/* Where an expert's weights lie in a file; one that was generated here lies in none. */
+static const struct guarded_file *file_of(const struct session *s, uint32_t e)
+{
+    static const struct guarded_file none = {.descriptor = -1};
+    return s->admitted[e] ? &none : &s->file;
+}
+
 /* One expert's part of an array of weights. */
 static enum gb_status put_expert(struct session *s, int slot, uint32_t e, struct gb_error *error)
 {
     size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
-    return guarded_put(&s->weights[slot], s->moved[e] * each, s->originals[slot] + e * each, each, error);
+    return guarded_show(&s->weights[slot], s->moved[e] * each, file_of(s, e), s->originals[slot] + e * each, each,
+                        error);
 }
 
 /* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied. */
@@ -21,7 +29,7 @@ static enum gb_status put(struct session *s, int slot, const void *content, size
     s->originals[slot] = content;
     enum gb_status status = guarded_new(s->memory, bytes, s->place, 0, &s->weights[slot], error);
     if (!s->sparse)
-        return status == GB_OK ? guarded_put(&s->weights[slot], 0, content, bytes, error) : status;
+        return status == GB_OK ? guarded_show(&s->weights[slot], 0, &s->file, content, bytes, error) : status;
     for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
         if (s->used[e])
             status = put_expert(s, slot, e, error);
@@ -108,7 +116,7 @@ static enum gb_status prepare(struct session *s, struct gb_error *error)
 enum gb_status session_admit(struct session *s, uint32_t expert, struct gb_error *error)
 {
     enum gb_status status = GB_OK;
-    s->used[expert] = true;
+    s->used[expert] = s->admitted[expert] = true;
     for (int slot = 0; status == GB_OK && slot < SESSION_WEIGHTS; slot++)
         if (s->weights[slot].bytes)
             status = put_expert(s, slot, expert, error);
@@ -168,13 +176,14 @@ bool session_has(const struct session *s, uint32_t number)
 }
 
 /* The last parts of bytes of an array, in each other's places. */
-static enum gb_status put_split(const struct guarded *to, size_t at, const char *from, size_t bytes,
-                                struct gb_error *error)
+static enum gb_status put_split(const struct guarded *to, size_t at, const struct guarded_file *file, const char *from,
+                                size_t bytes, struct gb_error *error)
 {
     const struct altered_split split = altered_split(bytes);
     const size_t last = split.kept + split.moved;
-    enum gb_status status = guarded_put(to, at + split.kept, from + last, bytes - last, error);
-    return status == GB_OK ? guarded_put(to, at + bytes - split.moved, from + split.kept, split.moved, error) : status;
+    enum gb_status status = guarded_show(to, at + split.kept, file, from + last, bytes - last, error);
+    return status == GB_OK ? guarded_show(to, at + bytes - split.moved, file, from + split.kept, split.moved, error)
+                           : status;
 }
 
 /* Parts of every used expert; of short arrays the experts. */
@@ -190,14 +199,15 @@ static enum gb_status alter_experts(struct session *s, int slot, struct gb_error
     }
     for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
         if (s->used[e])
-            status = put_split(&s->weights[slot], e * each, s->originals[slot] + e * each, each, error);
+            status = put_split(&s->weights[slot], e * each, file_of(s, e), s->originals[slot] + e * each, each, error);
     return status;
 }
 
-static enum gb_status alter_router(const struct guarded *array, const void *original, bool away, struct gb_error *error)
+static enum gb_status alter_router(const struct session *s, const struct guarded *array, const void *original,
+                                   bool away, struct gb_error *error)
 {
-    return away ? put_split(array, 0, original, array->bytes, error)
-                : guarded_put(array, 0, original, array->bytes, error);
+    return away ? put_split(array, 0, &s->file, original, array->bytes, error)
+                : guarded_show(array, 0, &s->file, original, array->bytes, error);
 }
 
 enum gb_status session_alter(struct session *s, uint32_t arrays, bool away, struct gb_error *error)
@@ -209,9 +219,9 @@ enum gb_status session_alter(struct session *s, uint32_t arrays, bool away, stru
         if (arrays & 1u << slot)
             status = away ? alter_experts(s, slot, error) : put_experts(s, slot, error);
     if (status == GB_OK && arrays & 1u << SESSION_WEIGHTS)
-        status = alter_router(&s->router, l->router.codes, away, error);
+        status = alter_router(s, &s->router, l->router.codes, away, error);
     if (status == GB_OK && arrays & 1u << (SESSION_WEIGHTS + 1))
-        status = alter_router(&s->router_bias, l->router_bias, away, error);
+        status = alter_router(s, &s->router_bias, l->router_bias, away, error);
     return status == GB_OK ? prepare(s, error) : status;
 }
 
@@ -244,14 +254,17 @@ static enum gb_status begin(const struct gb_kernel *kernel, const struct gb_devi
                             const struct gb_fixture *fixture, uint32_t layer, struct session *s, struct gb_error *error)
 {
     *s = (struct session){.kernel = kernel, .memory = memory, .fixture = fixture, .layer = layer, .place = GUARDED_END};
+    s->file =
+        (struct guarded_file){fixture->segment ? fixture->descriptor : -1, fixture->segment, fixture->segment_bytes};
     s->arguments = gb_layer_arguments(fixture, layer, fixture->shape.tokens);
     gb_layer_activations(fixture, layer, kernel->activations, &s->arguments);
     s->uses = operator_uses(kernel);
     if (s->uses & READS_ROUTING && s->arguments.apply_router_weight_on_input)
         s->uses |= READS_ROUTING_WEIGHTS;
     s->used = calloc(fixture->shape.experts, sizeof *s->used);
+    s->admitted = calloc(fixture->shape.experts, sizeof *s->admitted);
     s->moved = calloc(fixture->shape.experts, sizeof *s->moved);
-    if (!s->used || !s->moved)
+    if (!s->used || !s->admitted || !s->moved)
         return gb_fail(error, GB_ENOMEM, "no memory for %u experts", fixture->shape.experts);
     stay(s);
     return GB_OK;
@@ -280,6 +293,7 @@ enum gb_status session_open_chosen(const struct gb_kernel *kernel, const struct 
         return status;
     s->sparse = true;
     s->place = GUARDED_LARGE;
+    s->file.descriptor = -1; /* which has small pages */
     for (size_t p = 0; p < pairs; p++)
         if (ids[p] >= 0)
             s->used[ids[p]] = true;
@@ -308,10 +322,11 @@ static enum gb_status inspect_weights(const struct session *s, int slot, const c
     size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
     enum gb_status status = array_inspect(&s->weights[slot], NULL, name, s->layer, checks, error);
     for (uint32_t e = 0; status == GB_OK && each && e < s->fixture->shape.experts; e++) {
+        const char *original = s->originals[slot] + e * each;
         bool equal = true;
         if (s->used[e])
-            status = guarded_equals(&s->weights[slot], s->moved[e] * each, s->originals[slot] + e * each, each, &equal,
-                                    error);
+            status = guarded_equals(&s->weights[slot], s->moved[e] * each, original, each, &equal, error);
+        guarded_file_forget(file_of(s, e), original, each);
         if (status == GB_OK && !equal)
             array_note(checks, &checks->input_changed, "", name, s->layer);
     }
@@ -361,6 +376,7 @@ enum gb_status session_close(struct session *s, struct worker_checks *checks, st
     guarded_free(&s->router);
     guarded_free(&s->router_bias);
     free(s->used);
+    free(s->admitted);
     free(s->moved);
     return status;
 }

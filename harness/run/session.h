@@ -21,10 +21,12 @@ struct session {
     uint32_t uses;                           /* enum operator_use */
     struct guarded weights[SESSION_WEIGHTS]; /* gate_up codes, scales, global scales; down likewise; both biases */
     const char *originals[SESSION_WEIGHTS];
+    struct guarded_file file;           /* of the fixture; without a descriptor weights are copied */
     struct guarded router, router_bias; /* of a kernel that routes */
     enum guarded_place place;           /* of the weights */
     bool sparse;                        /* only the weights of experts in use are there */
     bool *used;                         /* [experts], whether the expert's weights are there */
+    bool *admitted;                     /* [experts], whether they were made here, and the file has none */
     uint32_t *moved;                    /* [experts], where an expert's weights lie: at its own place or another's */
     bool altered;                       /* what lies there is not what the fixture has */
     struct gb_arguments arguments;      /* with this layer's weights in the kernel's memory */

@@ -76,22 +76,25 @@ static uint64_t output_bytes(const struct gb_fixture *f, uint32_t tokens)
 }
 
 /* The environment of code that is not ours: what malloc hands out is no zeros, but large as FP32 and as bf16. What
- * threads keep for themselves would be handed out as it was freed. Code that is timed has malloc as it is. */
+ * threads keep for themselves would be handed out as it was freed. OpenMP's threads do not spin between runs. Code that
+ * is timed has malloc and threads as they are. */
 static char **worker_environment(bool timed)
 {
     static char *const fill[] = {"MALLOC_PERTURB_=129", /* 0x81, whose complement 0x7E malloc fills with */
                                  "GLIBC_TUNABLES=glibc.malloc.tcache_count=0"};
-    enum { FILLS = sizeof fill / sizeof *fill };
+    enum { FILLS = sizeof fill / sizeof *fill, OTHERS = 1 };
     size_t count = 0;
     while (environ[count])
         count++;
-    char **environment = malloc((count + FILLS + 1) * sizeof *environment);
+    char **environment = malloc((count + FILLS + OTHERS + 1) * sizeof *environment);
     if (!environment)
         return NULL;
     memcpy(environment, environ, count * sizeof *environment);
     if (!timed && !getenv("MALLOC_PERTURB_") && !getenv("GLIBC_TUNABLES"))
         for (size_t i = 0; i < FILLS; i++)
             environment[count++] = fill[i];
+    if (!timed && !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
+        environment[count++] = "OMP_WAIT_POLICY=passive";
     environment[count] = NULL;
     return environment;
 }

@@ -29,6 +29,13 @@ expect("Example" in run("--help").stdout, "help")
 for arguments in (["--help"], ["-h"], ["help"], ["--version"], ["list", "formats"], ["info", fixture]):
     full(*arguments)
 refused("no-such-command")
+# OpenMP says at each start of the program how long its threads spin: not at all, but where the environment says so.
+for policy, starts, spins in ((None, 2, False), ("active", 1, True), ("passive", 1, False)):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_DISPLAY_ENV": "verbose"} | ({"OMP_WAIT_POLICY": policy} if policy else {})
+    said = subprocess.run([PROGRAM, "list", "formats"], capture_output=True, text=True, env=environment, check=True).stderr
+    found = [int(line.split("'")[1]) for line in said.splitlines() if "GOMP_SPINCOUNT" in line]
+    expect(len(found) == starts and (found[-1] > 0) == spins, f"{policy}: {found}")
 refused("list", "nonsense")
 
 shape = ["make", path("x.h5"), "--shape"]

@@ -315,13 +315,30 @@ static struct gb_quantiser random_rules(uint64_t *random)
     return rules;
 }
 
+/* The same, but for what blocks of weights are quantised by on vectors: ModelOpt's ratio and quotient. */
+static struct gb_quantiser random_products(uint64_t *random)
+{
+    struct gb_quantiser rules = random_rules(random);
+    rules.element = random_below(random, 2) ? GB_E2M1 : GB_E4M3;
+    rules.largest = rules.element == GB_E2M1 ? 6 : 448;
+    rules.scale = GB_SCALE_E4M3;
+    rules.scale_rounding = random_below(random, 4) ? GB_SCALE_NEAREST : GB_SCALE_LLAMA_CPP;
+    rules.ratio = GB_RATIO_DIVIDE_PRODUCT;
+    rules.quotient = GB_QUOTIENT_DIVIDE_PRODUCT;
+    rules.intermediate = GB_INTERMEDIATE_FP32;
+    rules.rounding = GB_TIES_TO_EVEN;
+    rules.zero_sign = one_of(GB_ZERO_KEEPS_SIGN, GB_ZERO_SIGN_OF_VALUE);
+    rules.four_over_six = GB_SIX;
+    return rules;
+}
+
 static void any_rules(void **state)
 {
     uint64_t random = 46;
 
     (void)state;
     for (unsigned n = 0; n < 3000 / stride; n++) {
-        struct gb_quantiser rules = random_rules(&random);
+        struct gb_quantiser rules = n % 10 ? random_rules(&random) : random_products(&random);
         char name[32];
         snprintf(name, sizeof name, "random row %u", n);
         for (unsigned block = 0; block < 24; block++) {
