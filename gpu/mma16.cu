@@ -15,8 +15,8 @@ struct gb_cuda_repacked {
 namespace
 {
 
-/* Up to so many tokens, every pair is an item of down, which combines at once; of gate_up with one token. */
-constexpr uint32_t few_tokens = 2;
+/* Up to so many tokens, every pair is an item, and down combines at once. */
+constexpr uint32_t few_tokens = 1;
 
 uint32_t tiles_of(const struct gb_weights &weights)
 {
@@ -180,7 +180,7 @@ template <class Layout, bool GateUp>
 enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, struct gb_error *error)
 {
     job.pairs = s.tokens * s.top_k;
-    job.apart = s.tokens <= (GateUp ? 1 : few_tokens);
+    job.apart = s.tokens <= few_tokens;
     const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, s.experts) : job.pairs;
     int multiprocessors = 0;
     const enum gb_status status = gb_cuda_attribute(cudaDevAttrMultiProcessorCount, &multiprocessors, error);

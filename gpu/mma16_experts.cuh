@@ -5,7 +5,7 @@
  *
  * A block has some tiles of 16 rows of an item's expert (gpu/mma16_items.cuh), and its four warps have the order's four
  * chains: a warp's steps follow one another across the ends of tiles, with the loads of several of them under way in
- * registers, so that nothing is copied through shared memory but the chains' sums. In down of few tokens a block has a
+ * registers, so that nothing is copied through shared memory but the chains' sums. In down of one token a block has a
  * tile of every slot's expert, and a warp a slot. A kernel may start before the one in front of it has ended: down's
  * blocks load weights before they wait for the intermediate.
  */
@@ -30,8 +30,8 @@ struct gb_mma16_job {
     uint32_t each;                /* groups of a block */
     uint16_t *intermediate;       /* gate_up: out [pairs, tiles * 8] */
     float *dots;                  /* down: out [pairs, tiles * 16], complete dot products */
-    const float *routing_weights; /* down of few tokens: [tokens, top_k] */
-    float *output;                /* down of few tokens: out [tokens, tiles * 16] */
+    const float *routing_weights; /* down of one token: [tokens, top_k] */
+    float *output;                /* down of one token: out [tokens, tiles * 16] */
     uint32_t top_k;
 };
 
@@ -299,10 +299,10 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     }
 }
 
-/* A block of down of few tokens has at most so many warps, and a warp so many columns under way. */
+/* A block of down of one token has at most so many warps, and a warp so many columns under way. */
 constexpr uint32_t gb_mma16_few_warps = 10, gb_mma16_few_columns = 512;
 
-/* Block (tile, token), of few tokens: the tile of every slot, combined. A warp has a slot, all four chains of it, and
+/* Block (tile, token), of one token: the tile of every slot, combined. A warp has a slot, all four chains of it, and
  * after that the tenth further on. A slot that is empty is computed on another's weights, unseen. */
 template <class Layout>
 __global__ void __launch_bounds__(32 * gb_mma16_few_warps, Layout::Format::format == GB_MXFP8 ? 1 : 2)
