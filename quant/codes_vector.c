@@ -29,27 +29,28 @@ GB_VECTOR_CLONES static uint32_t quotients(const float *x, uint32_t count, float
     return nans;
 }
 
-/* keeps_sign: -0 has a sign, and so has what rounds to zero; otherwise only numbers below zero have. */
+/* The code of a quotient that is a number, in whole numbers: AVX2 would branch where floats are compared. keeps_sign:
+ * -0 has a sign, and so has what rounds to zero; otherwise only numbers below zero have. */
+static inline uint8_t code_of(float quotient, float largest, int fraction, int bias, int sign, bool keeps_sign)
+{
+    uint32_t bits = f32_bits(quotient), magnitude = bits & 0x7FFFFFFF, most = f32_bits(largest);
+    uint32_t negative = bits >> 31 & (uint32_t)(keeps_sign | (magnitude != 0));
+    return (uint8_t)(code_of_magnitude(f32_from_bits(magnitude < most ? magnitude : most), fraction, bias) |
+                     negative << sign);
+}
+
 GB_VECTOR_CLONES static void e2m1_codes(const float *quotient, uint32_t count, bool keeps_sign, uint8_t *codes)
 {
 #pragma omp simd
-    for (uint32_t i = 0; i < count; i++) {
-        float q = quotient[i], magnitude = fabsf(q);
-        uint32_t negative = keeps_sign ? f32_bits(q) >> 31 : (uint32_t)(q < 0.0f);
-        codes[i] =
-            (uint8_t)(code_of_magnitude(magnitude < 6.0f ? magnitude : 6.0f, E2M1_FRACTION, E2M1_BIAS) | negative << 3);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        codes[i] = code_of(quotient[i], 6.0f, E2M1_FRACTION, E2M1_BIAS, 3, keeps_sign);
 }
 
 GB_VECTOR_CLONES static void e4m3_codes(const float *quotient, uint32_t count, bool keeps_sign, uint8_t *codes)
 {
 #pragma omp simd
-    for (uint32_t i = 0; i < count; i++) {
-        float q = quotient[i], magnitude = fabsf(q);
-        uint32_t negative = keeps_sign ? f32_bits(q) >> 31 : (uint32_t)(q < 0.0f);
-        codes[i] = (uint8_t)(code_of_magnitude(magnitude < 448.0f ? magnitude : 448.0f, E4M3_FRACTION, E4M3_BIAS) |
-                             negative << 7);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        codes[i] = code_of(quotient[i], 448.0f, E4M3_FRACTION, E4M3_BIAS, 7, keeps_sign);
 }
 
 /* Whether codes follow from quotients as above. */

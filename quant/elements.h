@@ -18,7 +18,8 @@ static inline uint32_t code_of_magnitude(float m, int fraction, int bias)
     uint32_t bits = f32_bits(m), half = (1u << (drop - 1)) - 1 + (bits >> drop & 1);
     uint32_t normal = ((bits + half) >> drop) - ((uint32_t)(FLOAT_BIAS - bias) << fraction);
     uint32_t subnormal = f32_bits(m + places) - f32_bits(places);
-    return m < smallest ? subnormal : normal;
+    uint32_t is_subnormal = -(uint32_t)(bits < f32_bits(smallest)); /* a mask: AVX2 would branch to a sum */
+    return (normal & ~is_subnormal) | (subnormal & is_subnormal);
 }
 
 /*

@@ -97,6 +97,57 @@ static void what_an_instruction_keeps(void **state)
     assert_same_float(0x1p24f - 1, out, "%s", "2^24 - 1 is exact");
 }
 
+/* Of a value that has no more bits. */
+static uint16_t bf16_of(float value)
+{
+    return (uint16_t)(float_bits(value) >> 16);
+}
+
+/* c + 2^first - 2^last, both products of the first columns. */
+static float difference(const struct gb_mma_unit *unit, int first, int last, float c)
+{
+    const float a[2] = {ldexpf(1.0f, first / 2), ldexpf(-1.0f, last / 2)};
+    const float b[2] = {ldexpf(1.0f, first - first / 2), ldexpf(1.0f, last - last / 2)};
+    uint16_t x[16] = {bf16_of(a[0]), bf16_of(a[1])}, y[16] = {bf16_of(b[0]), bf16_of(b[1])};
+    return gb_mma(unit, GB_BF16, x, y, 16, c);
+}
+
+/* The table of docs/numerics.md#mma: the last bit that is kept and the first that is not, worked by hand. */
+static void every_unit_keeps_its_bits(void **state)
+{
+    static const struct {
+        const char *name;
+        int fraction;
+        uint32_t products;
+        bool checked;
+    } rows[] = {{"sm_80", 24, 8, false}, {"sm_89", 24, 8, false}, {"sm_90", 25, 16, true}, {"sm_100", 25, 16, false}};
+    uint32_t count;
+    (void)state;
+    assert_non_null(gb_mma_units(&count));
+    assert_int_equal(count, sizeof rows / sizeof *rows);
+    for (uint32_t r = 0; r < count; r++) {
+        const struct gb_mma_unit *unit = gb_mma_unit_find(rows[r].name);
+        const int f = rows[r].fraction;
+        assert_non_null(unit);
+        assert_int_equal(unit->checked, rows[r].checked);
+        assert_same_float(-1.0f, difference(unit, f, 0, -ldexpf(1.0f, f)), "%s: its last bit", rows[r].name);
+        assert_same_float(0.0f, difference(unit, f + 1, 0, -ldexpf(1.0f, f + 1)), "%s: a bit more", rows[r].name);
+        /* of the least exponent, -133 */
+        assert_same_float(0.0f, difference(unit, -149, -133 - f, 0.0f), "%s: a small one is kept", rows[r].name);
+        assert_same_float(0x1p-149f, difference(unit, -149, -134 - f, 0.0f), "%s: a smaller one", rows[r].name);
+        /* 2^24 + 1 is a binary32 number only if the rounding comes after -2^24 */
+        for (uint32_t place = rows[r].products - 1; place <= rows[r].products; place++) {
+            uint16_t x[32] = {bf16_of(0x1p24f), bf16_of(1.0f)}, y[32];
+            for (uint32_t i = 0; i < 32; i++)
+                y[i] = bf16_of(1.0f);
+            x[place] = bf16_of(-0x1p24f);
+            assert_same_float(place < rows[r].products ? 1.0f : 0.0f, gb_mma(unit, GB_BF16, x, y, 32, 0.0f),
+                              "%s: column %u", rows[r].name, place);
+        }
+    }
+    assert_null(gb_mma_unit_find("sm_70"));
+}
+
 struct seen {
     unsigned normal, nan, infinite, subnormal;
 };
@@ -312,9 +363,13 @@ static void avx2_as_plain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_h200s_results),          cmocka_unit_test(every_column_once),
-        cmocka_unit_test(what_an_instruction_keeps), cmocka_unit_test(the_oracle_agrees),
-        cmocka_unit_test(avx512_as_plain),           cmocka_unit_test(avx2_as_plain),
+        cmocka_unit_test(an_h200s_results),
+        cmocka_unit_test(every_column_once),
+        cmocka_unit_test(what_an_instruction_keeps),
+        cmocka_unit_test(every_unit_keeps_its_bits),
+        cmocka_unit_test(the_oracle_agrees),
+        cmocka_unit_test(avx512_as_plain),
+        cmocka_unit_test(avx2_as_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private: the loops of reference/truth/sums.c, which includes them once for every width of vectors.
+ *   WIDTH:        terms of a vector, that divide the lanes;
+ *   FOR_CPUS:     the attribute of the functions;
+ *   NAMED(name):  what they are called.
+ */
+/* No guard: it is included several times. */
+
+/* Loaded from anywhere. */
+typedef double NAMED(vector) __attribute__((vector_size(WIDTH * sizeof(double)), aligned(sizeof(double)), may_alias));
+typedef int64_t NAMED(words) __attribute__((vector_size(WIDTH * sizeof(int64_t)), aligned(sizeof(int64_t)), may_alias));
+
+#define VECTORS (LANES / WIDTH)
+#define AT(array, n) (*(NAMED(vector) *)((array) + (size_t)(n)*WIDTH))
+#define TERMS_AT(array, n) (*(const NAMED(vector) *)((array) + (size_t)(n)*WIDTH))
+#define MAGNITUDE(v) ((NAMED(vector))((NAMED(words))(v)&INT64_MAX))
+
+FOR_CPUS static void NAMED(products)(const double *a, const double *x, uint32_t count, double sums[2])
+{
+    NAMED(vector) sum[VECTORS] = {{0}}, absolute[VECTORS] = {{0}};
+    double room[2][LANES];
+    for (uint32_t i = 0; i < count; i += LANES) {
+        const double *left = TERMS(a, i, count, room[0]), *right = TERMS(x, i, count, room[1]);
+        UNROLLED(n, VECTORS) {
+            NAMED(vector) p = TERMS_AT(left, n) * TERMS_AT(right, n);
+            sum[n] += p;
+            absolute[n] += MAGNITUDE(p);
+        }
+    }
+    sums[0] = total(sum);
+    sums[1] = total(absolute);
+}
+
+FOR_CPUS static double NAMED(inner_product)(const double *a, const double *x, uint32_t count)
+{
+    NAMED(vector) sum[VECTORS] = {{0}};
+    double room[2][LANES];
+    for (uint32_t i = 0; i < count; i += LANES) {
+        const double *left = TERMS(a, i, count, room[0]), *right = TERMS(x, i, count, room[1]);
+        UNROLLED(n, VECTORS)
+            sum[n] += TERMS_AT(left, n) * TERMS_AT(right, n);
+    }
+    return total(sum);
+}
+
+FOR_CPUS static void NAMED(add_multiple)(const double *x, double factor, uint32_t count, double *y)
+{
+    uint32_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH)
+        AT(y + i, 0) += factor * TERMS_AT(x + i, 0);
+    for (; i < count; i++)
+        y[i] += factor * x[i];
+}
+
+FOR_CPUS static double NAMED(squared_products)(const double *a, const double *x, uint32_t count)
+{
+    NAMED(vector) sum[VECTORS] = {{0}};
+    double room[2][LANES];
+    for (uint32_t i = 0; i < count; i += LANES) {
+        const double *left = TERMS(a, i, count, room[0]), *right = TERMS(x, i, count, room[1]);
+        UNROLLED(n, VECTORS) {
+            NAMED(vector) p = TERMS_AT(left, n) * TERMS_AT(right, n);
+            sum[n] += p * p;
+        }
+    }
+    return total(sum);
+}
+
+FOR_CPUS static void NAMED(spreads)(const double *row, const struct gb_spreads *h, uint32_t count,
+                                    struct gb_spread_sums *sums)
+{
+    NAMED(vector) value[VECTORS] = {{0}}, absolute[VECTORS] = {{0}}, worst[VECTORS] = {{0}};
+    NAMED(vector) variance[VECTORS] = {{0}}, bias[VECTORS] = {{0}}, underflow[VECTORS] = {{0}};
+    double room[6][LANES];
+    for (uint32_t i = 0; i < count; i += LANES) {
+        const double *of_row = TERMS(row, i, count, room[0]), *of_value = TERMS(h->value, i, count, room[1]);
+        const double *of_worst = TERMS(h->worst, i, count, room[2]);
+        const double *of_variance = TERMS(h->variance, i, count, room[3]);
+        const double *of_bias = TERMS(h->bias, i, count, room[4]);
+        const double *of_underflow = TERMS(h->underflow, i, count, room[5]);
+        UNROLLED(n, VECTORS) {
+            NAMED(vector) r = TERMS_AT(of_row, n), w = MAGNITUDE(r), v = TERMS_AT(of_value, n);
+            NAMED(vector) e = TERMS_AT(of_worst, n);
+            value[n] += r * v;
+            absolute[n] += w * (MAGNITUDE(v) + e);
+            worst[n] += w * e;
+            variance[n] += w * w * TERMS_AT(of_variance, n);
+            bias[n] += r * TERMS_AT(of_bias, n);
+            underflow[n] += w * TERMS_AT(of_underflow, n);
+        }
+    }
+    *sums = (struct gb_spread_sums){total(value),    total(absolute), total(worst),
+                                    total(variance), total(bias),     total(underflow)};
+}
+
+FOR_CPUS static double NAMED(scale)(const double *row, const double *h, const double *sigma, double weight,
+                                    uint32_t count, double *scaled, double *squares)
+{
+    NAMED(vector) value[VECTORS] = {{0}}, variance[VECTORS] = {{0}};
+    double room[3][LANES], last[LANES];
+    for (uint32_t i = 0; i < count; i += LANES) {
+        const double *of_row = TERMS(row, i, count, room[0]), *of_h = TERMS(h, i, count, room[1]);
+        const double *of_sigma = TERMS(sigma, i, count, room[2]);
+        double *to = i + LANES <= count ? scaled + i : last;
+        UNROLLED(n, VECTORS) {
+            NAMED(vector) r = TERMS_AT(of_row, n), s = weight * r * TERMS_AT(of_sigma, n);
+            value[n] += r * TERMS_AT(of_h, n);
+            variance[n] += s * s;
+            AT(to, n) = s;
+        }
+        if (to == last)
+            memcpy(scaled + i, last, (count - i) * sizeof *scaled);
+    }
+    *squares = total(variance);
+    return total(value);
+}
+
+/* Adds the products of terms of two blocks of rows. */
+INLINE void NAMED(add_terms)(const double *const left[BLOCK], const double *const right[BLOCK], size_t i,
+                             NAMED(vector) sum[BLOCK][BLOCK])
+{
+    UNROLLED(k, BLOCK)
+        UNROLLED(m, BLOCK)
+            sum[k][m] += TERMS_AT(left[k] + i, 0) * TERMS_AT(right[m] + i, 0);
+}
+
+/* The dot products of BLOCK rows from r on with BLOCK rows from c on; rows beyond `last` count as that one. */
+FOR_CPUS static void NAMED(gram_block)(const double *a, uint32_t r, uint32_t c, uint32_t last, uint32_t columns,
+                                       double dots[BLOCK][BLOCK])
+{
+    const double *left[BLOCK], *right[BLOCK], *left_tail[BLOCK], *right_tail[BLOCK];
+    double room[2][BLOCK][LANES], lanes[BLOCK][BLOCK][LANES];
+    const uint32_t whole = columns / LANES * LANES;
+    for (uint32_t k = 0; k < BLOCK; k++) {
+        left[k] = a + (size_t)smaller(r + k, last) * columns;
+        right[k] = a + (size_t)smaller(c + k, last) * columns;
+        left_tail[k] = tail(left[k], whole, columns, room[0][k]);
+        right_tail[k] = tail(right[k], whole, columns, room[1][k]);
+    }
+    for (size_t n = 0; n < VECTORS; n++) { /* registers hold the sums of so many lanes */
+        NAMED(vector) sum[BLOCK][BLOCK] = {{{0}}};
+        for (uint32_t i = 0; i < whole; i += LANES)
+            NAMED(add_terms)(left, right, i + n * WIDTH, sum);
+        NAMED(add_terms)(left_tail, right_tail, n * WIDTH, sum);
+        UNROLLED(k, BLOCK)
+            UNROLLED(m, BLOCK)
+                AT(lanes[k][m], n) = sum[k][m];
+    }
+    for (int k = 0; k < BLOCK; k++)
+        for (int m = 0; m < BLOCK; m++)
+            dots[k][m] = total(lanes[k][m]);
+}
+
+/* Adds to columns 0 .. 2 * WIDTH - 1 of BLOCK rows of a product. */
+INLINE void NAMED(product_block)(const float *const rows[BLOCK], uint32_t k, const double *b, uint32_t n,
+                                 double sums[BLOCK][2 * WIDTH])
+{
+    NAMED(vector) sum[BLOCK][2];
+    UNROLLED(m, BLOCK)
+        UNROLLED(p, 2)
+            sum[m][p] = AT(sums[m], p);
+    for (uint32_t o = 0; o < k; o++) {
+        const double *of_b = b + (size_t)o * n;
+        UNROLLED(m, BLOCK) {
+            double w = (double)rows[m][o];
+            UNROLLED(p, 2)
+                sum[m][p] += w * TERMS_AT(of_b, p);
+        }
+    }
+    UNROLLED(m, BLOCK)
+        UNROLLED(p, 2)
+            AT(sums[m], p) = sum[m][p];
+}
+
+FOR_CPUS static void NAMED(add_rows)(const float *const rows[BLOCK], uint32_t count, uint32_t k, const double *b,
+                                     uint32_t n, double *c)
+{
+    uint32_t i = 0;
+    for (; i + 2 * WIDTH <= n; i += 2 * WIDTH) {
+        double sums[BLOCK][2 * WIDTH] = {{0}};
+        for (uint32_t m = 0; m < count; m++)
+            memcpy(sums[m], c + (size_t)m * n + i, sizeof sums[m]);
+        NAMED(product_block)(rows, k, b + i, n, sums);
+        for (uint32_t m = 0; m < count; m++)
+            memcpy(c + (size_t)m * n + i, sums[m], sizeof sums[m]);
+    }
+    for (uint32_t m = 0; m < count; m++)
+        for (uint32_t o = 0; o < k; o++)
+            for (uint32_t j = i; j < n; j++)
+                c[(size_t)m * n + j] += (double)rows[m][o] * b[(size_t)o * n + j];
+}
+
+#undef VECTORS
+#undef AT
+#undef TERMS_AT
+#undef MAGNITUDE
+#undef WIDTH
+#undef FOR_CPUS
+#undef NAMED
