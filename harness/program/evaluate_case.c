@@ -185,7 +185,7 @@ static enum gb_status evaluate_under_own(const struct case_request *r, const str
 static enum gb_status evaluate_rerouted(struct case_list *cases, const struct case_request *r, const struct run_case *s,
                                         struct gb_error *error)
 {
-    struct baseline *held;
+    struct baseline *held = NULL;
     struct run_case kept = *s;
     struct case_result j = {0}, again = {0};
     double began = clock_seconds();

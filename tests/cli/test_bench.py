@@ -55,6 +55,7 @@ def follows(case, fixture):
     expect(t["beyond_cache"] == (t["copies"] * t["bytes"] > t["cache_bytes"]), "beyond_cache")
     near(t["cache_bytes"], LAST_CACHE, "bytes of the last cache")
     expect(t["large_bytes"] >= 4 * t["cache_bytes"] - 16, "the large read is in the cache")
+    expect(0 <= t["prepare_us"] < 6e7, f"prepared in {t['prepare_us']} us")
 
 
 def test_record():

@@ -344,6 +344,7 @@ expect_verdict(grief.leave_behind, Verdict.FAIL, "output of layer 0", isolate=Tr
 expect(not left(), f"left by a function that is done: {left()}")
 os.environ["SLEEP"] = "600"
 CALL = "import sys; sys.path[:0] = sys.argv[2:]; import gaugeblock, grief; gaugeblock.verify(grief.leave_behind, sys.argv[1], isolate=True)"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup has it ignored, for children, too
 for number in (signal.SIGKILL, signal.SIGINT):
     os.remove(path("started"))
     caller = subprocess.Popen([sys.executable, "-B", "-c", CALL, fixture, os.path.join(SOURCE, "python"), path("")],

@@ -121,6 +121,9 @@ changed = scales.copy()
 changed[9] += 1
 found, text = identify("e4m3-1x32-e8m0", write(codes, changed)[0], code=1)
 expect(sum(found["difference"]["scales"].values()) == 1 and found["first"]["row"] == 9, text)
+changed[9] = 5
+found, text = identify("e4m3-1x32-e8m0", write(codes, changed)[0], code=1)
+expect(found["first"]["scale"] == {"expected": f"{scales[9]:02X}", "found": "05"}, text)
 found, text = identify("e4m3-1x32-e8m0", write(np.where(codes == 0x80, 0, codes).astype(np.uint8), scales)[0], code=1)
 expect(found["change"] == {"rule": "zero_sign", "from": "keeps-sign", "to": "positive"}, text)
 expect("it is mxfp8.rceil/1 with another zero_sign: positive instead of keeps-sign" in text, text)
