@@ -582,9 +582,27 @@ def campaign(tree, drawn, record, reach, tests, hashes, options, time_is_up, say
 
 # The record ----------------------------------------------------------------------------------------------------------
 
-def summary(done):
+def place_of(mutant):
+    return f"{mutant['file']}:{mutant['line']}"
+
+
+# What a reason begins with of a mutant that does not count: it changes nothing that can be seen, or it did not run here.
+UNCOUNTED = ("equivalent: ", "not run: ")
+
+
+def judgements(path, done):
+    """{FILE:LINE: reason} from lines FILE:LINE REASON on mutants that no test has killed."""
+    reasons = dict(line.rstrip("\n").split(" ", 1) for line in open(path)) if path else {}
+    unknown = reasons.keys() - {place_of(m) for m in done if m["verdict"] in ("survived", "undecided")}
+    if unknown:
+        raise Failed(f"{path}: no survivor at {', '.join(sorted(unknown))}")
+    return reasons
+
+
+def summary(done, reasons):
     """[(folder, killed, counted, share)] and the survivors, of those that are mutants at all."""
     rows = []
+    done = [m for m in done if not reasons.get(place_of(m), "").startswith(UNCOUNTED)]
     for folder in [*FOLDERS, "all"]:
         of = [m for m in done if folder in ("all", m["file"].split("/")[0]) and m["verdict"] in ("killed", "survived")]
         killed = sum(m["verdict"] == "killed" for m in of)
@@ -598,16 +616,37 @@ def chance_of_so_few(killed, of, share):
     return sum(math.comb(of, k) * share**k * (1 - share)**(of - k) for k in range(killed + 1))
 
 
-def report(done):
-    rows, survivors = summary(done)
+def write_record(path, done, reasons, rows, root):
+    """What was found, as JSON for docs/results/."""
+    left = [m for m in done if m["verdict"] in ("survived", "undecided")]
+    with open("/proc/cpuinfo") as file:
+        cpu = dict(re.findall(r"^(model name|flags)\s*: (.*)$", file.read(), re.MULTILINE))
+    found = {
+        "schema": "gaugeblock.mutation/1", "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": must(["git", "rev-parse", "--short=12", "HEAD"], cwd=root).strip(),
+        "cpu": f"{cpu['model name']}, {'with' if 'avx512f' in cpu['flags'].split() else 'without'} AVX-512",
+        "drawn": len(done), "killed_of": {folder: [killed, of] for folder, killed, of, _ in rows},
+        "same_object_code": sum(m["verdict"] == "equivalent" for m in done),
+        "not_compiled": sum(m["verdict"] == "unbuildable" for m in done),
+        "not_killed": [{"at": place_of(m), "verdict": m["verdict"], "old": m["old"].strip(), "new": m["new"].strip(),
+                        "reason": reasons.get(place_of(m))} for m in left]}
+    with open(path, "w") as file:
+        json.dump(found, file, indent=1)
+        file.write("\n")
+
+
+def report(done, reasons):
+    rows, survivors = summary(done, reasons)
     print(f"{'folder':<12}{'killed':>8}{'of':>6}{'score':>8}")
     for folder, killed, of, share in rows:
         print(f"{folder:<12}{killed:>8}{of:>6}{100 * share:>7.1f}%")
     equal = sum(m["verdict"] == "equivalent" for m in done)
     unbuilt = sum(m["verdict"] == "unbuildable" for m in done)
     undecided = [m for m in done if m["verdict"] == "undecided"]
+    by_reason = sum(reasons.get(place_of(m), "").startswith(UNCOUNTED) for m in done)
     print(f"not counted: {equal} with the original's object code, {unbuilt} that do not compile, {len(undecided)} that no "
-          "time was left for")
+          f"time was left for, {by_reason} by a reason given")
     for m in survivors + undecided:
         print(f"{m['verdict']}: {m['file']}:{m['line']} ({m['kind']}, {m.get('tests', 0)} tests reach it)\n"
               f"  - {m['old'].strip()}\n  + {m['new'].strip()}")
@@ -680,6 +719,9 @@ def arguments():
                         help="check what edits are made of a few lines, and that kept mutants have theirs; no more")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument("--report", action="store_true", help="print what all runs on these sources found")
+    parser.add_argument("--judged", metavar="FILE", help="lines FILE:LINE REASON on survivors; one that begins with "
+                        "'equivalent: ' or 'not run: ' is not counted")
+    parser.add_argument("--record", metavar="FILE", help="write what was found as JSON")
     return parser.parse_args()
 
 
@@ -721,7 +763,7 @@ def main():
             if same and m["hash"] == hashes.get(m["file"]) and m["selection"] == [options.tests, options.labels]:
                 known[m["file"], m["line"], m["new"]] = m
     if options.report:
-        report(list(known.values()))
+        report(list(known.values()), {})
         return 0
     labels = set(options.labels.split(","))
     if not os.path.exists(os.path.join(tree.build, "build.ninja")):
@@ -734,7 +776,10 @@ def main():
     reach = reach_map(tree, hashes, options.tests, labels, options, say, time_is_up)
     record = Record(path, known, {"digest": digest, "seed": options.seed, "selection": [options.tests, options.labels]})
     done = campaign(tree, drawn, record, reach, tests, hashes, options, time_is_up, say)
-    rows = report(done)
+    reasons = judgements(options.judged, done)
+    rows = report(done, reasons)
+    if options.record:
+        write_record(options.record, done, reasons, rows, root)
     none = [m for m in done if options.kept and m["verdict"] in ("equivalent", "unbuildable")]
     for m in none:
         print(f"mutate: {m['file']}:{m['line']} is {m['verdict']}, so it tests nothing: {m['new'].strip()}", file=sys.stderr)

@@ -17,7 +17,7 @@ struct oracle_error {
 /* What a kernel declares. bf16 where true. */
 struct oracle_declared {
     unsigned bits; /* p */
-    bool gate_up, silu, intermediate, slot, weighted, output;
+    bool gate_up, silu, intermediate, slot, routing_weight, weighted, output;
     const struct gb_quantiser *recipe; /* NULL: bf16 activations */
     float d_h, d_x;
     long double lambda; /* lambda(N_f), of the interval of a quantised intermediate */

@@ -99,6 +99,7 @@ static void output(struct work *w, uint32_t token, uint32_t o, const double *wei
             k = fminl(k, unit(r) * unit_w * unit_h);
         if (w->declared->slot || w->declared->weighted)
             w->exact &= at_most(8, value) && at_most(8, r * value);
+        w->exact &= !w->declared->routing_weight || expert < 0 || at_most(8, r);
     }
     sum(w, S, k);
     w->rows = fmaxl(w->rows, rows);

@@ -264,6 +264,27 @@ static void exact_logits_have_no_error(void **state)
     route_problem_free(&p);
 }
 
+/* Whole numbers up to 2^24 are exact in any order, 2^24 itself among them; one more is not. */
+static void sums_end_to_be_exact(void **state)
+{
+    static const float terms[] = {255 * 0x1p16f, 255 * 0x1p8f, 255.0f, 1.0f}; /* 2^24 together */
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        struct route_problem p;
+        struct bounds b;
+        route_problem_new(&p, shape, ROUTE_GAUSSIAN, 11);
+        for (uint32_t i = 0; i < shape.hidden; i++) {
+            p.x[i] = gb_bf16_encode(i < 4 ? terms[i] : i == 4 ? (float)more : 0.0f);
+            p.router[i] = gb_bf16_encode(1.0f);
+        }
+        p.arguments.router = &gb_router_recipe_find("gaugeblock.softmax/1")->router;
+        bounds_new(&b, &p);
+        assert_true((b.low[0] == b.high[0]) == !more);
+        bounds_free(&b);
+        route_problem_free(&p);
+    }
+}
+
 /* Where FP32 may overflow, and of NaN, the bounds are infinite, not wrong. */
 static void overflow_is_unbounded(void **state)
 {
@@ -291,9 +312,8 @@ int main(int argc, char **argv)
 {
     orders = sweeps_are_whole(argc, argv) ? 120 : orders;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order_and_form_is_within),
-        cmocka_unit_test(wrong_routers_are_outside),
-        cmocka_unit_test(exact_logits_have_no_error),
+        cmocka_unit_test(any_order_and_form_is_within), cmocka_unit_test(wrong_routers_are_outside),
+        cmocka_unit_test(exact_logits_have_no_error),   cmocka_unit_test(sums_end_to_be_exact),
         cmocka_unit_test(overflow_is_unbounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,6 +46,7 @@ static bool exact(const struct layer *l, const struct gb_rounding_points *points
                                              .gate_up = s->gate_up == GB_BF16,
                                              .silu = s->silu == GB_BF16,
                                              .slot = s->slot == GB_BF16,
+                                             .routing_weight = s->routing_weight == GB_BF16,
                                              .weighted = s->weighted == GB_BF16,
                                              .intermediate = points->intermediate == GB_BF16};
     struct gb_truth_quantised weights = l->weights;
@@ -163,10 +164,10 @@ static void layers_are_the_texts(void **state)
     for (unsigned n = 0; n < 3000; n++) {
         struct gb_rounding_points points = {GB_BF16, GB_FP32, 4 + random_below(&random, 22), {0}, NULL};
         enum gb_format *stages[] = {&points.stages.gate_up, &points.stages.silu, &points.stages.slot,
-                                    &points.stages.weighted};
+                                    &points.stages.weighted, &points.stages.routing_weight};
         struct gb_exactness found;
         if (random_below(&random, 4) == 0)
-            *stages[random_below(&random, 4)] = GB_BF16;
+            *stages[random_below(&random, 5)] = GB_BF16;
         if (random_below(&random, 8) == 0)
             points.intermediate = GB_FP32;
         random_layer(&l, &random);
@@ -179,7 +180,7 @@ static void layers_are_the_texts(void **state)
     }
     print_message("%u of 3000 are exact, %u reasons against it\n", exacts, reasons);
     assert_true(exacts > 300 && exacts < 2700);
-    assert_int_equal(reasons, 9);
+    assert_int_equal(reasons, 10);
     problem_free(&l.problem);
 }
 
