@@ -178,8 +178,9 @@ INLINE __m256 add_up(const __m256 *w, const float *x, const float *fields, const
     const __m256i tiny = _mm256_cmpeq_epi32(field, least);
     if (__builtin_expect(!_mm256_testz_si256(tiny, tiny), 0)) {
         __m256i any = start;
-        UNROLL for (uint32_t k = 0; k < TERMS; k++) any =
-            _mm256_or_si256(any, _mm256_castps_si256(_mm256_mul_ps(w[k], _mm256_broadcast_ss(&x[columns[k]]))));
+        const __m256 far = _mm256_set1_ps(0x1p64f); /* so that no product is too small to be one */
+        UNROLL for (uint32_t k = 0; k < TERMS; k++) any = _mm256_or_si256(
+            any, _mm256_castps_si256(_mm256_mul_ps(_mm256_mul_ps(w[k], far), _mm256_broadcast_ss(&x[columns[k]]))));
         *odd |= !_mm256_testz_si256(_mm256_and_si256(tiny, magnitude), any);
     }
     return _mm256_mul_ps(toward_zero(_mm256_add_epi32(sums[0], sums[1])), down);

@@ -178,8 +178,9 @@ INLINE __m512 add_up(const __m512 *w, const float *x, const float *fields, const
     const __mmask16 tiny = _mm512_cmpeq_epi32_mask(field, least);
     if (__builtin_expect(tiny, 0)) {
         __m512i any = start;
-        UNROLL for (uint32_t k = 0; k < TERMS; k++) any =
-            _mm512_or_si512(any, _mm512_castps_si512(_mm512_mul_ps(w[k], _mm512_set1_ps(x[columns[k]]))));
+        const __m512 far = _mm512_set1_ps(0x1p64f); /* so that no product is too small to be one */
+        UNROLL for (uint32_t k = 0; k < TERMS; k++) any = _mm512_or_si512(
+            any, _mm512_castps_si512(_mm512_mul_ps(_mm512_mul_ps(w[k], far), _mm512_set1_ps(x[columns[k]]))));
         *odd |= _mm512_mask_test_epi32_mask(tiny, any, magnitude);
     }
     const __m512i sum = _mm512_add_epi32(sums[0], sums[1]);

@@ -204,13 +204,18 @@ static void flips_widen(void **state)
 static void columns_may_depend(void **state)
 {
     struct scene s;
-    double output[96], flips[128] = {0};
+    double output[96], flips[128] = {0}, left = shape.hidden;
     (void)state;
     scene_new(&s, 6);
     s.problem.ids[1] = s.problem.ids[0];
-    for (uint32_t i = 0; i < shape.intermediate; i++)
+    for (uint32_t i = 0; i < shape.intermediate; i++) {
         s.flips[shape.intermediate + i] = s.flips[i];
+        left -= s.flips[i] > 0;
+    }
     bound(&s);
+    for (uint32_t o = 0; o < shape.hidden; o++)
+        left -= s.covariance.kept[o];
+    assert_true(fabs(left) < 1e-9);
     for (uint32_t i = 0; i < 128; i++)
         flips[i] = s.flips[i] * (i % 3 ? 1 : -0.25);
     flipped(&s, 0, flips, output);

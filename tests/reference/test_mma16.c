@@ -328,6 +328,26 @@ static void one_odd_byte(path *vector, const char *name, enum gb_format format)
     problem_weights_free(&weights);
 }
 
+/* Products below half of the smallest binary32 number are none by themselves; what 16 of them add up to is one. */
+static void sums_of_nothing(path *vector, const char *name)
+{
+    enum { ROWS = 16, COLUMNS = 128 };
+    uint8_t codes[ROWS * COLUMNS / 2], scales[ROWS * COLUMNS / 32];
+    const struct gb_weights weights = {GB_MXFP4, 1, ROWS, COLUMNS, 1, codes, scales, NULL};
+    float x[COLUMNS], arranged[2 * COLUMNS + 16] __attribute__((aligned(64))), expected[ROWS], actual[ROWS];
+    const float *const pointers[] = {arranged};
+    memset(codes, 0x22, sizeof codes); /* 1.0 */
+    memset(scales, 87, sizeof scales); /* 2^-40, the smallest that the vector paths take */
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        x[c] = c < 64 ? 0x1.ep-111f : 0.0f; /* 0.47 of the smallest number; and instructions that add nothing */
+    gb_mma16_arrange(GB_MXFP4, COLUMNS, x, arranged);
+    gb_mma16_dots(&weights, 0, 0, ROWS, 1, pointers, expected);
+    vector(&weights, 0, 0, ROWS, 1, pointers, actual);
+    for (uint32_t r = 0; r < ROWS; r++)
+        assert_same_float(expected[r], actual[r], "%s, row %u", name, r);
+    assert_true(expected[0] > 0.0f);
+}
+
 static void every_path_the_same(path *vector, const char *name)
 {
     static const uint32_t lengths[] = {32, 64, 96, 128, 160, 352, 512, 1552};
@@ -342,6 +362,7 @@ static void every_path_the_same(path *vector, const char *name)
     one_odd_byte(vector, name, GB_NVFP4);
     one_odd_byte(vector, name, GB_MXFP4);
     one_odd_byte(vector, name, GB_MXFP8);
+    sums_of_nothing(vector, name);
 }
 
 static void avx512_as_plain(void **state)
