@@ -8,6 +8,7 @@
 #include "reference/reference.h"
 #include "tests/support/fma32.h"
 #include "tests/oracle/oracle.h"
+#include "tests/support/operator_case.h"
 #include "tests/support/problem.h"
 
 /* tokens, hidden, intermediate, experts, top_k */
@@ -475,6 +476,51 @@ static void the_kernel_table_runs_the_reference(void **state)
     assert_int_equal(left, 5);
 }
 
+/* A question of a caller whose struct ends with what the kernel needs, and one that ends a byte before: without rules
+ * activations are bf16. */
+static void questions_may_end_early(void **state)
+{
+    const struct gb_kernel_table *table = gb_reference_kernels();
+    const struct gb_quantiser *rules = &gb_recipe_find("nvfp4.te/1")->quantiser;
+    (void)state;
+    for (uint32_t k = 0; k < table->count; k++) {
+        const struct gb_kernel *kernel = &table->kernels[k];
+        const bool gated = kernel->operation == GB_SILU_MUL_QUANTISE;
+        struct gb_quantisation quantisation = operator_question(rules, gated, 3, 128);
+        struct gb_exchange sums = {.size = sizeof sums,
+                                   .ranks = 2,
+                                   .tokens = 4,
+                                   .hidden = 128,
+                                   .experts = 8,
+                                   .top_k = 2,
+                                   .rows = 5,
+                                   .input = GB_BF16,
+                                   .accumulation =
+                                       kernel->operation == GB_COMBINE ? GB_AT_SENDER : (enum gb_accumulation)0};
+        struct gb_problem question = {.shape = {2, 256, 128, 3, 2},
+                                      .weights = kernel->operation == GB_ROUTE ? GB_BF16 : kernel->weights,
+                                      .router = &gb_router_recipe_default(true)->router,
+                                      .quantise = &quantisation,
+                                      .exchange = &sums};
+#define UP_TO(FIELD) offsetof(struct gb_problem, FIELD) + sizeof question.FIELD
+        size_t needed = kernel->operation == GB_QUANTISE || gated                             ? UP_TO(quantise)
+                        : kernel->operation == GB_DISPATCH || kernel->operation == GB_COMBINE ? UP_TO(exchange)
+                        : kernel->operation <= GB_DOWN && kernel->activations != GB_BF16      ? UP_TO(activation_rules)
+                        : kernel->operation == GB_ROUTE || kernel->flags & GB_ROUTES          ? UP_TO(router)
+                                                                                              : 0;
+        if (kernel->operation <= GB_DOWN && kernel->activations != GB_BF16)
+            question.activation_rules = &gb_recipe_default_activations(kernel->activations)->quantiser;
+        quantisation.silu = gated ? GB_SILU_DIVIDE : quantisation.silu;
+        question.size = needed ? needed : GB_PROBLEM_LEAST;
+        struct gb_error error = {""};
+        if (kernel->supports(&question, &error) != GB_OK)
+            fail_msg("%s: %s", kernel->name, error.message);
+        question.size--;
+        if (needed && !question.activation_rules && kernel->supports(&question, &error) == GB_OK)
+            fail_msg("%s: takes %zu bytes", kernel->name, question.size);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (sweeps_are_whole(argc, argv))
@@ -492,6 +538,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(batch_invariance),
         cmocka_unit_test(thread_invariance),
         cmocka_unit_test(the_kernel_table_runs_the_reference),
+        cmocka_unit_test(questions_may_end_early),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

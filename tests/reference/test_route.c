@@ -174,6 +174,10 @@ static void bad_routers_are_refused(void **state)
         assert_int_equal(fma32_route(&router.shape, router.x, &bad, true, ids, weights, &error), GB_EINVAL);
         assert_non_null(strstr(error.message, "router"));
     }
+    struct gb_error error = {""};
+    const struct gb_shape few = {2, 48, 1, 8, 9};
+    assert_int_equal(fma32_route(&few, router.x, &good, true, ids, weights, &error), GB_EINVAL);
+    assert_string_equal(error.message, "2 tokens to the top 9 of 8 experts cannot be routed");
     router_free(&router);
 }
 
