@@ -77,8 +77,12 @@ enum gb_status gb_cpu_path_set(enum gb_cpu_path path, struct gb_error *error)
 enum gb_cpu_path gb_cpu_path_get(void)
 {
     int path = atomic_load(&in_force);
-    if (path == NOT_SET)
-        for (path = PATHS - 1; !paths[path].available();)
-            path--;
+    if (path == NOT_SET) { /* to ask the CPU takes a microsecond or, on a virtual one, many */
+        int best = PATHS - 1;
+        while (!paths[best].available())
+            best--;
+        if (atomic_compare_exchange_strong(&in_force, &path, best))
+            path = best;
+    }
     return (enum gb_cpu_path)path;
 }
