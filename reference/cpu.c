@@ -77,7 +77,7 @@ enum gb_status gb_cpu_path_set(enum gb_cpu_path path, struct gb_error *error)
 enum gb_cpu_path gb_cpu_path_get(void)
 {
     int path = atomic_load(&in_force);
-    if (path == NOT_SET) { /* to ask the CPU takes a microsecond or, on a virtual one, many */
+    if (path == NOT_SET) { /* once: virtual machines leave to answer CPUID */
         int best = PATHS - 1;
         while (!paths[best].available())
             best--;

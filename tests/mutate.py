@@ -599,10 +599,14 @@ def judgements(path, done):
     return reasons
 
 
+def is_counted(mutant, reasons):
+    return mutant["verdict"] == "killed" or not reasons.get(place_of(mutant), "").startswith(UNCOUNTED)
+
+
 def summary(done, reasons):
     """[(folder, killed, counted, share)] and the survivors, of those that are mutants at all."""
     rows = []
-    done = [m for m in done if not reasons.get(place_of(m), "").startswith(UNCOUNTED)]
+    done = [m for m in done if is_counted(m, reasons)]
     for folder in [*FOLDERS, "all"]:
         of = [m for m in done if folder in ("all", m["file"].split("/")[0]) and m["verdict"] in ("killed", "survived")]
         killed = sum(m["verdict"] == "killed" for m in of)
@@ -644,7 +648,7 @@ def report(done, reasons):
     equal = sum(m["verdict"] == "equivalent" for m in done)
     unbuilt = sum(m["verdict"] == "unbuildable" for m in done)
     undecided = [m for m in done if m["verdict"] == "undecided"]
-    by_reason = sum(reasons.get(place_of(m), "").startswith(UNCOUNTED) for m in done)
+    by_reason = sum(not is_counted(m, reasons) for m in done)
     print(f"not counted: {equal} with the original's object code, {unbuilt} that do not compile, {len(undecided)} that no "
           f"time was left for, {by_reason} by a reason given")
     for m in survivors + undecided:
@@ -686,6 +690,11 @@ def check_edits():
     chances = [chance_of_so_few(9, 10, 1.0), chance_of_so_few(10, 10, 1.0), chance_of_so_few(1, 2, 0.5)]
     if chances != [0.0, 1.0, 0.75]:
         raise Failed(f"chances of samples: {chances}")
+    tried = [{"file": "quant/a.c", "line": line, "verdict": verdict}
+             for line, verdict in ((1, "killed"), (1, "survived"), (2, "survived"), (3, "killed"))]
+    rows, survivors = summary(tried, {"quant/a.c:1": "equivalent: room", "quant/a.c:2": "open"})
+    if rows[0] != ("quant", 2, 3, 2 / 3) or survivors != tried[2:3]:
+        raise Failed(f"what a reason takes off the count: {rows}, {survivors}")
     mutants = {"a.c": [(n, kind, line, new) for n, (line, _) in enumerate(EXAMPLES, 1)
                        for kind, new in edits_of_line(line, False)]}
     if draw(mutants, 5, 9) != draw(mutants, 5, 9) or draw(mutants, 5, 9) == draw(mutants, 6, 9):

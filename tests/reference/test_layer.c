@@ -502,7 +502,7 @@ static void questions_may_end_early(void **state)
                                       .router = &gb_router_recipe_default(true)->router,
                                       .quantise = &quantisation,
                                       .exchange = &sums};
-#define UP_TO(FIELD) offsetof(struct gb_problem, FIELD) + sizeof question.FIELD
+#define UP_TO(FIELD) (offsetof(struct gb_problem, FIELD) + sizeof question.FIELD)
         size_t needed = kernel->operation == GB_QUANTISE || gated                             ? UP_TO(quantise)
                         : kernel->operation == GB_DISPATCH || kernel->operation == GB_COMBINE ? UP_TO(exchange)
                         : kernel->operation <= GB_DOWN && kernel->activations != GB_BF16      ? UP_TO(activation_rules)
