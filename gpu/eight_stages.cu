@@ -109,11 +109,9 @@ __global__ void __launch_bounds__(gb_mma16_threads)
         const auto row_of = [&](uint32_t t) { return (size_t)(GateUp ? first + t : sorted[first + t]); };
         const gb_mma16_activations<Format> mine(x + row_of(min(lane / 4, pairs - 1)) * columns, columns);
         const gb_mma16_part part = layout.part(expert, blockIdx.x);
-        gb_mma16_chains_of<Layout, 1, 4>(
-            layout, 1, part, [] {}, mine,
-            [&](uint32_t, uint32_t, uint32_t chain, const float(&sum)[4]) {
-                sums[chain][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-            });
+        float sum[4] = {};
+        gb_mma16_chain<Layout, 4>(layout, part, mine, sum);
+        sums[threadIdx.x / 32][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
         __syncthreads();
         const uint32_t r = threadIdx.x % gb_mma16_tile, t = threadIdx.x / gb_mma16_tile;
         if (t < pairs) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate_up and down in the order mma16-sm90/1: launches, the combine, and the repacked layout. */
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 
 #include "gpu/kernels.cuh"
-#include "gpu/mma16_experts.cuh"
+#include "gpu/mma16_one_token.cuh"
+#include "gpu/mma16_ranges.cuh"
 
 /* What prepare() returns: the weights of the operator, repacked, in device memory. */
 struct gb_cuda_repacked {
@@ -14,9 +14,6 @@ struct gb_cuda_repacked {
 
 namespace
 {
-
-/* Up to so many tokens, every pair is an item, and down combines at once. */
-constexpr uint32_t few_tokens = 1;
 
 uint32_t tiles_of(const struct gb_weights &weights)
 {
@@ -119,87 +116,71 @@ __global__ void combine_kernel(const int32_t *ids, const float *routing_weights,
 /* Bytes of the dot products of down, [pairs, hidden], in the workspace, in front of the items. */
 size_t dots_bytes(const struct gb_shape &s)
 {
-    return s.tokens <= few_tokens ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
+    return s.tokens == 1 ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
 }
 
-/* How the work is divided: of one token, a tile a block, so that every multiprocessor has some. Alone: all loads of
- * 2,048 columns of NVFP4 are under way at once; packed: as many, of more blocks with fewer registers each; crowded:
- * where these would not all be resident, more blocks with fewer loads each. */
-using alone = gb_mma16_shape<1, 4, 5>;
-using packed = gb_mma16_shape<1, 4, 6>;
-using crowded = gb_mma16_shape<1, 2, 8>;
-using many = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
+/* Of several tokens: four tiles a unit, where that divides them. */
+using fours = gb_mma16_shape<gb_mma16_group_tiles, 1, 5>;
+using ones = gb_mma16_shape<1, 4, 5>;
 
-/* Groups of a block, of `groups` of an item, for the shortest time if routing is uniform: blocks come in waves of
- * `resident`, of which one is enough or the last costs half a wave more, and what a block does once takes two fifths of
- * the time of a group. By `bench_mma16 time nvfp4:repacked` on Qwen3-Next and Qwen3-30B at batch 8 to 64 a quarter of a
- * wave, or four fifths of a group, make gate_up up to 13 % slower; a whole wave, or one fifth, are within 3 % but for
- * 5 % less in one case. */
-uint32_t groups_of_block(uint32_t groups, uint32_t pairs, uint32_t experts, uint32_t resident)
-{
-    const double items = experts * (1 - std::pow(1 - 1.0 / experts, pairs)); /* if no expert has more than 8 pairs */
-    uint32_t best = 1;
-    double shortest = INFINITY;
-    for (uint32_t each = 1; each <= 4; each++) {
-        const double waves = (groups + each - 1) / each * items / resident;
-        const double time = (waves <= 1 ? 1 : waves + 0.5) * (each + 0.4);
-        if (time < shortest) {
-            shortest = time;
-            best = each;
-        }
-    }
-    return best;
-}
-
+/* items: there are no more. */
 template <class Layout, bool GateUp, class Shape>
-enum gb_status launch_shape(gb_mma16_job job, uint32_t items, uint32_t multiprocessors, void *stream,
-                            struct gb_error *error)
+enum gb_status launch_ranges(const gb_mma16_job &job, uint32_t items, uint32_t multiprocessors, void *stream,
+                             struct gb_error *error)
 {
-    const uint32_t groups = job.weights.tiles / Shape::Tiles;
-    job.each = Shape::Tiles == 1
-                   ? 1
-                   : groups_of_block(groups, job.pairs, job.weights.experts, multiprocessors * Shape::Resident);
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_kernel<Layout, GateUp, Shape>,
-                                dim3((groups + job.each - 1) / job.each, items), gb_mma16_threads,
-                                sizeof(float) * gb_mma16_sums(Shape::Tiles * job.each), stream, error, job);
+    const uint64_t units = (uint64_t)(job.weights.tiles / Shape::Tiles) * items;
+    const uint32_t least = items / (gb_mma16_range_items - 2) + 1; /* a range begins and ends within items */
+    const uint32_t blocks = std::max((uint32_t)std::min<uint64_t>(units, multiprocessors * Shape::Resident), least);
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_range_kernel<Layout, GateUp, Shape>, dim3(blocks),
+                                gb_mma16_threads, gb_mma16_range_bytes(Shape::Tiles, job.weights.experts), stream,
+                                error, job);
+}
+
+/* gate_up of one token, a tile a block: so that every multiprocessor has some. All loads of 2,048 columns of NVFP4 are
+ * under way at once; of more blocks with fewer registers each as many; and where these would not all be resident, more
+ * blocks with fewer loads each. */
+template <class Layout>
+enum gb_status launch_one_token_gate_up(const gb_mma16_job &job, uint32_t multiprocessors, void *stream,
+                                        struct gb_error *error)
+{
+    const uint64_t blocks = (uint64_t)job.weights.tiles * job.pairs;
+    const auto kernel = blocks > 6 * multiprocessors   ? gb_mma16_one_token_gate_up_kernel<Layout, 2, 8>
+                        : blocks > 5 * multiprocessors ? gb_mma16_one_token_gate_up_kernel<Layout, 4, 6>
+                                                       : gb_mma16_one_token_gate_up_kernel<Layout, 4, 5>;
+    return gb_cuda_launch_early("gate_up", kernel, dim3(job.weights.tiles, job.pairs), gb_mma16_threads, 0, stream,
+                                error, job);
 }
 
 constexpr size_t alone_bytes = 120 * 1024; /* of shared memory: no two such blocks are resident on a multiprocessor */
 
 /* A block a multiprocessor, if there are no more. */
 template <class Layout>
-enum gb_status launch_few(const gb_mma16_job &job, uint32_t tokens, uint32_t multiprocessors, void *stream,
-                          struct gb_error *error)
+enum gb_status launch_one_token_down(const gb_mma16_job &job, uint32_t multiprocessors, void *stream,
+                                     struct gb_error *error)
 {
-    return gb_cuda_launch_early("down", gb_mma16_few_kernel<Layout>, dim3(job.weights.tiles, tokens),
-                                32 * std::min(job.top_k, gb_mma16_few_warps),
-                                job.weights.tiles * tokens <= multiprocessors ? alone_bytes : 0, stream, error, job);
+    return gb_cuda_launch_early("down", gb_mma16_one_token_down_kernel<Layout>, dim3(job.weights.tiles),
+                                32 * std::min(job.top_k, gb_mma16_one_token_warps),
+                                job.weights.tiles <= multiprocessors ? alone_bytes : 0, stream, error, job);
 }
 
 template <class Layout, bool GateUp>
-enum gb_status launch(gb_mma16_job job, const struct gb_shape &s, void *stream, struct gb_error *error)
+enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *error)
 {
-    job.pairs = s.tokens * s.top_k;
-    job.apart = s.tokens <= few_tokens;
-    const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, s.experts) : job.pairs;
-    int multiprocessors = 0;
-    const enum gb_status status = gb_cuda_attribute(cudaDevAttrMultiProcessorCount, &multiprocessors, error);
+    int attribute = 0;
+    const enum gb_status status = gb_cuda_attribute(cudaDevAttrMultiProcessorCount, &attribute, error);
     if (status != GB_OK)
         return status;
-    const uint32_t on = (uint32_t)multiprocessors;
-    if constexpr (!GateUp)
-        if (job.apart)
-            return launch_few<Layout>(job, s.tokens, on, stream, error);
-    if (!job.apart && job.weights.tiles % many::Tiles == 0)
-        return launch_shape<Layout, GateUp, many>(job, items, on, stream, error);
-    if constexpr (GateUp) {
-        const uint64_t blocks = (uint64_t)job.weights.tiles * items;
-        if (blocks > on * packed::Resident)
-            return launch_shape<Layout, GateUp, crowded>(job, items, on, stream, error);
-        if (blocks > on * alone::Resident)
-            return launch_shape<Layout, GateUp, packed>(job, items, on, stream, error);
+    const uint32_t multiprocessors = (uint32_t)attribute;
+    const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, job.weights.experts) : job.pairs;
+    if (job.pairs == job.top_k) {
+        if constexpr (GateUp)
+            return launch_one_token_gate_up<Layout>(job, multiprocessors, stream, error);
+        else
+            return launch_one_token_down<Layout>(job, multiprocessors, stream, error);
     }
-    return launch_shape<Layout, GateUp, alone>(job, items, on, stream, error);
+    return job.weights.tiles % fours::Tiles
+               ? launch_ranges<Layout, GateUp, ones>(job, items, multiprocessors, stream, error)
+               : launch_ranges<Layout, GateUp, fours>(job, items, multiprocessors, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
@@ -222,6 +203,7 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.x = GateUp ? (const uint16_t *)a.x : (const uint16_t *)a.intermediate;
     job.share = GateUp ? s.top_k : 1;
     job.ids = a.ids;
+    job.pairs = s.tokens * s.top_k;
     job.items = items;
     job.ids_ready = ids_ready;
     job.intermediate = (uint16_t *)a.intermediate;
@@ -230,11 +212,11 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.output = (float *)a.output;
     job.top_k = s.top_k;
     if (records)
-        return launch<gb_mma16_records<format, GateUp>, GateUp>(job, s, a.stream, error);
+        return launch<gb_mma16_records<format, GateUp>, GateUp>(job, a.stream, error);
     if constexpr (Weights == GB_NVFP4)
         if (weights.columns % 32)
-            return launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, s, a.stream, error);
-    return launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, s, a.stream, error);
+            return launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, a.stream, error);
+    return launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, a.stream, error);
 }
 
 template <bool GateUp>
@@ -279,7 +261,7 @@ enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_argumen
     if (operation == GB_GATE_UP || status != GB_OK)
         return status;
     status = run<false>(*a, items, operation == GB_LAYER, error);
-    if (status != GB_OK || s.tokens <= few_tokens)
+    if (status != GB_OK || s.tokens == 1)
         return status;
     constexpr uint32_t threads = 128;
     return gb_cuda_launch_early("combine", combine_kernel, dim3((s.hidden / 4 + threads - 1) / threads, s.tokens),

@@ -10,14 +10,14 @@
 /* Up to 8 pairs of one expert, which one pass over its weights serves. */
 struct alignas(16) gb_mma16_item {
     uint16_t pair[gb_mma16_tokens];
-    uint32_t expert; /* the number of experts: these slots are empty */
+    uint32_t expert;
     uint32_t pairs;
 };
 
 /* The items of a batch, those of an expert side by side. */
 struct alignas(16) gb_mma16_items {
-    uint32_t count;
-    gb_mma16_item item[1]; /* [count] */
+    uint32_t used;         /* of experts; behind them are those of empty slots */
+    gb_mma16_item item[1]; /* [used + ..] */
 };
 
 __host__ __device__ constexpr uint32_t gb_mma16_items_of(uint32_t pairs)
@@ -32,41 +32,55 @@ __host__ __device__ constexpr uint32_t gb_mma16_most_items(uint32_t pairs, uint3
     return pairs < most ? pairs : most;
 }
 
-constexpr uint32_t gb_mma16_few_pairs = 256; /* up to so many, a block finds its item by itself */
+constexpr uint32_t gb_mma16_few_pairs = 256; /* up to so many, every block finds the items by itself */
 
-/* The item that pair p leads: with it the next pairs of its expert, up to 8 in all. Whether it leads one: of an
- * expert's pairs, every 8th does. ids: [pairs]. All of a block call it. */
-[[maybe_unused]] static __device__ bool gb_mma16_find_item(const int32_t *ids, uint32_t pairs, uint32_t p,
-                                                           gb_mma16_item *item)
+/*
+ * Which items up to 256 pairs make, those of empty slots left out, in the order of the first pair of each. A warp calls
+ * it, and in every block it comes to the same: how many items there are. All in shared memory:
+ *   place [pairs]:      out, of a pair: its item times 8 and its place in it; empty slots have gb_mma16_no_place;
+ *   expert [pairs]:     out, of a pair;
+ *   entries [experts]:  scratch; of an expert's pairs so far, how many there are, and the last one's item.
+ */
+constexpr uint16_t gb_mma16_no_place = 0xFFFF;
+
+[[maybe_unused]] static __device__ uint32_t gb_mma16_place_pairs(const int32_t *ids, uint32_t pairs, uint32_t experts,
+                                                                 uint16_t *place, uint16_t *expert, uint32_t *entries)
 {
-    __shared__ uint32_t same[gb_mma16_few_pairs / 32]; /* a bit for every pair of the expert */
-    const uint32_t lane = threadIdx.x % 32, before = p % 32;
-    const int32_t id = __ldcg(ids + p);
-    for (uint32_t q = threadIdx.x; q < gb_mma16_few_pairs; q += blockDim.x) {
-        const uint32_t bits = __ballot_sync(0xFFFFFFFFu, q < pairs && __ldcg(ids + q) == id);
-        if (lane == 0)
-            same[q / 32] = bits;
-    }
-    __syncthreads();
-    const uint32_t word = lane < gb_mma16_few_pairs / 32 ? same[lane] : 0, count = (uint32_t)__popc(word);
-    const uint32_t earlier = lane < p / 32 ? count : lane == p / 32 ? (uint32_t)__popc(word & ((1u << before) - 1)) : 0;
-    if (__reduce_add_sync(0xFFFFFFFFu, earlier) % gb_mma16_tokens)
-        return false;
-    uint32_t rest = lane < p / 32 ? 0 : lane == p / 32 ? word >> before << before : word, sum = (uint32_t)__popc(rest);
+    constexpr uint32_t rounds = gb_mma16_few_pairs / 32;
+    const uint32_t lane = threadIdx.x % 32, before = (1u << lane) - 1;
+    uint32_t id[rounds], count = 0;
 #pragma unroll
-    for (uint32_t m = 1; m < 32; m *= 2) {
-        const uint32_t other = __shfl_up_sync(0xFFFFFFFFu, sum, m);
-        sum += lane >= m ? other : 0;
+    for (uint32_t k = 0; k < rounds; k++)
+        id[k] = 32 * k + lane < pairs ? min((uint32_t)__ldcg(ids + 32 * k + lane), experts) : experts;
+#pragma unroll
+    for (uint32_t k = 0; k < rounds; k++)
+        if (id[k] < experts)
+            entries[id[k]] = 0;
+    __syncwarp();
+#pragma unroll
+    for (uint32_t k = 0; k < rounds; k++) {
+        if (32 * k >= pairs)
+            break;
+        const bool used = id[k] < experts;
+        const uint32_t same = __match_any_sync(0xFFFFFFFFu, id[k]), entry = used ? entries[id[k]] : 0;
+        const uint32_t rank = (entry & 0xFFFFu) + (uint32_t)__popc(same & before); /* among the expert's pairs */
+        const bool leads = used && rank % gb_mma16_tokens == 0;
+        const uint32_t leaders = __ballot_sync(0xFFFFFFFFu, leads), own = count + (uint32_t)__popc(leaders & before);
+        const uint32_t leader = same & leaders & (before << 1 | 1u); /* the last of them has this pair's item */
+        const uint32_t theirs = __shfl_sync(0xFFFFFFFFu, own, leader ? 31 - __clz((int)leader) : (int)lane);
+        const uint32_t item = leader ? theirs : entry >> 16;
+        __syncwarp();
+        if (32 * k + lane < pairs) {
+            place[32 * k + lane] =
+                used ? (uint16_t)(item * gb_mma16_tokens + rank % gb_mma16_tokens) : gb_mma16_no_place;
+            expert[32 * k + lane] = (uint16_t)id[k];
+        }
+        if (used && !(same & ~(before << 1 | 1u)))
+            entries[id[k]] = rank + 1 | item << 16;
+        count += (uint32_t)__popc(leaders);
+        __syncwarp();
     }
-    if (threadIdx.x < 32)
-        for (uint32_t t = sum - (uint32_t)__popc(rest); rest && t < gb_mma16_tokens; t++, rest &= rest - 1)
-            item->pair[t] = (uint16_t)(32 * lane + (uint32_t)__ffs((int)rest) - 1);
-    if (threadIdx.x == 31) {
-        item->expert = (uint32_t)id;
-        item->pairs = min(sum, gb_mma16_tokens);
-    }
-    __syncthreads();
-    return true;
+    return count;
 }
 
 constexpr uint32_t gb_mma16_items_threads = 1024;
@@ -105,14 +119,14 @@ constexpr uint32_t gb_mma16_items_threads = 1024;
     uint32_t item = sum - mine + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? sums[lane] : 0);
     for (uint32_t e = from; e < to; e++) {
         const uint32_t of_expert = place[e];
+        if (e == experts)
+            items->used = item;
         place[e] = item * gb_mma16_tokens;
         for (uint32_t done = 0; done < of_expert; done += gb_mma16_tokens, item++) {
             items->item[item].expert = e;
             items->item[item].pairs = min(gb_mma16_tokens, of_expert - done);
         }
     }
-    if (thread == gb_mma16_items_threads - 1)
-        items->count = item;
     __syncthreads();
     for (uint32_t p = thread; p < pairs; p += gb_mma16_items_threads) {
         const uint32_t at = atomicAdd(&place[min((uint32_t)ids[p], experts)], 1u);

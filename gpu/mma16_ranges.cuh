@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gate_up and down of mma16-sm90/1 for several tokens: as many blocks as the multiprocessors hold at once, each with an
+ * equal part of all the work.
+ *
+ * The work is a row of units, which are the groups of tiles of every item (gpu/mma16_items.cuh), item by item, and a
+ * block has a range of it. Its four warps have the order's four chains of every unit. A warp's steps follow one another
+ * across the ends of units and of items: each step's loads are under way in registers while it computes what comes
+ * before.
+ */
+#ifndef GB_GPU_MMA16_RANGES_CUH
+#define GB_GPU_MMA16_RANGES_CUH
+
+#include "gpu/mma16_experts.cuh"
+
+/* How the work is divided, which no bit depends on: tiles of a unit, steps whose loads are under way, and blocks of a
+ * multiprocessor. */
+template <uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_> struct gb_mma16_shape {
+    static constexpr uint32_t Tiles = Tiles_, Ahead = Ahead_, Resident = Resident_;
+};
+
+/* A unit's chains, [chain][token][rows of its tiles], in shared memory: a warp's stores of two tokens, four rows apart
+ * in banks, meet in none. */
+__host__ __device__ constexpr uint32_t gb_mma16_sums_stride(uint32_t tiles)
+{
+    return tiles * gb_mma16_tile + 4;
+}
+__host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles)
+{
+    return gb_mma16_chains * gb_mma16_tokens * gb_mma16_sums_stride(tiles);
+}
+
+/* A range has no more items: there are as many blocks as that takes. */
+constexpr uint32_t gb_mma16_range_items = 16;
+
+/* Bytes in shared memory: the sums of two units, in turns, and what the range's items are. While a block finds its
+ * items, the sums' place holds what gb_mma16_place_pairs needs. More would keep five blocks from being resident
+ * together where the kernel in front has left little shared memory to the next. */
+__host__ __device__ constexpr uint32_t gb_mma16_range_sums_bytes(uint32_t tiles, uint32_t experts)
+{
+    const uint32_t sums = 2 * gb_mma16_sums(tiles) * (uint32_t)sizeof(float);
+    const uint32_t places = (uint32_t)(sizeof(uint32_t) * experts + 2 * sizeof(uint16_t) * gb_mma16_few_pairs);
+    return (sums > places ? sums : places + 15) / 16 * 16;
+}
+__host__ __device__ constexpr uint32_t gb_mma16_range_bytes(uint32_t tiles, uint32_t experts)
+{
+    return gb_mma16_range_sums_bytes(tiles, experts) +
+           gb_mma16_range_items * (uint32_t)(sizeof(gb_mma16_item) + 2 * sizeof(float));
+}
+
+/* The items of units begin .. begin + units of this block, in shared memory, and the number of the first. */
+struct gb_mma16_range {
+    uint32_t begin, units, first;
+    const gb_mma16_item *items;
+};
+
+/* This block's range. All of the block call it. groups: units of an item; scratch: gb_mma16_range_sums_bytes; items:
+ * room for gb_mma16_range_items. */
+[[maybe_unused]] static __device__ gb_mma16_range gb_mma16_find_range(const gb_mma16_job &job, uint32_t groups,
+                                                                      void *scratch, gb_mma16_item *items)
+{
+    __shared__ uint32_t found;
+    uint16_t *place = (uint16_t *)scratch, *expert = place + gb_mma16_few_pairs;
+    if (!job.items) {
+        if (threadIdx.x < 32)
+            found = gb_mma16_place_pairs(job.ids, job.pairs, job.weights.experts, place, expert,
+                                         (uint32_t *)(expert + gb_mma16_few_pairs));
+        else if (threadIdx.x < 32 + gb_mma16_range_items)
+            items[threadIdx.x - 32].pairs = 0;
+        __syncthreads();
+    }
+    const uint64_t all = (uint64_t)(job.items ? __ldcg(&job.items->used) : found) * groups;
+    const uint32_t begin = (uint32_t)(all * blockIdx.x / gridDim.x);
+    const uint32_t units = (uint32_t)(all * (blockIdx.x + 1) / gridDim.x) - begin, first = begin / groups;
+    const uint32_t count = units ? (begin + units - 1) / groups - first + 1 : 0;
+    if (job.items)
+        for (uint32_t i = threadIdx.x; i < count * (sizeof *items / sizeof(uint4)); i += gb_mma16_threads)
+            ((uint4 *)items)[i] = __ldcg((const uint4 *)(job.items->item + first) + i);
+    else
+        for (uint32_t p = threadIdx.x; p < job.pairs; p += gb_mma16_threads) {
+            const uint32_t i = place[p] / gb_mma16_tokens - first;
+            if (i >= count)
+                continue;
+            items[i].pair[place[p] % gb_mma16_tokens] = (uint16_t)p;
+            items[i].expert = expert[p];
+            atomicAdd(&items[i].pairs, 1u);
+        }
+    __syncthreads();
+    return {begin, units, first, items};
+}
+
+/* Where a warp is in its chains of a range. */
+struct gb_mma16_cursor {
+    uint32_t unit, step; /* of the range, of the row */
+    uint32_t item, group;
+};
+
+/* To the warp's next step; to another unit: whether it is one. Where some chains have a step more than others, it is
+ * not the same warps that have these in every unit. */
+__device__ __forceinline__ uint32_t gb_mma16_chain_of(uint32_t unit, uint32_t steps)
+{
+    const uint32_t warp = threadIdx.x / 32, turn = unit % 2 * 2 + unit / 2;
+    return (steps > gb_mma16_chains ? warp + turn : warp) % gb_mma16_chains;
+}
+__device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups)
+{
+    at.step += gb_mma16_chains;
+    if (at.step < steps)
+        return false;
+    at.step = gb_mma16_chain_of(++at.unit, steps);
+    if (++at.group == groups) {
+        at.group = 0;
+        at.item++;
+    }
+    return true;
+}
+
+/* What a unit's chains come to: sums, [2][..] of gb_mma16_sums. */
+template <class Format, bool GateUp, uint32_t Tiles>
+__device__ __forceinline__ void gb_mma16_finish_unit(const gb_mma16_job &job, const gb_mma16_item &item, uint32_t group,
+                                                     const float *sums, const float *global)
+{
+    constexpr uint32_t stride = gb_mma16_sums_stride(Tiles);
+    for (uint32_t i = threadIdx.x; i < item.pairs * Tiles * 8; i += gb_mma16_threads) {
+        const uint32_t r = i % 8, tile = i / 8 % Tiles, t = i / 8 / Tiles;
+        const size_t to = (size_t)item.pair[t] * job.weights.tiles + group * Tiles + tile;
+        const float *from = sums + t * stride + tile * gb_mma16_tile + r;
+        const float low = gb_mma16_dot<Format>(from, gb_mma16_tokens * stride, global[0]);
+        const float high = gb_mma16_dot<Format>(from + 8, gb_mma16_tokens * stride, global[1]);
+        if (GateUp) {
+            job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
+        } else {
+            job.dots[to * 16 + r] = low;
+            job.dots[to * 16 + r + 8] = high;
+        }
+    }
+}
+
+/* gate_up of empty slots is zero. */
+[[maybe_unused]] static __device__ void gb_mma16_clear_empty(const gb_mma16_job &job)
+{
+    for (uint32_t p = blockIdx.x; p < job.pairs; p += gridDim.x)
+        if ((uint32_t)__ldcg(job.ids + p) >= job.weights.experts)
+            for (uint32_t i = threadIdx.x; i < job.weights.tiles; i += gb_mma16_threads)
+                ((uint4 *)job.intermediate)[(size_t)p * job.weights.tiles + i] = make_uint4(0, 0, 0, 0);
+}
+
+/* Block b of n: units all * b / n .. all * (b + 1) / n. */
+template <class Layout, bool GateUp, class Shape>
+__global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
+    gb_mma16_range_kernel(const __grid_constant__ struct gb_mma16_job job)
+{
+    using Format = typename Layout::Format;
+    constexpr uint32_t Tiles = Shape::Tiles, Ahead = Shape::Ahead, stride = gb_mma16_sums_stride(Tiles);
+    extern __shared__ float4 shared[];
+    const uint32_t lane = threadIdx.x % 32, columns = job.weights.columns;
+    const uint32_t groups = job.weights.tiles / Tiles, steps = gb_mma16_steps<Format>(columns);
+    float *sums = (float *)shared;
+    float *global = sums + gb_mma16_range_sums_bytes(Tiles, job.weights.experts) / sizeof(float); /* [items][2] */
+    if (!job.ids_ready)
+        gb_wait_for_previous();
+    gb_let_next_start();
+    const gb_mma16_range range =
+        gb_mma16_find_range(job, groups, sums, (gb_mma16_item *)(global + 2 * gb_mma16_range_items));
+    const uint32_t units = range.units, group = range.begin - range.first * groups;
+    if (job.weights.global_scales && units && threadIdx.x / 2 <= (group + units - 1) / groups) {
+        const uint32_t expert = range.items[threadIdx.x / 2].expert;
+        global[threadIdx.x] = job.weights.global_scales[GateUp ? 2 * expert + threadIdx.x % 2 : expert];
+    }
+
+    const Layout layout(job.weights);
+    gb_mma16_cursor now = {0, gb_mma16_chain_of(0, steps), 0, group}, next = now; /* computed, and loaded */
+    gb_mma16_part at;
+    const auto find_part = [&] {
+        if (next.unit < units)
+            at = layout.forward(layout.part(range.items[next.item].expert, next.group * Tiles), next.step);
+    };
+    gb_mma16_step held[Ahead][Tiles] = {};
+    const auto load = [&](gb_mma16_step &of, uint32_t n) {
+        if (next.unit < units)
+            of = layout.step_of(at, n, next.step);
+    };
+    const auto forward = [&] {
+        if (next.unit >= units)
+            return;
+        if (gb_mma16_forward(next, steps, groups))
+            find_part();
+        else
+            at = layout.forward(at, gb_mma16_chains);
+    };
+    if (next.step >= steps) /* the warp's chain has no step */
+        next.unit = units;
+    find_part();
+#pragma unroll
+    for (uint32_t k = 0; k < Ahead; k++) {
+#pragma unroll
+        for (uint32_t n = 0; n < Tiles; n++)
+            load(held[k][n], n);
+        forward();
+    }
+    const auto activations_of = [&](const gb_mma16_item &item) {
+        const uint32_t row = item.pair[min(lane / 4, item.pairs - 1)] / job.share;
+        return gb_mma16_activations<Format>(job.x + (size_t)row * columns, columns);
+    };
+    gb_mma16_activations<Format> x = activations_of(range.items[0]);
+    if (job.ids_ready)
+        gb_wait_for_previous();
+    float sum[Tiles][4] = {};
+    while (now.unit < units)
+#pragma unroll
+        for (uint32_t k = 0; k < Ahead; k++) {
+            if (now.unit >= units)
+                break;
+            if (now.step < steps) {
+                uint4 activations[gb_mma16_activations<Format>::words];
+                x.load(now.step, activations);
+#pragma unroll
+                for (uint32_t n = 0; n < Tiles; n++) {
+                    gb_mma16_multiply<Layout>(held[k][n], activations, sum[n]);
+                    load(held[k][n], n);
+                }
+                forward();
+            }
+            const gb_mma16_cursor done = now;
+            if (!gb_mma16_forward(now, steps, groups))
+                continue;
+            float *of_unit = sums + done.unit % 2 * gb_mma16_sums(Tiles);
+            float *to =
+                of_unit + (gb_mma16_chain_of(done.unit, steps) * gb_mma16_tokens + lane % 4 * 2) * stride + lane / 4;
+#pragma unroll
+            for (uint32_t n = 0; n < Tiles; n++, to += gb_mma16_tile) {
+                to[0] = sum[n][0];
+                to[8] = sum[n][2];
+                to[stride] = sum[n][1];
+                to[stride + 8] = sum[n][3];
+                sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+            }
+            __syncthreads(); /* and all have read the sums that the next unit's will replace */
+            gb_mma16_finish_unit<Format, GateUp, Tiles>(job, range.items[done.item], done.group, of_unit,
+                                                        global + 2 * done.item);
+            if (now.item != done.item && now.unit < units)
+                x = activations_of(range.items[now.item]);
+        }
+    if (GateUp)
+        gb_mma16_clear_empty(job);
+}
+
+#endif
