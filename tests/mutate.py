@@ -57,8 +57,10 @@ TOKEN = re.compile(
     r"|(?P<operator><<=|>>=|<=|>=|==|!=|&&|\|\||<<|>>|\+=|-=|\*=|/=|\|=|&=|\+\+|--|->|[-+*/%<>&|!~^=?:;,.(){}\[\]])")
 
 
-# The room of an array that is declared here: more of it changes nothing, and less is for sanitizers.
-ROOM = re.compile(r"^\s*(?:static |const |struct |enum )*\w+ (?:\**\w+(?:\[[^]]*\])*(?: = [^,]*)?, )*\**\w+\[$")
+# The room of an array that is declared here, in each of its dimensions, and how many are allocated where it is one: more
+# changes nothing, and less is for sanitizers.
+ROOM = re.compile(
+    r"^\s*(?:static |const |struct |enum )*\w+ (?:\**\w+(?:\[[^]]*\])*(?: = [^,]*)?, )*\**\w+(?:\[[^]]*\])*\[$|\bcalloc\($")
 
 
 def other_numbers(text):

@@ -53,8 +53,8 @@ def steady(text):
     # Rounding noise is not the same by every libm, nor are the last digits of a double; a page is drawn when it is drawn.
     text = re.sub(r"-?\b\d+\.\d{12,}(e[-+]\d+)?\b", lambda number: f"{float(number[0]):.6g}", text)
     text = re.sub(r"-?\b\d(\.\d+)?e-(1[3-9]|[2-9]\d|\d{3})\b", "0", text)
-    for place, name in PLACES.items():
-        text = text.replace(place, name)
+    for place, name in PLACES.items(): # a checkout in /src is no part of ggml/src
+        text = re.sub(r"(?<![\w.])" + re.escape(place), lambda _, name=name: name, text)
     text = re.sub(r"\bgaugeblock \d+\.\d+\.\d+", "gaugeblock ...", text)
     text = re.sub(r"(truth hashes to )[0-9a-f]{64}", r"\1...", text)  # its last bits are the BLAS's
     text = re.sub(r"its last line: .*malloc.*", "its last line: ...", text)  # of an allocator that ends a process

@@ -113,6 +113,19 @@ static void test_large_memory_is_fresh(void **state)
     }
 }
 
+/* Also where the first file that is open has enough bytes to be memory. */
+static void test_large_memory_is_no_file(void **state)
+{
+    FILE *file = tmpfile();
+    int input = dup(STDIN_FILENO);
+    assert_true(file && input >= 0 && ftruncate(fileno(file), 1 << 27) == 0);
+    assert_int_equal(dup2(fileno(file), STDIN_FILENO), STDIN_FILENO);
+    test_large_memory_is_fresh(state);
+    assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+    close(input);
+    fclose(file);
+}
+
 /* Canaries are NaN wherever they are read as numbers, and no two places of a period of 128 are alike. */
 static void test_canaries_are_nan(void **state)
 {
@@ -619,6 +632,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_large_memory_is_fresh),
+        cmocka_unit_test(test_large_memory_is_no_file),
         cmocka_unit_test(test_canaries_are_nan),
         cmocka_unit_test(test_addresses_are_kept),
         cmocka_unit_test(test_pieces),

@@ -509,6 +509,34 @@ static void test_layer(void **state)
     }
 }
 
+/* Arguments that no layer has are refused over ranks, too, before anything is sent. */
+static void test_bad_layer(void **state)
+{
+    struct problem problem;
+    struct gb_error error = {""};
+    (void)state;
+    layer_new(&layers[0], &problem);
+    struct gb_arguments a = problem.arguments;
+    const struct gb_contract *contract = gb_contract_of(&a, GB_LAYER, GB_ORDER_FMA32);
+    assert_int_equal(gb_reference_layer_over_ranks(contract, &a, &error), GB_EINVAL);
+    assert_non_null(strstr(error.message, "no struct gb_exchange"));
+    struct gb_exchange x = exchange_of_layer(&a.shape, 2, GB_BF16, GB_AT_RECEIVER, 2);
+    for (size_t s = 0; s < (size_t)a.shape.tokens * a.shape.top_k; s++)
+        x.rows += a.ids[s] >= 0;
+    int32_t *placed = fresh(a.shape.experts * sizeof *placed);
+    memset(placed, 0, a.shape.experts * sizeof *placed);
+    a.exchange = &x;
+    a.placement = placed;
+    assert_int_equal(gb_reference_layer_over_ranks(contract, &a, &error), GB_OK);
+    a.routing_weights = NULL;
+    error.message[0] = 0;
+    assert_int_equal(gb_reference_layer_over_ranks(contract, &a, &error), GB_EINVAL);
+    if (!strstr(error.message, "is NULL"))
+        fail_msg("'%s'", error.message);
+    free(placed);
+    problem_free(&problem);
+}
+
 static void refuse(struct exchange *e, bool dispatch, const char *message)
 {
     struct gb_error error = {""};
@@ -947,6 +975,7 @@ int main(void)
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_accumulations),
         cmocka_unit_test(test_layer),
+        cmocka_unit_test(test_bad_layer),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_missing_buffers),
         cmocka_unit_test(test_dispatch_over_processes),
