@@ -45,6 +45,14 @@ t = case["timing"]
 expect(case["verdict"] == "PASS" and t["graph_launches"] == 1 and t["cache_bytes"] == 1 << 16 and t["beyond_cache"], str(t))
 expect(len(t["us"]["samples"]) == 2 and min(t["us"]["samples"] + t["read_us"]["samples"]) > 0, str(t))
 
+os.environ["GB_DEVICE_SECONDS"] = "0.001"  # of every sample, however often its graph is replayed
+run("bench", fixture, "--kernel", "cuda/none", "--samples", "2", "-o", path("bench.json"))
+del os.environ["GB_DEVICE_SECONDS"]
+with open(path("bench.json")) as stream:
+    t = json.load(stream)["cases"][0]["timing"]
+for us in t["us"]["samples"] + t["read_us"]["samples"]:
+    expect(abs(1e3 / us - round(1e3 / us)) < 1e-4 * round(1e3 / us), f"a sample of 1,000 us: {us} us a run")
+
 # What the harness asks of the device, line by line: buffers and what is put there, runs, graphs and the clock. Of lines that
 # are alike the first is kept, and of all a hash.
 if not SANITISED:

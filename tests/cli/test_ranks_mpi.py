@@ -10,6 +10,7 @@ import time
 
 from mpirun import ENVIRONMENT, MPI, mpirun, said_by
 from program import ALL, PROGRAM, SANITISED, expect, own_code, path, run
+from published import Published
 
 
 def make(name, operator, *arguments, shape="64,6,256"):
@@ -28,6 +29,8 @@ LAYERS = ((), ("--format", "fp8", "--activations", "fp8")) + ALL * (
 for number, words in enumerate(LAYERS): # of fewer experts and tokens than some numbers of processes
     run("make", path(f"layer{number}.h5"), "--shape", "7,3,256,128", "--tokens", 5, "--layers", 2, *words)
     FIXTURES.append(path(f"layer{number}.h5"))
+run("import", Published("gpt-oss-mxfp4").write("oss"), path("oss.h5"), "--tokens", 5) # experts with biases
+FIXTURES.append(path("oss.h5"))
 
 
 def cases_of(file):
