@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 
@@ -126,6 +127,12 @@ for values in (np.full((1, 64), 0x7F80, np.uint16), np.full((1, 64), 0xFFC0, np.
         sys.exit("wrong codes passed")
     except gaugeblock.VerificationError as failure:
         expect("FAIL" in str(failure), str(failure))
+
+# When other layouts of the weights are tried: a token's output has hardly the direction of truth's.
+for cosine, elsewhere in ((None, True), (float("nan"), True), (0.5, True), (0.985, True), (0.995, False)):
+    metrics = {"overall": {"subject_truth": {"quantised": {"cosine_min": cosine}}}}
+    case = types.SimpleNamespace(record={"metrics": metrics})
+    expect(testing._points_elsewhere(types.SimpleNamespace(cases=[case])) is elsewhere, f"a cosine of {cosine}")
 
 # Weights in layouts.
 w2 = Projection("w2", "nvfp4", "flashinfer-trtllm", 2, 48, 64, 1)
