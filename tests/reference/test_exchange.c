@@ -533,6 +533,15 @@ static void test_bad_layer(void **state)
     assert_int_equal(gb_reference_layer_over_ranks(contract, &a, &error), GB_EINVAL);
     if (!strstr(error.message, "is NULL"))
         fail_msg("'%s'", error.message);
+    a.routing_weights = problem.arguments.routing_weights;
+    for (size_t s = 0; s < (size_t)a.shape.tokens * a.shape.top_k; s++) /* no rank has anything to compute */
+        problem.ids[s] = -1;
+    x.rows = 0;
+    assert_int_equal(gb_reference_layer_over_ranks(contract, &a, &error), GB_OK);
+    a.down.scales = NULL;
+    assert_int_equal(gb_reference_layer_over_ranks(contract, &a, &error), GB_EINVAL);
+    if (!strstr(error.message, "down"))
+        fail_msg("'%s'", error.message);
     free(placed);
     problem_free(&problem);
 }
@@ -620,6 +629,9 @@ struct post {
     const struct gb_parcel *to[8];
     enum gb_status status[8];
     struct gb_error error[8];
+    uint32_t calls[8];
+    uint32_t spoilt; /* in this call process 0 receives something else from process 1; 0: in none */
+    void (*spoil)(struct gb_parcel *parcel);
 };
 
 static enum gb_status carry(const struct gb_processes *p, enum gb_status mine, const struct gb_parcel *to,
@@ -639,6 +651,8 @@ static enum gb_status carry(const struct gb_processes *p, enum gb_status mine, c
         if (parcel->size)
             memcpy(from[q].bytes, parcel->bytes, parcel->size);
     }
+    if (++post->calls[p->process] == post->spoilt && p->process == 0 && bad == p->count)
+        post->spoil(&from[1]);
     enum gb_status status = bad < p->count ? post->status[bad] : GB_OK;
     if (bad < p->count)
         *error = post->error[bad];
@@ -711,14 +725,14 @@ static uint32_t cut(const struct exchange *e, bool sums, struct post *post, uint
 }
 
 /* All of them. spoil: of process 1 it changes something first; or NULL. */
-static void run_processes(struct exchange *e, bool sums, uint32_t count, void (*spoil)(struct process *),
-                          struct process *processes)
+static void run_through(struct post *post, struct exchange *e, bool sums, void (*spoil)(struct process *),
+                        struct process *processes)
 {
-    struct post post = {.count = count};
+    const uint32_t count = post->count;
     uint32_t row = 0;
-    pthread_barrier_init(&post.barrier, NULL, count);
+    pthread_barrier_init(&post->barrier, NULL, count);
     for (uint32_t q = 0; q < count; q++)
-        row += cut(e, sums, &post, q, row, &processes[q]);
+        row += cut(e, sums, post, q, row, &processes[q]);
     assert_int_equal(row, e->asked.rows);
     if (spoil)
         spoil(&processes[1]);
@@ -733,7 +747,14 @@ static void run_processes(struct exchange *e, bool sums, uint32_t count, void (*
         if (q)
             free(processes[q].arguments.counts);
     }
-    pthread_barrier_destroy(&post.barrier);
+    pthread_barrier_destroy(&post->barrier);
+}
+
+static void run_processes(struct exchange *e, bool sums, uint32_t count, void (*spoil)(struct process *),
+                          struct process *processes)
+{
+    struct post post = {.count = count};
+    run_through(&post, e, sums, spoil, processes);
 }
 
 static void run_well(struct exchange *e, bool sums, uint32_t count, const char *what)
@@ -966,6 +987,123 @@ static void test_bad_process(void **state)
         }
 }
 
+/* What process 0 receives from process 1 instead. */
+static void half_an_item(struct gb_parcel *parcel)
+{
+    parcel->size--;
+}
+
+static void a_count_less(struct gb_parcel *parcel)
+{
+    parcel->size -= sizeof(int32_t);
+}
+
+static void less_than_none(struct gb_parcel *parcel)
+{
+    ((int32_t *)parcel->bytes)[0] = -1;
+}
+
+static void more_than_all(struct gb_parcel *parcel)
+{
+    ((int32_t *)parcel->bytes)[7] = 13;
+}
+
+/* Items begin with four numbers of 4 bytes: row, route, rank and weight, or token, rank, place and weight. */
+static void put_number(struct gb_parcel *parcel, size_t at, int32_t number)
+{
+    assert_true(parcel->size >= 2 * 16);
+    ((int32_t *)parcel->bytes)[at] = number;
+}
+
+static void row_behind(struct gb_parcel *parcel)
+{
+    put_number(parcel, 0, 1000);
+}
+
+static void row_before(struct gb_parcel *parcel)
+{
+    put_number(parcel, 0, -1);
+}
+
+static void row_twice(struct gb_parcel *parcel)
+{
+    assert_true(parcel->size >= 2 * (16 + 64 * sizeof(gb_bf16)));
+    put_number(parcel, 4, ((int32_t *)parcel->bytes)[0]);
+}
+
+static void row_less(struct gb_parcel *parcel)
+{
+    parcel->size -= 16 + 64 * sizeof(gb_bf16);
+}
+
+static void no_route(struct gb_parcel *parcel)
+{
+    put_number(parcel, 1, -1);
+}
+
+static void far_route(struct gb_parcel *parcel)
+{
+    put_number(parcel, 1, 3 * 6 * 2);
+}
+
+static void far_rank(struct gb_parcel *parcel)
+{
+    put_number(parcel, 2, 3);
+}
+
+static void token_behind(struct gb_parcel *parcel)
+{
+    put_number(parcel, 0, 6);
+}
+
+static void nothing_first(struct process *p)
+{
+    (void)p;
+}
+
+/* What cannot be is told by the process that receives it. Counts are what is sent first: of 3 ranks with 6 tokens, 2
+ * slots and 8 experts each. */
+static void test_bad_parcel(void **state)
+{
+    static const struct {
+        uint32_t call;
+        void (*spoil)(struct gb_parcel *);
+        bool sums;
+        const char *begins, *ends;
+    } all[] = {
+        {1, a_count_less, false, "process 1 sent 28 bytes of counts, and not 32", ""},
+        {1, less_than_none, false, "counts: rank 1 has -1 routes to expert 0", ""},
+        {1, more_than_all, false, "counts: rank 1 has 13 routes to expert 7", ""},
+        {2, half_an_item, false, "process 1 sent ", " bytes, no whole number of items of 144"},
+        {2, half_an_item, true, "process 1 sent ", " bytes, no whole number of items of 16"},
+        {2, row_behind, false, "row 1000, of route ", ", is for another process"},
+        {2, row_before, false, "row -1, of route ", ", is for another process"},
+        {2, row_twice, false, "row ", ", has arrived twice"},
+        {2, row_less, false, "", " rows have arrived of "},
+        {2, row_behind, true, "row 1000, of route ", ", is for another process"},
+        {2, row_before, true, "row -1, of route ", ", is for another process"},
+        {2, no_route, true, "row ", ", of route -1, is for another process"},
+        {2, far_route, true, "token 18 of rank 0 does not exist", ""},
+        {2, far_rank, true, "token ", " of rank 3 does not exist"},
+        {3, token_behind, true, "token 6 is another process's", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct exchange e;
+        struct post post = {.count = 3, .spoilt = all[i].call, .spoil = all[i].spoil};
+        struct process processes[3];
+        exchange_new(&e, 3, 6, 64, 8, 2, BLOCKS, 1);
+        fill_rows(&e, DATA_CODES, 5);
+        run_through(&post, &e, all[i].sums, nothing_first, processes);
+        const char *said = processes[0].error.message;
+        if (processes[0].status != GB_EFORMAT || strncmp(said, all[i].begins, strlen(all[i].begins)) ||
+            !strstr(said, all[i].ends))
+            fail_msg("case %zu: status %d, expected '%s...%s', got '%s'", i, (int)processes[0].status, all[i].begins,
+                     all[i].ends, said);
+        exchange_free(&e);
+    }
+}
+
 int main(void)
 {
     omp_set_num_threads(1); /* many small runs */
@@ -982,6 +1120,7 @@ int main(void)
         cmocka_unit_test(test_combine_over_processes),
         cmocka_unit_test(test_layer_over_processes),
         cmocka_unit_test(test_bad_process),
+        cmocka_unit_test(test_bad_parcel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

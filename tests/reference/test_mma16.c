@@ -328,6 +328,35 @@ static void one_odd_byte(path *vector, const char *name, enum gb_format format)
     problem_weights_free(&weights);
 }
 
+/* What is ordinary the vectors take, and not the plain definition, which does not read the exponents that are arranged
+ * beside the numbers: where those are 2^24 times too large, nearly all bits are lost. */
+static void taken_by_vectors(path *vector, const char *name, enum gb_format format)
+{
+    enum { ROWS = 18, COLUMNS = 288 };
+    const uint32_t step = gb_mma16_step(format), all = (COLUMNS + step - 1) / step * step;
+    uint64_t random = 6;
+    struct gb_weights weights;
+    gb_bf16 x[COLUMNS];
+    float numbers[COLUMNS], right[ROWS], wrong[ROWS];
+    float *arranged = aligned_alloc(64, (gb_mma16_arranged_floats(format, COLUMNS) + 15) / 16 * 64);
+    const float *const pointers[] = {arranged};
+    assert_non_null(arranged);
+    problem_weights(&weights, format, 1, ROWS, COLUMNS, 1, DATA_GAUSSIAN, &random);
+    problem_activations(x, COLUMNS, DATA_GAUSSIAN, &random);
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        numbers[c] = gb_bf16_decode(x[c]);
+    gb_mma16_arrange(format, COLUMNS, numbers, arranged);
+    vector(&weights, 0, 0, ROWS, 1, pointers, right);
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        arranged[all + c] = bits_float(float_bits(arranged[all + c]) + (24u << 23));
+    vector(&weights, 0, 0, ROWS, 1, pointers, wrong);
+    for (uint32_t r = 0; r < ROWS; r++)
+        if (same_float(right[r], wrong[r]))
+            fail_msg("%s, %s, row %u: taken by the plain definition", name, gb_format_name(format), r);
+    free(arranged);
+    problem_weights_free(&weights);
+}
+
 /* Products below half of the smallest binary32 number are none by themselves; what 16 of them add up to is one. */
 static void sums_of_nothing(path *vector, const char *name)
 {
@@ -363,6 +392,9 @@ static void every_path_the_same(path *vector, const char *name)
     one_odd_byte(vector, name, GB_MXFP4);
     one_odd_byte(vector, name, GB_MXFP8);
     sums_of_nothing(vector, name);
+    taken_by_vectors(vector, name, GB_NVFP4);
+    taken_by_vectors(vector, name, GB_MXFP4);
+    taken_by_vectors(vector, name, GB_MXFP8);
 }
 
 static void avx512_as_plain(void **state)

@@ -65,6 +65,19 @@ CLOSING(H5Dclose)
 CLOSING(H5Fclose)
 CLOSING(H5Gclose)
 
+uint64_t hdf5_open(void)
+{
+    static const H5I_type_t types[] = {H5I_FILE,    H5I_GROUP, H5I_DATATYPE,    H5I_DATASPACE,
+                                       H5I_DATASET, H5I_ATTR,  H5I_GENPROP_LST, H5I_ERROR_STACK};
+    uint64_t open = 0;
+    for (unsigned i = 0; i < sizeof types / sizeof *types; i++) {
+        hsize_t count = 0;
+        H5Inmembers(types[i], &count);
+        open += count;
+    }
+    return open;
+}
+
 bool hdf5_put_count(const char *path, const char *name, uint64_t value)
 {
     hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), attribute = H5Aopen(file, name, H5P_DEFAULT);
