@@ -65,17 +65,25 @@ CLOSING(H5Dclose)
 CLOSING(H5Fclose)
 CLOSING(H5Gclose)
 
-uint64_t hdf5_open(void)
+/* Of a kind of identifiers, which are numbered on, those that are valid from *since up to a new one, which ends here.
+ */
+static uint32_t valid_since(hid_t *since, hid_t new, herr_t (*close)(hid_t))
 {
-    static const H5I_type_t types[] = {H5I_FILE,    H5I_GROUP, H5I_DATATYPE,    H5I_DATASPACE,
-                                       H5I_DATASET, H5I_ATTR,  H5I_GENPROP_LST, H5I_ERROR_STACK};
-    uint64_t open = 0;
-    for (unsigned i = 0; i < sizeof types / sizeof *types; i++) {
-        hsize_t count = 0;
-        H5Inmembers(types[i], &count);
-        open += count;
-    }
-    return open;
+    uint32_t valid = 0;
+    for (hid_t id = *since; *since && id < new; id++)
+        valid += H5Iis_valid(id) > 0;
+    close(new);
+    *since = new;
+    return valid;
+}
+
+uint32_t hdf5_left_open(void)
+{
+    static hid_t spaces, types, lists;
+    const ssize_t of_files = H5Fget_obj_count((hid_t)H5F_OBJ_ALL, H5F_OBJ_ALL);
+    return (uint32_t)of_files + valid_since(&spaces, H5Screate(H5S_SCALAR), H5Sclose) +
+           valid_since(&types, H5Tcopy(H5T_NATIVE_INT), H5Tclose) +
+           valid_since(&lists, H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
 }
 
 bool hdf5_put_count(const char *path, const char *name, uint64_t value)

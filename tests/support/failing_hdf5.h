@@ -9,8 +9,9 @@
 /* From now on this call of those that will be made fails, counted from 1; 0: none. Returns how many have been made
  * since the last hdf5_fail. */
 uint32_t hdf5_fail(uint32_t call);
-/* How many files, groups, types, spaces, datasets, attributes and lists of properties are open. */
-uint64_t hdf5_open(void);
+/* How many files, groups, datasets and attributes are open, and of the spaces, types and lists of properties that were
+ * made since the last such call. */
+uint32_t hdf5_left_open(void);
 /* Another value of a whole number of the file's root. */
 bool hdf5_put_count(const char *path, const char *name, uint64_t value);
 
