@@ -4,6 +4,7 @@
 
 #include "quant/quant.h"
 #include "tests/oracle/oracle.h"
+#include "tests/support/kept_explanation.h"
 
 enum { MOST = 1 << 18, POISON = 0xA5 };
 
@@ -119,10 +120,12 @@ static void refusals(void **state)
     for (size_t i = 0; i < 64; i++)
         values[i] = 1.5f;
     assert_int_equal(gb_quantise(recipe, values, 1, 48, codes, scales, NULL, &error), GB_EINVAL);
+    kept_message(error.message, NULL);
     assert_non_null(strstr(error.message, "48"));
     for (unsigned i = 0; i < 3; i++) {
         values[40] = bad[i];
         assert_int_equal(gb_quantise(recipe, values, 2, 32, codes, scales, NULL, &error), GB_EINVAL);
+        kept_message(error.message, NULL);
         assert_non_null(strstr(error.message, "[1, 8]"));
     }
 }
@@ -130,9 +133,13 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gaussian_values),    cmocka_unit_test(steps_of_the_scale),
-        cmocka_unit_test(tie_aligned_blocks), cmocka_unit_test(zero_and_extreme_blocks),
-        cmocka_unit_test(any_bits),           cmocka_unit_test(refusals),
+        cmocka_unit_test(gaussian_values),
+        cmocka_unit_test(steps_of_the_scale),
+        cmocka_unit_test(tie_aligned_blocks),
+        cmocka_unit_test(zero_and_extreme_blocks),
+        cmocka_unit_test(any_bits),
+        cmocka_unit_test(refusals),
+        KEPT_AS("test_mxfp8"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

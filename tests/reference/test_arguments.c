@@ -6,6 +6,7 @@
 #include "reference/reference.h"
 #include "tests/support/fma32.h"
 #include "tests/support/problem.h"
+#include "tests/support/kept_explanation.h"
 
 typedef enum gb_status operator_function(const struct gb_arguments *arguments, struct gb_error *error);
 
@@ -14,6 +15,7 @@ static void refused(operator_function *function, const struct gb_arguments *argu
     struct gb_error error = {""};
 
     assert_int_equal(function(arguments, &error), GB_EINVAL);
+    kept_message(error.message, NULL);
     if (!strstr(error.message, words) || strchr(error.message, '\n'))
         fail_msg("\"%s\" does not say %s", error.message, words);
 }
@@ -68,6 +70,6 @@ static void bad_arguments_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bad_arguments_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bad_arguments_are_refused), KEPT_AS("test_arguments")};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,37 @@ void kept_text(const char *text)
     fputs(text, stream);
 }
 
+static char last[1024];
+static unsigned times;
+
+static void end_message(void)
+{
+    char line[sizeof last + 16];
+    snprintf(line, sizeof line, "%u: %s\n", times, last);
+    if (times)
+        kept_text(line);
+    times = 0;
+}
+
+void kept_message(const char *message, const char *folder)
+{
+    char without[sizeof last];
+    const char *at = folder ? strstr(message, folder) : NULL;
+    if (at)
+        snprintf(without, sizeof without, "%.*sFOLDER%s", (int)(at - message), message, at + strlen(folder));
+    else
+        snprintf(without, sizeof without, "%s", message);
+    if (strcmp(without, last))
+        end_message();
+    memcpy(last, without, sizeof last);
+    times++;
+}
+
+void expect_kept_by_now(void **state)
+{
+    expect_kept_explanations(*state);
+}
+
 void kept_explanation(const struct explanation *e)
 {
     kept_text("");
@@ -43,6 +74,7 @@ void kept_explanation(const struct explanation *e)
 void expect_kept_explanations(const char *name)
 {
     char path[4096], *kept;
+    end_message();
     snprintf(path, sizeof path, "%s/tests/harness/kept/%s.txt", GB_SOURCE_DIR, name);
     assert_non_null(stream);
     assert_int_equal(fclose(stream), 0);

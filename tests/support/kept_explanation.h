@@ -12,7 +12,20 @@
 void kept_explanation(const struct explanation *explanation);
 /* Anything else of which each line is kept. */
 void kept_text(const char *text);
+/* A message, a line for those beside each other that are the same: how many, and what. folder: where the test's files
+ * lie, whose name is another each time, or NULL. */
+void kept_message(const char *message, const char *folder);
 /* Expects the explanations so far to be those that are kept under this name. */
 void expect_kept_explanations(const char *name);
+
+/* Behind a group's other tests: what they kept is what is kept under this name. */
+#define KEPT_AS(NAME)                                                                                                  \
+    {                                                                                                                  \
+        .name = "as kept", .test_func = expect_kept_by_now, .initial_state = (char[])                                  \
+        {                                                                                                              \
+            NAME                                                                                                       \
+        }                                                                                                              \
+    }
+void expect_kept_by_now(void **state);
 
 #endif

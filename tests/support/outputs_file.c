@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/outputs_file.h"
+#include "tests/support/kept_explanation.h"
 
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ void outputs_expect_refusal(const struct gb_fixture *f, const char *what, const 
     if (status != GB_EFORMAT)
         fail_msg("%s, %s: got %s", what, more, gb_status_name(status));
     assert_null(outputs);
+    kept_message(error.message, outputs_folder);
     if (strncmp(error.message, outputs_path, strlen(outputs_path)) || !strstr(error.message, what) ||
         !strstr(error.message, more) || strchr(error.message, '\n'))
         fail_msg("'%s' does not say '%s' and '%s'", error.message, what, more);
