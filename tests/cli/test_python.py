@@ -234,6 +234,26 @@ for router, shape in (("transformers.deepseek-v3/1", "64,5,96,48"), ("te.sigmoid
     given = gaugeblock.Fixture(path("biased.h5")).layer(0).router
     expect(given.recipe == router and given.bias.dtype == np.float32 and given.rules.groups == 8, str(given))
 
+# Each input that a function changes is named, its last byte, too.
+def changing(name):
+    def change(layer):
+        array = layer
+        for part in name.split("."):
+            array = getattr(array, part)
+        array.reshape(-1).view(np.uint8)[-1] ^= 1
+    return change
+
+
+for given, names in (
+    (path("oss.h5"), ("gate_up_bias", "down_bias", "gate_up.codes", "gate_up.scales", "down.codes", "down.scales")),
+    (fixture, ("x", "ids", "routing_weights", "gate_up.global_scales", "down.global_scales", "router.weights")),
+    (path("biased.h5"), ("router.weights", "router.bias")),
+):
+    for name in names:
+        report = gaugeblock.verify(changing(name), given)
+        expect(report.verdict is Verdict.FAIL and len(report.cases) == 1, f"{name}: {report}")
+        expect(report.cases[0].reason == f"layer 0: the function changed its input {name}", report.cases[0].reason)
+
 
 # Codes of activations, by what the layer says of their recipe.
 report = gaugeblock.verify(codes, path("activations.h5")).check()
