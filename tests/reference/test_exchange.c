@@ -558,6 +558,13 @@ static void refuse(struct exchange *e, bool dispatch, const char *message)
     kept_message(error.message, NULL);
     if (!strstr(error.message, message))
         fail_msg("expected '%s', got '%s'", message, error.message);
+    if (dispatch || !e->arguments.output)
+        return;
+    struct gb_error by_truth = {""}, by_bound = {""}; /* in the same words, before anything is written */
+    assert_int_equal(gb_truth_exchange(&e->arguments, NULL, &by_truth), GB_EINVAL);
+    assert_string_equal(by_truth.message, error.message);
+    assert_int_equal(gb_bound_exchange(&e->arguments, GB_FP32, 24, NULL, NULL, &by_bound), GB_EINVAL);
+    assert_string_equal(by_bound.message, error.message);
 }
 
 static void test_bad_arguments(void **state)
@@ -599,6 +606,7 @@ static void test_bad_arguments(void **state)
     e.placed[3] = 0;
     e.ids[11] = 8;
     refuse(&e, true, "expert id 8 of rank 1, token 2, slot 1 is out of range");
+    assert_int_equal(gb_reference_routes(&e.arguments, NULL, NULL), GB_EINVAL);
     e.ids[11] = -2;
     refuse(&e, false, "expert id -2");
     e.arguments.placement = NULL;

@@ -274,7 +274,25 @@ static void any_source(void **state)
     const int32_t bad[2] = {0, 2};
     struct gb_error error = {""};
     assert_int_equal(gb_truth_layer(&constants.shape, x, bad, routing, &source, truth, NULL, &error), GB_EINVAL);
-    assert_non_null(strstr(error.message, "expert id 2"));
+    assert_string_equal(error.message, "expert id 2 of token 1, slot 0 is out of range -1..1");
+    /* And by all that judges a layer. */
+    const struct gb_truth_quantised weights = {0};
+    const struct gb_rounding_points points = {0};
+    const struct gb_bounds bounds = {0};
+    struct gb_exactness exactness;
+    struct gb_covariance covariance;
+    struct gb_error errors[4] = {{""}};
+    assert_int_equal(gb_exact_layer(&constants.shape, x, bad, routing, &source, &points, &exactness, &errors[0]),
+                     GB_EINVAL);
+    assert_int_equal(gb_bound_layer(&constants.shape, x, bad, routing, &weights, &points, &bounds, &errors[1]),
+                     GB_EINVAL);
+    assert_int_equal(gb_covariance_new(&constants.shape, bad, routing, x, &weights, &bounds, &covariance, &errors[2]),
+                     GB_EINVAL);
+    assert_int_equal(
+        gb_bound_down(&constants.shape, x, x, bad, routing, &weights, &points, &bounds, &covariance, &errors[3]),
+        GB_EINVAL);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(errors[i].message, error.message);
 }
 
 static void check_route(struct gb_shape shape, bool renormalise, uint64_t seed)
