@@ -49,9 +49,6 @@ union emulated_128 {
 #define EMULATED_F(A) ((union emulated){.f = (A)})
 
 /* Lanes are told from the last to the first by set, the other way round by setr. */
-#undef _mm512_setr_ps
-#undef _mm512_set_ps
-#undef _mm512_set_epi32
 #define _mm512_setr_ps(...) ((__m512){__VA_ARGS__})
 #define _mm512_set_ps(P, O, N, M, L, K, J, I, H, G, F, E, D, C, B, A)                                                  \
     ((__m512){A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P})
