@@ -144,6 +144,17 @@ expect("holds another study" in refused("study", "drift", tiny, "--head", model,
 expect("model.norm.weight" in refused("study", "drift", tiny, "--head", CHECKPOINT), "no head")
 head(7, **{"lm_head.weight": random.standard_normal((7, 383))})
 expect("lm_head.weight" in refused("study", "drift", tiny, "--head", model), "a narrow head")
+for more, words in (
+    ({"lm_head.weight": numpy.ones((1, 384))}, "lm_head.weight: is no head: values of at least 2 words, 384 of each"),
+    ({"lm_head.weight": numpy.ones((7, 384, 1))}, "lm_head.weight: is no head: values of at least 2 words, 384 of each"),
+    ({"model.norm.weight": numpy.ones(383)}, "model.norm.weight: is no vector of 384 values"),
+    ({"model.norm.weight": numpy.ones((384, 1))}, "model.norm.weight: is no vector of 384 values"),
+    ({"model.norm.weight": numpy.where(numpy.arange(384) < 383, 1.0, numpy.nan)},
+     "model.norm.weight: element 383 is not finite"),
+):
+    head(7, **more)
+    said = refused("study", "drift", tiny, "--head", model)
+    expect(words in said, said)
 run("import", CHECKPOINT, path("first.h5"), "--format", "nvfp4", "--capture", CAPTURE, "--layers", "0")
 expect("ends with layer 0" in refused("study", "drift", path("first.h5"), "--head", model), "not the last layer")
 refused("study", "closeness", tiny, "--head", model)
