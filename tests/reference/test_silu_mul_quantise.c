@@ -134,6 +134,17 @@ static void what_is_refused(void **state)
     REFUSED(q.size = 8, "struct gb_quantisation");
     REFUSED(a.quantise = NULL, "struct gb_quantisation");
     REFUSED(a.codes = NULL, "NULL");
+    REFUSED(a.values = NULL, "NULL");
+    REFUSED(a.scales = NULL, "NULL");
+    REFUSED(q.columns = 0; q.input_columns = 0, "columns");
+    REFUSED(q.columns = 0x80000080; q.input_columns = 0x100, "columns");
+    REFUSED(q.rows = UINT32_MAX; q.columns = 0x7FFFFF80; q.input_columns = 0xFFFFFF00, "fit in memory");
+    REFUSED(q.input_columns = 513, "gate and up");
+    REFUSED(q.bound = -1.0f, "above zero");
+    REFUSED(q.silu = 0, "silu");
+    REFUSED(q.activated = GB_FP16, "rounded");
+    REFUSED(q.quantiser.scale = 9, "scale");
+    REFUSED(q.quantiser.bound = GB_BOUND_NONE; q.bound = 0.5f, "takes no bound");
 #undef REFUSED
 }
 
