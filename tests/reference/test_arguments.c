@@ -45,6 +45,10 @@ static void bad_arguments_are_refused(void **state)
     } while (0)
     REFUSED(fma32_layer, bad.size = 8, "8");
     REFUSED(fma32_layer, bad.shape.tokens = 0, "at least 1");
+    REFUSED(fma32_layer, bad.shape.hidden = 0, "at least 1");
+    REFUSED(fma32_layer, bad.shape.intermediate = 0, "at least 1");
+    REFUSED(fma32_layer, bad.shape.experts = 0, "at least 1");
+    REFUSED(fma32_layer, bad.shape.top_k = 0, "at least 1");
     REFUSED(fma32_layer, bad.shape.top_k = 5, "top_k");
     REFUSED(fma32_layer, bad.shape.hidden = 48, "gate_up");
     REFUSED(fma32_layer, (bad.shape.top_k = 1, bad.shape.tokens = UINT32_MAX, bad.shape.intermediate = INT32_MAX),
@@ -64,7 +68,28 @@ static void bad_arguments_are_refused(void **state)
     REFUSED(fma32_layer, bad.output = NULL, "NULL");
     REFUSED(fma32_gate_up, bad.intermediate = NULL, "NULL");
     REFUSED(fma32_down, bad.intermediate = NULL, "NULL");
+    REFUSED(fma32_gate_up, bad.x = NULL, "NULL");
+    REFUSED(fma32_gate_up, bad.ids = NULL, "NULL");
+    REFUSED(fma32_down, bad.routing_weights = NULL, "NULL");
+    REFUSED(fma32_down, bad.output = NULL, "NULL");
+    REFUSED(fma32_layer, bad.shape.intermediate = UINT32_MAX / 2 + 1, "at least 1");
+    REFUSED(fma32_layer, bad.activation = (enum gb_activation)99, "unknown activation 99");
+    REFUSED(fma32_layer, bad.apply_router_weight_on_input = 1, "only where top_k is 1");
+    REFUSED(fma32_layer, (bad.apply_router_weight_on_input = 2, bad.shape.top_k = 1), "only where top_k is 1");
+    REFUSED(fma32_gate_up, (bad.apply_router_weight_on_input = 1, bad.shape.top_k = 1, bad.routing_weights = NULL),
+            "are NULL");
 #undef REFUSED
+    static const enum gb_format others[] = {GB_MXFP8, GB_BF16};
+    struct gb_error error = {""};
+    assert_int_equal(gb_reference_layer(NULL, &good, &error), GB_EINVAL);
+    kept_message(error.message, NULL);
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++) {
+        const struct gb_contract *contract = gb_contract_find(others[i], GB_BF16, GB_ORDER_FMA32);
+        assert_int_equal(gb_reference_layer(contract, &good, &error), GB_EINVAL);
+        assert_int_equal(gb_reference_gate_up(contract, &good, &error), GB_EINVAL);
+        assert_int_equal(gb_reference_down(contract, &good, &error), GB_EINVAL);
+        kept_message(error.message, NULL);
+    }
     problem_free(&problem);
 }
 

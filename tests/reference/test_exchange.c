@@ -579,8 +579,20 @@ static void test_bad_arguments(void **state)
     e.asked.ranks = 0;
     refuse(&e, true, "at least 1");
     e.asked = good;
+    uint32_t *const sizes[] = {&e.asked.tokens, &e.asked.hidden, &e.asked.experts, &e.asked.top_k};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        *sizes[i] = 0;
+        refuse(&e, true, "at least 1");
+        e.asked = good;
+    }
+    e.asked.top_k = 9;
+    refuse(&e, true, "at most the number of experts");
+    e.asked = good;
     e.asked.tokens = UINT32_MAX;
     refuse(&e, false, "do not fit in memory");
+    e.asked = good;
+    e.asked.tokens = 1u << 29; /* 2^31 routes, one more than there are */
+    refuse(&e, true, "do not fit in memory");
     e.asked = good;
     e.asked.rows++;
     refuse(&e, true, "slots have an expert");
