@@ -86,6 +86,29 @@ static void slots_with_an_effect_are_taken(void **state)
             }
 }
 
+/* Of the output the first slots stand for all: tokens that show it and do not have it are none of those told. */
+static void tokens_with_an_effect_are_taken(void **state)
+{
+    static struct scene s;
+    (void)state;
+    for (uint32_t set = 1; set < 1u << TOKENS; set++) {
+        struct finding f = {.stage = FINDING_COMBINE, .effect = FINDING_ROUND};
+        bool listed = false;
+        uint32_t members = 0;
+        scene_new(&s);
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            members += set >> t & 1;
+            s.alpha[t * TOP_K] = set >> t & 1;
+            s.weight[t * TOP_K] = 1.0;
+        }
+        listed = search_take_pairs(&s.search, &f);
+        assert_true(listed || members > 4);
+        for (uint32_t t = 0; t < TOKENS; t++)
+            if (finding_axis_has(&f.tokens, t) != (set >> t & 1))
+                fail_msg("tokens %x: token %u", set, t);
+    }
+}
+
 /* One slot alone; and effects of which a multiple is another one of their kind. */
 static void one_slot_is_taken(void **state)
 {
@@ -641,7 +664,6 @@ static void layer_with(struct layer *l, struct gb_shape shape, enum gb_format fo
     assert_int_equal(trace_new(gb_contract_of(&a, GB_LAYER, GB_ORDER_FMA32), &a, &w->trace, NULL), GB_OK);
     w->inner = part == GATE_UP_ALONE;
     w->given = part == DOWN_ALONE;
-    w->operation = w->inner ? GB_GATE_UP : w->given ? GB_DOWN : GB_LAYER;
     w->ids = w->trace.arguments.ids;
     w->tokens = shape.tokens;
     w->rows_per_token = w->inner ? shape.top_k : 1;
@@ -1271,6 +1293,7 @@ int main(void)
     omp_set_num_threads(1); /* products too small to share */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_with_an_effect_are_taken),
+        cmocka_unit_test(tokens_with_an_effect_are_taken),
         cmocka_unit_test(one_slot_is_taken),
         cmocka_unit_test(slots_with_about_as_much_are_taken),
         cmocka_unit_test(amounts_are_found),
