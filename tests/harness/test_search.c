@@ -1098,6 +1098,16 @@ static void parts_find_what_they_are_for(void **state)
         READ(placed_operands, DOWN, CODES, NEGATIVE, 0.0, 0, BF16, "k 8+8%16"),
         OF(inverted, ACT, FACTOR, -1.0, 0, "elements 0+16"),
     };
+    /* Of one slot each, where the first token alone is right. */
+    static const struct planted single[] = {
+        OF(outputs, COMBINE, FACTOR, 2.5, 0, "tokens 1+5"),
+        OF(weights, ROUTING_WEIGHT, FACTOR, 2.5, 0, "tokens 1+5"),
+        OF(added, DOWN, ADD, 0.375, 0, "tokens 1+5"),
+        OF(effects, ACT, NEGATIVE, 0.0, 0, "tokens 1+5"),
+        OF(effects, DOWN, FACTOR, 0.5, 0, "tokens 1+5"),
+        OF(experts, DOWN, EXPERT, 0.0, 2, "tokens 1+5"),
+        OF(inverted, ACT, FACTOR, 3.0, 0, "tokens 1+5 elements 16+16"),
+    };
     static const struct {
         struct gb_shape shape;
         enum gb_format format, activations;
@@ -1110,6 +1120,7 @@ static void parts_find_what_they_are_for(void **state)
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_NVFP4, LAYER, quantised, sizeof quantised / sizeof *quantised},
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_BF16, GATE_UP_ALONE, gate_up, sizeof gate_up / sizeof *gate_up},
         {{4, 96, 64, 6, 3}, GB_MXFP4, GB_BF16, DOWN_ALONE, down, sizeof down / sizeof *down},
+        {{6, 64, 48, 5, 1}, GB_NVFP4, GB_BF16, LAYER, single, sizeof single / sizeof *single},
     };
     (void)state;
     for (size_t n = 0; n < sizeof scenes / sizeof *scenes; n++) {
