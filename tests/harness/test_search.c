@@ -1107,6 +1107,19 @@ static void parts_find_what_they_are_for(void **state)
         OF(effects, DOWN, FACTOR, 0.5, 0, "tokens 1+5"),
         OF(experts, DOWN, EXPERT, 0.0, 2, "tokens 1+5"),
         OF(inverted, ACT, FACTOR, 3.0, 0, "tokens 1+5 elements 16+16"),
+        READ(inverted, UP, CODES, XOR, 0.0, 1, BF16, "elements 16+16"),
+        OF(each_range, UP, FACTOR, -1.0, 0, "k 16+32"),
+        OF(each_range, GATE, FACTOR, 2.0, 0, "k 16+48"),
+    };
+    /* Weights without scales. */
+    static const struct planted plain[] = {
+        READ(operands, DOWN, CODES, READ, 0.0, 0, FP16, ""),
+        READ(operands, UP, CODES, SATURATE, 0.0625, 0, BF16, ""),
+        READ(operands, DOWN, WEIGHTS, XOR, 0.0, 4, BF16, ""),
+    };
+    static const struct planted many[] = {
+        OF(inverted, ACT, CONSTANT, 0.0, 0, "slots 7+1 elements 5+2"),
+        OF(inverted, ACT, CONSTANT, 0.0, 0, "slots 6+2 elements 16+16"),
     };
     static const struct {
         struct gb_shape shape;
@@ -1121,6 +1134,8 @@ static void parts_find_what_they_are_for(void **state)
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_BF16, GATE_UP_ALONE, gate_up, sizeof gate_up / sizeof *gate_up},
         {{4, 96, 64, 6, 3}, GB_MXFP4, GB_BF16, DOWN_ALONE, down, sizeof down / sizeof *down},
         {{6, 64, 48, 5, 1}, GB_NVFP4, GB_BF16, LAYER, single, sizeof single / sizeof *single},
+        {{3, 64, 48, 5, 2}, GB_BF16, GB_BF16, LAYER, plain, sizeof plain / sizeof *plain},
+        {{2, 96, 32, 10, 8}, GB_NVFP4, GB_BF16, LAYER, many, sizeof many / sizeof *many},
     };
     (void)state;
     for (size_t n = 0; n < sizeof scenes / sizeof *scenes; n++) {
