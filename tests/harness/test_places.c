@@ -370,7 +370,7 @@ static void infinite_rows_are_told_constants(void **state)
 /* Rows of integers, of which sets of elements are others; in each stage, and by how much they may be off. */
 static void told_effects_are_those_kept(void **state)
 {
-    enum { ROWS = 3, SHORT = 12, MOST = 40, KINDS = 22 };
+    enum { ROWS = 3, SHORT = 12, MOST = 40, KINDS = 24 };
     static const enum finding_stage stages[] = {FINDING_INPUT, FINDING_ACT, FINDING_DOWN, FINDING_ROUTING_WEIGHT};
     static const uint32_t rows[ROWS] = {1, 2, 5};
     double clean[TOKENS * SLOTS * SHORT], values[ROWS * SHORT];
@@ -406,7 +406,9 @@ static void told_effects_are_those_kept(void **state)
                                                 v * (at % 2 ? 1.5 : 1.0),
                                                 INFINITY,
                                                 v + (at % 3 ? 0.5 : 0.25),
-                                                v * 1.0049 + 0.02};
+                                                v * 1.0049 + 0.02,
+                                                fmin(v, 4.5 + 0.004 * (at % 3)),
+                                                fmax(v, -4.5 - 0.004 * (at % 3))};
                     values[i] = n ? made[kind] : v;
                 }
                 keep_told(told, effects_infer(&o, told, MOST));
