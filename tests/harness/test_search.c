@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The search for a finding, part by part: which slots have an effect and how much of it, by least squares; what
- * explains rows that are known; which pairs are put into words, and how; and all effects that are tried of each stage,
- * which tests/harness/kept holds.
+ * explains rows that are known; which pairs are put into words, and how; what each part finds in a layer of its own,
+ * how far it looks, and where it gives up; and all effects that are tried of each stage. tests/harness/kept has them.
  */
 #include <omp.h>
 
