@@ -383,7 +383,6 @@ enum gb_status explain(const struct baseline *baseline, enum gb_operator operati
     *explanation = NULL;
     if (!w)
         return gb_fail(error, GB_ENOMEM, "no memory to explain an error");
-    w->operation = operation;
     w->inner = !(row->uses & WRITES_OUTPUT);
     w->given = row->uses & READS_INTERMEDIATE;
     w->rows_per_token = w->inner ? shape->top_k : 1;

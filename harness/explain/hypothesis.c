@@ -215,7 +215,7 @@ enum gb_status diagnosis_run(struct diagnosis *w, const struct gb_arguments *arg
     a.intermediate = inner;
     a.output = results;
     const struct gb_contract *contract =
-        gb_contract_of(&a, w->operation, gb_order_name(w->trace.contract->order)); /* of these activations */
+        gb_contract_of(&a, GB_LAYER, gb_order_name(w->trace.contract->order)); /* of these activations */
     enum gb_status status = intermediate || w->given ? gb_reference_down(contract, &a, error)
                             : w->inner               ? gb_reference_gate_up(contract, &a, error)
                                                      : gb_reference_layer(contract, &a, error);

@@ -45,7 +45,6 @@ struct candidate {
  * subject's result: an output [hidden]; of GB_GATE_UP one slot's intermediate [intermediate].
  */
 struct diagnosis {
-    enum gb_operator operation;
     bool inner; /* it writes the intermediate, and no output */
     bool given; /* it reads the intermediate */
     struct trace trace;
@@ -76,7 +75,7 @@ struct diagnosis {
 /* Whether a known bug can still be tried, which takes all of the products once; counts it. */
 bool diagnosis_afford(struct diagnosis *w);
 
-/* Results of the subject, of the kind that `operation` writes: element i of the layer. */
+/* Results of the subject, of the kind that its operation writes: element i of the layer. */
 double diagnosis_value(const struct diagnosis *w, const struct gb_layer_outputs *layer, size_t i);
 /* value - right, where NaN for NaN is no error. */
 double diagnosis_difference(double value, double right);

@@ -477,7 +477,7 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
             if (f->stage <= FINDING_GATE_UP && (gate[i] != s->gate[i] || up[i] != s->up[i]))
                 rows[i] =
                     gb_bf16_encode(gb_gated(s->diagnosis->trace.arguments.activation, (float)gate[i], (float)up[i]));
-            else if (f->stage == FINDING_ACT && act[i] != s->act[i])
+            else if (act[i] != s->act[i])
                 rows[i] = gb_bf16_encode((float)act[i]);
     }
     free(gate);

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a terminal one line says how much of the whole run is done, and moves with it; elsewhere there is none."""
+"""On a terminal one line says how much of the whole run is done, and moves with it; elsewhere there is none. What it says
+is kept."""
 import os
 import pty
 import re
 
-from program import ALL, PROGRAM, expect, path, run
+import h5py
+import numpy
+
+from kept import expect_kept
+from program import ALL, FAULTS, PROGRAM, expect, path, run, said
 
 
-def percentages(*arguments):
+def percentages(*arguments, code=0):
     """What the line showed, in turn, and what was left on the screen behind it."""
     child, terminal = pty.fork()
     if child == 0:
@@ -21,11 +26,13 @@ def percentages(*arguments):
         if not piece:
             break
         text += piece
-    expect(os.waitpid(child, 0)[1] == 0, f"{arguments}: {text.decode()}")
+    expect(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code, f"{arguments}: {text.decode()}")
     lines = re.findall(r"\r\x1b\[K([^\r\n]*)", text.decode())
     expect(" 0/" not in text.decode(), f"{arguments}: nothing is 0 of anything: {lines[:20]}")
+    shown = [line for line in lines if re.match(" *[0-9]+ %", line)]
+    said.append("\n".join(["$ gaugeblock " + " ".join(map(str, arguments)), *shown, ""]))
     expect(lines[-1] == "" or not re.match(" *[0-9]+ %", lines[-1]), f"{arguments}: the line stays: {lines[-1]}")
-    return [int(line.split()[0]) for line in lines if re.match(" *[0-9]+ %", line)]
+    return [int(line.split()[0]) for line in shown]
 
 
 for layers in (1, 4):
@@ -37,4 +44,10 @@ for layers in (1, 4):
         expect(shown == sorted(shown), f"{arguments}: goes back: {shown}")
         expect(shown[0] <= 5 and shown[-1] >= 75 and max(shown) <= 100, f"{arguments}: from {shown[0]} to {shown[-1]}")
         expect(len(set(shown)) >= fewest, f"{arguments}: {len(set(shown))} steps, not {fewest}: {shown}")
+# What an error looks like, and outputs in files.
+percentages("verify", fixture, "--subject", FAULTS, "--kernel", "faults/scaled-unordered", code=1)
+with h5py.File(fixture) as file:
+    numpy.save(path("o.npy"), numpy.stack([file[f"layers/{n}/truth/quantised"][...] for n in range(4)]).astype(numpy.float32))
+percentages("verify", fixture, "--outputs", path("o.npy"), "--outputs", path("o.npy"))
 expect("%" not in run("verify", path("1.h5")).stderr, "a line of progress that no one sees")
+expect_kept()

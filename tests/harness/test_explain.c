@@ -197,6 +197,32 @@ static void rows_of_other_tokens_are_named(void **state)
     scene_free(&s);
 }
 
+/* Of more tokens than are looked at together: those around the wrong one, by their numbers in the problem. */
+static void tokens_of_a_large_problem_are_named(void **state)
+{
+    enum { TOKENS = 48, WIDTH = 32 };
+    static const uint32_t tokens[] = {0, 15, 17, 33, 47};
+    struct scene s;
+    (void)state;
+    scene_of(&s, (struct gb_shape){TOKENS, WIDTH, 16, 6, 2}, GB_NVFP4, GB_BF16, -1);
+    float *output = s.subject->layer[0].output;
+    for (size_t n = 0; n < sizeof tokens / sizeof *tokens; n++) {
+        char name[64];
+        memcpy(output, s.trace.output, TOKENS * WIDTH * sizeof *output);
+        for (int i = 0; i < WIDTH; i++)
+            output[tokens[n] * WIDTH + i] *= 1.25f;
+        snprintf(name, sizeof name, "output of token %u: multiplied by 1.25", tokens[n]);
+        expect_name(&s, name);
+        /* A faint error of another token, which the window has or has not. */
+        const uint32_t other = tokens[n] < 24 ? tokens[n] + 17 : tokens[n] - 17;
+        output[other * WIDTH + 5] += 1e-3f;
+        struct explanation *explanation = explained(&s);
+        assert_non_null(explanation);
+        explanation_free(explanation);
+    }
+    scene_free(&s);
+}
+
 /* Every token is wrong, so that no place points at the expert. */
 static void a_busy_expert_is_named(void **state)
 {
@@ -473,11 +499,17 @@ int main(int argc, char **argv)
     if (sweeps_are_whole(argc, argv))
         stride = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_explained),           cmocka_unit_test(one_expert_is_named),
-        cmocka_unit_test(rows_of_other_tokens_are_named), cmocka_unit_test(a_busy_expert_is_named),
-        cmocka_unit_test(offsets_of_ids_are_named),       cmocka_unit_test(right_outputs_need_none),
-        cmocka_unit_test(the_other_contract_is_named),    cmocka_unit_test(the_simplest_that_fits_is_named),
-        cmocka_unit_test(parts_are_of_the_whole),         cmocka_unit_test(explanations_are_those_kept),
+        cmocka_unit_test(faults_are_explained),
+        cmocka_unit_test(one_expert_is_named),
+        cmocka_unit_test(rows_of_other_tokens_are_named),
+        cmocka_unit_test(tokens_of_a_large_problem_are_named),
+        cmocka_unit_test(a_busy_expert_is_named),
+        cmocka_unit_test(offsets_of_ids_are_named),
+        cmocka_unit_test(right_outputs_need_none),
+        cmocka_unit_test(the_other_contract_is_named),
+        cmocka_unit_test(the_simplest_that_fits_is_named),
+        cmocka_unit_test(parts_are_of_the_whole),
+        cmocka_unit_test(explanations_are_those_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library of faults: a layer taken apart is the reference's, and every fault changes what it says. What each makes
  * of every problem is kept as a hash of it. */
+#include "harness/explain/explain.h"
+#include "harness/explain/operators.h"
 #include "harness/faults/faults.h"
+#include "harness/faults/faults_exchange.h"
 #include "harness/faults/faults_route.h"
 #include "harness/faults/operators.h"
 #include "harness/judge/operators.h"
@@ -450,6 +453,29 @@ static void becomes_judged(struct becomes *b, const struct operator_faults *row,
     case_result_free(&j);
 }
 
+/* What the outputs look like, in words. */
+static void becomes_explained(struct becomes *b, const struct operator_faults *row, struct baselines *all,
+                              const struct gb_outputs *outputs, const struct gb_outputs *clean)
+{
+    const struct operator_explainer *explainer = operator_explainer_find(row->operation);
+    const struct gb_kernel kernel = {.operation = row->operation};
+    struct explanation *e;
+    struct gb_error error = {""};
+    struct baseline *baseline;
+    if (!explainer)
+        return;
+    assert_int_equal(
+        operator_check_find(row->operation)->baseline(all, &kernel, clean->shape.tokens, &baseline, &error), GB_OK);
+    if (explainer->explain(baseline, row->operation, outputs, &e, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    fprintf(b->stream, e ? " => %s [%s, %.6g; %s" : " => nothing", e ? e->text : "", e ? e->kind : "",
+            e ? e->best.explains : 0.0, e ? e->best.name : "");
+    for (uint32_t i = 0; e && i < e->shown_count; i++)
+        fprintf(b->stream, "; %s %.6g", e->shown[i].name, e->shown[i].explains);
+    fprintf(b->stream, e ? "; %d]" : "%.0d", e ? (int)e->expert : 0);
+    explanation_free(e);
+}
+
 /* A bug changes what the reference makes of some problem of its operator. */
 static void test_faults_of_operators_without_layers(void **state)
 {
@@ -491,6 +517,8 @@ static void test_faults_of_operators_without_layers(void **state)
                 }
                 becomes_outputs(&becomes, outputs);
                 becomes_judged(&becomes, row, &baselines[n], 0, outputs, clean[n], n % 3 == 0);
+                if (!SANITISED && (row->operation == GB_COMBINE || (i + (size_t)n) % 8 == 0))
+                    becomes_explained(&becomes, row, &baselines[n], outputs, clean[n]);
                 if (row->lax && row->lax_fits(fixtures[n]))
                     becomes_judged(&becomes, row, &baselines[n], row->lax, outputs, clean[n], false);
                 gb_outputs_free(outputs);
@@ -508,6 +536,48 @@ static void test_faults_of_operators_without_layers(void **state)
         gb_outputs_free(clean[n]);
         gb_fixture_free(fixtures[n]);
     }
+}
+
+/* A lost row is told where the token is far from truth, by 8 times what rounding explains, and what is left is within
+ * twice that: steps of 3 % of the row's weight, and of what is beside it. */
+static void test_a_lost_row_is_told_beside_rounding(void **state)
+{
+    const struct combine_fault *fault = combine_faults(&(size_t){0}); /* "the row is lost" */
+    struct gb_fixture *f = exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER);
+    struct gb_arguments a = gb_fixture_exchange_arguments(f);
+    const size_t hidden = a.shape.hidden, count = a.shape.tokens * hidden;
+    uint32_t token = 4;
+    double *truth = malloc(count * sizeof *truth), *worst = malloc(count * sizeof *worst);
+    struct gb_error error = {""};
+    struct becomes becomes = {0};
+    (void)state;
+    while (f->exchanged.ids[3 * token] < 0 || f->exchanged.ids[3 * token + 1] < 0)
+        token++;
+    assert_true(truth && worst && !strcmp(fault->name, "the row is lost"));
+    for (int n = 0; n < 40; n++) {
+        struct baseline baseline = {.fixture = f};
+        struct explanation *e;
+        struct gb_outputs *o;
+        const double beside = n < 24 ? 0.5 : 1.8 * pow(1.03, n - 28);
+        f->exchanged.routing_weights[3 * token + 1] = n < 24 ? (float)(1e-7 * pow(1.03, n)) : 0.25f;
+        assert_int_equal(combine_fault_run(fault, &a, token, 1, &o, &error), GB_OK);
+        assert_int_equal(gb_bound_exchange(&a, GB_FP32, 24, truth, worst, &error), GB_OK);
+        for (size_t i = token * hidden; i < (token + 1) * hidden; i++)
+            ((float *)o->combined)[i] += (float)((i % 2 ? beside : -beside) * worst[i]);
+        assert_int_equal(explain_combine(&baseline, GB_COMBINE, o, &e, &error), GB_OK);
+        if (e)
+            becomes_bytes(&becomes, e->text, strlen(e->text));
+        else
+            becomes_nothing(&becomes);
+        if (n == 23)
+            assert_non_null(strstr(e->text, "the row is lost"));
+        explanation_free(e);
+        gb_outputs_free(o);
+    }
+    keep("a lost row beside rounding", &becomes);
+    gb_fixture_free(f);
+    free(truth);
+    free(worst);
 }
 
 /* Sanitized there are fewer problems. */
@@ -529,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
         cmocka_unit_test(test_faults_of_operators_without_layers),
+        cmocka_unit_test(test_a_lost_row_is_told_beside_rounding),
         cmocka_unit_test(test_all_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

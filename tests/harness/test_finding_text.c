@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Findings in words: every effect, every axis, every array. */
+/* Findings in words: every effect, every axis, every array; and what to do next. */
+#include "harness/explain/explain.h"
 #include "harness/explain/finding_text.h"
+#include "harness/explain/operators.h"
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -226,8 +228,103 @@ static void every_finding_has_words(void **state)
     }
 }
 
+enum advice {
+    NOTHING,
+    ORDER,
+    FEW,
+    MINIMISE,
+    MINIMISE_UNNAMED,
+    WITHOUT_ROUTER,
+    WITH_SUBJECT,
+    WITH_INTERMEDIATE,
+    OPEN_SILU,
+    COMBINE
+};
+
+/* How each begins and ends. */
+static const char *const advice[][2] = {
+    [ORDER] = {"every element is within its error bound: if the kernel sums", "let it claim none"},
+    [FEW] = {"every element is within its error bound, and few differ", "one more rounding"},
+    [MINIMISE] = {"add --minimise least.h5: it writes", "the smallest part that fails"},
+    [MINIMISE_UNNAMED] = {"add --minimise least.h5: it writes", "which may show a known bug"},
+    [WITHOUT_ROUTER] = {"run the experts as a kernel without a router", "the smallest part that fails"},
+    [WITH_SUBJECT] = {"run the kernel itself with --subject", "the smallest part that fails"},
+    [WITH_INTERMEDIATE] = {"write the intermediate beside the output", "checked apart"},
+    [OPEN_SILU] = {"every difference is one that another FP32 evaluation", "--open-silu)"},
+    [COMBINE] = {"every element is within its error bound: if the kernel sums", "let it claim none"},
+};
+
+static void expect_advice(const char *next, enum advice expected, const char *what, unsigned n)
+{
+    if (expected == NOTHING ? next != NULL
+                            : !next || strncmp(next, advice[expected][0], strlen(advice[expected][0])) ||
+                                  strlen(next) < strlen(advice[expected][1]) ||
+                                  strcmp(next + strlen(next) - strlen(advice[expected][1]), advice[expected][1]))
+        fail_msg("%s, case %u: \"%s\"", what, n, next ? next : "nothing");
+}
+
+/* Of a layer: by whether the failure has a name, whether bits alone differ and how many, what was run and how. */
+static void what_to_do_next_is_said(void **state)
+{
+    static const enum gb_operator layers[] = {GB_LAYER, GB_GATE_UP, GB_DOWN};
+    static const uint64_t differ[] = {0, 1, 100, 101};
+    struct gb_layer_outputs layer = {.intermediate = NULL};
+    struct gb_outputs outputs = {.layer = &layer};
+    struct explanation nameless = {.text = ""}, named = {.text = ""};
+    struct explanation *const explanations[] = {NULL, &nameless, &named};
+    (void)state;
+    strcpy(named.best.name, "x");
+    for (unsigned n = 0; n < 3 * 3 * 4 * 256; n++) {
+        const unsigned found = n / 3 % 3, bits = n / 9 % 4, flags = n / 36 % 256;
+        const bool library = flags & 1, routes = flags & 2, minimising = flags & 4, inner = flags & 8;
+        const bool binding = flags & 16, exceeding = flags & 32, judged = flags & 64, rough = flags & 128;
+        struct case_entry one = {.library = library ? "lib.so" : "", .explanation = explanations[found]};
+        one.kernel.flags = routes ? GB_ROUTES : 0;
+        one.result.judged = judged;
+        one.result.bits_binding = binding;
+        one.result.bits.compared = 1000 + (rough ? 9 : 0);
+        one.result.bits.mismatching = differ[bits];
+        one.result.bound.exceeding = exceeding;
+        layer.intermediate = inner ? (gb_bf16 *)&layer : NULL;
+        const bool alone = judged && binding && differ[bits] && !exceeding;
+        const enum advice expected = found < 2 && alone   ? differ[bits] > 100 ? ORDER : FEW
+                                     : library && !routes ? minimising   ? NOTHING
+                                                            : found == 2 ? MINIMISE
+                                                                         : MINIMISE_UNNAMED
+                                     : found == 2         ? NOTHING
+                                     : library            ? WITHOUT_ROUTER
+                                     : inner              ? WITH_SUBJECT
+                                                          : WITH_INTERMEDIATE;
+        expect_advice(operator_explainer_find(layers[n % 3])->next(&one, &outputs, minimising), expected, "layer", n);
+        expect_advice(operator_explainer_find(GB_COMBINE)->next(&one, &outputs, minimising),
+                      !found && alone ? COMBINE : NOTHING, "combine", n);
+    }
+    assert_null(operator_explainer_find(GB_ROUTE));
+}
+
+/* Of codes: where each that differs is one that silu leaves open, and the kernel does not say so. */
+static void open_silu_is_said(void **state)
+{
+    static const enum gb_operator quantisers[] = {GB_QUANTISE, GB_SILU_MUL_QUANTISE};
+    (void)state;
+    for (unsigned n = 0; n < 2 * 2 * 81; n++) {
+        struct case_entry one = {.library = ""};
+        struct quantise_check *k = &one.result.quantise;
+        k->open_silu = n / 2 % 2;
+        k->codes.mismatching = n / 4 % 3;
+        k->codes.admissible = n / 12 % 3;
+        k->scales.mismatching = n / 36 % 3;
+        k->scales.admissible = n / 108 % 3;
+        const uint64_t differ = k->codes.mismatching + k->scales.mismatching;
+        const bool open = differ && differ == k->codes.admissible + k->scales.admissible && !k->open_silu;
+        expect_advice(operator_explainer_find(quantisers[n % 2])->next(&one, NULL, false), open ? OPEN_SILU : NOTHING,
+                      "codes", n);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_finding_has_words)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_finding_has_words),
+                                       cmocka_unit_test(what_to_do_next_is_said), cmocka_unit_test(open_silu_is_said)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -340,10 +340,37 @@ static void moves_are_told_beside_another_error(void **state)
     }
 }
 
+/* Where a right value is infinite, no element is told to be another's: constants alone are. */
+static void infinite_rows_are_told_constants(void **state)
+{
+    enum { WIDTH = 16, ROWS = 2, MOST = 8 };
+    static const uint32_t rows[ROWS] = {0, 1};
+    static const struct finding moved[] = {{.effect = FINDING_ELEMENT, .offset = 1},
+                                           {.effect = FINDING_TOKEN, .offset = 1}};
+    (void)state;
+    for (int infinite = 0; infinite < 2; infinite++)
+        for (size_t n = 0; n < sizeof moved / sizeof *moved; n++) {
+            double clean[ROWS * WIDTH], values[ROWS * WIDTH];
+            struct finding told[MOST];
+            const struct observed o = {FINDING_DOWN, clean, ROWS, 1, WIDTH, ROWS, rows, values, 0.0, 0.0};
+            bool found = false;
+            for (uint32_t i = 0; i < ROWS * WIDTH; i++)
+                clean[i] = infinite && i == 5 ? INFINITY : 1.0 + i * i;
+            for (uint32_t i = 0; i < ROWS * WIDTH; i++)
+                values[i] = n ? clean[(i + WIDTH) % (ROWS * WIDTH)] : clean[i / WIDTH * WIDTH + (i + 1) % WIDTH];
+            const uint32_t count = effects_infer(&o, told, MOST);
+            for (uint32_t t = 0; t < count; t++) {
+                found |= told[t].effect == moved[n].effect;
+                assert_true(!infinite || told[t].effect == FINDING_CONSTANT);
+            }
+            assert_int_equal(found, !infinite);
+        }
+}
+
 /* Rows of integers, of which sets of elements are others; in each stage, and by how much they may be off. */
 static void told_effects_are_those_kept(void **state)
 {
-    enum { ROWS = 3, SHORT = 12, MOST = 40, KINDS = 22 };
+    enum { ROWS = 3, SHORT = 12, MOST = 40, KINDS = 24 };
     static const enum finding_stage stages[] = {FINDING_INPUT, FINDING_ACT, FINDING_DOWN, FINDING_ROUTING_WEIGHT};
     static const uint32_t rows[ROWS] = {1, 2, 5};
     double clean[TOKENS * SLOTS * SHORT], values[ROWS * SHORT];
@@ -379,7 +406,9 @@ static void told_effects_are_those_kept(void **state)
                                                 v * (at % 2 ? 1.5 : 1.0),
                                                 INFINITY,
                                                 v + (at % 3 ? 0.5 : 0.25),
-                                                v * 1.0049 + 0.02};
+                                                v * 1.0049 + 0.02,
+                                                fmin(v, 4.5 + 0.004 * (at % 3)),
+                                                fmax(v, -4.5 - 0.004 * (at % 3))};
                     values[i] = n ? made[kind] : v;
                 }
                 keep_told(told, effects_infer(&o, told, MOST));
@@ -420,6 +449,7 @@ int main(void)
         cmocka_unit_test(one_column_in_200_may_contradict),
         cmocka_unit_test(effects_are_told),
         cmocka_unit_test(moves_are_told_beside_another_error),
+        cmocka_unit_test(infinite_rows_are_told_constants),
         cmocka_unit_test(told_effects_are_those_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
