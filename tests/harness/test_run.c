@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <omp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -537,6 +538,29 @@ static void test_the_host_copies(void **state)
     free(to);
 }
 
+/* What is read is every word once, however many threads share it and whatever is left of a whole line of 64 bytes or of
+ * eight of them. */
+static void test_the_host_reads(void **state)
+{
+    (void)state;
+    enum { WORDS = 3 * 8 * 8 * 8 };
+    uint64_t *from = aligned_alloc(64, WORDS * sizeof *from);
+    assert_non_null(from);
+    for (size_t i = 0; i < WORDS; i++)
+        from[i] = (i + 1) * 0x9E3779B97F4A7C15;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        uint64_t sum = 0;
+        for (size_t words = 0; words < WORDS; sum += from[words++]) {
+            uint64_t found = host_timer_sum(from, words * sizeof *from);
+            if (found != sum)
+                fail_msg("%d threads, %zu words: %llx, and not %llx", threads, words, (unsigned long long)found,
+                         (unsigned long long)sum);
+        }
+    }
+    free(from);
+}
+
 /* What a gate file may say, at both ends of every range. */
 static void test_gate_files(void **state)
 {
@@ -649,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_what_was_seen),
         cmocka_unit_test(test_parcels),
         cmocka_unit_test(test_the_host_copies),
+        cmocka_unit_test(test_the_host_reads),
         cmocka_unit_test(test_gate_files),
     };
     return cmocka_run_group_tests(tests, make_folder, delete_folder);
