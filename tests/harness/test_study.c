@@ -23,7 +23,6 @@ static struct study_source generated(enum gb_format weights, uint64_t seed)
 {
     struct study_generation g = {.name = "test",
                                  .router = "",
-                                 .norm_topk_prob = true,
                                  .shape = shape,
                                  .layers = LAYERS,
                                  .weights = weights,
@@ -187,7 +186,6 @@ static void routers_have_biases(void **state)
 {
     struct study_generation g = {.name = "test",
                                  .router = "moonshotai.kimi-k2/1",
-                                 .norm_topk_prob = true,
                                  .shape = shape,
                                  .layers = LAYERS,
                                  .weights = GB_MXFP8,
