@@ -3,6 +3,7 @@
 follows from its samples and from the fixture, computed here in numpy."""
 import json
 import os
+import shutil
 import xml.etree.ElementTree
 
 import h5py
@@ -169,6 +170,22 @@ def test_made():
     expect(kept in done.stderr and os.listdir(os.path.join(folder, kept)), f"the problem is not kept: {done.stderr}")
 
 
+def test_places():
+    """Where a kernel took away the folder of a record or a plot, there is one again when these are written."""
+    file = small("places.h5")
+    library = path("hostile-run-record-gone.so")
+    shutil.copy(os.environ["HOSTILE"], library)
+    words = ["bench", file, "--batches", "1", "--samples", "1", "--hot", "--subject", library]
+    written = [path("record/r.json"), path("plot/p.svg")]
+    for name in written:
+        os.mkdir(os.path.dirname(name))
+    for name in written:
+        run(*words, "-o", written[0], "--plot", written[1], env={**os.environ, "HOSTILE_RECORD": name})
+        for other in written:
+            expect(os.path.getsize(other) > 0, f"{name} was taken away: no {other}")
+            os.remove(other)
+
+
 def test_usage():
     file = small("usage.h5")
     for words, said in (
@@ -197,5 +214,5 @@ def test_usage():
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 
 
-for test in test_record, test_wrong, test_slow, test_ranks, test_made, test_usage:
+for test in test_record, test_wrong, test_slow, test_ranks, test_made, test_places, test_usage:
     test()
