@@ -7,8 +7,8 @@ import re
 from program import ALL, PROGRAM, expect, path, run
 
 
-def percentages(*arguments):
-    """What the line showed, in turn, and what was left on the screen behind it."""
+def lines_of(*arguments):
+    """What the line showed, in turn."""
     child, terminal = pty.fork()
     if child == 0:
         os.execv(PROGRAM, [PROGRAM, *map(str, arguments)])
@@ -25,7 +25,11 @@ def percentages(*arguments):
     lines = re.findall(r"\r\x1b\[K([^\r\n]*)", text.decode())
     expect(" 0/" not in text.decode(), f"{arguments}: nothing is 0 of anything: {lines[:20]}")
     expect(lines[-1] == "" or not re.match(" *[0-9]+ %", lines[-1]), f"{arguments}: the line stays: {lines[-1]}")
-    return [int(line.split()[0]) for line in lines if re.match(" *[0-9]+ %", line)]
+    return [line for line in lines if re.match(" *[0-9]+ %", line)]
+
+
+def percentages(*arguments):
+    return [int(line.split()[0]) for line in lines_of(*arguments)]
 
 
 for layers in (1, 4):
@@ -37,4 +41,10 @@ for layers in (1, 4):
         expect(shown == sorted(shown), f"{arguments}: goes back: {shown}")
         expect(shown[0] <= 5 and shown[-1] >= 75 and max(shown) <= 100, f"{arguments}: from {shown[0]} to {shown[-1]}")
         expect(len(set(shown)) >= fewest, f"{arguments}: {len(set(shown))} steps, not {fewest}: {shown}")
+# A study says which layer of a seed is next and, once it has done some, how long the rest takes.
+shown = [line for line in lines_of("study", "drift", "--shape", "8,3,96,48", "--tokens", 3, "--seeds", 2, "--layers", 3,
+                                   "--paths", "nvfp4.fma32") if "layer" in line]
+expect([re.sub(", [0-9]+ s left$", "", line).strip() for line in shown] ==
+       [f"{100 * n / 6:.0f} %  8,3,96,48 nvfp4: layer {n % 3 + 1} of 3" for n in range(6)], str(shown))
+expect(["left" in line for line in shown] == [False] + 5 * [True], str(shown))
 expect("%" not in run("verify", path("1.h5")).stderr, "a line of progress that no one sees")

@@ -207,6 +207,42 @@ static void routers_have_biases(void **state)
     assert_string_equal(error.message, "hidden 256 and intermediate 144 must be multiples of 32 for mxfp8");
 }
 
+/* Outliers are channel 37 of every 128 of the norms; a skewed router's rows differ in width by this factor from the
+ * first to the last. */
+static void statistics_are_shaped(void **state)
+{
+    struct study_generation g = {.name = "test",
+                                 .router = "",
+                                 .shape = shape,
+                                 .layers = LAYERS,
+                                 .weights = GB_MXFP8,
+                                 .seed = 3,
+                                 .outlier_factor = 1.0f,
+                                 .routing_skew = 1.0f};
+    struct study_source plain, shaped;
+    struct gb_error error = {""};
+    (void)state;
+    assert_int_equal(study_source_generate(&g, &plain, &error), GB_OK);
+    g.outlier_factor = 8.0f;
+    g.routing_skew = 4.0f;
+    assert_int_equal(study_source_generate(&g, &shaped, &error), GB_OK);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        const struct gb_layer *a = &plain.fixture->layer[l], *b = &shaped.fixture->layer[l];
+        const gb_bf16 *before = a->router.codes, *after = b->router.codes;
+        for (uint32_t i = 0; i < shape.hidden; i++)
+            if (b->norm[i] != a->norm[i] * (i % 128 == 37 ? 8.0f : 1.0f))
+                fail_msg("layer %u, channel %u: %g of %g", l, i, (double)b->norm[i], (double)a->norm[i]);
+        for (uint32_t i = 0; i < shape.experts * shape.hidden; i++) {
+            const double place = (double)(i / shape.hidden) / (shape.experts - 1);
+            const float right = gb_bf16_decode(before[i]) * (float)pow(4.0, 0.5 - place);
+            if (after[i].bits != gb_bf16_encode(right).bits)
+                fail_msg("layer %u, element %u of the router: %04x of %04x", l, i, after[i].bits, before[i].bits);
+        }
+    }
+    study_source_free(&plain);
+    study_source_free(&shaped);
+}
+
 /* What a run of several seeds needs. */
 struct running {
     struct study study;
@@ -297,6 +333,10 @@ static void threads_and_interruptions(void **state)
         memcpy(paths, r.study.of->path, sizeof paths);
         go(&r, layers);
         assert_int_equal(r.study.of->done, layers);
+        for (uint32_t s = 0; s < 2; s++) { /* a seed has streams where it is begun and not finished */
+            const uint32_t done = r.study.of->layers_done[s];
+            assert_int_equal(r.study.of->state[s] != NULL, 0 < done && done < LAYERS);
+        }
         assert_int_equal(study_write(file, &r.study, &error), GB_OK);
         study_free(&r.study);
         if (study_read(file, &r.study, &error) != GB_OK)
@@ -924,6 +964,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(prereduced),
         cmocka_unit_test(names),
         cmocka_unit_test(routers_have_biases),
+        cmocka_unit_test(statistics_are_shaped),
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
         cmocka_unit_test(attention_is_added),
