@@ -698,6 +698,10 @@ static void begun_study(struct study *study)
     strcpy(c->path[0].name, "bf16.fma32");
     strcpy(c->path[1].name, "mxfp8.fma32");
     assert_int_equal(study_case_new(c, &error), GB_OK);
+    uint32_t count = study_case_arrays(c, arrays);
+    for (uint32_t a = 0; a < count; a++) /* what is not measured is no number */
+        for (size_t i = 0; i < study_array_elements(&arrays[a]); i++)
+            assert_true(isnan((*arrays[a].values)[i]));
     for (uint32_t s = 0; s < c->seeds; s++) /* the first has all layers, the last none */
         c->done += c->layers_done[s] = c->layers - s;
     for (uint32_t s = 1; s + 1 < c->seeds; s++) {
@@ -706,7 +710,6 @@ static void begun_study(struct study *study)
         for (size_t i = 0; i < study_case_streams(c); i++)
             c->state[s][i] = -(double)i - 0.5 * s;
     }
-    uint32_t count = study_case_arrays(c, arrays);
     for (uint32_t a = 0; a < count; a++)
         for (size_t i = 0; i < study_array_elements(&arrays[a]); i++)
             (*arrays[a].values)[i] = 1000.0 * a + (double)i;
@@ -744,6 +747,19 @@ static void files_are_read_back(void **state)
     study_hash(&read, line);
     assert_string_equal(line, hash);
     study_free(&read);
+    for (uint32_t s = 0; s < c->seeds; s++) /* a case that is finished keeps nothing to go on from */
+        c->layers_done[s] = c->layers;
+    for (int finished = 0; finished < 2; finished++) {
+        const uint64_t seeds[] = {c->seeds};
+        double layers[4];
+        struct gb_results *results;
+        c->done = c->seeds * c->layers - !finished;
+        assert_int_equal(study_write(file, &study, &error), GB_OK);
+        assert_int_equal(gb_results_open(file, &results, &error), GB_OK);
+        assert_int_equal(gb_results_get(results, "/cases/0/resume/layers_done", 1, seeds, layers, &error),
+                         finished ? GB_EFORMAT : GB_OK);
+        gb_results_close(results);
+    }
     study_free(&study);
     unlink(file);
 }
