@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fenv.h>
 #include <glob.h>
 #include <omp.h>
 #include <signal.h>
@@ -15,6 +16,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
 
 #include "harness/judge/policy.h"
 #include "harness/run/child.h"
@@ -334,6 +338,42 @@ static void test_changes_are_described(void **state)
         char text[256];
         environment_describe(cases[i].loading, cases[i].calls, text, sizeof text);
         assert_string_equal(text, cases[i].text);
+    }
+}
+
+#ifdef __x86_64__
+static void set_precision_53(void)
+{
+    unsigned short control;
+    __asm__ volatile("fnstcw %0" : "=m"(control));
+    control = (unsigned short)((control & ~0x300) | 0x200);
+    __asm__ volatile("fldcw %0" : : "m"(control));
+}
+#endif
+
+/* Each change is seen by itself, and gone. */
+static void test_changes_are_seen(void **state)
+{
+    (void)state;
+    assert_int_equal(environment_reset(), 0);
+    for (unsigned change = 1; change < 32; change++) {
+        unsigned right = 0;
+        if (change & 1 && fesetround(FE_UPWARD) == 0)
+            right |= ENVIRONMENT_ROUNDING;
+        if (change & 2 && feenableexcept(FE_INVALID) >= 0)
+            right |= ENVIRONMENT_TRAPS;
+#ifdef __x86_64__
+        if (change & 4) /* results that would be subnormal are zeros */
+            _mm_setcsr(_mm_getcsr() | 0x8000);
+        if (change & 8) /* operands that are */
+            _mm_setcsr(_mm_getcsr() | 0x0040);
+        if (change & 16)
+            set_precision_53();
+        right |= (change & 12 ? ENVIRONMENT_SUBNORMALS : 0) | (change & 16 ? ENVIRONMENT_PRECISION : 0);
+#endif
+        unsigned found = environment_reset(), left = environment_reset();
+        if (found != right || left || fegetround() != FE_TONEAREST || fegetexcept())
+            fail_msg("change %u: seen %u, and not %u; %u of it is left", change, found, right, left);
     }
 }
 
@@ -869,6 +909,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_outputs_are_no_inputs),
         cmocka_unit_test(test_outputs_have_whole_paths),
         cmocka_unit_test(test_changes_are_described),
+        cmocka_unit_test(test_changes_are_seen),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_any_text_is_json),
         cmocka_unit_test(test_batches),
