@@ -181,6 +181,36 @@ static void names(void **state)
     assert_true(paths[1].dequantised);
 }
 
+/* A kernel computes a path that has its formats and its order, and rounds nowhere else. */
+static void paths_of_kernels(void **state)
+{
+    const struct gb_kernel right = {.name = "test",
+                                    .operation = GB_LAYER,
+                                    .weights = GB_NVFP4,
+                                    .activations = GB_BF16,
+                                    .output = GB_FP32,
+                                    .order = GB_ORDER_FMA32};
+    const struct study_path path = path_named("bf16.fma32", GB_NVFP4);
+    (void)state;
+    assert_true(study_path_takes(&path, &right));
+    for (int wrong = 0; wrong < 11; wrong++) {
+        struct gb_kernel kernel = right;
+        struct study_path other = path;
+        kernel.operation = wrong == 0 ? GB_DOWN : right.operation;
+        kernel.flags = wrong == 1 ? GB_ROUTES : 0;
+        kernel.output = wrong == 2 ? GB_BF16 : right.output;
+        kernel.order = wrong == 3 ? NULL : wrong == 4 ? "mma16-sm90/1" : right.order;
+        kernel.weights = wrong == 5 ? GB_MXFP8 : right.weights;
+        kernel.activations = wrong == 6 ? GB_NVFP4 : right.activations;
+        other.dequantised = wrong == 7;
+        other.ranks = wrong == 8 ? 2 : 0;
+        other.rounded_gate_up = wrong == 9;
+        other.fp32_intermediate = wrong == 10;
+        if (study_path_takes(&other, &kernel))
+            fail_msg("a kernel that is another one in %d", wrong);
+    }
+}
+
 /* A router whose rule has a bias has one in every layer, of numbers that differ. Rows hold whole blocks. */
 static void routers_have_biases(void **state)
 {
@@ -979,6 +1009,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(dequantised_nvfp4_is_near),
         cmocka_unit_test(prereduced),
         cmocka_unit_test(names),
+        cmocka_unit_test(paths_of_kernels),
         cmocka_unit_test(routers_have_biases),
         cmocka_unit_test(statistics_are_shaped),
         cmocka_unit_test(threads_and_interruptions),
