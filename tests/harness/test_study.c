@@ -138,6 +138,54 @@ static void prereduced(void **state)
     study_source_free(&source);
 }
 
+/* Where gate and up are rounded to bf16, and where the intermediate is three bf16 numbers whose products are added from
+ * the smallest on, from the values of the reference; a slot is empty. */
+static void other_places_of_rounding(void **state)
+{
+    enum { INNER = TOKENS * 3 * 128, OUT = TOKENS * 256 };
+    static float gate[INNER], up[INNER], product[INNER];
+    static gb_bf16 intermediate[INNER], term[3][INNER];
+    struct study_source source = generated(GB_NVFP4, 5);
+    int32_t ids[TOKENS * 3];
+    float weights[TOKENS * 3], found[OUT], right[OUT], part[OUT];
+    const float global[2] = {1.0f, 1.0f};
+    struct gb_error error;
+    (void)state;
+    struct study_batch batch = inputs(&source, ids, weights);
+    ids[4] = -1;
+    for (int fine = 0; fine < 2; fine++) {
+        struct study_path path = path_named(fine ? "bf16.fma32.fp32intermediate" : "bf16.fma32.bf16gateup", GB_NVFP4);
+        struct gb_arguments a = gb_layer_arguments(source.fixture, 0, TOKENS);
+        const struct gb_gate_up_values values = {gate, up, product};
+        a.x = batch.x;
+        a.ids = ids;
+        a.routing_weights = weights;
+        a.intermediate = intermediate;
+        memset(product, 0, sizeof product);
+        assert_int_equal(gb_reference_gate_up_values(path.contract, &a, &values, &error), GB_OK);
+        for (int i = 0; i < INNER; i++) {
+            float rounded[2] = {gb_bf16_decode(gb_bf16_encode(gate[i])), gb_bf16_decode(gb_bf16_encode(up[i]))};
+            float left = fine ? product[i] : gb_gated(a.activation, rounded[0], rounded[1]);
+            for (int t = 0; t < 3; t++)
+                left -= gb_bf16_decode(term[t][i] = gb_bf16_encode(left));
+            assert_true(!fine || left == 0.0f);
+        }
+        memset(right, 0, sizeof right);
+        for (int t = fine ? 2 : 0; t >= 0; t--) {
+            a.intermediate = term[t];
+            a.output = part;
+            assert_int_equal(gb_reference_down(path.contract, &a, &error), GB_OK);
+            for (int i = 0; i < OUT; i++)
+                right[i] += part[i];
+        }
+        assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, found, NULL, &error), GB_OK);
+        for (int i = 0; i < OUT; i++)
+            if (found[i] != right[i])
+                fail_msg("%s, element %d: %a, and not %a", path.name, i, (double)found[i], (double)right[i]);
+    }
+    study_source_free(&source);
+}
+
 static void names(void **state)
 {
     static const char *const wrong[] = {"bf16",         "fp5.fma32",
@@ -1008,6 +1056,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(dequantised_is_the_contract),
         cmocka_unit_test(dequantised_nvfp4_is_near),
         cmocka_unit_test(prereduced),
+        cmocka_unit_test(other_places_of_rounding),
         cmocka_unit_test(names),
         cmocka_unit_test(paths_of_kernels),
         cmocka_unit_test(routers_have_biases),
