@@ -131,9 +131,9 @@ def test_ranks():
         run("make", file, "--operator", operator, *common, *kind)
         with h5py.File(file) as fixture:
             rows = int(fixture.attrs["rows"])
-        record, done = bench(file, "--kernel", f"cpu/{operator}", "--plot", path("ranks.svg"))
+        record, done = bench(file, "--plot", path("ranks.svg")) # without a name every kernel that runs it
         (case,), (t,) = record["cases"], [one["timing"] for one in record["cases"]]
-        expect(case["verdict"] == "PASS" and "read_us" not in t and t["weights"] == 0, str(t))
+        expect(case["subject"]["name"] == f"cpu/{operator}" and case["verdict"] == "PASS" and "read_us" not in t and t["weights"] == 0, str(t))
         near(t["bytes"], rows * width, f"{operator}: bytes of {rows} rows")
         near(t["ceiling_share"], t["copy_us"]["median"] / t["us"]["median"], "share of the copy")
         near(t["gb_per_s"], t["bytes"] / t["us"]["median"] / 1e3, "GB/s")
@@ -181,6 +181,9 @@ def test_places():
         os.mkdir(os.path.dirname(name))
     for name in written:
         run(*words, "-o", written[0], "--plot", written[1], env={**os.environ, "HOSTILE_RECORD": name})
+        with open(written[0]) as stream:
+            names = [case["subject"]["name"] for case in json.load(stream)["cases"]]
+        expect(names == ["hostile/run-record-gone"], f"of a library alone its kernels: {names}")
         for other in written:
             expect(os.path.getsize(other) > 0, f"{name} was taken away: no {other}")
             os.remove(other)
@@ -198,7 +201,8 @@ def test_usage():
         ([file, "--samples", "32"], "--samples"),
         (["--model", "nothing"], "--model"),
         (["--shape", "8,9,96,48"], "top-k"),
-        (["--shape", "8,3,96,50"], "multiples"),
+        (2 * ["--shape", "8,3,96,50"], "multiples"),
+        (2 * ["--model", "tiny-qwen3-moe"] + ["--routing", "none"], "--routing none"),
         (["--shape", "8,3,96,48", "--batches", "x"], "--batches"),
         ([file, "-o", "record.txt"], "extension"),
         ([file, "-o", file + ".json", "--plot", file], "usage.h5"),
