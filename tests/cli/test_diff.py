@@ -101,6 +101,9 @@ for case, field in ((1, "fixture.path"), ("x", "fixture.path"), (None, "fixture.
             json.dump({**hollow, "cases": cases}, stream)
         line = refused("diff", path("a.json"), path("hollow.json"))
         expect(f"hollow.json: cases[{len(cases) - 1}].{field}: " in line, line)
+with open(path("hollow.json"), "w") as stream: # what wrote nothing has no metrics
+    json.dump({**hollow, "cases": [{**good, "metrics": None}]}, stream)
+expect("1 changed bits" in run("diff", path("a.json"), path("hollow.json"), code=1).stdout, "metrics that are null")
 # Hashes of different outputs compare nothing; and where one case has no outputs, not all is the same.
 with open(path("a.json")) as stream:
     one = json.load(stream)
