@@ -191,6 +191,7 @@ def test_places():
 
 def test_usage():
     file = small("usage.h5")
+    os.symlink(FAULTS, path("subject.json"))
     for words, said in (
         ([], "--shape"),
         ([file, "--shape", "8,3,96,48"], "--shape"),
@@ -206,6 +207,7 @@ def test_usage():
         (["--shape", "8,3,96,48", "--batches", "x"], "--batches"),
         ([file, "-o", "record.txt"], "extension"),
         ([file, "-o", file + ".json", "--plot", file], "usage.h5"),
+        ([file, "--subject", FAULTS, "-o", path("subject.json")], "subject.json: is an input of this command"),
         ([path("missing.h5")], "missing.h5"),
     ):
         line = refused("bench", *words)
