@@ -98,14 +98,21 @@ refused("info", path("missing.h5"))
 expect("top-3" in run("info", fixture).stdout, "info")
 
 # Whole numbers: the ends of their ranges, and what lies beyond.
-for command, option, low, high in (("bench", "samples", 1, 31), ("bench", "timeout", 1, 1 << 20), ("make", "layers", 1, 1024),
-                                   ("make", "tokens", 1, 1 << 16), ("make", "seed", 0, 2**64 - 1), ("study", "layers", 1, 1024),
-                                   ("study", "tokens", 1, 4096), ("study", "seeds", 1, 256), ("study", "seed", 0, 2**64 - 257)):
+WHOLE = "give a whole number from {} to {}"
+for command, option, low, high, words in (
+        ("bench", "samples", 1, 31, WHOLE), ("bench", "timeout", 1, 1 << 20, WHOLE), ("make", "layers", 1, 1024, WHOLE),
+        ("make", "tokens", 1, 1 << 16, WHOLE), ("make", "seed", 0, 2**64 - 1, WHOLE), ("make", "ranks", 1, 4096, WHOLE),
+        ("make", "ranks-per-node", 1, 4096, WHOLE), ("make", "empty-ranks", 0, 4096, WHOLE), ("study", "layers", 1, 1024, WHOLE),
+        ("study", "tokens", 1, 4096, WHOLE), ("study", "seeds", 1, 256, WHOLE), ("study", "seed", 0, 2**64 - 257, WHOLE),
+        ("import", "tokens", 1, 1 << 16, WHOLE), ("verify", "accumulator-bits", 8, 53, WHOLE),
+        ("verify", "expect", 0, 2**31 - 1, "give a whole number"),
+        ("verify", "timeout", 1, 1 << 20, "give a number of seconds from {} to {}")):
+    words = words.format(low, high)
     for number in ("x", low - 1, high + 1):
         said = refused(command, f"--{option}={number}")
-        expect(f"--{option} {number}: give a whole number from {low} to {high}" in said, said)
+        expect(f"--{option} {number}: {words}" in said, said)
     for number in (low, high):
-        expect("whole number" not in run(command, f"--{option}={number}", "--none", code=2).stderr, f"--{option} {number}")
+        expect(words not in run(command, f"--{option}={number}", "--none", code=2).stderr, f"--{option} {number}")
 
 # Libraries that are none.
 for library, words in ((path("none.so"), "no such subject library"), (os.path.dirname(path("none.so")), "no regular file")):
