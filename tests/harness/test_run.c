@@ -27,8 +27,10 @@
 #include "harness/run/guarded.h"
 #include "harness/run/host_timer.h"
 #include "harness/run/json_text.h"
+#include "harness/run/library.h"
 #include "harness/run/output_guard.h"
 #include "harness/run/session_arrays.h"
+#include "harness/run/table_wire.h"
 #include "harness/run/task_pieces.h"
 #include "harness/run/text.h"
 #include "harness/run/verdict.h"
@@ -466,6 +468,58 @@ static void test_roundings_are_declared(void **state)
         if (!strstr(error.message, wrong[i].word))
             fail_msg("%s: %s", wrong[i].text, error.message);
     }
+}
+
+/* What a table may say of a kernel: both ends of each number and each length. */
+static void test_kernels_of_a_table(void **state)
+{
+    (void)state;
+    char text[2][NAME_BYTES + 1];
+    struct gb_error error;
+    const struct gb_kernel good = {.name = "!~",
+                                   .operation = GB_LAYER,
+                                   .weights = GB_NVFP4,
+                                   .activations = GB_BF16,
+                                   .output = GB_BF16,
+                                   .accumulator_bits = 24,
+                                   .order = "fma32/1"};
+    assert_int_equal(library_check_kernel("here", 3, &good, &error), GB_OK);
+    memset(text, 'n', sizeof text);
+#define TAKEN_OR(SAID, ...)                                                                                            \
+    do {                                                                                                               \
+        struct gb_kernel kernel = good;                                                                                \
+        __VA_ARGS__;                                                                                                   \
+        assert_int_equal(library_check_kernel("here", 3, &kernel, &error), *(SAID) ? GB_EINVAL : GB_OK);               \
+        assert_true(!*(SAID) || strstr(error.message, SAID));                                                          \
+    } while (0)
+    TAKEN_OR("kernel 3 lacks a name", kernel.name = NULL);
+    TAKEN_OR("kernel 3 lacks a name", kernel.name = "");
+    TAKEN_OR("kernel 3: a name is", kernel.name = "a b");
+    TAKEN_OR("kernel 3: a name is", kernel.name = "a\x7f");
+    TAKEN_OR("", text[0][NAME_BYTES - 1] = 0; kernel.name = text[0]);
+    TAKEN_OR("kernel 3: a name is", text[1][NAME_BYTES] = 0; kernel.name = text[1]);
+    TAKEN_OR("", kernel.order = NULL);
+    TAKEN_OR("an order is", kernel.order = "");
+    TAKEN_OR("an order is", kernel.order = "a b");
+    TAKEN_OR("", text[0][ORDER_BYTES - 1] = 0; kernel.order = text[0]);
+    TAKEN_OR("an order is", text[1][ORDER_BYTES] = 0; kernel.order = text[1]);
+    TAKEN_OR("", kernel.flags = GB_ROUTES);
+    TAKEN_OR("has GB_ROUTES", kernel.flags = GB_ROUTES; kernel.operation = GB_COMBINE);
+    TAKEN_OR("", kernel.flags = GB_ONE_RANK; kernel.operation = GB_COMBINE);
+    TAKEN_OR("has GB_ONE_RANK", kernel.flags = GB_ONE_RANK);
+    TAKEN_OR("are unknown", kernel.operation = (enum gb_operator)77);
+    TAKEN_OR("", kernel.activations = GB_NVFP4);
+    TAKEN_OR("are unknown", kernel.activations = (enum gb_format)77);
+    TAKEN_OR("", kernel.output = GB_FP32);
+    TAKEN_OR("are unknown", kernel.output = GB_NVFP4);
+    TAKEN_OR("", kernel.accumulator_bits = 8);
+    TAKEN_OR("are unknown", kernel.accumulator_bits = 7);
+    TAKEN_OR("", kernel.accumulator_bits = 53);
+    TAKEN_OR("are unknown", kernel.accumulator_bits = 54);
+    TAKEN_OR("", kernel.roundings.gate_up = GB_BF16);
+    TAKEN_OR("are unknown", kernel.roundings.gate_up = GB_NVFP4);
+    TAKEN_OR("are unknown", kernel.roundings.slot = GB_NVFP4);
+#undef TAKEN_OR
 }
 
 static void test_verdicts(void **state)
@@ -914,6 +968,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_any_text_is_json),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_roundings_are_declared),
+        cmocka_unit_test(test_kernels_of_a_table),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_children_leave_memory),
         cmocka_unit_test(test_what_was_seen),
