@@ -91,7 +91,7 @@ for arguments in ([path("missing.h5")], [fixture, path("missing.h5")], [fixture,
     expect(", 1 refused" in done.stdout and "batch 0" not in done.stdout + text, done.stdout + text)
 
 refused("import", path("missing"), path("x.h5"))
-for arguments in (["--layers", "0-9"], ["--layers", "1-0"], ["--layers", "a"], ["--tokens", "0"],
+for arguments in (["--layers", "0-9"], ["--layers", "2"], ["--layers", "1-0"], ["--layers", "a"], ["--tokens", "0"],
                   ["--capture", path("missing")], ["--capture", __file__], ["--format", "int3"]):
     refused("import", CHECKPOINT, path("x.h5"), *arguments)
 refused("info", path("missing.h5"))
