@@ -90,7 +90,7 @@ static int list_models(void)
     for (size_t i = 0; i < count; i++)
         printf("%-20s %8u %6u %8u %13u  %-26s %s\n", all[i].name, all[i].shape.experts, all[i].shape.top_k,
                all[i].shape.hidden, all[i].shape.intermediate,
-               all[i].router[0] ? all[i].router : gb_router_recipe_default(all[i].norm_topk_prob)->name, all[i].source);
+               all[i].router[0] ? all[i].router : gb_router_recipe_default(true)->name, all[i].source);
     return EXIT_PASS;
 }
 

@@ -284,7 +284,7 @@ static enum gb_status fill(struct gb_fixture *f, const struct make_options *o, b
     bool routed = strcmp(o->routing, "router") != 0;
     struct weight_source source = {f, matrix, expert, NULL};
     f->apply_router_weight_on_input = weighs_input;
-    f->norm_topk_prob = o->model ? o->model->norm_topk_prob : true;
+    f->norm_topk_prob = true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = o->seed;
     snprintf(f->router, sizeof f->router, "%s", router_name(o));

@@ -3,15 +3,12 @@
 #ifndef GB_HARNESS_PROGRAM_MODELS_H
 #define GB_HARNESS_PROGRAM_MODELS_H
 
-#include <stdbool.h>
-
 #include "gaugeblock.h"
 
 struct model {
     const char *name;
     struct gb_shape shape; /* of the routed experts of one MoE layer; tokens = 0 */
-    bool norm_topk_prob;   /* routing weights sum to one */
-    const char *router;    /* its recipe, of gb_router_recipes; "": the default by norm_topk_prob */
+    const char *router;    /* its recipe, of gb_router_recipes; "": gb_router_recipe_default(true) */
     const char *source;
 };
 

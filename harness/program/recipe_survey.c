@@ -5,18 +5,11 @@
 #include <string.h>
 
 #include "harness/program/command.h"
+#include "harness/program/recipe_survey.h"
 #include "harness/run/verdict.h"
 #include "quant/quant.h"
 
-enum { MOST_RECIPES = 32, MANTISSAS = 128, BLOCK = 16, SHIFTS = 12, EXPONENTS = 5 };
-
-/* Rows of the table, and for each pair how often two differ. */
-struct comparison {
-    size_t count;
-    const struct gb_recipe *recipe[MOST_RECIPES];
-    uint64_t scales[MOST_RECIPES][MOST_RECIPES];
-    uint64_t codes[MOST_RECIPES][MOST_RECIPES];
-};
+enum { MANTISSAS = SURVEY_MATRICES, BLOCK = 16, SHIFTS = 12, EXPONENTS = 5 };
 
 static bool of_mxfp4(const struct gb_recipe *r)
 {
@@ -33,12 +26,12 @@ static bool of_nvfp4(const struct gb_recipe *r)
     return r->quantiser.element == GB_E2M1 && r->quantiser.global != GB_GLOBAL_NONE;
 }
 
-static struct comparison choose(bool (*belongs)(const struct gb_recipe *))
+static struct recipe_comparison choose(bool (*belongs)(const struct gb_recipe *))
 {
-    struct comparison c = {.count = 0};
+    struct recipe_comparison c = {.count = 0};
     size_t count;
     const struct gb_recipe *recipes = gb_recipes(&count);
-    for (size_t i = 0; i < count && c.count < MOST_RECIPES; i++)
+    for (size_t i = 0; i < count && c.count < SURVEY_RECIPES; i++)
         if (belongs(&recipes[i]))
             c.recipe[c.count++] = &recipes[i];
     return c;
@@ -49,7 +42,7 @@ static float bf16(uint32_t bits)
     return gb_bf16_decode((gb_bf16){(uint16_t)bits});
 }
 
-static void print(const struct comparison *c, bool codes)
+static void print(const struct recipe_comparison *c, bool codes)
 {
     printf("| # | recipe |");
     for (size_t i = 0; i < c->count; i++)
@@ -69,10 +62,10 @@ static void print(const struct comparison *c, bool codes)
 }
 
 /* Scale codes of every positive normal bf16 block maximum. */
-static void compare_maxima(struct comparison *c)
+static void compare_maxima(struct recipe_comparison *c)
 {
     for (uint32_t bits = 0x0080; bits < 0x7F80; bits++) {
-        uint32_t code[MOST_RECIPES];
+        uint32_t code[SURVEY_RECIPES];
         for (size_t i = 0; i < c->count; i++)
             code[i] = gb_quantiser_find_step(&c->recipe[i]->quantiser, bf16(bits), 1.0f, INFINITY).code;
         for (size_t i = 0; i < c->count; i++)
@@ -83,7 +76,7 @@ static void compare_maxima(struct comparison *c)
 
 static void print_maxima(const char *title, bool (*belongs)(const struct gb_recipe *))
 {
-    struct comparison c = choose(belongs);
+    struct recipe_comparison c = choose(belongs);
     compare_maxima(&c);
     printf("### %s\n\n", title);
     print(&c, false);
@@ -122,11 +115,11 @@ static void fill(uint32_t mantissa, float *values)
     }
 }
 
-static void compare_one(struct comparison *c, const float *globals, uint32_t mantissa)
+static void compare_one(struct recipe_comparison *c, const float *globals, uint32_t mantissa)
 {
     float values[MANTISSAS * BLOCK];
-    uint8_t codes[MOST_RECIPES][MANTISSAS * BLOCK / 2], scales[MOST_RECIPES][MANTISSAS];
-    uint32_t scale_counts[MOST_RECIPES][MOST_RECIPES] = {{0}}, code_counts[MOST_RECIPES][MOST_RECIPES] = {{0}};
+    uint8_t codes[SURVEY_RECIPES][MANTISSAS * BLOCK / 2], scales[SURVEY_RECIPES][MANTISSAS];
+    uint32_t scale_counts[SURVEY_RECIPES][SURVEY_RECIPES] = {{0}}, code_counts[SURVEY_RECIPES][SURVEY_RECIPES] = {{0}};
     fill(mantissa, values);
     for (size_t i = 0; i < c->count; i++)
         gb_quantiser_run(&c->recipe[i]->quantiser, values, MANTISSAS, BLOCK, globals[i], INFINITY, codes[i], scales[i],
@@ -148,18 +141,23 @@ static void compare_one(struct comparison *c, const float *globals, uint32_t man
         }
 }
 
-static void print_nvfp4(void)
+struct recipe_comparison survey_nvfp4(uint32_t first, uint32_t end)
 {
-    struct comparison c = choose(of_nvfp4);
-    for (uint32_t matrix = 0; matrix < MANTISSAS; matrix++) {
-        float globals[MOST_RECIPES];
+    struct recipe_comparison c = choose(of_nvfp4);
+    for (uint32_t matrix = first; matrix < end; matrix++) {
+        float globals[SURVEY_RECIPES];
         for (size_t i = 0; i < c.count; i++)
             gb_quantiser_global(&c.recipe[i]->quantiser, 1.0f + (float)matrix / MANTISSAS, &globals[i], NULL);
 #pragma omp parallel for schedule(dynamic)
         for (uint32_t mantissa = 0; mantissa < MANTISSAS; mantissa++)
             compare_one(&c, globals, mantissa);
     }
-    uint64_t blocks = (uint64_t)MANTISSAS * MANTISSAS * MANTISSAS;
+    return c;
+}
+
+static void print_nvfp4(void)
+{
+    const uint64_t blocks = (uint64_t)SURVEY_MATRICES * MANTISSAS * MANTISSAS;
     printf("### NVFP4\n\n"
            "Scale bytes that differ above the diagonal, codes that differ below it, of %llu scales and %llu codes:\n\n"
            "    for A in 1 + 0/128 .. 1 + 127/128: the matrix's largest magnitude\n"
@@ -168,6 +166,7 @@ static void print_nvfp4(void)
            "        for i in 1 .. 15:\n"
            "          x[i] = (1 + ((n + 43 * floor(i / %d)) mod 128) / 128) * 2^(-2 - n mod %d - i mod %d)\n\n",
            (unsigned long long)blocks, (unsigned long long)blocks * BLOCK, SHIFTS, EXPONENTS, SHIFTS, EXPONENTS);
+    const struct recipe_comparison c = survey_nvfp4(0, SURVEY_MATRICES);
     print(&c, true);
 }
 

@@ -499,7 +499,6 @@ static enum gb_status open_source(void *context, const struct study_case *c, uin
     const struct model *model = planned->input->model;
     struct study_generation g = {.name = c->name,
                                  .router = model ? model->router : "",
-                                 .norm_topk_prob = model ? model->norm_topk_prob : true,
                                  .shape = c->shape,
                                  .layers = c->layers,
                                  .weights = planned->format,

@@ -7,6 +7,8 @@
 
 /* capture, captured, replay and discard are NULL. */
 const struct gb_timer *host_timer(void);
+/* Reads so many bytes, by the same threads, and adds up their words; from is aligned to 16. */
+uint64_t host_timer_sum(const void *from, size_t bytes);
 /* Copies so many bytes, by the same threads. */
 void host_timer_copy(void *to, const void *from, size_t bytes);
 

@@ -392,8 +392,7 @@ enum gb_status session_run(struct session *s, uint32_t tokens, const struct oper
                           .inputs = inputs};
     struct gb_arguments a = s->arguments;
     struct gb_problem problem = r.row->ask(s->kernel, s->fixture, tokens, &(struct gb_quantisation){0});
-    size_t workspace = s->kernel->workspace ? s->kernel->workspace(&problem) : 0;
-    s->environment |= environment_reset();
+    size_t workspace = array_workspace(s->kernel, &problem, &s->environment);
     a.shape.tokens = tokens;
     if (checks->canary_broken || routing->canary_broken) /* it is known, and need not crash */
         way.place = GUARDED_CANARIES;

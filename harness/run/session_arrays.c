@@ -13,6 +13,13 @@ bool array_used(const struct operator_array *array, uint32_t uses)
     return !array->use || array->use & uses;
 }
 
+size_t array_workspace(const struct gb_kernel *kernel, const struct gb_problem *problem, unsigned *environment)
+{
+    size_t bytes = kernel->workspace ? kernel->workspace(problem) : 0;
+    *environment |= environment_reset();
+    return bytes;
+}
+
 /* What the machine cannot hold is refused before any of it is filled. */
 static enum gb_status new_workspace(struct array_run *r, const struct gb_device *memory, size_t bytes,
                                     enum guarded_place place, struct gb_error *error)
@@ -132,8 +139,7 @@ enum gb_status session_run_arrays(const struct gb_kernel *kernel, const struct g
         .size = sizeof arguments, .quantise = problem.quantise, .exchange = problem.exchange};
     if (problem.exchange)
         arguments.shape = fixture->shape;
-    size_t workspace = kernel->workspace ? kernel->workspace(&problem) : 0;
-    environment_reset();
+    size_t workspace = array_workspace(kernel, &problem, &(unsigned){0});
     enum gb_status status = array_run_new(&r, memory, fixture, tokens, workspace, way, &arguments, error);
     if (status == GB_OK)
         status = compute(kernel, memory, &arguments, error);

@@ -22,6 +22,8 @@ struct array_run {
 
 /* Whether a run with these uses has the array. */
 bool array_used(const struct operator_array *array, uint32_t uses);
+/* How much workspace the kernel asks for. *environment: enum environment_change, with what asking changed. */
+size_t array_workspace(const struct gb_kernel *kernel, const struct gb_problem *problem, unsigned *environment);
 /* Buffers for so many tokens, with the inputs in them and the rest poisoned; arguments: points to them from then on.
  * array_run_free in any case. */
 enum gb_status array_run_new(struct array_run *run, const struct gb_device *memory, const struct gb_fixture *fixture,

@@ -33,8 +33,7 @@ static enum gb_status replay_new(struct replay *r, struct session *s, const stru
     const struct operator_row *row = operator_find(s->kernel->operation);
     struct gb_arguments a = s->arguments;
     struct gb_problem problem = row->ask(s->kernel, s->fixture, tokens, &(struct gb_quantisation){0});
-    size_t workspace = s->kernel->workspace ? s->kernel->workspace(&problem) : 0;
-    s->environment |= environment_reset();
+    size_t workspace = array_workspace(s->kernel, &problem, &s->environment);
     *r =
         (struct replay){.session = s,
                         .clock = clock,

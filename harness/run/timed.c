@@ -23,8 +23,7 @@ static enum gb_status copy_new_arrays(struct timed *t, struct timed_copy *c, con
     static const struct run_way way = {0xFF, GUARDED_LARGE};
     struct gb_quantisation quantisation;
     struct gb_problem problem = row->ask(t->kernel, fixture, fixture->shape.tokens, &quantisation);
-    size_t workspace = t->kernel->workspace ? t->kernel->workspace(&problem) : 0;
-    c->session.environment |= environment_reset();
+    size_t workspace = array_workspace(t->kernel, &problem, &c->session.environment);
     c->arrays = (struct array_run){.row = row, .kernel = t->kernel, .layer = -1, .inputs = fixture};
     c->arguments = (struct gb_arguments){
         .size = sizeof c->arguments, .shape = fixture->shape, .exchange = problem.exchange, .stream = t->stream};
@@ -52,8 +51,7 @@ static enum gb_status copy_new(struct timed *t, uint32_t n, const struct gb_fixt
     if (status != GB_OK)
         return status;
     struct gb_problem problem = row->ask(t->kernel, fixture, tokens, &(struct gb_quantisation){0});
-    size_t workspace = t->kernel->workspace ? t->kernel->workspace(&problem) : 0;
-    c->session.environment |= environment_reset();
+    size_t workspace = array_workspace(t->kernel, &problem, &c->session.environment);
     c->arrays = (struct array_run){.row = row, .kernel = t->kernel, .uses = c->session.uses, .inputs = inputs};
     c->arguments = c->session.arguments;
     c->arguments.shape.tokens = tokens;

@@ -11,14 +11,13 @@
 
 enum gb_status study_source_fixture(struct gb_fixture *f, struct study_source *source, struct gb_error *error)
 {
-    *source = (struct study_source){.fixture = f, .borrowed = true, .outlier_factor = 1.0f};
+    *source = (struct study_source){.fixture = f, .borrowed = true};
     if (gb_fixture_quantises(f))
         return gb_fail(error, GB_EINVAL, "is a problem of a quantiser; a study needs layers");
     if (!f->stack.residual)
         return gb_fail(error, GB_EINVAL,
                        "has no residual stream; make it without --generated, --data and --routing, or import it with a "
                        "capture that has one");
-    snprintf(source->name, sizeof source->name, "%.127s", f->source);
     return GB_OK;
 }
 
@@ -56,8 +55,7 @@ enum gb_status study_source_generate(const struct study_generation *g, struct st
                                      struct gb_error *error)
 {
     struct gb_fixture *f = NULL;
-    *source = (struct study_source){.generated = true, .outlier_factor = g->outlier_factor};
-    snprintf(source->name, sizeof source->name, "%s", g->name);
+    *source = (struct study_source){.generated = true};
     uint32_t block = gb_format_multiple(g->weights);
     if (g->shape.hidden % block || g->shape.intermediate % block)
         return gb_fail(error, GB_EINVAL, "hidden %u and intermediate %u must be multiples of %u for %s",
@@ -66,7 +64,7 @@ enum gb_status study_source_generate(const struct study_generation *g, struct st
     if (status != GB_OK)
         return status;
     source->fixture = f;
-    f->norm_topk_prob = g->norm_topk_prob;
+    f->norm_topk_prob = true;
     f->rms_norm_epsilon = 1e-6;
     f->seed = g->seed;
     snprintf(f->router, sizeof f->router, "%s", g->router);

@@ -69,16 +69,13 @@ enum gb_status study_dequantise(const struct gb_quantiser *rules, const gb_bf16 
 
 /* Where layers come from. */
 struct study_source {
-    char name[128];             /* of the model, for people */
     struct gb_fixture *fixture; /* inputs of all layers, and weights of those that are loaded */
     bool generated;             /* weights by generator and seed, loaded a layer at a time */
     bool borrowed;              /* the fixture is not the source's to free */
-    float outlier_factor;       /* of generated norms, in one channel of 128; 1: none */
 };
 /* A stack of `layers` layers with generated weights. GB_EINVAL, GB_ENOMEM. */
 struct study_generation {
-    const char *name, *router; /* router: "": the default by norm_topk_prob */
-    bool norm_topk_prob;
+    const char *name, *router; /* router: "": gb_router_recipe_default(true) */
     struct gb_shape shape;
     uint32_t layers;
     enum gb_format weights;

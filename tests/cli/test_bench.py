@@ -3,6 +3,7 @@
 follows from its samples and from the fixture, computed here in numpy."""
 import json
 import os
+import shutil
 import xml.etree.ElementTree
 
 import h5py
@@ -130,9 +131,9 @@ def test_ranks():
         run("make", file, "--operator", operator, *common, *kind)
         with h5py.File(file) as fixture:
             rows = int(fixture.attrs["rows"])
-        record, done = bench(file, "--kernel", f"cpu/{operator}", "--plot", path("ranks.svg"))
+        record, done = bench(file, "--plot", path("ranks.svg")) # without a name every kernel that runs it
         (case,), (t,) = record["cases"], [one["timing"] for one in record["cases"]]
-        expect(case["verdict"] == "PASS" and "read_us" not in t and t["weights"] == 0, str(t))
+        expect(case["subject"]["name"] == f"cpu/{operator}" and case["verdict"] == "PASS" and "read_us" not in t and t["weights"] == 0, str(t))
         near(t["bytes"], rows * width, f"{operator}: bytes of {rows} rows")
         near(t["ceiling_share"], t["copy_us"]["median"] / t["us"]["median"], "share of the copy")
         near(t["gb_per_s"], t["bytes"] / t["us"]["median"] / 1e3, "GB/s")
@@ -169,8 +170,28 @@ def test_made():
     expect(kept in done.stderr and os.listdir(os.path.join(folder, kept)), f"the problem is not kept: {done.stderr}")
 
 
+def test_places():
+    """Where a kernel took away the folder of a record or a plot, there is one again when these are written."""
+    file = small("places.h5")
+    library = path("hostile-run-record-gone.so")
+    shutil.copy(os.environ["HOSTILE"], library)
+    words = ["bench", file, "--batches", "1", "--samples", "1", "--hot", "--subject", library]
+    written = [path("record/r.json"), path("plot/p.svg")]
+    for name in written:
+        os.mkdir(os.path.dirname(name))
+    for name in written:
+        run(*words, "-o", written[0], "--plot", written[1], env={**os.environ, "HOSTILE_RECORD": name})
+        with open(written[0]) as stream:
+            names = [case["subject"]["name"] for case in json.load(stream)["cases"]]
+        expect(names == ["hostile/run-record-gone"], f"of a library alone its kernels: {names}")
+        for other in written:
+            expect(os.path.getsize(other) > 0, f"{name} was taken away: no {other}")
+            os.remove(other)
+
+
 def test_usage():
     file = small("usage.h5")
+    os.symlink(FAULTS, path("subject.json"))
     for words, said in (
         ([], "--shape"),
         ([file, "--shape", "8,3,96,48"], "--shape"),
@@ -181,10 +202,12 @@ def test_usage():
         ([file, "--samples", "32"], "--samples"),
         (["--model", "nothing"], "--model"),
         (["--shape", "8,9,96,48"], "top-k"),
-        (["--shape", "8,3,96,50"], "multiples"),
+        (2 * ["--shape", "8,3,96,50"], "multiples"),
+        (2 * ["--model", "tiny-qwen3-moe"] + ["--routing", "none"], "--routing none"),
         (["--shape", "8,3,96,48", "--batches", "x"], "--batches"),
         ([file, "-o", "record.txt"], "extension"),
         ([file, "-o", file + ".json", "--plot", file], "usage.h5"),
+        ([file, "--subject", FAULTS, "-o", path("subject.json")], "subject.json: is an input of this command"),
         ([path("missing.h5")], "missing.h5"),
     ):
         line = refused("bench", *words)
@@ -197,5 +220,5 @@ def test_usage():
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 
 
-for test in test_record, test_wrong, test_slow, test_ranks, test_made, test_usage:
+for test in test_record, test_wrong, test_slow, test_ranks, test_made, test_places, test_usage:
     test()

@@ -21,7 +21,7 @@ shutil.copy(program.PROGRAM, path("bin/gaugeblock"))
 program.PROGRAM = path("bin/gaugeblock")
 
 said = {
-    "none": ("PASS", ""), "stages": ("PASS", ""),
+    "none": ("PASS", ""), "stages": ("PASS", ""), "thrice": ("PASS", ""),
     "before": ("FAIL", "wrote outside a buffer: beside output of layer 0"),
     "behind": ("FAIL", "wrote outside a buffer: beside output of layer 0"),
     "fresh": ("FAIL", "output of layer 0: 1 of 864 elements differ from the reference; first at token 0, element 0: 0x7e7e7e7e"),
@@ -68,6 +68,17 @@ if not SANITISED:
         asked += "\n".join([f"$ {' '.join(words)}", *dict.fromkeys(lines), f"{len(lines)} lines, " +
                             hashlib.sha256(calls.encode()).hexdigest()[:8], ""])
         os.remove(path("calls"))
+    # Of a kernel of three launches: bytes are read in as many for each run, and are the same.
+    run("bench", path("one.h5"), "--kernel", "cuda/thrice", "--samples", "2", "-o", path("bench.json"))
+    with open(path("bench.json")) as stream:
+        t = json.load(stream)["cases"][0]["timing"]
+    with open(path("calls")) as stream:
+        read = [line.split() for line in stream if line.startswith("captures") and ", 0 bytes" not in line]
+    places = [(int(words[3].rstrip(",")), int(words[4])) for words in read]
+    expect(t["graph_launches"] == 3 and len(places) == 3 * t["copies"] == 9, f"{places}, {t}")
+    expect(all(place + size == after for (place, size), (after, _) in zip(places, places[1:])) and
+           sum(size for _, size in places) == t["copies"] * (t["bytes"] // 16 * 16), f"{places}: not {t['bytes']} bytes of each copy")
+    expect(max(size for _, size in places) - min(size for _, size in places) <= 16, f"{places}: launches of unlike sizes")
     del os.environ["GB_CALLS"]
     same("cli_device", asked)
 

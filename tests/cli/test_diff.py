@@ -29,6 +29,30 @@ with open(path("1.json"), "w") as stream:
 done = run("diff", path("0.json"), path("1.json"), code=1)
 expect("another build of the kernel or another device" in done.stdout, done.stdout)
 
+# Both errors within a tenth of the bound are at its edge; the reference is another one in another commit.
+def compared(builtin, *halves):
+    """What diff says of 0.json with these ratios to the bound and commits."""
+    for name, (ratio, commit) in zip(("before.json", "now.json"), halves):
+        with open(path("0.json")) as stream:
+            half = json.load(stream)
+        one = half["cases"][0]
+        one["checks"]["bound"]["limit_ratio"], half["environment"]["commit"] = ratio, commit
+        one["metrics"]["layers"][1]["output_sha256"] = name
+        if builtin:
+            one["subject"] = {"name": "cpu/nvfp4-layer", "library": builtin}
+        with open(path(name), "w") as stream:
+            json.dump(half, stream)
+    return run("diff", path("before.json"), path("now.json"), code=1).stdout
+
+
+for before, now, edge in ((0.9001, 1.0999, True), (1.0999, 0.9001, True), (0.9, 1.0, False), (1.0, 0.9, False),
+                          (1.0, 1.1, False), (1.1, 1.0, False), (None, 1.0, None), (1.0, None, None)):
+    text = compared(None, (before, "a"), (now, "a"))
+    expect((": at the edge" in text) == bool(edge) and ("max err/bound" in text) == (edge is not None), f"{before}, {now}: {text}")
+for library, commits, same in (("builtin", "aa", True), ("builtin", "ab", False), ("elsewhere.so", "aa", False)):
+    text = compared(library, *((0.5, commit) for commit in commits))
+    expect(("same kernel, same inputs" in text) == same, f"{library}, {commits}: {text}")
+
 # A record of the version before, whose checks are called lanes.
 with open(path("0.json")) as stream:
     before = json.load(stream)
@@ -77,6 +101,9 @@ for case, field in ((1, "fixture.path"), ("x", "fixture.path"), (None, "fixture.
             json.dump({**hollow, "cases": cases}, stream)
         line = refused("diff", path("a.json"), path("hollow.json"))
         expect(f"hollow.json: cases[{len(cases) - 1}].{field}: " in line, line)
+with open(path("hollow.json"), "w") as stream: # what wrote nothing has no metrics
+    json.dump({**hollow, "cases": [{**good, "metrics": None}]}, stream)
+expect("1 changed bits" in run("diff", path("a.json"), path("hollow.json"), code=1).stdout, "metrics that are null")
 # Hashes of different outputs compare nothing; and where one case has no outputs, not all is the same.
 with open(path("a.json")) as stream:
     one = json.load(stream)

@@ -71,7 +71,7 @@ for layout in LAYOUTS:
 # The documented hash covers the encoding scales.
 with open(path("hash.py"), "w") as stream:
     stream.write(block("fixtures.md", "python"))
-run("import", path("nvfp4-pack-quantized"), path("encode.h5"), "--tokens", 3, "--layers", 1)
+run("import", path("nvfp4-pack-quantized"), path("encode.h5"), "--tokens", 3, "--layers", "1-1")
 done = subprocess.run([sys.executable, path("hash.py"), path("encode.h5")], check=True, capture_output=True, text=True)
 with h5py.File(path("encode.h5")) as f:
     expect(done.stdout.strip() == f.attrs["input_sha256"].decode(), f"hash {done.stdout}")

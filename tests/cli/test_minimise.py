@@ -100,4 +100,8 @@ for suffix, top_k, tokens, token, zeros, first, left in [("", 3, 7, 6, 0, 6, 1),
     minimal = {"first_token": first, "tokens": left, "slots": 1, "hidden": 16, "intermediate": 16, "explained_alike": False}
     expect(minimal.items() <= case["minimal"].items(), f"{case['minimal']}, and not {minimal}")
 
+# Nothing fails: nothing is written, and nothing said of it.
+done = run("verify", path("marked.h5"), "--minimise", path("none.h5"))
+expect(done.stderr == "" and not os.path.exists(path("none.h5")), done.stderr)
+
 expect_kept()

@@ -12,8 +12,8 @@ from kept import expect_kept
 from program import ALL, FAULTS, PROGRAM, expect, path, run, said
 
 
-def percentages(*arguments, code=0):
-    """What the line showed, in turn, and what was left on the screen behind it."""
+def lines_of(*arguments, code=0):
+    """What the line showed, in turn."""
     child, terminal = pty.fork()
     if child == 0:
         os.execv(PROGRAM, [PROGRAM, *map(str, arguments)])
@@ -29,9 +29,13 @@ def percentages(*arguments, code=0):
     expect(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code, f"{arguments}: {text.decode()}")
     lines = re.findall(r"\r\x1b\[K([^\r\n]*)", text.decode())
     expect(" 0/" not in text.decode(), f"{arguments}: nothing is 0 of anything: {lines[:20]}")
-    shown = [line for line in lines if re.match(" *[0-9]+ %", line)]
-    said.append("\n".join(["$ gaugeblock " + " ".join(map(str, arguments)), *shown, ""]))
     expect(lines[-1] == "" or not re.match(" *[0-9]+ %", lines[-1]), f"{arguments}: the line stays: {lines[-1]}")
+    return [line for line in lines if re.match(" *[0-9]+ %", line)]
+
+
+def percentages(*arguments, code=0):
+    shown = lines_of(*arguments, code=code)
+    said.append("\n".join(["$ gaugeblock " + " ".join(map(str, arguments)), *shown, ""]))
     return [int(line.split()[0]) for line in shown]
 
 
@@ -49,5 +53,11 @@ percentages("verify", fixture, "--subject", FAULTS, "--kernel", "faults/scaled-u
 with h5py.File(fixture) as file:
     numpy.save(path("o.npy"), numpy.stack([file[f"layers/{n}/truth/quantised"][...] for n in range(4)]).astype(numpy.float32))
 percentages("verify", fixture, "--outputs", path("o.npy"), "--outputs", path("o.npy"))
+# A study says which layer of a seed is next and, once it has done some, how long the rest takes.
+shown = [line for line in lines_of("study", "drift", "--shape", "8,3,96,48", "--tokens", 3, "--seeds", 2, "--layers", 3,
+                                   "--paths", "nvfp4.fma32") if "layer" in line]
+expect([re.sub(", [0-9]+ s left$", "", line).strip() for line in shown] ==
+       [f"{100 * n / 6:.0f} %  8,3,96,48 nvfp4: layer {n % 3 + 1} of 3" for n in range(6)], str(shown))
+expect(["left" in line for line in shown] == [False] + 5 * [True], str(shown))
 expect("%" not in run("verify", path("1.h5")).stderr, "a line of progress that no one sees")
 expect_kept()

@@ -131,6 +131,11 @@ for fixture in (FIXTURES[1], FIXTURES[5], path("layer1.h5")) if ALL and MPI and 
                (said_by(done) if done.returncode != 3 else "no memory" in done.stdout),
                f"{fixture}, place {place}: {done.returncode}: {done.stdout}{done.stderr}")
 
+if MPI and not SANITISED: # a quick one: the first of what is sent
+    done = short(FIXTURES[1], 2)
+    expect(done.returncode == 5 and said_by(done) == ["gaugeblock: process 1 of 2: no memory for what is sent and received"],
+           f"{done.returncode}: {done.stderr}")
+
 # Bad input, and what is not computed by several processes.
 run("make", path("layer.h5"), "--shape", "8,3,96,48", "--format", "nvfp4", "--tokens", "9")
 for arguments, words in (((path("missing.h5"),), "missing.h5: cannot open"),

@@ -254,8 +254,11 @@ refused("make", os.path.join(few, "notes.txt"), "--suite")
 refused("make", path("no/such/folder"), "--suite")
 refused("make", path("new"), "--suite", "--router", "no-such")
 expect("experts-65537.h5: is in suite.txt" in run("verify", path("new"), code=2).stderr, "a suite that was not made")
-run("make", path("quantise"), "--suite")
+run("make", path("quantise"), "--suite", "--router", "vllm.grouped-topk/1")
 expect(fixtures(path("quantise")) == sorted(listed(path("quantise"))), "what the suite before had alone is gone")
+with open(os.path.join(path("quantise"), "suite.txt")) as stream:
+    experts = [int(count) for count in re.findall(r" --shape (\d+),", stream.read())]
+expect(len(experts) == 13 and all(count % 8 == 0 for count in experts), f"experts of a router of 8 groups: {experts}")
 expect("exact.h5: left out" in run("make", path("new"), "--suite", "--activations", "nvfp4", "--activation-recipe",
                                    "nvfp4.flashinfer/1").stdout, "what is left out is said")
 

@@ -91,21 +91,78 @@ for arguments in ([path("missing.h5")], [fixture, path("missing.h5")], [fixture,
     expect(", 1 refused" in done.stdout and "batch 0" not in done.stdout + text, done.stdout + text)
 
 refused("import", path("missing"), path("x.h5"))
-for arguments in (["--layers", "0-9"], ["--layers", "1-0"], ["--layers", "a"], ["--tokens", "0"],
+for arguments in (["--layers", "0-9"], ["--layers", "2"], ["--layers", "1-0"], ["--layers", "a"], ["--tokens", "0"],
                   ["--capture", path("missing")], ["--capture", __file__], ["--format", "int3"]):
     refused("import", CHECKPOINT, path("x.h5"), *arguments)
 refused("info", path("missing.h5"))
 expect("top-3" in run("info", fixture).stdout, "info")
 
 # Whole numbers: the ends of their ranges, and what lies beyond.
-for command, option, low, high in (("bench", "samples", 1, 31), ("bench", "timeout", 1, 1 << 20), ("make", "layers", 1, 1024),
-                                   ("make", "tokens", 1, 1 << 16), ("make", "seed", 0, 2**64 - 1), ("study", "layers", 1, 1024),
-                                   ("study", "tokens", 1, 4096), ("study", "seeds", 1, 256), ("study", "seed", 0, 2**64 - 257)):
+WHOLE = "give a whole number from {} to {}"
+for command, option, low, high, words in (
+        ("bench", "samples", 1, 31, WHOLE), ("bench", "timeout", 1, 1 << 20, WHOLE), ("make", "layers", 1, 1024, WHOLE),
+        ("make", "tokens", 1, 1 << 16, WHOLE), ("make", "seed", 0, 2**64 - 1, WHOLE), ("make", "ranks", 1, 4096, WHOLE),
+        ("make", "ranks-per-node", 1, 4096, WHOLE), ("make", "empty-ranks", 0, 4096, WHOLE), ("study", "layers", 1, 1024, WHOLE),
+        ("study", "tokens", 1, 4096, WHOLE), ("study", "seeds", 1, 256, WHOLE), ("study", "seed", 0, 2**64 - 257, WHOLE),
+        ("import", "tokens", 1, 1 << 16, WHOLE), ("verify", "accumulator-bits", 8, 53, WHOLE),
+        ("verify", "expect", 0, 2**31 - 1, "give a whole number"),
+        ("verify", "timeout", 1, 1 << 20, "give a number of seconds from {} to {}")):
+    words = words.format(low, high)
     for number in ("x", low - 1, high + 1):
         said = refused(command, f"--{option}={number}")
-        expect(f"--{option} {number}: give a whole number from {low} to {high}" in said, said)
+        expect(f"--{option} {number}: {words}" in said, said)
     for number in (low, high):
-        expect("whole number" not in run(command, f"--{option}={number}", "--none", code=2).stderr, f"--{option} {number}")
+        expect(words not in run(command, f"--{option}={number}", "--none", code=2).stderr, f"--{option} {number}")
+
+# What of verify does not go together, and what it would write over.
+os.symlink(FAULTS, path("subject.json"))
+for name in ("gate.json", "outputs.json"):
+    with open(path(name), "w") as stream:
+        stream.write('{"schema": "gaugeblock-gate/2", "nmse": 1}')
+OUTPUTS, READ = ["--outputs", path("outputs.json")], ": is an input of this command"
+for words, said in (
+        ([fixture, *OUTPUTS], "--outputs goes with one fixture"), ([*OUTPUTS, "--kernel", "b"], "--outputs goes with one fixture"),
+        ([*OUTPUTS, "--subject", FAULTS], "--outputs goes with one fixture"),
+        (["--order", "fma32/1"], "go with --outputs"), (["--rounding", "slot=bf16"], "go with --outputs"),
+        (["--accumulator-bits", 24], "go with --outputs"), (["--activations", "bf16"], "go with --outputs"),
+        (["--operator", "down"], "--operator and --limits go with one --outputs"), (["--limits", path("l.h5")], "--operator and --limits go"),
+        ([*OUTPUTS, *OUTPUTS, "--limits", path("l.h5")], "--operator and --limits go"), (["--scales", "s"], "--scales and --open-silu go"),
+        ([*OUTPUTS, *OUTPUTS, "--open-silu"], "--scales and --open-silu go"), ([*OUTPUTS, "--minimise", path("m.h5")], "--minimise goes without"),
+        ([*OUTPUTS, "--order", "fma32/1", "--rounding", "slot=bf16"], "--order claims every rounding"),
+        ([*OUTPUTS, "--order", "fma32/1", "--accumulator-bits", 24], "--order claims every rounding"),
+        (["--minimise", fixture], READ), ([*OUTPUTS, "--limits", fixture], READ), ([*OUTPUTS, "-o", path("outputs.json")], READ),
+        (["--subject", FAULTS, "-o", path("subject.json")], READ), (["--gate", path("gate.json"), "-o", path("gate.json")], READ)):
+    found = refused("verify", fixture, *words)
+    expect(said in found, f"{words}: {found}")
+
+# The same of study.
+OURS, GENERATED, ORIGINAL = [fixture], ["--shape", "8,3,96,48"], ["--original", CHECKPOINT]
+for words, said in (
+        ([], "name drift, closeness or sensitivity, and a fixture"), (["drift"], "name drift, closeness or sensitivity, and a fixture"),
+        *((["drift", *OURS, option, value], "go with generated weights, --model or --shape") for option, value in (
+            ("--format", "nvfp4"), ("--layers", 2), ("--tokens", 2), ("--seeds", 2), ("--seed", 2), ("--outliers", 2), ("--routing-skew", 2))),
+        (["drift", *OURS, "--subject", FAULTS], "--subject goes with --kernel"), (["drift", *OURS, "--resume"], "--resume goes with --record"),
+        *((words, "--head goes with drift and one fixture") for words in (
+            ["closeness", *OURS, "--head", "d"], ["drift", *OURS, *OURS, "--head", "d"], ["drift", *GENERATED, "--head", "d"])),
+        *((["drift", *OURS, option, "d"], "--remedy and --exclude go with sensitivity") for option in (
+            "--original", "--input-scales", "--activations", "--remedy", "--exclude")),
+        *((words, "sensitivity needs one fixture and --original") for words in (
+            ["sensitivity", *OURS], ["sensitivity", *OURS, *OURS, *ORIGINAL], ["sensitivity", *GENERATED, *ORIGINAL])),
+        *((["sensitivity", *OURS, *ORIGINAL, option, path("x")], "go with drift and closeness") for option in (
+            "-o", "--paths", "--table", "--kernel")),
+        *((["drift", *OURS, option, fixture], READ) for option in ("-o", "--csv", "--table")),
+        *((["sensitivity", *OURS, *ORIGINAL, option, fixture], READ) for option in ("--csv", "--exclude")),
+        (["drift", *OURS, "--csv", path("x"), "--table", path("x")], "is to be written twice"),
+        (["sensitivity", *OURS, *ORIGINAL, "--csv", path("x"), "--exclude", path("x")], "is to be written twice"),
+        *((["drift", *OURS, option, path("no/such/x")], "cannot be written") for option in ("--csv", "--table")),
+        *((["sensitivity", *OURS, *ORIGINAL, option, path("no/such/x")], "cannot be written") for option in ("--csv", "--exclude")),
+        *((["drift", *GENERATED, f"--{option}", number], f"--{option} {number}: give a number from 1 to 65536") for option in (
+            "outliers", "routing-skew") for number in ("0.99", "65537", "1x", "", "nan"))):
+    found = refused("study", *words)
+    expect(said in found, f"{words}: {found}")
+for option in ("outliers", "routing-skew"):
+    for number in (1, 65536):
+        expect("give a number" not in run("study", f"--{option}={number}", "--none", code=2).stderr, f"--{option} {number}")
 
 # Libraries that are none.
 for library, words in ((path("none.so"), "no such subject library"), (os.path.dirname(path("none.so")), "no regular file")):

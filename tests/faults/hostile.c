@@ -333,10 +333,16 @@ static void act_more(void)
     }
 }
 
-/* What the harness leaves a subject: a core is not written, time and files end. */
+/* What the harness leaves a subject: a core is not written, time and files end, and it is the first to end where memory
+ * does. */
 static void expect_limits(void)
 {
     struct rlimit core, seconds, bytes;
+    char first[8] = "";
+    int file = open("/proc/self/oom_score_adj", O_RDONLY);
+    if (file >= 0 && read(file, first, sizeof first - 1) > 0 && strcmp(first, "1000\n"))
+        abort();
+    close(file);
     if (getrlimit(RLIMIT_CORE, &core) || getrlimit(RLIMIT_CPU, &seconds) || getrlimit(RLIMIT_FSIZE, &bytes) ||
         core.rlim_max || seconds.rlim_max == RLIM_INFINITY || bytes.rlim_max == RLIM_INFINITY)
         abort();

@@ -213,7 +213,6 @@ static enum gb_status open_source(void *context, const struct study_case *c, uin
 {
     const struct study_generation g = {.name = "test",
                                        .router = "",
-                                       .norm_topk_prob = true,
                                        .shape = c->shape,
                                        .layers = c->layers,
                                        .weights = GB_NVFP4,

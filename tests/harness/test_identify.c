@@ -8,6 +8,7 @@
 
 #include "fixtures/vectors.h"
 #include "harness/judge/identification.h"
+#include "harness/program/recipe_survey.h"
 
 static struct gb_error error;
 
@@ -363,6 +364,56 @@ static void values_of_recipes_are_tried(void **state)
     assert_int_equal(missing, 0);
 }
 
+/* What one recipe makes of a block of 16: its scale and one code a byte. */
+static void quantise_block(const struct gb_recipe *recipe, float global, const float x[16], uint8_t out[17])
+{
+    uint8_t codes[8];
+    gb_quantiser_run(&recipe->quantiser, x, 1, 16, global, INFINITY, codes, &out[16], NULL);
+    for (int i = 0; i < 16; i++)
+        out[i] = codes[i / 2] >> 4 * (i % 2) & 15;
+}
+
+/* What `gaugeblock list differences` counts of NVFP4 is what its text says, of one matrix, block by block. */
+static void survey_is_its_text(void **state)
+{
+    enum { MATRIX = 77 };
+    static uint64_t scales[SURVEY_RECIPES][SURVEY_RECIPES], codes[SURVEY_RECIPES][SURVEY_RECIPES];
+    const struct recipe_comparison c = survey_nvfp4(MATRIX, MATRIX + 1), none = survey_nvfp4(MATRIX, MATRIX);
+    const struct gb_recipe *recipes[SURVEY_RECIPES];
+    float globals[SURVEY_RECIPES], x[16];
+    uint8_t made_of[SURVEY_RECIPES][17];
+    size_t all, count = 0;
+    const struct gb_recipe *every = gb_recipes(&all);
+    (void)state;
+    for (size_t i = 0; i < all; i++)
+        if (every[i].quantiser.element == GB_E2M1 && every[i].quantiser.global != GB_GLOBAL_NONE) {
+            gb_quantiser_global(&every[i].quantiser, 1.0f + MATRIX / 128.0f, &globals[count], NULL);
+            recipes[count++] = &every[i];
+        }
+    for (int p = 0; p < 128; p++)
+        for (int n = 0; n < 128; n++) {
+            x[0] = ldexpf(1.0f + (float)p / 128.0f, -1 - n % 12);
+            for (int i = 1; i < 16; i++)
+                x[i] = ldexpf(1.0f + (float)((n + 43 * (i / 5)) % 128) / 128.0f, -2 - n % 12 - i % 5);
+            for (size_t i = 0; i < count; i++)
+                quantise_block(recipes[i], globals[i], x, made_of[i]);
+            for (size_t i = 0; i < count; i++)
+                for (size_t j = i + 1; j < count; j++) {
+                    scales[i][j] += made_of[i][16] != made_of[j][16];
+                    for (int k = 0; k < 16; k++)
+                        codes[i][j] += made_of[i][k] != made_of[j][k];
+                }
+        }
+    assert_true(c.count == count && none.count == count && count > 10);
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < count; j++)
+            if (c.recipe[i] != recipes[i] || c.scales[i][j] != scales[i][j] || c.codes[i][j] != codes[i][j] ||
+                none.scales[i][j] || none.codes[i][j])
+                fail_msg("%s and %s: %llu scales and %llu codes, not %llu and %llu", c.recipe[i]->name,
+                         recipes[j]->name, (unsigned long long)c.scales[i][j], (unsigned long long)c.codes[i][j],
+                         (unsigned long long)scales[i][j], (unsigned long long)codes[i][j]);
+}
+
 /* `test_identify all`: on every maximum. */
 int main(int argc, char **argv)
 {
@@ -372,6 +423,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(vectors_cover_every_code), cmocka_unit_test(vectors_cover_every_tie),
         cmocka_unit_test(little_names_nothing),     cmocka_unit_test(every_recipe_is_named),
         cmocka_unit_test(a_changed_rule_is_seen),   cmocka_unit_test(values_of_recipes_are_tried),
+        cmocka_unit_test(survey_is_its_text),
     };
     return cmocka_run_group_tests(tests, NULL, free_inputs);
 }

@@ -20,7 +20,6 @@ static struct study_source generated(void)
 {
     struct study_generation g = {.name = "planted",
                                  .router = "",
-                                 .norm_topk_prob = true,
                                  .shape = shape,
                                  .layers = LAYERS,
                                  .weights = GB_NVFP4,

@@ -1,14 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of harness/run by themselves: guarded memory, files to write, words, verdicts, what a library changed. */
+/* Parts of harness/run by themselves: guarded memory, files to write, words, verdicts, children. */
+#define _GNU_SOURCE
 #include "tests/support/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fenv.h>
 #include <glob.h>
+#include <omp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
 
 #include "harness/judge/policy.h"
 #include "harness/run/child.h"
@@ -17,8 +27,10 @@
 #include "harness/run/guarded.h"
 #include "harness/run/host_timer.h"
 #include "harness/run/json_text.h"
+#include "harness/run/library.h"
 #include "harness/run/output_guard.h"
 #include "harness/run/session_arrays.h"
+#include "harness/run/table_wire.h"
 #include "harness/run/task_pieces.h"
 #include "harness/run/text.h"
 #include "harness/run/verdict.h"
@@ -331,6 +343,42 @@ static void test_changes_are_described(void **state)
     }
 }
 
+#ifdef __x86_64__
+static void set_precision_53(void)
+{
+    unsigned short control;
+    __asm__ volatile("fnstcw %0" : "=m"(control));
+    control = (unsigned short)((control & ~0x300) | 0x200);
+    __asm__ volatile("fldcw %0" : : "m"(control));
+}
+#endif
+
+/* Each change is seen by itself, and gone. */
+static void test_changes_are_seen(void **state)
+{
+    (void)state;
+    assert_int_equal(environment_reset(), 0);
+    for (unsigned change = 1; change < 32; change++) {
+        unsigned right = 0;
+        if (change & 1 && fesetround(FE_UPWARD) == 0)
+            right |= ENVIRONMENT_ROUNDING;
+        if (change & 2 && feenableexcept(FE_INVALID) >= 0)
+            right |= ENVIRONMENT_TRAPS;
+#ifdef __x86_64__
+        if (change & 4) /* results that would be subnormal are zeros */
+            _mm_setcsr(_mm_getcsr() | 0x8000);
+        if (change & 8) /* operands that are */
+            _mm_setcsr(_mm_getcsr() | 0x0040);
+        if (change & 16)
+            set_precision_53();
+        right |= (change & 12 ? ENVIRONMENT_SUBNORMALS : 0) | (change & 16 ? ENVIRONMENT_PRECISION : 0);
+#endif
+        unsigned found = environment_reset(), left = environment_reset();
+        if (found != right || left || fegetround() != FE_TONEAREST || fegetexcept())
+            fail_msg("change %u: seen %u, and not %u; %u of it is left", change, found, right, left);
+    }
+}
+
 static void test_words(void **state)
 {
     (void)state;
@@ -420,6 +468,58 @@ static void test_roundings_are_declared(void **state)
         if (!strstr(error.message, wrong[i].word))
             fail_msg("%s: %s", wrong[i].text, error.message);
     }
+}
+
+/* What a table may say of a kernel: both ends of each number and each length. */
+static void test_kernels_of_a_table(void **state)
+{
+    (void)state;
+    char text[2][NAME_BYTES + 1];
+    struct gb_error error;
+    const struct gb_kernel good = {.name = "!~",
+                                   .operation = GB_LAYER,
+                                   .weights = GB_NVFP4,
+                                   .activations = GB_BF16,
+                                   .output = GB_BF16,
+                                   .accumulator_bits = 24,
+                                   .order = "fma32/1"};
+    assert_int_equal(library_check_kernel("here", 3, &good, &error), GB_OK);
+    memset(text, 'n', sizeof text);
+#define TAKEN_OR(SAID, ...)                                                                                            \
+    do {                                                                                                               \
+        struct gb_kernel kernel = good;                                                                                \
+        __VA_ARGS__;                                                                                                   \
+        assert_int_equal(library_check_kernel("here", 3, &kernel, &error), *(SAID) ? GB_EINVAL : GB_OK);               \
+        assert_true(!*(SAID) || strstr(error.message, SAID));                                                          \
+    } while (0)
+    TAKEN_OR("kernel 3 lacks a name", kernel.name = NULL);
+    TAKEN_OR("kernel 3 lacks a name", kernel.name = "");
+    TAKEN_OR("kernel 3: a name is", kernel.name = "a b");
+    TAKEN_OR("kernel 3: a name is", kernel.name = "a\x7f");
+    TAKEN_OR("", text[0][NAME_BYTES - 1] = 0; kernel.name = text[0]);
+    TAKEN_OR("kernel 3: a name is", text[1][NAME_BYTES] = 0; kernel.name = text[1]);
+    TAKEN_OR("", kernel.order = NULL);
+    TAKEN_OR("an order is", kernel.order = "");
+    TAKEN_OR("an order is", kernel.order = "a b");
+    TAKEN_OR("", text[0][ORDER_BYTES - 1] = 0; kernel.order = text[0]);
+    TAKEN_OR("an order is", text[1][ORDER_BYTES] = 0; kernel.order = text[1]);
+    TAKEN_OR("", kernel.flags = GB_ROUTES);
+    TAKEN_OR("has GB_ROUTES", kernel.flags = GB_ROUTES; kernel.operation = GB_COMBINE);
+    TAKEN_OR("", kernel.flags = GB_ONE_RANK; kernel.operation = GB_COMBINE);
+    TAKEN_OR("has GB_ONE_RANK", kernel.flags = GB_ONE_RANK);
+    TAKEN_OR("are unknown", kernel.operation = (enum gb_operator)77);
+    TAKEN_OR("", kernel.activations = GB_NVFP4);
+    TAKEN_OR("are unknown", kernel.activations = (enum gb_format)77);
+    TAKEN_OR("", kernel.output = GB_FP32);
+    TAKEN_OR("are unknown", kernel.output = GB_NVFP4);
+    TAKEN_OR("", kernel.accumulator_bits = 8);
+    TAKEN_OR("are unknown", kernel.accumulator_bits = 7);
+    TAKEN_OR("", kernel.accumulator_bits = 53);
+    TAKEN_OR("are unknown", kernel.accumulator_bits = 54);
+    TAKEN_OR("", kernel.roundings.gate_up = GB_BF16);
+    TAKEN_OR("are unknown", kernel.roundings.gate_up = GB_NVFP4);
+    TAKEN_OR("are unknown", kernel.roundings.slot = GB_NVFP4);
+#undef TAKEN_OR
 }
 
 static void test_verdicts(void **state)
@@ -537,6 +637,29 @@ static void test_the_host_copies(void **state)
     free(to);
 }
 
+/* What is read is every word once, however many threads share it and whatever is left of a whole line of 64 bytes or of
+ * eight of them. */
+static void test_the_host_reads(void **state)
+{
+    (void)state;
+    enum { WORDS = 3 * 8 * 8 * 8 };
+    uint64_t *from = aligned_alloc(64, WORDS * sizeof *from);
+    assert_non_null(from);
+    for (size_t i = 0; i < WORDS; i++)
+        from[i] = (i + 1) * 0x9E3779B97F4A7C15;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        uint64_t sum = 0;
+        for (size_t words = 0; words < WORDS; sum += from[words++]) {
+            uint64_t found = host_timer_sum(from, words * sizeof *from);
+            if (found != sum)
+                fail_msg("%d threads, %zu words: %llx, and not %llx", threads, words, (unsigned long long)found,
+                         (unsigned long long)sum);
+        }
+    }
+    free(from);
+}
+
 /* What a gate file may say, at both ends of every range. */
 static void test_gate_files(void **state)
 {
@@ -614,6 +737,204 @@ static void test_gate_files(void **state)
     assert_int_equal(policy_read(folder, &p, &error), GB_EIO);
 }
 
+/* Children, which are this program with words that main takes to children(). */
+
+extern char **environ;
+
+/* What a child has: what it reads from its standard input and from each descriptor from CHILD_SHARED on, and its
+ * limits. */
+static int tell(void)
+{
+    char text[32];
+    struct rlimit core, seconds, bytes;
+    ssize_t got = read(STDIN_FILENO, text, sizeof text);
+    printf("input %zd\n", got);
+    for (int file = CHILD_SHARED; (got = pread(file, text, sizeof text - 1, 0)) >= 0 || errno == ESPIPE; file++) {
+        text[got < 0 ? 0 : got] = '\0';
+        printf("%d %s\n", file, text);
+    }
+    getrlimit(RLIMIT_CORE, &core);
+    getrlimit(RLIMIT_CPU, &seconds);
+    getrlimit(RLIMIT_FSIZE, &bytes);
+    sigset_t blocked;
+    sigprocmask(SIG_SETMASK, NULL, &blocked);
+    int signal_at_end = 0, held = 0;
+    for (int signal = 1; signal < 32; signal++)
+        held += sigismember(&blocked, signal);
+    prctl(PR_GET_PDEATHSIG, &signal_at_end);
+    printf("core %llu, %llu; seconds %llu, bytes %llu; leads %d, signal %d, blocked %d\n",
+           (unsigned long long)core.rlim_cur, (unsigned long long)core.rlim_max, (unsigned long long)seconds.rlim_max,
+           (unsigned long long)bytes.rlim_max, getsid(0) == getpid(), signal_at_end, held);
+    return 0;
+}
+
+/* words: those behind "child", or behind "guard", which a guarded child has in front of its own. */
+static int children(char **words)
+{
+    char byte;
+    if (!strcmp(words[0], "tell"))
+        return tell();
+    if (!strcmp(words[0], "stop"))
+        raise(SIGSTOP);
+    if (!strcmp(words[0], "wait")) /* for the end of the lifeline */
+        return read(STDIN_FILENO, &byte, 1) == 0 ? 7 : 8;
+    if (!strcmp(words[0], "sleep"))
+        sleep(60);
+    return words[1] ? 9 : atoi(words[0]);
+}
+
+static int log_of(char text[512], int log)
+{
+    ssize_t got = pread(log, text, 511, 0);
+    text[got > 0 ? got : 0] = '\0';
+    return close(log);
+}
+
+/* Descriptors in their places, however they lay before, and no others; limits of a guarded child alone. */
+static void test_children_have_what_is_theirs(void **state)
+{
+    (void)state;
+    char text[512], right[512], *words[] = {"child", "child", "tell", NULL}, *guarded[] = {"child", "tell", NULL};
+    struct child child;
+    int status, shared[3], log = memfd_create("log", 0);
+    const char *const contents[] = {"first", "second", "third"};
+    for (int i = 0; i < 3; i++) {
+        shared[i] = memfd_create("shared", 0);
+        assert_true(write(shared[i], contents[i], strlen(contents[i])) > 0);
+    }
+    const int crossed[] = {CHILD_SHARED + 2, CHILD_SHARED + 1, CHILD_SHARED}; /* each where another one is to be */
+    for (int i = 0; i < 3; i++)
+        shared[i] = fcntl(shared[i], F_DUPFD, 40);
+    int aside = fcntl(log, F_DUPFD, 50);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(dup2(shared[i], crossed[i]), crossed[i]);
+    assert_int_equal(child_start(words, environ, aside, crossed, 3, &child), 0);
+    assert_int_equal(child.lifeline, -1);
+    assert_int_equal(child_wait(&child, 60, &status), CHILD_ENDED);
+    assert_int_equal(status, 0);
+    struct rlimit seconds, bytes;
+    getrlimit(RLIMIT_CPU, &seconds);
+    getrlimit(RLIMIT_FSIZE, &bytes);
+    snprintf(right, sizeof right,
+             "input 0\n3 first\n4 second\n5 third\ncore 0, 0; seconds %llu, bytes %llu; leads 1, signal 9, blocked 0\n",
+             (unsigned long long)seconds.rlim_max, (unsigned long long)bytes.rlim_max);
+    log_of(text, aside);
+    assert_string_equal(text, right);
+    aside = memfd_create("log", 0);
+    assert_int_equal(child_start_guarded(guarded, environ, aside, crossed, 2, &(struct child_limits){3, 77}, &child),
+                     0);
+    assert_true(child.lifeline >= 0 && fcntl(child.lifeline, F_GETFD) & FD_CLOEXEC);
+    assert_int_equal(child_wait(&child, 1, &status), CHILD_TIMED_OUT); /* it reads the lifeline, which ends then */
+    assert_int_equal(status, 0);
+    assert_int_equal(child.lifeline, -1);
+    snprintf(right, sizeof right,
+             "input 0\n3 first\n4 second\ncore 0, 0; seconds %ld, bytes %llu; leads 1, signal 9, blocked 0\n",
+             3 * sysconf(_SC_NPROCESSORS_CONF) + 10, (1ull << 30) + 77);
+    log_of(text, aside);
+    assert_string_equal(text, right);
+    for (int i = 0; i < 3; i++) {
+        close(shared[i]);
+        close(crossed[i]);
+    }
+}
+
+/* How one ends, and after which time. */
+static void test_children_end(void **state)
+{
+    (void)state;
+    static char *const code[] = {"child", "child", "5", NULL}, *const asleep[] = {"child", "child", "sleep", NULL};
+    static char *const waits[] = {"child", "wait", NULL}, *const stops[] = {"child", "stop", NULL};
+    const struct child_limits limits = {9, 0};
+    struct child child;
+    int status, log = memfd_create("log", 0);
+    assert_int_equal(child_start(code, environ, log, NULL, 0, &child), 0);
+    assert_int_equal(child_wait(&child, 60, &status), CHILD_ENDED);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+    assert_int_equal(child_start(asleep, environ, log, NULL, 0, &child), 0);
+    assert_int_equal(child_wait(&child, 0, &status), CHILD_TIMED_OUT);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(child_start_guarded(waits, environ, log, NULL, 0, &limits, &child), 0);
+    assert_int_equal(child_wait(&child, 0, &status),
+                     CHILD_TIMED_OUT); /* a guard ends what it guards, and then itself */
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    struct timespec before, now;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    assert_int_equal(child_start_guarded(stops, environ, log, NULL, 0, &limits, &child), 0);
+    assert_int_equal(child_wait(&child, 1, &status), CHILD_TIMED_OUT); /* which a stopped one cannot */
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && now.tv_sec - before.tv_sec < 5);
+    close(log);
+}
+
+/* As many as may run at a time, and one more for each that was waited for, in whatever sequence. */
+static void test_children_are_forgotten(void **state)
+{
+    (void)state;
+    enum { MOST = 128 };
+    static char *const words[] = {"child", "child", "0", NULL};
+    static struct child child[MOST];
+    struct child more;
+    int status, log = memfd_create("log", 0);
+    for (int i = 0; i < MOST; i++)
+        assert_int_equal(child_start(words, environ, log, NULL, 0, &child[i]), 0);
+    assert_int_equal(child_start(words, environ, log, NULL, 0, &more), EAGAIN);
+    for (int i = 0; i < MOST; i++) {
+        int n = i * 37 % MOST;
+        assert_int_equal(child_wait(&child[n], 60, &status), CHILD_ENDED);
+        assert_int_equal(status, 0);
+        if (i < 3)
+            assert_int_equal(child_start(words, environ, log, NULL, 0, &child[n]), 0);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(child_wait(&child[i * 37 % MOST], 60, &status), CHILD_ENDED);
+    close(log);
+}
+
+/* A guarded child has one word more than it is given, of 16 at most. */
+static void test_children_have_few_words(void **state)
+{
+    (void)state;
+    char *words[18] = {"child", "6"};
+    const struct child_limits limits = {9, 0};
+    struct child child;
+    int status, log = memfd_create("log", 0);
+    for (int i = 2; i < 15; i++)
+        words[i] = "more";
+    assert_int_equal(child_start_guarded(words, environ, log, NULL, 0, &limits, &child), 0);
+    assert_int_equal(child_wait(&child, 60, &status), CHILD_ENDED);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 9);
+    words[15] = "more";
+    assert_int_equal(child_start_guarded(words, environ, log, NULL, 0, &limits, &child), E2BIG);
+    close(log);
+}
+
+/* A folder that may not be written to or searched is made so, by one whom permissions bind. */
+static void test_folders_are_opened(void **state)
+{
+    (void)state;
+    static const mode_t modes[] = {0500, 0600, 0000};
+    pid_t other = fork();
+    assert_true(other >= 0);
+    if (other == 0) {
+        char own[] = "/tmp/gaugeblock-test-run-other-XXXXXX", path[64], file[80];
+        struct stat about;
+        bool good = (geteuid() != 0 || setuid(65534) == 0) && mkdtemp(own);
+        for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+            snprintf(path, sizeof path, "%s/%zu", own, i);
+            snprintf(file, sizeof file, "%s/record.json", path);
+            good = good && mkdir(path, modes[i]) == 0;
+            output_make_room(file);
+            good = good && stat(path, &about) == 0 && (about.st_mode & 0777) == (modes[i] | 0700);
+            rmdir(path);
+        }
+        rmdir(own);
+        _exit(good ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_int_equal(status, 0);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -628,8 +949,10 @@ static int delete_folder(void **state)
     return system(command);
 }
 
-int main(void)
+int main(int count, char **words)
 {
+    if (count > 2 && (!strcmp(words[1], "child") || !strcmp(words[1], "guard")))
+        return children(words + 2);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_large_memory_is_fresh),
         cmocka_unit_test(test_large_memory_is_no_file),
@@ -640,16 +963,24 @@ int main(void)
         cmocka_unit_test(test_outputs_are_no_inputs),
         cmocka_unit_test(test_outputs_have_whole_paths),
         cmocka_unit_test(test_changes_are_described),
+        cmocka_unit_test(test_changes_are_seen),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_any_text_is_json),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_roundings_are_declared),
+        cmocka_unit_test(test_kernels_of_a_table),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_children_leave_memory),
         cmocka_unit_test(test_what_was_seen),
         cmocka_unit_test(test_parcels),
         cmocka_unit_test(test_the_host_copies),
+        cmocka_unit_test(test_the_host_reads),
         cmocka_unit_test(test_gate_files),
+        cmocka_unit_test(test_children_have_what_is_theirs),
+        cmocka_unit_test(test_children_end),
+        cmocka_unit_test(test_children_are_forgotten),
+        cmocka_unit_test(test_children_have_few_words),
+        cmocka_unit_test(test_folders_are_opened),
     };
     return cmocka_run_group_tests(tests, make_folder, delete_folder);
 }

@@ -23,7 +23,6 @@ static struct study_source generated(enum gb_format weights, uint64_t seed)
 {
     struct study_generation g = {.name = "test",
                                  .router = "",
-                                 .norm_topk_prob = true,
                                  .shape = shape,
                                  .layers = LAYERS,
                                  .weights = weights,
@@ -139,6 +138,54 @@ static void prereduced(void **state)
     study_source_free(&source);
 }
 
+/* Where gate and up are rounded to bf16, and where the intermediate is three bf16 numbers whose products are added from
+ * the smallest on, from the values of the reference; a slot is empty. */
+static void other_places_of_rounding(void **state)
+{
+    enum { INNER = TOKENS * 3 * 128, OUT = TOKENS * 256 };
+    static float gate[INNER], up[INNER], product[INNER];
+    static gb_bf16 intermediate[INNER], term[3][INNER];
+    struct study_source source = generated(GB_NVFP4, 5);
+    int32_t ids[TOKENS * 3];
+    float weights[TOKENS * 3], found[OUT], right[OUT], part[OUT];
+    const float global[2] = {1.0f, 1.0f};
+    struct gb_error error;
+    (void)state;
+    struct study_batch batch = inputs(&source, ids, weights);
+    ids[4] = -1;
+    for (int fine = 0; fine < 2; fine++) {
+        struct study_path path = path_named(fine ? "bf16.fma32.fp32intermediate" : "bf16.fma32.bf16gateup", GB_NVFP4);
+        struct gb_arguments a = gb_layer_arguments(source.fixture, 0, TOKENS);
+        const struct gb_gate_up_values values = {gate, up, product};
+        a.x = batch.x;
+        a.ids = ids;
+        a.routing_weights = weights;
+        a.intermediate = intermediate;
+        memset(product, 0, sizeof product);
+        assert_int_equal(gb_reference_gate_up_values(path.contract, &a, &values, &error), GB_OK);
+        for (int i = 0; i < INNER; i++) {
+            float rounded[2] = {gb_bf16_decode(gb_bf16_encode(gate[i])), gb_bf16_decode(gb_bf16_encode(up[i]))};
+            float left = fine ? product[i] : gb_gated(a.activation, rounded[0], rounded[1]);
+            for (int t = 0; t < 3; t++)
+                left -= gb_bf16_decode(term[t][i] = gb_bf16_encode(left));
+            assert_true(!fine || left == 0.0f);
+        }
+        memset(right, 0, sizeof right);
+        for (int t = fine ? 2 : 0; t >= 0; t--) {
+            a.intermediate = term[t];
+            a.output = part;
+            assert_int_equal(gb_reference_down(path.contract, &a, &error), GB_OK);
+            for (int i = 0; i < OUT; i++)
+                right[i] += part[i];
+        }
+        assert_int_equal(study_path_run(&path, source.fixture, 0, &batch, global, found, NULL, &error), GB_OK);
+        for (int i = 0; i < OUT; i++)
+            if (found[i] != right[i])
+                fail_msg("%s, element %d: %a, and not %a", path.name, i, (double)found[i], (double)right[i]);
+    }
+    study_source_free(&source);
+}
+
 static void names(void **state)
 {
     static const char *const wrong[] = {"bf16",         "fp5.fma32",
@@ -182,12 +229,41 @@ static void names(void **state)
     assert_true(paths[1].dequantised);
 }
 
+/* A kernel computes a path that has its formats and its order, and rounds nowhere else. */
+static void paths_of_kernels(void **state)
+{
+    const struct gb_kernel right = {.name = "test",
+                                    .operation = GB_LAYER,
+                                    .weights = GB_NVFP4,
+                                    .activations = GB_BF16,
+                                    .output = GB_FP32,
+                                    .order = GB_ORDER_FMA32};
+    const struct study_path path = path_named("bf16.fma32", GB_NVFP4);
+    (void)state;
+    assert_true(study_path_takes(&path, &right));
+    for (int wrong = 0; wrong < 11; wrong++) {
+        struct gb_kernel kernel = right;
+        struct study_path other = path;
+        kernel.operation = wrong == 0 ? GB_DOWN : right.operation;
+        kernel.flags = wrong == 1 ? GB_ROUTES : 0;
+        kernel.output = wrong == 2 ? GB_BF16 : right.output;
+        kernel.order = wrong == 3 ? NULL : wrong == 4 ? "mma16-sm90/1" : right.order;
+        kernel.weights = wrong == 5 ? GB_MXFP8 : right.weights;
+        kernel.activations = wrong == 6 ? GB_NVFP4 : right.activations;
+        other.dequantised = wrong == 7;
+        other.ranks = wrong == 8 ? 2 : 0;
+        other.rounded_gate_up = wrong == 9;
+        other.fp32_intermediate = wrong == 10;
+        if (study_path_takes(&other, &kernel))
+            fail_msg("a kernel that is another one in %d", wrong);
+    }
+}
+
 /* A router whose rule has a bias has one in every layer, of numbers that differ. Rows hold whole blocks. */
 static void routers_have_biases(void **state)
 {
     struct study_generation g = {.name = "test",
                                  .router = "moonshotai.kimi-k2/1",
-                                 .norm_topk_prob = true,
                                  .shape = shape,
                                  .layers = LAYERS,
                                  .weights = GB_MXFP8,
@@ -207,6 +283,42 @@ static void routers_have_biases(void **state)
     g.shape = (struct gb_shape){TOKENS, 256, 144, 8, 3};
     assert_int_equal(study_source_generate(&g, &source, &error), GB_EINVAL);
     assert_string_equal(error.message, "hidden 256 and intermediate 144 must be multiples of 32 for mxfp8");
+}
+
+/* Outliers are channel 37 of every 128 of the norms; a skewed router's rows differ in width by this factor from the
+ * first to the last. */
+static void statistics_are_shaped(void **state)
+{
+    struct study_generation g = {.name = "test",
+                                 .router = "",
+                                 .shape = shape,
+                                 .layers = LAYERS,
+                                 .weights = GB_MXFP8,
+                                 .seed = 3,
+                                 .outlier_factor = 1.0f,
+                                 .routing_skew = 1.0f};
+    struct study_source plain, shaped;
+    struct gb_error error = {""};
+    (void)state;
+    assert_int_equal(study_source_generate(&g, &plain, &error), GB_OK);
+    g.outlier_factor = 8.0f;
+    g.routing_skew = 4.0f;
+    assert_int_equal(study_source_generate(&g, &shaped, &error), GB_OK);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        const struct gb_layer *a = &plain.fixture->layer[l], *b = &shaped.fixture->layer[l];
+        const gb_bf16 *before = a->router.codes, *after = b->router.codes;
+        for (uint32_t i = 0; i < shape.hidden; i++)
+            if (b->norm[i] != a->norm[i] * (i % 128 == 37 ? 8.0f : 1.0f))
+                fail_msg("layer %u, channel %u: %g of %g", l, i, (double)b->norm[i], (double)a->norm[i]);
+        for (uint32_t i = 0; i < shape.experts * shape.hidden; i++) {
+            const double place = (double)(i / shape.hidden) / (shape.experts - 1);
+            const float right = gb_bf16_decode(before[i]) * (float)pow(4.0, 0.5 - place);
+            if (after[i].bits != gb_bf16_encode(right).bits)
+                fail_msg("layer %u, element %u of the router: %04x of %04x", l, i, after[i].bits, before[i].bits);
+        }
+    }
+    study_source_free(&plain);
+    study_source_free(&shaped);
 }
 
 /* What a run of several seeds needs. */
@@ -299,6 +411,10 @@ static void threads_and_interruptions(void **state)
         memcpy(paths, r.study.of->path, sizeof paths);
         go(&r, layers);
         assert_int_equal(r.study.of->done, layers);
+        for (uint32_t s = 0; s < 2; s++) { /* a seed has streams where it is begun and not finished */
+            const uint32_t done = r.study.of->layers_done[s];
+            assert_int_equal(r.study.of->state[s] != NULL, 0 < done && done < LAYERS);
+        }
         assert_int_equal(study_write(file, &r.study, &error), GB_OK);
         study_free(&r.study);
         if (study_read(file, &r.study, &error) != GB_OK)
@@ -660,6 +776,10 @@ static void begun_study(struct study *study)
     strcpy(c->path[0].name, "bf16.fma32");
     strcpy(c->path[1].name, "mxfp8.fma32");
     assert_int_equal(study_case_new(c, &error), GB_OK);
+    uint32_t count = study_case_arrays(c, arrays);
+    for (uint32_t a = 0; a < count; a++) /* what is not measured is no number */
+        for (size_t i = 0; i < study_array_elements(&arrays[a]); i++)
+            assert_true(isnan((*arrays[a].values)[i]));
     for (uint32_t s = 0; s < c->seeds; s++) /* the first has all layers, the last none */
         c->done += c->layers_done[s] = c->layers - s;
     for (uint32_t s = 1; s + 1 < c->seeds; s++) {
@@ -668,7 +788,6 @@ static void begun_study(struct study *study)
         for (size_t i = 0; i < study_case_streams(c); i++)
             c->state[s][i] = -(double)i - 0.5 * s;
     }
-    uint32_t count = study_case_arrays(c, arrays);
     for (uint32_t a = 0; a < count; a++)
         for (size_t i = 0; i < study_array_elements(&arrays[a]); i++)
             (*arrays[a].values)[i] = 1000.0 * a + (double)i;
@@ -706,6 +825,19 @@ static void files_are_read_back(void **state)
     study_hash(&read, line);
     assert_string_equal(line, hash);
     study_free(&read);
+    for (uint32_t s = 0; s < c->seeds; s++) /* a case that is finished keeps nothing to go on from */
+        c->layers_done[s] = c->layers;
+    for (int finished = 0; finished < 2; finished++) {
+        const uint64_t seeds[] = {c->seeds};
+        double layers[4];
+        struct gb_results *results;
+        c->done = c->seeds * c->layers - !finished;
+        assert_int_equal(study_write(file, &study, &error), GB_OK);
+        assert_int_equal(gb_results_open(file, &results, &error), GB_OK);
+        assert_int_equal(gb_results_get(results, "/cases/0/resume/layers_done", 1, seeds, layers, &error),
+                         finished ? GB_EFORMAT : GB_OK);
+        gb_results_close(results);
+    }
     study_free(&study);
     unlink(file);
 }
@@ -924,8 +1056,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(dequantised_is_the_contract),
         cmocka_unit_test(dequantised_nvfp4_is_near),
         cmocka_unit_test(prereduced),
+        cmocka_unit_test(other_places_of_rounding),
         cmocka_unit_test(names),
+        cmocka_unit_test(paths_of_kernels),
         cmocka_unit_test(routers_have_biases),
+        cmocka_unit_test(statistics_are_shaped),
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
         cmocka_unit_test(attention_is_added),
