@@ -61,23 +61,23 @@ static void print(const struct recipe_comparison *c, bool codes)
     printf("\n\n");
 }
 
-/* Scale codes of every positive normal bf16 block maximum. */
-static void compare_maxima(struct recipe_comparison *c)
+struct recipe_comparison survey_maxima(bool (*belongs)(const struct gb_recipe *))
 {
+    struct recipe_comparison c = choose(belongs);
     for (uint32_t bits = 0x0080; bits < 0x7F80; bits++) {
         uint32_t code[SURVEY_RECIPES];
-        for (size_t i = 0; i < c->count; i++)
-            code[i] = gb_quantiser_find_step(&c->recipe[i]->quantiser, bf16(bits), 1.0f, INFINITY).code;
-        for (size_t i = 0; i < c->count; i++)
-            for (size_t j = i + 1; j < c->count; j++)
-                c->scales[i][j] += code[i] != code[j];
+        for (size_t i = 0; i < c.count; i++)
+            code[i] = gb_quantiser_find_step(&c.recipe[i]->quantiser, bf16(bits), 1.0f, INFINITY).code;
+        for (size_t i = 0; i < c.count; i++)
+            for (size_t j = i + 1; j < c.count; j++)
+                c.scales[i][j] += code[i] != code[j];
     }
+    return c;
 }
 
 static void print_maxima(const char *title, bool (*belongs)(const struct gb_recipe *))
 {
-    struct recipe_comparison c = choose(belongs);
-    compare_maxima(&c);
+    const struct recipe_comparison c = survey_maxima(belongs);
     printf("### %s\n\n", title);
     print(&c, false);
 }

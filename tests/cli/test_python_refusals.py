@@ -5,6 +5,7 @@ import dataclasses
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -170,6 +171,13 @@ expect(codes_of == {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.BAD_INPUT: 2, Verd
 guard = os.path.join(os.path.dirname(gaugeblock.__file__), "guard.py")
 with subprocess.Popen([sys.executable, "-I", guard, path("no/such/command")], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as guarded:
     expect(guarded.wait(60) == 1, f"a command that there is not: exit {guarded.returncode}")
+# What it runs takes signals as any process does, although the guard itself leaves SIGINT to its caller.
+with subprocess.Popen([sys.executable, "-I", guard, shutil.which("grep"), "SigIgn", "/proc/self/status"], stdin=subprocess.PIPE,
+                      stdout=subprocess.PIPE, text=True) as guarded:
+    ignored = int(guarded.stdout.read().split()[1], 16)
+    expect(guarded.wait(60) == 0, f"a command that there is: exit {guarded.returncode}")
+for one in signal.SIGINT, signal.SIGPIPE:
+    expect(not ignored >> one - 1 & 1, f"{one.name} is ignored: {ignored:x}")
 
 # The program: where GAUGEBLOCK_PREFIX says; else beside the package; else on PATH, where a script alone is none.
 prefix, found = os.environ.pop("GAUGEBLOCK_PREFIX"), native.prefix.__wrapped__

@@ -414,6 +414,52 @@ static void survey_is_its_text(void **state)
                          (unsigned long long)scales[i][j], (unsigned long long)codes[i][j]);
 }
 
+enum { MAXIMA = 0x7F80 - 0x80 };
+
+static bool is_mxfp4(const struct gb_recipe *r)
+{
+    return r->quantiser.element == GB_E2M1 && r->quantiser.scale == GB_SCALE_E8M0;
+}
+
+static bool is_mxfp8(const struct gb_recipe *r)
+{
+    return r->quantiser.element == GB_E4M3 && r->quantiser.scale == GB_SCALE_E8M0 && r->quantiser.block_columns == 32;
+}
+
+/* What it counts of scales over all bf16 maxima is what each pair of recipes makes of them. */
+static void survey_is_of_every_maximum(void **state)
+{
+    static bool (*const belongs[])(const struct gb_recipe *) = {is_mxfp4, is_mxfp8};
+    size_t all;
+    const struct gb_recipe *every = gb_recipes(&all);
+    (void)state;
+    for (int format = 0; format < 2; format++) {
+        static uint32_t code[SURVEY_RECIPES][MAXIMA];
+        const struct recipe_comparison c = survey_maxima(belongs[format]);
+        const struct gb_recipe *recipes[SURVEY_RECIPES];
+        size_t count = 0;
+        for (size_t i = 0; i < all; i++)
+            if (belongs[format](&every[i])) {
+                for (uint32_t n = 0; n < MAXIMA; n++)
+                    code[count][n] =
+                        gb_quantiser_find_step(&every[i].quantiser, gb_bf16_decode((gb_bf16){(uint16_t)(0x80 + n)}),
+                                               1.0f, INFINITY)
+                            .code;
+                recipes[count++] = &every[i];
+            }
+        assert_true(c.count == count && count > 2);
+        for (size_t i = 0; i < count; i++)
+            for (size_t j = 0; j < count; j++) {
+                uint64_t differ = 0;
+                for (uint32_t n = 0; j > i && n < MAXIMA; n++)
+                    differ += code[i][n] != code[j][n];
+                if (c.recipe[i] != recipes[i] || c.scales[i][j] != differ || c.codes[i][j])
+                    fail_msg("%s and %s: %llu scales, not %llu", c.recipe[i]->name, recipes[j]->name,
+                             (unsigned long long)c.scales[i][j], (unsigned long long)differ);
+            }
+    }
+}
+
 /* `test_identify all`: on every maximum. */
 int main(int argc, char **argv)
 {
@@ -423,7 +469,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(vectors_cover_every_code), cmocka_unit_test(vectors_cover_every_tie),
         cmocka_unit_test(little_names_nothing),     cmocka_unit_test(every_recipe_is_named),
         cmocka_unit_test(a_changed_rule_is_seen),   cmocka_unit_test(values_of_recipes_are_tried),
-        cmocka_unit_test(survey_is_its_text),
+        cmocka_unit_test(survey_is_its_text),       cmocka_unit_test(survey_is_of_every_maximum),
     };
     return cmocka_run_group_tests(tests, NULL, free_inputs);
 }
