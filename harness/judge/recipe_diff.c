@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum kind { CHOICE, COUNT, BYTE, NUMBER };
-enum { VALUES = 10 };
+enum { VALUES = 9 };
 
 /* A field and the values that it is tried with. Of a choice, names[i] is the name of values[i]. */
 struct field {

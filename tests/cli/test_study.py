@@ -145,6 +145,7 @@ expect("model.norm.weight" in refused("study", "drift", tiny, "--head", CHECKPOI
 head(7, **{"lm_head.weight": random.standard_normal((7, 383))})
 expect("lm_head.weight" in refused("study", "drift", tiny, "--head", model), "a narrow head")
 for more, words in (
+    ({"lm_head.weight": None}, "model.embed_tokens.weight"),
     ({"lm_head.weight": numpy.ones((1, 384))}, "lm_head.weight: is no head: values of at least 2 words, 384 of each"),
     ({"lm_head.weight": numpy.ones((7, 384, 1))}, "lm_head.weight: is no head: values of at least 2 words, 384 of each"),
     ({"model.norm.weight": numpy.ones(383)}, "model.norm.weight: is no vector of 384 values"),

@@ -4,6 +4,7 @@
  * them.
  */
 #include "harness/explain/effects.h"
+#include "harness/explain/hypothesis.h"
 #include "harness/explain/places.h"
 #include "tests/support/check.h"
 #include "tests/support/kept_explanation.h"
@@ -440,6 +441,24 @@ static void told_effects_are_those_kept(void **state)
     expect_kept_explanations("test_places");
 }
 
+/* The whole error is the sum of its rows, and noise may be half of what a candidate that explains 0.99 of it leaves. */
+static void noise_is_no_error(void **state)
+{
+    double squares[] = {0.25, 0.5};
+    struct diagnosis w = {.rows = 2, .squares = squares};
+    (void)state;
+    assert_true(diagnosis_squares(&w) == 0.75);
+    assert_true(diagnosis_is_enough(&w, 0.999));
+    assert_false(diagnosis_is_enough(&w, 0.9989));
+    w.noise = 0.75 * 0.004 / 2 * 1.001;
+    assert_true(diagnosis_is_enough(&w, 0.996));
+    w.noise = 0.75 * 0.004 / 2 * 0.999;
+    assert_false(diagnosis_is_enough(&w, 0.996));
+    w.noise = 1.0;
+    assert_true(diagnosis_is_enough(&w, 0.99));
+    assert_false(diagnosis_is_enough(&w, 0.9899));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -451,6 +470,7 @@ int main(void)
         cmocka_unit_test(moves_are_told_beside_another_error),
         cmocka_unit_test(infinite_rows_are_told_constants),
         cmocka_unit_test(told_effects_are_those_kept),
+        cmocka_unit_test(noise_is_no_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
