@@ -45,6 +45,12 @@ t = case["timing"]
 expect(case["verdict"] == "PASS" and t["graph_launches"] == 1 and t["cache_bytes"] == 1 << 16 and t["beyond_cache"], str(t))
 expect(len(t["us"]["samples"]) == 2 and min(t["us"]["samples"] + t["read_us"]["samples"]) > 0, str(t))
 
+# What moves rows between devices is not timed here, and says where it is.
+run("make", path("sent.h5"), "--operator", "dispatch", "--shape", "24,3,32", "--ranks", "2", "--tokens", "3")
+done = run("bench", path("sent.h5"), "--kernel", "cuda/links", "--samples", "2", code=3)
+expect("cuda/links needs two GPUs to be timed, beside NCCL: tests/gpu/bench_ranks does it (docs/gpu.md)" in done.stdout, done.stdout)
+expect("cuda/links" not in run("bench", path("sent.h5"), "--kernel", "cpu/dispatch", "--samples", "2").stdout, "what is not asked for")
+
 os.environ["GB_DEVICE_SECONDS"] = "0.001"  # of every sample, however often its graph is replayed
 run("bench", fixture, "--kernel", "cuda/none", "--samples", "2", "-o", path("bench.json"))
 del os.environ["GB_DEVICE_SECONDS"]

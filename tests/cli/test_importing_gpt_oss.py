@@ -132,6 +132,12 @@ write(path("capture.safetensors"), capture)
 CAPTURED = ["--capture", path("capture.safetensors"), "--tokens", 24]
 done = run("import", folder, path("captured.h5"), *CAPTURED)
 expect(float(done.stdout.split("cosine of ")[1].split()[0]) > .999999, f"captured: {done.stdout}")
+# And with what shared experts add, which is not the layer's.
+shared = 4 * added[::-1]
+write(path("shared.safetensors"), {**capture, "layer0.shared_output_f64": ["F64", shared],
+                                   "layer1.residual_in_f64": ["F64", capture["layer1.residual_in_f64"][1] + shared]})
+done = run("import", folder, path("shared.h5"), "--capture", path("shared.safetensors"), "--tokens", 24)
+expect(float(done.stdout.split("cosine of ")[1].split()[0]) > .999999, f"shared experts: {done.stdout}")
 
 
 def change(part, suffixes, function):

@@ -244,6 +244,18 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
     return problem->weights == GB_NVFP4 ? GB_OK : gb_fail(error, GB_EUNSUPPORTED, "only NVFP4 weights");
 }
 
+static enum gb_status supports_links(const struct gb_problem *problem, struct gb_error *error)
+{
+    return problem->exchange ? GB_OK : gb_fail(error, GB_EUNSUPPORTED, "nothing to dispatch");
+}
+
+/* What moves rows is matched and named here, never run. */
+static enum gb_status run_links(const struct gb_arguments *a, struct gb_error *error)
+{
+    (void)a;
+    return gb_fail(error, GB_EUNSUPPORTED, "there is one device");
+}
+
 static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
 {
     return launch(a->stream, (struct launch){.run = fma32_layer, .arguments = *a}, error);
@@ -368,6 +380,16 @@ const struct gb_kernel_table *gb_kernels(void)
         KERNEL("remembers", GB_GRAPH_CAPTURABLE, run_remembers),
         KERNEL("refuses", GB_GRAPH_CAPTURABLE, run_refuses),
         KERNEL("elsewhere", GB_GRAPH_CAPTURABLE, run_elsewhere),
+        {
+            .name = "cuda/links",
+            .operation = GB_DISPATCH,
+            .activations = GB_BF16,
+            .output = GB_FP32,
+            .accumulator_bits = 24,
+            .flags = GB_DEVICE_POINTERS,
+            .supports = supports_links,
+            .run = run_links,
+        },
     };
     static const struct gb_kernel_table table = {
         .abi_version = GB_ABI_VERSION,
