@@ -6,6 +6,8 @@
 #include "tests/support/check.h"
 #include "tests/support/kept_explanation.h"
 
+#include <unistd.h>
+
 #include "fixtures/vectors.h"
 #include "harness/judge/identification.h"
 #include "harness/program/recipe_survey.h"
@@ -460,16 +462,53 @@ static void survey_is_of_every_maximum(void **state)
     }
 }
 
+/* Whether a file of the name is mapped. */
+static bool is_mapped(const char *path)
+{
+    char line[4096];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps))
+        found |= strstr(line, path) != NULL;
+    fclose(maps);
+    return found;
+}
+
+/* Two bytes are not the codes of any vectors; their file is let go all the same. */
+static void files_of_outputs_are_let_go(void **state)
+{
+    static const char array[] = "\x93NUMPY\1\0\x38\0{'descr': '|u1', 'fortran_order': False, 'shape': (2,)}\n\0";
+    char path[] = "/tmp/gaugeblock-identify-XXXXXX.npy", wanted[sizeof path + 40];
+    struct gb_vector_outputs *outputs = NULL;
+    (void)state;
+    int file = mkstemps(path, 4);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, array, sizeof array), sizeof array);
+    close(file);
+    assert_int_equal(
+        gb_vector_outputs_read(path, path, inputs_of(gb_recipe_find("nvfp4.modelopt/1")), &outputs, &error),
+        GB_EFORMAT);
+    unlink(path);
+    snprintf(wanted, sizeof wanted, "%s: codes: has 2 elements; the vectors ", path);
+    if (strncmp(error.message, wanted, strlen(wanted)) != 0)
+        fail_msg("%s\nand not %s", error.message, wanted);
+    if (is_mapped(path))
+        fail_msg("%s is still mapped", path);
+}
+
 /* `test_identify all`: on every maximum. */
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "all"))
         stride = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vectors_cover_every_code), cmocka_unit_test(vectors_cover_every_tie),
-        cmocka_unit_test(little_names_nothing),     cmocka_unit_test(every_recipe_is_named),
-        cmocka_unit_test(a_changed_rule_is_seen),   cmocka_unit_test(values_of_recipes_are_tried),
-        cmocka_unit_test(survey_is_its_text),       cmocka_unit_test(survey_is_of_every_maximum),
+        cmocka_unit_test(vectors_cover_every_code),    cmocka_unit_test(vectors_cover_every_tie),
+        cmocka_unit_test(little_names_nothing),        cmocka_unit_test(every_recipe_is_named),
+        cmocka_unit_test(a_changed_rule_is_seen),      cmocka_unit_test(values_of_recipes_are_tried),
+        cmocka_unit_test(survey_is_its_text),          cmocka_unit_test(survey_is_of_every_maximum),
+        cmocka_unit_test(files_of_outputs_are_let_go),
+
     };
     return cmocka_run_group_tests(tests, NULL, free_inputs);
 }
