@@ -36,7 +36,7 @@ enum gb_status report_write(const char *path, const json_t *record, struct gb_er
 enum gb_status report_write_by(report_writer *write, const char *path, const json_t *record, struct gb_error *error)
 {
     char *text = NULL;
-    size_t bytes = 0;
+    size_t bytes;
     FILE *stream = open_memstream(&text, &bytes);
     bool good = stream && write(stream, path, record);
     if (stream && fclose(stream))
