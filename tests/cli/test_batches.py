@@ -31,6 +31,7 @@ expect(len(names) == 2, f"threads changed bits: {names}")
 run("make", path("layer.h5"), "--shape", "5,2,48,32", "--tokens", "6")
 run("make", path("quantised.h5"), "--shape", "5,2,64,32", "--tokens", "3", "--layers", "2", "--activations", "nvfp4")
 run("make", path("shared.h5"), "--shape", "7,2,64,32", "--tokens", "5", "--layers", "2", "--data", "shared", "--generated")
+run("make", path("biased.h5"), "--shape", "8,2,64,32", "--tokens", "5", "--router", "transformers.deepseek-v3/1;groups=2;kept=1")
 run("make", path("rows.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "5,64")
 for operator in ("dispatch", "combine"):
     run("make", path(f"{operator}.h5"), "--operator", operator, "--shape", "7,2,48", "--tokens", "3", "--ranks", "3")
@@ -58,7 +59,8 @@ allowed = sum(1 << power for power in (0, 1, 2, 3, 4, 14, 27)) if ROOT else 0
 POWERS = [f"{int(own[name], 16) & allowed:016x}" for name in ("CapEff", "CapBnd")[:1 + ROOT]]
 for kernel, fixture, *more in (
         ("layer", "layer", "--batch", "2,6"), ("gate_up", "layer"), ("down", "layer"), ("quantised", "quantised"),
-        ("routed", "shared"), ("route", "shared"), ("quantise", "rows", "--batch", "2,5"), ("dispatch", "dispatch"), ("combine", "combine")):
+        ("routed", "shared"), ("route", "shared"),
+        ("route", "biased"), ("quantise", "rows", "--batch", "2,5"), ("dispatch", "dispatch"), ("combine", "combine")):
     run("verify", path(f"{fixture}.h5"), "--subject", os.environ["CALLS"], "--kernel", f"calls/{kernel}", "--no-diagnosis", *more)
     with open(path("calls")) as stream:
         calls = stream.read()
