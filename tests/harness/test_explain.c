@@ -306,6 +306,40 @@ static void the_other_contract_is_named(void **state)
     scene_free(&s);
 }
 
+/* A kernel that is given the intermediate has that of the right experts, whatever experts it takes itself. */
+static void mistakes_of_down_are_explained(void **state)
+{
+    enum { TOKENS = 6, HIDDEN = 128 };
+    float of_layer[TOKENS * HIDDEN];
+    struct scene s;
+    uint32_t seen = 0;
+    (void)state;
+    scene_of(&s, (struct gb_shape){TOKENS, HIDDEN, 160, 6, 2}, GB_NVFP4, GB_BF16, -1);
+    for (size_t i = 0; i < fault_count(); i++) {
+        const struct fault *fault = fault_at(i);
+        float *output = s.subject->layer[0].output;
+        struct explanation *explanation;
+        if (fault->stage != STAGE_INPUT || !fault_applies(fault, &s.trace.arguments))
+            continue;
+        s.trace.down_alone = false;
+        assert_int_equal(fault_run(fault, &s.trace, NULL, of_layer, NULL), GB_OK);
+        s.trace.down_alone = true;
+        assert_int_equal(fault_run(fault, &s.trace, NULL, output, NULL), GB_OK);
+        if (!memcmp(output, of_layer, sizeof of_layer))
+            continue;
+        assert_int_equal(explain(&s.baseline, GB_DOWN, s.subject, &explanation, NULL), GB_OK);
+        if (!explanation) /* of x, which it does not read */
+            assert_memory_equal(output, s.baseline.reference->layer[0].output, sizeof of_layer);
+        else if (!(explanation->best.explains > 0.999) ||
+                 (strcmp(explanation->best.name, fault->name) && !also_fits(explanation, fault->name)))
+            fail_msg("%s: %s", fault->name, explanation->text);
+        seen += explanation != NULL;
+        explanation_free(explanation);
+    }
+    scene_free(&s);
+    assert_in_range(seen, 4, fault_count());
+}
+
 /* On few tokens much looks alike: the simplest is the name, and the rest is said. */
 static void the_simplest_that_fits_is_named(void **state)
 {
@@ -499,17 +533,12 @@ int main(int argc, char **argv)
     if (sweeps_are_whole(argc, argv))
         stride = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_explained),
-        cmocka_unit_test(one_expert_is_named),
-        cmocka_unit_test(rows_of_other_tokens_are_named),
-        cmocka_unit_test(tokens_of_a_large_problem_are_named),
-        cmocka_unit_test(a_busy_expert_is_named),
-        cmocka_unit_test(offsets_of_ids_are_named),
-        cmocka_unit_test(right_outputs_need_none),
-        cmocka_unit_test(the_other_contract_is_named),
-        cmocka_unit_test(the_simplest_that_fits_is_named),
-        cmocka_unit_test(parts_are_of_the_whole),
-        cmocka_unit_test(explanations_are_those_kept),
+        cmocka_unit_test(faults_are_explained),           cmocka_unit_test(one_expert_is_named),
+        cmocka_unit_test(rows_of_other_tokens_are_named), cmocka_unit_test(tokens_of_a_large_problem_are_named),
+        cmocka_unit_test(a_busy_expert_is_named),         cmocka_unit_test(offsets_of_ids_are_named),
+        cmocka_unit_test(right_outputs_need_none),        cmocka_unit_test(the_other_contract_is_named),
+        cmocka_unit_test(mistakes_of_down_are_explained), cmocka_unit_test(the_simplest_that_fits_is_named),
+        cmocka_unit_test(parts_are_of_the_whole),         cmocka_unit_test(explanations_are_those_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
