@@ -198,6 +198,8 @@ for arguments, words in {
     ("make", path("no.h5"), "--operator", "layer", "--recipe", "nvfp4.trtllm/1"): "there are quantise",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--silu", "exact"): "silu_mul_quantise",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--tokens", "3"): "--tokens",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--model", "qwen3-30b-a3b"):
+        "--model goes with problems of layers, or of dispatch and combine",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3,40"): "multiple of the block",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3"): "rows,columns",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--bound", "2"): "takes none",

@@ -1174,6 +1174,8 @@ static void parts_give_up_where_others_hide_it(void **state)
     } rows[] = {
         {OF(settle, ACT, NEGATIVE, 0.0, 0, ""), {0.3338, 0.4274}},
         {OF(outputs, COMBINE, FACTOR, 1.5, 0, "tokens 1+2"), {3.166e-5, 1.712e-4, 2.325e-3}},
+        {OF(outputs, COMBINE, TOKEN, 0.0, 1, "tokens 0+1"), {1.775e-3}},
+        {OF(outputs, COMBINE, ELEMENT, 0.0, 4, "elements 16+32"), {1.178e-3}},
         {OF(slots, DOWN, NEGATIVE, 0.0, 0, "tokens 1+1 slots 0+1"),
          {3.162e-5, 4.537e-4, 3.678e-3, 4.478e-3, 6.102e-3, 7.998e-3}},
         {OF(inverted, ACT, FACTOR, 3.0, 0, "elements 32+16"), {6.818e-6}},
