@@ -283,6 +283,7 @@ class Tree:
         self.source = os.path.join(where, "source")
         self.build = os.path.join(where, "build")
         self.map_build = os.path.join(where, "map-build")
+        self.locks = {} # {RESOURCE_LOCK: that of it}
 
     def copy(self):
         """A clone with the working tree's tracked files, changed ones alone written anew. Returns a hash of all of them,
@@ -351,12 +352,16 @@ class Tree:
             found.append({"name": test["name"], "command": test["command"],
                           "env": dict(v.split("=", 1) for v in properties.get("ENVIRONMENT", [])),
                           "cwd": properties.get("WORKING_DIRECTORY", build),
+                          "locks": sorted(properties.get("RESOURCE_LOCK", [])),
                           "skip": properties.get("SKIP_RETURN_CODE", 77)})
         return found
 
     def run_test(self, test, timeout, extra=None, children=None):
         env = {**os.environ, **test["env"], **(extra or {}), "OMP_NUM_THREADS": "1"}
-        return self.run(test["command"], test["cwd"], env=env, timeout=timeout, children=children)
+        with contextlib.ExitStack() as held:
+            for name in test["locks"]:
+                held.enter_context(self.locks.setdefault(name, threading.Lock()))
+            return self.run(test["command"], test["cwd"], env=env, timeout=timeout, children=children)
 
 
 def lines_reached(tree, counts, hashes):

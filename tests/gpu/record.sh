@@ -313,6 +313,7 @@ for group in $groups; do
     esac
 done
 step device "$program" list devices
+[ ! -e "$work/failed" ] || exit 1
 all=${CUDA_VISIBLE_DEVICES:-}
 last=$(($(nvidia-smi -L | wc -l) - 1))
 if [ $last -gt 0 ]; then
