@@ -175,7 +175,8 @@ int list_differences(void)
     printf("# Where recipes disagree\n\n"
            "Printed by `gaugeblock list differences`. Rules: [recipes.md](recipes.md).\n\n"
            "## Scales of every block maximum\n\n"
-           "How many of the 32512 positive normal bf16 block maxima a get different scales.\n\n");
+           "How many of the 32512 positive normal bf16 block maxima a get different scales; amax_start (step 2) is "
+           "not applied.\n\n");
     print_maxima("MXFP4", of_mxfp4);
     print_maxima("MXFP8", of_mxfp8);
     print_fp8();

@@ -17,7 +17,8 @@ struct recipe_comparison {
     uint64_t codes[SURVEY_RECIPES][SURVEY_RECIPES];
 };
 
-/* Of the recipes that `belongs` holds for: how many of the positive normal bf16 block maxima get different scales. */
+/* Of the recipes that `belongs` holds for: how many of the positive normal bf16 block maxima get different
+ * scales, without amax_start. */
 struct recipe_comparison survey_maxima(bool (*belongs)(const struct gb_recipe *));
 /* Of every NVFP4 recipe on the blocks of the sweep that `list differences` prints, for the matrices `first` to `end` -
  * 1 of SURVEY_MATRICES: the largest magnitude of one is 1 + its number / 128. */
