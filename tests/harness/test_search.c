@@ -854,91 +854,27 @@ static struct finding anywhere(const struct finding *f)
     return one;
 }
 
-static void part_outputs(struct search *q, const struct finding *f)
-{
-    (void)f;
-    search_try_outputs(q);
-}
-
-static void part_slots(struct search *q, const struct finding *f)
-{
-    (void)f;
-    search_try_single_slots(q);
-}
-
-static void part_added(struct search *q, const struct finding *f)
-{
-    (void)f;
-    search_try_added(q);
-}
-
-static void part_weights(struct search *q, const struct finding *f)
-{
-    (void)f;
-    search_try_weights(q);
-}
-
-static void part_experts(struct search *q, const struct finding *f)
-{
-    (void)f;
-    search_try_experts(q);
-}
-
-static void part_inverted(struct search *q, const struct finding *f)
-{
-    (void)f;
-    search_try_inverted(q);
-}
-
-static void part_each_range(struct search *q, const struct finding *f)
-{
-    (void)f;
-    search_each_range(q);
-}
-
-static void part_amounts(struct search *q, const struct finding *f)
-{
-    search_each_amount(q, f->stage, (struct finding_axis){.kind = AXIS_ALL});
-}
-
-static void part_effects(struct search *q, const struct finding *f)
-{
-    search_each_effect(q, f->stage, (struct finding_axis){.kind = AXIS_ALL}, search_settle);
-}
-
-static void part_operands(struct search *q, const struct finding *f)
-{
-    search_each_operand(q, f->stage, search_settle);
-}
-
-static void part_placed_operands(struct search *q, const struct finding *f)
-{
-    search_each_operand(q, f->stage, search_try_elements);
-}
-
-static void part_settle(struct search *q, const struct finding *f)
-{
-    const struct finding one = anywhere(f);
-    search_settle(q, &one);
-}
-
-static void part_elements(struct search *q, const struct finding *f)
-{
-    const struct finding one = anywhere(f);
-    search_try_elements(q, &one);
-}
-
-static void part_ranges(struct search *q, const struct finding *f)
-{
-    const struct finding one = anywhere(f);
-    search_try_ranges(q, &one);
-}
-
-static void part_residues(struct search *q, const struct finding *f)
-{
-    const struct finding one = anywhere(f);
-    search_try_residues(q, &one);
-}
+#define PART(name, call)                                                                                               \
+    static void part_##name(struct search *q, const struct finding *f)                                                 \
+    {                                                                                                                  \
+        (void)f;                                                                                                       \
+        call;                                                                                                          \
+    }
+PART(outputs, search_try_outputs(q))
+PART(slots, search_try_single_slots(q))
+PART(added, search_try_added(q))
+PART(weights, search_try_weights(q))
+PART(experts, search_try_experts(q))
+PART(inverted, search_try_inverted(q))
+PART(each_range, search_each_range(q))
+PART(amounts, search_each_amount(q, f->stage, (struct finding_axis){.kind = AXIS_ALL}))
+PART(effects, search_each_effect(q, f->stage, (struct finding_axis){.kind = AXIS_ALL}, search_settle))
+PART(operands, search_each_operand(q, f->stage, search_settle))
+PART(placed_operands, search_each_operand(q, f->stage, search_try_elements))
+PART(settle, search_settle(q, (struct finding[]){anywhere(f)}))
+PART(elements, search_try_elements(q, (struct finding[]){anywhere(f)}))
+PART(ranges, search_try_ranges(q, (struct finding[]){anywhere(f)}))
+PART(residues, search_try_residues(q, (struct finding[]){anywhere(f)}))
 
 struct planted {
     const char *name;

@@ -19,16 +19,21 @@
 enum { TOKENS = 5, LAYERS = 3 };
 static const struct gb_shape shape = {TOKENS, 256, 128, 8, 3};
 
+static struct study_generation generation(enum gb_format weights, uint64_t seed)
+{
+    return (struct study_generation){.name = "test",
+                                     .router = "",
+                                     .shape = shape,
+                                     .layers = LAYERS,
+                                     .weights = weights,
+                                     .seed = seed,
+                                     .outlier_factor = 1.0f,
+                                     .routing_skew = 1.0f};
+}
+
 static struct study_source generated(enum gb_format weights, uint64_t seed)
 {
-    struct study_generation g = {.name = "test",
-                                 .router = "",
-                                 .shape = shape,
-                                 .layers = LAYERS,
-                                 .weights = weights,
-                                 .seed = seed,
-                                 .outlier_factor = 1.0f,
-                                 .routing_skew = 1.0f};
+    const struct study_generation g = generation(weights, seed);
     struct study_source source;
     struct gb_error error;
     if (study_source_generate(&g, &source, &error) != GB_OK)
@@ -262,17 +267,11 @@ static void paths_of_kernels(void **state)
 /* A router whose rule has a bias has one in every layer, of numbers that differ. Rows hold whole blocks. */
 static void routers_have_biases(void **state)
 {
-    struct study_generation g = {.name = "test",
-                                 .router = "moonshotai.kimi-k2/1",
-                                 .shape = shape,
-                                 .layers = LAYERS,
-                                 .weights = GB_MXFP8,
-                                 .seed = 3,
-                                 .outlier_factor = 1.0f,
-                                 .routing_skew = 1.0f};
+    struct study_generation g = generation(GB_MXFP8, 3);
     struct study_source source;
     struct gb_error error = {""};
     (void)state;
+    g.router = "moonshotai.kimi-k2/1";
     if (study_source_generate(&g, &source, &error) != GB_OK)
         fail_msg("%s: %s", g.router, error.message);
     for (uint32_t l = 0; l < LAYERS; l++)
@@ -289,14 +288,7 @@ static void routers_have_biases(void **state)
  * first to the last. */
 static void statistics_are_shaped(void **state)
 {
-    struct study_generation g = {.name = "test",
-                                 .router = "",
-                                 .shape = shape,
-                                 .layers = LAYERS,
-                                 .weights = GB_MXFP8,
-                                 .seed = 3,
-                                 .outlier_factor = 1.0f,
-                                 .routing_skew = 1.0f};
+    struct study_generation g = generation(GB_MXFP8, 3);
     struct study_source plain, shaped;
     struct gb_error error = {""};
     (void)state;
