@@ -84,6 +84,9 @@ group_times() {
     step growth-sizes "$program" bench $sizes --format nvfp4 --format mxfp8 --batches 8 \
         --kernel 'cuda/*-mma16-repacked-layer' -o sizes.json
     record h200-growth-sizes python3 "$here/tests/records.py" bench sizes.json
+    step bench-models "$program" bench --model qwen3-next-80b-a3b --model qwen3-30b-a3b --model deepseek-v3 \
+        --format nvfp4 --format mxfp8 --batches 8,32,64 --kernel 'cuda/*-mma16-repacked-layer' -o models.json
+    record h200-bench-models python3 "$here/tests/records.py" bench models.json
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
     # with the baselines: the eight stages against the layer by batch, and warp decode by bits against by table
     record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
