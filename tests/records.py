@@ -54,7 +54,7 @@ def layers(record):
     for (fixture, contract), cases in groups.items():
         verdicts = {verdict: sum(case["verdict"] == verdict for case in cases)
                     for verdict in sorted({case["verdict"] for case in cases})}
-        yield (fixture.removesuffix(".h5"), contract, len(cases),
+        yield (bare(fixture).removesuffix(".h5"), contract, len(cases),
                ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()),
                sum(case["checks"]["bits"]["compared"] for case in cases),
                sum(case["checks"]["bits"]["mismatching"] for case in cases),
@@ -178,7 +178,7 @@ def main(mode, paths):
         return
     for path in paths:
         for cells in {"layers": layers, "outputs": outputs, "power": power}[mode](read(path)):
-            print(row(os.path.basename(path), *cells))
+            print(row(os.path.basename(path).removesuffix(".json"), *cells))
 
 
 if __name__ == "__main__":
