@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 
 import h5py
 
@@ -59,12 +60,37 @@ with open(path("bench.json")) as stream:
 for us in t["us"]["samples"] + t["read_us"]["samples"]:
     expect(abs(us - 1e3 / round(1e3 / us)) <= 1e-3, f"of a sample of 1,000 us, in whole ns: {us} us a run")
 
+
+
+def failing(command, request):
+    """What the device is asked for, by the worker of such a command, behind a request that fails."""
+    words = ["worker", path("one.h5" if command == "bench" else "least.h5"), path("bin/libgaugeblock-cuda.so"), "cuda/none", "2", *(["timed", "1", "cold"] if command == "bench" else [])]
+    environment = {**os.environ, "GB_DEVICE_FAILS": request}
+    subprocess.run(["sh", "-c", 'exec "$@" 4> "$0" 5> "$0.first" 6> "$0.moved"', path("report"), program.PROGRAM, *words],
+                   env=environment, check=True)
+    with open(path("report")) as stream:
+        report = json.load(stream)
+    with open(path("calls")) as stream:
+        calls = stream.read()
+    os.remove(path("calls"))
+    _, failed, rest = calls.partition("fails\n")
+    if not report["message"]:
+        return "unseen" if failed else "never asked"
+    expect(report["message"] == f"{request} fails", f"{request}: {report}")
+    lines = rest.splitlines()
+    begun = [line for line in lines if line.startswith(("allocates", "launches", "captures", "replays", "begins", "starts", "stops"))]
+    expect(not begun, f"{command} {request}: and yet it {begun}")
+    follow = [f"{word} {sum(line.startswith(word) for line in lines)}" for word in ("uploads", "downloads", "releases", "discards")]
+    return f"{', '.join(follow)}, {hashlib.sha256(rest.encode()).hexdigest()[:8]}"
+
+
 # What the harness asks of the device, line by line: buffers and what is put there, runs, graphs and the clock. Of lines that
 # are alike the first is kept, and of all a hash.
 if not SANITISED:
     asked = ""
     os.environ["GB_CALLS"] = path("calls")
     run("make", path("one.h5"), "--shape", "8,3,128,96", "--tokens", "3")
+    run("make", path("least.h5"), "--shape", "2,1,32,32", "--tokens", "2")
     for words in (["verify", "--batch", "2,3", "--no-diagnosis"], ["bench", "--samples", "2"], ["bench", "--samples", "2", "--hot"]):
         run(words[0], path("one.h5"), "--kernel", "cuda/none", *words[1:])
         with open(path("calls")) as stream:
@@ -74,6 +100,14 @@ if not SANITISED:
         asked += "\n".join([f"$ {' '.join(words)}", *dict.fromkeys(lines), f"{len(lines)} lines, " +
                             hashlib.sha256(calls.encode()).hexdigest()[:8], ""])
         os.remove(path("calls"))
+    # Where a request fails, that is what is said, nothing else is begun, and what follows is as ever: memory is released.
+    for command, kinds in (("verify", {"poison": [1], "allocate": range(1, 19), "launch": range(1, 23), "synchronise": range(1, 23, 7), "clock": range(1, 5),
+                                       "upload": [1, 2, *range(3, 477, 30)], "download": range(1, 516, 31)}),
+                           ("bench", {"allocate": [*range(12, 18), 25], "launch": range(8, 18), "synchronise": range(7, 13), "clock": range(1, 13),
+                                      "upload": range(230, 400, 45), "download": range(430, 700, 50)})):
+        for kind, numbers in kinds.items():
+            for number in numbers:
+                asked += f"{command}, {kind} {number} fails: {failing(command, f'{kind} {number}')}\n"
     # Of a kernel of three launches: bytes are read in as many for each run, and are the same.
     run("bench", path("one.h5"), "--kernel", "cuda/thrice", "--samples", "2", "-o", path("bench.json"))
     with open(path("bench.json")) as stream:
