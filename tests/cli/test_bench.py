@@ -207,6 +207,15 @@ def test_places():
             os.remove(other)
 
 
+def test_environment():
+    """What preparing does to the floating-point environment holds for no call that is timed: this one aborts where it
+    does."""
+    library = path("hostile-prepare-rounding.so")
+    shutil.copy(os.environ["HOSTILE"], library)
+    record, _ = bench(small("rounding.h5"), "--batches", "1,2", "--hot", "--subject", library)
+    expect([("timing" in case, "changed the rounding mode" in case["note"]) for case in record["cases"]] == 2 * [(True, True)], str(record["cases"]))
+
+
 def test_usage():
     file = small("usage.h5")
     os.symlink(FAULTS, path("subject.json"))
@@ -238,5 +247,5 @@ def test_usage():
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 
 
-for test in test_record, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_usage:
+for test in test_record, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_environment, test_usage:
     test()
