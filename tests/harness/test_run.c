@@ -29,6 +29,8 @@
 #include "harness/run/json_text.h"
 #include "harness/run/library.h"
 #include "harness/run/output_guard.h"
+#include "harness/run/processes.h"
+#include "harness/run/clock.h"
 #include "harness/run/session_arrays.h"
 #include "harness/run/table_wire.h"
 #include "harness/run/task_pieces.h"
@@ -611,6 +613,229 @@ static void test_parcels(void **state)
     free(parcel.bytes);
 }
 
+/* What processes tell each other, as the other one of two: an announcement ahead of each parcel, and a word ahead of
+ * each task. */
+struct announced {
+    uint64_t size;
+    int32_t status;
+    char message[sizeof((struct gb_error){0}.message)];
+};
+struct told {
+    bool end;
+    int code;
+    unsigned timeout_s;
+    size_t size;
+};
+
+/* The other process: how it is, which of the swaps it does not take part in (from 1), and what was heard of it. */
+static struct {
+    int swaps, missed;
+    enum gb_status status;    /* of its part */
+    double least;             /* seconds that a swap had */
+    struct announced heard;   /* the last announcement of this process */
+    struct told word, ends;   /* what it says as process 0, first and last; the last word that it was told */
+    const char *part, *sends; /* the part that it gives as process 0; what it sends of its own */
+    char got[64];             /* the last parcel that is neither */
+    int aborted;
+} peer;
+
+static bool peer_swap(const struct gb_parcel *to, const struct gb_parcel *from, double until, uint32_t *missing)
+{
+    const uint32_t own = processes.process, other = 1 - own;
+    const double left = until - clock_seconds();
+    peer.least = until > 0.0 && left < peer.least ? left : peer.least;
+    *missing = other;
+    if (++peer.swaps == peer.missed)
+        return false;
+    if (from[own].size)
+        memcpy(from[own].bytes, to[own].bytes, from[own].size);
+    if (from[other].size == sizeof(struct announced)) {
+        struct announced says = {peer.status == GB_OK ? strlen(peer.sends) : 0, peer.status, ""};
+        snprintf(says.message, sizeof says.message, "%s", peer.status == GB_OK ? "" : "it is ill");
+        memcpy(from[other].bytes, &says, sizeof says);
+    } else if (from[other].size == sizeof(struct told)) {
+        memcpy(from[other].bytes, &peer.word, sizeof peer.word);
+        peer.word = peer.ends;
+    } else if (from[other].size) {
+        memcpy(from[other].bytes, from[other].size == strlen(peer.part) ? peer.part : peer.sends, from[other].size);
+    }
+    if (to[other].size == sizeof peer.heard)
+        memcpy(&peer.heard, to[other].bytes, sizeof peer.heard);
+    else if (to[other].size == sizeof peer.ends)
+        memcpy(&peer.ends, to[other].bytes, sizeof peer.ends);
+    else if (to[other].size)
+        snprintf(peer.got, sizeof peer.got, "%.*s", (int)to[other].size, (char *)to[other].bytes);
+    return true;
+}
+
+static _Noreturn void peer_abort(int code)
+{
+    _exit(100 + code);
+}
+
+static enum gb_status own_status;
+
+/* This process's part: its task again, behind a star. */
+static enum gb_status starred(const struct gb_processes *all, const struct gb_parcel *part, struct gb_parcel *result,
+                              struct gb_error *error)
+{
+    if (all->count != 2 || all->process != processes.process || own_status != GB_OK)
+        return gb_fail(error, own_status, "no star for %.*s", (int)part->size, (char *)part->bytes);
+    result->size = part->size + 1;
+    result->bytes = malloc(result->size);
+    memcpy(result->bytes, "*", 1);
+    memcpy((char *)result->bytes + 1, part->bytes, part->size);
+    return GB_OK;
+}
+
+#define SAME(A, B)                                                                                                     \
+    do {                                                                                                               \
+        if ((long)(A) != (long)(B)) {                                                                                  \
+            print_error("missed %d, line %d: " #A " is %ld, and not %ld\n", peer.missed, __LINE__, (long)(A),          \
+                        (long)(B));                                                                                    \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+#define SAME_TEXT(A, B)                                                                                                \
+    do {                                                                                                               \
+        if (strcmp(A, B)) {                                                                                            \
+            print_error("missed %d, line %d: \"%s\", and not \"%s\"\n", peer.missed, __LINE__, A, B);                  \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+/* As process 0 of two, in a process of its own, which ends with 7: tasks of which swap `missed` is not answered. */
+static void lead_two(int missed)
+{
+    const struct gb_parcel parts[2] = {{"one", 3}, {"other", 5}};
+    char *words[] = {"verify", NULL};
+    struct gb_parcel results[2];
+    struct gb_error error;
+    bool leads, lost;
+    int code;
+    peer.sends = "theirs";
+    peer.part = "";
+    peer.least = 1e9;
+    SAME(processes_lead(words, starred, &leads, &code, &error), GB_OK);
+    SAME(leads, true);
+    processes = (struct processes){0, 2, .swap = peer_swap, .abort = peer_abort};
+    for (int run = 0; run < 4; run++) {
+        static const struct {
+            enum gb_status own, other, status;
+            const char *says;
+            int swaps;
+        } right[] = {{GB_OK, GB_OK, GB_OK, "", 4},
+                     {GB_EINVAL, GB_OK, GB_EINVAL, "no star for one", 3},
+                     {GB_OK, GB_ENOMEM, GB_ENOMEM, "process 1 of 2: it is ill", 3},
+                     {GB_EINVAL, GB_ENOMEM, GB_EINVAL, "no star for one", 3}};
+        own_status = right[run].own;
+        peer.status = right[run].other;
+        peer.swaps = 0;
+        peer.missed = run ? 0 : missed;
+        enum gb_status status = processes_task(parts, 50, results, &lost, &error);
+        SAME(lost, missed != 0 && run == 0);
+        SAME(status, missed && run ? GB_EUNSUPPORTED : missed ? GB_EIO : right[run].status);
+        SAME(peer.swaps, missed ? (run ? 0 : missed) : right[run].swaps);
+        if (missed) {
+            SAME_TEXT(error.message, run ? "a process has not answered before"
+                                         : "process 1 of 2 has not answered within the time limit");
+            continue;
+        }
+        SAME(peer.ends.end, false);
+        SAME(peer.ends.timeout_s, 50);
+        SAME(peer.ends.size, 5);
+        SAME(peer.heard.status, right[run].own);
+        SAME(peer.heard.size, 0); /* nothing is sent to it: results go to process 0 */
+        SAME_TEXT(peer.heard.message, right[run].own == GB_OK ? "" : "no star for one");
+        SAME_TEXT(peer.got, "other");
+        if (status != GB_OK) {
+            SAME_TEXT(error.message, right[run].says);
+            continue;
+        }
+        SAME(results[0].size, 4);
+        SAME(memcmp(results[0].bytes, "*one", 4), 0);
+        SAME(results[1].size, 6);
+        SAME(memcmp(results[1].bytes, "theirs", 6), 0);
+        free(results[0].bytes);
+        free(results[1].bytes);
+    }
+    SAME(peer.least > 45.0 && peer.least <= 50.0, true);
+    processes.count = 1;
+}
+
+/* What the others are told as process 0 ends. */
+static void see_dismissed(int code, void *unused)
+{
+    (void)unused;
+    if (peer.missed || !peer.ends.end || peer.ends.code != code || peer.swaps != 1 || peer.least > 10.0 ||
+        peer.least < 5.0)
+        _exit(2);
+}
+
+static void leave_two(bool answered)
+{
+    char *words[] = {"verify", NULL};
+    struct gb_error error;
+    bool leads;
+    int code;
+    processes = (struct processes){0, 2, .swap = peer_swap, .abort = peer_abort};
+    on_exit(see_dismissed, NULL);                          /* it is called behind the one that is registered now */
+    processes_lead(words, starred, &leads, &code, &error); /* hears other arguments */
+    SAME(leads, true);
+    SAME_TEXT(error.message,
+              "process 1 of 2 was started with other arguments than process 0: give all the same, or start "
+              "each without mpirun");
+    peer.swaps = 0;
+    peer.least = 1e9;
+    peer.missed = answered ? 0 : 1;
+    exit(7);
+}
+
+/* As process 1: a task, and then the end of process 0 with 9. */
+static void follow_one(void)
+{
+    char *words[] = {"verify", NULL};
+    struct gb_error error;
+    bool leads;
+    int code;
+    processes = (struct processes){1, 2, .swap = peer_swap, .abort = peer_abort};
+    peer.word = (struct told){.timeout_s = 50, .size = 4};
+    peer.ends = (struct told){.end = true, .code = 9};
+    peer.part = "some";
+    peer.sends = "";
+    peer.least = 1e9;
+    SAME(processes_lead(words, starred, &leads, &code, &error), GB_OK);
+    SAME(leads, false);
+    SAME(code, 9);
+    SAME(peer.swaps, 1 + 4 + 1);
+    SAME(peer.heard.size, 5);
+    SAME_TEXT(peer.got, "*some");
+    SAME(peer.least > 45.0 && peer.least <= 50.0, true);
+}
+
+static void test_processes_tell_each_other(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 8; n++) { /* a task with one of four swaps missed, or none; both ends; the other process */
+        int status;
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            peer.part = peer.sends = "";
+            if (n < 5)
+                lead_two(n);
+            else if (n < 7)
+                leave_two(n == 5);
+            else
+                follow_one();
+            _exit(0);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != (n == 5 ? 7 : n == 6 ? 107 : 0))
+            fail_msg("%d: %x", n, status);
+    }
+}
+
 static void test_the_host_copies(void **state)
 {
     (void)state;
@@ -973,6 +1198,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_children_leave_memory),
         cmocka_unit_test(test_what_was_seen),
         cmocka_unit_test(test_parcels),
+        cmocka_unit_test(test_processes_tell_each_other),
         cmocka_unit_test(test_the_host_copies),
         cmocka_unit_test(test_the_host_reads),
         cmocka_unit_test(test_gate_files),

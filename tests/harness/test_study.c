@@ -464,7 +464,7 @@ static void divide_both(uint32_t group, uint32_t member)
 }
 
 /* What goes wrong in one of two ranks. */
-enum mishap { NONE, NO_SOURCE, NO_LAYER, NOT_SAVED, STOPPED, GONE_ON_WITH };
+enum mishap { NONE, NO_SOURCE, NO_EXPERT, NO_LAYER, NOT_SAVED, STOPPED, GONE_ON_WITH };
 static enum mishap mishap;
 static uint32_t unlucky;
 
@@ -473,7 +473,10 @@ static enum gb_status open_unlucky(void *context, const struct study_case *c, ui
 {
     if (mishap == NO_SOURCE && study_ranks.rank == unlucky)
         return gb_fail(error, GB_EIO, "rank %u has no seed %u", unlucky, of);
-    return open_source(context, c, of, source, error);
+    enum gb_status status = open_source(context, c, of, source, error);
+    if (mishap == NO_EXPERT && study_ranks.rank == unlucky)
+        strcpy(source->fixture->generator, "other/1");
+    return status;
 }
 
 static enum gb_status save_unlucky(void *context, struct gb_error *error)
@@ -563,6 +566,7 @@ static void two_ranks_agree(void **state)
                 {NONE, 2, 0, GB_OK, 6, ""},
                 {NO_SOURCE, 1, 1, GB_EIO, 0, "rank 1 has no seed 0"},
                 {NO_SOURCE, 2, 1, GB_EIO, 0, "rank 1 has no seed 1"},
+                {NO_EXPERT, 1, 1, GB_EINVAL, 0, "generator 'other/1' is unknown to this version"},
                 {NO_LAYER, 1, 0, GB_EINVAL, 0, other_contract},
                 {NO_LAYER, 2, 1, GB_EINVAL, 0, other_contract},
                 {NOT_SAVED, 1, 1, GB_ENOMEM, 1, "rank 1 cannot save"},
