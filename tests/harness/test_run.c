@@ -22,6 +22,7 @@
 
 #include "harness/judge/policy.h"
 #include "harness/run/child.h"
+#include "harness/run/compute_truth.h"
 #include "harness/run/declared_precision.h"
 #include "harness/run/environment.h"
 #include "harness/run/guarded.h"
@@ -836,6 +837,111 @@ static void test_processes_tell_each_other(void **state)
     }
 }
 
+/* Weights of which some fail, or scales: of which layer, expert and projection. */
+enum failing { NOTHING_FAILS, EXPERT_FAILS, MATRIX_FAILS, SCALES_FAIL };
+static struct {
+    struct gb_fixture *fixture;
+    enum failing what;
+    uint32_t layer;
+    int projection;
+    bool found;                                /* scales */
+    int experts[2], matrices[2][3], scales[2]; /* calls, by layer */
+} weights_of;
+
+static bool fails_here(enum failing what, uint32_t layer)
+{
+    return weights_of.what == what && weights_of.layer == layer;
+}
+
+static enum gb_status source_expert(void *fixture, uint32_t layer, uint32_t e, struct gb_error *error)
+{
+#pragma omp atomic
+    weights_of.experts[layer]++;
+    return fails_here(EXPERT_FAILS, layer) && e == 1 ? gb_fail(error, GB_EIO, "no expert %u", e)
+                                                     : gb_generate_expert(fixture, layer, e, error);
+}
+
+static enum gb_status source_matrix(void *fixture, uint32_t layer, uint32_t e, enum gb_projection p, float *values,
+                                    struct gb_error *error)
+{
+#pragma omp atomic
+    weights_of.matrices[layer][p]++;
+    return fails_here(MATRIX_FAILS, layer) && (int)p == weights_of.projection
+               ? gb_fail(error, GB_EFORMAT, "no matrix %u", layer)
+               : gb_generate_matrix(fixture, layer, e, p, values, error);
+}
+
+static enum gb_status source_scales(void *fixture, uint32_t layer, float *scales, bool *found, struct gb_error *error)
+{
+    (void)fixture;
+    weights_of.scales[layer]++;
+    scales[0] = 7.0f;
+    scales[1] = 9.0f;
+    *found = weights_of.found;
+    return fails_here(SCALES_FAIL, layer) ? gb_fail(error, GB_EINVAL, "no scales %u", layer) : GB_OK;
+}
+
+/* What fails of the weights is said, and nothing that comes behind it is asked for. */
+static void test_weights_fail(void **state)
+{
+    static const struct gb_shape shape = {3, 32, 16, 3, 3}; /* every token uses every expert */
+    static const struct {
+        enum failing what;
+        uint32_t layer;
+        int projection;
+        bool found;
+        enum gb_status status;
+        const char *says;
+        int experts[2], matrices[2][3], scales[2];
+    } right[] = {
+        {NOTHING_FAILS, 0, 0, true, GB_OK, "", {3, 3}, {{6, 6, 6}, {6, 6, 6}}, {1, 1}},
+        {NOTHING_FAILS, 0, 0, false, GB_OK, "", {3, 3}, {{6, 6, 6}, {6, 6, 6}}, {1, 1}},
+        {EXPERT_FAILS, 0, 0, true, GB_EIO, "no expert 1", {3, 0}, {{0}}, {0}},
+        {EXPERT_FAILS, 1, 0, true, GB_EIO, "no expert 1", {3, 3}, {{6, 6, 6}}, {1, 0}},
+        {SCALES_FAIL, 0, 0, false, GB_EINVAL, "no scales 0", {3, 0}, {{0}}, {1, 0}},
+        {SCALES_FAIL, 1, 0, true, GB_EINVAL, "no scales 1", {3, 3}, {{6, 6, 6}}, {1, 1}},
+        {MATRIX_FAILS, 0, GB_GATE_PROJ, true, GB_EFORMAT, "no matrix 0", {3, 0}, {{1, 0, 0}}, {1, 0}},
+        {MATRIX_FAILS, 0, GB_UP_PROJ, true, GB_EFORMAT, "no matrix 0", {3, 0}, {{1, 1, 0}}, {1, 0}},
+        {MATRIX_FAILS, 1, GB_DOWN_PROJ, true, GB_EFORMAT, "no matrix 1", {3, 3}, {{6, 6, 6}, {1, 1, 1}}, {1, 1}},
+    };
+    const struct weight_source source = {NULL, source_matrix, source_expert, source_scales};
+    (void)state;
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        struct gb_error error = {""};
+        struct gb_fixture *f;
+        assert_int_equal(gb_fixture_new(&shape, 2, GB_NVFP4, true, true, false, &f, &error), GB_OK);
+        f->norm_topk_prob = true;
+        f->rms_norm_epsilon = 1e-6;
+        f->seed = 3;
+        snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(GB_NVFP4)->name);
+        snprintf(f->generator, sizeof f->generator, "gaussian/1");
+        assert_int_equal(activations_choose(f, GB_NVFP4, NULL, &error), GB_OK);
+        assert_int_equal(gb_generate_inputs(f, &error), GB_OK);
+        memset(&weights_of, 0, sizeof weights_of);
+        weights_of.what = right[i].what;
+        weights_of.layer = right[i].layer;
+        weights_of.projection = right[i].projection;
+        weights_of.found = right[i].found;
+        struct weight_source from = source;
+        from.context = f;
+        enum gb_status status = build_fixture(f, &from, false, &error);
+        if (status != right[i].status || strcmp(status == GB_OK ? "" : error.message, right[i].says))
+            fail_msg("%zu: status %d, \"%s\"", i, (int)status, error.message);
+        for (int l = 0; l < 2; l++) {
+            int *m = weights_of.matrices[l];
+            if (weights_of.experts[l] != right[i].experts[l] || weights_of.scales[l] != right[i].scales[l] ||
+                memcmp(m, right[i].matrices[l], sizeof right[i].matrices[l]))
+                fail_msg("%zu, layer %d: %d experts, matrices %d, %d, %d, scales %d", i, l, weights_of.experts[l], m[0],
+                         m[1], m[2], weights_of.scales[l]);
+            if (status == GB_OK) /* as they are given, or as the tokens are, which are small */
+                assert_true(right[i].found
+                                ? f->layer[l].activation_scales[0] == 7.0f && f->layer[l].activation_scales[1] == 9.0f
+                                : f->layer[l].activation_scales[0] < 0.1f && f->layer[l].activation_scales[1] < 0.1f);
+        }
+        gb_fixture_free(f);
+    }
+}
+
 static void test_the_host_copies(void **state)
 {
     (void)state;
@@ -1199,6 +1305,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_what_was_seen),
         cmocka_unit_test(test_parcels),
         cmocka_unit_test(test_processes_tell_each_other),
+        cmocka_unit_test(test_weights_fail),
         cmocka_unit_test(test_the_host_copies),
         cmocka_unit_test(test_the_host_reads),
         cmocka_unit_test(test_gate_files),
