@@ -136,7 +136,7 @@ static enum gb_status carry(const struct gb_processes *all, enum gb_status mine,
                             struct gb_parcel *from, struct gb_error *error)
 {
     uint32_t missing;
-    if (task.lost || task.failed != GB_OK) {
+    if (task.failed != GB_OK) {
         *error = task.error;
         return task.failed;
     }

@@ -675,11 +675,29 @@ static _Noreturn void peer_abort(int code)
 }
 
 static enum gb_status own_status;
+static bool exchanges; /* the part itself, too */
 
-/* This process's part: its task again, behind a star. */
+/* This process's part: its task again, behind a star. What has failed between the processes is not sent again. */
 static enum gb_status starred(const struct gb_processes *all, const struct gb_parcel *part, struct gb_parcel *result,
                               struct gb_error *error)
 {
+    const struct gb_parcel to[2] = {{"x", 1}, {"y", 1}};
+    struct gb_parcel from[2];
+    struct gb_error again = {""};
+    enum gb_status status = exchanges ? all->exchange(all, GB_OK, to, from, error) : GB_OK;
+    if (exchanges && status == GB_OK) {
+        const bool good = from[0].size == 1 && !memcmp(from[0].bytes, "x", 1) && from[1].size == strlen("theirs") &&
+                          !memcmp(from[1].bytes, "theirs", from[1].size);
+        free(from[0].bytes);
+        free(from[1].bytes);
+        if (!good)
+            return gb_fail(error, GB_EFORMAT, "others were got than sent");
+    }
+    if (status != GB_OK &&
+        (all->exchange(all, GB_OK, to, from, &again) != status || strcmp(again.message, error->message)))
+        return gb_fail(error, GB_EFORMAT, "what failed did not fail again: %.400s", again.message);
+    if (status != GB_OK)
+        return status;
     if (all->count != 2 || all->process != processes.process || own_status != GB_OK)
         return gb_fail(error, own_status, "no star for %.*s", (int)part->size, (char *)part->bytes);
     result->size = part->size + 1;
@@ -720,16 +738,19 @@ static void lead_two(int missed)
     SAME(processes_lead(words, starred, &leads, &code, &error), GB_OK);
     SAME(leads, true);
     processes = (struct processes){0, 2, .swap = peer_swap, .abort = peer_abort};
-    for (int run = 0; run < 4; run++) {
+    for (int run = 0; run < 6; run++) {
         static const struct {
             enum gb_status own, other, status;
             const char *says;
             int swaps;
         } right[] = {{GB_OK, GB_OK, GB_OK, "", 4},
+                     {GB_OK, GB_OK, GB_OK, "", 6},
+                     {GB_OK, GB_ENOMEM, GB_ENOMEM, "process 1 of 2: it is ill", 3},
                      {GB_EINVAL, GB_OK, GB_EINVAL, "no star for one", 3},
                      {GB_OK, GB_ENOMEM, GB_ENOMEM, "process 1 of 2: it is ill", 3},
                      {GB_EINVAL, GB_ENOMEM, GB_EINVAL, "no star for one", 3}};
         own_status = right[run].own;
+        exchanges = run == 1 || run == 2;
         peer.status = right[run].other;
         peer.swaps = 0;
         peer.missed = run ? 0 : missed;
@@ -746,9 +767,9 @@ static void lead_two(int missed)
         SAME(peer.ends.timeout_s, 50);
         SAME(peer.ends.size, 5);
         SAME(peer.heard.status, right[run].own);
-        SAME(peer.heard.size, 0); /* nothing is sent to it: results go to process 0 */
+        SAME(peer.heard.size, run == 2 ? 1 : 0); /* nothing else is sent to it: results go to process 0 */
         SAME_TEXT(peer.heard.message, right[run].own == GB_OK ? "" : "no star for one");
-        SAME_TEXT(peer.got, "other");
+        SAME_TEXT(peer.got, run == 1 ? "y" : "other");
         if (status != GB_OK) {
             SAME_TEXT(error.message, right[run].says);
             continue;
