@@ -131,6 +131,14 @@ for words in ([], ["--kernel", "cuda/none"], ["--kernel", "cuda/stages"]):
 expect({hash for hash, _ in studies} == {studies[0][0]}, str(studies))
 expect([kernels for _, kernels in studies] == ["", "bf16.fma32 cuda/none", "bf16.fma32 cuda/stages"], str(studies))
 
+# A library of an older version.
+for table, verdict, code, reason in (("device", "NOT_RUN", 3, "libgaugeblock-cuda.so: no device functions of this ABI"),
+                                     ("timer", "UNSUPPORTED", 3, "GB_EUNSUPPORTED: libgaugeblock-cuda.so: no timer of this version")):
+    os.environ["GB_DEVICE_OLD"] = table
+    case, = record(fixture, "--kernel", "cuda/none", code=code)["cases"]
+    expect(case["verdict"] == verdict and case["reason"].endswith(reason), f"{table}: {case['verdict']}: {case['reason']}")
+del os.environ["GB_DEVICE_OLD"]
+
 # A device that is there no more.
 os.environ["GB_DEVICE_GONE"] = "1"
 case, = record(fixture, "--kernel", "cuda/none", code=3)["cases"]

@@ -3,7 +3,8 @@
  * A device whose memory is the host's, in the place of the CUDA library: no GPU is needed to see what the harness does
  * with one. What is launched waits on the stream until it is synchronised; a graph is the launches that were captured.
  * Right kernels, and ones with a mistake that only a device shows. What the harness asks for is left in the file
- * GB_CALLS; the request that GB_DEVICE_FAILS names fails, "upload 3".
+ * GB_CALLS; the request that GB_DEVICE_FAILS names fails, "upload 3". Where GB_DEVICE_OLD is "device" or "timer", that
+ * table is an older version's.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -424,9 +425,16 @@ const struct gb_kernel_table *gb_kernels(void)
     return &table;
 }
 
+/* Whether that table is an older one. */
+static bool is_old(const char *table)
+{
+    const char *old = getenv("GB_DEVICE_OLD");
+    return old && !strcmp(old, table);
+}
+
 const struct gb_device *gb_device(void)
 {
-    static const struct gb_device device = {
+    static struct gb_device device = {
         .abi_version = GB_ABI_VERSION,
         .describe = describe,
         .allocate = allocate,
@@ -435,12 +443,13 @@ const struct gb_device *gb_device(void)
         .download = download,
         .synchronise = synchronise,
     };
+    device.abi_version -= is_old("device");
     return &device;
 }
 
 const struct gb_timer *gb_timer(void)
 {
-    static const struct gb_timer timer = {
+    static struct gb_timer timer = {
         .size = sizeof(struct gb_timer),
         .cache_bytes = cache_bytes,
         .open = open_timer,
@@ -453,6 +462,7 @@ const struct gb_timer *gb_timer(void)
         .stop = stop,
         .read = read_once,
     };
+    timer.size -= is_old("timer");
     return &timer;
 }
 
