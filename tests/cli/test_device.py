@@ -5,13 +5,14 @@ the program has it beside itself in the place of the CUDA library."""
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 
 import h5py
 
 import program
-from kept import same
+from kept import same, steady
 from program import SANITISED, expect, path, record, run, small
 
 WHERE = "memory of the host"
@@ -120,6 +121,25 @@ if not SANITISED:
            sum(size for _, size in places) == t["copies"] * (t["bytes"] // 16 * 16), f"{places}: not {t['bytes']} bytes of each copy")
     expect(max(size for _, size in places) - min(size for _, size in places) <= 16, f"{places}: launches of unlike sizes")
     del os.environ["GB_CALLS"]
+    # Where every sample takes a millisecond, all that bench prints, records and draws of it is known.
+    os.environ["GB_DEVICE_SECONDS"] = "0.001"
+    for words, code in ((["--kernel", "cuda/none", "--kernel", "cuda/behind", "--kernel", "cuda/thrice", "--batches", "1,2,3"], 5),
+                        (["--kernel", "cuda/none", "--hot"], 0)):
+        words = ["bench", path("one.h5"), fixture, *words, "--samples", "3"]
+        done = run(*words, "-o", path("bench.json"), "--plot", path("bench.svg"), code=code)
+        with open(path("bench.json")) as stream:
+            timed = json.load(stream)
+        for t in (case["timing"] for case in timed["cases"] if "timing" in case):
+            copies = t["runs"] if "--hot" not in words else 8
+            expect(t["us"]["samples"] == t["read_us"]["samples"] == 3 * [1000 / copies] and t["us"]["quartile_1"] == t["us"]["median"], str(t))
+            t["prepare_us"] = "..."
+        run("report", path("bench.json"), "-o", path("bench.html"))
+        with open(path("bench.svg")) as plot, open(path("bench.html")) as page:
+            drawn = plot.read()
+            figures = hashlib.sha256("".join(re.findall("<figure>.*?</figure>", page.read(), re.S)).encode()).hexdigest()[:8]
+        asked += steady("\n".join([f"$ {' '.join(map(str, words))}", re.sub("(?m)^cuda/", " cuda/", done.stdout + done.stderr), *(
+            json.dumps(of) for of in [*(case["timing"] for case in timed["cases"] if "timing" in case), timed["growth"], timed["bench"]]), drawn, f"figures of its page: {figures}", ""]))
+    del os.environ["GB_DEVICE_SECONDS"]
     same("cli_device", asked)
 
 # A kernel's path of a study has the reference's bits; the intermediate that it does not hand out is the reference's.
