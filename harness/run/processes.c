@@ -180,7 +180,6 @@ static bool tell(const struct word *words, const struct gb_parcel *parts, struct
         task.failed = GB_OK;
         from[0] = *part = (struct gb_parcel){need(word->size), word->size};
         task.until = clock_seconds() + word->timeout_s;
-        memset(to, 0, sizeof *to * count);
         good = processes.swap(parts ? parts : to, from, task.until, missing);
     }
     free(to);
