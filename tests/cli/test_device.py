@@ -102,9 +102,9 @@ if not SANITISED:
                             hashlib.sha256(calls.encode()).hexdigest()[:8], ""])
         os.remove(path("calls"))
     # Where a request fails, that is what is said, nothing else is begun, and what follows is as ever: memory is released.
-    for command, kinds in (("verify", {"poison": [1], "allocate": range(1, 19), "launch": range(1, 23), "synchronise": range(1, 23, 7), "clock": range(1, 5),
-                                       "upload": [1, 2, *range(3, 477, 30)], "download": range(1, 516, 31)}),
-                           ("bench", {"allocate": [*range(12, 18), 25], "launch": range(8, 18), "synchronise": range(7, 13), "clock": range(1, 13),
+    for command, kinds in (("verify", {"poison": [1], "allocate": range(1, 19), "launch": [1, 14, 18, 20, 21, 22], "synchronise": range(1, 23, 10), "clock": range(1, 5),
+                                       "upload": [1, 2, *range(3, 477, 60)], "download": range(1, 516, 62)}),
+                           ("bench", {"allocate": [*range(12, 18), 25], "launch": [8, 10, 13, 14, 15, 16], "synchronise": range(7, 13), "clock": range(1, 13),
                                       "upload": range(230, 400, 45), "download": range(430, 700, 50)})):
         for kind, numbers in kinds.items():
             for number in numbers:
