@@ -52,6 +52,9 @@ for name, options in (("bf16.fma32", ["--activations", "bf16"]), ("nvfp4.fma32",
     expect(whole.rstrip().endswith("2 of 2"), "one layer alone does not carry 80 %")
     lefts = [left for _, left in ranks]
     expect([rank for rank, _ in ranks] == list(range(1, len(ranks) + 1)) and lefts == sorted(lefts)[::-1], str(ranks))
+    adds = [float(row["adds"]) for row in list(rows.values())[len(ranks):]]
+    expect(len(adds) > 1 and [row["rank"] for row in rows.values()] == [*(str(rank) for rank, _ in ranks), *len(adds) * [""]] and
+           adds == sorted(adds)[::-1], f"those with a rank come first, then those that add most: {adds}")
     expect(lefts[-1] <= 0.2 < lefts[-2] and "was it calibrated" not in text, text)
 usual = rows
 with open(os.path.join(SOURCE, "docs/study.md")) as document:

@@ -29,6 +29,7 @@
 #include "harness/run/host_timer.h"
 #include "harness/run/json_text.h"
 #include "harness/run/library.h"
+#include "harness/run/match_kernels.h"
 #include "harness/run/output_guard.h"
 #include "harness/run/processes.h"
 #include "harness/run/clock.h"
@@ -523,6 +524,44 @@ static void test_kernels_of_a_table(void **state)
     TAKEN_OR("are unknown", kernel.roundings.gate_up = GB_NVFP4);
     TAKEN_OR("are unknown", kernel.roundings.slot = GB_NVFP4);
 #undef TAKEN_OR
+}
+
+/* The CUDA library, which is not beside this program, is asked for where a pattern can match one of its kernels. */
+static void test_cuda_is_asked_for(void **state)
+{
+    static const struct {
+        const char *patterns[2];
+        bool asked;
+    } right[] = {{{"cuda/none"}, true},
+                 {{"cuda/"}, true},
+                 {{"cuda/*"}, true},
+                 {{"*"}, true},
+                 {{"c*"}, true},
+                 {{"cuda*"}, true},
+                 {{"?uda/a"}, true},
+                 {{"[c]uda/a"}, true},
+                 {{"\\cuda/a"}, true},
+                 {{"cud"}, false},
+                 {{"cuda"}, false},
+                 {{"cudb*"}, false},
+                 {{"cpu/*"}, false},
+                 {{"d*"}, false},
+                 {{""}, false},
+                 {{"cpu/*", "c?da/x"}, true},
+                 {{"cpu/a", "b*"}, false},
+                 {{"cuda/a", "cpu/a"}, true}};
+    static struct catalogue c;
+    struct gb_error error;
+    (void)state;
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        const uint32_t count = right[i].patterns[1] ? 2 : 1;
+        assert_int_equal(catalogue_open(NULL, 0, right[i].patterns, count, 10, &c, &error), GB_OK);
+        if (!c.cuda_missing[0] == right[i].asked || c.own != 1 || c.count != 1 || !c.library[0].count)
+            fail_msg("%s: \"%s\", %u libraries", right[i].patterns[0], c.cuda_missing, c.count);
+        assert_true(!right[i].asked || strstr(c.cuda_missing, "this build has no CUDA kernels"));
+        catalogue_close(&c);
+        assert_int_equal(c.count, 0);
+    }
 }
 
 static void test_verdicts(void **state)
@@ -1325,6 +1364,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_roundings_are_declared),
         cmocka_unit_test(test_kernels_of_a_table),
+        cmocka_unit_test(test_cuda_is_asked_for),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_children_leave_memory),
         cmocka_unit_test(test_what_was_seen),
