@@ -136,7 +136,7 @@ static enum gb_status carry(const struct gb_processes *all, enum gb_status mine,
                             struct gb_parcel *from, struct gb_error *error)
 {
     uint32_t missing;
-    if (task.lost || task.failed != GB_OK) {
+    if (task.failed != GB_OK) {
         *error = task.error;
         return task.failed;
     }
@@ -180,7 +180,6 @@ static bool tell(const struct word *words, const struct gb_parcel *parts, struct
         task.failed = GB_OK;
         from[0] = *part = (struct gb_parcel){need(word->size), word->size};
         task.until = clock_seconds() + word->timeout_s;
-        memset(to, 0, sizeof *to * count);
         good = processes.swap(parts ? parts : to, from, task.until, missing);
     }
     free(to);

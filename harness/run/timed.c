@@ -33,7 +33,7 @@ static enum gb_status copy_new_arrays(struct timed *t, struct timed_copy *c, con
     if (status == GB_OK && t->kernel->prepare)
         status = t->kernel->prepare(&c->arguments, &c->arguments.prepared, error);
     c->session.prepare_s = clock_seconds() - began;
-    c->session.environment |= environment_reset();
+    environment_reset();
     return status;
 }
 
@@ -241,7 +241,7 @@ enum gb_status timed_sample(struct timed *t, struct timing_sample *sample, struc
         status = time_work(t, launch_reads, t->read_graph, &sample->read_s, error);
     if (status == GB_OK)
         status = time_work(t, launch_runs, t->run_graph, &sample->run_s, error);
-    t->copy[0].session.environment |= environment_reset();
+    environment_reset();
     return status == GB_OK ? t->memory->synchronise(error) : status;
 }
 

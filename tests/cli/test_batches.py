@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches are prefixes of the same tokens: the bits of a token do not depend on the batch or on the threads. And every call
 of a kernel for them: what it is given, and what lies beside it."""
+import itertools
+import json
 import os
 import re
 import signal
@@ -94,6 +96,33 @@ program.said.pop()
 with open(path("calls")) as stream:
     calls = stream.read()
 expect(6 < calls.count("release\n") == calls.count("prepare of "), calls)
+
+# Where a call fails, that is what is said; none comes behind it but those that give back what was prepared.
+def behind(kernel, fixture, call, *mode):
+    """Whether the worker comes to that call, which is to fail."""
+    words = ["worker", path(f"{fixture}.h5"), os.environ["CALLS"], f"calls/{kernel}", {"layer": "3", "shared": "5", "rows": "5"}.get(fixture, "9"), *mode]
+    subprocess.run(["sh", "-c", 'exec "$@" 4> "$0" 5> "$0.first" 6> "$0.moved"', path("report"), program.PROGRAM, *words],
+                   env={**os.environ, "GB_CALLS_FAIL": call}, check=True)
+    with open(path("report")) as stream:
+        report = json.load(stream)
+    with open(path("calls")) as stream:
+        calls = stream.read()
+    os.remove(path("calls"))
+    before, failed, rest = calls.partition("fails\n")
+    expect(report["message"] == (f"{call} fails" if failed else ""), f"{kernel} on {fixture}.h5, {call}: {report}")
+    expect(set(rest.splitlines()) <= {"release"}, f"{kernel} on {fixture}.h5, behind {call}: {rest}")
+    prepared = before.count("prepare of ") - call.startswith("prepare") * bool(failed)
+    expect(calls.count("release\n") == prepared, f"{kernel} on {fixture}.h5, {call}: {prepared} prepared, {calls.count('release')} released")
+    return bool(failed)
+
+
+rows = ["quantise", "rows"], ["dispatch", "dispatch"], ["combine", "combine"]
+for kernel, fixture, kind, numbers, *mode in (
+        ["layer", "layer", "run", range(1, 100)], ["layer", "layer", "prepare", range(1, 100, 5)], ["routed", "shared", "run", range(1, 100, 6)],
+        *([*one, kind, range(1, 100)] for one in rows for kind in ("run", "prepare")),
+        ["dispatch", "dispatch", "run", (9, 10, 11, 30), "timed", "1", "hot"], ["dispatch", "dispatch", "prepare", (4, 5, 6), "timed", "1", "hot"]):
+    came = list(itertools.takewhile(bool, (behind(kernel, fixture, f"{kind} {number}", *mode) for number in numbers)))
+    expect(came, f"{kernel} on {fixture}.h5: no {kind} fails")
 
 # What a timed run writes is held against the first one.
 del os.environ["GB_CALLS"]

@@ -92,6 +92,24 @@ def test_record():
     expect(text.count("<figure>") == 3 and "Time of down" in text, "the page lacks a chart")
 
 
+def test_all_that_fit():
+    """Without a name all kernels are timed that the problem fits, and no other is told; of a part without a router none
+    that routes."""
+    file, part = small("whole.h5"), path("part.h5")
+    run("verify", file, "--subject", FAULTS, "--kernel", "faults/scaled-unordered", "--minimise", part, "--no-diagnosis", code=1)
+    of_experts = [f"cpu/nvfp4-{name}" for name in ("down", "gate-up", "layer", "mma16-down", "mma16-gate-up", "mma16-layer")]
+    routing = ["cpu/nvfp4-mma16-routed-layer", "cpu/nvfp4-routed-layer", "cpu/route"]
+    for one, names in (part, of_experts), (file, of_experts + routing):
+        run("bench", one, "--samples", 1, "--hot", "-o", path("bench.json"))
+        with open(path("bench.json")) as stream:
+            record = json.load(stream)
+        found = sorted({case["subject"]["name"] for case in record["cases"] if not case["subject"]["name"].startswith("cuda/")})
+        expect(found == sorted(names), f"{one}: {found}")
+        expect(record["bench"] == {"hot": True, "samples": 1, "threads": 1, "timed": record["bench"]["timed"]}, str(record["bench"]))
+    done = run("bench", part, "--kernel", "cpu/route", "--kernel", "cpu/nvfp4-down", "--samples", 1, "--hot", code=3)
+    expect("cpu/route" in done.stdout and "router" in done.stdout, done.stdout)
+
+
 def test_wrong():
     """A wrong output has no time, and neither has one that is right until it is timed."""
     file = small("wrong.h5")
@@ -189,6 +207,15 @@ def test_places():
             os.remove(other)
 
 
+def test_environment():
+    """What preparing does to the floating-point environment holds for no call that is timed: this one aborts where it
+    does."""
+    library = path("hostile-prepare-rounding.so")
+    shutil.copy(os.environ["HOSTILE"], library)
+    record, _ = bench(small("rounding.h5"), "--batches", "1,2", "--hot", "--subject", library)
+    expect([("timing" in case, "changed the rounding mode" in case["note"]) for case in record["cases"]] == 2 * [(True, True)], str(record["cases"]))
+
+
 def test_usage():
     file = small("usage.h5")
     os.symlink(FAULTS, path("subject.json"))
@@ -220,5 +247,5 @@ def test_usage():
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 
 
-for test in test_record, test_wrong, test_slow, test_ranks, test_made, test_places, test_usage:
+for test in test_record, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_environment, test_usage:
     test()

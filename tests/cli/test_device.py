@@ -5,12 +5,14 @@ the program has it beside itself in the place of the CUDA library."""
 import hashlib
 import json
 import os
+import re
 import shutil
+import subprocess
 
 import h5py
 
 import program
-from kept import same
+from kept import same, steady
 from program import SANITISED, expect, path, record, run, small
 
 WHERE = "memory of the host"
@@ -59,12 +61,37 @@ with open(path("bench.json")) as stream:
 for us in t["us"]["samples"] + t["read_us"]["samples"]:
     expect(abs(us - 1e3 / round(1e3 / us)) <= 1e-3, f"of a sample of 1,000 us, in whole ns: {us} us a run")
 
+
+
+def failing(command, request):
+    """What the device is asked for, by the worker of such a command, behind a request that fails."""
+    words = ["worker", path("one.h5" if command == "bench" else "least.h5"), path("bin/libgaugeblock-cuda.so"), "cuda/none", "2", *(["timed", "1", "cold"] if command == "bench" else [])]
+    environment = {**os.environ, "GB_DEVICE_FAILS": request}
+    subprocess.run(["sh", "-c", 'exec "$@" 4> "$0" 5> "$0.first" 6> "$0.moved"', path("report"), program.PROGRAM, *words],
+                   env=environment, check=True)
+    with open(path("report")) as stream:
+        report = json.load(stream)
+    with open(path("calls")) as stream:
+        calls = stream.read()
+    os.remove(path("calls"))
+    _, failed, rest = calls.partition("fails\n")
+    if not report["message"]:
+        return "unseen" if failed else "never asked"
+    expect(report["message"] == f"{request} fails", f"{request}: {report}")
+    lines = rest.splitlines()
+    begun = [line for line in lines if line.startswith(("allocates", "launches", "captures", "replays", "begins", "starts", "stops"))]
+    expect(not begun, f"{command} {request}: and yet it {begun}")
+    follow = [f"{word} {sum(line.startswith(word) for line in lines)}" for word in ("uploads", "downloads", "releases", "discards")]
+    return f"{', '.join(follow)}, {hashlib.sha256(rest.encode()).hexdigest()[:8]}"
+
+
 # What the harness asks of the device, line by line: buffers and what is put there, runs, graphs and the clock. Of lines that
 # are alike the first is kept, and of all a hash.
 if not SANITISED:
     asked = ""
     os.environ["GB_CALLS"] = path("calls")
     run("make", path("one.h5"), "--shape", "8,3,128,96", "--tokens", "3")
+    run("make", path("least.h5"), "--shape", "2,1,32,32", "--tokens", "2")
     for words in (["verify", "--batch", "2,3", "--no-diagnosis"], ["bench", "--samples", "2"], ["bench", "--samples", "2", "--hot"]):
         run(words[0], path("one.h5"), "--kernel", "cuda/none", *words[1:])
         with open(path("calls")) as stream:
@@ -74,6 +101,14 @@ if not SANITISED:
         asked += "\n".join([f"$ {' '.join(words)}", *dict.fromkeys(lines), f"{len(lines)} lines, " +
                             hashlib.sha256(calls.encode()).hexdigest()[:8], ""])
         os.remove(path("calls"))
+    # Where a request fails, that is what is said, nothing else is begun, and what follows is as ever: memory is released.
+    for command, kinds in (("verify", {"poison": [1], "allocate": range(1, 19), "launch": [1, 14, 18, 20, 21, 22], "synchronise": range(1, 23, 10), "clock": range(1, 5),
+                                       "upload": [1, 2, *range(3, 477, 60)], "download": range(1, 516, 62)}),
+                           ("bench", {"allocate": [*range(12, 18), 25], "launch": [8, 10, 13, 14, 15, 16], "synchronise": range(7, 13), "clock": range(1, 13),
+                                      "upload": range(230, 400, 45), "download": range(430, 700, 50)})):
+        for kind, numbers in kinds.items():
+            for number in numbers:
+                asked += f"{command}, {kind} {number} fails: {failing(command, f'{kind} {number}')}\n"
     # Of a kernel of three launches: bytes are read in as many for each run, and are the same.
     run("bench", path("one.h5"), "--kernel", "cuda/thrice", "--samples", "2", "-o", path("bench.json"))
     with open(path("bench.json")) as stream:
@@ -86,6 +121,25 @@ if not SANITISED:
            sum(size for _, size in places) == t["copies"] * (t["bytes"] // 16 * 16), f"{places}: not {t['bytes']} bytes of each copy")
     expect(max(size for _, size in places) - min(size for _, size in places) <= 16, f"{places}: launches of unlike sizes")
     del os.environ["GB_CALLS"]
+    # Where every sample takes a millisecond, all that bench prints, records and draws of it is known.
+    os.environ["GB_DEVICE_SECONDS"] = "0.001"
+    for words, code in ((["--kernel", "cuda/none", "--kernel", "cuda/behind", "--kernel", "cuda/thrice", "--batches", "1,2,3"], 5),
+                        (["--kernel", "cuda/none", "--hot"], 0)):
+        words = ["bench", path("one.h5"), fixture, *words, "--samples", "3"]
+        done = run(*words, "-o", path("bench.json"), "--plot", path("bench.svg"), code=code)
+        with open(path("bench.json")) as stream:
+            timed = json.load(stream)
+        for t in (case["timing"] for case in timed["cases"] if "timing" in case):
+            copies = t["runs"] if "--hot" not in words else 8
+            expect(t["us"]["samples"] == t["read_us"]["samples"] == 3 * [1000 / copies] and t["us"]["quartile_1"] == t["us"]["median"], str(t))
+            t["prepare_us"] = "..."
+        run("report", path("bench.json"), "-o", path("bench.html"))
+        with open(path("bench.svg")) as plot, open(path("bench.html")) as page:
+            drawn = plot.read()
+            figures = hashlib.sha256("".join(re.findall("<figure>.*?</figure>", page.read(), re.S)).encode()).hexdigest()[:8]
+        asked += steady("\n".join([f"$ {' '.join(map(str, words))}", re.sub("(?m)^cuda/", " cuda/", done.stdout + done.stderr), *(
+            json.dumps(of) for of in [*(case["timing"] for case in timed["cases"] if "timing" in case), timed["growth"], timed["bench"]]), drawn, f"figures of its page: {figures}", ""]))
+    del os.environ["GB_DEVICE_SECONDS"]
     same("cli_device", asked)
 
 # A kernel's path of a study has the reference's bits; the intermediate that it does not hand out is the reference's.
@@ -96,6 +150,14 @@ for words in ([], ["--kernel", "cuda/none"], ["--kernel", "cuda/stages"]):
         studies.append((file.attrs["content_sha256"], file["cases/0"].attrs["kernels"].decode()))
 expect({hash for hash, _ in studies} == {studies[0][0]}, str(studies))
 expect([kernels for _, kernels in studies] == ["", "bf16.fma32 cuda/none", "bf16.fma32 cuda/stages"], str(studies))
+
+# A library of an older version.
+for table, verdict, code, reason in (("device", "NOT_RUN", 3, "libgaugeblock-cuda.so: no device functions of this ABI"),
+                                     ("timer", "UNSUPPORTED", 3, "GB_EUNSUPPORTED: libgaugeblock-cuda.so: no timer of this version")):
+    os.environ["GB_DEVICE_OLD"] = table
+    case, = record(fixture, "--kernel", "cuda/none", code=code)["cases"]
+    expect(case["verdict"] == verdict and case["reason"].endswith(reason), f"{table}: {case['verdict']}: {case['reason']}")
+del os.environ["GB_DEVICE_OLD"]
 
 # A device that is there no more.
 os.environ["GB_DEVICE_GONE"] = "1"

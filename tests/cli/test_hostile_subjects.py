@@ -112,7 +112,7 @@ expected["message", "escapes"] = expected["message", "endless"] = "UNSUPPORTED",
 expected["status", "unknown"] = "FAIL", "unknown status"
 expected["endless", "workspace"] = expected["large", "workspace"] = "NOT_RUN", "no memory for the workspace"
 expected["workspace", "rounding"] = expected["release", "rounding"] = "PASS", "rounding mode"
-QUICK = [("supports", "traps"), ("workspace", "rounding"), ("release", "rounding")] # whichever else
+QUICK = [("supports", "traps"), ("run", "rounding"), ("prepare", "rounding"), ("workspace", "rounding"), ("release", "rounding")] # whichever else
 # In a namespace of its own it has no parent that it can signal, and no other process.
 apart = any(subprocess.run(["unshare", *how, "-pf", "--mount-proc", "true"], capture_output=True).returncode == 0
             for how in ([], ["-U", "-r"]))

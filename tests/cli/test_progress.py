@@ -48,9 +48,13 @@ for layers in (1, 4):
         expect(shown == sorted(shown), f"{arguments}: goes back: {shown}")
         expect(shown[0] <= 5 and shown[-1] >= 75 and max(shown) <= 100, f"{arguments}: from {shown[0]} to {shown[-1]}")
         expect(len(set(shown)) >= fewest, f"{arguments}: {len(set(shown))} steps, not {fewest}: {shown}")
-# Each kernel that is timed has its part of the whole, in which its own steps go on.
-shown = [int(line.split()[0]) for line in lines_of("bench", path("1.h5"), "--kernel", "cpu/nvfp4*", "--samples", 2)]
-expect(shown == sorted(shown) and shown[0] <= 5 and 75 <= shown[-1] <= 100, f"bench: {shown}")
+# Each fixture, and of it each kernel that is timed, has its part of the whole, in which its own steps go on.
+shown = percentages("bench", path("1.h5"), path("4.h5"), "--kernel", "cpu/nvfp4-[dl]*", "--batches", "2,8", "--samples", 1, "--hot")
+expect(shown == sorted(shown) and shown[0] == 0 and 75 <= shown[-1] <= 100, f"bench: {shown}")
+# Problems without layers.
+run("make", path("rows.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "5,64")
+percentages("verify", path("rows.h5"), "--kernel", "cpu/quantise", "--batch", "2,5")
+percentages("power", path("rows.h5"))
 # What an error looks like, and outputs in files.
 percentages("verify", fixture, "--subject", FAULTS, "--kernel", "faults/scaled-unordered", code=1)
 with h5py.File(fixture) as file:

@@ -52,6 +52,9 @@ for name, options in (("bf16.fma32", ["--activations", "bf16"]), ("nvfp4.fma32",
     expect(whole.rstrip().endswith("2 of 2"), "one layer alone does not carry 80 %")
     lefts = [left for _, left in ranks]
     expect([rank for rank, _ in ranks] == list(range(1, len(ranks) + 1)) and lefts == sorted(lefts)[::-1], str(ranks))
+    adds = [float(row["adds"]) for row in list(rows.values())[len(ranks):]]
+    expect(len(adds) > 1 and [row["rank"] for row in rows.values()] == [*(str(rank) for rank, _ in ranks), *len(adds) * [""]] and
+           adds == sorted(adds)[::-1], f"those with a rank come first, then those that add most: {adds}")
     expect(lefts[-1] <= 0.2 < lefts[-2] and "was it calibrated" not in text, text)
 usual = rows
 with open(os.path.join(SOURCE, "docs/study.md")) as document:
@@ -212,11 +215,13 @@ scaled = Published("modelopt-nvfp4").tensors
 for name, (dtype, array) in scaled.items():
     if name.endswith(".input_scale"):
         expert = int(re.search(r"experts[.](\d+)[.]", name)[1])
-        scaled[name] = [dtype, np.array({3: 1.0, 6: 5.0}.get(expert, 0.003), np.float32)]
+        down = "down_proj" in name # expert 3 has x's scale of 1, expert 5 the intermediate's
+        scaled[name] = [dtype, np.array({3: 0.003 if down else 1.0, 5: 1.0 if down else 0.003, 6: 5.0}.get(expert, 0.003), np.float32)]
 renamed(scaled, path("scaled"), quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"})
 text, rows = sensitivity(path("mixtral.h5"), path("mixtral"), "--input-scales", path("scaled"))
 expect({key[1] for key, row in rows.items() if float(row["range"]) > 0} == {key[1] for key in rows}, "all have scales")
-expect(text.count("expert 3: an input scale is 1, as before any calibration") == 2, text)
+for expert in (3, 5):
+    expect(text.count(f"expert {expert}: an input scale is 1, as before any calibration") == 2, text)
 expect(text.count("expert 6: its input scale can hold") == 2 and text.count(": its ") == 2, text)
 
 # Bad usage.

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 from kept import expect_kept
-from program import CHECKPOINT, FAULTS, PROGRAM, expect, path, record, refused, run, small
+from program import CHECKPOINT, FAULTS, PROGRAM, TMPFILE_FAULT, expect, path, record, refused, run, small
 
 
 
@@ -53,6 +53,8 @@ for arguments in (["--expect", "x"], ["--timeout", "0"], ["-o", path("r.txt")], 
                   ["--outputs", "a", "--kernel", "b"], ["--subject", path("missing.so")], ["--subject", fixture],
                   ["-o", path("no/such/folder/r.json")]):
     refused("verify", fixture, *arguments)
+os.symlink(TMPFILE_FAULT, path("without.so"))
+expect("exports no function gb_kernels" in refused("verify", fixture, "--subject", path("without.so")), "a library without kernels")
 # No value is silently replaced by a later one.
 for arguments in (["verify", fixture, "--gate", "cosine-0.99", "--gate", "default"], ["verify", fixture, "--expect=1", "--expect=2"],
                   ["power", fixture, "--gate", "default", "--gate", "cosine-0.99"], ["power", fixture, "-g", "default", "-gdefault"],

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The reference's kernels, which leave a line of every call in the file GB_CALLS: what they are given, and where it
- * lies. Of an array that is: its name; the start of a hash of what is in it; how many bytes before and behind it can be
- * read, with a hash of each; and, where its address may be one that it had before, which one of those that were seen.
+ * lies. The call that GB_CALLS_FAIL names fails, "run 3". Of an array that is: its name; the start of a hash of what is
+ * in it; how many bytes before and behind it can be read, with a hash of each; and, where its address may be one that
+ * it had before, which one of those that were seen.
  */
 #include <string.h>
 #include <sys/resource.h>
@@ -195,10 +196,28 @@ static size_t workspace(const struct gb_problem *problem)
     return WORKSPACE;
 }
 
+/* Whether this call of its kind fails. asked: how many there were. */
+static bool fails(const char *kind, unsigned long *asked, struct gb_error *error)
+{
+    const char *named = getenv("GB_CALLS_FAIL");
+    const size_t length = strlen(kind);
+    if (!named || strncmp(named, kind, length) || ++*asked != strtoul(named + length, NULL, 10))
+        return false;
+    call_log("fails\n");
+    gb_fail(error, GB_EDEVICE, "%s fails", named);
+    return true;
+}
+
 static enum gb_status prepare(const struct gb_arguments *arguments, void **prepared, struct gb_error *error)
 {
+    static unsigned long asked;
     *prepared = malloc(1);
     log_call("prepare", arguments);
+    if (fails("prepare", &asked, error)) {
+        free(*prepared);
+        *prepared = NULL;
+        return GB_EDEVICE;
+    }
     return *prepared ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory");
 }
 
@@ -211,8 +230,9 @@ static void release(void *prepared)
 #define RUN(OPERATOR, FUNCTION)                                                                                        \
     static enum gb_status run_##OPERATOR(const struct gb_arguments *a, struct gb_error *error)                         \
     {                                                                                                                  \
+        static unsigned long asked;                                                                                    \
         log_call(#OPERATOR, a);                                                                                        \
-        return FUNCTION(a, error);                                                                                     \
+        return fails("run", &asked, error) ? GB_EDEVICE : FUNCTION(a, error);                                          \
     }
 RUN(layer, fma32_layer)
 RUN(routed_layer, fma32_routed_layer)

@@ -3,7 +3,8 @@
  * A device whose memory is the host's, in the place of the CUDA library: no GPU is needed to see what the harness does
  * with one. What is launched waits on the stream until it is synchronised; a graph is the launches that were captured.
  * Right kernels, and ones with a mistake that only a device shows. What the harness asks for is left in the file
- * GB_CALLS.
+ * GB_CALLS; the request that GB_DEVICE_FAILS names fails, "upload 3". Where GB_DEVICE_OLD is "device" or "timer", that
+ * table is an older version's.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,11 +56,25 @@ static const char *place_of(const void *pointer)
     return text[turn];
 }
 
+/* Each request that can fail has a kind, and is counted among those of its kind. */
+static enum gb_status ask(const char *kind, struct gb_error *error)
+{
+    static unsigned asked;
+    const char *fails = getenv("GB_DEVICE_FAILS");
+    const size_t length = strlen(kind);
+    if (!fails || strncmp(fails, kind, length) || ++asked != strtoul(fails + length, NULL, 10))
+        return GB_OK;
+    call_log("fails\n");
+    return gb_fail(error, GB_EDEVICE, "%s fails", fails);
+}
+
 static enum gb_status launch(struct timer *stream, struct launch one, struct gb_error *error)
 {
     call_log("%s %s, %zu bytes\n", stream && stream->capturing ? "captures" : "launches",
              place_of(one.run ? one.arguments.output : one.from), one.bytes);
     struct graph *to = stream && stream->capturing ? stream->capturing : &waiting;
+    if (ask("launch", error) != GB_OK)
+        return GB_EDEVICE;
     if (to->launches == MOST_LAUNCHES)
         return gb_fail(error, GB_EDEVICE, "too many launches");
     to->launch[to->launches++] = one;
@@ -76,6 +91,8 @@ static enum gb_status describe(char *text, size_t bytes, struct gb_error *error)
 
 static enum gb_status allocate(size_t bytes, void **pointer, struct gb_error *error)
 {
+    if (ask("allocate", error) != GB_OK)
+        return GB_EDEVICE;
     if (allocations == MOST_ALLOCATIONS || posix_memalign(pointer, 256, bytes))
         return gb_fail(error, GB_ENOMEM, "no memory for %zu bytes", bytes);
     memset(*pointer, poison, bytes);
@@ -109,6 +126,8 @@ static enum gb_status upload(void *device, const void *host, size_t bytes, struc
     enum gb_status status = check(device, bytes, error);
     call_log("uploads %s, %zu of %06x\n", place_of(device), bytes, call_hash(host, bytes) >> 8);
     if (status == GB_OK)
+        status = ask("upload", error);
+    if (status == GB_OK)
         memcpy(device, host, bytes);
     return status;
 }
@@ -117,6 +136,8 @@ static enum gb_status download(void *host, const void *device, size_t bytes, str
 {
     enum gb_status status = check(device, bytes, error);
     call_log("downloads %s, %zu\n", place_of(device), bytes);
+    if (status == GB_OK)
+        status = ask("download", error);
     if (status == GB_OK)
         memcpy(host, device, bytes);
     return status;
@@ -133,8 +154,8 @@ static enum gb_status read_all(const struct launch *one, struct gb_error *error)
 
 static enum gb_status synchronise(struct gb_error *error)
 {
-    enum gb_status status = GB_OK;
     call_log("synchronises %zu\n", waiting.launches);
+    enum gb_status status = ask("synchronise", error);
     for (size_t i = 0; status == GB_OK && i < waiting.launches; i++) {
         const struct launch *one = &waiting.launch[i];
         status = one->run ? one->run(&one->arguments, error) : read_all(one, error);
@@ -147,13 +168,14 @@ static enum gb_status synchronise(struct gb_error *error)
 
 static enum gb_status cache_bytes(size_t *bytes, struct gb_error *error)
 {
-    (void)error;
     *bytes = CACHE_BYTES;
-    return GB_OK;
+    return ask("clock", error);
 }
 
 static enum gb_status open_timer(void **timer, void **stream, struct gb_error *error)
 {
+    if (ask("clock", error) != GB_OK)
+        return GB_EDEVICE;
     *timer = *stream = calloc(1, sizeof(struct timer));
     return *timer ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for a timer");
 }
@@ -172,6 +194,8 @@ static enum gb_status capture(void *timer, struct gb_error *error)
 {
     struct timer *t = timer;
     call_log("begins a graph\n");
+    if (ask("clock", error) != GB_OK)
+        return GB_EDEVICE;
     t->capturing = calloc(1, sizeof *t->capturing);
     return t->capturing ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory for a graph");
 }
@@ -184,9 +208,10 @@ static enum gb_status captured(void *timer, void **graph, size_t *launches, stru
     t->capturing = NULL;
     *launches = made->launches;
     call_log("has a graph of %zu\n", made->launches);
-    if (!made->launches) {
+    enum gb_status status = made->launches ? ask("clock", error) : gb_fail(error, GB_EDEVICE, "nothing was captured");
+    if (status != GB_OK) {
         free(made);
-        return gb_fail(error, GB_EDEVICE, "nothing was captured");
+        return status;
     }
     *graph = made;
     return GB_OK;
@@ -195,8 +220,8 @@ static enum gb_status captured(void *timer, void **graph, size_t *launches, stru
 static enum gb_status replay(void *timer, void *graph, struct gb_error *error)
 {
     const struct graph *g = graph;
-    enum gb_status status = GB_OK;
     call_log("replays\n");
+    enum gb_status status = ask("clock", error);
     for (size_t i = 0; status == GB_OK && i < g->launches; i++)
         status = launch(timer, g->launch[i], error);
     return status;
@@ -400,9 +425,16 @@ const struct gb_kernel_table *gb_kernels(void)
     return &table;
 }
 
+/* Whether that table is an older one. */
+static bool is_old(const char *table)
+{
+    const char *old = getenv("GB_DEVICE_OLD");
+    return old && !strcmp(old, table);
+}
+
 const struct gb_device *gb_device(void)
 {
-    static const struct gb_device device = {
+    static struct gb_device device = {
         .abi_version = GB_ABI_VERSION,
         .describe = describe,
         .allocate = allocate,
@@ -411,12 +443,13 @@ const struct gb_device *gb_device(void)
         .download = download,
         .synchronise = synchronise,
     };
+    device.abi_version -= is_old("device");
     return &device;
 }
 
 const struct gb_timer *gb_timer(void)
 {
-    static const struct gb_timer timer = {
+    static struct gb_timer timer = {
         .size = sizeof(struct gb_timer),
         .cache_bytes = cache_bytes,
         .open = open_timer,
@@ -429,13 +462,13 @@ const struct gb_timer *gb_timer(void)
         .stop = stop,
         .read = read_once,
     };
+    timer.size -= is_old("timer");
     return &timer;
 }
 
 enum gb_status gb_device_poison(uint8_t byte, struct gb_error *error)
 {
-    (void)error;
     call_log("has fresh memory of %02x\n", byte);
     poison = byte;
-    return GB_OK;
+    return ask("poison", error);
 }

@@ -22,13 +22,17 @@
 
 #include "harness/judge/policy.h"
 #include "harness/run/child.h"
+#include "harness/run/compute_truth.h"
 #include "harness/run/declared_precision.h"
 #include "harness/run/environment.h"
 #include "harness/run/guarded.h"
 #include "harness/run/host_timer.h"
 #include "harness/run/json_text.h"
 #include "harness/run/library.h"
+#include "harness/run/match_kernels.h"
 #include "harness/run/output_guard.h"
+#include "harness/run/processes.h"
+#include "harness/run/clock.h"
 #include "harness/run/session_arrays.h"
 #include "harness/run/table_wire.h"
 #include "harness/run/task_pieces.h"
@@ -522,6 +526,44 @@ static void test_kernels_of_a_table(void **state)
 #undef TAKEN_OR
 }
 
+/* The CUDA library, which is not beside this program, is asked for where a pattern can match one of its kernels. */
+static void test_cuda_is_asked_for(void **state)
+{
+    static const struct {
+        const char *patterns[2];
+        bool asked;
+    } right[] = {{{"cuda/none"}, true},
+                 {{"cuda/"}, true},
+                 {{"cuda/*"}, true},
+                 {{"*"}, true},
+                 {{"c*"}, true},
+                 {{"cuda*"}, true},
+                 {{"?uda/a"}, true},
+                 {{"[c]uda/a"}, true},
+                 {{"\\cuda/a"}, true},
+                 {{"cud"}, false},
+                 {{"cuda"}, false},
+                 {{"cudb*"}, false},
+                 {{"cpu/*"}, false},
+                 {{"d*"}, false},
+                 {{""}, false},
+                 {{"cpu/*", "c?da/x"}, true},
+                 {{"cpu/a", "b*"}, false},
+                 {{"cuda/a", "cpu/a"}, true}};
+    static struct catalogue c;
+    struct gb_error error;
+    (void)state;
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        const uint32_t count = right[i].patterns[1] ? 2 : 1;
+        assert_int_equal(catalogue_open(NULL, 0, right[i].patterns, count, 10, &c, &error), GB_OK);
+        if (!c.cuda_missing[0] == right[i].asked || c.own != 1 || c.count != 1 || !c.library[0].count)
+            fail_msg("%s: \"%s\", %u libraries", right[i].patterns[0], c.cuda_missing, c.count);
+        assert_true(!right[i].asked || strstr(c.cuda_missing, "this build has no CUDA kernels"));
+        catalogue_close(&c);
+        assert_int_equal(c.count, 0);
+    }
+}
+
 static void test_verdicts(void **state)
 {
     (void)state;
@@ -609,6 +651,359 @@ static void test_parcels(void **state)
     assert_string_equal(pieces[2].values, third);
     assert_true((const char *)pieces[2].values == (const char *)parcel.bytes + 48);
     free(parcel.bytes);
+}
+
+/* What processes tell each other, as the other one of two: an announcement ahead of each parcel, and a word ahead of
+ * each task. */
+struct announced {
+    uint64_t size;
+    int32_t status;
+    char message[sizeof((struct gb_error){0}.message)];
+};
+struct told {
+    bool end;
+    int code;
+    unsigned timeout_s;
+    size_t size;
+};
+
+/* The other process: how it is, which of the swaps it does not take part in (from 1), and what was heard of it. */
+static struct {
+    int swaps, missed;
+    enum gb_status status;    /* of its part */
+    double least;             /* seconds that a swap had */
+    struct announced heard;   /* the last announcement of this process */
+    struct told word, ends;   /* what it says as process 0, first and last; the last word that it was told */
+    const char *part, *sends; /* the part that it gives as process 0; what it sends of its own */
+    char got[64];             /* the last parcel that is neither */
+    bool agrees;              /* it was started with the same arguments */
+} peer;
+
+static bool peer_swap(const struct gb_parcel *to, const struct gb_parcel *from, double until, uint32_t *missing)
+{
+    const uint32_t own = processes.process, other = 1 - own;
+    const double left = until - clock_seconds();
+    peer.least = until > 0.0 && left < peer.least ? left : peer.least;
+    *missing = other;
+    if (++peer.swaps == peer.missed)
+        return false;
+    if (from[own].size)
+        memcpy(from[own].bytes, to[own].bytes, from[own].size);
+    if (from[other].size == sizeof(struct announced)) {
+        struct announced says = {peer.status == GB_OK ? strlen(peer.sends) : 0, peer.status, ""};
+        snprintf(says.message, sizeof says.message, "%s", peer.status == GB_OK ? "" : "it is ill");
+        memcpy(from[other].bytes, &says, sizeof says);
+    } else if (from[other].size == sizeof(struct told)) {
+        memcpy(from[other].bytes, &peer.word, sizeof peer.word);
+        peer.word = peer.ends;
+    } else if (from[other].size && peer.agrees && to[other].size == from[other].size) {
+        memcpy(from[other].bytes, to[other].bytes, from[other].size);
+    } else if (from[other].size) {
+        memcpy(from[other].bytes, from[other].size == strlen(peer.part) ? peer.part : peer.sends, from[other].size);
+    }
+    if (to[other].size == sizeof peer.heard)
+        memcpy(&peer.heard, to[other].bytes, sizeof peer.heard);
+    else if (to[other].size == sizeof peer.ends)
+        memcpy(&peer.ends, to[other].bytes, sizeof peer.ends);
+    else if (to[other].size)
+        snprintf(peer.got, sizeof peer.got, "%.*s", (int)to[other].size, (char *)to[other].bytes);
+    return true;
+}
+
+static _Noreturn void peer_abort(int code)
+{
+    _exit(100 + code);
+}
+
+static enum gb_status own_status;
+static bool exchanges; /* the part itself, too */
+
+/* This process's part: its task again, behind a star. What has failed between the processes is not sent again. */
+static enum gb_status starred(const struct gb_processes *all, const struct gb_parcel *part, struct gb_parcel *result,
+                              struct gb_error *error)
+{
+    const struct gb_parcel to[2] = {{"x", 1}, {"y", 1}};
+    struct gb_parcel from[2];
+    struct gb_error again = {""};
+    enum gb_status status = exchanges ? all->exchange(all, GB_OK, to, from, error) : GB_OK;
+    if (exchanges && status == GB_OK) {
+        const bool good = from[0].size == 1 && !memcmp(from[0].bytes, "x", 1) && from[1].size == strlen("theirs") &&
+                          !memcmp(from[1].bytes, "theirs", from[1].size);
+        free(from[0].bytes);
+        free(from[1].bytes);
+        if (!good)
+            return gb_fail(error, GB_EFORMAT, "others were got than sent");
+    }
+    if (status != GB_OK &&
+        (all->exchange(all, GB_OK, to, from, &again) != status || strcmp(again.message, error->message)))
+        return gb_fail(error, GB_EFORMAT, "what failed did not fail again: %.400s", again.message);
+    if (status != GB_OK)
+        return status;
+    if (all->count != 2 || all->process != processes.process || own_status != GB_OK)
+        return gb_fail(error, own_status, "no star for %.*s", (int)part->size, (char *)part->bytes);
+    result->size = part->size + 1;
+    result->bytes = malloc(result->size);
+    memcpy(result->bytes, "*", 1);
+    memcpy((char *)result->bytes + 1, part->bytes, part->size);
+    return GB_OK;
+}
+
+#define SAME(A, B)                                                                                                     \
+    do {                                                                                                               \
+        if ((long)(A) != (long)(B)) {                                                                                  \
+            print_error("missed %d, line %d: " #A " is %ld, and not %ld\n", peer.missed, __LINE__, (long)(A),          \
+                        (long)(B));                                                                                    \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+#define SAME_TEXT(A, B)                                                                                                \
+    do {                                                                                                               \
+        if (strcmp(A, B)) {                                                                                            \
+            print_error("missed %d, line %d: \"%s\", and not \"%s\"\n", peer.missed, __LINE__, A, B);                  \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+/* As process 0 of two, in a process of its own, which ends with 7: tasks of which swap `missed` is not answered. */
+static void lead_two(int missed)
+{
+    const struct gb_parcel parts[2] = {{"one", 3}, {"other", 5}};
+    char *words[] = {"verify", NULL};
+    struct gb_parcel results[2];
+    struct gb_error error;
+    bool leads, lost;
+    int code;
+    peer.sends = "theirs";
+    peer.part = "";
+    peer.least = 1e9;
+    SAME(processes_lead(words, starred, &leads, &code, &error), GB_OK);
+    SAME(leads, true);
+    processes = (struct processes){0, 2, .swap = peer_swap, .abort = peer_abort};
+    for (int run = 0; run < 6; run++) {
+        static const struct {
+            enum gb_status own, other, status;
+            const char *says;
+            int swaps;
+        } right[] = {{GB_OK, GB_OK, GB_OK, "", 4},
+                     {GB_OK, GB_OK, GB_OK, "", 6},
+                     {GB_OK, GB_ENOMEM, GB_ENOMEM, "process 1 of 2: it is ill", 3},
+                     {GB_EINVAL, GB_OK, GB_EINVAL, "no star for one", 3},
+                     {GB_OK, GB_ENOMEM, GB_ENOMEM, "process 1 of 2: it is ill", 3},
+                     {GB_EINVAL, GB_ENOMEM, GB_EINVAL, "no star for one", 3}};
+        own_status = right[run].own;
+        exchanges = run == 1 || run == 2;
+        peer.status = right[run].other;
+        peer.swaps = 0;
+        peer.missed = run ? 0 : missed;
+        enum gb_status status = processes_task(parts, 50, results, &lost, &error);
+        SAME(lost, missed != 0 && run == 0);
+        SAME(status, missed && run ? GB_EUNSUPPORTED : missed ? GB_EIO : right[run].status);
+        SAME(peer.swaps, missed ? (run ? 0 : missed) : right[run].swaps);
+        if (missed) {
+            SAME_TEXT(error.message, run ? "a process has not answered before"
+                                         : "process 1 of 2 has not answered within the time limit");
+            continue;
+        }
+        SAME(peer.ends.end, false);
+        SAME(peer.ends.timeout_s, 50);
+        SAME(peer.ends.size, 5);
+        SAME(peer.heard.status, right[run].own);
+        SAME(peer.heard.size, run == 2 ? 1 : 0); /* nothing else is sent to it: results go to process 0 */
+        SAME_TEXT(peer.heard.message, right[run].own == GB_OK ? "" : "no star for one");
+        SAME_TEXT(peer.got, run == 1 ? "y" : "other");
+        if (status != GB_OK) {
+            SAME_TEXT(error.message, right[run].says);
+            continue;
+        }
+        SAME(results[0].size, 4);
+        SAME(memcmp(results[0].bytes, "*one", 4), 0);
+        SAME(results[1].size, 6);
+        SAME(memcmp(results[1].bytes, "theirs", 6), 0);
+        free(results[0].bytes);
+        free(results[1].bytes);
+    }
+    SAME(peer.least > 45.0 && peer.least <= 50.0, true);
+    processes.count = 1;
+}
+
+/* What the others are told as process 0 ends. */
+static void see_dismissed(int code, void *unused)
+{
+    (void)unused;
+    if (peer.missed || !peer.ends.end || peer.ends.code != code || peer.swaps != 1 || peer.least > 10.0 ||
+        peer.least < 5.0)
+        _exit(2);
+}
+
+static void leave_two(bool answered)
+{
+    char *words[] = {"verify", NULL};
+    struct gb_error error;
+    bool leads;
+    int code;
+    processes = (struct processes){0, 2, .swap = peer_swap, .abort = peer_abort};
+    on_exit(see_dismissed, NULL); /* it is called behind the one that is registered now */
+    peer.agrees = !answered;
+    SAME(processes_lead(words, starred, &leads, &code, &error), answered ? GB_EINVAL : GB_OK);
+    SAME(leads, true);
+    if (answered)
+        SAME_TEXT(error.message,
+                  "process 1 of 2 was started with other arguments than process 0: give all the same, or start "
+                  "each without mpirun");
+    peer.swaps = 0;
+    peer.least = 1e9;
+    peer.missed = answered ? 0 : 1;
+    exit(7);
+}
+
+/* As process 1: a task, and then the end of process 0 with 9. */
+static void follow_one(void)
+{
+    char *words[] = {"verify", NULL};
+    struct gb_error error;
+    bool leads;
+    int code;
+    processes = (struct processes){1, 2, .swap = peer_swap, .abort = peer_abort};
+    peer.word = (struct told){.timeout_s = 50, .size = 4};
+    peer.ends = (struct told){.end = true, .code = 9};
+    peer.part = "some";
+    peer.sends = "";
+    peer.least = 1e9;
+    SAME(processes_lead(words, starred, &leads, &code, &error), GB_OK);
+    SAME(leads, false);
+    SAME(code, 9);
+    SAME(peer.swaps, 1 + 4 + 1);
+    SAME(peer.heard.size, 5);
+    SAME_TEXT(peer.got, "*some");
+    SAME(peer.least > 45.0 && peer.least <= 50.0, true);
+}
+
+static void test_processes_tell_each_other(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 8; n++) { /* a task with one of four swaps missed, or none; both ends; the other process */
+        int status;
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            peer.part = peer.sends = "";
+            if (n < 5)
+                lead_two(n);
+            else if (n < 7)
+                leave_two(n == 5);
+            else
+                follow_one();
+            _exit(0);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != (n == 5 ? 7 : n == 6 ? 107 : 0))
+            fail_msg("%d: %x", n, status);
+    }
+}
+
+/* Weights of which some fail, or scales: of which layer, expert and projection. */
+enum failing { NOTHING_FAILS, EXPERT_FAILS, MATRIX_FAILS, SCALES_FAIL };
+static struct {
+    struct gb_fixture *fixture;
+    enum failing what;
+    uint32_t layer;
+    int projection;
+    bool found;                                /* scales */
+    int experts[2], matrices[2][3], scales[2]; /* calls, by layer */
+} weights_of;
+
+static bool fails_here(enum failing what, uint32_t layer)
+{
+    return weights_of.what == what && weights_of.layer == layer;
+}
+
+static enum gb_status source_expert(void *fixture, uint32_t layer, uint32_t e, struct gb_error *error)
+{
+#pragma omp atomic
+    weights_of.experts[layer]++;
+    return fails_here(EXPERT_FAILS, layer) && e == 1 ? gb_fail(error, GB_EIO, "no expert %u", e)
+                                                     : gb_generate_expert(fixture, layer, e, error);
+}
+
+static enum gb_status source_matrix(void *fixture, uint32_t layer, uint32_t e, enum gb_projection p, float *values,
+                                    struct gb_error *error)
+{
+#pragma omp atomic
+    weights_of.matrices[layer][p]++;
+    return fails_here(MATRIX_FAILS, layer) && (int)p == weights_of.projection
+               ? gb_fail(error, GB_EFORMAT, "no matrix %u", layer)
+               : gb_generate_matrix(fixture, layer, e, p, values, error);
+}
+
+static enum gb_status source_scales(void *fixture, uint32_t layer, float *scales, bool *found, struct gb_error *error)
+{
+    (void)fixture;
+    weights_of.scales[layer]++;
+    scales[0] = 7.0f;
+    scales[1] = 9.0f;
+    *found = weights_of.found;
+    return fails_here(SCALES_FAIL, layer) ? gb_fail(error, GB_EINVAL, "no scales %u", layer) : GB_OK;
+}
+
+/* What fails of the weights is said, and nothing that comes behind it is asked for. */
+static void test_weights_fail(void **state)
+{
+    static const struct gb_shape shape = {3, 32, 16, 3, 3}; /* every token uses every expert */
+    static const struct {
+        enum failing what;
+        uint32_t layer;
+        int projection;
+        bool found;
+        enum gb_status status;
+        const char *says;
+        int experts[2], matrices[2][3], scales[2];
+    } right[] = {
+        {NOTHING_FAILS, 0, 0, true, GB_OK, "", {3, 3}, {{6, 6, 6}, {6, 6, 6}}, {1, 1}},
+        {NOTHING_FAILS, 0, 0, false, GB_OK, "", {3, 3}, {{6, 6, 6}, {6, 6, 6}}, {1, 1}},
+        {EXPERT_FAILS, 0, 0, true, GB_EIO, "no expert 1", {3, 0}, {{0}}, {0}},
+        {EXPERT_FAILS, 1, 0, true, GB_EIO, "no expert 1", {3, 3}, {{6, 6, 6}}, {1, 0}},
+        {SCALES_FAIL, 0, 0, false, GB_EINVAL, "no scales 0", {3, 0}, {{0}}, {1, 0}},
+        {SCALES_FAIL, 1, 0, true, GB_EINVAL, "no scales 1", {3, 3}, {{6, 6, 6}}, {1, 1}},
+        {MATRIX_FAILS, 0, GB_GATE_PROJ, true, GB_EFORMAT, "no matrix 0", {3, 0}, {{1, 0, 0}}, {1, 0}},
+        {MATRIX_FAILS, 0, GB_UP_PROJ, true, GB_EFORMAT, "no matrix 0", {3, 0}, {{1, 1, 0}}, {1, 0}},
+        {MATRIX_FAILS, 1, GB_DOWN_PROJ, true, GB_EFORMAT, "no matrix 1", {3, 3}, {{6, 6, 6}, {1, 1, 1}}, {1, 1}},
+    };
+    const struct weight_source source = {NULL, source_matrix, source_expert, source_scales};
+    (void)state;
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        struct gb_error error = {""};
+        struct gb_fixture *f;
+        assert_int_equal(gb_fixture_new(&shape, 2, GB_NVFP4, true, true, false, &f, &error), GB_OK);
+        f->norm_topk_prob = true;
+        f->rms_norm_epsilon = 1e-6;
+        f->seed = 3;
+        snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(GB_NVFP4)->name);
+        snprintf(f->generator, sizeof f->generator, "gaussian/1");
+        assert_int_equal(activations_choose(f, GB_NVFP4, NULL, &error), GB_OK);
+        assert_int_equal(gb_generate_inputs(f, &error), GB_OK);
+        memset(&weights_of, 0, sizeof weights_of);
+        weights_of.what = right[i].what;
+        weights_of.layer = right[i].layer;
+        weights_of.projection = right[i].projection;
+        weights_of.found = right[i].found;
+        struct weight_source from = source;
+        from.context = f;
+        enum gb_status status = build_fixture(f, &from, false, &error);
+        if (status != right[i].status || strcmp(status == GB_OK ? "" : error.message, right[i].says))
+            fail_msg("%zu: status %d, \"%s\"", i, (int)status, error.message);
+        for (int l = 0; l < 2; l++) {
+            int *m = weights_of.matrices[l];
+            if (weights_of.experts[l] != right[i].experts[l] || weights_of.scales[l] != right[i].scales[l] ||
+                memcmp(m, right[i].matrices[l], sizeof right[i].matrices[l]))
+                fail_msg("%zu, layer %d: %d experts, matrices %d, %d, %d, scales %d", i, l, weights_of.experts[l], m[0],
+                         m[1], m[2], weights_of.scales[l]);
+            if (status == GB_OK) /* as they are given, or as the tokens are, which are small */
+                assert_true(right[i].found
+                                ? f->layer[l].activation_scales[0] == 7.0f && f->layer[l].activation_scales[1] == 9.0f
+                                : f->layer[l].activation_scales[0] < 0.1f && f->layer[l].activation_scales[1] < 0.1f);
+        }
+        gb_fixture_free(f);
+    }
 }
 
 static void test_the_host_copies(void **state)
@@ -969,10 +1364,13 @@ int main(int count, char **words)
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_roundings_are_declared),
         cmocka_unit_test(test_kernels_of_a_table),
+        cmocka_unit_test(test_cuda_is_asked_for),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_children_leave_memory),
         cmocka_unit_test(test_what_was_seen),
         cmocka_unit_test(test_parcels),
+        cmocka_unit_test(test_processes_tell_each_other),
+        cmocka_unit_test(test_weights_fail),
         cmocka_unit_test(test_the_host_copies),
         cmocka_unit_test(test_the_host_reads),
         cmocka_unit_test(test_gate_files),

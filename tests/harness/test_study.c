@@ -1,17 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Studies: paths against the contracts, statistics against known answers, runs against interrupted ones; files, and
  * what is said of those that are wrong, against what tests/harness/kept holds. */
+#define _GNU_SOURCE
 #include <math.h>
 #include <omp.h>
+#include <pthread.h>
+#include <pty.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "harness/run/clock.h"
+#include "harness/run/processes.h"
+#include "harness/study/ranks.h"
 #include "harness/study/sensitivity.h"
 #include "harness/study/study.h"
 #include "tests/support/kept_explanation.h"
@@ -419,6 +428,256 @@ static void threads_and_interruptions(void **state)
         study_free(&r.study);
     }
     unlink(file);
+}
+
+/* What two ranks share, each a process, and what became of each. */
+struct two_ranks {
+    pthread_barrier_t barrier;
+    char bytes[1 << 16];
+    struct {
+        int status;
+        bool stopped;
+        uint32_t done;
+        char hash[65], message[256];
+    } of[2];
+};
+static struct two_ranks *both;
+
+/* Of both in any case: a group of one shares nothing. */
+static void share_both(bool everyone, void *bytes, size_t count, uint32_t from)
+{
+    (void)everyone;
+    for (size_t at = 0, piece; at < count; at += piece) {
+        piece = count - at < sizeof both->bytes ? count - at : sizeof both->bytes;
+        if (from == study_ranks.rank)
+            memcpy(both->bytes, (char *)bytes + at, piece);
+        pthread_barrier_wait(&both->barrier);
+        if (from != study_ranks.rank)
+            memcpy((char *)bytes + at, both->bytes, piece);
+        pthread_barrier_wait(&both->barrier);
+    }
+}
+
+static void divide_both(uint32_t group, uint32_t member)
+{
+    assert_true(group < study_ranks.groups && member == study_ranks.rank);
+}
+
+/* What goes wrong in one of two ranks. */
+enum mishap { NONE, NO_SOURCE, NO_EXPERT, NO_LAYER, NOT_SAVED, STOPPED, GONE_ON_WITH };
+static enum mishap mishap;
+static uint32_t unlucky;
+
+static enum gb_status open_unlucky(void *context, const struct study_case *c, uint32_t of, struct study_source *source,
+                                   struct gb_error *error)
+{
+    if (mishap == NO_SOURCE && study_ranks.rank == unlucky)
+        return gb_fail(error, GB_EIO, "rank %u has no seed %u", unlucky, of);
+    enum gb_status status = open_source(context, c, of, source, error);
+    if (mishap == NO_EXPERT && study_ranks.rank == unlucky)
+        strcpy(source->fixture->generator, "other/1");
+    return status;
+}
+
+static enum gb_status save_unlucky(void *context, struct gb_error *error)
+{
+    if (mishap == NOT_SAVED && study_ranks.rank == unlucky)
+        return gb_fail(error, GB_ENOMEM, "rank %u cannot save", unlucky);
+    return count_down(context, error);
+}
+
+static void run_rank(uint32_t seeds)
+{
+    struct running r;
+    struct gb_error error = {""};
+    bool stopped = false;
+    enum gb_status status = GB_OK;
+    start(&r);
+    r.study.of->seeds = seeds;
+    r.study.of->samples = seeds * TOKENS;
+    r.run = (struct study_run){.stop = &r.stop, .open = open_unlucky, .save = save_unlucky, .context = &r, .all = 1.0};
+    if (mishap == NO_LAYER && study_ranks.rank == unlucky)
+        r.study.of->path[1].contract = gb_contract_find(GB_MXFP4, GB_BF16, GB_ORDER_FMA32);
+    if (mishap == STOPPED && study_ranks.rank == unlucky)
+        r.layers = 2;
+    if (mishap == GONE_ON_WITH && study_ranks.rank == 0) { /* alone, after four layers */
+        const struct study_ranks two = study_ranks;
+        study_ranks = (struct study_ranks){.count = 1, .groups = 1, .members = 1};
+        go(&r, 4);
+        study_ranks = two;
+        r.stop = 0;
+        r.run.stop = &r.stop;
+        r.run.open = open_unlucky;
+        r.run.save = save_unlucky;
+    }
+    if (mishap == GONE_ON_WITH)
+        status = study_share(&r.study, &error);
+    if (status == GB_OK)
+        status = study_case_run(r.study.of, &r.run, &stopped, &error);
+    both->of[study_ranks.rank].status = status;
+    both->of[study_ranks.rank].stopped = stopped;
+    both->of[study_ranks.rank].done = r.study.of->done;
+    snprintf(both->of[study_ranks.rank].message, sizeof both->of->message, "%s", status == GB_OK ? "" : error.message);
+    study_hash(&r.study, both->of[study_ranks.rank].hash);
+}
+
+/* Runs so many ranks, each in a process that has a minute. */
+static void run_ranks(uint32_t ranks, uint32_t seeds)
+{
+    pthread_barrierattr_t shared;
+    pid_t child[2];
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&both->barrier, &shared, 2);
+    memset(both->of, 0xFF, sizeof both->of);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        child[rank] = fork();
+        assert_true(child[rank] >= 0);
+        if (child[rank])
+            continue;
+        alarm(60);
+        omp_set_num_threads(1);
+        processes = (struct processes){rank, ranks, .divide = divide_both, .broadcast = share_both};
+        study_ranks = (struct study_ranks){.rank = rank, .count = ranks};
+        study_ranks_divide(1);
+        run_rank(seeds);
+        _exit(0);
+    }
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        int status;
+        assert_int_equal(waitpid(child[rank], &status, 0), child[rank]);
+        if (status)
+            fail_msg("mishap %d of rank %u, %u seeds: rank %u ended with %x", (int)mishap, unlucky, seeds, rank,
+                     status);
+    }
+}
+
+/* What one of two ranks finds wrong, both say, and neither waits for the other; what both compute is what one does. */
+static void two_ranks_agree(void **state)
+{
+    static const char other_contract[] = "weights or activations are not those of the contract mxfp4.bf16.fma32/1";
+    static const struct {
+        enum mishap mishap;
+        uint32_t seeds, unlucky;
+        int status;
+        uint32_t done;
+        const char *message;
+    } runs[] = {{NONE, 1, 0, GB_OK, 3, ""},
+                {NONE, 2, 0, GB_OK, 6, ""},
+                {NO_SOURCE, 1, 1, GB_EIO, 0, "rank 1 has no seed 0"},
+                {NO_SOURCE, 2, 1, GB_EIO, 0, "rank 1 has no seed 1"},
+                {NO_EXPERT, 1, 1, GB_EINVAL, 0, "generator 'other/1' is unknown to this version"},
+                {NO_LAYER, 1, 0, GB_EINVAL, 0, other_contract},
+                {NO_LAYER, 2, 1, GB_EINVAL, 0, other_contract},
+                {NOT_SAVED, 1, 1, GB_ENOMEM, 1, "rank 1 cannot save"},
+                {NOT_SAVED, 2, 0, GB_ENOMEM, 2, "rank 0 cannot save"},
+                {STOPPED, 1, 1, GB_OK, 2, ""},
+                {STOPPED, 2, 1, GB_OK, 4, ""},
+                {GONE_ON_WITH, 2, 0, GB_OK, 6, ""}};
+    char alone[3][65];
+    (void)state;
+    both = mmap(NULL, sizeof *both, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(both != MAP_FAILED);
+    for (uint32_t seeds = 1; seeds < 3; seeds++) {
+        mishap = NONE;
+        run_ranks(1, seeds);
+        memcpy(alone[seeds], both->of[0].hash, sizeof alone[seeds]);
+    }
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        mishap = runs[i].mishap;
+        unlucky = runs[i].unlucky;
+        run_ranks(2, runs[i].seeds);
+        for (int rank = 0; rank < 2; rank++) {
+            if (both->of[rank].status != runs[i].status || both->of[rank].done != runs[i].done ||
+                strcmp(both->of[rank].message, runs[i].message) || both->of[rank].stopped != (mishap == STOPPED))
+                fail_msg("run %zu, rank %d: status %d after %u layers, stopped %d: %s", i, rank, both->of[rank].status,
+                         both->of[rank].done, both->of[rank].stopped, both->of[rank].message);
+            if (runs[i].done == 3 * runs[i].seeds)
+                assert_string_equal(both->of[rank].hash, alone[runs[i].seeds]);
+        }
+        assert_string_equal(both->of[0].hash, both->of[1].hash);
+    }
+    munmap(both, sizeof *both);
+}
+
+/* Every rank's place, by how many ranks and groups there are: group, member and members of each. */
+static void ranks_are_divided(void **state)
+{
+    const struct study_ranks before = study_ranks;
+    (void)state;
+    for (uint32_t count = 1; count < 8; count++)
+        for (uint32_t groups = 1; groups <= count; groups++) {
+            uint32_t members[8] = {0};
+            for (uint32_t rank = 0; rank < count; rank++) {
+                study_ranks = (struct study_ranks){.rank = rank, .count = count};
+                study_ranks_divide(groups);
+                assert_int_equal(study_ranks.groups, groups);
+                assert_int_equal(study_ranks.group, rank % groups);
+                assert_int_equal(study_ranks.member, members[rank % groups]++);
+            }
+            for (uint32_t rank = 0; rank < count; rank++) {
+                study_ranks = (struct study_ranks){.rank = rank, .count = count};
+                study_ranks_divide(groups);
+                assert_int_equal(study_ranks.members, members[rank % groups]);
+            }
+        }
+    study_ranks = before;
+}
+
+/* On a terminal a study says how much is done, and from the second layer on how long the rest takes: `spent` seconds
+ * have gone by before, for two layers of which one was there already. */
+static void expect_said(double spent, const char *unit, double least, double most)
+{
+    static int furthest; /* what was done is never less on the line */
+    char text[512] = "", *at = text;
+    int terminal, own, before = dup(STDERR_FILENO);
+    struct gb_error error;
+    struct running r;
+    bool stopped;
+    start(&r);
+    strcpy(r.study.of->name, "m");
+    r.study.of->seeds = 1;
+    r.study.of->samples = TOKENS;
+    r.run = (struct study_run){.stop = &r.stop,
+                               .open = open_source,
+                               .save = count_down,
+                               .context = &r,
+                               .all = 4.0,
+                               .done = 1.0,
+                               .resumed = 1.0,
+                               .began = clock_seconds() - spent};
+    assert_int_equal(openpty(&terminal, &own, NULL, NULL, NULL), 0);
+    dup2(own, STDERR_FILENO);
+    enum gb_status status = study_case_run(r.study.of, &r.run, &stopped, &error);
+    dup2(before, STDERR_FILENO);
+    assert_int_equal(status, GB_OK);
+    assert_true(read(terminal, text, sizeof text - 1) > 0);
+    for (int layer = 0; layer < 3; layer++) {
+        double left = 2.0;
+        char found[16] = "", right[64];
+        furthest = 25 * (layer + 1) > furthest ? 25 * (layer + 1) : furthest;
+        snprintf(right, sizeof right, "%3d %%  m nvfp4: layer %d of 3", furthest, layer + 1);
+        at = strstr(at, right);
+        if (!at)
+            fail_msg("no \"%s\" in \"%s\"", right, text);
+        at += strlen(right);
+        if (layer == 0)
+            assert_memory_equal(at, "\r", 1);
+        else if (sscanf(at, ", %lf %15[a-z] left", &left, found) != 2 || strcmp(found, unit) ||
+                 !(left >= (layer == 1 ? least : least / 4) && left <= (layer == 1 ? most : most / 4)))
+            fail_msg("layer %d: \"%s\", and not from %g to %g %s", layer, at, least, most, unit);
+    }
+    close(terminal);
+    close(own);
+    close(before);
+    study_free(&r.study);
+}
+
+static void what_is_left_is_said(void **state)
+{
+    (void)state;
+    expect_said(36000.0, "min", 1199.0, 1201.0); /* two layers, as the one before took ten hours */
+    expect_said(50.0, "s", 99.0, 119.0);
 }
 
 /* What is carried is nothing before the first layer has been, and afterwards not nothing; both truths are the same
@@ -1045,6 +1304,9 @@ int main(int argc, char **argv)
 {
     all = argc > 1 && !strcmp(argv[1], "all");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_ranks_agree), /* first: a process that has had threads is not forked */
+        cmocka_unit_test(ranks_are_divided),
+        cmocka_unit_test(what_is_left_is_said),
         cmocka_unit_test(dequantised_is_the_contract),
         cmocka_unit_test(dequantised_nvfp4_is_near),
         cmocka_unit_test(prereduced),
