@@ -283,9 +283,9 @@ static enum gb_status check_range(const struct import_options *o, const struct g
     enum gb_status status = baseline_new(f, fixture_contract(f), NULL, &b, error);
     for (uint32_t l = 0; status == GB_OK && l < f->layers; l++) {
         const float *output = b.reference->layer[l].output;
-        const double *stream = f->stack.residual ? b.reference->stack + l * count : f->layer[l].truth_original;
         for (size_t i = 0; status == GB_OK && i < count; i++)
-            if (!isfinite(output[i]) || !isfinite(f->layer[l].truth_quantised[i]) || !isfinite(stream[i]))
+            if (!isfinite(output[i]) || !isfinite(f->layer[l].truth_quantised[i]) ||
+                !isfinite(f->layer[l].truth_original[i]))
                 status = gb_fail(error, GB_EFORMAT,
                                  "%s: layer %u: with these weights its output is beyond binary32's range at token "
                                  "%zu, so that no kernel could be judged; the checkpoint's weights or scales are "

@@ -298,8 +298,8 @@ for change, words in ((put(OUTPUT, lambda d, a: [d, a * 1.01]), ["layer 1", "out
                       (put(OUTPUT, lambda d, a: [d, a * np.nan]), ["layer1.output_f64", "element 0 is nan"]),
                       (put(OUTPUT, lambda d, a: [d, a * 0 + 1e39]), ["layer1.output_f64", "element 0 is 1e+39"]),
                       (put(IDS, lambda d, a: [d, (a + 1) % 16]), ["layer 1", "other experts", "for 8 of 8 tokens, the first one token 0 "]),
-                      (put(IDS, lambda d, a: [d, np.where(np.arange(8)[:, None] == 5, (a + 1) % 16, a)]),
-                       ["layer 1", "for 1 of 8 tokens, the first one token 5 "])):
+                      (put(IDS, lambda d, a: [d, np.where(np.isin(np.arange(8)[:, None], (3, 5)), (a + 1) % 16, a)]),
+                       ["layer 1", "for 2 of 8 tokens, the first one token 3 "])):
     refused(path("known"), *words, options=captured(change))
     run("import", path("known"), path("own.h5"), "--trust", *captured(change))
 for change, words in ((put(OUTPUT, lambda d, a: [d, a[:, 1:]]), [OUTPUT, "[8, 384]"]),

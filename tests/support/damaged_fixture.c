@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "tests/support/kept_explanation.h"
+
 char damaged_folder[] = "/tmp/gaugeblock-damage-XXXXXX";
 char damaged_good[64], damaged_bad[64];
 struct gb_fixture *damaged_content;
@@ -30,6 +32,7 @@ void damaged_expect_refusal(const char *field, const char *what)
     if (strncmp(error.message, damaged_bad, strlen(damaged_bad)) || !strstr(error.message, field) ||
         !strstr(error.message, what) || strchr(error.message, '\n'))
         fail_msg("'%s' does not say '%s' and '%s'", error.message, field, what);
+    kept_message(error.message, damaged_folder);
 }
 
 int damaged_set_up(void **state)

@@ -10,7 +10,7 @@ extern struct gb_fixture *damaged_content;                       /* of the good 
 
 /* Makes the bad file one. */
 void damaged_copy(void);
-/* Reads the bad file, which must fail with a single line that names the file and says both texts. */
+/* Reads the bad file, which must fail with a single line that names the file and says both texts, and is kept. */
 void damaged_expect_refusal(const char *field, const char *what);
 /* Of a group of cmocka's tests. */
 int damaged_set_up(void **state);
