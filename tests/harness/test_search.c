@@ -782,6 +782,100 @@ static void keep_axis(const char *name, const struct finding_axis *axis)
     }
 }
 
+/* Which tokens, columns and expert errors are confined to, in words. */
+static void errors_are_located(void **state)
+{
+    enum { COLUMNS = 64 };
+    static const int32_t ids[] = {7, -1, 2, 1, 8, 3, 0, 9, 4, 3, 4, 2, 5, 8, 6, 8, 5, 6, 6, 4};
+    static const struct {
+        uint32_t rows, rows_per_token, first;
+        const char *wrong, *columns; /* rows; columns as runs and residues */
+        const char *tokens, *named;  /* in words */
+        int32_t expert;
+    } rows[] = {
+        {10, 1, 0, "0123456789", "0+64", "", "", -1},
+        {10, 1, 0, "01", "0+64", "0, 1", "", -1},
+        {10, 1, 7, "1", "5+1", "8", "5", 1},
+        {10, 1, 0, "45", "5+2", "4, 5", "5 to 6", -1},
+        {10, 1, 100, "25", "1+63", "102, 105", "1 to 63", -1},
+        {10, 1, 0, "459", "0+63", "4, 5, 9", "0 to 62", 4},
+        {10, 1, 0, "012345678", "0+1%2", "0, 1, 2, 3, 4, 5, 6, 7 and 1 more", "the even ones", -1},
+        {10, 1, 0, "01234567", "1+1%2", "0, 1, 2, 3, 4, 5, 6, 7", "the odd ones", -1},
+        {10, 1, 0, "9", "2+2%4", "9", "2 to 3 of every 4", -1},
+        {10, 1, 0, "9", "0+3%8", "9", "0 to 2 of every 8", -1},
+        {10, 1, 0, "9", "31+1%32", "9", "31 to 31 of every 32", -1},
+        {10, 1, 0, "9", "1+1 3+1 4+1 9+1 11+1 13+1 15+1 17+1 60+4", "9", "1, 3, 4, 9, 11, 13, 15, 17 and 4 more", -1},
+        {10, 1, 0, "9", "0+1 2+31", "9", "0, 2, 3, 4, 5, 6, 7, 8 and 24 more", -1},
+        {10, 1, 0, "9", "0+1 2+32", "9", "", -1},
+        {10, 1, 0, "9", "0+1 63+1", "9", "0, 63", -1},
+        {10, 2, 3, "12", "0+64", "3, 4", "", -1},
+        {10, 2, 3, "2", "0+64", "4", "", 2},
+        {10, 2, 3, "13", "0+64", "3, 4", "", -1},
+        {10, 1, 0, "3", "0+64", "3", "", -1},
+        {10, 1, 0, "267", "0+64", "2, 6, 7", "", 8},
+        {10, 1, 0, "0", "0+64", "0", "", 7},
+        {1, 1, 0, "0", "0+64", "", "", -1},
+        {10, 5, 3, "12", "0+64", "3", "", -1},
+        {10, 5, 3, "19", "0+64", "", "", -1},
+        {10, 2, 0, "3", "7+1", "1", "7", 1},
+    };
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++)
+        for (int size = 0; size < 4; size++) {
+            static const double others[] = {0.0, 0.97e-3, -0.97e-3, 0.5e-3};
+            double errors[10 * COLUMNS];
+            struct error_location p;
+            struct explanation e = {.expert = 77};
+            bool column[COLUMNS] = {false};
+            struct finding f = {.stage = FINDING_COMBINE};
+            for (const char *at = rows[n].columns; at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL) {
+                char one[32] = "elements ";
+                strncat(one, at, strcspn(at, " "));
+                read_places(one, &f);
+                for (uint32_t i = 0; i < COLUMNS; i++)
+                    column[i] |= finding_axis_has(&f.elements, i);
+            }
+            for (uint32_t i = 0; i < rows[n].rows * COLUMNS; i++) {
+                bool wrong = strchr(rows[n].wrong, '0' + (int)(i / COLUMNS)) && column[i % COLUMNS];
+                errors[i] = wrong ? size == 3 ? NAN : i % 3 ? 1.03e-3 : -1.0 : others[size] * (i % 2 ? 1.0 : -1.0);
+            }
+            errors[rows[n].wrong[0] % '0' * COLUMNS + strtoul(rows[n].columns, NULL, 10)] = size == 3 ? INFINITY : -1.0;
+            if (size == 3)
+                for (uint32_t i = 0; i < rows[n].rows * COLUMNS; i++)
+                    errors[i] = isfinite(errors[i]) ? 0.0 : errors[i];
+            const uint32_t slots = rows[n].rows_per_token > 1 ? 1 : 2;
+            assert_int_equal(error_location_new(errors, rows[n].rows, COLUMNS, ids, slots, &p, NULL), GB_OK);
+            p.rows_per_token = rows[n].rows_per_token;
+            error_location_name(&p, rows[n].first, &e);
+            uint32_t wrong_columns = 0;
+            for (uint32_t i = 0; i < COLUMNS; i++)
+                wrong_columns += column[i];
+            if (strcmp(e.tokens, rows[n].tokens) || strcmp(e.columns, rows[n].named) || e.expert != rows[n].expert ||
+                p.wrong_tokens != strlen(rows[n].wrong) || p.wrong_columns != wrong_columns)
+                fail_msg("row %zu, size %d: tokens \"%s\", columns \"%s\", expert %d, %u tokens, %u columns", n, size,
+                         e.tokens, e.columns, e.expert, p.wrong_tokens, p.wrong_columns);
+            error_location_free(&p);
+        }
+    for (uint32_t period = 2; period <= 512; period *= 2) {
+        enum { WIDE = 1024 };
+        double errors[WIDE] = {0.0};
+        struct error_location p;
+        struct explanation e = {.expert = 77};
+        char right[64];
+        for (uint32_t i = 0; i < WIDE; i++)
+            errors[i] = i % period == 1;
+        snprintf(right, sizeof right,
+                 period == 2    ? "the odd ones"
+                 : period > 256 ? "1, 513"
+                                : "1 to 1 of every %u",
+                 period);
+        assert_int_equal(error_location_new(errors, 1, WIDE, ids, 1, &p, NULL), GB_OK);
+        error_location_name(&p, 0, &e);
+        assert_string_equal(e.columns, right);
+        error_location_free(&p);
+    }
+}
+
 /* Of the wrong columns as many are looked at as MOST_SAMPLES or, of many slots, six for each: evenly spaced. */
 static void columns_are_sampled(void **state)
 {
@@ -1267,6 +1361,7 @@ int main(void)
         cmocka_unit_test(responses_of_rows),
         cmocka_unit_test(added_constants_are_found),
         cmocka_unit_test(first_tokens_tell_whose_constant_it_is),
+        cmocka_unit_test(errors_are_located),
         cmocka_unit_test(columns_are_sampled),
         cmocka_unit_test(the_better_finding_is_kept),
         cmocka_unit_test(columns_are_filled_up),
