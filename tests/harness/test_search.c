@@ -6,6 +6,7 @@
  */
 #include <omp.h>
 
+#include "harness/explain/causes.h"
 #include "harness/explain/places.h"
 #include "harness/explain/search.h"
 #include "quant/quant.h"
@@ -1151,6 +1152,22 @@ static void parts_find_what_they_are_for(void **state)
         OF(inverted, ACT, CONSTANT, 0.0, 0, "slots 7+1 elements 5+2"),
         OF(inverted, ACT, CONSTANT, 0.0, 0, "slots 6+2 elements 16+16"),
     };
+    /* Whose intermediate is wider than its output. */
+    static const struct planted narrow[] = {
+        OF(effects, REQUANT, SCALES, 0.0, 1, "slots 1+1"),
+        OF(effects, REQUANT, ELEMENT, 0.0, 4, ""),
+        OF(effects, ACT, FACTOR, 0.5, 0, "tokens 1+1"),
+        OF(effects, UP, SLOT, 0.0, 1, "slots 0+1"),
+        OF(effects, INPUT, REVERSE, 0.0, 0, ""),
+        OF(elements, REQUANT, SCALES, 0.0, 1, "elements 48+32"),
+        OF(elements, ACT, FACTOR, 2.0, 0, "elements 70+26"),
+        READ(operands, DOWN, BLOCKS, ELEMENT, 0.0, 1, BF16, ""),
+        READ(operands, GATE, CODES, ROW_XOR, 0.0, 4, BF16, "experts 1+2"),
+        READ(elements, DOWN, CODES, XOR, 0.0, 1, BF16, "k 32+64"),
+        OF(ranges, GATE_UP, FACTOR, 2.0, 0, "k 16+32"),
+        OF(experts, DOWN, EXPERT, 0.0, 2, ""),
+        OF(experts, GATE_UP, EXPERT, 0.0, 3, ""),
+    };
     static const struct {
         struct gb_shape shape;
         enum gb_format format, activations;
@@ -1161,6 +1178,7 @@ static void parts_find_what_they_are_for(void **state)
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_BF16, LAYER, rows, sizeof rows / sizeof *rows},
         {{3, 224, 96, 7, 2}, GB_MXFP8, GB_BF16, LAYER, wide, sizeof wide / sizeof *wide},
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_NVFP4, LAYER, quantised, sizeof quantised / sizeof *quantised},
+        {{3, 64, 96, 5, 2}, GB_NVFP4, GB_NVFP4, LAYER, narrow, sizeof narrow / sizeof *narrow},
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_BF16, GATE_UP_ALONE, gate_up, sizeof gate_up / sizeof *gate_up},
         {{4, 96, 64, 6, 3}, GB_MXFP4, GB_BF16, DOWN_ALONE, down, sizeof down / sizeof *down},
         {{6, 64, 48, 5, 1}, GB_NVFP4, GB_BF16, LAYER, single, sizeof single / sizeof *single},
@@ -1209,6 +1227,7 @@ static void parts_give_up_where_others_hide_it(void **state)
         {OF(slots, DOWN, NEGATIVE, 0.0, 0, "tokens 1+1 slots 0+1"),
          {3.162e-5, 4.537e-4, 3.678e-3, 4.478e-3, 6.102e-3, 7.998e-3}},
         {OF(inverted, ACT, FACTOR, 3.0, 0, "elements 32+16"), {6.818e-6}},
+        {OF(inverted, ACT, ADD, 50.0, 0, "elements 16+16"), {1.615e-4}},
         {OF(weights, ROUTING_WEIGHT, FACTOR, 2.5, 0, ""), {4.361e-4}},
         {OF(weights, ROUTING_WEIGHT, CONSTANT, 1.0, 0, ""), {3.922e-4, 5.696e-4}},
         {OF(experts, DOWN, EXPERT_OF, 0.0, 3, ""), {0.3326, 0.4671}},
@@ -1293,6 +1312,252 @@ static void experts_of_faint_slots_are_tried(void **state)
     kept_text("\n");
 }
 
+/* What is asked for of a hypothesis, beside the diagnosis: results of the layer and of tokens around it. */
+struct around {
+    struct gb_layer_outputs subject, reference;
+    float *output[2];         /* [tokens + 3, hidden]: one token before those of the diagnosis, two behind */
+    gb_bf16 *intermediate[2]; /* [tokens + 3, top_k, intermediate] */
+};
+
+static void around_new(struct layer *l, struct around *a)
+{
+    struct diagnosis *w = &l->of;
+    const size_t count = (size_t)w->rows * w->width, before = (size_t)w->rows_per_token * w->width;
+    uint64_t random = 23;
+    memset(a, 0, sizeof *a);
+    for (int i = 0; i < 2; i++) {
+        a->output[i] = malloc((count + 3 * before) * sizeof *a->output[i]);
+        a->intermediate[i] = malloc((count + 3 * before) * sizeof *a->intermediate[i]);
+        assert_true(a->output[i] && a->intermediate[i]);
+        for (size_t n = 0; n < count + 3 * before; n++) {
+            const bool inside = n >= before && n < count + before;
+            const double value = !inside ? random_value(&random) : i ? w->clean[n - before] : w->values[n - before];
+            a->output[i][n] = (float)value;
+            a->intermediate[i][n] = gb_bf16_encode((float)value);
+        }
+    }
+    a->subject =
+        (struct gb_layer_outputs){.format = GB_FP32, .output = a->output[0], .intermediate = a->intermediate[0]};
+    a->reference =
+        (struct gb_layer_outputs){.format = GB_FP32, .output = a->output[1], .intermediate = a->intermediate[1]};
+}
+
+static void around_free(struct around *a)
+{
+    for (int i = 0; i < 2; i++) {
+        free(a->output[i]);
+        free(a->intermediate[i]);
+    }
+}
+
+/* Candidates of the diagnosis, in the order of entry; of many, what all explain together, and those that explain most.
+ * None that the last bits of a sum make. */
+static void keep_candidates(const char *what, struct diagnosis *w)
+{
+    char text[512];
+    double together = 0.0;
+    unsigned count = 0;
+    const bool many = w->count > 16;
+    for (uint32_t i = 0; i < w->count; i++) {
+        const struct candidate *c = &w->candidates[i];
+        const char *kind = strcmp(c->kind, c->name) ? c->kind : "";
+        count += c->explains >= 1e-9;
+        together += c->explains * (1.0 + 0.1 * (double)c->rank);
+        snprintf(text, sizeof text, "%s: %d %s [%s] %.4g\n", what, (int)c->rank, c->name, kind, c->explains);
+        kept_text(c->explains < (many ? 0.8 : 1e-9) ? "" : text);
+    }
+    snprintf(text, sizeof text, "%s: %u of %.5g\n", what, count, together);
+    kept_text(many ? text : "");
+    w->count = 0;
+}
+
+/* Each kind of hypothesis by itself. What it does not write is far from any result. */
+static void keep_hypotheses(struct layer *l)
+{
+    struct diagnosis *w = &l->of;
+    const struct gb_shape *shape = &w->trace.arguments.shape;
+    const size_t count = (size_t)w->rows * w->width, parts = (size_t)w->tokens * shape->top_k * w->width;
+    struct around a;
+    around_new(l, &a);
+    for (int n = 0; n < 7; n++) {
+        static const char *const names[] = {"nothing", "gains", "rows", "columns", "offsets", "blocks", "bugs"};
+        enum gb_status status = GB_OK;
+        for (size_t i = 0; i < count; i++)
+            w->faulty[i] = 1e30f;
+        for (size_t i = 0; i < parts; i++)
+            w->change[i] = 1e30f;
+        w->affordable = INFINITY;
+        w->first = n == 2;
+        if (n == 0)
+            try_nothing(w);
+        else if (n == 1)
+            try_gains(w);
+        else if (n == 2)
+            status = try_rows(w, &a.subject, &a.reference, w->tokens + 3, NULL);
+        else if (n == 3)
+            try_columns(w);
+        else
+            status = n == 4 ? try_offsets(w, l->fixture, NULL) : n == 5 ? try_blocks(w, NULL) : try_faults(w, NULL);
+        w->first = 0;
+        assert_int_equal(status, GB_OK);
+        keep_candidates(names[n], w);
+    }
+    around_free(&a);
+}
+
+/* The parts that slots have of the results, as explain has them. */
+static void share_out(struct layer *l)
+{
+    struct diagnosis *w = &l->of;
+    const struct gb_arguments *a = &w->trace.arguments;
+    const size_t pairs = (size_t)w->tokens * a->shape.top_k;
+    w->share = malloc(pairs * w->width * sizeof *w->share);
+    w->change = malloc(pairs * w->width * sizeof *w->change);
+    w->pairs.output = malloc(pairs * w->width * sizeof *w->pairs.output);
+    assert_true(w->share && w->change && w->pairs.output);
+    for (size_t i = 0; i < pairs * w->width; i++) {
+        const size_t pair = i / w->width;
+        w->share[i] = w->inner           ? gb_bf16_decode(w->trace.intermediate[i])
+                      : w->ids[pair] < 0 ? 0.0f
+                                         : a->routing_weights[pair] * w->trace.slots[i];
+        w->pairs.output[i] = w->share[i];
+    }
+    w->pairs.given = w->pairs.arguments;
+    w->trace.down_alone = w->given;
+}
+
+static void share_free(struct layer *l)
+{
+    free(l->of.share);
+    free(l->of.change);
+    free(l->of.pairs.output);
+}
+
+/* What other explanations than findings are found of errors, and how much each explains. */
+static void hypotheses_explain_what_they_make(void **state)
+{
+    static const struct planted rows[] = {
+        OF(settle, COMBINE, FACTOR, 1.0078125, 0, ""),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "experts 2+1"),
+        OF(settle, ROUTING_WEIGHT, FACTOR, 2.0, 0, "slots 1+1"),
+        OF(settle, COMBINE, CONSTANT, 0.0, 0, ""),
+        OF(settle, COMBINE, CONSTANT, NAN, 0, "tokens 1+1"),
+        OF(settle, COMBINE, CONSTANT, INFINITY, 0, "tokens 0+2 elements 8+4"),
+        OF(settle, COMBINE, CONSTANT, 0.0, 0, "elements 8+8%16"),
+        OF(settle, COMBINE, ELEMENT, 0.0, 5, "elements 16+32"),
+        OF(settle, COMBINE, ELEMENT, 0.0, -3, "tokens 1+2"),
+        OF(settle, COMBINE, TOKEN_XOR, 0.0, 1, "tokens 0+2"),
+        OF(settle, COMBINE, TOKEN, 0.0, 1, ""),
+        OF(settle, INPUT, EXPERT, 0.0, 1, ""),
+        OF(settle, INPUT, EXPERT, 0.0, -2, "slots 1+1"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 16+16"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 32+32 tokens 1+1"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 16+16 slots 0+1"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 0+32 experts 2+1"),
+        OF(settle, GATE_UP, SWAPPED, 0.0, 0, ""),
+        OF(settle, GATE_UP, SWAPPED, 0.0, 0, "tokens 1+1"),
+        OF(settle, ROUTING_WEIGHT, CONSTANT, 1.0, 0, "tokens 1+1"),
+        OF(settle, ROUTING_WEIGHT, CONSTANT, 1.0, 0, "slots 1+1"),
+        READ(settle, GATE_UP, CODES, XOR, 0.0, 1, BF16, "experts 2+1"),
+    };
+    static const struct planted gate_up[] = {
+        OF(settle, ACT, FACTOR, 0.0, 0, "slots 1+1"),
+        OF(settle, ACT, FACTOR, 1.25, 0, "experts 2+1"),
+        OF(settle, ACT, CONSTANT, 0.0, 0, "elements 8+4"),
+        OF(settle, ACT, TOKEN, 0.0, 1, "tokens 0+1 slots 0+1"),
+        OF(settle, ACT, SLOT, 0.0, 1, ""),
+        OF(settle, ACT, ELEMENT, 0.0, 4, "elements 8+16"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 16+16"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 32+32 slots 1+1"),
+        OF(settle, GATE_UP, EXPERT, 0.0, 1, ""),
+        OF(settle, GATE_UP, SWAPPED, 0.0, 0, "experts 2+1"),
+    };
+    static const struct planted down[] = {
+        OF(settle, DOWN, FACTOR, 0.0, 0, "slots 1+1"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 16+16"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 32+16 tokens 1+1"),
+        OF(settle, DOWN, EXPERT, 0.0, -1, ""),
+        OF(settle, ROUTING_WEIGHT, CONSTANT, 1.0, 0, "experts 2+1"),
+    };
+    static const struct {
+        struct gb_shape shape;
+        enum gb_format format;
+        enum part part;
+        const struct planted *rows;
+        size_t count;
+    } scenes[] = {
+        {{3, 64, 48, 5, 2}, GB_NVFP4, LAYER, rows, sizeof rows / sizeof *rows},
+        {{3, 64, 64, 8, 3}, GB_BF16, LAYER, rows, sizeof rows / sizeof *rows},
+        {{3, 64, 96, 16, 2}, GB_MXFP8, LAYER, rows, sizeof rows / sizeof *rows},
+        {{3, 64, 48, 5, 2}, GB_NVFP4, GATE_UP_ALONE, gate_up, sizeof gate_up / sizeof *gate_up},
+        {{3, 48, 64, 5, 2}, GB_BF16, DOWN_ALONE, down, sizeof down / sizeof *down},
+    };
+    (void)state;
+    for (size_t n = 0; n < sizeof scenes / sizeof *scenes; n++) {
+        struct layer l;
+        layer_new(&l, scenes[n].shape, scenes[n].format, GB_BF16, scenes[n].part);
+        share_out(&l);
+        for (size_t i = 0; i < scenes[n].count; i++) {
+            struct finding f = scenes[n].rows[i].finding;
+            char text[64];
+            read_places(scenes[n].rows[i].places, &f);
+            layer_plant(&l, &f, 0.0);
+            snprintf(text, sizeof text, "stage %d, effect %d %s\n", (int)f.stage, (int)f.effect,
+                     scenes[n].rows[i].places);
+            kept_text(text);
+            keep_hypotheses(&l);
+        }
+        share_free(&l);
+        layer_free(&l);
+    }
+}
+
+/* Where errors are of any size a finding is hidden, which those beyond rounding tell: if nearly all that it leaves is
+ * that rounding. */
+static void causes_are_found_beside_rounding(void **state)
+{
+    static const struct {
+        struct planted of;
+        double noise, rounding; /* of its squares, how much is known to be rounding */
+    } rows[] = {
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.003, 1.0},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.098, 1.0},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.103, 1.0},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.098, 0.51},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.098, 0.47},
+        {OF(settle, COMBINE, CONSTANT, 0.0, 0, "elements 16+16"), 1e-4, 1.0},
+        {OF(settle, COMBINE, CONSTANT, 0.0, 0, "elements 16+16"), 0.06, 1.0},
+        {OF(settle, ACT, SATURATE, 0.1, 0, ""), 0.001, 1.0},
+        {OF(settle, ACT, SATURATE, 0.1, 0, ""), 0.01, 1.0},
+    };
+    struct layer l;
+    (void)state;
+    layer_new(&l, (struct gb_shape){3, 64, 16, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
+    share_out(&l);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct diagnosis *w = &l.of;
+        struct finding f = rows[n].of.finding;
+        struct causes causes = {.count = 0};
+        char text[64];
+        read_places(rows[n].of.places, &f);
+        layer_plant(&l, &f, 0.0);
+        struct error_location beyond = w->location;
+        w->location = (struct error_location){0};
+        w->noise = rows[n].rounding * rows[n].noise * rows[n].noise * diagnosis_squares(w);
+        layer_plant(&l, &f, rows[n].noise);
+        error_location_free(&w->location);
+        w->location = beyond;
+        assert_int_equal(causes_find(w, &causes, NULL), GB_OK);
+        causes_add(w, &causes);
+        snprintf(text, sizeof text, "causes %zu", n);
+        kept_text(w->count ? "" : text);
+        keep_candidates(text, w);
+        kept_text(causes.count ? "" : ": none\n");
+    }
+    share_free(&l);
+    layer_free(&l);
+}
+
 static FILE *stream;
 
 static void note(struct search *q, const struct finding *f)
@@ -1370,6 +1635,8 @@ int main(void)
         cmocka_unit_test(parts_look_closer_where_enough_is_seen),
         cmocka_unit_test(amounts_that_somebody_writes_are_tried),
         cmocka_unit_test(experts_of_faint_slots_are_tried),
+        cmocka_unit_test(hypotheses_explain_what_they_make),
+        cmocka_unit_test(causes_are_found_beside_rounding),
         cmocka_unit_test(all_effects_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
