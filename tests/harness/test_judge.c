@@ -10,6 +10,7 @@
 #include "harness/judge/case_result.h"
 #include "harness/judge/identification.h"
 #include "harness/judge/metrics.h"
+#include "harness/judge/policy.h"
 #include "harness/judge/reroute.h"
 #include "harness/judge/truth_check.h"
 #include "harness/run/layer_inputs.h"
@@ -525,6 +526,169 @@ static void test_parts_of_a_problem(void **state)
     }
 }
 
+/* Presets as gate files have them. */
+static void test_presets_are_as_published(void **state)
+{
+    static const char *const rest[] = {
+        "\"checks\":[\"exact\",\"bound\",\"rms\",\"scale\"],\"name\":\"default\"",
+        "\"checks\":[],\"cosine_min\":0.999996,\"max_abs\":0.001953125,\"name\":\"cosine-0.999996\"",
+        "\"checks\":[],\"cosine\":0.99,\"name\":\"cosine-0.99\"",
+        "\"atol\":0.1,\"checks\":[],\"fraction\":1.0,\"name\":\"vllm-nvfp4-moe\",\"relative_to\":\"subject\",\"rtol\":0.1",
+        "\"atol\":0.1,\"checks\":[],\"fraction\":0.925,\"name\":\"flashinfer-fp4-moe\",\"relative_to\":\"subject\","
+        "\"rtol\":0.85",
+        "\"atol\":0.01,\"checks\":[],\"either\":true,\"fraction\":0.95,\"name\":\"flashinfer-bench-moe\",\"rtol\":0.01",
+        "\"checks\":[],\"name\":\"llama.cpp-fp4\",\"nmse\":0.02,\"relative_to\":\"subject\""};
+    enum { PRESETS = sizeof rest / sizeof *rest };
+    struct policy policy;
+    (void)state;
+    for (unsigned i = 0; i < PRESETS; i++) {
+        char right[256];
+        assert_true(policy_preset(i, &policy));
+        json_t *object = policy_json(&policy);
+        char *text = json_dumps(object, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(15));
+        snprintf(right, sizeof right, "{%s,\"schema\":\"gaugeblock-gate/2\"}", rest[i]);
+        assert_non_null(text);
+        assert_string_equal(text, right);
+        free(text);
+        json_decref(object);
+        struct policy named;
+        assert_int_equal(policy_read(policy.name, &named, &error), GB_OK);
+        assert_string_equal(named.name, policy.name);
+        assert_true(named.exact == policy.exact && named.either == policy.either &&
+                    named.by_subject == policy.by_subject);
+    }
+    assert_false(policy_preset(PRESETS, &policy));
+}
+
+/* A policy of thresholds alone, as text: "nmse 0.5 either". */
+static struct policy policy_of(const char *text)
+{
+    struct policy p = {.name = "a", .cosine = NAN, .cosine_min = NAN, .max_abs = NAN, .nmse = NAN, .atol = NAN};
+    p.rtol = p.fraction = NAN;
+    char key[16];
+    for (int used; sscanf(text, "%15s%n", key, &used) == 1;) {
+        text += used;
+        p.either |= !strcmp(key, "either");
+        p.by_subject |= !strcmp(key, "by_subject");
+        p.exact |= !strcmp(key, "exact");
+        p.bound |= !strcmp(key, "bound");
+        p.rms |= !strcmp(key, "rms");
+        p.scale |= !strcmp(key, "scale");
+        double *of = !strcmp(key, "cosine")       ? &p.cosine
+                     : !strcmp(key, "cosine_min") ? &p.cosine_min
+                     : !strcmp(key, "max_abs")    ? &p.max_abs
+                     : !strcmp(key, "nmse")       ? &p.nmse
+                     : !strcmp(key, "atol")       ? &p.atol
+                     : !strcmp(key, "rtol")       ? &p.rtol
+                     : !strcmp(key, "fraction")   ? &p.fraction
+                                                  : NULL;
+        if (of && sscanf(text, "%lf%n", of, &used) == 1)
+            text += used;
+    }
+    return p;
+}
+
+/* Figures of two calls of [2, 3], the first threshold that is missed, and what is wrong and would meet all. */
+static void test_thresholds_of_policies(void **state)
+{
+    static const double subject[] = {1.0, -2.0, 2.5, 0.5, 1.0, 4.0, 3.0, 2.0, 4.0, -1.0, 0.5, 0.0};
+    static const double truth[] = {1.25, -2.0, 2.0, 0.5, 1.0, 4.5, 3.0, 2.0, 3.0, -1.0, 0.5, 0.25};
+    static const struct {
+        const char *policy, *missed, *vacuous;
+    } rows[] = {
+        {"cosine 0.97", NULL, NULL},
+        {"cosine 0.99", "cosine", NULL},
+        {"cosine_min 0.95", NULL, NULL},
+        {"cosine_min 0.99", "cosine_min", NULL},
+        {"max_abs 1.0", NULL, NULL},
+        {"max_abs 0.999", "max_abs", NULL},
+        {"max_abs 4.5", NULL, "zeros"},
+        {"max_abs 4.499", NULL, NULL},
+        {"nmse 0.0300", NULL, NULL},
+        {"nmse 0.0298", "nmse", NULL},
+        {"nmse 0.0278 by_subject", NULL, NULL},
+        {"nmse 0.0275 by_subject", "nmse", NULL},
+        {"nmse 1.0", NULL, "zeros"},
+        {"nmse 0.9999 by_subject", NULL, NULL},
+        {"nmse 1.0000000000013642 by_subject", NULL, NULL},          /* 1 + 0.75 * 2^-39 */
+        {"nmse 1.0000000000027285 by_subject", NULL, "huge values"}, /* 1 + 1.5 * 2^-39 */
+        {"nmse 3.999 by_subject", NULL, "huge values"},
+        {"nmse 4.0 by_subject", NULL, "truth of the wrong sign"},
+        {"nmse 4.0 by_subject max_abs 9.0", NULL, "truth of the wrong sign"},
+        {"nmse 4.0 by_subject max_abs 8.99", NULL, NULL},
+        {"nmse 4.0", NULL, "zeros"},
+        {"nmse 0.9999 cosine 0.5", NULL, NULL},
+        {"nmse 9.0 cosine 0.001", NULL, NULL},
+        {"nmse 9.0 cosine 0.99", "cosine", NULL},
+        {"nmse 0.0001 max_abs 0.1", "max_abs", NULL},
+        {"cosine_min 0.99 cosine 0.99", "cosine", NULL},
+        {"nmse 1.0 exact", NULL, NULL},
+        {"nmse 1.0 bound", NULL, NULL},
+        {"nmse 1.0 rms", NULL, NULL},
+        {"nmse 1.0 scale", NULL, NULL},
+        {"atol 0.25 rtol 0.0 fraction 0.75", NULL, NULL},
+        {"atol 0.25 rtol 0.0 fraction 0.76", "close", NULL},
+        {"atol 0.2499 rtol 0.0 fraction 0.75", "close", NULL},
+        {"atol 0.0 rtol 0.34 fraction 0.91", NULL, NULL}, /* 1 is a third of 3, */
+        {"atol 0.0 rtol 0.34 fraction 0.92", "close", NULL},
+        {"atol 0.0 rtol 0.24 by_subject fraction 0.83", "close", NULL}, /* a quarter of 4 */
+        {"atol 0.0 rtol 0.26 by_subject fraction 0.91", NULL, NULL},
+        {"atol 0.25 rtol 0.25 fraction 1.0", NULL, NULL},
+        {"atol 0.25 rtol 0.24 fraction 1.0", "close", NULL},
+        {"atol 0.25 rtol 0.25 either fraction 0.91", NULL, NULL},
+        {"atol 0.25 rtol 0.25 either fraction 0.92", "close", NULL},
+        {"atol 0.25 rtol 0.334 either fraction 1.0", NULL, NULL},
+        {"atol 4.5 rtol 0.0 fraction 1.0", NULL, "zeros"},
+        {"atol 0.25 rtol 0.0 fraction 0.0833", NULL, "zeros"},
+        {"atol 0.25 rtol 0.0 fraction 0.0834", NULL, NULL},
+        {"atol 0.25 rtol 0.99 by_subject fraction 1.0", NULL, NULL},
+        {"atol 0.0 rtol 1.001 by_subject fraction 1.0", "close", "huge values"},
+        {"atol 0.0 rtol 2.0 by_subject fraction 1.0", "close", "truth of the wrong sign"},
+        {"", NULL, NULL},
+    };
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        const struct policy policy = policy_of(rows[n].policy);
+        struct threshold_check checks[MOST_THRESHOLDS];
+        struct closeness c;
+        policy_start(&policy, &c);
+        for (int call = 0; call < 2; call++)
+            policy_compare(&c, subject + 6 * call, truth + 6 * call, 2, 3);
+        const char *missed = policy_missed(&c), *vacuous = policy_vacuous(&c);
+        if (strcmp(missed ? missed : "", rows[n].missed ? rows[n].missed : "") ||
+            strcmp(vacuous ? vacuous : "", rows[n].vacuous ? rows[n].vacuous : ""))
+            fail_msg("\"%s\": misses %s, would pass %s", rows[n].policy, missed ? missed : "nothing",
+                     vacuous ? vacuous : "nothing");
+        const size_t count = policy_checks(&c, checks);
+        for (size_t i = 0; i < count; i++) {
+            const double squares = 1.25 * 1.25 + 4 + 4 + 0.25 + 1 + 20.25 + 9 + 4 + 9 + 1 + 0.25 + 0.0625;
+            const double own = 1 + 4 + 6.25 + 0.25 + 1 + 16 + 9 + 4 + 16 + 1 + 0.25;
+            const double errors = 0.0625 + 0.25 + 0.25 + 1 + 0.0625;
+            const double dot = 1.25 + 4 + 5 + 0.25 + 1 + 18 + 9 + 4 + 12 + 1 + 0.25;
+            const double least = (1 + 0.25) / sqrt(1.25 * 1.3125);
+            const double right = !strcmp(checks[i].name, "cosine")       ? dot / sqrt(squares * own)
+                                 : !strcmp(checks[i].name, "cosine_min") ? least
+                                 : !strcmp(checks[i].name, "max_abs")    ? 1.0
+                                 : !strcmp(checks[i].name, "nmse")       ? errors / (policy.by_subject ? own : squares)
+                                                                         : checks[i].value;
+            near(checks[i].value, right);
+            assert_int_equal(checks[i].at_least, strcmp(checks[i].name, "max_abs") && strcmp(checks[i].name, "nmse"));
+        }
+        size_t asked = !isnan(policy.cosine) + !isnan(policy.cosine_min) + !isnan(policy.max_abs) +
+                       !isnan(policy.nmse) + !isnan(policy.atol);
+        assert_int_equal(count, asked);
+    }
+    struct policy policy = policy_of("atol 0.5 rtol 1.0 fraction 0.5");
+    struct closeness c;
+    policy_start(&policy, &c);
+    policy_compare(&c, (const double[]){INFINITY, NAN, 1.0}, (const double[]){INFINITY, NAN, 1.0}, 1, 3);
+    assert_true(c.subject_close == 1 && c.zeros_close == 1 && c.negated_close == 0 && c.huge_close == 0);
+    assert_string_equal(policy_missed(&c), "close");
+    policy_start(&policy, &c); /* nothing was compared */
+    assert_string_equal(policy_missed(&c), "close");
+    assert_null(policy_vacuous(&c));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -537,6 +701,8 @@ int main(void)
         cmocka_unit_test(test_scales_that_are_nan),
         cmocka_unit_test(test_the_gravest_says_why),
         cmocka_unit_test(test_parts_of_a_problem),
+        cmocka_unit_test(test_presets_are_as_published),
+        cmocka_unit_test(test_thresholds_of_policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
