@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include "harness/explain/causes.h"
+#include "harness/explain/gate_functions.h"
 #include "harness/explain/places.h"
 #include "harness/explain/search.h"
 #include "quant/quant.h"
@@ -1558,6 +1559,69 @@ static void causes_are_found_beside_rounding(void **state)
     layer_free(&l);
 }
 
+static double logistic(double v)
+{
+    return 0.5 * (1.0 + tanh(0.5 * v));
+}
+
+/* By the definitions in finding.h, in other forms than those of gate_functions.c. */
+static void functions_of_gate_and_up_are_theirs(void **state)
+{
+    (void)state;
+    for (double g = -6.5; g < 7.0; g += 0.75)
+        for (double u = -2.5; u < 3.0; u += 1.25) {
+            const double silu = g * logistic(g), above = g > 0.0 ? g : 0.0;
+            const double cubic = sqrt(2.0 / acos(-1.0)) * (g + 0.044715 * pow(g, 3));
+            const double hard = g <= -3.0 ? 0.0 : g >= 3.0 ? 1.0 : (g + 3.0) / 6.0;
+            const double right[FUNCTIONS] = {[FUNCTION_PRODUCT] = g * u,
+                                             [FUNCTION_RELU] = above * u,
+                                             [FUNCTION_RELU_SQUARE] = above * above * u,
+                                             [FUNCTION_GELU] = 0.5 * g * erfc(-g / sqrt(2.0)) * u,
+                                             [FUNCTION_GELU_TANH] = g * logistic(2.0 * cubic) * u,
+                                             [FUNCTION_GELU_QUICK] = g * logistic(1.702 * g) * u,
+                                             [FUNCTION_SIGMOID] = logistic(g) * u,
+                                             [FUNCTION_TANH] = (2.0 * logistic(2.0 * g) - 1.0) * u,
+                                             [FUNCTION_HARD_SWISH] = g * hard * u,
+                                             [FUNCTION_SILU] = silu,
+                                             [FUNCTION_SUM] = silu + u,
+                                             [FUNCTION_OF_PRODUCT] = g * u * logistic(g * u),
+                                             [FUNCTION_TWICE] = silu * logistic(silu) * u,
+                                             [FUNCTION_NEGATED] = g * (1.0 - logistic(g)) * u};
+            for (int n = 0; n < FUNCTIONS; n++) {
+                const double made = gate_function((enum finding_function)n, g, u);
+                if (!(fabs(made - right[n]) <= 1e-12 * fabs(right[n]) + 1e-14))
+                    fail_msg("%s of %g and %g: %.17g, not %.17g", gate_function_name((enum finding_function)n), g, u,
+                             made, right[n]);
+            }
+        }
+}
+
+/* Known bugs are tried while all of the products of each can be afforded. */
+static void known_bugs_are_tried_while_they_can_be_afforded(void **state)
+{
+    struct layer l;
+    struct diagnosis *w = &l.of;
+    uint32_t known = 0;
+    (void)state;
+    layer_new(&l, small, GB_NVFP4, GB_BF16, LAYER);
+    share_out(&l);
+    layer_plant(&l, &(struct finding){.stage = FINDING_COMBINE, .effect = FINDING_NEGATIVE}, 0.0);
+    const double products = 3.0 * small.tokens * small.top_k * small.hidden * small.intermediate;
+    for (int n = 0; n < 4; n++) {
+        static const double times[] = {1e9, 2.0, 2.999, 0.0};
+        w->affordable = times[n] * products;
+        w->searched = (struct searched){0};
+        w->count = 0;
+        assert_int_equal(try_faults(w, NULL), GB_OK);
+        known = n ? known : w->searched.known_bugs;
+        assert_int_equal(w->searched.known_bugs, n == 0 ? known : n == 3 ? 0 : 2);
+        assert_int_equal(w->searched.known_bugs + w->searched.untried_bugs, known);
+        assert_true(n == 0 ? known > 60 : fabs(w->affordable - (n == 2 ? 0.999 : 0.0) * products) < 1.0);
+    }
+    share_free(&l);
+    layer_free(&l);
+}
+
 static FILE *stream;
 
 static void note(struct search *q, const struct finding *f)
@@ -1637,6 +1701,8 @@ int main(void)
         cmocka_unit_test(experts_of_faint_slots_are_tried),
         cmocka_unit_test(hypotheses_explain_what_they_make),
         cmocka_unit_test(causes_are_found_beside_rounding),
+        cmocka_unit_test(functions_of_gate_and_up_are_theirs),
+        cmocka_unit_test(known_bugs_are_tried_while_they_can_be_afforded),
         cmocka_unit_test(all_effects_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
