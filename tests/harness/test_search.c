@@ -1241,7 +1241,7 @@ static void parts_give_up_where_others_hide_it(void **state)
         {OF(elements, ACT, FACTOR, 2.0, 0, "elements 16+16"), {0.1333, 0.1722, 0.2862, 0.3248}},
         {OF(elements, ACT, CONSTANT, 0.0, 0, "elements 16+16"), {0.3444, 0.508}},
         {OF(elements, ACT, CONSTANT, 0.0, 0, "elements 8+8%16"), {0.3202, 0.4051}},
-        {READ(operands, UP, BLOCKS, SQUARE, 0.0, 0, BF16, ""), {0.1838, 0.5091}},
+        {READ(operands, UP, BLOCKS, SQUARE, 0.0, 0, BF16, ""), {0.3338, 0.4155}},
     };
     struct layer l;
     (void)state;
@@ -1263,6 +1263,9 @@ static void parts_look_closer_where_enough_is_seen(void **state)
     static const struct planted few = OF(elements, ACT, FACTOR, 2.0, 0, "");
     static const struct planted screened[] = {READ(settle, GATE, CODES, XOR, 0.0, 1, BF16, ""),
                                               READ(settle, UP, BLOCKS, ROW_XOR, 0.0, 8, BF16, "")};
+    static const struct gb_shape shapes[] = {{3, 64, 240, 5, 2}, {3, 64, 256, 5, 2}, {3, 256, 48, 5, 2}};
+    static const struct planted down[] = {READ(settle, DOWN, CODES, XOR, 0.0, 1, BF16, ""),
+                                          READ(settle, DOWN, BLOCKS, ELEMENT, 0.0, 1, BF16, "")};
     struct layer l;
     (void)state;
     layer_new(&l, small, GB_NVFP4, GB_BF16, LAYER);
@@ -1272,12 +1275,53 @@ static void parts_look_closer_where_enough_is_seen(void **state)
         keep_step(&l, &few, places, 0.0);
     }
     kept_text("\n");
-    for (size_t n = 0; n < 2; n++, kept_text("\n"))
-        for (uint32_t rows = 1; rows <= small.intermediate; rows++) {
-            char places[64];
-            snprintf(places, sizeof places, "elements 0+%u", rows);
-            keep_step(&l, &screened[n], places, 0.0);
-        }
+    layer_free(&l);
+    for (size_t s = 0; s < 3; s++) {
+        const uint32_t all = s < 2 ? shapes[s].intermediate : shapes[s].hidden;
+        layer_new(&l, shapes[s], GB_NVFP4, GB_BF16, LAYER);
+        for (size_t n = 0; n < 2; n++, kept_text("\n"))
+            for (uint32_t rows = s == 1 ? 4 : all; rows <= all; rows += 4) {
+                char places[64];
+                snprintf(places, sizeof places, "elements 0+%u", rows);
+                keep_step(&l, s < 2 ? &screened[n] : &down[n], places, 0.0);
+            }
+        layer_free(&l);
+    }
+}
+
+/* The same of rows that are known: those that the finding makes of what down multiplies. */
+static void known_rows_are_looked_at_first(void **state)
+{
+    static const struct planted row = READ(settle, UP, CODES, XOR, 0.0, 1, BF16, "");
+    struct layer l;
+    (void)state;
+    layer_new(&l, (struct gb_shape){2, 64, 256, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
+    const size_t count = 2 * 256;
+    double *values = malloc(count * sizeof *values);
+    assert_non_null(values);
+    for (uint32_t rows = 4; rows <= 256; rows += 4) {
+        static const bool both[] = {true, true};
+        static const uint32_t which[] = {0, 1};
+        struct search q = {.most = 0x1p32, .status = GB_OK};
+        struct finding f = row.finding;
+        char text[64];
+        f.elements = (struct finding_axis){.kind = AXIS_RANGE, .count = rows};
+        layer_plant(&l, &f, 0.0);
+        l.of.searched.findings = 0;
+        assert_int_equal(search_new(&l.of, &q), GB_OK);
+        assert_int_equal(stages_operand(&q.s, &f, both, values, NULL, NULL), GB_OK);
+        const struct observed seen = {FINDING_ACT, q.s.requant, 2, 1, 256, 2, which, values, 1e-6, 1e-6};
+        memcpy(q.seen_pairs, both, sizeof both);
+        q.seen = &seen;
+        search_settle(&q, &row.finding);
+        q.seen = NULL;
+        snprintf(text, sizeof text, " %u/%.4g", l.of.searched.findings, q.work);
+        kept_text(text);
+        assert_true(rows < 256 || q.best.explains > 0.999);
+        search_free(&q);
+    }
+    kept_text("\n");
+    free(values);
     layer_free(&l);
 }
 
@@ -1697,6 +1741,7 @@ int main(void)
         cmocka_unit_test(parts_find_what_they_are_for),
         cmocka_unit_test(parts_give_up_where_others_hide_it),
         cmocka_unit_test(parts_look_closer_where_enough_is_seen),
+        cmocka_unit_test(known_rows_are_looked_at_first),
         cmocka_unit_test(amounts_that_somebody_writes_are_tried),
         cmocka_unit_test(experts_of_faint_slots_are_tried),
         cmocka_unit_test(hypotheses_explain_what_they_make),
