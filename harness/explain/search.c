@@ -118,10 +118,6 @@ static bool hull(const struct search *q, int n, struct finding_axis *axis)
         *axis = (struct finding_axis){.kind = AXIS_RANGE, .first = first, .count = last - first + 1};
         found = axis->count < w->width;
     }
-    if (n == 3) {
-        *axis = (struct finding_axis){.kind = AXIS_ALL};
-        found = true;
-    }
     free(all);
     return found;
 }
@@ -158,9 +154,11 @@ void search_verify_places(struct search *q, const struct finding *f)
         search_verify(q, f);
         return;
     }
-    for (int n = 0; n < 4 && !search_done(q); n++) {
+    for (int n = 0; n < 3 && !search_done(q); n++) {
         struct finding one = *f;
         if (hull(q, n, &one.elements))
             search_verify(q, &one);
     }
+    if (!search_done(q))
+        search_verify(q, f);
 }

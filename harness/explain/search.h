@@ -15,8 +15,9 @@
 enum { MOST_SAMPLES = 192, MOST_EFFECTS = 8, MOST_SLOTS = 64 };
 /* Products that a weight takes which is decoded anew, twice. */
 #define REREAD 8.0
-/* Rows of which one stands for all in a first look at an effect on what a projection reads. */
-enum { SCREENED = 4 };
+/* Rows of which one stands for all in a first look at an effect on what a projection reads; and of how many they do:
+ * of fewer one in four may well make half of its share of the error, or less. */
+enum { SCREENED = 4, MANY_ROWS = 256 };
 
 struct search {
     struct diagnosis *w;

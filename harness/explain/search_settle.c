@@ -51,8 +51,10 @@ static void verify_simpler(struct search *q, const struct finding *effect)
 static bool screened_out(struct search *q, const struct finding *effect)
 {
     struct finding f = *effect;
+    const uint32_t rows = f.stage == FINDING_DOWN ? q->s.hidden : q->s.intermediate;
     double all, left;
-    if (f.operand == FINDING_RESULTS || f.elements.kind != AXIS_ALL || q->samples < 8 * SCREENED * q->s.top_k)
+    if (f.operand == FINDING_RESULTS || f.elements.kind != AXIS_ALL || rows < MANY_ROWS ||
+        q->samples < 8 * SCREENED * q->s.top_k)
         return false;
     f.elements = (struct finding_axis){.kind = AXIS_MODULO, .count = 1, .period = SCREENED};
     if (q->seen)

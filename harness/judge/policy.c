@@ -242,16 +242,14 @@ void policy_start(const struct policy *policy, struct closeness *c)
     *c = (struct closeness){.policy = policy};
     metrics_start(&c->subject);
     metrics_start(&c->zeros);
-    metrics_start(&c->negated);
-    metrics_start(&c->huge);
 }
 
-/* What is not finite is close to nothing, though infinity is within any share of itself. */
+/* What is not finite is close to nothing, and nothing to it, though infinity is within any share of itself. */
 static bool is_close(const struct policy *policy, double value, double truth)
 {
-    if (!isfinite(value))
-        return false;
     double error = fabs(value - truth), relative = policy->rtol * fabs(policy->by_subject ? value : truth);
+    if (!isfinite(error))
+        return false;
     return policy->either ? error <= policy->atol || error <= relative : error <= policy->atol + relative;
 }
 

@@ -372,23 +372,29 @@ static struct gb_fixture *quantiser_fixture(int n)
     return f;
 }
 
+/* single: of one row. */
 static struct gb_fixture *exchange_fixture(enum gb_operator operation, const char *recipe,
-                                           enum gb_accumulation accumulation)
+                                           enum gb_accumulation accumulation, bool single)
 {
-    const struct gb_exchange_kinds kinds = {
-        .generator = "gaussian/1", .routing = "holes", .placement = "random", .seed = 5, .empty = 1};
+    const struct gb_exchange_kinds kinds = {.generator = "gaussian/1",
+                                            .routing = single ? "uniform" : "holes",
+                                            .placement = "random",
+                                            .seed = 5,
+                                            .empty = single ? 0 : 1};
     struct gb_error error = {""};
     struct gb_fixture *f;
     struct gb_exchange x = {.size = sizeof x,
-                            .ranks = 10,
-                            .tokens = 4,
+                            .ranks = single ? 1 : 10,
+                            .tokens = single ? 1 : 4,
                             .hidden = 256,
-                            .experts = 11,
-                            .top_k = 3,
+                            .experts = single ? 1 : 11,
+                            .top_k = single ? 1 : 3,
                             .global_scale = 1.0f,
                             .input = GB_BF16,
                             .accumulation = accumulation,
-                            .ranks_per_node = accumulation ? 2 : 0};
+                            .ranks_per_node = !accumulation ? 0
+                                              : single      ? 1
+                                                            : 2};
     if (recipe)
         x.quantiser = gb_recipe_find(recipe)->quantiser;
     if (gb_generate_exchange(operation, &x, recipe ? recipe : "bf16", &kinds, &f, &error) != GB_OK)
@@ -480,15 +486,17 @@ static void becomes_explained(struct becomes *b, const struct operator_faults *r
 static void test_faults_of_operators_without_layers(void **state)
 {
     (void)state;
-    enum { EXCHANGES = 6, COUNT = QUANTISERS + EXCHANGES };
-    struct gb_fixture *fixtures[COUNT] = {exchange_fixture(GB_DISPATCH, NULL, 0),
-                                          exchange_fixture(GB_DISPATCH, "fp8g128.vllm/1", 0),
-                                          exchange_fixture(GB_DISPATCH, "nvfp4.trtllm/1", 0),
-                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER),
-                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_SENDER),
-                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_SENDER_NODE)};
+    enum { EXCHANGES = 6, SINGLE = 2, COUNT = QUANTISERS + EXCHANGES + SINGLE };
+    struct gb_fixture *fixtures[COUNT] = {exchange_fixture(GB_DISPATCH, NULL, 0, false),
+                                          exchange_fixture(GB_DISPATCH, "fp8g128.vllm/1", 0, false),
+                                          exchange_fixture(GB_DISPATCH, "nvfp4.trtllm/1", 0, false),
+                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER, false),
+                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_SENDER, false),
+                                          exchange_fixture(GB_COMBINE, NULL, GB_AT_SENDER_NODE, false)};
     for (int n = 0; n < QUANTISERS; n++)
         fixtures[EXCHANGES + n] = quantiser_fixture(n);
+    fixtures[COUNT - 2] = exchange_fixture(GB_DISPATCH, "nvfp4.trtllm/1", 0, true);
+    fixtures[COUNT - 1] = exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER, true);
     struct baselines baselines[COUNT] = {{0}};
     struct gb_outputs *clean[COUNT];
     for (int n = 0; n < COUNT; n++) {
@@ -543,7 +551,7 @@ static void test_faults_of_operators_without_layers(void **state)
 static void test_a_lost_row_is_told_beside_rounding(void **state)
 {
     const struct combine_fault *fault = combine_faults(&(size_t){0}); /* "the row is lost" */
-    struct gb_fixture *f = exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER);
+    struct gb_fixture *f = exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER, false);
     struct gb_arguments a = gb_fixture_exchange_arguments(f);
     const size_t hidden = a.shape.hidden, count = a.shape.tokens * hidden;
     uint32_t token = 4;

@@ -224,6 +224,18 @@ static void every_finding_has_words(void **state)
         assert_string_equal(text, cases[i].name);
         finding_kind(f, text, sizeof text);
         assert_string_equal(text, cases[i].kind);
+        struct finding_words words;
+        memset(&words, 'x', sizeof words); /* of which nothing is left */
+        finding_words(f, &frame, &words);
+        const bool of = !strncmp(words.place, "of ", 3);
+        snprintf(text, sizeof text, "%s%s%s: %s", words.array,
+                 of               ? " "
+                 : words.place[0] ? ", "
+                                  : "",
+                 words.place, words.effect);
+        if (strchr(cases[i].name, ':'))
+            assert_string_equal(text, cases[i].name);
+        assert_int_equal(words.place[0] == '\0', anywhere);
         assert_int_equal(finding_is_everywhere(f), anywhere);
     }
 }

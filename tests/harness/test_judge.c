@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of harness/judge by themselves: figures, differences, routing of its own, truth that is not that of its inputs.
- */
+/* Parts of harness/judge by themselves: figures, differences, routing of its own, truth that is not that of its inputs;
+ * and parts of problems. */
 #include "tests/support/check.h"
 
 #include <float.h>
 
+#include "harness/explain/subproblem.h"
 #include "harness/judge/baseline.h"
 #include "harness/judge/case_result.h"
 #include "harness/judge/identification.h"
 #include "harness/judge/metrics.h"
+#include "harness/judge/policy.h"
 #include "harness/judge/reroute.h"
 #include "harness/judge/truth_check.h"
+#include "harness/run/layer_inputs.h"
 #include "harness/run/residual_stream.h"
 #include "quant/quant.h"
 #include "tests/support/layer_as_fixture.h"
@@ -358,6 +361,334 @@ static void test_the_gravest_says_why(void **state)
     assert_int_equal(of.verdict, VERDICT_PASS);
 }
 
+static bool same_double(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+/* A problem of two layers, with biases, of random values in every buffer. Token 3 has one expert in both slots 1 and 2.
+ */
+static struct gb_fixture *whole_problem(enum gb_format format, const struct gb_shape *s)
+{
+    uint64_t random = 19;
+    struct gb_fixture *f;
+    assert_int_equal(gb_fixture_new(s, 2, format, false, false, false, &f, NULL), GB_OK);
+    assert_int_equal(gb_fixture_add(f, GB_EXTRA_BIASES, NULL), GB_OK);
+    if (format == GB_NVFP4)
+        assert_int_equal(gb_fixture_quantise_activations(f, GB_NVFP4, NULL, NULL), GB_OK);
+    for (uint32_t l = 0; l < 2; l++) {
+        struct gb_layer *layer = &f->layer[l];
+        layer->index = 30 + l;
+        fill_bf16(&random, layer->x, (size_t)s->tokens * s->hidden);
+        fill_weights(&random, &layer->gate_up);
+        fill_weights(&random, &layer->down);
+        for (size_t i = 0; i < (size_t)s->tokens * s->top_k; i++) {
+            layer->ids[i] = (int32_t)((i * 3 + i / 4 + l) % s->experts);
+            layer->routing_weights[i] = (float)random_uniform(&random);
+            layer->truth_routing_weights[i] = random_uniform(&random);
+        }
+        layer->ids[2 * s->top_k + 1] = -1;
+        layer->ids[3 * s->top_k + 2] = layer->ids[3 * s->top_k + 1] = 5;
+        for (size_t i = 0; i < (size_t)s->experts * 2 * s->intermediate; i++)
+            layer->gate_up_bias[i] = (float)random_uniform(&random);
+        for (size_t i = 0; i < (size_t)s->experts * s->hidden; i++)
+            layer->down_bias[i] = (float)random_uniform(&random);
+        for (int i = 0; layer->activation_scales && i < 2; i++)
+            layer->activation_scales[i] = (float)random_uniform(&random);
+    }
+    f->activation = GB_SWIGLU_OAI;
+    f->apply_router_weight_on_input = f->norm_topk_prob = f->nonfinite = true;
+    f->rms_norm_epsilon = 0.125;
+    strcpy(f->recipe, "a.recipe/1");
+    strcpy(f->contract, "a.contract/1");
+    strcpy(f->source, "a whole");
+    strcpy(f->sha256, "5ea1");
+    return f;
+}
+
+/* Rows of an expert of the part have the first columns of the whole's; of two halves, the first rows of each. */
+static void same_rows(const struct gb_weights *part, uint32_t expert, const struct gb_weights *whole, uint32_t as)
+{
+    double *values = malloc(part->columns * sizeof *values), *right = malloc(whole->columns * sizeof *right);
+    const uint32_t rows = part->rows / part->halves;
+    assert_true(values && right);
+    for (uint32_t r = 0; r < part->rows; r++) {
+        gb_weights_row(part, expert, r, values);
+        gb_weights_row(whole, as, r / rows * (whole->rows / whole->halves) + r % rows, right);
+        for (uint32_t i = 0; i < part->columns; i++)
+            if (!same_double(values[i], right[i]))
+                fail_msg("expert %u, row %u, column %u: %a, not %a", expert, r, i, values[i], right[i]);
+    }
+    free(values);
+    free(right);
+}
+
+/* The part's truth, from its own values. */
+static void expect_truth(const struct gb_fixture *f)
+{
+    const size_t count = (size_t)f->shape.tokens * f->shape.hidden, slots = (size_t)f->shape.tokens * f->shape.top_k;
+    struct gb_layer *l = &f->layer[0];
+    struct gb_truth_quantised weights = {l->gate_up, l->down, {GB_SWIGLU_OAI, l->gate_up_bias, l->down_bias}};
+    const struct gb_truth_source source = gb_truth_from_quantised(&weights);
+    double *x = malloc(count * sizeof *x), *output = malloc(count * sizeof *output),
+           *weights_of_slots = malloc(slots * sizeof *weights_of_slots);
+    assert_true(x && output && weights_of_slots);
+    layer_inputs(f, 0, GB_FP32, x, weights_of_slots);
+    assert_int_equal(gb_truth_layer(&f->shape, x, l->ids, weights_of_slots, &source, output, NULL, NULL), GB_OK);
+    for (size_t i = 0; i < count; i++)
+        if (!same_double(l->truth_quantised[i], output[i]) || !same_double(l->truth_original[i], output[i]))
+            fail_msg("truth %zu: %a and %a, not %a", i, l->truth_quantised[i], l->truth_original[i], output[i]);
+    free(x);
+    free(output);
+    free(weights_of_slots);
+}
+
+/* A part has the whole's values: its own tokens, slots, columns and neurons; and experts numbered in their order. */
+static void test_parts_of_a_problem(void **state)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP8, GB_FP8_BLOCK, GB_BF16};
+    static const struct {
+        struct part part;   /* hidden, intermediate: blocks of them */
+        int32_t experts[6]; /* of the whole, then -1 */
+        const char *source;
+    } rows[] = {{{1, 1, 3, 0, 3, 1, 2}, {0, 2, 3, 5, 6, -1}, "layer 1, tokens 1 to 3, slots 0 to 2 of a whole"},
+                {{0, 3, 1, 1, 2, 2, 1}, {5, -1}, "layer 0, tokens 3 to 3, slots 1 to 2 of a whole"},
+                {{1, 0, 1, 0, 3, 2, 2}, {0, 1, 4, -1}, "layer 1, tokens 0 to 0, slots 0 to 2 of a whole"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const uint32_t block = formats[i] == GB_FP8_BLOCK ? 128 : 32;
+        const struct gb_shape whole = {
+            .tokens = 5, .hidden = 2 * block, .intermediate = 2 * block, .experts = 7, .top_k = 3};
+        struct gb_fixture *f = whole_problem(formats[i], &whole), *part;
+        for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+            struct part of = rows[n].part, *p = &of;
+            const struct gb_layer *from = &f->layer[p->layer];
+            uint32_t used = 0;
+            of.hidden *= block;
+            of.intermediate *= block;
+            f->apply_router_weight_on_input = false;
+            assert_int_equal(part_new(f, p, &part, &error), GB_OK);
+            const struct gb_layer *layer = &part->layer[0];
+            while (rows[n].experts[used] >= 0)
+                used++;
+            const struct gb_shape s = {p->tokens, p->hidden, p->intermediate, used < p->slots ? p->slots : used,
+                                       p->slots};
+            assert_memory_equal(&part->shape, &s, sizeof s);
+            for (uint32_t e = 0; e < s.experts; e++) {
+                const uint32_t as = (uint32_t)rows[n].experts[e < used ? e : 0];
+                same_rows(&layer->gate_up, e, &from->gate_up, as);
+                same_rows(&layer->down, e, &from->down, as);
+                if (e >= used)
+                    continue;
+                for (uint32_t half = 0; half < 2; half++)
+                    same_bytes(layer->gate_up_bias + (2 * e + half) * s.intermediate,
+                               from->gate_up_bias + (2 * as + half) * whole.intermediate,
+                               s.intermediate * sizeof(float));
+                same_bytes(layer->down_bias + e * s.hidden, from->down_bias + as * whole.hidden,
+                           s.hidden * sizeof(float));
+            }
+            for (uint32_t t = 0; t < s.tokens; t++) {
+                same_bytes(layer->x + t * s.hidden, from->x + (p->first_token + t) * whole.hidden,
+                           s.hidden * sizeof *layer->x);
+                for (uint32_t k = 0; k < s.top_k; k++) {
+                    const size_t own = t * s.top_k + k, whence = (p->first_token + t) * whole.top_k + p->first_slot + k;
+                    assert_int_equal(layer->ids[own] < 0 ? -1 : rows[n].experts[layer->ids[own]], from->ids[whence]);
+                    assert_true(layer->routing_weights[own] == from->routing_weights[whence] &&
+                                layer->truth_routing_weights[own] == from->truth_routing_weights[whence]);
+                }
+            }
+            if (from->activation_scales)
+                same_bytes(layer->activation_scales, from->activation_scales, 2 * sizeof(float));
+            expect_truth(part);
+            assert_true(part->layers == 1 && layer->index == from->index && part->weights == f->weights &&
+                        part->activations == f->activations && part->activation == GB_SWIGLU_OAI &&
+                        !part->apply_router_weight_on_input && part->norm_topk_prob && part->nonfinite &&
+                        part->rms_norm_epsilon == 0.125);
+            assert_string_equal(part->recipe, f->recipe);
+            assert_string_equal(part->activation_recipe, f->activation_recipe);
+            assert_string_equal(part->contract, "a.contract/1");
+            assert_string_equal(part->generator, "import/1");
+            assert_string_equal(part->source, rows[n].source);
+            assert_string_equal(part->source_sha256, "5ea1");
+            gb_fixture_free(part);
+        }
+        f->apply_router_weight_on_input = true; /* which then is in x, of one slot */
+        assert_int_equal(part_new(f, &(struct part){0, 4, 1, 2, 1, 2 * block, block}, &part, &error), GB_OK);
+        assert_true(part->apply_router_weight_on_input);
+        expect_truth(part);
+        gb_fixture_free(part);
+        assert_int_equal(part_new(f, &(struct part){0, 2, 1, 1, 1, block, block}, &part, &error), GB_EINVAL);
+        assert_string_equal(error.message, "the part has no slot in use");
+        const struct part all = part_whole(f, 1, 4);
+        assert_true(all.layer == 1 && all.first_token == 0 && all.tokens == 4 && all.first_slot == 0 &&
+                    all.slots == 3 && all.hidden == whole.hidden && all.intermediate == whole.intermediate);
+        gb_fixture_free(f);
+    }
+}
+
+/* Presets as gate files have them. */
+static void test_presets_are_as_published(void **state)
+{
+    static const char *const rest[] = {
+        "\"checks\":[\"exact\",\"bound\",\"rms\",\"scale\"],\"name\":\"default\"",
+        "\"checks\":[],\"cosine_min\":0.999996,\"max_abs\":0.001953125,\"name\":\"cosine-0.999996\"",
+        "\"checks\":[],\"cosine\":0.99,\"name\":\"cosine-0.99\"",
+        "\"atol\":0.1,\"checks\":[],\"fraction\":1.0,\"name\":\"vllm-nvfp4-moe\",\"relative_to\":\"subject\",\"rtol\":0.1",
+        "\"atol\":0.1,\"checks\":[],\"fraction\":0.925,\"name\":\"flashinfer-fp4-moe\",\"relative_to\":\"subject\","
+        "\"rtol\":0.85",
+        "\"atol\":0.01,\"checks\":[],\"either\":true,\"fraction\":0.95,\"name\":\"flashinfer-bench-moe\",\"rtol\":0.01",
+        "\"checks\":[],\"name\":\"llama.cpp-fp4\",\"nmse\":0.02,\"relative_to\":\"subject\""};
+    enum { PRESETS = sizeof rest / sizeof *rest };
+    struct policy policy;
+    (void)state;
+    for (unsigned i = 0; i < PRESETS; i++) {
+        char right[256];
+        assert_true(policy_preset(i, &policy));
+        json_t *object = policy_json(&policy);
+        char *text = json_dumps(object, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(15));
+        snprintf(right, sizeof right, "{%s,\"schema\":\"gaugeblock-gate/2\"}", rest[i]);
+        assert_non_null(text);
+        assert_string_equal(text, right);
+        free(text);
+        json_decref(object);
+        struct policy named;
+        assert_int_equal(policy_read(policy.name, &named, &error), GB_OK);
+        assert_string_equal(named.name, policy.name);
+        assert_true(named.exact == policy.exact && named.either == policy.either &&
+                    named.by_subject == policy.by_subject);
+    }
+    assert_false(policy_preset(PRESETS, &policy));
+}
+
+/* A policy of thresholds alone, as text: "nmse 0.5 either". */
+static struct policy policy_of(const char *text)
+{
+    struct policy p = {.name = "a", .cosine = NAN, .cosine_min = NAN, .max_abs = NAN, .nmse = NAN, .atol = NAN};
+    p.rtol = p.fraction = NAN;
+    char key[16];
+    for (int used; sscanf(text, "%15s%n", key, &used) == 1;) {
+        text += used;
+        p.either |= !strcmp(key, "either");
+        p.by_subject |= !strcmp(key, "by_subject");
+        p.exact |= !strcmp(key, "exact");
+        p.bound |= !strcmp(key, "bound");
+        p.rms |= !strcmp(key, "rms");
+        p.scale |= !strcmp(key, "scale");
+        double *of = !strcmp(key, "cosine")       ? &p.cosine
+                     : !strcmp(key, "cosine_min") ? &p.cosine_min
+                     : !strcmp(key, "max_abs")    ? &p.max_abs
+                     : !strcmp(key, "nmse")       ? &p.nmse
+                     : !strcmp(key, "atol")       ? &p.atol
+                     : !strcmp(key, "rtol")       ? &p.rtol
+                     : !strcmp(key, "fraction")   ? &p.fraction
+                                                  : NULL;
+        if (of && sscanf(text, "%lf%n", of, &used) == 1)
+            text += used;
+    }
+    return p;
+}
+
+/* Figures of two calls of [2, 3], the first threshold that is missed, and what is wrong and would meet all. */
+static void test_thresholds_of_policies(void **state)
+{
+    static const double subject[] = {1.0, -2.0, 2.5, 0.5, 1.0, 4.0, 3.0, 2.0, 4.0, -1.0, 0.5, 0.0};
+    static const double truth[] = {1.25, -2.0, 2.0, 0.5, 1.0, 4.5, 3.0, 2.0, 3.0, -1.0, 0.5, 0.25};
+    static const struct {
+        const char *policy, *missed, *vacuous;
+    } rows[] = {
+        {"cosine 0.97", NULL, NULL},
+        {"cosine 0.99", "cosine", NULL},
+        {"cosine_min 0.95", NULL, NULL},
+        {"cosine_min 0.99", "cosine_min", NULL},
+        {"max_abs 1.0", NULL, NULL},
+        {"max_abs 0.999", "max_abs", NULL},
+        {"max_abs 4.5", NULL, "zeros"},
+        {"max_abs 4.499", NULL, NULL},
+        {"nmse 0.0300", NULL, NULL},
+        {"nmse 0.0298", "nmse", NULL},
+        {"nmse 0.0278 by_subject", NULL, NULL},
+        {"nmse 0.0275 by_subject", "nmse", NULL},
+        {"nmse 1.0", NULL, "zeros"},
+        {"nmse 0.9999 by_subject", NULL, NULL},
+        {"nmse 1.0000000000013642 by_subject", NULL, NULL},          /* 1 + 0.75 * 2^-39 */
+        {"nmse 1.0000000000027285 by_subject", NULL, "huge values"}, /* 1 + 1.5 * 2^-39 */
+        {"nmse 3.999 by_subject", NULL, "huge values"},
+        {"nmse 4.0 by_subject", NULL, "truth of the wrong sign"},
+        {"nmse 4.0 by_subject max_abs 9.0", NULL, "truth of the wrong sign"},
+        {"nmse 4.0 by_subject max_abs 8.99", NULL, NULL},
+        {"nmse 4.0", NULL, "zeros"},
+        {"nmse 0.9999 cosine 0.5", NULL, NULL},
+        {"nmse 9.0 cosine 0.001", NULL, NULL},
+        {"nmse 9.0 cosine 0.99", "cosine", NULL},
+        {"nmse 0.0001 max_abs 0.1", "max_abs", NULL},
+        {"cosine_min 0.99 cosine 0.99", "cosine", NULL},
+        {"nmse 1.0 exact", NULL, NULL},
+        {"nmse 1.0 bound", NULL, NULL},
+        {"nmse 1.0 rms", NULL, NULL},
+        {"nmse 1.0 scale", NULL, NULL},
+        {"atol 0.25 rtol 0.0 fraction 0.75", NULL, NULL},
+        {"atol 0.25 rtol 0.0 fraction 0.76", "close", NULL},
+        {"atol 0.2499 rtol 0.0 fraction 0.75", "close", NULL},
+        {"atol 0.0 rtol 0.34 fraction 0.91", NULL, NULL}, /* 1 is a third of 3, */
+        {"atol 0.0 rtol 0.34 fraction 0.92", "close", NULL},
+        {"atol 0.0 rtol 0.24 by_subject fraction 0.83", "close", NULL}, /* a quarter of 4 */
+        {"atol 0.0 rtol 0.26 by_subject fraction 0.91", NULL, NULL},
+        {"atol 0.25 rtol 0.25 fraction 1.0", NULL, NULL},
+        {"atol 0.25 rtol 0.24 fraction 1.0", "close", NULL},
+        {"atol 0.25 rtol 0.25 either fraction 0.91", NULL, NULL},
+        {"atol 0.25 rtol 0.25 either fraction 0.92", "close", NULL},
+        {"atol 0.25 rtol 0.334 either fraction 1.0", NULL, NULL},
+        {"atol 4.5 rtol 0.0 fraction 1.0", NULL, "zeros"},
+        {"atol 0.25 rtol 0.0 fraction 0.0833", NULL, "zeros"},
+        {"atol 0.25 rtol 0.0 fraction 0.0834", NULL, NULL},
+        {"atol 0.25 rtol 0.99 by_subject fraction 1.0", NULL, NULL},
+        {"atol 0.0 rtol 1.001 by_subject fraction 1.0", "close", "huge values"},
+        {"atol 0.0 rtol 2.0 by_subject fraction 1.0", "close", "truth of the wrong sign"},
+        {"", NULL, NULL},
+    };
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        const struct policy policy = policy_of(rows[n].policy);
+        struct threshold_check checks[MOST_THRESHOLDS];
+        struct closeness c;
+        policy_start(&policy, &c);
+        for (int call = 0; call < 2; call++)
+            policy_compare(&c, subject + 6 * call, truth + 6 * call, 2, 3);
+        const char *missed = policy_missed(&c), *vacuous = policy_vacuous(&c);
+        if (strcmp(missed ? missed : "", rows[n].missed ? rows[n].missed : "") ||
+            strcmp(vacuous ? vacuous : "", rows[n].vacuous ? rows[n].vacuous : ""))
+            fail_msg("\"%s\": misses %s, would pass %s", rows[n].policy, missed ? missed : "nothing",
+                     vacuous ? vacuous : "nothing");
+        const size_t count = policy_checks(&c, checks);
+        for (size_t i = 0; i < count; i++) {
+            const double squares = 1.25 * 1.25 + 4 + 4 + 0.25 + 1 + 20.25 + 9 + 4 + 9 + 1 + 0.25 + 0.0625;
+            const double own = 1 + 4 + 6.25 + 0.25 + 1 + 16 + 9 + 4 + 16 + 1 + 0.25;
+            const double errors = 0.0625 + 0.25 + 0.25 + 1 + 0.0625;
+            const double dot = 1.25 + 4 + 5 + 0.25 + 1 + 18 + 9 + 4 + 12 + 1 + 0.25;
+            const double least = (1 + 0.25) / sqrt(1.25 * 1.3125);
+            const double right = !strcmp(checks[i].name, "cosine")       ? dot / sqrt(squares * own)
+                                 : !strcmp(checks[i].name, "cosine_min") ? least
+                                 : !strcmp(checks[i].name, "max_abs")    ? 1.0
+                                 : !strcmp(checks[i].name, "nmse")       ? errors / (policy.by_subject ? own : squares)
+                                                                         : checks[i].value;
+            near(checks[i].value, right);
+            assert_int_equal(checks[i].at_least, strcmp(checks[i].name, "max_abs") && strcmp(checks[i].name, "nmse"));
+        }
+        size_t asked = !isnan(policy.cosine) + !isnan(policy.cosine_min) + !isnan(policy.max_abs) +
+                       !isnan(policy.nmse) + !isnan(policy.atol);
+        assert_int_equal(count, asked);
+    }
+    struct policy policy = policy_of("atol 0.5 rtol 1.0 fraction 0.5");
+    struct closeness c;
+    policy_start(&policy, &c);
+    policy_compare(&c, (const double[]){INFINITY, NAN, 1.0}, (const double[]){INFINITY, NAN, 1.0}, 1, 3);
+    assert_true(c.subject_close == 1 && c.zeros_close == 1 && c.negated_close == 0 && c.huge_close == 0);
+    assert_string_equal(policy_missed(&c), "close");
+    policy_start(&policy, &c); /* nothing was compared */
+    assert_string_equal(policy_missed(&c), "close");
+    assert_null(policy_vacuous(&c));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +700,9 @@ int main(void)
         cmocka_unit_test(test_classes_of_differences),
         cmocka_unit_test(test_scales_that_are_nan),
         cmocka_unit_test(test_the_gravest_says_why),
+        cmocka_unit_test(test_parts_of_a_problem),
+        cmocka_unit_test(test_presets_are_as_published),
+        cmocka_unit_test(test_thresholds_of_policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

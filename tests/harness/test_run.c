@@ -1116,6 +1116,11 @@ static void test_gate_files(void **state)
         if (status != (cases[i].word ? GB_EFORMAT : GB_OK) || (cases[i].word && !strstr(error.message, cases[i].word)))
             fail_msg("%s: %d, %s", cases[i].keys, (int)status, status == GB_OK ? "" : error.message);
     }
+    for (unsigned i = 0; policy_preset(i, &p); i++) {
+        snprintf(text, sizeof text, "{\"schema\": \"gaugeblock-gate/2\", \"nmse\": 0.25, \"name\": \"%s\"}", p.name);
+        write_text(in_folder("gate.json"), text);
+        assert_int_equal(policy_read(in_folder("gate.json"), &p, &error), GB_EFORMAT);
+    }
     for (int more = 0; more < 2; more++) {
         snprintf(text, sizeof text, "{\"schema\": \"gaugeblock-gate/2\", \"nmse\": 0.25, \"name\": \"%s%.*s\"}", name63,
                  more, "4");

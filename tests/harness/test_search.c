@@ -6,6 +6,8 @@
  */
 #include <omp.h>
 
+#include "harness/explain/causes.h"
+#include "harness/explain/gate_functions.h"
 #include "harness/explain/places.h"
 #include "harness/explain/search.h"
 #include "quant/quant.h"
@@ -782,6 +784,100 @@ static void keep_axis(const char *name, const struct finding_axis *axis)
     }
 }
 
+/* Which tokens, columns and expert errors are confined to, in words. */
+static void errors_are_located(void **state)
+{
+    enum { COLUMNS = 64 };
+    static const int32_t ids[] = {7, -1, 2, 1, 8, 3, 0, 9, 4, 3, 4, 2, 5, 8, 6, 8, 5, 6, 6, 4};
+    static const struct {
+        uint32_t rows, rows_per_token, first;
+        const char *wrong, *columns; /* rows; columns as runs and residues */
+        const char *tokens, *named;  /* in words */
+        int32_t expert;
+    } rows[] = {
+        {10, 1, 0, "0123456789", "0+64", "", "", -1},
+        {10, 1, 0, "01", "0+64", "0, 1", "", -1},
+        {10, 1, 7, "1", "5+1", "8", "5", 1},
+        {10, 1, 0, "45", "5+2", "4, 5", "5 to 6", -1},
+        {10, 1, 100, "25", "1+63", "102, 105", "1 to 63", -1},
+        {10, 1, 0, "459", "0+63", "4, 5, 9", "0 to 62", 4},
+        {10, 1, 0, "012345678", "0+1%2", "0, 1, 2, 3, 4, 5, 6, 7 and 1 more", "the even ones", -1},
+        {10, 1, 0, "01234567", "1+1%2", "0, 1, 2, 3, 4, 5, 6, 7", "the odd ones", -1},
+        {10, 1, 0, "9", "2+2%4", "9", "2 to 3 of every 4", -1},
+        {10, 1, 0, "9", "0+3%8", "9", "0 to 2 of every 8", -1},
+        {10, 1, 0, "9", "31+1%32", "9", "31 to 31 of every 32", -1},
+        {10, 1, 0, "9", "1+1 3+1 4+1 9+1 11+1 13+1 15+1 17+1 60+4", "9", "1, 3, 4, 9, 11, 13, 15, 17 and 4 more", -1},
+        {10, 1, 0, "9", "0+1 2+31", "9", "0, 2, 3, 4, 5, 6, 7, 8 and 24 more", -1},
+        {10, 1, 0, "9", "0+1 2+32", "9", "", -1},
+        {10, 1, 0, "9", "0+1 63+1", "9", "0, 63", -1},
+        {10, 2, 3, "12", "0+64", "3, 4", "", -1},
+        {10, 2, 3, "2", "0+64", "4", "", 2},
+        {10, 2, 3, "13", "0+64", "3, 4", "", -1},
+        {10, 1, 0, "3", "0+64", "3", "", -1},
+        {10, 1, 0, "267", "0+64", "2, 6, 7", "", 8},
+        {10, 1, 0, "0", "0+64", "0", "", 7},
+        {1, 1, 0, "0", "0+64", "", "", -1},
+        {10, 5, 3, "12", "0+64", "3", "", -1},
+        {10, 5, 3, "19", "0+64", "", "", -1},
+        {10, 2, 0, "3", "7+1", "1", "7", 1},
+    };
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++)
+        for (int size = 0; size < 4; size++) {
+            static const double others[] = {0.0, 0.97e-3, -0.97e-3, 0.5e-3};
+            double errors[10 * COLUMNS];
+            struct error_location p;
+            struct explanation e = {.expert = 77};
+            bool column[COLUMNS] = {false};
+            struct finding f = {.stage = FINDING_COMBINE};
+            for (const char *at = rows[n].columns; at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL) {
+                char one[32] = "elements ";
+                strncat(one, at, strcspn(at, " "));
+                read_places(one, &f);
+                for (uint32_t i = 0; i < COLUMNS; i++)
+                    column[i] |= finding_axis_has(&f.elements, i);
+            }
+            for (uint32_t i = 0; i < rows[n].rows * COLUMNS; i++) {
+                bool wrong = strchr(rows[n].wrong, '0' + (int)(i / COLUMNS)) && column[i % COLUMNS];
+                errors[i] = wrong ? size == 3 ? NAN : i % 3 ? 1.03e-3 : -1.0 : others[size] * (i % 2 ? 1.0 : -1.0);
+            }
+            errors[rows[n].wrong[0] % '0' * COLUMNS + strtoul(rows[n].columns, NULL, 10)] = size == 3 ? INFINITY : -1.0;
+            if (size == 3)
+                for (uint32_t i = 0; i < rows[n].rows * COLUMNS; i++)
+                    errors[i] = isfinite(errors[i]) ? 0.0 : errors[i];
+            const uint32_t slots = rows[n].rows_per_token > 1 ? 1 : 2;
+            assert_int_equal(error_location_new(errors, rows[n].rows, COLUMNS, ids, slots, &p, NULL), GB_OK);
+            p.rows_per_token = rows[n].rows_per_token;
+            error_location_name(&p, rows[n].first, &e);
+            uint32_t wrong_columns = 0;
+            for (uint32_t i = 0; i < COLUMNS; i++)
+                wrong_columns += column[i];
+            if (strcmp(e.tokens, rows[n].tokens) || strcmp(e.columns, rows[n].named) || e.expert != rows[n].expert ||
+                p.wrong_tokens != strlen(rows[n].wrong) || p.wrong_columns != wrong_columns)
+                fail_msg("row %zu, size %d: tokens \"%s\", columns \"%s\", expert %d, %u tokens, %u columns", n, size,
+                         e.tokens, e.columns, e.expert, p.wrong_tokens, p.wrong_columns);
+            error_location_free(&p);
+        }
+    for (uint32_t period = 2; period <= 512; period *= 2) {
+        enum { WIDE = 1024 };
+        double errors[WIDE] = {0.0};
+        struct error_location p;
+        struct explanation e = {.expert = 77};
+        char right[64];
+        for (uint32_t i = 0; i < WIDE; i++)
+            errors[i] = i % period == 1;
+        snprintf(right, sizeof right,
+                 period == 2    ? "the odd ones"
+                 : period > 256 ? "1, 513"
+                                : "1 to 1 of every %u",
+                 period);
+        assert_int_equal(error_location_new(errors, 1, WIDE, ids, 1, &p, NULL), GB_OK);
+        error_location_name(&p, 0, &e);
+        assert_string_equal(e.columns, right);
+        error_location_free(&p);
+    }
+}
+
 /* Of the wrong columns as many are looked at as MOST_SAMPLES or, of many slots, six for each: evenly spaced. */
 static void columns_are_sampled(void **state)
 {
@@ -1057,6 +1153,22 @@ static void parts_find_what_they_are_for(void **state)
         OF(inverted, ACT, CONSTANT, 0.0, 0, "slots 7+1 elements 5+2"),
         OF(inverted, ACT, CONSTANT, 0.0, 0, "slots 6+2 elements 16+16"),
     };
+    /* Whose intermediate is wider than its output. */
+    static const struct planted narrow[] = {
+        OF(effects, REQUANT, SCALES, 0.0, 1, "slots 1+1"),
+        OF(effects, REQUANT, ELEMENT, 0.0, 4, ""),
+        OF(effects, ACT, FACTOR, 0.5, 0, "tokens 1+1"),
+        OF(effects, UP, SLOT, 0.0, 1, "slots 0+1"),
+        OF(effects, INPUT, REVERSE, 0.0, 0, ""),
+        OF(elements, REQUANT, SCALES, 0.0, 1, "elements 48+32"),
+        OF(elements, ACT, FACTOR, 2.0, 0, "elements 70+26"),
+        READ(operands, DOWN, BLOCKS, ELEMENT, 0.0, 1, BF16, ""),
+        READ(operands, GATE, CODES, ROW_XOR, 0.0, 4, BF16, "experts 1+2"),
+        READ(elements, DOWN, CODES, XOR, 0.0, 1, BF16, "k 32+64"),
+        OF(ranges, GATE_UP, FACTOR, 2.0, 0, "k 16+32"),
+        OF(experts, DOWN, EXPERT, 0.0, 2, ""),
+        OF(experts, GATE_UP, EXPERT, 0.0, 3, ""),
+    };
     static const struct {
         struct gb_shape shape;
         enum gb_format format, activations;
@@ -1067,6 +1179,7 @@ static void parts_find_what_they_are_for(void **state)
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_BF16, LAYER, rows, sizeof rows / sizeof *rows},
         {{3, 224, 96, 7, 2}, GB_MXFP8, GB_BF16, LAYER, wide, sizeof wide / sizeof *wide},
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_NVFP4, LAYER, quantised, sizeof quantised / sizeof *quantised},
+        {{3, 64, 96, 5, 2}, GB_NVFP4, GB_NVFP4, LAYER, narrow, sizeof narrow / sizeof *narrow},
         {{4, 112, 80, 6, 3}, GB_NVFP4, GB_BF16, GATE_UP_ALONE, gate_up, sizeof gate_up / sizeof *gate_up},
         {{4, 96, 64, 6, 3}, GB_MXFP4, GB_BF16, DOWN_ALONE, down, sizeof down / sizeof *down},
         {{6, 64, 48, 5, 1}, GB_NVFP4, GB_BF16, LAYER, single, sizeof single / sizeof *single},
@@ -1115,6 +1228,7 @@ static void parts_give_up_where_others_hide_it(void **state)
         {OF(slots, DOWN, NEGATIVE, 0.0, 0, "tokens 1+1 slots 0+1"),
          {3.162e-5, 4.537e-4, 3.678e-3, 4.478e-3, 6.102e-3, 7.998e-3}},
         {OF(inverted, ACT, FACTOR, 3.0, 0, "elements 32+16"), {6.818e-6}},
+        {OF(inverted, ACT, ADD, 50.0, 0, "elements 16+16"), {1.615e-4}},
         {OF(weights, ROUTING_WEIGHT, FACTOR, 2.5, 0, ""), {4.361e-4}},
         {OF(weights, ROUTING_WEIGHT, CONSTANT, 1.0, 0, ""), {3.922e-4, 5.696e-4}},
         {OF(experts, DOWN, EXPERT_OF, 0.0, 3, ""), {0.3326, 0.4671}},
@@ -1127,7 +1241,7 @@ static void parts_give_up_where_others_hide_it(void **state)
         {OF(elements, ACT, FACTOR, 2.0, 0, "elements 16+16"), {0.1333, 0.1722, 0.2862, 0.3248}},
         {OF(elements, ACT, CONSTANT, 0.0, 0, "elements 16+16"), {0.3444, 0.508}},
         {OF(elements, ACT, CONSTANT, 0.0, 0, "elements 8+8%16"), {0.3202, 0.4051}},
-        {READ(operands, UP, BLOCKS, SQUARE, 0.0, 0, BF16, ""), {0.1838, 0.5091}},
+        {READ(operands, UP, BLOCKS, SQUARE, 0.0, 0, BF16, ""), {0.3338, 0.4155}},
     };
     struct layer l;
     (void)state;
@@ -1149,6 +1263,9 @@ static void parts_look_closer_where_enough_is_seen(void **state)
     static const struct planted few = OF(elements, ACT, FACTOR, 2.0, 0, "");
     static const struct planted screened[] = {READ(settle, GATE, CODES, XOR, 0.0, 1, BF16, ""),
                                               READ(settle, UP, BLOCKS, ROW_XOR, 0.0, 8, BF16, "")};
+    static const struct gb_shape shapes[] = {{3, 64, 240, 5, 2}, {3, 64, 256, 5, 2}, {3, 256, 48, 5, 2}};
+    static const struct planted down[] = {READ(settle, DOWN, CODES, XOR, 0.0, 1, BF16, ""),
+                                          READ(settle, DOWN, BLOCKS, ELEMENT, 0.0, 1, BF16, "")};
     struct layer l;
     (void)state;
     layer_new(&l, small, GB_NVFP4, GB_BF16, LAYER);
@@ -1158,12 +1275,53 @@ static void parts_look_closer_where_enough_is_seen(void **state)
         keep_step(&l, &few, places, 0.0);
     }
     kept_text("\n");
-    for (size_t n = 0; n < 2; n++, kept_text("\n"))
-        for (uint32_t rows = 1; rows <= small.intermediate; rows++) {
-            char places[64];
-            snprintf(places, sizeof places, "elements 0+%u", rows);
-            keep_step(&l, &screened[n], places, 0.0);
-        }
+    layer_free(&l);
+    for (size_t s = 0; s < 3; s++) {
+        const uint32_t all = s < 2 ? shapes[s].intermediate : shapes[s].hidden;
+        layer_new(&l, shapes[s], GB_NVFP4, GB_BF16, LAYER);
+        for (size_t n = 0; n < 2; n++, kept_text("\n"))
+            for (uint32_t rows = s == 1 ? 4 : all; rows <= all; rows += 4) {
+                char places[64];
+                snprintf(places, sizeof places, "elements 0+%u", rows);
+                keep_step(&l, s < 2 ? &screened[n] : &down[n], places, 0.0);
+            }
+        layer_free(&l);
+    }
+}
+
+/* The same of rows that are known: those that the finding makes of what down multiplies. */
+static void known_rows_are_looked_at_first(void **state)
+{
+    static const struct planted row = READ(settle, UP, CODES, XOR, 0.0, 1, BF16, "");
+    struct layer l;
+    (void)state;
+    layer_new(&l, (struct gb_shape){2, 64, 256, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
+    const size_t count = 2 * 256;
+    double *values = malloc(count * sizeof *values);
+    assert_non_null(values);
+    for (uint32_t rows = 4; rows <= 256; rows += 4) {
+        static const bool both[] = {true, true};
+        static const uint32_t which[] = {0, 1};
+        struct search q = {.most = 0x1p32, .status = GB_OK};
+        struct finding f = row.finding;
+        char text[64];
+        f.elements = (struct finding_axis){.kind = AXIS_RANGE, .count = rows};
+        layer_plant(&l, &f, 0.0);
+        l.of.searched.findings = 0;
+        assert_int_equal(search_new(&l.of, &q), GB_OK);
+        assert_int_equal(stages_operand(&q.s, &f, both, values, NULL, NULL), GB_OK);
+        const struct observed seen = {FINDING_ACT, q.s.requant, 2, 1, 256, 2, which, values, 1e-6, 1e-6};
+        memcpy(q.seen_pairs, both, sizeof both);
+        q.seen = &seen;
+        search_settle(&q, &row.finding);
+        q.seen = NULL;
+        snprintf(text, sizeof text, " %u/%.4g", l.of.searched.findings, q.work);
+        kept_text(text);
+        assert_true(rows < 256 || q.best.explains > 0.999);
+        search_free(&q);
+    }
+    kept_text("\n");
+    free(values);
     layer_free(&l);
 }
 
@@ -1197,6 +1355,315 @@ static void experts_of_faint_slots_are_tried(void **state)
         layer_free(&l);
     }
     kept_text("\n");
+}
+
+/* What is asked for of a hypothesis, beside the diagnosis: results of the layer and of tokens around it. */
+struct around {
+    struct gb_layer_outputs subject, reference;
+    float *output[2];         /* [tokens + 3, hidden]: one token before those of the diagnosis, two behind */
+    gb_bf16 *intermediate[2]; /* [tokens + 3, top_k, intermediate] */
+};
+
+static void around_new(struct layer *l, struct around *a)
+{
+    struct diagnosis *w = &l->of;
+    const size_t count = (size_t)w->rows * w->width, before = (size_t)w->rows_per_token * w->width;
+    uint64_t random = 23;
+    memset(a, 0, sizeof *a);
+    for (int i = 0; i < 2; i++) {
+        a->output[i] = malloc((count + 3 * before) * sizeof *a->output[i]);
+        a->intermediate[i] = malloc((count + 3 * before) * sizeof *a->intermediate[i]);
+        assert_true(a->output[i] && a->intermediate[i]);
+        for (size_t n = 0; n < count + 3 * before; n++) {
+            const bool inside = n >= before && n < count + before;
+            const double value = !inside ? random_value(&random) : i ? w->clean[n - before] : w->values[n - before];
+            a->output[i][n] = (float)value;
+            a->intermediate[i][n] = gb_bf16_encode((float)value);
+        }
+    }
+    a->subject =
+        (struct gb_layer_outputs){.format = GB_FP32, .output = a->output[0], .intermediate = a->intermediate[0]};
+    a->reference =
+        (struct gb_layer_outputs){.format = GB_FP32, .output = a->output[1], .intermediate = a->intermediate[1]};
+}
+
+static void around_free(struct around *a)
+{
+    for (int i = 0; i < 2; i++) {
+        free(a->output[i]);
+        free(a->intermediate[i]);
+    }
+}
+
+/* Candidates of the diagnosis, in the order of entry; of many, what all explain together, and those that explain most.
+ * None that the last bits of a sum make. */
+static void keep_candidates(const char *what, struct diagnosis *w)
+{
+    char text[512];
+    double together = 0.0;
+    unsigned count = 0;
+    const bool many = w->count > 16;
+    for (uint32_t i = 0; i < w->count; i++) {
+        const struct candidate *c = &w->candidates[i];
+        const char *kind = strcmp(c->kind, c->name) ? c->kind : "";
+        count += c->explains >= 1e-9;
+        together += c->explains * (1.0 + 0.1 * (double)c->rank);
+        snprintf(text, sizeof text, "%s: %d %s [%s] %.4g\n", what, (int)c->rank, c->name, kind, c->explains);
+        kept_text(c->explains < (many ? 0.8 : 1e-9) ? "" : text);
+    }
+    snprintf(text, sizeof text, "%s: %u of %.5g\n", what, count, together);
+    kept_text(many ? text : "");
+    w->count = 0;
+}
+
+/* Each kind of hypothesis by itself. What it does not write is far from any result. */
+static void keep_hypotheses(struct layer *l)
+{
+    struct diagnosis *w = &l->of;
+    const struct gb_shape *shape = &w->trace.arguments.shape;
+    const size_t count = (size_t)w->rows * w->width, parts = (size_t)w->tokens * shape->top_k * w->width;
+    struct around a;
+    around_new(l, &a);
+    for (int n = 0; n < 7; n++) {
+        static const char *const names[] = {"nothing", "gains", "rows", "columns", "offsets", "blocks", "bugs"};
+        enum gb_status status = GB_OK;
+        for (size_t i = 0; i < count; i++)
+            w->faulty[i] = 1e30f;
+        for (size_t i = 0; i < parts; i++)
+            w->change[i] = 1e30f;
+        w->affordable = INFINITY;
+        w->first = n == 2;
+        if (n == 0)
+            try_nothing(w);
+        else if (n == 1)
+            try_gains(w);
+        else if (n == 2)
+            status = try_rows(w, &a.subject, &a.reference, w->tokens + 3, NULL);
+        else if (n == 3)
+            try_columns(w);
+        else
+            status = n == 4 ? try_offsets(w, l->fixture, NULL) : n == 5 ? try_blocks(w, NULL) : try_faults(w, NULL);
+        w->first = 0;
+        assert_int_equal(status, GB_OK);
+        keep_candidates(names[n], w);
+    }
+    around_free(&a);
+}
+
+/* The parts that slots have of the results, as explain has them. */
+static void share_out(struct layer *l)
+{
+    struct diagnosis *w = &l->of;
+    const struct gb_arguments *a = &w->trace.arguments;
+    const size_t pairs = (size_t)w->tokens * a->shape.top_k;
+    w->share = malloc(pairs * w->width * sizeof *w->share);
+    w->change = malloc(pairs * w->width * sizeof *w->change);
+    w->pairs.output = malloc(pairs * w->width * sizeof *w->pairs.output);
+    assert_true(w->share && w->change && w->pairs.output);
+    for (size_t i = 0; i < pairs * w->width; i++) {
+        const size_t pair = i / w->width;
+        w->share[i] = w->inner           ? gb_bf16_decode(w->trace.intermediate[i])
+                      : w->ids[pair] < 0 ? 0.0f
+                                         : a->routing_weights[pair] * w->trace.slots[i];
+        w->pairs.output[i] = w->share[i];
+    }
+    w->pairs.given = w->pairs.arguments;
+    w->trace.down_alone = w->given;
+}
+
+static void share_free(struct layer *l)
+{
+    free(l->of.share);
+    free(l->of.change);
+    free(l->of.pairs.output);
+}
+
+/* What other explanations than findings are found of errors, and how much each explains. */
+static void hypotheses_explain_what_they_make(void **state)
+{
+    static const struct planted rows[] = {
+        OF(settle, COMBINE, FACTOR, 1.0078125, 0, ""),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "experts 2+1"),
+        OF(settle, ROUTING_WEIGHT, FACTOR, 2.0, 0, "slots 1+1"),
+        OF(settle, COMBINE, CONSTANT, 0.0, 0, ""),
+        OF(settle, COMBINE, CONSTANT, NAN, 0, "tokens 1+1"),
+        OF(settle, COMBINE, CONSTANT, INFINITY, 0, "tokens 0+2 elements 8+4"),
+        OF(settle, COMBINE, CONSTANT, 0.0, 0, "elements 8+8%16"),
+        OF(settle, COMBINE, ELEMENT, 0.0, 5, "elements 16+32"),
+        OF(settle, COMBINE, ELEMENT, 0.0, -3, "tokens 1+2"),
+        OF(settle, COMBINE, TOKEN_XOR, 0.0, 1, "tokens 0+2"),
+        OF(settle, COMBINE, TOKEN, 0.0, 1, ""),
+        OF(settle, INPUT, EXPERT, 0.0, 1, ""),
+        OF(settle, INPUT, EXPERT, 0.0, -2, "slots 1+1"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 16+16"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 32+32 tokens 1+1"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 16+16 slots 0+1"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 0+32 experts 2+1"),
+        OF(settle, GATE_UP, SWAPPED, 0.0, 0, ""),
+        OF(settle, GATE_UP, SWAPPED, 0.0, 0, "tokens 1+1"),
+        OF(settle, ROUTING_WEIGHT, CONSTANT, 1.0, 0, "tokens 1+1"),
+        OF(settle, ROUTING_WEIGHT, CONSTANT, 1.0, 0, "slots 1+1"),
+        READ(settle, GATE_UP, CODES, XOR, 0.0, 1, BF16, "experts 2+1"),
+    };
+    static const struct planted gate_up[] = {
+        OF(settle, ACT, FACTOR, 0.0, 0, "slots 1+1"),
+        OF(settle, ACT, FACTOR, 1.25, 0, "experts 2+1"),
+        OF(settle, ACT, CONSTANT, 0.0, 0, "elements 8+4"),
+        OF(settle, ACT, TOKEN, 0.0, 1, "tokens 0+1 slots 0+1"),
+        OF(settle, ACT, SLOT, 0.0, 1, ""),
+        OF(settle, ACT, ELEMENT, 0.0, 4, "elements 8+16"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 16+16"),
+        OF(settle, GATE_UP, FACTOR, 0.0, 0, "k 32+32 slots 1+1"),
+        OF(settle, GATE_UP, EXPERT, 0.0, 1, ""),
+        OF(settle, GATE_UP, SWAPPED, 0.0, 0, "experts 2+1"),
+    };
+    static const struct planted down[] = {
+        OF(settle, DOWN, FACTOR, 0.0, 0, "slots 1+1"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 16+16"),
+        OF(settle, DOWN, FACTOR, 0.0, 0, "k 32+16 tokens 1+1"),
+        OF(settle, DOWN, EXPERT, 0.0, -1, ""),
+        OF(settle, ROUTING_WEIGHT, CONSTANT, 1.0, 0, "experts 2+1"),
+    };
+    static const struct {
+        struct gb_shape shape;
+        enum gb_format format;
+        enum part part;
+        const struct planted *rows;
+        size_t count;
+    } scenes[] = {
+        {{3, 64, 48, 5, 2}, GB_NVFP4, LAYER, rows, sizeof rows / sizeof *rows},
+        {{3, 64, 64, 8, 3}, GB_BF16, LAYER, rows, sizeof rows / sizeof *rows},
+        {{3, 64, 96, 16, 2}, GB_MXFP8, LAYER, rows, sizeof rows / sizeof *rows},
+        {{3, 64, 48, 5, 2}, GB_NVFP4, GATE_UP_ALONE, gate_up, sizeof gate_up / sizeof *gate_up},
+        {{3, 48, 64, 5, 2}, GB_BF16, DOWN_ALONE, down, sizeof down / sizeof *down},
+    };
+    (void)state;
+    for (size_t n = 0; n < sizeof scenes / sizeof *scenes; n++) {
+        struct layer l;
+        layer_new(&l, scenes[n].shape, scenes[n].format, GB_BF16, scenes[n].part);
+        share_out(&l);
+        for (size_t i = 0; i < scenes[n].count; i++) {
+            struct finding f = scenes[n].rows[i].finding;
+            char text[64];
+            read_places(scenes[n].rows[i].places, &f);
+            layer_plant(&l, &f, 0.0);
+            snprintf(text, sizeof text, "stage %d, effect %d %s\n", (int)f.stage, (int)f.effect,
+                     scenes[n].rows[i].places);
+            kept_text(text);
+            keep_hypotheses(&l);
+        }
+        share_free(&l);
+        layer_free(&l);
+    }
+}
+
+/* Where errors are of any size a finding is hidden, which those beyond rounding tell: if nearly all that it leaves is
+ * that rounding. */
+static void causes_are_found_beside_rounding(void **state)
+{
+    static const struct {
+        struct planted of;
+        double noise, rounding; /* of its squares, how much is known to be rounding */
+    } rows[] = {
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.003, 1.0},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.098, 1.0},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.103, 1.0},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.098, 0.51},
+        {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"), 0.098, 0.47},
+        {OF(settle, COMBINE, CONSTANT, 0.0, 0, "elements 16+16"), 1e-4, 1.0},
+        {OF(settle, COMBINE, CONSTANT, 0.0, 0, "elements 16+16"), 0.06, 1.0},
+        {OF(settle, ACT, SATURATE, 0.1, 0, ""), 0.001, 1.0},
+        {OF(settle, ACT, SATURATE, 0.1, 0, ""), 0.01, 1.0},
+    };
+    struct layer l;
+    (void)state;
+    layer_new(&l, (struct gb_shape){3, 64, 16, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
+    share_out(&l);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct diagnosis *w = &l.of;
+        struct finding f = rows[n].of.finding;
+        struct causes causes = {.count = 0};
+        char text[64];
+        read_places(rows[n].of.places, &f);
+        layer_plant(&l, &f, 0.0);
+        struct error_location beyond = w->location;
+        w->location = (struct error_location){0};
+        w->noise = rows[n].rounding * rows[n].noise * rows[n].noise * diagnosis_squares(w);
+        layer_plant(&l, &f, rows[n].noise);
+        error_location_free(&w->location);
+        w->location = beyond;
+        assert_int_equal(causes_find(w, &causes, NULL), GB_OK);
+        causes_add(w, &causes);
+        snprintf(text, sizeof text, "causes %zu", n);
+        kept_text(w->count ? "" : text);
+        keep_candidates(text, w);
+        kept_text(causes.count ? "" : ": none\n");
+    }
+    share_free(&l);
+    layer_free(&l);
+}
+
+static double logistic(double v)
+{
+    return 0.5 * (1.0 + tanh(0.5 * v));
+}
+
+/* By the definitions in finding.h, in other forms than those of gate_functions.c. */
+static void functions_of_gate_and_up_are_theirs(void **state)
+{
+    (void)state;
+    for (double g = -6.5; g < 7.0; g += 0.75)
+        for (double u = -2.5; u < 3.0; u += 1.25) {
+            const double silu = g * logistic(g), above = g > 0.0 ? g : 0.0;
+            const double cubic = sqrt(2.0 / acos(-1.0)) * (g + 0.044715 * pow(g, 3));
+            const double hard = g <= -3.0 ? 0.0 : g >= 3.0 ? 1.0 : (g + 3.0) / 6.0;
+            const double right[FUNCTIONS] = {[FUNCTION_PRODUCT] = g * u,
+                                             [FUNCTION_RELU] = above * u,
+                                             [FUNCTION_RELU_SQUARE] = above * above * u,
+                                             [FUNCTION_GELU] = 0.5 * g * erfc(-g / sqrt(2.0)) * u,
+                                             [FUNCTION_GELU_TANH] = g * logistic(2.0 * cubic) * u,
+                                             [FUNCTION_GELU_QUICK] = g * logistic(1.702 * g) * u,
+                                             [FUNCTION_SIGMOID] = logistic(g) * u,
+                                             [FUNCTION_TANH] = (2.0 * logistic(2.0 * g) - 1.0) * u,
+                                             [FUNCTION_HARD_SWISH] = g * hard * u,
+                                             [FUNCTION_SILU] = silu,
+                                             [FUNCTION_SUM] = silu + u,
+                                             [FUNCTION_OF_PRODUCT] = g * u * logistic(g * u),
+                                             [FUNCTION_TWICE] = silu * logistic(silu) * u,
+                                             [FUNCTION_NEGATED] = g * (1.0 - logistic(g)) * u};
+            for (int n = 0; n < FUNCTIONS; n++) {
+                const double made = gate_function((enum finding_function)n, g, u);
+                if (!(fabs(made - right[n]) <= 1e-12 * fabs(right[n]) + 1e-14))
+                    fail_msg("%s of %g and %g: %.17g, not %.17g", gate_function_name((enum finding_function)n), g, u,
+                             made, right[n]);
+            }
+        }
+}
+
+/* Known bugs are tried while all of the products of each can be afforded. */
+static void known_bugs_are_tried_while_they_can_be_afforded(void **state)
+{
+    struct layer l;
+    struct diagnosis *w = &l.of;
+    uint32_t known = 0;
+    (void)state;
+    layer_new(&l, small, GB_NVFP4, GB_BF16, LAYER);
+    share_out(&l);
+    layer_plant(&l, &(struct finding){.stage = FINDING_COMBINE, .effect = FINDING_NEGATIVE}, 0.0);
+    const double products = 3.0 * small.tokens * small.top_k * small.hidden * small.intermediate;
+    for (int n = 0; n < 4; n++) {
+        static const double times[] = {1e9, 2.0, 2.999, 0.0};
+        w->affordable = times[n] * products;
+        w->searched = (struct searched){0};
+        w->count = 0;
+        assert_int_equal(try_faults(w, NULL), GB_OK);
+        known = n ? known : w->searched.known_bugs;
+        assert_int_equal(w->searched.known_bugs, n == 0 ? known : n == 3 ? 0 : 2);
+        assert_int_equal(w->searched.known_bugs + w->searched.untried_bugs, known);
+        assert_true(n == 0 ? known > 60 : fabs(w->affordable - (n == 2 ? 0.999 : 0.0) * products) < 1.0);
+    }
+    share_free(&l);
+    layer_free(&l);
 }
 
 static FILE *stream;
@@ -1267,14 +1734,20 @@ int main(void)
         cmocka_unit_test(responses_of_rows),
         cmocka_unit_test(added_constants_are_found),
         cmocka_unit_test(first_tokens_tell_whose_constant_it_is),
+        cmocka_unit_test(errors_are_located),
         cmocka_unit_test(columns_are_sampled),
         cmocka_unit_test(the_better_finding_is_kept),
         cmocka_unit_test(columns_are_filled_up),
         cmocka_unit_test(parts_find_what_they_are_for),
         cmocka_unit_test(parts_give_up_where_others_hide_it),
         cmocka_unit_test(parts_look_closer_where_enough_is_seen),
+        cmocka_unit_test(known_rows_are_looked_at_first),
         cmocka_unit_test(amounts_that_somebody_writes_are_tried),
         cmocka_unit_test(experts_of_faint_slots_are_tried),
+        cmocka_unit_test(hypotheses_explain_what_they_make),
+        cmocka_unit_test(causes_are_found_beside_rounding),
+        cmocka_unit_test(functions_of_gate_and_up_are_theirs),
+        cmocka_unit_test(known_bugs_are_tried_while_they_can_be_afforded),
         cmocka_unit_test(all_effects_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
