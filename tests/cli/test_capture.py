@@ -62,6 +62,15 @@ for layers in ("x", "1-", "3-1", "1-2-3", ""):
     line = refused(MODEL, OUTPUT, "--layers", layers, code=2)
     expect(f"--layers: {layers}: give a range such as 0-3" in line, line)
 
+# A package that is not installed.
+os.mkdir(path("without"))
+with open(path("without/safetensors.py"), "w") as stream:
+    stream.write("raise ImportError(\"No module named 'safetensors'\")\n")
+os.environ["PYTHONPATH"] = path("without")
+line = refused(MODEL, OUTPUT)
+expect(line == "No module named 'safetensors': install torch, transformers and safetensors\n", line)
+del os.environ["PYTHONPATH"]
+
 # The layers of a model that reads pictures too are its text's.
 with open(os.path.join(MODEL, "config.json")) as stream:
     config = json.load(stream)
