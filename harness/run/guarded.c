@@ -170,7 +170,7 @@ enum gb_status guarded_new(const struct gb_device *memory, size_t bytes, enum gu
     enum gb_status status = memory->release == free /* the host's */
                                 ? host_new(bytes, place, slot, buffer, error)
                                 : device_new(bytes, place, slot, buffer, error);
-    buffer->bytes = status == GB_OK ? bytes : 0;
+    buffer->bytes = bytes;
     if (status == GB_OK)
         status = write_canaries(buffer, error);
     if (status != GB_OK)

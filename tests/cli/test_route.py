@@ -101,6 +101,19 @@ record(path("all.h5"), "--outputs", given)
 reason = record(path("all.h5"), "--outputs", given, "--accumulator-bits", "8", code=4)["cases"][0]["reason"]
 expect("any experts, or any weights, would lie inside the bound" in reason, reason)
 
+# Nor where every expert ties with the others in every token, however close the weights have to be.
+alike = path("alike.h5")
+run("make", alike, "--shape", "8,2,96,48", "--tokens", "5", "--layers", "1")
+with h5py.File(alike, "r+") as f:
+    router = f["layers/0/router/weight"][:]
+    replace(f["layers/0/router"], "weight", np.broadcast_to(router[0], router.shape), "bf16")
+    del f["stack"]  # its truth is of the other router
+rehash(alike)
+given = write("any.h5", *softmax_route(alike, 2)[1:])
+case, = record(alike, "--outputs", given, code=4)["cases"]
+expect("any experts, or any weights, would lie inside the bound" in case["reason"], case["reason"])
+expect(case["checks"]["bound"]["limit_ratio"] < 1 and case["checks"]["bound"]["exceeding"] == 0, case["checks"]["bound"])
+
 # Two equal rows of the router tie in every token: either expert is within the bound, but only the lower id has the bits.
 tied = path("tied.h5")
 run("make", tied, "--shape", "8,1,96,48", "--tokens", "24", "--layers", "1")

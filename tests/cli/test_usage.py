@@ -186,6 +186,10 @@ for words, said in ((["probe"], "gaugeblock probe: is run by other commands"), (
     done = run(*words, code=2, stdin=ends[0])
     expect((done.stdout + done.stderr).startswith(said), f"{words}: {done}")
 
+# A guard that has no descriptors left for a process to guard says so.
+short = subprocess.run(["sh", "-c", f"ulimit -n 4; exec '{PROGRAM}' guard table 1 2"], capture_output=True, text=True, stdin=ends[0])
+expect(short.returncode == 5 and short.stderr == "gaugeblock guard: cannot start a process: Too many open files\n", short)
+
 # What tests/gpu/record.sh runs under a sanitizer: a kernel in a process of its own, report and outputs on 4 and 5.
 report, outputs = path("report.json"), path("outputs.raw")
 watched = subprocess.run(["sh", "-c", f"exec '{PROGRAM}' worker '{fixture}' '{FAULTS}' faults/one-element 3 4<>'{report}' 5>'{outputs}'"],

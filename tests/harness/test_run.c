@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,6 +40,7 @@
 #include "harness/run/text.h"
 #include "harness/run/verdict.h"
 #include "harness/run/worker.h"
+#include "harness/run/written.h"
 
 static char folder[] = "/tmp/gaugeblock-test-run-XXXXXX";
 
@@ -1308,6 +1310,59 @@ static void test_children_have_few_words(void **state)
     close(log);
 }
 
+/* How many bytes a file takes or gives at once, and every other time it is interrupted; SIZE_MAX: as files are. */
+static size_t at_once = SIZE_MAX;
+
+static bool interrupts(void)
+{
+    static unsigned calls;
+    const bool now = at_once != SIZE_MAX && calls++ % 2;
+    if (now)
+        errno = EINTR;
+    return now;
+}
+
+ssize_t pwrite(int file, const void *content, size_t bytes, off_t at)
+{
+    return interrupts() ? -1 : syscall(SYS_pwrite64, file, content, bytes < at_once ? bytes : at_once, at);
+}
+
+ssize_t pread(int file, void *content, size_t bytes, off_t at)
+{
+    return interrupts() ? -1 : syscall(SYS_pread64, file, content, bytes < at_once ? bytes : at_once, at);
+}
+
+/* What a kernel wrote comes back as it was where a file takes and gives a few bytes at a time. */
+static void test_outputs_pass_in_pieces(void **state)
+{
+    const struct gb_kernel kernel = {.operation = GB_LAYER, .output = GB_FP32};
+    const struct gb_shape shape = {3, 40, 16, 4, 2};
+    const struct gb_fixture fixture = {.shape = shape, .layers = 2};
+    const size_t count = (size_t)shape.tokens * shape.hidden;
+    struct gb_outputs *sent, *got;
+    struct gb_error error = {""};
+    (void)state;
+    assert_int_equal(gb_outputs_new(&shape, 2, GB_FP32, false, true, &sent, &error), GB_OK);
+    for (size_t i = 0; i < 2 * count; i++) {
+        ((float *)sent->layer[i / count].output)[i % count] = (float)i + 0.5f;
+        sent->stack[i] = -(double)i / 3.0;
+    }
+    for (at_once = 1; at_once < 600; at_once = 7 * at_once + 4) {
+        const int file = memfd_create("written", MFD_CLOEXEC);
+        assert_true(file >= 0);
+        if (written_send(file, &kernel, &fixture, sent, &error) != GB_OK ||
+            written_receive(file, &kernel, &fixture, shape.tokens, true, &got, &error) != GB_OK)
+            fail_msg("%zu bytes at once: %s", at_once, error.message);
+        for (uint32_t l = 0; l < 2; l++)
+            assert_memory_equal(got->layer[l].output, sent->layer[l].output, sizeof(float) * count);
+        assert_memory_equal(got->stack, sent->stack, sizeof(double) * 2 * count);
+        gb_outputs_free(got);
+        close(file);
+    }
+    at_once = SIZE_MAX;
+    gb_outputs_free(sent);
+}
+
 /* A folder that may not be written to or searched is made so, by one whom permissions bind. */
 static void test_folders_are_opened(void **state)
 {
@@ -1384,6 +1439,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_children_are_forgotten),
         cmocka_unit_test(test_children_have_few_words),
         cmocka_unit_test(test_folders_are_opened),
+        cmocka_unit_test(test_outputs_pass_in_pieces),
     };
     return cmocka_run_group_tests(tests, make_folder, delete_folder);
 }

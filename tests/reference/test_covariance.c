@@ -2,6 +2,9 @@
 /* gb_covariance: against the covariance matrix of the whole row, summed up term by term. */
 #include "tests/support/check.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "quant/quant.h"
 #include "reference/reference.h"
 #include "tests/support/problem.h"
@@ -200,12 +203,40 @@ static void empty_slots(void **state)
     expected_free(&e);
 }
 
+/* The rows of down_proj end where the process may not read on. */
+static void no_row_past_the_last(void **state)
+{
+    static const struct gb_shape shape = {64, 272, 32, 4, 2}; /* its second tile is no whole one */
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct expected e;
+    struct gb_covariance again;
+
+    (void)state;
+    expected_new(&e, shape, GB_BF16, 0);
+    const size_t bytes = sizeof(gb_bf16) * shape.experts * shape.hidden * shape.intermediate;
+    const size_t mapped = (bytes + page - 1) / page * page;
+    char *map = mmap(NULL, mapped + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(map != MAP_FAILED);
+    assert_int_equal(mprotect(map + mapped, page, PROT_NONE), 0);
+    struct gb_truth_quantised edge = e.weights;
+    edge.down.codes = memcpy(map + mapped - bytes, e.weights.down.codes, bytes);
+    assert_int_equal(gb_covariance_new(&shape, e.problem.ids, e.problem.truth_routing_weights, e.intermediate, &edge,
+                                       &e.bounds, &again, NULL),
+                     GB_OK);
+    const size_t factors = (size_t)again.tokens * again.tiles * again.tile * again.tile;
+    assert_memory_equal(again.factor, e.moments.factor, sizeof *again.factor * factors);
+    gb_covariance_free(&again);
+    munmap(map, mapped + page);
+    expected_free(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_rows),
         cmocka_unit_test(rows_in_tiles),
         cmocka_unit_test(empty_slots),
+        cmocka_unit_test(no_row_past_the_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

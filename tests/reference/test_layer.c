@@ -521,6 +521,39 @@ static void questions_may_end_early(void **state)
     }
 }
 
+/* Rules of activations behind the end of a question are none; at the end they are: they have their own blocks, and no
+ * contract of mma16. */
+static void rules_of_activations_end_the_question(void **state)
+{
+    const struct gb_kernel_table *table = gb_reference_kernels();
+    uint32_t asked = 0;
+    (void)state;
+    for (uint32_t k = 0; k < table->count; k++) {
+        const struct gb_kernel *kernel = &table->kernels[k];
+        const bool mma16 = kernel->order && !strcmp(kernel->order, GB_ORDER_MMA16_SM90);
+        if (kernel->operation > GB_DOWN || (kernel->activations == GB_BF16 && !mma16))
+            continue;
+        const struct gb_quantiser *rules =
+            &gb_recipe_default_activations(mma16 ? GB_MXFP8 : kernel->activations)->quantiser;
+        struct gb_problem question = {.shape = {2, 256, mma16 ? 128 : 128 + rules->block_columns / 2, 3, 2},
+                                      .weights = kernel->weights,
+                                      .router = &gb_router_recipe_default(true)->router,
+                                      .activation_rules = rules};
+        const char *says = mma16 ? "no contract for this weight format" : "the block of activations";
+        const size_t known = UP_TO(activation_rules), sizes[] = {known - 1, known, sizeof question};
+        for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            struct gb_error error = {""};
+            question.size = sizes[i];
+            enum gb_status status = kernel->supports(&question, &error);
+            if ((i > 0) != (status == GB_EUNSUPPORTED && strstr(error.message, says) != NULL) ||
+                (mma16 && i == 0 && status != GB_OK))
+                fail_msg("%s, %zu bytes: status %d, '%s'", kernel->name, sizes[i], (int)status, error.message);
+        }
+        asked++;
+    }
+    assert_true(asked >= 16);
+}
+
 int main(int argc, char **argv)
 {
     if (sweeps_are_whole(argc, argv))
@@ -539,6 +572,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(thread_invariance),
         cmocka_unit_test(the_kernel_table_runs_the_reference),
         cmocka_unit_test(questions_may_end_early),
+        cmocka_unit_test(rules_of_activations_end_the_question),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
