@@ -58,13 +58,18 @@ static void start(char *text, const char *fixture)
     add_word(text, fixture);
 }
 
+static void add_timeout(char *text, unsigned timeout_s)
+{
+    if (timeout_s != INPUT_TIMEOUT_S)
+        add_number(text, "--timeout", timeout_s);
+}
+
 /* What every line of a run needs: its time limit and its policy, where they are not the default ones. */
 static void add_common(char *text, unsigned timeout_s, const char *policy, bool anywhere)
 {
     char full[PATH_MAX];
     struct policy preset;
-    if (timeout_s != INPUT_TIMEOUT_S)
-        add_number(text, "--timeout", timeout_s);
+    add_timeout(text, timeout_s);
     for (unsigned i = 0; policy && policy_preset(i, &preset); i++)
         anywhere = anywhere && strcmp(preset.name, policy);
     if (policy)
@@ -114,5 +119,5 @@ void repro_refused(char *text, const char *path, const char *batches, unsigned t
     start(text, path);
     if (batches)
         add_option(text, "--batch", batches);
-    add_common(text, timeout_s, NULL, false);
+    add_timeout(text, timeout_s);
 }

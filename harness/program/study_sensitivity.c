@@ -289,7 +289,7 @@ static enum gb_status write_file(const char *path, writer *write, const struct s
 /* The fixture has what is measured, and the checkpoint is of its shape. */
 static enum gb_status check(const struct gb_fixture *f, const struct gb_checkpoint *c, struct gb_error *error)
 {
-    if (gb_fixture_quantises(f) || !f->stack.residual || f->generated)
+    if (!f->stack.residual || f->generated)
         return gb_fail(error, GB_EINVAL,
                        "has no residual stream or no weights; import it from a checkpoint, with a "
                        "capture");

@@ -624,7 +624,7 @@ static enum gb_status run_arrays(struct worker *w, uint32_t b, struct gb_error *
         struct run_way way = ways[i];
         if (w->checks[b].canary_broken) /* it is known, and need not crash */
             way.place = GUARDED_CANARIES;
-        else if (i == 1)
+        if (i == 1) /* of all ranks, whatever one of them did */
             status = run_other(w, b, error);
         if (status == GB_OK)
             status = session_run_arrays(w->kernel, w->memory, w->fixture, w->batches[b], way, runs[i > 0],

@@ -162,16 +162,28 @@ def injected(change, *words, captured=None):
     run("import", folder, path("injected.h5"), "--trust", "--layers", 0, *CAPTURED)
 
 
+def turned(v):
+    return np.stack([v[:, 1::2], v[:, 0::2]], 2).reshape(v.shape)
+
+
 EVERY = ("blocks", "scales", "bias")
 SIZES = "order of up's rows and down's columns"
-injected(change("gate_up", EVERY, halves), SIZES, "gate and up in halves", captured=["gate and up in halves", "cosine"])
+injected(change("gate_up", EVERY, halves), SIZES, "gate and up in halves", captured=["gate and up in halves (cosine 1.000)"])
 injected(change("down", ["blocks"], swapped), SIZES, "even and odd elements exchanged",
         captured=["even and odd elements swapped", "cosine"])
 injected(lambda c: [change(part, ["blocks"], swapped)(c) for part in ("gate_up", "down")], SIZES,
-        "even and odd elements exchanged", captured=["even and odd elements swapped", "cosine"])
+        "even and odd elements exchanged", captured=["even and odd elements swapped (cosine 1.000)"])
 # up + 1 has no sign to choose, so that gate and up are told apart by a capture alone.
-injected(change("gate_up", EVERY, lambda v: np.stack([v[:, 1::2], v[:, 0::2]], 2).reshape(v.shape)),
-        captured=["gate and up swapped", "cosine"])
+injected(change("gate_up", EVERY, turned), captured=["gate and up swapped (cosine 1.000)"])
+
+
+def twice_wrong(checkpoint):
+    change("gate_up", EVERY, turned)(checkpoint)
+    for part in ("gate_up", "down"):
+        change(part, ["blocks"], swapped)(checkpoint)
+
+
+injected(twice_wrong, SIZES, captured=["with even and odd elements and gate and up swapped (cosine 1.000)"])
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 

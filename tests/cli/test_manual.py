@@ -43,6 +43,12 @@ for command in commands:
         expect(f"-{name}\\fR, " in page and f"-{name},--" in scripts["zsh"] and f" -s {name} " in scripts["fish"], name)
 expect(len(options("verify")[0]) > 10 and options("power")[1] == {"g", "o"}, "options were read")
 
+# --help has the options by their names, or letters where they have one.
+for command in commands:
+    listed = re.findall(r"^(?:  -(.), |      )--([a-z-]+)", run(command, "--help").stdout.partition("\nExample")[0], re.M)
+    first, plain = [(letter or name)[0] for letter, name in listed], [name for letter, name in listed if not letter]
+    expect(first == sorted(first) and plain == sorted(plain), f"{command} --help: {listed}")
+
 # -h, help COMMAND and --help are one text; what was not asked for is not told.
 for command in commands:
     expect(run(command, "-h").stdout == run("help", command).stdout == run(command, "--help").stdout, command)

@@ -260,6 +260,7 @@ APART = {
     "dispatch-lost": (1, "first at rank 0, row 12: token 3 of rank 1, slot 3 is lost"),
     "dispatch-counts": (1, "counts: rank 2 has others than rank 0"),
     "dispatch-offset": (1, "rank 0: element 12 of routes"),
+    "dispatch-overflow": (1, "wrote outside a buffer: rank 1: beside codes"),
     "dispatch-dies": (5, "rank 2: killed by signal 6"),
     "dispatch-hangs": (5, "no result after 4 s"),
     "combine-right": (0, ""),

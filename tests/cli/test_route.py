@@ -130,6 +130,22 @@ swapped = record(tied, "--outputs", write("other.h5", other, weights))["cases"][
 expect(swapped["swapped"] == (ids == 2).sum() and swapped["wrong"] == 0 and swapped["largest_gap_ulp"] == 0, swapped)
 record(tied, "--outputs", path("other.h5"), "--order", "fma32/1", code=1)
 
+# A router of zeros has experts 0 to 3 and weights of a quarter: the first place that differs is named with both bits.
+flat = path("flat.h5")
+run("make", flat, "--shape", "32,4,96,48", "--tokens", "16")
+with h5py.File(flat, "r+") as f:
+    replace(f["layers/0/router"], "weight", 0 * f["layers/0/router/weight"][:], "bf16")
+    del f["stack"]  # its truth is of the other router
+rehash(flat)
+ids, weights = np.tile(np.arange(4), (16, 1)), np.full((16, 4), 0.25)
+weights[[2, 6], [3, 1]] = 0.5
+reason = record(flat, "--outputs", write("weight.h5", ids, weights), "--order", "fma32/1", code=1)["cases"][0]["reason"]
+expect("routing weights of layer 0: 2 of 64 differ from the reference; first at token 2, slot 3: 0x3f000000, reference 0x3e800000"
+       in reason, reason)
+ids[5, 2:] = 3, 2
+reason = record(flat, "--outputs", write("weight.h5", ids, 0 * weights + 0.25), "--order", "fma32/1", code=1)["cases"][0]["reason"]
+expect("routing of layer 0: 2 of 64 experts differ from the reference; first at token 5, slot 2: 3, reference 2" in reason, reason)
+
 # Every recipe, made and judged, with a stack unless the recipe weighs the experts' input.
 names = [line.split()[0] for line in run("list", "routers").stdout.splitlines() if line and line[0] != " "]
 expect(len(names) >= 15, names)

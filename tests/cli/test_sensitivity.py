@@ -6,9 +6,12 @@ import fnmatch
 import json
 import os
 import re
+import shutil
 
+import h5py
 import numpy as np
 
+from edited import rehash
 from kept import expect_kept
 from program import CAPTURE, CHECKPOINT, SOURCE, expect, path, refused, run
 from published import E4M3, Published, nearest, quantise, read, trained, write
@@ -243,6 +246,15 @@ expect("has no input_scale" in refused("study", "sensitivity", tiny, "--original
 run("import", CHECKPOINT, path("plain.h5"), "--format", "bf16", "--capture", CAPTURE)
 expect("nothing is quantised" in refused("study", "sensitivity", path("plain.h5"), "--original", CHECKPOINT,
                                          "--activations", "bf16"), "no error at all")
+shutil.copy(tiny, path("bare.h5"))
+with h5py.File(path("bare.h5"), "r+") as f:
+    del f["stack"]
+rehash(path("bare.h5"))
+run("make", path("generated.h5"), "--shape", "8,2,256,128", "--generated")
+run("make", path("quantise.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "2,64")
+for name in "bare.h5", "generated.h5", "quantise.h5":
+    words = refused("study", "sensitivity", path(name), "--original", CHECKPOINT)
+    expect("has no residual stream or no weights" in words, f"{name}: {words}")
 refused("study", "sensitivity", tiny, "--original", CHECKPOINT, "--activations", "fp5")
 for option in "--csv", "--exclude":
     refused("study", "sensitivity", tiny, "--original", CHECKPOINT, option, tiny)  # in the place of what it reads

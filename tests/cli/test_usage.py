@@ -177,6 +177,8 @@ for words, said in ((["probe"], "gaugeblock probe: is run by other commands"), (
                     (["probe", fixture, "codes", "", "1", "2", "3", "4", "5", "x"], "x: is no size"),
                     (["probe", fixture, "ranks", *map(str, range(10)), "x"], "x: is no size"),
                     (["probe", fixture, "rank", *map(str, range(10)), "x"], "gaugeblock probe: is run by other commands"),
+                    # of 513 MiB, for which there is memory
+                    (["probe", fixture, "ranks", *"8 1 513 262144 1 1 1 0 0 0 0".split()], f"{fixture}: /output: missing"),
                     (["guard"], "gaugeblock guard: is run by other commands"), (["guard", "none"], "gaugeblock guard: is run by other commands"),
                     (["guard", "table", "1", "2"], "gaugeblock guard table: is run by other commands"), (["guard", "table", "1"], ""),
                     (["guard", "worker"], "gaugeblock worker: is run by gaugeblock verify and bench"),

@@ -60,7 +60,7 @@ static uint32_t slots_to(const struct gb_arguments *a, uint32_t to, uint32_t *sl
     return count;
 }
 
-enum mistake { RIGHT, LOST, COUNTS, DIES, HANGS, WRONG_OFFSET, BOTH };
+enum mistake { RIGHT, LOST, COUNTS, DIES, HANGS, WRONG_OFFSET, BOTH, OVERFLOW };
 static unsigned calls;
 
 static void gather_counts(const struct gb_arguments *a, unsigned call)
@@ -149,6 +149,8 @@ static enum gb_status dispatch(const struct gb_arguments *a, enum mistake mistak
     }
     if (mistake == COUNTS && x->rank == 2)
         a->counts[0]++;
+    if (mistake == OVERFLOW && x->rank == 1)
+        ((gb_bf16 *)a->codes)[(size_t)row * x->hidden].bits = 1;
     return GB_OK;
 }
 
@@ -205,6 +207,7 @@ static enum gb_status combine(const struct gb_arguments *a, enum mistake mistake
     ROW(dispatch, dies, DIES)                                                                                          \
     ROW(dispatch, hangs, HANGS)                                                                                        \
     ROW(dispatch, offset, WRONG_OFFSET)                                                                                \
+    ROW(dispatch, overflow, OVERFLOW)                                                                                  \
     ROW(combine, right, RIGHT)                                                                                         \
     ROW(combine, lost, LOST)                                                                                           \
     ROW(combine, both, BOTH)                                                                                           \

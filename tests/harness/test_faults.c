@@ -546,6 +546,43 @@ static void test_faults_of_operators_without_layers(void **state)
     }
 }
 
+/* Whether the bug changes anything of the problem. */
+static bool applies(const struct gb_fixture *f, const char *name)
+{
+    const struct operator_faults *row = operator_faults_find(f->operation);
+    struct operator_fault fault;
+    struct gb_outputs *outputs;
+    struct gb_error error = {""};
+    size_t i = 0;
+    while (row->at(i, &fault) && strcmp(fault.name, name))
+        i++;
+    assert_true(row->at(i, &fault));
+    if (row->run((int64_t)i, NULL, f, &outputs, &error) != GB_OK)
+        fail_msg("%s: %s", name, error.message);
+    bool changed = outputs != NULL;
+    gb_outputs_free(outputs);
+    return changed;
+}
+
+/* Where no expert's rank has tokens of its own, and where weights are bf16 numbers. */
+static void test_bugs_that_change_nothing(void **state)
+{
+    static const char own[] = "rows to the own rank are not counted", rounded[] = "weights are rounded to bf16";
+    struct gb_fixture *f = exchange_fixture(GB_DISPATCH, NULL, 0, false);
+    (void)state;
+    assert_true(applies(f, own));
+    for (uint32_t e = 0; e < f->exchanged.asked.experts; e++)
+        f->exchanged.placement[e] = (int32_t)f->exchanged.asked.ranks - 1; /* which has none */
+    assert_false(applies(f, own));
+    gb_fixture_free(f);
+    f = exchange_fixture(GB_COMBINE, NULL, GB_AT_RECEIVER, false);
+    assert_true(applies(f, rounded));
+    for (uint32_t s = 0; s < f->exchanged.asked.ranks * f->exchanged.asked.tokens * f->exchanged.asked.top_k; s++)
+        f->exchanged.routing_weights[s] = 0.25f;
+    assert_false(applies(f, rounded));
+    gb_fixture_free(f);
+}
+
 /* A lost row is told where the token is far from truth, by 8 times what rounding explains, and what is left is within
  * twice that: steps of 3 % of the row's weight, and of what is beside it. */
 static void test_a_lost_row_is_told_beside_rounding(void **state)
@@ -608,6 +645,7 @@ int main(void)
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
         cmocka_unit_test(test_faults_of_operators_without_layers),
         cmocka_unit_test(test_a_lost_row_is_told_beside_rounding),
+        cmocka_unit_test(test_bugs_that_change_nothing),
         cmocka_unit_test(test_all_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
