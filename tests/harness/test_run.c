@@ -701,7 +701,9 @@ static bool peer_swap(const struct gb_parcel *to, const struct gb_parcel *from, 
     } else if (from[other].size && peer.agrees && to[other].size == from[other].size) {
         memcpy(from[other].bytes, to[other].bytes, from[other].size);
     } else if (from[other].size) {
-        memcpy(from[other].bytes, from[other].size == strlen(peer.part) ? peer.part : peer.sends, from[other].size);
+        const char *text = from[other].size == strlen(peer.part) ? peer.part : peer.sends;
+        memset(from[other].bytes, 0, from[other].size);
+        memcpy(from[other].bytes, text, strlen(text) < from[other].size ? strlen(text) : from[other].size);
     }
     if (to[other].size == sizeof peer.heard)
         memcpy(&peer.heard, to[other].bytes, sizeof peer.heard);

@@ -1456,17 +1456,15 @@ static void share_out(struct layer *l)
     struct diagnosis *w = &l->of;
     const struct gb_arguments *a = &w->trace.arguments;
     const size_t pairs = (size_t)w->tokens * a->shape.top_k;
+    const uint32_t hidden = a->shape.hidden;
     w->share = malloc(pairs * w->width * sizeof *w->share);
     w->change = malloc(pairs * w->width * sizeof *w->change);
-    w->pairs.output = malloc(pairs * w->width * sizeof *w->pairs.output);
+    w->pairs.output = malloc(pairs * hidden * sizeof *w->pairs.output);
     assert_true(w->share && w->change && w->pairs.output);
-    for (size_t i = 0; i < pairs * w->width; i++) {
-        const size_t pair = i / w->width;
-        w->share[i] = w->inner           ? gb_bf16_decode(w->trace.intermediate[i])
-                      : w->ids[pair] < 0 ? 0.0f
-                                         : a->routing_weights[pair] * w->trace.slots[i];
-        w->pairs.output[i] = w->share[i];
-    }
+    for (size_t i = 0; i < pairs * hidden; i++)
+        w->pairs.output[i] = w->ids[i / hidden] < 0 ? 0.0f : a->routing_weights[i / hidden] * w->trace.slots[i];
+    for (size_t i = 0; i < pairs * w->width; i++)
+        w->share[i] = w->inner ? gb_bf16_decode(w->trace.intermediate[i]) : w->pairs.output[i];
     w->pairs.given = w->pairs.arguments;
     w->trace.down_alone = w->given;
 }
