@@ -44,6 +44,19 @@ def run(*arguments, code=0, **options):
     return done
 
 
+def call_failing(words, **environment):
+    """A worker of which one call fails, as `environment` has it: its report, and what the file `calls` has in front of that
+    call, whether it came to it, and what behind it."""
+    subprocess.run(["sh", "-c", 'exec "$@" 4> "$0" 5> "$0.first" 6> "$0.moved"', path("report"), PROGRAM, "worker", *words],
+                   env={**os.environ, **environment}, check=True)
+    with open(path("report")) as stream:
+        report = json.load(stream)
+    with open(path("calls")) as stream:
+        before, failed, rest = stream.read().partition("fails\n")
+    os.remove(path("calls"))
+    return report, before, bool(failed), rest
+
+
 def refused(*arguments, code=2, **options):
     """Runs what must be refused: the exit code and one line on stderr, which it returns."""
     done = run(*arguments, code=code, **options)

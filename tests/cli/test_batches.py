@@ -2,7 +2,6 @@
 """Batches are prefixes of the same tokens: the bits of a token do not depend on the batch or on the threads. And every call
 of a kernel for them: what it is given, and what lies beside it."""
 import itertools
-import json
 import os
 import re
 import signal
@@ -12,7 +11,7 @@ import h5py
 
 import program
 from kept import expect_kept
-from program import expect, path, record, run, small
+from program import call_failing, expect, path, record, run, small
 
 fixture = small()
 one = record(fixture, "--kernel", "cpu/*", "--batch", "1,2,3,8,9")
@@ -100,20 +99,14 @@ expect(6 < calls.count("release\n") == calls.count("prepare of "), calls)
 # Where a call fails, that is what is said; none comes behind it but those that give back what was prepared.
 def behind(kernel, fixture, call, *mode):
     """Whether the worker comes to that call, which is to fail."""
-    words = ["worker", path(f"{fixture}.h5"), os.environ["CALLS"], f"calls/{kernel}", {"layer": "3", "shared": "5", "rows": "5"}.get(fixture, "9"), *mode]
-    subprocess.run(["sh", "-c", 'exec "$@" 4> "$0" 5> "$0.first" 6> "$0.moved"', path("report"), program.PROGRAM, *words],
-                   env={**os.environ, "GB_CALLS_FAIL": call}, check=True)
-    with open(path("report")) as stream:
-        report = json.load(stream)
-    with open(path("calls")) as stream:
-        calls = stream.read()
-    os.remove(path("calls"))
-    before, failed, rest = calls.partition("fails\n")
+    words = [path(f"{fixture}.h5"), os.environ["CALLS"], f"calls/{kernel}", {"layer": "3", "shared": "5", "rows": "5"}.get(fixture, "9"), *mode]
+    report, before, failed, rest = call_failing(words, GB_CALLS_FAIL=call)
     expect(report["message"] == (f"{call} fails" if failed else ""), f"{kernel} on {fixture}.h5, {call}: {report}")
     expect(set(rest.splitlines()) <= {"release"}, f"{kernel} on {fixture}.h5, behind {call}: {rest}")
-    prepared = before.count("prepare of ") - call.startswith("prepare") * bool(failed)
-    expect(calls.count("release\n") == prepared, f"{kernel} on {fixture}.h5, {call}: {prepared} prepared, {calls.count('release')} released")
-    return bool(failed)
+    prepared = before.count("prepare of ") - call.startswith("prepare") * failed
+    released = (before + rest).count("release\n")
+    expect(released == prepared, f"{kernel} on {fixture}.h5, {call}: {prepared} prepared, {released} released")
+    return failed
 
 
 rows = ["quantise", "rows"], ["dispatch", "dispatch"], ["combine", "combine"]

@@ -7,13 +7,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 
 import h5py
 
 import program
 from kept import same, steady
-from program import SANITISED, expect, path, record, run, small
+from program import SANITISED, call_failing, expect, path, record, run, small
 
 WHERE = "memory of the host"
 fixture = small()
@@ -65,16 +64,8 @@ for us in t["us"]["samples"] + t["read_us"]["samples"]:
 
 def failing(command, request):
     """What the device is asked for, by the worker of such a command, behind a request that fails."""
-    words = ["worker", path("one.h5" if command == "bench" else "least.h5"), path("bin/libgaugeblock-cuda.so"), "cuda/none", "2", *(["timed", "1", "cold"] if command == "bench" else [])]
-    environment = {**os.environ, "GB_DEVICE_FAILS": request}
-    subprocess.run(["sh", "-c", 'exec "$@" 4> "$0" 5> "$0.first" 6> "$0.moved"', path("report"), program.PROGRAM, *words],
-                   env=environment, check=True)
-    with open(path("report")) as stream:
-        report = json.load(stream)
-    with open(path("calls")) as stream:
-        calls = stream.read()
-    os.remove(path("calls"))
-    _, failed, rest = calls.partition("fails\n")
+    words = [path("one.h5" if command == "bench" else "least.h5"), path("bin/libgaugeblock-cuda.so"), "cuda/none", "2", *(["timed", "1", "cold"] if command == "bench" else [])]
+    report, _, failed, rest = call_failing(words, GB_DEVICE_FAILS=request)
     if not report["message"]:
         return "unseen" if failed else "never asked"
     expect(report["message"] == f"{request} fails", f"{request}: {report}")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/kept_explanation.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +12,20 @@ static char *seen;
 static size_t bytes;
 static FILE *stream;
 
-void kept_text(const char *text)
+void kept_line(const char *format, ...)
 {
     if (!stream)
         stream = open_memstream(&seen, &bytes);
     assert_non_null(stream);
-    fputs(text, stream);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stream, format, arguments);
+    va_end(arguments);
+}
+
+void kept_text(const char *text)
+{
+    kept_line("%s", text);
 }
 
 static char last[1024];

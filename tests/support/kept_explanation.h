@@ -12,6 +12,8 @@
 void kept_explanation(const struct explanation *explanation);
 /* Anything else of which each line is kept. */
 void kept_text(const char *text);
+/* The same, as printf has it. */
+__attribute__((format(printf, 1, 2))) void kept_line(const char *format, ...);
 /* A message, a line for those beside each other that are the same: how many, and what. folder: where the test's files
  * lie, whose name is another each time, or NULL. */
 void kept_message(const char *message, const char *folder);
