@@ -189,10 +189,13 @@ __host__ __device__ inline uint32_t gb_mma16_repack_bytes_word(uint32_t codes)
 
 /*
  * What an order's format is here. The fields of codes in those of bf16 are the code times a power of two, which is
- * taken back before the scale (MXFP4, MXFP8: any scale is exact in bf16) or by it (NVFP4). step, block:  columns of a
- * step, and of a scale; scales:       scales of a row's step; in_chunk:     scales that a chunk has, 2, 1 or half a
- * one; scale():      the scales of a row and of the row 8 further down, each twice as bf16; scaled():     fields, with
- * their scale.
+ * taken back before the scale (MXFP4, MXFP8: any scale is exact in bf16) or by it (NVFP4).
+ *   step, block:              columns of a step, and of a scale;
+ *   scales:                   scales of a row's step;
+ *   in_chunk:                 scales that a chunk has, 2, 1 or half a one;
+ *   narrow_cost, wide_cost:   how long a unit of up to 8 tokens takes, and one of more, in proportion;
+ *   scale():                  the scales of a row and of the row 8 further down, each twice as bf16;
+ *   scaled():                 fields, with their scale.
  */
 template <enum gb_format Format> struct gb_mma16_format;
 
@@ -201,6 +204,7 @@ template <enum gb_format Format> struct gb_mma16_format;
 template <> struct gb_mma16_format<GB_NVFP4> {
     static constexpr enum gb_format format = GB_NVFP4;
     static constexpr uint32_t step = 128, block = 16, scales = step / block, in_chunk = 2;
+    static constexpr uint32_t narrow_cost = 3, wide_cost = 4;
     static constexpr float factor = 256.0f;
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
@@ -216,6 +220,7 @@ template <> struct gb_mma16_format<GB_NVFP4> {
 template <> struct gb_mma16_format<GB_MXFP4> {
     static constexpr enum gb_format format = GB_MXFP4;
     static constexpr uint32_t step = 128, block = 32, scales = step / block, in_chunk = 1;
+    static constexpr uint32_t narrow_cost = 3, wide_cost = 4;
     static constexpr float factor = 1.0f;
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
@@ -231,6 +236,7 @@ template <> struct gb_mma16_format<GB_MXFP4> {
 template <> struct gb_mma16_format<GB_MXFP8> {
     static constexpr enum gb_format format = GB_MXFP8;
     static constexpr uint32_t step = 64, block = 32, scales = step / block, in_chunk = 1;
+    static constexpr uint32_t narrow_cost = 4, wide_cost = 5;
     static constexpr float factor = 1.0f;
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)

@@ -20,6 +20,7 @@ struct gb_mma16_job {
     uint32_t share;
     const int32_t *ids; /* [pairs] */
     uint32_t pairs;
+    uint32_t of_item;             /* of several tokens: pairs that an item may have */
     const gb_mma16_items *items;  /* of several tokens; NULL: a block finds its items by itself */
     bool ids_ready;               /* the kernel before this one on the stream writes neither ids nor items */
     uint16_t *intermediate;       /* gate_up: out [pairs, tiles * 8] */
@@ -50,48 +51,64 @@ template <class Format> struct gb_mma16_activations {
         : from(row + threadIdx.x % 4 * (Format::step / 4)), columns(columns_)
     {
     }
-    __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[words]) const
+    /* Words first .. first + Words of a step. */
+    template <uint32_t Words>
+    __device__ __forceinline__ void load(uint32_t step, uint4 (&x)[Words], uint32_t first = 0) const
     {
         if ((step + 1) * Format::step <= columns)
-            return load_whole(step, x);
+            return load_whole(step, x, first);
         const uint4 *at = (const uint4 *)(from + step * Format::step);
         const uint32_t column = step * Format::step + threadIdx.x % 4 * (Format::step / 4);
 #pragma unroll
-        for (uint32_t d = 0; d < words; d++)
-            x[d] = column + 8 * d < columns ? at[d] : make_uint4(0, 0, 0, 0);
+        for (uint32_t d = 0; d < Words; d++)
+            x[d] = column + 8 * (first + d) < columns ? at[first + d] : make_uint4(0, 0, 0, 0);
     }
     /* Of a step that ends within the row: without a branch. */
-    __device__ __forceinline__ void load_whole(uint32_t step, uint4 (&x)[words]) const
+    template <uint32_t Words>
+    __device__ __forceinline__ void load_whole(uint32_t step, uint4 (&x)[Words], uint32_t first = 0) const
     {
 #pragma unroll
-        for (uint32_t d = 0; d < words; d++)
-            x[d] = ((const uint4 *)(from + step * Format::step))[d];
+        for (uint32_t d = 0; d < Words; d++)
+            x[d] = ((const uint4 *)(from + step * Format::step))[first + d];
     }
 };
 
-/* chain += a step of a tile times activations. */
-template <class Layout, uint32_t Words>
-__device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, const uint4 (&x)[Words],
-                                                  float (&chain)[4])
+/* chains += words From .. From + Words of a step of a tile times the activations of every group of 8 tokens. */
+template <class Layout, uint32_t From, uint32_t Groups, uint32_t Words>
+__device__ __forceinline__ void gb_mma16_multiply_words(const gb_mma16_step &weights, const uint4 (&x)[Groups][Words],
+                                                        float (&chain)[Groups][4])
 {
     using Format = typename Layout::Format;
-    uint32_t scale[Format::in_chunk][2]; /* [..][first or last 8 rows] */
+    constexpr uint32_t of_scale = gb_mma16_activations<Format>::words / Format::in_chunk; /* words */
+    constexpr uint32_t first = From / of_scale, scales = (From + Words - 1) / of_scale + 1 - first;
+    uint32_t scale[scales][2]; /* [..][first or last 8 rows] */
 #pragma unroll
-    for (uint32_t i = 0; i < Format::in_chunk; i++)
-        Format::scale(weights.scales >> 16 * i, scale[i][0], scale[i][1]);
+    for (uint32_t i = 0; i < scales; i++)
+        Format::scale(weights.scales >> 16 * (first + i), scale[i][0], scale[i][1]);
     if (Format::step == gb_mma16_step_bytes && !Layout::marks_nan) {
         scale[0][0] |= gb_mma16_any_nan(weights.low) ? 0x7FFF7FFFu : 0;
         scale[0][1] |= gb_mma16_any_nan(weights.high) ? 0x7FFF7FFFu : 0;
     }
 #pragma unroll
     for (uint32_t d = 0; d < Words; d++) {
-        const uint4 b = Layout::activations(x[d]);
         uint32_t low[4], high[4];
-        gb_mma16_operands<Layout>(weights.low, d, scale[d * Format::in_chunk / Words][0], low);
-        gb_mma16_operands<Layout>(weights.high, d, scale[d * Format::in_chunk / Words][1], high);
-        gb_mma16(chain, low[0], high[0], low[1], high[1], b.x, b.y);
-        gb_mma16(chain, low[2], high[2], low[3], high[3], b.z, b.w);
+        gb_mma16_operands<Layout>(weights.low, From + d, scale[(From + d) / of_scale - first][0], low);
+        gb_mma16_operands<Layout>(weights.high, From + d, scale[(From + d) / of_scale - first][1], high);
+#pragma unroll
+        for (uint32_t g = 0; g < Groups; g++) {
+            const uint4 b = Layout::activations(x[g][d]);
+            gb_mma16(chain[g], low[0], high[0], low[1], high[1], b.x, b.y);
+            gb_mma16(chain[g], low[2], high[2], low[3], high[3], b.z, b.w);
+        }
     }
+}
+
+/* chain += a step of a tile times activations. */
+template <class Layout, uint32_t Words>
+__device__ __forceinline__ void gb_mma16_multiply(const gb_mma16_step &weights, const uint4 (&x)[Words],
+                                                  float (&chain)[4])
+{
+    gb_mma16_multiply_words<Layout, 0, 1, Words>(weights, (const uint4(&)[1][Words])x, (float(&)[1][4])chain);
 }
 
 /* A warp's chain of a tile, of any length: the loads of Ahead steps are under way. */

@@ -7,28 +7,26 @@
 #include "gpu/mma16.cuh"
 #include "gpu/overlap.cuh"
 
-/* Up to 8 pairs of one expert, which one pass over its weights serves. */
+constexpr uint32_t gb_mma16_most_groups = 2; /* of 8 tokens, which an item has */
+constexpr uint32_t gb_mma16_most_pairs = gb_mma16_most_groups * gb_mma16_tokens;
+
+/* Pairs of one expert, which one pass over its weights serves: up to 8 of them, or 16. */
 struct alignas(16) gb_mma16_item {
-    uint16_t pair[gb_mma16_tokens];
+    uint16_t pair[gb_mma16_most_pairs];
     uint32_t expert;
     uint32_t pairs;
 };
 
-/* The items of a batch, those of an expert side by side. */
+/* The items of a batch, in front those of more than 8 pairs, in either part by expert. */
 struct alignas(16) gb_mma16_items {
-    uint32_t used;         /* of experts; behind them are those of empty slots */
-    gb_mma16_item item[1]; /* [used + ..] */
+    uint32_t used, wide;   /* how many there are, and how many of them have more than 8 pairs */
+    gb_mma16_item item[1]; /* [used] */
 };
 
-__host__ __device__ constexpr uint32_t gb_mma16_items_of(uint32_t pairs)
-{
-    return (pairs + gb_mma16_tokens - 1) / gb_mma16_tokens;
-}
-
-/* No batch has more: every expert, and the empty slots, end in an item that may have one pair. */
+/* No batch has more: every expert ends in an item that may have one pair. */
 __host__ __device__ constexpr uint32_t gb_mma16_most_items(uint32_t pairs, uint32_t experts)
 {
-    const uint32_t most = (pairs + (gb_mma16_tokens - 1) * (experts + 1)) / gb_mma16_tokens;
+    const uint32_t most = (pairs + (gb_mma16_tokens - 1) * experts) / gb_mma16_tokens;
     return pairs < most ? pairs : most;
 }
 
@@ -37,14 +35,15 @@ constexpr uint32_t gb_mma16_few_pairs = 256; /* up to so many, every block finds
 /*
  * Which items up to 256 pairs make, those of empty slots left out, in the order of the first pair of each. A warp calls
  * it, and in every block it comes to the same: how many items there are. All in shared memory:
- *   place [pairs]:      out, of a pair: its item times 8 and its place in it; empty slots have gb_mma16_no_place;
+ *   place [pairs]:      out, of a pair: its item times 16 and its place in it; empty slots have gb_mma16_no_place;
  *   expert [pairs]:     out, of a pair;
  *   entries [experts]:  scratch; of an expert's pairs so far, how many there are, and the last one's item.
  */
 constexpr uint16_t gb_mma16_no_place = 0xFFFF;
 
-[[maybe_unused]] static __device__ uint32_t gb_mma16_place_pairs(const int32_t *ids, uint32_t pairs, uint32_t experts,
-                                                                 uint16_t *place, uint16_t *expert, uint32_t *entries)
+template <uint32_t OfItem>
+__device__ uint32_t gb_mma16_place_pairs(const int32_t *ids, uint32_t pairs, uint32_t experts, uint16_t *place,
+                                         uint16_t *expert, uint32_t *entries)
 {
     constexpr uint32_t rounds = gb_mma16_few_pairs / 32;
     const uint32_t lane = threadIdx.x % 32, before = (1u << lane) - 1;
@@ -64,15 +63,14 @@ constexpr uint16_t gb_mma16_no_place = 0xFFFF;
         const bool used = id[k] < experts;
         const uint32_t same = __match_any_sync(0xFFFFFFFFu, id[k]), entry = used ? entries[id[k]] : 0;
         const uint32_t rank = (entry & 0xFFFFu) + (uint32_t)__popc(same & before); /* among the expert's pairs */
-        const bool leads = used && rank % gb_mma16_tokens == 0;
+        const bool leads = used && rank % OfItem == 0;
         const uint32_t leaders = __ballot_sync(0xFFFFFFFFu, leads), own = count + (uint32_t)__popc(leaders & before);
         const uint32_t leader = same & leaders & (before << 1 | 1u); /* the last of them has this pair's item */
         const uint32_t theirs = __shfl_sync(0xFFFFFFFFu, own, leader ? 31 - __clz((int)leader) : (int)lane);
         const uint32_t item = leader ? theirs : entry >> 16;
         __syncwarp();
         if (32 * k + lane < pairs) {
-            place[32 * k + lane] =
-                used ? (uint16_t)(item * gb_mma16_tokens + rank % gb_mma16_tokens) : gb_mma16_no_place;
+            place[32 * k + lane] = used ? (uint16_t)(item * gb_mma16_most_pairs + rank % OfItem) : gb_mma16_no_place;
             expert[32 * k + lane] = (uint16_t)id[k];
         }
         if (used && !(same & ~(before << 1 | 1u)))
@@ -85,52 +83,94 @@ constexpr uint16_t gb_mma16_no_place = 0xFFFF;
 
 constexpr uint32_t gb_mma16_items_threads = 1024;
 
+/* Of an expert: how many items of more than 8 pairs it has, or those before it have, and of up to 8. */
+struct gb_mma16_counts {
+    uint32_t wide, narrow;
+};
+
+__host__ __device__ constexpr uint32_t gb_mma16_items_bytes(uint32_t experts)
+{
+    return (uint32_t)(sizeof(gb_mma16_counts) * (experts + 1) + sizeof(uint32_t) * experts);
+}
+
+/* pairs: an expert's; of_item: that an item may have. */
+__device__ __forceinline__ gb_mma16_counts gb_mma16_items_of(uint32_t pairs, uint32_t of_item)
+{
+    const uint32_t items = (pairs + of_item - 1) / of_item;
+    if (of_item == gb_mma16_tokens)
+        return {0, items};
+    const uint32_t wide = (pairs + of_item - 1 - gb_mma16_tokens) / of_item;
+    return {wide, items - wide};
+}
+
 /* One block. ids: [pairs]. Which of an expert's pairs share an item depends on the order in which threads come, and no
  * bit of the outputs on that. */
 [[maybe_unused]] static __global__ void __launch_bounds__(gb_mma16_items_threads)
-    gb_mma16_items_kernel(const int32_t *ids, uint32_t pairs, uint32_t experts, gb_mma16_items *items)
+    gb_mma16_items_kernel(const int32_t *ids, uint32_t pairs, uint32_t experts, uint32_t of_item, gb_mma16_items *items)
 {
-    __shared__ uint32_t place[GB_CUDA_MMA16_MOST_EXPERTS + 1]; /* of an expert: its pairs, then the next one's place */
-    __shared__ uint32_t sums[32];                              /* of every warp */
+    extern __shared__ gb_mma16_counts before[];           /* [experts + 1] */
+    uint32_t *count = (uint32_t *)(before + experts + 1); /* [experts]: pairs, then those that have their places */
+    __shared__ gb_mma16_counts sums[32];                  /* of every warp */
     const uint32_t thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    for (uint32_t e = thread; e <= experts; e += gb_mma16_items_threads)
-        place[e] = 0;
+    for (uint32_t e = thread; e < experts; e += gb_mma16_items_threads)
+        count[e] = 0;
     gb_wait_for_previous();
     gb_let_next_start();
     __syncthreads();
     for (uint32_t p = thread; p < pairs; p += gb_mma16_items_threads)
-        atomicAdd(&place[min((uint32_t)ids[p], experts)], 1u);
+        if ((uint32_t)ids[p] < experts)
+            atomicAdd(&count[ids[p]], 1u);
     __syncthreads();
     /* a running sum of items over experts */
-    const uint32_t each = experts / gb_mma16_items_threads + 1, from = thread * each;
-    const uint32_t to = min(from + each, experts + 1);
-    uint32_t mine = 0;
-    for (uint32_t e = from; e < to; e++)
-        mine += gb_mma16_items_of(place[e]);
-    uint32_t sum = mine;
+    const uint32_t each = experts / gb_mma16_items_threads + 1;
+    const uint32_t from = min(thread * each, experts), to = min(from + each, experts);
+    gb_mma16_counts mine = {0, 0};
+    for (uint32_t e = from; e < to; e++) {
+        const gb_mma16_counts of_expert = gb_mma16_items_of(count[e], of_item);
+        mine = {mine.wide + of_expert.wide, mine.narrow + of_expert.narrow};
+    }
+    gb_mma16_counts sum = mine;
 #pragma unroll
     for (uint32_t m = 1; m < 32; m *= 2) {
-        const uint32_t other = __shfl_up_sync(0xFFFFFFFFu, sum, m);
-        sum += lane >= m ? other : 0;
+        const uint32_t wide = __shfl_up_sync(0xFFFFFFFFu, sum.wide, m);
+        const uint32_t narrow = __shfl_up_sync(0xFFFFFFFFu, sum.narrow, m);
+        if (lane >= m)
+            sum = {sum.wide + wide, sum.narrow + narrow};
     }
     if (lane == 31)
         sums[warp] = sum;
     __syncthreads();
-    uint32_t item = sum - mine + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? sums[lane] : 0);
+    const uint32_t all_wide = __reduce_add_sync(0xFFFFFFFFu, sums[lane].wide);
+    uint32_t wide = sum.wide - mine.wide + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? sums[lane].wide : 0);
+    uint32_t narrow = sum.narrow - mine.narrow + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? sums[lane].narrow : 0);
+    narrow += all_wide;
     for (uint32_t e = from; e < to; e++) {
-        const uint32_t of_expert = place[e];
-        if (e == experts)
-            items->used = item;
-        place[e] = item * gb_mma16_tokens;
-        for (uint32_t done = 0; done < of_expert; done += gb_mma16_tokens, item++) {
-            items->item[item].expert = e;
-            items->item[item].pairs = min(gb_mma16_tokens, of_expert - done);
+        const uint32_t of_expert = count[e];
+        const gb_mma16_counts of = gb_mma16_items_of(of_expert, of_item);
+        before[e] = {wide, narrow};
+        count[e] = 0;
+        for (uint32_t k = 0; k < of.wide + of.narrow; k++) {
+            gb_mma16_item &item = items->item[k < of.wide ? wide + k : narrow + k - of.wide];
+            item.expert = e;
+            item.pairs = min(of_item, of_expert - k * of_item);
         }
+        wide += of.wide;
+        narrow += of.narrow;
+    }
+    if (thread == gb_mma16_items_threads - 1) {
+        before[experts] = {wide, narrow};
+        items->used = narrow;
+        items->wide = wide;
     }
     __syncthreads();
     for (uint32_t p = thread; p < pairs; p += gb_mma16_items_threads) {
-        const uint32_t at = atomicAdd(&place[min((uint32_t)ids[p], experts)], 1u);
-        items->item[at / gb_mma16_tokens].pair[at % gb_mma16_tokens] = (uint16_t)p;
+        const uint32_t e = (uint32_t)ids[p];
+        if (e >= experts)
+            continue;
+        const uint32_t at = atomicAdd(&count[e], 1u), k = at / of_item,
+                       wide_items = before[e + 1].wide - before[e].wide;
+        items->item[k < wide_items ? before[e].wide + k : before[e].narrow + k - wide_items].pair[at % of_item] =
+            (uint16_t)p;
     }
 }
 

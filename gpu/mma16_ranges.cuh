@@ -13,10 +13,11 @@
 
 #include "gpu/mma16_experts.cuh"
 
-/* How the work is divided, which no bit depends on: tiles of a unit, steps whose loads are under way, and blocks of a
- * multiprocessor. */
-template <uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_> struct gb_mma16_shape {
-    static constexpr uint32_t Tiles = Tiles_, Ahead = Ahead_, Resident = Resident_;
+/* How the work is divided, which no bit depends on: tiles of a unit, steps whose loads are under way, blocks of a
+ * multiprocessor, and groups of 8 tokens that an item may have. */
+template <uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_, uint32_t Groups_> struct gb_mma16_shape {
+    static constexpr uint32_t Tiles = Tiles_, Ahead = Ahead_, Resident = Resident_, Groups = Groups_;
+    static constexpr uint32_t Pairs = Groups * gb_mma16_tokens; /* of an item */
 };
 
 /* A unit's chains, [chain][token][rows of its tiles], in shared memory: a warp's stores of two tokens, four rows apart
@@ -25,26 +26,26 @@ __host__ __device__ constexpr uint32_t gb_mma16_sums_stride(uint32_t tiles)
 {
     return tiles * gb_mma16_tile + 4;
 }
-__host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles)
+__host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles, uint32_t pairs)
 {
-    return gb_mma16_chains * gb_mma16_tokens * gb_mma16_sums_stride(tiles);
+    return gb_mma16_chains * pairs * gb_mma16_sums_stride(tiles);
 }
 
 /* A range has no more items: there are as many blocks as that takes. */
 constexpr uint32_t gb_mma16_range_items = 16;
 
 /* Bytes in shared memory: the sums of two units, in turns, and what the range's items are. While a block finds its
- * items, the sums' place holds what gb_mma16_place_pairs needs. With 25.7 KB of
- * a block in place of 18, down took 20 % longer at 256 pairs, as if the blocks were no longer resident together. */
-__host__ __device__ constexpr uint32_t gb_mma16_range_sums_bytes(uint32_t tiles, uint32_t experts)
+ * items, the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a multiprocessor's
+ * blocks need more than 100 KB, down takes 20 to 40 % longer unless all kernels ask for as much shared memory. */
+template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_range_sums_bytes(uint32_t experts)
 {
-    const uint32_t sums = 2 * gb_mma16_sums(tiles) * (uint32_t)sizeof(float);
+    const uint32_t sums = 2 * gb_mma16_sums(Shape::Tiles, Shape::Pairs) * (uint32_t)sizeof(float);
     const uint32_t places = (uint32_t)(sizeof(uint32_t) * experts + 2 * sizeof(uint16_t) * gb_mma16_few_pairs);
     return (sums > places ? sums : places + 15) / 16 * 16;
 }
-__host__ __device__ constexpr uint32_t gb_mma16_range_bytes(uint32_t tiles, uint32_t experts)
+template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_range_bytes(uint32_t experts)
 {
-    return gb_mma16_range_sums_bytes(tiles, experts) +
+    return gb_mma16_range_sums_bytes<Shape>(experts) +
            gb_mma16_range_items * (uint32_t)(sizeof(gb_mma16_item) + 2 * sizeof(float));
 }
 
@@ -54,34 +55,47 @@ struct gb_mma16_range {
     const gb_mma16_item *items;
 };
 
+/* The unit that a block's range begins with: so that all ranges take as long. wide: units of more than 8 tokens, which
+ * are in front of the others. */
+template <class Format>
+__device__ __forceinline__ uint32_t gb_mma16_range_begin(uint32_t wide, uint32_t all, uint32_t block)
+{
+    const uint64_t of_wide = (uint64_t)wide * Format::wide_cost;
+    const uint64_t before = (of_wide + (uint64_t)(all - wide) * Format::narrow_cost) * block / gridDim.x;
+    return before < of_wide ? (uint32_t)(before / Format::wide_cost)
+                            : wide + (uint32_t)((before - of_wide) / Format::narrow_cost);
+}
+
 /* This block's range. All of the block call it. groups: units of an item; scratch: gb_mma16_range_sums_bytes; items:
  * room for gb_mma16_range_items. */
-[[maybe_unused]] static __device__ gb_mma16_range gb_mma16_find_range(const gb_mma16_job &job, uint32_t groups,
-                                                                      void *scratch, gb_mma16_item *items)
+template <class Format, uint32_t OfItem>
+__device__ gb_mma16_range gb_mma16_find_range(const gb_mma16_job &job, uint32_t groups, void *scratch,
+                                              gb_mma16_item *items)
 {
     __shared__ uint32_t found;
     uint16_t *place = (uint16_t *)scratch, *expert = place + gb_mma16_few_pairs;
     if (!job.items) {
         if (threadIdx.x < 32)
-            found = gb_mma16_place_pairs(job.ids, job.pairs, job.weights.experts, place, expert,
-                                         (uint32_t *)(expert + gb_mma16_few_pairs));
+            found = gb_mma16_place_pairs<OfItem>(job.ids, job.pairs, job.weights.experts, place, expert,
+                                                 (uint32_t *)(expert + gb_mma16_few_pairs));
         else if (threadIdx.x < 32 + gb_mma16_range_items)
             items[threadIdx.x - 32].pairs = 0;
         __syncthreads();
     }
-    const uint64_t all = (uint64_t)(job.items ? __ldcg(&job.items->used) : found) * groups;
-    const uint32_t begin = (uint32_t)(all * blockIdx.x / gridDim.x);
-    const uint32_t units = (uint32_t)(all * (blockIdx.x + 1) / gridDim.x) - begin, first = begin / groups;
+    const uint32_t wide = OfItem > gb_mma16_tokens ? __ldcg(&job.items->wide) * groups : 0; /* units */
+    const uint32_t all = (job.items ? __ldcg(&job.items->used) : found) * groups;
+    const uint32_t begin = gb_mma16_range_begin<Format>(wide, all, blockIdx.x);
+    const uint32_t units = gb_mma16_range_begin<Format>(wide, all, blockIdx.x + 1) - begin, first = begin / groups;
     const uint32_t count = units ? (begin + units - 1) / groups - first + 1 : 0;
     if (job.items)
         for (uint32_t i = threadIdx.x; i < count * (sizeof *items / sizeof(uint4)); i += gb_mma16_threads)
             ((uint4 *)items)[i] = __ldcg((const uint4 *)(job.items->item + first) + i);
     else
         for (uint32_t p = threadIdx.x; p < job.pairs; p += gb_mma16_threads) {
-            const uint32_t i = place[p] / gb_mma16_tokens - first;
+            const uint32_t i = place[p] / gb_mma16_most_pairs - first;
             if (i >= count)
                 continue;
-            items[i].pair[place[p] % gb_mma16_tokens] = (uint16_t)p;
+            items[i].pair[place[p] % gb_mma16_most_pairs] = (uint16_t)p;
             items[i].expert = expert[p];
             atomicAdd(&items[i].pairs, 1u);
         }
@@ -116,22 +130,61 @@ __device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t s
 }
 
 /* What a unit's chains come to: sums, [2][..] of gb_mma16_sums. */
-template <class Format, bool GateUp, uint32_t Tiles>
+template <class Format, bool GateUp, class Shape>
 __device__ __forceinline__ void gb_mma16_finish_unit(const gb_mma16_job &job, const gb_mma16_item &item, uint32_t group,
                                                      const float *sums, const float *global)
 {
-    constexpr uint32_t stride = gb_mma16_sums_stride(Tiles);
+    constexpr uint32_t Tiles = Shape::Tiles, stride = gb_mma16_sums_stride(Tiles);
     for (uint32_t i = threadIdx.x; i < item.pairs * Tiles * 8; i += gb_mma16_threads) {
         const uint32_t r = i % 8, tile = i / 8 % Tiles, t = i / 8 / Tiles;
         const size_t to = (size_t)item.pair[t] * job.weights.tiles + group * Tiles + tile;
         const float *from = sums + t * stride + tile * gb_mma16_tile + r;
-        const float low = gb_mma16_dot<Format>(from, gb_mma16_tokens * stride, global[0]);
-        const float high = gb_mma16_dot<Format>(from + 8, gb_mma16_tokens * stride, global[1]);
+        const float low = gb_mma16_dot<Format>(from, Shape::Pairs * stride, global[0]);
+        const float high = gb_mma16_dot<Format>(from + 8, Shape::Pairs * stride, global[1]);
         if (GateUp) {
             job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
         } else {
             job.dots[to * 16 + r] = low;
             job.dots[to * 16 + r + 8] = high;
+        }
+    }
+}
+
+/* sum [tile][group of 8 tokens] += a step of a unit of up to 8 tokens. used(n): is told when tile n's weights are. */
+template <class Layout, class X, uint32_t Tiles, uint32_t Groups, class Used>
+__device__ __forceinline__ void gb_mma16_narrow_step(const gb_mma16_step (&weights)[Tiles], const X &x, uint32_t step,
+                                                     float (&sum)[Tiles][Groups][4], const Used &used)
+{
+    uint4 activations[X::words];
+    x.load(step, activations);
+#pragma unroll
+    for (uint32_t n = 0; n < Tiles; n++) {
+        gb_mma16_multiply<Layout>(weights[n], activations, sum[n][0]);
+        used(n);
+    }
+}
+
+/* The same of more tokens: two words of all tiles, then the other two, if there are; registers hold no more. */
+template <class Layout, class X, uint32_t Tiles, class Used>
+__device__ __forceinline__ void gb_mma16_wide_step(const gb_mma16_step (&weights)[Tiles], const X (&x)[2],
+                                                   uint32_t step, float (&sum)[Tiles][2][4], const Used &used)
+{
+    uint4 activations[2][2];
+    x[0].load(step, activations[0]);
+    x[1].load(step, activations[1]);
+#pragma unroll
+    for (uint32_t n = 0; n < Tiles; n++) {
+        gb_mma16_multiply_words<Layout, 0>(weights[n], activations, sum[n]);
+        if (X::words == 2)
+            used(n);
+    }
+    if constexpr (X::words > 2) {
+        x[0].load(step, activations[0], 2);
+        x[1].load(step, activations[1], 2);
+#pragma unroll
+        for (uint32_t n = 0; n < Tiles; n++) {
+            gb_mma16_multiply_words<Layout, 2>(weights[n], activations, sum[n]);
+            used(n);
         }
     }
 }
@@ -151,17 +204,18 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     gb_mma16_range_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     using Format = typename Layout::Format;
-    constexpr uint32_t Tiles = Shape::Tiles, Ahead = Shape::Ahead, stride = gb_mma16_sums_stride(Tiles);
+    constexpr uint32_t Tiles = Shape::Tiles, Ahead = Shape::Ahead, Groups = Shape::Groups,
+                       stride = gb_mma16_sums_stride(Tiles);
     extern __shared__ float4 shared[];
     const uint32_t lane = threadIdx.x % 32, columns = job.weights.columns;
     const uint32_t groups = job.weights.tiles / Tiles, steps = gb_mma16_steps<Format>(columns);
     float *sums = (float *)shared;
-    float *global = sums + gb_mma16_range_sums_bytes(Tiles, job.weights.experts) / sizeof(float); /* [items][2] */
+    float *global = sums + gb_mma16_range_sums_bytes<Shape>(job.weights.experts) / sizeof(float); /* [items][2] */
     if (!job.ids_ready)
         gb_wait_for_previous();
     gb_let_next_start();
-    const gb_mma16_range range =
-        gb_mma16_find_range(job, groups, sums, (gb_mma16_item *)(global + 2 * gb_mma16_range_items));
+    const gb_mma16_range range = gb_mma16_find_range<Format, Shape::Pairs>(
+        job, groups, sums, (gb_mma16_item *)(global + 2 * gb_mma16_range_items));
     const uint32_t units = range.units, group = range.begin - range.first * groups;
     if (job.weights.global_scales && units && threadIdx.x / 2 <= (group + units - 1) / groups) {
         const uint32_t expert = range.items[threadIdx.x / 2].expert;
@@ -198,48 +252,59 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
             load(held[k][n], n);
         forward();
     }
-    const auto activations_of = [&](const gb_mma16_item &item) {
-        const uint32_t row = item.pair[min(lane / 4, item.pairs - 1)] / job.share;
+    const auto activations_of = [&](const gb_mma16_item &item, uint32_t g) {
+        const uint32_t row = item.pair[min(g * gb_mma16_tokens + lane / 4, item.pairs - 1)] / job.share;
         return gb_mma16_activations<Format>(job.x + (size_t)row * columns, columns);
     };
-    gb_mma16_activations<Format> x = activations_of(range.items[0]);
+    gb_mma16_activations<Format> x[2] = {activations_of(range.items[0], 0), activations_of(range.items[0], Groups - 1)};
+    bool wide = Groups > 1 && range.items[0].pairs > gb_mma16_tokens;
     if (job.ids_ready)
         gb_wait_for_previous();
-    float sum[Tiles][4] = {};
+    float sum[Tiles][Groups][4] = {};
     while (now.unit < units)
 #pragma unroll
         for (uint32_t k = 0; k < Ahead; k++) {
             if (now.unit >= units)
                 break;
             if (now.step < steps) {
-                uint4 activations[gb_mma16_activations<Format>::words];
-                x.load(now.step, activations);
-#pragma unroll
-                for (uint32_t n = 0; n < Tiles; n++) {
-                    gb_mma16_multiply<Layout>(held[k][n], activations, sum[n]);
-                    load(held[k][n], n);
-                }
+                const auto used = [&](uint32_t n) { load(held[k][n], n); };
+                if constexpr (Groups == 1)
+                    gb_mma16_narrow_step<Layout>(held[k], x[0], now.step, sum, used);
+                else if (wide)
+                    gb_mma16_wide_step<Layout>(held[k], x, now.step, sum, used);
+                else
+                    gb_mma16_narrow_step<Layout>(held[k], x[0], now.step, sum, used);
                 forward();
             }
             const gb_mma16_cursor done = now;
             if (!gb_mma16_forward(now, steps, groups))
                 continue;
-            float *of_unit = sums + done.unit % 2 * gb_mma16_sums(Tiles);
+            float *of_unit = sums + done.unit % 2 * gb_mma16_sums(Tiles, Shape::Pairs);
             float *to =
-                of_unit + (gb_mma16_chain_of(done.unit, steps) * gb_mma16_tokens + lane % 4 * 2) * stride + lane / 4;
+                of_unit + (gb_mma16_chain_of(done.unit, steps) * Shape::Pairs + lane % 4 * 2) * stride + lane / 4;
 #pragma unroll
-            for (uint32_t n = 0; n < Tiles; n++, to += gb_mma16_tile) {
-                to[0] = sum[n][0];
-                to[8] = sum[n][2];
-                to[stride] = sum[n][1];
-                to[stride + 8] = sum[n][3];
-                sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+            for (uint32_t g = 0; g < Groups; g++) {
+                if (g && !wide)
+                    break;
+#pragma unroll
+                for (uint32_t n = 0; n < Tiles; n++) {
+                    float *of_tile = to + g * gb_mma16_tokens * stride + n * gb_mma16_tile, (&of)[4] = sum[n][g];
+                    of_tile[0] = of[0];
+                    of_tile[8] = of[2];
+                    of_tile[stride] = of[1];
+                    of_tile[stride + 8] = of[3];
+                    of[0] = of[1] = of[2] = of[3] = 0.0f;
+                }
             }
             __syncthreads(); /* and all have read the sums that the next unit's will replace */
-            gb_mma16_finish_unit<Format, GateUp, Tiles>(job, range.items[done.item], done.group, of_unit,
+            gb_mma16_finish_unit<Format, GateUp, Shape>(job, range.items[done.item], done.group, of_unit,
                                                         global + 2 * done.item);
-            if (now.item != done.item && now.unit < units)
-                x = activations_of(range.items[now.item]);
+            if (now.item != done.item && now.unit < units) {
+                const gb_mma16_item &item = range.items[now.item];
+                x[0] = activations_of(item, 0);
+                x[1] = activations_of(item, Groups - 1);
+                wide = Groups > 1 && item.pairs > gb_mma16_tokens;
+            }
         }
     if (GateUp)
         gb_mma16_clear_empty(job);

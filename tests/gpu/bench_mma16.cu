@@ -615,7 +615,8 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, const ch
 
 int once(const struct gb_kernel_table *table)
 {
-    const struct gb_shape shapes[] = {{9, 2048, 512, 6, 4}, {3, 288, 96, 5, 2}, {5, 320, 192, 4, 2}};
+    const struct gb_shape shapes[] = {
+        {9, 2048, 512, 6, 4}, {3, 288, 96, 5, 2}, {5, 320, 192, 4, 2}, {150, 128, 64, 4, 2}};
     size_t outputs = 0, wrong = 0;
     for (const auto &f : formats)
         for (const struct gb_shape &s : shapes)

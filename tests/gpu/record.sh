@@ -5,7 +5,7 @@
 # date, and the log of every step. What is timed has a GPU to itself: the others wait, or run on the last of several. Exit 1
 # if a step fails.
 #   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, ranks,
-#                                              models or sanitizer
+#                                              models, sanitizer or faults
 # The groups times and python need torch and Triton, python also cffi and the installed program: GAUGEBLOCK_PREFIX; unset,
 # BUILD is installed into a folder of its own.
 set -u
@@ -16,7 +16,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify weighed kernels stale python ranks models sanitizer}
+groups=${*:-times functions verify weighed kernels stale python ranks models sanitizer faults}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -94,7 +94,8 @@ group_times() {
         record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}" "${one#*-}"
     done
     for one in nvfp4-qwen3-30b nvfp4-deepseek-v3 mxfp8-qwen3-30b mxfp8-deepseek-v3; do # without the baselines
-        record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}:repacked" "${one#*-}"
+        record h200-mma16-$one "$tests/bench_mma16" "$library" time "${one%%-*}:repacked" "${one#*-}" \
+            1 2 4 8 16 32 64 128 256
     done
     record h200-bench-triton python3 "$here/tests/gpu/bench_triton.py" "$tests/bench_mma16" "$library" --date "$today" \
         --commit "$commit"
@@ -190,11 +191,22 @@ group_kernels() {
     record h200-study python3 "$here/tests/records.py" study verify.json *-reference.h5 *-cuda.h5
 }
 
+# cli_test NAME VARIABLE=VALUE: a test of the program, tests/cli/test_gpu_NAME.py, which keeps NAME.json.
+cli_test() {
+    step "$1" env GAUGEBLOCK="$program" SOURCE="$here" SANITISED=0 FAULTS= MISTAKES= HDF5_FAULT= PROCESSORS= \
+        TMPFILE_FAULT= "$2" python3 "$here/tests/cli/test_gpu_$1.py" "$1.json"
+}
+
 # Kernels that remember, or touch memory that is not theirs.
 group_stale() {
-    step stale env GAUGEBLOCK="$program" SOURCE="$here" CUDA_STALE="$tests/libgb_cuda_stale_subject.so" SANITISED=0 \
-        FAULTS= MISTAKES= HDF5_FAULT= PROCESSORS= TMPFILE_FAULT= python3 "$here/tests/cli/test_gpu_stale.py" stale.json
+    cli_test stale CUDA_STALE="$tests/libgb_cuda_stale_subject.so"
     record h200-stale python3 "$here/tests/records.py" kernels stale.json
+}
+
+# Kernels that misbehave. Nothing else is on their GPU.
+group_faults() {
+    cli_test faults CUDA_FAULTS="$tests/libgb_cuda_fault_subject.so"
+    record h200-faults python3 "$here/tests/records.py" kernels faults.json
 }
 
 group_python() {
@@ -308,7 +320,7 @@ beside_times() {
 
 for group in $groups; do
     case $group in
-    times | functions | verify | weighed | kernels | stale | python | ranks | models | sanitizer) ;;
+    times | functions | verify | weighed | kernels | stale | python | ranks | models | sanitizer | faults) ;;
     *)
         echo "record.sh: no group $group" >&2
         exit 2
@@ -332,4 +344,5 @@ for group in stale python; do
 done
 on "$all" ranks &
 wait
+on 0 faults
 [ ! -e "$work/failed" ]
