@@ -802,8 +802,8 @@ static void expect_calibrated(struct running *r, struct study_source *source, ui
     uint32_t scaled = 0;
     struct gb_error error;
     assert_int_equal(study_source_load(source, layer, all, &error), GB_OK);
-    assert_int_equal(
-        stack_input(c->path[0].contract, source->fixture, layer, TOKENS, stream, x, ids, weights, &error), GB_OK);
+    assert_int_equal(stack_input(c->path[0].contract, source->fixture, layer, TOKENS, stream, x, ids, weights, &error),
+                     GB_OK);
     const struct study_batch batch = {TOKENS, x, ids, weights};
     float largest[2] = {largest_of(x, TOKENS * 256), 0.0f};
     for (uint32_t p = 0; p < c->paths; p++) {
@@ -850,8 +850,8 @@ static void calibrated_by_the_first_path(void **state)
         for (uint32_t layer = 0; layer < 2; layer++) {
             r.stop = 0;
             r.layers = 1;
-            r.run = (struct study_run){
-                .stop = &r.stop, .open = open_silent, .save = count_down, .context = &r, .all = 1.0};
+            r.run =
+                (struct study_run){.stop = &r.stop, .open = open_silent, .save = count_down, .context = &r, .all = 1.0};
             if (study_case_run(c, &r.run, &stopped, &error) != GB_OK)
                 fail_msg("%s", error.message);
             expect_calibrated(&r, &source, layer, stream);
