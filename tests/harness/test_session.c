@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions and timed runs on a device that is none: what they call in which sequence, what a kernel finds in memory,
+ * and that each call that fails is the last one. */
+#include <fenv.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixtures/fixtures.h"
+#include "harness/run/altered.h"
+#include "harness/run/environment.h"
+#include "harness/run/operators.h"
+#include "harness/run/session.h"
+#include "harness/run/session_arrays.h"
+#include "harness/run/timed.h"
+#include "tests/support/generated_layer.h"
+
+/* What was called, a letter each, and which call is to fail; what only gives back is not counted. */
+static struct {
+    char log[1 << 14], back[1 << 12];
+    size_t count, given_back;
+    int fail;
+    size_t live;        /* allocations */
+    bool *rounds;       /* whether what is called leaves another rounding */
+    size_t read[64][2]; /* from where, and how many bytes */
+    size_t reads;
+} calls;
+
+static void start(int fail)
+{
+    memset(&calls, 0, sizeof calls);
+    calls.fail = fail;
+}
+
+static enum gb_status call(char what, struct gb_error *error)
+{
+    assert_true(calls.count + 1 < sizeof calls.log);
+    calls.log[calls.count] = what;
+    return (int)calls.count++ == calls.fail ? gb_fail(error, GB_EIO, "call %d, %c", calls.fail, what) : GB_OK;
+}
+
+static void give_back(char what)
+{
+    assert_true(calls.given_back + 1 < sizeof calls.back);
+    calls.back[calls.given_back++] = what;
+}
+
+static enum gb_status allocate(size_t bytes, void **pointer, struct gb_error *error)
+{
+    enum gb_status status = call('a', error);
+    *pointer = status == GB_OK ? malloc(bytes) : NULL;
+    calls.live += *pointer != NULL;
+    return status;
+}
+
+static void release(void *pointer)
+{
+    calls.live -= pointer != NULL;
+    free(pointer);
+}
+
+static enum gb_status upload(void *to, const void *from, size_t bytes, struct gb_error *error)
+{
+    memcpy(to, from, bytes);
+    return call('u', error);
+}
+
+static enum gb_status download(void *to, const void *from, size_t bytes, struct gb_error *error)
+{
+    memcpy(to, from, bytes);
+    return call('d', error);
+}
+
+static enum gb_status synchronise(struct gb_error *error)
+{
+    return call('s', error);
+}
+
+static const struct gb_device device = {
+    .allocate = allocate, .release = release, .upload = upload, .download = download, .synchronise = synchronise};
+
+/* The kernel. */
+
+static struct session *looked_at; /* which prepare finds the weights of */
+static uint32_t away, altered;    /* as they should lie there */
+
+/* Every used expert's arrays, by this test's own reckoning of where they are. */
+static void look(void)
+{
+    const struct session *s = looked_at;
+    for (int slot = 0; slot < SESSION_WEIGHTS; slot++) {
+        const uint32_t experts = s->fixture->shape.experts;
+        const size_t each = s->weights[slot].bytes / experts;
+        const struct altered_split split = altered_split(each);
+        const bool swapped = altered >> slot & 1;
+        uint32_t last = experts, used = 0;
+        for (uint32_t e = 0; e < experts; e++) {
+            last = s->used[e] ? e : last;
+            used += s->used[e];
+        }
+        assert_true(each == 0 || used > 1);
+        for (uint32_t e = 0, before = last; each && e < experts; e++) {
+            if (!s->used[e])
+                continue;
+            const bool moved = away || (swapped && !split.moved);
+            const char *there = (const char *)s->weights[slot].payload + e * each;
+            const char *right = s->originals[slot] + (moved ? before : e) * each;
+            const size_t kept = swapped && split.moved ? split.kept : each, rest = each - kept;
+            if (memcmp(there, right, kept) ||
+                memcmp(there + kept, right + kept + split.moved, rest - (rest ? split.moved : 0)) ||
+                (rest && memcmp(there + each - split.moved, right + kept, split.moved)))
+                fail_msg("array %d, expert %u, %s%s", slot, e, away ? "moved" : "", swapped ? "altered" : "");
+            before = e;
+        }
+    }
+}
+
+static size_t workspace(const struct gb_problem *problem)
+{
+    if (calls.rounds)
+        fesetround(FE_UPWARD);
+    return 64 * problem->shape.tokens;
+}
+
+static enum gb_status prepare(const struct gb_arguments *arguments, void **prepared, struct gb_error *error)
+{
+    (void)arguments;
+    enum gb_status status = call('p', error);
+    *prepared = status == GB_OK ? calls.log : NULL;
+    if (looked_at)
+        look();
+    if (calls.rounds)
+        fesetround(FE_UPWARD);
+    return status;
+}
+
+static void release_prepared(void *prepared)
+{
+    assert_ptr_equal(prepared, calls.log);
+    give_back('p');
+    if (calls.rounds)
+        fesetround(FE_UPWARD);
+}
+
+static int runs;
+
+static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
+{
+    enum gb_status status = call('r', error);
+    assert_ptr_equal(a->prepared, calls.log);
+    float *output = a->output; /* not NULL but of operators without */
+    runs++;
+    for (size_t i = 0; output && i < (size_t)a->shape.tokens * a->shape.hidden; i++)
+        output[i] = (float)(runs * 1000 + (int)i);
+    if (calls.rounds)
+        fesetround(FE_UPWARD);
+    return status;
+}
+
+static const struct gb_kernel kernels[] = {
+    {.name = "layer",
+     .operation = GB_LAYER,
+     .weights = GB_NVFP4,
+     .activations = GB_BF16,
+     .output = GB_FP32,
+     .workspace = workspace,
+     .prepare = prepare,
+     .release = release_prepared,
+     .run = run},
+    {.name = "routed",
+     .operation = GB_LAYER,
+     .weights = GB_NVFP4,
+     .activations = GB_BF16,
+     .output = GB_FP32,
+     .flags = GB_ROUTES,
+     .workspace = workspace,
+     .prepare = prepare,
+     .release = release_prepared,
+     .run = run},
+};
+
+enum { TOKENS = 3, EXPERTS = 5, HIDDEN = 128, INTERMEDIATE = 64, TOP_K = 2 };
+
+/* With biases and a router that has one. */
+static struct gb_fixture *layer(void)
+{
+    const struct gb_shape shape = {TOKENS, HIDDEN, INTERMEDIATE, EXPERTS, TOP_K};
+    struct gb_fixture *f;
+    struct gb_error error = {""};
+    if (gb_fixture_new(&shape, 1, GB_NVFP4, true, false, false, &f, &error) != GB_OK ||
+        gb_fixture_add(f, GB_EXTRA_BIASES, &error) != GB_OK || gb_fixture_add(f, GB_EXTRA_ROUTER_BIAS, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    f->seed = 5;
+    snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(GB_NVFP4)->name);
+    snprintf(f->generator, sizeof f->generator, "gaussian/1");
+    snprintf(f->router, sizeof f->router, "deepseek-ai.deepseek-v3/1");
+    if (gb_generate_inputs(f, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        if (gb_generate_expert(f, 0, e, &error) != GB_OK)
+            fail_msg("%s", error.message);
+    static const int32_t ids[TOKENS * TOP_K] = {0, 1, 3, -1, 1, 3};
+    memcpy(f->layer[0].ids, ids, sizeof ids);
+    for (size_t i = 0; i < EXPERTS * 2 * INTERMEDIATE; i++)
+        f->layer[0].gate_up_bias[i] = (float)i;
+    for (size_t i = 0; i < EXPERTS * HIDDEN; i++)
+        f->layer[0].down_bias[i] = -(float)i;
+    return f;
+}
+
+/* All of a session, up to the first call that fails; *closed: how many calls there were before it was closed. */
+static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixture *f, bool chosen, size_t *closed,
+                            unsigned *environment, struct gb_error *error)
+{
+    static const struct run_way way = {0xFF, GUARDED_END};
+    const struct operator_row *row = operator_find(GB_LAYER);
+    const struct gb_layer *l = &f->layer[0];
+    const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, NULL};
+    struct worker_checks checks = {0}, routing = {0};
+    struct session s;
+    struct gb_outputs *out;
+    looked_at = &s;
+    away = altered = 0;
+    assert_int_equal(row->new_outputs(kernel, f, TOKENS, 1, false, &out, error), GB_OK);
+    enum gb_status status = chosen ? session_open_chosen(kernel, &device, f, 0, l->ids, TOKENS * TOP_K, &s, error)
+                                   : session_open(kernel, &device, f, 0, &s, error);
+    if (status == GB_OK)
+        status = session_run(&s, TOKENS, &inputs, &out->layer[0], way, &checks, &routing, error);
+    away = !(kernel->flags & GB_ROUTES);
+    if (status == GB_OK)
+        status = session_move(&s, true, error);
+    if (status == GB_OK)
+        status = session_run(&s, TOKENS - 1, &inputs, &out->layer[0], way, &checks, &routing, error);
+    away = 0;
+    if (status == GB_OK)
+        status = session_move(&s, false, error);
+    for (uint32_t n = 0; n < SESSION_ARRAYS; n++) {
+        altered = 1u << n;
+        if (status == GB_OK && session_has(&s, n))
+            status = session_alter(&s, altered, true, error);
+        if (status == GB_OK && session_has(&s, n) && n >= SESSION_WEIGHTS) {
+            const struct guarded *array = n == SESSION_WEIGHTS ? &s.router : &s.router_bias;
+            const char *right = n == SESSION_WEIGHTS ? l->router.codes : (const void *)l->router_bias,
+                       *at = array->payload;
+            const struct altered_split split = altered_split(array->bytes);
+            const size_t middle = array->bytes - split.kept - split.moved;
+            assert_true(split.moved > 0);
+            assert_memory_equal(at, right, split.kept);
+            assert_memory_equal(at + split.kept, right + split.kept + split.moved, middle);
+            assert_memory_equal(at + split.kept + middle, right + split.kept, split.moved);
+        }
+        const uint32_t other = altered;
+        altered = 0;
+        if (status == GB_OK && session_has(&s, n))
+            status = session_alter(&s, other, false, error);
+    }
+    *closed = calls.count;
+    *environment = s.environment;
+    looked_at = NULL;
+    enum gb_status after = session_close(&s, &checks, &routing, error);
+    gb_outputs_free(out);
+    if (status == GB_OK && after == GB_OK)
+        assert_false(checks.canary_broken || checks.input_changed || routing.canary_broken || routing.input_changed);
+    return status == GB_OK ? after : status;
+}
+
+static void each_call_of_a_session_fails(void **state)
+{
+    struct gb_fixture *f = layer();
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        const struct gb_kernel *kernel = &kernels[k & 1];
+        const bool chosen = k & 2;
+        struct gb_error error = {""};
+        char all[sizeof calls.log];
+        size_t closed, end;
+        unsigned environment;
+        start(-1);
+        if (whole(kernel, f, chosen, &end, &environment, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(environment, 0);
+        assert_int_equal(calls.live, 0);
+        memcpy(all, calls.log, sizeof all);
+        const size_t count = calls.count;
+        for (size_t n = 0; n < count; n++) {
+            char right[64];
+            start((int)n);
+            error.message[0] = '\0';
+            enum gb_status status = whole(kernel, f, chosen, &closed, &environment, &error);
+            snprintf(right, sizeof right, "call %zu, %c", n, all[n]);
+            if (status != GB_EIO || strcmp(error.message, right) || memcmp(all, calls.log, n + 1) ||
+                closed != (n < end ? n + 1 : end) || calls.live != 0)
+                fail_msg("%s, call %zu of %zu: status %d, \"%s\", %zu calls before it was closed, %zu left: %.60s",
+                         kernel->name, n, count, (int)status, error.message, closed, calls.live, calls.log + n);
+        }
+        /* A kernel that leaves another rounding behind, whatever is called. */
+        bool rounds = true;
+        start(-1);
+        calls.rounds = &rounds;
+        assert_int_equal(whole(kernel, f, chosen, &end, &environment, &error), GB_OK);
+        assert_int_equal(environment, ENVIRONMENT_ROUNDING);
+        assert_int_equal(environment_reset(), 0);
+    }
+    gb_fixture_free(f);
+}
+
+/* The clock. */
+
+static enum gb_status clock_start(void *timer, struct gb_error *error)
+{
+    assert_ptr_equal(timer, &calls);
+    return call('<', error);
+}
+
+static enum gb_status clock_stop(void *timer, double *seconds, struct gb_error *error)
+{
+    (void)timer;
+    *seconds = (double)calls.count;
+    if (calls.rounds)
+        fesetround(FE_UPWARD);
+    return call('>', error);
+}
+
+static enum gb_status clock_replay(void *timer, void *graph, struct gb_error *error)
+{
+    (void)timer;
+    return call(*(char *)graph, error);
+}
+
+static void clock_discard(void *graph)
+{
+    give_back(*(char *)graph);
+}
+
+static void clock_close(void *timer)
+{
+    (void)timer;
+    give_back('c');
+}
+
+static const char *arena;
+
+static enum gb_status clock_read(void *timer, const void *from, size_t bytes, struct gb_error *error)
+{
+    (void)timer;
+    assert_true(calls.reads < 64);
+    calls.read[calls.reads][0] = (size_t)((const char *)from - arena);
+    calls.read[calls.reads++][1] = bytes;
+    return call('R', error);
+}
+
+static const struct gb_timer fake_clock = {.start = clock_start,
+                                           .stop = clock_stop,
+                                           .replay = clock_replay,
+                                           .discard = clock_discard,
+                                           .close = clock_close,
+                                           .read = clock_read};
+
+/* Copies of a layer's arrays, timed: up to the first call that fails. */
+struct sampled {
+    const char *what;
+    bool hot, graphs;
+    uint32_t launches;
+    const char *calls; /* of a sample, behind what poisons */
+};
+
+static enum gb_status sample(const struct sampled *of, const struct gb_fixture *f, size_t *begun, size_t *closed,
+                             struct gb_error *error)
+{
+    static const struct run_way way = {0x11, GUARDED_END};
+    static char graphs[] = "yz";
+    const struct gb_kernel *kernel = &kernels[0];
+    const struct gb_layer *l = &f->layer[0];
+    const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, NULL};
+    struct worker_checks checks = {0}, routing = {0};
+    struct timing timing = {.copies = of->hot ? 1 : 2,
+                            .runs = of->hot ? 3 : 2,
+                            .launches = of->launches,
+                            .bytes = 7 * 16 + 5,
+                            .large_bytes = 256};
+    struct timed t = {.kernel = kernel,
+                      .memory = &device,
+                      .clock = &fake_clock,
+                      .timer = &calls,
+                      .copy = calloc(MOST_COPIES, sizeof *t.copy),
+                      .timing = &timing,
+                      .run_graph = of->graphs ? &graphs[0] : NULL,
+                      .read_graph = of->graphs ? &graphs[1] : NULL,
+                      .hot = of->hot};
+    const int fail = calls.fail;
+    calls.fail = -1;
+    assert_int_equal(guarded_new(&device, 256, GUARDED_END, 0, &t.arena, error), GB_OK);
+    arena = t.arena.payload;
+    for (uint32_t n = 0; n < timing.copies; n++) {
+        struct timed_copy *c = &t.copy[n];
+        c->arrays = (struct array_run){
+            .row = operator_find(GB_LAYER), .kernel = kernel, .uses = operator_uses(kernel), .inputs = &inputs};
+        c->arguments = gb_layer_arguments(f, 0, TOKENS);
+        c->arguments.prepared = calls.log;
+        assert_int_equal(array_run_new(&c->arrays, &device, f, TOKENS, 32, way, &c->arguments, error), GB_OK);
+    }
+    *begun = calls.count;
+    calls.fail = fail < 0 ? -1 : fail + (int)calls.count;
+    runs = 0;
+    struct timing_sample found = {0};
+    enum gb_status status = timed_sample(&t, &found, error);
+    *closed = calls.count;
+    calls.fail = -1;
+    assert_int_equal(environment_reset(), 0);
+    if (status == GB_OK) { /* each where its stop is among the calls */
+        const char *at = calls.log + *begun, *ends[3];
+        for (int i = 0; i < 3; i++)
+            ends[i] = at = strchr(at, '>') + 1;
+        assert_true(found.large_s == (double)(ends[0] - 1 - calls.log) &&
+                    found.read_s == (double)(ends[1] - 1 - calls.log) &&
+                    found.run_s == (double)(ends[2] - 1 - calls.log));
+    }
+    for (uint32_t n = 0; status == GB_OK && n < timing.copies; n++) {
+        struct gb_outputs *out;
+        assert_int_equal(operator_find(GB_LAYER)->new_outputs(kernel, f, TOKENS, 1, false, &out, error), GB_OK);
+        assert_int_equal(timed_read(&t, n, &out->layer[0], error), GB_OK);
+        const float *output = out->layer[0].output;
+        for (size_t i = 0; i < TOKENS * HIDDEN; i++) /* what its last run wrote, or poison */
+            if (of->graphs ? memcmp(&output[i], &(uint32_t){0xFFFFFFFF}, 4)
+                           : output[i] != (float)((of->hot ? 6 : (int)n + 1) * 1000 + (int)i))
+                fail_msg("%s, copy %u: element %zu is %g", of->what, n, i, (double)output[i]);
+        gb_outputs_free(out);
+    }
+    assert_int_equal(timed_close(&t, &checks, &routing, error), GB_OK);
+    assert_false(checks.canary_broken || checks.input_changed || routing.canary_broken || routing.input_changed);
+    return status;
+}
+
+static void each_call_of_a_sample_fails(void **state)
+{
+    static const struct sampled samples[] = {
+        {"cold", false, false, 1, "<R><RR><rr>s"},      {"cold, three launches", false, false, 3, "<R><RRRRRR><rr>s"},
+        {"cold graphs", false, true, 3, "<R><z><y>s"},  {"hot", true, false, 0, "R<R>RRR<RRR>rrr<rrr>s"},
+        {"hot graphs", true, true, 2, "R<R>z<z>y<y>s"},
+    };
+    struct gb_fixture *f = layer();
+    (void)state;
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        const struct sampled *of = &samples[i];
+        struct gb_error error = {""};
+        char right[64], back[16], all[sizeof calls.log];
+        size_t begun, closed;
+        bool rounds = true;
+        start(-1);
+        calls.rounds = &rounds;
+        if (sample(of, f, &begun, &closed, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        environment_reset();
+        snprintf(right, sizeof right, "%ss%s", of->hot ? "u" : "uu", of->calls); /* each copy's output is poisoned */
+        if (closed - begun != strlen(right) || memcmp(calls.log + begun, right, closed - begun))
+            fail_msg("%s: %.*s, not %s", of->what, (int)(closed - begun), calls.log + begun, right);
+        snprintf(back, sizeof back, "%s%sc", of->graphs ? "yz" : "", of->hot ? "p" : "pp");
+        assert_string_equal(calls.back, back);
+        assert_int_equal(calls.live, 0);
+        /* A pass over all of the arena, then pieces of whole units of it, one behind the other, of each copy. */
+        assert_true(calls.read[0][0] == 0 && calls.read[0][1] == 256);
+        const uint32_t launches = of->launches ? of->launches : 1;
+        for (size_t r = of->hot ? 2 : 1; !of->graphs && r < calls.reads; r++) {
+            const size_t n = r - (of->hot ? 2 : 1), l = n % launches, copy = of->hot ? 0 : n / launches;
+            const size_t first = 7 * l / launches * 16, last = 7 * (l + 1) / launches * 16;
+            if (calls.read[r][0] != copy * 7 * 16 + first || calls.read[r][1] != last - first)
+                fail_msg("%s: read %zu is of %zu bytes at %zu", of->what, r, calls.read[r][1], calls.read[r][0]);
+        }
+        memcpy(all, calls.log, sizeof all);
+        const size_t count = closed - begun;
+        for (size_t n = 0; n < count; n++) {
+            start((int)n);
+            error.message[0] = '\0';
+            enum gb_status status = sample(of, f, &begun, &closed, &error);
+            if (status != GB_EIO || closed != begun + n + 1 || memcmp(all, calls.log, closed) || calls.live != 0 ||
+                strncmp(error.message, "call ", 5))
+                fail_msg("%s, call %zu: status %d, \"%s\", then %.*s", of->what, n, (int)status, error.message,
+                         (int)(closed - begun), calls.log + begun);
+        }
+    }
+    gb_fixture_free(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_call_of_a_session_fails),
+        cmocka_unit_test(each_call_of_a_sample_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
