@@ -90,7 +90,7 @@ static const struct gb_device device = {
 /* The kernel. */
 
 static struct session *looked_at; /* which prepare finds the weights of */
-static bool chosen;               /* only experts with tokens are there */
+static bool chosen, admitted;     /* only experts with tokens are there; and one more */
 static uint32_t away, altered;    /* as they should lie there */
 
 enum { TOKENS = 3, EXPERTS = 5, HIDDEN = 128, INTERMEDIATE = 64, TOP_K = 2 };
@@ -122,8 +122,9 @@ static void look(const struct gb_arguments *a)
         {l->gate_up_bias, a->gate_up_bias, 2 * INTERMEDIATE * sizeof(float)},
         {l->down_bias, a->down_bias, HIDDEN * sizeof(float)},
     };
-    static const uint32_t used[] = {0, 1, 3}, all[] = {0, 1, 2, 3, 4}; /* of those, each is at the next one's place */
-    const uint32_t *in_use = chosen ? used : all, count = chosen ? 3 : 5;
+    /* Of those in use each is at the next one's place, where they are moved. */
+    static const uint32_t used[] = {0, 1, 3}, more[] = {0, 1, 3, 4}, all[] = {0, 1, 2, 3, 4};
+    const uint32_t *in_use = !chosen ? all : admitted ? more : used, count = !chosen ? 5 : admitted ? 4 : 3;
     assert_true(!a->x && !a->ids && !a->routing_weights);
     for (int slot = 0; slot < SESSION_WEIGHTS; slot++) {
         const size_t each = arrays[slot].each;
@@ -264,7 +265,7 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
     struct session s;
     struct gb_outputs *out;
     looked_at = &s;
-    away = altered = 0;
+    away = altered = admitted = 0;
     assert_int_equal(row->new_outputs(kernel, f, TOKENS, 1, false, &out, error), GB_OK);
     enum gb_status status = chosen ? session_open_chosen(kernel, &device, f, 0, l->ids, TOKENS * TOP_K, &s, error)
                                    : session_open(kernel, &device, f, 0, &s, error);
@@ -290,6 +291,9 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
         if (status == GB_OK && session_has(&s, n))
             status = session_alter(&s, other, false, error);
     }
+    admitted = chosen;
+    if (status == GB_OK && chosen)
+        status = session_admit(&s, 4, error);
     *closed = calls.count;
     *environment = s.environment;
     looked_at = NULL;
