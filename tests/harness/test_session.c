@@ -24,8 +24,9 @@ static struct {
     char log[1 << 14], back[1 << 12];
     size_t count, given_back;
     int fail;
-    size_t live;        /* allocations */
-    bool *rounds;       /* whether what is called leaves another rounding */
+    size_t live; /* allocations */
+    char rounds; /* which of them leaves another rounding: w, p, x, r, or > */
+    bool prepared;
     size_t read[64][2]; /* from where, and how many bytes */
     size_t reads;
 } calls;
@@ -36,8 +37,15 @@ static void start(int fail)
     calls.fail = fail;
 }
 
+static void round_after(char what)
+{
+    if (calls.rounds == what)
+        fesetround(FE_UPWARD);
+}
+
 static enum gb_status call(char what, struct gb_error *error)
 {
+    round_after(what);
     assert_true(calls.count + 1 < sizeof calls.log);
     calls.log[calls.count] = what;
     return (int)calls.count++ == calls.fail ? gb_fail(error, GB_EIO, "call %d, %c", calls.fail, what) : GB_OK;
@@ -89,6 +97,8 @@ static const struct gb_device device = {
 
 /* The kernel. */
 
+static bool prepared_twice; /* copies that are timed have what was prepared each */
+
 static struct session *looked_at; /* which prepare finds the weights of */
 static bool chosen, admitted;     /* only experts with tokens are there; and one more */
 static uint32_t away, altered;    /* as they should lie there */
@@ -125,15 +135,16 @@ static void look(const struct gb_arguments *a)
     /* Of those in use each is at the next one's place, where they are moved. */
     static const uint32_t used[] = {0, 1, 3}, more[] = {0, 1, 3, 4}, all[] = {0, 1, 2, 3, 4};
     const uint32_t *in_use = !chosen ? all : admitted ? more : used, count = !chosen ? 5 : admitted ? 4 : 3;
+    const uint32_t gate_up = 1u << 0 | 1u << 1 | 1u << 2 | 1u << 6, uses = operator_uses(s->kernel);
     assert_true(!a->x && !a->ids && !a->routing_weights);
     for (int slot = 0; slot < SESSION_WEIGHTS; slot++) {
-        const size_t each = arrays[slot].each;
+        const size_t each = uses & (gate_up >> slot & 1 ? READS_GATE_UP : READS_DOWN) ? arrays[slot].each : 0;
         const struct altered_split whole = {each, 0}, parts = altered_split(each);
         const bool swapped = altered >> slot & 1, moved = away || (swapped && !parts.moved);
         bool there[EXPERTS] = {false};
         if (s->weights[slot].bytes != EXPERTS * each || s->weights[slot].payload != arrays[slot].there)
             fail_msg("array %d has %zu bytes", slot, s->weights[slot].bytes);
-        for (uint32_t n = 0; n < count; n++) {
+        for (uint32_t n = 0; each && n < count; n++) {
             const char *at = (const char *)arrays[slot].there + in_use[n] * each;
             const uint32_t from = in_use[moved ? (n + count - 1) % count : n];
             there[in_use[n]] = true;
@@ -141,19 +152,20 @@ static void look(const struct gb_arguments *a)
                           swapped && parts.moved ? parts : whole))
                 fail_msg("array %d, place %u: not of expert %u%s", slot, in_use[n], from, swapped ? ", altered" : "");
         }
-        for (uint32_t e = 0; e < EXPERTS; e++) {
+        for (uint32_t e = 0; each && e < EXPERTS; e++) {
             const uint8_t *at = (const uint8_t *)arrays[slot].there + e * each;
             if (!there[e] && (*at != BARE || memcmp(at, at + 1, each - 1)))
                 fail_msg("array %d: expert %u is there", slot, e);
         }
     }
-    if (!(s->kernel->flags & GB_ROUTES)) {
+    if (!(uses & READS_ROUTER)) {
         assert_true(!s->router.bytes && !s->router_bias.bytes);
         return;
     }
     const size_t bytes[] = {EXPERTS * HIDDEN * sizeof(gb_bf16), EXPERTS * sizeof(float)};
     assert_true(a->router && a->router_weights.codes == s->router.payload && a->router_bias == s->router_bias.payload);
     assert_true(s->router.bytes == bytes[0] && s->router_bias.bytes == bytes[1]);
+    assert_true(a->router_weights.rows == EXPERTS && a->router_weights.columns == HIDDEN);
     for (int n = 0; n < 2; n++) {
         const struct altered_split parts = altered_split(bytes[n]);
         assert_true(parts.moved > 0);
@@ -166,66 +178,52 @@ static void look(const struct gb_arguments *a)
 
 static size_t workspace(const struct gb_problem *problem)
 {
-    if (calls.rounds)
-        fesetround(FE_UPWARD);
+    round_after('w');
     return 64 * problem->shape.tokens;
 }
 
 static enum gb_status prepare(const struct gb_arguments *arguments, void **prepared, struct gb_error *error)
 {
-    enum gb_status status = call('p', error);
-    *prepared = status == GB_OK ? calls.log : NULL;
     if (looked_at && calls.fail < 0)
         look(arguments);
-    if (calls.rounds)
-        fesetround(FE_UPWARD);
+    assert_false(calls.prepared);
+    enum gb_status status = call('p', error);
+    calls.prepared = status == GB_OK;
+    *prepared = status == GB_OK ? calls.log : NULL;
     return status;
 }
 
 static void release_prepared(void *prepared)
 {
-    assert_ptr_equal(prepared, calls.log);
+    assert_true(prepared == calls.log && calls.prepared);
+    calls.prepared = prepared_twice;
     give_back('p');
-    if (calls.rounds)
-        fesetround(FE_UPWARD);
+    round_after('x');
 }
 
 static int runs;
 
 static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
 {
-    enum gb_status status = call('r', error);
-    assert_ptr_equal(a->prepared, calls.log);
-    float *output = a->output; /* not NULL but of operators without */
+    assert_true(a->prepared == calls.log && calls.prepared);
+    float *output = a->output; /* NULL where an operator has none */
     runs++;
     for (size_t i = 0; output && i < (size_t)a->shape.tokens * a->shape.hidden; i++)
         output[i] = (float)(runs * 1000 + (int)i);
-    if (calls.rounds)
-        fesetround(FE_UPWARD);
-    return status;
+    return call('r', error);
 }
 
+#define KERNEL(NAME, OPERATION, OUTPUT, FLAGS)                                                                         \
+    {                                                                                                                  \
+        .name = NAME, .operation = OPERATION, .weights = GB_NVFP4, .activations = GB_BF16, .output = OUTPUT,           \
+        .flags = FLAGS, .workspace = workspace, .prepare = prepare, .release = release_prepared, .run = run            \
+    }
 static const struct gb_kernel kernels[] = {
-    {.name = "layer",
-     .operation = GB_LAYER,
-     .weights = GB_NVFP4,
-     .activations = GB_BF16,
-     .output = GB_FP32,
-     .workspace = workspace,
-     .prepare = prepare,
-     .release = release_prepared,
-     .run = run},
-    {.name = "routed",
-     .operation = GB_LAYER,
-     .weights = GB_NVFP4,
-     .activations = GB_BF16,
-     .output = GB_FP32,
-     .flags = GB_ROUTES,
-     .workspace = workspace,
-     .prepare = prepare,
-     .release = release_prepared,
-     .run = run},
+    KERNEL("layer", GB_LAYER, GB_FP32, 0),     KERNEL("routed", GB_LAYER, GB_FP32, GB_ROUTES),
+    KERNEL("gate_up", GB_GATE_UP, GB_BF16, 0), KERNEL("down", GB_DOWN, GB_FP32, 0),
+    KERNEL("route", GB_ROUTE, GB_FP32, 0),
 };
+enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 /* With biases and a router that has one. */
 static struct gb_fixture *layer(void)
@@ -258,9 +256,11 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
                             unsigned *environment, struct gb_error *error)
 {
     static const struct run_way way = {0xFF, GUARDED_END};
-    const struct operator_row *row = operator_find(GB_LAYER);
+    static const gb_bf16 intermediate[TOKENS * TOP_K * INTERMEDIATE];
+    const struct operator_row *row = operator_find(kernel->operation);
     const struct gb_layer *l = &f->layer[0];
-    const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, NULL};
+    const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, intermediate};
+    const uint32_t uses = operator_uses(kernel);
     struct worker_checks checks = {0}, routing = {0};
     struct session s;
     struct gb_outputs *out;
@@ -271,7 +271,7 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
                                    : session_open(kernel, &device, f, 0, &s, error);
     if (status == GB_OK)
         status = session_run(&s, TOKENS, &inputs, &out->layer[0], way, &checks, &routing, error);
-    away = !(kernel->flags & GB_ROUTES);
+    away = !(uses & READS_ROUTER);
     if (status == GB_OK)
         status = session_move(&s, true, error);
     if (status == GB_OK)
@@ -280,8 +280,10 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
     if (status == GB_OK)
         status = session_move(&s, false, error);
     for (uint32_t n = 0; n < SESSION_ARRAYS; n++) {
-        const bool router = n >= SESSION_WEIGHTS;
-        if (status == GB_OK && session_has(&s, n) != (!router || (kernel->flags & GB_ROUTES && !chosen)))
+        const bool has = n < 3 || n == 6       ? uses & READS_GATE_UP
+                         : n < SESSION_WEIGHTS ? uses & READS_DOWN
+                                               : uses & READS_ROUTER && !(chosen && uses & READS_EXPERTS);
+        if (status == GB_OK && session_has(&s, n) != has)
             fail_msg("%s: array %u", kernel->name, n);
         altered = 1u << n;
         if (status == GB_OK && session_has(&s, n))
@@ -294,11 +296,14 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
     admitted = chosen;
     if (status == GB_OK && chosen)
         status = session_admit(&s, 4, error);
+    if (status == GB_OK)
+        assert_true(s.prepare_s > 0.0 && s.prepare_s < 60.0);
     *closed = calls.count;
     *environment = s.environment;
     looked_at = NULL;
     enum gb_status after = session_close(&s, &checks, &routing, error);
     gb_outputs_free(out);
+    assert_false(calls.prepared);
     if (status == GB_OK && after == GB_OK)
         assert_false(checks.canary_broken || checks.input_changed || routing.canary_broken || routing.input_changed);
     return status == GB_OK ? after : status;
@@ -308,9 +313,9 @@ static void each_call_of_a_session_fails(void **state)
 {
     struct gb_fixture *f = layer();
     (void)state;
-    for (int k = 0; k < 4; k++) {
-        const struct gb_kernel *kernel = &kernels[k & 1];
-        chosen = k & 2;
+    for (int k = 0; k < 2 * KERNELS; k++) {
+        const struct gb_kernel *kernel = &kernels[k / 2];
+        chosen = k & 1;
         struct gb_error error = {""};
         char all[sizeof calls.log];
         size_t closed, end;
@@ -333,13 +338,15 @@ static void each_call_of_a_session_fails(void **state)
                 fail_msg("%s, call %zu of %zu: status %d, \"%s\", %zu calls before it was closed, %zu left: %.60s",
                          kernel->name, n, count, (int)status, error.message, closed, calls.live, calls.log + n);
         }
-        /* A kernel that leaves another rounding behind, whatever is called. */
-        bool rounds = true;
-        start(-1);
-        calls.rounds = &rounds;
-        assert_int_equal(whole(kernel, f, &end, &environment, &error), GB_OK);
-        assert_int_equal(environment, ENVIRONMENT_ROUNDING);
-        assert_int_equal(environment_reset(), 0);
+        for (size_t n = 0; n + 1 < end; n++) /* all work is waited for */
+            assert_true((all[n] != 'p' && all[n] != 'r') || all[n + 1] == 's');
+        for (const char *which = "wpxr"; *which; which++) { /* a kernel that leaves another rounding behind */
+            start(-1);
+            calls.rounds = *which;
+            assert_int_equal(whole(kernel, f, &end, &environment, &error), GB_OK);
+            if (environment != ENVIRONMENT_ROUNDING || environment_reset())
+                fail_msg("%s: of a rounding left by %c %x was seen", kernel->name, *which, environment);
+        }
     }
     gb_fixture_free(f);
 }
@@ -356,8 +363,6 @@ static enum gb_status clock_stop(void *timer, double *seconds, struct gb_error *
 {
     (void)timer;
     *seconds = (double)calls.count;
-    if (calls.rounds)
-        fesetround(FE_UPWARD);
     return call('>', error);
 }
 
@@ -429,6 +434,7 @@ static enum gb_status sample(const struct sampled *of, const struct gb_fixture *
                       .hot = of->hot};
     const int fail = calls.fail;
     calls.fail = -1;
+    prepared_twice = true;
     assert_int_equal(guarded_new(&device, 256, GUARDED_END, 0, &t.arena, error), GB_OK);
     arena = t.arena.payload;
     for (uint32_t n = 0; n < timing.copies; n++) {
@@ -437,6 +443,7 @@ static enum gb_status sample(const struct sampled *of, const struct gb_fixture *
             .row = operator_find(GB_LAYER), .kernel = kernel, .uses = operator_uses(kernel), .inputs = &inputs};
         c->arguments = gb_layer_arguments(f, 0, TOKENS);
         c->arguments.prepared = calls.log;
+        calls.prepared = true;
         assert_int_equal(array_run_new(&c->arrays, &device, f, TOKENS, 32, way, &c->arguments, error), GB_OK);
     }
     *begun = calls.count;
@@ -485,9 +492,8 @@ static void each_call_of_a_sample_fails(void **state)
         struct gb_error error = {""};
         char right[64], back[16], all[sizeof calls.log];
         size_t begun, closed;
-        bool rounds = true;
         start(-1);
-        calls.rounds = &rounds;
+        calls.rounds = i % 2 ? '>' : 'r';
         if (sample(of, f, &begun, &closed, &error) != GB_OK)
             fail_msg("%s", error.message);
         environment_reset();
