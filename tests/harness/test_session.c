@@ -45,9 +45,11 @@ static void round_after(char what)
 
 static enum gb_status call(char what, struct gb_error *error)
 {
-    round_after(what);
     assert_true(calls.count + 1 < sizeof calls.log);
+    if (strchr("auds", what))
+        assert_int_equal(fegetround(), FE_TONEAREST);
     calls.log[calls.count] = what;
+    round_after(what);
     return (int)calls.count++ == calls.fail ? gb_fail(error, GB_EIO, "call %d, %c", calls.fail, what) : GB_OK;
 }
 
@@ -137,6 +139,9 @@ static void look(const struct gb_arguments *a)
     const uint32_t *in_use = !chosen ? all : admitted ? more : used, count = !chosen ? 5 : admitted ? 4 : 3;
     const uint32_t gate_up = 1u << 0 | 1u << 1 | 1u << 2 | 1u << 6, uses = operator_uses(s->kernel);
     assert_true(!a->x && !a->ids && !a->routing_weights);
+    assert_int_equal(a->activation, uses & READS_EXPERTS ? s->fixture->activation : GB_SILU);
+    assert_int_equal(a->gate_up.format, uses & READS_GATE_UP ? GB_NVFP4 : 0);
+    assert_int_equal(a->down.format, uses & READS_DOWN ? GB_NVFP4 : 0);
     for (int slot = 0; slot < SESSION_WEIGHTS; slot++) {
         const size_t each = uses & (gate_up >> slot & 1 ? READS_GATE_UP : READS_DOWN) ? arrays[slot].each : 0;
         const struct altered_split whole = {each, 0}, parts = altered_split(each);
@@ -189,7 +194,8 @@ static enum gb_status prepare(const struct gb_arguments *arguments, void **prepa
     assert_false(calls.prepared);
     enum gb_status status = call('p', error);
     calls.prepared = status == GB_OK;
-    *prepared = status == GB_OK ? calls.log : NULL;
+    if (status == GB_OK)
+        *prepared = calls.log;
     return status;
 }
 
@@ -235,6 +241,7 @@ static struct gb_fixture *layer(void)
         gb_fixture_add(f, GB_EXTRA_BIASES, &error) != GB_OK || gb_fixture_add(f, GB_EXTRA_ROUTER_BIAS, &error) != GB_OK)
         fail_msg("%s", error.message);
     f->seed = 5;
+    f->activation = GB_SWIGLU_OAI;
     snprintf(f->recipe, sizeof f->recipe, "%s", gb_recipe_default(GB_NVFP4)->name);
     snprintf(f->generator, sizeof f->generator, "gaussian/1");
     snprintf(f->router, sizeof f->router, "moonshotai.kimi-k2/1");
@@ -288,6 +295,8 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
         altered = 1u << n;
         if (status == GB_OK && session_has(&s, n))
             status = session_alter(&s, altered, true, error);
+        if (status == GB_OK && n % 4 == 0 && has) /* what lies elsewhere is no changed input */
+            status = session_run(&s, TOKENS, &inputs, &out->layer[0], way, &checks, &routing, error);
         const uint32_t other = altered;
         altered = 0;
         if (status == GB_OK && session_has(&s, n))
@@ -296,6 +305,9 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
     admitted = chosen;
     if (status == GB_OK && chosen)
         status = session_admit(&s, 4, error);
+    away = admitted && !(uses & READS_ROUTER);
+    if (status == GB_OK && chosen)
+        status = session_move(&s, true, error);
     if (status == GB_OK)
         assert_true(s.prepare_s > 0.0 && s.prepare_s < 60.0);
     *closed = calls.count;
@@ -348,6 +360,58 @@ static void each_call_of_a_session_fails(void **state)
                 fail_msg("%s: of a rounding left by %c %x was seen", kernel->name, *which, environment);
         }
     }
+    gb_fixture_free(f);
+}
+
+/* How many weights a session reads, and what is told of an array that a kernel changed, or wrote beside. */
+static void weights_are_counted_and_watched(void **state)
+{
+    static const char *const names[SESSION_ARRAYS] = {
+        "gate_up codes", "gate_up scales", "gate_up global scales", "down codes", "down scales", "down global scales",
+        "gate_up bias",  "down bias",      "router weights",        "router bias"};
+    enum { EACH = 3 * INTERMEDIATE * HIDDEN, BYTES = EACH / 2 + EACH / 16 + 4 * (3 + 2 * INTERMEDIATE + HIDDEN) };
+    struct gb_fixture *f = layer();
+    (void)state;
+    start(-1);
+    for (int k = 0; k < 4; k++)
+        for (uint32_t n = 0; n < 3 * SESSION_ARRAYS; n++) {
+            const struct gb_kernel *kernel = &kernels[k / 2];
+            const uint32_t array = n % SESSION_ARRAYS, experts = k % 2 ? 3 : EXPERTS;
+            const bool router = array >= SESSION_WEIGHTS, routes = kernel->flags & GB_ROUTES;
+            struct worker_checks checks = {0}, routing = {0};
+            struct session s;
+            struct gb_error error = {""};
+            uint64_t weights, bytes;
+            char where[64] = "";
+            if (router && !routes)
+                continue;
+            assert_int_equal(k % 2 ? session_open_chosen(kernel, &device, f, 0, ids, TOKENS * TOP_K, &s, &error)
+                                   : session_open(kernel, &device, f, 0, &s, &error),
+                             GB_OK);
+            session_weights(&s, &weights, &bytes);
+            assert_int_equal(weights, experts * EACH + (routes ? EXPERTS * HIDDEN : 0));
+            assert_int_equal(bytes, experts * BYTES + (routes ? EXPERTS * (2 * HIDDEN + 4) : 0));
+            struct guarded *of = array < SESSION_WEIGHTS    ? &s.weights[array]
+                                 : array == SESSION_WEIGHTS ? &s.router
+                                                            : &s.router_bias;
+            char *payload = of->payload;
+            const size_t each = of->bytes / EXPERTS;
+            if (n < SESSION_ARRAYS) /* the last byte of expert 3, the first of 0, and one of 2 who may not be in use */
+                payload[4 * each - 1] ^= 1;
+            else if (n < 2 * SESSION_ARRAYS)
+                payload[n % 2 ? -1 : (int)of->bytes] ^= 1;
+            else
+                payload[2 * each] ^= 1;
+            if (n < 2 * SESSION_ARRAYS || k % 2 == 0 || router)
+                snprintf(where, sizeof where, "%s%s of layer 0", n / SESSION_ARRAYS == 1 ? "beside " : "",
+                         names[array]);
+            assert_int_equal(session_close(&s, &checks, &routing, &error), GB_OK);
+            const struct worker_checks *told = router ? &routing : &checks, *other = router ? &checks : &routing;
+            if (strcmp(told->where, where) || *other->where || told->canary_broken != (n / SESSION_ARRAYS == 1) ||
+                told->input_changed != (*where && n / SESSION_ARRAYS != 1) || other->canary_broken ||
+                other->input_changed)
+                fail_msg("%s, %u: '%s' and '%s', not '%s'", kernel->name, n, told->where, other->where, where);
+        }
     gb_fixture_free(f);
 }
 
@@ -531,6 +595,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_call_of_a_session_fails),
+        cmocka_unit_test(weights_are_counted_and_watched),
         cmocka_unit_test(each_call_of_a_sample_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
