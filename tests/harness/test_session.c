@@ -2,6 +2,7 @@
 /* Sessions and timed runs on a device that is none: what they call in which sequence, what a kernel finds in memory,
  * and that each call that fails is the last one. */
 #include <fenv.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static struct {
     int fail;
     size_t live; /* allocations */
     char rounds; /* which of them leaves another rounding: w, p, x, r, or > */
-    bool prepared;
+    int prepared;
     size_t read[64][2]; /* from where, and how many bytes */
     size_t reads;
 } calls;
@@ -105,6 +106,7 @@ static struct session *looked_at; /* which prepare finds the weights of */
 static bool chosen, admitted;     /* only experts with tokens are there; and one more */
 static uint32_t away, altered;    /* as they should lie there */
 
+enum { CODES_BYTES = 6 }; /* that a test's kernel writes */
 enum { TOKENS = 3, EXPERTS = 5, HIDDEN = 128, INTERMEDIATE = 64, TOP_K = 2 };
 static const int32_t ids[TOKENS * TOP_K] = {0, 1, 3, -1, 1, 3};
 
@@ -191,9 +193,9 @@ static enum gb_status prepare(const struct gb_arguments *arguments, void **prepa
 {
     if (looked_at && calls.fail < 0)
         look(arguments);
-    assert_false(calls.prepared);
+    assert_true(prepared_twice || !calls.prepared);
     enum gb_status status = call('p', error);
-    calls.prepared = status == GB_OK;
+    calls.prepared += status == GB_OK;
     if (status == GB_OK)
         *prepared = calls.log;
     return status;
@@ -202,18 +204,31 @@ static enum gb_status prepare(const struct gb_arguments *arguments, void **prepa
 static void release_prepared(void *prepared)
 {
     assert_true(prepared == calls.log && calls.prepared);
-    calls.prepared = prepared_twice;
+    calls.prepared--;
     give_back('p');
     round_after('x');
 }
 
 static int runs;
+static bool spoils;                     /* the first byte of what it reads, or beside what it writes */
+static const struct gb_fixture *of_run; /* a timed run's, if it is one on a layer */
+static int stream;
 
 static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
 {
     assert_true(a->prepared == calls.log && calls.prepared);
     float *output = a->output; /* NULL where an operator has none */
     runs++;
+    if (a->values)
+        *(char *)a->values ^= spoils;
+    if (a->codes)
+        memset(a->codes, 0x3C, CODES_BYTES);
+    if (of_run) {
+        assert_true(a->stream == &stream && a->shape.tokens == 2 && a->shape.hidden == HIDDEN);
+        assert_memory_equal(a->x, of_run->layer[0].x, 2 * HIDDEN * sizeof(gb_bf16));
+        assert_memory_equal(a->ids, ids, 2 * TOP_K * sizeof *ids);
+        assert_true(a->gate_up.codes && a->down.codes && a->workspace);
+    }
     for (size_t i = 0; output && i < (size_t)a->shape.tokens * a->shape.hidden; i++)
         output[i] = (float)(runs * 1000 + (int)i);
     return call('r', error);
@@ -229,6 +244,9 @@ static const struct gb_kernel kernels[] = {
     KERNEL("gate_up", GB_GATE_UP, GB_BF16, 0), KERNEL("down", GB_DOWN, GB_FP32, 0),
     KERNEL("route", GB_ROUTE, GB_FP32, 0),
 };
+static const struct gb_kernel captured_layer = KERNEL("captured", GB_LAYER, GB_FP32, GB_GRAPH_CAPTURABLE),
+                              quantise = KERNEL("quantise", GB_QUANTISE, GB_FP32, 0),
+                              dispatch = KERNEL("dispatch", GB_DISPATCH, GB_FP32, 0);
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 /* With biases and a router that has one. */
@@ -465,6 +483,227 @@ static const struct gb_timer fake_clock = {.start = clock_start,
                                            .close = clock_close,
                                            .read = clock_read};
 
+static enum gb_status clock_cache(size_t *bytes, struct gb_error *error)
+{
+    *bytes = 25007;
+    return call('b', error);
+}
+
+static enum gb_status clock_open(void **timer, void **to, struct gb_error *error)
+{
+    *timer = &calls;
+    *to = &stream;
+    return call('o', error);
+}
+
+static enum gb_status clock_capture(void *timer, struct gb_error *error)
+{
+    assert_ptr_equal(timer, &calls);
+    return call('C', error);
+}
+
+static enum gb_status clock_captured(void *timer, void **graph, size_t *launches, struct gb_error *error)
+{
+    static char graphs[] = "yz";
+    static int next;
+    assert_ptr_equal(timer, &calls);
+    *graph = &graphs[next++ % 2];
+    *launches = 7;
+    return call('E', error);
+}
+
+static const struct gb_timer whole_clock = {.cache_bytes = clock_cache,
+                                            .open = clock_open,
+                                            .capture = clock_capture,
+                                            .captured = clock_captured,
+                                            .start = clock_start,
+                                            .stop = clock_stop,
+                                            .replay = clock_replay,
+                                            .discard = clock_discard,
+                                            .close = clock_close,
+                                            .read = clock_read};
+
+enum gb_status __wrap_subject_timer(const struct gb_kernel *kernel, const struct gb_timer **timer,
+                                    struct gb_error *error);
+enum gb_status __wrap_subject_timer(const struct gb_kernel *kernel, const struct gb_timer **timer,
+                                    struct gb_error *error)
+{
+    (void)kernel;
+    *timer = &whole_clock;
+    return call('t', error);
+}
+
+/* What is timed, from its first call to its last: of a layer on copies of the weights in use, of others on copies of
+ * their rows; in graphs where the kernel's runs may be captured. */
+struct opened {
+    const struct gb_kernel *kernel;
+    bool hot;
+    uint32_t copies, runs, launches;
+    uint64_t weights, bytes, large_bytes;
+    const char *calls; /* of a sample, behind what poisons */
+};
+
+static enum gb_status open_and_sample(const struct opened *of, const struct gb_fixture *f, size_t *closed,
+                                      struct gb_error *error)
+{
+    const bool layers = operator_find(of->kernel->operation)->layers;
+    const struct gb_layer *l = layers ? &f->layer[0] : NULL;
+    const struct operator_inputs inputs = {layers ? l->x : NULL, ids, layers ? l->routing_weights : NULL, NULL};
+    const struct timing_request request = {.samples = 1, .hot = of->hot};
+    struct worker_checks checks = {0}, routing = {0};
+    struct timing timing;
+    struct timing_sample found;
+    struct timed t;
+    of_run = layers ? f : NULL;
+    prepared_twice = true;
+    enum gb_status status = timed_open(of->kernel, &device, f, layers ? 2 : f->shape.tokens, layers ? &inputs : NULL,
+                                       layers ? ids : NULL, &request, &t, &timing, error);
+    arena = t.arena.payload;
+    if (status == GB_OK) {
+        const uint32_t *bits = t.arena.payload;
+        if (timing.copies != of->copies || timing.runs != of->runs || timing.launches != of->launches ||
+            timing.weights != of->weights || timing.bytes != of->bytes || timing.large_bytes != of->large_bytes ||
+            timing.cache_bytes != 25007 || !(timing.prepare_s > 0.0 && timing.prepare_s < 60.0))
+            fail_msg("%s: %u copies, %u runs, %u launches, %llu weights, %llu bytes, %llu in a large read, %g s",
+                     of->kernel->name, timing.copies, timing.runs, timing.launches, (unsigned long long)timing.weights,
+                     (unsigned long long)timing.bytes, (unsigned long long)timing.large_bytes, timing.prepare_s);
+        for (uint64_t i = 1; calls.fail < 0 && i < of->large_bytes / 4; i++) /* 2^32 of them differ */
+            assert_true(bits[i] == bits[i - 1] * 1664525u + 1013904223u);
+        for (uint64_t i = 0; calls.fail < 0 && t.copied && i < of->large_bytes; i++)
+            assert_int_equal(((uint8_t *)t.target.payload)[i], 0xFF);
+    }
+    runs = 0;
+    if (status == GB_OK)
+        status = timed_sample(&t, &found, error);
+    if (status == GB_OK && t.copied)
+        assert_memory_equal(t.target.payload, t.arena.payload, of->large_bytes);
+    *closed = calls.count;
+    enum gb_status after = timed_close(&t, &checks, &routing, error);
+    of_run = NULL;
+    assert_int_equal(calls.prepared, 0);
+    return status == GB_OK ? after : status;
+}
+
+static struct gb_fixture *sent(void)
+{
+    const struct gb_recipe *recipe = gb_recipe_find("nvfp4.trtllm/1");
+    const struct gb_exchange exchange = {.size = sizeof exchange,
+                                         .global_scale = 1.0f,
+                                         .ranks = 2,
+                                         .tokens = 2,
+                                         .hidden = 32,
+                                         .experts = 4,
+                                         .top_k = 2,
+                                         .quantiser = recipe->quantiser,
+                                         .input = GB_BF16};
+    const struct gb_exchange_kinds kinds = {"gaussian/1", "uniform", "blocks", 1, 0};
+    struct gb_fixture *f;
+    struct gb_error error = {""};
+    if (gb_generate_exchange(GB_DISPATCH, &exchange, recipe->name, &kinds, &f, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return f;
+}
+
+static void each_call_of_a_timed_run_fails(void **state)
+{
+    enum {
+        BYTES =
+            3 * (3 * INTERMEDIATE * HIDDEN / 2 + 3 * INTERMEDIATE * HIDDEN / 16 + 4 * (3 + 2 * INTERMEDIATE + HIDDEN))
+    };
+    struct gb_fixture *f = layer(), *exchanged = sent();
+    const uint64_t rows = exchanged->exchanged.asked.rows, moved = rows * (32 / 2 + 32 / 16);
+    const struct opened opened[] = {
+        {&kernels[0], false, 100028 / BYTES + 1, 100028 / BYTES + 1, 0, 9 * INTERMEDIATE * HIDDEN, BYTES,
+         (100028 / BYTES + 1) * BYTES / 16 * 16, ""},
+        {&kernels[0], true, 1, 8, 0, 9 * INTERMEDIATE * HIDDEN, BYTES, 100016, ""},
+        {&captured_layer, true, 1, 8, 1, 9 * INTERMEDIATE * HIDDEN, BYTES, 100016, ""},
+        {&dispatch, true, 1, 8, 0, 0, moved, 100016, ""},
+        {&dispatch, false, MOST_COPIES, MOST_COPIES, 0, 0, moved, 100016, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
+        const struct opened *of = &opened[i];
+        const struct gb_fixture *on = of->kernel == &dispatch ? exchanged : f;
+        struct gb_error error = {""};
+        char all[sizeof calls.log];
+        size_t closed, end;
+        start(-1);
+        if (open_and_sample(of, on, &end, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(calls.live, 0);
+        memcpy(all, calls.log, sizeof all);
+        const size_t count = calls.count;
+        for (size_t n = 0; n < count; n += of->copies == MOST_COPIES ? 97 : 1) {
+            char right[64];
+            start((int)n);
+            error.message[0] = '\0';
+            enum gb_status status = open_and_sample(of, on, &closed, &error);
+            snprintf(right, sizeof right, "call %zu, %c", n, all[n]);
+            /* What is captured is ended. */
+            const size_t more = n < end && closed == n + 2 && calls.log[n + 1] == 'E' ? 1 : 0;
+            if (status != GB_EIO || strcmp(error.message, right) || memcmp(all, calls.log, n + 1) ||
+                closed != (n < end ? n + 1 + more : end) || calls.live != 0)
+                fail_msg("%s, call %zu of %zu: status %d, \"%s\", %zu calls, %zu left: %.60s", of->kernel->name, n,
+                         count, (int)status, error.message, closed, calls.live, calls.log + n);
+        }
+    }
+    gb_fixture_free(f);
+    gb_fixture_free(exchanged);
+}
+
+/* Operators without layers: one run between what is prepared and released. */
+static void each_call_of_a_quantiser_fails(void **state)
+{
+    static const struct run_way way = {0xFF, GUARDED_END};
+    const struct gb_recipe *recipe = gb_recipe_find("nvfp4.trtllm/1");
+    const struct gb_quantisation asked = {.size = sizeof asked,
+                                          .input = GB_BF16,
+                                          .rows = 3,
+                                          .columns = 32,
+                                          .input_columns = 32,
+                                          .quantiser = recipe->quantiser,
+                                          .bound = INFINITY,
+                                          .global_scale = 1.0f};
+    struct gb_fixture *f;
+    struct gb_error error = {""};
+    char all[sizeof calls.log];
+    size_t count = 0;
+    (void)state;
+    prepared_twice = false;
+    assert_int_equal(gb_fixture_new_quantise(GB_QUANTISE, &asked, recipe->name, &f, &error), GB_OK);
+    for (int n = -5; n < (int)count; n++) { /* below 0: another rounding left behind; -5: and an input changed */
+        struct gb_outputs *out;
+        struct worker_checks checks = {0};
+        char right[64] = "";
+        start(n);
+        calls.rounds = n < 0 ? "rwpxr"[n + 5] : 0;
+        spoils = n == -5;
+        error.message[0] = '\0';
+        assert_int_equal(gb_outputs_new_codes(&f->quantisation, &out, &error), GB_OK);
+        enum gb_status status = session_run_arrays(&quantise, &device, f, f->shape.tokens, way, out, &checks, &error);
+        assert_int_equal(environment_reset(), 0);
+        assert_true(calls.live == 0 && !calls.prepared);
+        if (n < 0) {
+            assert_int_equal(status, GB_OK);
+            for (int i = 0; i < CODES_BYTES + 1; i++)
+                assert_int_equal(((uint8_t *)out->codes)[i], i < CODES_BYTES ? 0x3C : 0xFF);
+            assert_true(checks.input_changed == spoils && !checks.canary_broken);
+            assert_string_equal(checks.where, spoils ? "values" : "");
+            memcpy(all, calls.log, sizeof all);
+            count = calls.count;
+            assert_non_null(strstr(all, "prs"));
+        } else {
+            snprintf(right, sizeof right, "call %d, %c", n, all[n]);
+            if (status != GB_EIO || strcmp(error.message, right) || memcmp(all, calls.log, (size_t)n + 1) ||
+                calls.count != (size_t)n + 1)
+                fail_msg("call %d of %zu: status %d, \"%s\": %s", n, count, (int)status, error.message, calls.log + n);
+        }
+        gb_outputs_free(out);
+    }
+    spoils = false;
+    gb_fixture_free(f);
+}
+
 /* Copies of a layer's arrays, timed: up to the first call that fails. */
 struct sampled {
     const char *what;
@@ -507,7 +746,7 @@ static enum gb_status sample(const struct sampled *of, const struct gb_fixture *
             .row = operator_find(GB_LAYER), .kernel = kernel, .uses = operator_uses(kernel), .inputs = &inputs};
         c->arguments = gb_layer_arguments(f, 0, TOKENS);
         c->arguments.prepared = calls.log;
-        calls.prepared = true;
+        calls.prepared++;
         assert_int_equal(array_run_new(&c->arrays, &device, f, TOKENS, 32, way, &c->arguments, error), GB_OK);
     }
     *begun = calls.count;
@@ -538,6 +777,7 @@ static enum gb_status sample(const struct sampled *of, const struct gb_fixture *
         gb_outputs_free(out);
     }
     assert_int_equal(timed_close(&t, &checks, &routing, error), GB_OK);
+    assert_int_equal(calls.prepared, 0);
     assert_false(checks.canary_broken || checks.input_changed || routing.canary_broken || routing.input_changed);
     return status;
 }
@@ -594,9 +834,9 @@ static void each_call_of_a_sample_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_call_of_a_session_fails),
-        cmocka_unit_test(weights_are_counted_and_watched),
-        cmocka_unit_test(each_call_of_a_sample_fails),
+        cmocka_unit_test(each_call_of_a_session_fails),   cmocka_unit_test(weights_are_counted_and_watched),
+        cmocka_unit_test(each_call_of_a_quantiser_fails), cmocka_unit_test(each_call_of_a_sample_fails),
+        cmocka_unit_test(each_call_of_a_timed_run_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
