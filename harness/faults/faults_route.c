@@ -109,30 +109,35 @@ static size_t pairs(const struct routed *r)
     return (size_t)r->arguments->shape.tokens * r->arguments->shape.top_k;
 }
 
+/* The score of the expert in this slot, with its bias or without. */
+static double score(const struct routed *r, size_t p, bool biased)
+{
+    const struct gb_shape *s = &r->arguments->shape;
+    return (double)r->scores[p / s->top_k * s->experts + (size_t)r->ids[p]] +
+           (biased ? (double)r->arguments->router_bias[r->ids[p]] : 0.0);
+}
+
 /* From scores: by the recipe's scale and, if it renormalises, over `all` experts or the chosen ones. */
 static void weigh(struct routed *r, bool biased, bool all)
 {
     const struct gb_router *router = r->arguments->router;
     const uint32_t top_k = r->arguments->shape.top_k, experts = r->arguments->shape.experts;
-    for (uint32_t t = 0; t < r->arguments->shape.tokens; t++) {
-        const float *scores = r->scores + (size_t)t * experts;
-        double sum = 0.0, own[64];
+    bool divides = router->renormalise != GB_ROUTER_RENORMALISE_NONE && top_k >= router->renormalise_from;
+    for (size_t t = 0; t < r->arguments->shape.tokens; t++) {
+        double sum = 0.0;
         for (uint32_t e = 0; all && e < experts; e++)
-            sum += (double)scores[e];
-        for (uint32_t k = 0; k < top_k; k++) {
-            int32_t id = r->ids[(size_t)t * top_k + k];
-            own[k] = (double)scores[id] + (biased ? (double)r->arguments->router_bias[id] : 0.0);
-            sum += all ? 0.0 : own[k];
-        }
-        bool divides = router->renormalise != GB_ROUTER_RENORMALISE_NONE && top_k >= router->renormalise_from;
+            sum += (double)r->scores[t * experts + e];
+        for (uint32_t k = 0; !all && k < top_k; k++)
+            sum += score(r, t * top_k + k, biased);
         for (uint32_t k = 0; k < top_k; k++)
-            r->weights[(size_t)t * top_k + k] = (float)(own[k] / (divides ? sum : 1.0) * (double)router->scale);
+            r->weights[t * top_k + k] =
+                (float)(score(r, t * top_k + k, biased) / (divides ? sum : 1.0) * (double)router->scale);
     }
 }
 
 static bool bias_in_weights(struct routed *r)
 {
-    bool choice = r->arguments->router->bias == GB_ROUTER_BIAS_CHOICE && r->arguments->shape.top_k <= 64;
+    bool choice = r->arguments->router->bias == GB_ROUTER_BIAS_CHOICE;
     if (choice)
         weigh(r, true, false);
     return choice;
@@ -142,7 +147,7 @@ static bool renormalised_over_all(struct routed *r)
 {
     const struct gb_router *router = r->arguments->router;
     bool did = router->renormalise != GB_ROUTER_RENORMALISE_NONE && router->weight == GB_ROUTER_WEIGHT_SCORE &&
-               r->arguments->shape.top_k >= router->renormalise_from && r->arguments->shape.top_k <= 64;
+               r->arguments->shape.top_k >= router->renormalise_from;
     if (did)
         weigh(r, false, true);
     return did;

@@ -61,6 +61,10 @@ def check(mistake, kernel, name):
     expect(found["name"] in case["reason"], case["reason"])
     expect(minimal["explained_alike"] and minimal["bytes"] == os.path.getsize(os.path.join(work, "small.h5")) < 1 << 20,
            f"{what}: {minimal}")
+    with h5py.File(os.path.join(work, "small.h5")) as file:
+        for size in "hidden", "intermediate", "tokens":
+            expect(file.attrs[size] == minimal[size], f"{what}: {size} {file.attrs[size]}, and not {minimal}")
+        expect(file["layers/0/routing/ids"].shape == (minimal["tokens"], minimal["slots"]), f"{what}: ids, {minimal}")
     words = minimal["repro"].split()
     again = subprocess.run([PROGRAM, *words[1:], "-o", os.path.join(work, "again.json")], capture_output=True, text=True,
                            cwd="/", env=one)

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "fixtures/vectors.h"
 #include "harness/explain/explain.h"
 #include "harness/judge/coverage.h"
 #include "harness/judge/judge.h"
@@ -285,6 +286,50 @@ static enum gb_status open_checkpoint(struct gb_error *error)
     return status;
 }
 
+/* What lies between two layers of the trained model, and what its blocks made. */
+static enum gb_status read_capture(struct gb_error *error)
+{
+    enum { TOKENS = 2, WIDTH = 384 };
+    static double delta[TOKENS * WIDTH], made_of[TOKENS * WIDTH];
+    const struct gb_shape first = {TOKENS, WIDTH, 192, 16, 4};
+    struct gb_capture *capture = (void *)made;
+    bool present = false, there = false;
+    enum gb_status status =
+        gb_capture_open(GB_SOURCE_DIR "/fixtures/data/tiny-qwen3-moe/capture.safetensors", &capture, error);
+    if (status != GB_OK) {
+        assert_null(capture);
+        return said(status, "");
+    }
+    status = gb_capture_between(capture, 0, 1, &first, delta, &present, error);
+    if (status == GB_OK)
+        status = gb_capture_output(capture, 1, &first, made_of, &there, error);
+    snprintf(made, sizeof made, "%d %a, %d %a", present, delta[7], there, made_of[7]);
+    gb_capture_close(capture);
+    return status;
+}
+
+/* Inputs of a block format, and what a recipe makes of them. */
+static enum gb_status make_vectors(struct gb_error *error)
+{
+    const struct gb_recipe *recipe = gb_recipe_find("mxfp8.rceil/1");
+    const struct gb_block_format format = gb_block_format_of(&recipe->quantiser);
+    struct gb_vectors *vectors = (void *)made;
+    struct gb_vector_outputs *of = (void *)made;
+    enum gb_status status = gb_vectors_make(&format, &vectors, error);
+    if (status != GB_OK) {
+        assert_null(vectors);
+        return said(status, "");
+    }
+    status = gb_vector_outputs_run(vectors, &recipe->quantiser, &of, error);
+    if (status != GB_OK)
+        assert_null(of);
+    snprintf(made, sizeof made, "%s: %u cases of %u x %u, first code %u", vectors->name, vectors->cases, vectors->rows,
+             vectors->columns, of ? gb_vectors_code(vectors, of, 3, 5) : 99);
+    gb_vector_outputs_free(of);
+    gb_vectors_free(vectors);
+    return status;
+}
+
 static const struct operation {
     const char *name;
     enum gb_status (*run)(struct gb_error *error);
@@ -305,7 +350,9 @@ static const struct operation {
                   {"counts what is covered", count_coverage, false},
                   {"runs a study", run_study, false},
                   {"judges codes", judge_codes, false},
-                  {"opens a checkpoint", open_checkpoint, false}};
+                  {"opens a checkpoint", open_checkpoint, false},
+                  {"reads a capture", read_capture, false},
+                  {"makes vectors", make_vectors, false}};
 
 /* How failures of HDF5 are told: one line for those beside each other that are told alike. */
 static void keep(const char *message)

@@ -459,6 +459,40 @@ static void noise_is_no_error(void **state)
     assert_false(diagnosis_is_enough(&w, 0.9899));
 }
 
+/* A candidate that is found in two ways is one, which explains the more and ranks before; one that explains nothing is
+ * none, and there are no more than there is room for. */
+static void candidates_are_kept(void **state)
+{
+    static struct diagnosis w;
+    const char *const more[] = {"a", "b", "c", "d"};
+    (void)state;
+    diagnosis_add(&w, RANK_WHOLE, "kind", "a", 0.5);
+    assert_true(diagnosis_best(&w) == 0.5);
+    diagnosis_add(&w, RANK_PARTLY, "kind", "b", 0.25);
+    diagnosis_add(&w, RANK_WHOLE, "kind", "none", 0.0);
+    diagnosis_add(&w, RANK_WHOLE, "kind", "none", (double)NAN);
+    assert_int_equal(w.count, 2);
+    assert_true(diagnosis_best(&w) == 0.5);
+    diagnosis_add(&w, RANK_PARTLY, "other", "a", 0.75);
+    diagnosis_add(&w, RANK_WHOLE, "other", "b", 0.125);
+    diagnosis_add(&w, RANK_WHOLE, "other", "c", 0.625);
+    assert_int_equal(w.count, 3);
+    static const double explains[] = {0.75, 0.25, 0.625};
+    for (uint32_t i = 0; i < w.count; i++) {
+        assert_string_equal(w.candidates[i].name, more[i]);
+        assert_string_equal(w.candidates[i].kind, i < 2 ? "kind" : "other");
+        assert_true(w.candidates[i].explains == explains[i] && w.candidates[i].rank == RANK_WHOLE);
+    }
+    assert_true(diagnosis_best(&w) == 0.75);
+    for (uint32_t i = 3; i <= MOST_CANDIDATES; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "%u", i);
+        diagnosis_add(&w, RANK_WHOLE, "kind", name, i == MOST_CANDIDATES ? 1.0 : 0.875);
+    }
+    assert_int_equal(w.count, MOST_CANDIDATES);
+    assert_true(diagnosis_best(&w) == 0.875);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -471,6 +505,7 @@ int main(void)
         cmocka_unit_test(infinite_rows_are_told_constants),
         cmocka_unit_test(told_effects_are_those_kept),
         cmocka_unit_test(noise_is_no_error),
+        cmocka_unit_test(candidates_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@
 
 #include "harness/run/clock.h"
 #include "harness/run/processes.h"
+#include "harness/run/residual_stream.h"
 #include "harness/study/ranks.h"
 #include "harness/study/sensitivity.h"
 #include "harness/study/study.h"
@@ -435,6 +436,11 @@ struct two_ranks {
     pthread_barrier_t barrier;
     char bytes[1 << 16];
     struct {
+        bool everyone;
+        uint32_t from;
+        size_t count;
+    } shares[2]; /* what each rank is about to share */
+    struct {
         int status;
         bool stopped;
         uint32_t done;
@@ -443,10 +449,20 @@ struct two_ranks {
 };
 static struct two_ranks *both;
 
-/* Of both in any case: a group of one shares nothing. */
+/* Of both in any case: a group of one shares nothing. Both share the same. */
 static void share_both(bool everyone, void *bytes, size_t count, uint32_t from)
 {
-    (void)everyone;
+    const uint32_t own = study_ranks.rank;
+    both->shares[own].everyone = everyone;
+    both->shares[own].from = from;
+    both->shares[own].count = count;
+    pthread_barrier_wait(&both->barrier);
+    if (both->shares[!own].everyone != everyone || both->shares[!own].from != from ||
+        both->shares[!own].count != count) {
+        fprintf(stderr, "rank %u shares %zu bytes of %u, the other one %zu of %u\n", own, count, from,
+                both->shares[!own].count, both->shares[!own].from);
+        _exit(1);
+    }
     for (size_t at = 0, piece; at < count; at += piece) {
         piece = count - at < sizeof both->bytes ? count - at : sizeof both->bytes;
         if (from == study_ranks.rank)
@@ -752,6 +768,98 @@ static void attention_is_added(void **state)
             }
     study_free(&with.study);
     study_free(&without.study);
+}
+
+static bool silent; /* the stream ahead of the first layer is zero */
+
+static enum gb_status open_silent(void *context, const struct study_case *c, uint32_t of, struct study_source *source,
+                                  struct gb_error *error)
+{
+    const enum gb_status status = open_source(context, c, of, source, error);
+    if (silent)
+        memset(source->fixture->stack.residual, 0, sizeof(double) * TOKENS * shape.hidden);
+    return status;
+}
+
+static float largest_of(const gb_bf16 *values, size_t count)
+{
+    float largest = 0.0f;
+    for (size_t i = 0; i < count; i++)
+        largest = fmaxf(largest, fabsf(gb_bf16_decode(values[i])));
+    return largest;
+}
+
+/* The first two layers by themselves, path after path: activations have the global scale that holds the largest of the
+ * inputs and of what the first path's intermediate is, and where these are nothing, 1. */
+static void expect_calibrated(struct running *r, struct study_source *source, uint32_t layer, double *stream)
+{
+    static gb_bf16 x[TOKENS * 256], intermediate[TOKENS * 3 * 128];
+    static float output[TOKENS * 256];
+    const struct study_case *c = r->study.of;
+    int32_t ids[TOKENS * 3];
+    float weights[TOKENS * 3];
+    bool all[8] = {true, true, true, true, true, true, true, true};
+    uint32_t scaled = 0;
+    struct gb_error error;
+    assert_int_equal(study_source_load(source, layer, all, &error), GB_OK);
+    assert_int_equal(stack_input(c->path[0].contract, source->fixture, layer, TOKENS, stream, x, ids, weights, &error),
+                     GB_OK);
+    const struct study_batch batch = {TOKENS, x, ids, weights};
+    float largest[2] = {largest_of(x, TOKENS * 256), 0.0f};
+    for (uint32_t p = 0; p < c->paths; p++) {
+        const struct study_path *path = &c->path[p];
+        bool has = path->recipe && path->recipe->quantiser.global != GB_GLOBAL_NONE;
+        float global[2];
+        for (int i = 0; i < 2; i++)
+            global[i] = has && largest[i] > 0.0f ? largest[i] / path->recipe->quantiser.global_largest : 1.0f;
+        scaled += has;
+        if (study_path_run(path, source->fixture, layer, &batch, global, output, p ? NULL : intermediate, &error) !=
+            GB_OK)
+            fail_msg("%s", error.message);
+        if (p == 0)
+            largest[1] = largest_of(intermediate, TOKENS * 3 * 128);
+        for (uint32_t n = 0; n < TOKENS; n++) {
+            const double found = c->measure[STUDY_LAYER][0].self2[(layer * c->paths + p) * c->samples + n];
+            double right = 0.0;
+            for (uint32_t i = 0; i < 256; i++)
+                right += (double)output[n * 256 + i] * (double)output[n * 256 + i];
+            if (found != right || (right == 0.0) != silent)
+                fail_msg("layer %u, %s, token %u%s: %a, not %a", layer, path->name, n, silent ? " of zeros" : "", found,
+                         right);
+        }
+    }
+    assert_true(scaled > 0);
+}
+
+static void calibrated_by_the_first_path(void **state)
+{
+    static double stream[TOKENS * 256];
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        struct running r;
+        struct study_source source;
+        struct gb_error error;
+        bool stopped;
+        silent = s;
+        start(&r);
+        struct study_case *c = r.study.of;
+        c->seeds = 1;
+        c->samples = TOKENS;
+        assert_int_equal(open_silent(NULL, c, 0, &source, &error), GB_OK);
+        memcpy(stream, source.fixture->stack.residual, sizeof stream);
+        for (uint32_t layer = 0; layer < 2; layer++) {
+            r.stop = 0;
+            r.layers = 1;
+            r.run =
+                (struct study_run){.stop = &r.stop, .open = open_silent, .save = count_down, .context = &r, .all = 1.0};
+            if (study_case_run(c, &r.run, &stopped, &error) != GB_OK)
+                fail_msg("%s", error.message);
+            expect_calibrated(&r, &source, layer, stream);
+            memcpy(stream, c->state[0], sizeof stream); /* truth's */
+        }
+        study_source_free(&source);
+        study_free(&r.study);
+    }
 }
 
 static enum gb_status matrix(void *fixture, uint32_t layer, uint32_t expert, enum gb_projection projection,
@@ -1318,6 +1426,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
         cmocka_unit_test(attention_is_added),
+        cmocka_unit_test(calibrated_by_the_first_path),
         cmocka_unit_test(sensitivity_adds_up),
         cmocka_unit_test(last_mile),
         cmocka_unit_test(agreement),
