@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measured numbers in README.md and docs/ have their record beside them, in their own paragraph or the one before or
 after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`. `<!-- not measured: WHY -->` is for what
-only looks like one. Every record says when, by which command, on what and of which commit in history it was made."""
+only looks like one. Every record says when, by which command, on what and of which commit in history it was made. Times
+of fma32's rivals in numerics.md are those of the table in docs/results."""
 import glob
 import os
 import re
@@ -78,7 +79,35 @@ def lacking(name, text, pages):
     return [need for need, there in what.items() if not there]
 
 
-found = []
+def page(name):
+    with open(os.path.join(SOURCE, "docs", name), encoding="utf-8") as stream:
+        return stream.read()
+
+
+def rows(text, first):
+    """The cells of the table whose head begins with `first`."""
+    lines = text[text.index(f"\n| {first}") + 1:].split("\n\n")[0].split("\n")
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|--")]
+
+
+def rivals():
+    """Rows of numerics.md that are not the smallest and the largest quotient of the table of candidate orders."""
+    results = page("results/README.md")
+    (_, *gate_up), (_, *down) = (rows(results, f"{operator}: model") for operator in ("gate_up", "down"))
+
+    def quotients(table, column, tokens):
+        all_of = [float(row[column]) / float(row[2]) for row in table if int(row[1]) in tokens]
+        return f"{min(all_of):.1f} to {max(all_of):.1f}"
+    every = (1, 2, 8, 32)
+    wanted = [quotients(gate_up, 5, every), quotients(gate_up, 4, every),
+              quotients(down, 4, (1, 2)), quotients(down, 4, (8, 32))]
+    told = [row[2] for row in rows(page("numerics.md"), "rival")[1:]]
+    expect(len(told) == len(wanted), f"docs/numerics.md: {len(told)} rivals")
+    return [f"docs/numerics.md: a rival takes {a}; docs/results/README.md has {b}"
+            for a, b in zip(told, wanted) if a != b]
+
+
+found = rivals()
 for file in [os.path.join(SOURCE, "README.md"), *sorted(glob.glob(os.path.join(SOURCE, "docs/*.md")))]:
     with open(file, encoding="utf-8") as stream:
         found += [f"{os.path.relpath(file, SOURCE)}:{line}: {number}: has no record and no command in its section"
