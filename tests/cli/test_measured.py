@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured numbers in README.md and docs/ have their record beside them, in their own paragraph or the one before or
-after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`. `<!-- not measured: WHY -->` is for what
+"""Measured numbers in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/ have their record beside them, in their own
+paragraph or the one before or after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`. `<!-- not measured: WHY -->` is for what
 only looks like one. Every record says when, by which command, on what and of which commit in history it was made. Times
 of fma32's rivals in numerics.md are those of the table in docs/results."""
 import glob
@@ -108,7 +108,8 @@ def rivals():
 
 
 found = rivals()
-for file in [os.path.join(SOURCE, "README.md"), *sorted(glob.glob(os.path.join(SOURCE, "docs/*.md")))]:
+texts = [os.path.join(SOURCE, name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+for file in texts + sorted(glob.glob(os.path.join(SOURCE, "docs/*.md"))):
     with open(file, encoding="utf-8") as stream:
         found += [f"{os.path.relpath(file, SOURCE)}:{line}: {number}: has no record and no command in its section"
                   for line, number in without_record(stream.read())]
