@@ -322,8 +322,8 @@ static const struct argp argp = {
     .doc = "Time kernels on problems beside a bare read of as many bytes, or of dispatch and combine a copy; what a "
            "kernel wrote while it was timed is judged, and a wrong one has no time (docs/bench.md).\v"
            "Examples:\n"
-           "  gaugeblock bench --model qwen3-next-80b-a3b --format mxfp8 --batches 1,8,32 --kernel 'cuda/*' \\\n"
-           "      -o bench.json --plot bench.svg\n"
+           "  gaugeblock bench --model qwen3-next-80b-a3b --format mxfp8 \\\n"
+           "      --batches 1,8,32 --kernel 'cuda/*' -o bench.json --plot bench.svg\n"
            "  gaugeblock bench layer.h5 --subject ./libmine.so",
 };
 

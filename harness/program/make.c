@@ -375,14 +375,16 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "OUT.h5",
-    .doc =
-        "Generate a problem: weights, inputs, routing and truth; values for a quantiser; or tokens of ranks.\v"
-        "Examples: one layer of Qwen3-Next's shape, a quantiser of TensorRT-LLM's rules, and a combine over 8 ranks:\n"
-        "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
-        "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
-        "  gaugeblock make combine.h5 --operator combine --shape 256,8,7168 --ranks 8 --tokens 4\n"
-        "The problems that a kernel should pass in CI, in a folder:\n"
-        "  gaugeblock make suite --suite",
+    .doc = "Generate a problem: weights, inputs, routing and truth; values for a quantiser; or tokens of ranks.\v"
+           "Examples: a layer of Qwen3-Next's shape, a quantiser, a combine over 8 ranks:\n"
+           "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 \\\n"
+           "      --generated\n"
+           "  gaugeblock make quantiser.h5 --operator quantise \\\n"
+           "      --recipe nvfp4.trtllm/1 --data ties\n"
+           "  gaugeblock make combine.h5 --operator combine --shape 256,8,7168 \\\n"
+           "      --ranks 8 --tokens 4\n"
+           "The problems that a kernel should pass in CI, in a folder:\n"
+           "  gaugeblock make suite --suite",
 };
 
 /* say: what was made. */

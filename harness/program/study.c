@@ -584,14 +584,17 @@ static const struct argp argp = {
     .args_doc = "drift|closeness|sensitivity [FIXTURE...]",
     .doc =
         "Measure what formats of activations, orders and places of rounding cost, layer after layer.\v"
-        "drift: the residual stream of every path against float64. closeness: how many times farther from float64\n"
-        "than bf16 activations. sensitivity: which experts lose most, and what leaving them in bf16 takes away.\n"
+        "drift: the residual stream of every path against float64.\n"
+        "closeness: how many times farther from float64 than bf16 activations.\n"
+        "sensitivity: which experts lose most, and what bf16 for them takes away.\n"
         "Ctrl-C leaves the --record of drift and closeness so far, which --resume goes on with; the exit code is then "
         "3.\n\n"
         "Examples:\n"
         "  gaugeblock study drift tiny.h5 -o drift.h5\n"
-        "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 --format mxfp8 --table closeness.md\n"
-        "  gaugeblock study sensitivity quantised.h5 --original CHECKPOINT_DIR --exclude exclude.json",
+        "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 \\\n"
+        "      --format mxfp8 --table closeness.md\n"
+        "  gaugeblock study sensitivity quantised.h5 --original CHECKPOINT_DIR \\\n"
+        "      --exclude exclude.json",
 };
 
 static void command_line(int argc, char **argv, char *text, size_t bytes)
