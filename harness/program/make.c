@@ -57,20 +57,27 @@ enum {
 static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", 0,
-     "or: experts, top-k, hidden and intermediate size; of a quantiser: rows,columns, 64,512 by default", 0},
-    {"suite", OPTION_SUITE, NULL, 0,
-     "write a folder of small problems that exercise everything: what CI should run (docs/gates.md)", 0},
+     "in place of --model: experts, top-k, hidden and intermediate size; of a quantiser: rows,columns, 64,512 by "
+     "default",
+     0},
+    {"suite", OPTION_SUITE, NULL, 0, "write a folder of small problems, what CI should run (docs/gates.md)", 0},
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format (gaugeblock list formats); nvfp4 by default", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
     {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
-     "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
+     "with --activations: the rule that quantises them (gaugeblock list recipes); nvfp4.trtllm/1, "
+     "mxfp8.rceil/1 or fp8g128.vllm/1 by default",
+     0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
     {"data", OPTION_DATA, "KIND", 0,
-     "gaussian (default), ties, edge, nonfinite, exact, wide, sparse or shared (docs/fixtures.md)", 0},
+     "how values are distributed: gaussian (default), ties, edge, nonfinite, exact, wide, sparse or shared "
+     "(docs/fixtures.md)",
+     0},
     {"routing", OPTION_ROUTING, "KIND", 0,
-     "router (default), uniform, skewed, hot, half, holes, loads, boundary or equal", 0},
+     "how tokens choose experts: router (default), uniform, skewed, hot, half, holes, loads, boundary or equal "
+     "(docs/fixtures.md)",
+     0},
     {"router", OPTION_ROUTER, "RECIPE", 0, "the router's rule (gaugeblock list routers); a model has its own", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
     {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
