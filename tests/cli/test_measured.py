@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measured numbers in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/ have their record beside them, in their own
-paragraph or the one before or after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`. `<!-- not measured: WHY -->` is for what
-only looks like one. Every record says when, by which command, on what and of which commit in history it was made. Times
-of fma32's rivals in numerics.md are those of the table in docs/results."""
+paragraph or the one before or after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`.
+`<!-- not measured: WHY -->` is for what only looks like one. Every record says when, by which command, on what and of
+which commit in history it was made. Times of fma32's rivals in numerics.md are those of the table in docs/results."""
 import glob
 import os
 import re
