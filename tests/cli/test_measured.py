@@ -2,8 +2,10 @@
 """Measured numbers in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/ have their record beside them, in their own
 paragraph or the one before or after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`.
 `<!-- not measured: WHY -->` is for what only looks like one. Every record says when, by which command, on what and of
-which commit in history it was made. Times of fma32's rivals in numerics.md are those of the table in docs/results."""
+which commit in history it was made. Times of fma32's rivals in numerics.md are those of the table in docs/results,
+and what docs/results/README.md says of a record is what the record says."""
 import glob
+import json
 import os
 import re
 import subprocess
@@ -107,7 +109,65 @@ def rivals():
             for a, b in zip(told, wanted) if a != b]
 
 
-found = rivals()
+def span(values):
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def speeds(record, kernel, form="layer"):
+    """How many times as fast as its peer a kernel of ours is, batch by batch."""
+    return [b[kernel].get(form, b[kernel])["times_as_fast"] for b in record["batches"]]
+
+
+def shares(record, kernel, batches):
+    return [one["ceiling_share"] for one in record["timed"] if kernel in one["kernel"] and one["batch"] in batches]
+
+
+# What the line of a record in docs/results/README.md says, as the record has it.
+OUTCOMES = {
+    "h200-verify": lambda r: [f"{r['passed']} of {r['cases']} cases pass",
+                              f"{r['mismatching']} of {r['compared']:,} words"],
+    "h200-stale": lambda r: [f"all {sum(k['verdict'] != 'PASS' for k in r['kernels'])} are caught"],
+    "h200-route": lambda r: [f"{sum(k['pairs'] for k in r['routers']) + r['random_recipes']['pairs']:,} slots"],
+    "h200-silu-mul-quantise": lambda r: [f"by {r['recipes']} recipes",
+                                         f"{sum(o['codes'] for o in r['operators']):,} codes"],
+    "h200-quantise-functions": lambda r: [f"{r['quotient']['differences']} of {r['quotient']['pairs']:,} quotients"],
+    "h200-bench-models": lambda r: [f"MXFP8 {span(shares(r, 'mxfp8', (8, 32, 64)))}",
+                                    f"NVFP4 {span(shares(r, 'nvfp4', (8, 32, 64)))}"],
+    "h200-bench-qwen3-next": lambda r: [f"MXFP8 {shares(r, 'mxfp8-mma16-repacked-layer', [32])[0]:.2f}",
+                                        f"NVFP4 {shares(r, 'nvfp4-mma16-repacked-layer', [32])[0]:.2f}",
+                                        f"naive kernel {span(shares(r, 'naive', [32]))}"],
+    "h200-bench-triton": lambda r: [f"{name.upper()} {speeds(r, name)[0]:.2f} to {speeds(r, name)[-1]:.2f}"
+                                    for name in ("mxfp8", "nvfp4")],
+    "h200-bench-marlin": lambda r: ["{:.2f}, {:.2f} and {:.2f} times as fast".format(*speeds(r, "nvfp4"))],
+    "h200-bench-monomoe": lambda r: [f"{max(of):.2f} to {min(of):.2f}" for name in ("mxfp8", "nvfp4")
+                                     for of in (speeds(r, name), speeds(r, name, "routed-layer"))],
+    "h200-bench-ranks": lambda r: [span([one["times_nccl"] for b in r["batches"] for one in b.values()
+                                         if isinstance(one, dict)])],
+    "false-alarms": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
+    "false-alarms-truncated": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
+    "false-alarms-activations": lambda r: [f"{r['runs']:,} correct kernels", f"of {r['with_sums']:,}",
+                                           f"{r['alarms']} alarms"],
+    "mutation": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
+    "mutation-fourth": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
+    "fuzz": lambda r: [f"{sum(t['executions'] for t in r['targets']):,} executions"],
+    "exhaustive-silu": lambda r: [f"{r['differences']} differ; MPFR decided {r['decided_by_mpfr']:,}"],
+}
+
+
+def outcomes():
+    """Lines of docs/results/README.md that do not say what their record does."""
+    lines, wrong = page("results/README.md").split("\n"), []
+    for file in glob.glob(os.path.join(SOURCE, "docs/results/*.json")):
+        name = os.path.basename(file)
+        says = OUTCOMES.get(name[len("2026-11-26-"):-len(".json")])
+        (line,) = [line for line in lines if line.startswith("|") and f"]({name})" in line] if says else [""]
+        with open(file, encoding="utf-8") as stream:
+            wrong += [f"docs/results/README.md: the line of {name} does not say '{text}'"
+                      for text in (says(json.load(stream)) if says else []) if text not in line]
+    return wrong
+
+
+found = rivals() + outcomes()
 texts = [os.path.join(SOURCE, name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 for file in texts + sorted(glob.glob(os.path.join(SOURCE, "docs/*.md"))):
     with open(file, encoding="utf-8") as stream:
