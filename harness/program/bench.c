@@ -61,11 +61,12 @@ static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", OPTION_REPEATABLE,
      "instead of a FIXTURE: a generated layer of a published model's shape (gaugeblock list models; repeatable)", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", OPTION_REPEATABLE,
-     "or: experts, top-k, hidden and intermediate size (repeatable)", 0},
+     "instead of a FIXTURE: a generated layer of these experts, top-k, hidden and intermediate size (repeatable)", 0},
     {"format", OPTION_FORMAT, "FORMAT", OPTION_REPEATABLE,
-     "its weight format (gaugeblock list formats; repeatable); nvfp4 by default", 0},
-    {"routing", OPTION_ROUTING, "KIND", 0, "its routing, as of gaugeblock make; router by default", 0},
-    {"seed", OPTION_SEED, "N", 0, "its seed, 1 by default", 0},
+     "with --model, --shape: weight format (gaugeblock list formats; repeatable); nvfp4 by default", 0},
+    {"routing", OPTION_ROUTING, "KIND", 0, "with --model, --shape: routing, as of gaugeblock make; router by default",
+     0},
+    {"seed", OPTION_SEED, "N", 0, "with --model, --shape: seed, 1 by default", 0},
     {"batches", OPTION_BATCHES, "N,...", 0,
      "tokens of a run; of a fixture all by default, of a shape or model " DEFAULT_BATCHES, 0},
     {"kernel", OPTION_KERNEL, "NAME", OPTION_REPEATABLE,
@@ -322,8 +323,8 @@ static const struct argp argp = {
     .doc = "Time kernels on problems beside a bare read of as many bytes, or of dispatch and combine a copy; what a "
            "kernel wrote while it was timed is judged, and a wrong one has no time (docs/bench.md).\v"
            "Examples:\n"
-           "  gaugeblock bench --model qwen3-next-80b-a3b --format mxfp8 --batches 1,8,32 --kernel 'cuda/*' \\\n"
-           "      -o bench.json --plot bench.svg\n"
+           "  gaugeblock bench --model qwen3-next-80b-a3b --format mxfp8 \\\n"
+           "      --batches 1,8,32 --kernel 'cuda/*' -o bench.json --plot bench.svg\n"
            "  gaugeblock bench layer.h5 --subject ./libmine.so",
 };
 

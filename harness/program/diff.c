@@ -257,9 +257,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 static const struct argp argp = {
     .parser = parse,
     .args_doc = "A.json B.json",
-    .doc = "Compare two records of verify, case by case: same bits, changed bits, or different inputs.\v"
-           "Exit code: 0 same bits, 1 some bits changed, 3 nothing comparable changed but inputs differ or a case "
-           "is in one record only.\n\nExample:\n  gaugeblock diff last-week.json today.json",
+    .doc =
+        "Compare two records of verify, case by case: same bits, changed bits, or different inputs.\v"
+        "Exit codes: 0 the same bits and verdicts, 1 some changed, 2 bad usage or input, 3 none changed, but "
+        "inputs differ, a case is in one record only, or there are no outputs.\n\nExample:\n  gaugeblock diff last-week.json today.json",
 };
 
 static int run_diff(int argc, char **argv)

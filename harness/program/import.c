@@ -54,7 +54,9 @@ static const struct argp_option options[] = {
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
     {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
-     "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
+     "with --activations: the rule that quantises them (gaugeblock list recipes); nvfp4.trtllm/1, "
+     "mxfp8.rceil/1 or fp8g128.vllm/1 by default",
+     0},
     {"layers", OPTION_LAYERS, "A-B", 0, "layers of the model, all by default; those without experts are left out", 0},
     {"map", OPTION_MAP, "FILE", 0, "names of tensors and the router of a model that is not known (docs/importing.md)",
      0},

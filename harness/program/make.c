@@ -57,20 +57,27 @@ enum {
 static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", 0, "the shape of a published model (gaugeblock list models)", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", 0,
-     "or: experts, top-k, hidden and intermediate size; of a quantiser: rows,columns, 64,512 by default", 0},
-    {"suite", OPTION_SUITE, NULL, 0,
-     "write a folder of small problems that exercise everything: what CI should run (docs/gates.md)", 0},
+     "in place of --model: experts, top-k, hidden and intermediate size; of a quantiser: rows,columns, 64,512 by "
+     "default",
+     0},
+    {"suite", OPTION_SUITE, NULL, 0, "write a folder of small problems, what CI should run (docs/gates.md)", 0},
     {"format", OPTION_FORMAT, "FORMAT", 0, "weight format (gaugeblock list formats); nvfp4 by default", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
     {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,
-     "by which rule (gaugeblock list recipes); nvfp4.trtllm/1, mxfp8.rceil/1 or fp8g128.vllm/1 by default", 0},
+     "with --activations: the rule that quantises them (gaugeblock list recipes); nvfp4.trtllm/1, "
+     "mxfp8.rceil/1 or fp8g128.vllm/1 by default",
+     0},
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
     {"data", OPTION_DATA, "KIND", 0,
-     "gaussian (default), ties, edge, nonfinite, exact, wide, sparse or shared (docs/fixtures.md)", 0},
+     "how values are distributed: gaussian (default), ties, edge, nonfinite, exact, wide, sparse or shared "
+     "(docs/fixtures.md)",
+     0},
     {"routing", OPTION_ROUTING, "KIND", 0,
-     "router (default), uniform, skewed, hot, half, holes, loads, boundary or equal", 0},
+     "how tokens choose experts: router (default), uniform, skewed, hot, half, holes, loads, boundary or equal "
+     "(docs/fixtures.md)",
+     0},
     {"router", OPTION_ROUTER, "RECIPE", 0, "the router's rule (gaugeblock list routers); a model has its own", 0},
     {"seed", OPTION_SEED, "N", 0, "seed of every value, 1 by default", 0},
     {"stored", OPTION_STORED, NULL, 0, "keep the weights in the file, and a stack for drift (default)", 0},
@@ -375,14 +382,16 @@ static const struct argp argp = {
     .options = options,
     .parser = parse,
     .args_doc = "OUT.h5",
-    .doc =
-        "Generate a problem: weights, inputs, routing and truth; values for a quantiser; or tokens of ranks.\v"
-        "Examples: one layer of Qwen3-Next's shape, a quantiser of TensorRT-LLM's rules, and a combine over 8 ranks:\n"
-        "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --generated\n"
-        "  gaugeblock make quantiser.h5 --operator quantise --recipe nvfp4.trtllm/1 --data ties\n"
-        "  gaugeblock make combine.h5 --operator combine --shape 256,8,7168 --ranks 8 --tokens 4\n"
-        "The problems that a kernel should pass in CI, in a folder:\n"
-        "  gaugeblock make suite --suite",
+    .doc = "Generate a problem: weights, inputs, routing and truth; values for a quantiser; or tokens of ranks.\v"
+           "Examples: a layer of Qwen3-Next's shape, a quantiser, a combine over 8 ranks:\n"
+           "  gaugeblock make qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 \\\n"
+           "      --generated\n"
+           "  gaugeblock make quantiser.h5 --operator quantise \\\n"
+           "      --recipe nvfp4.trtllm/1 --data ties\n"
+           "  gaugeblock make combine.h5 --operator combine --shape 256,8,7168 \\\n"
+           "      --ranks 8 --tokens 4\n"
+           "The problems that a kernel should pass in CI, in a folder:\n"
+           "  gaugeblock make suite --suite",
 };
 
 /* say: what was made. */

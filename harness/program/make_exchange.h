@@ -18,29 +18,33 @@ struct make_exchange {
 enum { MAKE_RANKS = 768, MAKE_PLACEMENT, MAKE_ACCUMULATION, MAKE_RANKS_PER_NODE, MAKE_EMPTY_RANKS };
 
 /* For the list of options of make. */
-#define MAKE_EXCHANGE_OPTIONS                                                                                            \
-    {                                                                                                                    \
-        "ranks",                                                                                                         \
-        MAKE_RANKS,                                                                                                      \
-        "N",                                                                                                             \
-        0,                                                                                                               \
-        "of dispatch and combine: ranks, 2 by default; --tokens and --shape E,K,H are each's",                           \
-        0},                                                                                                              \
-        {"placement",                                                                                                    \
-         MAKE_PLACEMENT,                                                                                                 \
-         "KIND",                                                                                                         \
-         0,                                                                                                              \
-         "and where experts are: blocks (default), round-robin, random, or one: all on one rank",                        \
-         0},                                                                                                             \
-        {"empty-ranks", MAKE_EMPTY_RANKS, "N", 0, "and how many ranks, the last ones, have no tokens; 0 by default", 0}, \
-        {"accumulation",                                                                                                 \
-         MAKE_ACCUMULATION,                                                                                              \
-         "PLACE",                                                                                                        \
-         0,                                                                                                              \
-         "of combine: sums are formed at the receiver (default), the sender, or the sender and its node",                \
-         0},                                                                                                             \
-    {                                                                                                                    \
-        "ranks-per-node", MAKE_RANKS_PER_NODE, "N", 0, "of --accumulation node: ranks of a node, 8 by default", 0        \
+#define MAKE_EXCHANGE_OPTIONS                                                                                          \
+    {"ranks",                                                                                                          \
+     MAKE_RANKS,                                                                                                       \
+     "N",                                                                                                              \
+     0,                                                                                                                \
+     "of dispatch and combine: ranks, 2 by default. --tokens is of each rank, E of --shape E,K,H of all",              \
+     0},                                                                                                               \
+        {"placement",                                                                                                  \
+         MAKE_PLACEMENT,                                                                                               \
+         "KIND",                                                                                                       \
+         0,                                                                                                            \
+         "of dispatch and combine, where experts are: blocks (default), round-robin, random, or one: all on one rank", \
+         0},                                                                                                           \
+        {"empty-ranks",                                                                                                \
+         MAKE_EMPTY_RANKS,                                                                                             \
+         "N",                                                                                                          \
+         0,                                                                                                            \
+         "of dispatch and combine: the last N ranks have no tokens; 0 by default",                                     \
+         0},                                                                                                           \
+        {"accumulation",                                                                                               \
+         MAKE_ACCUMULATION,                                                                                            \
+         "PLACE",                                                                                                      \
+         0,                                                                                                            \
+         "of combine: sums are formed at the receiver (default), the sender, or the sender and its node",              \
+         0},                                                                                                           \
+    {                                                                                                                  \
+        "ranks-per-node", MAKE_RANKS_PER_NODE, "N", 0, "with --accumulation node: ranks of a node, 8 by default", 0    \
     }
 
 /* As a parser of argp does. */

@@ -48,7 +48,12 @@ enum {
          0,                                                                                                            \
          "of silu_mul_quantise: what silu(gate) is rounded to, fp32 (default) or the format of --input",               \
          0},                                                                                                           \
-        {"product", MAKE_PRODUCT, "FORMAT", 0, "and what its product with up is rounded to, likewise", 0},             \
+        {"product",                                                                                                    \
+         MAKE_PRODUCT,                                                                                                 \
+         "FORMAT",                                                                                                     \
+         0,                                                                                                            \
+         "of silu_mul_quantise: what silu(gate) * up is rounded to, fp32 (default) or the format of --input",          \
+         0},                                                                                                           \
         {"layout", MAKE_LAYOUT, "LAYOUT", 0, "of a quantiser: its scales are linear (default) or transposed", 0},      \
         {"bound", MAKE_BOUND, "X", 0, "of a quantiser: the bound of recipes that take one; none by default", 0},       \
     {                                                                                                                  \

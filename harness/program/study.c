@@ -75,16 +75,15 @@ static const struct argp_option options[] = {
     {"model", OPTION_MODEL, "NAME", OPTION_REPEATABLE,
      "a published model's shape with generated weights (gaugeblock list models); may be repeated", 0},
     {"shape", OPTION_SHAPE, "E,K,H,I", OPTION_REPEATABLE,
-     "or: experts, top-k, hidden and intermediate size; may be repeated", 0},
+     "experts, top-k, hidden and intermediate size, with generated weights; may be repeated", 0},
     {"format", OPTION_FORMAT, "FORMAT", OPTION_REPEATABLE,
      "format of generated weights, nvfp4 by default; may be repeated", 0},
     {"layers", OPTION_LAYERS, "L", 0, "generated layers, 2 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "generated tokens of a seed, 64 by default", 0},
     {"seeds", OPTION_SEEDS, "N", 0, "how many seeds of generated weights and tokens, 1 by default", 0},
-    {"seed", OPTION_SEED, "N", 0, "the first of them, 1 by default", 0},
+    {"seed", OPTION_SEED, "N", 0, "the first seed of --seeds, 1 by default", 0},
     {"paths", OPTION_PATHS, "LIST", 0,
-     "what is compared, ACTIVATIONS.ORDER[.SUFFIX...] with commas between (docs/study.md); the usual eight by default",
-     0},
+     "what is compared, ACTIVATIONS.ORDER[.SUFFIX...] with commas between; eight by default (docs/study.md)", 0},
     {"outliers", OPTION_OUTLIERS, "FACTOR", 0, "one channel of 128 of generated activations is so many times larger",
      0},
     {"routing-skew", OPTION_SKEW, "FACTOR", 0,
@@ -584,14 +583,17 @@ static const struct argp argp = {
     .args_doc = "drift|closeness|sensitivity [FIXTURE...]",
     .doc =
         "Measure what formats of activations, orders and places of rounding cost, layer after layer.\v"
-        "drift: the residual stream of every path against float64. closeness: how many times farther from float64\n"
-        "than bf16 activations. sensitivity: which experts lose most, and what leaving them in bf16 takes away.\n"
+        "drift: the residual stream of every path against float64.\n"
+        "closeness: how many times farther from float64 than bf16 activations.\n"
+        "sensitivity: which experts lose most, and what bf16 for them takes away.\n"
         "Ctrl-C leaves the --record of drift and closeness so far, which --resume goes on with; the exit code is then "
         "3.\n\n"
         "Examples:\n"
         "  gaugeblock study drift tiny.h5 -o drift.h5\n"
-        "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 --format mxfp8 --table closeness.md\n"
-        "  gaugeblock study sensitivity quantised.h5 --original CHECKPOINT_DIR --exclude exclude.json",
+        "  gaugeblock study closeness --model qwen3-30b-a3b --format nvfp4 \\\n"
+        "      --format mxfp8 --table closeness.md\n"
+        "  gaugeblock study sensitivity quantised.h5 --original CHECKPOINT_DIR \\\n"
+        "      --exclude exclude.json",
 };
 
 static void command_line(int argc, char **argv, char *text, size_t bytes)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured numbers in README.md and docs/ have their record beside them, in their own paragraph or the one before or
-after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`. `<!-- not measured: WHY -->` is for what
-only looks like one. Every record says when, by which command, on what and of which commit in history it was made."""
+"""Measured numbers in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/ have their record beside them, in their own
+paragraph or the one before or after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`.
+`<!-- not measured: WHY -->` is for what only looks like one. Every record says when, by which command, on what and of
+which commit in history it was made. Times of fma32's rivals in numerics.md are those of the table in docs/results,
+and what docs/results/README.md says of a record is what the record says."""
 import glob
+import json
 import os
 import re
 import subprocess
@@ -78,8 +81,95 @@ def lacking(name, text, pages):
     return [need for need, there in what.items() if not there]
 
 
-found = []
-for file in [os.path.join(SOURCE, "README.md"), *sorted(glob.glob(os.path.join(SOURCE, "docs/*.md")))]:
+def page(name):
+    with open(os.path.join(SOURCE, "docs", name), encoding="utf-8") as stream:
+        return stream.read()
+
+
+def rows(text, first):
+    """The cells of the table whose head begins with `first`."""
+    lines = text[text.index(f"\n| {first}") + 1:].split("\n\n")[0].split("\n")
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|--")]
+
+
+def rivals():
+    """Rows of numerics.md that are not the smallest and the largest quotient of the table of candidate orders."""
+    results = page("results/README.md")
+    (_, *gate_up), (_, *down) = (rows(results, f"{operator}: model") for operator in ("gate_up", "down"))
+
+    def quotients(table, column, tokens):
+        all_of = [float(row[column]) / float(row[2]) for row in table if int(row[1]) in tokens]
+        return f"{min(all_of):.1f} to {max(all_of):.1f}"
+    every = (1, 2, 8, 32)
+    wanted = [quotients(gate_up, 5, every), quotients(gate_up, 4, every),
+              quotients(down, 4, (1, 2)), quotients(down, 4, (8, 32))]
+    told = [row[2] for row in rows(page("numerics.md"), "rival")[1:]]
+    expect(len(told) == len(wanted), f"docs/numerics.md: {len(told)} rivals")
+    return [f"docs/numerics.md: a rival takes {a}; docs/results/README.md has {b}"
+            for a, b in zip(told, wanted) if a != b]
+
+
+def span(values):
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def speeds(record, kernel, form="layer"):
+    """How many times as fast as its peer a kernel of ours is, batch by batch."""
+    return [b[kernel].get(form, b[kernel])["times_as_fast"] for b in record["batches"]]
+
+
+def shares(record, kernel, batches):
+    return [one["ceiling_share"] for one in record["timed"] if kernel in one["kernel"] and one["batch"] in batches]
+
+
+# What the line of a record in docs/results/README.md says, as the record has it.
+OUTCOMES = {
+    "h200-verify": lambda r: [f"{r['passed']} of {r['cases']} cases pass",
+                              f"{r['mismatching']} of {r['compared']:,} words"],
+    "h200-stale": lambda r: [f"all {sum(k['verdict'] != 'PASS' for k in r['kernels'])} are caught"],
+    "h200-route": lambda r: [f"{sum(k['pairs'] for k in r['routers']) + r['random_recipes']['pairs']:,} slots"],
+    "h200-silu-mul-quantise": lambda r: [f"by {r['recipes']} recipes",
+                                         f"{sum(o['codes'] for o in r['operators']):,} codes"],
+    "h200-quantise-functions": lambda r: [f"{r['quotient']['differences']} of {r['quotient']['pairs']:,} quotients"],
+    "h200-bench-models": lambda r: [f"MXFP8 {span(shares(r, 'mxfp8', (8, 32, 64)))}",
+                                    f"NVFP4 {span(shares(r, 'nvfp4', (8, 32, 64)))}"],
+    "h200-bench-qwen3-next": lambda r: [f"MXFP8 {shares(r, 'mxfp8-mma16-repacked-layer', [32])[0]:.2f}",
+                                        f"NVFP4 {shares(r, 'nvfp4-mma16-repacked-layer', [32])[0]:.2f}",
+                                        f"naive kernel {span(shares(r, 'naive', [32]))}"],
+    "h200-bench-triton": lambda r: [f"{name.upper()} {speeds(r, name)[0]:.2f} to {speeds(r, name)[-1]:.2f}"
+                                    for name in ("mxfp8", "nvfp4")],
+    "h200-bench-marlin": lambda r: ["{:.2f}, {:.2f} and {:.2f} times as fast".format(*speeds(r, "nvfp4"))],
+    "h200-bench-monomoe": lambda r: [f"{max(of):.2f} to {min(of):.2f}" for name in ("mxfp8", "nvfp4")
+                                     for of in (speeds(r, name), speeds(r, name, "routed-layer"))],
+    "h200-bench-ranks": lambda r: [span([one["times_nccl"] for b in r["batches"] for one in b.values()
+                                         if isinstance(one, dict)])],
+    "false-alarms": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
+    "false-alarms-truncated": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
+    "false-alarms-activations": lambda r: [f"{r['runs']:,} correct kernels", f"of {r['with_sums']:,}",
+                                           f"{r['alarms']} alarms"],
+    "mutation": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
+    "mutation-fourth": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
+    "fuzz": lambda r: [f"{sum(t['executions'] for t in r['targets']):,} executions"],
+    "exhaustive-silu": lambda r: [f"{r['differences']} differ; MPFR decided {r['decided_by_mpfr']:,}"],
+}
+
+
+def outcomes():
+    """Lines of docs/results/README.md that do not say what their record does."""
+    lines, wrong = page("results/README.md").split("\n"), []
+    for file in glob.glob(os.path.join(SOURCE, "docs/results/*.json")):
+        name = os.path.basename(file)
+        says = OUTCOMES.get(name[len("2026-11-26-"):-len(".json")])
+        (line,) = [line for line in lines if line.startswith("|") and f"]({name})" in line] if says else [""]
+        with open(file, encoding="utf-8") as stream:
+            wrong += [f"docs/results/README.md: the line of {name} does not say '{text}'"
+                      for text in (says(json.load(stream)) if says else []) if text not in line]
+    return wrong
+
+
+found = rivals() + outcomes()
+texts = [os.path.join(SOURCE, name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+for file in texts + sorted(glob.glob(os.path.join(SOURCE, "docs/*.md"))):
     with open(file, encoding="utf-8") as stream:
         found += [f"{os.path.relpath(file, SOURCE)}:{line}: {number}: has no record and no command in its section"
                   for line, number in without_record(stream.read())]

@@ -17,7 +17,10 @@ def full(*arguments):
 
 fixture = small()
 for command in ("list", "make", "import", "info", "inspect", "verify", "bench", "diff", "vectors", "identify", "study", "report"):
-    expect("xample" in run(command, "--help").stdout, f"{command} --help has no example")
+    before, found, after = run(command, "--help").stdout.partition("xample")
+    expect(found, f"{command} --help has no example")
+    broken = [line for line in after.splitlines()[1:] if line and not line.startswith("  ") and not line.endswith(":")]
+    expect(not broken, f"{command} --help breaks an example: {broken}")
     expect("--no-such-flag" in refused(command, "--no-such-flag"), command)
     refused(command)
     for help in (["--help"], ["-h"], ["-?"]):
