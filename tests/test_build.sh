@@ -26,3 +26,13 @@ builds() {
 
 builds demo program gaugeblock_program '(^|/)(tests|gpu)/'
 builds build installed gaugeblock_installed '(^|/)tests/'
+
+# An archive of HDF5 that does not link with what is known to be beside it is left alone: the program has the shared one.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+ar rc "$work/libhdf5.a"
+cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$ninja" -DGAUGEBLOCK_CUDA=OFF \
+    -DGAUGEBLOCK_HDF5_ARCHIVE="$work/libhdf5.a" >"$work/log" 2>&1 || { cat "$work/log"; fail "cmake does without archives"; }
+"$ninja" -C "$work/build" -t commands gaugeblock >"$work/commands"
+grep -q -- 'program/main\.c\.o.*libhdf5' "$work/commands" || fail "the program is not linked with HDF5"
+! grep -q "$work/libhdf5\.a" "$work/commands" || fail "the program is linked with an archive that lacks what it needs"
