@@ -175,6 +175,6 @@ void altered_row(const struct altered *a, uint32_t expert, uint32_t row, double 
     }
     subtract(operand == FINDING_BLOCKS ? codes : new_codes, operand == FINDING_CODES ? each : new_each, codes, each,
              global, K, added);
-    for (uint32_t k = 0; k < K; k++)
+    for (uint32_t k = 0; a->finding->k.kind != AXIS_ALL && k < K; k++)
         added[k] = a->taken[k] ? added[k] : 0.0;
 }

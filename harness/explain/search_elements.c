@@ -61,12 +61,15 @@ static bool prefix_new(struct search *q, const struct finding *f, struct prefix 
     return y->all > 0.0;
 }
 
-static void sum_along(struct prefix *y)
+GB_NARROW_CLONES static void sum_along(struct prefix *y)
 {
     for (uint32_t i = 0; i <= y->elements; i++) {
-        y->along[i] = 0.0;
+        double terms[FEW_SAMPLES], along = 0.0;
         for (uint32_t j = 0; j < y->samples; j++)
-            y->along[i] += y->sums[(size_t)i * y->samples + j] * y->errors[j] / y->all;
+            terms[j] = y->sums[(size_t)i * y->samples + j] * y->errors[j] / y->all;
+        for (uint32_t j = 0; j < y->samples; j++)
+            along += terms[j];
+        y->along[i] = along;
     }
 }
 
