@@ -47,7 +47,7 @@ may "harness/faults/*.[ch]" "$shared|$faults"
 may "harness/judge/*.[ch]" "$shared|$judge"
 may "harness/study/*.[ch]" "$shared|$judge|$study"
 may "harness/mpi/*.[ch]" 'harness/run/(processes|clock|verdict)\.h'
-may "harness/explain/*.[ch]" "$shared|$judge|harness/explain/[a-z0-9_]+\.h"
+may "harness/explain/*.[ch]" "$shared|quant/multiversion\.h|$judge|harness/explain/[a-z0-9_]+\.h"
 may "harness/report/*.[ch]" "$shared|$judge|$study|harness/report/[a-z0-9_]+\.h"
 may "harness/program/*.[ch]" "$shared|$judge|$study|harness/(explain|report|program)/[a-z0-9_]+\.h"
 may "tests/oracle/*.c" 'tests/oracle/[a-z]+\.h'

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/explain/element_from.h"
+#include "quant/multiversion.h"
 #include "quant/quant.h"
 
 /* The bits of an exact value of one type, read as another type's: E4M3 as E5M2, bf16 as FP16, E2M1 as a number with a
@@ -41,7 +42,7 @@ bool altered_new(const struct gb_weights *w, const struct finding *f, struct alt
     const uint32_t count = f->operand == FINDING_BLOCKS ? a->blocks : K;
     a->from = malloc(K * sizeof *a->from);
     a->taken = malloc(K * sizeof *a->taken);
-    a->values = malloc(6 * (size_t)K * sizeof *a->values);
+    a->values = malloc(8 * (size_t)K * sizeof *a->values);
     for (uint32_t i = 0; a->from && i < count; i++)
         a->from[i] = (uint32_t)element_from(f, count, i);
     for (uint32_t k = 0; a->taken && k < K; k++)
@@ -130,13 +131,29 @@ static void transpose(const struct altered *a, uint32_t expert, uint32_t row, fl
     }
 }
 
+/* each: [count], the scale of each element. */
+static void spread(const float *scales, uint32_t block, uint32_t count, float *each)
+{
+    for (uint32_t b = 0, k = 0; k < count; b++)
+        for (const uint32_t end = count - k < block ? count : k + block; k < end; k++)
+            each[k] = scales[b];
+}
+
+/* What codes times scales become less what they are. */
+GB_VECTOR_CLONES static void subtract(const float *new_codes, const float *new_scales, const float *codes,
+                                      const float *scales, double global, uint32_t count, double *added)
+{
+    for (uint32_t k = 0; k < count; k++)
+        added[k] = ((double)new_codes[k] * (double)new_scales[k] - (double)codes[k] * (double)scales[k]) * global;
+}
+
 void altered_row(const struct altered *a, uint32_t expert, uint32_t row, double *added)
 {
     const struct gb_weights *w = a->weights;
     const enum finding_operand operand = a->finding->operand;
     const uint32_t K = w->columns, block = gb_format_block(w->format);
     float *codes = a->values, *scales = codes + K, *other_codes = scales + K, *other_scales = other_codes + K;
-    float *new_codes = other_scales + K, *new_scales = new_codes + K;
+    float *new_codes = other_scales + K, *new_scales = new_codes + K, *each = new_scales + K, *new_each = each + K;
     const double global = (double)gb_weights_global(w, expert, row);
     uint32_t of = expert, from = row;
     const bool other = names_row(a, &of, &from);
@@ -149,18 +166,15 @@ void altered_row(const struct altered *a, uint32_t expert, uint32_t row, double 
         transpose(a, expert, row, other_codes, other_scales, scales, new_scales);
     else if (operand == FINDING_BLOCKS)
         alter(a, scales, other ? other_scales : NULL, a->blocks, new_scales);
-    for (uint32_t k = 0; operand == FINDING_WEIGHTS && k < K; k++)
+    spread(scales, block, K, each);
+    if (operand == FINDING_BLOCKS)
+        spread(new_scales, block, K, new_each);
+    for (uint32_t k = 0; operand == FINDING_WEIGHTS && k < K; k++) {
         new_codes[k] = codes[a->from[k]];
-    for (uint32_t b = 0, k = 0; b < a->blocks; b++) {
-        const uint32_t end = K < (b + 1) * block ? K : (b + 1) * block;
-        const double scale = (double)scales[b];
-        for (; operand == FINDING_CODES && k < end; k++)
-            added[k] = ((double)new_codes[k] * scale - (double)codes[k] * scale) * global;
-        for (; operand == FINDING_BLOCKS && k < end; k++)
-            added[k] = ((double)codes[k] * (double)new_scales[b] - (double)codes[k] * scale) * global;
-        for (; k < end; k++)
-            added[k] = ((double)new_codes[k] * (double)scales[a->from[k] / block] - (double)codes[k] * scale) * global;
+        new_each[k] = each[a->from[k]];
     }
-    for (uint32_t k = 0; k < K; k++)
+    subtract(operand == FINDING_BLOCKS ? codes : new_codes, operand == FINDING_CODES ? each : new_each, codes, each,
+             global, K, added);
+    for (uint32_t k = 0; a->finding->k.kind != AXIS_ALL && k < K; k++)
         added[k] = a->taken[k] ? added[k] : 0.0;
 }

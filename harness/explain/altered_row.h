@@ -13,7 +13,7 @@ struct altered {
     uint32_t blocks; /* of a row */
     uint32_t *from;  /* [columns], of FINDING_BLOCKS [blocks]: which element of its row is taken */
     bool *taken;     /* [columns] */
-    float *values;   /* [6, columns]: codes and scales of a row, of another one, and altered ones */
+    float *values;   /* [8, columns]: codes and scales of a row, of another one, altered ones, and those of elements */
 };
 
 /* false: no memory. altered_free in any case. */

@@ -9,6 +9,7 @@
 
 #include "harness/explain/altered_row.h"
 #include "harness/explain/search.h"
+#include "quant/multiversion.h"
 #include "quant/quant.h"
 
 /* Samples enough to tell one place from another; the rest is told by settling. What a range of whole steps must explain
@@ -17,6 +18,7 @@
 enum { STEP = 16, LONGEST_PERIOD = 32, MOST_BLOCKS = 64, FEW_SAMPLES = 64 };
 /* Sums that are added up side by side, so that none waits for another. */
 enum { ABREAST = 4 };
+typedef double vector __attribute__((vector_size(ABREAST * sizeof(double)), aligned(sizeof(double)), may_alias));
 
 /* Of some slots of the worst token: what elements 0 .. i - 1 add to the samples, [elements + 1, samples], and how much
  * of that is along the errors, in units of their squares, [elements + 1]. */
@@ -59,12 +61,15 @@ static bool prefix_new(struct search *q, const struct finding *f, struct prefix 
     return y->all > 0.0;
 }
 
-static void sum_along(struct prefix *y)
+GB_NARROW_CLONES static void sum_along(struct prefix *y)
 {
     for (uint32_t i = 0; i <= y->elements; i++) {
-        y->along[i] = 0.0;
+        double terms[FEW_SAMPLES], along = 0.0;
         for (uint32_t j = 0; j < y->samples; j++)
-            y->along[i] += y->sums[(size_t)i * y->samples + j] * y->errors[j] / y->all;
+            terms[j] = y->sums[(size_t)i * y->samples + j] * y->errors[j] / y->all;
+        for (uint32_t j = 0; j < y->samples; j++)
+            along += terms[j];
+        y->along[i] = along;
     }
 }
 
@@ -111,15 +116,40 @@ static void add_pair(struct search *q, const struct finding *f, size_t pair, str
     altered_free(&altered);
 }
 
+/* The sum of (high - low)^2. */
+GB_NARROW_CLONES static double squares_between(const double *low, const double *high, uint32_t count)
+{
+    vector sum = {0.0};
+    uint32_t j = 0;
+    for (; j + ABREAST <= count; j += ABREAST) {
+        const vector difference = *(const vector *)(high + j) - *(const vector *)(low + j);
+        sum += difference * difference;
+    }
+    for (uint32_t k = 0; j < count; j++, k++)
+        sum[k] += (high[j] - low[j]) * (high[j] - low[j]);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* The sum of (error - (high - low))^2. */
+GB_NARROW_CLONES static double squares_left(const double *errors, const double *low, const double *high, uint32_t count)
+{
+    vector sum = {0.0};
+    uint32_t j = 0;
+    for (; j + ABREAST <= count; j += ABREAST) {
+        const vector rest = *(const vector *)(errors + j) - (*(const vector *)(high + j) - *(const vector *)(low + j));
+        sum += rest * rest;
+    }
+    for (uint32_t k = 0; j < count; j++, k++)
+        sum[k] += (errors[j] - (high[j] - low[j])) * (errors[j] - (high[j] - low[j]));
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 /* What of the errors a multiple of elements first .. last - 1 explains. */
 static double rate_multiple(const struct prefix *y, uint32_t first, uint32_t last)
 {
     const double *low = y->sums + (size_t)first * y->samples, *high = y->sums + (size_t)last * y->samples;
     const double along = y->along[last] - y->along[first];
-    double sum[ABREAST] = {0.0};
-    for (uint32_t j = 0; j < y->samples; j++)
-        sum[j % ABREAST] += (high[j] - low[j]) * (high[j] - low[j]);
-    const double squares = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    const double squares = squares_between(low, high, y->samples);
     return squares > 0.0 ? along * along * y->all / squares : 0.0;
 }
 
@@ -128,16 +158,11 @@ static double rate_range(const struct prefix *y, uint32_t first, uint32_t last, 
 {
     const double *low = y->sums + (size_t)first * y->samples, *high = y->sums + (size_t)last * y->samples;
     const double along = y->along[last] - y->along[first];
-    double left[ABREAST] = {0.0};
     if (y->linear)
         return fmax(rate_multiple(y, first, last), least);
     if (!(along * (2.0 - along) > least)) /* which leaves nothing but what is along the errors */
         return least;
-    for (uint32_t j = 0; j < y->samples; j++) {
-        double rest = y->errors[j] - (high[j] - low[j]);
-        left[j % ABREAST] += rest * rest;
-    }
-    return fmax(1.0 - ((left[0] + left[1]) + (left[2] + left[3])) / y->all, least);
+    return fmax(1.0 - squares_left(y->errors, low, high, y->samples) / y->all, least);
 }
 
 static double find_range(const struct prefix *y, struct finding_axis *axis)

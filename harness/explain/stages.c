@@ -393,22 +393,19 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
                               double *up, struct gb_error *error)
 {
     size_t H = s->hidden, I = s->intermediate, inner = s->pairs * I;
-    gb_bf16 *x = malloc(s->pairs * H * sizeof *x), *intermediate = malloc(inner * sizeof *intermediate);
+    gb_bf16 *x = calloc(s->pairs * H, sizeof *x), *intermediate = malloc(inner * sizeof *intermediate);
     float *values = malloc(3 * inner * sizeof *values);
     int32_t *ids = ids_of(s, f, asked, false);
     enum gb_status status = x && intermediate && values && ids ? GB_OK : no_memory(error);
-    for (size_t i = 0; status == GB_OK && i < s->pairs * H; i++) {
-        double v = s->x[i];
-        if (ids[i / H] < 0) { /* which nobody reads */
-            x[i] = gb_bf16_encode(0.0f);
-            continue;
+    for (size_t p = 0; status == GB_OK && p < s->pairs; p++)
+        for (size_t i = 0; ids[p] >= 0 && i < H; i++) {
+            double v = s->x[p * H + i];
+            if (f->stage == FINDING_INPUT && finding_axis_has(&f->elements, (uint32_t)i))
+                v = stages_effect(s, f, s->x, H, p, i);
+            else if (f->k.kind != AXIS_ALL && finding_axis_has(&f->k, (uint32_t)i))
+                v *= k_factor(f);
+            x[p * H + i] = gb_bf16_encode((float)v);
         }
-        if (f->stage == FINDING_INPUT && finding_axis_has(&f->elements, (uint32_t)(i % H)))
-            v = stages_effect(s, f, s->x, H, i / H, i % H);
-        else if (f->k.kind != AXIS_ALL && finding_axis_has(&f->k, (uint32_t)(i % H)))
-            v *= k_factor(f);
-        x[i] = gb_bf16_encode((float)v);
-    }
     if (status == GB_OK) {
         struct gb_arguments a = apart(s, ids);
         struct gb_gate_up_values to = {values, values + inner, values + 2 * inner};
@@ -417,14 +414,14 @@ static enum gb_status project(const struct stages *s, const struct finding *f, c
         status = gb_reference_gate_up_values(
             gb_contract_of(&a, GB_GATE_UP, gb_order_name(s->diagnosis->trace.contract->order)), &a, &to, error);
     }
-    for (size_t i = 0; status == GB_OK && i < inner; i++) {
-        bool taken =
-            ids[i / I] >= 0 && (f->stage == FINDING_INPUT || finding_axis_has(&f->elements, (uint32_t)(i % I)));
-        if (taken && f->stage != FINDING_UP)
-            gate[i] = (double)values[i];
-        if (taken && f->stage != FINDING_GATE)
-            up[i] = (double)values[inner + i];
-    }
+    for (size_t p = 0; status == GB_OK && p < s->pairs; p++)
+        for (size_t i = p * I; ids[p] >= 0 && i < (p + 1) * I; i++) {
+            bool taken = f->stage == FINDING_INPUT || finding_axis_has(&f->elements, (uint32_t)(i - p * I));
+            if (taken && f->stage != FINDING_UP)
+                gate[i] = (double)values[i];
+            if (taken && f->stage != FINDING_GATE)
+                up[i] = (double)values[inner + i];
+        }
     free(x);
     free(intermediate);
     free(values);
@@ -458,9 +455,12 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
     double *gate = malloc(inner * sizeof *gate), *up = malloc(inner * sizeof *up), *act = malloc(inner * sizeof *act);
     enum gb_status status = gate && up && act ? GB_OK : no_memory(error);
     if (status == GB_OK) {
-        memcpy(gate, s->gate, inner * sizeof *gate);
-        memcpy(up, s->up, inner * sizeof *up);
-        memcpy(act, s->act, inner * sizeof *act);
+        for (size_t p = 0; p < s->pairs; p++) {
+            const size_t first = p * s->intermediate, bytes = asked[p] ? s->intermediate * sizeof *gate : 0;
+            memcpy(gate + first, s->gate + first, bytes);
+            memcpy(up + first, s->up + first, bytes);
+            memcpy(act + first, s->act + first, bytes);
+        }
         memcpy(rows, s->diagnosis->trace.intermediate, inner * sizeof *rows);
         if (f->stage <= FINDING_GATE_UP && f->operand != FINDING_RESULTS)
             status = project_altered(s, f, asked, gate, up, error);

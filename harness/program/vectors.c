@@ -73,16 +73,16 @@ static enum gb_status write_outputs(const struct options *options, const struct 
 static enum gb_status write_format(const struct options *options, const struct gb_recipe *recipes, size_t first,
                                    size_t count, struct gb_error *error)
 {
-    char path[4096];
+    char path[4096], name[32];
     struct gb_block_format format = gb_block_format_of(&recipes[first].quantiser);
     struct gb_vectors *vectors;
+    gb_block_format_name(&format, name);
+    if (!file_name(options->folder, name, path, sizeof path))
+        return gb_fail(error, GB_EINVAL, "the folder's name is too long");
     enum gb_status status = gb_vectors_make(&format, &vectors, error);
     if (status != GB_OK)
         return status;
-    if (!file_name(options->folder, vectors->name, path, sizeof path))
-        status = gb_fail(error, GB_EINVAL, "the folder's name is too long");
-    else
-        status = gb_vectors_write(vectors, path, error);
+    status = gb_vectors_write(vectors, path, error);
     for (size_t i = first; i < count && status == GB_OK; i++) {
         struct gb_block_format other = gb_block_format_of(&recipes[i].quantiser);
         if (gb_block_format_same(&format, &other) && wanted(options, recipes[i].name))

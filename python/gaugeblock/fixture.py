@@ -442,8 +442,9 @@ class Fixture:
             if not 0 <= expert < w.experts:
                 raise IndexError(f"{self.path} has experts 0 .. {w.experts - 1}, not {expert}")
             values = np.empty((w.rows, w.columns))
+            weights, start = ffi.addressof(w), ffi.from_buffer("double[]", values)
             for row in range(w.rows):
-                lib.gb_weights_row(ffi.addressof(w), expert, row, ffi.from_buffer("double[]", values[row]))
+                lib.gb_weights_row(weights, expert, row, start + row * w.columns)
             return values.astype(np.float32)
 
         return Weights(

@@ -200,21 +200,15 @@ static void factorise(struct work *w, uint32_t token, uint32_t tile)
         double *row = l + (size_t)r * stride, own = own_variance(w, first + r), underflow = underflow_of(w, first + r);
         if (underflow > 0.0) /* C is no smaller than its diagonal part */
             w->m->underflow[(size_t)token * w->m->tiles + tile] += squared(underflow) / own;
-        for (uint32_t c = 0; c < r; c++) {
-            double pivot = l[(size_t)c * stride + c];
-            row[c] = pivot > 0.0 ? (row[c] - gb_sum_inner_product(row, l + (size_t)c * stride, c)) / pivot : 0.0;
-        }
+        gb_solve_lower(l, stride, r, row);
         row[r] = sqrt(fmax(row[r] + own - gb_sum_inner_product(row, row, r), own));
     }
 }
 
 void gb_covariance_whiten(const struct gb_covariance *m, uint32_t token, uint32_t tile, uint32_t count, double *values)
 {
-    const double *l = m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
-    for (uint32_t r = 0; r < count && m->factor; r++) {
-        const double *row = l + (size_t)r * m->tile;
-        values[r] = row[r] > 0.0 ? (values[r] - gb_sum_inner_product(row, values, r)) / row[r] : 0.0;
-    }
+    if (m->factor)
+        gb_solve_lower(m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile, m->tile, count, values);
     for (uint32_t r = 0; r < count && !m->factor; r++) {
         double sigma = m->deviation[(size_t)token * m->tile + r];
         values[r] = sigma > 0.0 ? values[r] / sigma : 0.0;

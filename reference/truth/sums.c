@@ -4,7 +4,8 @@
 #include "quant/multiversion.h"
 #include "reference/truth/sums.h"
 
-enum { LANES = 8, BLOCK = 4 };
+/* GRAM_ROWS: their sums with BLOCK rows fill 12 of the 16 registers of AVX2. */
+enum { LANES = 8, BLOCK = 4, GRAM_ROWS = 3 };
 
 #define INLINE static inline __attribute__((always_inline)) /* into functions for any CPU */
 /* Unrolled, so that vectors stay in registers. */
@@ -89,14 +90,37 @@ double gb_sum_scaled(const double *row, const double *h, const double *sigma, do
 void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c, uint32_t stride)
 {
     const uint32_t end = first + rows;
-    for (uint32_t r = first; r < end; r += BLOCK)
-        for (uint32_t q = 0; q < smaller(r + BLOCK, end); q += BLOCK) {
-            double dots[BLOCK][BLOCK];
+    for (uint32_t r = first; r < end; r += GRAM_ROWS)
+        for (uint32_t q = 0; q < smaller(r + GRAM_ROWS, end); q += BLOCK) {
+            double dots[GRAM_ROWS][BLOCK];
             BEST(gram_block)(a, r, q, end - 1, columns, dots);
-            for (uint32_t i = r; i < smaller(r + BLOCK, end); i++)
+            for (uint32_t i = r; i < smaller(r + GRAM_ROWS, end); i++)
                 for (uint32_t j = q; j < smaller(q + BLOCK, i + 1); j++)
                     c[(size_t)i * stride + j] += dots[i - r][j - q];
         }
+}
+
+/* Elements first .. end - 1 of x, at most BLOCK of one vector of lanes, which begins with `whole`. */
+static void solve_rows(const double *l, uint32_t stride, uint32_t whole, uint32_t first, uint32_t end, double *x)
+{
+    const double *rows[BLOCK];
+    double lanes[BLOCK][LANES];
+    for (uint32_t k = 0; k < BLOCK; k++)
+        rows[k] = l + (size_t)smaller(first + k, end - 1) * stride;
+    BEST(row_products)(rows, x, whole, lanes);
+    for (uint32_t r = first; r < end; r++) {
+        const double *row = rows[r - first];
+        double *sums = lanes[r - first];
+        for (uint32_t i = whole; i < r; i++)
+            sums[i - whole] += row[i] * x[i];
+        x[r] = row[r] > 0.0 ? (x[r] - total(sums)) / row[r] : 0.0;
+    }
+}
+
+void gb_solve_lower(const double *l, uint32_t stride, uint32_t count, double *x)
+{
+    for (uint32_t r = 0; r < count; r += BLOCK)
+        solve_rows(l, stride, r / LANES * LANES, r, smaller(r + BLOCK, count), x);
 }
 
 void gb_add_product(const float *a, uint32_t stride, uint32_t m, uint32_t k, const double *b, uint32_t n, double *c)

@@ -36,6 +36,9 @@ double gb_sum_scaled(const double *row, const double *h, const double *sigma, do
 
 /* c += a a^T in its lower triangle, rows first .. first + rows - 1. a: [first + rows, columns]; c: rows of `stride`. */
 void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c, uint32_t stride);
+/* L x = b in place: x holds b, then x, [count]; l: L in the lower triangle, rows of `stride`. x is 0 in rows whose
+ * element of the diagonal is not above 0. */
+void gb_solve_lower(const double *l, uint32_t stride, uint32_t count, double *x);
 
 /* c [m, n] += a [m, k] . b [k, n], over k in ascending order. a: rows of `stride`. */
 void gb_add_product(const float *a, uint32_t stride, uint32_t m, uint32_t k, const double *b, uint32_t n, double *c);

@@ -116,38 +116,58 @@ FOR_CPUS static double NAMED(scale)(const double *row, const double *h, const do
     return total(value);
 }
 
-/* Adds the products of terms of two blocks of rows. */
-INLINE void NAMED(add_terms)(const double *const left[BLOCK], const double *const right[BLOCK], size_t i,
-                             NAMED(vector) sum[BLOCK][BLOCK])
+/* Of the products of `count` terms of x, whole vectors, and of each of BLOCK rows: the sums of all lanes. */
+FOR_CPUS static void NAMED(row_products)(const double *const rows[BLOCK], const double *x, uint32_t count,
+                                         double lanes[BLOCK][LANES])
 {
+    NAMED(vector) sum[BLOCK][VECTORS] = {{{0}}};
+    for (uint32_t i = 0; i < count; i += LANES)
+        UNROLLED(n, VECTORS) {
+            NAMED(vector) terms = TERMS_AT(x + i, n);
+            UNROLLED(k, BLOCK)
+                sum[k][n] += TERMS_AT(rows[k] + i, n) * terms;
+        }
     UNROLLED(k, BLOCK)
-        UNROLLED(m, BLOCK)
-            sum[k][m] += TERMS_AT(left[k] + i, 0) * TERMS_AT(right[m] + i, 0);
+        UNROLLED(n, VECTORS)
+            AT(lanes[k], n) = sum[k][n];
 }
 
-/* The dot products of BLOCK rows from r on with BLOCK rows from c on; rows beyond `last` count as that one. */
-FOR_CPUS static void NAMED(gram_block)(const double *a, uint32_t r, uint32_t c, uint32_t last, uint32_t columns,
-                                       double dots[BLOCK][BLOCK])
+/* Adds the products of terms of two blocks of rows. */
+INLINE void NAMED(add_terms)(const double *const left[GRAM_ROWS], const double *const right[BLOCK], size_t i,
+                             NAMED(vector) sum[GRAM_ROWS][BLOCK])
 {
-    const double *left[BLOCK], *right[BLOCK], *left_tail[BLOCK], *right_tail[BLOCK];
-    double room[2][BLOCK][LANES], lanes[BLOCK][BLOCK][LANES];
+    UNROLLED(m, BLOCK) {
+        NAMED(vector) x = TERMS_AT(right[m] + i, 0);
+        UNROLLED(k, GRAM_ROWS)
+            sum[k][m] += TERMS_AT(left[k] + i, 0) * x;
+    }
+}
+
+/* The dot products of GRAM_ROWS rows from r on with BLOCK rows from c on; rows beyond `last` count as that one. */
+FOR_CPUS static void NAMED(gram_block)(const double *a, uint32_t r, uint32_t c, uint32_t last, uint32_t columns,
+                                       double dots[GRAM_ROWS][BLOCK])
+{
+    const double *left[GRAM_ROWS], *right[BLOCK], *left_tail[GRAM_ROWS], *right_tail[BLOCK];
+    double room[2][BLOCK][LANES], lanes[GRAM_ROWS][BLOCK][LANES];
     const uint32_t whole = columns / LANES * LANES;
-    for (uint32_t k = 0; k < BLOCK; k++) {
+    for (uint32_t k = 0; k < GRAM_ROWS; k++) {
         left[k] = a + (size_t)smaller(r + k, last) * columns;
-        right[k] = a + (size_t)smaller(c + k, last) * columns;
         left_tail[k] = tail(left[k], whole, columns, room[0][k]);
+    }
+    for (uint32_t k = 0; k < BLOCK; k++) {
+        right[k] = a + (size_t)smaller(c + k, last) * columns;
         right_tail[k] = tail(right[k], whole, columns, room[1][k]);
     }
     for (size_t n = 0; n < VECTORS; n++) { /* registers hold the sums of so many lanes */
-        NAMED(vector) sum[BLOCK][BLOCK] = {{{0}}};
+        NAMED(vector) sum[GRAM_ROWS][BLOCK] = {{{0}}};
         for (uint32_t i = 0; i < whole; i += LANES)
             NAMED(add_terms)(left, right, i + n * WIDTH, sum);
         NAMED(add_terms)(left_tail, right_tail, n * WIDTH, sum);
-        UNROLLED(k, BLOCK)
+        UNROLLED(k, GRAM_ROWS)
             UNROLLED(m, BLOCK)
                 AT(lanes[k][m], n) = sum[k][m];
     }
-    for (int k = 0; k < BLOCK; k++)
+    for (int k = 0; k < GRAM_ROWS; k++)
         for (int m = 0; m < BLOCK; m++)
             dots[k][m] = total(lanes[k][m]);
 }

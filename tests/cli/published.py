@@ -65,6 +65,20 @@ def spread(scales, block):
     return np.repeat(scales, block, axis=1)
 
 
+def once(quantiser):
+    """The same arguments are quantised once; every caller has arrays of its own."""
+    known = {}
+
+    def quantised(w, *arguments):
+        key = w.tobytes(), w.shape, *arguments
+        if key not in known:
+            known[key] = quantiser(w, *arguments)
+        return tuple(array.copy() for array in known[key])
+
+    return quantised
+
+
+@once
 def nvfp4(w, encoding, largest=None):
     """codes, scales, global scale as published; largest: of all that share the global scale."""
     largest = largest or np.abs(w).max()
@@ -75,6 +89,7 @@ def nvfp4(w, encoding, largest=None):
     return e2m1(w / spread(step, 16)), scales, np.array(g, np.float32)
 
 
+@once
 def mx(w, up, limit, encode):
     """E8M0 scales: exponents rounded up, or by OCP's floor."""
     mantissa, exponent = np.frexp(amax(w, 32) / (limit if up else 1))
@@ -82,6 +97,7 @@ def mx(w, up, limit, encode):
     return encode(np.ldexp(w, -spread(e, 32))), (e + 127).astype(np.uint8)
 
 
+@once
 def fp8(w):
     rows, columns = -(-w.shape[0] // 128), -(-w.shape[1] // 128)
     padded = np.zeros((rows * 128, columns * 128), np.float32)

@@ -33,8 +33,8 @@ recipes = [line for line in run("list", "recipes").stdout.splitlines() if not li
 formats = [name for name in made if name[:-4] not in [recipe.replace("/", "-") for recipe in recipes]]
 expect(len(made) == len(recipes) - 1 + len(formats), "a file for each recipe but bf16's")
 os.mkdir(path("one"))
-run("vectors", path("one"), "nvfp4.te/1")
-expect(sorted(os.listdir(path("one"))) == ["e2m1-1x16-e4m3.txt", "nvfp4.te-1.txt"], "a recipe and its inputs")
+run("vectors", path("one"), "mxfp8.rceil/1")
+expect(sorted(os.listdir(path("one"))) == ["e4m3-1x32-e8m0.txt", "mxfp8.rceil-1.txt"], "a recipe and its inputs")
 
 # Its own file names a recipe: one of each block format (test_identify has all).
 seen = {}
@@ -175,7 +175,7 @@ refused("identify", inputs, path("outputs.h5"), "-o", path("no/such/folder.json"
 refused("identify", inputs)
 refused("identify", inputs, path("outputs.h5"), path("outputs.h5"))
 refused("vectors")
-refused("vectors", path("no/such/folder"))
+refused("vectors", path("no/such/folder"), "mxfp8.rceil/1")
 expect("the folder's name is too long" in refused("vectors", path("vectors") + "/." * 2040), "a name of more than 4096 characters")
 refused("vectors", path("vectors"), "bf16.rne/1")
 with open(inputs) as stream:

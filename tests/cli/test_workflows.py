@@ -12,15 +12,18 @@ with open(os.path.join(SOURCE, "docs/gates.md")) as stream:
     workflows = re.findall(r"```yaml\n(.*?)```", stream.read(), re.DOTALL)
 expect(len(workflows) == 2, "one for GitHub, one for GitLab")
 
+ran = []  # words of the commands of an earlier one: with all of these and more reports, a command has nothing new
 for workflow in workflows:
     lines = re.sub(r"\\?\n +(?=-o )", " ", workflow).splitlines() # a command goes on where a line begins with -o
     commands = [shlex.split(line.strip(" -")) for line in lines if line.strip(" -").startswith("gaugeblock ")]
     expect([command[1] for command in commands] == ["make", "verify"], str(commands))
     make, verify = (command[1:] for command in commands)
-    run(*make, cwd=path(""))
     verify[verify.index("--subject") + 1] = FAULTS
     verify[verify.index("--kernel") + 1] = "faults/none"
-    run(*verify, cwd=path(""))
+    for command in make, verify:
+        if not any(set(command) <= other for other in ran):
+            run(*command, cwd=path(""))
+            ran.append(set(command))
     few = [("few" if a == "suite" else a) for a in verify]  # one problem of the 13
     shutil.rmtree(path("few"), ignore_errors=True)
     os.mkdir(path("few"))

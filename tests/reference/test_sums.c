@@ -110,6 +110,30 @@ static void gram(void **state)
             }
 }
 
+/* For every number of rows; two rows have no pivot. */
+static void lower_triangle(void **state)
+{
+    enum { STRIDE = MOST + 2 };
+    double l[MOST * STRIDE], x[MOST + 1], expected[MOST], terms[MOST];
+    (void)state;
+    for (uint32_t i = 0; i < MOST * STRIDE; i++)
+        l[i] = value_of(i);
+    for (uint32_t r = 0; r < MOST; r++)
+        l[r * STRIDE + r] = r == 5 ? 0.0 : r == 42 ? -1.0 : 1.0 + fabs(value_of(7000 + r));
+    for (uint32_t count = 0; count <= MOST; count++) {
+        for (uint32_t r = 0; r <= MOST; r++)
+            x[r] = value_of(8000 + r);
+        for (uint32_t r = 0; r < count; r++) {
+            for (uint32_t i = 0; i < r; i++)
+                terms[i] = l[r * STRIDE + i] * expected[i];
+            expected[r] = r == 5 || r == 42 ? 0.0 : (x[r] - lane_sum(terms, r)) / l[r * STRIDE + r];
+        }
+        gb_solve_lower(l, STRIDE, count, x);
+        for (uint32_t r = 0; r <= MOST; r++)
+            expect_bits("a solution", count, x[r], r < count ? expected[r] : value_of(8000 + r));
+    }
+}
+
 static void product(void **state)
 {
     enum { STRIDE = 20, DEPTH = 17 };
@@ -141,6 +165,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows),
         cmocka_unit_test(gram),
+        cmocka_unit_test(lower_triangle),
         cmocka_unit_test(product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
