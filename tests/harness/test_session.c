@@ -27,7 +27,8 @@ static struct {
     int fail;
     size_t live; /* allocations */
     char rounds; /* which of them leaves another rounding: w, p, x, r, or > */
-    int prepared;
+    bool once;
+    int prepared, prepares;
     size_t read[64][2]; /* from where, and how many bytes */
     size_t reads;
 } calls;
@@ -40,8 +41,10 @@ static void start(int fail)
 
 static void round_after(char what)
 {
-    if (calls.rounds == what)
+    if (calls.rounds == what) {
         fesetround(FE_UPWARD);
+        calls.rounds = calls.once ? 0 : what;
+    }
 }
 
 static enum gb_status call(char what, struct gb_error *error)
@@ -196,6 +199,7 @@ static enum gb_status prepare(const struct gb_arguments *arguments, void **prepa
     assert_true(prepared_twice || !calls.prepared);
     enum gb_status status = call('p', error);
     calls.prepared += status == GB_OK;
+    calls.prepares++;
     if (status == GB_OK)
         *prepared = calls.log;
     return status;
@@ -212,8 +216,9 @@ static void release_prepared(void *prepared)
 static int runs;
 /* What it changes: the first byte of what it reads, 2: of weights, 3: beside its output, 4: beside its workspace. */
 static int spoils;
-static struct session *spoilt;          /* whose weights */
-static const struct gb_fixture *of_run; /* a timed run's, if it is one on a layer */
+static struct session *spoilt;               /* whose weights */
+static const struct gb_fixture *of_run;      /* a timed run's, if it is one on a layer */
+static const struct gb_fixture *of_exchange; /* of ranks */
 static int stream;
 
 static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
@@ -231,8 +236,11 @@ static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
         output[a->shape.tokens * a->shape.hidden] = 0.0f;
     if (spoils == 4)
         ((char *)a->workspace)[-1] ^= 1;
-    if (a->codes)
+    if (a->codes && !of_exchange)
         memset(a->codes, 0x3C, CODES_BYTES);
+    if (of_exchange)
+        assert_true(a->exchange == &of_exchange->exchanged.asked &&
+                    !memcmp(&a->shape, &of_exchange->shape, sizeof a->shape));
     if (of_run) {
         assert_true(a->stream == &stream && a->shape.tokens == 2 && a->shape.hidden == HIDDEN);
         assert_memory_equal(a->x, of_run->layer[0].x, 2 * HIDDEN * sizeof(gb_bf16));
@@ -309,6 +317,8 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
     away = !(uses & READS_ROUTER);
     if (status == GB_OK)
         status = session_move(&s, true, error);
+    if (status == GB_OK) /* what is moved is prepared anew */
+        assert_int_equal(calls.prepares, away ? 2 : 1);
     if (status == GB_OK)
         status = session_run(&s, TOKENS - 1, &inputs, &out->layer[0], way, &checks, &routing, error);
     away = 0;
@@ -423,15 +433,44 @@ static void each_call_of_a_session_fails(void **state)
         }
         for (size_t n = 0; n + 1 < end; n++) /* all work is waited for */
             assert_true((all[n] != 'p' && all[n] != 'r') || all[n + 1] == 's');
-        for (const char *which = "wpxr"; *which; which++) { /* a kernel that leaves another rounding behind */
+        for (int i = 0; i < 8; i++) { /* a kernel that leaves another rounding behind, once or always */
+            const char *which = &"wpxr"[i / 2];
             start(-1);
             calls.rounds = *which;
+            calls.once = i % 2;
             assert_int_equal(whole(kernel, f, &end, &environment, &error), GB_OK);
             if (environment != ENVIRONMENT_ROUNDING || environment_reset())
                 fail_msg("%s: of a rounding left by %c %x was seen", kernel->name, *which, environment);
         }
     }
     gb_fixture_free(f);
+}
+
+/* What is seen first is told, of arrays with a layer and without; how many bytes are few. */
+static void what_is_seen_is_noted(void **state)
+{
+    struct worker_checks checks = {0}, other = {0};
+    struct session s = {.router = {.bytes = 1}};
+    (void)state;
+    array_note(&other, &other.input_changed, "", "values", -1);
+    assert_true(other.input_changed && !other.canary_broken);
+    assert_string_equal(other.where, "values");
+    for (int n = 0; n < 3; n++) {
+        array_note(&checks, n == 1 ? &checks.input_changed : &checks.canary_broken, "beside ", n ? "y" : "x", n);
+        assert_true(checks.canary_broken && checks.input_changed == (n > 0));
+        assert_string_equal(checks.where, "beside x of layer 0");
+    }
+    array_note(&other, &other.canary_broken, "beside ", "x", 0);
+    assert_string_equal(other.where, "values");
+    assert_true(session_has(&s, SESSION_WEIGHTS) && !session_has(&s, SESSION_WEIGHTS + 1));
+    for (int slot = 0; slot < SESSION_WEIGHTS; slot++) {
+        s.weights[slot].bytes = (1 << 26) - 2;
+        s.weights[SESSION_WEIGHTS - 1 - slot].bytes += 2;
+        assert_true(session_is_small(&s));
+        s.weights[slot].bytes++;
+        assert_false(session_is_small(&s));
+        memset(s.weights, 0, sizeof s.weights);
+    }
 }
 
 /* How many weights a session reads, and what is told of an array that a kernel changed, or wrote beside. */
@@ -514,7 +553,7 @@ static void clock_discard(void *graph)
 
 static void clock_close(void *timer)
 {
-    (void)timer;
+    assert_ptr_equal(timer, &calls);
     give_back('c');
 }
 
@@ -546,9 +585,10 @@ static enum gb_status clock_cache(size_t *bytes, struct gb_error *error)
 
 static enum gb_status clock_open(void **timer, void **to, struct gb_error *error)
 {
-    *timer = &calls;
+    enum gb_status status = call('o', error);
+    *timer = status == GB_OK ? &calls : NULL;
     *to = &stream;
-    return call('o', error);
+    return status;
 }
 
 static enum gb_status clock_capture(void *timer, struct gb_error *error)
@@ -768,6 +808,18 @@ static void each_call_of_a_quantiser_fails(void **state)
     }
     spoils = 0;
     gb_fixture_free(f);
+    /* What ranks send has their sizes. */
+    struct gb_outputs *out;
+    struct worker_checks checks = {0};
+    f = sent();
+    start(-1);
+    of_exchange = f;
+    assert_int_equal(gb_outputs_new_dispatch(&f->exchanged.asked, &out, &error), GB_OK);
+    assert_int_equal(session_run_arrays(&dispatch, &device, f, f->shape.tokens, way, out, &checks, &error), GB_OK);
+    assert_true(!checks.input_changed && !checks.canary_broken && calls.live == 0);
+    of_exchange = NULL;
+    gb_outputs_free(out);
+    gb_fixture_free(f);
 }
 
 /* Copies of a layer's arrays, timed: up to the first call that fails. */
@@ -900,9 +952,10 @@ static void each_call_of_a_sample_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_are_read_and_watched),       cmocka_unit_test(each_call_of_a_session_fails),
-        cmocka_unit_test(weights_are_counted_and_watched), cmocka_unit_test(each_call_of_a_quantiser_fails),
-        cmocka_unit_test(each_call_of_a_sample_fails),     cmocka_unit_test(each_call_of_a_timed_run_fails),
+        cmocka_unit_test(runs_are_read_and_watched),      cmocka_unit_test(what_is_seen_is_noted),
+        cmocka_unit_test(each_call_of_a_session_fails),   cmocka_unit_test(weights_are_counted_and_watched),
+        cmocka_unit_test(each_call_of_a_quantiser_fails), cmocka_unit_test(each_call_of_a_sample_fails),
+        cmocka_unit_test(each_call_of_a_timed_run_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
