@@ -599,21 +599,26 @@ static void test_a_lost_row_is_told_beside_rounding(void **state)
     while (f->exchanged.ids[3 * token] < 0 || f->exchanged.ids[3 * token + 1] < 0)
         token++;
     assert_true(truth && worst && !strcmp(fault->name, "the row is lost"));
-    for (int n = 0; n < 40; n++) {
+    for (int n = 0; n < 43; n++) {
         struct baseline baseline = {.fixture = f};
         struct explanation *e;
         struct gb_outputs *o;
-        const double beside = n < 24 ? 0.5 : 1.8 * pow(1.03, n - 28);
+        const double beside = n < 24 || n >= 40 ? 0.5 : 1.8 * pow(1.03, n - 28);
         f->exchanged.routing_weights[3 * token + 1] = n < 24 ? (float)(1e-7 * pow(1.03, n)) : 0.25f;
         assert_int_equal(combine_fault_run(fault, &a, token, 1, &o, &error), GB_OK);
         assert_int_equal(gb_bound_exchange(&a, GB_FP32, 24, truth, worst, &error), GB_OK);
         for (size_t i = token * hidden; i < (token + 1) * hidden; i++)
             ((float *)o->combined)[i] += (float)((i % 2 ? beside : -beside) * worst[i]);
+        if (n >= 40) { /* the first element, one in the middle, the last one is beside the lost row's */
+            const size_t i = token * hidden + (n == 40 ? 0 : n == 41 ? hidden / 2 : hidden - 1);
+            ((float *)o->combined)[i] += (float)(3.0 * worst[i]);
+        }
         assert_int_equal(explain_combine(&baseline, GB_COMBINE, o, &e, &error), GB_OK);
         if (e)
             becomes_bytes(&becomes, e->text, strlen(e->text));
         else
             becomes_nothing(&becomes);
+        assert_true(n < 40 || !e || !strstr(e->text, "the row is lost"));
         if (n == 23)
             assert_non_null(strstr(e->text, "the row is lost"));
         explanation_free(e);

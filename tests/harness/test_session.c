@@ -27,7 +27,8 @@ static struct {
     int fail;
     size_t live; /* allocations */
     char rounds; /* which of them leaves another rounding: w, p, x, r, or > */
-    int prepared;
+    bool once;
+    int prepared, prepares;
     size_t read[64][2]; /* from where, and how many bytes */
     size_t reads;
 } calls;
@@ -40,8 +41,10 @@ static void start(int fail)
 
 static void round_after(char what)
 {
-    if (calls.rounds == what)
+    if (calls.rounds == what) {
         fesetround(FE_UPWARD);
+        calls.rounds = calls.once ? 0 : what;
+    }
 }
 
 static enum gb_status call(char what, struct gb_error *error)
@@ -196,6 +199,7 @@ static enum gb_status prepare(const struct gb_arguments *arguments, void **prepa
     assert_true(prepared_twice || !calls.prepared);
     enum gb_status status = call('p', error);
     calls.prepared += status == GB_OK;
+    calls.prepares++;
     if (status == GB_OK)
         *prepared = calls.log;
     return status;
@@ -210,8 +214,11 @@ static void release_prepared(void *prepared)
 }
 
 static int runs;
-static bool spoils;                     /* the first byte of what it reads, or beside what it writes */
-static const struct gb_fixture *of_run; /* a timed run's, if it is one on a layer */
+/* What it changes: the first byte of what it reads, 2: of weights, 3: beside its output, 4: beside its workspace. */
+static int spoils;
+static struct session *spoilt;               /* whose weights */
+static const struct gb_fixture *of_run;      /* a timed run's, if it is one on a layer */
+static const struct gb_fixture *of_exchange; /* of ranks */
 static int stream;
 
 static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
@@ -220,9 +227,20 @@ static enum gb_status run(const struct gb_arguments *a, struct gb_error *error)
     float *output = a->output; /* NULL where an operator has none */
     runs++;
     if (a->values)
-        *(char *)a->values ^= spoils;
-    if (a->codes)
+        *(char *)a->values ^= spoils == 1;
+    if (a->x)
+        *(char *)a->x ^= spoils == 1;
+    if (spoilt)
+        *(char *)spoilt->weights[4].payload ^= 1;
+    if (spoils == 3)
+        output[a->shape.tokens * a->shape.hidden] = 0.0f;
+    if (spoils == 4)
+        ((char *)a->workspace)[-1] ^= 1;
+    if (a->codes && !of_exchange)
         memset(a->codes, 0x3C, CODES_BYTES);
+    if (of_exchange)
+        assert_true(a->exchange == &of_exchange->exchanged.asked &&
+                    !memcmp(&a->shape, &of_exchange->shape, sizeof a->shape));
     if (of_run) {
         assert_true(a->stream == &stream && a->shape.tokens == 2 && a->shape.hidden == HIDDEN);
         assert_memory_equal(a->x, of_run->layer[0].x, 2 * HIDDEN * sizeof(gb_bf16));
@@ -299,6 +317,8 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
     away = !(uses & READS_ROUTER);
     if (status == GB_OK)
         status = session_move(&s, true, error);
+    if (status == GB_OK) /* what is moved is prepared anew */
+        assert_int_equal(calls.prepares, away ? 2 : 1);
     if (status == GB_OK)
         status = session_run(&s, TOKENS - 1, &inputs, &out->layer[0], way, &checks, &routing, error);
     away = 0;
@@ -339,6 +359,49 @@ static enum gb_status whole(const struct gb_kernel *kernel, const struct gb_fixt
     return status == GB_OK ? after : status;
 }
 
+/* A run's outputs are what the kernel wrote, and whatever it changes in between is seen behind the run that did. */
+static void runs_are_read_and_watched(void **state)
+{
+    static const struct run_way way = {0xFF, GUARDED_END};
+    static const char *const where[] = {"", "x of layer 0", "down scales of layer 0", "beside output of layer 0",
+                                        "beside workspace of layer 0"};
+    struct gb_fixture *f = layer();
+    const struct gb_layer *l = &f->layer[0];
+    const struct operator_inputs inputs = {l->x, l->ids, l->routing_weights, NULL};
+    (void)state;
+    chosen = false;
+    for (int n = 0; n < 5; n++) {
+        struct worker_checks checks = {0}, routing = {0};
+        struct gb_error error = {""};
+        struct gb_outputs *out;
+        struct session s;
+        start(-1);
+        assert_int_equal(operator_find(GB_LAYER)->new_outputs(&kernels[0], f, TOKENS, 1, false, &out, &error), GB_OK);
+        float *output = out->layer[0].output;
+        assert_int_equal(session_open(&kernels[0], &device, f, 0, &s, &error), GB_OK);
+        for (int again = 0; again < 2; again++) { /* the second run changes it back */
+            spoilt = n == 2 ? &s : NULL;
+            spoils = n;
+            runs = 40 + again;
+            for (size_t i = 0; i < TOKENS * HIDDEN; i++)
+                output[i] = -1.0f;
+            assert_int_equal(session_run(&s, TOKENS - 1, &inputs, &out->layer[0], way, &checks, &routing, &error),
+                             GB_OK);
+            for (size_t i = 0; i < TOKENS * HIDDEN; i++)
+                if (output[i] != (i < (TOKENS - 1) * HIDDEN ? (float)((41 + again) * 1000 + (int)i) : -1.0f))
+                    fail_msg("element %zu is %g", i, (double)output[i]);
+            if (strcmp(checks.where, where[n]) || checks.canary_broken != (n > 2) ||
+                checks.input_changed != (n == 1 || n == 2) || *routing.where)
+                fail_msg("%d, run %d: '%s', not '%s'", n, again, checks.where, where[n]);
+        }
+        spoils = 0;
+        assert_int_equal(session_close(&s, &checks, &routing, &error), GB_OK);
+        assert_string_equal(checks.where, where[n]);
+        gb_outputs_free(out);
+    }
+    gb_fixture_free(f);
+}
+
 static void each_call_of_a_session_fails(void **state)
 {
     struct gb_fixture *f = layer();
@@ -370,15 +433,44 @@ static void each_call_of_a_session_fails(void **state)
         }
         for (size_t n = 0; n + 1 < end; n++) /* all work is waited for */
             assert_true((all[n] != 'p' && all[n] != 'r') || all[n + 1] == 's');
-        for (const char *which = "wpxr"; *which; which++) { /* a kernel that leaves another rounding behind */
+        for (int i = 0; i < 8; i++) { /* a kernel that leaves another rounding behind, once or always */
+            const char *which = &"wpxr"[i / 2];
             start(-1);
             calls.rounds = *which;
+            calls.once = i % 2;
             assert_int_equal(whole(kernel, f, &end, &environment, &error), GB_OK);
             if (environment != ENVIRONMENT_ROUNDING || environment_reset())
                 fail_msg("%s: of a rounding left by %c %x was seen", kernel->name, *which, environment);
         }
     }
     gb_fixture_free(f);
+}
+
+/* What is seen first is told, of arrays with a layer and without; how many bytes are few. */
+static void what_is_seen_is_noted(void **state)
+{
+    struct worker_checks checks = {0}, other = {0};
+    struct session s = {.router = {.bytes = 1}};
+    (void)state;
+    array_note(&other, &other.input_changed, "", "values", -1);
+    assert_true(other.input_changed && !other.canary_broken);
+    assert_string_equal(other.where, "values");
+    for (int n = 0; n < 3; n++) {
+        array_note(&checks, n == 1 ? &checks.input_changed : &checks.canary_broken, "beside ", n ? "y" : "x", n);
+        assert_true(checks.canary_broken && checks.input_changed == (n > 0));
+        assert_string_equal(checks.where, "beside x of layer 0");
+    }
+    array_note(&other, &other.canary_broken, "beside ", "x", 0);
+    assert_string_equal(other.where, "values");
+    assert_true(session_has(&s, SESSION_WEIGHTS) && !session_has(&s, SESSION_WEIGHTS + 1));
+    for (int slot = 0; slot < SESSION_WEIGHTS; slot++) {
+        s.weights[slot].bytes = (1 << 26) - 2;
+        s.weights[SESSION_WEIGHTS - 1 - slot].bytes += 2;
+        assert_true(session_is_small(&s));
+        s.weights[slot].bytes++;
+        assert_false(session_is_small(&s));
+        memset(s.weights, 0, sizeof s.weights);
+    }
 }
 
 /* How many weights a session reads, and what is told of an array that a kernel changed, or wrote beside. */
@@ -461,7 +553,7 @@ static void clock_discard(void *graph)
 
 static void clock_close(void *timer)
 {
-    (void)timer;
+    assert_ptr_equal(timer, &calls);
     give_back('c');
 }
 
@@ -483,17 +575,20 @@ static const struct gb_timer fake_clock = {.start = clock_start,
                                            .close = clock_close,
                                            .read = clock_read};
 
+static size_t cache;
+
 static enum gb_status clock_cache(size_t *bytes, struct gb_error *error)
 {
-    *bytes = 25007;
+    *bytes = cache;
     return call('b', error);
 }
 
 static enum gb_status clock_open(void **timer, void **to, struct gb_error *error)
 {
-    *timer = &calls;
+    enum gb_status status = call('o', error);
+    *timer = status == GB_OK ? &calls : NULL;
     *to = &stream;
-    return call('o', error);
+    return status;
 }
 
 static enum gb_status clock_capture(void *timer, struct gb_error *error)
@@ -540,7 +635,7 @@ struct opened {
     bool hot;
     uint32_t copies, runs, launches;
     uint64_t weights, bytes, large_bytes;
-    const char *calls; /* of a sample, behind what poisons */
+    const char *calls; /* some of those that open it, and a sample's, behind what poisons */
 };
 
 static enum gb_status open_and_sample(const struct opened *of, const struct gb_fixture *f, size_t *closed,
@@ -563,12 +658,12 @@ static enum gb_status open_and_sample(const struct opened *of, const struct gb_f
         const uint32_t *bits = t.arena.payload;
         if (timing.copies != of->copies || timing.runs != of->runs || timing.launches != of->launches ||
             timing.weights != of->weights || timing.bytes != of->bytes || timing.large_bytes != of->large_bytes ||
-            timing.cache_bytes != 25007 || !(timing.prepare_s > 0.0 && timing.prepare_s < 60.0))
+            timing.cache_bytes != cache || !(timing.prepare_s > 0.0 && timing.prepare_s < 60.0))
             fail_msg("%s: %u copies, %u runs, %u launches, %llu weights, %llu bytes, %llu in a large read, %g s",
                      of->kernel->name, timing.copies, timing.runs, timing.launches, (unsigned long long)timing.weights,
                      (unsigned long long)timing.bytes, (unsigned long long)timing.large_bytes, timing.prepare_s);
         for (uint64_t i = 1; calls.fail < 0 && i < of->large_bytes / 4; i++) /* 2^32 of them differ */
-            assert_true(bits[i] == bits[i - 1] * 1664525u + 1013904223u);
+            assert_true(bits[i] == (i % (1 << 18) ? bits[i - 1] * 1664525u + 1013904223u : bits[0]));
         for (uint64_t i = 0; calls.fail < 0 && t.copied && i < of->large_bytes; i++)
             assert_int_equal(((uint8_t *)t.target.payload)[i], 0xFF);
     }
@@ -614,11 +709,14 @@ static void each_call_of_a_timed_run_fails(void **state)
     const uint64_t rows = exchanged->exchanged.asked.rows, moved = rows * (32 / 2 + 32 / 16);
     const struct opened opened[] = {
         {&kernels[0], false, 100028 / BYTES + 1, 100028 / BYTES + 1, 0, 9 * INTERMEDIATE * HIDDEN, BYTES,
-         (100028 / BYTES + 1) * BYTES / 16 * 16, ""},
-        {&kernels[0], true, 1, 8, 0, 9 * INTERMEDIATE * HIDDEN, BYTES, 100016, ""},
-        {&captured_layer, true, 1, 8, 1, 9 * INTERMEDIATE * HIDDEN, BYTES, 100016, ""},
-        {&dispatch, true, 1, 8, 0, 0, moved, 100016, ""},
-        {&dispatch, false, MOST_COPIES, MOST_COPIES, 0, 0, moved, 100016, ""},
+         (100028 / BYTES + 1) * BYTES / 16 * 16, "s<R>"},
+        {&kernels[0], true, 1, 8, 0, 9 * INTERMEDIATE * HIDDEN, BYTES, 100016,
+         "sR<R>RRRRRRRR<RRRRRRRR>rrrrrrrr<rrrrrrrr>s"},
+        {&captured_layer, true, 1, 8, 1, 9 * INTERMEDIATE * HIDDEN, BYTES, 100016,
+         "sCrrrrrrrrECRRRRRRRREusR<R>z<z>y<y>s"},
+        {&dispatch, true, 1, 8, 0, 0, moved, 100016, "s<>"},
+        {&dispatch, false, MOST_COPIES, MOST_COPIES, 0, 0, moved, 100016, "s<>"},
+        {&kernels[0], true, 1, 8, 0, 9 * INTERMEDIATE * HIDDEN, BYTES, 1200000, "sR<R>"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
@@ -627,12 +725,20 @@ static void each_call_of_a_timed_run_fails(void **state)
         struct gb_error error = {""};
         char all[sizeof calls.log];
         size_t closed, end;
+        cache = of->large_bytes == 1200000 ? 300003 : 25007;
         start(-1);
         if (open_and_sample(of, on, &end, &error) != GB_OK)
             fail_msg("%s", error.message);
         assert_int_equal(calls.live, 0);
         memcpy(all, calls.log, sizeof all);
-        const size_t count = calls.count;
+        if (!strstr(all, of->calls))
+            fail_msg("%s: no %s in %s", of->kernel->name, of->calls, all);
+        for (const char *which = "wp"; *which; which++) { /* is put right before the device is called again */
+            start(-1);
+            calls.rounds = *which;
+            assert_int_equal(open_and_sample(of, on, &closed, &error), GB_OK);
+        }
+        const size_t count = cache == 25007 ? strlen(all) : 0;
         for (size_t n = 0; n < count; n += of->copies == MOST_COPIES ? 97 : 1) {
             char right[64];
             start((int)n);
@@ -677,7 +783,7 @@ static void each_call_of_a_quantiser_fails(void **state)
         char right[64] = "";
         start(n);
         calls.rounds = n < 0 ? "rwpxr"[n + 5] : 0;
-        spoils = n == -5;
+        spoils = n == -5 ? 1 : 0;
         error.message[0] = '\0';
         assert_int_equal(gb_outputs_new_codes(&f->quantisation, &out, &error), GB_OK);
         enum gb_status status = session_run_arrays(&quantise, &device, f, f->shape.tokens, way, out, &checks, &error);
@@ -687,7 +793,7 @@ static void each_call_of_a_quantiser_fails(void **state)
             assert_int_equal(status, GB_OK);
             for (int i = 0; i < CODES_BYTES + 1; i++)
                 assert_int_equal(((uint8_t *)out->codes)[i], i < CODES_BYTES ? 0x3C : 0xFF);
-            assert_true(checks.input_changed == spoils && !checks.canary_broken);
+            assert_true(checks.input_changed == (spoils == 1) && !checks.canary_broken);
             assert_string_equal(checks.where, spoils ? "values" : "");
             memcpy(all, calls.log, sizeof all);
             count = calls.count;
@@ -700,7 +806,19 @@ static void each_call_of_a_quantiser_fails(void **state)
         }
         gb_outputs_free(out);
     }
-    spoils = false;
+    spoils = 0;
+    gb_fixture_free(f);
+    /* What ranks send has their sizes. */
+    struct gb_outputs *out;
+    struct worker_checks checks = {0};
+    f = sent();
+    start(-1);
+    of_exchange = f;
+    assert_int_equal(gb_outputs_new_dispatch(&f->exchanged.asked, &out, &error), GB_OK);
+    assert_int_equal(session_run_arrays(&dispatch, &device, f, f->shape.tokens, way, out, &checks, &error), GB_OK);
+    assert_true(!checks.input_changed && !checks.canary_broken && calls.live == 0);
+    of_exchange = NULL;
+    gb_outputs_free(out);
     gb_fixture_free(f);
 }
 
@@ -834,6 +952,7 @@ static void each_call_of_a_sample_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_are_read_and_watched),      cmocka_unit_test(what_is_seen_is_noted),
         cmocka_unit_test(each_call_of_a_session_fails),   cmocka_unit_test(weights_are_counted_and_watched),
         cmocka_unit_test(each_call_of_a_quantiser_fails), cmocka_unit_test(each_call_of_a_sample_fails),
         cmocka_unit_test(each_call_of_a_timed_run_fails),
