@@ -444,7 +444,7 @@ struct two_ranks {
         int status;
         bool stopped;
         uint32_t done;
-        char hash[65], message[256];
+        char hash[65], message[512];
     } of[2];
 };
 static struct two_ranks *both;
