@@ -24,6 +24,7 @@
 #include "tests/support/failing_hdf5.h"
 #include "tests/support/kept_explanation.h"
 #include "tests/support/layer_as_fixture.h"
+#include "tests/support/two_ranks.h"
 
 /* One of each kind of problem; outputs of the first two, which has a wrong element; a study. */
 static const struct gb_shape shape = {2, 64, 32, 3, 2};
@@ -484,22 +485,12 @@ static void make_problems(void)
                                           .quantiser = recipe->quantiser,
                                           .bound = INFINITY,
                                           .global_scale = 1.0f};
-    const struct gb_exchange exchange = {.size = sizeof exchange,
-                                         .global_scale = 1.0f,
-                                         .ranks = 2,
-                                         .tokens = 2,
-                                         .hidden = 32,
-                                         .experts = 4,
-                                         .top_k = 2,
-                                         .quantiser = recipe->quantiser,
-                                         .input = GB_BF16};
-    const struct gb_exchange_kinds kinds = {"gaussian/1", "uniform", "blocks", 1, 0};
     problem_new(&problem, shape, GB_NVFP4, DATA_GAUSSIAN, 31);
     plain = problem_fixture(&problem);
     quantised = problem_fixture(&problem);
     ok(gb_fixture_quantise_activations(quantised, GB_NVFP4, NULL, &error), &error);
     ok(gb_fixture_new_quantise(GB_QUANTISE, &asked, recipe->name, &values, &error), &error);
-    ok(gb_generate_exchange(GB_DISPATCH, &exchange, recipe->name, &kinds, &sent, &error), &error);
+    sent = two_ranks();
     problem_free(&problem);
     strcpy(quantised->generator, "import/1");
     strcpy(quantised->recipe, "nvfp4.modelopt/1");

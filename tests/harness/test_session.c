@@ -19,6 +19,7 @@
 #include "harness/run/session_arrays.h"
 #include "harness/run/timed.h"
 #include "tests/support/generated_layer.h"
+#include "tests/support/two_ranks.h"
 
 /* What was called, a letter each, and which call is to fail; what only gives back is not counted. */
 static struct {
@@ -679,33 +680,13 @@ static enum gb_status open_and_sample(const struct opened *of, const struct gb_f
     return status == GB_OK ? after : status;
 }
 
-static struct gb_fixture *sent(void)
-{
-    const struct gb_recipe *recipe = gb_recipe_find("nvfp4.trtllm/1");
-    const struct gb_exchange exchange = {.size = sizeof exchange,
-                                         .global_scale = 1.0f,
-                                         .ranks = 2,
-                                         .tokens = 2,
-                                         .hidden = 32,
-                                         .experts = 4,
-                                         .top_k = 2,
-                                         .quantiser = recipe->quantiser,
-                                         .input = GB_BF16};
-    const struct gb_exchange_kinds kinds = {"gaussian/1", "uniform", "blocks", 1, 0};
-    struct gb_fixture *f;
-    struct gb_error error = {""};
-    if (gb_generate_exchange(GB_DISPATCH, &exchange, recipe->name, &kinds, &f, &error) != GB_OK)
-        fail_msg("%s", error.message);
-    return f;
-}
-
 static void each_call_of_a_timed_run_fails(void **state)
 {
     enum {
         BYTES =
             3 * (3 * INTERMEDIATE * HIDDEN / 2 + 3 * INTERMEDIATE * HIDDEN / 16 + 4 * (3 + 2 * INTERMEDIATE + HIDDEN))
     };
-    struct gb_fixture *f = layer(), *exchanged = sent();
+    struct gb_fixture *f = layer(), *exchanged = two_ranks();
     const uint64_t rows = exchanged->exchanged.asked.rows, moved = rows * (32 / 2 + 32 / 16);
     const struct opened opened[] = {
         {&kernels[0], false, 100028 / BYTES + 1, 100028 / BYTES + 1, 0, 9 * INTERMEDIATE * HIDDEN, BYTES,
@@ -811,7 +792,7 @@ static void each_call_of_a_quantiser_fails(void **state)
     /* What ranks send has their sizes. */
     struct gb_outputs *out;
     struct worker_checks checks = {0};
-    f = sent();
+    f = two_ranks();
     start(-1);
     of_exchange = f;
     assert_int_equal(gb_outputs_new_dispatch(&f->exchanged.asked, &out, &error), GB_OK);

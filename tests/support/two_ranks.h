@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small problem of dispatch, for tests that ask for one of ranks and not for what is in it. */
+#ifndef GB_TESTS_SUPPORT_TWO_RANKS_H
+#define GB_TESTS_SUPPORT_TWO_RANKS_H
+
+#include "fixtures/fixtures.h"
+#include "tests/support/check.h"
+
+/* Two ranks of two tokens, [2, 32] bf16 each, to two of four experts each, in NVFP4. */
+static inline struct gb_fixture *two_ranks(void)
+{
+    const struct gb_recipe *recipe = gb_recipe_find("nvfp4.trtllm/1");
+    const struct gb_exchange exchange = {.size = sizeof exchange,
+                                         .global_scale = 1.0f,
+                                         .ranks = 2,
+                                         .tokens = 2,
+                                         .hidden = 32,
+                                         .experts = 4,
+                                         .top_k = 2,
+                                         .quantiser = recipe->quantiser,
+                                         .input = GB_BF16};
+    const struct gb_exchange_kinds kinds = {"gaussian/1", "uniform", "blocks", 1, 0};
+    struct gb_fixture *f;
+    struct gb_error error = {""};
+    if (gb_generate_exchange(GB_DISPATCH, &exchange, recipe->name, &kinds, &f, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return f;
+}
+
+#endif
