@@ -327,6 +327,16 @@ for group in $groups; do
         ;;
     esac
 done
+# needs GROUP MODULE...: where that group is asked for.
+needs() {
+    case " $groups " in *" $1 "*) ;; *) return ;; esac
+    shift
+    for module; do
+        python3 -c "import $module" 2> /dev/null || { echo "record.sh: python3 has no $module" >&2 && exit 2; }
+    done
+}
+needs times torch triton
+needs python torch triton cffi
 step device "$program" list devices
 [ ! -e "$work/failed" ] || exit 1
 all=${CUDA_VISIBLE_DEVICES:-}
