@@ -124,8 +124,8 @@ using fours = gb_mma16_shape<gb_mma16_group_tiles, 1, 5, 1>;
 using wide = gb_mma16_shape<gb_mma16_group_tiles, 1, 4, 2>;
 using ones = gb_mma16_shape<1, 4, 5, 1>;
 
-/* Pairs that an item may have. Of up to 16, fewer blocks are resident, which takes 1 to 3 % longer on long rows and 4
- * to 5 % on short ones where no expert has more than 8 pairs; where some have, 16 to 40 % less. */
+/* Pairs that an item may have. Of up to 16, fewer blocks are resident, which costs a few per cent, most on short rows,
+ * where no expert has more than 8 pairs; where enough have, weights that are read once save more. */
 uint32_t pairs_of_item(const struct gb_shape &s)
 {
     const uint32_t pairs = s.tokens * s.top_k, each = s.hidden < 4096 ? 5 : 2;

@@ -36,7 +36,7 @@ constexpr uint32_t gb_mma16_range_items = 16;
 
 /* Bytes in shared memory: the sums of two units, in turns, and what the range's items are. While a block finds its
  * items, the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a multiprocessor's
- * blocks need more than 100 KB, down takes 20 to 40 % longer unless all kernels ask for as much shared memory. */
+ * blocks need more than 100 KB, down takes much longer unless all kernels ask for as much shared memory. */
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_range_sums_bytes(uint32_t experts)
 {
     const uint32_t sums = 2 * gb_mma16_sums(Shape::Tiles, Shape::Pairs) * (uint32_t)sizeof(float);

@@ -330,9 +330,13 @@ done
 # needs GROUP MODULE...: where that group is asked for.
 needs() {
     case " $groups " in *" $1 "*) ;; *) return ;; esac
+    group=$1
     shift
     for module; do
-        python3 -c "import $module" 2> /dev/null || { echo "record.sh: python3 has no $module" >&2 && exit 2; }
+        python3 -c "import $module" 2> /dev/null || {
+            echo "record.sh: group $group needs $module, which python3 does not find" >&2
+            exit 2
+        }
     done
 }
 needs times torch triton

@@ -24,7 +24,7 @@
 #include "tests/support/failing_hdf5.h"
 #include "tests/support/kept_explanation.h"
 #include "tests/support/layer_as_fixture.h"
-#include "tests/support/two_ranks.h"
+#include "tests/support/small_problems.h"
 
 /* One of each kind of problem; outputs of the first two, which has a wrong element; a study. */
 static const struct gb_shape shape = {2, 64, 32, 3, 2};
@@ -476,20 +476,11 @@ static void make_problems(void)
 {
     struct problem problem;
     struct gb_error error = {""};
-    const struct gb_recipe *recipe = gb_recipe_find("nvfp4.trtllm/1");
-    const struct gb_quantisation asked = {.size = sizeof asked,
-                                          .input = GB_BF16,
-                                          .rows = 3,
-                                          .columns = 32,
-                                          .input_columns = 32,
-                                          .quantiser = recipe->quantiser,
-                                          .bound = INFINITY,
-                                          .global_scale = 1.0f};
     problem_new(&problem, shape, GB_NVFP4, DATA_GAUSSIAN, 31);
     plain = problem_fixture(&problem);
     quantised = problem_fixture(&problem);
     ok(gb_fixture_quantise_activations(quantised, GB_NVFP4, NULL, &error), &error);
-    ok(gb_fixture_new_quantise(GB_QUANTISE, &asked, recipe->name, &values, &error), &error);
+    values = three_rows();
     sent = two_ranks();
     problem_free(&problem);
     strcpy(quantised->generator, "import/1");

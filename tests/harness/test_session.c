@@ -19,7 +19,7 @@
 #include "harness/run/session_arrays.h"
 #include "harness/run/timed.h"
 #include "tests/support/generated_layer.h"
-#include "tests/support/two_ranks.h"
+#include "tests/support/small_problems.h"
 
 /* What was called, a letter each, and which call is to fail; what only gives back is not counted. */
 static struct {
@@ -742,22 +742,12 @@ static void each_call_of_a_timed_run_fails(void **state)
 static void each_call_of_a_quantiser_fails(void **state)
 {
     static const struct run_way way = {0xFF, GUARDED_END};
-    const struct gb_recipe *recipe = gb_recipe_find("nvfp4.trtllm/1");
-    const struct gb_quantisation asked = {.size = sizeof asked,
-                                          .input = GB_BF16,
-                                          .rows = 3,
-                                          .columns = 32,
-                                          .input_columns = 32,
-                                          .quantiser = recipe->quantiser,
-                                          .bound = INFINITY,
-                                          .global_scale = 1.0f};
-    struct gb_fixture *f;
+    struct gb_fixture *f = three_rows();
     struct gb_error error = {""};
     char all[sizeof calls.log];
     size_t count = 0;
     (void)state;
     prepared_twice = false;
-    assert_int_equal(gb_fixture_new_quantise(GB_QUANTISE, &asked, recipe->name, &f, &error), GB_OK);
     for (int n = -5; n < (int)count; n++) { /* below 0: another rounding left behind; -5: and an input changed */
         struct gb_outputs *out;
         struct worker_checks checks = {0};
