@@ -15,6 +15,7 @@ struct alignas(16) gb_mma16_item {
     uint16_t pair[gb_mma16_most_pairs];
     uint32_t expert;
     uint32_t pairs;
+    uint32_t unused[6]; /* to a power of two of bytes: an address takes fewer registers */
 };
 
 /* The items of a batch, in front those of more than 8 pairs, in either part by expert. */
