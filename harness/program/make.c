@@ -71,8 +71,8 @@ static const struct argp_option options[] = {
     {"layers", OPTION_LAYERS, "L", 0, "layers, 1 by default", 0},
     {"tokens", OPTION_TOKENS, "T", 0, "tokens, 8 by default", 0},
     {"data", OPTION_DATA, "KIND", 0,
-     "how values are distributed: gaussian (default), ties, edge, nonfinite, exact, wide, sparse or shared "
-     "(docs/fixtures.md)",
+     "how values are distributed: gaussian (default), ties, edge, scales, nonfinite, exact, wide, sparse or "
+     "shared (docs/fixtures.md)",
      0},
     {"routing", OPTION_ROUTING, "KIND", 0,
      "how tokens choose experts: router (default), uniform, skewed, hot, half, holes, loads, boundary or equal "
@@ -329,7 +329,8 @@ static enum gb_status make(const struct make_options *o, struct gb_fixture **fix
                        o->shape.hidden, o->shape.intermediate, block, gb_format_name(o->format));
     if (!find_generator(o))
         return gb_fail(error, GB_EINVAL,
-                       "--data %s: there are gaussian, ties, edge, nonfinite, exact, wide, sparse and shared", o->data);
+                       "--data %s: there are gaussian, ties, edge, scales, nonfinite, exact, wide, sparse and shared",
+                       o->data);
     if (!routing_known(o->routing))
         return gb_fail(error, GB_EINVAL,
                        "--routing %s: there are router, uniform, skewed, hot, half, holes, loads, boundary and equal",

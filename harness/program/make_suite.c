@@ -36,6 +36,7 @@ static const struct row layers[] = {
     {"sparse.h5", 8, 2, 512, 0, 256, 0, "--data sparse --routing half --tokens 24 --generated", ALWAYS},
     {"ties.h5", 8, 3, 384, 0, 256, 0, "--data ties --routing skewed --tokens 24 --generated", ALWAYS},
     {"edge.h5", 8, 3, 256, 0, 0, 10, "--data edge --routing holes --tokens 48 --generated", ALWAYS},
+    {"scales.h5", 8, 1, 256, 0, 256, 0, "--data scales --routing uniform --tokens 24 --generated", ALWAYS},
     {"exact.h5", 8, 2, 256, 0, 128, 0, "--data exact --routing hot --tokens 48 --generated", EXACT_DATA},
     {"long.h5", 4, 2, 1280, 1, 1152, 1, "--routing uniform --tokens 17 --generated", ALWAYS},
     {"one-token.h5", 32, 8, 128, 0, 128, 0, "--tokens 1 --generated", ALWAYS},

@@ -460,7 +460,7 @@ static const struct argp argp = {
            "      -o record.json -o junit.xml\n"
            "  gaugeblock verify tiny.h5 --subject ./libmine.so\n"
            "  gaugeblock verify tiny.h5 --outputs mine.npy --gate policy.json\n"
-           "  gaugeblock verify suite --subject ./libmine.so --expect 13 -o record.json\n"
+           "  gaugeblock verify suite --subject ./libmine.so --expect 14 -o record.json\n"
            "  gaugeblock verify tiny.h5 --require-coverage gate_proj.codes,experts.idle=2\n"
            "  mpirun -n 4 gaugeblock verify ranks.h5",
 };

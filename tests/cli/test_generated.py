@@ -63,6 +63,8 @@ GROUPS.update({f"{name} with {activations}": [[*LAYER, "--format", name, "--acti
                for name, activations in (("nvfp4", "nvfp4"), ("mxfp4", "mxfp8"), ("mxfp8", "mxfp8"), ("fp8", "fp8"))})
 GROUPS["nonfinite"] = [[*LAYER, "--format", name, "--data", "nonfinite", "--routing", "uniform"]
                        for name in ("nvfp4", "mxfp4", "mxfp8", "fp8", "bf16")]
+GROUPS["scales"] = [[*LAYER, "--format", name, "--data", "scales", "--routing", "uniform"]
+                    for name in ("nvfp4", "mxfp4", "mxfp8", "fp8", "bf16")]
 GROUPS["routing"] = [[*LAYER, "--format", "mxfp4", "--routing", routing] for routing in ROUTINGS]
 GROUPS.update({recipe: [["--operator", operator, "--recipe", recipe, "--shape", "6,256", "--input", form, "--data", data]
                         for operator in ("quantise", "silu_mul_quantise") for form in ("bf16", "fp16")
@@ -88,7 +90,7 @@ GOLDEN = {
     "nvfp4": "621033d2df80d0c0", "mxfp4": "83de0d1704180ba5", "mxfp8": "72447fb2b512b856", "fp8": "705368eb4048bb34",
     "bf16": "6bf3bdd6486e6ead", "nvfp4 with nvfp4": "8329118d02063ef3", "mxfp4 with mxfp8": "41090f9e1ee227a0",
     "mxfp8 with mxfp8": "37f5053d1c853f04", "fp8 with fp8": "7aaaf63c78d76d57", "nonfinite": "d1d43d5547b4793d",
-    "routing": "12b8fd96c4fc2a49",
+    "scales": "04140e2b523e1277", "routing": "12b8fd96c4fc2a49",
     "nvfp4.trtllm/1": "ef9f047680478096", "mxfp6e3m2.ceil/1": "28bfb52de68d5984", "mxfp6e2m3.ceil/1": "3172ddab63341ba0",
     "mxfp8.rceil/1": "d9052de74e99410e", "mxfp8e5m2.ceil/1": "e8cfa873103d3ca5",
     "fp8fnuzg128.vllm-fused/1": "bc90e2d9b96a5121", "int8g128.vllm/1": "c82fbe4bd51d0811",

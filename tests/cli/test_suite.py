@@ -226,7 +226,7 @@ judged(few + "/", path("missing"), reason="missing: cannot open")
 # A file that the suite's list has must be there: what a run that was killed leaves is no success.
 shutil.copy(os.path.join(folder, "suite.txt"), few)
 whole = record(few, code=2)
-expect(len(whole["cases"]) == 13 and whole["summary"]["passed"] == 3, "all that are missing are cases")
+expect(len(whole["cases"]) == 14 and whole["summary"]["passed"] == 3, "all that are missing are cases")
 with open(os.path.join(few, "suite.txt"), "w") as stream:
     stream.write("# nan.h5 twice is once\nnan.h5 --data nonfinite\n\nnan.h5\nties.h5\r\n")
 expect("suite.txt" in judged(few, reason="ties.h5: is in suite.txt, but not there")["reason"], "the list is named")
@@ -258,7 +258,7 @@ run("make", path("quantise"), "--suite", "--router", "vllm.grouped-topk/1")
 expect(fixtures(path("quantise")) == sorted(listed(path("quantise"))), "what the suite before had alone is gone")
 with open(os.path.join(path("quantise"), "suite.txt")) as stream:
     experts = [int(count) for count in re.findall(r" --shape (\d+),", stream.read())]
-expect(len(experts) == 13 and all(count % 8 == 0 for count in experts), f"experts of a router of 8 groups: {experts}")
+expect(len(experts) == 14 and all(count % 8 == 0 for count in experts), f"experts of a router of 8 groups: {experts}")
 expect("exact.h5: left out" in run("make", path("new"), "--suite", "--activations", "nvfp4", "--activation-recipe",
                                    "nvfp4.flashinfer/1").stdout, "what is left out is said")
 
