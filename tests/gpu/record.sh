@@ -4,10 +4,12 @@
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
 # date, and the log of every step. What is timed has a GPU to itself: the others wait, or run on the last of several. Exit 1
 # if a step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, ranks,
-#                                              models, sanitizer or faults
-# The groups times and python need torch and Triton, python also cffi and the installed program: GAUGEBLOCK_PREFIX; unset,
-# BUILD is installed into a folder of its own.
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, others,
+#                                              ranks, models, sanitizer or faults
+# The groups times, python and others need torch and Triton; python and others also cffi and the installed program:
+# GAUGEBLOCK_PREFIX; unset, BUILD is installed into a folder of its own. SGLang's kernels are judged where GAUGEBLOCK_SGLANG
+# is its unpacked wheel (docs/third-party.md), which needs apache-tvm-ffi; Marlin's are compiled unless GAUGEBLOCK_MARLIN has
+# them.
 set -u
 if [ $# -lt 2 ] || [ ! -x "$1/gaugeblock" ] || [ ! -d "$2" ]; then
     echo "usage: record.sh BUILD OUT [GROUP...], BUILD as cmake --build --preset gpu leaves it, OUT a folder" >&2
@@ -16,7 +18,7 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify weighed kernels stale python ranks models sanitizer faults}
+groups=${*:-times functions verify weighed kernels stale python others ranks models sanitizer faults}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -171,6 +173,7 @@ group_kernels() {
     done
     for format in bf16 fp8 mxfp4 mxfp8 nvfp4; do
         make_fixture $format-edge.h5 $layer --format $format --data edge
+        make_fixture $format-scales.h5 $layer --format $format --data scales
     done
     for operator in quantise silu_mul_quantise; do
         for recipe in nvfp4.trtllm nvfp4.te mxfp4.vllm mxfp8.rceil mxfp8e5m2.te fp8g128.vllm fp8g128.trtllm \
@@ -180,7 +183,7 @@ group_kernels() {
             done
         done
     done
-    step verify-kernels "$program" verify *.h5 --kernel 'cuda/*' --expect 244 -o verify.json
+    step verify-kernels "$program" verify *.h5 --kernel 'cuda/*' --expect 316 -o verify.json
     record h200-verify python3 "$here/tests/records.py" verify verify.json
     for format in nvfp4 mxfp8; do
         step import-study-$format "$program" import "$data" tiny-$format.h5 --format $format \
@@ -209,13 +212,58 @@ group_faults() {
     record h200-faults python3 "$here/tests/records.py" kernels faults.json
 }
 
+# with_package COMMAND...: where Python finds the package and the program.
+with_package() {
+    env GAUGEBLOCK_PREFIX="$GAUGEBLOCK_PREFIX" PYTHONPATH="$here/python:${PYTHONPATH:-}" "$@"
+}
+
 group_python() {
-    if [ -z "${GAUGEBLOCK_PREFIX:-}" ]; then
-        GAUGEBLOCK_PREFIX=$work/prefix
-        step install cmake --install "$build" --prefix "$GAUGEBLOCK_PREFIX"
+    record h200-testing-triton with_package python3 "$here/tests/gpu/testing_triton.py" --date "$today" \
+        --commit "$commit"
+}
+
+# judge STATUS NAME FIXTURE SCRIPT ARGUMENT...: a kernel of others, by a script of tests/third_party; it ends with STATUS.
+judge() {
+    expected=$1 kernel=$2 fixture=$3 script=$here/tests/third_party/$4
+    shift 4
+    step "others-$kernel" judged "$@"
+}
+judged() { # shellcheck disable=SC2086
+    with_package python3 "$script" "$@" "$fixture" "$out/$kernel.json" $flags
+    [ $? -eq "$expected" ]
+}
+
+# Kernels of others: docs/third-party.md.
+group_others() {
+    make_fixture bf16.h5 --model qwen3-30b-a3b --format bf16 --tokens 32 --generated
+    make_fixture exact-bf16.h5 --model qwen3-next-80b-a3b --format bf16 --tokens 32 --data exact --routing uniform --generated
+    make_fixture undeclared.h5 --shape 32,4,1024,512 --format bf16 --tokens 32 --generated
+    flags=
+    judge 0 torch-grouped-mm-qwen3-30b-a3b bf16.h5 torch_grouped_mm.py
+    judge 0 torch-grouped-mm-exact-qwen3-next-80b-a3b exact-bf16.h5 torch_grouped_mm.py
+    flags=--undeclared
+    judge 1 torch-grouped-mm-undeclared undeclared.h5 torch_grouped_mm.py
+    if [ -n "${GAUGEBLOCK_SGLANG:-}" ]; then
+        others_of_sglang
+    else
+        echo "skip SGLang's kernels: GAUGEBLOCK_SGLANG does not say where its unpacked wheel is"
     fi
-    record h200-testing-triton env GAUGEBLOCK_PREFIX="$GAUGEBLOCK_PREFIX" PYTHONPATH="$here/python:${PYTHONPATH:-}" \
-        python3 "$here/tests/gpu/testing_triton.py" --date "$today" --commit "$commit"
+    step others python3 "$here/tests/records.py" outputs "$out"/*-grouped-mm-*.json "$out"/sglang-*.json
+}
+
+others_of_sglang() {
+    make_fixture mxfp4.h5 --model qwen3-30b-a3b --format mxfp4 --tokens 32 --generated
+    make_fixture exact-mxfp4.h5 --model qwen3-next-80b-a3b --format mxfp4 --tokens 32 --data exact --routing uniform --generated
+    marlin=${GAUGEBLOCK_MARLIN:-$work/marlin}
+    step others-compile with_package python3 "$here/tests/third_party/marlin_moe.py" "$GAUGEBLOCK_SGLANG" "$marlin"
+    judge 1 sglang-triton-undeclared undeclared.h5 triton_fused_moe.py "$GAUGEBLOCK_SGLANG"
+    flags=
+    judge 0 sglang-triton-qwen3-30b-a3b bf16.h5 triton_fused_moe.py "$GAUGEBLOCK_SGLANG"
+    judge 0 sglang-triton-exact-qwen3-next-80b-a3b exact-bf16.h5 triton_fused_moe.py "$GAUGEBLOCK_SGLANG"
+    judge 0 sglang-marlin-slots-qwen3-30b-a3b mxfp4.h5 marlin_moe.py "$GAUGEBLOCK_SGLANG" "$marlin"
+    judge 0 sglang-marlin-slots-exact-qwen3-next-80b-a3b exact-mxfp4.h5 marlin_moe.py "$GAUGEBLOCK_SGLANG" "$marlin"
+    flags=--combine
+    judge 0 sglang-marlin-layer-qwen3-30b-a3b mxfp4.h5 marlin_moe.py "$GAUGEBLOCK_SGLANG" "$marlin"
 }
 
 # Dispatch and combine. Several devices are timed where there are several; on one, ranks take turns.
@@ -320,7 +368,7 @@ beside_times() {
 
 for group in $groups; do
     case $group in
-    times | functions | verify | weighed | kernels | stale | python | ranks | models | sanitizer | faults) ;;
+    times | functions | verify | weighed | kernels | stale | python | others | ranks | models | sanitizer | faults) ;;
     *)
         echo "record.sh: no group $group" >&2
         exit 2
@@ -341,6 +389,14 @@ needs() {
 }
 needs times torch triton
 needs python torch triton cffi
+needs others torch triton cffi ${GAUGEBLOCK_SGLANG:+tvm_ffi}
+case " $groups " in *" python "* | *" others "*)
+    if [ -z "${GAUGEBLOCK_PREFIX:-}" ]; then
+        GAUGEBLOCK_PREFIX=$work/prefix
+        step install cmake --install "$build" --prefix "$GAUGEBLOCK_PREFIX"
+    fi
+    ;;
+esac
 step device "$program" list devices
 [ ! -e "$work/failed" ] || exit 1
 all=${CUDA_VISIBLE_DEVICES:-}
@@ -353,7 +409,7 @@ else
     on 0 times
     beside_times
 fi
-for group in stale python; do
+for group in stale python others; do
     on 0 $group &
 done
 on "$all" ranks &

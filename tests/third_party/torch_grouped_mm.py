@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own building blocks as a MoE layer: grouped_mm, silu, mul, grouped_mm, weighted sum.
 
-    python torch_grouped_mm.py FIXTURE.h5 OUT.json        # a bf16 fixture, a GPU, PYTHONPATH=python
+    python torch_grouped_mm.py FIXTURE.h5 OUT.json [--undeclared]        # a bf16 fixture, a GPU, PYTHONPATH=python
 
-Rounding points: both products of a slot, silu and the intermediate are stored as bf16; the sum over slots is FP32."""
+With --undeclared the judge is not told where it rounds. Rounding points: both products of a slot, silu and the intermediate are stored as bf16; the sum over slots is FP32."""
 
 import sys
 
@@ -33,9 +33,10 @@ def torch_grouped_mm(layer):
 
 
 if __name__ == "__main__":
-    fixture, record = sys.argv[1:]
+    fixture, record = (word for word in sys.argv[1:] if word != "--undeclared")
+    rounding = {} if "--undeclared" in sys.argv else ROUNDING
     report = gaugeblock.verify(
-        torch_grouped_mm, fixture, framework="torch", device="cuda", batches=[1, 2, 3, 8, 32], rounding=ROUNDING,
+        torch_grouped_mm, fixture, framework="torch", device="cuda", batches=[1, 2, 3, 8, 32], rounding=rounding,
         arguments=("-o", record),
     )  # fmt: skip
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}\n{report}")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's Triton fused-MoE kernels, from an installed or unpacked copy of its package, run as they stand.
 
-    python triton_fused_moe.py SGLANG FIXTURE.h5 OUT.json  # SGLANG: the folder that holds sglang/; a bf16 fixture; a GPU
+    python triton_fused_moe.py SGLANG FIXTURE.h5 OUT.json [--undeclared]  # a bf16 fixture; a GPU
+
+SGLANG: the folder that holds sglang/. With --undeclared the judge is not told where they round.
 
 The file sglang/kernels/ops/moe/fused_moe_triton_kernels.py is executed unchanged. What it imports from the rest of SGLang
 (tests of the platform, quantisers that bf16 weights do not use) is answered here, so that nothing else need be installed.
@@ -97,14 +99,15 @@ def experts(kernels, layer):
 
 
 if __name__ == "__main__":
-    folder, fixture, record = sys.argv[1:]
+    folder, fixture, record = (word for word in sys.argv[1:] if word != "--undeclared")
+    rounding = {} if "--undeclared" in sys.argv else ROUNDING
     kernels = load(folder)
 
     def triton_fused_moe(layer):
         return experts(kernels, layer)
 
     report = gaugeblock.verify(
-        triton_fused_moe, fixture, framework="torch", device="cuda", batches=[1, 2, 3, 8, 32], rounding=ROUNDING,
+        triton_fused_moe, fixture, framework="torch", device="cuda", batches=[1, 2, 3, 8, 32], rounding=rounding,
         arguments=("-o", record),
     )  # fmt: skip
     print(f"triton {triton.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}\n{report}")
