@@ -37,6 +37,9 @@ static void test_metrics(void **state)
                              (6.0 + 16.0) / sqrt((9 + 16) * (4 + 16.0)), (1.0 + 0.25) / sqrt(1.25 * 1.3125)};
     struct metrics m;
     metrics_start(&m);
+    metrics_add(&m, subject + 3, truth + 3, 1, 3);
+    assert_true(isnan(m.cosine_min) && isnan(metrics_cosine(&m)) && m.tokens == 0 && m.max_abs == 0.0);
+    metrics_start(&m);
     metrics_add(&m, subject, truth, 2, 3);
     near(m.cosine_min, cosine[0]);
     assert_true(m.cosine_token == 0 && m.tokens == 1 && m.elements == 6 && m.non_finite == 0);
