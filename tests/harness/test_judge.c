@@ -6,10 +6,12 @@
 #include <float.h>
 
 #include "harness/explain/subproblem.h"
+#include "harness/faults/faults_exchange.h"
 #include "harness/judge/baseline.h"
 #include "harness/judge/case_result.h"
 #include "harness/judge/identification.h"
 #include "harness/judge/metrics.h"
+#include "harness/judge/operators.h"
 #include "harness/judge/policy.h"
 #include "harness/judge/reroute.h"
 #include "harness/judge/truth_check.h"
@@ -326,6 +328,120 @@ static void test_scales_that_are_nan(void **state)
     gb_vector_outputs_free(ours);
     gb_vector_outputs_free(theirs);
     gb_vectors_free(v);
+}
+
+static struct gb_fixture *over_ranks(enum gb_operator operation, const char *recipe)
+{
+    const struct gb_exchange_kinds kinds = {
+        .generator = "gaussian/1", .routing = "uniform", .placement = "blocks", .seed = 5};
+    struct gb_exchange x = {.size = sizeof x,
+                            .ranks = 2,
+                            .tokens = 3,
+                            .hidden = 128,
+                            .experts = 4,
+                            .top_k = 2,
+                            .global_scale = 1.0f,
+                            .input = GB_BF16};
+    struct gb_fixture *f;
+    if (operation == GB_COMBINE) {
+        x.accumulation = GB_AT_RECEIVER;
+        x.ranks_per_node = 2;
+    } else {
+        x.quantiser = gb_recipe_find(recipe)->quantiser;
+    }
+    if (gb_generate_exchange(operation, &x, recipe, &kinds, &f, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return f;
+}
+
+/* The verdict on what a kernel wrote of the fixture, and how many elements have other bits. scale: of the reference's
+ * first row, or NULL: as it is. */
+static enum verdict judged(const struct gb_fixture *f, const struct gb_outputs *outputs, const uint32_t *scale,
+                           uint64_t *mismatching, char reason[128])
+{
+    const struct gb_kernel kernel = {
+        .name = "kernel", .operation = f->operation, .output = GB_FP32, .accumulator_bits = 24};
+    struct baselines all = {.fixture = f};
+    struct baseline *baseline;
+    struct case_result j;
+    struct policy policy;
+    assert_true(policy_preset(0, &policy));
+    assert_int_equal(
+        operator_check_find(f->operation)->baseline(&all, &kernel, outputs->shape.tokens, &baseline, &error), GB_OK);
+    if (scale)
+        memcpy(baseline->reference->scales, scale, sizeof *scale);
+    assert_int_equal(judge(baseline, &kernel, outputs, NULL, &policy, &j, &error), GB_OK);
+    const enum verdict verdict = j.verdict;
+    *mismatching = j.bits.mismatching;
+    snprintf(reason, 128, "%.127s", j.reason);
+    case_result_free(&j);
+    baselines_free(&all);
+    return verdict;
+}
+
+/* Truth in a file is that of its inputs to 2^-24 of the bound. Where zeros are right, nothing is verified. */
+static void test_sums_over_ranks(void **state)
+{
+    struct gb_fixture *f = over_ranks(GB_COMBINE, "bf16");
+    struct gb_arguments a = gb_fixture_exchange_arguments(f);
+    const size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    double *truth = f->exchanged.truth, *right = malloc(count * sizeof *right), *worst = malloc(count * sizeof *worst);
+    struct gb_outputs *outputs;
+    uint64_t mismatching;
+    char reason[128];
+    (void)state;
+    assert_true(truth && right && worst);
+    assert_int_equal(gb_truth_exchange(&a, truth, &error), GB_OK);
+    assert_int_equal(gb_bound_exchange(&a, GB_FP32, 24, right, worst, &error), GB_OK);
+    assert_int_equal(exchange_reference(f, f->shape.tokens, &outputs, &error), GB_OK);
+    for (size_t i = 0; i < count; i += count - 1)
+        for (int n = 0; n < 4; n++) {
+            truth[i] = right[i] + (n % 2 ? -1.0 : 1.0) * (n < 2 ? 0.9 : 1.1) * 0x1p-24 * worst[i];
+            if (judged(f, outputs, NULL, &mismatching, reason) != (n < 2 ? VERDICT_PASS : VERDICT_BAD_INPUT))
+                fail_msg("truth[%zu] is %.17g, not %.17g: %s", i, truth[i], right[i], reason);
+            assert_int_equal(mismatching, 0);
+            truth[i] = right[i];
+        }
+    for (uint32_t s = 0; s < f->shape.tokens * f->shape.top_k; s++)
+        f->exchanged.routing_weights[s] = 0.0f;
+    memset(truth, 0, count * sizeof *truth);
+    memset(outputs->combined, 0, count * sizeof(float));
+    assert_int_equal(judged(f, outputs, NULL, &mismatching, reason), VERDICT_VACUOUS);
+    assert_string_equal(reason, "zeros would lie inside the bound, so nothing was verified");
+    f->exchanged.routing_weights[0] = 1.0f;
+    assert_int_equal(gb_truth_exchange(&a, truth, &error), GB_OK);
+    gb_outputs_free(outputs);
+    assert_int_equal(exchange_reference(f, f->shape.tokens, &outputs, &error), GB_OK);
+    assert_int_equal(judged(f, outputs, NULL, &mismatching, reason), VERDICT_PASS);
+    gb_outputs_free(outputs);
+    gb_fixture_free(f);
+    free(right);
+    free(worst);
+}
+
+/* NaN of an FP32 scale is a class among ranks, too. */
+static void test_scales_over_ranks(void **state)
+{
+    static const struct {
+        uint32_t ours, theirs;
+        bool same;
+    } cases[] = {{0x7FC00000, 0xFFC00001, true},  {0x7FC00000, 0x7F800001, true},  {0x7FC00000, 0x3F800000, false},
+                 {0x3F800000, 0x3F800001, false}, {0x7FC00000, 0x7F800000, false}, {0x7F800000, 0xFF800000, false}};
+    (void)state;
+    struct gb_fixture *f = over_ranks(GB_DISPATCH, "fp8g128.vllm/1");
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        struct gb_outputs *outputs;
+        uint64_t mismatching;
+        char reason[128];
+        assert_int_equal(exchange_reference(f, f->shape.tokens, &outputs, &error), GB_OK);
+        memcpy(outputs->scales, &cases[n].theirs, sizeof cases[n].theirs);
+        const enum verdict verdict = judged(f, outputs, &cases[n].ours, &mismatching, reason);
+        if (mismatching != !cases[n].same || verdict != (cases[n].same ? VERDICT_PASS : VERDICT_FAIL))
+            fail_msg("%08x, not %08x: %llu differ: %s", cases[n].theirs, cases[n].ours, (unsigned long long)mismatching,
+                     reason);
+        gb_outputs_free(outputs);
+    }
+    gb_fixture_free(f);
 }
 
 static void test_the_gravest_says_why(void **state)
@@ -702,6 +818,8 @@ int main(void)
         cmocka_unit_test(test_truth_is_checked),
         cmocka_unit_test(test_classes_of_differences),
         cmocka_unit_test(test_scales_that_are_nan),
+        cmocka_unit_test(test_sums_over_ranks),
+        cmocka_unit_test(test_scales_over_ranks),
         cmocka_unit_test(test_the_gravest_says_why),
         cmocka_unit_test(test_parts_of_a_problem),
         cmocka_unit_test(test_presets_are_as_published),
