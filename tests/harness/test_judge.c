@@ -181,10 +181,9 @@ static void test_truth_of_other_inputs(void **state)
     problem_free(&problem);
 }
 
-/* A sample with a stack whose truth is that of its inputs, and its baseline. */
-static struct gb_fixture *stack_fixture(struct baseline *b)
+/* The truth of its stack becomes that of its inputs. */
+static void find_stack(struct gb_fixture *f)
 {
-    struct gb_fixture *f = new_fixture(GB_BF16, true, true, true);
     const size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     for (uint32_t l = 0; l < f->layers; l++) {
         const struct gb_layer *layer = &f->layer[l];
@@ -196,6 +195,13 @@ static struct gb_fixture *stack_fixture(struct baseline *b)
         memcpy(f->stack.truth_original + l * count, f->stack.truth_quantised + l * count, sizeof(double) * count);
         memcpy(layer->truth_original, layer->truth_quantised, sizeof(double) * count);
     }
+}
+
+/* A sample with a stack, and its baseline. */
+static struct gb_fixture *stack_fixture(struct baseline *b)
+{
+    struct gb_fixture *f = new_fixture(GB_BF16, true, true, true);
+    find_stack(f);
     assert_int_equal(baseline_new(f, gb_contract_find(GB_BF16, GB_BF16, GB_ORDER_FMA32), NULL, b, &error), GB_OK);
     return f;
 }
@@ -237,21 +243,81 @@ static void test_truth_is_checked(void **state)
     refused(&b, "/layers/1/truth/original: is so large that no distance");
     original[hidden + 1] = NAN; /* says nothing */
     assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    /* Of small values alike. */
+    double *quantised = f->layer[1].truth_quantised;
+    scale(quantised, count, 0x1p-40);
+    memcpy(original, quantised, sizeof *original * count);
+    scale(original, count, 17.0);
+    refused(&b, "file.h5: /layers/1/truth/original: is 17 times as large as truth/quantised");
+    scale(original, count, 0.0);
+    refused(&b, "/layers/1/truth/original: is all zeros, but truth/quantised is not");
+    double zeros[96 * 5] = {0.0}, *kept_quantised = f->layer[1].truth_quantised;
+    assert_true(count == sizeof zeros / sizeof *zeros);
+    f->layer[1].truth_quantised = zeros; /* of which zeros are no multiple, and others are not told */
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    f->layer[1].truth_quantised = kept_quantised;
+    scale(quantised, count, 0x1p40);
+    memcpy(original, quantised, sizeof *original * count);
     /* The stream, by what the second layer adds to the third token, and by the last rounding. */
-    const size_t token = 2 * hidden, at = token + 5;
-    double *stream = f->stack.truth_quantised + count, kept = stream[at], largest = 0.0;
+    const size_t token = 2 * hidden, places[] = {token, token + 5, token + hidden - 1}, at = places[1];
+    double *stream = f->stack.truth_quantised + count, kept, largest = 0.0;
     for (size_t i = 0; i < hidden; i++)
         largest = fmax(largest, fabs(stream[token + i] - stream[token + i - count]));
-    stream[at] = kept + 0.7 * 0x1p-32 * largest;
-    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    for (size_t n = 0; n < sizeof places / sizeof *places; n++) {
+        char words[128];
+        kept = stream[places[n]];
+        stream[places[n]] = kept + 0.7 * 0x1p-32 * largest;
+        assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+        stream[places[n]] = kept - 1.5 * 0x1p-32 * largest;
+        snprintf(words, sizeof words,
+                 "file.h5: /stack/truth/quantised: is not that of its inputs: after layer 1, token 2, element %zu is ",
+                 places[n] - token);
+        refused(&b, words);
+        stream[places[n]] = kept;
+    }
+    kept = f->stack.truth_quantised[at];
+    f->stack.truth_quantised[at] += 1.0;
+    refused(&b, "after layer 0, token 2, element 5 is ");
+    f->stack.truth_quantised[at] = kept;
+    /* A layer that adds little. */
+    for (size_t i = 0; i < hidden; i++)
+        f->layer[1].norm[i] *= 0x1p-8f;
+    find_stack(f);
+    largest = 0.0;
+    for (size_t i = 0; i < hidden; i++)
+        largest = fmax(largest, fabs(stream[token + i] - stream[token + i - count]));
+    if (!(largest < 0.5 && largest > 0x1p-12 * fabs(stream[at])))
+        fail_msg("%g is added to %g", largest, stream[at]);
+    kept = stream[at];
     stream[at] = kept - 1.5 * 0x1p-32 * largest;
-    refused(&b, "file.h5: /stack/truth/quantised: is not that of its inputs: after layer 1, token 2, element 5 is ");
+    refused(&b, "after layer 1, token 2, element 5 is ");
+    stream[at] = kept - 0.7 * 0x1p-32 * largest;
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    kept = f->stack.residual[at];
+    f->stack.residual[at] = 0x1p40;
+    find_stack(f);
+    assert_true(stream[at] > 0x1.fp39 && stream[at] < 0x1.1p40); /* of which 2^-51 is 2^-11 */
+    for (int n = -3; n <= 3; n++) {
+        find_stack(f);
+        stream[at] += n * 0x1p-12;
+        if (abs(n) < 3)
+            assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+        else
+            refused(&b, "after layer 1, token 2, element 5 is ");
+    }
+    f->stack.residual[at] = kept;
+    find_stack(f);
+    kept = stream[at];
     stream[at] = kept;
     f->stack.truth_original[count] = 1e200;
     refused(&b, "file.h5: /stack/truth/original: is so large");
     f->stack.truth_original[count] = f->stack.truth_quantised[count];
     b.reference->stack[count + at] = INFINITY;
     refused(&b, "file.h5: /stack/residual: the reference's stream is not finite after layer 1, token 2; make");
+    b.reference->stack[2 * count - 1] = b.reference->stack[0] = NAN;
+    refused(&b, "file.h5: /stack/residual: the reference's stream is not finite after layer 0, token 0; make");
+    b.reference->stack[0] = b.reference->stack[count + at] = 0.0;
+    refused(&b, "file.h5: /stack/residual: the reference's stream is not finite after layer 1, token 4; make");
     baseline_free(&b);
     gb_fixture_free(f);
 }
