@@ -46,6 +46,12 @@ static void system_free(struct system *y)
     free(y->power);
 }
 
+/* Zeros; of no elements not NULL either. */
+static void *array(size_t count, size_t bytes)
+{
+    return calloc(count ? count : 1, bytes);
+}
+
 static enum gb_status system_new(const struct stages *s, uint32_t token, struct system *y, struct gb_error *error)
 {
     const struct diagnosis *w = s->diagnosis;
@@ -56,18 +62,17 @@ static enum gb_status system_new(const struct stages *s, uint32_t token, struct 
     y->equations = wrong < MOST_ENTRIES / y->unknowns ? wrong : MOST_ENTRIES / y->unknowns;
     y->most = (uint32_t)(MOST_UNKNOWNS * y->equations);
     y->most = y->most < y->unknowns ? y->most : y->unknowns;
-    size_t entries = (size_t)y->unknowns * y->equations;
-    y->matrix = calloc(entries ? entries : 1, sizeof *y->matrix);
-    y->rest = malloc((y->equations + 1) * sizeof *y->rest);
-    y->basis = malloc(((size_t)y->most * y->equations + 1) * sizeof *y->basis);
-    y->factor = calloc((size_t)y->most * y->most + 1, sizeof *y->factor);
-    y->along = malloc((y->most + 1) * sizeof *y->along);
-    y->overlap = malloc((y->most + 1) * sizeof *y->overlap);
-    y->left = malloc((y->equations + 1) * sizeof *y->left);
-    y->products = malloc((y->unknowns + 1) * sizeof *y->products);
-    y->chosen = malloc((y->most + 1) * sizeof *y->chosen);
-    y->taken = calloc(y->unknowns, sizeof *y->taken);
-    y->power = calloc(y->unknowns, sizeof *y->power);
+    y->matrix = array((size_t)y->unknowns * y->equations, sizeof *y->matrix);
+    y->rest = array(y->equations, sizeof *y->rest);
+    y->basis = array((size_t)y->most * y->equations, sizeof *y->basis);
+    y->factor = array((size_t)y->most * y->most, sizeof *y->factor);
+    y->along = array(y->most, sizeof *y->along);
+    y->overlap = array(y->most, sizeof *y->overlap);
+    y->left = array(y->equations, sizeof *y->left);
+    y->products = array(y->unknowns, sizeof *y->products);
+    y->chosen = array(y->most, sizeof *y->chosen);
+    y->taken = array(y->unknowns, sizeof *y->taken);
+    y->power = array(y->unknowns, sizeof *y->power);
     bool memory = column && row && y->matrix && y->rest && y->left && y->products && y->basis && y->factor &&
                   y->along && y->overlap && y->chosen && y->taken && y->power;
     for (uint32_t j = 0; memory && j < w->width; j++)
@@ -100,23 +105,24 @@ static double squares(const double *v, uint32_t n)
 
 static uint32_t group_of(const struct stages *s, enum grouping grouping, uint32_t unknown)
 {
-    uint32_t k = unknown / s->intermediate, i = unknown % s->intermediate, blocks = (s->intermediate + 15) / 16;
+    const uint32_t i = unknown % s->intermediate, first = unknown - i; /* of the slot */
     switch (grouping) {
     case GROUP_BLOCKS:
-        return k * blocks + i / 16;
+        return first + i / 16;
     case GROUP_COLUMNS:
         return i / 16;
     case GROUP_RESIDUES:
         return i % 32;
     default:
-        return k * 32 + i % 32;
+        return first + i % 32;
     }
 }
 
 /* The group along which most is left, per unknown. */
 static uint32_t choose(const struct stages *s, enum grouping grouping, const struct system *y, double *energy,
-                       double *power, uint32_t groups)
+                       double *power)
 {
+    const uint32_t groups = y->unknowns; /* at most */
     uint32_t best = groups;
     double most = 0.0;
     for (uint32_t n = 0; n < y->equations; n++)
@@ -183,19 +189,18 @@ enum gb_status invert(const struct stages *s, uint32_t token, enum grouping grou
 {
     struct system y;
     enum gb_status status = system_new(s, token, &y, error);
-    uint32_t groups = s->top_k * (s->intermediate > 512 ? s->intermediate : 512);
-    double *energy = malloc(groups * sizeof *energy), *power = malloc(groups * sizeof *power);
+    double *energy = malloc(y.unknowns * sizeof *energy), *power = malloc(y.unknowns * sizeof *power);
     if (status == GB_OK && (!energy || !power))
         status = gb_fail(error, GB_ENOMEM, "no memory to invert the down projection");
     double all = status == GB_OK ? squares(y.rest, y.equations) : 0.0;
     double products = 0.0;
     while (status == GB_OK && squares(y.rest, y.equations) > UNEXPLAINED * all) {
         products += (double)y.unknowns * y.equations;
-        uint32_t g = choose(s, grouping, &y, energy, power, groups), members = 0;
+        uint32_t g = choose(s, grouping, &y, energy, power), members = 0;
         for (uint32_t u = 0; u < y.unknowns; u++)
             members += !y.taken[u] && group_of(s, grouping, u) == g;
         products += 4.0 * members * y.count * y.equations;
-        if (g == groups || y.count + members > y.most || products > most)
+        if (g == y.unknowns || y.count + members > y.most || products > most)
             status = GB_EUNSUPPORTED;
         for (uint32_t u = 0; status == GB_OK && u < y.unknowns; u++)
             if (!y.taken[u] && y.power[u] > 0.0 && group_of(s, grouping, u) == g)

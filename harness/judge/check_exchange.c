@@ -171,14 +171,12 @@ static uint32_t element_at(const struct gb_exchange_array *a, const void *values
 }
 
 /* Another row of the reference that this one of the subject is; rows: none. */
-static uint32_t row_that_is(const struct sent *s, const struct gb_exchange_array *a, const void *theirs,
-                            const void *ours, uint32_t row)
+static uint32_t row_that_is(const struct gb_exchange_array *a, const void *theirs, const void *ours, uint32_t row)
 {
     size_t bytes = a->bytes / a->rows;
     uint32_t other = 0;
     while (other < a->rows && memcmp((const char *)theirs + row * bytes, (const char *)ours + other * bytes, bytes))
         other++;
-    (void)s;
     return other;
 }
 
@@ -203,7 +201,7 @@ static void check_payload(const struct sent *s, enum gb_exchange_part part, stru
     check_add_bits(&j->bits, &d);
     if (!d.mismatching)
         return;
-    uint32_t row = (uint32_t)(d.first / a.columns), other = row_that_is(s, &a, theirs, ours, row);
+    uint32_t row = (uint32_t)(d.first / a.columns), other = row_that_is(&a, theirs, ours, row);
     if (other < a.rows)
         snprintf(is, sizeof is, "; they are those of %s", place_of(s->asked, s->reference->routes[other], other_place));
     case_worsen(j, VERDICT_FAIL,

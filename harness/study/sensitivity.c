@@ -512,7 +512,7 @@ enum gb_status study_sensitivity_run(struct study_sensitivity *s, struct gb_erro
         s->by_layer[l] /= s->error;
         s->layer_takes[l] /= s->error;
     }
-    if (status == GB_OK && s->units)
+    if (status == GB_OK)
         greedy(s, layers, takes);
     for (uint32_t l = 0; layers && l < f->layers; l++)
         layer_free(&layers[l]);

@@ -171,7 +171,7 @@ for number, arguments in enumerate((
         ["--shape", "10,2,144,96", "--tokens", 58, "--routing", "loads"],
         ["--shape", "300,3,64,384", "--tokens", 16, "--routing", "boundary", "--layers", 2],
         *([["--shape", "65537,2,16,16", "--tokens", 9, "--routing", "boundary"]] if ALL else []),  # as cli_suite's
-        ["--shape", "8,3,192,64", "--tokens", 12, "--routing", "equal", "--data", "sparse"],
+        ["--shape", "128,3,192,64", "--tokens", 12, "--routing", "equal", "--data", "sparse"],
         ["--shape", "16,4,128,256", "--tokens", 14, "--data", "shared"],
         ["--shape", "16,4,320,128", "--tokens", 14, "--data", "wide"])):
     fixture = path(f"made-{number}.h5")
@@ -181,6 +181,8 @@ for number, arguments in enumerate((
         counted = counted_inputs([f[f"layers/{l}"] for l in range(f.attrs["layers"])])
     compare(found, counted, arguments)
     expect(set(counted) <= set(found), f"{arguments}: {set(counted) - set(found)} are missing")
+    ids = [name for name in found if name.startswith("ids.")]
+    expect(set(ids) <= set(counted), f"{arguments}: {ids}, which not all can be")
     for name in MADE_FOR[arguments[-1] if arguments[-2] == "--data" else arguments[arguments.index("--routing") + 1]]:
         expect(found[name][0] > 0, f"{arguments}: {name} is zero")
 

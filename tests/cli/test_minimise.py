@@ -104,6 +104,13 @@ for suffix, top_k, tokens, token, zeros, first, left in [("", 3, 7, 6, 0, 6, 1),
     minimal = {"first_token": first, "tokens": left, "slots": 1, "hidden": 16, "intermediate": 16, "explained_alike": False}
     expect(minimal.items() <= case["minimal"].items(), f"{case['minimal']}, and not {minimal}")
 
+# A part is wrong in another way than the whole: any failure will do.
+os.environ["GB_MISTAKES_FIRST"] = path("first")
+case, = record(path("bf16.h5"), "--subject", MISTAKES, "--kernel", "mistakes/weight-missing-at-first.bf16", "--minimise",
+               path("other.h5"), code=1)["cases"]
+expect(case["explanation"]["name"] == "routing weight missing", case["explanation"])
+expect(case["minimal"] and not case["minimal"]["explained_alike"] and case["minimal"]["tokens"] == 1, case["minimal"])
+
 # Nothing fails: nothing is written, and nothing said of it.
 done = run("verify", path("marked.h5"), "--minimise", path("none.h5"))
 expect(done.stderr == "" and not os.path.exists(path("none.h5")), done.stderr)

@@ -307,6 +307,18 @@ AFTER(tile_missing)
 AFTER(zero)
 AFTER(marked_token_garbled)
 
+/* In the process that makes the file GB_MISTAKES_FIRST the routing weight is missing; in others the output is zero. */
+static enum gb_status run_weight_missing_at_first(const struct gb_arguments *arguments, struct gb_error *error)
+{
+    static int first = -1;
+    if (first < 0) {
+        const char *path = getenv("GB_MISTAKES_FIRST");
+        FILE *file = path ? fopen(path, "wx") : NULL;
+        first = file && fclose(file) == 0;
+    }
+    return run(arguments, first ? weight_missing : NULL, first ? NULL : zero, error);
+}
+
 /* The last one supports two tokens and more. */
 static const struct {
     const char *name;
@@ -331,6 +343,7 @@ static const struct {
     {"ids-off", run_ids_off},
     {"tile-missing", run_tile_missing},
     {"zero", run_zero},
+    {"weight-missing-at-first", run_weight_missing_at_first},
     {"marked-token-garbled", run_marked_token_garbled},
     {"marked-token-garbled-of-two", run_marked_token_garbled},
 };

@@ -630,6 +630,48 @@ static void test_a_lost_row_is_told_beside_rounding(void **state)
     free(worst);
 }
 
+/* A row in place of another one is told where there are at most 4096. */
+static void test_another_row_is_told_among_so_many(void **state)
+{
+    enum { HIDDEN = 32, WRONG = 9, TAKEN = 5 };
+    const struct gb_exchange_kinds kinds = {
+        .generator = "gaussian/1", .routing = "uniform", .placement = "random", .seed = 5};
+    (void)state;
+    for (uint32_t rows = 4096; rows <= 4097; rows++) {
+        const struct gb_exchange x = {.size = sizeof x,
+                                      .ranks = 1,
+                                      .tokens = rows,
+                                      .hidden = HIDDEN,
+                                      .experts = 1,
+                                      .top_k = 1,
+                                      .global_scale = 1.0f,
+                                      .input = GB_BF16,
+                                      .accumulation = GB_AT_RECEIVER,
+                                      .ranks_per_node = 1};
+        struct gb_fixture *f;
+        struct gb_outputs *o;
+        struct explanation *e;
+        struct gb_error error = {""};
+        gb_bf16 kept[HIDDEN];
+        if (gb_generate_exchange(GB_COMBINE, &x, "bf16", &kinds, &f, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        gb_bf16 *wrong = (gb_bf16 *)f->exchanged.rows + WRONG * HIDDEN;
+        struct baseline baseline = {.fixture = f};
+        memcpy(kept, wrong, sizeof kept);
+        memcpy(wrong, (gb_bf16 *)f->exchanged.rows + TAKEN * HIDDEN, sizeof kept);
+        assert_int_equal(operator_faults_find(GB_COMBINE)->run(-1, NULL, f, &o, &error), GB_OK);
+        memcpy(wrong, kept, sizeof kept);
+        assert_int_equal(explain_combine(&baseline, GB_COMBINE, o, &e, &error), GB_OK);
+        if (rows > 4096)
+            assert_null(e);
+        else
+            assert_string_equal(e->best.name, "rank 0, token 9: one of its rows is row 5, of rank 0, token 5, slot 0");
+        explanation_free(e);
+        gb_outputs_free(o);
+        gb_fixture_free(f);
+    }
+}
+
 /* Sanitized there are fewer problems. */
 static void test_all_are_kept(void **state)
 {
@@ -650,6 +692,7 @@ int main(void)
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
         cmocka_unit_test(test_faults_of_operators_without_layers),
         cmocka_unit_test(test_a_lost_row_is_told_beside_rounding),
+        cmocka_unit_test(test_another_row_is_told_among_so_many),
         cmocka_unit_test(test_bugs_that_change_nothing),
         cmocka_unit_test(test_all_are_kept),
     };

@@ -6,10 +6,12 @@
 #include <float.h>
 
 #include "harness/explain/subproblem.h"
+#include "harness/faults/faults_exchange.h"
 #include "harness/judge/baseline.h"
 #include "harness/judge/case_result.h"
 #include "harness/judge/identification.h"
 #include "harness/judge/metrics.h"
+#include "harness/judge/operators.h"
 #include "harness/judge/policy.h"
 #include "harness/judge/reroute.h"
 #include "harness/judge/truth_check.h"
@@ -36,6 +38,9 @@ static void test_metrics(void **state)
     const double cosine[] = {(1.0 + 4.5 + 5.0) / sqrt((1 + 4 + 6.25) * (1 + 5.0625 + 4)),
                              (6.0 + 16.0) / sqrt((9 + 16) * (4 + 16.0)), (1.0 + 0.25) / sqrt(1.25 * 1.3125)};
     struct metrics m;
+    metrics_start(&m);
+    metrics_add(&m, subject + 3, truth + 3, 1, 3);
+    assert_true(isnan(m.cosine_min) && isnan(metrics_cosine(&m)) && m.tokens == 0 && m.max_abs == 0.0);
     metrics_start(&m);
     metrics_add(&m, subject, truth, 2, 3);
     near(m.cosine_min, cosine[0]);
@@ -176,10 +181,9 @@ static void test_truth_of_other_inputs(void **state)
     problem_free(&problem);
 }
 
-/* A sample with a stack whose truth is that of its inputs, and its baseline. */
-static struct gb_fixture *stack_fixture(struct baseline *b)
+/* The truth of its stack becomes that of its inputs. */
+static void find_stack(struct gb_fixture *f)
 {
-    struct gb_fixture *f = new_fixture(GB_BF16, true, true, true);
     const size_t count = (size_t)f->shape.tokens * f->shape.hidden;
     for (uint32_t l = 0; l < f->layers; l++) {
         const struct gb_layer *layer = &f->layer[l];
@@ -191,6 +195,13 @@ static struct gb_fixture *stack_fixture(struct baseline *b)
         memcpy(f->stack.truth_original + l * count, f->stack.truth_quantised + l * count, sizeof(double) * count);
         memcpy(layer->truth_original, layer->truth_quantised, sizeof(double) * count);
     }
+}
+
+/* A sample with a stack, and its baseline. */
+static struct gb_fixture *stack_fixture(struct baseline *b)
+{
+    struct gb_fixture *f = new_fixture(GB_BF16, true, true, true);
+    find_stack(f);
     assert_int_equal(baseline_new(f, gb_contract_find(GB_BF16, GB_BF16, GB_ORDER_FMA32), NULL, b, &error), GB_OK);
     return f;
 }
@@ -232,21 +243,81 @@ static void test_truth_is_checked(void **state)
     refused(&b, "/layers/1/truth/original: is so large that no distance");
     original[hidden + 1] = NAN; /* says nothing */
     assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    /* Of small values alike. */
+    double *quantised = f->layer[1].truth_quantised;
+    scale(quantised, count, 0x1p-40);
+    memcpy(original, quantised, sizeof *original * count);
+    scale(original, count, 17.0);
+    refused(&b, "file.h5: /layers/1/truth/original: is 17 times as large as truth/quantised");
+    scale(original, count, 0.0);
+    refused(&b, "/layers/1/truth/original: is all zeros, but truth/quantised is not");
+    double zeros[96 * 5] = {0.0}, *kept_quantised = f->layer[1].truth_quantised;
+    assert_true(count == sizeof zeros / sizeof *zeros);
+    f->layer[1].truth_quantised = zeros; /* of which zeros are no multiple, and others are not told */
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    f->layer[1].truth_quantised = kept_quantised;
+    scale(quantised, count, 0x1p40);
+    memcpy(original, quantised, sizeof *original * count);
     /* The stream, by what the second layer adds to the third token, and by the last rounding. */
-    const size_t token = 2 * hidden, at = token + 5;
-    double *stream = f->stack.truth_quantised + count, kept = stream[at], largest = 0.0;
+    const size_t token = 2 * hidden, places[] = {token, token + 5, token + hidden - 1}, at = places[1];
+    double *stream = f->stack.truth_quantised + count, kept, largest = 0.0;
     for (size_t i = 0; i < hidden; i++)
         largest = fmax(largest, fabs(stream[token + i] - stream[token + i - count]));
-    stream[at] = kept + 0.7 * 0x1p-32 * largest;
-    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    for (size_t n = 0; n < sizeof places / sizeof *places; n++) {
+        char words[128];
+        kept = stream[places[n]];
+        stream[places[n]] = kept + 0.7 * 0x1p-32 * largest;
+        assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+        stream[places[n]] = kept - 1.5 * 0x1p-32 * largest;
+        snprintf(words, sizeof words,
+                 "file.h5: /stack/truth/quantised: is not that of its inputs: after layer 1, token 2, element %zu is ",
+                 places[n] - token);
+        refused(&b, words);
+        stream[places[n]] = kept;
+    }
+    kept = f->stack.truth_quantised[at];
+    f->stack.truth_quantised[at] += 1.0;
+    refused(&b, "after layer 0, token 2, element 5 is ");
+    f->stack.truth_quantised[at] = kept;
+    /* A layer that adds little. */
+    for (size_t i = 0; i < hidden; i++)
+        f->layer[1].norm[i] *= 0x1p-8f;
+    find_stack(f);
+    largest = 0.0;
+    for (size_t i = 0; i < hidden; i++)
+        largest = fmax(largest, fabs(stream[token + i] - stream[token + i - count]));
+    if (!(largest < 0.5 && largest > 0x1p-12 * fabs(stream[at])))
+        fail_msg("%g is added to %g", largest, stream[at]);
+    kept = stream[at];
     stream[at] = kept - 1.5 * 0x1p-32 * largest;
-    refused(&b, "file.h5: /stack/truth/quantised: is not that of its inputs: after layer 1, token 2, element 5 is ");
+    refused(&b, "after layer 1, token 2, element 5 is ");
+    stream[at] = kept - 0.7 * 0x1p-32 * largest;
+    assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+    kept = f->stack.residual[at];
+    f->stack.residual[at] = 0x1p40;
+    find_stack(f);
+    assert_true(stream[at] > 0x1.fp39 && stream[at] < 0x1.1p40); /* of which 2^-51 is 2^-11 */
+    for (int n = -3; n <= 3; n++) {
+        find_stack(f);
+        stream[at] += n * 0x1p-12;
+        if (abs(n) < 3)
+            assert_int_equal(truth_check(&b, "file.h5", &error), GB_OK);
+        else
+            refused(&b, "after layer 1, token 2, element 5 is ");
+    }
+    f->stack.residual[at] = kept;
+    find_stack(f);
+    kept = stream[at];
     stream[at] = kept;
     f->stack.truth_original[count] = 1e200;
     refused(&b, "file.h5: /stack/truth/original: is so large");
     f->stack.truth_original[count] = f->stack.truth_quantised[count];
     b.reference->stack[count + at] = INFINITY;
     refused(&b, "file.h5: /stack/residual: the reference's stream is not finite after layer 1, token 2; make");
+    b.reference->stack[2 * count - 1] = b.reference->stack[0] = NAN;
+    refused(&b, "file.h5: /stack/residual: the reference's stream is not finite after layer 0, token 0; make");
+    b.reference->stack[0] = b.reference->stack[count + at] = 0.0;
+    refused(&b, "file.h5: /stack/residual: the reference's stream is not finite after layer 1, token 4; make");
     baseline_free(&b);
     gb_fixture_free(f);
 }
@@ -323,6 +394,120 @@ static void test_scales_that_are_nan(void **state)
     gb_vector_outputs_free(ours);
     gb_vector_outputs_free(theirs);
     gb_vectors_free(v);
+}
+
+static struct gb_fixture *over_ranks(enum gb_operator operation, const char *recipe)
+{
+    const struct gb_exchange_kinds kinds = {
+        .generator = "gaussian/1", .routing = "uniform", .placement = "blocks", .seed = 5};
+    struct gb_exchange x = {.size = sizeof x,
+                            .ranks = 2,
+                            .tokens = 3,
+                            .hidden = 128,
+                            .experts = 4,
+                            .top_k = 2,
+                            .global_scale = 1.0f,
+                            .input = GB_BF16};
+    struct gb_fixture *f;
+    if (operation == GB_COMBINE) {
+        x.accumulation = GB_AT_RECEIVER;
+        x.ranks_per_node = 2;
+    } else {
+        x.quantiser = gb_recipe_find(recipe)->quantiser;
+    }
+    if (gb_generate_exchange(operation, &x, recipe, &kinds, &f, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return f;
+}
+
+/* The verdict on what a kernel wrote of the fixture, and how many elements have other bits. scale: of the reference's
+ * first row, or NULL: as it is. */
+static enum verdict judged(const struct gb_fixture *f, const struct gb_outputs *outputs, const uint32_t *scale,
+                           uint64_t *mismatching, char reason[128])
+{
+    const struct gb_kernel kernel = {
+        .name = "kernel", .operation = f->operation, .output = GB_FP32, .accumulator_bits = 24};
+    struct baselines all = {.fixture = f};
+    struct baseline *baseline;
+    struct case_result j;
+    struct policy policy;
+    assert_true(policy_preset(0, &policy));
+    assert_int_equal(
+        operator_check_find(f->operation)->baseline(&all, &kernel, outputs->shape.tokens, &baseline, &error), GB_OK);
+    if (scale)
+        memcpy(baseline->reference->scales, scale, sizeof *scale);
+    assert_int_equal(judge(baseline, &kernel, outputs, NULL, &policy, &j, &error), GB_OK);
+    const enum verdict verdict = j.verdict;
+    *mismatching = j.bits.mismatching;
+    snprintf(reason, 128, "%.127s", j.reason);
+    case_result_free(&j);
+    baselines_free(&all);
+    return verdict;
+}
+
+/* Truth in a file is that of its inputs to 2^-24 of the bound. Where zeros are right, nothing is verified. */
+static void test_sums_over_ranks(void **state)
+{
+    struct gb_fixture *f = over_ranks(GB_COMBINE, "bf16");
+    struct gb_arguments a = gb_fixture_exchange_arguments(f);
+    const size_t count = (size_t)f->shape.tokens * f->shape.hidden;
+    double *truth = f->exchanged.truth, *right = malloc(count * sizeof *right), *worst = malloc(count * sizeof *worst);
+    struct gb_outputs *outputs;
+    uint64_t mismatching;
+    char reason[128];
+    (void)state;
+    assert_true(truth && right && worst);
+    assert_int_equal(gb_truth_exchange(&a, truth, &error), GB_OK);
+    assert_int_equal(gb_bound_exchange(&a, GB_FP32, 24, right, worst, &error), GB_OK);
+    assert_int_equal(exchange_reference(f, f->shape.tokens, &outputs, &error), GB_OK);
+    for (size_t i = 0; i < count; i += count - 1)
+        for (int n = 0; n < 4; n++) {
+            truth[i] = right[i] + (n % 2 ? -1.0 : 1.0) * (n < 2 ? 0.9 : 1.1) * 0x1p-24 * worst[i];
+            if (judged(f, outputs, NULL, &mismatching, reason) != (n < 2 ? VERDICT_PASS : VERDICT_BAD_INPUT))
+                fail_msg("truth[%zu] is %.17g, not %.17g: %s", i, truth[i], right[i], reason);
+            assert_int_equal(mismatching, 0);
+            truth[i] = right[i];
+        }
+    for (uint32_t s = 0; s < f->shape.tokens * f->shape.top_k; s++)
+        f->exchanged.routing_weights[s] = 0.0f;
+    memset(truth, 0, count * sizeof *truth);
+    memset(outputs->combined, 0, count * sizeof(float));
+    assert_int_equal(judged(f, outputs, NULL, &mismatching, reason), VERDICT_VACUOUS);
+    assert_string_equal(reason, "zeros would lie inside the bound, so nothing was verified");
+    f->exchanged.routing_weights[0] = 1.0f;
+    assert_int_equal(gb_truth_exchange(&a, truth, &error), GB_OK);
+    gb_outputs_free(outputs);
+    assert_int_equal(exchange_reference(f, f->shape.tokens, &outputs, &error), GB_OK);
+    assert_int_equal(judged(f, outputs, NULL, &mismatching, reason), VERDICT_PASS);
+    gb_outputs_free(outputs);
+    gb_fixture_free(f);
+    free(right);
+    free(worst);
+}
+
+/* NaN of an FP32 scale is a class among ranks, too. */
+static void test_scales_over_ranks(void **state)
+{
+    static const struct {
+        uint32_t ours, theirs;
+        bool same;
+    } cases[] = {{0x7FC00000, 0xFFC00001, true},  {0x7FC00000, 0x7F800001, true},  {0x7FC00000, 0x3F800000, false},
+                 {0x3F800000, 0x3F800001, false}, {0x7FC00000, 0x7F800000, false}, {0x7F800000, 0xFF800000, false}};
+    (void)state;
+    struct gb_fixture *f = over_ranks(GB_DISPATCH, "fp8g128.vllm/1");
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        struct gb_outputs *outputs;
+        uint64_t mismatching;
+        char reason[128];
+        assert_int_equal(exchange_reference(f, f->shape.tokens, &outputs, &error), GB_OK);
+        memcpy(outputs->scales, &cases[n].theirs, sizeof cases[n].theirs);
+        const enum verdict verdict = judged(f, outputs, &cases[n].ours, &mismatching, reason);
+        if (mismatching != !cases[n].same || verdict != (cases[n].same ? VERDICT_PASS : VERDICT_FAIL))
+            fail_msg("%08x, not %08x: %llu differ: %s", cases[n].theirs, cases[n].ours, (unsigned long long)mismatching,
+                     reason);
+        gb_outputs_free(outputs);
+    }
+    gb_fixture_free(f);
 }
 
 static void test_the_gravest_says_why(void **state)
@@ -699,6 +884,8 @@ int main(void)
         cmocka_unit_test(test_truth_is_checked),
         cmocka_unit_test(test_classes_of_differences),
         cmocka_unit_test(test_scales_that_are_nan),
+        cmocka_unit_test(test_sums_over_ranks),
+        cmocka_unit_test(test_scales_over_ranks),
         cmocka_unit_test(test_the_gravest_says_why),
         cmocka_unit_test(test_parts_of_a_problem),
         cmocka_unit_test(test_presets_are_as_published),
