@@ -58,7 +58,7 @@ for mistake in MISTAKES if ALL else ("output",):
     expect('save="failing.h5"' in text and "verify problem" not in text, text)
 # Of a large problem only the experts that tokens have are looked at: those beside them when nothing else explains.
 whole, testing.WHOLE_BYTES = testing.WHOLE_BYTES, 0
-kept_from = dataclasses.replace(a, ids=np.where(a.ids == 1, -1, a.ids))
+kept_from = dataclasses.replace(a, ids=np.where(a.ids % 2, -1, a.ids))
 fails(assert_moe_close, kernel(kept_from, "experts"), **kept_from.arguments(), says=MISTAKES["experts"], quick=True)
 testing.WHOLE_BYTES = whole
 fails(assert_moe_close, np.zeros_like(y), **a.arguments(), says="bound exceeded")
@@ -68,6 +68,13 @@ one = kernel(b)
 one[3, 5] = np.nan
 text = fails(assert_moe_close, one, **b.arguments(), says="output NaN", quick=True)
 expect(text.startswith("\nFAIL") and "in token 3 only; in column 5 only" in text, text)
+
+# A weight that the input is multiplied by, and not the output.
+halved = arrays(gaugeblock.make(path("halved.h5"), shape=(4, 1, 64, 32), tokens=6, format="nvfp4"))
+halved = dataclasses.replace(halved, weights=np.linspace(0.25, 0.75, 6, dtype=np.float32)[:, None])
+weighed = float32_to_bf16(halved.weights * bf16_to_float32(halved.x))
+weighed = dataclasses.replace(halved, x=weighed, weights=np.ones_like(halved.weights))
+assert_moe_close(kernel(weighed), **halved.arguments(apply_router_weight_on_input=True))
 
 # A claim widens the limits, or makes bits binding.
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
