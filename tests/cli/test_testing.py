@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from layers import MISTAKES, arrays, is_named, kernel
+from nvfp4 import quantise
 from program import ALL, expect, path, run
 
 import gaugeblock
@@ -215,6 +216,8 @@ gated = np.concatenate([large, float32_to_bf16(bf16_to_float32(values) / 32)], a
 for form in ("exact", "divide", "reciprocal"):
     assert_quantised(codes, scales, gated, recipe="mxfp8.floor/1", silu=form, activated="bf16", product="bf16" if form == "exact" else "fp32")
 assert_quantised(codes, scales.T, values, recipe="mxfp8.floor/1", layout="transposed")
+fp4, fp4_scales, _ = quantise(values, 0.125)
+assert_quantised(fp4, fp4_scales, values, recipe="nvfp4.trtllm/1", global_scale=8.0)
 swizzled = np.zeros((128, 4), np.uint8)
 swizzled[:32, :2] = scales
 swizzled = swizzled.reshape(4, 32, 4).transpose(1, 0, 2)
