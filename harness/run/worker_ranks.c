@@ -93,7 +93,6 @@ static void judge_all(const struct one *ranks, const struct gb_fixture *f, const
         if (o->result.verdict != VERDICT_PASS && (!bad || (bad->timed_out && !o->timed_out)))
             bad = o;
         add_checks(&result->checks[0], &o->result.checks[0], r);
-        result->seconds[0] = o->result.seconds[0] > result->seconds[0] ? o->result.seconds[0] : result->seconds[0];
         if (o->result.note[0] && !result->note[0])
             snprintf(result->note, sizeof result->note, "rank %u: %.200s", r, o->result.note);
     }

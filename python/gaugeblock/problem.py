@@ -116,11 +116,8 @@ class Problem:
         """The problem as a fixture file, with the truth that the program has left in it, and its outputs beside it."""
         ffi, lib = native.library()
         error, pointer = ffi.new("struct gb_error *"), ffi.new("struct gb_fixture **")
-        if not self.quantises:
-            native.check(lib.gb_fixture_attach(shared, pointer, error), error)
-            fixture = ffi.gc(pointer[0], lib.gb_fixture_free)
-        else:
-            fixture = self.fixture
+        native.check(lib.gb_fixture_attach(shared, pointer, error), error)
+        fixture = ffi.gc(pointer[0], lib.gb_fixture_free)
         native.check(lib.gb_fixture_write(os.fsencode(save), fixture, error), error)
         beside = f"{os.path.splitext(save)[0]}.outputs.h5"
         shutil.copyfile(outputs, beside)

@@ -59,7 +59,7 @@ with open("/proc/self/status") as stream:
 allowed = sum(1 << power for power in (0, 1, 2, 3, 4, 14, 27)) if ROOT else 0
 POWERS = [f"{int(own[name], 16) & allowed:016x}" for name in ("CapEff", "CapBnd")[:1 + ROOT]]
 for kernel, fixture, *more in (
-        ("layer", "layer", "--batch", "2,6"), ("gate_up", "layer"), ("down", "layer"), ("quantised", "quantised"),
+        ("layer", "layer", "--batch", "3,4,6"), ("gate_up", "layer"), ("down", "layer"), ("quantised", "quantised"),
         ("routed", "shared"), ("route", "shared"),
         ("route", "biased"), ("quantise", "rows", "--batch", "2,5"), ("dispatch", "dispatch"), ("combine", "combine")):
     run("verify", path(f"{fixture}.h5"), "--subject", os.environ["CALLS"], "--kernel", f"calls/{kernel}", "--no-diagnosis", *more)
@@ -102,6 +102,7 @@ def behind(kernel, fixture, call, *mode):
     words = [path(f"{fixture}.h5"), os.environ["CALLS"], f"calls/{kernel}", {"layer": "3", "shared": "5", "rows": "5"}.get(fixture, "9"), *mode]
     report, before, failed, rest = call_failing(words, GB_CALLS_FAIL=call)
     expect(report["message"] == (f"{call} fails" if failed else ""), f"{kernel} on {fixture}.h5, {call}: {report}")
+    expect(report["less_room"] is False, f"{kernel} on {fixture}.h5: {report}")
     expect(set(rest.splitlines()) <= {"release"}, f"{kernel} on {fixture}.h5, behind {call}: {rest}")
     prepared = before.count("prepare of ") - call.startswith("prepare") * failed
     released = (before + rest).count("release\n")

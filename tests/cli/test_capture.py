@@ -94,31 +94,50 @@ for output in (EARLIER, OUTPUT):
 expect(content(EARLIER) == before and not os.path.exists(OUTPUT), "a check left its traces")
 
 
+def protected(file, mode):
+    """In place of open: no file can be changed, not even by root."""
+    if mode == "ab":
+        raise PermissionError(13, "Permission denied")
+    return open(file, mode)
+
+
+capture.open = protected
+try:
+    capture.check_output(types.SimpleNamespace(output=EARLIER, text=TEXT))
+except SystemExit as error:
+    expect(str(error) == f"{EARLIER}: cannot be written: Permission denied", str(error))
+else:
+    sys.exit("a file that cannot be changed was taken")
+del capture.open
+
+
 class Failure(Exception):
     pass
 
 
-def save(whole):
-    """In place of safetensors: a file that is written whole, or in part."""
+def save(written, failure):
+    """In place of safetensors: what is written before it fails, or ends."""
     def save_file(tensors, file, metadata):
-        with open(file, "w") as stream:
-            stream.write("half")
-        if not whole:
-            raise Failure("the disk is full")
+        if written:
+            with open(file, "w") as stream:
+                stream.write(written)
+        if failure:
+            raise Failure(failure)
     return save_file
 
 
 sys.modules["safetensors"] = types.SimpleNamespace(SafetensorError=Failure)
-sys.modules["safetensors.torch"] = types.SimpleNamespace(save_file=save(False))
 files = os.listdir(path(""))
-try:
-    capture.write({}, EARLIER)
-except SystemExit as error:
-    expect(str(error) == f"{os.path.realpath(EARLIER)}: cannot be written: the disk is full", str(error))
-else:
-    sys.exit("half a capture was taken for one")
-expect(content(EARLIER) == before and os.listdir(path("")) == files, "half a capture was left, or an earlier one lost")
-sys.modules["safetensors.torch"] = types.SimpleNamespace(save_file=save(True))
+for written in ("half", ""):
+    sys.modules["safetensors.torch"] = types.SimpleNamespace(save_file=save(written, "the disk is full"))
+    try:
+        capture.write({}, EARLIER)
+    except SystemExit as error:
+        expect(str(error) == f"{os.path.realpath(EARLIER)}: cannot be written: the disk is full", str(error))
+    else:
+        sys.exit("half a capture was taken for one")
+    expect(content(EARLIER) == before and os.listdir(path("")) == files, "half a capture was left, or an earlier one lost")
+sys.modules["safetensors.torch"] = types.SimpleNamespace(save_file=save("half", None))
 capture.write({}, EARLIER)
 expect(content(EARLIER) == b"half" and os.listdir(path("")) == files, "a capture was not made again")
 

@@ -2,6 +2,7 @@
 """What fixtures/capture.py and capture_engine.py write of a small model, each number against the model's formula. torch is
 torch_of_numpy.py; test_models.py and test_capture_engine.py have the real one."""
 import contextlib
+import copy
 import io
 import json
 import os
@@ -124,8 +125,8 @@ class ScoresRouter(Router):
 class DenseExperts(Experts):
     """All experts, of inputs that their scores have multiplied: [EXPERTS * tokens, HIDDEN]."""
 
-    def forward(self, x):
-        parts = x.array.reshape(EXPERTS, -1, HIDDEN)
+    def forward(self, x, experts):
+        parts = x.array.reshape(experts, -1, HIDDEN)
         return x.like(np.einsum("etc,erc->tr", parts, self.weight.array))
 
 
@@ -139,7 +140,7 @@ class ScoresBlock(Module):
     def forward(self, x):
         flat = x.reshape(-1, HIDDEN)
         weighed = Tensor((self.router(flat).array.T[:, :, None] * flat.array).reshape(-1, HIDDEN))
-        return (self.experts(weighed) + self.shared_experts(flat)).reshape(x.shape)
+        return (self.experts(weighed, EXPERTS) + self.shared_experts(flat)).reshape(x.shape)
 
 
 class AllRouter(ScoresRouter):
@@ -149,15 +150,24 @@ class AllRouter(ScoresRouter):
         return Tensor(np.abs(super().forward(x).array) + 0.125)
 
 
+class Silent(Module):
+    """Returns no tensor, or is given none."""
+
+    def forward(self, given=None):
+        return self if given is not None else Tensor(np.zeros(1))
+
+
 class Layer(Module):
     """factor: of what the block adds; loose: no module returns what it is given."""
 
     def __init__(self, mlp, factor=1.0, loose=False):
         super().__init__()
         self.attention, self.first, self.second, self.mlp = Linear(HIDDEN), Norm(), Norm(), mlp
-        self.factor, self.loose = factor, loose
+        self.factor, self.loose, self.silent = factor, loose, Silent()
 
     def forward(self, hidden_states, mask=None):
+        self.silent()
+        self.silent(hidden_states)
         middle = hidden_states + self.attention(x=self.first(hidden_states))
         given = self.second(middle)
         made = self.mlp(given.clone() if self.loose else given)
@@ -354,6 +364,12 @@ same(written[OUTPUT], expected(model, [ord(letter) - 1 for letter in "yawns"], (
 expect(asked.AutoModelForImageTextToText.asked == (FOLDER, np.dtype(np.float32)), "of a model that sees")
 expect(asked.AutoModelForCausalLM.asked is None, "of a model that sees")
 
+# As many tokens as by default.
+with open(path("long.txt"), "w") as stream:
+    stream.write("yawns" * 13)
+said = run_capture(FOLDER, path("long.txt"), OUTPUT, "--bytes", "--layers", 1, "--no-outputs")
+expect(said == f"{OUTPUT}: 64 tokens, layers 1\n", said)
+
 # Where a link leads, the capture is made again.
 os.symlink(OUTPUT, path("link.safetensors"))
 written.clear()
@@ -401,7 +417,9 @@ expect(run_capture(FOLDER, TEXT, OUTPUT, "--tokens", 2)
        == f"exit: {FOLDER}: transformers cannot load it: no weights\n", "a model that does not load")
 transformers(Tower())
 sys.modules["transformers"].AutoModelForCausalLM.model.config = model.config
-expect(run_capture(FOLDER, TEXT, OUTPUT, "--tokens", 2).startswith(f"exit: {FOLDER}: has no MoE layer"), "no experts")
+for layers in ([], ["--layers", 0]):
+    said = run_capture(FOLDER, TEXT, OUTPUT, "--tokens", 2, *layers)
+    expect(said.startswith(f"exit: {FOLDER}: has no MoE layer"), f"no experts: {said}")
 expect(not os.path.exists(OUTPUT), "a refusal left a file")
 
 # Configurations, routers and tensors that the model above does not have.
@@ -414,6 +432,57 @@ expect(capture.logits_of(none, x) is None, "no router")
 none.gate = Module()
 none.gate.weight = parameter(EXPERTS, HIDDEN + 1)
 expect(capture.logits_of(none, x) is None, "no weight of the input's width")
+
+
+class Chosen(Module):
+    """Its experts are given ids and weights, the smaller first, and its router hands on a weight for every expert. named:
+    that is found."""
+
+    def __init__(self, named):
+        super().__init__()
+        self.experts, self.scorer = Experts(), [ScoresRouter(False).double()]
+        if named:
+            self.gate = self.scorer[0]
+
+    def forward(self, x):
+        flat = x.reshape(-1, HIDDEN)
+        self.scorer[0](flat)
+        _, weights, ids = self.scorer[0].scores(flat)
+        return self.experts(x=flat, ids=Tensor(ids.array[:, ::-1]), weights=Tensor(weights.array[:, ::-1])).reshape(x.shape)
+
+
+for named in (True, False):
+    block, given = Chosen(named), Tensor(draw.normal(size=(TOKENS, HIDDEN)).astype(np.float32))
+    block.router = None  # as a block that has none
+    output, shared, ids, weights = capture.in_float64(block, given, given, TOP_K)
+    _, right_weights, right = block.scorer[0].scores(given.double())
+    expect(shared is None and ids.array.tolist() == right.array[:, ::-1].tolist(), f"ids given to experts: {ids.array}")
+    expect(weights.array.tolist() == right_weights.array[:, ::-1].tolist(), f"weights given to experts: {weights.array}")
+
+
+class Ungiven(Module):
+    """Its experts are given no ids. router: one that hands them on, or None."""
+
+    def __init__(self, router):
+        super().__init__()
+        self.gate, self.experts = router, Linear(HIDDEN)
+
+    def forward(self, x):
+        if self.gate is not None:
+            self.gate(x.reshape(-1, HIDDEN))
+        return self.experts(x)
+
+
+class Handing(Router):
+    def forward(self, x):
+        return self.scores(x)[::-1]
+
+
+router = Handing(False)
+_, right_weights, right = copy.deepcopy(router).double().scores(given.double())
+_, _, ids, weights = capture.in_float64(Ungiven(router), given, given, TOP_K)
+expect(ids.array.tolist() == right.array.tolist() and weights.array.tolist() == right_weights.array.tolist(), "what a router hands on")
+expect(capture.in_float64(Ungiven(None), given, given, TOP_K)[2:] == (None, None), "ids of no router")
 a, b = Tensor(np.zeros(1)), Tensor(np.zeros(2))
 for value, tensors in ((a, [a]), ([a, (b, 3)], [a, b]), ({"x": b, "y": [None, a]}, [b, a]), ("ab", []), (None, [])):
     found = capture.tensors_of(value)

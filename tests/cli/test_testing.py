@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from layers import MISTAKES, arrays, is_named, kernel
+from nvfp4 import quantise
 from program import ALL, expect, path, run
 
 import gaugeblock
@@ -58,7 +59,7 @@ for mistake in MISTAKES if ALL else ("output",):
     expect('save="failing.h5"' in text and "verify problem" not in text, text)
 # Of a large problem only the experts that tokens have are looked at: those beside them when nothing else explains.
 whole, testing.WHOLE_BYTES = testing.WHOLE_BYTES, 0
-kept_from = dataclasses.replace(a, ids=np.where(a.ids == 1, -1, a.ids))
+kept_from = dataclasses.replace(a, ids=np.where(a.ids % 2, -1, a.ids))
 fails(assert_moe_close, kernel(kept_from, "experts"), **kept_from.arguments(), says=MISTAKES["experts"], quick=True)
 testing.WHOLE_BYTES = whole
 fails(assert_moe_close, np.zeros_like(y), **a.arguments(), says="bound exceeded")
@@ -68,6 +69,13 @@ one = kernel(b)
 one[3, 5] = np.nan
 text = fails(assert_moe_close, one, **b.arguments(), says="output NaN", quick=True)
 expect(text.startswith("\nFAIL") and "in token 3 only; in column 5 only" in text, text)
+
+# A weight that the input is multiplied by, and not the output.
+halved = arrays(gaugeblock.make(path("halved.h5"), shape=(4, 1, 64, 32), tokens=6, format="nvfp4"))
+halved = dataclasses.replace(halved, weights=np.linspace(0.25, 0.75, 6, dtype=np.float32)[:, None])
+weighed = float32_to_bf16(halved.weights * bf16_to_float32(halved.x))
+weighed = dataclasses.replace(halved, x=weighed, weights=np.ones_like(halved.weights))
+assert_moe_close(kernel(weighed), **halved.arguments(apply_router_weight_on_input=True))
 
 # A claim widens the limits, or makes bits binding.
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
@@ -208,6 +216,8 @@ gated = np.concatenate([large, float32_to_bf16(bf16_to_float32(values) / 32)], a
 for form in ("exact", "divide", "reciprocal"):
     assert_quantised(codes, scales, gated, recipe="mxfp8.floor/1", silu=form, activated="bf16", product="bf16" if form == "exact" else "fp32")
 assert_quantised(codes, scales.T, values, recipe="mxfp8.floor/1", layout="transposed")
+fp4, fp4_scales, _ = quantise(values, 0.125)
+assert_quantised(fp4, fp4_scales, values, recipe="nvfp4.trtllm/1", global_scale=8.0)
 swizzled = np.zeros((128, 4), np.uint8)
 swizzled[:32, :2] = scales
 swizzled = swizzled.reshape(4, 32, 4).transpose(1, 0, 2)

@@ -69,6 +69,11 @@ for arguments in (["verify", fixture, "--gate", "cosine-0.99", "--gate", "defaul
 for arguments in (["--exp", "1"], ["--exp=1"], ["--batc", "1"], ["--output", path("r.json")], ["--output=" + path("r.json")]):
     expect("no such option; there is --" in refused("verify", fixture, *arguments), str(arguments))
 expect("no such option" in refused("make", path("x.h5"), "--shape", "8,3,96,48", "--gen"), "--gen")
+for command, names in (("list", "subject timeout"), ("info", "coverage"), ("inspect", "original layers record"),
+                       ("identify", "scales record"), ("power", "gate activations record"), ("report", "page title")):
+    for option in names.split():
+        word = f"--{option[:-1]}" + "=1" * (option != "coverage")
+        expect(f"there is --{option};" in refused(command, word), f"{command} {word}")
 run("verify", fixture, "--kernel", "cpu/nvfp4-layer", "--kernel", "cpu/nvfp4-down", "-o", path("a.json"), "-o", path("b.md"))
 expect("either" in refused(*shape, "8,3,96,48", "--stored", "--generated"), "two ways to keep weights")
 expect("--router: name a rule" in refused(*shape, "8,3,96,48", "--router", ""), "a router without a name")

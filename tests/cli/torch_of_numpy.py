@@ -36,6 +36,7 @@ class Tensor:
         return self.like(self.array.copy())
 
     def reshape(self, *shape):
+        assert min(np.ravel(shape), default=0) >= -1, shape
         return self.like(self.array.reshape(*shape))
 
     def to(self, dtype):

@@ -243,6 +243,14 @@ static const char *only(const char *pattern)
     return path;
 }
 
+/* Permissions are those of a user who is not root, where root runs the test, or of root again. */
+static void ask_as_another(bool another)
+{
+    enum { NOBODY = 65534 };
+    if (geteuid() == 0)
+        assert_int_equal(setreuid(another ? NOBODY : 0, (uid_t)-1), 0);
+}
+
 static void test_room_is_made(void **state)
 {
     (void)state;
@@ -262,6 +270,12 @@ static void test_room_is_made(void **state)
     write_text(in_folder("file"), "third"); /* which may stay */
     output_make_room(in_folder("file"));
     expect_text(in_folder("file"), "third");
+    assert_int_equal(mkdir(in_folder("closed"), 0500), 0); /* and is opened */
+    ask_as_another(true);
+    output_make_room(in_folder("closed/file"));
+    ask_as_another(false);
+    assert_int_equal(stat(in_folder("closed"), &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0700);
 }
 
 static void test_outputs_are_no_inputs(void **state)
@@ -296,6 +310,10 @@ static void test_outputs_are_no_inputs(void **state)
     assert_non_null(strstr(error.message, "cannot be written: Is a directory"));
     assert_int_equal(output_guard_writable(in_folder("no/folder"), &error), GB_EIO);
     assert_non_null(strstr(error.message, "cannot be written: No such file or directory"));
+    ask_as_another(true);
+    assert_int_equal(output_guard_writable("/gaugeblock-test.json", &error), GB_EIO);
+    assert_string_equal(error.message, "/gaugeblock-test.json: cannot be written: Permission denied");
+    ask_as_another(false);
     assert_int_equal(output_guard_checkpoint(in_folder("model.safetensors"), folder, &error), GB_EINVAL);
     assert_int_equal(output_guard_checkpoint(in_folder("input"), folder, &error), GB_OK);
     assert_int_equal(output_guard_checkpoint(in_folder("new.json"), folder, &error), GB_OK);
