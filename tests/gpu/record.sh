@@ -236,11 +236,11 @@ judged() { # shellcheck disable=SC2086
 # Kernels of others: docs/third-party.md.
 group_others() {
     make_fixture bf16.h5 --model qwen3-30b-a3b --format bf16 --tokens 32 --generated
-    make_fixture exact-bf16.h5 --model qwen3-next-80b-a3b --format bf16 --tokens 32 --data exact --routing uniform --generated
+    make_fixture exact-bf16.h5 --shape 64,10,2048,512 --format bf16 --tokens 32 --data exact --routing uniform --generated
     make_fixture undeclared.h5 --shape 32,4,1024,512 --format bf16 --tokens 32 --generated
     flags=
     judge 0 torch-grouped-mm-qwen3-30b-a3b bf16.h5 torch_grouped_mm.py
-    judge 0 torch-grouped-mm-exact-qwen3-next-80b-a3b exact-bf16.h5 torch_grouped_mm.py
+    judge 0 torch-grouped-mm-exact exact-bf16.h5 torch_grouped_mm.py
     flags=--undeclared
     judge 1 torch-grouped-mm-undeclared undeclared.h5 torch_grouped_mm.py
     if [ -n "${GAUGEBLOCK_SGLANG:-}" ]; then
@@ -253,15 +253,15 @@ group_others() {
 
 others_of_sglang() {
     make_fixture mxfp4.h5 --model qwen3-30b-a3b --format mxfp4 --tokens 32 --generated
-    make_fixture exact-mxfp4.h5 --model qwen3-next-80b-a3b --format mxfp4 --tokens 32 --data exact --routing uniform --generated
+    make_fixture exact-mxfp4.h5 --shape 64,10,2048,512 --format mxfp4 --tokens 32 --data exact --routing uniform --generated
     marlin=${GAUGEBLOCK_MARLIN:-$work/marlin}
     step others-compile with_package python3 "$here/tests/third_party/marlin_moe.py" "$GAUGEBLOCK_SGLANG" "$marlin"
     judge 1 sglang-triton-undeclared undeclared.h5 triton_fused_moe.py "$GAUGEBLOCK_SGLANG"
     flags=
     judge 0 sglang-triton-qwen3-30b-a3b bf16.h5 triton_fused_moe.py "$GAUGEBLOCK_SGLANG"
-    judge 0 sglang-triton-exact-qwen3-next-80b-a3b exact-bf16.h5 triton_fused_moe.py "$GAUGEBLOCK_SGLANG"
+    judge 0 sglang-triton-exact exact-bf16.h5 triton_fused_moe.py "$GAUGEBLOCK_SGLANG"
     judge 0 sglang-marlin-slots-qwen3-30b-a3b mxfp4.h5 marlin_moe.py "$GAUGEBLOCK_SGLANG" "$marlin"
-    judge 0 sglang-marlin-slots-exact-qwen3-next-80b-a3b exact-mxfp4.h5 marlin_moe.py "$GAUGEBLOCK_SGLANG" "$marlin"
+    judge 0 sglang-marlin-slots-exact exact-mxfp4.h5 marlin_moe.py "$GAUGEBLOCK_SGLANG" "$marlin"
     flags=--combine
     judge 0 sglang-marlin-layer-qwen3-30b-a3b mxfp4.h5 marlin_moe.py "$GAUGEBLOCK_SGLANG" "$marlin"
 }
