@@ -91,9 +91,7 @@ double flip_probability(const struct rounding *r, uint32_t code, const struct un
     double a = outer_boundary(r, code), b = inner_boundary(r, code);
     if (isnan(v->truth))
         return 0.0;
-    double above = fmax(a, b) - v->truth, below = v->truth - fmin(a, b);
-    if (above < 0.0 || below < 0.0)
-        return 1.0;
+    double above = fmax(a, b) - v->truth, below = v->truth - fmin(a, b); /* below 0: one mean of the two reaches it */
     double up = reaches(above, v->bias, v) + reaches(below, -v->bias, v);
     double down = reaches(above, -v->bias, v) + reaches(below, v->bias, v);
     return fmin(1.0, fmax(up, down));

@@ -75,6 +75,13 @@ static void zeros_and_nan(void **state)
     assert_int_equal(admissibility_of(&rounding_bf16, 0xFFC0, 0x7FC0, &none), CODE_SAME);
     assert_int_equal(admissibility_of(&rounding_bf16, 0x3F80, 0x7FC0, &none), CODE_INADMISSIBLE);
     assert_true(flip_probability(&rounding_bf16, 0x7FC0, &none) == 0.0);
+    struct unrounded unlimited = {.truth = 1.0, .limit = NAN}; /* NaN alone */
+    const struct unrounded *const open[] = {&none, &unlimited};
+    for (int n = 0; n < 2; n++) {
+        assert_int_equal(admissibility_of(&rounding_bf16, 0x7FC0, 0x3F80, open[n]), CODE_ADMISSIBLE);
+        assert_int_equal(admissibility_of(&rounding_bf16, 0x7F80, 0x3F80, open[n]), CODE_INADMISSIBLE);
+        assert_int_equal(admissibility_of(&rounding_bf16, 0x4000, 0x3F80, open[n]), CODE_INADMISSIBLE);
+    }
 }
 
 /* A normal error is one of those that the bound is for. Without any, only a code on the wrong side is improbable. */
@@ -102,6 +109,73 @@ static void flips_are_no_likelier_than_stated(void **state)
     assert_true(flip_probability(&rounding_e2m1, 7, &largest) < 0.01); /* saturates: nothing lies above */
 }
 
+/* P(error >= distance), by the definitions in admissible.h. */
+static double cantelli(double distance, double mean, const struct unrounded *v)
+{
+    if (distance > v->worst)
+        return 0.0;
+    const double beyond = distance - v->underflow - mean;
+    return beyond > 0.0 ? v->variance / (v->variance + pow(beyond, 2)) : 1.0;
+}
+
+/* Every code of E2M1, all around the values that it is for, with errors of either mean. */
+static void probabilities_are_those_of_the_inequality(void **state)
+{
+    static const double values[] = {-6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
+    enum { VALUES = sizeof values / sizeof *values };
+    static const struct unrounded errors[] = {{.worst = 20.0, .variance = 0.25},
+                                              {.worst = 0.25, .variance = 0.04},
+                                              {.worst = 20.0, .variance = 0.01, .bias = 0.125},
+                                              {.worst = 20.0, .variance = 0.01, .bias = -0.1875},
+                                              {.worst = 20.0, .variance = 0.04, .underflow = 0.0625},
+                                              {.worst = 0.3, .variance = 0.04, .bias = 0.03125, .underflow = 0.015625},
+                                              {.worst = 1.0, .variance = 0.09, .bias = -0.5, .underflow = 0.125}};
+    (void)state;
+    for (uint32_t code = 0; code < 16; code++)
+        for (size_t n = 0; n < sizeof errors / sizeof *errors; n++)
+            for (double truth = -7.0; truth <= 7.0; truth += 0.0625) {
+                struct unrounded v = errors[n];
+                uint32_t at = 0;
+                while (values[at] != (double)rounding_e2m1.decode(code))
+                    at++;
+                const double high = at + 1 < VALUES ? 0.5 * (values[at] + values[at + 1]) : INFINITY,
+                             low = at ? 0.5 * (values[at] + values[at - 1]) : -INFINITY;
+                v.truth = truth;
+                const double above = high - truth, below = truth - low,
+                             right = cantelli(above, v.bias, &v) + cantelli(below, -v.bias, &v),
+                             left = cantelli(above, -v.bias, &v) + cantelli(below, v.bias, &v);
+                const double expected = above < 0.0 || below < 0.0 ? 1.0 : fmin(1.0, fmax(right, left)),
+                             is = flip_probability(&rounding_e2m1, code, &v);
+                if (!(fabs(is - expected) <= 1e-12))
+                    fail_msg("code %u, error %zu, truth %g: %.17g, not %.17g", code, n, truth, is, expected);
+            }
+}
+
+/* One less than the first number of flips that Chernoff's bound has as improbable, counted up to. */
+static void as_many_flips_are_allowed(void **state)
+{
+    static const double expected[] = {0.0, 1e-9, 0.01, 0.3, 0.999, 1.0, 2.5, 17.0, 99.5, 640.0},
+                        probabilities[] = {0.5, 1e-3, 1e-9, 1e-12};
+    static const uint64_t codes[] = {0, 1, 2, 7, 100, 1000, 5000};
+    (void)state;
+    for (size_t e = 0; e < sizeof expected / sizeof *expected; e++)
+        for (size_t p = 0; p < sizeof probabilities / sizeof *probabilities; p++)
+            for (size_t c = 0; c < sizeof codes / sizeof *codes; c++) {
+                const double m = fmax(expected[e], 1e-300);
+                uint64_t k = (uint64_t)expected[e] + 1;
+                if (m > (double)codes[c])
+                    continue;
+                while (k <= codes[c] && !((double)k > m && (double)k * log((double)k / m) - (double)k + m >=
+                                                               log(1.0 / probabilities[p])))
+                    k++;
+                const uint64_t right = k - 1 < codes[c] ? k - 1 : codes[c],
+                               is = differences_allowed(expected[e], codes[c], probabilities[p]);
+                if (is != right)
+                    fail_msg("%g of %llu expected, %g: %llu, not %llu", expected[e], (unsigned long long)codes[c],
+                             probabilities[p], (unsigned long long)is, (unsigned long long)right);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +183,8 @@ int main(void)
         cmocka_unit_test(wide_intervals_hold_all_between),
         cmocka_unit_test(zeros_and_nan),
         cmocka_unit_test(flips_are_no_likelier_than_stated),
+        cmocka_unit_test(probabilities_are_those_of_the_inequality),
+        cmocka_unit_test(as_many_flips_are_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
