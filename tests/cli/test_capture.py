@@ -136,7 +136,7 @@ for written in ("half", ""):
         expect(str(error) == f"{os.path.realpath(EARLIER)}: cannot be written: the disk is full", str(error))
     else:
         sys.exit("half a capture was taken for one")
-    expect(content(EARLIER) == before and os.listdir(path("")) == files, "half a capture was left, or an earlier one lost")
+    expect(content(EARLIER) == before and os.listdir(path("")) == files, "half a capture was left, or an old one lost")
 sys.modules["safetensors.torch"] = types.SimpleNamespace(save_file=save("half", None))
 capture.write({}, EARLIER)
 expect(content(EARLIER) == b"half" and os.listdir(path("")) == files, "a capture was not made again")

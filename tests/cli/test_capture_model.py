@@ -435,8 +435,8 @@ expect(capture.logits_of(none, x) is None, "no weight of the input's width")
 
 
 class Chosen(Module):
-    """Its experts are given ids and weights, the smaller first, and its router hands on a weight for every expert. named:
-    that is found."""
+    """Its experts are given ids and weights, the smaller first, and its router, which is found where it is named, hands
+    on a weight for every expert."""
 
     def __init__(self, named):
         super().__init__()
@@ -448,7 +448,8 @@ class Chosen(Module):
         flat = x.reshape(-1, HIDDEN)
         self.scorer[0](flat)
         _, weights, ids = self.scorer[0].scores(flat)
-        return self.experts(x=flat, ids=Tensor(ids.array[:, ::-1]), weights=Tensor(weights.array[:, ::-1])).reshape(x.shape)
+        ids, weights = Tensor(ids.array[:, ::-1]), Tensor(weights.array[:, ::-1])
+        return self.experts(x=flat, ids=ids, weights=weights).reshape(x.shape)
 
 
 for named in (True, False):
@@ -457,7 +458,7 @@ for named in (True, False):
     output, shared, ids, weights = capture.in_float64(block, given, given, TOP_K)
     _, right_weights, right = block.scorer[0].scores(given.double())
     expect(shared is None and ids.array.tolist() == right.array[:, ::-1].tolist(), f"ids given to experts: {ids.array}")
-    expect(weights.array.tolist() == right_weights.array[:, ::-1].tolist(), f"weights given to experts: {weights.array}")
+    expect(weights.array.tolist() == right_weights.array[:, ::-1].tolist(), f"weights of experts: {weights.array}")
 
 
 class Ungiven(Module):
@@ -481,7 +482,8 @@ class Handing(Router):
 router = Handing(False)
 _, right_weights, right = copy.deepcopy(router).double().scores(given.double())
 _, _, ids, weights = capture.in_float64(Ungiven(router), given, given, TOP_K)
-expect(ids.array.tolist() == right.array.tolist() and weights.array.tolist() == right_weights.array.tolist(), "what a router hands on")
+expect(ids.array.tolist() == right.array.tolist(), f"ids that a router hands on: {ids.array}")
+expect(weights.array.tolist() == right_weights.array.tolist(), f"weights that a router hands on: {weights.array}")
 expect(capture.in_float64(Ungiven(None), given, given, TOP_K)[2:] == (None, None), "ids of no router")
 a, b = Tensor(np.zeros(1)), Tensor(np.zeros(2))
 for value, tensors in ((a, [a]), ([a, (b, 3)], [a, b]), ({"x": b, "y": [None, a]}, [b, a]), ("ab", []), (None, [])):

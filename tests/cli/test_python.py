@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 
+import h5py
 import numpy as np
 
 from blocks import block
@@ -233,6 +234,8 @@ for router, shape in (("transformers.deepseek-v3/1", "64,5,96,48"), ("te.sigmoid
     run("make", path("biased.h5"), "--shape", shape, "--tokens", "2", "--router", router)
     given = gaugeblock.Fixture(path("biased.h5")).layer(0).router
     expect(given.recipe == router and given.bias.dtype == np.float32 and given.rules.groups == 8, str(given))
+    with h5py.File(path("biased.h5")) as f:
+        expect(np.array_equal(given.bias, f["layers/0/router/bias"][:]), f"{router}: {given.bias}")
 
 # Each input that a function changes is named, its last byte, too.
 def changing(name):

@@ -115,6 +115,7 @@ def make(name, operator, recipe, **options):
 # What a function gets, and right ones in every type, layout and form of answer.
 fixture = make("first.h5", "silu_mul_quantise", "nvfp4.trtllm/1", layout="transposed", input="fp16", product="fp16")
 with gaugeblock.Fixture(fixture) as f:
+    expect(f.values().rows == f.values(24).tokens == 24, "all rows")
     got = f.values(3)
     expect((f.operator, f.layers, f.format) == ("silu_mul_quantise", 0, "none"), str(vars(f)))
     expect((got.rows, got.columns, got.recipe, got.silu, got.product, got.layout, got.bound) ==

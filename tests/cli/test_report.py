@@ -8,6 +8,7 @@ import html.parser
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -249,3 +250,7 @@ with open(path("records.html")) as stream:
 program.said.append("".join(f"{part[:60].splitlines()[0]} {hashlib.sha256(part.encode()).hexdigest()[:6]}\n" for part in parts))
 
 expect_kept()
+
+# No result stays open when it is drawn.
+few = resource.RLIMIT_NOFILE, (24, 24)
+run("report", *[path("record.json")] * 40, "-o", path("many.html"), preexec_fn=lambda: resource.setrlimit(*few))

@@ -16,7 +16,8 @@ def full(*arguments):
 
 
 fixture = small()
-for command in ("list", "make", "import", "info", "inspect", "verify", "bench", "diff", "vectors", "identify", "study", "report"):
+for command in ("list", "make", "import", "info", "inspect", "verify", "bench", "diff", "power", "vectors", "identify", "study",
+                "report"):
     before, found, after = run(command, "--help").stdout.partition("xample")
     expect(found, f"{command} --help has no example")
     broken = [line for line in after.splitlines()[1:] if line and not line.startswith("  ") and not line.endswith(":")]
