@@ -361,7 +361,7 @@ on() {
 
 # What need not wait for the times where there are two devices.
 beside_times() {
-    for group in models verify weighed kernels functions sanitizer; do
+    for group in models verify weighed kernels functions sanitizer others; do
         on $last $group &
     done
 }
@@ -405,14 +405,15 @@ if [ $last -gt 0 ]; then
     case " $groups " in *" times "*) record h200-bench-ranks "$tests/bench_ranks" ;; esac
     beside_times
     on 0 times
+    on 0 faults
 else
     on 0 times
+    on 0 faults
     beside_times
 fi
-for group in stale python others; do
+for group in stale python; do
     on 0 $group &
 done
 on "$all" ranks &
 wait
-on 0 faults
 [ ! -e "$work/failed" ]
