@@ -149,6 +149,7 @@ OUTCOMES = {
                                            f"{r['alarms']} alarms"],
     "mutation": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
     "mutation-fourth": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
+    "mutation-fifth": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
     "fuzz": lambda r: [f"{sum(t['executions'] for t in r['targets']):,} executions"],
     "exhaustive-silu": lambda r: [f"{r['differences']} differ; MPFR decided {r['decided_by_mpfr']:,}"],
 }

@@ -44,7 +44,7 @@ refused("list", "nonsense")
 
 shape = ["make", path("x.h5"), "--shape"]
 for bad in ("8,3,96", "8,3,96,48,1", "8,9,96,48", "0,0,96,48", "8,3,-96,48", "8,3,96,4x", "8,3,40,48", "",
-            "99999999999999999999,3,96,48"):
+            "99999999999999999999,3,96,48", "8,3,1048577,48"):
     refused(*shape, bad)
 for flag, bad in (("--format", "fp3"), ("--layers", "0"), ("--tokens", "-1"), ("--seed", "x"), ("--data", "none")):
     refused(*shape, "8,3,96,48", flag, bad)
