@@ -3,7 +3,9 @@
 
     python torch_grouped_mm.py FIXTURE.h5 OUT.json [--undeclared]        # a bf16 fixture, a GPU, PYTHONPATH=python
 
-With --undeclared the judge is not told where it rounds. Rounding points: both products of a slot, silu and the intermediate are stored as bf16; the sum over slots is FP32."""
+With --undeclared the judge is not told where it rounds.
+
+Rounding points: both products of a slot, silu and the intermediate are stored as bf16; the sum over slots is FP32."""
 
 import sys
 
