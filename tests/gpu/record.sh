@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # All that docs/results/ keeps of a GPU, made again in one run on the machine that has it. BUILD holds the built program,
 # libraries and tests (cmake --build --preset gpu). OUT gets the records, named as docs/results/ names them behind the
-# date, and the log of every step. What is timed has a GPU to itself: the others wait, or run on the last of several. Exit 1
-# if a step fails.
-#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, functions, verify, weighed, kernels, stale, python, others,
-#                                              ranks, models, sanitizer or faults
+# date, and the log of every step. What is timed has a GPU to itself: where there are several, all but the last take such
+# groups in turns, and the last one has the others; on one, these wait. Exit 1 if a step fails.
+#   tests/gpu/record.sh BUILD OUT [GROUP...]   only times, bench, growth, faults, functions, verify, weighed, kernels,
+#                                              stale, python, others, models, sanitizer or ranks
 # The groups times, python and others need torch and Triton; python and others also cffi and the installed program:
 # GAUGEBLOCK_PREFIX; unset, BUILD is installed into a folder of its own. SGLang's kernels are judged where GAUGEBLOCK_SGLANG
 # is its unpacked wheel (docs/third-party.md), which needs apache-tvm-ffi; Marlin's are compiled unless GAUGEBLOCK_MARLIN has
@@ -18,7 +18,9 @@ fi
 build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
-groups=${*:-times functions verify weighed kernels stale python others ranks models sanitizer faults}
+alone="times bench growth faults" # on a GPU to themselves, the shortest beside the last
+shared="models verify weighed kernels functions sanitizer others stale python"
+groups=${*:-$alone $shared ranks}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -69,10 +71,17 @@ record_peer() {
         "$library" "$@" --date "$today" --commit "$commit"
 }
 
-group_times() {
+group_bench() {
     step bench "$program" bench --model qwen3-next-80b-a3b --format nvfp4 --format mxfp8 --batches 1,8,32 \
         --kernel 'cuda/*layer' -o bench.json
     record h200-bench-qwen3-next python3 "$here/tests/records.py" bench bench.json
+    step bench-models "$program" bench --model qwen3-next-80b-a3b --model qwen3-30b-a3b --model deepseek-v3 \
+        --format nvfp4 --format mxfp8 --batches 8,32,64 --kernel 'cuda/*-mma16-repacked-layer' -o models.json
+    record h200-bench-models python3 "$here/tests/records.py" bench models.json
+}
+
+# Time against batch and sizes.
+group_growth() {
     step growth-batches "$program" bench --model qwen3-next-80b-a3b --format nvfp4 --format mxfp8 \
         --batches 1,4,16,64,256 --kernel 'cuda/*-mma16-repacked-layer' -o batches.json \
         --plot "$out/h200-growth-batches.svg"
@@ -86,9 +95,9 @@ group_times() {
     step growth-sizes "$program" bench $sizes --format nvfp4 --format mxfp8 --batches 8 \
         --kernel 'cuda/*-mma16-repacked-layer' -o sizes.json
     record h200-growth-sizes python3 "$here/tests/records.py" bench sizes.json
-    step bench-models "$program" bench --model qwen3-next-80b-a3b --model qwen3-30b-a3b --model deepseek-v3 \
-        --format nvfp4 --format mxfp8 --batches 8,32,64 --kernel 'cuda/*-mma16-repacked-layer' -o models.json
-    record h200-bench-models python3 "$here/tests/records.py" bench models.json
+}
+
+group_times() {
     record h200-bench-silu-mul-quantise "$tests/gb_bench_silu_mul_quantise" "$library"
     # with the baselines: the eight stages against the layer by batch, and warp decode by bits against by table
     record h200-mma16-nvfp4-qwen3-next "$tests/bench_mma16" "$library" time nvfp4 qwen3-next 1 2 4 8 16 32 64 128 256
@@ -359,16 +368,25 @@ on() {
     )
 }
 
-# What need not wait for the times where there are two devices.
-beside_times() {
-    for group in models verify weighed kernels functions sanitizer others; do
-        on $last $group &
+# On the last device.
+judge_beside() {
+    for group in $shared; do
+        on $last "$group" &
+    done
+}
+
+# lane N: the groups that are alone on device N, one after another.
+lane() {
+    turn=0
+    for group in $alone; do
+        [ $((turn % lanes)) -ne "$1" ] || on "$1" "$group"
+        turn=$((turn + 1))
     done
 }
 
 for group in $groups; do
-    case $group in
-    times | functions | verify | weighed | kernels | stale | python | others | ranks | models | sanitizer | faults) ;;
+    case " $alone $shared ranks " in
+    *" $group "*) ;;
     *)
         echo "record.sh: no group $group" >&2
         exit 2
@@ -401,19 +419,16 @@ step device "$program" list devices
 [ ! -e "$work/failed" ] || exit 1
 all=${CUDA_VISIBLE_DEVICES:-}
 last=$(($(nvidia-smi -L | wc -l) - 1))
+lanes=$((last > 0 ? last : 1))
 if [ $last -gt 0 ]; then
     case " $groups " in *" times "*) record h200-bench-ranks "$tests/bench_ranks" ;; esac
-    beside_times
-    on 0 times
-    on 0 faults
-else
-    on 0 times
-    on 0 faults
-    beside_times
+    judge_beside
 fi
-for group in stale python; do
-    on 0 $group &
+for n in $(seq 0 $((lanes - 1))); do
+    lane "$n" &
 done
-on "$all" ranks &
 wait
+[ $last -gt 0 ] || judge_beside
+wait
+on "$all" ranks
 [ ! -e "$work/failed" ]
