@@ -19,8 +19,9 @@ build=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
 shift 2
 alone="times bench growth faults" # on a GPU to themselves, the shortest beside the last
-shared="models verify weighed kernels functions sanitizer others stale python"
-groups=${*:-$alone $shared ranks}
+shared="models verify weighed kernels functions sanitizer others stale"
+at_the_end="python ranks" # when the processors are free, too
+groups=${*:-$alone $shared $at_the_end}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -385,7 +386,7 @@ lane() {
 }
 
 for group in $groups; do
-    case " $alone $shared ranks " in
+    case " $alone $shared $at_the_end " in
     *" $group "*) ;;
     *)
         echo "record.sh: no group $group" >&2
@@ -430,5 +431,7 @@ done
 wait
 [ $last -gt 0 ] || judge_beside
 wait
-on "$all" ranks
+on 0 python &
+on "$all" ranks &
+wait
 [ ! -e "$work/failed" ]
