@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What docs/results/ keeps of a CPU, made again in one run: hours, on all processors. Each record says its command, date,
+# What docs/results/ keeps of a CPU and needs nothing but BUILD, made again in one run: hours, on all processors. Each record says its command, date,
 # commit and CPU. BUILD holds the built tests (make all); of the fuzzer BUILD-fuzz does (make fuzz). Exit 1 if one fails.
 #   tests/record.sh BUILD OUT [NAME...]      only the records of these names: silu, valgrind, ...
 set -u
@@ -47,7 +47,7 @@ record identify exhaustive-identify.txt with_provenance "$build/tests/test_ident
 for name in false_alarms false_alarms_activations false_alarms_truncated; do
     record $name "$(echo $name | tr _ -).json" "$build/tests/test_$name" all
 done
-record bench-reference bench-reference.json "$build/tests/gb_bench_reference" 9
+record bench-reference bench-reference.json "$build/tests/gb_bench_reference" 15
 record valgrind valgrind.json sh "$here/valgrind.sh" "$build"
 record fuzz fuzz.json sh "$here/fuzz/run_all.sh" "$build-fuzz"
 if [ $made -lt $# ]; then

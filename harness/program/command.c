@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -109,7 +110,8 @@ static error_t parse_once(int key, char *argument, struct argp_state *state)
     for (size_t i = 0; options && options[i].name && i < sizeof p->given / sizeof *p->given; i++)
         if (options[i].key == key && options[i].arg && !(options[i].flags & OPTION_REPEATABLE)) {
             if (p->given[i])
-                usage_error(state, "--%s is given twice", options[i].name);
+                usage_error(state, key < 128 && isgraph(key) ? "--%s (-%c) is given twice" : "--%s is given twice",
+                            options[i].name, key);
             p->given[i] = true;
         }
     state->input = p->input;

@@ -50,7 +50,7 @@ enum {
 
 static const struct argp_option options[] = {
     {"format", OPTION_FORMAT, "FORMAT", 0,
-     "weight format: nvfp4 (default), mxfp8 or bf16; codes are taken over in their own", 0},
+     "weight format (gaugeblock list formats); nvfp4 by default; codes are taken over in their own", 0},
     {"activations", OPTION_ACTIVATIONS, "FORMAT", 0,
      "what activations are multiplied as: bf16 (default), or quantised to nvfp4, mxfp8 or fp8", 0},
     {"activation-recipe", OPTION_ACTIVATION_RECIPE, "RECIPE", 0,

@@ -168,7 +168,8 @@ static uint32_t add_matching(const struct catalogue *c, const char *pattern, con
     s->verdict = VERDICT_NOT_RUN;
     bool cuda = !strncmp(pattern, "cuda", 4) && c->cuda_missing[0];
     snprintf(s->reason, sizeof s->reason, "no kernel matches %s%s%s", pattern,
-             cuda ? ": " : "; see gaugeblock list kernels", cuda ? c->cuda_missing : "");
+             cuda ? ": " : "; see gaugeblock list kernels, and name a library of others by --subject",
+             cuda ? c->cuda_missing : "");
     return count + 1;
 }
 

@@ -35,8 +35,11 @@ enum gb_status subject_open(const char *path, void (*loaded)(void), const struct
         return GB_OK;
     }
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle)
-        return gb_fail(error, GB_EINVAL, "%s: %s", path, dlerror());
+    if (!handle) {
+        const char *reason = dlerror();
+        return gb_fail(error, GB_EINVAL, "%s: %s%s", path, reason,
+                       strstr(reason, "ELF") ? "; a subject is a shared library (cc -shared -fPIC)" : "");
+    }
     gb_kernels_function function;
     *(void **)&function = dlsym(handle, GB_KERNELS_SYMBOL);
     if (!function)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers generated here, computed by the CPU reference here: the outputs have the hashes that docs/results has of a GPU
-of another machine. Usage: test_results.py [MODEL...]"""
+of another machine. MODELS in the environment names other models than the trained one."""
 import glob
 import json
 import os
@@ -17,7 +17,7 @@ with open(results[0]) as stream:
     fixtures = {fixture: (there["commit"], of) for there in json.load(stream)
                 for fixture, of in there["fixtures"].items()}
 hashes = 0
-for model in sys.argv[1:] or ["tiny-qwen3-moe"]:
+for model in os.environ.get("MODELS", "tiny-qwen3-moe").split():
     names = [name for name in fixtures if name.startswith(f"{model}-")]
     expect(len(names) == 6, f"docs/results has {len(names)} fixtures of {model}, not 2 formats of 3 kinds")
     for name in names:
