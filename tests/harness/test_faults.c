@@ -546,6 +546,55 @@ static void test_faults_of_operators_without_layers(void **state)
     }
 }
 
+/* Every bug of a quantiser in the rules of every recipe, with a global scale that nobody leaves out unseen. */
+static void test_bugs_of_every_recipe(void **state)
+{
+    static const enum gb_operator operators[] = {GB_QUANTISE, GB_SILU_MUL_QUANTISE};
+    size_t count;
+    const struct gb_recipe *recipe = gb_recipes(&count);
+    struct operator_fault fault;
+    (void)state;
+    for (int o = 0; o < 2; o++) {
+        const struct operator_faults *row = operator_faults_find(operators[o]);
+        for (size_t i = 0; row->at(i, &fault); i++) {
+            struct becomes becomes = {0};
+            char name[256];
+            for (size_t r = 0; r < count; r++) {
+                struct gb_fixture *f;
+                struct gb_outputs *outputs;
+                struct gb_error error = {""};
+                const struct gb_quantisation q = {.size = sizeof q,
+                                                  .input = r % 2 ? GB_FP16 : GB_BF16,
+                                                  .rows = 2,
+                                                  .columns = 256,
+                                                  .input_columns = o ? 512 : 256,
+                                                  .silu = r % 3 ? GB_SILU_EXACT : GB_SILU_DIVIDE,
+                                                  .activated = GB_FP32,
+                                                  .product = GB_FP32,
+                                                  .quantiser = recipe[r].quantiser,
+                                                  .bound = recipe[r].quantiser.bound ? 0.75f : INFINITY,
+                                                  .global_scale = 1.0f};
+                if (gb_fixture_new_quantise(operators[o], &q, recipe[r].name, &f, &error) != GB_OK)
+                    continue; /* of weights alone */
+                snprintf(f->generator, sizeof f->generator, i % 2 ? "gaussian/1" : "edge/1");
+                f->seed = 7;
+                assert_int_equal(gb_generate_values(f, &error), GB_OK);
+                f->quantisation.global_scale = q.quantiser.global == GB_GLOBAL_NONE ? 1.0f : 0.25f;
+                if (row->run((int64_t)i, NULL, f, &outputs, &error) != GB_OK)
+                    fail_msg("%s, %s: %s", fault.name, recipe[r].name, error.message);
+                if (outputs)
+                    becomes_outputs(&becomes, outputs);
+                else
+                    becomes_nothing(&becomes);
+                gb_outputs_free(outputs);
+                gb_fixture_free(f);
+            }
+            snprintf(name, sizeof name, "%s of %s by every recipe", fault.name, operator_name(operators[o]));
+            keep(name, &becomes);
+        }
+    }
+}
+
 /* Whether the bug changes anything of the problem. */
 static bool applies(const struct gb_fixture *f, const char *name)
 {
@@ -691,6 +740,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
         cmocka_unit_test(test_faults_of_operators_without_layers),
+        cmocka_unit_test(test_bugs_of_every_recipe),
         cmocka_unit_test(test_a_lost_row_is_told_beside_rounding),
         cmocka_unit_test(test_another_row_is_told_among_so_many),
         cmocka_unit_test(test_bugs_that_change_nothing),

@@ -1080,6 +1080,8 @@ static void parts_find_what_they_are_for(void **state)
         OF(inverted, ACT, FACTOR, 3.0, 0, "elements 32+16"),
         OF(inverted, ACT, ELEMENT, 0.0, 3, "elements 16+16 slots 1+1"),
         OF(inverted, ACT, CONSTANT, 0.0, 0, "elements 5+1%32"),
+        OF(inverted, DOWN, FACTOR, 3.0, 0, "k 32+16 elements 0+96"),
+        OF(inverted, DOWN, CONSTANT, 0.0, 0, "slots 1+1 k 16+32 elements 24+88"),
         OF(inverted, GATE, SATURATE, 0.5, 0, "tokens 1+2 elements 0+16"),
     };
     /* With more columns than samples, and experts with few tokens. */
