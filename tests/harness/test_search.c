@@ -718,22 +718,14 @@ static void layer_free(struct layer *l)
     problem_free(&l->problem);
 }
 
-/* The errors become those of the finding and random ones beside it, `noise` times as large. */
-static void layer_plant(struct layer *l, const struct finding *f, double noise)
+/* What a diagnosis has of its errors. */
+static void layer_count(struct layer *l)
 {
     struct diagnosis *w = &l->of;
     const size_t count = (size_t)w->rows * w->width;
-    double squares = 0.0, others = 0.0, largest = 0.0;
-    uint64_t random = 41, same = 41;
-    assert_int_equal(structure_plant(w, f, w->faulty, NULL), GB_OK);
-    for (size_t i = 0; i < count; i++) {
-        w->errors[i] = (double)w->faulty[i] - (double)w->clean[i];
-        squares += pow(w->errors[i], 2);
-        others += pow(random_value(&random), 2);
-    }
+    double largest = 0.0;
     memset(w->squares, 0, w->rows * sizeof *w->squares);
     for (size_t i = 0; i < count; i++) {
-        w->errors[i] += noise * sqrt(squares / others) * random_value(&same);
         w->values[i] = (double)w->clean[i] + w->errors[i];
         w->squares[i / w->width] += w->errors[i] * w->errors[i];
         largest = fmax(largest, fabs(w->errors[i]));
@@ -745,6 +737,33 @@ static void layer_plant(struct layer *l, const struct finding *f, double noise)
     assert_int_equal(error_location_new(w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->location, NULL),
                      GB_OK);
     w->location.rows_per_token = w->rows_per_token;
+}
+
+/* The errors become those of the findings, one by one, and random ones beside them, `noise` times as large. */
+static void layer_plant_all(struct layer *l, const struct finding *findings, uint32_t of, double noise)
+{
+    struct diagnosis *w = &l->of;
+    const size_t count = (size_t)w->rows * w->width;
+    double squares = 0.0, others = 0.0;
+    uint64_t random = 41, same = 41;
+    memset(w->errors, 0, count * sizeof *w->errors);
+    for (uint32_t n = 0; n < of; n++) {
+        assert_int_equal(structure_plant(w, &findings[n], w->faulty, NULL), GB_OK);
+        for (size_t i = 0; i < count; i++)
+            w->errors[i] += (double)w->faulty[i] - (double)w->clean[i];
+    }
+    for (size_t i = 0; i < count; i++) {
+        squares += pow(w->errors[i], 2);
+        others += pow(random_value(&random), 2);
+    }
+    for (size_t i = 0; i < count; i++)
+        w->errors[i] += noise * sqrt(squares / others) * random_value(&same);
+    layer_count(l);
+}
+
+static void layer_plant(struct layer *l, const struct finding *f, double noise)
+{
+    layer_plant_all(l, f, 1, noise);
 }
 
 /* "slots 1+2 elements 3+4%16" */
@@ -1635,6 +1654,40 @@ static void causes_are_found_beside_rounding(void **state)
     layer_free(&l);
 }
 
+/* Two causes are found that together leave no more than rounding explains. */
+static void two_causes_are_found(void **state)
+{
+    static const struct {
+        double noise, rounding; /* of its squares, how much is known to be rounding */
+    } rows[] = {{0.0, 0.0},    {0.028, 0.0},  {0.028, 0.51}, {0.035, 0.0},
+                {0.035, 0.51}, {0.035, 0.47}, {0.06, 1.0},   {0.09, 1.0}};
+    static const struct planted of[] = {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"),
+                                        OF(settle, DOWN, CONSTANT, 0.0, 0, "tokens 0+1")};
+    struct layer l;
+    (void)state;
+    layer_new(&l, (struct gb_shape){4, 64, 16, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
+    share_out(&l);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct diagnosis *w = &l.of;
+        struct finding both[2] = {of[0].finding, of[1].finding};
+        struct causes causes = {.count = 0};
+        char text[64];
+        for (int i = 0; i < 2; i++)
+            read_places(of[i].places, &both[i]);
+        layer_plant_all(&l, both, 2, 0.0);
+        w->noise = rows[n].rounding * rows[n].noise * rows[n].noise * diagnosis_squares(w);
+        layer_plant_all(&l, both, 2, rows[n].noise);
+        assert_int_equal(causes_find(w, &causes, NULL), GB_OK);
+        causes_add(w, &causes);
+        snprintf(text, sizeof text, "two causes %zu", n);
+        kept_text(w->count ? "" : text);
+        keep_candidates(text, w);
+        kept_text(causes.count ? "" : ": none\n");
+    }
+    share_free(&l);
+    layer_free(&l);
+}
+
 static double logistic(double v)
 {
     return 0.5 * (1.0 + tanh(0.5 * v));
@@ -1778,6 +1831,7 @@ int main(void)
         cmocka_unit_test(experts_of_faint_slots_are_tried),
         cmocka_unit_test(hypotheses_explain_what_they_make),
         cmocka_unit_test(causes_are_found_beside_rounding),
+        cmocka_unit_test(two_causes_are_found),
         cmocka_unit_test(functions_of_gate_and_up_are_theirs),
         cmocka_unit_test(known_bugs_are_tried_while_they_can_be_afforded),
         cmocka_unit_test(all_effects_are_tried),
