@@ -593,19 +593,22 @@ static void the_better_finding_is_kept(void **state)
 static void columns_are_filled_up(void **state)
 {
     static const struct finding_axis residues = {.kind = AXIS_MODULO, .first = 3, .count = 2, .period = 8},
-                                     range = {.kind = AXIS_RANGE, .first = 5, .count = 56}, every = {.kind = AXIS_ALL};
+                                     range = {.kind = AXIS_RANGE, .first = 5, .count = 56}, every = {.kind = AXIS_ALL},
+                                     often = {.kind = AXIS_MODULO, .first = 0, .count = 2, .period = 4},
+                                     seldom = {.kind = AXIS_MODULO, .first = 0, .count = 2, .period = 8};
     static const struct {
-        const struct finding_axis *elements;
-        uint32_t without[6]; /* columns that are not known; 0: no more */
+        const struct finding_axis *elements, *known; /* known: of them; NULL: all */
+        uint32_t without[6];                         /* columns that are not known; 0: no more */
         bool found;
         uint32_t looked; /* findings that are verified */
-    } rows[] = {{&residues, {0}, true, 1},
-                {&residues, {11}, true, 1},
-                {&residues, {3, 4, 12, 76}, true, 1},
-                {&residues, {4, 12, 20, 28, 36}, false, 2},
-                {&range, {6, 22, 23}, true, 1},
-                {&every, {7, 12}, true, 1},
-                {&every, {79, 12}, true, 2}};
+    } rows[] = {{&residues, NULL, {0}, true, 1},
+                {&often, &seldom, {0}, true, 2},
+                {&residues, NULL, {11}, true, 1},
+                {&residues, NULL, {3, 4, 12, 76}, true, 1},
+                {&residues, NULL, {4, 12, 20, 28, 36}, false, 2},
+                {&range, NULL, {6, 22, 23}, true, 1},
+                {&every, NULL, {7, 12}, true, 1},
+                {&every, NULL, {79, 12}, true, 2}};
     static struct arrays a;
     static struct scene s;
     (void)state;
@@ -614,7 +617,7 @@ static void columns_are_filled_up(void **state)
         const struct finding_axis *best = &s.search.best.finding.elements;
         bool wrong[WIDTH];
         for (uint32_t i = 0; i < WIDTH; i++)
-            wrong[i] = finding_axis_has(rows[n].elements, i);
+            wrong[i] = finding_axis_has(rows[n].known ? rows[n].known : rows[n].elements, i);
         for (uint32_t i = 0; i < 6 && rows[n].without[i]; i++)
             wrong[rows[n].without[i]] = false;
         constant_new(&s, &a, rows[n].elements, wrong);
