@@ -6,6 +6,7 @@
  */
 #include <omp.h>
 
+#include "harness/explain/altered_row.h"
 #include "harness/explain/causes.h"
 #include "harness/explain/gate_functions.h"
 #include "harness/explain/places.h"
@@ -1057,6 +1058,8 @@ static void parts_find_what_they_are_for(void **state)
         OF(experts, DOWN, EXPERT, 0.0, -2, "tokens 1+1"),
         OF(experts, GATE_UP, EXPERT, 0.0, 3, ""),
         OF(experts, GATE_UP, EXPERT_OF, 0.0, 0, "tokens 3+1"),
+        OF(experts, DOWN, EXCHANGED, 0.0, 5, "experts 1+1%3"),
+        OF(experts, GATE_UP, EXCHANGED, 0.0, 3, "experts 0+1%3"),
         OF(elements, ACT, FACTOR, 1.25, 0, "elements 24+19"),
         OF(elements, ACT, CONSTANT, 0.0, 0, "slots 1+1 elements 3+14"),
         OF(elements, ACT, NEGATIVE, 0.0, 0, "elements 64+16"),
@@ -1691,6 +1694,141 @@ static void two_causes_are_found(void **state)
     layer_free(&l);
 }
 
+/* What a code or scale becomes by itself. */
+static double altered_value(const struct finding *f, enum gb_format format, float v)
+{
+    const bool nibble = format == GB_NVFP4 || format == GB_MXFP4, byte = format == GB_MXFP8 || format == GB_FP8_BLOCK;
+    int exponent;
+    switch (f->effect) {
+    case FINDING_FACTOR:
+        return f->amount * (double)v;
+    case FINDING_CONSTANT:
+        return f->amount;
+    case FINDING_SATURATE:
+        return (double)v > f->amount ? f->amount : (double)v < -f->amount ? -f->amount : (double)v;
+    case FINDING_SQUARE:
+        return v < 0.0f ? -(double)v * (double)v : (double)v * (double)v;
+    case FINDING_NEGATIVE:
+        return v < 0.0f ? -(double)v : (double)v;
+    case FINDING_POWER:
+        frexp((double)v, &exponent);
+        return v == 0.0f ? 0.0 : ldexp(v < 0.0f ? -1.0 : 1.0, exponent - 1);
+    default:
+        return f->type == FINDING_FP16 && format == GB_BF16 ? (double)gb_fp16_decode(gb_bf16_encode(v).bits)
+               : f->type == FINDING_E5M2 && byte            ? (double)gb_e5m2_decode((gb_e5m2){gb_e4m3_encode(v).bits})
+               : f->type == FINDING_INTEGER && nibble ? copysign(gb_e2m1_encode(fabsf(v)).bits, signbit(v) ? -1.0 : 1.0)
+                                                      : (double)v;
+    }
+}
+
+enum { READ_ROWS = 96, READ_COLUMNS = 160, READ_EXPERTS = 3 };
+
+/* Codes of all rows without scales, and the scales of their blocks. */
+struct read_weights {
+    float codes[READ_EXPERTS][READ_ROWS][READ_COLUMNS], scales[READ_EXPERTS][READ_ROWS][READ_COLUMNS];
+};
+
+/* What element k, or the scale of block k, of `count` in a row becomes; of: codes or scales. */
+static double read_value(const struct finding *f, enum gb_format format,
+                         const float of[READ_EXPERTS][READ_ROWS][READ_COLUMNS], uint32_t e, uint32_t r, uint32_t k,
+                         uint32_t count)
+{
+    const int tile = f->offset;
+    switch (f->effect) {
+    case FINDING_HALF:
+        return (double)of[e][r < READ_ROWS / 2 ? r + READ_ROWS / 2 : r - READ_ROWS / 2][k];
+    case FINDING_ROW:
+        return (double)of[e][((int)r + f->offset + READ_ROWS) % READ_ROWS][k];
+    case FINDING_ROW_XOR:
+        return (double)of[e][(r ^ (uint32_t)f->offset) < READ_ROWS ? r ^ (uint32_t)f->offset : r][k];
+    case FINDING_EXPERT:
+        return (double)of[((int)e + f->offset + READ_EXPERTS) % READ_EXPERTS][r][k];
+    case FINDING_ELEMENT:
+        return (double)of[e][r][((int)k + f->offset + (int)count) % (int)count];
+    case FINDING_TRANSPOSED: /* of whole tiles */
+        if ((int)k / tile * tile + tile > (int)count || (int)r / tile * tile + tile > READ_ROWS)
+            return (double)of[e][r][k];
+        return (double)of[e][(int)r / tile * tile + (int)k % tile][(int)k / tile * tile + (int)r % tile];
+    default:
+        return altered_value(f, format, of[e][r][k]);
+    }
+}
+
+/* Rows of weights as a kernel reads them under a finding, less what they are: by the definitions in finding.h. */
+static void weights_are_read_as_the_finding_says(void **state)
+{
+    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK};
+    static const struct finding_axis some = {.kind = AXIS_RANGE, .first = 30, .count = 100};
+    static const struct finding effects[] = {
+        {.effect = FINDING_FACTOR, .amount = -1.5},
+        {.effect = FINDING_CONSTANT, .amount = 0.75},
+        {.effect = FINDING_SATURATE, .amount = 0.0625},
+        {.effect = FINDING_SQUARE},
+        {.effect = FINDING_NEGATIVE},
+        {.effect = FINDING_POWER},
+        {.effect = FINDING_READ, .type = FINDING_FP16},
+        {.effect = FINDING_READ, .type = FINDING_E5M2},
+        {.effect = FINDING_READ, .type = FINDING_INTEGER},
+        {.effect = FINDING_HALF},
+        {.effect = FINDING_ROW, .offset = 1},
+        {.effect = FINDING_ROW, .offset = -3},
+        {.effect = FINDING_ROW_XOR, .offset = 64},
+        {.effect = FINDING_EXPERT, .offset = 1},
+        {.effect = FINDING_EXPERT, .offset = -2},
+        {.effect = FINDING_ELEMENT, .offset = 1},
+        {.effect = FINDING_ELEMENT, .offset = -1},
+        {.effect = FINDING_TRANSPOSED, .offset = 3},
+        {.effect = FINDING_TRANSPOSED, .offset = 5},
+        {.effect = FINDING_TRANSPOSED, .offset = 2},
+    };
+    static struct read_weights all;
+    static double added[READ_COLUMNS];
+    (void)state;
+    for (int n = 0; n < 5; n++) {
+        const uint32_t block = gb_format_block(formats[n]), blocks = (READ_COLUMNS + block - 1) / block;
+        struct problem p;
+        problem_new(&p, (struct gb_shape){1, READ_ROWS, READ_COLUMNS, READ_EXPERTS, 1}, formats[n], DATA_GAUSSIAN, 3);
+        const struct gb_weights *w = &p.arguments.down;
+        for (uint32_t e = 0; e < READ_EXPERTS; e++)
+            for (uint32_t r = 0; r < READ_ROWS; r++)
+                gb_weights_codes(w, e, r, all.codes[e][r], all.scales[e][r]);
+        for (size_t i = 0; i < sizeof effects / sizeof *effects; i++)
+            for (int operand = FINDING_WEIGHTS; operand <= FINDING_BLOCKS; operand++) {
+                struct finding f = effects[i];
+                struct altered altered;
+                const bool of_blocks = operand == FINDING_BLOCKS;
+                f.operand = (enum finding_operand)operand;
+                f.k = i % 2 ? some : f.k;
+                if ((operand == FINDING_WEIGHTS && f.effect != FINDING_ELEMENT) ||
+                    (of_blocks ? f.effect == FINDING_READ : f.effect == FINDING_TRANSPOSED))
+                    continue;
+                assert_true(altered_new(w, &f, &altered));
+                for (uint32_t e = 0; e < READ_EXPERTS; e++)
+                    for (uint32_t r = 0; r < READ_ROWS; r++) {
+                        altered_row(&altered, e, r, added);
+                        for (uint32_t k = 0; k < READ_COLUMNS; k++) {
+                            const uint32_t b = k / block, from = (k + (uint32_t)f.offset + READ_COLUMNS) % READ_COLUMNS;
+                            const double code = (double)all.codes[e][r][k], scale = (double)all.scales[e][r][b];
+                            double made = of_blocks ? code * read_value(&f, formats[n], all.scales, e, r, b, blocks)
+                                                    : read_value(&f, formats[n], all.codes, e, r, k, READ_COLUMNS);
+                            made *= of_blocks                    ? 1.0
+                                    : operand == FINDING_WEIGHTS ? (double)all.scales[e][r][from / block]
+                                                                 : scale;
+                            const double global = (double)gb_weights_global(w, e, r);
+                            const double right = finding_axis_has(&f.k, k) ? (made - code * scale) * global : 0.0;
+                            const double close = 1e-7 * (fabs(made) + fabs(code * scale)) * global; /* FP32 scales */
+                            if (!(added[k] == right || fabs(added[k] - right) <= close ||
+                                  (isnan(added[k]) && isnan(right))))
+                                fail_msg("format %d, effect %zu, operand %d, expert %u, row %u, column %u: %g, not %g",
+                                         (int)formats[n], i, operand, e, r, k, added[k], right);
+                        }
+                    }
+                altered_free(&altered);
+            }
+        problem_free(&p);
+    }
+}
+
 static double logistic(double v)
 {
     return 0.5 * (1.0 + tanh(0.5 * v));
@@ -1835,6 +1973,7 @@ int main(void)
         cmocka_unit_test(hypotheses_explain_what_they_make),
         cmocka_unit_test(causes_are_found_beside_rounding),
         cmocka_unit_test(two_causes_are_found),
+        cmocka_unit_test(weights_are_read_as_the_finding_says),
         cmocka_unit_test(functions_of_gate_and_up_are_theirs),
         cmocka_unit_test(known_bugs_are_tried_while_they_can_be_afforded),
         cmocka_unit_test(all_effects_are_tried),
