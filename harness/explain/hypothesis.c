@@ -158,17 +158,14 @@ static double explained_by(const struct diagnosis *w, const bool *slots)
     return isfinite(fit.all) && fit.all > 0.0 ? 1.0 - fit.left / fit.all : isfinite(fit.all) && fit.alike;
 }
 
-/* Of the slots of one expert (or, for -1, those in place `slot`) how much their changes explain; less if not all of the
- * row is theirs: set is scratch, [tokens, top_k]. */
+/* Of the slots of one expert (or, for -1, those in place `slot`) how much their changes explain: set is scratch,
+ * [tokens, top_k]. */
 static double explained_by_some(const struct diagnosis *w, int32_t expert, uint32_t slot, bool *set)
 {
     uint32_t top_k = w->trace.arguments.shape.top_k;
-    bool all = true;
-    for (size_t pair = 0; pair < (size_t)w->tokens * top_k; pair++) {
+    for (size_t pair = 0; pair < (size_t)w->tokens * top_k; pair++)
         set[pair] = w->ids[pair] >= 0 && (expert < 0 ? pair % top_k == slot : w->ids[pair] == expert);
-        all &= set[pair] || w->ids[pair] < 0;
-    }
-    return all ? 0.0 : explained_by(w, set);
+    return explained_by(w, set);
 }
 
 void diagnosis_add_change(struct diagnosis *w, enum rank rank, const char *kind)

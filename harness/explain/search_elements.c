@@ -82,7 +82,7 @@ static void add_prefixes(const struct prefix *y, uint32_t j, uint32_t count, dou
     for (size_t i = 0; i < y->elements; i++)
         for (uint32_t k = 0; k < count; k++) {
             total[k] += weight * rows[k][i] * operand[i];
-            y->sums[(i + 1) * y->samples + j + k] += total[k];
+            y->sums[(i + 1) * y->samples + j + k] = total[k];
         }
 }
 

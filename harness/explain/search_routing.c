@@ -23,8 +23,7 @@ static bool weights_told(struct search *q, double *told)
         left += search_fit_token_freely(q, q->token[n], &left_out, &one);
         all += one;
         for (size_t p = (size_t)q->token[n] * s->top_k; p < (size_t)(q->token[n] + 1) * s->top_k; p++)
-            if (q->weight[p] > 0.0)
-                told[p] = s->weights[p] * (1.0 - q->alpha[p]);
+            told[p] = s->weights[p] * (1.0 - q->alpha[p]); /* 0: what has no response */
     }
     return !search_late(q) && all > 0.0 && 1.0 - left / all >= PROMISING;
 }

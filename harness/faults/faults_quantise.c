@@ -529,10 +529,6 @@ enum gb_status quantise_fault_run(const struct quantise_fault *fault, const stru
     }
     if (applies)
         status = quantise_as(&asked, values ? values : f->values, outputs, error);
-    if (status == GB_EINVAL) { /* what the changed rules refuse, they cannot be mistaken for */
-        status = GB_OK;
-        applies = false;
-    }
     if (status == GB_OK && applies && fault->spoil)
         status = spoil(fault, f, &asked, *outputs, &applies, error);
     free(values);

@@ -304,14 +304,10 @@ enum gb_status route_fault_run(const struct route_fault *fault, const struct gb_
     struct routed r = {a, a->routed_ids, a->routed_weights,
                        malloc(sizeof *r.scores * a->shape.tokens * a->shape.experts),
                        malloc(sizeof *r.next * a->shape.tokens)};
-    if (!r.scores || !r.next)
-        status = gb_fail(error, GB_ENOMEM, "no memory for the scores of %u tokens", a->shape.tokens);
-    if (status == GB_OK)
-        status = find_scores(contract, a, &r, error);
-    if (status == GB_OK)
-        status = find_next(contract, a, &r, error);
-    if (status == GB_OK)
-        *applies = fault->spoil(&r);
+    status = r.scores && r.next ? find_scores(contract, a, &r, error)
+                                : gb_fail(error, GB_ENOMEM, "no memory for the scores of %u tokens", a->shape.tokens);
+    status = status == GB_OK ? find_next(contract, a, &r, error) : status;
+    *applies = status == GB_OK && fault->spoil(&r);
     free(r.scores);
     free(r.next);
     return status;

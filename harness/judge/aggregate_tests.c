@@ -336,11 +336,10 @@ static void project(struct run_case *j, const double *subject, double *room)
 }
 
 static enum gb_status evaluate_layer(struct aggregate_tests *s, const struct baseline *b, uint32_t layer,
-                                     uint32_t tokens, const struct prediction *expected, const double *subject,
-                                     struct gb_error *error)
+                                     const struct prediction *expected, const double *subject, struct gb_error *error)
 {
     const struct gb_shape *shape = &b->fixture->shape;
-    uint32_t judged = tokens < s->tokens_judged ? tokens : s->tokens_judged;
+    const uint32_t judged = s->tokens_judged;
     struct run_case j = {.s = s,
                          .of = &b->fixture->layer[layer],
                          .expected = expected,
@@ -368,19 +367,19 @@ static enum gb_status evaluate_layer(struct aggregate_tests *s, const struct bas
     return good ? GB_OK : gb_fail(error, GB_ENOMEM, "no memory to judge %u experts", shape->experts);
 }
 
-enum gb_status aggregate_output(struct aggregate_tests *s, const struct baseline *b, uint32_t layer, uint32_t tokens,
+enum gb_status aggregate_output(struct aggregate_tests *s, const struct baseline *b, uint32_t layer,
                                 const double *subject, struct gb_error *error)
 {
     const struct layer_bounds *bounds = &b->bounds[layer];
     const struct gb_bounds *of = b->contract->activations == GB_BF16 ? &bounds->of : &bounds->down;
     struct prediction expected = {of->output_truth, of, &bounds->covariance};
-    return evaluate_layer(s, b, layer, tokens, &expected, subject, error);
+    return evaluate_layer(s, b, layer, &expected, subject, error);
 }
 
 enum gb_status aggregate_down(struct aggregate_tests *s, const struct baseline *b, uint32_t layer,
                               const struct prediction *down, const double *subject, struct gb_error *error)
 {
-    return evaluate_layer(s, b, layer, s->tokens_judged, down, subject, error);
+    return evaluate_layer(s, b, layer, down, subject, error);
 }
 
 /* Errors of the intermediate are independent. */

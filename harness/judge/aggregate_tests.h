@@ -64,7 +64,7 @@ void aggregate_start(struct aggregate_tests *s, const struct baseline *baseline,
                      bool inner, double probability);
 /* One layer. subject: [tokens, hidden]. */
 enum gb_status aggregate_output(struct aggregate_tests *s, const struct baseline *baseline, uint32_t layer,
-                                uint32_t tokens, const double *subject, struct gb_error *error);
+                                const double *subject, struct gb_error *error);
 /* The same for down alone: covariance are those of gb_bound_down for one layer's tokens. */
 void aggregate_start_down(struct aggregate_tests *s, const struct baseline *baseline,
                           const struct gb_covariance *covariance, double probability);

@@ -256,11 +256,9 @@ static enum gb_status sums_new(const struct baseline *b, const struct gb_kernel 
     const struct gb_arguments a = gb_fixture_exchange_arguments(b->fixture);
     const float *reference = b->reference->combined;
     size_t count = (size_t)a.shape.tokens * a.shape.hidden;
-    *s = (struct sums){malloc(count * sizeof *s->truth),
-                       malloc(count * sizeof *s->worst),
-                       malloc(count * sizeof *s->stored),
-                       {0},
-                       {0}};
+    *s = (struct sums){.truth = malloc(count * sizeof *s->truth),
+                       .worst = malloc(count * sizeof *s->worst),
+                       .stored = malloc(count * sizeof *s->stored)};
     if (!s->truth || !s->worst || !s->stored)
         return gb_fail(error, GB_ENOMEM, "no memory to check %zu sums", count);
     for (size_t i = 0; i < count; i++)

@@ -189,7 +189,7 @@ static enum gb_status evaluate_output(struct baseline *b, uint32_t layer, const 
         uint64_t before[2] = {aggregate_zero_exceeding(&tally->aggregate, false),
                               aggregate_zero_exceeding(&tally->aggregate, true)};
         if (!tally->without_sums)
-            status = aggregate_output(&tally->aggregate, b, layer, tokens, subject.value, error);
+            status = aggregate_output(&tally->aggregate, b, layer, subject.value, error);
         check_zeros("output", layer, b->bounds[layer].of.output_truth, count, before, tally, j);
     }
     if (status == GB_OK)

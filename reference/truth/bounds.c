@@ -326,14 +326,14 @@ static double intermediate_reach(const struct work *w, uint32_t n)
     const struct gb_requantisation *r = w->points->requantisation;
     const double *h = intermediate_of(w, n);
     return gb_activations_reach(h, h + w->shape->intermediate, w->shape->intermediate, r ? r->rules : NULL,
-                                r ? r->global : 1.0f);
+                                r ? &r->global : NULL);
 }
 
 static double x_reach(const struct work *w, uint32_t token)
 {
     const struct gb_requantisation *r = w->points->requantisation;
     const double *x = w->x + (size_t)token * w->shape->hidden;
-    return gb_activations_reach(x, NULL, w->shape->hidden, r ? r->rules : NULL, r ? r->x_global : 1.0f);
+    return gb_activations_reach(x, NULL, w->shape->hidden, r ? r->rules : NULL, r ? &r->x_global : NULL);
 }
 
 static enum gb_status all_rows(struct work *w, struct gb_error *error)

@@ -89,7 +89,7 @@ static enum gb_status find_reach(struct work *w, const double *flips, struct gb_
         return gb_fail(error, GB_ENOMEM, "no memory for the bounds of %u tokens", w->shape->tokens);
     for (size_t pair = 0; pair < pairs; pair++)
         w->reach[pair] = gb_activations_reach(w->intermediate + pair * I, flips ? flips + pair * I : NULL, (uint32_t)I,
-                                              r ? r->rules : NULL, r ? r->global : 1.0f);
+                                              r ? r->rules : NULL, r ? &r->global : NULL);
     return GB_OK;
 }
 

@@ -29,7 +29,7 @@ double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint3
 }
 
 double gb_activations_reach(const double *value, const double *limit, uint32_t count, const struct gb_quantiser *rules,
-                            float global)
+                            const float *global)
 {
     double most = 1.0;
     for (uint32_t i = 0; i < count; i++)
@@ -37,7 +37,7 @@ double gb_activations_reach(const double *value, const double *limit, uint32_t c
     if (!rules)
         return most;
     if (rules->global != GB_GLOBAL_NONE)
-        return largest_e2m1 * largest_e4m3 * largest(&global, 1);
+        return largest_e2m1 * largest_e4m3 * largest(global, 1);
     return largest_e4m3 * most;
 }
 

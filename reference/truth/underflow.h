@@ -8,9 +8,9 @@
 /* A: what the factors of a row's weights may multiply an error by. room: scratch, [2, columns] of floats. */
 double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *room);
 /* B: the same of activations, [count], each at most |value| + limit; limit NULL: 0. rules: of their codes, with the
- * global scale `global`; NULL: they are bf16. */
+ * global scale *global; NULL: they are bf16. */
 double gb_activations_reach(const double *value, const double *limit, uint32_t count, const struct gb_quantiser *rules,
-                            float global);
+                            const float *global);
 /* U of a sum of `terms` terms, each rounded `roundings` times at most on its way, `all` roundings in a row. */
 double gb_underflow(const struct gb_rounding_points *points, double terms, double roundings, double all, double reach);
 /* eta: what one rounding loses there. */

@@ -11,7 +11,7 @@ import numpy as np
 from blocks import block
 from kept import expect_kept
 from program import ALL, CAPTURE, expect, path, run
-from published import EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published, refused, swapped
+from published import EXPERTS, LAYERS, LAYOUTS, PROJECTIONS, Published, read, refused, swapped, write
 
 CAPTURED = ["--capture", CAPTURE, "--tokens", 24 if ALL else 6]
 CODES = {"nvfp4-pack-quantized": "weight_packed", "mxfp4-pack-quantized": "weight_packed"}
@@ -67,6 +67,23 @@ for layout in LAYOUTS:
            f"{layout}: cosine {cosine}")
     if ALL or layout in ("modelopt-nvfp4", "fp8-128x128"):
         run("verify", path("out.h5"))
+
+# The cosine that is said is the worst layer's: the last one's block adds, by this capture, what its codes make of it and
+# some of what they make of the token before.
+capture = read(CAPTURE)
+folder = path("modelopt-nvfp4")
+run("import", folder, path("out.h5"), *CAPTURED)
+with h5py.File(path("out.h5")) as f:
+    ours = [f[f"layers/{layer}/truth/quantised"][()] for layer in range(LAYERS)]
+for some in (0.0, 0.5):
+    added = np.zeros_like(capture["layer0.residual_mid_f64"][1])
+    added[:len(ours[1])] = ours[1] + some * np.roll(ours[1], 1, axis=0)
+    after = ["F64", capture["layer1.residual_mid_f64"][1] + added]
+    write(path("both.safetensors"), {**capture, "layer2.residual_in_f64": after, "layer2.residual_mid_f64": after})
+    done = run("import", folder, path("both.h5"), "--capture", path("both.safetensors"), *CAPTURED[2:])
+    first = capture["layer1.residual_in_f64"][1] - capture["layer0.residual_mid_f64"][1]
+    right = min((a * b[:len(a)]).sum() / np.sqrt((a * a).sum() * (b[:len(a)]**2).sum()) for a, b in zip(ours, (first, added)))
+    expect(f"a cosine of {right:.6f} or more" in done.stdout, f"{some}: {right}, {done.stdout}")
 
 # The documented hash covers the encoding scales.
 with open(path("hash.py"), "w") as stream:

@@ -337,6 +337,15 @@ static void false_claims_are_refused(void **state)
     bench_free(&b);
 }
 
+static double scale_value(enum gb_format activations, const uint8_t *scale)
+{
+    float value;
+    memcpy(&value, scale, activations == GB_FP8_BLOCK ? sizeof value : 1);
+    return activations == GB_FP8_BLOCK ? (double)value
+           : activations == GB_NVFP4   ? (double)gb_e4m3_decode((gb_e4m3){*scale})
+                                       : (double)gb_e8m0_decode((gb_e8m0){*scale});
+}
+
 /* The scale of a block of zeros, here the fourth of the intermediate, is of no matter, and that of no other is. */
 static void zeros_need_no_scale(struct bench *b)
 {
@@ -360,6 +369,24 @@ static void zeros_need_no_scale(struct bench *b)
         exact_activations(&check, 0, &b->baseline, b->outputs, &j);
         assert_int_equal(check.mismatching, !zeros);
     }
+    /* Nor is a number that is as near to zero as the reference's; the fourth element of x is compared all the same. */
+    const float *globals = b->fixture->layer[0].activation_scales;
+    const bool nibbles = b->fixture->activations == GB_NVFP4;
+    const double least = nibbles ? 0.5 : 0x1p-9; /* of the code 1 */
+    double *closed = &b->baseline.bounds[0].exactness.closed_intermediate, before = *closed;
+    uint8_t *x = (uint8_t *)mine->activations[GB_X_CODES] + (nibbles ? BLOCK / 2 : BLOCK);
+    codes[0][0] = 1;
+    for (int n = 0; n < 3; n++) {
+        struct exact_result check = {0};
+        struct case_result j = {0};
+        *closed = (n == 1 ? 0.97 : 1.0) * least * scale_value(b->fixture->activations, scale) *
+                  (globals ? (double)globals[1] : 1.0);
+        *x ^= n < 2 ? 0 : nibbles ? 0x10 : 1;
+        exact_activations(&check, 0, &b->baseline, b->outputs, &j);
+        assert_int_equal(check.mismatching, n == 0 ? 0 : n == 1 ? 2 : 1);
+        *x ^= n < 2 ? 0 : nibbles ? 0x10 : 1;
+    }
+    *closed = before;
     for (int i = 0; i < 2; i++)
         memcpy(codes[i], kept, bytes);
     *scale ^= 1;

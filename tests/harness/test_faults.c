@@ -420,9 +420,9 @@ static void becomes_outputs(struct becomes *b, const struct gb_outputs *o)
             becomes_bytes(b, gb_outputs_exchanged(o, p), gb_exchange_array(&o->exchange, GB_FP32, p).bytes);
 }
 
-/* What the judge says of the outputs, and what of that is figures; said: whether in words, too. */
-static void becomes_judged(struct becomes *b, const struct operator_faults *row, struct baselines *all, uint32_t flags,
-                           const struct gb_outputs *outputs, const struct gb_outputs *clean, bool said)
+/* What the judge says of the outputs, and what of that is figures. */
+static size_t judged_text(const struct operator_faults *row, struct baselines *all, uint32_t flags,
+                          const struct gb_outputs *outputs, const struct gb_outputs *clean, char *text, size_t bytes)
 {
     const struct operator_check *check = operator_check_find(row->operation);
     const struct gb_kernel kernel = {.name = "bug",
@@ -438,25 +438,32 @@ static void becomes_judged(struct becomes *b, const struct operator_faults *row,
     struct baseline *baseline;
     struct case_result j;
     struct policy policy;
-    char text[2048];
     policy_preset(0, &policy);
     assert_int_equal(check->baseline(all, &kernel, clean->shape.tokens, &baseline, &error), GB_OK);
     assert_int_equal(judge(baseline, &kernel, outputs, NULL, &policy, &j, &error), GB_OK);
     check->injected(outputs, clean, &j, &seen);
-    int used = snprintf(text, sizeof text, "%s %s, %d %d %d %llu %llu", verdict_name(j.verdict), j.reason, j.wrong,
-                        j.bits_binding, j.bound_binding, (unsigned long long)j.bits.compared,
-                        (unsigned long long)j.bits.max_ulp);
+    int used =
+        snprintf(text, bytes, "%s %s, %d %d %d %llu %llu", verdict_name(j.verdict), j.reason, j.wrong, j.bits_binding,
+                 j.bound_binding, (unsigned long long)j.bits.compared, (unsigned long long)j.bits.max_ulp);
     for (uint32_t i = 0; i < seen.figures; i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, ", %s %llu", seen.figure[i].name,
+        used += snprintf(text + used, bytes - (size_t)used, ", %s %llu", seen.figure[i].name,
                          (unsigned long long)seen.figure[i].count);
     for (uint32_t i = 0; i < seen.seen; i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, ", by %s", seen.seen_by[i]);
-    used += snprintf(text + used, sizeof text - (size_t)used, ", %llu %llu",
-                     (unsigned long long)j.quantise.codes.admissible, (unsigned long long)j.quantise.scales.admissible);
-    becomes_bytes(b, text, (size_t)used);
+        used += snprintf(text + used, bytes - (size_t)used, ", by %s", seen.seen_by[i]);
+    used += snprintf(text + used, bytes - (size_t)used, ", %llu %llu", (unsigned long long)j.quantise.codes.admissible,
+                     (unsigned long long)j.quantise.scales.admissible);
+    case_result_free(&j);
+    return (size_t)used;
+}
+
+/* said: whether in words, too. */
+static void becomes_judged(struct becomes *b, const struct operator_faults *row, struct baselines *all, uint32_t flags,
+                           const struct gb_outputs *outputs, const struct gb_outputs *clean, bool said)
+{
+    char text[2048];
+    becomes_bytes(b, text, judged_text(row, all, flags, outputs, clean, text, sizeof text));
     if (said)
         fprintf(b->stream, " (%s)", text);
-    case_result_free(&j);
 }
 
 /* What the outputs look like, in words. */
@@ -544,6 +551,117 @@ static void test_faults_of_operators_without_layers(void **state)
         gb_outputs_free(clean[n]);
         gb_fixture_free(fixtures[n]);
     }
+}
+
+/* Every bug of a quantiser in the rules of every recipe, with a global scale that nobody leaves out unseen. */
+static void test_bugs_of_every_recipe(void **state)
+{
+    static const enum gb_operator operators[] = {GB_QUANTISE, GB_SILU_MUL_QUANTISE};
+    size_t count;
+    const struct gb_recipe *recipe = gb_recipes(&count);
+    struct operator_fault fault;
+    (void)state;
+    for (int o = 0; o < 2; o++) {
+        const struct operator_faults *row = operator_faults_find(operators[o]);
+        for (size_t i = 0; row->at(i, &fault); i++) {
+            struct becomes becomes = {0};
+            char name[256];
+            for (size_t r = 0; r < count; r++) {
+                struct gb_fixture *f;
+                struct gb_outputs *outputs;
+                struct gb_error error = {""};
+                const struct gb_quantisation q = {.size = sizeof q,
+                                                  .input = r % 2 ? GB_FP16 : GB_BF16,
+                                                  .rows = 2,
+                                                  .columns = 256,
+                                                  .input_columns = o ? 512 : 256,
+                                                  .silu = r % 3 ? GB_SILU_EXACT : GB_SILU_DIVIDE,
+                                                  .activated = GB_FP32,
+                                                  .product = GB_FP32,
+                                                  .quantiser = recipe[r].quantiser,
+                                                  .bound = recipe[r].quantiser.bound ? 0.75f : INFINITY,
+                                                  .global_scale = 1.0f};
+                if (gb_fixture_new_quantise(operators[o], &q, recipe[r].name, &f, &error) != GB_OK)
+                    continue; /* of weights alone */
+                snprintf(f->generator, sizeof f->generator, i % 2 ? "gaussian/1" : "edge/1");
+                f->seed = 7;
+                assert_int_equal(gb_generate_values(f, &error), GB_OK);
+                f->quantisation.global_scale = q.quantiser.global == GB_GLOBAL_NONE ? 1.0f : 0.25f;
+                if (row->run((int64_t)i, NULL, f, &outputs, &error) != GB_OK)
+                    fail_msg("%s, %s: %s", fault.name, recipe[r].name, error.message);
+                if (outputs)
+                    becomes_outputs(&becomes, outputs);
+                else
+                    becomes_nothing(&becomes);
+                gb_outputs_free(outputs);
+                gb_fixture_free(f);
+            }
+            snprintf(name, sizeof name, "%s of %s by every recipe", fault.name, operator_name(operators[o]));
+            keep(name, &becomes);
+        }
+    }
+}
+
+/* Rows that lie elsewhere, routes that are none, counts and elements from the first to the last; NaN of FP32 scales is
+ * one class. */
+static void test_what_is_wrong_in_a_dispatch_is_said(void **state)
+{
+    enum { DAMAGES = 18 };
+    struct gb_fixture *f = exchange_fixture(GB_DISPATCH, "fp8g128.deepgemm/1", 0, false);
+    const struct operator_faults *row = operator_faults_find(GB_DISPATCH);
+    const struct gb_exchange *x = &f->exchanged.asked;
+    const uint32_t last = x->rows - 1;
+    struct baselines baselines = {.fixture = f};
+    struct gb_outputs *clean;
+    struct gb_error error = {""};
+    int32_t empty = 0;
+    (void)state;
+    while (f->exchanged.ids[empty] >= 0)
+        empty++;
+    for (uint32_t t = 0; t < 4; t++)
+        f->exchanged.x[(size_t)t * x->hidden].bits = 0x7FC0;
+    assert_int_equal(row->run(-1, NULL, f, &clean, &error), GB_OK);
+    for (int n = 0; n < DAMAGES; n++) {
+        struct gb_outputs *o;
+        char text[2048], name[32];
+        assert_int_equal(row->run(-1, NULL, f, &o, &error), GB_OK);
+        int32_t *routes = o->routes, *counts = o->counts, kept = routes[0];
+        uint8_t *codes = gb_outputs_exchanged(o, GB_EXCHANGE_CODES);
+        uint32_t *scales = gb_outputs_exchanged(o, GB_EXCHANGE_SCALES), nan = 0;
+        const uint32_t blocks = x->hidden / 128;
+        while (nan < blocks * x->rows && (scales[nan] & 0x7FFFFFFF) <= 0x7F800000)
+            nan++;
+        assert_true(nan < blocks * x->rows);
+        if (n == 1 || n == 2 || n == 3)
+            scales[nan] = n == 1 ? 0xFF800001 : n == 2 ? 0x7F800000 : 0x7F7FFFFF;
+        else if (n == 4 || n == 5)
+            scales[n == 4 ? 1 : blocks * x->rows - 1] ^= 1;
+        else if (n == 6 || n == 7)
+            routes[n == 6 ? 0 : last] = n == 6 ? -1 : (int32_t)(f->shape.tokens * x->top_k);
+        else if (n == 8)
+            routes[last] = empty;
+        else if (n == 9)
+            routes[0] = routes[1];
+        else if (n == 10 || n == 11) { /* to another rank; within the first one's rows */
+            routes[0] = routes[n == 10 ? last : 1];
+            routes[n == 10 ? last : 1] = kept;
+        } else if (n == 12 || n == 13)
+            counts[n == 12 ? 0 : x->ranks * x->experts - 1] += n == 12 ? 1 : 2;
+        else if (n == 14 || n == 15)
+            codes[n == 14 ? 0 : x->rows * x->hidden - 1] ^= 1;
+        else if (n == 16 || n == 17) /* the whole row is another's: the last one's, the first one's */
+            memcpy(codes + (n == 16 ? 5 : 6) * x->hidden, codes + (n == 16 ? last : 0) * x->hidden, x->hidden);
+        judged_text(row, &baselines, 0, o, clean, text, sizeof text);
+        snprintf(name, sizeof name, "dispatch, damage %d: ", n);
+        kept_text(name);
+        kept_text(text);
+        kept_text("\n");
+        assert_int_equal(!strncmp(text, "PASS", 4), n < 2);
+        gb_outputs_free(o);
+    }
+    baselines_free(&baselines);
+    gb_outputs_free(clean);
+    gb_fixture_free(f);
 }
 
 /* Whether the bug changes anything of the problem. */
@@ -691,6 +809,8 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
         cmocka_unit_test(test_faults_of_operators_without_layers),
+        cmocka_unit_test(test_bugs_of_every_recipe),
+        cmocka_unit_test(test_what_is_wrong_in_a_dispatch_is_said),
         cmocka_unit_test(test_a_lost_row_is_told_beside_rounding),
         cmocka_unit_test(test_another_row_is_told_among_so_many),
         cmocka_unit_test(test_bugs_that_change_nothing),

@@ -18,7 +18,7 @@
 
 static uint64_t first_seed = 1;
 static unsigned faults = 35;
-static bool printed, whole;
+static bool printed, whole, holes; /* holes: slots of some tokens are empty */
 
 static const struct {
     struct gb_shape shape, quick; /* of a part of the faults */
@@ -51,6 +51,8 @@ static void scene_new(unsigned n, uint64_t seed, struct scene *s)
     const struct gb_shape *shape = whole ? &scenes[n].shape : &scenes[n].quick;
     memset(s, 0, sizeof *s);
     problem_new(&s->problem, *shape, scenes[n].weights, DATA_GAUSSIAN, seed);
+    if (holes)
+        problem_empty_slots(&s->problem, 4, seed);
     s->fixture = problem_fixture(&s->problem);
     s->baseline = &s->plain;
     if (scenes[n].activations != GB_BF16)
@@ -375,6 +377,31 @@ static void two_causes_are_named(void **state)
     assert_true(100 * of[WRONG] <= of[RIGHT] + of[ABSENT] + of[WRONG]);
 }
 
+/* Places in the lists of experts are those of slots that have one. */
+static void places_in_lists_are_named_beside_empty_slots(void **state)
+{
+    (void)state;
+    holes = true;
+    for (uint32_t place = 0; place < 3; place++) {
+        const struct finding fault = {.stage = FINDING_DOWN,
+                                      .effect = FINDING_FACTOR,
+                                      .amount = 3.0,
+                                      .list = {.kind = AXIS_RANGE, .first = place, .count = 1}};
+        struct scene s;
+        struct explanation *e;
+        scene_new(1, first_seed, &s);
+        structured_fault_run(&s.clean, &fault, s.subject->layer[0].output, NULL);
+        assert_true(shows(&s));
+        assert_int_equal(explain(s.baseline, GB_LAYER, s.subject, &e, NULL), GB_OK);
+        kept_explanation(e);
+        if (score_outputs(&s, e) != RIGHT)
+            fail_msg("place %u: %s", place, e ? e->text : "nothing");
+        explanation_free(e);
+        scene_free(&s);
+    }
+    holes = false;
+}
+
 /* Of the list of injected bugs, which structure does not read: what it says of them is right, where it says anything.
  */
 static void injected_bugs_have_the_structure_that_is_named(void **state)
@@ -436,9 +463,11 @@ int main(int argc, char **argv)
         faults = (unsigned)strtoul(argv[2], NULL, 10);
         printed = whole = true;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(structured_faults_are_named), cmocka_unit_test(mistakes_of_kernels_are_named),
-        cmocka_unit_test(two_causes_are_named), cmocka_unit_test(injected_bugs_have_the_structure_that_is_named),
-        cmocka_unit_test(explanations_are_those_kept)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(structured_faults_are_named),
+                                       cmocka_unit_test(mistakes_of_kernels_are_named),
+                                       cmocka_unit_test(two_causes_are_named),
+                                       cmocka_unit_test(places_in_lists_are_named_beside_empty_slots),
+                                       cmocka_unit_test(injected_bugs_have_the_structure_that_is_named),
+                                       cmocka_unit_test(explanations_are_those_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

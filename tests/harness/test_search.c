@@ -6,6 +6,7 @@
  */
 #include <omp.h>
 
+#include "harness/explain/altered_row.h"
 #include "harness/explain/causes.h"
 #include "harness/explain/gate_functions.h"
 #include "harness/explain/places.h"
@@ -593,19 +594,22 @@ static void the_better_finding_is_kept(void **state)
 static void columns_are_filled_up(void **state)
 {
     static const struct finding_axis residues = {.kind = AXIS_MODULO, .first = 3, .count = 2, .period = 8},
-                                     range = {.kind = AXIS_RANGE, .first = 5, .count = 56}, every = {.kind = AXIS_ALL};
+                                     range = {.kind = AXIS_RANGE, .first = 5, .count = 56}, every = {.kind = AXIS_ALL},
+                                     often = {.kind = AXIS_MODULO, .first = 0, .count = 2, .period = 4},
+                                     seldom = {.kind = AXIS_MODULO, .first = 0, .count = 2, .period = 8};
     static const struct {
-        const struct finding_axis *elements;
-        uint32_t without[6]; /* columns that are not known; 0: no more */
+        const struct finding_axis *elements, *known; /* known: of them; NULL: all */
+        uint32_t without[6];                         /* columns that are not known; 0: no more */
         bool found;
         uint32_t looked; /* findings that are verified */
-    } rows[] = {{&residues, {0}, true, 1},
-                {&residues, {11}, true, 1},
-                {&residues, {3, 4, 12, 76}, true, 1},
-                {&residues, {4, 12, 20, 28, 36}, false, 2},
-                {&range, {6, 22, 23}, true, 1},
-                {&every, {7, 12}, true, 1},
-                {&every, {79, 12}, true, 2}};
+    } rows[] = {{&residues, NULL, {0}, true, 1},
+                {&often, &seldom, {0}, true, 2},
+                {&residues, NULL, {11}, true, 1},
+                {&residues, NULL, {3, 4, 12, 76}, true, 1},
+                {&residues, NULL, {4, 12, 20, 28, 36}, false, 2},
+                {&range, NULL, {6, 22, 23}, true, 1},
+                {&every, NULL, {7, 12}, true, 1},
+                {&every, NULL, {79, 12}, true, 2}};
     static struct arrays a;
     static struct scene s;
     (void)state;
@@ -614,7 +618,7 @@ static void columns_are_filled_up(void **state)
         const struct finding_axis *best = &s.search.best.finding.elements;
         bool wrong[WIDTH];
         for (uint32_t i = 0; i < WIDTH; i++)
-            wrong[i] = finding_axis_has(rows[n].elements, i);
+            wrong[i] = finding_axis_has(rows[n].known ? rows[n].known : rows[n].elements, i);
         for (uint32_t i = 0; i < 6 && rows[n].without[i]; i++)
             wrong[rows[n].without[i]] = false;
         constant_new(&s, &a, rows[n].elements, wrong);
@@ -718,22 +722,14 @@ static void layer_free(struct layer *l)
     problem_free(&l->problem);
 }
 
-/* The errors become those of the finding and random ones beside it, `noise` times as large. */
-static void layer_plant(struct layer *l, const struct finding *f, double noise)
+/* What a diagnosis has of its errors. */
+static void layer_count(struct layer *l)
 {
     struct diagnosis *w = &l->of;
     const size_t count = (size_t)w->rows * w->width;
-    double squares = 0.0, others = 0.0, largest = 0.0;
-    uint64_t random = 41, same = 41;
-    assert_int_equal(structure_plant(w, f, w->faulty, NULL), GB_OK);
-    for (size_t i = 0; i < count; i++) {
-        w->errors[i] = (double)w->faulty[i] - (double)w->clean[i];
-        squares += pow(w->errors[i], 2);
-        others += pow(random_value(&random), 2);
-    }
+    double largest = 0.0;
     memset(w->squares, 0, w->rows * sizeof *w->squares);
     for (size_t i = 0; i < count; i++) {
-        w->errors[i] += noise * sqrt(squares / others) * random_value(&same);
         w->values[i] = (double)w->clean[i] + w->errors[i];
         w->squares[i / w->width] += w->errors[i] * w->errors[i];
         largest = fmax(largest, fabs(w->errors[i]));
@@ -745,6 +741,33 @@ static void layer_plant(struct layer *l, const struct finding *f, double noise)
     assert_int_equal(error_location_new(w->errors, w->rows, w->width, w->ids, w->slots_of_row, &w->location, NULL),
                      GB_OK);
     w->location.rows_per_token = w->rows_per_token;
+}
+
+/* The errors become those of the findings, one by one, and random ones beside them, `noise` times as large. */
+static void layer_plant_all(struct layer *l, const struct finding *findings, uint32_t of, double noise)
+{
+    struct diagnosis *w = &l->of;
+    const size_t count = (size_t)w->rows * w->width;
+    double squares = 0.0, others = 0.0;
+    uint64_t random = 41, same = 41;
+    memset(w->errors, 0, count * sizeof *w->errors);
+    for (uint32_t n = 0; n < of; n++) {
+        assert_int_equal(structure_plant(w, &findings[n], w->faulty, NULL), GB_OK);
+        for (size_t i = 0; i < count; i++)
+            w->errors[i] += (double)w->faulty[i] - (double)w->clean[i];
+    }
+    for (size_t i = 0; i < count; i++) {
+        squares += pow(w->errors[i], 2);
+        others += pow(random_value(&random), 2);
+    }
+    for (size_t i = 0; i < count; i++)
+        w->errors[i] += noise * sqrt(squares / others) * random_value(&same);
+    layer_count(l);
+}
+
+static void layer_plant(struct layer *l, const struct finding *f, double noise)
+{
+    layer_plant_all(l, f, 1, noise);
 }
 
 /* "slots 1+2 elements 3+4%16" */
@@ -1035,6 +1058,8 @@ static void parts_find_what_they_are_for(void **state)
         OF(experts, DOWN, EXPERT, 0.0, -2, "tokens 1+1"),
         OF(experts, GATE_UP, EXPERT, 0.0, 3, ""),
         OF(experts, GATE_UP, EXPERT_OF, 0.0, 0, "tokens 3+1"),
+        OF(experts, DOWN, EXCHANGED, 0.0, 5, "experts 1+1%3"),
+        OF(experts, GATE_UP, EXCHANGED, 0.0, 3, "experts 0+1%3"),
         OF(elements, ACT, FACTOR, 1.25, 0, "elements 24+19"),
         OF(elements, ACT, CONSTANT, 0.0, 0, "slots 1+1 elements 3+14"),
         OF(elements, ACT, NEGATIVE, 0.0, 0, "elements 64+16"),
@@ -1080,6 +1105,8 @@ static void parts_find_what_they_are_for(void **state)
         OF(inverted, ACT, FACTOR, 3.0, 0, "elements 32+16"),
         OF(inverted, ACT, ELEMENT, 0.0, 3, "elements 16+16 slots 1+1"),
         OF(inverted, ACT, CONSTANT, 0.0, 0, "elements 5+1%32"),
+        OF(inverted, DOWN, FACTOR, 3.0, 0, "k 32+16 elements 0+96"),
+        OF(inverted, DOWN, CONSTANT, 0.0, 0, "slots 1+1 k 16+32 elements 24+88"),
         OF(inverted, GATE, SATURATE, 0.5, 0, "tokens 1+2 elements 0+16"),
     };
     /* With more columns than samples, and experts with few tokens. */
@@ -1633,6 +1660,175 @@ static void causes_are_found_beside_rounding(void **state)
     layer_free(&l);
 }
 
+/* Two causes are found that together leave no more than rounding explains. */
+static void two_causes_are_found(void **state)
+{
+    static const struct {
+        double noise, rounding; /* of its squares, how much is known to be rounding */
+    } rows[] = {{0.0, 0.0},    {0.028, 0.0},  {0.028, 0.51}, {0.035, 0.0},
+                {0.035, 0.51}, {0.035, 0.47}, {0.06, 1.0},   {0.09, 1.0}};
+    static const struct planted of[] = {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"),
+                                        OF(settle, DOWN, CONSTANT, 0.0, 0, "tokens 0+1")};
+    struct layer l;
+    (void)state;
+    layer_new(&l, (struct gb_shape){4, 64, 16, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
+    share_out(&l);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct diagnosis *w = &l.of;
+        struct finding both[2] = {of[0].finding, of[1].finding};
+        struct causes causes = {.count = 0};
+        char text[64];
+        for (int i = 0; i < 2; i++)
+            read_places(of[i].places, &both[i]);
+        layer_plant_all(&l, both, 2, 0.0);
+        w->noise = rows[n].rounding * rows[n].noise * rows[n].noise * diagnosis_squares(w);
+        layer_plant_all(&l, both, 2, rows[n].noise);
+        assert_int_equal(causes_find(w, &causes, NULL), GB_OK);
+        causes_add(w, &causes);
+        snprintf(text, sizeof text, "two causes %zu", n);
+        kept_text(w->count ? "" : text);
+        keep_candidates(text, w);
+        kept_text(causes.count ? "" : ": none\n");
+    }
+    share_free(&l);
+    layer_free(&l);
+}
+
+/* What a code or scale becomes by itself. */
+static double altered_value(const struct finding *f, enum gb_format format, float v)
+{
+    const bool nibble = format == GB_NVFP4 || format == GB_MXFP4, byte = format == GB_MXFP8 || format == GB_FP8_BLOCK;
+    int exponent;
+    switch (f->effect) {
+    case FINDING_FACTOR:
+        return f->amount * (double)v;
+    case FINDING_CONSTANT:
+        return f->amount;
+    case FINDING_SATURATE:
+        return (double)v > f->amount ? f->amount : (double)v < -f->amount ? -f->amount : (double)v;
+    case FINDING_SQUARE:
+        return v < 0.0f ? -(double)v * (double)v : (double)v * (double)v;
+    case FINDING_NEGATIVE:
+        return v < 0.0f ? -(double)v : (double)v;
+    case FINDING_POWER:
+        frexp((double)v, &exponent);
+        return v == 0.0f ? 0.0 : ldexp(v < 0.0f ? -1.0 : 1.0, exponent - 1);
+    default:
+        return f->type == FINDING_FP16 && format == GB_BF16 ? (double)gb_fp16_decode(gb_bf16_encode(v).bits)
+               : f->type == FINDING_E5M2 && byte            ? (double)gb_e5m2_decode((gb_e5m2){gb_e4m3_encode(v).bits})
+               : f->type == FINDING_INTEGER && nibble ? copysign(gb_e2m1_encode(fabsf(v)).bits, signbit(v) ? -1.0 : 1.0)
+                                                      : (double)v;
+    }
+}
+
+enum { READ_ROWS = 96, READ_COLUMNS = 160, READ_EXPERTS = 3 };
+
+/* Codes of all rows without scales, and the scales of their blocks. */
+struct read_weights {
+    float codes[READ_EXPERTS][READ_ROWS][READ_COLUMNS], scales[READ_EXPERTS][READ_ROWS][READ_COLUMNS];
+};
+
+/* What element k, or the scale of block k, of `count` in a row becomes; of: codes or scales. */
+static double read_value(const struct finding *f, enum gb_format format,
+                         const float of[READ_EXPERTS][READ_ROWS][READ_COLUMNS], uint32_t e, uint32_t r, uint32_t k,
+                         uint32_t count)
+{
+    const int tile = f->offset;
+    switch (f->effect) {
+    case FINDING_HALF:
+        return (double)of[e][r < READ_ROWS / 2 ? r + READ_ROWS / 2 : r - READ_ROWS / 2][k];
+    case FINDING_ROW:
+        return (double)of[e][((int)r + f->offset + READ_ROWS) % READ_ROWS][k];
+    case FINDING_ROW_XOR:
+        return (double)of[e][(r ^ (uint32_t)f->offset) < READ_ROWS ? r ^ (uint32_t)f->offset : r][k];
+    case FINDING_EXPERT:
+        return (double)of[((int)e + f->offset + READ_EXPERTS) % READ_EXPERTS][r][k];
+    case FINDING_ELEMENT:
+        return (double)of[e][r][((int)k + f->offset + (int)count) % (int)count];
+    case FINDING_TRANSPOSED: /* of whole tiles */
+        if ((int)k / tile * tile + tile > (int)count || (int)r / tile * tile + tile > READ_ROWS)
+            return (double)of[e][r][k];
+        return (double)of[e][(int)r / tile * tile + (int)k % tile][(int)k / tile * tile + (int)r % tile];
+    default:
+        return altered_value(f, format, of[e][r][k]);
+    }
+}
+
+/* Rows of weights as a kernel reads them under a finding, less what they are: by the definitions in finding.h. */
+static void weights_are_read_as_the_finding_says(void **state)
+{
+    static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK};
+    static const struct finding_axis some = {.kind = AXIS_RANGE, .first = 30, .count = 100};
+    static const struct finding effects[] = {
+        {.effect = FINDING_FACTOR, .amount = -1.5},
+        {.effect = FINDING_CONSTANT, .amount = 0.75},
+        {.effect = FINDING_SATURATE, .amount = 0.0625},
+        {.effect = FINDING_SQUARE},
+        {.effect = FINDING_NEGATIVE},
+        {.effect = FINDING_POWER},
+        {.effect = FINDING_READ, .type = FINDING_FP16},
+        {.effect = FINDING_READ, .type = FINDING_E5M2},
+        {.effect = FINDING_READ, .type = FINDING_INTEGER},
+        {.effect = FINDING_HALF},
+        {.effect = FINDING_ROW, .offset = 1},
+        {.effect = FINDING_ROW, .offset = -3},
+        {.effect = FINDING_ROW_XOR, .offset = 64},
+        {.effect = FINDING_EXPERT, .offset = 1},
+        {.effect = FINDING_EXPERT, .offset = -2},
+        {.effect = FINDING_ELEMENT, .offset = 1},
+        {.effect = FINDING_ELEMENT, .offset = -1},
+        {.effect = FINDING_TRANSPOSED, .offset = 3},
+        {.effect = FINDING_TRANSPOSED, .offset = 5},
+        {.effect = FINDING_TRANSPOSED, .offset = 2},
+    };
+    static struct read_weights all;
+    static double added[READ_COLUMNS];
+    (void)state;
+    for (int n = 0; n < 5; n++) {
+        const uint32_t block = gb_format_block(formats[n]), blocks = (READ_COLUMNS + block - 1) / block;
+        struct problem p;
+        problem_new(&p, (struct gb_shape){1, READ_ROWS, READ_COLUMNS, READ_EXPERTS, 1}, formats[n], DATA_GAUSSIAN, 3);
+        const struct gb_weights *w = &p.arguments.down;
+        for (uint32_t e = 0; e < READ_EXPERTS; e++)
+            for (uint32_t r = 0; r < READ_ROWS; r++)
+                gb_weights_codes(w, e, r, all.codes[e][r], all.scales[e][r]);
+        for (size_t i = 0; i < sizeof effects / sizeof *effects; i++)
+            for (int operand = FINDING_WEIGHTS; operand <= FINDING_BLOCKS; operand++) {
+                struct finding f = effects[i];
+                struct altered altered;
+                const bool of_blocks = operand == FINDING_BLOCKS;
+                f.operand = (enum finding_operand)operand;
+                f.k = i % 2 ? some : f.k;
+                if ((operand == FINDING_WEIGHTS && f.effect != FINDING_ELEMENT) ||
+                    (of_blocks ? f.effect == FINDING_READ : f.effect == FINDING_TRANSPOSED))
+                    continue;
+                assert_true(altered_new(w, &f, &altered));
+                for (uint32_t e = 0; e < READ_EXPERTS; e++)
+                    for (uint32_t r = 0; r < READ_ROWS; r++) {
+                        altered_row(&altered, e, r, added);
+                        for (uint32_t k = 0; k < READ_COLUMNS; k++) {
+                            const uint32_t b = k / block, from = (k + (uint32_t)f.offset + READ_COLUMNS) % READ_COLUMNS;
+                            const double code = (double)all.codes[e][r][k], scale = (double)all.scales[e][r][b];
+                            double made = of_blocks ? code * read_value(&f, formats[n], all.scales, e, r, b, blocks)
+                                                    : read_value(&f, formats[n], all.codes, e, r, k, READ_COLUMNS);
+                            made *= of_blocks                    ? 1.0
+                                    : operand == FINDING_WEIGHTS ? (double)all.scales[e][r][from / block]
+                                                                 : scale;
+                            const double global = (double)gb_weights_global(w, e, r);
+                            const double right = finding_axis_has(&f.k, k) ? (made - code * scale) * global : 0.0;
+                            const double close = 1e-7 * (fabs(made) + fabs(code * scale)) * global; /* FP32 scales */
+                            if (!(added[k] == right || fabs(added[k] - right) <= close ||
+                                  (isnan(added[k]) && isnan(right))))
+                                fail_msg("format %d, effect %zu, operand %d, expert %u, row %u, column %u: %g, not %g",
+                                         (int)formats[n], i, operand, e, r, k, added[k], right);
+                        }
+                    }
+                altered_free(&altered);
+            }
+        problem_free(&p);
+    }
+}
+
 static double logistic(double v)
 {
     return 0.5 * (1.0 + tanh(0.5 * v));
@@ -1776,6 +1972,8 @@ int main(void)
         cmocka_unit_test(experts_of_faint_slots_are_tried),
         cmocka_unit_test(hypotheses_explain_what_they_make),
         cmocka_unit_test(causes_are_found_beside_rounding),
+        cmocka_unit_test(two_causes_are_found),
+        cmocka_unit_test(weights_are_read_as_the_finding_says),
         cmocka_unit_test(functions_of_gate_and_up_are_theirs),
         cmocka_unit_test(known_bugs_are_tried_while_they_can_be_afforded),
         cmocka_unit_test(all_effects_are_tried),

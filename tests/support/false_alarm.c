@@ -59,7 +59,7 @@ static struct aggregate_tests loosen(struct alarm_subject *s, double level, bool
     struct gb_error error;
     uint32_t tokens = s->baseline->fixture->shape.tokens;
     aggregate_start(&aggregate, s->baseline, tokens, true, inner, level);
-    ok(aggregate_output(&aggregate, s->baseline, 0, tokens, s->output, &error), &error);
+    ok(aggregate_output(&aggregate, s->baseline, 0, s->output, &error), &error);
     if (inner)
         aggregate_intermediate(&aggregate, s->baseline, 0, tokens, s->intermediate);
     return aggregate;
