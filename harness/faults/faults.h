@@ -58,6 +58,7 @@ struct injected {
     gb_bf16 *intermediate; /* [pairs, intermediate] */
     float *slots;          /* [pairs, hidden] */
     float *output;         /* [tokens, hidden] */
+    bool no_memory;        /* the fault could not be planted */
 };
 
 /* Where a fault enters; everything after it is the reference's. */

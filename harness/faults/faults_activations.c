@@ -45,12 +45,13 @@ static float other_global(const struct injected *p)
 }
 
 /* Values as gate_up or the recipe before it stores them, [rows, columns]; unrounded: the intermediate before that. */
-static float *values_of(const struct injected *p, bool unrounded)
+static float *values_of(struct injected *p, bool unrounded)
 {
     float *values = malloc(elements(p) * sizeof *values);
     for (size_t i = 0; values && i < elements(p); i++)
         values[i] = unrounded ? gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i])
                               : gb_bf16_decode(is_x(p) ? p->x[i] : p->intermediate[i]);
+    p->no_memory |= !values;
     return values;
 }
 
@@ -142,6 +143,7 @@ static void plant_codes_wide_block(struct injected *p)
         for (size_t i = 0; i < count; i++)
             memcpy(scales + i * each, wide + i / 2 * each, each);
     }
+    p->no_memory |= !wide;
     free(wide);
 }
 
@@ -237,6 +239,7 @@ static void move_scales(struct injected *p, size_t (*place)(const struct injecte
     for (uint32_t r = 0; clean && r < p->coded.rows; r++)
         for (uint32_t b = 0; b < blocks(p); b++)
             memcpy(scales + ((size_t)r * blocks(p) + b) * each, clean + place(p, r, b) % count * each, each);
+    p->no_memory |= !clean;
     free(clean);
 }
 

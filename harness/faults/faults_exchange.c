@@ -45,13 +45,18 @@ struct dispatched {
     const struct gb_exchange *asked;
     struct gb_outputs *outputs;
     size_t code_bytes, scale_bytes; /* of a row */
+    char *row;                      /* room for one */
 };
 
 static struct dispatched dispatched_of(const struct gb_fixture *f, struct gb_outputs *o)
 {
     const struct gb_exchange *x = &f->exchanged.asked;
-    return (struct dispatched){f, x, o, gb_exchange_array(x, GB_FP32, GB_EXCHANGE_CODES).bytes / x->rows,
-                               gb_exchange_array(x, GB_FP32, GB_EXCHANGE_SCALES).bytes / x->rows};
+    return (struct dispatched){f,
+                               x,
+                               o,
+                               gb_exchange_array(x, GB_FP32, GB_EXCHANGE_CODES).bytes / x->rows,
+                               gb_exchange_array(x, GB_FP32, GB_EXCHANGE_SCALES).bytes / x->rows,
+                               NULL};
 }
 
 static int32_t receiver_of(const struct dispatched *d, uint32_t row)
@@ -83,17 +88,17 @@ static void clear_row(struct dispatched *d, uint32_t row)
         memset((char *)d->outputs->scales + row * d->scale_bytes, 0, d->scale_bytes);
 }
 
-static void swap_rows(struct dispatched *d, uint32_t a, uint32_t b, char *scratch)
+static void swap_rows(struct dispatched *d, uint32_t a, uint32_t b)
 {
     char *codes = d->outputs->codes, *scales = d->outputs->scales;
     int32_t route = d->outputs->routes[a];
-    memcpy(scratch, codes + a * d->code_bytes, d->code_bytes);
+    memcpy(d->row, codes + a * d->code_bytes, d->code_bytes);
     if (scales)
-        memcpy(scratch + d->code_bytes, scales + a * d->scale_bytes, d->scale_bytes);
+        memcpy(d->row + d->code_bytes, scales + a * d->scale_bytes, d->scale_bytes);
     copy_row(d, b, a, true);
-    memcpy(codes + b * d->code_bytes, scratch, d->code_bytes);
+    memcpy(codes + b * d->code_bytes, d->row, d->code_bytes);
     if (scales)
-        memcpy(scales + b * d->scale_bytes, scratch + d->code_bytes, d->scale_bytes);
+        memcpy(scales + b * d->scale_bytes, d->row + d->code_bytes, d->scale_bytes);
     d->outputs->routes[b] = route;
 }
 
@@ -131,11 +136,9 @@ static bool row_twice(struct dispatched *d)
 static bool misrouted(struct dispatched *d)
 {
     uint32_t other = next_row(d, 0, true, false);
-    char *scratch = malloc(d->code_bytes + d->scale_bytes);
-    bool possible = scratch && other < d->asked->rows;
+    bool possible = other < d->asked->rows;
     if (possible)
-        swap_rows(d, 0, other, scratch);
-    free(scratch);
+        swap_rows(d, 0, other);
     return possible;
 }
 
@@ -146,10 +149,7 @@ static bool senders_exchanged(struct dispatched *d)
         uint32_t other = next_row(d, row, false, true);
         if (other == d->asked->rows)
             continue;
-        char *scratch = malloc(d->code_bytes + d->scale_bytes);
-        if (scratch)
-            swap_rows(d, row, other, scratch);
-        free(scratch);
+        swap_rows(d, row, other);
         return true;
     }
     return false;
@@ -159,17 +159,15 @@ static bool senders_exchanged(struct dispatched *d)
 static bool by_arrival(struct dispatched *d)
 {
     bool changed = false;
-    char *scratch = malloc(d->code_bytes + d->scale_bytes);
-    for (uint32_t first = 0, end; scratch && first < d->asked->rows; first = end) {
+    for (uint32_t first = 0, end; first < d->asked->rows; first = end) {
         for (end = first + 1; end < d->asked->rows && receiver_of(d, end) == receiver_of(d, first) &&
                               sender_of(d, end) == sender_of(d, first);)
             end++;
         for (uint32_t a = first, b = end - 1; a < b; a++, b--) {
-            swap_rows(d, a, b, scratch);
+            swap_rows(d, a, b);
             changed = true;
         }
     }
-    free(scratch);
     return changed;
 }
 
@@ -260,11 +258,15 @@ static enum gb_status run_dispatch(int64_t index, const struct gb_contract *cont
     if (status != GB_OK || index < 0)
         return status;
     struct dispatched d = dispatched_of(f, *outputs);
-    if (!dispatch_rows[index].spoil(&d)) {
+    d.row = malloc(d.code_bytes + d.scale_bytes);
+    if (!d.row)
+        status = gb_fail(error, GB_ENOMEM, "no memory for an injected bug");
+    if (!d.row || !dispatch_rows[index].spoil(&d)) {
         gb_outputs_free(*outputs);
         *outputs = NULL;
     }
-    return GB_OK;
+    free(d.row);
+    return status;
 }
 
 const struct operator_faults operator_faults_dispatch = {
@@ -337,14 +339,13 @@ static bool slot_of_previous(struct combining *c)
 /* Rows as if every receiver's began one further on. */
 static bool offset_wrong(struct combining *c)
 {
-    size_t row = c->asked.hidden;
-    gb_bf16 *first = malloc(sizeof *first * row);
-    if (!first)
-        return false;
-    memcpy(first, c->rows, sizeof *first * row);
-    memmove(c->rows, c->rows + row, sizeof *first * row * (c->asked.rows - 1));
-    memcpy(c->rows + row * (c->asked.rows - 1), first, sizeof *first * row);
-    free(first);
+    const size_t row = c->asked.hidden, last = row * (c->asked.rows - 1);
+    for (size_t column = 0; column < row; column++) {
+        const gb_bf16 first = c->rows[column];
+        for (size_t at = column; at < last; at += row)
+            c->rows[at] = c->rows[at + row];
+        c->rows[last + column] = first;
+    }
     return c->asked.rows > 1;
 }
 

@@ -42,6 +42,7 @@ struct rows {
     const struct gb_weights *weights;
     const float *bias; /* [count]; NULL: none */
     uint32_t expert, first, count;
+    bool *no_memory; /* set where there is none */
 };
 
 /* Their products with one vector. results: [count]. */
@@ -49,8 +50,11 @@ static void poor_rows(const struct rows *rows, const double *x, uint32_t lost, i
 {
     uint32_t columns = rows->weights->columns;
     double *w = malloc(sizeof(double) * columns);
-    if (!w)
+    if (!w) {
+#pragma omp atomic write
+        *rows->no_memory = true;
         return;
+    }
     for (uint32_t r = 0; r < rows->count; r++) {
         gb_weights_row(rows->weights, rows->expert, rows->first + r, w);
         results[r] = poor_dot(w, x, columns, lost, bits) + (rows->bias ? rows->bias[r] : 0.0f);
@@ -68,7 +72,7 @@ static void poor_projection(struct injected *p, uint32_t lost, int bits)
         if (p->ids[pair] < 0 || !operand)
             continue;
         const double *x = operand + (size_t)(pair / K) * p->shape.hidden;
-        struct rows rows = {&a->gate_up, NULL, (uint32_t)p->ids[pair], 0, I};
+        struct rows rows = {&a->gate_up, NULL, (uint32_t)p->ids[pair], 0, I, &p->no_memory};
         rows.bias = a->gate_up_bias ? a->gate_up_bias + (size_t)rows.expert * 2 * I : NULL;
         poor_rows(&rows, x, lost, bits, p->gate + (size_t)pair * I);
         rows.first = I;
@@ -312,7 +316,7 @@ static void plant_slot_accumulator(struct injected *p)
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t pair = 0; pair < p->shape.tokens * p->shape.top_k; pair++)
         if (p->ids[pair] >= 0 && operand) {
-            struct rows rows = {&a->down, NULL, (uint32_t)p->ids[pair], 0, H};
+            struct rows rows = {&a->down, NULL, (uint32_t)p->ids[pair], 0, H, &p->no_memory};
             rows.bias = a->down_bias ? a->down_bias + (size_t)rows.expert * H : NULL;
             poor_rows(&rows, operand + (size_t)pair * I, 0, (int)p->fault->amount, p->slots + (size_t)pair * H);
         }

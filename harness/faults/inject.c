@@ -247,7 +247,7 @@ static void activate(struct injected *p)
         p->intermediate[i] = gb_bf16_encode(gb_gated(p->clean->arguments.activation, p->gate[i], p->up[i]));
 }
 
-double *injected_operand(const struct injected *p, bool of_down)
+double *injected_operand(struct injected *p, bool of_down)
 {
     const enum gb_operator operation = of_down ? GB_DOWN : GB_GATE_UP;
     const struct gb_arguments *a = &p->clean->arguments;
@@ -265,6 +265,7 @@ double *injected_operand(const struct injected *p, bool of_down)
     free(codes);
     free(scales);
     if (!good) {
+        p->no_memory = true;
         free(values);
         return NULL;
     }
@@ -341,7 +342,7 @@ enum gb_status fault_run_stages(const struct fault *fault, const struct trace *c
             fault->edit(&p, &p.gate_up);
         if (p.down.codes)
             fault->edit(&p, &p.down);
-        status = complete(&p, error);
+        status = p.no_memory ? gb_fail(error, GB_ENOMEM, "no memory for an injected bug") : complete(&p, error);
     }
     if (status == GB_OK)
         memcpy(output, p.output, sizeof *output * clean->arguments.shape.tokens * clean->arguments.shape.hidden);

@@ -55,6 +55,6 @@ uint8_t *editable_codes(const struct editable *weights, uint32_t expert, uint32_
 uint8_t *editable_scales(const struct editable *weights, uint32_t expert, uint32_t row);
 /* What the dot products of gate_up read, scales included: x [tokens, hidden]; or those of down: the intermediate
  * [pairs, intermediate]. NULL: no memory. */
-double *injected_operand(const struct injected *p, bool of_down);
+double *injected_operand(struct injected *p, bool of_down);
 
 #endif

@@ -71,7 +71,11 @@ static enum gb_status minimise_case(struct case_entry *one, struct case_request 
     r->minimal = NULL;
     repro_kernel(repro, r, path, s, one->minimal->tokens, true);
     one->minimal->repro = strdup(repro);
-    return one->minimal->repro ? GB_OK : no_memory(error);
+    if (one->minimal->repro)
+        return GB_OK;
+    free(one->minimal);
+    one->minimal = NULL;
+    return no_memory(error);
 }
 
 enum gb_status case_kernel(struct case_list *cases, struct case_request *r, const struct selected *s,

@@ -124,6 +124,8 @@ static void print_layers(FILE *stream, const struct study_sensitivity *s)
     struct ranked *layers = malloc(sizeof *layers * f->layers);
     double share;
     fprintf(stream, "\n  layer  share of squared error\n");
+    if (!layers)
+        fprintf(stream, "  no memory to find whole layers\n");
     for (uint32_t l = 0; l < f->layers; l++)
         fprintf(stream, "  %5u  %6.1f %%\n", f->layer[l].index, 100.0 * s->by_layer[l]);
     uint32_t count = layers ? whole_layers(s, layers, &share) : 0;

@@ -165,22 +165,23 @@ static const char *doing(uint32_t state)
 
 /*
  * Starts the process, waits, and reads what it left into wire, [WIRE_BYTES]. argument: of `table`, or NULL. Returns
- * whether it ended well; otherwise reason says how it ended.
+ * VERDICT_PASS; VERDICT_CRASH, and reason says how it ended; VERDICT_NOT_RUN, and why it was not started.
  */
-static bool ask_table(char *argument, unsigned timeout_s, char *wire, char *reason, size_t bytes)
+static enum verdict ask_table(char *argument, unsigned timeout_s, char *wire, char *reason, size_t bytes)
 {
     char *argv[] = {"gaugeblock", "table", argument, NULL};
     char how[128], said[CHILD_SAID];
     struct child child;
     struct gb_error error;
     struct wire_head head = {0};
-    bool good = false;
+    enum verdict verdict = VERDICT_CRASH;
     int status, file = child_memory("table", WIRE_BYTES), log = child_memory("said", CHILD_LOG);
     int code = file < 0 || log < 0
                    ? errno
                    : child_start_guarded(argv, environ, log, &file, 1, &(struct child_limits){timeout_s, 0}, &child);
     if (code) {
         snprintf(reason, bytes, "cannot start a process to read it: %s", strerror(code));
+        verdict = VERDICT_NOT_RUN;
     } else {
         enum child_end end = child_wait(&child, timeout_s, &status);
         bool got = child_read(file, 0, wire, WIRE_BYTES, &error) == GB_OK;
@@ -195,13 +196,13 @@ static bool ask_table(char *argument, unsigned timeout_s, char *wire, char *reas
         else if (!got || (head.state != WIRE_READ && head.state != WIRE_REFUSED))
             snprintf(reason, bytes, "the library ended its process%s, as if it had called exit()", doing(head.state));
         else
-            good = true;
+            verdict = VERDICT_PASS;
     }
     if (file >= 0)
         close(file);
     if (log >= 0)
         close(log);
-    return good;
+    return verdict;
 }
 
 /* A message of the child's, as one line. */
@@ -249,13 +250,13 @@ enum gb_status library_read(const char *path, unsigned timeout_s, struct subject
     if (!wire)
         return gb_fail(error, GB_ENOMEM, "no memory for the kernels of %s", path);
     enum gb_status status = GB_OK;
-    if (!ask_table(library->path, timeout_s, wire, library->reason, sizeof library->reason)) {
-        library->verdict = VERDICT_CRASH;
-    } else if (((const struct wire_head *)wire)->state == WIRE_REFUSED) {
+    library->verdict = ask_table(library->path, timeout_s, wire, library->reason, sizeof library->reason);
+    if (library->verdict == VERDICT_PASS && ((const struct wire_head *)wire)->state == WIRE_REFUSED) {
         library->verdict = VERDICT_BAD_INPUT;
         take_message(wire, library->reason, sizeof library->reason);
-    } else if ((status = take_table(path_end(path), wire, library, &wrong)) != GB_OK) {
-        library->verdict = VERDICT_BAD_INPUT;
+    } else if (library->verdict == VERDICT_PASS &&
+               (status = take_table(path_end(path), wire, library, &wrong)) != GB_OK) {
+        library->verdict = status == GB_ENOMEM ? VERDICT_NOT_RUN : VERDICT_BAD_INPUT;
         snprintf(library->reason, sizeof library->reason, "%s", wrong.message);
     }
     free(wire);
@@ -293,7 +294,7 @@ enum gb_status library_device(char *text, size_t bytes, struct gb_error *error)
         char *wire = calloc(1, WIRE_BYTES);
         if (!wire)
             return gb_fail(error, GB_ENOMEM, "no memory for the device's description");
-        if (ask_table(NULL, INPUT_TIMEOUT_S, wire, answer, sizeof answer)) {
+        if (ask_table(NULL, INPUT_TIMEOUT_S, wire, answer, sizeof answer) == VERDICT_PASS) {
             there = ((const struct wire_head *)wire)->state == WIRE_READ;
             take_message(wire, answer, sizeof answer);
         }

@@ -23,7 +23,7 @@ struct selected {
     char pattern[256];    /* the name or glob it comes from */
     char reason[640];     /* where it cannot run: why, and */
     enum verdict verdict; /* UNSUPPORTED: it exists, but not for this fixture's weight format or shape; NOT_RUN; of a
-                             library that could not be read CRASH or BAD_INPUT */
+                             library that could not be read NOT_RUN, CRASH or BAD_INPUT */
 };
 
 /* CUDA's library is read only where a pattern can match one of its kernels. timeout_s: for each library. A library that

@@ -140,6 +140,8 @@ enum gb_status study_write(const char *path, struct study *study, struct gb_erro
     struct gb_results *file;
     char hash[65];
     study_hash(study, hash);
+    if (!hash[0])
+        return gb_fail(error, GB_ENOMEM, "%s: no memory to hash the results", path);
     enum gb_status status = gb_results_create(path, &file, error);
     if (status != GB_OK)
         return status;
@@ -312,7 +314,9 @@ enum gb_status study_read(const char *path, struct study *study, struct gb_error
     gb_results_close(file);
     if (status == GB_OK) {
         study_hash(study, found);
-        if (strcmp(found, hash))
+        if (!found[0])
+            status = gb_fail(error, GB_ENOMEM, "no memory to hash the results");
+        else if (strcmp(found, hash))
             status = gb_fail(error, GB_EFORMAT,
                              "content_sha256: the results hash to %s; they were changed after the "
                              "file was written",

@@ -207,7 +207,8 @@ void study_free(struct study *study);
 enum gb_status study_share(struct study *study, struct gb_error *error);
 /* Whether every case is finished. */
 bool study_finished(const struct study *study);
-/* SHA-256 of all that was measured, which does not depend on threads, ranks or interruptions. text: [65] */
+/* SHA-256 of all that was measured, which does not depend on threads, ranks or interruptions. text: [65], "" where
+ * memory is short */
 void study_hash(struct study *study, char *text);
 enum gb_status study_write(const char *path, struct study *study, struct gb_error *error);
 enum gb_status study_read(const char *path, struct study *study, struct gb_error *error);
