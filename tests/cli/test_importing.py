@@ -69,7 +69,7 @@ for layout in LAYOUTS:
         run("verify", path("out.h5"))
 
 # The cosine that is said is the worst layer's: the last one's block adds, by this capture, what its codes make of it and
-# some of what they make of the token before.
+# some of that in reverse.
 capture = read(CAPTURE)
 folder = path("modelopt-nvfp4")
 run("import", folder, path("out.h5"), *CAPTURED)
@@ -77,7 +77,7 @@ with h5py.File(path("out.h5")) as f:
     ours = [f[f"layers/{layer}/truth/quantised"][()] for layer in range(LAYERS)]
 for some in (0.0, 0.5):
     added = np.zeros_like(capture["layer0.residual_mid_f64"][1])
-    added[:len(ours[1])] = ours[1] + some * np.roll(ours[1], 1, axis=0)
+    added[:len(ours[1])] = ours[1] + some * ours[1][:, ::-1]
     after = ["F64", capture["layer1.residual_mid_f64"][1] + added]
     write(path("both.safetensors"), {**capture, "layer2.residual_in_f64": after, "layer2.residual_mid_f64": after})
     done = run("import", folder, path("both.h5"), "--capture", path("both.safetensors"), *CAPTURED[2:])

@@ -602,6 +602,46 @@ static void test_bugs_of_every_recipe(void **state)
     }
 }
 
+/* What saw a router's bug: ids that are none, ids, weights; and of how many tokens either is another one. */
+static void test_what_saw_a_bug_of_a_router_is_said(void **state)
+{
+    enum { LAYERS = 3, ROUTED_TOKENS = 5, TOP_K = 2 };
+    const struct gb_shape shape = {ROUTED_TOKENS, 32, 32, 8, TOP_K};
+    (void)state;
+    for (unsigned n = 0; n < 8 * LAYERS; n++) {
+        const unsigned at = n / 8, names = (n & 1) + (n >> 1 & 1) + (n >> 2 & 1);
+        struct layer_result layers[LAYERS] = {{.routed = true}, {.routed = true}, {.routed = true}};
+        struct case_result j = {.layer = layers, .layers = LAYERS};
+        struct injected_result seen = {0};
+        struct gb_outputs *both[2];
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(gb_outputs_new_routing(&shape, LAYERS, &both[i], NULL), GB_OK);
+            for (uint32_t l = 0; l < LAYERS; l++)
+                for (uint32_t p = 0; p < ROUTED_TOKENS * TOP_K; p++) {
+                    both[i]->layer[l].ids[p] = (int32_t)(p + l) % 8;
+                    both[i]->layer[l].routing_weights[p] = 0.5f;
+                }
+        }
+        layers[at].routed = !(n & 1);
+        layers[at].tokens.wrong = n >> 1 & 1;
+        j.bound.exceeding = n >> 2 & 1;
+        both[0]->layer[at].ids[0] += (int32_t)(n & 1);                                        /* token 0 */
+        both[0]->layer[at].ids[3] += (int32_t)(n >> 1 & 1);                                   /* token 1 */
+        both[0]->layer[at].routing_weights[ROUTED_TOKENS * TOP_K - 1] += (float)(n >> 2 & 1); /* the last one */
+        both[0]->layer[LAYERS - 1 - at].routing_weights[ROUTED_TOKENS * TOP_K - 2] += (float)(n >> 2 & 1); /* too */
+        operator_check_find(GB_ROUTE)->injected(both[0], both[1], &j, &seen);
+        const uint64_t changed = names + (at != LAYERS - 1 - at ? n >> 2 & 1 : 0);
+        if (seen.figures != 1 || seen.figure[0].count != changed || seen.seen != names)
+            fail_msg("case %u: %u figures, %llu tokens of %llu, seen by %u of %u", n, seen.figures,
+                     (unsigned long long)seen.figure[0].count, (unsigned long long)changed, seen.seen, names);
+        for (unsigned bit = 0, i = 0; bit < 3; bit++)
+            if (n >> bit & 1)
+                assert_string_equal(seen.seen_by[i++], bit == 0 ? "range" : bit == 1 ? "ids" : "weights");
+        for (int i = 0; i < 2; i++)
+            gb_outputs_free(both[i]);
+    }
+}
+
 /* Rows that lie elsewhere, routes that are none, counts and elements from the first to the last; NaN of FP32 scales is
  * one class. */
 static void test_what_is_wrong_in_a_dispatch_is_said(void **state)
@@ -811,6 +851,7 @@ int main(void)
         cmocka_unit_test(test_faults_of_operators_without_layers),
         cmocka_unit_test(test_bugs_of_every_recipe),
         cmocka_unit_test(test_what_is_wrong_in_a_dispatch_is_said),
+        cmocka_unit_test(test_what_saw_a_bug_of_a_router_is_said),
         cmocka_unit_test(test_a_lost_row_is_told_beside_rounding),
         cmocka_unit_test(test_another_row_is_told_among_so_many),
         cmocka_unit_test(test_bugs_that_change_nothing),

@@ -306,6 +306,11 @@ static void statistics_are_shaped(void **state)
         struct gb_error error = {""};
         g.shape = (struct gb_shape){TOKENS, 256, 128, experts[n], 1};
         assert_int_equal(study_source_generate(&g, &plain, &error), GB_OK);
+        assert_string_equal(plain.fixture->recipe, gb_recipe_default(GB_MXFP8)->name);
+        assert_string_equal(plain.fixture->generator, "gaussian/1");
+        assert_string_equal(plain.fixture->router, g.router);
+        assert_true(plain.fixture->seed == g.seed && plain.fixture->norm_topk_prob);
+        assert_true(plain.fixture->rms_norm_epsilon == 1e-6);
         g.outlier_factor = 8.0f;
         g.routing_skew = 4.0f;
         assert_int_equal(study_source_generate(&g, &shaped, &error), GB_OK);
