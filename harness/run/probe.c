@@ -336,7 +336,6 @@ static enum gb_status probe_exchange(char **argv, struct gb_error *error)
                                                    .rows = (uint32_t)numbers[6],
                                                    .quantiser = {.element = (enum gb_element_format)numbers[7],
                                                                  .scale = (enum gb_scale)numbers[8],
-                                                                 .block_rows = 1,
                                                                  .block_columns = (uint32_t)numbers[9]},
                                                    .one_rank = (uint32_t)numbers[10]}};
     struct gb_outputs *outputs;

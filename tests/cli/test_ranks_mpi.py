@@ -27,7 +27,7 @@ LAYERS = ((), ("--format", "fp8", "--activations", "fp8")) + ALL * (
     ("--format", "mxfp4", "--routing", "holes"), ("--format", "nvfp4", "--activations", "nvfp4", "--generated"),
     ("--format", "bf16", "--data", "edge"))
 for number, words in enumerate(LAYERS): # of fewer experts and tokens than some numbers of processes
-    run("make", path(f"layer{number}.h5"), "--shape", "7,3,256,128", "--tokens", 5, "--layers", 2, *words)
+    run("make", path(f"layer{number}.h5"), "--shape", "7,2,256,128", "--tokens", 5, "--layers", 2, *words)
     FIXTURES.append(path(f"layer{number}.h5"))
 run("import", Published("gpt-oss-mxfp4").write("oss"), path("oss.h5"), "--tokens", 5) # experts with biases
 FIXTURES.append(path("oss.h5"))

@@ -15,20 +15,28 @@
 
 #include "fixtures/vectors.h"
 #include "harness/explain/explain.h"
+#include "harness/explain/operators.h"
+#include "harness/faults/faults.h"
+#include "harness/faults/operators.h"
 #include "harness/judge/coverage.h"
 #include "harness/judge/judge.h"
 #include "harness/report/to_json.h"
+#include "harness/run/compute_truth.h"
+#include "harness/run/contract.h"
+#include "harness/run/operators.h"
 #include "harness/study/study.h"
 #include "quant/quant.h"
 #include "tests/faults/memory.h"
 #include "tests/support/failing_hdf5.h"
+#include "tests/support/generated_layer.h"
 #include "tests/support/kept_explanation.h"
 #include "tests/support/layer_as_fixture.h"
 #include "tests/support/small_problems.h"
 
-/* One of each kind of problem; outputs of the first two, which has a wrong element; a study. */
+/* One of each kind of problem, a layer with a router, and one whose activations are quantised; outputs of the first
+ * two, which has a wrong element; a study. */
 static const struct gb_shape shape = {2, 64, 32, 3, 2};
-static struct gb_fixture *plain, *quantised, *values, *sent;
+static struct gb_fixture *plain, *quantised, *values, *sent, *routed, *coded;
 static struct gb_outputs *outputs, *codes, *received;
 static struct study study;
 static char folder[] = "/tmp/gaugeblock-test-XXXXXX";
@@ -248,6 +256,8 @@ static enum gb_status run_study(struct gb_error *error)
         status = study_case_run(own.of, &run, &stopped, error);
     if (status == GB_OK)
         study_hash(&own, hash);
+    if (status == GB_OK && !hash[0])
+        status = gb_fail(error, GB_ENOMEM, "no memory for the test's own hash");
     if (own.of)
         study_free(&own);
     return said(status, hash);
@@ -332,6 +342,107 @@ static enum gb_status make_vectors(struct gb_error *error)
     return status;
 }
 
+static void add_to(uint64_t *sum, const void *array, size_t bytes)
+{
+    for (size_t i = 0; array && i < bytes; i++)
+        *sum = *sum * 31 + ((const unsigned char *)array)[i];
+}
+
+static enum gb_status said_sum(enum gb_status status, uint64_t sum)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)sum);
+    return said(status, text);
+}
+
+static enum gb_status make_truth(struct gb_error *error)
+{
+    uint64_t sum = 0;
+    memset(routed->layer[0].truth_quantised, 0, sizeof(double) * shape.tokens * shape.hidden);
+    enum gb_status status = compute_truth(routed, error);
+    add_to(&sum, routed->layer[0].truth_quantised, sizeof(double) * shape.tokens * shape.hidden);
+    return said_sum(status, sum);
+}
+
+/* Other tokens for a run between two others. */
+static enum gb_status send_others(struct gb_error *error)
+{
+    const struct operator_row *row = operator_find(GB_DISPATCH);
+    struct gb_fixture other;
+    uint64_t sum = 0;
+    enum gb_status status = row->other(sent, &other, error);
+    if (status == GB_OK) {
+        add_to(&sum, other.exchanged.ids, sizeof *other.exchanged.ids * shape.tokens * shape.top_k);
+        add_to(&sum, other.exchanged.x, sizeof *other.exchanged.x * sent->shape.tokens * sent->shape.hidden);
+    }
+    row->free_other(&other);
+    return said_sum(status, sum);
+}
+
+/* What the operator writes with each injected bug that the problem can have. */
+static enum gb_status inject(const struct gb_fixture *f, enum gb_operator operation, struct gb_error *error)
+{
+    const struct operator_faults *faults = operator_faults_find(operation);
+    struct operator_fault fault;
+    uint64_t sum = 0;
+    enum gb_status status = GB_OK;
+    for (uint32_t i = 0; status == GB_OK && faults->at(i, &fault); i++) {
+        struct gb_outputs *o = NULL;
+        status = faults->run(i, f->layer ? fixture_contract(f) : NULL, f, &o, error);
+        sum = sum * 31 + (o != NULL);
+        for (uint32_t l = 0; o && l < o->layers; l++)
+            add_to(&sum, o->layer[l].ids, sizeof(int32_t) * f->shape.tokens * f->shape.top_k);
+        if (o && o->routes)
+            add_to(&sum, o->routes, sizeof *o->routes * f->exchanged.asked.rows);
+        gb_outputs_free(o);
+    }
+    return said_sum(status, sum);
+}
+
+static enum gb_status inject_dispatch(struct gb_error *error)
+{
+    return inject(sent, GB_DISPATCH, error);
+}
+
+static enum gb_status inject_router(struct gb_error *error)
+{
+    return inject(routed, GB_ROUTE, error);
+}
+
+static enum gb_status inject_quantise(struct gb_error *error)
+{
+    return inject(values, GB_QUANTISE, error);
+}
+
+/* A layer with bugs that need memory of their own. */
+static enum gb_status inject_layer(struct gb_error *error)
+{
+    static const char *const names[] = {"x: one scale for two blocks", "x: scales of the next block"};
+    struct gb_arguments arguments = gb_layer_arguments(coded, 0, shape.tokens);
+    struct trace trace;
+    float output[3 * 64];
+    uint64_t sum = 0;
+    gb_layer_activations(coded, 0, coded->activations, &arguments);
+    enum gb_status status = trace_new(fixture_contract(coded), &arguments, &trace, error);
+    for (size_t i = 0; status == GB_OK && i < fault_count(); i++)
+        for (size_t n = 0; status == GB_OK && n < sizeof names / sizeof *names; n++)
+            if (!strcmp(fault_at(i)->name, names[n])) {
+                status = fault_run(fault_at(i), &trace, NULL, output, error);
+                add_to(&sum, output, sizeof output);
+            }
+    trace_free(&trace);
+    return said_sum(status, sum);
+}
+
+static enum gb_status explain_codes(struct gb_error *error)
+{
+    struct explanation *explanation = NULL;
+    enum gb_status status = explain_quantise(values, codes, &explanation, error);
+    said(status, explanation ? explanation->text : "");
+    explanation_free(explanation);
+    return status;
+}
+
 static const struct operation {
     const char *name;
     enum gb_status (*run)(struct gb_error *error);
@@ -354,7 +465,14 @@ static const struct operation {
                   {"judges codes", judge_codes, false},
                   {"opens a checkpoint", open_checkpoint, false},
                   {"reads a capture", read_capture, false},
-                  {"makes vectors", make_vectors, false}};
+                  {"makes vectors", make_vectors, false},
+                  {"computes truth", make_truth, false},
+                  {"sends other tokens", send_others, false},
+                  {"injects bugs into dispatch", inject_dispatch, false},
+                  {"injects bugs into a router", inject_router, false},
+                  {"injects bugs into a quantiser", inject_quantise, false},
+                  {"injects bugs into a layer", inject_layer, false},
+                  {"explains codes", explain_codes, false}};
 
 /* How failures of HDF5 are told: one line for those beside each other that are told alike. */
 static void keep(const char *message)
@@ -482,6 +600,8 @@ static void make_problems(void)
     ok(gb_fixture_quantise_activations(quantised, GB_NVFP4, NULL, &error), &error);
     values = three_rows();
     sent = two_ranks();
+    routed = generated_layer(&(struct generated_layer){shape, GB_NVFP4, GB_BF16, NULL, "gaussian/1", "router", 5});
+    coded = generated_layer(&(struct generated_layer){shape, GB_NVFP4, GB_NVFP4, NULL, "gaussian/1", "router", 6});
     problem_free(&problem);
     strcpy(quantised->generator, "import/1");
     strcpy(quantised->recipe, "nvfp4.modelopt/1");
@@ -545,6 +665,8 @@ static int tear_down(void **state)
     gb_outputs_free(received);
     gb_outputs_free(codes);
     gb_outputs_free(outputs);
+    gb_fixture_free(coded);
+    gb_fixture_free(routed);
     gb_fixture_free(sent);
     gb_fixture_free(values);
     gb_fixture_free(quantised);

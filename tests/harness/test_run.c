@@ -616,6 +616,8 @@ static void test_children_leave_memory(void **state)
     struct gb_error error;
     int file = child_memory("test", 4096), log = child_memory("said", CHILD_LOG);
     assert_true(file >= 0 && log >= 0);
+    assert_int_equal(child_memory("none", SIZE_MAX), -1);
+    assert_int_equal(errno, EINVAL);
     assert_true(ftruncate(file, 8192) && ftruncate(file, 10));
     assert_int_equal(pwrite(file, "content", 8, 100), 8);
     assert_int_equal(child_read(file, 100, back, 8, &error), GB_OK);
