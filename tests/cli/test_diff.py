@@ -29,6 +29,16 @@ with open(path("1.json"), "w") as stream:
 done = run("diff", path("0.json"), path("1.json"), code=1)
 expect("another build of the kernel or another device" in done.stdout, done.stdout)
 
+# A problem that is judged twice: the first is compared with the first, the second with the second.
+twice = json.loads(json.dumps(other))
+twice["cases"] = [json.loads(json.dumps(other["cases"][0])) for _ in range(3)]
+for n, case in enumerate(twice["cases"]):
+    case["metrics"]["layers"][0]["output_sha256"] = f"{n}"
+with open(path("twice.json"), "w") as stream:
+    json.dump(twice, stream)
+done = run("diff", path("twice.json"), path("twice.json"))
+expect("3 same bits, 0 changed bits" in done.stdout, done.stdout)
+
 # Both errors within a tenth of the bound are at its edge; the reference is another one in another commit.
 def compared(builtin, *halves):
     """What diff says of 0.json with these ratios to the bound and commits."""

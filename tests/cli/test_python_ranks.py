@@ -95,6 +95,10 @@ for recipe in (None, "fp8g128.deepseek/1", "nvfp4.trtllm/1"):
         expect((fixture.operator, fixture.layers, asked.ranks, asked.tokens) == ("dispatch", 0, 4, 24), str(asked))
         expect(asked.recipe == (recipe or "bf16") and asked.values is None and asked.accumulation is None, str(asked))
     gaugeblock.verify(dispatch, sent).check()
+    if recipe == "nvfp4.trtllm/1":  # bytes with a sign
+        signed = gaugeblock.verify(lambda ranks: {name: array.view(np.int8) if array.dtype == np.uint8 else array
+                                                  for name, array in dispatch(ranks).items()}, sent)
+        signed.check()
     report = gaugeblock.verify(late, sent)
     expect(report.cases[0].verdict is Verdict.FAIL and "of rank" in report.cases[0].reason, report.cases[0].reason)
 for accumulation in ("receiver", "sender", "node"):

@@ -117,6 +117,11 @@ for format in SHAPES if ALL else ("nvfp4", "bf16"):
             told = [word for word in names if repr(word) in said.splitlines()[1]] if said.startswith("\n") else []
             expect(said.startswith("refused") or places[name] in [places[word] for word in told], f"{name} named {other}: {said}")
 
+# Of layouts whose places are the same one is named.
+given, codes, scales, globals_, y = problem("bf16")
+said = verdict(y, given, "flashinfer-cutlass-unquantised", pack("linear", codes, scales, globals_))
+expect("weights lie in layout 'linear', not 'flashinfer-cutlass-unquantised'" in said, said)
+
 # A bug stays a bug in every layout; a view that was copied is refused by its strides.
 given, codes, scales, globals_, y = problem("nvfp4")
 packed = pack("flashinfer-trtllm", codes, scales, globals_)
