@@ -50,6 +50,13 @@ one = record(tiny, "--subject", FAULTS, "--kernel", "faults/none", "--kernel", "
              "faults/one-element", "--kernel", "faults/none-unordered", code=5)
 expect([c["verdict"] for c in one["cases"]] == ["PASS", "CRASH", "FAIL", "PASS"], str([c["verdict"] for c in one["cases"]]))
 
+# What each declares is what it is judged by.
+stages = {}
+for case in record(small, "--subject", FAULTS, "--kernel", "faults/rounds-*", "--no-diagnosis", code=1)["cases"]:
+    stages[case["subject"]["name"]] = [stage for stage, word in case["subject"]["roundings"].items() if word == "bf16"]
+expect(stages == {f"faults/rounds-{stage}": [stage] for stage in ("gate_up", "silu", "slot", "routing_weight", "weighted")},
+       str(stages))
+
 # Within every element's bound: only sums over elements show it. (The captured tokens above are all alike, so that
 # sums over tokens have one term.)
 run("make", path("gaussian.h5"), "--shape", "8,3,128,64", "--tokens", "24")

@@ -79,6 +79,15 @@ static void release_nothing(void *prepared)
             .routing_weight = GB_BF16                                                                                  \
         }                                                                                                              \
     }
+/* The right layer, which declares that one stage is rounded. */
+#define ROUNDS(STAGE)                                                                                                  \
+    {                                                                                                                  \
+        .name = "faults/rounds-" #STAGE, .operation = GB_LAYER, .weights = GB_NVFP4, .activations = GB_BF16,           \
+        .output = GB_FP32, .accumulator_bits = 24, .flags = GB_STAGE_OUTPUTS, .supports = supports,                    \
+        .run = fma32_layer, .roundings = {                                                                             \
+            .STAGE = GB_BF16                                                                                           \
+        }                                                                                                              \
+    }
 #define ORDERED(NAME, RUN) KERNEL(NAME, GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS, RUN)
 #define UNORDERED(NAME, RUN) KERNEL(NAME "-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS, RUN)
 
@@ -142,6 +151,11 @@ static const struct gb_kernel kernels[] = {
     DECLARED("routing-weight-truncated", run_routing_weight_truncated),
     DECLARED("routing-weight-missing", run_routing_weight_missing),
     DECLARED("none", fma32_layer),
+    ROUNDS(gate_up),
+    ROUNDS(silu),
+    ROUNDS(slot),
+    ROUNDS(routing_weight),
+    ROUNDS(weighted),
     KERNEL("weighs-input", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_APPLY_ROUTER_WEIGHT_ON_INPUT, fma32_layer),
     KERNEL("weighs-input-unordered", GB_LAYER, NULL, GB_STAGE_OUTPUTS | GB_APPLY_ROUTER_WEIGHT_ON_INPUT, fma32_layer),
     KERNEL("weighs-output", GB_LAYER, "fma32/1", GB_STAGE_OUTPUTS | GB_APPLY_ROUTER_WEIGHT_ON_INPUT, run_weighs_output),
