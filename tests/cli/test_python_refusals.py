@@ -88,6 +88,13 @@ with gaugeblock.Fixture(fixture) as problem:
     near = np.where(np.arange(3) == 1, 2**31 - 1, np.full((9, 3), -(2**31)))
     taken = checked(problem, problem.layer(0), {"ids": near, "routing_weights": pairs.astype(np.float32)})["ids"]
     expect(taken.dtype == np.int32 and np.array_equal(taken, near), "ids of 32 bits")
+    # What is no array, whatever shape it names, and an array of another shape than it names.
+    named, lying = types.SimpleNamespace(shape=(9, 96)), np.zeros((9, 95), np.float32)
+    refuses(TypeError, "the output is a SimpleNamespace: return an array of numpy, torch or CuPy, or one with DLPack", checked, problem,
+            problem.layer(0), named)
+    lies = type("Lies", (), {"shape": (9, 96), "__dlpack__": lambda self, **options: lying.__dlpack__(**options),
+                             "__dlpack_device__": lambda self: lying.__dlpack_device__()})
+    refuses(ValueError, "the output is [9, 95]: return [tokens, hidden] = [9, 96]", checked, problem, problem.layer(0), lies())
 
 # Assertions: each argument by its name.
 y, logits = np.zeros((2, 64), np.float32), np.ones((2, 4), np.float32)
