@@ -147,9 +147,8 @@ OUTCOMES = {
     "false-alarms-truncated": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
     "false-alarms-activations": lambda r: [f"{r['runs']:,} correct kernels", f"of {r['with_sums']:,}",
                                            f"{r['alarms']} alarms"],
-    "mutation": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
-    "mutation-fourth": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
-    "mutation-fifth": lambda r: ["{} of {} (".format(*r["killed_of"]["all"])],
+    **dict.fromkeys(("mutation", "mutation-fourth", "mutation-fifth", "mutation-sixth"),
+                    lambda r: ["{} of {} (".format(*r["killed_of"]["all"])]),
     "fuzz": lambda r: [f"{sum(t['executions'] for t in r['targets']):,} executions"],
     "exhaustive-silu": lambda r: [f"{r['differences']} differ; MPFR decided {r['decided_by_mpfr']:,}"],
 }

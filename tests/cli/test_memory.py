@@ -75,7 +75,10 @@ if ALL:
         "make made.h5 --operator combine --shape 8,3,96 --ranks 4 --accumulation sender",
         "info s.h5 --coverage", "info d.h5", "info q.h5 --coverage", "info g.h5 --coverage",
         "verify s.h5 -o r.json -o r.xml -o r.md", "verify g.h5 -v", "verify q.h5 -o r.json", "verify u.h5 -o r.json",
-        "verify c.h5 -o r.json", "verify a.h5 -v -o r.json", "verify f.h5 -o r.json", "verify r.h5 -o r.json --kernel cpu/route --kernel cpu/nvfp4-routed-layer",
+        "verify c.h5 -o r.json",
+        "verify a.h5 -v -o r.json",
+        "verify f.h5 -o r.json",
+        "verify r.h5 -o r.json --kernel cpu/route --kernel cpu/nvfp4-routed-layer",
         "verify e.h5 -o r.json --kernel cpu/nvfp4-layer --require-coverage all", "verify m.h5 s.h5 --expect 9",
         "verify o.h5 --outputs outputs.h5 -o r.json --limits limits.h5 --gate policy.json",
         "verify s.h5 --subject ./faults.so --kernel faults/zero-output --kernel faults/one-element* -o r.md",
@@ -84,8 +87,10 @@ if ALL:
         "verify m.h5 --subject ./mistakes.so --kernel mistakes/gate-up-swapped.mxfp4 --no-diagnosis --minimise small.h5",
         "verify r.h5 --subject ./faults.so --kernel faults/route-* -o r.json",
         "verify q.h5 --subject ./quantisers.so --kernel *quantise-* -o r.json",
-        "verify b.h5 --subject ./ranks.so --kernel dispatch-right --kernel dispatch-lost -o r.json", "verify c.h5 --subject ./ranks.so --kernel combine-right --kernel combine-lost --kernel combine-stale -o r.json",
-        "verify b.h5 --subject ./one_rank.so --kernel dispatch-right --kernel dispatch-counts -o r.json", "verify c.h5 --subject ./one_rank.so --kernel combine-right -o r.json",
+        "verify b.h5 --subject ./ranks.so --kernel dispatch-right --kernel dispatch-lost -o r.json",
+        "verify c.h5 --subject ./ranks.so --kernel combine-right --kernel combine-lost --kernel combine-stale -o r.json",
+        "verify b.h5 --subject ./one_rank.so --kernel dispatch-right --kernel dispatch-counts -o r.json",
+        "verify c.h5 --subject ./one_rank.so --kernel combine-right -o r.json",
         "bench s.h5 --kernel cpu/nvfp4-layer --samples 1 -o b.json --plot b.svg",
         "power s.h5 -o p.json", "power a.h5 -o p.md", "power q.h5", "power u.h5 -o p.md",
         "power d.h5", "power c.h5 -o p.json", "power s.h5 --gate policy.json",
@@ -98,7 +103,6 @@ if ALL:
         "inspect published -o i.json", "inspect eight --original model",
         "vectors . nvfp4.trtllm/1 mxfp8.rceil/1", "identify e2m1-1x16-e4m3.txt nvfp4.trtllm-1.txt -o i.json",
         "list kernels --subject ./faults.so", "help verify"]
-
 
 
 def tried(words, **fault):

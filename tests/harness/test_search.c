@@ -1614,6 +1614,17 @@ static void hypotheses_explain_what_they_make(void **state)
     }
 }
 
+/* The causes that are found beside what is known to be rounding. */
+static void keep_causes(const char *name, struct diagnosis *w)
+{
+    struct causes causes = {.count = 0};
+    assert_int_equal(causes_find(w, &causes, NULL), GB_OK);
+    causes_add(w, &causes);
+    kept_text(w->count ? "" : name);
+    keep_candidates(name, w);
+    kept_text(causes.count ? "" : ": none\n");
+}
+
 /* Where errors are of any size a finding is hidden, which those beyond rounding tell: if nearly all that it leaves is
  * that rounding. */
 static void causes_are_found_beside_rounding(void **state)
@@ -1639,7 +1650,6 @@ static void causes_are_found_beside_rounding(void **state)
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         struct diagnosis *w = &l.of;
         struct finding f = rows[n].of.finding;
-        struct causes causes = {.count = 0};
         char text[64];
         read_places(rows[n].of.places, &f);
         layer_plant(&l, &f, 0.0);
@@ -1649,12 +1659,8 @@ static void causes_are_found_beside_rounding(void **state)
         layer_plant(&l, &f, rows[n].noise);
         error_location_free(&w->location);
         w->location = beyond;
-        assert_int_equal(causes_find(w, &causes, NULL), GB_OK);
-        causes_add(w, &causes);
         snprintf(text, sizeof text, "causes %zu", n);
-        kept_text(w->count ? "" : text);
-        keep_candidates(text, w);
-        kept_text(causes.count ? "" : ": none\n");
+        keep_causes(text, w);
     }
     share_free(&l);
     layer_free(&l);
@@ -1676,19 +1682,14 @@ static void two_causes_are_found(void **state)
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         struct diagnosis *w = &l.of;
         struct finding both[2] = {of[0].finding, of[1].finding};
-        struct causes causes = {.count = 0};
         char text[64];
         for (int i = 0; i < 2; i++)
             read_places(of[i].places, &both[i]);
         layer_plant_all(&l, both, 2, 0.0);
         w->noise = rows[n].rounding * rows[n].noise * rows[n].noise * diagnosis_squares(w);
         layer_plant_all(&l, both, 2, rows[n].noise);
-        assert_int_equal(causes_find(w, &causes, NULL), GB_OK);
-        causes_add(w, &causes);
         snprintf(text, sizeof text, "two causes %zu", n);
-        kept_text(w->count ? "" : text);
-        keep_candidates(text, w);
-        kept_text(causes.count ? "" : ": none\n");
+        keep_causes(text, w);
     }
     share_free(&l);
     layer_free(&l);
