@@ -285,6 +285,61 @@ static void sums_end_to_be_exact(void **state)
     }
 }
 
+/* Of groups by exact logits, four of them of which two are kept by the sum of their two highest: the only bounds that
+ * are no points are those of groups that may be kept or dropped, and what an expert counts as when masked is one end.
+ */
+static void groups_that_may_be_dropped(void **state)
+{
+    enum { GROUPS = 4 };
+    enum place { KEPT, DROPPED, EITHER };
+    static const struct {
+        float highest[GROUPS][2];
+        enum place place[GROUPS];
+    } cases[] = {
+        {{{0, 0}, {0, 0}, {0, 0}, {0, 0}}, {EITHER, EITHER, EITHER, EITHER}}, /* level to the last bit */
+        {{{4, 4}, {5, 2}, {3, 2}, {5, -3}}, {KEPT, KEPT, DROPPED, DROPPED}},
+        {{{5, 1}, {3, 3}, {8, 1}, {1, 0.5f}}, {EITHER, EITHER, KEPT, DROPPED}},
+        {{{1, 0x1p-22f}, {1, 0}, {8, 1}, {0, 0}},
+         {EITHER, EITHER, KEPT, DROPPED}}, /* two additions' roundings of each */
+        {{{1, 0x1.04p-22f}, {1, 0}, {8, 1}, {0, 0}}, {KEPT, DROPPED, KEPT, DROPPED}},
+        {{{1, 1}, {1, 1}, {1, 1}, {2, 2}}, {EITHER, EITHER, EITHER, KEPT}},
+        {{{1, 1}, {2, 2}, {2, 2}, {2, 2}}, {DROPPED, EITHER, EITHER, EITHER}},
+    };
+    const uint32_t size = shape.experts / GROUPS;
+    struct gb_router router = gb_router_recipe_find("gaugeblock.softmax/1")->router;
+    struct route_problem p;
+    struct bounds b;
+    (void)state;
+    router.score = GB_ROUTER_SCORE_LOGIT;
+    router.groups = GROUPS;
+    router.kept_groups = router.group_terms = 2;
+    router.masked = -1.0f;
+    route_problem_new(&p, shape, ROUTE_GAUSSIAN, 11);
+    p.arguments.router = &router;
+    for (uint32_t t = 0; t < shape.tokens; t++)
+        for (uint32_t i = 0; i < shape.hidden; i++)
+            p.x[(size_t)t * shape.hidden + i] = gb_bf16_encode(i == t ? 1.0f : 0.0f);
+    for (uint32_t e = 0; e < shape.experts; e++)
+        for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) { /* the two highest stand within their group */
+            uint32_t place = e % size;
+            float logit = place == 3 || place == 9 ? cases[n].highest[e / size][place == 3] : -9.0f;
+            p.router[(size_t)e * shape.hidden + n] = gb_bf16_encode(logit);
+        }
+    bounds_new(&b, &p);
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (uint32_t e = 0; e < shape.experts; e++) {
+            enum place place = cases[n].place[e / size];
+            double logit = (double)gb_bf16_decode(p.router[(size_t)e * shape.hidden + n]);
+            double low = place == KEPT || (place == EITHER && logit < -1.0) ? logit : -1.0;
+            double high = place == KEPT || (place == EITHER && logit > -1.0) ? logit : -1.0;
+            if (b.low[n * shape.experts + e] != low || b.high[n * shape.experts + e] != high)
+                fail_msg("case %zu, expert %u: %g .. %g, expected %g .. %g", n, e, b.low[n * shape.experts + e],
+                         b.high[n * shape.experts + e], low, high);
+        }
+    bounds_free(&b);
+    route_problem_free(&p);
+}
+
 /* Where FP32 may overflow, and of NaN, the bounds are infinite, not wrong. */
 static void overflow_is_unbounded(void **state)
 {
@@ -314,7 +369,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order_and_form_is_within), cmocka_unit_test(wrong_routers_are_outside),
         cmocka_unit_test(exact_logits_have_no_error),   cmocka_unit_test(sums_end_to_be_exact),
-        cmocka_unit_test(overflow_is_unbounded),
+        cmocka_unit_test(groups_that_may_be_dropped),   cmocka_unit_test(overflow_is_unbounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
