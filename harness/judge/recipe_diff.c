@@ -172,8 +172,6 @@ bool rule_change_next(const struct gb_quantiser *rules, unsigned index, struct r
         for (unsigned v = 0; v < fields[f].count; v++) {
             change->rules = *rules;
             set(&change->rules, &fields[f], fields[f].values[v]);
-            if (change->rules.reciprocal == 0.0f)
-                change->rules.reciprocal = 1.0f / change->rules.largest;
             if (get(rules, &fields[f]) == get(&change->rules, &fields[f]) || !read_by(rules, &fields[f]) ||
                 !possible(&change->rules) || index-- > 0)
                 continue;

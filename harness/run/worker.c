@@ -182,7 +182,7 @@ static enum gb_status read_outputs(const struct worker_request *request, const s
 static double seconds_of(const json_t *value)
 {
     double seconds = json_number_value(value);
-    return seconds >= 0 && isfinite(seconds) ? seconds : 0;
+    return seconds >= 0 ? seconds : 0;
 }
 
 /* Seconds of one kind of every sample, which the report has in nanoseconds. */

@@ -108,11 +108,12 @@ for what in ("count", "name", "order", "unprintable", "operator", "rounding", "t
 expected["forged", "state"] = "CRASH", "exit()"
 expected["forged", "flags"] = expected["forged", "format"] = "CRASH", "bytes of such a kernel"
 expected["report", "forged"] = "CRASH", "outputs cannot be read"
+expected["report", "status"] = expected["report", "message"] = "CRASH", "exit()"  # which the report does not have
 expected["message", "escapes"] = expected["message", "endless"] = "UNSUPPORTED", ""
 expected["status", "unknown"] = "FAIL", "unknown status"
 expected["endless", "workspace"] = expected["large", "workspace"] = "NOT_RUN", "no memory for the workspace"
 expected["workspace", "rounding"] = expected["release", "rounding"] = "PASS", "rounding mode"
-QUICK = [("supports", "traps"), ("run", "rounding"), ("prepare", "rounding"), ("workspace", "rounding"), ("release", "rounding")] # whichever else
+QUICK = [("supports", "traps"), ("run", "rounding"), ("prepare", "rounding"), ("workspace", "rounding"), ("release", "rounding"), ("report", "status"), ("report", "message")]  # whichever else
 # In a namespace of its own it has no parent that it can signal, and no other process.
 apart = any(subprocess.run(["unshare", *how, "-pf", "--mount-proc", "true"], capture_output=True).returncode == 0
             for how in ([], ["-U", "-r"]))
@@ -232,4 +233,14 @@ if part in ("", "all"):
         expect(done.returncode == code and (code == 0) == ("hostile/" in done.stdout), f"list: {done}")
         expect(len(done.stderr.splitlines()) == (code != 0), f"list: {done}")
     reproduced(judge([("ctor", "abort"), ("run", "exit")])["cases"])
+    # Times without a part, or with a sample of no time, are none.
+    lacking = ("forged", "copies", "runs", "bytes", "run_ns", "read_ns", "large_ns")
+    run("bench", fixture, *(word for what in lacking for word in ("--subject", library("report", what))), "--kernel", "hostile/*",
+        "--samples", "2", "-o", path("times.json"), code=5)
+    with open(path("times.json")) as stream:
+        said = {case["subject"]["name"]: case["reason"] for case in json.load(stream)["cases"]}
+    for what in lacking:
+        reason = said[f"hostile/report-{what}"]
+        expect("outputs cannot be read" in reason if what == "forged" else reason == "the worker left no times for 2 tokens",
+               f"{what}: {reason}")
 print(f"{len(chosen)} libraries")
