@@ -17,6 +17,10 @@ fixture = small()
 one = record(fixture, "--kernel", "cpu/*", "--batch", "1,2,3,8,9")
 expect(len(one["cases"]) == 55 and one["verdict"] == "PASS", "nine kernels, two of them with two cases, five batches")
 
+# A batch's time is its own: this kernel sleeps 5 ms.
+one = record(fixture, "--subject", program.FAULTS, "--kernel", "faults/slow", "--batch", "1,2,9")
+expect(all(case["seconds"] >= 0.005 for case in one["cases"]), str([case["seconds"] for case in one["cases"]]))
+
 names = set()
 for threads in ("1", "2", "3"):
     os.environ["OMP_NUM_THREADS"] = threads

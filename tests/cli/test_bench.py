@@ -216,6 +216,15 @@ def test_environment():
     expect([("timing" in case, "changed the rounding mode" in case["note"]) for case in record["cases"]] == 2 * [(True, True)], str(record["cases"]))
 
 
+def test_preparing():
+    """It is timed by itself: this one takes 0.1 s."""
+    library = path("hostile-prepare-sleeps.so")
+    shutil.copy(os.environ["HOSTILE"], library)
+    record, _ = bench(small("sleeps.h5"), "--batches", "1,2", "--hot", "--subject", library)
+    for case in record["cases"]:
+        expect(100e3 <= case["timing"]["prepare_us"] and case["timing"]["us"]["median"] < 100e3, str(case))
+
+
 def test_usage():
     file = small("usage.h5")
     os.symlink(FAULTS, path("subject.json"))
@@ -247,5 +256,5 @@ def test_usage():
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 
 
-for test in test_record, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_environment, test_usage:
+for test in test_record, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_environment, test_preparing, test_usage:
     test()

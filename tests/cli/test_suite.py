@@ -234,6 +234,13 @@ os.remove(os.path.join(few, "suite.txt"))
 os.symlink("/dev/zero", os.path.join(few, "suite.txt"))
 judged(few, reason="suite.txt: is no list of fixtures that can be read")
 os.remove(os.path.join(few, "suite.txt"))
+# 64 KiB are a list, one byte more is none, and neither is what has a NUL.
+full = "nowhere.h5\n".ljust(1 << 16, "\n")
+for text, reason in ((full, "nowhere.h5: is in suite.txt, but not there"), (full + "\n", "is no list"), ("#\0", "is no list")):
+    with open(os.path.join(few, "suite.txt"), "w") as stream:
+        stream.write(text)
+    judged(few, reason=reason)
+os.remove(os.path.join(few, "suite.txt"))
 
 # One fixture of a folder is one fixture; --outputs takes no more, and no input is written over.
 alone = path("alone")

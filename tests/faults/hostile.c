@@ -319,6 +319,8 @@ static void act_more(void)
         sched_setaffinity(0, sizeof(cpu_set_t), &(cpu_set_t){{1}});
     if (!strcmp(what, "slow"))
         setpriority(PRIO_PROCESS, 0, 19);
+    if (!strcmp(what, "sleeps"))
+        usleep(100000);
     if (!strcmp(what, "outlives")) { /* its starter */
         prctl(PR_SET_PDEATHSIG, 0);
         for (;;)
@@ -565,6 +567,13 @@ static void spoil(void)
         for (int i = 1; i < 5000; i++)
             kernels[i] = kernels[0];
     }
+    if (!strcmp(what, "most"))
+        for (table.count = MAX_KERNELS; k < &kernels[MAX_KERNELS - 1]; k++) {
+            static char names[MAX_KERNELS][16];
+            snprintf(names[k - kernels], sizeof *names, "other/%td", k - kernels);
+            k[1] = kernels[0];
+            k[1].name = names[k - kernels];
+        }
     if (!strcmp(what, "twice")) {
         table.count = 2;
         kernels[1] = kernels[0];
