@@ -36,7 +36,7 @@
 /* One of each kind of problem, a layer with a router, and one whose activations are quantised; outputs of the first
  * two, which has a wrong element; a study. */
 static const struct gb_shape shape = {2, 64, 32, 3, 2};
-static struct gb_fixture *plain, *quantised, *values, *sent, *routed, *coded;
+static struct gb_fixture *plain, *quantised, *values, *sent, *combined, *routed, *coded;
 static struct gb_outputs *outputs, *codes, *received;
 static struct study study;
 static char folder[] = "/tmp/gaugeblock-test-XXXXXX";
@@ -443,6 +443,66 @@ static enum gb_status explain_codes(struct gb_error *error)
     return status;
 }
 
+static enum gb_status inject_combine(struct gb_error *error)
+{
+    return inject(combined, GB_COMBINE, error);
+}
+
+/* What is said of an injected bug's outputs by the judge, and what they look like. */
+static enum gb_status judge_bug(const struct gb_fixture *f, enum gb_operator operation, const char *bug,
+                                struct gb_error *error)
+{
+    const struct operator_faults *faults = operator_faults_find(operation);
+    const struct operator_explainer *explainer = operator_explainer_find(operation);
+    const struct gb_kernel kernel = {.name = "bug",
+                                     .operation = operation,
+                                     .weights = f->weights,
+                                     .activations = GB_BF16,
+                                     .output = GB_FP32,
+                                     .order = GB_ORDER_FMA32,
+                                     .accumulator_bits = 24};
+    struct baselines all = {.fixture = f};
+    struct baseline *baseline = NULL;
+    struct case_result result = {0};
+    struct explanation *explanation = NULL;
+    struct gb_outputs *o = NULL;
+    struct operator_fault fault;
+    struct policy gate;
+    uint32_t at = 0;
+    policy_preset(0, &gate);
+    while (faults->at(at, &fault) && strcmp(fault.name, bug))
+        at++;
+    assert_true(faults->at(at, &fault));
+    enum gb_status status = faults->run(at, f->layer ? fixture_contract(f) : NULL, f, &o, error);
+    if (status == GB_OK)
+        status = operator_check_find(operation)->baseline(&all, &kernel, f->shape.tokens, &baseline, error);
+    if (status == GB_OK)
+        status = judge(baseline, &kernel, o, NULL, &gate, &result, error);
+    if (status == GB_OK && explainer)
+        status = explainer->explain(baseline, operation, o, &explanation, error);
+    snprintf(made, sizeof made, "%s %s", result.reason, explanation ? explanation->text : "");
+    explanation_free(explanation);
+    case_result_free(&result);
+    gb_outputs_free(o);
+    baselines_free(&all);
+    return status;
+}
+
+static enum gb_status judge_router(struct gb_error *error)
+{
+    return judge_bug(routed, GB_ROUTE, "weights in reverse", error);
+}
+
+static enum gb_status judge_dispatch(struct gb_error *error)
+{
+    return judge_bug(sent, GB_DISPATCH, "a count is too high by one", error);
+}
+
+static enum gb_status judge_combine(struct gb_error *error)
+{
+    return judge_bug(combined, GB_COMBINE, "the row is lost", error);
+}
+
 static const struct operation {
     const char *name;
     enum gb_status (*run)(struct gb_error *error);
@@ -472,7 +532,11 @@ static const struct operation {
                   {"injects bugs into a router", inject_router, false},
                   {"injects bugs into a quantiser", inject_quantise, false},
                   {"injects bugs into a layer", inject_layer, false},
-                  {"explains codes", explain_codes, false}};
+                  {"explains codes", explain_codes, false},
+                  {"injects bugs into combine", inject_combine, false},
+                  {"judges a router", judge_router, false},
+                  {"judges dispatch", judge_dispatch, false},
+                  {"judges combine", judge_combine, false}};
 
 /* How failures of HDF5 are told: one line for those beside each other that are told alike. */
 static void keep(const char *message)
@@ -600,6 +664,7 @@ static void make_problems(void)
     ok(gb_fixture_quantise_activations(quantised, GB_NVFP4, NULL, &error), &error);
     values = three_rows();
     sent = two_ranks();
+    combined = two_ranks_combined();
     routed = generated_layer(&(struct generated_layer){shape, GB_NVFP4, GB_BF16, NULL, "gaussian/1", "router", 5});
     coded = generated_layer(&(struct generated_layer){shape, GB_NVFP4, GB_NVFP4, NULL, "gaussian/1", "router", 6});
     problem_free(&problem);
@@ -667,6 +732,7 @@ static int tear_down(void **state)
     gb_outputs_free(outputs);
     gb_fixture_free(coded);
     gb_fixture_free(routed);
+    gb_fixture_free(combined);
     gb_fixture_free(sent);
     gb_fixture_free(values);
     gb_fixture_free(quantised);

@@ -48,4 +48,24 @@ static inline struct gb_fixture *two_ranks(void)
     return f;
 }
 
+/* The same sizes, to be combined. */
+static inline struct gb_fixture *two_ranks_combined(void)
+{
+    const struct gb_exchange exchange = {.size = sizeof exchange,
+                                         .ranks = 2,
+                                         .tokens = 2,
+                                         .hidden = 32,
+                                         .experts = 4,
+                                         .top_k = 2,
+                                         .input = GB_BF16,
+                                         .accumulation = GB_AT_RECEIVER,
+                                         .ranks_per_node = 1};
+    const struct gb_exchange_kinds kinds = {"gaussian/1", "uniform", "blocks", 1, 0};
+    struct gb_fixture *f;
+    struct gb_error error = {""};
+    if (gb_generate_exchange(GB_COMBINE, &exchange, "bf16", &kinds, &f, &error) != GB_OK)
+        fail_msg("%s", error.message);
+    return f;
+}
+
 #endif
