@@ -15,6 +15,7 @@
 
 #include "fixtures/vectors.h"
 #include "harness/explain/explain.h"
+#include "harness/explain/invert.h"
 #include "harness/explain/operators.h"
 #include "harness/faults/faults.h"
 #include "harness/faults/operators.h"
@@ -503,6 +504,40 @@ static enum gb_status judge_combine(struct gb_error *error)
     return judge_bug(combined, GB_COMBINE, "the row is lost", error);
 }
 
+/* A block of the intermediate that makes outputs wrong is found again. */
+static enum gb_status invert_errors(struct gb_error *error)
+{
+    enum { HIDDEN = 64, INNER = 32, TOP_K = 2 };
+    static bool column[HIDDEN];
+    double errors[2 * HIDDEN] = {0}, weights[2 * TOP_K], delta[TOP_K * INNER] = {0}, row[INNER], work = 0.0;
+    struct diagnosis diagnosis = {.trace = {.arguments = gb_layer_arguments(plain, 0, shape.tokens)},
+                                  .width = HIDDEN,
+                                  .errors = errors,
+                                  .location = {.column = column, .wrong_columns = HIDDEN}};
+    const struct gb_arguments *a = &diagnosis.trace.arguments;
+    const struct stages stages = {.diagnosis = &diagnosis,
+                                  .tokens = shape.tokens,
+                                  .top_k = TOP_K,
+                                  .pairs = 2 * TOP_K,
+                                  .hidden = HIDDEN,
+                                  .intermediate = INNER,
+                                  .experts = shape.experts,
+                                  .ids = a->ids,
+                                  .weights = weights};
+    char text[32];
+    assert_true(a->ids[0] >= 0);
+    for (int p = 0; p < 2 * TOP_K; p++)
+        weights[p] = (double)a->routing_weights[p];
+    for (uint32_t j = 0; j < HIDDEN; j++) {
+        column[j] = true;
+        gb_weights_row(&a->down, (uint32_t)a->ids[0], j, row);
+        errors[j] = weights[0] * row[3];
+    }
+    enum gb_status status = invert(&stages, 0, GROUP_BLOCKS, INFINITY, delta, &work, error);
+    snprintf(text, sizeof text, "%.6f %.6f", delta[3], delta[4]);
+    return said(status, text);
+}
+
 static const struct operation {
     const char *name;
     enum gb_status (*run)(struct gb_error *error);
@@ -533,6 +568,7 @@ static const struct operation {
                   {"injects bugs into a quantiser", inject_quantise, false},
                   {"injects bugs into a layer", inject_layer, false},
                   {"explains codes", explain_codes, false},
+                  {"inverts errors", invert_errors, false},
                   {"injects bugs into combine", inject_combine, false},
                   {"judges a router", judge_router, false},
                   {"judges dispatch", judge_dispatch, false},
