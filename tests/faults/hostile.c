@@ -574,9 +574,10 @@ static void spoil(void)
             k[1] = kernels[0];
             k[1].name = names[k - kernels];
         }
-    if (!strcmp(what, "twice")) {
-        table.count = 2;
-        kernels[1] = kernels[0];
+    if (!strcmp(what, "twice")) { /* with another one between them */
+        table.count = 3;
+        kernels[1] = kernels[2] = kernels[0];
+        kernels[1].name = "other/0";
     }
     if (!strcmp(what, "nameless"))
         k->name = NULL;
