@@ -86,8 +86,7 @@ static void plant_expert_dropped(struct injected *p)
             dropped = (int32_t)e;
         }
     }
-    if (dropped >= 0)
-        drop(p, dropped);
+    drop(p, dropped);
 }
 
 static void plant_last_expert_dropped(struct injected *p)
@@ -95,8 +94,7 @@ static void plant_last_expert_dropped(struct injected *p)
     int32_t last = -1;
     for (size_t i = 0; i < pairs(p); i++)
         last = p->ids[i] > last ? p->ids[i] : last;
-    if (last >= 0)
-        drop(p, last);
+    drop(p, last);
 }
 
 static void plant_last_slot_dropped(struct injected *p)

@@ -741,6 +741,41 @@ static void test_bugs_that_change_nothing(void **state)
     gb_fixture_free(f);
 }
 
+/* Of rows one further on there are at least two, of nodes of so many ranks more than one. */
+static void test_bugs_of_more_than_one(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t most; /* ranks, of one row each, in which it changes nothing */
+    } bugs[] = {{"rows of all ranks lie one further on", 1},
+                {"rows are added up at nodes of two ranks", 2},
+                {"rows are added up at nodes of four ranks", 4},
+                {"rows are added up at nodes of eight ranks", 8}};
+    const struct gb_exchange_kinds kinds = {
+        .generator = "gaussian/1", .routing = "uniform", .placement = "blocks", .seed = 5};
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 10; ranks++) {
+        const struct gb_exchange x = {.size = sizeof x,
+                                      .ranks = ranks,
+                                      .tokens = 1,
+                                      .hidden = 32,
+                                      .experts = ranks,
+                                      .top_k = 1,
+                                      .global_scale = 1.0f,
+                                      .input = GB_BF16,
+                                      .accumulation = GB_AT_RECEIVER,
+                                      .ranks_per_node = 1};
+        struct gb_fixture *f;
+        struct gb_error error = {""};
+        if (gb_generate_exchange(GB_COMBINE, &x, "bf16", &kinds, &f, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+            if (applies(f, bugs[i].name) != (ranks > bugs[i].most))
+                fail_msg("%u ranks: %s", ranks, bugs[i].name);
+        gb_fixture_free(f);
+    }
+}
+
 /* A lost row is told where the token is far from truth, by 8 times what rounding explains, and what is left is within
  * twice that: steps of 3 % of the row's weight, and of what is beside it. */
 static void test_a_lost_row_is_told_beside_rounding(void **state)
@@ -855,6 +890,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_row_is_told_beside_rounding),
         cmocka_unit_test(test_another_row_is_told_among_so_many),
         cmocka_unit_test(test_bugs_that_change_nothing),
+        cmocka_unit_test(test_bugs_of_more_than_one),
         cmocka_unit_test(test_all_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
