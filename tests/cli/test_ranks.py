@@ -186,11 +186,22 @@ for ranks, placement in ((2, "blocks"), (4, "random"), (3, "one")):
     sent = make("sent.h5", "dispatch", *common)
     found, told = judged(sent, "--outputs", dispatched(sent))
     expect(told.startswith("PASS"), told)
+    with h5py.File(path("made.h5")) as file:
+        right = {name: array[()] for name, array in file.items()}
     for mistake, words in (("lost", "is lost"), ("offset", "differ from the reference")):
         if placement == "one":
             continue
         found, told = judged(sent, "--outputs", dispatched(sent, mistake), code=1)
         expect(words in told or "have another than the reference" in told, f"{mistake}: {told}")
+        with h5py.File(path("made.h5")) as file:
+            for name, array in right.items():
+                wrong = np.flatnonzero(file[name][()] != array)
+                bits = found[path("made.h5")]["metrics"]["layers"][0]["subject_reference"][name]
+                expect((bits["compared"], bits["mismatching"]) == (array.size, len(wrong)), f"{mistake}, {name}: {bits}")
+                if len(wrong):
+                    row, element = divmod(int(wrong[0]), array.size // len(array))
+                    values = [f"0x{int(values.ravel()[wrong[0]]) & 0xFFFFFFFF:08x}" for values in (file[name][()], array)]
+                    expect(list(bits["first"].values()) == [row, element, *values], f"{mistake}, {name}: {bits}")
     for accumulation in ("receiver", "sender"):
         sums = make("sums.h5", "combine", *common, "--accumulation", accumulation)
         # The product and the sum of float64 are rounded once more than by fma: bits differ seldom, sums never much.
