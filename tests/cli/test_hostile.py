@@ -224,5 +224,8 @@ for closed in ("<&-", ">&-", "2>&-", "<&- 2>&-", "<&- >&-", "<&- >&- 2>&-"):
     done = subprocess.run(["sh", "-c", f"exec {PROGRAM} info {write('bad.h5', good[:1000])} {closed}"],
                           capture_output=True, text=True, stdin=subprocess.DEVNULL)
     expect(done.returncode == 2 and ("2>&-" in closed or "bad.h5: " in done.stderr), f"{closed}: {done}")
+done = subprocess.run(["sh", "-c", f"exec {PROGRAM} verify {fixture} -o {path('reports/closed.json')} <&- >&- 2>&-"])
+with open(path("reports/closed.json")) as stream:
+    expect(done.returncode == 2 and json.load(stream)["verdict"] == "PASS", "all three are closed: it is judged, but not printed")
 done = subprocess.run(["sh", "-c", f"exec {PROGRAM} info {fixture} >&-"], capture_output=True, text=True)
 expect(done.returncode == 2 and "standard output: Bad file descriptor" in done.stderr, str(done))
