@@ -81,6 +81,7 @@ assert_moe_close(kernel(weighed), **halved.arguments(apply_router_weight_on_inpu
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
 close = limits(**a.arguments())
 expect((wide.limit > close.limit).all() and (np.abs(y - close.truth) <= close.limit).all(), "limits")
+expect((limits(**a.arguments(), output="bf16").limit > close.limit).all(), "an output that is rounded")
 expect((np.abs(kernel(a, "output") - close.truth) > close.limit).any(), "an error within all limits")
 refuses(gaugeblock.testing._read_limits((6, 64)), path("layer.h5"), says="layers/0/truth")
 fails(assert_moe_close, y, **a.arguments(order="fma32/1"), says="bit mismatch")
