@@ -91,6 +91,9 @@ with gaugeblock.Fixture(fixture) as problem:
     near = np.where(np.arange(3) == 1, 2**31 - 1, np.full((9, 3), -(2**31)))
     taken = checked(problem, problem.layer(0), {"ids": near, "routing_weights": pairs.astype(np.float32)})["ids"]
     expect(taken.dtype == np.int32 and np.array_equal(taken, near), "ids of 32 bits")
+    given = np.arange(0x3F00, 0x3F00 + pairs.size, dtype=np.uint16).reshape(pairs.shape)
+    taken = checked(problem, problem.layer(0), {"ids": pairs, "routing_weights": given})["routing_weights"]
+    expect(taken.dtype == np.float32 and np.array_equal(taken, gaugeblock.bf16_to_float32(given)), "routing weights in bf16")
     # What is no array, whatever shape it names, and an array of another shape than it names.
     named, lying = types.SimpleNamespace(shape=(9, 96)), np.zeros((9, 95), np.float32)
     refuses(TypeError, "the output is a SimpleNamespace: return an array of numpy, torch or CuPy, or one with DLPack", checked, problem,

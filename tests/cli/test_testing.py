@@ -182,6 +182,8 @@ assert_combined(total, values, w)
 fails(assert_combined, np.einsum("tkh,tk->th", values[:, 1:], w[:, 1:]), values, w, quick=True)
 fails(assert_combined, np.einsum("tkh,tk->th", values, bf16_to_float32(float32_to_bf16(w))), values, w)
 fails(assert_combined, total * np.float32(1.00001), values, w)
+w16 = float32_to_bf16(w)
+assert_combined(np.einsum("tkh,tk->th", values, bf16_to_float32(w16)), values, w16)
 halved = float32_to_bf16(values)
 assert_combined(np.einsum("tkh,tk->th", bf16_to_float32(halved), w), halved, w)
 
@@ -219,6 +221,8 @@ for form in ("exact", "divide", "reciprocal"):
 assert_quantised(codes, scales.T, values, recipe="mxfp8.floor/1", layout="transposed")
 fp4, fp4_scales, _ = quantise(values, 0.125)
 assert_quantised(fp4, fp4_scales, values, recipe="nvfp4.trtllm/1", global_scale=8.0)
+fp4, fp4_scales, _ = quantise(values, 1.0)
+assert_quantised(fp4, fp4_scales, values, recipe="nvfp4.trtllm/1")
 swizzled = np.zeros((128, 4), np.uint8)
 swizzled[:32, :2] = scales
 swizzled = swizzled.reshape(4, 32, 4).transpose(1, 0, 2)
