@@ -176,9 +176,9 @@ error = ffi.new("struct gb_error *", {"message": b"said so"})
 native.check(lib.GB_OK, error)
 for status, kind in ((lib.GB_ENOMEM, MemoryError), (lib.GB_EIO, OSError), (lib.GB_EINVAL, ValueError), (lib.GB_EFORMAT, ValueError)):
     refuses(kind, "said so", native.check, status, error)
-codes_of = {verdict: verdict.exit_code for verdict in Verdict}
-expect(codes_of == {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.BAD_INPUT: 2, Verdict.NOT_RUN: 3, Verdict.UNSUPPORTED: 3,
-                    Verdict.VACUOUS: 4, Verdict.CRASH: 5, Verdict.NONDETERMINISTIC: 6}, str(codes_of))
+codes_of = {verdict.name: verdict.exit_code for verdict in Verdict}
+expect(codes_of == {"PASS": 0, "FAIL": 1, "BAD_INPUT": 2, "NOT_RUN": 3, "UNSUPPORTED": 3, "VACUOUS": 4, "CRASH": 5,
+                    "NONDETERMINISTIC": 6}, str(codes_of))
 
 # A guard ends as its command does, whose memory is written nowhere; 1 where it cannot be run.
 signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup has it ignored, for children, too
