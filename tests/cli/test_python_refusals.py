@@ -47,6 +47,8 @@ for index in (-1, 2):
 for tokens in (0, 10):
     refuses(ValueError, f"small.h5 has 9 tokens, so tokens={tokens} is not possible", layer.layer, 0, tokens)
 expect(layer.layer(1, 9).tokens == 9 and layer.layer(1, 1).x.shape == (1, 96), "the first and the last token")
+one = layer.layer(1, 4)
+expect((one.tokens, one.hidden, one.intermediate, one.experts, one.top_k) == (4, 96, 48, 8, 3), "sizes of a layer")
 refuses(ValueError, "small.h5 is no problem of a quantiser: use layer()", layer.values)
 refuses(ValueError, "small.h5 is a problem of layer, not of dispatch or combine", layer.over_ranks)
 refuses(ValueError, "x.h5 is no problem of a quantiser: use over_ranks()", gaugeblock.Fixture(x).values)
