@@ -27,6 +27,7 @@ fixture = small()
 report = gaugeblock.verify(moe, fixture, batches=[1, 4, 9]).check()
 expect([case.tokens for case in report.cases] == [1, 4, 9], str(report))
 expect(report.cases[2].record["checks"]["bound"]["elements"] == 2 * 9 * (96 + 3 * 48), "output and intermediate are judged")
+expect(gaugeblock.Fixture(fixture).sha256 == report.cases[0].record["fixture"]["sha256"], "the hash of a fixture")
 for form in ("mxfp8", "bf16"):
     run("make", path(f"{form}.h5"), "--shape", "8,3,96,64", "--format", form, "--generated")
     gaugeblock.verify(moe, path(f"{form}.h5")).check()
