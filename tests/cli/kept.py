@@ -14,6 +14,7 @@ from program import ALL, SANITISED, SOURCE, expect, folder
 
 LIBRARIES = {name: os.environ[name.upper()] for name in ("calls", "faults", "hostile", "mistakes", "one_rank", "quantisers", "ranks")}
 PLACES = {os.path.realpath(library): f"{name}.so" for name, library in LIBRARIES.items()}
+PLACES[os.environ["BUILD"] + "/"] = "build/"  # wherever it lies
 for place in (folder.name, os.path.realpath(folder.name), SOURCE):
     PLACES |= {place + "/": "", place: "."}
 

@@ -111,6 +111,9 @@ for case, field in ((1, "fixture.path"), ("x", "fixture.path"), (None, "fixture.
             json.dump({**hollow, "cases": cases}, stream)
         line = refused("diff", path("a.json"), path("hollow.json"))
         expect(f"hollow.json: cases[{len(cases) - 1}].{field}: " in line, line)
+for many in (0, 1, 3, 4):
+    line = refused("diff", *[path("a.json")] * many)
+    expect(line == "gaugeblock diff: give two records; see gaugeblock diff --help", f"{many} records: {line}")
 with open(path("hollow.json"), "w") as stream: # what wrote nothing has no metrics
     json.dump({**hollow, "cases": [{**good, "metrics": None}]}, stream)
 expect("1 changed bits" in run("diff", path("a.json"), path("hollow.json"), code=1).stdout, "metrics that are null")

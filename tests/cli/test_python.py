@@ -27,6 +27,7 @@ fixture = small()
 report = gaugeblock.verify(moe, fixture, batches=[1, 4, 9]).check()
 expect([case.tokens for case in report.cases] == [1, 4, 9], str(report))
 expect(report.cases[2].record["checks"]["bound"]["elements"] == 2 * 9 * (96 + 3 * 48), "output and intermediate are judged")
+expect(gaugeblock.Fixture(fixture).sha256 == report.cases[0].record["fixture"]["sha256"], "the hash of a fixture")
 for form in ("mxfp8", "bf16"):
     run("make", path(f"{form}.h5"), "--shape", "8,3,96,64", "--format", form, "--generated")
     gaugeblock.verify(moe, path(f"{form}.h5")).check()
@@ -236,6 +237,10 @@ for router, shape in (("transformers.deepseek-v3/1", "64,5,96,48"), ("te.sigmoid
     expect(given.recipe == router and given.bias.dtype == np.float32 and given.rules.groups == 8, str(given))
     with h5py.File(path("biased.h5")) as f:
         expect(np.array_equal(given.bias, f["layers/0/router/bias"][:]), f"{router}: {given.bias}")
+expect(vars(given.rules) == {  # the fields but the size of the structure
+    "logits": "fp32", "bias": "lossy", "score": "sigmoid", "nonfinite": "kept", "replacement": 0.0, "groups": 8, "kept_groups": 4,
+    "group_terms": 0, "masked": float("-inf"), "weight": "score", "renormalise": "divide", "renormalise_from": 2,
+    "zero_sum_is_one": 0, "epsilon": float(np.float32(1e-20)), "scale": 2.5, "weights": "fp32", "side": "on_output"}, str(given.rules))
 
 # Each input that a function changes is named, its last byte, too.
 def changing(name):

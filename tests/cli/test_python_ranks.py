@@ -104,7 +104,11 @@ for recipe in (None, "fp8g128.deepseek/1", "nvfp4.trtllm/1"):
 for accumulation in ("receiver", "sender", "node"):
     sums = gaugeblock.make(path("sums.h5"), operator="combine", accumulation=accumulation, **common)
     with gaugeblock.Fixture(sums) as fixture:
-        expect(fixture.over_ranks().accumulation == accumulation and fixture.over_ranks().x is None, accumulation)
+        asked = fixture.over_ranks()
+        expect(asked.accumulation == accumulation and asked.x is None, accumulation)
+        sizes = asked.ranks, asked.tokens, asked.tokens_per_rank, asked.hidden, asked.experts, asked.top_k, asked.rows
+        expect(sizes == (4, 24, 6, 128, 32, 4, (asked.ids >= 0).sum()) and len(asked.values) == asked.rows, str(sizes))
+        expect(1 <= asked.ranks_per_node <= 4, f"{asked.ranks_per_node} ranks of a node")
     gaugeblock.verify(combine, sums).check()
     report = gaugeblock.verify(lossy, sums)
     expect("rank 0, token 1, slot 2" in report.cases[0].reason, report.cases[0].reason)

@@ -3,11 +3,14 @@
 a verdict."""
 import dataclasses
 import os
+import resource
 import runpy
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import numpy as np
@@ -18,7 +21,7 @@ from package import moe
 from program import expect, path, run, small
 
 import gaugeblock
-from gaugeblock import Verdict, layouts, native, testing
+from gaugeblock import Verdict, guard, layouts, native, testing
 from gaugeblock.layouts import Projection, canonical, check_layout
 from gaugeblock.problem import Problem
 from gaugeblock.returned import checked
@@ -44,6 +47,8 @@ for index in (-1, 2):
 for tokens in (0, 10):
     refuses(ValueError, f"small.h5 has 9 tokens, so tokens={tokens} is not possible", layer.layer, 0, tokens)
 expect(layer.layer(1, 9).tokens == 9 and layer.layer(1, 1).x.shape == (1, 96), "the first and the last token")
+one = layer.layer(1, 4)
+expect((one.tokens, one.hidden, one.intermediate, one.experts, one.top_k) == (4, 96, 48, 8, 3), "sizes of a layer")
 refuses(ValueError, "small.h5 is no problem of a quantiser: use layer()", layer.values)
 refuses(ValueError, "small.h5 is a problem of layer, not of dispatch or combine", layer.over_ranks)
 refuses(ValueError, "x.h5 is no problem of a quantiser: use over_ranks()", gaugeblock.Fixture(x).values)
@@ -88,6 +93,9 @@ with gaugeblock.Fixture(fixture) as problem:
     near = np.where(np.arange(3) == 1, 2**31 - 1, np.full((9, 3), -(2**31)))
     taken = checked(problem, problem.layer(0), {"ids": near, "routing_weights": pairs.astype(np.float32)})["ids"]
     expect(taken.dtype == np.int32 and np.array_equal(taken, near), "ids of 32 bits")
+    given = np.arange(0x3F00, 0x3F00 + pairs.size, dtype=np.uint16).reshape(pairs.shape)
+    taken = checked(problem, problem.layer(0), {"ids": pairs, "routing_weights": given})["routing_weights"]
+    expect(taken.dtype == np.float32 and np.array_equal(taken, gaugeblock.bf16_to_float32(given)), "routing weights in bf16")
     # What is no array, whatever shape it names, and an array of another shape than it names.
     named, lying = types.SimpleNamespace(shape=(9, 96)), np.zeros((9, 95), np.float32)
     refuses(TypeError, "the output is a SimpleNamespace: return an array of numpy, torch or CuPy, or one with DLPack", checked, problem,
@@ -170,21 +178,69 @@ error = ffi.new("struct gb_error *", {"message": b"said so"})
 native.check(lib.GB_OK, error)
 for status, kind in ((lib.GB_ENOMEM, MemoryError), (lib.GB_EIO, OSError), (lib.GB_EINVAL, ValueError), (lib.GB_EFORMAT, ValueError)):
     refuses(kind, "said so", native.check, status, error)
-codes_of = {verdict: verdict.exit_code for verdict in Verdict}
-expect(codes_of == {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.BAD_INPUT: 2, Verdict.NOT_RUN: 3, Verdict.UNSUPPORTED: 3,
-                    Verdict.VACUOUS: 4, Verdict.CRASH: 5, Verdict.NONDETERMINISTIC: 6}, str(codes_of))
+codes_of = {verdict.name: verdict.exit_code for verdict in Verdict}
+expect(codes_of == {"PASS": 0, "FAIL": 1, "BAD_INPUT": 2, "NOT_RUN": 3, "UNSUPPORTED": 3, "VACUOUS": 4, "CRASH": 5,
+                    "NONDETERMINISTIC": 6}, str(codes_of))
 
-# A guard whose command cannot be run says so by its exit code.
-guard = os.path.join(os.path.dirname(gaugeblock.__file__), "guard.py")
-with subprocess.Popen([sys.executable, "-I", guard, path("no/such/command")], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as guarded:
-    expect(guarded.wait(60) == 1, f"a command that there is not: exit {guarded.returncode}")
+# A guard ends as its command does, whose memory is written nowhere; 1 where it cannot be run.
+signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup has it ignored, for children, too
+script = os.path.join(os.path.dirname(gaugeblock.__file__), "guard.py")
+
+
+def guarded(*command, **options):
+    return subprocess.Popen([sys.executable, "-I", script, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, cwd=path(""), **options)
+
+
+core = resource.getrlimit(resource.RLIMIT_CORE)[1]
+shell = shutil.which("sh")
+for command, code in ((path("no/such/command"),), 1), ((shutil.which("cat"),), 0), *(
+        ((shell, "-c", f"ulimit -c 0; {words}"), code) for words, code in (
+            ("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -INT $$", -2), ("kill -KILL $$", -9), ("kill -SEGV $$", -11),
+            ("kill -PIPE $$", -13), ("kill -TERM $$", -15), ("kill -INT $PPID; exit 3", 3), ("sleep 60 & exit 4", 4),
+            ("(sleep 0.01 &); sleep 0.3; exit 6", 6))):
+    began = time.monotonic()
+    with guarded(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (core, core))) as process:
+        _, status = os.waitpid(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said, seconds = process.stderr.read(), time.monotonic() - began  # to the end, which has come when nothing is left of it
+        expect((process.returncode, said, os.WCOREDUMP(status)) == (code, "", False) and seconds < 30,
+               f"{command}: status {status:#x}, and not {code}, after {seconds} s: {said}")
 # What it runs takes signals as any process does, although the guard itself leaves SIGINT to its caller.
-with subprocess.Popen([sys.executable, "-I", guard, shutil.which("grep"), "SigIgn", "/proc/self/status"], stdin=subprocess.PIPE,
-                      stdout=subprocess.PIPE, text=True) as guarded:
-    ignored = int(guarded.stdout.read().split()[1], 16)
-    expect(guarded.wait(60) == 0, f"a command that there is: exit {guarded.returncode}")
+with guarded(shutil.which("grep"), "SigIgn", "/proc/self/status") as process:
+    ignored = int(process.stdout.read().split()[1], 16)
 for one in signal.SIGINT, signal.SIGPIPE:
     expect(not ignored >> one - 1 & 1, f"{one.name} is ignored: {ignored:x}")
+# It ends when its caller does, and its command when it is killed itself.
+for give_up, code in (lambda process: process.stdin.close(), 1), (subprocess.Popen.kill, -9):
+    with guarded(shell, "-c", "echo; exec sleep 60") as process:
+        process.stdout.readline()
+        began = time.monotonic()
+        give_up(process)
+        said, ended, seconds = process.stdout.read() + process.stderr.read(), process.wait(60), time.monotonic() - began
+    expect((said, ended) == ("", code) and seconds < 30, f"exit {ended} after {seconds} s: {said}")
+
+
+def refuse(number, sent):
+    raise PermissionError
+
+
+# A process is its child by its parent's number, whatever its name; one that it cannot kill is left.
+os.symlink(shutil.which("sleep"), path("a) S 1 (b"))
+with subprocess.Popen([path("a) S 1 (b"), "60"]) as child:
+    endings, noted = os.pipe()
+    os.write(noted, b"x")
+    answers = iter((([endings], [], []), ([0], [], [])))
+    wait, select.select = select.select, lambda *files: next(answers)
+    expect(guard.watch(child.pid, endings) is None and not wait([endings], [], [], 0)[0], "a caller that is gone, and what was noted")
+    select.select = wait
+    others = os.getpid(), os.getppid(), 1, 2**30
+    expect(guard.is_ours(child.pid) and not any(map(guard.is_ours, others)), "which processes are children")
+    kill, os.kill = os.kill, refuse
+    expect(guard.kill_children() is False, "a child that nobody killed")
+    guard.end_all()
+    os.kill = kill
+    expect(guard.kill_children() is True and child.wait(60) == -9 and guard.kill_children() is False, "a child that was killed")
 
 # The program: where GAUGEBLOCK_PREFIX says; else beside the package; else on PATH, where a script alone is none.
 prefix, found = os.environ.pop("GAUGEBLOCK_PREFIX"), native.prefix.__wrapped__

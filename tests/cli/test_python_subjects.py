@@ -98,6 +98,7 @@ expect([case.verdict for case in report.cases] == [Verdict.FAIL] * 2 and len(kep
 expect(
     all(case.reproduce in report.text and case.reproduce == case.record["repro"] for case in report.cases), str(report)
 )
+expect(str(report).split("\n")[1:3] == [f"  batch {case.tokens}: FAIL: {case.reason}" for case in report.cases], str(report))
 reproduced([case.record for case in report.cases], cwd="/")
 
 # Several subjects: each has its cases, under its own name, and the gravest verdict is the report's.

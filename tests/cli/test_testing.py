@@ -5,6 +5,7 @@ import os
 import re
 import sys
 
+import h5py
 import numpy as np
 
 from layers import MISTAKES, arrays, is_named, kernel
@@ -81,6 +82,7 @@ assert_moe_close(kernel(weighed), **halved.arguments(apply_router_weight_on_inpu
 wide = limits(**a.arguments(), output="bf16", roundings={"gate_up": "bf16"})
 close = limits(**a.arguments())
 expect((wide.limit > close.limit).all() and (np.abs(y - close.truth) <= close.limit).all(), "limits")
+expect((limits(**a.arguments(), output="bf16").limit > close.limit).all(), "an output that is rounded")
 expect((np.abs(kernel(a, "output") - close.truth) > close.limit).any(), "an error within all limits")
 refuses(gaugeblock.testing._read_limits((6, 64)), path("layer.h5"), says="layers/0/truth")
 fails(assert_moe_close, y, **a.arguments(order="fma32/1"), says="bit mismatch")
@@ -89,6 +91,9 @@ fails(assert_moe_close, y, **a.arguments(order="fma32/1"), says="bit mismatch")
 text = fails(assert_moe_close, kernel(a, "output"), **a.arguments(save=path("failing.h5")), says=MISTAKES["output"], quick=True)
 line = re.search(r"^  reproduce  gaugeblock (.*)$", text, re.M)[1]
 expect(MISTAKES["output"] in run(*line.split(), code=1).stdout, line)
+with h5py.File(path("failing.h5")) as saved:
+    expect([saved.attrs[name] for name in ("recipe", "generator", "source")] ==
+           [b"nvfp4.modelopt/1", b"memory/1", b"gaugeblock.testing"], f"{dict(saved.attrs)}")
 expect(np.array_equal(gaugeblock.Fixture(path("failing.h5")).layer(0).gate_up.codes, a.codes[0]), "the saved codes")
 assert_moe_close(y, **a.arguments(save=path("passing.h5")))
 expect(not os.path.exists(path("passing.h5")), "a problem that passes was saved")
@@ -181,6 +186,8 @@ assert_combined(total, values, w)
 fails(assert_combined, np.einsum("tkh,tk->th", values[:, 1:], w[:, 1:]), values, w, quick=True)
 fails(assert_combined, np.einsum("tkh,tk->th", values, bf16_to_float32(float32_to_bf16(w))), values, w)
 fails(assert_combined, total * np.float32(1.00001), values, w)
+w16 = float32_to_bf16(w)
+assert_combined(np.einsum("tkh,tk->th", values, bf16_to_float32(w16)), values, w16)
 halved = float32_to_bf16(values)
 assert_combined(np.einsum("tkh,tk->th", bf16_to_float32(halved), w), halved, w)
 
@@ -218,6 +225,8 @@ for form in ("exact", "divide", "reciprocal"):
 assert_quantised(codes, scales.T, values, recipe="mxfp8.floor/1", layout="transposed")
 fp4, fp4_scales, _ = quantise(values, 0.125)
 assert_quantised(fp4, fp4_scales, values, recipe="nvfp4.trtllm/1", global_scale=8.0)
+fp4, fp4_scales, _ = quantise(values, 1.0)
+assert_quantised(fp4, fp4_scales, values, recipe="nvfp4.trtllm/1")
 swizzled = np.zeros((128, 4), np.uint8)
 swizzled[:32, :2] = scales
 swizzled = swizzled.reshape(4, 32, 4).transpose(1, 0, 2)

@@ -56,6 +56,11 @@ for format in SHAPES:
             for experts in (np.arange(EXPERTS), np.array([2, 0])):
                 expect(same(canonical(p, given, experts), expected, experts), f"{p} of {experts}")
 
+# Many blocks of a row, each by itself.
+many = rng.integers(0, 256, (2, 32, 512), np.uint8), rng.integers(0, 256, (2, 32, 32), np.uint8)
+read = canonical(Projection("w2", "mxfp4", "gpt-oss", 2, 32, 1024, 1), (many[0].reshape(2, 32, 32, 16), many[1]), np.arange(2))
+expect(same(read, (*many, None), np.arange(2)), "32 blocks of a row")
+
 # One scale for an expert, or for a half of it, is that of all its blocks; a global scale likewise.
 w13 = [projections(format, "linear")[0] for format in ("fp8", "nvfp4")]
 turned = Projection("w13", "fp8", "flashinfer-trtllm-fp8", EXPERTS, 2 * INNER, HIDDEN, 2)

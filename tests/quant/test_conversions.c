@@ -226,6 +226,70 @@ static void array_is_one_by_one(void **state)
     assert_int_equal(codes[5], 0xBEEF);
 }
 
+/* The largest code that comes out is the format's, but for one row; NaN becomes what each library makes of it. */
+static void codes_of_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        unsigned nan;
+    } expected[] = {{"e2m1.cuda", 0x7},
+                    {"e2m1.cuda-rz", 0x7},
+                    {"e2m1.ml_dtypes", 0x0},
+                    {"e2m1.modelopt", 0x7},
+                    {"e2m1.modelopt-mxfp4", 0x0},
+                    {"e2m1.deepgemm", 0x0},
+                    {"e3m2.cuda", 0x1F},
+                    {"e3m2.cuda-rz", 0x1F},
+                    {"e3m2.ml_dtypes", 0x0},
+                    {"e2m3.cuda", 0x1F},
+                    {"e2m3.cuda-rz", 0x1F},
+                    {"e2m3.ml_dtypes", 0x0},
+                    {"e4m3.cuda-satfinite", 0x7F},
+                    {"e4m3.cuda-nosat", 0x7F},
+                    {"e4m3.cuda-double-satfinite", 0x7F},
+                    {"e4m3.ml_dtypes", 0x7F},
+                    {"e4m3.torch-2.12", 0x7F},
+                    {"e4m3.torch-2.13", 0x7F},
+                    {"e4m3.fmax-fmin", 0x7E},
+                    {"e4m3.fmin-fmax", 0xFE},
+                    {"e4m3fnuz.saturate", 0x80},
+                    {"e4m3fnuz.hip-satfinite", 0x80},
+                    {"e4m3fnuz.ml_dtypes", 0x80},
+                    {"e4m3fnuz.torch", 0x80},
+                    {"e4m3fnuz.vllm-224", 0x7E},
+                    {"e5m2.cuda-satfinite", 0x7F},
+                    {"e5m2.cuda-nosat", 0x7F},
+                    {"e5m2.ml_dtypes", 0x7E},
+                    {"e5m2.torch", 0x7F},
+                    {"e8m0.cuda-rp-satfinite", 0xFF},
+                    {"e8m0.cuda-rp-nosat", 0xFF},
+                    {"e8m0.cuda-rz-satfinite", 0xFF},
+                    {"e8m0.cuda-rz-nosat", 0xFF},
+                    {"e8m0.torch", 0xFF},
+                    {"e8m0.ml_dtypes", 0xFF},
+                    {"bf16.ieee", 0x7FC0},
+                    {"bf16.cuda", 0x7FFF},
+                    {"bf16.saturate", 0x7FC0},
+                    {"fp16.ieee", 0x7E00},
+                    {"fp16.cuda", 0x7FFF},
+                    {"fp16.saturate", 0x7E00}};
+    size_t count;
+    const struct gb_conversion *rows = gb_conversions(&count);
+    assert_int_equal(count, sizeof expected / sizeof *expected);
+    for (size_t i = 0; i < count; i++) {
+        uint16_t largest = 0;
+        for (uint32_t code = 0; code < 1u << (gb_codec_bits(rows[i].codec) - (rows[i].codec != GB_CODEC_E8M0)); code++)
+            if (isfinite(gb_codec_decode(rows[i].codec, (uint16_t)code)))
+                largest = (uint16_t)code;
+        if (!strcmp(rows[i].name, "e4m3fnuz.vllm-224"))
+            assert_true(gb_codec_decode(rows[i].codec, largest = 0x7E) == 224.0f);
+        if (strcmp(rows[i].name, expected[i].name) || rows[i].nan != expected[i].nan || rows[i].largest != largest)
+            fail_msg("%s, NaN %X, largest %X: not %s, NaN %X, largest %X", rows[i].name, rows[i].nan, rows[i].largest,
+                     expected[i].name, expected[i].nan, largest);
+    }
+}
+
 static void rows_are_complete(void **state)
 {
     (void)state;
@@ -254,6 +318,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(landmarks),
         cmocka_unit_test(encoders_are_the_rows_that_name_them),
         cmocka_unit_test(array_is_one_by_one),
+        cmocka_unit_test(codes_of_rows),
         cmocka_unit_test(rows_are_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

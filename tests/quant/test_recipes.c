@@ -316,7 +316,8 @@ static struct gb_quantiser random_rules(uint64_t *random)
     return rules;
 }
 
-/* The same, but for what blocks of weights are quantised by on vectors: ModelOpt's ratio and quotient. */
+/* The same, but for what blocks of weights are quantised by on vectors: ModelOpt's ratio and quotient, or one
+ * of the two. */
 static struct gb_quantiser random_products(uint64_t *random)
 {
     struct gb_quantiser rules = random_rules(random);
@@ -324,12 +325,16 @@ static struct gb_quantiser random_products(uint64_t *random)
     rules.largest = rules.element == GB_E2M1 ? 6 : 448;
     rules.scale = GB_SCALE_E4M3;
     rules.scale_rounding = random_below(random, 4) ? GB_SCALE_NEAREST : GB_SCALE_LLAMA_CPP;
-    rules.ratio = GB_RATIO_DIVIDE_PRODUCT;
-    rules.quotient = GB_QUOTIENT_DIVIDE_PRODUCT;
+    if (random_below(random, 3))
+        rules.ratio = GB_RATIO_DIVIDE_PRODUCT;
+    if (random_below(random, 3))
+        rules.quotient = GB_QUOTIENT_DIVIDE_PRODUCT;
+    rules.flush_subnormals = random_below(random, 8) == 0;
     rules.intermediate = GB_INTERMEDIATE_FP32;
     rules.rounding = GB_TIES_TO_EVEN;
     rules.zero_sign = one_of(GB_ZERO_KEEPS_SIGN, GB_ZERO_SIGN_OF_VALUE);
     rules.four_over_six = GB_SIX;
+    rules.block_columns = 2 * WIDE;
     return rules;
 }
 
@@ -339,7 +344,7 @@ static void any_rules(void **state)
 
     (void)state;
     for (unsigned n = 0; n < 3000 / stride; n++) {
-        struct gb_quantiser rules = n % 10 ? random_rules(&random) : random_products(&random);
+        struct gb_quantiser rules = n % 5 ? random_rules(&random) : random_products(&random);
         char name[32];
         snprintf(name, sizeof name, "random row %u", n);
         for (unsigned block = 0; block < 24; block++) {
@@ -351,7 +356,8 @@ static void any_rules(void **state)
                     values[block * WIDE + i] = random_of_any_kind(&random);
         }
         memset(values + 23 * WIDE, 0, WIDE * sizeof *values);
-        check(name, &rules, 24, WIDE, 0x1.9p-3f, random_below(&random, 2) ? INFINITY : 0.4f);
+        uint32_t columns = rules.block_columns;
+        check(name, &rules, 24 * WIDE / columns, columns, 0x1.9p-3f, random_below(&random, 2) ? INFINITY : 0.4f);
     }
 }
 

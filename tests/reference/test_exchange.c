@@ -2,6 +2,7 @@
 /* dispatch, combine and the layer over ranks: against the oracle, and what must not change a bit. */
 #include "tests/support/check.h"
 
+#include <float.h>
 #include <omp.h>
 #include <pthread.h>
 
@@ -409,6 +410,99 @@ static void test_bounds(void **state)
                              a, largest);
                 exchange_free(&e);
             }
+}
+
+/* Of a sum: its value, that of the terms' magnitudes, how far it may be off, how many terms it has. */
+struct total {
+    long double value, magnitude, error;
+    int terms;
+};
+
+static void plus(struct total *to, struct total term)
+{
+    to->value += term.value;
+    to->magnitude += fabsl(term.value);
+    to->error += term.error;
+    to->terms++;
+}
+
+/* With the roundings of the sum, if it has terms; and, `to_bf16`, that of its end. */
+static struct total added_up(struct total s, long double u, bool to_bf16)
+{
+    if (s.terms)
+        s.error += (powl(1.0L + u, s.terms + 1) - 1.0L) * (s.magnitude + s.error) + 2 * s.terms * 0x1p-149L;
+    if (to_bf16)
+        s.error += 0x1p-8L * (fabsl(s.value) + s.error) + 0x1p-134L;
+    return s;
+}
+
+/* Bounds as docs/numerics.md#rank-sums has them. */
+static void expect_bounds(struct exchange *e, uint32_t bits, enum gb_format output)
+{
+    const struct gb_exchange *x = &e->asked;
+    const long double u = bits < 24 ? ldexpl(2.0L, -(int)bits) : 0x1p-24L;
+    const uint32_t of_node = x->accumulation == GB_AT_SENDER_NODE ? x->ranks_per_node : x->ranks;
+    size_t count = e->tokens * x->hidden;
+    int32_t *routes = fresh(x->rows * sizeof *routes);
+    double *truth = fresh(count * sizeof *truth), *worst = fresh(count * sizeof *worst);
+    oracle_routes(x, e->placed, e->ids, routes);
+    assert_int_equal(gb_bound_exchange(&e->arguments, output, bits, truth, worst, NULL), GB_OK);
+    for (size_t i = 0; i < count; i++) {
+        struct total all = {0}, node = {0};
+        for (uint32_t rank = 0; rank < x->ranks; rank++) {
+            struct total own = {0};
+            for (uint32_t r = 0; r < x->rows; r++) {
+                size_t slot = (size_t)routes[r], at = (size_t)r * x->hidden + i % x->hidden;
+                if (slot / x->top_k == i / x->hidden && e->placed[e->ids[slot]] == (int32_t)rank) {
+                    long double y = x->input == GB_FP32 ? (long double)((float *)e->values)[at]
+                                                        : (long double)gb_bf16_decode(((gb_bf16 *)e->values)[at]);
+                    struct total term = {.value = (long double)e->weights[slot] * y};
+                    plus(x->accumulation == GB_AT_RECEIVER ? &all : &own, term);
+                }
+            }
+            if (own.terms)
+                plus(x->accumulation == GB_AT_SENDER ? &all : &node, added_up(own, u, true));
+            if (node.terms && ((rank + 1) % of_node == 0 || rank + 1 == x->ranks)) {
+                plus(&all, added_up(node, u, true));
+                node = (struct total){0};
+            }
+        }
+        all = added_up(all, u, output == GB_BF16);
+        long double bound = all.magnitude + all.error < 0.99L * FLT_MAX ? all.error : INFINITY;
+        if (!((long double)worst[i] == bound || fabsl((long double)worst[i] - bound) <= 1e-11L * bound) ||
+            !(fabsl((long double)truth[i] - all.value) <= 1e-12L * all.magnitude))
+            fail_msg(
+                "accumulation %d, %u bits, element %zu: truth %.17g, %.17Lg expected; bound %.17g, %.17Lg expected",
+                (int)x->accumulation, bits, i, truth[i], all.value, worst[i], bound);
+    }
+    free(routes);
+    free(truth);
+    free(worst);
+}
+
+/* Of terms of any magnitude, so small that subnormals count, and about as large as sums may be. */
+static void bounds_are_as_written(void **state)
+{
+    static const enum gb_accumulation all[] = {GB_AT_RECEIVER, GB_AT_SENDER, GB_AT_SENDER_NODE};
+    static const float scales[] = {1.0f, 0x1p-115f};
+    (void)state;
+    for (int n = 0; n < 24; n++) {
+        struct exchange e;
+        exchange_new(&e, 8, 3, 8, 40, 6, RANDOM, 41 + (uint64_t)n);
+        e.asked.accumulation = all[n % 3];
+        e.asked.ranks_per_node = 3;
+        e.asked.input = n / 12 ? GB_FP32 : GB_BF16;
+        fill_rows(&e, DATA_GAUSSIAN, 5);
+        for (size_t s = 0; s < e.tokens * e.asked.top_k; s++)
+            e.weights[s] *= scales[n / 6 % 2];
+        expect_bounds(&e, n % 2 ? 24 : 14, n / 3 % 2 ? GB_BF16 : GB_FP32);
+        for (size_t i = 0; n / 12 && i < (size_t)e.asked.rows * e.asked.hidden; i++)
+            ((float *)e.values)[i] = FLT_MAX * (0.15f + 0.1f * (float)(i * 7919 % 1000) / 1000.0f);
+        for (size_t s = 0; n / 12 && s < e.tokens * e.asked.top_k; s++)
+            e.weights[s] = 1.0f;
+        expect_bounds(&e, 24, GB_FP32);
+        exchange_free(&e);
+    }
 }
 
 /* How a layer's rows go between ranks; how many there are is left open. */
@@ -1138,6 +1232,7 @@ int main(void)
         cmocka_unit_test(test_dispatch),
         cmocka_unit_test(test_combine),
         cmocka_unit_test(test_bounds),
+        cmocka_unit_test(bounds_are_as_written),
         cmocka_unit_test(test_accumulations),
         cmocka_unit_test(test_layer),
         cmocka_unit_test(test_bad_layer),

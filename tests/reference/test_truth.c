@@ -301,14 +301,17 @@ static void check_route(struct gb_shape shape, bool renormalise, uint64_t seed)
     uint64_t random = seed;
     struct gb_weights router;
     size_t elements = (size_t)shape.tokens * shape.hidden, pairs = (size_t)shape.tokens * shape.top_k;
-    double *x = malloc(elements * sizeof(double)), *weights = malloc(pairs * sizeof(double));
-    int32_t *ids = malloc(pairs * sizeof(int32_t));
+    double *x = malloc(elements * sizeof(double)), *weights = malloc((pairs + 1) * sizeof(double));
+    int32_t *ids = malloc((pairs + 1) * sizeof(int32_t));
 
     assert_true(x && weights && ids && shape.experts <= MOST);
+    ids[pairs] = -7; /* behind what is asked for */
+    weights[pairs] = -7.0;
     problem_weights(&router, GB_BF16, 1, shape.experts, shape.hidden, 1, DATA_GAUSSIAN, &random);
     for (size_t i = 0; i < elements; i++)
         x[i] = 3 * random_gaussian(&random);
     assert_int_equal(gb_truth_route(&shape, x, &router, renormalise, ids, weights, NULL), GB_OK);
+    assert_true(ids[pairs] == -7 && weights[pairs] == -7.0);
     for (uint32_t t = 0; t < shape.tokens; t++) {
         long double logit[MOST], sum = 0, chosen = 0;
         for (uint32_t e = 0; e < shape.experts; e++) {
