@@ -65,6 +65,16 @@ enum gb_status gb_cuda_launch_as(bool early, uint32_t cluster, const char *name,
     return gb_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), name, error);
 }
 
+/* How a multiprocessor is divided into shared memory and L1 cache for the launches of a kernel that follow: so many per
+ * cent shared, or as the kernel needs. Blocks of kernels that ask for the same can be resident side by side; those of
+ * another division wait until it is empty. */
+template <class... Formal>
+enum gb_status gb_cuda_divide(const char *name, void (*kernel)(Formal...), int percent, struct gb_error *error)
+{
+    return gb_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent), name,
+                         error);
+}
+
 template <class... Formal, class... Actual>
 enum gb_status gb_cuda_launch(const char *name, void (*kernel)(Formal...), dim3 grid, unsigned threads, size_t shared,
                               void *stream, struct gb_error *error, Actual... arguments)

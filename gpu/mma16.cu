@@ -163,16 +163,21 @@ enum gb_status launch_one_token_gate_up(const gb_mma16_job &job, uint32_t multip
                                 error, job);
 }
 
-constexpr size_t alone_bytes = 120 * 1024; /* of shared memory: no two such blocks are resident on a multiprocessor */
+/* Of shared memory: no two such blocks are resident on a multiprocessor, but one beside a block of the router. */
+constexpr size_t alone_bytes = 88 * 1024;
 
 /* A block a multiprocessor, if there are no more. */
 template <class Layout>
 enum gb_status launch_one_token_down(const gb_mma16_job &job, uint32_t multiprocessors, void *stream,
                                      struct gb_error *error)
 {
-    return gb_cuda_launch_early("down", gb_mma16_one_token_down_kernel<Layout>, dim3(job.weights.tiles),
-                                32 * std::min(job.top_k, gb_mma16_one_token_warps),
-                                job.weights.tiles <= multiprocessors ? alone_bytes : 0, stream, error, job);
+    const auto kernel = gb_mma16_one_token_down_kernel<Layout>;
+    const size_t bytes = job.weights.tiles <= multiprocessors ? alone_bytes : 0;
+    const enum gb_status status = gb_cuda_divide("down", kernel, GB_CUDA_BESIDE_PERCENT, error);
+    return status == GB_OK
+               ? gb_cuda_launch_early("down", kernel, dim3(job.weights.tiles),
+                                      32 * std::min(job.top_k, gb_mma16_one_token_warps), bytes, stream, error, job)
+               : status;
 }
 
 template <class Layout, bool GateUp>

@@ -5,30 +5,40 @@
 namespace
 {
 
-/* How the work is divided, which no bit depends on: tokens, and blocks, of a cluster. */
+/* How the work is divided, which no bit depends on. */
 struct division {
-    uint32_t tokens, blocks;
+    uint32_t tokens, blocks; /* of a cluster */
+    size_t ring_bytes;
+    void (*kernel)(struct gb_router, struct gb_arguments);
 };
-constexpr uint32_t several = 4; /* tokens that share the weights */
 
-/* What a block takes: x of the tokens, and one token's values. */
-size_t block_bytes(uint32_t tokens, const struct gb_shape &s, uint32_t groups)
+template <class Shape> constexpr struct division division_of(uint32_t blocks)
 {
-    return sizeof(float) * tokens * gb_staged_floats<gb_cuda_bf16>(s.hidden) +
-           gb_route_shared_bytes(s.experts, s.top_k, groups);
+    return {Shape::Tokens, blocks, Shape::ring_bytes, gb_route_kernel<Shape>};
+}
+
+/* What a block takes: weights under way, x of the tokens, and one token's values. */
+size_t block_bytes(const struct division &by, const struct gb_shape &s, uint32_t groups)
+{
+    return by.ring_bytes + sizeof(gb_bf16) * by.tokens * s.hidden + gb_route_shared_bytes(s.experts, s.top_k, groups);
 }
 
 /* Clusters of 8 are every GPU's that has clusters. Hopper has larger ones, but not for many clusters at once. Alone, a
- * block has one token, whose owner it is. */
+ * block has one token, whose owner it is. Experts of one token are divided among all warps of a cluster. */
 struct division divide(const struct gb_shape &s, uint32_t groups)
 {
     int device = 0, major = 0, most = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess || major < 9)
-        return {1, 1};
-    const bool shared = s.tokens > several && block_bytes(several, s, groups) + 8192 <= (size_t)most;
-    return {shared ? several : 1, major == 9 && !shared ? 16u : 8u};
+        return division_of<gb_route_shape<1, 4>>(1);
+    const struct division several = division_of<gb_route_shape<4, 4>>(8);
+    if (s.tokens > several.tokens && block_bytes(several, s, groups) + 8192 <= (size_t)most)
+        return several;
+    const uint32_t blocks = major == 9 ? 16 : 8, each = s.experts / (blocks * gb_route_warps);
+    return each > 2   ? division_of<gb_route_shape<1, 4>>(blocks)
+           : each > 1 ? division_of<gb_route_shape<1, 2>>(blocks)
+                      : division_of<gb_route_shape<1, 1>>(blocks);
 }
 
 } // namespace
@@ -62,14 +72,17 @@ enum gb_status gb_cuda_route_check(const struct gb_shape *shape, const struct gb
 
 size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router *router)
 {
-    return block_bytes(divide(*shape, router->groups).tokens, *shape, router->groups);
+    return block_bytes(divide(*shape, router->groups), *shape, router->groups);
 }
 
 enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error)
 {
     const struct division by = divide(a->shape, a->router->groups);
     const dim3 grid(by.blocks, (a->shape.tokens + by.tokens - 1) / by.tokens);
-    const size_t bytes = block_bytes(by.tokens, a->shape, a->router->groups);
-    return gb_cuda_launch_cluster("route", by.tokens == 1 ? gb_route_kernel<1> : gb_route_kernel<several>, by.blocks,
-                                  grid, gb_route_threads, bytes, a->stream, error, *a->router, *a);
+    const int percent = a->shape.tokens == 1 ? GB_CUDA_BESIDE_PERCENT : cudaSharedmemCarveoutDefault;
+    const enum gb_status status = gb_cuda_divide("route", by.kernel, percent, error);
+    return status == GB_OK
+               ? gb_cuda_launch_cluster("route", by.kernel, by.blocks, grid, gb_route_threads,
+                                        block_bytes(by, a->shape, a->router->groups), a->stream, error, *a->router, *a)
+               : status;
 }

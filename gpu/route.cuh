@@ -2,21 +2,22 @@
 /*
  * The kernel of the router: docs/numerics.md#route.
  *
- * A cluster of blocks has a few tokens. Each block computes the logits of some experts, a warp two at a time, and
- * writes them into the shared memory of the block that owns the token; when all are there, the owner takes them to ids
+ * A cluster of blocks has a few tokens. Each block computes the logits of some experts, a warp four at a time, and
+ * sends them to the shared memory of the block that owns the token; when all are there, the owner takes them to ids
  * and weights. Where the GPU has no clusters, a block is alone and does both.
  */
 #ifndef GB_GPU_ROUTE_CUH
 #define GB_GPU_ROUTE_CUH
+
+#include <type_traits>
 
 #include "gpu/dot.cuh"
 #include "gpu/exp.cuh"
 #include "gpu/overlap.cuh"
 #include "gpu/sigmoid.cuh"
 
-constexpr uint32_t gb_route_threads = 512;
+constexpr uint32_t gb_route_threads = 256;
 constexpr uint32_t gb_route_warps = gb_route_threads / 32;
-constexpr uint32_t gb_route_ahead = 8; /* chunks of a row whose loads are under way in a thread */
 
 /* The block's number in its cluster, and how many there are. */
 __device__ __forceinline__ uint32_t gb_cluster_rank()
@@ -37,99 +38,197 @@ __device__ __forceinline__ uint32_t gb_cluster_size()
     return size;
 }
 
-/* Writes to shared memory of the cluster's block `rank`, at the place that `to` has in this block's. */
-__device__ __forceinline__ void gb_cluster_write(float *to, uint32_t rank, float value)
+/* What a block of a cluster is sent: a barrier in shared memory that counts the bytes, of which `bytes` will come to
+ * this block. By all threads of the cluster, before anything is sent. */
+__device__ __forceinline__ void gb_expect(uint64_t *barrier, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t address;
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(barrier);
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                     "fence.mbarrier_init.release.cluster;\n"
+                     "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(address),
+                     "r"(bytes)
+                     : "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* Sends a value to the cluster's block `rank`, to the place that `to` has in this block's shared memory. */
+__device__ __forceinline__ void gb_send(float *to, uint64_t *barrier, uint32_t rank, float value)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t place, counter;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
     asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(address)
-        : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+        : "=r"(counter)
+        : "r"((uint32_t)__cvta_generic_to_shared(barrier)), "r"(rank));
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(place),
+                 "r"(__float_as_uint(value)), "r"(counter)
+                 : "memory");
 #else
     *to = value;
 #endif
 }
 
-/* Every thread of the cluster: what was written before is there afterwards. */
-__device__ __forceinline__ void gb_cluster_synchronise()
+/* By all threads of the block that has been sent what it expects: it is there afterwards. */
+__device__ __forceinline__ void gb_receive(uint64_t *barrier)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    uint32_t there = 0;
+    while (!there)
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(there)
+                     : "r"((uint32_t)__cvta_generic_to_shared(barrier))
+                     : "memory");
 #else
     __syncthreads();
 #endif
 }
 
-constexpr uint32_t gb_route_rows = 2; /* experts of a warp at a time, which share what is read of x */
+/* How a cluster's work is divided: its tokens, and experts of a warp at a time, which share what is read of x. Of one
+ * token's, whose weights take longest to come, half of those under way are in registers and half in shared memory: more
+ * than either has room for beside a block of down. */
+template <uint32_t Tokens_, uint32_t Rows_> struct gb_route_shape {
+    static constexpr uint32_t Tokens = Tokens_, Rows = Rows_, Held = Tokens == 1 ? (Rows + 1) / 2 : Rows;
+    static constexpr uint32_t Ahead =
+        Tokens == 1 ? 8 : 4; /* chunks of a row under way in a thread, which are a round */
+    static constexpr uint32_t ring_bytes = sizeof(uint4) * Ahead * (Rows - Held) * gb_route_threads;
+    static constexpr int registers = Tokens == 1 ? 112 : 255; /* 112: beside a block of down */
+};
+
+/* Copies 16 bytes to shared memory, and ends a group of such copies; all but `Later` groups have arrived. */
+__device__ __forceinline__ void gb_copy_chunk(uint4 *to, const uint4 *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void gb_end_group()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <uint32_t Later> __device__ __forceinline__ void gb_wait_for_group()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(Later) : "memory");
+}
 
 /*
- * Dot products of the block's experts, every size-th pair of them from `rank` on, with Tokens tokens, of which `tokens`
- * exist; the others are computed unseen. Weights are under way before the kernel in front has ended. finish(expert, t,
- * sum): takes the dot product, in every lane of a warp.
+ * Dot products of the block's experts, every size-th Rows of them from `rank` on, with Tokens tokens, of which `tokens`
+ * exist; the others are computed unseen. Weights are under way before the kernel in front has ended. staged: room for x
+ * of the tokens; ring: of ring_bytes. finish(expert, t, sum): takes the dot product, in one lane.
  */
-template <uint32_t Tokens, class Finish>
+template <class Shape, class Finish>
 __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t rank, uint32_t size, uint32_t tokens,
-                                               float *staged, const Finish &finish)
+                                               uint4 *staged, uint4 *ring, const Finish &finish)
 {
-    constexpr uint32_t Rows = gb_route_rows;
+    constexpr uint32_t Tokens = Shape::Tokens, Rows = Shape::Rows, Held = Shape::Held, Ahead = Shape::Ahead;
+    constexpr uint32_t Count = Rows * Tokens, round_chunks = 32 * Ahead;
     const uint32_t hidden = a.shape.hidden, chunks = gb_chunks<gb_cuda_bf16>(hidden), lane = threadIdx.x % 32;
-    const uint32_t first = (rank + threadIdx.x / 32 * size) * Rows, stride = size * gb_route_warps * Rows;
-    const uint32_t experts = a.shape.experts;
-    gb_cuda_chunk held[gb_route_ahead][Rows] = {};
-    uint32_t next = first, next_chunk = lane; /* to be loaded */
-    const auto load = [&](gb_cuda_chunk(&of)[Rows]) {
-        if (next >= experts)
-            return;
+    const uint32_t experts = a.shape.experts, stride = size * gb_route_warps * Rows;
+    const gb_bf16 *x = a.x + (size_t)blockIdx.y * Tokens * hidden;
+    uint4 held[Ahead][Held] = {};
+    const uint4 *from[Rows]; /* what is loaded next: a round's first chunk of each row */
+    uint32_t next = (rank + threadIdx.x / 32 * size) * Rows, next_chunk = lane;
+    const auto aim = [&] {
 #pragma unroll
         for (uint32_t n = 0; n < Rows; n++)
-            if (next_chunk < chunks)
-                of[n] = gb_cuda_bf16::load(gb_cuda_bf16::row(a.router_weights, 0, min(next + n, experts - 1)),
-                                           next_chunk, hidden);
-        next_chunk += 32;
-        if (next_chunk - lane >= chunks) {
+            from[n] =
+                (const uint4 *)gb_cuda_bf16::row(a.router_weights, 0, min(next + n, experts - 1)).codes + next_chunk;
+    };
+    const auto in_ring = [&](uint32_t k, uint32_t n) {
+        return ring + (k * (Rows - Held) + n - Held) * gb_route_threads + threadIdx.x;
+    };
+    const auto load = [&](auto whole, uint32_t k) {
+        if (decltype(whole)::value || next_chunk + 32 * k < chunks)
+#pragma unroll
+            for (uint32_t n = 0; n < Rows; n++)
+                if (n < Held)
+                    held[k][n] = __ldg(from[n] + 32 * k);
+                else
+                    gb_copy_chunk(in_ring(k, n), from[n] + 32 * k);
+        gb_end_group();
+    };
+    float acc[1][Count] = {};
+    /* A round from the thread's chunk `first` on. more: the next one is to be loaded; whole: of both, every lane has
+     * all chunks. */
+    const auto round = [&](auto more, auto whole, uint32_t first) {
+        constexpr bool More = decltype(more)::value, Whole = decltype(whole)::value;
+        if (!More)
+            gb_wait_for_group<0>();
+#pragma unroll
+        for (uint32_t k = 0; k < Ahead; k++) {
+            if (More)
+                gb_wait_for_group<Ahead - 1>();
+            if (Whole || first + 32 * k < chunks) {
+                alignas(16) float values[Tokens][8];
+                const float *of[Tokens];
+#pragma unroll
+                for (uint32_t t = 0; t < Tokens; t++) {
+                    const uint4 words = staged[min(t, tokens - 1) * chunks + first + 32 * k];
+#pragma unroll
+                    for (uint32_t i = 0; i < 4; i++) {
+                        values[t][2 * i] = gb_bf16_low(gb_word(words, i));
+                        values[t][2 * i + 1] = gb_bf16_high(gb_word(words, i));
+                    }
+                    of[t] = values[t];
+                }
+                gb_cuda_chunk rows[Rows];
+#pragma unroll
+                for (uint32_t n = 0; n < Rows; n++)
+                    rows[n] = {n < Held ? held[k][n] : *in_ring(k, n), 0};
+                gb_cuda_bf16::run_fma<Rows, Tokens, false>(rows, 0, of, acc[0]);
+            }
+            if (More)
+                load(whole, k);
+        }
+    };
+    if (next < experts) {
+        aim();
+#pragma unroll
+        for (uint32_t k = 0; k < Ahead; k++)
+            load(std::false_type(), k);
+    }
+    for (uint32_t line = threadIdx.x; line < (tokens * hidden + 63) / 64; line += gb_route_threads)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(x + (size_t)line * 64));
+    gb_wait_for_previous();
+    for (uint32_t v = threadIdx.x; v < tokens * chunks; v += gb_route_threads)
+        staged[v] = __ldg((const uint4 *)x + v);
+    __syncthreads();
+    for (uint32_t expert = next; expert < experts;) {
+        const uint32_t now = next_chunk;
+        next_chunk += round_chunks;
+        const bool last = next_chunk - lane >= chunks;
+        if (last) {
             next_chunk = lane;
             next += stride;
         }
-    };
-#pragma unroll
-    for (uint32_t k = 0; k < gb_route_ahead; k++)
-        load(held[k]);
-    gb_wait_for_previous();
-    gb_stage<gb_cuda_bf16>(
-        tokens, hidden, [&](uint32_t t) { return a.x + (size_t)(blockIdx.y * Tokens + t) * hidden; },
-        gb_cuda_bf16::x_factor, staged);
-    __syncthreads();
-    float acc[Rows * Tokens] = {};
-    for (uint32_t expert = first, chunk = lane; expert < experts;)
-#pragma unroll
-        for (uint32_t k = 0; k < gb_route_ahead; k++) {
-            if (expert >= experts)
-                break;
-            if (chunk < chunks) {
-                const float *x[Tokens];
-#pragma unroll
-                for (uint32_t t = 0; t < Tokens; t++)
-                    x[t] = staged + min(t, tokens - 1) * gb_staged_floats<gb_cuda_bf16>(hidden) +
-                           chunk * gb_staged_stride<gb_cuda_bf16>();
-                gb_cuda_bf16::run_fma<Rows, Tokens, false>(held[k], 0, x, acc);
-            }
-            load(held[k]);
-            chunk += 32;
-            if (chunk - lane < chunks)
-                continue;
-#pragma unroll
-            for (uint32_t i = 0; i < Rows * Tokens; i++) {
-#pragma unroll
-                for (uint32_t m = 16; m > 0; m /= 2)
-                    acc[i] = __fadd_rn(acc[i], __shfl_xor_sync(0xFFFFFFFFu, acc[i], (int)m));
-                if (expert + i / Tokens < experts)
-                    finish(expert + i / Tokens, i % Tokens, acc[i]);
-                acc[i] = 0.0f;
-            }
-            chunk = lane;
-            expert += stride;
+        const bool whole = max(now, next_chunk) - lane + round_chunks <= chunks;
+        if (next < experts) {
+            aim();
+            if (whole)
+                round(std::true_type(), std::true_type(), now);
+            else
+                round(std::true_type(), std::false_type(), now);
+        } else if (whole) {
+            round(std::false_type(), std::true_type(), now);
+        } else {
+            round(std::false_type(), std::false_type(), now);
         }
+        if (!last)
+            continue;
+        const float sum = gb_butterfly<32, Count>(acc);
+        const uint32_t n = lane / (32 / Count);
+        if (lane % (32 / Count) == 0 && expert + n / Tokens < experts)
+            finish(expert + n / Tokens, n % Tokens, sum);
+#pragma unroll
+        for (uint32_t i = 0; i < Count; i++)
+            acc[0][i] = 0.0f;
+        expert = next;
+    }
 }
 
 /* A value as a number whose order is that of ranking: NaN last, and zeros of both signs equal. */
@@ -145,51 +244,50 @@ __device__ __forceinline__ float gb_value_of(uint32_t rank)
     return rank == 0 ? NAN : __uint_as_float(rank & 0x80000000u ? rank ^ 0x80000000u : ~rank);
 }
 
-/* An entry among others. Before: by descending rank, ties by lower number. */
-struct alignas(8) gb_entry {
-    uint32_t rank, number;
-    __device__ __forceinline__ bool before(const gb_entry &other) const
-    {
-        return rank != other.rank ? rank > other.rank : number < other.number;
-    }
-};
-
-/* Of every stride-th of `count` ranks from `first` on, which is a thread's, the first entry after `last` that a thread
- * of the warp has, to all of them. There is none: the number is 0xFFFFFFFF. */
-__device__ __forceinline__ gb_entry gb_next(const uint32_t *ranks, uint32_t count, uint32_t first, uint32_t stride,
-                                            const gb_entry &last)
+/* An entry among others as one number: of two, the greater ranks before. By descending value, ties by lower number. */
+__device__ __forceinline__ uint64_t gb_key(float value, uint32_t number)
 {
-    gb_entry found = {0, 0xFFFFFFFFu};
-    for (uint32_t i = first; i < count; i += stride) {
-        const gb_entry now = {ranks[i], i};
-        if (last.before(now) && now.before(found))
-            found = now;
-    }
-    const uint32_t rank = __reduce_max_sync(0xFFFFFFFFu, found.rank);
-    return {rank, __reduce_min_sync(0xFFFFFFFFu, found.rank == rank ? found.number : 0xFFFFFFFFu)};
+    return (uint64_t)gb_rank_of(value) << 32 | ~number;
 }
 
-/* Before all others. */
-__device__ __forceinline__ gb_entry gb_none()
+__device__ __forceinline__ uint32_t gb_key_rank(uint64_t key)
 {
-    return {0xFFFFFFFFu, 0};
+    return (uint32_t)(key >> 32);
 }
 
-/* One token, in shared memory. Every function below is called by the whole block and leaves it synchronised. */
+__device__ __forceinline__ uint32_t gb_key_number(uint64_t key)
+{
+    return ~(uint32_t)key;
+}
+
+/* Of `count` keys, the first that ranks after `last`; in every lane of the warp. ~0: the first of all. */
+__device__ __forceinline__ uint64_t gb_next(const uint64_t *keys, uint32_t count, uint64_t last)
+{
+    uint64_t found = 0;
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
+        if (keys[i] < last)
+            found = max(found, keys[i]);
+    const uint32_t rank = __reduce_max_sync(0xFFFFFFFFu, gb_key_rank(found));
+    const uint32_t low = __reduce_max_sync(0xFFFFFFFFu, gb_key_rank(found) == rank ? (uint32_t)found : 0);
+    return (uint64_t)rank << 32 | low;
+}
+
+/* One token, in shared memory. Every function below is called by the whole block. What is of an expert belongs to
+ * thread e % gb_route_threads, and what is of a slot to thread j % gb_route_threads; where another thread reads it, the
+ * function that does so synchronises first. */
 struct gb_cuda_token {
     uint32_t experts;
     uint32_t top_k;
-    float *logit;        /* [experts] */
     float *score;        /* [experts, with room] */
-    float *choice;       /* [experts] */
-    uint32_t *rank;      /* [experts], of the choices */
-    uint32_t *group;     /* [groups], ranks */
     float *weight;       /* [top_k, with room] */
+    uint64_t *key;       /* [experts], of logits, and then of choices */
+    uint64_t *candidate; /* [experts], keys */
+    uint64_t *group;     /* [groups], keys */
+    float *logit;        /* [experts] */
+    float *choice;       /* [experts] */
     uint32_t *slot;      /* [top_k], the chosen experts */
     float *sum;          /* [1 + warps] */
-    uint32_t *count;     /* of the candidates, and their lowest rank */
-    uint32_t *most;      /* [32], the highest rank of a part */
-    gb_entry *candidate; /* [experts] */
+    uint32_t *count;     /* of the candidates */
 };
 
 /* Values that are added one after the other lie in so many at once, zeros behind the last. */
@@ -202,9 +300,25 @@ __host__ __device__ constexpr uint32_t gb_route_room(uint32_t count)
 
 inline size_t gb_route_shared_bytes(uint32_t experts, uint32_t top_k, uint32_t groups)
 {
-    return sizeof(float) * (2 * (size_t)gb_route_room(experts) + 2 * (size_t)experts + gb_route_room(top_k) + groups +
-                            top_k + 1 + gb_route_warps + 2 + 32) +
-           sizeof(gb_entry) * ((size_t)experts + 1);
+    return sizeof(float) *
+               (gb_route_room(experts) + gb_route_room(top_k) + 2 * (size_t)experts + top_k + 1 + gb_route_warps + 1) +
+           sizeof(uint64_t) * (2 * (size_t)experts + groups);
+}
+
+/* The token whose values lie at `at`, a multiple of 16. */
+__device__ __forceinline__ gb_cuda_token gb_token_at(char *at, uint32_t experts, uint32_t top_k, uint32_t groups)
+{
+    gb_cuda_token t = {experts, top_k, (float *)at};
+    t.weight = t.score + gb_route_room(experts);
+    t.key = (uint64_t *)(t.weight + gb_route_room(top_k));
+    t.candidate = t.key + experts;
+    t.group = t.candidate + experts;
+    t.logit = (float *)(t.group + groups);
+    t.choice = t.logit + experts;
+    t.slot = (uint32_t *)(t.choice + experts);
+    t.sum = (float *)(t.slot + top_k);
+    t.count = (uint32_t *)(t.sum + 1 + gb_route_warps);
+    return t;
 }
 
 __device__ __forceinline__ float gb_bf16_value(float value)
@@ -233,165 +347,207 @@ __device__ __forceinline__ float gb_sum_in_order(const float *values, uint32_t c
     return sum;
 }
 
-/* values: with room for gb_route_room(count). values[i] becomes q = exp(values[i] - the one that ranks first); the sum
- * of all q, in order. */
-__device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, float *sum)
+/* values: with room for gb_route_room(count), value i of thread i % gb_route_threads. It becomes q = exp(values[i] -
+ * the one that ranks first); the sum of all q, in order. largest: the rank of the thread's first. beside(): what the
+ * other warps do while one forms the sum. */
+template <class Beside>
+__device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, uint32_t largest, float *sum,
+                                                const Beside &beside)
 {
-    uint32_t *of_warps = (uint32_t *)(sum + 1), largest = 0;
-    for (uint32_t i = threadIdx.x; i < count; i += gb_route_threads)
-        largest = max(largest, gb_rank_of(values[i]));
+    uint32_t *of_warps = (uint32_t *)(sum + 1);
     of_warps[threadIdx.x / 32] = __reduce_max_sync(0xFFFFFFFFu, largest);
     __syncthreads();
-    const uint32_t lane = threadIdx.x % 32;
-    largest = __reduce_max_sync(0xFFFFFFFFu, lane < gb_route_warps ? of_warps[lane] : 0);
+    largest = __reduce_max_sync(0xFFFFFFFFu, of_warps[threadIdx.x % gb_route_warps]);
     for (uint32_t i = threadIdx.x; i < gb_route_room(count); i += gb_route_threads)
         values[i] = i < count ? gb_cuda_exp(__fsub_rn(values[i], gb_value_of(largest))) : 0.0f;
     __syncthreads();
-    if (threadIdx.x == 0)
-        *sum = gb_sum_in_order(values, count);
+    if (threadIdx.x / 32 == 0) {
+        const float all = gb_sum_in_order(values, count);
+        if (threadIdx.x == 0)
+            *sum = all;
+    } else {
+        beside();
+    }
     __syncthreads();
     return *sum;
 }
 
-/* Steps 1 and 2. The logits are dot products so far. */
-__device__ __forceinline__ void gb_find_scores(const gb_router &router, const float *bias, const gb_cuda_token &t)
+/* By a warp. Its lanes have the experts in parts. Of the first key of each part, as many as are chosen rank no lower
+ * than the last of these, so no key that ranks lower is chosen: that key, or 0 if there are fewer parts. */
+__device__ __forceinline__ uint64_t gb_lowest_candidate(const gb_cuda_token &t)
 {
+    uint64_t mine = 0;
+    for (uint32_t e = threadIdx.x % 32; e < t.experts; e += 32)
+        mine = max(mine, t.key[e]);
+    uint32_t higher = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 32; k++)
+        higher += __shfl_sync(0xFFFFFFFFu, mine, (int)k) > mine;
+    const uint32_t lane = __ballot_sync(0xFFFFFFFFu, mine && higher + 1 == t.top_k);
+    return lane ? __shfl_sync(0xFFFFFFFFu, mine, __ffs((int)lane) - 1) : 0;
+}
+
+__device__ __forceinline__ bool gb_is_softmax(const gb_router &router)
+{
+    return router.score == GB_ROUTER_SCORE_SOFTMAX || router.score == GB_ROUTER_SCORE_SOFTMAX_RECIPROCAL;
+}
+
+/* Adds to the candidates, for each lane of a warp that has one. */
+__device__ __forceinline__ void gb_add_candidate(const gb_cuda_token &t, bool is, uint64_t key)
+{
+    const uint32_t all = __ballot_sync(0xFFFFFFFFu, is), lane = threadIdx.x % 32;
+    uint32_t place = 0;
+    if (all && lane == 0)
+        place = atomicAdd(t.count, __popc(all));
+    place = __shfl_sync(0xFFFFFFFFu, place, 0) + __popc(all & ((1u << lane) - 1));
+    if (is)
+        t.candidate[place] = key;
+}
+
+/* Whether the choice is the score and this a quotient of q, so that q tells candidates before the sum is there. */
+__device__ __forceinline__ bool gb_ranks_early(const gb_router &router)
+{
+    return gb_is_softmax(router) && router.bias <= GB_ROUTER_BIAS_LOGIT && router.groups == 1 &&
+           router.nonfinite <= GB_ROUTER_NONFINITE_ZERO && router.weight == GB_ROUTER_WEIGHT_SCORE;
+}
+
+/* By all warps but the first: every expert that may be chosen if the sum is finite. At least top_k have the q of the
+ * lowest candidate among the logits, or more. A quotient is rounded by at most 2^-24 of itself, or is below 2^-126: of
+ * a q that is smaller by 2^-20 of itself, it is smaller too. */
+__device__ __forceinline__ void gb_find_early_candidates(const gb_cuda_token &t)
+{
+    const uint64_t last = gb_lowest_candidate(t);
+    const float q = last ? t.score[gb_key_number(last)] : 0.0f, least = q > 0x1p-100f ? q * (1 - 0x1p-20f) : 0.0f;
+    for (uint32_t e = threadIdx.x - 32; e - threadIdx.x % 32 < t.experts; e += gb_route_threads - 32)
+        gb_add_candidate(t, e < t.experts && !(t.score[e] < least), e);
+}
+
+/* Step 1. The logits are dot products so far. The rank of the thread's first. */
+__device__ __forceinline__ uint32_t gb_finish_logits(const gb_router &router, const float *bias, const gb_cuda_token &t)
+{
+    uint32_t largest = 0;
     for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
         float l = t.logit[e];
         if (router.bias == GB_ROUTER_BIAS_LOGIT)
             l = __fadd_rn(l, bias[e]);
-        t.logit[e] = router.logits == GB_BF16 ? gb_bf16_value(l) : l;
-        t.score[e] = router.score == GB_ROUTER_SCORE_SIGMOID ? gb_cuda_sigmoid(t.logit[e]) : t.logit[e];
+        l = router.logits == GB_BF16 ? gb_bf16_value(l) : l;
+        t.logit[e] = t.score[e] = l;
+        t.key[e] = gb_key(l, e);
+        largest = max(largest, gb_rank_of(l));
     }
-    __syncthreads();
-    const bool reciprocal = router.score == GB_ROUTER_SCORE_SOFTMAX_RECIPROCAL;
-    if (router.score == GB_ROUTER_SCORE_SOFTMAX || reciprocal) {
-        const float sum = gb_softmax_sum(t.score, t.experts, t.sum), inverse = __fdiv_rn(1.0f, sum);
-        for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
-            t.score[e] = reciprocal ? __fmul_rn(t.score[e], inverse) : __fdiv_rn(t.score[e], sum);
-    }
-    if (router.nonfinite == GB_ROUTER_NONFINITE_ZERO)
-        for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
-            if (!isfinite(t.score[e]))
-                t.score[e] = 0.0f;
-    __syncthreads();
+    return largest;
 }
 
-/* Step 3. */
-__device__ __forceinline__ void gb_find_choices(const gb_router &router, const float *bias, const gb_cuda_token &t)
+/* Steps 2 and 3. Of a softmax, the scores are q so far, and `sum` is theirs. */
+__device__ __forceinline__ float gb_score(const gb_router &router, float q, float sum)
+{
+    float s = q;
+    if (router.score == GB_ROUTER_SCORE_SIGMOID)
+        s = gb_cuda_sigmoid(q);
+    else if (router.score == GB_ROUTER_SCORE_SOFTMAX)
+        s = __fdiv_rn(q, sum);
+    else if (router.score == GB_ROUTER_SCORE_SOFTMAX_RECIPROCAL)
+        s = __fmul_rn(q, __fdiv_rn(1.0f, sum));
+    return router.nonfinite == GB_ROUTER_NONFINITE_ZERO && !isfinite(s) ? 0.0f : s;
+}
+
+__device__ __forceinline__ void gb_find_choices(const gb_router &router, const float *bias, float sum,
+                                                const gb_cuda_token &t)
 {
     const bool biased = router.bias == GB_ROUTER_BIAS_CHOICE || router.bias == GB_ROUTER_BIAS_LOSSY;
     for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
-        const float c = biased ? __fadd_rn(t.score[e], bias[e]) : t.score[e];
-        const bool replaced = (router.nonfinite == GB_ROUTER_NONFINITE_LOGIT && !isfinite(t.logit[e])) ||
-                              (router.nonfinite == GB_ROUTER_NONFINITE_BIASED && !isfinite(c));
-        t.choice[e] = replaced ? router.replacement : c;
-        t.rank[e] = gb_rank_of(t.choice[e]);
+        const float s = gb_score(router, t.score[e], sum);
+        float c = biased ? __fadd_rn(s, bias[e]) : s;
+        if ((router.nonfinite == GB_ROUTER_NONFINITE_LOGIT && !isfinite(t.logit[e])) ||
+            (router.nonfinite == GB_ROUTER_NONFINITE_BIASED && !isfinite(c)))
+            c = router.replacement;
+        t.score[e] = s;
+        t.choice[e] = c;
+        t.key[e] = gb_key(c, e);
     }
-    __syncthreads();
 }
 
-/* Step 4: a warp a group, and then the first warp all groups. */
+/* Step 4: a warp a group, and then every warp all groups. */
 __device__ __forceinline__ void gb_mask_groups(const gb_router &router, const gb_cuda_token &t)
 {
     const uint32_t size = t.experts / router.groups;
     const uint32_t asked = router.group_terms ? router.group_terms : t.top_k / router.kept_groups;
-    const uint32_t terms = min(max(asked, 1u), size), lane = threadIdx.x % 32;
+    const uint32_t terms = min(max(asked, 1u), size);
+    __syncthreads();
     for (uint32_t g = threadIdx.x / 32; g < router.groups; g += gb_route_warps) {
-        gb_entry last = gb_next(t.rank + g * size, size, lane, 32, gb_none());
-        float sum = t.choice[g * size + last.number];
+        uint64_t last = gb_next(t.key + g * size, size, ~0ull);
+        float sum = t.choice[gb_key_number(last)];
         for (uint32_t n = 1; n < terms; n++) {
-            last = gb_next(t.rank + g * size, size, lane, 32, last);
-            sum = __fadd_rn(sum, t.choice[g * size + last.number]);
+            last = gb_next(t.key + g * size, size, last);
+            sum = __fadd_rn(sum, t.choice[gb_key_number(last)]);
         }
-        t.group[g] = gb_rank_of(sum);
+        t.group[g] = gb_key(sum, g);
     }
     __syncthreads();
-    gb_entry last = gb_none();
+    uint64_t last = ~0ull;
     for (uint32_t n = 0; n < router.kept_groups; n++)
-        last = gb_next(t.group, router.groups, lane, 32, last);
+        last = gb_next(t.group, router.groups, last);
     for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
-        if (last.before({t.group[e / size], e / size})) {
+        if (t.group[e / size] < last) {
             t.choice[e] = router.masked;
-            t.rank[e] = gb_rank_of(router.masked);
+            t.key[e] = gb_key(router.masked, e);
         }
-    __syncthreads();
 }
 
-/* Step 5. The experts are in 32 parts. Of the highest rank of each, as many as are chosen are chosen from no lower rank
- * than the last of these has: experts of lower rank are no candidates. A candidate's slot is how many are before it. */
+/* Step 5. A candidate's slot is how many are before it; a warp finds it. */
 __device__ __forceinline__ void gb_choose(const gb_cuda_token &t)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t highest = 0;
-    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
-        highest = max(highest, t.rank[e]);
-#pragma unroll
-    for (uint32_t m = gb_route_threads / 32 / 2; m > 0; m /= 2)
-        highest = max(highest, __shfl_xor_sync(0xFFFFFFFFu, highest, (int)m));
-    if (threadIdx.x % (gb_route_threads / 32) == 0)
-        t.most[threadIdx.x / (gb_route_threads / 32)] = highest;
-    if (threadIdx.x == 0)
-        *t.count = 0;
     __syncthreads();
-    if (threadIdx.x < 32) {
-        const uint32_t mine = t.most[lane];
-        uint32_t higher = 0;
-#pragma unroll 8
-        for (uint32_t k = 0; k < 32; k++) {
-            const uint32_t other = __shfl_sync(0xFFFFFFFFu, mine, (int)k);
-            higher += other > mine || (other == mine && k < lane);
-        }
-        const uint32_t bound = __reduce_max_sync(0xFFFFFFFFu, higher + 1 == t.top_k ? mine : 0);
-        if (lane == 0)
-            t.count[1] = bound;
+    const uint32_t lowest = gb_key_rank(gb_lowest_candidate(t));
+    for (uint32_t first = threadIdx.x - lane; first < t.experts; first += gb_route_threads) {
+        const uint64_t key = first + lane < t.experts ? t.key[first + lane] : 0;
+        gb_add_candidate(t, first + lane < t.experts && gb_key_rank(key) >= lowest, key);
     }
     __syncthreads();
-    const uint32_t bound = t.count[1];
-    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
-        if (t.rank[e] >= bound)
-            t.candidate[atomicAdd(t.count, 1u)] = {t.rank[e], e};
-    __syncthreads();
     const uint32_t count = *t.count;
-    for (uint32_t i = threadIdx.x; i < count; i += gb_route_threads) {
-        const gb_entry one = t.candidate[i];
+    for (uint32_t i = threadIdx.x / 32; i < count; i += gb_route_warps) {
+        const uint64_t one = t.candidate[i];
         uint32_t before = 0;
-#pragma unroll 4
-        for (uint32_t k = 0; k < count; k++)
-            before += t.candidate[k].before(one);
-        if (before < t.top_k)
-            t.slot[before] = one.number;
+        for (uint32_t k = 0; k < count; k += 32)
+            before += __popc(__ballot_sync(0xFFFFFFFFu, k + lane < count && t.candidate[k + lane] > one));
+        if (lane == 0 && before < t.top_k)
+            t.slot[before] = gb_key_number(one);
     }
     __syncthreads();
 }
 
-/* Step 6. */
+/* Step 6; zeros behind the last weight. */
 __device__ __forceinline__ void gb_find_weights(const gb_router &router, const float *bias, const gb_cuda_token &t)
 {
     float sum = 1.0f;
+    uint32_t largest = 0;
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_ALL) {
-        for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
+        for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
             t.score[e] = t.logit[e];
-        __syncthreads();
-        sum = gb_softmax_sum(t.score, t.experts, t.sum);
+            largest = max(largest, gb_rank_of(t.logit[e]));
+        }
+        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum, [] {});
+        largest = 0;
     }
-    for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads) {
-        const uint32_t e = t.slot[j];
+    for (uint32_t j = threadIdx.x; j < gb_route_room(t.top_k); j += gb_route_threads) {
+        const uint32_t e = t.slot[min(j, t.top_k - 1)];
+        float w = t.score[e];
         if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN)
-            t.weight[j] = t.logit[e];
+            w = t.logit[e];
         else if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_ALL)
-            t.weight[j] = __fdiv_rn(t.score[e], sum);
+            w = __fdiv_rn(w, sum);
         else if (router.weight == GB_ROUTER_WEIGHT_SIGMOID)
-            t.weight[j] = gb_cuda_sigmoid(t.logit[e]);
-        else
-            t.weight[j] = router.bias == GB_ROUTER_BIAS_LOSSY ? __fsub_rn(t.choice[e], bias[e]) : t.score[e];
+            w = gb_cuda_sigmoid(t.logit[e]);
+        else if (router.bias == GB_ROUTER_BIAS_LOSSY)
+            w = __fsub_rn(t.choice[e], bias[e]);
+        t.weight[j] = j < t.top_k ? w : 0.0f;
+        largest = max(largest, gb_rank_of(w));
     }
-    __syncthreads();
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN) {
-        sum = gb_softmax_sum(t.weight, t.top_k, t.sum);
+        sum = gb_softmax_sum(t.weight, t.top_k, largest, t.sum, [] {});
         for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads)
             t.weight[j] = __fdiv_rn(t.weight[j], sum);
-        __syncthreads();
     }
 }
 
@@ -418,59 +574,97 @@ __device__ __forceinline__ float gb_renormalised(const gb_router &router, bool w
     return router.weights == GB_BF16 ? gb_bf16_value(w) : w;
 }
 
-/* The block's token, all of whose logits are there: steps 1 to 8. */
-__device__ __forceinline__ void gb_route_token(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                               const gb_cuda_token &t)
+/* Steps 7 and 8, by every thread below `threads`. What they read is there. */
+__device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb_arguments &a, uint32_t token,
+                                               const gb_cuda_token &t, uint32_t threads)
 {
-    gb_find_scores(router, a.router_bias, t);
-    gb_find_choices(router, a.router_bias, t);
-    if (router.groups > 1)
-        gb_mask_groups(router, t);
-    gb_choose(t);
-    gb_find_weights(router, a.router_bias, t);
-    float s = 0.0f;
-    for (uint32_t j = 0; j < t.top_k; j++)
-        s = __fadd_rn(s, t.weight[j]);
-    s = __fadd_rn(s, router.epsilon);
+    float s = __fadd_rn(gb_sum_in_order(t.weight, t.top_k), router.epsilon);
     if (router.zero_sum_is_one && !(s > 0.0f))
         s = 1.0f;
-    for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads) {
+    for (uint32_t j = threadIdx.x; j < t.top_k; j += threads) {
         const size_t pair = (size_t)token * t.top_k + j;
         a.routed_ids[pair] = (int32_t)t.slot[j];
         a.routed_weights[pair] = gb_renormalised(router, t.top_k >= router.renormalise_from, t.weight[j], s);
     }
 }
 
+/* Steps 2 to 8 by one warp, where every lane has a candidate, or none. */
+__device__ __forceinline__ void gb_choose_early(const gb_router &router, const gb_arguments &a, uint32_t token,
+                                                float sum, uint32_t count, const gb_cuda_token &t)
+{
+    const uint32_t lane = threadIdx.x, e = (uint32_t)t.candidate[min(lane, count - 1)];
+    const float s = gb_score(router, t.score[e], sum);
+    const uint64_t key = lane < count ? gb_key(s, e) : 0;
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < count; k++)
+        before += __shfl_sync(0xFFFFFFFFu, key, (int)k) > key;
+    if (lane < gb_route_room(t.top_k) - t.top_k)
+        t.weight[t.top_k + lane] = 0.0f;
+    if (lane < count && before < t.top_k) {
+        t.slot[before] = e;
+        t.weight[before] = s;
+    }
+    __syncwarp();
+    gb_put_weights(router, a, token, t, 32);
+}
+
+/* The block's token, all of whose logits are there: steps 1 to 8. */
+__device__ __forceinline__ void gb_route_token(const gb_router &router, const gb_arguments &a, uint32_t token,
+                                               const gb_cuda_token &t)
+{
+    const bool early = gb_ranks_early(router);
+    float sum = 1.0f;
+    if (threadIdx.x == 0)
+        *t.count = 0;
+    const uint32_t largest = gb_finish_logits(router, a.router_bias, t);
+    if (gb_is_softmax(router))
+        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum, [&] {
+            if (early)
+                gb_find_early_candidates(t);
+        });
+    if (early && isfinite(sum) && *t.count <= 32) {
+        if (threadIdx.x < 32)
+            gb_choose_early(router, a, token, sum, *t.count, t);
+        return;
+    }
+    if (early) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            *t.count = 0;
+    }
+    gb_find_choices(router, a.router_bias, sum, t);
+    if (router.groups > 1)
+        gb_mask_groups(router, t);
+    gb_choose(t);
+    gb_find_weights(router, a.router_bias, t);
+    __syncthreads();
+    gb_put_weights(router, a, token, t, gb_route_threads);
+}
+
 /* Cluster y: tokens y * Tokens .. */
-template <uint32_t Tokens>
-__global__ void __launch_bounds__(gb_route_threads)
+template <class Shape>
+__global__ void __launch_bounds__(gb_route_threads) __maxnreg__(Shape::registers)
     gb_route_kernel(const __grid_constant__ struct gb_router router, const __grid_constant__ struct gb_arguments a)
 {
+    constexpr uint32_t Tokens = Shape::Tokens;
     extern __shared__ float4 shared[];
+    __shared__ uint64_t sent;
     const uint32_t experts = a.shape.experts, top_k = a.shape.top_k, first = blockIdx.y * Tokens;
     const uint32_t tokens = min(Tokens, a.shape.tokens - first), rank = gb_cluster_rank(), size = gb_cluster_size();
-    float *staged = (float *)shared;
-    gb_cuda_token t = {experts, top_k};
-    t.logit = staged + Tokens * gb_staged_floats<gb_cuda_bf16>(a.shape.hidden);
-    t.score = t.logit + gb_route_room(experts);
-    t.weight = t.score + gb_route_room(experts);
-    t.choice = t.weight + gb_route_room(top_k);
-    t.rank = (uint32_t *)(t.choice + experts);
-    t.group = t.rank + experts;
-    t.slot = t.group + router.groups;
-    t.sum = (float *)(t.slot + top_k);
-    t.count = (uint32_t *)(t.sum + 1 + gb_route_warps);
-    t.most = t.count + 2;
-    t.candidate = (gb_entry *)(((uintptr_t)(t.most + 32) + 7) / 8 * 8);
+    uint4 *ring = (uint4 *)shared, *staged = ring + Shape::ring_bytes / sizeof(uint4);
+    const gb_cuda_token t =
+        gb_token_at((char *)(staged + Tokens * gb_chunks<gb_cuda_bf16>(a.shape.hidden)), experts, top_k, router.groups);
     gb_let_next_start();
-    gb_cluster_synchronise(); /* all blocks have started: their shared memory can be written */
-    gb_find_logits<Tokens>(a, rank, size, tokens, staged, [&](uint32_t expert, uint32_t token, float sum) {
-        if (threadIdx.x % 32 == 0 && token < tokens)
-            gb_cluster_write(&t.logit[expert], token, sum);
-    });
-    gb_cluster_synchronise();
-    if (rank < tokens)
-        gb_route_token(router, a, first + rank, t);
+    gb_expect(&sent, rank < tokens ? experts * sizeof(float) : 0);
+    const auto send = [&](uint32_t expert, uint32_t token, float sum) {
+        if (token < tokens)
+            gb_send(&t.logit[expert], &sent, token, sum);
+    };
+    gb_find_logits<Shape>(a, rank, size, tokens, staged, ring, send);
+    if (rank >= tokens)
+        return;
+    gb_receive(&sent);
+    gb_route_token(router, a, first + rank, t);
 }
 
 #endif

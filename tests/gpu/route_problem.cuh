@@ -11,9 +11,10 @@
 #include "quant/quant.h"
 
 /* gaussian: logits of order 1; ties: one of three rows for each expert; edge: NaN, infinities, zeros, differences that
- * underflow e^x; negative: biases that make most choices negative. */
-enum kind { GAUSSIAN, TIES, EDGE, NEGATIVE, KINDS };
-inline const char *const kind_names[KINDS] = {"gaussian", "ties", "edge", "negative"};
+ * underflow e^x; negative: biases that make most choices negative; close: 16 experts whose logits differ by units in the
+ * last place, and others nearer to zero. */
+enum kind { GAUSSIAN, TIES, EDGE, NEGATIVE, CLOSE, KINDS };
+inline const char *const kind_names[KINDS] = {"gaussian", "ties", "edge", "negative", "close"};
 
 /* splitmix64, and the sum of its four parts, of mean 0 and variance 1 */
 inline uint64_t random_bits(uint64_t &state)
@@ -58,9 +59,13 @@ inline struct problem make(const struct gb_shape &shape, enum kind kind, uint64_
     for (uint32_t e = 0; e < shape.experts; e++) {
         gb_bf16 *row = &p.router[e * hidden];
         for (size_t i = 0; i < hidden; i++)
-            row[i] = gb_bf16_encode(size * random_gaussian(state));
+            row[i] = gb_bf16_encode((kind == CLOSE && e >= 16 ? size / 4 : size) * random_gaussian(state));
         if (kind == TIES && e >= 3)
             memcpy(row, &p.router[random_below(state, 3) * hidden], sizeof(gb_bf16) * hidden);
+        if (kind == CLOSE && e < 16) {
+            memcpy(row, p.router.data(), sizeof(gb_bf16) * hidden);
+            row[0] = gb_bf16_encode(ldexpf((float)random_below(state, 8), -24));
+        }
         if (kind == EDGE && random_below(state, 2)) {
             memset(row, 0, sizeof(gb_bf16) * hidden);
             row[0].bits = edges[random_below(state, sizeof edges / sizeof *edges)];
