@@ -46,11 +46,12 @@ __device__ __forceinline__ void gb_expect(uint64_t *barrier, uint32_t bytes)
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(barrier);
     if (threadIdx.x == 0)
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
-                     "fence.mbarrier_init.release.cluster;\n"
-                     "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(address),
-                     "r"(bytes)
+                     "fence.mbarrier_init.release.cluster;" ::"r"(address)
                      : "memory");
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
+                     : "memory");
 #endif
 }
 
