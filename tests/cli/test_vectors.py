@@ -155,6 +155,10 @@ for number, shape in ((2, None), (7, "-1 1 16"), (7, "+1 1 32"), (7, "1 1"), (7,
         stream.writelines(f"{line}\n" for line in (lines[:6] + [f"shape {shape}"] + lines[7:] if shape else lines[:1]))
     said = refused("identify", path("bad.txt"), inputs)
     expect(f"line {number}: is not " in said and ("at most seven digits" if shape else "ends before it") in said, said)
+for form in ("e4m9-1x32-e8m0", "e4m3-1x32-e8m9", "e4m3-0x32-e8m0", "e4m3-4097x32-e8m0", "e4m3-1x4097-e8m0"):
+    with open(path("bad.txt"), "w") as stream:
+        stream.write("\n".join(lines).replace("format e4m3-1x32-e8m0", f"format {form}"))
+    expect('is not "format" and a block format' in refused("identify", path("bad.txt"), inputs), form)
 good = write(codes, scales)
 expect("codes" in refused("identify", inputs, write(codes[:-1], scales)[0][0]), "codes")
 expect("/codes: is larger than the outputs of the vectors" in
@@ -162,6 +166,11 @@ expect("/codes: is larger than the outputs of the vectors" in
 expect("/scales: has an element type that is not read" in
        refused("identify", inputs, write(codes, scales.astype(np.complex64), only_hdf5=True)[0][0]), "complex scales")
 expect("float32" in refused("identify", committed("e4m3-1x128-fp32"), write(fp8, fp32)[0][0]), "FP32")
+with h5py.File(path("outputs.h5"), "w") as f:
+    f["scales"] = scales
+    half = codes[:codes.size // 2]
+    f.create_dataset("codes", codes.shape, codes.dtype, chunks=half.shape)[:half.size] = half
+expect("/codes: holds no data in some places" in refused("identify", inputs, path("outputs.h5")), "half of the codes")
 write(codes, scales)
 expect("--scales" in refused("identify", inputs, path("codes.npy")) + "--scales", "npy alone")
 refused("identify", inputs, path("outputs.h5"), "--scales", path("scales.npy"))
