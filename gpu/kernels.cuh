@@ -8,8 +8,8 @@
 #define GB_CUDA_MAX_TOP_K 16u
 #define GB_CUDA_MMA16_MOST_EXPERTS 4096u
 
-/* How down of one token and the router, which lets its blocks start beside those of down in the layer in front, divide a
- * multiprocessor: 196 of Hopper's 228 KiB are shared then. Loads under way need L1 cache, so it is not all. */
+/* How down of one token and the router, which lets its blocks start beside those of down in the layer in front, divide
+ * a multiprocessor: 196 of Hopper's 228 KiB are shared then. Loads under way need L1 cache, so it is not all. */
 #define GB_CUDA_BESIDE_PERCENT 85
 
 /* They launch on a->stream and return without waiting. The arguments have been checked. */

@@ -147,7 +147,7 @@ OUTCOMES = {
     "false-alarms-truncated": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
     "false-alarms-activations": lambda r: [f"{r['runs']:,} correct kernels", f"of {r['with_sums']:,}",
                                            f"{r['alarms']} alarms"],
-    **dict.fromkeys(("mutation", "mutation-fourth", "mutation-fifth", "mutation-sixth"),
+    **dict.fromkeys(("mutation", "mutation-fourth", "mutation-fifth", "mutation-sixth", "mutation-seventh"),
                     lambda r: ["{} of {} (".format(*r["killed_of"]["all"])]),
     "fuzz": lambda r: [f"{sum(t['executions'] for t in r['targets']):,} executions"],
     "exhaustive-silu": lambda r: [f"{r['differences']} differ; MPFR decided {r['decided_by_mpfr']:,}"],
