@@ -11,8 +11,8 @@
 #include "quant/quant.h"
 
 /* gaussian: logits of order 1; ties: one of three rows for each expert; edge: NaN, infinities, zeros, differences that
- * underflow e^x; negative: biases that make most choices negative; close: 16 experts whose logits differ by units in the
- * last place, and others nearer to zero. */
+ * underflow e^x; negative: biases that make most choices negative; close: 16 experts whose logits differ by units in
+ * the last place, and others nearer to zero. */
 enum kind { GAUSSIAN, TIES, EDGE, NEGATIVE, CLOSE, KINDS };
 inline const char *const kind_names[KINDS] = {"gaussian", "ties", "edge", "negative", "close"};
 
