@@ -569,7 +569,7 @@ static void spoil(void)
     }
     if (!strcmp(what, "most"))
         for (table.count = MAX_KERNELS; k < &kernels[MAX_KERNELS - 1]; k++) {
-            static char names[MAX_KERNELS][16];
+            static char names[MAX_KERNELS][32];
             snprintf(names[k - kernels], sizeof *names, "other/%td", k - kernels);
             k[1] = kernels[0];
             k[1].name = names[k - kernels];
