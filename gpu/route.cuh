@@ -273,16 +273,16 @@ __device__ __forceinline__ uint64_t gb_next(const uint64_t *keys, uint32_t count
     return (uint64_t)rank << 32 | low;
 }
 
-/* One token, in shared memory. Every function below is called by the whole block. What is of an expert belongs to
- * thread e % gb_route_threads, and what is of a slot to thread j % gb_route_threads; where another thread reads it, the
- * function that does so synchronises first. */
+/* One token, in shared memory. A function below that does not say by whom is called by the whole block. What is of an
+ * expert belongs to thread e % gb_route_threads, and what is of a slot to thread j % gb_route_threads; where another
+ * thread reads it, the function that does so synchronises first. */
 struct gb_cuda_token {
     uint32_t experts;
     uint32_t top_k;
     float *score;        /* [experts, with room] */
     float *weight;       /* [top_k, with room] */
     uint64_t *key;       /* [experts], of logits, and then of choices */
-    uint64_t *candidate; /* [experts], keys */
+    uint64_t *candidate; /* [experts], keys, or numbers of experts where there are no choices yet */
     uint64_t *group;     /* [groups], keys */
     float *logit;        /* [experts] */
     float *choice;       /* [experts] */
