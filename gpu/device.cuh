@@ -69,7 +69,7 @@ enum gb_status gb_cuda_launch_as(bool early, uint32_t cluster, const char *name,
  * cent shared, or as the kernel needs. Blocks of kernels that ask for the same can be resident side by side; those of
  * another division wait until it is empty. */
 template <class... Formal>
-enum gb_status gb_cuda_divide(const char *name, void (*kernel)(Formal...), int percent, struct gb_error *error)
+enum gb_status gb_cuda_prefer_shared(const char *name, void (*kernel)(Formal...), int percent, struct gb_error *error)
 {
     return gb_cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent), name,
                          error);

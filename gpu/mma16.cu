@@ -173,7 +173,7 @@ enum gb_status launch_one_token_down(const gb_mma16_job &job, uint32_t multiproc
 {
     const auto kernel = gb_mma16_one_token_down_kernel<Layout>;
     const size_t bytes = job.weights.tiles <= multiprocessors ? alone_bytes : 0;
-    const enum gb_status status = gb_cuda_divide("down", kernel, GB_CUDA_BESIDE_PERCENT, error);
+    const enum gb_status status = gb_cuda_prefer_shared("down", kernel, GB_CUDA_BESIDE_PERCENT, error);
     return status == GB_OK
                ? gb_cuda_launch_early("down", kernel, dim3(job.weights.tiles),
                                       32 * std::min(job.top_k, gb_mma16_one_token_warps), bytes, stream, error, job)

@@ -80,7 +80,7 @@ enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *erro
     const struct division by = divide(a->shape, a->router->groups);
     const dim3 grid(by.blocks, (a->shape.tokens + by.tokens - 1) / by.tokens);
     const int percent = a->shape.tokens == 1 ? GB_CUDA_BESIDE_PERCENT : cudaSharedmemCarveoutDefault;
-    const enum gb_status status = gb_cuda_divide("route", by.kernel, percent, error);
+    const enum gb_status status = gb_cuda_prefer_shared("route", by.kernel, percent, error);
     return status == GB_OK
                ? gb_cuda_launch_cluster("route", by.kernel, by.blocks, grid, gb_route_threads,
                                         block_bytes(by, a->shape, a->router->groups), a->stream, error, *a->router, *a)

@@ -2,8 +2,8 @@
 /*
  * The kernel of the router: docs/numerics.md#route.
  *
- * A cluster of blocks has a few tokens. Each block computes the logits of some experts, a warp four at a time, and
- * sends them to the shared memory of the block that owns the token; when all are there, the owner takes them to ids
+ * A cluster of blocks has a few tokens. Each block computes the logits of some experts, a warp up to four at a time,
+ * and sends them to the shared memory of the block that owns the token; when all are there, the owner takes them to ids
  * and weights. Where the GPU has no clusters, a block is alone and does both.
  */
 #ifndef GB_GPU_ROUTE_CUH
@@ -94,8 +94,7 @@ __device__ __forceinline__ void gb_receive(uint64_t *barrier)
  * than either has room for beside a block of down. */
 template <uint32_t Tokens_, uint32_t Rows_> struct gb_route_shape {
     static constexpr uint32_t Tokens = Tokens_, Rows = Rows_, Held = Tokens == 1 ? (Rows + 1) / 2 : Rows;
-    static constexpr uint32_t Ahead =
-        Tokens == 1 ? 8 : 4; /* chunks of a row under way in a thread, which are a round */
+    static constexpr uint32_t Ahead = Tokens == 1 ? 8 : 4; /* chunks of a row in a thread: a round */
     static constexpr uint32_t ring_bytes = sizeof(uint4) * Ahead * (Rows - Held) * gb_route_threads;
     static constexpr int registers = Tokens == 1 ? 112 : 255; /* 112: beside a block of down */
 };
@@ -405,7 +404,8 @@ __device__ __forceinline__ void gb_add_candidate(const gb_cuda_token &t, bool is
         t.candidate[place] = key;
 }
 
-/* Whether the choice is the score and this a quotient of q, so that q tells candidates before the sum is there. */
+/* Whether the choice is the score, unbiased, and this a quotient of q, so that q tells candidates before the sum is
+ * there. */
 __device__ __forceinline__ bool gb_ranks_early(const gb_router &router)
 {
     return gb_is_softmax(router) && router.bias <= GB_ROUTER_BIAS_LOGIT && router.groups == 1 &&

@@ -741,6 +741,21 @@ static void test_bugs_that_change_nothing(void **state)
     gb_fixture_free(f);
 }
 
+/* To be combined: a slot a token, an expert a rank. */
+static struct gb_exchange one_slot(uint32_t ranks, uint32_t tokens, uint32_t hidden)
+{
+    return (struct gb_exchange){.size = sizeof(struct gb_exchange),
+                                .ranks = ranks,
+                                .tokens = tokens,
+                                .hidden = hidden,
+                                .experts = ranks,
+                                .top_k = 1,
+                                .global_scale = 1.0f,
+                                .input = GB_BF16,
+                                .accumulation = GB_AT_RECEIVER,
+                                .ranks_per_node = 1};
+}
+
 /* Of rows one further on there are at least two, of nodes of so many ranks more than one. */
 static void test_bugs_of_more_than_one(void **state)
 {
@@ -755,16 +770,7 @@ static void test_bugs_of_more_than_one(void **state)
         .generator = "gaussian/1", .routing = "uniform", .placement = "blocks", .seed = 5};
     (void)state;
     for (uint32_t ranks = 1; ranks <= 10; ranks++) {
-        const struct gb_exchange x = {.size = sizeof x,
-                                      .ranks = ranks,
-                                      .tokens = 1,
-                                      .hidden = 32,
-                                      .experts = ranks,
-                                      .top_k = 1,
-                                      .global_scale = 1.0f,
-                                      .input = GB_BF16,
-                                      .accumulation = GB_AT_RECEIVER,
-                                      .ranks_per_node = 1};
+        const struct gb_exchange x = one_slot(ranks, 1, 32);
         struct gb_fixture *f;
         struct gb_error error = {""};
         if (gb_generate_exchange(GB_COMBINE, &x, "bf16", &kinds, &f, &error) != GB_OK)
@@ -831,16 +837,7 @@ static void test_another_row_is_told_among_so_many(void **state)
         .generator = "gaussian/1", .routing = "uniform", .placement = "random", .seed = 5};
     (void)state;
     for (uint32_t rows = 4096; rows <= 4097; rows++) {
-        const struct gb_exchange x = {.size = sizeof x,
-                                      .ranks = 1,
-                                      .tokens = rows,
-                                      .hidden = HIDDEN,
-                                      .experts = 1,
-                                      .top_k = 1,
-                                      .global_scale = 1.0f,
-                                      .input = GB_BF16,
-                                      .accumulation = GB_AT_RECEIVER,
-                                      .ranks_per_node = 1};
+        const struct gb_exchange x = one_slot(1, rows, HIDDEN);
         struct gb_fixture *f;
         struct gb_outputs *o;
         struct explanation *e;
